@@ -5,96 +5,181 @@
 use std::ffi::OsString;
 use std::path::Path;
 
-use gst::glib::{self, prelude::*, value::FromValue};
+use gst::glib::{self, prelude::*};
 
 use crate::bytes;
 
-type Get<S> = dyn Fn(&mut S) -> glib::Value + Send + Sync;
-type Set<S> = dyn Fn(&mut S, &glib::Value) + Send + Sync;
+/// A type that settings have.
+pub(crate) trait Setting: Clone {
+    type Builder<'a>
+    where
+        Self: 'a;
 
-/// Reads and writes one property of the settings `S`.
-struct Access<S> {
-    get: Box<Get<S>>,
-    set: Box<Set<S>>,
+    /// Begins the description of a property.
+    fn spec<'a>(name: &'a str, default: &'a Self) -> Self::Builder<'a>;
+
+    fn to_value(&self) -> glib::Value;
+
+    /// `None`: it is NULL, which stands for the default.
+    fn of_value(value: &glib::Value) -> Option<Self>;
 }
+
+/// Settings that GObject has a type for.
+macro_rules! plain {
+    ($($type:ty: $builder:ty, |$name:ident, $default:ident| $spec:expr;)*) => {
+        $(impl $crate::properties::Setting for $type {
+            type Builder<'a> = $builder;
+
+            fn spec<'a>($name: &'a str, $default: &'a Self) -> Self::Builder<'a> {
+                $spec
+            }
+
+            fn to_value(&self) -> gst::glib::Value {
+                gst::glib::value::ToValue::to_value(self)
+            }
+
+            fn of_value(value: &gst::glib::Value) -> Option<Self> {
+                value.get().ok()
+            }
+        })*
+    };
+}
+
+/// Makes the enums of settings that are one of several choices: the name of the type, and the nick and the description of each choice.
+/// The first choice is the default.
+macro_rules! choices {
+    ($(
+        $(#[$about:meta])* $type:ident = $gtype:tt {
+            $first:ident = $first_nick:tt, $first_text:tt;
+            $($choice:ident = $nick:tt, $text:tt;)*
+        }
+    )*) => {
+        $(
+            $(#[$about])*
+            #[derive(
+                Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, gst::glib::Enum,
+            )]
+            #[repr(u32)]
+            #[enum_type(name = $gtype)]
+            pub enum $type {
+                #[doc = $first_text]
+                #[default]
+                #[enum_value(name = $first_text, nick = $first_nick)]
+                $first,
+                $(#[doc = $text]
+                #[enum_value(name = $text, nick = $nick)]
+                $choice,)*
+            }
+
+            $crate::properties::plain! {
+                $type: gst::glib::ParamSpecEnumBuilder<'a, $type>,
+                    |name, default| gst::glib::ParamSpecEnum::builder_with_default(name, *default);
+            }
+        )*
+    };
+}
+
+plain! {
+    bool: glib::ParamSpecBooleanBuilder<'a>,
+        |name, default| glib::ParamSpecBoolean::builder(name).default_value(*default);
+    i32: glib::ParamSpecIntBuilder<'a>,
+        |name, default| glib::ParamSpecInt::builder(name).default_value(*default);
+    u32: glib::ParamSpecUIntBuilder<'a>,
+        |name, default| glib::ParamSpecUInt::builder(name).default_value(*default);
+    u64: glib::ParamSpecUInt64Builder<'a>,
+        |name, default| glib::ParamSpecUInt64::builder(name).default_value(*default);
+}
+
+/// A path, with any bytes.
+impl Setting for OsString {
+    type Builder<'a> = glib::ParamSpecStringBuilder<'a>;
+
+    fn spec<'a>(name: &'a str, default: &'a Self) -> Self::Builder<'a> {
+        glib::ParamSpecString::builder(name).default_value(default.to_str())
+    }
+
+    fn to_value(&self) -> glib::Value {
+        Path::new(self).to_value()
+    }
+
+    fn of_value(value: &glib::Value) -> Option<Self> {
+        bytes::path(value)
+    }
+}
+
+impl Setting for String {
+    type Builder<'a> = glib::ParamSpecStringBuilder<'a>;
+
+    fn spec<'a>(name: &'a str, default: &'a Self) -> Self::Builder<'a> {
+        glib::ParamSpecString::builder(name).default_value(Some(default.as_str()))
+    }
+
+    fn to_value(&self) -> glib::Value {
+        ToValue::to_value(self)
+    }
+
+    fn of_value(value: &glib::Value) -> Option<Self> {
+        bytes::text(value)
+    }
+}
+
+impl Setting for Option<String> {
+    type Builder<'a> = glib::ParamSpecStringBuilder<'a>;
+
+    fn spec<'a>(name: &'a str, default: &'a Self) -> Self::Builder<'a> {
+        glib::ParamSpecString::builder(name).default_value(default.as_deref())
+    }
+
+    fn to_value(&self) -> glib::Value {
+        ToValue::to_value(self)
+    }
+
+    fn of_value(value: &glib::Value) -> Option<Self> {
+        Some(bytes::text(value))
+    }
+}
+
+/// Never `GST_CLOCK_TIME_NONE`.
+impl Setting for gst::ClockTime {
+    type Builder<'a> = glib::ParamSpecUInt64Builder<'a>;
+
+    fn spec<'a>(name: &'a str, default: &'a Self) -> Self::Builder<'a> {
+        glib::ParamSpecUInt64::builder(name).default_value(default.nseconds())
+    }
+
+    fn to_value(&self) -> glib::Value {
+        ToValue::to_value(&self.nseconds())
+    }
+
+    fn of_value(value: &glib::Value) -> Option<Self> {
+        u64::of_value(value).map(Self::from_nseconds)
+    }
+}
+
+type Get<S> = fn(&S) -> glib::Value;
+type Set<S> = fn(&mut S, &glib::Value);
 
 /// A row of the table.
 pub(crate) struct Property<S> {
-    spec: glib::ParamSpec,
-    /// `None`: the element computes the value.
-    access: Option<Access<S>>,
-}
-
-impl<S: Default + 'static> Property<S> {
-    /// A property that is one field of the settings.
-    pub(crate) fn new<T>(spec: glib::ParamSpec, field: fn(&mut S) -> &mut T) -> Self
-    where
-        T: ToValue + for<'a> FromValue<'a> + 'static,
-    {
-        Self::custom(
-            spec,
-            move |settings| field(settings).to_value(),
-            move |settings, value| {
-                // GObject has checked the type.
-                if let Ok(value) = value.get() {
-                    *field(settings) = value;
-                }
-            },
-        )
-    }
-
-    /// A property that is a path, with any bytes. NULL is the default.
-    pub(crate) fn path(spec: glib::ParamSpec, field: fn(&mut S) -> &mut OsString) -> Self {
-        Self::custom(
-            spec,
-            move |settings| Path::new(field(settings)).to_value(),
-            move |settings, value| {
-                let path = bytes::path(value);
-                *field(settings) = path.unwrap_or_else(|| field(&mut S::default()).clone());
-            },
-        )
-    }
-
-    /// A property that is text. NULL is the default.
-    pub(crate) fn text(spec: glib::ParamSpec, field: fn(&mut S) -> &mut String) -> Self {
-        Self::custom(
-            spec,
-            move |settings| field(settings).to_value(),
-            move |settings, value| {
-                let text = bytes::text(value);
-                *field(settings) = text.unwrap_or_else(|| field(&mut S::default()).clone());
-            },
-        )
-    }
-
-    /// A property whose setting has another form.
-    pub(crate) fn custom(
-        spec: glib::ParamSpec,
-        get: impl Fn(&mut S) -> glib::Value + Send + Sync + 'static,
-        set: impl Fn(&mut S, &glib::Value) + Send + Sync + 'static,
-    ) -> Self {
-        let access = Some(Access {
-            get: Box::new(get),
-            set: Box::new(set),
-        });
-        Self { spec, access }
-    }
-
-    /// A property that the element computes.
-    pub(crate) fn computed(spec: glib::ParamSpec) -> Self {
-        Self { spec, access: None }
-    }
+    pub(crate) spec: glib::ParamSpec,
+    pub(crate) get: Get<S>,
+    pub(crate) set: Set<S>,
 }
 
 /// All properties of an element. GObject numbers them from 1, in their order.
 pub(crate) struct Properties<S> {
     specs: Vec<glib::ParamSpec>,
-    access: Vec<Option<Access<S>>>,
+    access: Vec<(Get<S>, Set<S>)>,
 }
 
 impl<S> Properties<S> {
-    pub(crate) fn new(rows: Vec<Property<S>>) -> Self {
-        let (specs, access) = rows.into_iter().map(|row| (row.spec, row.access)).unzip();
+    /// `computed`: the element computes their values.
+    pub(crate) fn new(rows: Vec<Property<S>>, computed: Vec<glib::ParamSpec>) -> Self {
+        let (mut specs, access): (Vec<_>, _) = rows
+            .into_iter()
+            .map(|row| (row.spec, (row.get, row.set)))
+            .unzip();
+        specs.extend(computed);
         Self { specs, access }
     }
 
@@ -105,17 +190,61 @@ impl<S> Properties<S> {
 
     /// The value of a setting. `None`: the element computes it.
     pub(crate) fn get(&self, number: usize, settings: &mut S) -> Option<glib::Value> {
-        self.access(number).map(|access| (access.get)(settings))
+        self.access(number).map(|(get, _)| get(settings))
     }
 
     /// Takes over the value of a setting.
     pub(crate) fn set(&self, number: usize, settings: &mut S, value: &glib::Value) {
-        if let Some(access) = self.access(number) {
-            (access.set)(settings, value);
+        if let Some((_, set)) = self.access(number) {
+            set(settings, value);
         }
     }
 
-    fn access(&self, number: usize) -> Option<&Access<S>> {
-        self.access.get(number.checked_sub(1)?)?.as_ref()
+    fn access(&self, number: usize) -> Option<&(Get<S>, Set<S>)> {
+        self.access.get(number.checked_sub(1)?)
     }
 }
+
+/// Makes the struct `Settings`, its defaults, and the table `PROPERTIES`. A row has the field, its type and its default; the name, nick
+/// and description of the property; and perhaps calls for the builder of its specification. The element computes the values of
+/// the properties that are listed first.
+macro_rules! settings {
+    (
+        computed { $($computed:expr;)* }
+        $($(#[$about:meta])* $field:ident: $type:ty = $default:expr,
+            $name:expr, $nick:literal, $blurb:expr $(, $call:ident($($argument:expr)?))*;)*
+    ) => {
+        #[derive(Debug, Clone)]
+        pub(super) struct Settings {
+            $($(#[$about])* pub(super) $field: $type,)*
+        }
+
+        impl Default for Settings {
+            fn default() -> Self {
+                Self { $($field: $default,)* }
+            }
+        }
+
+        pub(super) static PROPERTIES: std::sync::LazyLock<$crate::properties::Properties<Settings>> =
+            std::sync::LazyLock::new(|| {
+                use $crate::properties::{Properties, Property, Setting};
+                let default = Settings::default();
+                Properties::new(vec![
+                    $(Property {
+                        spec: <$type as Setting>::spec($name, &default.$field)
+                            .nick($nick)
+                            .blurb($blurb)
+                            $(.$call($($argument)?))*
+                            .build(),
+                        get: |settings| Setting::to_value(&settings.$field),
+                        set: |settings, value| {
+                            settings.$field = Setting::of_value(value)
+                                .unwrap_or_else(|| Settings::default().$field);
+                        },
+                    },)*
+                ], vec![$($computed,)*])
+            });
+    };
+}
+
+pub(crate) use {choices, plain, settings};

@@ -2,7 +2,7 @@
 
 //! The settings of the user.
 
-use std::{ffi::OsString, sync::LazyLock, time::Duration};
+use std::{ffi::OsString, time::Duration};
 
 use gst::{glib, prelude::*};
 use xmem_core::{Backing, Delivery, MAX_NAMED_SIZE, Producer, ProducerBuilder};
@@ -10,7 +10,7 @@ use xmem_core::{Backing, Delivery, MAX_NAMED_SIZE, Producer, ProducerBuilder};
 use super::enums::{
     XmemSinkBacking, XmemSinkCopy, XmemSinkCudaIpcMode, XmemSinkDelivery, XmemSinkPace,
 };
-use crate::properties::{Properties, Property};
+use crate::properties::settings;
 
 pub(super) const PROP_POOL: &str = "pool";
 pub(super) const PROP_NUM_CLIENTS: &str = "num-clients";
@@ -21,60 +21,226 @@ const LEAST_HISTORY: u32 = 4;
 /// GstBaseSink, behind that of xmemsrc; a sink for sound waits longer.
 const HISTORY_TIME: Duration = Duration::from_millis(100);
 
-#[derive(Debug, Clone)]
-pub(super) struct Settings {
-    pub(super) pool: OsString,
-    pub(super) delivery: XmemSinkDelivery,
-    pub(super) lossless_timeout: u64,
-    pub(super) meta_room: u32,
-    pub(super) min_slots: u32,
-    pub(super) max_slots: u32,
-    pub(super) max_bytes: u64,
-    pub(super) history: u32,
-    pub(super) copy: XmemSinkCopy,
-    pub(super) wait_for_connection: bool,
-    pub(super) backing: XmemSinkBacking,
-    pub(super) max_consumers: u32,
-    pub(super) max_held: u32,
-    /// As it was set; read when the sink starts.
-    pub(super) socket_mode: String,
-    /// Empty: not set.
-    pub(super) socket_group: String,
-    /// As it was set, too.
-    pub(super) allow_uids: String,
-    pub(super) pace: XmemSinkPace,
-    pub(super) cuda_ipc_mode: XmemSinkCudaIpcMode,
-    /// -1: any.
-    pub(super) cuda_device_id: i32,
-    pub(super) release_timeout: u64,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self {
-            pool: "default".into(),
-            delivery: XmemSinkDelivery::default(),
-            lossless_timeout: 0,
-            // A frame with a handful of regions, or with captions.
-            meta_room: 512,
-            min_slots: 0,
-            max_slots: 256,
-            max_bytes: 0,
-            history: 0,
-            copy: XmemSinkCopy::default(),
-            wait_for_connection: false,
-            backing: XmemSinkBacking::default(),
-            max_consumers: 256,
-            max_held: 8,
-            socket_mode: "0600".to_owned(),
-            socket_group: String::new(),
-            allow_uids: String::new(),
-            pace: XmemSinkPace::default(),
-            cuda_ipc_mode: XmemSinkCudaIpcMode::default(),
-            cuda_device_id: -1,
-            release_timeout: 5_000_000_000,
-        }
+settings! {
+    computed {
+        /**
+         * GstXmemSink:num-clients:
+         *
+         * How many consumers are connected. Notified when one comes or goes.
+         */
+        glib::ParamSpecUInt::builder(PROP_NUM_CLIENTS)
+            .nick("Number of Clients")
+            .blurb("How many consumers are connected")
+            .read_only()
+            .build();
+        /**
+         * GstXmemSink:stats:
+         *
+         * `application/x-xmemsink-stats` with these fields; after a stop they have the values of its end.
+         *
+         * * `published`, `zero-copy`, `copied`, `dropped` (guint64): frames published; of these those that were
+         *   published where they lie and those that were copied into a slot; frames that were not published because no
+         *   slot was free.
+         * * `late` (guint64): frames that were dropped because they came later than `max-lateness` allows; by default
+         *   none are.
+         * * `skipped` (guint64): these, and frames that lay outside of their segment or waited when there was a flush; of a list
+         *   that is dropped as a whole, its first.
+         * * `memory-copies` (guint64): how often an element upstream copied a frame out of its slot.
+         * * `metas-dropped` (guint64), `dropped-metas` (`application/x-xmem-metas`): metas that could not travel with
+         *   their frame, and how many there were of each name (guint64).
+         * * `events`, `events-dropped` (guint64): events between frames that were handed over, and events that were
+         *   not, since they mean something in this process only or found no slot; a warning names each kind of these
+         *   once.
+         * * `slots`, `slots-held`, `max-slots`, `regions` (guint), `bytes` (guint64): the pool's memory.
+         * * `budget-limit` (string): `max-slots` or `max-bytes`, where that has no room for the budgets that consumers asked
+         *   for; else empty.
+         * * `devices` (GstValueArray of strings), `device-bytes` (guint64): the CUDA devices that slots lie on, and how their
+         *   memory is shared, such as `0 NVIDIA H200 (vmm)`; of the bytes, those on devices.
+         * * `cut-off`, `timed-out` (guint64): consumers that were disconnected, for invalid data or for holding up all others.
+         * * `clients` (GstValueArray of `application/x-xmem-client`): `id` (guint64), `pid`, `uid` (guint), `name`
+         *   (string), `via` (string), `budget`, `held` (guint), `received`, `missed`, `copied`, `dropped`, `oldest-held-age`,
+         *   `latency`, `waited-for` (guint64, times in nanoseconds), `device` (string): how it came by the memory of frames on CUDA
+         *   devices, `vmm`, `legacy`, `same process`, or `none: ` and why; empty as long as it has not used any.
+         */
+        glib::ParamSpecBoxed::builder::<gst::Structure>("stats")
+            .nick("Statistics")
+            .blurb("What the pool has done so far")
+            .read_only()
+            .build();
     }
+    /**
+     * GstXmemSink:pool:
+     *
+     * Name of the pool that consumers ask for. A name with a slash in it is the path of the pool's socket itself;
+     * any other name lies in the runtime directory: `$XMEM_RUNTIME_DIR`, else `$XDG_RUNTIME_DIR/xmem`, else
+     * `/tmp/xmem-<uid>`.
+     */
+    pool: OsString = "default".into(),
+        PROP_POOL, "Pool",
+        "Name of the pool, or the path of its socket if it has a slash in it";
+    /**
+     * GstXmemSink:delivery:
+     *
+     * What happens when a consumer does not keep up.
+     */
+    delivery: XmemSinkDelivery = XmemSinkDelivery::default(),
+        "delivery", "Delivery",
+        "Whether a slow consumer misses frames or is waited for";
+    /**
+     * GstXmemSink:lossless-timeout:
+     *
+     * How long one consumer may hold all others up in lossless delivery before it is disconnected.
+     */
+    lossless_timeout: u64 = 0,
+        "lossless-timeout", "Lossless Timeout",
+        "Time in nanoseconds after which a consumer that holds up lossless delivery is disconnected \
+         (0 = never)";
+    /**
+     * GstXmemSink:meta-room:
+     *
+     * How many bytes each slot has behind its frame for the frame's metas, such as regions of interest. A frame
+     * with more takes a second, small slot for them, and later slots have that room. Only a frame that was
+     * published before, and now has more metas than fit, is copied; so this matters only where no frame may be.
+     */
+    // A frame with a handful of regions, or with captions.
+    meta_room: u32 = 512,
+        "meta-room", "Meta Room",
+        "Bytes for metas in each slot, to begin with; it grows with what frames bring",
+        maximum(MAX_NAMED_SIZE as u32);
+    min_slots: u32 = 0,
+        "min-slots", "Minimum Slots",
+        "Slots of the first region (0 = as many as upstream needs)";
+    max_slots: u32 = 256,
+        "max-slots", "Maximum Slots",
+        "The most slots the pool may have; their memory is taken as it is needed",
+        minimum(1);
+    max_bytes: u64 = 0,
+        "max-bytes", "Maximum Bytes",
+        "The most bytes of shared memory the pool may take (0 = no limit)";
+    /**
+     * GstXmemSink:history:
+     *
+     * How many of the newest frames are kept for consumers that have not taken them yet, as those whose sink waits for a
+     * frame's time. With 0 those are the four newest, and in live delivery as many more as the last 100 ms of the
+     * stream have, 64 at most: of these only such as lie in the pool's own slots, and as long as the slots are not needed.
+     */
+    history: u32 = 0,
+        "history", "History",
+        "Newest frames that are kept for consumers (0 = four, and those of the last 100 ms)";
+    /**
+     * GstXmemSink:copy:
+     *
+     * Frames that upstream did not write into one of the pool's slots have to be copied into one. Some elements
+     * always send such frames (parsers, `x264enc`, everything behind a `tee`). With `forbid`, the first of them
+     * is an error that gives the reason.
+     */
+    copy: XmemSinkCopy = XmemSinkCopy::default(),
+        "copy", "Copy",
+        "Whether frames that do not lie in a slot may be copied into one";
+    wait_for_connection: bool = false,
+        "wait-for-connection", "Wait for Connection",
+        "Hold the stream while no consumer is connected";
+    /**
+     * GstXmemSink:backing:
+     *
+     * The kind of shared memory that the slots lie in. `posix-shm` is for peers that open the memory by name. The
+     * kernel does not keep them from writing, so such a pool serves this user only: settings that let in others are an
+     * error.
+     */
+    backing: XmemSinkBacking = XmemSinkBacking::default(),
+        "backing", "Backing",
+        "The kind of shared memory that the slots lie in (posix-shm serves this user only)";
+    max_consumers: u32 = 256,
+        "max-consumers", "Maximum Consumers",
+        "The most consumers that may be connected at once",
+        minimum(1);
+    max_held: u32 = 8,
+        "max-held", "Maximum Held",
+        "The largest budget a consumer may ask for: slots that it holds at once",
+        minimum(1);
+    /**
+     * GstXmemSink:socket-mode:
+     *
+     * Which users may connect, as the file mode of the pool's socket in octal: this user and root always, with `0660` the
+     * socket's group too, with `0666` all users. They can read all frames of the pool, and change none.
+     * Other users also have to be able to enter the socket's directory.
+     */
+    // As it was set; read when the sink starts.
+    socket_mode: String = "0600".to_owned(),
+        "socket-mode", "Socket Mode",
+        "File mode of the pool's socket in octal: which users may connect (\"0600\" = this user and root)";
+    /**
+     * GstXmemSink:socket-group:
+     *
+     * Group of the pool's socket: its name (as in /etc/group) or its number. `socket-mode` has to let the group in, as
+     * `0660` does, and this user has to be a member of it. Without it the socket has the group that new files have.
+     */
+    // Empty: not set.
+    socket_group: String = String::new(),
+        "socket-group", "Socket Group",
+        "Group whose members may connect, by name or number (with socket-mode=0660)";
+    /**
+     * GstXmemSink:allow-uids:
+     *
+     * Users that may connect besides those that `socket-mode` lets in: their numbers with commas in between. The
+     * socket's file is then writable for all, since the kernel knows no list of users; other users are disconnected
+     * before anything is shared.
+     */
+    // As it was set, too.
+    allow_uids: String = String::new(),
+        "allow-uids", "Allowed Users",
+        "Numbers of users that may connect too, with commas in between (\"1000,1001\")";
+    /**
+     * GstXmemSink:pace:
+     *
+     * When a frame is handed over. A sink that waits for each frame's time adds the latency of the whole pipeline
+     * to live input, which a consumer with a sink of its own then adds again. `auto` therefore hands live input
+     * over as it comes and other input, such as a file, at its time. `sync=false` hands everything over at once,
+     * whatever is set here. Either way each frame has the time at which it is due; a consumer adds the latency of live input
+     * that is handed over as it comes to its own.
+     */
+    pace: XmemSinkPace = XmemSinkPace::default(),
+        "pace", "Pace",
+        "Whether a frame is handed over at its time or as it comes (sync=false: always as it comes)",
+        mutable_playing();
+    /**
+     * GstXmemSink:cuda-ipc-mode:
+     *
+     * How consumers get at slots on CUDA devices. `vmm` is by descriptor: such memory lives for as long as it is in use,
+     * also when this process was killed. `legacy` is by handle: it ends with this process, so a stop waits for
+     * consumers; see #GstXmemSink:release-timeout. `auto` is `vmm` where the device can, else `legacy`.
+     *
+     * Without effect on frames in host memory, and where the plugin was built without CUDA.
+     */
+    cuda_ipc_mode: XmemSinkCudaIpcMode = XmemSinkCudaIpcMode::default(),
+        "cuda-ipc-mode", "CUDA IPC Mode",
+        "How slots on CUDA devices are shared (without effect on host memory, and in builds without CUDA)";
+    /**
+     * GstXmemSink:cuda-device-id:
+     *
+     * The CUDA device that slots lie on which upstream is offered. -1 is the device that upstream or the application
+     * uses already, or the first one.
+     *
+     * Without effect on frames in host memory, and where the plugin was built without CUDA.
+     */
+    // -1: any.
+    cuda_device_id: i32 = -1,
+        "cuda-device-id", "CUDA Device",
+        "Number of the CUDA device for slots (-1 = that of the frames; without effect in builds without CUDA)",
+        minimum(-1);
+    /**
+     * GstXmemSink:release-timeout:
+     *
+     * How long a stop waits for CUDA devices to end their work on frames that are out, and for consumers to give back
+     * frames in memory that ends with this process (#GstXmemSink:cuda-ipc-mode `legacy`). Memory that is in use after
+     * that is kept for as long as this process runs. Pools without frames on devices do not wait.
+     *
+     * Without effect where the plugin was built without CUDA.
+     */
+    release_timeout: u64 = 5_000_000_000,
+        "release-timeout", "Release Timeout",
+        "Time in nanoseconds that a stop waits at most for frames on CUDA devices (without effect in builds \
+         without CUDA)";
 }
 
 impl Settings {
@@ -150,327 +316,6 @@ fn parse_uids(text: &str) -> Option<Vec<u32>> {
         })
         .collect()
 }
-
-pub(super) static PROPERTIES: LazyLock<Properties<Settings>> = LazyLock::new(|| {
-    let default = Settings::default();
-    Properties::new(vec![
-        /**
-         * GstXmemSink:pool:
-         *
-         * Name of the pool that consumers ask for. A name with a slash in it is the path of the pool's socket itself;
-         * any other name lies in the runtime directory: `$XMEM_RUNTIME_DIR`, else `$XDG_RUNTIME_DIR/xmem`, else
-         * `/tmp/xmem-<uid>`.
-         */
-        Property::path(
-            glib::ParamSpecString::builder(PROP_POOL)
-                .nick("Pool")
-                .blurb("Name of the pool, or the path of its socket if it has a slash in it")
-                .default_value(default.pool.to_str())
-                .build(),
-            |settings| &mut settings.pool,
-        ),
-        /**
-         * GstXmemSink:delivery:
-         *
-         * What happens when a consumer does not keep up.
-         */
-        Property::new(
-            glib::ParamSpecEnum::builder_with_default("delivery", default.delivery)
-                .nick("Delivery")
-                .blurb("Whether a slow consumer misses frames or is waited for")
-                .build(),
-            |settings| &mut settings.delivery,
-        ),
-        /**
-         * GstXmemSink:lossless-timeout:
-         *
-         * How long one consumer may hold all others up in lossless delivery before it is disconnected.
-         */
-        Property::new(
-            glib::ParamSpecUInt64::builder("lossless-timeout")
-                .nick("Lossless Timeout")
-                .blurb(
-                    "Time in nanoseconds after which a consumer that holds up lossless delivery is disconnected \
-                     (0 = never)",
-                )
-                .default_value(default.lossless_timeout)
-                .build(),
-            |settings| &mut settings.lossless_timeout,
-        ),
-        /**
-         * GstXmemSink:meta-room:
-         *
-         * How many bytes each slot has behind its frame for the frame's metas, such as regions of interest. A frame
-         * with more takes a second, small slot for them, and later slots have that room. Only a frame that was
-         * published before, and now has more metas than fit, is copied; so this matters only where no frame may be.
-         */
-        Property::new(
-            glib::ParamSpecUInt::builder("meta-room")
-                .nick("Meta Room")
-                .blurb("Bytes for metas in each slot, to begin with; it grows with what frames bring")
-                .maximum(MAX_NAMED_SIZE as u32)
-                .default_value(default.meta_room)
-                .build(),
-            |settings| &mut settings.meta_room,
-        ),
-        Property::new(
-            glib::ParamSpecUInt::builder("min-slots")
-                .nick("Minimum Slots")
-                .blurb("Slots of the first piece of memory that is taken (0 = as many as upstream needs)")
-                .default_value(default.min_slots)
-                .build(),
-            |settings| &mut settings.min_slots,
-        ),
-        Property::new(
-            glib::ParamSpecUInt::builder("max-slots")
-                .nick("Maximum Slots")
-                .blurb("The most slots the pool may have; their memory is taken as it is needed")
-                .minimum(1)
-                .default_value(default.max_slots)
-                .build(),
-            |settings| &mut settings.max_slots,
-        ),
-        Property::new(
-            glib::ParamSpecUInt64::builder("max-bytes")
-                .nick("Maximum Bytes")
-                .blurb("The most bytes of shared memory the pool may take (0 = no limit)")
-                .default_value(default.max_bytes)
-                .build(),
-            |settings| &mut settings.max_bytes,
-        ),
-        /**
-         * GstXmemSink:history:
-         *
-         * How many of the newest frames are kept for consumers that have not taken them yet, as those whose sink waits for a
-         * frame's time. With 0 those are the four newest, and in live delivery as many more as the last 100 ms of the
-         * stream have, 64 at most: of these only such as lie in the pool's own slots, and as long as the slots are not needed.
-         */
-        Property::new(
-            glib::ParamSpecUInt::builder("history")
-                .nick("History")
-                .blurb("Newest frames that are kept for consumers (0 = four, and those of the last 100 ms)")
-                .default_value(default.history)
-                .build(),
-            |settings| &mut settings.history,
-        ),
-        /**
-         * GstXmemSink:copy:
-         *
-         * Frames that upstream did not write into one of the pool's slots have to be copied into one. Some elements
-         * always send such frames (parsers, `x264enc`, everything behind a `tee`). With `forbid`, the first of them
-         * is an error that gives the reason.
-         */
-        Property::new(
-            glib::ParamSpecEnum::builder_with_default("copy", default.copy)
-                .nick("Copy")
-                .blurb("Whether frames that do not lie in a slot may be copied into one")
-                .build(),
-            |settings| &mut settings.copy,
-        ),
-        Property::new(
-            glib::ParamSpecBoolean::builder("wait-for-connection")
-                .nick("Wait for Connection")
-                .blurb("Hold the stream while no consumer is connected")
-                .default_value(default.wait_for_connection)
-                .build(),
-            |settings| &mut settings.wait_for_connection,
-        ),
-        /**
-         * GstXmemSink:backing:
-         *
-         * The kind of shared memory that the slots lie in. `posix-shm` is for peers that open the memory by name. The
-         * kernel does not keep them from writing, so such a pool serves this user only: settings that let in others are an
-         * error.
-         */
-        Property::new(
-            glib::ParamSpecEnum::builder_with_default("backing", default.backing)
-                .nick("Backing")
-                .blurb("The kind of shared memory that the slots lie in (posix-shm serves this user only)")
-                .build(),
-            |settings| &mut settings.backing,
-        ),
-        Property::new(
-            glib::ParamSpecUInt::builder("max-consumers")
-                .nick("Maximum Consumers")
-                .blurb("The most consumers that may be connected at once")
-                .minimum(1)
-                .default_value(default.max_consumers)
-                .build(),
-            |settings| &mut settings.max_consumers,
-        ),
-        Property::new(
-            glib::ParamSpecUInt::builder("max-held")
-                .nick("Maximum Held")
-                .blurb("The largest budget a consumer may ask for: slots that it holds at once")
-                .minimum(1)
-                .default_value(default.max_held)
-                .build(),
-            |settings| &mut settings.max_held,
-        ),
-        /**
-         * GstXmemSink:socket-mode:
-         *
-         * Which users may connect, as the file mode of the pool's socket in octal: this user and root always, with `0660` the
-         * socket's group too, with `0666` all users. They can read all frames of the pool, and change none.
-         * Other users also have to be able to enter the socket's directory.
-         */
-        Property::text(
-            glib::ParamSpecString::builder("socket-mode")
-                .nick("Socket Mode")
-                .blurb("File mode of the pool's socket in octal: which users may connect (\"0600\" = this user and root)")
-                .default_value(Some(default.socket_mode.as_str()))
-                .build(),
-            |settings| &mut settings.socket_mode,
-        ),
-        /**
-         * GstXmemSink:socket-group:
-         *
-         * Group of the pool's socket: its name (as in /etc/group) or its number. `socket-mode` has to let the group in, as
-         * `0660` does, and this user has to be a member of it. Without it the socket has the group that new files have.
-         */
-        Property::text(
-            glib::ParamSpecString::builder("socket-group")
-                .nick("Socket Group")
-                .blurb("Group whose members may connect, by name or number (with socket-mode=0660)")
-                .default_value(Some(default.socket_group.as_str()))
-                .build(),
-            |settings| &mut settings.socket_group,
-        ),
-        /**
-         * GstXmemSink:allow-uids:
-         *
-         * Users that may connect besides those that `socket-mode` lets in: their numbers with commas in between. The
-         * socket's file is then writable for all, since the kernel knows no list of users; other users are disconnected
-         * before anything is shared.
-         */
-        Property::text(
-            glib::ParamSpecString::builder("allow-uids")
-                .nick("Allowed Users")
-                .blurb("Numbers of users that may connect too, with commas in between (\"1000,1001\")")
-                .default_value(Some(default.allow_uids.as_str()))
-                .build(),
-            |settings| &mut settings.allow_uids,
-        ),
-        /**
-         * GstXmemSink:pace:
-         *
-         * When a frame is handed over. A sink that waits for each frame's time adds the latency of the whole pipeline
-         * to live input, which a consumer with a sink of its own then adds again. `auto` therefore hands live input
-         * over as it comes and other input, such as a file, at its time. `sync=false` hands everything over at once,
-         * whatever is set here. Either way each frame has the time at which it is due; a consumer adds the latency of live input
-         * that is handed over as it comes to its own.
-         */
-        Property::new(
-            glib::ParamSpecEnum::builder_with_default("pace", default.pace)
-                .nick("Pace")
-                .blurb("Whether a frame is handed over at its time or as it comes (sync=false: always as it comes)")
-                .mutable_playing()
-                .build(),
-            |settings| &mut settings.pace,
-        ),
-        /**
-         * GstXmemSink:cuda-ipc-mode:
-         *
-         * How consumers get at slots on CUDA devices. `vmm` is by descriptor: such memory lives for as long as it is in use,
-         * also when this process was killed. `legacy` is by handle: it ends with this process, so a stop waits for
-         * consumers; see #GstXmemSink:release-timeout. `auto` is `vmm` where the device can, else `legacy`.
-         *
-         * Without effect on frames in host memory, and where the plugin was built without CUDA.
-         */
-        Property::new(
-            glib::ParamSpecEnum::builder_with_default("cuda-ipc-mode", default.cuda_ipc_mode)
-                .nick("CUDA IPC Mode")
-                .blurb("How slots on CUDA devices are shared (without effect on host memory, and in builds without CUDA)")
-                .build(),
-            |settings| &mut settings.cuda_ipc_mode,
-        ),
-        /**
-         * GstXmemSink:cuda-device-id:
-         *
-         * The CUDA device that slots lie on which upstream is offered. -1 is the device that upstream or the application
-         * uses already, or the first one.
-         *
-         * Without effect on frames in host memory, and where the plugin was built without CUDA.
-         */
-        Property::new(
-            glib::ParamSpecInt::builder("cuda-device-id")
-                .nick("CUDA Device")
-                .blurb("Number of the CUDA device for slots (-1 = that of the frames; without effect in builds without CUDA)")
-                .minimum(-1)
-                .default_value(default.cuda_device_id)
-                .build(),
-            |settings| &mut settings.cuda_device_id,
-        ),
-        /**
-         * GstXmemSink:release-timeout:
-         *
-         * How long a stop waits for CUDA devices to end their work on frames that are out, and for consumers to give back
-         * frames in memory that ends with this process (#GstXmemSink:cuda-ipc-mode `legacy`). Memory that is in use after
-         * that is kept for as long as this process runs. Pools without frames on devices do not wait.
-         *
-         * Without effect where the plugin was built without CUDA.
-         */
-        Property::new(
-            glib::ParamSpecUInt64::builder("release-timeout")
-                .nick("Release Timeout")
-                .blurb(
-                    "Time in nanoseconds that a stop waits at most for frames on CUDA devices (without effect in builds \
-                     without CUDA)",
-                )
-                .default_value(default.release_timeout)
-                .build(),
-            |settings| &mut settings.release_timeout,
-        ),
-        /**
-         * GstXmemSink:num-clients:
-         *
-         * How many consumers are connected. Notified when one comes or goes.
-         */
-        Property::computed(
-            glib::ParamSpecUInt::builder(PROP_NUM_CLIENTS)
-                .nick("Number of Clients")
-                .blurb("How many consumers are connected")
-                .read_only()
-                .build(),
-        ),
-        /**
-         * GstXmemSink:stats:
-         *
-         * `application/x-xmemsink-stats` with these fields; after a stop they have the values of its end.
-         *
-         * * `published`, `zero-copy`, `copied`, `dropped` (guint64): frames published; of these those that were
-         *   published where they lie and those that were copied into a slot; frames that were not published because no
-         *   slot was free.
-         * * `late` (guint64): frames that were dropped because they came later than `max-lateness` allows; by default
-         *   none are.
-         * * `skipped` (guint64): these, and frames that lay outside of their segment or waited when there was a flush; of a list
-         *   that is dropped as a whole, its first.
-         * * `memory-copies` (guint64): how often an element upstream copied a frame out of its slot.
-         * * `metas-dropped` (guint64), `dropped-metas` (`application/x-xmem-metas`): metas that could not travel with
-         *   their frame, and how many there were of each name (guint64).
-         * * `events`, `events-dropped` (guint64): events between frames that were handed over, and events that were
-         *   not, since they mean something in this process only or found no slot; a warning names each kind of these
-         *   once.
-         * * `slots`, `slots-held`, `max-slots`, `regions` (guint), `bytes` (guint64): the pool's memory.
-         * * `budget-limit` (string): `max-slots` or `max-bytes`, where that has no room for the budgets that consumers asked
-         *   for; else empty.
-         * * `devices` (GstValueArray of strings), `device-bytes` (guint64): the CUDA devices that slots lie on, and how their
-         *   memory is shared, such as `0 NVIDIA H200 (vmm)`; of the bytes, those on devices.
-         * * `cut-off`, `timed-out` (guint64): consumers that were disconnected, for invalid data or for holding up all others.
-         * * `clients` (GstValueArray of `application/x-xmem-client`): `id` (guint64), `pid`, `uid` (guint), `name`
-         *   (string), `via` (string), `budget`, `held` (guint), `received`, `missed`, `copied`, `dropped`, `oldest-held-age`,
-         *   `latency`, `waited-for` (guint64, times in nanoseconds), `device` (string): how it came by the memory of frames on CUDA
-         *   devices, `vmm`, `legacy`, `same process`, or `none: ` and why; empty as long as it has not used any.
-         */
-        Property::computed(
-            glib::ParamSpecBoxed::builder::<gst::Structure>("stats")
-                .nick("Statistics")
-                .blurb("What the pool has done so far")
-                .read_only()
-                .build(),
-        ),
-    ])
-});
 
 #[cfg(test)]
 mod tests {
