@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: MPL-2.0
 
 #![allow(unused_doc_comments)]
+// Nothing here panics on data from another process.
+#![cfg_attr(
+    not(test),
+    deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used)
+)]
 // Some functions serve memory on devices only.
 #![cfg_attr(not(feature = "cuda"), allow(dead_code))]
 
@@ -29,6 +34,7 @@ mod event;
 mod frame;
 mod frame_info;
 mod later;
+mod library;
 mod look;
 mod memory;
 mod meta;

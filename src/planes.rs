@@ -128,7 +128,7 @@ impl Planes {
             return Err("the frame has too many planes");
         }
         let mut offsets = [0; MAX_PLANES];
-        for (to, from) in offsets.iter_mut().zip(&layout.offsets[..count]) {
+        for (to, from) in offsets.iter_mut().zip(&layout.offsets).take(count) {
             *to = usize::try_from(*from).map_err(|_| "a plane starts outside the frame")?;
         }
         Ok(Self {
@@ -194,12 +194,12 @@ impl Planes {
 
     /// First byte of each plane.
     pub(crate) fn offsets(&self) -> &[usize] {
-        &self.offsets[..self.count]
+        self.offsets.get(..self.count).unwrap_or_default()
     }
 
     /// How far apart each plane's rows are.
     pub(crate) fn strides(&self) -> &[i32] {
-        &self.strides[..self.count]
+        self.strides.get(..self.count).unwrap_or_default()
     }
 
     /// Writes to the buffer's meta where its planes are.

@@ -141,17 +141,16 @@ impl Plane {
 /// Its planes, in the order of the format.
 pub(crate) fn planes(info: &gst_video::VideoInfo) -> impl Iterator<Item = Plane> + '_ {
     let height = field_height(info, info.height());
-    let of = move |number: usize| {
-        let (format, stride) = (info.format_info(), info.stride()[number]);
-        let (width, rows) = extent(&format, number, info.width(), height, stride);
+    let places = info.offset().iter().zip(info.stride()).enumerate();
+    places.map(move |(number, (offset, stride))| {
+        let (width, rows) = extent(&info.format_info(), number, info.width(), height, *stride);
         Plane {
-            offset: info.offset()[number],
-            pitch: usize::try_from(stride).unwrap_or(0),
+            offset: *offset,
+            pitch: usize::try_from(*stride).unwrap_or(0),
             width: width as usize,
             height: rows as usize,
         }
-    };
-    (0..info.n_planes() as usize).map(of)
+    })
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ use super::ffi::{
     CuContext, CuDevice, CuDevicePtr, CuStream, GstCudaAllocator, GstCudaBufferPool,
     GstCudaBufferPoolClass, GstCudaContext, GstCudaMemory, GstCudaMemoryAllocMethod, GstCudaStream,
 };
+use crate::library::functions;
 
 pub(super) static CAT: LazyLock<gst::DebugCategory> = LazyLock::new(|| {
     gst::DebugCategory::new(
@@ -24,39 +25,7 @@ pub(super) static CAT: LazyLock<gst::DebugCategory> = LazyLock::new(|| {
 
 const SONAME: &str = "libgstcuda-1.0.so.0";
 
-macro_rules! functions {
-    ({ $($name:ident: fn($($argument:ty),*) $(-> $result:ty)?;)* }
-     optional { $($later:ident: fn($($arg:ty),*) -> $res:ty;)* }) => {
-        /// The library's functions, without `gst_`.
-        #[derive(Debug)]
-        pub(super) struct Library {
-            $(pub(super) $name: unsafe extern "C" fn($($argument),*) $(-> $result)?,)*
-            $(pub(super) $later: Option<unsafe extern "C" fn($($arg),*) -> $res>,)*
-            /// Keeps the functions.
-            _library: libloading::Library,
-        }
-
-        impl Library {
-            /// # Safety
-            ///
-            /// `library` is libgstcuda-1.0.
-            unsafe fn of(library: libloading::Library) -> Result<Self, String> {
-                // SAFETY: by the caller; the types are those of the library's headers.
-                unsafe {
-                    Ok(Self {
-                        $($name: *library.get(concat!("gst_", stringify!($name))).map_err(|_| {
-                            format!("{SONAME} has no gst_{}: it has to be of GStreamer 1.24 or later", stringify!($name))
-                        })?,)*
-                        $($later: library.get(concat!("gst_", stringify!($later))).ok().map(|function| *function),)*
-                        _library: library,
-                    })
-                }
-            }
-        }
-    };
-}
-
-functions! {{
+functions! { Library {
     cuda_load_library: fn() -> gboolean;
     cuda_memory_init_once: fn();
     cuda_context_get_type: fn() -> GType;
@@ -104,7 +73,9 @@ impl Library {
         let library =
             unsafe { libloading::Library::new(SONAME) }.map_err(|error| error.to_string())?;
         // SAFETY: it is that library.
-        let library = unsafe { Self::of(library) }?;
+        let library = unsafe { Self::of(library) }.map_err(|name| {
+            format!("{SONAME} has no {name}: it has to be of GStreamer 1.24 or later")
+        })?;
         // SAFETY: GStreamer is initialised, or there would be no plugin; the types are those of the headers.
         unsafe {
             if (library.cuda_load_library)() == 0 {

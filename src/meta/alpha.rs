@@ -5,30 +5,18 @@
 // The bindings do not export this meta.
 #![allow(unsafe_code)]
 
-use gst::{MetaRef, glib, glib::translate::*, meta::MetaAPI};
+use gst::{MetaRef, glib::translate::*};
 use gst_video::ffi;
 use minicbor::{Decode, Encode};
 
-use super::kind::{Kind, Why};
+use super::kind::{Kind, Why, meta};
 use crate::frame::Format;
 
-#[repr(transparent)]
-pub(super) struct AlphaMeta(ffi::GstVideoCodecAlphaMeta);
-
-// SAFETY: only code that may write a buffer changes its metas.
-unsafe impl Send for AlphaMeta {}
-// SAFETY: as above.
-unsafe impl Sync for AlphaMeta {}
-
-// SAFETY: it is that structure, and the type is that of its API.
-unsafe impl MetaAPI for AlphaMeta {
-    type GstType = ffi::GstVideoCodecAlphaMeta;
-
-    fn meta_api() -> glib::Type {
-        // SAFETY: takes nothing, and returns a registered type.
-        unsafe { from_glib(ffi::gst_video_codec_alpha_meta_api_get_type()) }
-    }
-}
+meta!(
+    AlphaMeta,
+    ffi::GstVideoCodecAlphaMeta,
+    ffi::gst_video_codec_alpha_meta_api_get_type
+);
 
 pub(super) enum Alpha {}
 

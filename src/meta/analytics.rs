@@ -18,7 +18,7 @@ use libloading::Library;
 use minicbor::{Decode, Decoder, Encode};
 
 use super::kind::{Encoded, Why, append, read};
-use crate::text;
+use crate::{library::functions, text};
 
 /// Key of these metas.
 pub(super) const KEY: &str = "meta:GstAnalyticsRelationMeta/1";
@@ -94,7 +94,7 @@ struct Track {
 
 /// GstAnalyticsMtd.
 #[repr(C)]
-struct Mtd {
+pub(super) struct Mtd {
     id: c_uint,
     meta: *mut c_void,
 }
@@ -102,44 +102,7 @@ struct Mtd {
 type Type = usize;
 type Bool = glib::ffi::gboolean;
 
-macro_rules! api {
-    ($($name:ident: fn($($arg:ty),*) $(-> $ret:ty)?;)*) => {
-        /// Functions of the library, without `gst_`.
-        struct Api {
-            $($name: unsafe extern "C" fn($($arg),*) $(-> $ret)?,)*
-            od_mtd_get_oriented_location: Option<unsafe extern "C" fn(*const Mtd, *mut c_int, *mut c_int, *mut c_int, *mut c_int, *mut c_float, *mut c_float) -> Bool>,
-            relation_meta_add_oriented_od_mtd: Option<unsafe extern "C" fn(*mut c_void, glib::ffi::GQuark, c_int, c_int, c_int, c_int, c_float, c_float, *mut Mtd) -> Bool>,
-            /// Keeps the functions.
-            _library: Library,
-        }
-
-        impl Api {
-            /// # Safety
-            ///
-            /// `library` is libgstanalytics-1.0.
-            unsafe fn of(library: Library) -> Option<Self> {
-                // SAFETY: by the caller; the types are those of the library's headers.
-                unsafe {
-                    Some(Self {
-                        $($name: *library.get(concat!("gst_", stringify!($name))).ok()?,)*
-                        // Since 1.26.
-                        od_mtd_get_oriented_location: library
-                            .get("gst_analytics_od_mtd_get_oriented_location")
-                            .ok()
-                            .map(|function| *function),
-                        relation_meta_add_oriented_od_mtd: library
-                            .get("gst_analytics_relation_meta_add_oriented_od_mtd")
-                            .ok()
-                            .map(|function| *function),
-                        _library: library,
-                    })
-                }
-            }
-        }
-    };
-}
-
-api! {
+functions! { Api {
     buffer_add_analytics_relation_meta: fn(*mut gst::ffi::GstBuffer) -> *mut c_void;
     analytics_relation_get_length: fn(*const c_void) -> usize;
     analytics_relation_meta_get_mtd: fn(*mut c_void, c_uint, Type, *mut Mtd) -> Bool;
@@ -161,12 +124,16 @@ api! {
     analytics_relation_meta_add_tracking_mtd: fn(*mut c_void, u64, u64, *mut Mtd) -> Bool;
     analytics_tracking_mtd_update_last_seen: fn(*mut Mtd, u64) -> Bool;
     analytics_tracking_mtd_set_lost: fn(*mut Mtd) -> Bool;
-}
+} optional {
+    // Since 1.26.
+    analytics_od_mtd_get_oriented_location: fn(*const Mtd, *mut c_int, *mut c_int, *mut c_int, *mut c_int, *mut c_float, *mut c_float) -> Bool;
+    analytics_relation_meta_add_oriented_od_mtd: fn(*mut c_void, glib::ffi::GQuark, c_int, c_int, c_int, c_int, c_float, c_float, *mut Mtd) -> Bool;
+}}
 
 /// `None`: there is no such library, or an older one.
 static API: LazyLock<Option<Api>> = LazyLock::new(|| {
     // SAFETY: one of GStreamer's libraries, which run no code when they are loaded.
-    unsafe { Api::of(Library::new("libgstanalytics-1.0.so.0").ok()?) }
+    unsafe { Api::of(Library::new("libgstanalytics-1.0.so.0").ok()?).ok() }
 });
 
 /// Appends a meta's record.
@@ -239,9 +206,11 @@ pub(super) fn decode(decoder: &mut Decoder<'_>, buffer: &mut gst::BufferRef) -> 
                 return Err(why);
             }
         };
+        let id = |index: &u32| ids.get(*index as usize).copied();
         for (first, second, kind) in &record.relations {
-            let (first, second) = (ids[*first as usize], ids[*second as usize]);
-            (api.analytics_relation_meta_set_relation)(meta, *kind, first, second);
+            if let (Some(first), Some(second)) = (id(first), id(second)) {
+                (api.analytics_relation_meta_set_relation)(meta, *kind, first, second);
+            }
         }
     }
     Ok(())
@@ -341,7 +310,7 @@ impl Api {
         let (mut rotation, mut confidence) = (0., 0.);
         // SAFETY: by the caller, and places for the results.
         let kind = unsafe {
-            match self.od_mtd_get_oriented_location {
+            match self.analytics_od_mtd_get_oriented_location {
                 Some(get) => get(
                     mtd,
                     &mut x,
@@ -461,7 +430,7 @@ impl Api {
         } = *object;
         // SAFETY: by the caller.
         unsafe {
-            match (rotation, self.relation_meta_add_oriented_od_mtd) {
+            match (rotation, self.analytics_relation_meta_add_oriented_od_mtd) {
                 (Some(rotation), Some(add)) => {
                     add(meta, kind, x, y, width, height, rotation, confidence, mtd)
                 }

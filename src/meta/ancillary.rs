@@ -5,14 +5,14 @@
 // The bindings do not export one of these metas.
 #![allow(unsafe_code)]
 
-use gst::{MetaRef, glib, glib::translate::*, meta::MetaAPI};
+use gst::MetaRef;
 use gst_video::{
     VideoAFDMeta, VideoAFDSpec, VideoAFDValue, VideoBarMeta, VideoCaptionMeta, VideoCaptionType,
     ffi,
 };
 use minicbor::{Decode, Encode};
 
-use super::kind::{Kind, Why};
+use super::kind::{Kind, Why, meta};
 use crate::frame::Format;
 
 /// Closed captions.
@@ -159,23 +159,11 @@ impl Kind for Bar {
     }
 }
 
-#[repr(transparent)]
-pub(super) struct SeiMeta(ffi::GstVideoSEIUserDataUnregisteredMeta);
-
-// SAFETY: only code that may write a buffer changes its metas.
-unsafe impl Send for SeiMeta {}
-// SAFETY: as above.
-unsafe impl Sync for SeiMeta {}
-
-// SAFETY: it is that structure, and the type is that of its API.
-unsafe impl MetaAPI for SeiMeta {
-    type GstType = ffi::GstVideoSEIUserDataUnregisteredMeta;
-
-    fn meta_api() -> glib::Type {
-        // SAFETY: takes nothing, and returns a registered type.
-        unsafe { from_glib(ffi::gst_video_sei_user_data_unregistered_meta_api_get_type()) }
-    }
-}
+meta!(
+    SeiMeta,
+    ffi::GstVideoSEIUserDataUnregisteredMeta,
+    ffi::gst_video_sei_user_data_unregistered_meta_api_get_type
+);
 
 /// Data that an encoder put beside the frame (SEI user data).
 pub(super) enum Sei {}

@@ -16,40 +16,21 @@ use libloading::Library;
 use minicbor::{Decode, Decoder, Encode};
 
 use super::kind::{Why, append, read};
+use crate::library::functions;
 
 /// Key of metas in GStreamer's own format.
 pub(super) const KEY: &str = "meta:gstreamer/1";
 
-type Serialize = unsafe extern "C" fn(
-    *const gst::ffi::GstMeta,
-    *mut glib::ffi::GByteArray,
-) -> glib::ffi::gboolean;
-type Deserialize = unsafe extern "C" fn(
-    *mut gst::ffi::GstBuffer,
-    *const u8,
-    usize,
-    *mut c_uint,
-) -> *mut gst::ffi::GstMeta;
-
-struct Api {
-    serialize: Serialize,
-    deserialize: Deserialize,
-    /// Keeps the functions.
-    _library: Library,
-}
+functions! { Api {
+    meta_serialize_simple: fn(*const gst::ffi::GstMeta, *mut glib::ffi::GByteArray) -> glib::ffi::gboolean;
+    meta_deserialize: fn(*mut gst::ffi::GstBuffer, *const u8, usize, *mut c_uint) -> *mut gst::ffi::GstMeta;
+} optional {}}
 
 /// `None`: GStreamer is older than 1.24.
 static API: LazyLock<Option<Api>> = LazyLock::new(|| {
     // SAFETY: the library that this plugin is linked to, and thus loaded and initialised already; the types are those
     // of its header.
-    unsafe {
-        let library = Library::new("libgstreamer-1.0.so.0").ok()?;
-        Some(Api {
-            serialize: *library.get("gst_meta_serialize_simple").ok()?,
-            deserialize: *library.get("gst_meta_deserialize").ok()?,
-            _library: library,
-        })
-    }
+    unsafe { Api::of(Library::new("libgstreamer-1.0.so.0").ok()?).ok() }
 });
 
 #[derive(Debug, Encode, Decode)]
@@ -70,7 +51,7 @@ pub(super) fn encode(meta: &MetaRef<'_, gst::Meta>, out: &mut Vec<u8>) -> Result
     // has no serializer, and its data may be null then.
     unsafe {
         let array = glib::ffi::g_byte_array_new();
-        let done = (api.serialize)(meta.as_ptr(), array) != glib::ffi::GFALSE;
+        let done = (api.meta_serialize_simple)(meta.as_ptr(), array) != glib::ffi::GFALSE;
         let result = if done && !(*array).data.is_null() {
             let record = ForeignRecord {
                 name: meta.type_().name(),
@@ -104,7 +85,7 @@ pub(super) fn decode(
     // SAFETY: a buffer that is borrowed for writing, and bytes of that length whose header names a meta and lies within them.
     // The meta's own code is responsible for the rest.
     let meta = unsafe {
-        (api.deserialize)(
+        (api.meta_deserialize)(
             buffer.as_mut_ptr(),
             record.data.as_ptr(),
             record.data.len(),

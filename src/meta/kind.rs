@@ -96,3 +96,28 @@ pub(super) fn append(record: &impl Encode<()>, out: &mut Vec<u8>) -> Result<(), 
 pub(super) fn read<'a, R: Decode<'a, ()>>(decoder: &mut Decoder<'a>) -> Result<R, Why> {
     decoder.decode().map_err(|error| error.to_string().into())
 }
+
+/// A meta that the bindings do not export, by its structure and the function that returns its type.
+macro_rules! meta {
+    ($name:ident, $structure:ty, $api:path) => {
+        #[repr(transparent)]
+        pub(super) struct $name($structure);
+
+        // SAFETY: only code that may write a buffer changes its metas.
+        unsafe impl Send for $name {}
+        // SAFETY: as above.
+        unsafe impl Sync for $name {}
+
+        // SAFETY: it is that structure, and the type is that of its API.
+        unsafe impl gst::meta::MetaAPI for $name {
+            type GstType = $structure;
+
+            fn meta_api() -> gst::glib::Type {
+                // SAFETY: takes nothing, and returns a registered type.
+                unsafe { gst::glib::translate::from_glib($api()) }
+            }
+        }
+    };
+}
+
+pub(super) use meta;

@@ -21,6 +21,8 @@ mod tests;
 mod time;
 mod video;
 
+use std::collections::BTreeMap;
+
 use gst::{MetaRef, meta::tags};
 use minicbor::Decoder;
 use xmem_core::{Attachments, MAX_NAMED_SIZE};
@@ -52,7 +54,7 @@ const MOST_METAS: usize = 1 << 16;
 
 /// The attachments of a frame that carry its metas.
 pub(crate) fn of_buffer(buffer: &gst::BufferRef, losses: &Losses) -> Attachments {
-    let mut records: Vec<(&str, Vec<u8>)> = Vec::new();
+    let mut records: BTreeMap<&str, Vec<u8>> = BTreeMap::new();
     let mut has_planes = false;
     for meta in buffer.iter_meta::<gst::Meta>() {
         let api = meta.api();
@@ -64,25 +66,25 @@ pub(crate) fn of_buffer(buffer: &gst::BufferRef, losses: &Losses) -> Attachments
                 losses.note("GstVideoMeta", "a frame has one set of planes only");
                 continue;
             }
-            match (codec.encode)(&meta, record_of(&mut records, codec.key)) {
+            match (codec.encode)(&meta, records.entry(codec.key).or_default()) {
                 Ok(fields) => note_fields(name_of(codec.key), &fields, losses),
                 Err(why) => losses.note(meta.type_().name(), &why),
             }
         } else if let Some(meta) = meta.try_as_custom_meta() {
-            let record = record_of(&mut records, structure::CUSTOM_KEY);
+            let record = records.entry(structure::CUSTOM_KEY).or_default();
             match structure::encode_custom(meta, record) {
                 Ok(fields) => note_fields(meta.structure().name(), &fields, losses),
                 Err(why) => losses.note(meta.structure().name(), &why),
             }
         } else if meta.type_().name() == analytics::NAME {
-            match analytics::encode(&meta, record_of(&mut records, analytics::KEY)) {
+            match analytics::encode(&meta, records.entry(analytics::KEY).or_default()) {
                 Ok(parts) => parts.iter().for_each(|part| {
                     losses.note(part, "xmem has no format for it");
                 }),
                 Err(why) => losses.note(analytics::NAME, &why),
             }
         } else if !is_about_memory(&meta) {
-            let record = record_of(&mut records, foreign::KEY);
+            let record = records.entry(foreign::KEY).or_default();
             match foreign::encode(&meta, record) {
                 Ok(true) => {}
                 // A pooled meta concerns only its pool.
@@ -119,18 +121,6 @@ fn note_fields(name: &str, fields: &[String], losses: &Losses) {
             "its value is bound to this process",
         );
     }
-}
-
-fn record_of<'a>(
-    records: &'a mut Vec<(&'static str, Vec<u8>)>,
-    key: &'static str,
-) -> &'a mut Vec<u8> {
-    let at = records.iter().position(|(other, _)| *other == key);
-    let at = at.unwrap_or_else(|| {
-        records.push((key, Vec::new()));
-        records.len() - 1
-    });
-    &mut records[at].1
 }
 
 /// Whether a meta is about the memory itself, such as a reference that keeps it, and is not needed on a frame that lies

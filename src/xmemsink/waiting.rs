@@ -25,7 +25,7 @@ pub(super) enum Reason {
 /// Calls off waits, and records the reasons.
 #[derive(Debug, Default)]
 pub(super) struct Interrupts {
-    reasons: Mutex<[bool; 2]>,
+    reasons: Mutex<(bool, bool)>,
     canceller: Canceller,
 }
 
@@ -33,9 +33,12 @@ impl Interrupts {
     /// Waits end while there is any reason.
     pub(super) fn set(&self, reason: Reason, is_so: bool) {
         let mut reasons = lock(&self.reasons);
-        reasons[reason as usize] = is_so;
+        match reason {
+            Reason::Unlocked => reasons.0 = is_so,
+            Reason::Resuming => reasons.1 = is_so,
+        }
         // Under the lock, so that the last call sets the final state.
-        if reasons.contains(&true) {
+        if reasons.0 || reasons.1 {
             self.canceller.cancel();
         } else {
             self.canceller.reset();

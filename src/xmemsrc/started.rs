@@ -216,6 +216,10 @@ impl Started {
     }
 
     /// Whether this is to be reported. Only the first time.
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "a place for each variant of `Report`"
+    )]
     pub(super) fn reports(&mut self, report: Report) -> bool {
         !replace(&mut self.reported[report as usize], true)
     }
