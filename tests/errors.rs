@@ -327,8 +327,8 @@ fn a_producer_with_invalid_data_is_an_error() {
     use xmem_core::{FrameMeta, Producer, Sticky, Text, VideoLayout};
     let pools = Pools::new();
     let producer = Producer::builder(&pools.pool("p")).build().unwrap();
-    type Lie = dyn Fn(&mut Sticky, &mut FrameMeta);
-    let lies: [&Lie; 5] = [
+    type Change = dyn Fn(&mut Sticky, &mut FrameMeta);
+    let changes: [&Change; 5] = [
         &|sticky, _| sticky.set("caps", "neither, caps, nor"),
         &|sticky, _| sticky.set("caps", "video/x-raw,format={I420,NV12},width=[1,100]"),
         // GStreamer's own parser ends the process over these.
@@ -336,7 +336,7 @@ fn a_producer_with_invalid_data_is_an_error() {
         &|_, meta| meta.video.as_mut().unwrap().strides[0] = 1 << 20,
         &|_, meta| meta.video.as_mut().unwrap().n_planes = 3,
     ];
-    for (number, lie) in lies.iter().enumerate() {
+    for (number, change) in changes.iter().enumerate() {
         let mut sticky = Sticky::new();
         sticky.set("caps", VIDEO);
         let mut meta = FrameMeta::new(64 * 64);
@@ -348,14 +348,14 @@ fn a_producer_with_invalid_data_is_an_error() {
             strides: [64, 0, 0, 0],
             ..VideoLayout::default()
         });
-        lie(&mut sticky, &mut meta);
+        change(&mut sticky, &mut meta);
         producer.set_sticky(&sticky).unwrap();
         producer.acquire(64 * 64).unwrap().publish(meta).unwrap();
         let (error, text) =
             fails_to_start(&pools, "xmemsrc pool=POOL start-from=newest ! fakesink");
         assert!(
             error.matches(gst::StreamError::Format),
-            "lie {number}: {text}"
+            "change {number}: {text}"
         );
         // The producer's text is quoted, without Rust's name of the error.
         assert!(!text.contains("Some("), "{text}");

@@ -49,7 +49,7 @@ pub(super) fn decode_custom(
     let fail = |why: &'static str| (name.to_owned(), why.into());
     let fields = text::to_structure(&record.fields)
         .filter(|fields| fields.name() == name)
-        .ok_or_else(|| fail("its fields make no sense"))?;
+        .ok_or_else(|| fail("its fields are invalid"))?;
     make_known(name, &record.tags).map_err(fail)?;
     let mut meta = CustomMeta::add(buffer, name)
         .map_err(|_| fail("a meta of another kind has its name in this process"))?;
@@ -124,7 +124,7 @@ impl Kind for Protection {
 
     fn add(record: ProtectionRecord, buffer: &mut gst::BufferRef, _: &Format) -> Result<(), Why> {
         let info = text::to_structure(&record.info);
-        let info = info.ok_or(Why::Borrowed("its fields make no sense"))?;
+        let info = info.ok_or(Why::Borrowed("its fields are invalid"))?;
         gst::ProtectionMeta::add(buffer, info);
         Ok(())
     }

@@ -66,7 +66,7 @@ pub(crate) fn run(
 
 fn print(stats: &PoolStats, rates: &mut Rates, out: &mut impl Write) -> Result<(), Error> {
     let mut table = Table::new([
-        "WHO",
+        "NAME",
         "PID",
         "FRAMES",
         "FPS",

@@ -50,7 +50,7 @@ impl Access {
                 self.mode
             )));
         }
-        if !self.allow_uids.is_empty() && !cred::peers_are_told().unwrap_or(true) {
+        if !self.allow_uids.is_empty() && !cred::identifies_peers().unwrap_or(true) {
             return Err(CreateError::Settings(
                 "allow-uids: this system does not report the user of a connection (old versions of gVisor), so every user \
                  would be admitted: use socket-mode and socket-group"

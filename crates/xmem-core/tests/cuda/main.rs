@@ -13,10 +13,10 @@ mod deaths;
 #[cfg(feature = "fault-points")]
 mod faults;
 mod foreign;
+mod forged;
 mod gpu;
 mod hand_over;
 mod lab;
-mod lies;
 mod namespaces;
 mod refusals;
 mod roles;

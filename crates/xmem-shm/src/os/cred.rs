@@ -36,7 +36,7 @@ impl Peer {
 
 /// The process that connected (SO_PEERCRED), as it was at that time.
 pub fn peer(socket: impl AsFd) -> io::Result<Peer> {
-    if peers_are_told()? {
+    if identifies_peers()? {
         peer_from_socket(socket)
     } else {
         Ok(Peer::UNKNOWN)
@@ -45,9 +45,9 @@ pub fn peer(socket: impl AsFd) -> io::Result<Peer> {
 
 /// Whether the kernel identifies the process that connected. gVisor did not before November 2025: it returned the calling
 /// process, even for a socket without a connection.
-pub fn peers_are_told() -> io::Result<bool> {
-    static TOLD: OnceLock<bool> = OnceLock::new();
-    probe::once(&TOLD, || {
+pub fn identifies_peers() -> io::Result<bool> {
+    static IDENTIFIES: OnceLock<bool> = OnceLock::new();
+    probe::once(&IDENTIFIES, || {
         let alone = socket_with(
             AddressFamily::UNIX,
             SocketType::SEQPACKET,

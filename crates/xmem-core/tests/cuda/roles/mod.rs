@@ -66,7 +66,9 @@ pub fn play() {
         "alone" => short::alone(&pool),
         "only-hold" => short::only_hold(&pool),
         "relay" => relay::relay(&pool, words.next().unwrap()),
-        "lied-to" => crate::lies::lied_to(&pool, words.next().unwrap(), words.next().unwrap()),
+        "read-forged" => {
+            crate::forged::read_forged(&pool, words.next().unwrap(), words.next().unwrap())
+        }
         other => panic!("no role {other:?}"),
     }
 }

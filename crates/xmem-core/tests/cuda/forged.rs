@@ -24,7 +24,7 @@ const SLOTS_AT: usize = 11;
 const CANARY_AT: usize = 12;
 
 /// The changes, in words of the header.
-fn lies(name: &str) -> Vec<(usize, u64)> {
+fn changes(name: &str) -> Vec<(usize, u64)> {
     let kind = |kind: u64| (KIND_AND_FORMAT, 1 | kind << 32);
     match name {
         "none" => vec![],
@@ -42,12 +42,12 @@ fn lies(name: &str) -> Vec<(usize, u64)> {
             (DEVICE_STRIDE, 0),
             (HOST_STRIDE, 0),
         ],
-        other => panic!("no lie {other:?}"),
+        other => panic!("no change {other:?}"),
     }
 }
 
-/// A consumer of a producer that lies. `whose`: the header is that of a pool of this process, or of another one.
-pub fn lied_to(pool: &str, whose: &str, name: &str) {
+/// A consumer of a producer with a forged header. `whose`: the header is that of a pool of this process, or of another one.
+pub fn read_forged(pool: &str, whose: &str, name: &str) {
     let own = (whose == "own").then(|| {
         let producer = Producer::builder(pool)
             .cuda_mode(Mode::Legacy)
@@ -75,19 +75,19 @@ pub fn lied_to(pool: &str, whose: &str, name: &str) {
     for (at, word) in words.iter().enumerate() {
         memory.set(at, *word);
     }
-    for (at, word) in lies(name) {
+    for (at, word) in changes(name) {
         memory.set(at, word);
     }
     raw::seal(&host, rustix::fs::SealFlags::FUTURE_WRITE);
-    let lie = |at: usize| memory.words()[at].load(Ordering::Relaxed);
+    let forged = |at: usize| memory.words()[at].load(Ordering::Relaxed);
     let (control_fd, control) = raw::control(None);
-    let slot_at = lie(SLOTS_AT) + lie(HOST_STRIDE) * u64::from(lie(SLOTS) > 1);
-    let size = lie(DEVICE_STRIDE).min(4096);
+    let slot_at = forged(SLOTS_AT) + forged(HOST_STRIDE) * u64::from(forged(SLOTS) > 1);
+    let size = forged(DEVICE_STRIDE).min(4096);
     raw::publish_entry(&control, 0, &[(raw::entry::SIZE, size)]);
     control.set(raw::of_place(raw::place::OFFSET), slot_at);
-    control.set(raw::of_place(raw::place::LEN), lie(HOST_STRIDE));
+    control.set(raw::of_place(raw::place::LEN), forged(HOST_STRIDE));
     let page = raw::memory(1 << 16, true);
-    let at = format!("{pool}-lies");
+    let at = format!("{pool}-forged");
     let fake = Fake::at(&at);
     let mut sent: Vec<OwnedFd> = fds;
     sent[0] = host;
@@ -132,7 +132,7 @@ fn result_in(lab: &Lab, whose: &str, name: &str) -> String {
         crate::lab::run(&mut producer, "publish", "published 0");
         producer
     });
-    let mut consumer = lab.start(&format!("lied-to {whose} {name}"));
+    let mut consumer = lab.start(&format!("read-forged {whose} {name}"));
     let result = consumer.reply();
     assert!(consumer.ends(), "without a panic");
     drop(producer.take());
