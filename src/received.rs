@@ -14,7 +14,7 @@ use crate::{
     tied::{Tie, tied},
 };
 
-/// The tag that xmemsink gives to a piece of a frame in any memory.
+/// The tag that xmemsink gives to a part of a frame in any memory.
 pub(crate) const TAG_HOST: u32 = 0;
 /// That it is a GstDmaBufMemory.
 pub(crate) const TAG_DMABUF: u32 = 1;
@@ -23,7 +23,7 @@ pub(crate) const TAG_DMABUF: u32 = 1;
 #[derive(Debug, Clone)]
 pub(crate) struct Kept {
     pub(crate) frame: ReadLease,
-    /// Which piece of the frame it is.
+    /// Which part of the frame it is.
     pub(crate) index: usize,
     pub(crate) _tally: Arc<Tally>,
 }

@@ -333,7 +333,7 @@ fn with_more_regions_than_a_slot_has_room_for_no_frame_is_copied() {
 }
 
 #[test]
-fn a_slot_without_room_for_metas_is_passed_on_as_a_piece() {
+fn a_slot_without_room_for_metas_is_passed_on_as_a_part() {
     let pools = Pools::new();
     let receiver = pools.receiver("");
     let sender = pools.sender(&caps(VIDEO), &format!("copy=forbid meta-room=0 {LOSSLESS}"));
@@ -352,7 +352,7 @@ fn a_slot_without_room_for_metas_is_passed_on_as_a_piece() {
     sender.finish();
 }
 
-/// A frame that is published cannot become a piece, and its slot has only so much room.
+/// A frame that is published cannot become a part, and its slot has only so much room.
 #[test]
 fn a_repeated_frame_that_gets_more_metas_names_the_room_it_needs() {
     let pools = Pools::new();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Metadata of a piece of audio.
+//! Metadata of audio.
 
 use gst::{GenericFormattedValue, MetaRef, format};
 use gst_audio::{AudioClippingMeta, AudioLayout, AudioLevelMeta, AudioMeta};

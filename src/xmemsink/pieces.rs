@@ -29,7 +29,7 @@ pub(super) fn publish(
     meta: &FrameMeta,
     cancel: &Canceller,
 ) -> Result<Option<Outcome>, Failure> {
-    let Some(parts) = pieces(&started.producer, buffer, cancel)? else {
+    let Some(parts) = parts(&started.producer, buffer, cancel)? else {
         return Ok(None);
     };
     let room = parts.room() + meta.attachments.encoded_len();
@@ -46,7 +46,7 @@ pub(super) fn publish(
     }
 }
 
-fn pieces(
+fn parts(
     producer: &Producer,
     buffer: &gst::BufferRef,
     cancel: &Canceller,
@@ -66,11 +66,11 @@ fn pieces(
             }
         };
     }
-    Ok(own_pieces(producer, buffer))
+    Ok(own_parts(producer, buffer))
 }
 
 /// The memories of a buffer, each in a slot of ours or with a descriptor of its own.
-fn own_pieces(producer: &Producer, buffer: &gst::BufferRef) -> Option<Parts> {
+fn own_parts(producer: &Producer, buffer: &gst::BufferRef) -> Option<Parts> {
     if !(1..=MAX_PARTS).contains(&buffer.n_memory()) {
         return None;
     }
@@ -110,7 +110,7 @@ fn import(producer: &Producer, memory: &gst::MemoryRef) -> Option<ImportedMemory
     }
 }
 
-/// Has a frame lie in pieces of a buffer's memory, which upstream has back when the last consumer is done with them.
+/// Has a frame lie in parts of a buffer's memory, which upstream has back when the last consumer is done with them.
 pub(super) fn lie_in(lease: &mut WriteLease, parts: Parts, buffer: &gst::Buffer) {
     lease.set_parts(parts);
     // The buffer itself, not a copy: its pool would not use the memory again.

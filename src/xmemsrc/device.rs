@@ -105,7 +105,7 @@ fn on_device(
     let frame = lease.cuda()?;
     if frame.parts().len() != 1 {
         return Err(missing(
-            "it lies in several pieces; download=true takes such frames",
+            "it lies in several parts; download=true takes such frames",
         ));
     }
     check_device(source.settings, &frame)?;

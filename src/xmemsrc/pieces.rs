@@ -22,12 +22,12 @@ use crate::{
     tied::tie,
 };
 
-/// The memories of a frame in pieces, where they lie.
+/// The memories of a frame in parts, where they lie.
 pub(super) fn memories(
     lease: &ReadLease,
     tally: &Arc<Tally>,
 ) -> Result<Vec<gst::Memory>, Nonsense> {
-    let piece = |(index, part): (usize, &Part)| {
+    let memory = |(index, part): (usize, &Part)| {
         if part.tag() == TAG_DMABUF
             && let Some(memory) = dmabuf(lease, index, part, tally)
         {
@@ -36,7 +36,7 @@ pub(super) fn memories(
         bytes(part)?;
         Ok(memory::readable(lease.clone(), Some(index), tally))
     };
-    lease.parts().iter().enumerate().map(piece).collect()
+    lease.parts().iter().enumerate().map(memory).collect()
 }
 
 /// The bytes of a part.

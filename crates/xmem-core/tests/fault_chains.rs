@@ -332,7 +332,7 @@ const OF_MIDDLES: [Point; 18] = [
     Point::HoldGained,
     Point::MemoryImported,
     Point::OriginNoted,
-    Point::PiecesImported,
+    Point::PartsImported,
     Point::ClaimGained,
     Point::SlotPublished,
     Point::EntryFilled,

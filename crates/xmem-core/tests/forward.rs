@@ -63,7 +63,7 @@ fn several(from: &str, to: &str) {
     }
 }
 
-/// The two processes before it, and one that may hold fewer frames than it gets pieces at once.
+/// The two processes before it, and one that may hold fewer frames than it gets parts at once.
 fn over_budget() -> (Place, Place, Producer, Child, Consumer) {
     let (a, b) = (Place::new(), Place::new());
     let first = Producer::builder(&a.pool()).history(SEVERAL as u32);
@@ -83,7 +83,7 @@ fn send_several(first: &Producer, middle: &mut Child) {
     assert_eq!(middle.reply(), "sent");
 }
 
-/// Which of the pieces are not what they were.
+/// Which of the parts are not what they were.
 fn torn(frame: &ReadLease) -> Vec<usize> {
     let parts = frame.parts().iter().enumerate();
     parts
@@ -214,7 +214,7 @@ fn bytes_of(frame: &ReadLease) -> &[u8] {
     match frame.parts() {
         [] => frame.data(),
         [part] => part.map().unwrap(),
-        _ => panic!("one piece"),
+        _ => panic!("one part"),
     }
 }
 
@@ -258,7 +258,7 @@ fn a_frame_is_forwarded_in_place() {
         );
         assert_content(&frame, seed);
         assert_content(&same, seed);
-        assert_eq!(frame.len(), SIZE, "one piece is a payload as any other");
+        assert_eq!(frame.len(), SIZE, "one part is a payload as any other");
         assert!(same.parts()[0].fd().is_some());
         // Both hold it in the first pool, and `via` names the second.
         let stats = first.stats();
@@ -378,7 +378,7 @@ fn a_consumer_that_cannot_reach_the_first_pool_gets_copies_and_misses_nothing() 
     until_forwarded(&first, &mut || middle.pass_on().to_owned(), &mut near, seed);
 }
 
-/// Frames of two pools, some of their pieces, and a slot of the forwarding pool's own, as one frame.
+/// Frames of two pools, some of their parts, and a slot of the forwarding pool's own, as one frame.
 #[test]
 fn parts_of_several_frames_are_forwarded_as_one_frame() {
     let (a, b, c) = (Place::new(), Place::new(), Place::new());
@@ -400,8 +400,8 @@ fn parts_of_several_frames_are_forwarded_as_one_frame() {
         parts = Parts::new();
         parts.add_slot(&own, 0, SIZE as u64, 7);
         frames.iter().all(|frame| {
-            let pieces = to.forward(frame, FrameParts::Only(&[0]));
-            pieces.map(|pieces| parts.append(pieces)).is_ok()
+            let passed = to.forward(frame, FrameParts::Only(&[0]));
+            passed.map(|passed| parts.append(passed)).is_ok()
         })
     });
     assert_eq!(
@@ -416,14 +416,14 @@ fn parts_of_several_frames_are_forwarded_as_one_frame() {
     lease.publish(FrameMeta::default()).unwrap();
     let frame = last.receive(Some(HANG)).unwrap();
     drop((froms, frames));
-    // Passed on once more, without its first piece.
+    // Passed on once more, without its first part.
     let mut behind = Parts::new();
     let d = Place::new();
     let next = Producer::builder(&d.pool()).build().unwrap();
     let mut end = joining(&d.pool()).parts(true).connect().unwrap();
     eventually("the end reaches the first two", || {
-        let pieces = next.forward(&frame, FrameParts::Only(&[1, 2]));
-        pieces.map(|pieces| behind = pieces).is_ok()
+        let passed = next.forward(&frame, FrameParts::Only(&[1, 2]));
+        passed.map(|passed| behind = passed).is_ok()
     });
     let mut lease = next
         .acquire(SlotSpec::new(1).attachments(behind.room()))

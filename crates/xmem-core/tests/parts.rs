@@ -90,9 +90,9 @@ fn parts_arrive_unchanged_and_their_memory_is_sent_once() {
         assert_eq!(frame.meta().size, 5003);
         assert_eq!(frame.meta().attachments.text("mine"), Some("too"));
         assert_eq!(frame.meta().attachments.iter().count(), 1);
-        assert!(frame.data().is_empty(), "it is not in one piece");
+        assert!(frame.data().is_empty(), "it is not in one part");
         let [first, second] = frame.parts() else {
-            panic!("two pieces")
+            panic!("two parts")
         };
         assert_eq!((first.tag(), second.tag()), (11, 22));
         let digits = &b"0123456789"[(n % 5) as usize..][..3];
@@ -201,7 +201,7 @@ fn a_frame_may_lie_in_several_slots() {
     eventually("slots come back", || producer.stats().slots_held <= 3);
 }
 
-/// A frame that is never released keeps its pieces, and they keep nothing else of their pool.
+/// A frame that is never released keeps its parts, and they keep nothing else of their pool.
 #[test]
 fn slots_that_are_parts_do_not_keep_their_pool() {
     let place = Place::new();
@@ -214,13 +214,13 @@ fn slots_that_are_parts_do_not_keep_their_pool() {
         .unwrap();
     let mut slot = producer.acquire(100).unwrap();
     slot.as_mut_slice().fill(7);
-    let piece = slot.into_part();
-    assert!(producer.owns(&piece));
-    let slot = piece.slot();
+    let part = slot.into_part();
+    assert!(producer.owns(&part));
+    let slot = part.slot();
     drop(producer);
     assert_eq!(Arc::strong_count(&of_pool), 1);
-    assert_eq!(piece.slot(), slot);
-    drop(piece);
+    assert_eq!(part.slot(), slot);
+    drop(part);
     place.assert_clean();
 }
 
@@ -239,7 +239,7 @@ fn memory_that_could_disappear_is_refused() {
     refused(foreign(b"", SealFlags::SHRINK));
     refused(File::open("/dev/null").unwrap().into());
     refused(tempfile::tempfile().unwrap().into());
-    // As many pieces of memory as slots.
+    // As many parts as slots.
     let memory: Vec<_> = (0..8).map(|_| import(&producer, b"x")).collect();
     assert!(matches!(
         producer.import(foreign(b"x", SealFlags::SHRINK)),

@@ -72,17 +72,17 @@ impl PrivateMemory {
     }
 }
 
-/// Whether bytes lie in one of these pieces.
+/// Whether bytes lie in one of these ranges.
 ///
 /// # Errors
 ///
 /// [`CudaError::Gone`] if they do not.
-pub fn check(pieces: &[(u64, usize)], ptr: u64, len: usize) -> Result<(), CudaError> {
+pub fn check(ranges: &[(u64, usize)], ptr: u64, len: usize) -> Result<(), CudaError> {
     let lies_in = |(start, size): &(u64, usize)| {
         ptr.checked_sub(*start)
             .is_some_and(|at| lie_inside(at, len as u64, *size as u64))
     };
-    if pieces.iter().any(lies_in) {
+    if ranges.iter().any(lies_in) {
         Ok(())
     } else {
         Err(CudaError::Gone)

@@ -17,7 +17,7 @@ use crate::own_slot::OwnSlot;
 #[derive(Debug, Clone)]
 pub(crate) enum Source {
     Own(Arc<OwnSlot>),
-    /// A piece of a received frame, by its number.
+    /// A part of a received frame, by its number.
     Received(Arc<ReadLease>, usize),
     /// A received frame on a device.
     Device(Arc<DeviceFrame>),
@@ -34,7 +34,7 @@ impl WeakSource {
     fn upgrade(&self) -> Option<Source> {
         Some(match self {
             Self::Own(slot) => Source::Own(slot.upgrade()?),
-            Self::Received(lease, piece) => Source::Received(lease.upgrade()?, *piece),
+            Self::Received(lease, part) => Source::Received(lease.upgrade()?, *part),
             Self::Device(frame) => Source::Device(frame.upgrade()?),
         })
     }
@@ -123,7 +123,7 @@ pub(crate) fn note_own(slot: &Arc<OwnSlot>) {
 
 /// Adds a received frame on a device.
 pub(crate) fn note_on_device(frame: &Arc<DeviceFrame>) {
-    for (ptr, len) in frame.pieces() {
+    for (ptr, len) in frame.parts() {
         if len > 0 {
             let source = WeakSource::Device(Arc::downgrade(frame));
             insert(DEVICE_RANGES.get(), ptr as usize, len, source);

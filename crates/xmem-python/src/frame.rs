@@ -44,16 +44,16 @@ impl Frame {
             let frame = DeviceFrame::new(lease.clone())?;
             // So that a channel passes its arrays on where they lie.
             addresses::note_on_device(&frame);
-            let pieces = layout::device_pieces(&frame);
-            return match layout::arrays(lease.meta(), is_field(&lease), &pieces) {
+            let parts = layout::device_parts(&frame);
+            return match layout::arrays(lease.meta(), is_field(&lease), &parts) {
                 Some(arrays) => Ok((Self::new(arrays, &lease), Way::InPlace)),
                 None => Self::copied(&lease),
             };
         }
         let lease = Arc::new(lease);
         addresses::note(&lease);
-        let pieces = layout::pieces(&lease).ok_or(UNMAPPABLE)?;
-        match layout::arrays(lease.meta(), is_field(&lease), &pieces) {
+        let parts = layout::parts(&lease).ok_or(UNMAPPABLE)?;
+        match layout::arrays(lease.meta(), is_field(&lease), &parts) {
             Some(arrays) => Ok((Self::new(arrays, &lease), Way::InPlace)),
             // Over several parts, or not aligned for its type.
             None => Self::copied(&lease),
@@ -62,12 +62,12 @@ impl Frame {
 
     /// Around a copy, which lies where the frame does.
     pub(crate) fn copied(lease: &ReadLease) -> Result<(Self, Way), Unusable> {
-        let piece = if lease.is_on_device() {
+        let part = if lease.is_on_device() {
             layout::copy_on_device(lease, PATIENCE, None)?.ok_or(Unusable::Unfinished)?
         } else {
             layout::private(layout::copy_payload(lease).ok_or(UNMAPPABLE)?)
         };
-        let arrays = layout::arrays(lease.meta(), is_field(lease), &[piece])
+        let arrays = layout::arrays(lease.meta(), is_field(lease), &[part])
             .ok_or_else(|| Unusable::Nonsense(layout::nonsense(lease).into()))?;
         Ok((Self::new(arrays, lease), Way::Copied))
     }

@@ -98,7 +98,7 @@ impl Arrays {
 }
 
 /// Memory that a part of a payload lies in.
-pub(crate) struct Piece {
+pub(crate) struct Part {
     pub(crate) keeper: Keeper,
     /// Where it begins in the payload.
     pub(crate) start: usize,
@@ -106,11 +106,11 @@ pub(crate) struct Piece {
 }
 
 /// The memory of a received frame. `None`: a part cannot be mapped.
-pub(crate) fn pieces(lease: &Arc<ReadLease>) -> Option<Vec<Piece>> {
+pub(crate) fn parts(lease: &Arc<ReadLease>) -> Option<Vec<Part>> {
     let keeper = Keeper::Lease(Held::new(lease.clone()));
     if lease.parts().is_empty() {
         let data = lease.data();
-        return Some(vec![Piece {
+        return Some(vec![Part {
             keeper,
             start: 0,
             bytes: (data.as_ptr(), data.len()),
@@ -119,38 +119,38 @@ pub(crate) fn pieces(lease: &Arc<ReadLease>) -> Option<Vec<Piece>> {
     let mut start = 0;
     let parts = lease.parts().iter().map(|part| {
         let bytes = part.map().ok()?;
-        let piece = Piece {
+        let part = Part {
             keeper: keeper.clone(),
             start,
             bytes: (bytes.as_ptr(), bytes.len()),
         };
         start += bytes.len();
-        Some(piece)
+        Some(part)
     });
     parts.collect()
 }
 
 /// The memory of a received frame on a device.
-pub(crate) fn device_pieces(frame: &Arc<DeviceFrame>) -> Vec<Piece> {
+pub(crate) fn device_parts(frame: &Arc<DeviceFrame>) -> Vec<Part> {
     let mut start = 0;
-    let piece = |(ptr, len): (u64, usize)| {
-        let piece = Piece {
+    let part = |(ptr, len): (u64, usize)| {
+        let part = Part {
             keeper: Keeper::Device(frame.clone()),
             start,
             bytes: (std::ptr::without_provenance(ptr as usize), len),
         };
         start += len;
-        piece
+        part
     };
-    frame.pieces().into_iter().map(piece).collect()
+    frame.parts().into_iter().map(part).collect()
 }
 
-/// A copy of a received frame on its device, in one piece. `None`: it was not written in time, or the wait was cancelled.
+/// A copy of a received frame on its device, in one part. `None`: it was not written in time, or the wait was cancelled.
 pub(crate) fn copy_on_device(
     lease: &ReadLease,
     time: Duration,
     canceller: Option<&Canceller>,
-) -> Result<Option<Piece>, CudaError> {
+) -> Result<Option<Part>, CudaError> {
     let frame = lease.cuda()?;
     let until = Instant::now() + time;
     while !frame.synchronize_for(SLICE.min(time))? {
@@ -159,7 +159,7 @@ pub(crate) fn copy_on_device(
         }
     }
     let copy = device::copy_all(&frame)?;
-    Ok(Some(Piece {
+    Ok(Some(Part {
         start: 0,
         bytes: (
             std::ptr::without_provenance(copy.ptr() as usize),
@@ -182,35 +182,35 @@ pub(crate) fn copy_payload(lease: &ReadLease) -> Option<Vec<u8>> {
 }
 
 /// Memory of this process, as a part.
-pub(crate) fn private(bytes: Vec<u8>) -> Piece {
+pub(crate) fn private(bytes: Vec<u8>) -> Part {
     let len = bytes.len();
     let bytes = Arc::new(PrivateBytes::new(bytes));
-    Piece {
+    Part {
         start: 0,
         bytes: (bytes.ptr(), len),
         keeper: Keeper::Private(bytes),
     }
 }
 
-/// The arrays of a frame. `is_field`: it has only every second row of a picture. `None`: an array does not lie in one piece of the
+/// The arrays of a frame. `is_field`: it has only every second row of a picture. `None`: an array does not lie in one part of the
 /// frame.
-pub(crate) fn arrays(meta: &FrameMeta, is_field: bool, pieces: &[Piece]) -> Option<Arrays> {
+pub(crate) fn arrays(meta: &FrameMeta, is_field: bool, parts: &[Part]) -> Option<Arrays> {
     // The height is that of the whole picture.
     let rows = |height: u64| {
         if is_field { height.div_ceil(2) } else { height }
     };
     if meta.ndim > 0 {
-        return described(meta, rows, pieces).map(Arrays::one);
+        return described(meta, rows, parts).map(Arrays::one);
     }
     if let Some(video) = &meta.video
         && let Some(format) = VideoFormat::find(video.format.as_str())
     {
         let height = u32::try_from(rows(video.height.into())).ok()?;
-        let planes = planes(format, video, height, pieces)?;
+        let planes = planes(format, video, height, parts)?;
         return Some(Arrays::new(planes, format.is_packed(), video.format));
     }
-    let [piece] = pieces else { return None };
-    at(piece, 0, &[piece.bytes.1.cast_signed()], &[1], DType::U8).map(Arrays::one)
+    let [part] = parts else { return None };
+    at(part, 0, &[part.bytes.1.cast_signed()], &[1], DType::U8).map(Arrays::one)
 }
 
 /// The message for a frame whose description does not fit its bytes.
@@ -245,7 +245,7 @@ pub(crate) fn nonsense(lease: &ReadLease) -> String {
 }
 
 /// The array that the metadata describe: a tensor, the pixels of packed video, the samples of audio.
-fn described(meta: &FrameMeta, rows: impl Fn(u64) -> u64, pieces: &[Piece]) -> Option<Array> {
+fn described(meta: &FrameMeta, rows: impl Fn(u64) -> u64, parts: &[Part]) -> Option<Array> {
     let ndim = usize::from(meta.ndim).min(MAX_DIMS);
     let mut shape = meta.shape;
     if meta.video.is_some() {
@@ -259,14 +259,14 @@ fn described(meta: &FrameMeta, rows: impl Fn(u64) -> u64, pieces: &[Piece]) -> O
         .map_or(0, |video| video.offsets[0])
         .try_into()
         .ok()?;
-    find(pieces, start, &shape, &strides, meta.dtype)
+    find(parts, start, &shape, &strides, meta.dtype)
 }
 
 fn planes(
     format: &VideoFormat,
     video: &VideoLayout,
     height: u32,
-    pieces: &[Piece],
+    parts: &[Part],
 ) -> Option<Vec<Array>> {
     let sizes = format.planes(video.width, height);
     if sizes.len() != video.n_planes as usize {
@@ -289,33 +289,33 @@ fn planes(
                 strides.push(element);
             }
             let start = usize::try_from(*offset).ok()?;
-            find(pieces, start, &shape, &strides, format.dtype)
+            find(parts, start, &shape, &strides, format.dtype)
         })
         .collect()
 }
 
 /// An array that begins at this byte of the payload.
 fn find(
-    pieces: &[Piece],
+    parts: &[Part],
     start: usize,
     shape: &[isize],
     strides: &[isize],
     dtype: DType,
 ) -> Option<Array> {
-    let piece = pieces.iter().rev().find(|piece| piece.start <= start)?;
-    at(piece, start - piece.start, shape, strides, dtype)
+    let part = parts.iter().rev().find(|part| part.start <= start)?;
+    at(part, start - part.start, shape, strides, dtype)
 }
 
 fn at(
-    piece: &Piece,
+    part: &Part,
     offset: usize,
     shape: &[isize],
     strides: &[isize],
     dtype: DType,
 ) -> Option<Array> {
     Array::new(
-        piece.keeper.clone(),
-        piece.bytes,
+        part.keeper.clone(),
+        part.bytes,
         offset,
         shape,
         strides,

@@ -23,21 +23,21 @@ pub(crate) struct OwnSlot {
 enum Lease {
     Writing(WriteLease),
     /// From the first message on that has it as a part.
-    Piece(PartLease),
-    /// Only within `as_piece`.
+    Part(PartLease),
+    /// Only within `as_part`.
     Moving,
 }
 
 impl Lease {
-    fn as_piece(&mut self) -> Option<&PartLease> {
+    fn as_part(&mut self) -> Option<&PartLease> {
         if let Self::Writing(_) = self {
             let Self::Writing(lease) = std::mem::replace(self, Self::Moving) else {
                 return None;
             };
-            *self = Self::Piece(lease.into_part());
+            *self = Self::Part(lease.into_part());
         }
         match self {
-            Self::Piece(piece) => Some(piece),
+            Self::Part(part) => Some(part),
             _ => None,
         }
     }
@@ -68,15 +68,15 @@ impl OwnSlot {
     pub(crate) fn is_of(&self, producer: &Producer) -> bool {
         match &*lock(&self.lease) {
             Lease::Writing(lease) => producer.owns(lease),
-            Lease::Piece(piece) => producer.owns(piece),
+            Lease::Part(part) => producer.owns(part),
             Lease::Moving => false,
         }
     }
 
     /// Adds the whole slot to a frame's parts.
     pub(crate) fn add_to(&self, parts: &mut Parts) {
-        if let Some(piece) = lock(&self.lease).as_piece() {
-            parts.add_slot(piece, 0, self.len as u64, 0);
+        if let Some(part) = lock(&self.lease).as_part() {
+            parts.add_slot(part, 0, self.len as u64, 0);
         }
     }
 
@@ -98,8 +98,8 @@ impl OwnSlot {
         let lease = self.lease.into_inner();
         match lease.unwrap_or_else(PoisonError::into_inner) {
             Lease::Writing(lease) => Ok(lease),
-            piece => Err(Arc::new(Self {
-                lease: Mutex::new(piece),
+            part => Err(Arc::new(Self {
+                lease: Mutex::new(part),
                 ..self
             })),
         }

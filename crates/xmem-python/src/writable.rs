@@ -13,7 +13,7 @@ use crate::attachments;
 use crate::base::{self, Base};
 use crate::device;
 use crate::keeper::Keeper;
-use crate::layout::{self, Arrays, Piece};
+use crate::layout::{self, Arrays, Part};
 use crate::number::{count, count_or_none, time_or_none};
 use crate::plane::Plane;
 use crate::publisher::Publisher;
@@ -43,12 +43,12 @@ impl WritableFrame {
     ) -> PyResult<Self> {
         let slot = Arc::new(slot);
         let (ptr, len) = slot.bytes();
-        let piece = Piece {
+        let part = Part {
             keeper: Keeper::Slot(slot.clone()),
             start: 0,
             bytes: (ptr, wanted.size.min(len)),
         };
-        let arrays = layout::arrays(&wanted.meta, false, &[piece])
+        let arrays = layout::arrays(&wanted.meta, false, &[part])
             .ok_or_else(|| PyValueError::new_err("the frame does not fit into its slot"))?;
         Ok(Self {
             pool: publisher.pool().to_owned(),

@@ -24,7 +24,7 @@ F_ADD_SEALS, F_SEAL_SHRINK = 1033, 2
 
 
 def content(number: int, size: int) -> bytes:
-    """The bytes of a frame; the same as in `test_pieces.py`."""
+    """The bytes of a frame; the same as in `test_parts.py`."""
     return bytes((7 * number + 3 * at + at // 251) % 251 for at in range(size))
 
 
@@ -49,7 +49,7 @@ def push(source: Gst.Element, buffer: Gst.Buffer, number: int) -> None:
     assert source.emit("push-buffer", buffer) == Gst.FlowReturn.OK
 
 
-def pieces(pool: str) -> None:
+def parts(pool: str) -> None:
     """NV12 in memories of others: each plane in one of its own, or cut anywhere."""
     caps = f"video/x-raw,format=NV12,width={WIDTH},height={HEIGHT},framerate=25/1"
     pipeline, source = start(

@@ -356,7 +356,7 @@ def test_room_of_objects_is_refused(place):
         assert channel.empty((2, 0, 3), "f4").nbytes == 0
 
 
-def test_more_rooms_than_a_message_has_pieces(pair):
+def test_more_rooms_than_a_message_has_parts(pair):
     rooms = [pair.channel.empty(10_000, "i8") for _ in range(40)]
     for number, room in enumerate(rooms):
         room[:] = number

@@ -341,7 +341,7 @@ def hoarder(path, count, budget, go):
 # With the smaller one not even the first message can be held where it lies.
 @pytest.mark.parametrize("budget", [2, 8])
 def test_receiver_that_holds_all_forwarded_frames(place, budget):
-    """Leases in the pools that pieces come from are limited too. What is past that is copied, and nothing is lost."""
+    """Leases in the pools that parts come from are limited too. What is past that is copied, and nothing is lost."""
     go = spawn.Event()
     with (
         Process(echo, place.path("first")),

@@ -131,8 +131,8 @@ impl ConsumerBuilder {
         self
     }
 
-    /// Whether to take frames that do not lie in their slot as they are, in [pieces](crate::ReadLease::parts). Default: no,
-    /// then those of one piece are mapped, and those of several are missed.
+    /// Whether to take frames that do not lie in their slot as they are, in [parts](crate::ReadLease::parts). Default: no,
+    /// then those of one part are mapped, and those of several are missed.
     pub fn parts(mut self, parts: bool) -> Self {
         self.parts = parts;
         self

@@ -81,7 +81,7 @@ pub struct Consumer {
     events: bool,
     /// The end of the stream after which it goes on waiting.
     passed_eos: Option<u64>,
-    /// Takes frames in pieces as they are.
+    /// Takes frames in parts as they are.
     parts: bool,
     busy_poll: Duration,
     notifier: Option<EventFdNotifier>,

@@ -175,7 +175,7 @@ impl CudaFrame {
             Memory::Own(region) => {
                 if lease.has_unknown_parts() {
                     return Err(CudaError::NotImportable {
-                        why: "it lies in pieces, which the producer's own lease does not know: use those".into(),
+                        why: "it lies in parts, which the producer's own lease does not know: use those".into(),
                     });
                 }
                 let twin = &region.cuda().ok_or(CudaError::NotOnDevice)?.twin;
@@ -234,7 +234,7 @@ impl CudaFrame {
 
     /// A frame whose parts lie in other regions. The events of each region show when its part is done.
     fn in_parts(lease: ReadLease) -> Result<Self, CudaError> {
-        let outside = || CudaError::Corrupt("a piece lies outside its memory");
+        let outside = || CudaError::Corrupt("a part lies outside its memory");
         let mut parts = Vec::new();
         let mut waits = Vec::new();
         let mut memory: Option<Arc<Import>> = None;
@@ -279,7 +279,7 @@ impl CudaFrame {
                     .is_some_and(|other| other.device() != import.device())
                 {
                     return Err(CudaError::NotImportable {
-                        why: "its pieces lie on several devices".into(),
+                        why: "its parts lie on several devices".into(),
                     });
                 }
                 memory = Some(import.clone());

@@ -54,7 +54,7 @@ pub(super) fn hand_over(lease: &mut ReadLease, device: &Device) -> Result<Handed
         return unsupported("end a producer's own lease");
     };
     if !lease.parts().is_empty() {
-        return unsupported("end the leases of a frame in pieces");
+        return unsupported("end the leases of a frame in parts");
     }
     if !leases.is_of_this_process() {
         return Err(CudaError::Forked);

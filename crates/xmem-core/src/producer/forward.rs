@@ -58,7 +58,7 @@ pub(super) fn forward(
     frame: &ReadLease,
     selection: FrameParts<'_>,
 ) -> Result<Parts, ForwardError> {
-    let parts = import_pieces(pool, frame, selection)?;
+    let parts = import_parts(pool, frame, selection)?;
     let guard = pool.lock().ok_or(ImportError::Forked)?;
     if may_forward(&guard, parts.origins()) {
         Ok(parts)
@@ -75,7 +75,7 @@ pub(super) fn forward_wait(
     timeout: Duration,
     cancel: &Canceller,
 ) -> Result<Parts, ForwardError> {
-    let parts = import_pieces(pool, frame, selection)?;
+    let parts = import_parts(pool, frame, selection)?;
     let lossless = pool.lossless();
     let answer = wait(pool, Some(ANSWER_TIME.min(timeout)), cancel, || {
         let reached = reached(&*pool.lock()?, parts.origins());
@@ -107,7 +107,7 @@ fn stop_awaiting(pool: &Pool, parts: &Parts) {
     }
 }
 
-fn import_pieces(
+fn import_parts(
     pool: &Arc<Pool>,
     frame: &ReadLease,
     selection: FrameParts<'_>,
@@ -123,7 +123,7 @@ fn import_pieces(
         parts.add_forwarded(&memory, &piece);
     }
     parts.keep(frame.clone());
-    fault::point(Point::PiecesImported);
+    fault::point(Point::PartsImported);
     Ok(parts)
 }
 

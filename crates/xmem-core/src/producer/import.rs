@@ -254,7 +254,7 @@ mod tests {
 
     /// A frame as a producer that breaks the protocol could publish it.
     #[test]
-    fn a_consumer_takes_no_piece_that_reaches_beyond_its_memory() {
+    fn a_consumer_takes_no_part_that_reaches_beyond_its_memory() {
         let dir = tempfile::tempdir().unwrap();
         let pool = dir.path().join("p.sock");
         let producer = Producer::builder(pool.to_str().unwrap());

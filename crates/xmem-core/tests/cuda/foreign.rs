@@ -81,12 +81,12 @@ fn memory_that_upstream_still_has_at_the_end_is_closed_by_consumers_before() {
 }
 
 #[test]
-fn a_producers_own_lease_does_not_take_its_slot_for_the_pieces() {
+fn a_producers_own_lease_does_not_take_its_slot_for_the_parts() {
     let lab = Lab::new();
     let mut producer = lab.ready("produce auto");
     run(&mut producer, "borrow", "borrowed");
-    let reply = ask(&mut producer, "own-pieces");
-    assert!(reply.contains("lies in pieces"), "{reply}");
+    let reply = ask(&mut producer, "own-parts");
+    assert!(reply.contains("lies in parts"), "{reply}");
 }
 
 #[test]
@@ -99,11 +99,11 @@ fn memory_without_a_handle_is_refused() {
 }
 
 #[test]
-fn a_slot_on_a_device_is_a_piece_of_a_frame() {
+fn a_slot_on_a_device_is_a_part_of_a_frame() {
     for mode in ["vmm", "legacy"] {
         let lab = Lab::new();
         let (mut producer, mut consumer) = lab.pair(mode);
-        run(&mut producer, "publish piece", "published");
+        run(&mut producer, "publish part", "published");
         run(&mut consumer, "take", "took 7");
         run(&mut consumer, "result", "0");
         lab.assert_allowed();

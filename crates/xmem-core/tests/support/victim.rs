@@ -21,7 +21,7 @@ pub const IN_CHAINS: [Point; 11] = [
     Point::MemoryImported,
     Point::ImportForgotten,
     Point::OriginNoted,
-    Point::PiecesImported,
+    Point::PartsImported,
 ];
 
 /// Commands from the parent. Those that arm a point take effect at once, and the process ends with its parent.

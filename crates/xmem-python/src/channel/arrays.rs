@@ -43,7 +43,7 @@ impl Arrays {
     /// A copy, because there is no lease left. Closing the channel ends the wait for the device.
     pub(super) fn copied(lease: &ReadLease, canceller: &Canceller) -> Self {
         match layout::copy_on_device(lease, PATIENCE, Some(canceller)) {
-            Ok(Some(piece)) => match piece.keeper {
+            Ok(Some(part)) => match part.keeper {
                 Keeper::PrivateDevice(memory) => Self::Private(memory),
                 _ => Self::Failed(CudaError::NotOnDevice),
             },
@@ -55,7 +55,7 @@ impl Arrays {
     /// The memory of the payload, part by part.
     fn memory(&self) -> Result<(Keeper, Vec<(u64, usize)>), CudaError> {
         match self {
-            Self::Frame(frame) => Ok((Keeper::Device(frame.clone()), frame.pieces())),
+            Self::Frame(frame) => Ok((Keeper::Device(frame.clone()), frame.parts())),
             Self::Private(memory) => Ok((
                 Keeper::PrivateDevice(memory.clone()),
                 vec![(memory.ptr(), memory.len())],
@@ -94,12 +94,12 @@ impl DeviceBlock {
         strides: &[isize],
         dtype: DType,
     ) -> PyResult<Option<Array>> {
-        let (keeper, pieces) = self.arrays.memory().map_err(|error| {
+        let (keeper, parts) = self.arrays.memory().map_err(|error| {
             let kind = error.kind().unwrap_or(Kind::Cuda);
             kind.error(format!("the message has arrays on a device: {error}"))
         })?;
         let mut before = 0;
-        let block = pieces.into_iter().find_map(|(ptr, size)| {
+        let block = parts.into_iter().find_map(|(ptr, size)| {
             let at = self.place.offset.checked_sub(before);
             before += size;
             let at = at?;

@@ -159,7 +159,7 @@ impl Plan {
                 .filter(|_| forward && item.len >= FORWARD_FROM)
                 .and_then(|frame| plan.pass_on(producer, frame, item));
             if let Some((at, offset)) = passed {
-                (place.piece, place.offset) = ((first + at) as u32, offset);
+                (place.part, place.offset) = ((first + at) as u32, offset);
                 plan.shared += item.len;
             } else {
                 place.offset = plan
@@ -175,7 +175,7 @@ impl Plan {
         for (number, ordinal) in copied {
             let before = plan.copies.range(..ordinal).count();
             if let Some(place) = plan.places.get_mut(&number) {
-                place.piece = (first + plan.passed.len() + before) as u32;
+                place.part = (first + plan.passed.len() + before) as u32;
             }
         }
         plan

@@ -133,8 +133,8 @@ impl Part<'_> {
         } else if let Ok(block) = bytes.cast::<DeviceBlock>() {
             block.get().array(*offset, shape, strides, dtype)?
         } else {
-            let piece = layout::private(bytes.cast::<PyBytes>()?.as_bytes().to_vec());
-            Array::new(piece.keeper, piece.bytes, *offset, shape, strides, dtype)
+            let part = layout::private(bytes.cast::<PyBytes>()?.as_bytes().to_vec());
+            Array::new(part.keeper, part.bytes, *offset, shape, strides, dtype)
         };
         array.ok_or_else(|| PyValueError::new_err("a plane does not lie in its block"))
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
 //! A received message, and its blocks.
-#![allow(unsafe_code)] // slices over pieces of a frame that is held, and the buffer protocol
+#![allow(unsafe_code)] // slices over parts of a frame that is held, and the buffer protocol
 
 use std::ffi::c_int;
 use std::sync::Arc;
@@ -58,7 +58,7 @@ pub(super) struct Message {
 impl Message {
     /// A message of a held frame. `Err`: the reason why it is not one.
     pub(super) fn new(lease: Arc<ReadLease>) -> Result<Self, String> {
-        let pieces = match lease.parts() {
+        let parts = match lease.parts() {
             [] => vec![lease.data()],
             parts => {
                 let map = |part: &xmem_core::Part| {
@@ -66,19 +66,19 @@ impl Message {
                     part.map()
                         .map(|b| unsafe { std::slice::from_raw_parts(b.as_ptr(), b.len()) })
                 };
-                let pieces: Result<Vec<&[u8]>, _> = parts.iter().map(map).collect();
-                pieces.map_err(|error| format!("a piece of a message cannot be mapped: {error}"))?
+                let parts: Result<Vec<&[u8]>, _> = parts.iter().map(map).collect();
+                parts.map_err(|error| format!("a part of a message cannot be mapped: {error}"))?
             }
         };
-        let sizes: Vec<usize> = pieces.iter().map(|piece| piece.len()).collect();
-        let table = pieces
+        let sizes: Vec<usize> = parts.iter().map(|part| part.len()).collect();
+        let table = parts
             .first()
             .and_then(|first| Table::decode(first, &sizes))
-            .ok_or("the table of a message does not fit its pieces")?;
+            .ok_or("the table of a message does not fit its parts")?;
         let keeper = Keeper::Lease(Held::new(lease.clone()));
         let bytes = |place: &Place| Bytes {
             keeper: keeper.clone(),
-            start: pieces[place.piece as usize].as_ptr() as usize + place.offset,
+            start: parts[place.part as usize].as_ptr() as usize + place.offset,
             len: place.len,
         };
         Ok(Self {
@@ -160,7 +160,7 @@ impl Incoming {
                     arrays: self
                         .devices
                         .iter()
-                        .find(|(number, _)| *number == place.piece)
+                        .find(|(number, _)| *number == place.part)
                         .map_or(Arrays::Failed(CudaError::NotOnDevice), |(_, arrays)| {
                             arrays.clone()
                         }),

@@ -96,7 +96,7 @@ impl Label {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Place {
     /// The part of the message, or the number of the frame if it lies on a device.
-    pub(super) piece: u32,
+    pub(super) part: u32,
     /// It lies in one of the frames beside the message.
     pub(super) on_device: bool,
     /// The pickle takes it in order, not by number.
@@ -127,7 +127,7 @@ impl Table {
         bytes.extend_from_slice(&(self.blocks.len() as u64).to_ne_bytes());
         bytes.extend_from_slice(&(self.pickle.len as u64).to_ne_bytes());
         for place in &self.blocks {
-            bytes.extend_from_slice(&place.piece.to_ne_bytes());
+            bytes.extend_from_slice(&place.part.to_ne_bytes());
             let in_order = if place.in_order { IN_ORDER } else { 0 };
             let on_device = if place.on_device { ON_DEVICE } else { 0 };
             bytes.extend_from_slice(&(in_order | on_device).to_ne_bytes());
@@ -138,9 +138,9 @@ impl Table {
         bytes
     }
 
-    /// The table at the beginning of the first of these pieces, whose sizes are given. `None`: it does not fit them. Blocks on
+    /// The table at the beginning of the first of these parts, whose sizes are given. `None`: it does not fit them. Blocks on
     /// devices are checked when they are used.
-    pub(super) fn decode(bytes: &[u8], pieces: &[usize]) -> Option<Self> {
+    pub(super) fn decode(bytes: &[u8], parts: &[usize]) -> Option<Self> {
         let word = |at: usize| {
             let word = bytes.get(at..at.checked_add(8)?)?;
             usize::try_from(u64::from_ne_bytes(word.try_into().ok()?)).ok()
@@ -151,7 +151,7 @@ impl Table {
         }
         let inside = |place: Place| {
             let end = place.offset.checked_add(place.len)?;
-            let is_there = place.on_device || end <= *pieces.get(place.piece as usize)?;
+            let is_there = place.on_device || end <= *parts.get(place.part as usize)?;
             is_there.then_some(place)
         };
         let pickle = inside(Place {
@@ -163,13 +163,13 @@ impl Table {
             let at = table_len(number);
             let both = word(at)? as u64;
             let (low, high) = (both as u32, (both >> 32) as u32);
-            let (piece, flags) = if cfg!(target_endian = "little") {
+            let (part, flags) = if cfg!(target_endian = "little") {
                 (low, high)
             } else {
                 (high, low)
             };
             inside(Place {
-                piece,
+                part,
                 on_device: flags & ON_DEVICE != 0,
                 in_order: flags & IN_ORDER != 0,
                 offset: word(at + 8)?,

@@ -32,7 +32,7 @@ pub(super) struct Plan {
     pub(super) gathers: Vec<(usize, Copied)>,
     /// Slots of this pool that blocks lie in.
     pub(super) slots: Vec<Arc<OwnSlot>>,
-    /// Pieces of frames that are passed on.
+    /// Parts of frames that are passed on.
     pub(super) forwarded: Parts,
     /// Size of the message's slot in bytes.
     pub(super) len: usize,
@@ -43,8 +43,8 @@ pub(super) struct Plan {
 /// A frame with parts that are forwarded.
 struct Passed {
     lease: Arc<ReadLease>,
-    pieces: Vec<usize>,
-    /// The number of its first piece in the message; `None`: it is copied after all.
+    parts: Vec<usize>,
+    /// The number of its first part in the message; `None`: it is copied after all.
     first: Option<usize>,
 }
 
@@ -77,8 +77,8 @@ impl Plan {
             }
             (place.in_order, place.shift, place.len) = (item.in_order, item.shift, item.len);
             match source {
-                Some((piece, offset)) => {
-                    (place.piece, place.offset) = (piece as u32, offset);
+                Some((part, offset)) => {
+                    (place.part, place.offset) = (part as u32, offset);
                     plan.shared += item.len;
                 }
                 None if item.gather.is_some() => {
@@ -122,8 +122,8 @@ impl Plan {
         for (item, found) in items.iter().zip(&mut found) {
             let keep = match found {
                 Some((Source::Own(slot), _)) if slot.is_of(producer) => self.add_slot(slot),
-                Some((Source::Received(lease, piece), _)) if forward => {
-                    item.len >= FORWARD_FROM && pass_on(&mut passed, lease, *piece)
+                Some((Source::Received(lease, part), _)) if forward => {
+                    item.len >= FORWARD_FROM && pass_on(&mut passed, lease, *part)
                 }
                 _ => false,
             };
@@ -133,7 +133,7 @@ impl Plan {
         }
         let mut next = 1 + self.slots.len();
         for frame in &mut passed {
-            let forwarded = producer.forward(&frame.lease, FrameParts::Only(&frame.pieces));
+            let forwarded = producer.forward(&frame.lease, FrameParts::Only(&frame.parts));
             // It is copied unless every receiver reaches the pool that it comes from.
             if let Ok(parts) = forwarded
                 && next + parts.len() <= MAX_PARTS
@@ -148,9 +148,9 @@ impl Plan {
                 let at = self.slots.iter().position(|s| Arc::ptr_eq(s, &slot))?;
                 Some((1 + at, offset))
             }
-            Source::Received(lease, piece) => {
+            Source::Received(lease, part) => {
                 let frame = passed.iter().find(|f| Arc::ptr_eq(&f.lease, &lease))?;
-                let at = frame.pieces.iter().position(|p| *p == piece)?;
+                let at = frame.parts.iter().position(|p| *p == part)?;
                 Some((frame.first? + at, offset))
             }
             Source::Device(_) => None,
@@ -234,26 +234,26 @@ impl Plan {
 }
 
 /// Adds a part to those that are forwarded. `false`: there are too many.
-fn pass_on(passed: &mut Vec<Passed>, lease: &Arc<ReadLease>, piece: usize) -> bool {
-    let pieces: usize = passed.iter().map(|frame| frame.pieces.len()).sum();
+fn pass_on(passed: &mut Vec<Passed>, lease: &Arc<ReadLease>, part: usize) -> bool {
+    let parts: usize = passed.iter().map(|frame| frame.parts.len()).sum();
     let known = passed.iter_mut().find(|f| Arc::ptr_eq(&f.lease, lease));
     if let Some(frame) = &known
-        && frame.pieces.contains(&piece)
+        && frame.parts.contains(&part)
     {
         return true;
     }
-    if pieces == MAX_FORWARDED {
+    if parts == MAX_FORWARDED {
         return false;
     }
     match known {
         Some(frame) => {
-            frame.pieces.push(piece);
+            frame.parts.push(part);
             // The order of `FrameParts::Only`.
-            frame.pieces.sort_unstable();
+            frame.parts.sort_unstable();
         }
         None => passed.push(Passed {
             lease: lease.clone(),
-            pieces: vec![piece],
+            parts: vec![part],
             first: None,
         }),
     }

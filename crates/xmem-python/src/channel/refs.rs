@@ -35,7 +35,7 @@ impl RefLease {
     /// Whether the process that keeps the object is alive.
     #[getter]
     fn is_held(&self) -> bool {
-        let mut origins = self.pieces().filter_map(|(_, part)| part.origin_is_gone());
+        let mut origins = self.parts().filter_map(|(_, part)| part.origin_is_gone());
         match origins.next() {
             Some(is_gone) => !is_gone && !origins.any(|is_gone| is_gone),
             None => !self.lease.producer_is_gone(),
@@ -49,7 +49,7 @@ impl RefLease {
     }
 
     /// The parts that hold it besides its sender, with their numbers.
-    fn pieces(&self) -> impl Iterator<Item = (usize, &Part)> {
+    fn parts(&self) -> impl Iterator<Item = (usize, &Part)> {
         let parts = self.lease.parts().iter().enumerate();
         parts.filter(|(_, part)| self.tag != 0 && part.tag() == self.tag)
     }
@@ -63,9 +63,9 @@ impl RefLease {
         answer_by: Deadline,
     ) -> PyResult<Result<Parts, ForwardError>> {
         let lease = &*self.lease;
-        let pieces: Vec<usize> = self.pieces().map(|(number, _)| number).collect();
-        let parts = match (pieces.is_empty(), lease.parts().is_empty()) {
-            (false, _) => FrameParts::Only(&pieces),
+        let parts: Vec<usize> = self.parts().map(|(number, _)| number).collect();
+        let parts = match (parts.is_empty(), lease.parts().is_empty()) {
+            (false, _) => FrameParts::Only(&parts),
             (true, true) => FrameParts::All,
             // The sender keeps the object with the frame.
             (true, false) => FrameParts::Slot,

@@ -163,8 +163,8 @@ impl Outgoing<'_> {
                 gather.call1((&room, copy.offset, copy.len, source))?;
             }
         }
-        let pieces = plan.slots.len() + plan.forwarded.len();
-        let body = if pieces == 0 {
+        let parts = plan.slots.len() + plan.forwarded.len();
+        let body = if parts == 0 {
             match Arc::try_unwrap(body) {
                 Ok(body) => match body.into_lease() {
                     Ok(lease) => {

@@ -43,7 +43,7 @@ impl DeviceFrame {
     /// no part.
     pub(crate) fn offset_of(&self, ptr: u64, len: usize) -> Option<usize> {
         let mut before = 0;
-        self.pieces().into_iter().find_map(|(start, size)| {
+        self.parts().into_iter().find_map(|(start, size)| {
             let begin = before;
             before += size;
             let at = usize::try_from(ptr.checked_sub(start)?).ok()?;
@@ -52,7 +52,7 @@ impl DeviceFrame {
     }
 
     /// Where the payload lies, part by part.
-    pub(crate) fn pieces(&self) -> Vec<(u64, usize)> {
+    pub(crate) fn parts(&self) -> Vec<(u64, usize)> {
         self.frame
             .as_ref()
             .map(|frame| frame.parts().collect())
@@ -97,7 +97,7 @@ impl DeviceFrame {
         wait(py, frame)
     }
 
-    /// A copy of the payload on the device, in one piece.
+    /// A copy of the payload on the device, in one part.
     pub(crate) fn copy_all(&self) -> Result<PrivateMemory, CudaError> {
         copy_all(self.frame()?)
     }
@@ -113,7 +113,7 @@ impl DeviceFrame {
     }
 }
 
-/// A copy of a frame's payload on its device, in one piece.
+/// A copy of a frame's payload on its device, in one part.
 pub(crate) fn copy_all(frame: &CudaFrame) -> Result<PrivateMemory, CudaError> {
     let mut len = 0;
     let rows: Vec<Rows> = frame

@@ -7,7 +7,7 @@ use crate::abi::limits::MAX_PARTS;
 /// The name under which they are attached.
 pub const NAME: &str = "xmem:parts";
 
-/// Where a piece lies.
+/// Where a part lies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PartPlace {
     /// The number of the region.
@@ -85,7 +85,7 @@ pub fn decode(bytes: &[u8]) -> Option<Vec<PartPlace>> {
     places.iter().map(place).collect()
 }
 
-/// The size of a frame in pieces. `None`: no frame has that size.
+/// The size of a frame in parts. `None`: no frame has that size.
 pub fn total(places: &[PartPlace]) -> Option<u64> {
     places
         .iter()

@@ -110,7 +110,7 @@ points! {
         OriginSaid,
         /// The consumer has its place in a stream that is passed on.
         Arrived,
-        /// A piece is held in the pool that it comes from, and the frame not received yet.
+        /// A part is held in the pool that it comes from, and the frame not received yet.
         OriginHeld,
         BeginRead,
         /// A connection was made only to test whether the pool is live.
@@ -183,8 +183,8 @@ points! {
         ImportForgotten,
         /// A pool that frames come from is known, and no consumer has a message yet.
         OriginNoted,
-        /// All pieces of a frame of another pool are regions here, and it is not published yet.
-        PiecesImported,
+        /// All parts of a frame of another pool are regions here, and it is not published yet.
+        PartsImported,
         RegionMade,
         RegionsListed,
         RegionsShown,

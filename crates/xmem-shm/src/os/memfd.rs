@@ -17,7 +17,7 @@ use super::mapping::{Access, Mapping};
 use super::probe;
 use crate::fault::{self, Point};
 
-const RESERVE_PIECE: usize = 8 << 20;
+const RESERVE_STEP: usize = 8 << 20;
 
 /// Makes `len` bytes of zeros, all of them reserved. Nothing is sealed yet.
 pub fn create(name: &str, len: usize) -> io::Result<OwnedFd> {
@@ -57,11 +57,11 @@ pub fn reserve(fd: impl AsFd, len: usize) -> io::Result<()> {
         // The kernel would try nevertheless, and then the OOM killer picks a process.
         return Err(Errno::NOMEM.into());
     }
-    // In pieces: a signal undoes the piece it interrupts, so that under a profiler's timer a large one would never end.
-    for start in (0..len).step_by(RESERVE_PIECE) {
+    // In steps: a signal undoes the step it interrupts, so that under a profiler's timer a large one would never end.
+    for start in (0..len).step_by(RESERVE_STEP) {
         fault::call(Point::Fallocate)?;
-        let piece = RESERVE_PIECE.min(len - start);
-        retry_on_intr(|| fallocate(&fd, FallocateFlags::empty(), start as u64, piece as u64))?;
+        let step = RESERVE_STEP.min(len - start);
+        retry_on_intr(|| fallocate(&fd, FallocateFlags::empty(), start as u64, step as u64))?;
     }
     Ok(())
 }

@@ -98,12 +98,12 @@ impl Maker {
                 "late" => publish::late(self),
                 "behind" => publish::behind(self),
                 "done" => publish::done(self),
-                "piece" => publish::piece(self),
+                "part" => publish::part(self),
                 "twice" => publish::twice(self),
                 "host" => publish::host(self),
                 other => panic!("unknown: publish {other:?}"),
             }),
-            ["own-pieces"] => reply(publish::own_pieces(self)),
+            ["own-parts"] => reply(publish::own_parts(self)),
             ["keep"] => reply(outcome(self.keep(), "kept")),
             ["forget"] => {
                 self.kept.clear();

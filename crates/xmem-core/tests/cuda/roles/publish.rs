@@ -175,7 +175,7 @@ pub fn copied(maker: &Maker, how: &str) -> String {
 }
 
 /// In a slot that is not the frame's own, and not the first of its region.
-pub fn piece(maker: &Maker) -> String {
+pub fn part(maker: &Maker) -> String {
     let (gpu, stream) = (&maker.gpu, maker.stream);
     let acquire = || {
         maker
@@ -183,20 +183,20 @@ pub fn piece(maker: &Maker) -> String {
             .acquire(SlotSpec::new(SIZE).on(&gpu.device))
             .unwrap()
     };
-    let (first, piece) = (acquire(), acquire());
-    for (slot, byte) in [(&first, 255), (&piece, byte(7))] {
+    let (first, part) = (acquire(), acquire());
+    for (slot, byte) in [(&first, 255), (&part, byte(7))] {
         gpu.fill(stream, slot.cuda().unwrap().ptr(), SIZE, byte);
     }
     gpu.finish(stream);
-    let piece = piece.into_part();
+    let part = part.into_part();
     let mut parts = Parts::new();
-    parts.add_slot(&piece, 0, SIZE as u64, 0);
+    parts.add_slot(&part, 0, SIZE as u64, 0);
     let mut slot = maker
         .producer()
         .acquire(SlotSpec::device_event(&gpu.device).attachments(parts.room()))
         .unwrap();
     slot.set_parts(parts);
-    slot.set_release_hook(move || drop(piece));
+    slot.set_release_hook(move || drop(part));
     outcome(slot.publish_on(stream, numbered(7)), "published")
 }
 
@@ -221,8 +221,8 @@ pub fn host(maker: &Maker) -> String {
     outcome(slot.publish(FrameMeta::new(1000)), "published")
 }
 
-/// The producer's own lease of a frame that lies in pieces, in a slot that has bytes too.
-pub fn own_pieces(maker: &Maker) -> String {
+/// The producer's own lease of a frame that lies in parts, in a slot that has bytes too.
+pub fn own_parts(maker: &Maker) -> String {
     let borrowed = maker.borrowed.as_ref().unwrap();
     let mut parts = Parts::new();
     parts.add_imported(&borrowed.memory, 0, SIZE as u64, 0);

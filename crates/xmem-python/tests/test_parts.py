@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MPL-2.0
 
-"""Frames that do not lie in one piece, and pictures of which a frame has half of the rows."""
+"""Frames that do not lie in one part, and pictures of which a frame has half of the rows."""
 
 import numpy as np
 from conftest import HANG
@@ -25,7 +25,7 @@ def assert_nv12(frame, number, height=HEIGHT):
 
 
 def test_planes_in_memories_of_their_own(pool, gst_producer):
-    source = gst_producer("pieces", pool)
+    source = gst_producer("parts", pool)
     with xmem.Consumer(pool, timeout=HANG, start_from="oldest") as consumer:
         number = -1
         for frame in consumer:
@@ -48,14 +48,14 @@ def test_planes_in_memories_of_their_own(pool, gst_producer):
     assert source.wait(HANG) == 0
 
 
-def test_pieces_that_are_passed_on(pool, directory, gst_producer, gst_launch):
+def test_parts_that_are_passed_on(pool, directory, gst_producer, gst_launch):
     """The same through one more pool, whose consumers have the memories of the first."""
     second = f"{directory}/q.sock"
     hop = gst_launch(
         f"xmemsrc pool={pool} ! xmemsink pool={second} delivery=lossless wait-for-connection=true sync=false"
     )
     with xmem.Consumer(second, timeout=HANG, start_from="oldest") as consumer:
-        source = gst_producer("pieces", pool)
+        source = gst_producer("parts", pool)
         for number, frame in enumerate(consumer):
             assert_nv12(frame, number)
         assert number == 19
