@@ -45,8 +45,8 @@ macro_rules! plain {
     };
 }
 
-/// Makes the enums of settings that are one of several choices: the name of the type, and the nick and the description of each choice.
-/// The first choice is the default.
+/// Makes the enums of settings that are one of several choices: the name of the type, and the nick and description of each
+/// choice. The first choice is the default.
 macro_rules! choices {
     ($(
         $(#[$about:meta])* $type:ident = $gtype:tt {
@@ -205,9 +205,9 @@ impl<S> Properties<S> {
     }
 }
 
-/// Makes the struct `Settings`, its defaults, and the table `PROPERTIES`. A row has the field, its type and its default; the name, nick
-/// and description of the property; and perhaps calls for the builder of its specification. The element computes the values of
-/// the properties that are listed first.
+/// Makes the struct `Settings`, its defaults, and the table `PROPERTIES`. A row has the field, its type and its default; the
+/// name, nick and description of the property; and perhaps calls for the builder of its specification. The element computes
+/// the values of the properties that are listed first.
 macro_rules! settings {
     (
         computed { $($computed:expr;)* }

@@ -13,6 +13,27 @@ use xmem_shm::abi::limits::{MAX_NAMED_ENTRIES, MAX_PARTS, MAX_REQUEST};
 /// The message of every operation on a handle that was inherited through fork.
 const FORKED: &str = "this handle belongs to the process that made it: make a new one after fork";
 
+/// A system call failed.
+#[derive(Debug, Error)]
+#[error("cannot {what}: {error}")]
+pub struct SystemError {
+    /// The operation that failed.
+    pub what: &'static str,
+    /// Why it failed.
+    #[source]
+    pub error: io::Error,
+}
+
+impl SystemError {
+    /// Names the operation that failed.
+    pub(crate) fn at<E: Into<io::Error>>(what: &'static str) -> impl FnOnce(E) -> Self {
+        move |error| Self {
+            what,
+            error: error.into(),
+        }
+    }
+}
+
 /// A pool name or its runtime directory cannot be used.
 #[derive(Debug, Error)]
 #[non_exhaustive]
@@ -113,20 +134,14 @@ pub enum CreateError {
         path: PathBuf,
         /// Why it failed.
         #[source]
-        error: std::io::Error,
+        error: io::Error,
     },
     /// Settings contradict each other.
     #[error("{0}")]
     Settings(String),
     /// A system call failed.
-    #[error("cannot {what}: {error}")]
-    System {
-        /// The operation that failed.
-        what: &'static str,
-        /// Why it failed.
-        #[source]
-        error: std::io::Error,
-    },
+    #[error(transparent)]
+    System(#[from] SystemError),
 }
 
 /// Why the files of a killed producer were not removed.
@@ -163,14 +178,8 @@ pub enum RemoveError {
         path: PathBuf,
     },
     /// A system call failed.
-    #[error("cannot {what}: {error}")]
-    System {
-        /// The operation that failed.
-        what: &'static str,
-        /// Why it failed.
-        #[source]
-        error: std::io::Error,
-    },
+    #[error(transparent)]
+    System(#[from] SystemError),
 }
 
 impl From<CreateError> for RemoveError {
@@ -182,15 +191,11 @@ impl From<CreateError> for RemoveError {
                 Self::NotAPools { path }
             }
             CreateError::Foreign { path, uid } => Self::Foreign { path, uid },
-            CreateError::Lock { error, .. } => Self::System {
-                what: "lock the pool",
-                error,
-            },
-            CreateError::System { what, error } => Self::System { what, error },
-            CreateError::Settings(text) => Self::System {
-                what: "remove it",
-                error: std::io::Error::other(text),
-            },
+            CreateError::Lock { error, .. } => SystemError::at("lock the pool")(error).into(),
+            CreateError::System(error) => Self::System(error),
+            CreateError::Settings(text) => {
+                SystemError::at("remove it")(io::Error::other(text)).into()
+            }
         }
     }
 }
@@ -208,7 +213,7 @@ pub enum RegionError {
         size: usize,
         /// Why it failed.
         #[source]
-        error: std::io::Error,
+        error: io::Error,
     },
     /// The handle was inherited through fork.
     #[error("{}", FORKED)]
@@ -217,14 +222,8 @@ pub enum RegionError {
     #[error("the region cannot be trusted: {0}")]
     Untrusted(&'static str),
     /// A system call failed.
-    #[error("cannot {what}: {error}")]
-    System {
-        /// The operation that failed.
-        what: &'static str,
-        /// Why it failed.
-        #[source]
-        error: std::io::Error,
-    },
+    #[error(transparent)]
+    System(#[from] SystemError),
 }
 
 /// No slot could be acquired.
@@ -504,20 +503,14 @@ pub enum ConnectError {
     #[error("the wait for a producer was called off")]
     Cancelled,
     /// A system call failed.
-    #[error("cannot {what}: {error}")]
-    System {
-        /// The operation that failed.
-        what: &'static str,
-        /// Why it failed.
-        #[source]
-        error: std::io::Error,
-    },
+    #[error(transparent)]
+    System(#[from] SystemError),
 }
 
 impl ConnectError {
     /// Whether the system has no descriptors or no memory left, which may pass.
     pub fn is_shortage(&self) -> bool {
-        let Self::System { error, .. } = self else {
+        let Self::System(SystemError { error, .. }) = self else {
             return false;
         };
         matches!(

@@ -33,7 +33,7 @@ use xmem_shm::lock::lock;
 use xmem_shm::os::fork::ProcessId;
 
 use crate::consumer::{Consumer, ConsumerBuilder, ConsumerHandle};
-use crate::error::{ConnectError, ReceiveError};
+use crate::error::{ConnectError, ReceiveError, SystemError};
 use crate::frame::lease::ReadLease;
 use crate::stats::ReceiveStats;
 
@@ -494,12 +494,8 @@ impl Follower {
     fn join<T>(&mut self, mut consumer: Consumer) -> Result<Step<T>, FollowError> {
         if let Some(eventfd) = &self.eventfd {
             let notify = consumer.notify(eventfd.clone());
-            notify.map_err(|error| {
-                FollowError::Connect(ConnectError::System {
-                    what: "start a thread",
-                    error,
-                })
-            })?;
+            let notify = notify.map_err(SystemError::at("start a thread"));
+            notify.map_err(|error| FollowError::Connect(error.into()))?;
         }
         drop(self.disconnect());
         self.waiting_since = None;

@@ -10,6 +10,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use xmem_shm::abi::budget::BudgetLimit;
 use xmem_shm::abi::layout::{Control, LeasePage, OpenError, VERSION};
 use xmem_shm::abi::meta::Text;
@@ -28,7 +29,7 @@ use super::origin::Join;
 use super::position::Whereabouts;
 use super::session::Session;
 use crate::cancel::{Canceller, Notifier, Wake};
-use crate::error::{ConnectError, NameError, QueryError};
+use crate::error::{ConnectError, NameError, QueryError, SystemError};
 use crate::rendezvous::{check_default_dir, socket_path};
 use crate::stats::PoolStats;
 
@@ -208,10 +209,7 @@ impl ConsumerBuilder {
             .map_err(|_| protocol("its welcome came without memory"))?;
         let refused = |error| match error {
             OpenError::Nonsense(what, reason) => protocol(&format!("its {what}: {reason}")),
-            OpenError::System(error) => ConnectError::System {
-                what: "map the pool's memory",
-                error,
-            },
+            OpenError::System(error) => SystemError::at("map the pool's memory")(error).into(),
         };
         let control = Control::open(&control).map_err(refused)?;
         fault::point(Point::ControlMapped);
@@ -231,10 +229,7 @@ impl ConsumerBuilder {
             let thread = Listener::start(&session)?;
             Ok((session, thread))
         });
-        let (session, mut thread) = started.map_err(|error| ConnectError::System {
-            what: "start the control thread",
-            error,
-        })?;
+        let (session, mut thread) = started.map_err(SystemError::at("start the control thread"))?;
         fault::point(Point::SessionStarted);
         let connection = session.connection();
         let limit = connection.budget_limit();
@@ -393,10 +388,8 @@ fn ask_first(
         match socket::recv(&socket, &mut buffer) {
             Ok(Some(received)) => {
                 if received.fds_lost {
-                    return Err(ConnectError::System {
-                        what: "take the descriptors that the producer sent",
-                        error: rustix::io::Errno::MFILE.into(),
-                    });
+                    let what = "take the descriptors that the producer sent";
+                    return Err(SystemError::at(what)(Errno::MFILE).into());
                 }
                 let answer = ToConsumer::decode(received.bytes).ok_or_else(|| {
                     protocol("it answered something that is not of this protocol")
@@ -433,7 +426,6 @@ fn ask_first(
 }
 
 fn connect_error(path: &Path, error: io::Error) -> ConnectError {
-    use rustix::io::Errno;
     let path = path.to_owned();
     match Errno::from_io_error(&error) {
         Some(Errno::NOENT | Errno::CONNREFUSED | Errno::NOTDIR) => ConnectError::NotFound { path },
@@ -443,9 +435,6 @@ fn connect_error(path: &Path, error: io::Error) -> ConnectError {
             path,
             reason: "its socket is of another kind, so it is another program's".into(),
         },
-        _ => ConnectError::System {
-            what: "connect to the pool's socket",
-            error,
-        },
+        _ => SystemError::at("connect to the pool's socket")(error).into(),
     }
 }

@@ -158,10 +158,10 @@ impl MappedRegions {
         let answer = match view {
             Ok(view) => Answer::Ready(Arc::new(view)),
             // A segment's name is gone as soon as the producer retires it.
-            Err(RegionError::System { error, .. }) if error.kind() == io::ErrorKind::NotFound => {
+            Err(RegionError::System(it)) if it.error.kind() == io::ErrorKind::NotFound => {
                 Answer::Gone
             }
-            Err(error @ RegionError::System { .. }) => Answer::Refused(error),
+            Err(error @ RegionError::System(_)) => Answer::Refused(error),
             Err(_) => Answer::Gone,
         };
         let mut state = self.lock();

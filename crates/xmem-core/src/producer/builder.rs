@@ -20,7 +20,7 @@ use super::settings::Settings;
 use super::sticky_log::StickyLog;
 use super::{Owner, Producer};
 use crate::delivery::Delivery;
-use crate::error::{CreateError, RegionError};
+use crate::error::{CreateError, RegionError, SystemError};
 use crate::region::{self, Backing};
 use crate::rendezvous::{prepare_dir, socket_path};
 
@@ -220,33 +220,25 @@ impl ProducerBuilder {
             history: settings.history,
         };
         let (control, control_fd) =
-            Control::create(constants).map_err(|error| CreateError::System {
-                what: "make control memory",
-                error,
-            })?;
+            Control::create(constants).map_err(SystemError::at("make control memory"))?;
         let sticky = StickyLog::new().map_err(|error| match error {
-            RegionError::System { what, error } => CreateError::System { what, error },
+            RegionError::System(error) => CreateError::System(error),
             other => CreateError::Settings(other.to_string()),
         })?;
         let listener = Listener::bind(&socket, lock, &settings.access)?;
-        let commands = Arc::new(Commands::new().map_err(|error| CreateError::System {
-            what: "make an eventfd",
-            error,
-        })?);
+        let commands = Commands::new().map_err(SystemError::at("make an eventfd"))?;
         let pool = Arc::new(Pool::new(
             pool.to_string_lossy().into_owned(),
             socket,
             settings,
             control,
             control_fd,
-            commands,
+            Arc::new(commands),
             shm_prefix,
             sticky,
         ));
-        let thread = control::spawn(&pool, listener).map_err(|error| CreateError::System {
-            what: "start the control thread",
-            error,
-        })?;
+        let thread =
+            control::spawn(&pool, listener).map_err(SystemError::at("start the control thread"))?;
         fault::point(Point::ThreadStarted);
         Ok(Producer {
             owner: Arc::new(Owner::new(pool, thread)),

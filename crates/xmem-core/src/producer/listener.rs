@@ -15,7 +15,7 @@ use xmem_shm::os::socket::{self, Listening};
 
 use super::access::Access;
 use super::stale;
-use crate::error::CreateError;
+use crate::error::{CreateError, SystemError};
 
 /// The pool's socket, and the lock that makes this process its owner.
 #[derive(Debug)]
@@ -33,12 +33,10 @@ pub(super) struct Listener {
 impl Listener {
     /// Listens at the path, in place of a socket that a killed producer left.
     pub(super) fn bind(path: &Path, lock: LockFile, access: &Access) -> Result<Self, CreateError> {
-        let system = |what| move |error| CreateError::System { what, error };
         stale::remove_socket(path)?;
         let Listening { socket, file } = socket::listen_at(path, access.file_mode())
-            .map_err(system("listen on the pool's socket"))?;
-        let look =
-            || fstat(&file).map_err(|error| system("look at the pool's socket")(error.into()));
+            .map_err(SystemError::at("listen on the pool's socket"))?;
+        let look = || fstat(&file).map_err(SystemError::at("look at the pool's socket"));
         let stat = look()?;
         let mut listener = Self {
             _kept: KeptFromChildren::new(&socket),
@@ -70,10 +68,7 @@ fn not_the_groups(gid: u32, error: Errno) -> CreateError {
         Errno::PERM | Errno::INVAL => CreateError::Settings(format!(
             "socket-group: cannot give the socket to group {gid} ({error}): this user has to be a member of it"
         )),
-        _ => CreateError::System {
-            what: "give the pool's socket to its group",
-            error: error.into(),
-        },
+        _ => SystemError::at("give the pool's socket to its group")(error).into(),
     }
 }
 

@@ -9,7 +9,7 @@ use std::path::Path;
 use xmem_shm::os::lock::{LockError, LockFile};
 use xmem_shm::os::{cred, socket};
 
-use crate::error::CreateError;
+use crate::error::{CreateError, SystemError};
 use crate::rendezvous::lock_path;
 
 /// Whether this process listens there. By the kernel's credentials: process ids in a file may be of another PID
@@ -51,10 +51,7 @@ pub(super) fn take_lock(pool: &OsStr, socket: &Path) -> Result<LockFile, CreateE
                 path: lock_path(socket),
                 error,
             },
-            _ => CreateError::System {
-                what: "lock the pool",
-                error,
-            },
+            _ => SystemError::at("lock the pool")(error).into(),
         },
     })
 }

@@ -13,13 +13,12 @@ use xmem_shm::os::cred::own_uid;
 use xmem_shm::os::socket;
 
 use super::lock_file::take_lock;
-use crate::error::{CreateError, RemoveError};
+use crate::error::{CreateError, RemoveError, SystemError};
 use crate::region;
 use crate::rendezvous::{has_safe_dir, is_in_runtime_dir, lock_path, socket_path};
 
 /// Removes the socket that a killed producer left. `false`: there is none. The caller holds the pool's lock.
 pub(super) fn remove_socket(path: &Path) -> Result<bool, CreateError> {
-    let system = |what| move |error| CreateError::System { what, error };
     match fs::symlink_metadata(path) {
         Ok(meta) if meta.file_type().is_socket() => {
             // The caller holds the lock, so no xmem producer listens there. Another program might; only a refused
@@ -39,8 +38,9 @@ pub(super) fn remove_socket(path: &Path) -> Result<bool, CreateError> {
                     uid: meta.uid(),
                 });
             }
-            fs::remove_file(path)
-                .map_err(system("remove the socket that a killed producer left"))?;
+            fs::remove_file(path).map_err(SystemError::at(
+                "remove the socket that a killed producer left",
+            ))?;
             fault::point(Point::StaleSocketRemoved);
             Ok(true)
         }
@@ -48,7 +48,7 @@ pub(super) fn remove_socket(path: &Path) -> Result<bool, CreateError> {
             path: path.to_owned(),
         }),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-        Err(error) => Err(system("look for the pool's socket")(error)),
+        Err(error) => Err(SystemError::at("look for the pool's socket")(error).into()),
     }
 }
 

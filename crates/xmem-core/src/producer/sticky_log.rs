@@ -12,7 +12,7 @@ use xmem_shm::abi::limits::{MAX_NAMED_ENTRIES, MAX_NAMED_SIZE};
 use xmem_shm::abi::named::Sticky;
 use xmem_shm::os::sealed;
 
-use crate::error::RegionError;
+use crate::error::{RegionError, SystemError};
 
 /// Versions are kept as long as a frame may need them, but not with more bytes than this in all.
 const MAX_BYTES: usize = 4 * MAX_NAMED_SIZE;
@@ -81,7 +81,7 @@ impl StickyLog {
         let what = "keep the stream's sticky state";
         let too_much = |is: usize, most: usize, of: &str| {
             let error = io::Error::other(format!("it has {is} {of} and may have {most}"));
-            Err(RegionError::System { what, error })
+            Err(SystemError { what, error }.into())
         };
         if bytes.len() > MAX_NAMED_SIZE {
             return too_much(bytes.len(), MAX_NAMED_SIZE, "bytes");
@@ -89,7 +89,7 @@ impl StickyLog {
         if sticky.len() > MAX_NAMED_ENTRIES {
             return too_much(sticky.len(), MAX_NAMED_ENTRIES, "entries");
         }
-        let fd = descriptor(&bytes).map_err(|error| RegionError::System { what, error })?;
+        let fd = descriptor(&bytes).map_err(SystemError::at(what))?;
         self.number += 1;
         self.current = Arc::new(sticky.clone());
         // No frame was published in between, so none needs the last version.

@@ -4,7 +4,7 @@
 
 use std::io;
 
-use crate::error::RegionError;
+use crate::error::{RegionError, SystemError};
 
 /// The memory of another process has at least the stated size. Returns its real size.
 pub(super) fn check_len(
@@ -21,5 +21,5 @@ pub(super) fn check_len(
 }
 
 pub(super) fn system(what: &'static str) -> impl FnOnce(io::Error) -> RegionError {
-    move |error| RegionError::System { what, error }
+    move |error| SystemError { what, error }.into()
 }

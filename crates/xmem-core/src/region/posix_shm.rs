@@ -168,15 +168,13 @@ impl Owned {
             .os_id(&name)
             .size(len)
             .create()
-            .map_err(|error| RegionError::System {
-                what: "create a segment in /dev/shm",
-                error: match error {
-                    ShmemError::MapCreateFailed(code)
-                    | ShmemError::UnknownOsError(code)
-                    | ShmemError::MapOpenFailed(code) => io::Error::from_raw_os_error(code as i32),
-                    other => io::Error::other(other.to_string()),
-                },
-            })?;
+            .map_err(|error| match error {
+                ShmemError::MapCreateFailed(code)
+                | ShmemError::UnknownOsError(code)
+                | ShmemError::MapOpenFailed(code) => io::Error::from_raw_os_error(code as i32),
+                other => io::Error::other(other.to_string()),
+            })
+            .map_err(system("create a segment in /dev/shm"))?;
         fault::point(Point::ShmCreated);
         Ok(Self {
             segment,

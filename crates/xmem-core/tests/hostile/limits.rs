@@ -7,7 +7,7 @@ use std::process::Command;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use xmem_core::{
-    AcquireError, Backing, ConnectError, Consumer, CreateError, Producer, RegionError,
+    AcquireError, Backing, ConnectError, Consumer, CreateError, Producer, RegionError, SystemError,
 };
 
 use crate::support::child::Child;
@@ -235,7 +235,7 @@ pub(crate) fn full_runtime_dir(pool: &str) {
         std::fs::write(&full, vec![1; bytes]).unwrap();
         let error = build().unwrap_err();
         assert!(
-            matches!(&error, CreateError::System { error, .. } | CreateError::Lock { error, .. }
+            matches!(&error, CreateError::System(SystemError { error, .. }) | CreateError::Lock { error, .. }
                 if error.raw_os_error() == Some(libc::ENOSPC)),
             "{error}"
         );

@@ -10,6 +10,7 @@ use rustix::fs::SealFlags;
 use rustix::process::{Resource, setrlimit};
 use xmem_core::{
     BufferPool, ConnectError, Consumer, Delivery, FrameMeta, Producer, ReceiveError, Sticky,
+    SystemError,
 };
 
 use crate::figures::Figures;
@@ -326,7 +327,7 @@ pub(crate) fn short_of_descriptors(pool: &str) {
         match Consumer::builder(pool).connect_wait(Some(HANG)) {
             Ok(_) => joined += 1,
             Err(error) => assert!(
-                matches!(&error, ConnectError::System { error, .. }
+                matches!(&error, ConnectError::System(SystemError { error, .. })
                     if error.raw_os_error() == Some(libc::EMFILE)),
                 "{error}"
             ),

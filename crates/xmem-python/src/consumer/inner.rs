@@ -8,7 +8,7 @@ use std::time::Duration;
 use pyo3::prelude::*;
 use xmem_core::cuda::CudaError;
 use xmem_core::follow::{self, FollowError, Follower, Lost, Taken};
-use xmem_core::{BudgetLimit, ConnectError, ReceiveError, lock};
+use xmem_core::{BudgetLimit, ConnectError, ReceiveError, SystemError, lock};
 
 use crate::errors::{IntoPyErr, Kind};
 use crate::event::Event;
@@ -229,8 +229,6 @@ fn left_behind(lost: &Lost) -> String {
 const PATIENCE_OF_THREAD: Duration = Duration::from_secs(1);
 
 fn no_thread(error: std::io::Error) -> ConnectError {
-    ConnectError::System {
-        what: "start a thread",
-        error,
-    }
+    let what = "start a thread";
+    SystemError { what, error }.into()
 }
