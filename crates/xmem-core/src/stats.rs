@@ -34,6 +34,10 @@ pub struct PoolStats {
     pub slots: u32,
     /// Of these, slots that the producer's side or a consumer holds.
     pub slots_held: u32,
+    /// Slots that are set aside for one size ([`BufferPool::preallocate_cpu`](crate::BufferPool::preallocate_cpu)).
+    pub set_aside: u32,
+    /// Of the bytes, those of slots that are set aside.
+    pub set_aside_bytes: u64,
     /// The most slots there may be.
     pub max_slots: u32,
     /// `max-slots` or `max-bytes`, if it has no room for the budgets that consumers asked for. Empty: there is room.

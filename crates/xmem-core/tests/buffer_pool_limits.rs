@@ -103,7 +103,7 @@ fn a_request_above_max_held_is_granted_max_held() {
 fn preallocation_above_max_buffers_is_an_error() {
     let place = Place::new();
     let owner = BufferPool::new(&place.pool()).unwrap();
-    owner.preallocate_cpu(1 << 20, 8).unwrap();
+    let large = owner.preallocate_cpu(1 << 20, 8).unwrap();
     owner.preallocate_cpu(100, 8).unwrap();
     let before = stats_of(&place.pool());
     let error = owner.preallocate_cpu(10, 257).unwrap_err();
@@ -125,6 +125,10 @@ fn preallocation_above_max_buffers_is_an_error() {
     assert!(error.to_string().contains("2 are in use"), "{error}");
     assert_eq!(stats_of(&place.pool()).bytes, before.bytes);
     drop(held);
+    // What is set aside for other sizes stays until it is given up.
+    let error = owner.preallocate_cpu(10, 256).unwrap_err();
+    assert!(error.to_string().contains("16 are set aside"), "{error}");
+    assert_eq!(owner.give_up(&large), 8);
     assert_eq!(owner.preallocate_cpu(10, 256).unwrap().len(), 256);
 }
 

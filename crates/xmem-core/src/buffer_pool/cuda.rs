@@ -6,9 +6,9 @@ use xmem_shm::lock::lock;
 
 use super::error::WriteAccessError;
 use super::guard::Storage;
-use super::preallocate::preallocate;
-use super::{BufferGuard, BufferPool, Role};
-use crate::cuda::{self, CudaError, CudaFrame, Device, Source, Stream};
+use super::private::PrivateCopy;
+use super::{BufferGuard, BufferPool};
+use crate::cuda::{self, CudaError, CudaFrame, Device, PrivateMemory, Source, Stream};
 use crate::error::ReceiveError;
 use crate::producer::SlotSpec;
 
@@ -23,11 +23,12 @@ fn device(device_id: i32) -> Result<Device, CudaError> {
 }
 
 impl BufferPool {
-    /// Makes sure that there are `count` buffers of `size` bytes on a device. Returns their indices.
+    /// As [`preallocate_cpu`](Self::preallocate_cpu), on a device.
     ///
-    /// Only the process that made the pool makes and writes buffers on devices; other processes have its device memory
+    /// Only the process that made the pool makes and writes its buffers on devices; other processes have its device memory
     /// for reading only. If a process were killed while its kernel writes a buffer, the end of that work would not be
-    /// known, and so not when the buffer may be reused. A process that joined copies to a pool of its own.
+    /// known, and so not when the buffer may be reused. A process that joined [copies](BufferGuard::copy_to_device) buffers
+    /// into memory of its own.
     ///
     /// # Errors
     ///
@@ -39,13 +40,8 @@ impl BufferPool {
         count: usize,
         device_id: i32,
     ) -> Result<Vec<u32>, WriteAccessError> {
-        let Role::Owner(producer) = &self.inner.role else {
-            return Err(WriteAccessError::NotOwner);
-        };
-        let device = device(device_id)?;
-        preallocate(producer, count, || {
-            producer.acquire(SlotSpec::new(size).on(&device))
-        })
+        let owner = self.inner.owner()?;
+        owner.set_aside(&SlotSpec::new(size).on(&device(device_id)?), count)
     }
 
     /// A buffer of at least `size` bytes on a device, to be written.
@@ -61,10 +57,8 @@ impl BufferPool {
         size: usize,
         device_id: i32,
     ) -> Result<BufferGuard, WriteAccessError> {
-        let Role::Owner(producer) = &self.inner.role else {
-            return Err(WriteAccessError::NotOwner);
-        };
-        let lease = producer.acquire(SlotSpec::new(size).on(&device(device_id)?))?;
+        let owner = self.inner.owner()?;
+        let lease = owner.acquire(&SlotSpec::new(size).on(&device(device_id)?))?;
         Ok(BufferGuard::writing(
             self.inner.clone(),
             Storage::Own(lease),
@@ -88,6 +82,7 @@ impl BufferGuard {
                 frame.synchronize()?;
                 Ok(frame.ptr())
             }
+            Storage::Private(copy) => Ok(copy.on_device().ok_or(CudaError::NotOnDevice)?.ptr()),
             Storage::Granted { .. } => Err(CudaError::NotOnDevice),
             Storage::Gone => Err(CudaError::Gone),
         }
@@ -110,6 +105,7 @@ impl BufferGuard {
         match &self.storage {
             Storage::Own(lease) => Some(lease.cuda()?.device().clone()),
             Storage::Reading(lease) => Some(lease.cuda().ok()?.device().clone()),
+            Storage::Private(copy) => Some(copy.on_device()?.device().clone()),
             Storage::Granted { .. } | Storage::Gone => None,
         }
     }
@@ -122,9 +118,9 @@ impl BufferGuard {
     pub fn cuda(&self) -> Result<CudaFrame, CudaError> {
         match &self.storage {
             Storage::Reading(lease) => lease.cuda(),
-            Storage::Own(lease) if lease.is_on_device() => Err(CudaError::Writing),
-            Storage::Own(_) | Storage::Granted { .. } => Err(CudaError::NotOnDevice),
             Storage::Gone => Err(CudaError::Gone),
+            _ if self.is_on_device() => Err(CudaError::Writing),
+            _ => Err(CudaError::NotOnDevice),
         }
     }
 
@@ -138,6 +134,9 @@ impl BufferGuard {
         if !self.pool.is_of_this_process() {
             return Err(ReceiveError::Forked.into());
         }
+        if matches!(self.storage, Storage::Private(_)) {
+            return Err(WriteAccessError::Private);
+        }
         if !matches!(&self.storage, Storage::Own(lease) if lease.is_on_device()) {
             return Err(CudaError::NotOnDevice.into());
         }
@@ -146,9 +145,10 @@ impl BufferGuard {
         if let Storage::Own(mut lease) = std::mem::replace(&mut self.storage, Storage::Gone) {
             lease.keep_until(count);
             let published = lease.publish_on(stream, self.meta.clone());
-            published.map_err(|failure| WriteAccessError::Denied {
+            let published = published.map_err(|failure| WriteAccessError::Denied {
                 reason: failure.to_string(),
             })?;
+            self.begin_timeout(published.info());
         }
         Ok(index)
     }
@@ -164,79 +164,73 @@ impl BufferGuard {
                 copy(Source::Slot(slot))
             }
             Storage::Reading(lease) => copy(Source::Frame(&lease.cuda()?)),
+            Storage::Private(own) => {
+                let memory = own.on_device().ok_or(CudaError::NotOnDevice)?;
+                copy(Source::Private(memory))
+            }
             Storage::Granted { .. } => Err(CudaError::NotOnDevice),
             Storage::Gone => Err(CudaError::Gone),
         }
     }
 
-    fn pool(&self) -> BufferPool {
-        BufferPool {
-            inner: self.pool.clone(),
+    /// Memory for a copy on a device: a buffer of the pool in the process that made it, else this process's own.
+    fn room_on(&self, device_id: i32) -> Result<Self, WriteAccessError> {
+        if self.pool.owner().is_ok() {
+            return self.pool().acquire_cuda(self.size, device_id);
         }
+        let memory = PrivateMemory::new(&device(device_id)?, self.size)?;
+        let copy = PrivateCopy::Device(memory);
+        Ok(Self::private(self.pool.clone(), copy, self.size))
     }
 
-    /// Completes a copy: it is a buffer of its own, with the same metadata.
-    fn finish(&self, mut copy: BufferGuard) -> BufferGuard {
-        copy.meta = self.meta.clone();
-        (copy.meta.offset, copy.meta.size) = (0, self.size as u64);
-        copy
-    }
-
-    /// Copies a buffer in host memory into a new one on a device. The host memory is registered with CUDA first, so that the
-    /// device reads it where it lies. Waits for the copy.
+    /// Copies a buffer in host memory to a device. The host memory is registered with CUDA first, so that the device reads it
+    /// where it lies. Waits for the copy. It is made as that of [`copy_to_cpu`](Self::copy_to_cpu).
     ///
     /// # Errors
     ///
-    /// As [`BufferPool::acquire_cuda`]; [`CudaError::OnDevice`] if it lies on a device.
+    /// [`WriteAccessError::Full`] if the pool has no room, [`WriteAccessError::Cuda`] if the device fails, or it lies on a
+    /// device.
     pub fn copy_to_cuda(&self, device_id: i32) -> Result<Self, WriteAccessError> {
         if self.is_on_device() {
             return Err(CudaError::OnDevice.into());
         }
-        let mut copy = self.pool().acquire_cuda(self.size, device_id)?;
+        let mut copy = self.room_on(device_id)?;
         let device = device(device_id)?;
         match &self.storage {
             Storage::Own(lease) => lease.pin(&device),
             Storage::Granted { view, .. } => view.pin(&device),
             Storage::Reading(lease) => cuda::pin(lease, &device),
-            Storage::Gone => {}
+            Storage::Private(_) | Storage::Gone => {}
         }
         let bytes = self.as_cpu_slice().map_err(|_| CudaError::OnDevice)?;
         xmem_cuda::copy::upload(&device, copy.as_cuda_ptr_mut()?, bytes)?;
         Ok(self.finish(copy))
     }
 
-    /// Copies a buffer on a device into a new one in host memory. Waits for the copy.
+    /// Copies a buffer on a device to that or another device. Waits for the copy. It is made as that of
+    /// [`copy_to_cpu`](Self::copy_to_cpu).
     ///
     /// # Errors
     ///
-    /// As [`BufferPool::acquire_cpu`], and [`WriteAccessError::Cuda`].
-    pub fn copy_to_cpu(&self) -> Result<Self, WriteAccessError> {
-        if !self.is_on_device() {
-            return Err(CudaError::NotOnDevice.into());
-        }
-        let mut copy = self.pool().acquire_cpu(self.size)?;
-        self.source(|source| {
-            if let Storage::Own(lease) = &copy.storage {
-                lease.pin(source.device());
-            }
-            let to = copy.as_cpu_slice_mut().map_err(|_| CudaError::OnDevice)?;
-            cuda::download(&source, to)
-        })?;
-        Ok(self.finish(copy))
-    }
-
-    /// Copies a buffer on a device into a new one on that or another device. Waits for the copy.
-    ///
-    /// # Errors
-    ///
-    /// As [`BufferPool::acquire_cuda`]; [`CudaError::NotOnDevice`] if it lies in host memory.
+    /// As [`copy_to_cuda`](Self::copy_to_cuda), but if it lies in host memory.
     pub fn copy_to_device(&self, device_id: i32) -> Result<Self, WriteAccessError> {
         if !self.is_on_device() {
             return Err(CudaError::NotOnDevice.into());
         }
-        let mut copy = self.pool().acquire_cuda(self.size, device_id)?;
+        let mut copy = self.room_on(device_id)?;
         let (to_device, to) = (device(device_id)?, copy.as_cuda_ptr_mut()?);
         self.source(|source| cuda::between(&source, (&to_device, to), self.size))?;
         Ok(self.finish(copy))
+    }
+
+    /// Copies the bytes of a buffer on a device into host memory.
+    pub(super) fn download(&self, to: &mut Self) -> Result<(), CudaError> {
+        self.source(|source| {
+            if let Storage::Own(lease) = &to.storage {
+                lease.pin(source.device());
+            }
+            let to = to.as_cpu_slice_mut().map_err(|_| CudaError::OnDevice)?;
+            cuda::download(&source, to)
+        })
     }
 }

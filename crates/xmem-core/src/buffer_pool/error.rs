@@ -31,8 +31,28 @@ pub enum OpenError {
 #[non_exhaustive]
 pub enum WriteAccessError {
     /// The pool is this process's own, and has none.
-    #[error(transparent)]
-    Acquire(#[from] AcquireError),
+    #[error("{0}")]
+    Acquire(#[source] AcquireError),
+    /// All buffers are in use, and there may be no more.
+    #[error(
+        "all {buffers} buffers of pool {pool:?} are in use, and there may be no more (max_buffers {max_buffers}): a buffer \
+         is empty again when it was read as often as its count; discard empties one that is not read, and so does \
+         a timeout"
+    )]
+    Full {
+        /// The pool.
+        pool: String,
+        /// How many buffers there are.
+        buffers: u32,
+        /// The limit.
+        max_buffers: u32,
+    },
+    /// A copy that this process made for itself.
+    #[error(
+        "this copy is this process's own, so no other process can get it: only the process that made the pool publishes \
+         copies"
+    )]
+    Private,
     /// The pool's owner refused.
     #[error("the pool's owner refused: {reason}")]
     Denied {
@@ -53,12 +73,30 @@ pub enum WriteAccessError {
     Cuda(#[from] xmem_cuda::error::CudaError),
     /// Only the process that made the pool can do this.
     #[error(
-        "only the process that made the pool can preallocate, or make buffers on devices: this one did not make it, since it was there already"
+        "only the process that made the pool preallocates, acquires buffers on devices and sets timeouts: this one joined it. Open the pool in the writing process first, or copy a buffer (copy_to_cuda, copy_to_cpu) to write"
     )]
     NotOwner,
     /// The owner did not answer, or its grant is invalid.
     #[error("asking the pool's owner failed: {0}")]
     Owner(#[from] ReceiveError),
+}
+
+impl From<AcquireError> for WriteAccessError {
+    fn from(error: AcquireError) -> Self {
+        match error {
+            AcquireError::Exhausted {
+                pool,
+                slots: buffers,
+                max_slots: max_buffers,
+                ..
+            } => Self::Full {
+                pool,
+                buffers,
+                max_buffers,
+            },
+            error => Self::Acquire(error),
+        }
+    }
 }
 
 /// A buffer could not be read.
@@ -72,7 +110,10 @@ pub enum GetError {
         index: u32,
     },
     /// This process holds as many as it may.
-    #[error("this process holds its budget of {budget} buffers: drop one first")]
+    #[error(
+        "this process holds its budget of {budget} buffers: drop one first, or open the pool with a larger max_held, here and \
+         in the process that makes it"
+    )]
     OverBudget {
         /// How many it may hold.
         budget: u32,

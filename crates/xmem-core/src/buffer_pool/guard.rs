@@ -6,6 +6,7 @@
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 use xmem_shm::abi::frame_info::FrameInfo;
 use xmem_shm::abi::meta::FrameMeta;
@@ -13,8 +14,9 @@ use xmem_shm::abi::named::Attachments;
 use xmem_shm::lock::lock;
 use xmem_shm::protocol::slot::{SlotState, SlotWord};
 
-use super::Inner;
 use super::error::{AccessError, WriteAccessError};
+use super::private::PrivateCopy;
+use super::{BufferPool, Inner, Role};
 use crate::consumer::grants::Grant;
 use crate::consumer::session::Session;
 use crate::error::ReceiveError;
@@ -106,6 +108,7 @@ pub(super) enum Storage {
         len: usize,
     },
     Reading(ReadLease),
+    Private(PrivateCopy),
     /// Published, or being dropped.
     Gone,
 }
@@ -116,7 +119,7 @@ impl Storage {
         match self {
             Self::Own(lease) => lease.generation(),
             Self::Granted { written, .. } => written.grant.generation,
-            Self::Reading(_) | Self::Gone => 0,
+            Self::Reading(_) | Self::Private(_) | Self::Gone => 0,
         }
     }
 }
@@ -136,6 +139,8 @@ pub struct BufferGuard {
     pub(super) meta: FrameMeta,
     /// It was published when it was taken for writing, and is published again.
     edits: bool,
+    /// How long it waits for its readers.
+    timeout: Option<Duration>,
 }
 
 impl fmt::Debug for BufferGuard {
@@ -158,7 +163,7 @@ impl BufferGuard {
         let room = match &storage {
             Storage::Own(lease) => lease.payload_len(),
             Storage::Granted { len, .. } => *len,
-            Storage::Reading(_) | Storage::Gone => 0,
+            Storage::Reading(_) | Storage::Private(_) | Storage::Gone => 0,
         };
         let Some(last) = last else {
             return Self::begin(pool, storage, FrameMeta::new(room), None);
@@ -194,11 +199,25 @@ impl BufferGuard {
             info: edited.unwrap_or_default(),
             meta,
             edits: edited.is_some(),
+            timeout: None,
         };
         let generation = guard.storage.generation();
         let edited = edited.map(|info| info.generation);
         lock(&guard.pool.counts).begin(guard.meta_index(), generation, edited);
         guard
+    }
+
+    /// A copy of a buffer that is this process's own.
+    pub(super) fn private(pool: Arc<Inner>, copy: PrivateCopy, size: usize) -> Self {
+        Self {
+            pool,
+            storage: Storage::Private(copy),
+            size,
+            info: FrameInfo::default(),
+            meta: FrameMeta::new(size),
+            edits: false,
+            timeout: None,
+        }
     }
 
     pub(super) fn reading(pool: Arc<Inner>, lease: ReadLease) -> Self {
@@ -213,24 +232,27 @@ impl BufferGuard {
             meta: lease.meta().clone(),
             storage: Storage::Reading(lease),
             edits: false,
+            timeout: None,
         }
     }
 
     /// Whether the buffer may be written.
     pub fn mode(&self) -> AccessMode {
         match self.storage {
-            Storage::Own(_) | Storage::Granted { .. } => AccessMode::ReadWrite,
+            Storage::Own(_) | Storage::Granted { .. } | Storage::Private(_) => {
+                AccessMode::ReadWrite
+            }
             Storage::Reading(_) | Storage::Gone => AccessMode::ReadOnly,
         }
     }
 
-    /// The buffer's number in its pool.
+    /// The buffer's number in its pool; `u32::MAX` for a copy that is this process's own.
     pub fn meta_index(&self) -> u32 {
         match &self.storage {
             Storage::Own(lease) => lease.slot(),
             Storage::Granted { written, .. } => written.grant.slot,
             Storage::Reading(lease) => lease.info().slot,
-            Storage::Gone => u32::MAX,
+            Storage::Private(_) | Storage::Gone => u32::MAX,
         }
     }
 
@@ -259,11 +281,46 @@ impl BufferGuard {
         Ok(())
     }
 
+    /// Empties the buffer this time after it is published, if its readers did not come by then
+    /// ([`BufferPoolOptions::on_unread`](crate::BufferPoolOptions::on_unread)). A process that has it then keeps it until it
+    /// is done. Default: a buffer waits for its readers for as long as the pool lives.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let name = dir.path().join("p.sock");
+    /// # let pool = xmem_core::BufferPool::new(name.to_str().unwrap())?;
+    /// let mut buffer = pool.acquire_cpu(4)?;
+    /// buffer.set_timeout(Duration::from_millis(1))?;
+    /// buffer.forget()?;
+    /// pool.wait_until_read(None)?; // nobody reads it
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`WriteAccessError::NotOwner`] in a process that did not make the pool, and for a buffer that is read.
+    pub fn set_timeout(&mut self, timeout: Duration) -> Result<(), WriteAccessError> {
+        if !matches!(self.storage, Storage::Own(_)) {
+            return Err(WriteAccessError::NotOwner);
+        }
+        self.timeout = Some(timeout);
+        Ok(())
+    }
+
+    /// The buffer was published.
+    pub(super) fn begin_timeout(&self, info: &FrameInfo) {
+        if let (Some(timeout), Role::Owner(producer)) = (self.timeout, &self.pool.role) {
+            producer.give_up_after(info.slot, info.generation, timeout);
+        }
+    }
+
     /// Whether it lies on a CUDA device.
     pub fn is_on_device(&self) -> bool {
         match &self.storage {
             Storage::Own(lease) => lease.is_on_device(),
             Storage::Reading(lease) => lease.is_on_device(),
+            Storage::Private(copy) => copy.is_on_device(),
             Storage::Granted { .. } | Storage::Gone => false,
         }
     }
@@ -294,6 +351,7 @@ impl BufferGuard {
                 }
             }
             Storage::Reading(lease) => lease.data(),
+            Storage::Private(copy) => copy.bytes(),
             Storage::Gone => &[],
         })
     }
@@ -324,6 +382,7 @@ impl BufferGuard {
                     )
                 })
             }
+            Storage::Private(copy) => Ok(copy.bytes_mut()),
             Storage::Reading(_) | Storage::Gone => Err(AccessError::ReadOnly),
         }
     }
@@ -332,7 +391,7 @@ impl BufferGuard {
     ///
     /// # Errors
     ///
-    /// [`AccessError::Writing`] while it is being written.
+    /// [`AccessError::Writing`] while it is being written, and for a copy that is this process's own.
     pub fn clone_ref(&self) -> Result<Self, AccessError> {
         match &self.storage {
             Storage::Reading(lease) => Ok(Self::reading(self.pool.clone(), lease.clone())),
@@ -340,17 +399,60 @@ impl BufferGuard {
         }
     }
 
-    /// Consumes the guard and keeps the buffer. Returns its index.
+    pub(super) fn pool(&self) -> BufferPool {
+        BufferPool {
+            inner: self.pool.clone(),
+        }
+    }
+
+    /// Copies the buffer into host memory. Waits for the copy, which has the same metadata.
     ///
-    /// A buffer that is being written is published, and kept until as many readers as its count took and released it. A
-    /// buffer that is being read stays held until [`BufferPool::release`](crate::BufferPool::release).
+    /// In the process that made the pool, and where [peers may write](crate::BufferPoolOptions::peers_may_write), the copy is
+    /// a buffer that was acquired, and can be published. Elsewhere it is in memory of this process's own: it has no number,
+    /// and ends with its guard.
     ///
     /// # Errors
     ///
-    /// If it could not be published. The buffer is then given back.
+    /// [`WriteAccessError::Full`] if the pool has no room, [`WriteAccessError::Cuda`] if the device fails.
+    pub fn copy_to_cpu(&self) -> Result<Self, WriteAccessError> {
+        let mut copy = if self.pool.may_write() {
+            self.pool().acquire_cpu(self.size)?
+        } else {
+            let bytes = PrivateCopy::Host(vec![0; self.size]);
+            Self::private(self.pool.clone(), bytes, self.size)
+        };
+        match (self.as_cpu_slice(), copy.as_cpu_slice_mut()) {
+            (Ok(from), Ok(to)) => to.copy_from_slice(from),
+            #[cfg(feature = "cuda")]
+            _ => self.download(&mut copy)?,
+            #[cfg(not(feature = "cuda"))]
+            _ => {}
+        }
+        Ok(self.finish(copy))
+    }
+
+    /// Completes a copy: it has the same metadata.
+    pub(super) fn finish(&self, mut copy: Self) -> Self {
+        copy.meta = self.meta.clone();
+        (copy.meta.offset, copy.meta.size) = (0, self.size as u64);
+        copy
+    }
+
+    /// Consumes the guard and keeps the buffer. Returns its index.
+    ///
+    /// A buffer that is being written is published, and kept until it was read as often as its count. A buffer that is
+    /// being read stays held until [`BufferPool::release`](crate::BufferPool::release).
+    ///
+    /// # Errors
+    ///
+    /// If it could not be published. The buffer is then given back. [`WriteAccessError::Private`] for a copy that no other
+    /// process can get.
     pub fn forget(mut self) -> Result<u32, WriteAccessError> {
         if !self.pool.is_of_this_process() {
             return Err(ReceiveError::Forked.into());
+        }
+        if matches!(self.storage, Storage::Private(_)) {
+            return Err(WriteAccessError::Private);
         }
         let index = self.meta_index();
         match std::mem::replace(&mut self.storage, Storage::Gone) {
@@ -386,9 +488,9 @@ impl BufferGuard {
         match storage {
             Storage::Own(mut lease) => {
                 lease.keep_until(count);
-                lease
-                    .publish(self.meta.clone())
-                    .map_err(|failure| denied(failure.to_string()))?;
+                let published = lease.publish(self.meta.clone());
+                let published = published.map_err(|failure| denied(failure.to_string()))?;
+                self.begin_timeout(published.info());
             }
             Storage::Granted { mut written, .. } => {
                 written.end();
@@ -406,7 +508,7 @@ impl BufferGuard {
                     })?
                     .map_err(denied)?;
             }
-            Storage::Reading(_) | Storage::Gone => {}
+            Storage::Reading(_) | Storage::Private(_) | Storage::Gone => {}
         }
         Ok(())
     }
@@ -419,7 +521,8 @@ impl Drop for BufferGuard {
             return;
         }
         // A panic may have left the bytes half written.
-        if self.mode() == AccessMode::ReadOnly || std::thread::panicking() {
+        let is_published = matches!(self.storage, Storage::Own(_) | Storage::Granted { .. });
+        if !is_published || std::thread::panicking() {
             return self.give_back();
         }
         let index = self.meta_index();

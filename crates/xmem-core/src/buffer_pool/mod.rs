@@ -3,8 +3,9 @@
 //! Buffers by number: a pool in which processes pass each other indices by other means.
 //!
 //! The slots and leases are those of [`Producer`] and [`Consumer`]. The process that acquires a buffer sets the number of
-//! readers it is for, passes its index on, and forgets it; each reader gets it by its index. A reader that dies with a
-//! buffer counts as having released it. A reader that never comes does not count: see [`BufferPool::discard`].
+//! readers it is for, passes its index on, and forgets it; each reader gets it by its index. Each `get` counts as a reader.
+//! A reader that dies with a buffer counts as having released it. A reader that never comes does not count: see
+//! [`BufferPool::discard`] and [`BufferGuard::set_timeout`].
 
 mod counts;
 #[cfg(feature = "cuda")]
@@ -12,26 +13,28 @@ mod cuda;
 mod error;
 mod guard;
 mod options;
-mod preallocate;
+mod private;
 
 use std::collections::HashMap;
+use std::io::ErrorKind;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
+use crate::cancel::Canceller;
+use crate::consumer::Consumer;
+use crate::consumer::grants::Grant;
+use crate::error::{ConnectError, ReceiveError, WaitError};
+use crate::frame::lease::ReadLease;
+use crate::producer::{Producer, SlotSpec, WriteLease};
+use crate::stats::PoolStats;
 use counts::Counts;
 pub use error::{AccessError, GetError, OpenError, RefCountError, WriteAccessError};
 pub use guard::{AccessMode, BufferGuard};
 use guard::{Published, Storage, Written};
 pub use options::BufferPoolOptions;
-use preallocate::preallocate;
-
-use crate::cancel::Canceller;
-use crate::consumer::Consumer;
-use crate::consumer::grants::Grant;
-use crate::error::ReceiveError;
-use crate::frame::lease::ReadLease;
-use crate::producer::Producer;
 use xmem_shm::abi::entry::Entry;
+use xmem_shm::abi::frame_info::FrameInfo;
 use xmem_shm::abi::layout::Control;
 use xmem_shm::abi::limits::ANSWER_TIME;
 use xmem_shm::abi::meta::FrameMeta;
@@ -75,12 +78,15 @@ enum Role {
 
 #[derive(Debug)]
 struct Inner {
+    name: String,
     role: Role,
     canceller: Canceller,
     /// The reader counts of buffers that this process wrote.
     counts: Mutex<Counts>,
     /// References without a guard (`forget` of a guard for reading, `add_ref`), by index.
     loose: Mutex<HashMap<u32, Vec<ReadLease>>>,
+    /// By index: the newest generation that this process got from another one.
+    got: Mutex<HashMap<u32, u32>>,
     /// The slots that another process granted to this one.
     writing: Mutex<Vec<Range<usize>>>,
 }
@@ -105,13 +111,19 @@ impl BufferPool {
         matches!(self.inner.role, Role::Owner(_))
     }
 
-    /// Makes sure that there are `count` buffers of `size` bytes. Returns their indices.
+    /// Sets `count` buffers of `size` bytes aside. Returns their indices. If there are some of this size already, these are
+    /// among them.
+    ///
+    /// They stay, with their indices, until they are [given up](Self::give_up), and serve requests for this size only.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
     /// # let name = dir.path().join("p.sock");
     /// let pool = xmem_core::BufferPool::new(name.to_str().unwrap())?;
-    /// assert_eq!(pool.preallocate_cpu(1920 * 1080 * 3, 8)?.len(), 8);
+    /// let indices = pool.preallocate_cpu(1920 * 1080 * 3, 8)?;
+    /// assert_eq!(pool.stats()?.set_aside, 8);
+    /// let buffer = pool.acquire_cpu(1920 * 1080 * 3)?;
+    /// assert!(indices.contains(&buffer.meta_index()));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
@@ -120,10 +132,42 @@ impl BufferPool {
     /// [`WriteAccessError::NotOwner`] in a process that did not make the pool, [`WriteAccessError::Denied`] if there may
     /// not be as many ([`max_buffers`](BufferPoolOptions::max_buffers)); see [`WriteAccessError`] for the others.
     pub fn preallocate_cpu(&self, size: usize, count: usize) -> Result<Vec<u32>, WriteAccessError> {
-        let Role::Owner(producer) = &self.inner.role else {
-            return Err(WriteAccessError::NotOwner);
-        };
-        preallocate(producer, count, || producer.acquire(size))
+        self.inner.owner()?.set_aside(&SlotSpec::new(size), count)
+    }
+
+    /// Buffers that were [preallocated](Self::preallocate_cpu) may go, or serve other sizes. Returns how many were set aside.
+    /// What they hold stays.
+    pub fn give_up(&self, indices: &[u32]) -> usize {
+        match &self.inner.role {
+            Role::Owner(producer) => producer.give_up(indices),
+            Role::Peer(_) => 0,
+        }
+    }
+
+    /// Figures of the pool.
+    ///
+    /// # Errors
+    ///
+    /// If this process did not make the pool, and the one that did does not answer; see [`ConnectError`].
+    pub fn stats(&self) -> Result<PoolStats, ConnectError> {
+        match &self.inner.role {
+            Role::Owner(producer) => Ok(producer.stats()),
+            Role::Peer(_) => crate::query(&self.inner.name),
+        }
+    }
+
+    /// Waits until all buffers that this process's pool keeps were read as often as their counts, and nobody holds one: at
+    /// most `timeout` (`None`: for ever). The pool ends with the process that made it, so that process calls this first. In
+    /// a process that joined, returns at once.
+    ///
+    /// # Errors
+    ///
+    /// See [`WaitError`].
+    pub fn wait_until_read(&self, timeout: Option<Duration>) -> Result<(), WaitError> {
+        match &self.inner.role {
+            Role::Owner(producer) => producer.wait_until_read(timeout, &self.inner.canceller),
+            Role::Peer(_) => Ok(()),
+        }
     }
 
     /// A buffer of at least `size` bytes, to be written.
@@ -133,7 +177,7 @@ impl BufferPool {
     /// See [`WriteAccessError`].
     pub fn acquire_cpu(&self, size: usize) -> Result<BufferGuard, WriteAccessError> {
         let storage = match &self.inner.role {
-            Role::Owner(producer) => Storage::Own(producer.acquire(size)?),
+            Role::Owner(_) => Storage::Own(self.inner.owner()?.acquire(&SlotSpec::new(size))?),
             Role::Peer(consumer) => {
                 let size_asked = size as u64;
                 let question = |request| ToProducer::AcquireSlot {
@@ -146,13 +190,15 @@ impl BufferPool {
         Ok(BufferGuard::writing(self.inner.clone(), storage, size))
     }
 
-    /// A buffer that was published, for reading.
+    /// A buffer that was published, for reading. Each call counts as one of its readers, also a second one of the same
+    /// process.
     ///
     /// # Errors
     ///
     /// [`GetError::Empty`] when nothing is published under that index; see [`GetError`] for the others.
     pub fn get(&self, meta_index: u32) -> Result<BufferGuard, GetError> {
         let lease = self.inner.read(meta_index)?;
+        self.inner.count_read(lease.info())?;
         Ok(BufferGuard::reading(self.inner.clone(), lease))
     }
 
@@ -272,8 +318,8 @@ impl BufferPool {
         })
     }
 
-    /// Sets how many readers a buffer is for: it is kept until this many took and released it. For a buffer that this
-    /// process writes, or that it published as the pool's owner. Default: 1. A buffer whose readers never come is kept
+    /// Sets how many readers a buffer is for: it is kept until it was [got](Self::get) and released this often, by
+    /// whichever processes. For a buffer that this process writes, or that it published as the pool's owner. Default: 1. A buffer whose readers never come is kept
     /// until [`discard`](Self::discard).
     ///
     /// # Errors
@@ -303,7 +349,8 @@ impl BufferPool {
         }
     }
 
-    /// Adds a reference of this process, without a guard, until [`release`](Self::release).
+    /// Adds a reference of this process, without a guard, until [`release`](Self::release). It does not count as a reader,
+    /// unless this process joined the pool and never [gets](Self::get) the buffer.
     ///
     /// # Errors
     ///
@@ -332,7 +379,75 @@ impl BufferPool {
     }
 }
 
+/// The pool of this process itself.
+struct Own<'a>(&'a Producer);
+
+impl Own<'_> {
+    fn acquire(&self, spec: &SlotSpec) -> Result<WriteLease, WriteAccessError> {
+        Ok(self.0.acquire_buffer(spec)?)
+    }
+
+    /// A request that cannot succeed fails before any memory of other sizes is given up for it.
+    fn set_aside(&self, spec: &SlotSpec, count: usize) -> Result<Vec<u32>, WriteAccessError> {
+        let before = self.0.stats();
+        // A forked child has no figures, and acquires nothing.
+        if self.0.is_of_this_process() && count > self.0.room_to_set_aside(spec)? {
+            let (most, held, aside) = (before.max_slots, before.slots_held, before.set_aside);
+            return Err(WriteAccessError::Denied {
+                reason: format!(
+                    "{count} buffers were asked for, and there may be {most} at most (max_buffers), of which {held} are in use \
+                     and {aside} are set aside (give_up)"
+                ),
+            });
+        }
+        let slots = self.0.set_aside(spec, count);
+        if slots.is_err() && self.0.stats().slots > before.slots {
+            // Frees the buffers of the failed request.
+            self.0.collect();
+        }
+        Ok(slots?)
+    }
+}
+
 impl Inner {
+    /// The pool, in the process that made it.
+    fn owner(&self) -> Result<Own<'_>, WriteAccessError> {
+        match &self.role {
+            Role::Owner(producer) => Ok(Own(producer)),
+            Role::Peer(_) => Err(WriteAccessError::NotOwner),
+        }
+    }
+
+    /// Whether this process can acquire buffers in host memory.
+    fn may_write(&self) -> bool {
+        match &self.role {
+            Role::Owner(_) => true,
+            Role::Peer(consumer) => consumer.may_write(),
+        }
+    }
+
+    /// Counts a read of a buffer that this process holds.
+    fn count_read(&self, info: &FrameInfo) -> Result<(), ReceiveError> {
+        let (slot, generation) = (info.slot, info.generation);
+        match &self.role {
+            Role::Owner(producer) => producer.count_read(slot, generation),
+            // The first read of a process shows in its lease page.
+            Role::Peer(consumer) => {
+                let before = lock(&self.got).insert(slot, generation);
+                if before == Some(generation) {
+                    let message = ToProducer::ReadAgain { slot, generation };
+                    let link = consumer.session().link();
+                    let sent = link.send_before(&message, Deadline::after(Some(ANSWER_TIME)));
+                    // Where the pool has ended nothing counts any more.
+                    if sent.is_err_and(|error| error.kind() == ErrorKind::WouldBlock) {
+                        return Err(ReceiveError::Timeout);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Whether this was not inherited through fork: a child may inherit a lock that is never released.
     fn is_of_this_process(&self) -> bool {
         match &self.role {
@@ -424,5 +539,57 @@ mod tests {
             // In this process all is as it was.
             first.unwrap().forget().unwrap();
         }
+    }
+
+    #[test]
+    fn only_readers_that_did_not_come_by_the_timeout_are_reported() {
+        let dir = tempfile::tempdir().unwrap();
+        let name = dir.path().join("p.sock");
+        let name = name.to_str().unwrap();
+        let (sender, reports) = std::sync::mpsc::channel();
+        let sender = Mutex::new(sender);
+        let options = BufferPool::options(name);
+        let owner = options.on_unread(move |unread| lock(&sender).send(unread.clone()).unwrap());
+        let owner = owner.open().unwrap();
+        let readers = [(); 2].map(|()| BufferPool::new(name).unwrap());
+        let Role::Owner(producer) = &owner.inner.role else {
+            panic!("the pool was there");
+        };
+        let publish = || {
+            let buffer = owner.acquire_cpu(4).unwrap();
+            owner.set_ref_count(buffer.meta_index(), 2).unwrap();
+            buffer.forget().unwrap()
+        };
+        let give_up = |index: u32| {
+            let generation = owner.inner.record(index).unwrap().0.generation();
+            producer.give_up_after(index, generation, Duration::ZERO);
+        };
+        let next = || reports.recv_timeout(Duration::from_secs(60)).unwrap();
+
+        // Nothing of a buffer that both have; what they hold stays.
+        let index = publish();
+        let held = [0, 1].map(|at| readers[at].get(index).unwrap());
+        give_up(index);
+        // One of two has this one.
+        let one = publish();
+        let held_too = readers[0].get(one).unwrap();
+        give_up(one);
+        let report = next();
+        assert_eq!((report.index, report.count, report.missing), (one, 2, 1));
+        assert_eq!(report.readers.len(), 1);
+        assert!(owner.get_mut(one).is_err() && owner.get_mut(index).is_err());
+        drop((held, held_too));
+        owner.wait_until_read(None).unwrap();
+
+        // Nor of what a buffer holds by then.
+        let before = publish();
+        let generation = owner.inner.record(before).unwrap().0.generation();
+        owner.discard(before).unwrap();
+        owner.get_mut(before).unwrap().forget().unwrap();
+        producer.give_up_after(before, generation, Duration::ZERO);
+        let last = publish();
+        give_up(last);
+        assert_eq!(next().index, last);
+        owner.get(before).unwrap();
     }
 }

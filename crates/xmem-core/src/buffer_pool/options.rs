@@ -2,6 +2,7 @@
 
 //! Options for opening a pool of buffers.
 
+use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -10,7 +11,9 @@ use super::{BufferPool, Inner, Role};
 use crate::cancel::Canceller;
 use crate::consumer::Consumer;
 use crate::error::{ConnectError, CreateError};
-use crate::producer::Producer;
+use crate::producer::{ConsumerEvent, Producer, Unread};
+
+type OnUnread = Arc<dyn Fn(&Unread) + Send + Sync>;
 
 /// Time for another process that is just making the pool.
 const MAKING_TIME: Duration = Duration::from_secs(2);
@@ -19,7 +22,7 @@ const HELD_SHARE: u32 = 4;
 const MOST_HELD: u32 = 8;
 
 /// Options for opening a [`BufferPool`].
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 #[must_use]
 pub struct BufferPoolOptions {
     name: String,
@@ -27,6 +30,17 @@ pub struct BufferPoolOptions {
     max_buffers: u32,
     /// `None`: as many as usual.
     max_held: Option<u32>,
+    on_unread: Option<OnUnread>,
+}
+
+impl fmt::Debug for BufferPoolOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BufferPoolOptions")
+            .field("name", &self.name)
+            .field("max_buffers", &self.max_buffers)
+            .field("max_held", &self.max_held)
+            .finish_non_exhaustive()
+    }
 }
 
 impl BufferPoolOptions {
@@ -36,6 +50,7 @@ impl BufferPoolOptions {
             peers_may_write: false,
             max_buffers: 256,
             max_held: None,
+            on_unread: None,
         }
     }
 
@@ -65,6 +80,14 @@ impl BufferPoolOptions {
         self
     }
 
+    /// Calls this when a buffer was emptied at its timeout ([`BufferGuard::set_timeout`](crate::BufferGuard::set_timeout)), from
+    /// the pool's own thread, which serves nobody meanwhile. Default: a warning in the log. Only the process that makes the
+    /// pool sets it.
+    pub fn on_unread(mut self, f: impl Fn(&Unread) + Send + Sync + 'static) -> Self {
+        self.on_unread = Some(Arc::new(f));
+        self
+    }
+
     /// Connects to the pool, or makes it if there is none.
     ///
     /// # Errors
@@ -80,6 +103,10 @@ impl BufferPoolOptions {
             Err(ConnectError::NotFound { .. }) => {
                 let share = (self.max_buffers / HELD_SHARE).clamp(1, MOST_HELD);
                 let held = self.max_held.unwrap_or(share);
+                let on_unread = self
+                    .on_unread
+                    .clone()
+                    .unwrap_or_else(|| warn_in(&self.name));
                 let producer = Producer::builder(&self.name)
                     .without_history()
                     .by_number()
@@ -87,7 +114,13 @@ impl BufferPoolOptions {
                     // Buffers run out before consumers do, and their number is set here.
                     .max_consumers(self.max_buffers)
                     .max_held(held)
+                    .mixed_sizes(true)
                     .peers_may_write(self.peers_may_write)
+                    .on_consumer(move |event| {
+                        if let ConsumerEvent::Unread(unread) = event {
+                            on_unread(&unread);
+                        }
+                    })
                     .build();
                 match producer {
                     Ok(producer) => Role::Owner(producer),
@@ -102,14 +135,21 @@ impl BufferPoolOptions {
         };
         Ok(BufferPool {
             inner: Arc::new(Inner {
+                name: self.name,
                 role,
                 canceller: Canceller::new(),
                 counts: Mutex::default(),
                 loose: Mutex::default(),
+                got: Mutex::default(),
                 writing: Mutex::default(),
             }),
         })
     }
+}
+
+fn warn_in(pool: &str) -> OnUnread {
+    let pool = pool.to_owned();
+    Arc::new(move |unread| log::warn!("pool {pool:?}: {unread}"))
 }
 
 fn peer(consumer: Consumer) -> Result<Role, OpenError> {

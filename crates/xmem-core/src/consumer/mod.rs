@@ -124,6 +124,11 @@ impl Consumer {
         self.session.connection()
     }
 
+    /// Whether the producer grants slots to be written.
+    pub(crate) fn may_write(&self) -> bool {
+        self.connection().terms().peers_may_write
+    }
+
     fn whereabouts(&self) -> Whereabouts {
         self.position.whereabouts()
     }

@@ -163,6 +163,12 @@ impl ControlThread {
                 super::devices::mark(&self.pool);
                 Ok(())
             }
+            Some(ToProducer::ReadAgain { slot, generation }) => {
+                self.pool.count_read(slot, generation, Some(consumer));
+                // The bell of the release may have come first.
+                self.has_released = true;
+                Ok(())
+            }
             Some(ToProducer::AcquireSlot { request, size }) if !leaves => {
                 return self.grant(id, request, |pool| claim_new(pool, size));
             }

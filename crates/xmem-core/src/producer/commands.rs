@@ -31,6 +31,8 @@ pub(super) enum Command {
     /// The region is retired; announce it to the consumers that have it mapped, also those that do not look for frames
     /// now.
     RegionGone(u32),
+    /// There is a frame that is given up at some time.
+    LookAtTimeouts,
 }
 
 #[derive(Debug)]

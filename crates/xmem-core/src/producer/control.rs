@@ -73,6 +73,7 @@ pub(super) fn spawn(pool: &Arc<Pool>, listener: Listener) -> io::Result<Thread> 
         unread: HashMap::new(),
         next: FIRST_CONNECTION,
         has_released: false,
+        has_timeouts: false,
         spare: File::open("/dev/null").ok(),
     };
     Thread::spawn("xmem-producer", move || thread.run())
@@ -137,6 +138,8 @@ pub(super) struct ControlThread {
     pub(super) next: u64,
     /// A consumer released something.
     pub(super) has_released: bool,
+    /// Frames are given up at some time.
+    has_timeouts: bool,
     /// Closed when no descriptors are left, to accept and so refuse a connection.
     pub(super) spare: Option<File>,
 }
@@ -171,11 +174,12 @@ impl ControlThread {
                 self.pool.look_at_released();
             }
             self.close_late();
+            self.give_up_unread();
         }
         self.end();
     }
 
-    /// Until the first connection is late.
+    /// Until the first connection is late, or a frame is given up.
     fn timeout(&self) -> Option<rustix::time::Timespec> {
         let oldest = self
             .connections
@@ -184,10 +188,25 @@ impl ControlThread {
                 Stage::Pending(since) => Some(since),
                 _ => None,
             })
-            .min()?;
-        let left = (oldest + HANDSHAKE_TIME).saturating_duration_since(Instant::now())
-            + Duration::from_millis(1);
+            .min();
+        let late = oldest.map(|oldest| oldest + HANDSHAKE_TIME);
+        let given_up = self
+            .has_timeouts
+            .then(|| self.pool.next_timeout())
+            .flatten();
+        let next = late.into_iter().chain(given_up).min()?;
+        let left = next.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
         left.try_into().ok()
+    }
+
+    /// Empties the buffers whose readers did not come in time.
+    fn give_up_unread(&mut self) {
+        if self.has_timeouts {
+            for unread in self.pool.give_up_unread() {
+                self.call(ConsumerEvent::Unread(unread));
+            }
+            self.has_timeouts = self.pool.next_timeout().is_some();
+        }
     }
 
     fn close_late(&mut self) {
@@ -229,6 +248,7 @@ impl ControlThread {
                         Command::PushSticky => sticky = true,
                         Command::Introduce(pool_id) => self.introduce(pool_id),
                         Command::RegionGone(id) => self.announce_gone(id),
+                        Command::LookAtTimeouts => self.has_timeouts = true,
                     }
                 }
                 if sticky {

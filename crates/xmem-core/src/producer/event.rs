@@ -4,6 +4,7 @@
 
 use xmem_shm::abi::budget::BudgetLimit;
 
+use super::timeouts::Unread;
 use crate::stats::ConsumerStats;
 
 /// An event of a pool's consumers.
@@ -41,6 +42,8 @@ pub enum ConsumerEvent {
         /// The data of the request, at most [`MAX_REQUEST`](crate::MAX_REQUEST) bytes.
         data: Vec<u8>,
     },
+    /// A buffer was emptied at its timeout, because readers did not come.
+    Unread(Unread),
 }
 
 /// Consumers may hold fewer slots than they asked for.

@@ -5,6 +5,7 @@
 mod access;
 mod answers;
 mod builder;
+mod by_number;
 mod claim;
 mod commands;
 mod consumer;
@@ -37,6 +38,7 @@ mod publish;
 mod rate;
 mod regions;
 mod retired;
+mod set_aside;
 mod settings;
 mod share;
 mod slots;
@@ -46,6 +48,7 @@ mod standstill;
 mod state;
 mod stats;
 mod sticky_log;
+mod timeouts;
 mod wait;
 mod write_lease;
 
@@ -63,6 +66,7 @@ pub use own_slot::OwnSlot;
 pub use part_lease::PartLease;
 pub use spec::SlotSpec;
 pub use stale::remove_stale;
+pub use timeouts::Unread;
 pub use write_lease::{PublishFailure, WriteLease};
 
 use crate::cancel::Canceller;

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use super::plan::{EXACT_FROM, Plan};
 use super::retired::{Lasting, Released, Retired};
+use super::set_aside::SetAside;
 use super::slots::{Slots, Use, Want};
 use crate::region::device::Fds as CudaFds;
 use crate::region::{Imported, Region, Ticket};
@@ -98,6 +99,8 @@ pub(super) struct Regions {
     /// Counts acquired slots.
     clock: u64,
     retired: Retired,
+    /// The slots whose regions do not go.
+    pub(super) set_aside: SetAside,
     /// The slots that running plans will add.
     planned: u32,
     planned_slots: u32,
@@ -367,6 +370,10 @@ impl Regions {
                 }
             })
             .map(|(id, _)| *id)
+            .filter(|id| {
+                let mut slots = slots.of_region(*id);
+                !slots.any(|(slot, _)| self.set_aside.kind(slot).is_some())
+            })
             .filter(|id| {
                 matches!(when, Cold::PartlyUnfitFor(_))
                     || slots.of_region(*id).all(|(_, info)| info.used == Use::Idle)

@@ -11,6 +11,7 @@ use super::settings::Settings;
 use super::share::Shares;
 use super::slots::Slots;
 use super::sticky_log::StickyLog;
+use super::timeouts::Timeouts;
 
 /// The parts of the state. Each keeps its own rules; operations on several of them are methods of the guard.
 #[derive(Debug)]
@@ -23,6 +24,7 @@ pub(super) struct State {
     pub(super) layouts: Layouts,
     pub(super) sticky: StickyLog,
     pub(super) origins: Origins,
+    pub(super) timeouts: Timeouts,
     /// How many events were published, modulo 2^32.
     pub(super) events: u32,
 }
@@ -38,6 +40,7 @@ impl State {
             layouts: Layouts::default(),
             sticky,
             origins: Origins::default(),
+            timeouts: Timeouts::default(),
             events: 0,
         }
     }

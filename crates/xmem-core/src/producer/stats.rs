@@ -11,7 +11,7 @@ use super::consumer::ConsumerRecord;
 use super::guard::Guard;
 use super::pool::Pool;
 use super::rate;
-use super::slots::Use;
+use super::slots::{SlotInfo, Use};
 use super::wait::waits_for;
 use crate::delivery::Delivery;
 use crate::stats::{ConsumerStats, PoolStats};
@@ -35,6 +35,15 @@ fn is_held(guard: &Guard<'_>, slot: u32) -> bool {
     };
     let word = SlotWord(word.load(Ordering::Relaxed));
     word.state() == Some(SlotState::Published) && guard.consumers.hold(slot, word.generation())
+}
+
+/// Whether the producer's side or a consumer holds a slot.
+pub(super) fn is_in_use(guard: &Guard<'_>, slot: u32, info: &SlotInfo) -> bool {
+    match info.used {
+        Use::Unassigned => false,
+        Use::Writing | Use::Referenced(_) => true,
+        Use::Idle => is_held(guard, slot),
+    }
 }
 
 /// In a forked child, the name only.
@@ -70,12 +79,15 @@ pub(super) fn of_pool(pool: &Pool) -> PoolStats {
         slots_held: guard
             .slots
             .iter()
-            .filter(|(slot, info)| match info.used {
-                Use::Unassigned => false,
-                Use::Writing | Use::Referenced(_) => true,
-                Use::Idle => is_held(&guard, *slot),
-            })
+            .filter(|(slot, info)| is_in_use(&guard, *slot, info))
             .count() as u32,
+        set_aside: guard.regions.set_aside.slots().count() as u32,
+        set_aside_bytes: guard
+            .regions
+            .set_aside
+            .slots()
+            .filter_map(|slot| Some(guard.slots.get(slot)?.place?.bytes()))
+            .sum(),
         max_slots: pool.settings().max_slots,
         budget_limit: control.share().limit.to_string(),
         regions: guard.regions.count(),

@@ -27,7 +27,7 @@ use rustix::net::{
 
 use super::HANG;
 
-pub const VERSION: u32 = 7;
+pub const VERSION: u32 = 8;
 /// Descriptors that the kernel takes with one message.
 pub const MAX_RIGHTS: usize = 253;
 

@@ -151,6 +151,13 @@ messages! {
         },
         /// "Your events cannot be opened here: mark frames when devices are done with them."
         14 = MarkReady,
+        /// "I read this buffer once more": it counts as a reader of its own.
+        15 = ReadAgain {
+            /// The number of the slot.
+            slot: u32,
+            /// The slot's generation.
+            generation: u32,
+        },
     }
 }
 
@@ -337,6 +344,8 @@ mod tests {
             Just(ToProducer::Bell),
             Just(ToProducer::Leave),
             Just(ToProducer::MarkReady),
+            any::<(u32, u32)>()
+                .prop_map(|(slot, generation)| ToProducer::ReadAgain { slot, generation }),
             any::<(u32, u64)>()
                 .prop_map(|(request, size)| ToProducer::AcquireSlot { request, size }),
             any::<(u32, u32)>()

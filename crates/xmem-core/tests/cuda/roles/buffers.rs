@@ -50,6 +50,8 @@ pub fn own_buffers(name: &str) {
     assert_eq!(xmem_core::cuda::counts().copies - before.copies, 3);
     // A second upload from the same region: it is registered once.
     drop(host.copy_to_cuda(0).unwrap());
+    // This process reads it once, and edits it then.
+    pool.set_ref_count(on_device.meta_index(), 2).unwrap();
     let index = on_device.forget().unwrap();
     let mut readable = pool.get(index).unwrap();
     assert_eq!(gpu.read(readable.as_cuda_ptr().unwrap(), SIZE), bytes);
@@ -82,6 +84,15 @@ pub fn read_buffers(name: &str) {
     let buffer = pool.get(index).unwrap();
     // Waits for the device that writes it.
     assert_eq!(gpu.read(buffer.as_cuda_ptr().unwrap(), SIZE), vec![9; SIZE]);
+    // Copies are this process's own, and stay when the buffer is gone.
+    let on_other = buffer.copy_to_device(1).unwrap();
+    let mut on_host = buffer.copy_to_cpu().unwrap();
+    on_host.as_cpu_slice_mut().unwrap()[0] = 8;
+    let back = on_host.copy_to_cuda(0).unwrap();
+    assert_eq!(gpu.read(back.as_cuda_ptr().unwrap(), 2), [8, 9]);
+    assert_eq!(back.cuda().unwrap_err(), CudaError::Writing);
+    assert_eq!(back.device().unwrap().ordinal(), 0);
+    assert!(matches!(back.forget(), Err(WriteAccessError::Private)));
     let stream = gpu.stream();
     let frame = buffer.cuda().unwrap();
     frame.wait_on(stream).unwrap();
@@ -91,6 +102,8 @@ pub fn read_buffers(name: &str) {
     frame.release_on(stream).unwrap();
     gpu.finish(stream);
     reply(gpu.read_word(wrong));
+    let copy = on_other.copy_to_cpu().unwrap();
+    assert_eq!(copy.as_cpu_slice().unwrap(), vec![9; SIZE]);
     read_line();
 }
 

@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! What only pools of buffers by number do: slots that are set aside, reads that count, and readers that do not come.
+
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use xmem_shm::protocol::slot::{SlotState, SlotWord};
+
+use super::commands::Command;
+use super::consumer::ConsumerRecord;
+use super::pool::Pool;
+use super::set_aside::Kind;
+use super::slots::{Claimed, SlotInfo};
+use super::timeouts::Unread;
+use super::{Producer, SlotSpec, WriteLease, stats, wait};
+use crate::cancel::Canceller;
+use crate::error::{AcquireError, WaitError};
+
+impl Producer {
+    /// As [`acquire`](Self::acquire), but takes slots that are set aside for this size first, and none that are set aside for
+    /// others.
+    pub(crate) fn acquire_buffer(&self, spec: &SlotSpec) -> Result<WriteLease, AcquireError> {
+        let kind = Kind::of(spec.want()?);
+        if let Some(claimed) = kind.and_then(|kind| self.claim_set_aside(kind)) {
+            return Ok(WriteLease::new(self.inner().clone(), claimed, spec.size()));
+        }
+        self.acquire_unless(spec, &mut Vec::new(), |other| Some(other) != kind)
+    }
+
+    /// Acquires a slot that is set aside for no such frames. `others` keeps the leases of those that are.
+    fn acquire_unless(
+        &self,
+        spec: &SlotSpec,
+        others: &mut Vec<WriteLease>,
+        is_other: impl Fn(Kind) -> bool,
+    ) -> Result<WriteLease, AcquireError> {
+        loop {
+            let lease = self.acquire(spec.clone())?;
+            let guard = self.inner().lock().ok_or(AcquireError::Forked)?;
+            let kind = guard.regions.set_aside.kind(lease.slot());
+            drop(guard);
+            if !kind.is_some_and(&is_other) {
+                return Ok(lease);
+            }
+            others.push(lease);
+        }
+    }
+
+    fn claim_set_aside(&self, kind: Kind) -> Option<Claimed> {
+        let mut guard = self.inner().lock()?;
+        let slots = guard.regions.set_aside.of_kind(kind);
+        if slots.is_empty() || self.inner().is_closed() {
+            return None;
+        }
+        guard.finalize_watched();
+        let (slot, word, place) = slots.into_iter().find_map(|slot| {
+            let info = guard.slots.get(slot)?;
+            let place = info.can_be_claimed().then_some(info.place)??;
+            Some((slot, guard.claim(slot)?, place))
+        })?;
+        guard.slots.start_writing(slot, place.filled());
+        guard.regions.touch(place.region);
+        let region = guard.regions.get(place.region)?.clone();
+        Some(Claimed {
+            slot,
+            word,
+            place,
+            region,
+        })
+    }
+
+    /// How many slots there may be that are set aside for such frames.
+    pub(crate) fn room_to_set_aside(&self, spec: &SlotSpec) -> Result<usize, AcquireError> {
+        let kind = Kind::of(spec.want()?);
+        let guard = self.inner().lock().ok_or(AcquireError::Forked)?;
+        let is_taken = |(slot, info): &(u32, &SlotInfo)| match guard.regions.set_aside.kind(*slot) {
+            Some(other) => Some(other) != kind,
+            None => stats::is_in_use(&guard, *slot, info),
+        };
+        let taken = guard.slots.iter().filter(is_taken).count();
+        Ok((self.inner().settings().max_slots as usize).saturating_sub(taken))
+    }
+
+    /// Sets slots aside for such frames, until there are `count` of them. Returns their numbers. An error changes nothing.
+    pub(crate) fn set_aside(
+        &self,
+        spec: &SlotSpec,
+        count: usize,
+    ) -> Result<Vec<u32>, AcquireError> {
+        let kind = Kind::of(spec.want()?);
+        let mut slots = match (kind, self.inner().lock()) {
+            (Some(kind), Some(guard)) => guard.regions.set_aside.of_kind(kind),
+            _ => Vec::new(),
+        };
+        // All at once, so that they are distinct.
+        let (mut added, mut others, mut larger) = (Vec::new(), Vec::new(), Vec::new());
+        while slots.len() + added.len() < count {
+            match self.acquire_unless(spec, &mut others, |_| true) {
+                Ok(lease) if kind.is_some_and(|kind| kind.has_size(lease.payload_len())) => {
+                    added.push(lease);
+                }
+                Ok(lease) => larger.push(lease),
+                // Where there may be no more, a slot that was made for larger frames does too.
+                Err(error) => added.push(larger.pop().ok_or(error)?),
+            }
+        }
+        let mut guard = self.inner().lock().ok_or(AcquireError::Forked)?;
+        for lease in &added {
+            slots.push(lease.slot());
+            if let Some(kind) = kind {
+                guard.regions.set_aside.add(lease.slot(), kind);
+            }
+        }
+        slots.truncate(count);
+        Ok(slots)
+    }
+
+    /// Slots may serve other frames again, or go. Returns how many were set aside.
+    pub(crate) fn give_up(&self, slots: &[u32]) -> usize {
+        let Some(mut guard) = self.inner().lock() else {
+            return 0;
+        };
+        let set_aside = &mut guard.regions.set_aside;
+        slots
+            .iter()
+            .filter(|slot| set_aside.give_up(**slot))
+            .count()
+    }
+
+    /// Counts a read of this process. The caller holds the frame.
+    pub(crate) fn count_read(&self, slot: u32, generation: u32) {
+        self.inner().count_read(slot, generation, None);
+    }
+
+    /// Empties a published slot after this time, unless its readers took the frame by then.
+    pub(crate) fn give_up_after(&self, slot: u32, generation: u32, timeout: Duration) {
+        let Some(mut guard) = self.inner().lock() else {
+            return;
+        };
+        // A time that no clock reaches is none.
+        if let Some(until) = Instant::now().checked_add(timeout) {
+            guard.timeouts.add(slot, generation, until);
+        }
+        drop(guard);
+        self.inner().commands().send(Command::LookAtTimeouts);
+    }
+
+    /// Waits until all counts are used up, and nobody reads a frame that had one.
+    pub(crate) fn wait_until_read(
+        &self,
+        timeout: Option<Duration>,
+        cancel: &Canceller,
+    ) -> Result<(), WaitError> {
+        wait::wait(self.inner(), timeout, cancel, || {
+            let mut guard = self.inner().lock()?;
+            guard.finalize_watched();
+            let all = guard.slots.iter().all(|(_, info)| info.keep.is_none());
+            all.then_some(())
+        })
+    }
+}
+
+impl Pool {
+    fn has_published(&self, slot: u32, generation: u32) -> bool {
+        let word = self.control().slot(slot);
+        let word = word.map(|word| SlotWord(word.load(Ordering::Relaxed)));
+        word.is_some_and(|word| {
+            word.generation() == generation && word.state() == Some(SlotState::Published)
+        })
+    }
+
+    /// Counts one more reader of a frame that its count keeps. `reader`: the consumer that claims to read it once more.
+    pub(super) fn count_read(&self, slot: u32, generation: u32, reader: Option<&ConsumerRecord>) {
+        let Some(mut guard) = self.lock().filter(|_| self.settings().by_number) else {
+            return;
+        };
+        // A consumer can only use up a count, and only of a frame that it has.
+        let has_it = reader.is_none_or(|reader| reader.took(slot, generation));
+        if has_it && self.has_published(slot, generation) {
+            guard.slots.note_departed(|other| other == slot);
+        }
+    }
+
+    /// When the next frame is given up.
+    pub(super) fn next_timeout(&self) -> Option<Instant> {
+        self.lock_on_own_thread().timeouts.next()
+    }
+
+    /// Empties the frames whose readers did not come in time.
+    pub(super) fn give_up_unread(&self) -> Vec<Unread> {
+        let mut guard = self.lock_on_own_thread();
+        let mut unread = Vec::new();
+        for (slot, generation) in guard.timeouts.take_over(Instant::now()) {
+            let keep = guard.slots.get(slot).and_then(|info| info.keep);
+            let Some(keep) = keep.filter(|_| self.has_published(slot, generation)) else {
+                continue;
+            };
+            let came = guard.consumers.iter();
+            let came = came.filter(|reader| reader.took(slot, generation)).count() as u32;
+            let missing = keep
+                .until
+                .saturating_sub(keep.departed.saturating_add(came));
+            if missing == 0 {
+                continue;
+            }
+            let late = guard.consumers.iter().filter(|reader| {
+                reader.follows_stream() && !reader.has_left() && !reader.took(slot, generation)
+            });
+            unread.push(Unread {
+                index: slot,
+                count: keep.until,
+                missing,
+                readers: late.map(ToString::to_string).collect(),
+            });
+            // A reader that has it keeps it until it is done.
+            guard.slots.keep_until(slot, 0);
+        }
+        guard.finalize_watched();
+        drop(guard);
+        if !unread.is_empty() {
+            self.notifier().notify();
+        }
+        unread
+    }
+}

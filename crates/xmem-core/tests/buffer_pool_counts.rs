@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! How often a buffer is read before it is empty again, by whichever processes, and what happens where a reader does not come.
+
+mod support;
+
+use std::sync::mpsc;
+use std::time::Duration;
+
+use support::child::{self, Child, read_line, reply};
+use support::{buffers::published, *};
+use xmem_core::{BufferPool, GetError, Unread, WaitError, WriteAccessError};
+
+fn is_empty(pool: &BufferPool, index: u32) -> bool {
+    matches!(pool.get(index), Err(GetError::Empty { .. }))
+}
+
+/// A reader: gets and keeps a buffer, gets and drops it, or drops what it keeps.
+#[test]
+fn child() {
+    let Some((_, pool)) = child::role() else {
+        return;
+    };
+    let pool = BufferPool::new(&pool).unwrap();
+    reply("joined");
+    let mut held = Vec::new();
+    loop {
+        let line = read_line();
+        let (what, index) = line.split_once(' ').unwrap();
+        let index = index.parse().unwrap();
+        match what {
+            "keep" => held.push(pool.get(index).unwrap()),
+            "read" => drop(pool.get(index).unwrap()),
+            _ => held.clear(),
+        }
+        reply("done");
+    }
+}
+
+fn reader(place: &Place) -> Child {
+    let mut child = Child::start("reader", &place.pool());
+    assert_eq!(child.reply(), "joined");
+    child
+}
+
+#[track_caller]
+fn run(child: &mut Child, what: &str, index: u32) {
+    child.send(&format!("{what} {index}"));
+    assert_eq!(child.reply(), "done");
+}
+
+/// The design, sections 6 and 8: acquire, set the count, forget, and as many reads.
+#[test]
+fn as_many_reads_as_the_count_empty_a_buffer_of_one_process() {
+    let place = Place::new();
+    let pool = BufferPool::new(&place.pool()).unwrap();
+    let before = pool.stats().unwrap();
+    for round in 0..10_000 {
+        let index = published(&pool, b"abcd", 2);
+        let first = pool.get(index).unwrap();
+        // A clone shares the read of its guard.
+        drop(first.clone_ref().unwrap());
+        let second = pool.get(index).unwrap();
+        drop(first);
+        assert_eq!(second.as_cpu_slice().unwrap(), b"abcd", "round {round}");
+        drop(second);
+    }
+    pool.wait_until_read(Some(HANG)).unwrap();
+    let after = pool.stats().unwrap();
+    assert_eq!(after.slots_held, before.slots_held);
+    assert!(after.slots <= 2, "{} buffers", after.slots);
+}
+
+#[test]
+fn as_many_reads_as_the_count_empty_a_buffer_of_several_processes() {
+    let place = Place::new();
+    let pool = BufferPool::new(&place.pool()).unwrap();
+    let mut readers = [reader(&place), reader(&place)];
+    // More than there may be.
+    for round in 0..300 {
+        // This process once, one reader twice and the other one once.
+        let index = published(&pool, b"abcd", 4);
+        drop(pool.get(index).unwrap());
+        run(&mut readers[round % 2], "read", index);
+        run(&mut readers[round % 2], "read", index);
+        run(&mut readers[(round + 1) % 2], "read", index);
+    }
+    pool.wait_until_read(Some(HANG)).unwrap();
+    let stats = pool.stats().unwrap();
+    assert_eq!(stats.slots_held, 0);
+    assert!(stats.slots < 64, "{} buffers", stats.slots);
+}
+
+#[test]
+fn every_read_of_a_process_that_is_killed_counts() {
+    let place = Place::new();
+    let pool = BufferPool::new(&place.pool()).unwrap();
+    for steps in [
+        &["keep", "keep"][..],
+        &["read", "keep"],
+        &["keep", "read"],
+        &["read", "read"],
+    ] {
+        let index = published(&pool, b"abcd", 3);
+        let mut killed = reader(&place);
+        for step in steps {
+            run(&mut killed, step, index);
+        }
+        killed.kill();
+        // Of three reads one is left.
+        eventually("it is gone", || pool.stats().unwrap().consumers.is_empty());
+        assert_eq!(pool.get(index).unwrap().as_cpu_slice().unwrap(), b"abcd");
+        assert!(is_empty(&pool, index), "{steps:?}");
+    }
+}
+
+#[test]
+fn a_buffer_whose_readers_do_not_come_is_empty_at_its_timeout() {
+    let place = Place::new();
+    let (sender, unread) = mpsc::channel();
+    let sender = std::sync::Mutex::new(sender);
+    let pool = BufferPool::options(&place.pool())
+        .on_unread(move |unread: &Unread| sender.lock().unwrap().send(unread.clone()).unwrap())
+        .open()
+        .unwrap();
+    let late = reader(&place);
+    let mut buffer = pool.acquire_cpu(4).unwrap();
+    pool.set_ref_count(buffer.meta_index(), 2).unwrap();
+    buffer.set_timeout(Duration::from_millis(1)).unwrap();
+    let index = buffer.forget().unwrap();
+    let both = unread.recv_timeout(HANG).unwrap();
+    assert_eq!((both.index, both.count, both.missing), (index, 2, 2));
+    let name = format!("process {}", late.pid());
+    assert!(
+        matches!(&both.readers[..], [reader] if reader.contains(&name)),
+        "{both}"
+    );
+    assert!(both.to_string().contains(&name), "{both}");
+    assert!(is_empty(&pool, index));
+}
+
+#[test]
+fn only_the_maker_of_a_pool_sets_timeouts() {
+    let place = Place::new();
+    let options = || BufferPool::options(&place.pool()).peers_may_write(true);
+    let (owner, peer) = (options().open().unwrap(), options().open().unwrap());
+    let mut buffer = peer.acquire_cpu(4).unwrap();
+    let error = buffer.set_timeout(Duration::ZERO).unwrap_err();
+    drop(buffer);
+    assert!(matches!(error, WriteAccessError::NotOwner), "{error}");
+    let index = published(&peer, b"abcd", 1);
+    assert_eq!(
+        owner.wait_until_read(Some(Duration::ZERO)),
+        Err(WaitError::Timeout)
+    );
+    peer.wait_until_read(Some(Duration::ZERO)).unwrap();
+    owner.get(index).unwrap();
+    owner.wait_until_read(Some(HANG)).unwrap();
+}
+
+#[test]
+fn a_batch_of_sixteen_can_be_held() {
+    let place = Place::new();
+    let options = || BufferPool::options(&place.pool()).max_held(16);
+    let (owner, peer) = (options().open().unwrap(), options().open().unwrap());
+    let batch: Vec<u32> = (0..16).map(|_| published(&owner, b"abcd", 1)).collect();
+    let batch: Vec<_> = batch
+        .iter()
+        .map(|index| peer.get(*index).unwrap())
+        .collect();
+    let next = published(&owner, b"abcd", 1);
+    let error = peer.get(next).unwrap_err().to_string();
+    assert!(error.contains("max_held"), "{error}");
+    drop(batch);
+    peer.get(next).unwrap();
+}
+
+#[test]
+fn a_full_pool_names_its_own_setting() {
+    let place = Place::new();
+    let pool = BufferPool::options(&place.pool())
+        .max_buffers(4)
+        .open()
+        .unwrap();
+    let _never_read: Vec<u32> = (0..4).map(|_| published(&pool, b"abcd", 1)).collect();
+    let error = pool.acquire_cpu(4).unwrap_err();
+    assert!(
+        matches!(error, WriteAccessError::Full { max_buffers: 4, .. }),
+        "{error}"
+    );
+    let error = error.to_string();
+    for word in ["max_buffers 4", "discard", "timeout"] {
+        assert!(error.contains(word), "{error}");
+    }
+    assert!(!error.contains("slots"), "{error}");
+}

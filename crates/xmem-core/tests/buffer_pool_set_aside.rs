@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Buffers that are preallocated, and stay until they are given up.
+
+mod support;
+
+use support::{buffers::published, *};
+use xmem_core::BufferPool;
+
+const LARGE: usize = 3 << 20;
+const SMALL: usize = 1 << 20;
+
+#[test]
+fn two_sizes_stay_with_their_numbers() {
+    let place = Place::new();
+    let pool = BufferPool::new(&place.pool()).unwrap();
+    let large = pool.preallocate_cpu(LARGE, 8).unwrap();
+    let small = pool.preallocate_cpu(SMALL, 8).unwrap();
+    let before = pool.stats().unwrap();
+    assert_eq!(before.set_aside, 16);
+    assert_eq!(before.set_aside_bytes, 8 * (LARGE + SMALL) as u64);
+    for (size, indices) in [(LARGE, &large), (SMALL, &small)] {
+        // One size alone, for longer than memory stays that is not in use.
+        for _ in 0..700 {
+            let index = pool.acquire_cpu(size).unwrap().meta_index();
+            assert!(indices.contains(&index));
+        }
+        pool.acquire_cpu(100).unwrap();
+    }
+    // All of one size at once, and the next one is made.
+    let all: Vec<_> = (0..8).map(|_| pool.acquire_cpu(LARGE).unwrap()).collect();
+    assert!(
+        all.iter()
+            .all(|buffer| large.contains(&buffer.meta_index()))
+    );
+    let more = pool.acquire_cpu(LARGE).unwrap();
+    assert!(!large.contains(&more.meta_index()) && !small.contains(&more.meta_index()));
+    drop((all, more));
+    assert_eq!(pool.preallocate_cpu(LARGE, 8).unwrap(), large);
+    assert_eq!(pool.preallocate_cpu(SMALL, 8).unwrap(), small);
+    assert_eq!(pool.stats().unwrap().set_aside, 16);
+}
+
+#[test]
+fn another_size_takes_none_that_is_set_aside() {
+    let place = Place::new();
+    let pool = BufferPool::new(&place.pool()).unwrap();
+    // A frame of the small size would fit.
+    let large = pool.preallocate_cpu(LARGE, 2).unwrap();
+    let small: Vec<_> = (0..4).map(|_| pool.acquire_cpu(SMALL).unwrap()).collect();
+    for buffer in &small {
+        assert!(!large.contains(&buffer.meta_index()));
+    }
+    assert!(large.contains(&pool.acquire_cpu(LARGE).unwrap().meta_index()));
+}
+
+#[test]
+fn what_is_given_up_may_go() {
+    let place = Place::new();
+    let pool = BufferPool::options(&place.pool())
+        .max_buffers(8)
+        .open()
+        .unwrap();
+    let indices = pool.preallocate_cpu(LARGE, 8).unwrap();
+    assert!(pool.acquire_cpu(SMALL).is_err());
+    assert_eq!(pool.give_up(&indices[..4]), 4);
+    assert_eq!(pool.give_up(&indices[..4]), 0);
+    pool.acquire_cpu(SMALL).unwrap();
+}
+
+#[test]
+fn what_a_buffer_holds_stays_when_it_is_given_up() {
+    let place = Place::new();
+    let pool = BufferPool::new(&place.pool()).unwrap();
+    let reader = BufferPool::new(&place.pool()).unwrap();
+    pool.preallocate_cpu(4, 2).unwrap();
+    let index = published(&pool, b"abcd", 1);
+    assert_eq!(pool.give_up(&[index]), 1);
+    for _ in 0..700 {
+        pool.acquire_cpu(SMALL).unwrap();
+    }
+    assert_eq!(reader.get(index).unwrap().as_cpu_slice().unwrap(), b"abcd");
+    // Another process has figures, and gives nothing up.
+    assert_eq!(reader.stats().unwrap().set_aside, 1);
+    assert_eq!(reader.give_up(&[index]), 0);
+}
