@@ -170,6 +170,7 @@ impl Array {
         let copy = match &self.keeper {
             Keeper::Device(frame) => frame.copy(start, len),
             Keeper::PrivateDevice(memory) => memory.copy(start, len),
+            Keeper::Buffer(_) => return Err(not_copied()),
             Keeper::Slot(slot) if slot.device().is_some() => return Err(not_copied()),
             Keeper::Lease(_) | Keeper::Slot(_) | Keeper::Private(_) => {
                 return self.to_private_host();
@@ -193,6 +194,7 @@ impl Array {
                 bytes.resize(len, 0);
                 memory.copy_to_host(start, &mut bytes)
             }
+            Keeper::Buffer(_) => return Err(not_copied()),
             Keeper::Slot(slot) if slot.device().is_some() => return Err(not_copied()),
             Keeper::Lease(_) | Keeper::Slot(_) | Keeper::Private(_) => return Ok(self.clone()),
         }

@@ -10,6 +10,7 @@ use xmem_core::{ProcessId, ReadLease};
 
 use crate::device::{DeviceCopy, DeviceFrame, Use};
 use crate::fork::check_process;
+use crate::open_buffer::OpenBuffer;
 use crate::slot::WriteSlot;
 
 /// Keeps bytes in place until the last view of them is dropped. Dropping it needs no interpreter.
@@ -25,6 +26,8 @@ pub(crate) enum Keeper {
     Device(Arc<DeviceFrame>),
     /// A copy on a device.
     PrivateDevice(Arc<DeviceCopy>),
+    /// A buffer on a device that is being written.
+    Buffer(Arc<OpenBuffer>),
 }
 
 /// A lease, and the process that holds the frame with it. In a forked child it holds nothing.
@@ -87,7 +90,7 @@ impl Keeper {
         match self {
             Self::Lease(_) | Self::Device(_) => false,
             Self::Slot(slot) => slot.is_writing(),
-            Self::Private(_) | Self::PrivateDevice(_) => true,
+            Self::Private(_) | Self::PrivateDevice(_) | Self::Buffer(_) => true,
         }
     }
 
@@ -97,7 +100,9 @@ impl Keeper {
         let process = match self {
             Self::Lease(held) => held.process,
             Self::Slot(slot) => slot.process(),
-            Self::Private(_) | Self::Device(_) | Self::PrivateDevice(_) => return Ok(()),
+            Self::Private(_) | Self::Device(_) | Self::PrivateDevice(_) | Self::Buffer(_) => {
+                return Ok(());
+            }
         };
         check_process(process)
     }
@@ -109,6 +114,7 @@ impl Keeper {
             Self::Slot(slot) => slot.device(),
             Self::Device(frame) => Some(frame.ordinal()),
             Self::PrivateDevice(memory) => Some(memory.device().ordinal()),
+            Self::Buffer(buffer) => buffer.ordinal(),
         }
     }
 
@@ -117,7 +123,7 @@ impl Keeper {
         match self {
             Self::Device(frame) => frame.wait(py),
             Self::Slot(slot) => slot.wait(py),
-            Self::Lease(_) | Self::Private(_) | Self::PrivateDevice(_) => Ok(()),
+            Self::Lease(_) | Self::Private(_) | Self::PrivateDevice(_) | Self::Buffer(_) => Ok(()),
         }
     }
 
@@ -138,6 +144,10 @@ impl Keeper {
                 copy.give_to(to);
                 Ok(())
             }
+            Self::Buffer(buffer) => {
+                buffer.give_to(to);
+                Ok(())
+            }
             Self::Lease(_) | Self::Private(_) => Ok(()),
         }
     }
@@ -156,6 +166,7 @@ impl Export {
         keeper.check_process()?;
         let writable = match keeper {
             Keeper::Slot(slot) => slot.begin_export()?,
+            Keeper::Buffer(buffer) => buffer.begin_view().map(|()| true)?,
             keeper => keeper.is_writable(),
         };
         Ok(Self {
@@ -173,15 +184,19 @@ impl Export {
         match &self.keeper {
             Keeper::Lease(held) => held.lease.is_local(),
             Keeper::Device(frame) => frame.is_local(),
-            Keeper::Slot(_) | Keeper::Private(_) | Keeper::PrivateDevice(_) => true,
+            Keeper::Slot(_) | Keeper::Private(_) | Keeper::PrivateDevice(_) | Keeper::Buffer(_) => {
+                true
+            }
         }
     }
 }
 
 impl Drop for Export {
     fn drop(&mut self) {
-        if let Keeper::Slot(slot) = &self.keeper {
-            slot.end_export();
+        match &self.keeper {
+            Keeper::Slot(slot) => slot.end_export(),
+            Keeper::Buffer(buffer) => buffer.end_view(),
+            _ => {}
         }
     }
 }

@@ -25,6 +25,7 @@ mod keeper;
 mod layout;
 mod notifier;
 mod number;
+mod open_buffer;
 mod own_slot;
 mod plane;
 mod pools;

@@ -112,13 +112,17 @@ class Machine:
 
     def start(self, *, gpu: bool = True, **settings: object) -> Process:
         """A process that sees the devices; with `gpu`, one of its own, and a stream there."""
+        return self._start(self.environment(**settings), gpu)
+
+    def environment(self, **settings: object) -> dict[str, str]:
+        """The environment of a process that sees the devices."""
         others = os.environ.get("LD_LIBRARY_PATH")
         paths = [str(self.folder / "lib"), *([others] if others else [])]
         environment = {"LD_LIBRARY_PATH": ":".join(paths), "XMEM_STANDIN_DIR": str(self.folder)}
         for name, value in settings.items():
             prefix = "" if name.startswith("CUDA_") else "XMEM_STANDIN_"
             environment[prefix + name] = str(value)
-        return self._start(environment, gpu)
+        return environment
 
     def start_without(self) -> Process:
         """A process without a driver."""

@@ -551,3 +551,104 @@ def test_a_failed_edit_is_not_published(name):
     assert is_empty(pool, index)
     with pytest.raises(xmem.Error):
         pool.discard(10_000)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_reads_use_up_the_count_as_in_section_8_of_the_design(name, count):
+    """Each `get` counts, in whichever process; more buffers than there may be."""
+    pool = BufferPool(name)
+    for _ in range(300):
+        buf = pool.acquire_cpu(100)
+        pool.set_ref_count(buf.meta_index, count)
+        meta_index = buf.meta_index
+        buf.forget()
+        for _ in range(count):
+            buf = pool.get(meta_index)
+            buf.release()
+    assert is_empty(pool, meta_index)
+    with Child(peer, name) as one, Child(peer, name) as two:
+        one.reply(), two.reply()
+        for _ in range(300 // count):
+            buf = pool.acquire_cpu(100)
+            pool.set_ref_count(buf.meta_index, 3)
+            index = buf.forget()
+            for child in one, one, two:
+                child.ask("get", index)
+                child.ask("drop", index)
+        pool.wait_until_read(HANG)
+    assert pool.stats["slots_held"] == 0
+
+
+def test_a_timeout_warns_of_readers_that_did_not_come(name):
+    pool = BufferPool(name)
+    with Child(peer, name) as reader:
+        reader.reply()
+        with pytest.warns(xmem.PoolWarning, match=rf"1 of its 1 readers.*process {reader.process.pid}"):
+            index = pool.acquire_cpu(100).forget(timeout=0.001)
+            pool.wait_until_read(HANG)
+            wait_until(lambda: is_empty(pool, index))
+            # The warning comes right after the buffer is empty, on the pool's own thread.
+            pool.close()
+    with BufferPool(name) as pool:
+        buf = pool.get(pool.acquire_cpu(100).forget())
+        with pytest.raises(ValueError, match="without a timeout"):
+            buf.forget(timeout=1)
+        with pytest.raises(ValueError, match="less than none"):
+            pool.acquire_cpu(100).forget(timeout=-1)
+        buf.release()
+        pool.acquire_cpu(100).forget()
+        with pytest.raises(xmem.Timeout, match="wait for readers"):
+            pool.wait_until_read(0.01)
+
+
+def test_preallocated_buffers_stay(name):
+    pool = BufferPool(name)
+    large, small = pool.preallocate_cpu(3 << 20, 8), pool.preallocate_cpu(1 << 20, 8)
+    assert (pool.stats["set_aside"], pool.stats["set_aside_bytes"]) == (16, 32 << 20)
+    for _ in range(700):
+        assert pool.acquire_cpu(1 << 20).meta_index in small
+    assert pool.acquire_cpu(3 << 20).meta_index in large
+    assert pool.give_up(small) == 8
+    assert pool.stats["set_aside"] == 8
+
+
+def test_a_reader_copies_into_memory_of_its_own(name):
+    owner, reader = BufferPool(name), BufferPool(name)
+    buf = owner.acquire_cpu(100)
+    buf.set_meta(shape=(10, 10))
+    np.asarray(buf)[:] = 7
+    index = buf.forget()
+    with reader.get(index) as buf:
+        copy = buf.copy_to_cpu()
+    np.asarray(copy)[0] = 1
+    assert np.asarray(copy).sum() == 10 + 90 * 7
+    with pytest.raises(xmem.Error, match="this process's own"):
+        copy.forget()
+    owner.wait_until_read(HANG)
+
+
+def test_a_batch_of_sixteen(name):
+    owner, reader = BufferPool(name, max_held=16), BufferPool(name, max_held=16)
+    batch = [reader.get(owner.acquire_cpu(100).forget()) for _ in range(16)]
+    index = owner.acquire_cpu(100).forget()
+    with pytest.raises(xmem.OverBudget, match="max_held"):
+        reader.get(index)
+    del batch
+    reader.get(index)
+
+
+def test_a_buffer_in_host_memory_by_dlpack(name):
+    pool = BufferPool(name)
+    buf = pool.acquire_cpu(24)
+    buf.set_meta(shape=(2, 3), dtype="float32")
+    array = np.from_dlpack(buf)
+    array[:] = 1.5
+    assert (array.shape, array.dtype, buf.__dlpack_device__(), buf.device) == ((2, 3), "float32", (1, 0), None)
+    with pytest.raises(xmem.ViewsExist):
+        buf.forget()
+    del array
+    gc.collect()
+    buf = pool.get(buf.forget())
+    array = np.from_dlpack(buf)
+    assert array.sum() == 9 and not array.flags.writeable
+    assert not hasattr(buf, "__cuda_array_interface__")

@@ -56,9 +56,82 @@ def test_examples_of_the_design(machine):
         index = owner.ask(f"{copy}.forget()")
         reader.do(f"buf = pool.get({index})")
         if copy != "back":
-            # A process that did not make the pool makes no buffers on devices, nor copies there.
-            reader.fails("buf.copy_to_cuda()", "Refused", "only the process that made the pool")
+            # A process that did not make the pool makes no buffers on devices.
+            reader.fails("pool.acquire_cuda(10)", "Refused", "only the process that made the pool")
         reader.do("buf.release()")
+
+
+def test_a_reader_copies_as_in_section_7_of_the_design(machine):
+    """In a process that did not make the pool: into memory of its own, which lasts without the buffer and the pool."""
+    owner, reader = machine.start(), machine.start()
+    owner.do("""
+        pool = xmem.BufferPool(pool)
+        cpu_buf = pool.acquire_cpu(1000)
+        cpu_buf.set_meta(shape=[10, 100], content_type="test")
+        np.asarray(cpu_buf)[:] = np.arange(1000).reshape(10, 100) % 256
+        cuda_index = cpu_buf.copy_to_cuda(0).forget()
+        cpu_index = cpu_buf.forget()
+    """)
+    cpu_index, cuda_index = owner.ask("cpu_index, cuda_index")
+    reader.do(f"""
+        pool = xmem.BufferPool(pool)
+        cuda_buf = pool.get({cuda_index})
+        cpu_buf = cuda_buf.copy_to_cpu()
+        buf_gpu1 = cuda_buf.copy_to_device(1)
+        cuda_buf.release()
+        buf = pool.get({cpu_index})
+        buf_gpu0, own = buf.copy_to_cuda(0), buf.copy_to_cpu()
+        buf.release()
+        copies = cpu_buf, buf_gpu1.copy_to_cpu(), buf_gpu0.copy_to_cpu(), buf_gpu0.copy_to_device(1).copy_to_cpu(), own
+    """)
+    owner.do("pool.wait_until_read(HANG); pool.close(); cpu_buf = None")
+    assert reader.ask("[int((np.asarray(it).ravel() == np.arange(1000) % 256).sum()) for it in copies]") == [1000] * 5
+    assert reader.ask("[it.device for it in (buf_gpu0, buf_gpu1, own)]") == [0, 1, None]
+    assert reader.ask("buf_gpu1.shape, own.content_type, own.readonly") == [[10, 100], "test", False]
+    # They are nobody else's.
+    for copy in "own", "buf_gpu0":
+        reader.fails(f"{copy}.meta_index", "Error", "this process's own")
+        reader.fails(f"{copy}.clone_ref()", "Error", "being written")
+        assert "a copy of this process" in reader.ask(f"repr({copy})")
+        reader.fails(f"{copy}.forget()", "Error", "this process's own")
+    reader.do("g.fill(s, buf_gpu0.cuda_ptr_mut, 1000, 3); g.finish(s)")
+    assert reader.ask("int(np.asarray(buf_gpu0.copy_to_cpu()).sum())") == 3000
+
+
+def test_a_buffer_on_a_device_is_an_array(machine):
+    owner, reader = machine.start(), machine.start()
+    owner.do("""
+        pool = xmem.BufferPool(pool)
+        buf = pool.acquire_cuda(24)
+        buf.set_meta(shape=[2, 3], dtype="float32")
+        face = buf.__cuda_array_interface__
+        # As an importer does it: its stream writes the tensor.
+        capsule = buf.__dlpack__(stream=s, max_version=(1, 1))
+        g.fill(s, buf.cuda_ptr_mut, 24, 0)
+    """)
+    assert owner.ask("buf.device, buf.__dlpack_device__(), face['shape'], face['typestr'], face['data'][1]") == [
+        0,
+        [2, 0],
+        [2, 3],
+        "<f4",
+        False,
+    ]
+    assert owner.ask("face['data'][0] == buf.cuda_ptr_mut and 'dltensor_versioned' in repr(capsule)")
+    owner.fails("buf.forget()", "ViewsExist", "arrays over the buffer")
+    # Without a stream it is published when those of its views are done.
+    owner.do("del capsule; index = buf.forget()")
+    reader.do(f"""
+        pool = xmem.BufferPool(pool)
+        buf = pool.get({owner.ask("index")})
+        face = buf.__cuda_array_interface__
+        capsule = buf.__dlpack__(stream=s, max_version=(1, 1))
+    """)
+    assert reader.ask("face['shape'], face['data'][1], buf.__dlpack_device__()") == [[2, 3], True, [2, 0]]
+    # The view holds the buffer.
+    reader.do("buf.release()")
+    owner.fails("pool.get_mut(index)", "Error", "holds it")
+    reader.do("del capsule, buf")
+    owner.do("pool.wait_until_read(HANG)")
 
 
 def test_errors_of_cpu_access_name_the_copy(machine):

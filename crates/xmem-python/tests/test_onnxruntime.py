@@ -89,3 +89,19 @@ def test_wrong_inputs(session):
     runner = xmem.ort.Runner(session)
     with pytest.raises(ValueError, match="no input 'picture': its inputs are image"):
         runner.run({"picture": np.zeros((1, 1, 3), np.uint8)})
+
+
+def test_a_buffer_is_bound_by_address_as_in_section_9_of_the_design(pool, session):
+    """In host memory: only the device differs."""
+    writer = xmem.BufferPool(pool)
+    buf = writer.acquire_cpu(4 * 5 * 3)
+    buf.set_meta(shape=(4, 5, 3))
+    np.asarray(buf)[:] = content(3, (4, 5, 3))
+    with writer.get(buf.forget()) as buf:
+        io_binding = session.io_binding()
+        io_binding.bind_input(
+            name="image", device_type="cpu", device_id=0, element_type=np.uint8, shape=buf.shape, buffer_ptr=buf.cpu_ptr
+        )
+        io_binding.bind_output("total")
+        session.run_with_iobinding(io_binding)
+    assert io_binding.copy_outputs_to_cpu()[0] == content(3, (4, 5, 3)).sum()

@@ -443,16 +443,24 @@ class BufferPool:
     def is_owner(self) -> bool:
         """Whether this process made the pool. The pool ends with it."""
     def preallocate_cpu(self, size: int, count: int) -> list[int]:
-        """Makes sure that there are `count` buffers of `size` bytes. Returns their indices."""
+        """Sets `count` buffers of `size` bytes aside, for this size alone and until they are given up. Returns their indices."""
     def preallocate_cuda(self, size: int, count: int, device_id: int = 0) -> list[int]:
         """The same on a CUDA device."""
+    def give_up(self, indices: Sequence[int]) -> int:
+        """Preallocated buffers may go, or serve other sizes. Returns how many were set aside."""
+    @property
+    def stats(self) -> dict[str, Any]:
+        """The figures of the pool, as those of a producer; `set_aside` counts the preallocated buffers."""
+    def wait_until_read(self, timeout: float | None = None) -> None:
+        """Waits until all buffers were read as often as their counts, in the process that made the pool: the pool ends with
+        it. Raises Timeout."""
     def acquire_cpu(self, size: int) -> BufferGuard:
         """A buffer of `size` bytes, to be written."""
     def acquire_cuda(self, size: int, device_id: int = 0) -> BufferGuard:
         """A buffer of `size` bytes on a CUDA device, to be written. The device has to be done with it when it is published
         or released; `forget(stream=...)` is for when it is not yet."""
     def get(self, meta_index: int) -> BufferGuard:
-        """A buffer that was published, for reading."""
+        """A buffer that was published, for reading. Each call counts as one of its readers."""
     def get_mut(self, meta_index: int) -> BufferGuard:
         """A published buffer, to be edited in place. Fails while any process holds it.
 
@@ -463,7 +471,8 @@ class BufferPool:
     def discard(self, meta_index: int) -> None:
         """Empties a published buffer, whatever its count: for a buffer whose readers never come."""
     def set_ref_count(self, meta_index: int, count: int) -> None:
-        """Sets how many other processes a buffer is for: it is kept until this many took and released it. Default: 1."""
+        """Sets how many readers a buffer is for: it is kept until it was got and released this often, by whichever processes.
+        Default: 1."""
     def add_ref(self, meta_index: int) -> None:
         """One more reference of this process to a published buffer, without a guard: until `release`."""
     def release(self, meta_index: int) -> bool:
@@ -480,7 +489,10 @@ class BufferGuard:
 
     @property
     def meta_index(self) -> int:
-        """The buffer's number in its pool."""
+        """The buffer's number in its pool. Error for a copy that is this process's own."""
+    @property
+    def device(self) -> int | None:
+        """The number of the CUDA device that it lies on; None: in host memory."""
     @property
     def size(self) -> int:
         """Its size in bytes."""
@@ -520,15 +532,19 @@ class BufferGuard:
         """Describes the buffer. A process that did not make the pool can pass on the size only."""
     def clone_ref(self) -> BufferGuard: ...
     def copy_to_cpu(self) -> BufferGuard:
-        """A copy of the bytes in another buffer of the pool, in host memory, to be written."""
+        """A copy in host memory, to be written: in another buffer of the pool where this process may write, else in memory of
+        this process's own."""
     def copy_to_cuda(self, device_id: int = 0) -> BufferGuard:
-        """A copy of the bytes in another buffer of the pool, on a CUDA device, to be written. Only where the pool was made."""
+        """A copy on a CUDA device, to be written: in another buffer of the pool in the process that made it, else in memory of
+        this process's own."""
     def copy_to_device(self, device_id: int) -> BufferGuard:
         """The same."""
-    def forget(self, *, stream: Any | None = None) -> int:
+    def forget(self, *, stream: Any | None = None, timeout: float | None = None) -> int:
         """Publishes a buffer that is being written; keeps one that is being read until the pool's `release`.
 
-        stream: on a device, readers wait until it has got where it is now.
+        stream: on a device, readers wait until it has got where it is now. Without one, the CPU waits for the streams that had
+        the buffer by DLPack. timeout: seconds after which the buffer is empty if its readers did not come by then; a
+        PoolWarning names the processes that are connected and did not get it.
         Raises ViewsExist while there are arrays over it.
         """
     def release(self, *, stream: Any | None = None) -> None:
@@ -544,6 +560,17 @@ class BufferGuard:
     def __len__(self) -> int: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
     def __array__(self, dtype: Any | None = None, copy: bool | None = None) -> Any: ...
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]: ...
+    def __dlpack__(
+        self,
+        *,
+        stream: Any | None = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any: ...
+    def __dlpack_device__(self) -> tuple[int, int]: ...
     def __enter__(self) -> Self: ...
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /

@@ -36,26 +36,8 @@ pub(super) fn copy_to_device(
     .map_err(IntoPyErr::into_py_err)
 }
 
-/// Waits until a buffer is written, before it is read.
-pub(super) fn wait(py: Python<'_>, reading: core::BufferGuard) -> PyResult<core::BufferGuard> {
-    if !reading.is_on_device() {
-        return Ok(reading);
-    }
-    let (reading, frame) = py.detach(move || {
-        let frame = reading.cuda();
-        (reading, frame)
-    });
-    device::wait(py, &frame.map_err(IntoPyErr::into_py_err)?)?;
-    Ok(reading)
-}
-
 fn only_on_device() -> PyErr {
     PyValueError::new_err("this buffer lies in host memory, where there are no streams: pass none")
-}
-
-/// Publishes a buffer behind the work of the stream that writes it.
-pub(super) fn forget_on(guard: core::BufferGuard, stream: Stream) -> PyResult<u32> {
-    guard.forget_on(stream).map_err(IntoPyErr::into_py_err)
 }
 
 /// An error for a stream and a buffer in host memory.

@@ -20,6 +20,7 @@ impl IntoPyErr for core::WriteAccessError {
     fn kind(&self) -> Option<Kind> {
         match self {
             Self::Acquire(error) => error.kind(),
+            Self::Full { .. } => Some(Kind::PoolFull),
             Self::Denied { .. } | Self::NotOwner => Some(Kind::Refused),
             Self::Owner(error) => error.kind(),
             Self::Cuda(error) => error.kind(),

@@ -5,56 +5,32 @@
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
-use pyo3::exceptions::PyBufferError;
+use pyo3::exceptions::{PyAttributeError, PyBufferError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::{IntoPyDict, PyMemoryView, PyTuple};
+use pyo3::types::{IntoPyDict, PyDict, PyMemoryView, PyTuple};
 use xmem_core::cuda::CudaError;
-use xmem_core::{self as core, AccessMode, FrameMeta, ProcessId, lock};
+use xmem_core::{self as core, AccessMode, DType, FrameMeta, WriteAccessError};
 
 use super::cuda;
 use super::meta::{self, Shaped};
-use crate::detached::Detached;
+use crate::array::Array;
 use crate::device::stream_of;
 use crate::dtype;
-use crate::errors::{IntoPyErr, Kind};
-use crate::fork::check_process;
+use crate::errors::IntoPyErr;
+use crate::interfaces::{cuda as cuda_array, dlpack};
+use crate::keeper::Keeper;
 use crate::number::{count as number, time_or_none};
+use crate::open_buffer::{OpenBuffer, Pool, gone, wait_until_written};
+use crate::signals::duration;
 use crate::wanted;
-
-/// A pool, which ends with its last owner.
-pub(super) type Pool = Arc<Detached<core::BufferPool>>;
-
-/// A buffer, and its pool, which it keeps.
-#[derive(Debug)]
-struct Held {
-    guard: Detached<core::BufferGuard>,
-    pool: Pool,
-}
-
-#[derive(Debug)]
-struct State {
-    /// The process that got it.
-    process: ProcessId,
-    held: Option<Held>,
-    /// A thread works with it, so it is not in `held` meanwhile.
-    busy: bool,
-    /// Arrays and memoryviews that exist now.
-    views: usize,
-    /// It was released, and ends with its last view.
-    released: bool,
-    /// It is empty after that.
-    discarded: bool,
-}
 
 /// A buffer of a pool, for as long as this lives, and the arrays over it.
 #[pyclass(frozen, weakref, module = "xmem")]
 #[derive(Debug)]
-pub(crate) struct BufferGuard {
-    state: Mutex<State>,
-}
+pub(crate) struct BufferGuard(Arc<OpenBuffer>);
 
 const ON_DEVICE: &str = "this buffer lies on a CUDA device, where the CPU cannot read it: use its cuda_ptr there, or copy_to_cpu()";
 
@@ -63,107 +39,50 @@ fn size(guard: &core::BufferGuard) -> usize {
     usize::try_from(guard.meta().size).unwrap_or(usize::MAX)
 }
 
-fn gone() -> PyErr {
-    Kind::Closed.error("the buffer was released, or forgotten: get it again by its index")
-}
-
-impl State {
-    fn held(&mut self) -> PyResult<&mut Held> {
-        check_process(self.process)?;
-        if self.released {
-            return Err(gone());
-        }
-        let busy = self.busy;
-        self.held.as_mut().ok_or_else(|| missing(busy))
-    }
-
-    fn guard(&mut self) -> PyResult<&mut core::BufferGuard> {
-        Ok(&mut self.held()?.guard)
-    }
-
-    fn take(&mut self) -> PyResult<Held> {
-        if self.released {
-            return Err(gone());
-        }
-        let busy = self.busy;
-        self.held.take().ok_or_else(|| missing(busy))
-    }
-}
-
-/// The caller has not locked the state.
-fn end(held: Held, discarded: bool) {
-    if discarded {
-        let guard = held.guard;
-        // Without the interpreter, as `Detached` does it.
-        Python::try_attach(|py| py.detach(|| guard.into_inner().map(core::BufferGuard::discard)));
-    }
-}
-
-fn missing(busy: bool) -> PyErr {
-    if busy {
-        Kind::Error.error("another thread is copying this buffer: wait for it")
-    } else {
-        gone()
-    }
-}
-
 impl BufferGuard {
     pub(super) fn new(pool: Pool, guard: core::BufferGuard) -> Self {
-        let guard = Detached::new(guard);
-        Self {
-            state: Mutex::new(State {
-                process: ProcessId::current(),
-                held: Some(Held { guard, pool }),
-                busy: false,
-                views: 0,
-                released: false,
-                discarded: false,
-            }),
-        }
+        Self(Arc::new(OpenBuffer::new(pool, guard)))
     }
 
     fn with<T>(&self, f: impl FnOnce(&mut core::BufferGuard) -> PyResult<T>) -> PyResult<T> {
-        f(lock(&self.state).guard()?)
-    }
-
-    fn pool(&self) -> PyResult<Pool> {
-        Ok(lock(&self.state).held()?.pool.clone())
-    }
-
-    /// Runs slow work without the interpreter, and so without the lock: a thread with the interpreter could wait for the lock.
-    /// Other threads get an error for a buffer that is being written meanwhile.
-    fn aside<T: Send>(
-        &self,
-        py: Python<'_>,
-        f: impl FnOnce(&core::BufferGuard) -> PyResult<T> + Send,
-    ) -> PyResult<T> {
-        if let Some(another) = self.with(|guard| Ok(guard.clone_ref().ok()))? {
-            let another = cuda::wait(py, another)?;
-            return py.detach(move || f(&another));
-        }
-        let held = {
-            let mut state = lock(&self.state);
-            let held = state.take()?;
-            state.busy = true;
-            held
-        };
-        py.detach(move || {
-            let done = f(&held.guard);
-            let mut state = lock(&self.state);
-            state.busy = false;
-            if state.released && state.views == 0 {
-                let discarded = state.discarded;
-                drop(state);
-                end(held, discarded);
-            } else {
-                state.held = Some(held);
-            }
-            done
-        })
+        self.0.with(f)
     }
 
     fn meta<T>(&self, f: impl FnOnce(&FrameMeta) -> T) -> PyResult<T> {
         self.with(|guard| Ok(f(guard.meta())))
+    }
+
+    /// The buffer on its device. `None`: it lies in host memory.
+    fn on_device(&self, py: Python<'_>) -> PyResult<Option<Array>> {
+        if self.0.ordinal().is_none() {
+            return Ok(None);
+        }
+        let frame = self.0.frame(py)?;
+        let (shaped, dtype, ptr, len) = self.with(|guard| {
+            let ptr = match &frame {
+                Some(frame) => frame.pieces().first().map_or(0, |(ptr, _)| *ptr),
+                None => guard.as_cuda_ptr().map_err(IntoPyErr::into_py_err)?,
+            };
+            let len = size(guard);
+            let shaped = Shaped::new(guard.meta(), len);
+            Ok((shaped, guard.meta().dtype, ptr, len))
+        })?;
+        // Bytes have a type of their own where the metadata do not fit.
+        let dtype = if shaped.item == dtype.size() {
+            dtype
+        } else {
+            DType::U8
+        };
+        let keeper = match frame {
+            Some(frame) => Keeper::Device(frame),
+            None => Keeper::Buffer(self.0.clone()),
+        };
+        let bytes = (ptr::without_provenance(ptr as usize), len);
+        let array = Array::new(keeper, bytes, 0, &shaped.shape, &shaped.strides, dtype);
+        let array = array.ok_or_else(|| {
+            PyBufferError::new_err("the buffer does not begin at a multiple of its elements' size")
+        });
+        array.map(Some)
     }
 }
 
@@ -172,7 +91,16 @@ impl BufferGuard {
     /// The buffer's number in its pool.
     #[getter]
     fn meta_index(&self) -> PyResult<u32> {
-        self.with(|guard| Ok(guard.meta_index()))
+        self.with(|guard| match guard.meta_index() {
+            u32::MAX => Err(WriteAccessError::Private.into_py_err()),
+            index => Ok(index),
+        })
+    }
+
+    /// The number of the CUDA device that it lies on; None: in host memory.
+    #[getter]
+    fn device(&self) -> Option<u32> {
+        self.0.ordinal()
     }
 
     /// Its size in bytes.
@@ -211,7 +139,7 @@ impl BufferGuard {
         // A reader waits until it is written.
         match self.with(|guard| Ok(guard.clone_ref().ok()))? {
             Some(reading) => {
-                let reading = cuda::wait(py, reading)?;
+                let reading = wait_until_written(py, reading)?;
                 py.detach(move || reading.as_cuda_ptr())
             }
             None => self.with(|guard| Ok(guard.as_cuda_ptr()))?,
@@ -311,20 +239,22 @@ impl BufferGuard {
 
     /// One more guard for the same buffer. Only of a buffer that is published.
     fn clone_ref(&self) -> PyResult<Self> {
-        let pool = self.pool()?;
+        let pool = self.0.pool()?;
         let guard = self.with(|guard| guard.clone_ref().map_err(IntoPyErr::into_py_err))?;
         Ok(Self::new(pool, guard))
     }
 
-    /// A copy of the bytes in another buffer of the pool, on a CUDA device.
+    /// A copy on a CUDA device: in another buffer of the pool in the process that made it, else in memory of this process's own.
     #[pyo3(signature = (device_id=0))]
     fn copy_to_cuda(
         &self,
         py: Python<'_>,
         #[pyo3(from_py_with = number)] device_id: i32,
     ) -> PyResult<Self> {
-        let pool = self.pool()?;
-        let copy = self.aside(py, |guard| cuda::copy_to_device(guard, device_id))?;
+        let pool = self.0.pool()?;
+        let copy = self
+            .0
+            .aside(py, |guard| cuda::copy_to_device(guard, device_id))?;
         Ok(Self::new(pool, copy))
     }
 
@@ -337,49 +267,52 @@ impl BufferGuard {
         self.copy_to_cuda(py, device_id)
     }
 
-    /// A copy of the bytes in another buffer of the pool, in host memory, to be written.
+    /// A copy in host memory, to be written: in another buffer of the pool where this process may write, else in memory of this
+    /// process's own.
     fn copy_to_cpu(&self, py: Python<'_>) -> PyResult<Self> {
-        let pool = self.pool()?;
-        let copy = self.aside(py, |guard| {
-            if guard.is_on_device() {
-                return guard.copy_to_cpu().map_err(IntoPyErr::into_py_err);
-            }
-            let copy = pool.acquire_cpu(size(guard));
-            let mut copy = copy.map_err(IntoPyErr::into_py_err)?;
-            let mut fill = || {
-                copy.as_cpu_slice_mut()?
-                    .copy_from_slice(guard.as_cpu_slice()?);
-                copy.set_meta(guard.meta().clone())
-            };
-            fill().map_err(IntoPyErr::into_py_err)?;
-            Ok(copy)
+        let pool = self.0.pool()?;
+        let copy = self.0.aside(py, |guard| {
+            guard.copy_to_cpu().map_err(IntoPyErr::into_py_err)
         })?;
         Ok(Self::new(pool, copy))
     }
 
-    /// Gives the buffer up without releasing it. One that is being written is published, and kept until the number of
-    /// readers of `set_ref_count` took and released it. One that is being read stays held until the pool's
-    /// `release`. Returns its index.
-    #[pyo3(signature = (*, stream=None))]
-    fn forget(&self, py: Python<'_>, stream: Option<Bound<'_, PyAny>>) -> PyResult<u32> {
+    /// Gives the buffer up without releasing it. One that is being written is published, and kept until it was read as often as
+    /// its count. One that is being read stays held until the pool's `release`. Returns its index.
+    #[pyo3(signature = (*, stream=None, timeout=None))]
+    fn forget(
+        &self,
+        py: Python<'_>,
+        stream: Option<Bound<'_, PyAny>>,
+        timeout: Option<f64>,
+    ) -> PyResult<u32> {
         let stream = stream.as_ref().map(stream_of).transpose()?;
-        let held = {
-            let mut state = lock(&self.state);
-            cuda::check_stream(state.guard()?, stream)?;
-            if state.views > 0 {
-                return Err(Kind::ViewsExist.error(
-                    "arrays over the buffer still exist: delete them (del array) before it is forgotten, since it may be \
-                     used again without them",
+        let timeout = duration(timeout)?;
+        self.with(|guard| {
+            if guard.meta_index() == u32::MAX {
+                return Err(WriteAccessError::Private.into_py_err());
+            }
+            if timeout.is_some() && guard.mode() == AccessMode::ReadOnly {
+                return Err(PyValueError::new_err(
+                    "a buffer that is read is kept until the pool's release(): forget it without a timeout",
                 ));
             }
-            state.take()?
-        };
+            cuda::check_stream(guard, stream)?;
+            match timeout {
+                Some(timeout) => guard.set_timeout(timeout).map_err(IntoPyErr::into_py_err),
+                None => Ok(()),
+            }
+        })?;
+        if stream.is_none() {
+            self.0.settle(py)?;
+        }
         // Without the interpreter: in a process that did not make the pool this is a request to the pool's owner.
-        let guard = held.guard.into_inner().ok_or_else(gone)?;
-        py.detach(|| match stream {
-            Some(stream) if guard.mode() == AccessMode::ReadWrite => cuda::forget_on(guard, stream),
-            _ => guard.forget().map_err(IntoPyErr::into_py_err),
-        })
+        let guard = self.0.take()?.guard.into_inner().ok_or_else(gone)?;
+        let forgotten = py.detach(|| match stream {
+            Some(stream) if guard.mode() == AccessMode::ReadWrite => guard.forget_on(stream),
+            _ => guard.forget(),
+        });
+        forgotten.map_err(IntoPyErr::into_py_err)
     }
 
     /// Gives the buffer back; if there are arrays over it, with the last of these. One on a device that is read: when the
@@ -387,20 +320,15 @@ impl BufferGuard {
     #[pyo3(signature = (*, stream=None))]
     fn release(&self, py: Python<'_>, stream: Option<Bound<'_, PyAny>>) -> PyResult<()> {
         let stream = stream.as_ref().map(stream_of).transpose()?;
-        let held = {
-            let mut state = lock(&self.state);
-            if stream.is_some() {
-                cuda::check_stream(state.guard()?, stream)?;
-            }
-            state.released = true;
-            if state.views > 0 {
-                return Ok(());
-            }
-            state.held.take()
-        };
-        match (held, stream) {
+        if stream.is_some() {
+            self.with(|guard| cuda::check_stream(guard, stream))?;
+        }
+        match (self.0.release(), stream) {
             (Some(held), Some(stream)) => cuda::release_on(py, held.guard, stream),
-            _ => Ok(()),
+            (held, _) => {
+                self.0.end(held);
+                Ok(())
+            }
         }
     }
 
@@ -411,17 +339,7 @@ impl BufferGuard {
     /// Gives the buffer back; one that is written, or was taken to be edited, is empty then. If there are arrays over it, with the
     /// last of these.
     fn discard(&self) {
-        let held = {
-            let mut state = lock(&self.state);
-            (state.released, state.discarded) = (true, true);
-            if state.views > 0 {
-                return;
-            }
-            state.held.take()
-        };
-        if let Some(held) = held {
-            end(held, true);
-        }
+        self.0.discard();
     }
 
     /// After an exception, what is written may be half done, and is discarded.
@@ -468,18 +386,63 @@ impl BufferGuard {
         }
     }
 
-    fn __repr__(&self) -> String {
-        let state = lock(&self.state);
-        match &state.held {
-            Some(Held { guard, .. }) if !state.released => {
-                let mode = match guard.mode() {
-                    AccessMode::ReadOnly => "reading",
-                    AccessMode::ReadWrite => "writing",
-                };
-                format!("<xmem.BufferGuard {}, {mode}>", guard.meta_index())
-            }
-            _ => "<xmem.BufferGuard, released>".into(),
+    /// For CuPy, Numba and others. Its readers keep this object. Waits until the bytes are written.
+    #[getter]
+    fn __cuda_array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        match self.on_device(py)? {
+            Some(array) => cuda_array::of(py, &array),
+            None => Err(PyAttributeError::new_err(
+                "this buffer lies in host memory, and has no __cuda_array_interface__",
+            )),
         }
+    }
+
+    /// For `torch.from_dlpack` and others.
+    #[pyo3(signature = (*, stream=None, max_version=None, dl_device=None, copy=None))]
+    fn __dlpack__(
+        slf: &Bound<'_, Self>,
+        stream: Option<Bound<'_, PyAny>>,
+        max_version: Option<(u32, u32)>,
+        dl_device: Option<(i32, i32)>,
+        copy: Option<bool>,
+    ) -> PyResult<Py<PyAny>> {
+        let py = slf.py();
+        if let Some(array) = slf.get().on_device(py)? {
+            let request = dlpack::Request {
+                stream,
+                max_version,
+                dl_device,
+                copy,
+            };
+            return dlpack::export(py, &array, request);
+        }
+        let options = PyDict::new(py);
+        options.set_item("stream", stream)?;
+        options.set_item("max_version", max_version)?;
+        options.set_item("dl_device", dl_device)?;
+        options.set_item("copy", copy)?;
+        let array = Self::__array__(slf, None, None)?;
+        Ok(array
+            .call_method("__dlpack__", (), Some(&options))?
+            .unbind())
+    }
+
+    fn __dlpack_device__(&self) -> (i32, i32) {
+        dlpack::device_of(self.0.ordinal())
+    }
+
+    fn __repr__(&self) -> String {
+        let repr = self.with(|guard| {
+            let mode = match guard.mode() {
+                AccessMode::ReadOnly => "reading",
+                AccessMode::ReadWrite => "writing",
+            };
+            Ok(match guard.meta_index() {
+                u32::MAX => "<xmem.BufferGuard, a copy of this process>".into(),
+                index => format!("<xmem.BufferGuard {index}, {mode}>"),
+            })
+        });
+        repr.unwrap_or_else(|_| "<xmem.BufferGuard, released>".into())
     }
 
     /// # Safety
@@ -493,25 +456,26 @@ impl BufferGuard {
         // SAFETY: the caller's promise. Python wants it empty when the call fails.
         unsafe { (*view).obj = ptr::null_mut() };
         let this = slf.get();
-        let mut state = lock(&this.state);
-        let guard = state.guard()?;
-        if guard.is_on_device() {
-            return Err(PyBufferError::new_err(ON_DEVICE));
-        }
-        let readonly = guard.mode() == AccessMode::ReadOnly;
-        if readonly && flags & ffi::PyBUF_WRITABLE != 0 {
-            return Err(PyBufferError::new_err(
-                "the buffer was got for reading: use get_mut or acquire_cpu to write",
-            ));
-        }
-        let (address, len) = if readonly {
-            let bytes = guard.as_cpu_slice().map_err(IntoPyErr::into_py_err)?;
-            (bytes.as_ptr().cast_mut(), bytes.len())
-        } else {
-            let bytes = guard.as_cpu_slice_mut().map_err(IntoPyErr::into_py_err)?;
-            (bytes.as_mut_ptr(), bytes.len())
-        };
-        let shaped = Box::new(Shaped::new(guard.meta(), len));
+        let (readonly, address, shaped) = this.with(|guard| {
+            if guard.is_on_device() {
+                return Err(PyBufferError::new_err(ON_DEVICE));
+            }
+            let readonly = guard.mode() == AccessMode::ReadOnly;
+            if readonly && flags & ffi::PyBUF_WRITABLE != 0 {
+                return Err(PyBufferError::new_err(
+                    "the buffer was got for reading: use get_mut or acquire_cpu to write",
+                ));
+            }
+            let (address, len) = if readonly {
+                let bytes = guard.as_cpu_slice().map_err(IntoPyErr::into_py_err)?;
+                (bytes.as_ptr().cast_mut(), bytes.len())
+            } else {
+                let bytes = guard.as_cpu_slice_mut().map_err(IntoPyErr::into_py_err)?;
+                (bytes.as_mut_ptr(), bytes.len())
+            };
+            Ok((readonly, address, Shaped::new(guard.meta(), len)))
+        })?;
+        let shaped = Box::new(shaped);
         if flags & ffi::PyBUF_F_CONTIGUOUS == ffi::PyBUF_F_CONTIGUOUS && !shaped.is_f_contiguous() {
             return Err(PyBufferError::new_err(
                 "buffers are in C order, and Fortran order was asked for: use numpy.asfortranarray(buffer), a copy",
@@ -523,6 +487,7 @@ impl BufferGuard {
                 .iter()
                 .map(|n| n.cast_unsigned())
                 .product::<usize>();
+        this.0.begin_view()?;
         let simple = flags & ffi::PyBUF_STRIDES != ffi::PyBUF_STRIDES && flags & ffi::PyBUF_ND == 0;
         // SAFETY: `view` is valid for writes. The memory is the slot's, which the guard keeps, and the guard stays until
         // the last view is gone; shape and strides lie in a box that `__releasebuffer__` frees.
@@ -555,7 +520,6 @@ impl BufferGuard {
             (*view).suboffsets = ptr::null_mut();
             (*view).internal = Box::into_raw(shaped).cast();
         }
-        state.views += 1;
         Ok(())
     }
 
@@ -565,17 +529,6 @@ impl BufferGuard {
     unsafe fn __releasebuffer__(&self, view: *mut ffi::Py_buffer) {
         // SAFETY: the box that `__getbuffer__` made, once per view.
         drop(unsafe { Box::from_raw((*view).internal.cast::<Shaped>()) });
-        let mut state = lock(&self.state);
-        state.views -= 1;
-        let held = if state.released && state.views == 0 {
-            state.held.take()
-        } else {
-            None
-        };
-        let discarded = state.discarded;
-        drop(state);
-        if let Some(held) = held {
-            end(held, discarded);
-        }
+        self.0.end_view();
     }
 }

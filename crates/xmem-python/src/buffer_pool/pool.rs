@@ -5,13 +5,17 @@
 use std::sync::{Arc, Mutex};
 
 use pyo3::prelude::*;
+use pyo3::types::PyDict;
 use xmem_core::{self as core, AcquireError, ProcessId, lock};
 
 use super::cuda;
-use super::guard::{BufferGuard, Pool};
+use super::guard::BufferGuard;
 use crate::detached::Detached;
-use crate::errors::{IntoPyErr, Kind};
+use crate::errors::{self, IntoPyErr, Kind};
 use crate::number::{count as number, count_or_none};
+use crate::open_buffer::Pool;
+use crate::pools::pool_stats;
+use crate::signals::{self, Deadline};
 
 /// A pool of buffers with numbers: processes pass each other indices by other means.
 ///
@@ -23,6 +27,15 @@ pub(crate) struct BufferPool {
     pool: Mutex<Option<Pool>>,
     /// The one that opened it.
     process: ProcessId,
+}
+
+/// Warns of a buffer whose readers did not come. On the pool's own thread, which has no line of Python.
+fn warn_of(pool: &str, unread: &core::Unread) {
+    Python::try_attach(|py| {
+        if let Err(error) = errors::warn(py, format!("pool {pool:?}: {unread}")) {
+            error.write_unraisable(py, None);
+        }
+    });
 }
 
 impl BufferPool {
@@ -69,7 +82,9 @@ impl BufferPool {
         #[pyo3(from_py_with = number)] max_buffers: u32,
         #[pyo3(from_py_with = count_or_none)] max_held: Option<u32>,
     ) -> PyResult<Self> {
+        let warned = name.clone();
         let mut options = core::BufferPool::options(&name)
+            .on_unread(move |unread| warn_of(&warned, unread))
             .peers_may_write(peers_may_write)
             .max_buffers(max_buffers);
         if let Some(buffers) = max_held {
@@ -97,7 +112,7 @@ impl BufferPool {
         Ok(self.core()?.is_owner())
     }
 
-    /// Makes sure that there are `count` buffers of `size` bytes. Returns their indices.
+    /// Sets `count` buffers of `size` bytes aside, for this size alone and until they are given up. Returns their indices.
     fn preallocate_cpu(
         &self,
         py: Python<'_>,
@@ -118,6 +133,34 @@ impl BufferPool {
     ) -> PyResult<Vec<u32>> {
         cuda::check(device_id)?;
         self.call(py, |pool| pool.preallocate_cuda(size, count, device_id))
+    }
+
+    /// Preallocated buffers may go, or serve other sizes. Returns how many were set aside.
+    fn give_up(&self, indices: Vec<u32>) -> PyResult<usize> {
+        Ok(self.core()?.give_up(&indices))
+    }
+
+    /// The figures of the pool, as those of a producer; `set_aside` counts the preallocated buffers.
+    #[getter]
+    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let stats = self.call(py, core::BufferPool::stats)?;
+        pool_stats(py, &stats)
+    }
+
+    /// Waits until all buffers were read as often as their counts, in the process that made the pool: the pool ends with it.
+    #[pyo3(signature = (timeout=None))]
+    fn wait_until_read(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
+        let pool = self.core()?;
+        let waited = signals::retry(py, Deadline::after(timeout)?, |slice| {
+            pool.wait_until_read(Some(slice))
+        })?;
+        waited.ok_or_else(|| {
+            Kind::Timeout.error(format!(
+                "buffers of pool {:?} still wait for readers after {} s",
+                self.name,
+                timeout.unwrap_or_default()
+            ))
+        })
     }
 
     /// A buffer of `size` bytes, to be written.
@@ -141,7 +184,7 @@ impl BufferPool {
         self.guard(py, |pool| pool.acquire_cuda(size, device_id))
     }
 
-    /// A buffer that was published, for reading.
+    /// A buffer that was published, for reading. Each call counts as one of its readers.
     fn get(
         &self,
         py: Python<'_>,
@@ -172,7 +215,7 @@ impl BufferPool {
         self.call(py, |pool| pool.discard(meta_index))
     }
 
-    /// Sets how many readers a buffer is for: it is kept until this many took and released it.
+    /// Sets how many readers a buffer is for: it is kept until it was got and released this often, by whichever processes.
     fn set_ref_count(
         &self,
         py: Python<'_>,

@@ -3,10 +3,10 @@
 //! A copy of a frame in device memory of this process alone, which views may write.
 
 use pyo3::prelude::*;
-use xmem_core::cuda::{CudaError, Device, PrivateMemory, Stream};
+use xmem_core::cuda::{CudaError, Device, PrivateMemory};
 
-use super::{Streams, Use, wait_until};
-use crate::errors::IntoPyErr;
+use super::wait::wait_for_streams;
+use super::{Streams, Use};
 
 /// The memory, and the streams that its views were given to.
 #[derive(Debug)]
@@ -42,17 +42,7 @@ impl DeviceCopy {
 
     /// Waits for the work of the views' streams, which may write the copy.
     pub(crate) fn wait(&self, py: Python<'_>) -> PyResult<()> {
-        let device = self.device();
-        for stream in self.streams.all() {
-            // A destroyed stream takes no mark. The default stream waits for its work.
-            let mark = || {
-                let mark = stream.mark(device);
-                mark.or_else(|_| Stream::LEGACY_DEFAULT.mark(device))
-            };
-            let mark = py.detach(mark).map_err(IntoPyErr::into_py_err)?;
-            wait_until(py, |slice| mark.synchronize_for(slice))?;
-        }
-        Ok(())
+        wait_for_streams(py, self.device(), &self.streams)
     }
 
     /// A copy of some bytes on the device.

@@ -23,10 +23,14 @@ pub(crate) struct DeviceFrame {
 impl DeviceFrame {
     /// Imports the frame's memory, if it is the first of it.
     pub(crate) fn new(lease: ReadLease) -> Result<Arc<Self>, CudaError> {
-        Ok(Arc::new(Self {
-            frame: Some(lease.into_cuda()?),
+        Ok(Self::of(lease.into_cuda()?))
+    }
+
+    pub(crate) fn of(frame: CudaFrame) -> Arc<Self> {
+        Arc::new(Self {
+            frame: Some(frame),
             streams: Streams::default(),
-        }))
+        })
     }
 
     fn frame(&self) -> Result<&CudaFrame, CudaError> {

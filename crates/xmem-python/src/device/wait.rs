@@ -5,8 +5,9 @@
 use std::time::Duration;
 
 use pyo3::prelude::*;
-use xmem_core::cuda::{CudaError, CudaFrame};
+use xmem_core::cuda::{CudaError, CudaFrame, Device, Stream};
 
+use super::Streams;
 use crate::errors::IntoPyErr;
 use crate::signals::{self, Deadline};
 
@@ -28,4 +29,18 @@ pub(crate) fn wait_until(
     waited
         .unwrap_or(Err(CudaError::Unfinished))
         .map_err(IntoPyErr::into_py_err)
+}
+
+/// Waits for the work that these streams have now.
+pub(crate) fn wait_for_streams(py: Python<'_>, device: &Device, streams: &Streams) -> PyResult<()> {
+    for stream in streams.all() {
+        // A destroyed stream takes no mark. The default stream waits for its work.
+        let mark = || {
+            let mark = stream.mark(device);
+            mark.or_else(|_| Stream::LEGACY_DEFAULT.mark(device))
+        };
+        let mark = py.detach(mark).map_err(IntoPyErr::into_py_err)?;
+        wait_until(py, |slice| mark.synchronize_for(slice))?;
+    }
+    Ok(())
 }

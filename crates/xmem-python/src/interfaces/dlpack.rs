@@ -184,7 +184,11 @@ pub(crate) struct Request<'py> {
 
 /// Type and number of the device.
 pub(crate) fn device(array: &Array) -> (i32, i32) {
-    match array.device() {
+    device_of(array.device())
+}
+
+pub(crate) fn device_of(ordinal: Option<u32>) -> (i32, i32) {
+    match ordinal {
         Some(ordinal) => (CUDA, ordinal.cast_signed()),
         None => (CPU, 0),
     }

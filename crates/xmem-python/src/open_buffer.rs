@@ -1,0 +1,307 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! A buffer that this process holds, until it is released and the last view of it is gone.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use pyo3::prelude::*;
+use xmem_core::cuda::{Device, Stream};
+use xmem_core::{self as core, AccessMode, ProcessId, lock};
+
+use crate::detached::Detached;
+use crate::device::{self, DeviceFrame, Streams, Use, wait_for_streams};
+use crate::errors::{IntoPyErr, Kind};
+use crate::fork::check_process;
+
+/// A pool, which ends with its last owner.
+pub(crate) type Pool = Arc<Detached<core::BufferPool>>;
+
+/// A buffer, and its pool, which it keeps.
+#[derive(Debug)]
+pub(crate) struct Held {
+    pub(crate) guard: Detached<core::BufferGuard>,
+    pub(crate) pool: Pool,
+    /// The frame on a device that views of a reader share.
+    frame: Option<Arc<DeviceFrame>>,
+}
+
+#[derive(Debug)]
+pub(crate) struct State {
+    pub(crate) held: Option<Held>,
+    /// A thread works with it, so it is not in `held` meanwhile.
+    busy: bool,
+    /// Views that exist now.
+    views: usize,
+    /// It was released, and ends with its last view.
+    pub(crate) released: bool,
+    /// It is empty after that.
+    discarded: bool,
+}
+
+/// The common state of a guard and its views.
+#[derive(Debug)]
+pub(crate) struct OpenBuffer {
+    /// The process that got it.
+    process: ProcessId,
+    /// `None`: it lies in host memory.
+    device: Option<Device>,
+    /// The streams that have views of it, if it lies on a device and is being written.
+    streams: Streams,
+    state: Mutex<State>,
+}
+
+pub(crate) fn gone() -> PyErr {
+    Kind::Closed.error("the buffer was released, or forgotten: get it again by its index")
+}
+
+fn missing(busy: bool) -> PyErr {
+    if busy {
+        Kind::Error.error("another thread is copying this buffer: wait for it")
+    } else {
+        gone()
+    }
+}
+
+impl State {
+    fn held(&mut self) -> PyResult<&mut Held> {
+        if self.released {
+            return Err(gone());
+        }
+        let busy = self.busy;
+        self.held.as_mut().ok_or_else(|| missing(busy))
+    }
+
+    fn take(&mut self) -> PyResult<Held> {
+        self.held()?;
+        self.held.take().ok_or_else(gone)
+    }
+}
+
+impl OpenBuffer {
+    pub(crate) fn new(pool: Pool, guard: core::BufferGuard) -> Self {
+        Self {
+            process: ProcessId::current(),
+            device: guard.device(),
+            streams: Streams::default(),
+            state: Mutex::new(State {
+                held: Some(Held {
+                    guard: Detached::new(guard),
+                    pool,
+                    frame: None,
+                }),
+                busy: false,
+                views: 0,
+                released: false,
+                discarded: false,
+            }),
+        }
+    }
+
+    /// The number of its device. `None`: it lies in host memory.
+    pub(crate) fn ordinal(&self) -> Option<u32> {
+        self.device.as_ref().map(Device::ordinal)
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+
+    pub(crate) fn with<T>(
+        &self,
+        f: impl FnOnce(&mut core::BufferGuard) -> PyResult<T>,
+    ) -> PyResult<T> {
+        check_process(self.process)?;
+        f(&mut self.lock().held()?.guard)
+    }
+
+    pub(crate) fn pool(&self) -> PyResult<Pool> {
+        Ok(self.lock().held()?.pool.clone())
+    }
+
+    /// A buffer on a device that is read, as the frame that its views share. `None`: it is being written.
+    pub(crate) fn frame(&self, py: Python<'_>) -> PyResult<Option<Arc<DeviceFrame>>> {
+        let reading = {
+            let mut state = self.lock();
+            let held = state.held()?;
+            if held.frame.is_some() {
+                return Ok(held.frame.clone());
+            }
+            held.guard.clone_ref().ok()
+        };
+        let Some(reading) = reading else {
+            return Ok(None);
+        };
+        // Without the lock and the interpreter: it may import memory.
+        let frame = py.detach(move || reading.cuda());
+        let frame = DeviceFrame::of(frame.map_err(IntoPyErr::into_py_err)?);
+        let mut state = self.lock();
+        Ok(Some(state.held()?.frame.get_or_insert(frame).clone()))
+    }
+
+    /// Counts a view.
+    pub(crate) fn begin_view(&self) -> PyResult<()> {
+        check_process(self.process)?;
+        let mut state = self.lock();
+        state.held()?;
+        state.views += 1;
+        Ok(())
+    }
+
+    pub(crate) fn end_view(&self) {
+        let mut state = self.lock();
+        state.views -= 1;
+        self.end_unused(state);
+    }
+
+    /// For a new view of a buffer that is being written on a device.
+    pub(crate) fn give_to(&self, to: Use) {
+        self.streams.add(to.ends_on());
+    }
+
+    /// Runs slow work without the interpreter, and so without the lock: a thread with the interpreter could wait for the lock.
+    /// Other threads get an error for a buffer that is being written meanwhile.
+    pub(crate) fn aside<T: Send>(
+        &self,
+        py: Python<'_>,
+        f: impl FnOnce(&core::BufferGuard) -> PyResult<T> + Send,
+    ) -> PyResult<T> {
+        if let Some(another) = self.with(|guard| Ok(guard.clone_ref().ok()))? {
+            let another = wait_until_written(py, another)?;
+            return py.detach(move || f(&another));
+        }
+        self.settle(py)?;
+        let held = {
+            let mut state = self.lock();
+            let held = state.take()?;
+            state.busy = true;
+            held
+        };
+        py.detach(move || {
+            let done = f(&held.guard);
+            let mut state = self.lock();
+            state.busy = false;
+            state.held = Some(held);
+            self.end_unused(state);
+            done
+        })
+    }
+
+    /// Waits for the work of the streams that have views of a buffer that is being written.
+    pub(crate) fn settle(&self, py: Python<'_>) -> PyResult<()> {
+        match &self.device {
+            Some(device) => wait_for_streams(py, device, &self.streams),
+            None => Ok(()),
+        }
+    }
+
+    /// Takes the buffer to forget it.
+    pub(crate) fn take(&self) -> PyResult<Held> {
+        check_process(self.process)?;
+        let mut state = self.lock();
+        state.held()?;
+        if state.views > 0 {
+            return Err(Kind::ViewsExist.error(
+                "arrays over the buffer still exist: delete them (del array) before it is forgotten, since it may be \
+                 used again without them",
+            ));
+        }
+        state.take()
+    }
+
+    /// Releases the buffer, with the last view of it. Returns it if there is none.
+    pub(crate) fn release(&self) -> Option<Held> {
+        let mut state = self.lock();
+        state.released = true;
+        (state.views == 0).then(|| state.held.take()).flatten()
+    }
+
+    /// The same, and empties it if it is being written.
+    pub(crate) fn discard(&self) {
+        let mut state = self.lock();
+        (state.released, state.discarded) = (true, true);
+        self.end_unused(state);
+    }
+
+    fn end_unused(&self, mut state: MutexGuard<'_, State>) {
+        if state.released && state.views == 0 {
+            let (held, discarded) = (state.held.take(), state.discarded);
+            drop(state);
+            self.end_or_discard(held, discarded);
+        }
+    }
+
+    /// Ends a buffer that was [released](Self::release).
+    pub(crate) fn end(&self, held: Option<Held>) {
+        self.end_or_discard(held, false);
+    }
+
+    /// The caller has not locked the state.
+    fn end_or_discard(&self, held: Option<Held>, discarded: bool) {
+        let Some(Held { guard, .. }) = held else {
+            return;
+        };
+        match &self.device {
+            Some(device) if guard.mode() == AccessMode::ReadWrite => {
+                let streams = self.streams.all();
+                end_behind(guard, discarded, device, streams);
+            }
+            _ if discarded => {
+                // Without the interpreter, as `Detached` does it.
+                Python::try_attach(|py| {
+                    py.detach(|| guard.into_inner().map(core::BufferGuard::discard))
+                });
+            }
+            _ => drop(guard),
+        }
+    }
+}
+
+impl Drop for OpenBuffer {
+    fn drop(&mut self) {
+        // Not by the lock: a forked child may have inherited it locked.
+        let state = self.state.get_mut();
+        let state = state.unwrap_or_else(PoisonError::into_inner);
+        let (held, discarded) = (state.held.take(), state.discarded);
+        if self.process.is_current() {
+            self.end_or_discard(held, discarded);
+        }
+    }
+}
+
+/// Waits until a buffer is written, before it is read.
+pub(crate) fn wait_until_written(
+    py: Python<'_>,
+    reading: core::BufferGuard,
+) -> PyResult<core::BufferGuard> {
+    if !reading.is_on_device() {
+        return Ok(reading);
+    }
+    let (reading, frame) = py.detach(move || {
+        let frame = reading.cuda();
+        (reading, frame)
+    });
+    device::wait(py, &frame.map_err(IntoPyErr::into_py_err)?)?;
+    Ok(reading)
+}
+
+/// Gives a buffer on a device back that is being written, behind the work of the streams that have views of it.
+fn end_behind(
+    guard: Detached<core::BufferGuard>,
+    discarded: bool,
+    device: &Device,
+    mut streams: Vec<Stream>,
+) {
+    // Without the interpreter, as `Detached` does it.
+    Python::try_attach(|py| {
+        py.detach(|| {
+            let device_too = device.clone();
+            match streams.pop() {
+                Some(stream) => stream.when_done(device, move || {
+                    end_behind(guard, discarded, &device_too, streams);
+                }),
+                None if discarded => drop(guard.into_inner().map(core::BufferGuard::discard)),
+                None => drop(guard),
+            }
+        });
+    });
+}
