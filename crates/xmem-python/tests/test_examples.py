@@ -2,6 +2,7 @@
 
 """The examples work."""
 
+import os
 import re
 import signal
 import subprocess
@@ -12,6 +13,7 @@ import cv2
 import numpy as np
 import pytest
 from conftest import HANG
+from cuda_support import machine  # noqa: F401
 
 import xmem
 
@@ -74,6 +76,33 @@ def test_detect(pool, source):
         assert (x1 - x0, y1 - y0) == (32, 32)
         assert 0 <= x0 < 640 and 0 <= y0 < 480
     assert lines[5].endswith("0 copied")
+
+
+def buffers(name, directory, *options, environment=None):
+    """The output of a producer and a consumer of buffers, with a pipe between them."""
+    pool = directory / f"{name}.sock"
+    environment = os.environ | (environment or {})
+    with subprocess.Popen(
+        [sys.executable, EXAMPLES / "buffer_producer.py", pool, *options], stdout=subprocess.PIPE, env=environment
+    ) as producer:
+        command = [sys.executable, EXAMPLES / "buffer_consumer.py", pool]
+        read = subprocess.run(command, stdin=producer.stdout, capture_output=True, text=True, timeout=HANG, env=environment)
+        producer.stdout.close()
+        assert (read.returncode, producer.wait(HANG)) == (0, 0), read.stderr
+    return read.stdout.splitlines()
+
+
+@pytest.mark.parametrize("device", [None, 0])
+def test_buffers(directory, request, device):
+    if device is None:
+        lines = buffers("host", directory)
+    else:
+        machine = request.getfixturevalue("machine")
+        lines = buffers("cuda", directory, "--device", str(device), environment=machine.environment())
+    assert len(lines) == 20
+    where = "host" if device is None else f"device {device}"
+    for number, line in enumerate(lines):
+        assert re.fullmatch(rf"buffer \d+ on {where}: \(1080, 1920, 3\) uint8, mean {number}", line), line
 
 
 @pytest.mark.parametrize("start", ["spawn", "fork", "forkserver"])

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Writes arrays into the buffers of a pool, and prints the number of each buffer. `consumer` reads them:
+//!
+//! ```text
+//! cargo run --example producer -- my_pool 20 | cargo run --example consumer -- my_pool
+//! ```
+
+use std::error::Error;
+use std::io::{self, Write};
+use std::time::Duration;
+
+use xmem_core::BufferPool;
+
+const SIZE: usize = 1920 * 1080 * 3;
+/// After this a buffer that nobody reads is empty again.
+const READ_WITHIN: Duration = Duration::from_secs(10);
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let mut args = std::env::args().skip(1);
+    let name = args.next().ok_or("usage: producer POOL [BUFFERS]")?;
+    let buffers = args.next().map_or(Ok(20), |text| text.parse())?;
+
+    let pool = BufferPool::new(&name)?;
+    // Memory that is set aside before it is needed.
+    pool.preallocate_cpu(SIZE, 8)?;
+    for number in 0..buffers {
+        let mut buffer = pool.acquire_cpu(SIZE)?;
+        buffer.as_cpu_slice_mut()?.fill(number);
+        // One `get` is to come, in whichever process.
+        pool.set_ref_count(buffer.meta_index(), 1)?;
+        buffer.set_timeout(READ_WITHIN)?;
+        let index = buffer.forget()?;
+        if writeln!(io::stdout(), "{index}").is_err() {
+            // The reader has closed, as behind `| head`.
+            break;
+        }
+    }
+    // The pool ends with this process.
+    pool.wait_until_read(None)?;
+    Ok(())
+}
