@@ -60,7 +60,7 @@ impl BufferGuard {
         let frame = self.0.frame(py)?;
         let (shaped, dtype, ptr, len) = self.with(|guard| {
             let ptr = match &frame {
-                Some(frame) => frame.pieces().first().map_or(0, |(ptr, _)| *ptr),
+                Some(frame) => frame.parts().first().map_or(0, |(ptr, _)| *ptr),
                 None => guard.as_cuda_ptr().map_err(IntoPyErr::into_py_err)?,
             };
             let len = size(guard);
