@@ -51,9 +51,7 @@ pub(crate) unsafe extern "C" fn map(
     let slot = slot.lock();
     let allowed = match &slot.lease {
         lease if lease.is_writable() => true,
-        Lease::Own(_) | Lease::Received(_) | Lease::Piece(_) => {
-            flags & gst::ffi::GST_MAP_WRITE == 0
-        }
+        Lease::Own(_) | Lease::Received(_) | Lease::Part(_) => flags & gst::ffi::GST_MAP_WRITE == 0,
         Lease::Gone => false,
     };
     if allowed {

@@ -46,9 +46,9 @@ pub(crate) fn writable(
     Some(memory)
 }
 
-/// A read-only memory over a received frame, or over one piece of it, which is mapped.
-pub(crate) fn readable(lease: ReadLease, piece: Option<usize>, tally: &Arc<Tally>) -> gst::Memory {
-    let (contents, size) = Contents::of_received(lease, piece, tally);
+/// A read-only memory over a received frame, or over one part of it, which is mapped.
+pub(crate) fn readable(lease: ReadLease, part: Option<usize>, tally: &Arc<Tally>) -> gst::Memory {
+    let (contents, size) = Contents::of_received(lease, part, tally);
     read_only(contents, size)
 }
 

@@ -70,7 +70,7 @@ impl XmemMemoryRef {
         match &self.shared().lock().lease {
             Lease::Own(slot) => slot.sequence().map(|_| slot.pool().to_owned()),
             Lease::Received(lease) => Some(lease.pool().to_owned()),
-            Lease::Piece(_) | Lease::Gone => None,
+            Lease::Part(_) | Lease::Gone => None,
         }
     }
 
@@ -78,7 +78,7 @@ impl XmemMemoryRef {
     pub fn slot(&self) -> Option<u32> {
         match &self.shared().lock().lease {
             Lease::Own(slot) => Some(slot.slot()),
-            Lease::Piece(lease) => Some(lease.slot()),
+            Lease::Part(lease) => Some(lease.slot()),
             Lease::Received(lease) => Some(lease.info().slot),
             Lease::Gone => None,
         }
@@ -88,7 +88,7 @@ impl XmemMemoryRef {
     pub fn generation(&self) -> Option<u32> {
         match &self.shared().lock().lease {
             Lease::Own(slot) => Some(slot.generation()),
-            Lease::Piece(lease) => Some(lease.generation()),
+            Lease::Part(lease) => Some(lease.generation()),
             Lease::Received(lease) => Some(lease.info().generation),
             Lease::Gone => None,
         }
@@ -99,7 +99,7 @@ impl XmemMemoryRef {
         match &self.shared().lock().lease {
             Lease::Own(slot) => slot.sequence(),
             Lease::Received(lease) => Some(lease.info().sequence),
-            Lease::Piece(_) | Lease::Gone => None,
+            Lease::Part(_) | Lease::Gone => None,
         }
     }
 
@@ -107,12 +107,12 @@ impl XmemMemoryRef {
     pub fn is_published(&self) -> bool {
         match &self.shared().lock().lease {
             Lease::Own(slot) => slot.sequence().is_some(),
-            Lease::Received(_) | Lease::Piece(_) => true,
+            Lease::Received(_) | Lease::Part(_) => true,
             Lease::Gone => false,
         }
     }
 
-    /// The received frame that this memory is the whole of a piece of, and which one.
+    /// The received frame that this memory is the whole of a part of, and which one.
     pub(crate) fn received(&self) -> Option<(ReadLease, usize)> {
         let slot = self.shared().lock();
         let Lease::Received(frame) = &slot.lease else {

@@ -43,13 +43,13 @@ impl XmemMemoryRef {
         Some(own.publish(offset, meta))
     }
 
-    /// Adds the bytes that this memory covers to the pieces of a frame. They are read-only from here on. `None`: they are not
-    /// in a slot of this producer that can still become a piece.
+    /// Adds the bytes that this memory covers to the parts of a frame. They are read-only from here on. `None`: they are not
+    /// in a slot of this producer that can still become a part.
     pub(crate) fn add_to(&self, parts: &mut Parts, producer: &Producer) -> Option<()> {
         let mut slot = self.shared().lock();
         let is_its_own = match &slot.lease {
             Lease::Own(own) => own.sequence().is_none() && producer.owns(own),
-            Lease::Piece(piece) => producer.owns(piece),
+            Lease::Part(part) => producer.owns(part),
             Lease::Received(_) | Lease::Gone => false,
         };
         if !is_its_own {
@@ -59,14 +59,14 @@ impl XmemMemoryRef {
         // SAFETY: a live memory.
         unsafe { freeze(raw) };
         slot.lease = match mem::take(&mut slot.lease) {
-            Lease::Own(own) => own.into_part().map_or_else(Lease::Own, Lease::Piece),
+            Lease::Own(own) => own.into_part().map_or_else(Lease::Own, Lease::Part),
             before => before,
         };
-        let Lease::Piece(piece) = &slot.lease else {
+        let Lease::Part(part) = &slot.lease else {
             return None;
         };
         let offset = slot.base_offset + self.offset() as u64;
-        parts.add_slot(piece, offset, self.size() as u64, 0);
+        parts.add_slot(part, offset, self.size() as u64, 0);
         Some(())
     }
 }

@@ -20,8 +20,8 @@ pub(super) enum Lease {
     /// A slot of a producer of this process: written by one owner, or published.
     Own(OwnSlot),
     Received(ReadLease),
-    /// It is a piece of a published frame that lies in several slots.
-    Piece(PartLease),
+    /// It is a part of a published frame that lies in several slots.
+    Part(PartLease),
     /// Between the two, under the lock only; or there is no slot.
     #[default]
     Gone,
@@ -34,7 +34,7 @@ impl Lease {
     }
 }
 
-/// The state that all memories over one slot, or over one piece of a received frame, share.
+/// The state that all memories over one slot, or over one part of a received frame, share.
 #[derive(Default)]
 pub(super) struct Slot(Mutex<Contents>);
 
@@ -43,7 +43,7 @@ pub(super) struct Contents {
     pub(super) base: *mut u8,
     /// Where `base` lies in the slot.
     pub(super) base_offset: u64,
-    /// Which piece of a received frame it is.
+    /// Which part of a received frame it is.
     pub(super) index: usize,
     pub(super) lease: Lease,
     pub(super) tally: Option<Arc<Tally>>,
@@ -73,13 +73,13 @@ impl Contents {
         self.tally = None;
     }
 
-    /// A received frame, or one piece of it, which is mapped. The other value is its size.
+    /// A received frame, or one part of it, which is mapped. The other value is its size.
     pub(super) fn of_received(
         lease: ReadLease,
-        piece: Option<usize>,
+        part: Option<usize>,
         tally: &Arc<Tally>,
     ) -> (Self, usize) {
-        let bytes = match piece.and_then(|index| lease.parts().get(index)) {
+        let bytes = match part.and_then(|index| lease.parts().get(index)) {
             Some(part) => part.map().unwrap_or_default(),
             None => lease.data(),
         };
@@ -87,7 +87,7 @@ impl Contents {
         let contents = Self {
             base: bytes.as_ptr().cast_mut(),
             base_offset: lease.meta().offset,
-            index: piece.unwrap_or(0),
+            index: part.unwrap_or(0),
             lease: Lease::Received(lease),
             tally: Some(tally.clone()),
         };

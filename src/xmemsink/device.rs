@@ -18,7 +18,7 @@ use super::{
     imports,
     log::CAT,
     outcome::{Cause, Failure, Outcome},
-    pieces::{self, lie_in},
+    parts::{self, lie_in},
     settings::Settings,
     started::Started,
     stream::Stream,
@@ -115,7 +115,7 @@ pub(super) fn publish(
             }
         }
         Some(slot) if slot.received().is_some() => {
-            if let Some(outcome) = pieces::publish(started, buffer, meta, cancel)? {
+            if let Some(outcome) = parts::publish(started, buffer, meta, cancel)? {
                 return Ok(Some(outcome));
             }
             Cause::Unreachable(

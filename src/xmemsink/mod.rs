@@ -15,7 +15,7 @@ mod imports;
 mod log;
 mod messages;
 mod outcome;
-mod pieces;
+mod parts;
 mod proposal;
 mod publish;
 mod requests;

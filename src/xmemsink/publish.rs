@@ -8,7 +8,7 @@ use super::{
     device,
     enums::XmemSinkCopy,
     outcome::{Cause, Failure, Outcome},
-    pieces,
+    parts,
     started::Started,
     stream::Stream,
 };
@@ -57,7 +57,7 @@ fn publish_other(
     cause: Cause,
     cancel: &Canceller,
 ) -> Result<Outcome, Failure> {
-    if let Some(outcome) = pieces::publish(started, buffer, meta, cancel)? {
+    if let Some(outcome) = parts::publish(started, buffer, meta, cancel)? {
         return Ok(outcome);
     }
     if started.settings.copy == XmemSinkCopy::Forbid {

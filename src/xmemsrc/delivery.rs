@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use xmem_core::{Attachments, FrameMeta, ReadLease};
 
-use super::{pieces, source::Source, stream::Snapshot, times::Times};
+use super::{parts, source::Source, stream::Snapshot, times::Times};
 use crate::{
     bufferpool::buffer_of,
     frame, memory,
@@ -91,7 +91,7 @@ impl<'a> Converter<'a> {
     /// A buffer around the frame where it lies.
     pub(super) fn in_place(mut self, lease: ReadLease, tally: &Arc<Tally>) -> Converted {
         if !lease.parts().is_empty() {
-            let memories = pieces::memories(&lease, tally)?;
+            let memories = parts::memories(&lease, tally)?;
             return self.finish(memories, lease.meta(), Way::InPlace);
         }
         self.check(lease.meta(), lease.len())?;
@@ -115,11 +115,11 @@ impl<'a> Converter<'a> {
     /// A buffer with a copy of the frame, which the caller gives back afterwards.
     #[inline(never)]
     pub(super) fn copied(self, lease: &ReadLease) -> Converted {
-        let pieces: Result<Vec<&[u8]>, Nonsense> = match lease.parts() {
+        let parts: Result<Vec<&[u8]>, Nonsense> = match lease.parts() {
             [] => Ok(vec![lease.data()]),
-            parts => parts.iter().map(pieces::bytes).collect(),
+            parts => parts.iter().map(parts::bytes).collect(),
         };
-        let bytes = pieces?.concat();
+        let bytes = parts?.concat();
         let memory = gst::Memory::from_slice(bytes);
         self.finish([memory], lease.meta(), Way::OverBudget)
     }

@@ -18,7 +18,7 @@ mod key_frame_gate;
 mod log;
 mod messages;
 mod outgoing;
-mod pieces;
+mod parts;
 mod settings;
 mod shift;
 mod source;

@@ -95,7 +95,7 @@ CASES = {
     "a slot that lies outside": (TENSOR, {SLOT_AT: 1 << 40}, "a slot lies outside its region"),
     "a slot that ends outside": (TENSOR, {SLOT_LEN: MOST}, "a slot lies outside its region"),
     "attachments outside": (TENSOR, {ATTACHED: attached(1 << 38, 8)}, "attachments lie outside"),
-    "attachments that are none": (TENSOR, {ATTACHED: attached(0, 7)}, "attachments that make no sense"),
+    "attachments that are none": (TENSOR, {ATTACHED: attached(0, 7)}, "invalid attachments"),
     "a picture that is too high": (RGB, {PIXELS: 16 | 9 << 32}, "RGB of 16x9 .*384 bytes cannot be"),
     "a picture that is too wide": (RGB, {PIXELS: 17 | 8 << 32}, "RGB of 17x8 .* cannot be"),
     "the largest picture": (RGB, {PIXELS: MOST}, "cannot be"),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Taking the frame that an entry describes: its sticky state, its region, its lease, its pieces.
+//! Taking the frame that an entry describes: its sticky state, its region, its lease, its parts.
 
 use xmem_shm::abi::entry::Entry;
 use xmem_shm::abi::meta::FrameMeta;
@@ -27,7 +27,7 @@ impl From<Malformed> for ReceiveError {
 pub(super) struct Take<'a> {
     pub(super) session: &'a Session,
     pub(super) purpose: Purpose,
-    /// Frames in pieces are taken as they are.
+    /// Frames in parts are taken as they are.
     pub(super) wants_parts: bool,
     pub(super) deadline: Deadline,
     pub(super) cancel: &'a Canceller,
@@ -73,9 +73,7 @@ impl Take<'_> {
         match leases.take(place, self.purpose) {
             // Only with the lease it is known that the place was that of this frame.
             Ok(_) if !is_inside => Err(ReceiveError::Corrupt("a slot lies outside its region")),
-            Ok(_) if !has_slots => Err(ReceiveError::Corrupt(
-                "a slot lies in somebody else's memory",
-            )),
+            Ok(_) if !has_slots => Err(ReceiveError::Corrupt("a slot lies in imported memory")),
             Ok(held) => {
                 let info = entry.info(shared.storage, shared.device_id);
                 let find_parts = |places| self.parts(places);
@@ -96,7 +94,7 @@ impl Take<'_> {
         }
     }
 
-    /// Finds the pieces of a frame that is held. `None`: one is gone, or the caller cannot take it as it is.
+    /// Finds the parts of a frame that is held. `None`: one is gone, or the caller cannot take it as it is.
     fn parts(&self, places: Vec<PartPlace>) -> Result<Option<Vec<Part>>, ReceiveError> {
         let (deadline, cancel) = (self.deadline, self.cancel);
         let mut parts = Vec::with_capacity(places.len());
@@ -116,7 +114,7 @@ impl Take<'_> {
                 None => None,
             };
             let part = Part::new(view, place, held_there)
-                .ok_or(ReceiveError::Corrupt("a piece lies outside its region"))?;
+                .ok_or(ReceiveError::Corrupt("a part lies outside its region"))?;
             parts.push(part);
         }
         if self.wants_parts {
@@ -128,7 +126,7 @@ impl Take<'_> {
         }
         let readable = match parts.as_slice() {
             [part] => part.map().map(drop).map_err(|error| error.to_string()),
-            parts => Err(format!("it lies in {} pieces", parts.len())),
+            parts => Err(format!("it lies in {} parts", parts.len())),
         };
         match readable {
             Ok(()) => Ok(Some(parts)),

@@ -35,7 +35,7 @@ fn attachments(hold: &Hold, (at, len): (u64, u64)) -> Result<Named, Malformed> {
     let bytes = unsafe { std::slice::from_raw_parts(hold.ptr().wrapping_add(at), len) };
     // A copy: a malicious producer could change them while they are read.
     let bytes = bytes.to_vec();
-    Named::decode(&bytes).ok_or(Malformed("attachments that make no sense"))
+    Named::decode(&bytes).ok_or(Malformed("invalid attachments"))
 }
 
 /// The right to read a published frame. As long as a clone of it lives, the frame stays as it is.
@@ -69,7 +69,7 @@ pub struct ReadLease {
     frame: Arc<Description>,
 }
 
-/// Finds the pieces of a frame that is held. `None`: they are gone.
+/// Finds the parts of a frame that is held. `None`: they are gone.
 pub(crate) type FindParts<'a, E> = &'a dyn Fn(Vec<PartPlace>) -> Result<Option<Vec<Part>>, E>;
 
 impl fmt::Debug for ReadLease {
@@ -98,7 +98,7 @@ pub enum FrameParts<'a> {
 }
 
 impl FrameParts<'_> {
-    /// Whether it has a piece.
+    /// Whether it has a part.
     pub(crate) fn has(self, number: Option<usize>) -> bool {
         match (self, number) {
             (Self::All, number) => number.is_some(),
@@ -109,8 +109,8 @@ impl FrameParts<'_> {
     }
 }
 
-/// A piece of a frame that was received, and the slot that it lies in.
-pub(crate) struct Piece {
+/// A part of a frame that was received, and the slot that it lies in.
+pub(crate) struct HeldPart {
     /// Its number in the frame. `None`: it is the slot, without bytes.
     pub(crate) number: Option<usize>,
     pub(crate) view: Arc<RegionView>,
@@ -123,9 +123,9 @@ pub(crate) struct Piece {
 }
 
 impl ReadLease {
-    /// The pieces of a frame that was received, also if it lies in its slot, and that slot if it lies elsewhere. `None`: it was
-    /// not received, or a piece is not held where it came from.
-    pub(crate) fn pieces(&self) -> Option<Vec<Piece>> {
+    /// The parts of a frame that was received, also if it lies in its slot, and that slot if it lies elsewhere. `None`: it was
+    /// not received, or a part is not held where it came from.
+    pub(crate) fn held_parts(&self) -> Option<Vec<HeldPart>> {
         let Memory::Received(view) = self.hold.memory() else {
             return None;
         };
@@ -134,10 +134,10 @@ impl ReadLease {
         if self.parts().is_empty() {
             let slot_at = match view.cuda() {
                 None => slot_at,
-                // Pieces on a device are counted there.
+                // Parts on a device are counted there.
                 Some(cuda) => cuda.device_offset(slot_at, slot_len)?,
             };
-            return Some(vec![Piece {
+            return Some(vec![HeldPart {
                 number: Some(0),
                 view: view.clone(),
                 offset: slot_at + self.meta().offset as usize,
@@ -147,14 +147,14 @@ impl ReadLease {
                 path: path.to_owned(),
             }]);
         }
-        let piece = |(number, part): (usize, &Part)| {
+        let part = |(number, part): (usize, &Part)| {
             // The place where it lay first: the processes on the way may be killed.
             let (origin, path) = match part.held_at_origin() {
                 Some(held) if !held.is_lease() => return None,
                 Some(held) => held.origin(),
                 None => (origin, path),
             };
-            Some(Piece {
+            Some(HeldPart {
                 number: Some(number),
                 view: part.view().clone(),
                 offset: part.offset(),
@@ -164,19 +164,19 @@ impl ReadLease {
                 path: path.to_owned(),
             })
         };
-        let mut pieces = self
+        let mut parts = self
             .parts()
             .iter()
             .enumerate()
-            .map(piece)
-            .collect::<Option<Vec<Piece>>>()?;
+            .map(part)
+            .collect::<Option<Vec<HeldPart>>>()?;
         let (number, offset) = match view.cuda() {
             // The frame lies outside of the slot; the slot's event marks the end of the device's work.
-            Some(cuda) => (Some(pieces.len()), cuda.device_offset(slot_at, slot_len)?),
+            Some(cuda) => (Some(parts.len()), cuda.device_offset(slot_at, slot_len)?),
             // The caller holds the slot, and with it the resources that the publisher keeps.
             None => (None, slot_at),
         };
-        pieces.push(Piece {
+        parts.push(HeldPart {
             number,
             view: view.clone(),
             offset,
@@ -185,11 +185,11 @@ impl ReadLease {
             origin,
             path: path.to_owned(),
         });
-        Some(pieces)
+        Some(parts)
     }
 
     /// A lease on a frame that is held, with a description that another process may have written. `attached`: where its attachments
-    /// lie. `kept`: memory for the description. `None`: a piece of it is gone.
+    /// lie. `kept`: memory for the description. `None`: a part of it is gone.
     pub(crate) fn new<E: From<Malformed>>(
         kept: &mut Descriptions,
         hold: Hold,
@@ -211,7 +211,7 @@ impl ReadLease {
             Some(places) => {
                 let places = parts::decode(&places)
                     .filter(|places| parts::total(places) == Some(meta.size) && meta.offset == 0)
-                    .ok_or(Malformed("a frame's pieces make no sense"))?;
+                    .ok_or(Malformed("the list of a frame's parts is invalid"))?;
                 match find_parts(places)? {
                     Some(parts) => Payload::Parts(parts.into()),
                     None => return Ok(None),
@@ -293,7 +293,7 @@ impl ReadLease {
         self.hold.device_len().is_some() || self.parts().iter().any(Part::is_on_device)
     }
 
-    /// The pieces that the frame lies in, if it does not lie in its slot. Only for consumers that asked for
+    /// The parts that the frame lies in, if it does not lie in its slot. Only for consumers that asked for
     /// [`parts`](crate::ConsumerBuilder::parts); the producer's own lease has none.
     pub fn parts(&self) -> &[Part] {
         match &self.frame.payload {
@@ -317,7 +317,7 @@ impl ReadLease {
         self.len() == 0
     }
 
-    /// The payload. Nothing, if the frame lies in several pieces, in one that was not [mapped](Part::map), or
+    /// The payload. Nothing, if the frame lies in several parts, in one that was not [mapped](Part::map), or
     /// [on a device](Self::is_on_device).
     pub fn data(&self) -> &[u8] {
         match self.parts() {
@@ -330,7 +330,7 @@ impl ReadLease {
             return &[];
         }
         if self.is_local() && offset.saturating_add(size) > self.slot_len() {
-            // Pieces, which the producer's own lease does not have.
+            // Parts, which the producer's own lease does not have.
             return &[];
         }
         // SAFETY: the payload lies inside the slot (checked by `new`, or above), the slot inside a mapping that the hold keeps

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Frames that do not lie in their slot but elsewhere, in one or several pieces. A reader holds the slot; the attachments of
-//! the slot have the places of the pieces.
+//! Frames that do not lie in their slot but elsewhere, in one or several parts. A reader holds the slot; the attachments of
+//! the slot have the places of the parts.
 #![allow(unsafe_code)] // slices over shared memory, for as long as the protocol keeps writers out
 
 use std::io;
@@ -15,14 +15,14 @@ use xmem_shm::lock::{inside, lock};
 use super::hold::Hold;
 use crate::region::RegionView;
 
-/// A piece of a frame, as a consumer has it.
+/// A part of a frame, as a consumer has it.
 #[derive(Debug)]
 pub struct Part {
     view: Arc<RegionView>,
     offset: usize,
     size: usize,
     tag: u32,
-    /// The lease in the pool that the piece came from.
+    /// The lease in the pool that the part came from.
     at_origin: Option<Hold>,
     /// Whether its device has been notified that the CPU reads it. Locked during the notification.
     is_read: Mutex<bool>,
@@ -72,7 +72,7 @@ impl Part {
         self.held_at_origin().map(Hold::producer_is_gone)
     }
 
-    /// First byte of the piece in the memory of its descriptor.
+    /// First byte of the part in the memory of its descriptor.
     pub fn offset(&self) -> usize {
         self.offset
     }
@@ -87,12 +87,12 @@ impl Part {
         self.size == 0
     }
 
-    /// The tag of the piece, which the publisher of the frame set.
+    /// The tag of the part, which the publisher of the frame set.
     pub fn tag(&self) -> u32 {
         self.tag
     }
 
-    /// The piece's bytes. Waits for the device that writes them, if it is a DMA buffer.
+    /// The part's bytes. Waits for the device that writes them, if it is a DMA buffer.
     ///
     /// # Errors
     ///

@@ -22,7 +22,7 @@ use super::pool::Pool;
 use super::regions::Taken;
 use super::slots::{Claimed, Want};
 use crate::error::{AcquireError, ForwardError, PublishError};
-use crate::frame::lease::Piece;
+use crate::frame::lease::HeldPart;
 use crate::region::Region;
 use crate::region::device::owned::{FAILED, Owned, PENDING, READY, SlotHead};
 use crate::region::device::twin::{Twin, TwinPlan};
@@ -31,14 +31,14 @@ use crate::region::device::{Fds, View};
 /// Imports the region of another pool that a part on a device lies in as a region of this pool.
 pub(super) fn import_region(
     pool: &Arc<Pool>,
-    piece: &Piece,
+    part: &HeldPart,
     view: &View,
 ) -> Result<ImportedMemory, ForwardError> {
     if matches!(view.header().kind, TwinKind::Legacy | TwinKind::Foreign) {
         return Err(ForwardError::EndsWithProducer);
     }
     let fds = Fds::of(view).map_err(ForwardError::Descriptor)?;
-    let len = usize::try_from(piece.view.payload_len()).unwrap_or(usize::MAX);
+    let len = usize::try_from(part.view.payload_len()).unwrap_or(usize::MAX);
     Ok(take_in(pool, Taken::OnDevice(Arc::new(fds)), len, None)?)
 }
 

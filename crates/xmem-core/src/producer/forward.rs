@@ -24,7 +24,7 @@ use super::state::State;
 use super::wait::wait;
 use crate::cancel::Canceller;
 use crate::error::{ForwardError, ImportError, WaitError};
-use crate::frame::lease::{FrameParts, Piece, ReadLease};
+use crate::frame::lease::{FrameParts, HeldPart, ReadLease};
 
 /// Time for a lossless pool's consumers to answer. Joining a pool takes two seconds at the most.
 const ANSWER_TIME: Duration = Duration::from_secs(3);
@@ -113,14 +113,14 @@ fn import_parts(
     selection: FrameParts<'_>,
 ) -> Result<Parts, ForwardError> {
     let mut parts = Parts::new();
-    let pieces = frame.pieces().ok_or(ForwardError::NotReceived)?;
-    for piece in pieces {
-        if !selection.has(piece.number) {
+    let held = frame.held_parts().ok_or(ForwardError::NotReceived)?;
+    for part in held {
+        if !selection.has(part.number) {
             continue;
         }
-        introduce(pool, piece.origin.pool_id, &piece.path)?;
-        let memory = import_region(pool, &piece)?;
-        parts.add_forwarded(&memory, &piece);
+        introduce(pool, part.origin.pool_id, &part.path)?;
+        let memory = import_region(pool, &part)?;
+        parts.add_forwarded(&memory, &part);
     }
     parts.keep(frame.clone());
     fault::point(Point::PartsImported);
@@ -129,22 +129,22 @@ fn import_parts(
 
 /// The region that a part lies in, as a region of this pool. Imported once; removed together with the region of the other
 /// pool.
-fn import_region(pool: &Arc<Pool>, piece: &Piece) -> Result<ImportedMemory, ForwardError> {
+fn import_region(pool: &Arc<Pool>, part: &HeldPart) -> Result<ImportedMemory, ForwardError> {
     let pool_id = pool.control().constants().pool_id;
-    if let Some(memory) = piece.view.derived::<ImportedMemory>(pool_id) {
+    if let Some(memory) = part.view.derived::<ImportedMemory>(pool_id) {
         return Ok(memory);
     }
-    let memory = match piece.view.cuda() {
-        Some(view) => devices::import_region(pool, piece, view)?,
+    let memory = match part.view.cuda() {
+        Some(view) => devices::import_region(pool, part, view)?,
         None => {
-            let fd = piece.view.fd().ok_or(ForwardError::NoDescriptor)?;
+            let fd = part.view.fd().ok_or(ForwardError::NoDescriptor)?;
             import(
                 pool,
                 fd.try_clone_to_owned().map_err(ForwardError::Descriptor)?,
             )?
         }
     };
-    piece.view.derive(pool_id, memory.clone());
+    part.view.derive(pool_id, memory.clone());
     Ok(memory)
 }
 

@@ -19,7 +19,7 @@ use super::regions::Taken;
 use super::retired::Released;
 use super::slots::{Hook, run_hook};
 use crate::error::ImportError;
-use crate::frame::lease::{Piece, ReadLease};
+use crate::frame::lease::{HeldPart, ReadLease};
 use crate::region::Imported;
 
 /// Memory that other code allocated and that a pool's frames may lie in. Consumers are sent its descriptor once.
@@ -167,10 +167,10 @@ impl Parts {
         self.memory.push(memory.clone());
     }
 
-    pub(super) fn add_forwarded(&mut self, memory: &ImportedMemory, piece: &Piece) {
-        self.add_imported(memory, piece.offset as u64, piece.size as u64, piece.tag);
+    pub(super) fn add_forwarded(&mut self, memory: &ImportedMemory, part: &HeldPart) {
+        self.add_imported(memory, part.offset as u64, part.size as u64, part.tag);
         if let Some(place) = self.places.last_mut() {
-            place.origin = Some(piece.origin);
+            place.origin = Some(part.origin);
         }
     }
 

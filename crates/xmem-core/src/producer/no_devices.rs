@@ -8,7 +8,7 @@ use super::import::ImportedMemory;
 use super::pool::Pool;
 use super::slots::{Claimed, Want};
 use crate::error::{AcquireError, ForwardError, PublishError};
-use crate::frame::lease::Piece;
+use crate::frame::lease::HeldPart;
 use crate::region::device::{Device, View};
 
 pub(super) fn claim_on(
@@ -26,7 +26,7 @@ pub(super) fn ordinal(device: &Device) -> Result<u16, AcquireError> {
 /// Without CUDA only the region's host half could be forwarded, and that is not a frame.
 pub(super) fn import_region(
     _pool: &Arc<Pool>,
-    _piece: &Piece,
+    _part: &HeldPart,
     _view: &View,
 ) -> Result<ImportedMemory, ForwardError> {
     Err(ForwardError::NoDescriptor)

@@ -195,7 +195,7 @@ impl WriteLease {
         let failure = |lease, error| PublishFailure { lease, error };
         let hooks = self.hooks.as_deref_mut().map(inside);
         let parts = hooks.as_ref().and_then(|hooks| hooks.parts.as_ref());
-        let in_pieces = parts.is_some();
+        let in_parts = parts.is_some();
         let (pool, claimed) = (self.slot.pool(), self.slot.claimed());
         let checked = match parts {
             Some(parts) => check_parts(pool, &mut meta, parts),
@@ -212,7 +212,7 @@ impl WriteLease {
         };
         let hold = own_hold(self.pool().clone(), self.claimed());
         self.slot.hand_over();
-        Ok(ReadLease::of_own(hold, info, meta, sticky, in_pieces))
+        Ok(ReadLease::of_own(hold, info, meta, sticky, in_parts))
     }
 }
 

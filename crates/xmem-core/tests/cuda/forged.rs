@@ -169,7 +169,7 @@ fn foreign_memory_is_limited_to_the_drivers_address_range() {
 fn no_slot_lies_in_a_region_without_slots() {
     let result = result_of("other", "foreign");
     assert!(
-        result.contains("a slot lies in somebody else's memory"),
+        result.contains("a slot lies in imported memory"),
         "{result}"
     );
 }
