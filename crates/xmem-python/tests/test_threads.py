@@ -190,6 +190,7 @@ def test_one_buffer_pool(directory):
     with xmem.BufferPool(f"{directory}/b.sock", max_buffers=64) as pool:
         buffer = pool.acquire_cpu(5000)
         np.asarray(buffer)[:] = 200
+        pool.set_ref_count(buffer.meta_index, THREADS * 200 + 1)
         index = buffer.forget()
 
         def work(number):

@@ -215,6 +215,7 @@ impl BufferPool {
     /// # let pool = xmem_core::BufferPool::new(name.to_str().unwrap())?;
     /// let mut buffer = pool.acquire_cpu(4)?;
     /// buffer.as_cpu_slice_mut()?.copy_from_slice(b"abcd");
+    /// pool.set_ref_count(buffer.meta_index(), 2)?;
     /// let index = buffer.forget()?;
     ///
     /// let reader = pool.get(index)?;
