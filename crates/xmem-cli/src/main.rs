@@ -3,6 +3,7 @@
 //! `xmem`: the frame pools of this host.
 
 mod caps;
+mod child;
 mod cli;
 mod command;
 mod format;

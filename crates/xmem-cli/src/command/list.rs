@@ -38,7 +38,7 @@ struct Answer {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-enum State {
+pub(super) enum State {
     Live,
     /// There is a producer, but it does not answer this user.
     Silent,
@@ -46,6 +46,18 @@ enum State {
     NoAccess,
     /// The producer is gone. Its files do no harm: the pool's next producer replaces them, and `xmem clean` removes them.
     Stale,
+}
+
+impl State {
+    /// That of a pool that was asked.
+    pub(super) fn of(answer: &Result<PoolStats, QueryError>) -> Self {
+        match answer {
+            Ok(_) => Self::Live,
+            Err(ConnectError::Denied { .. } | ConnectError::Refused { .. }) => Self::NoAccess,
+            Err(ConnectError::NotFound { .. }) => Self::Stale,
+            Err(_) => Self::Silent,
+        }
+    }
 }
 
 pub(crate) fn run(format: Format, out: &mut impl Write) -> Result<(), Error> {
@@ -120,14 +132,7 @@ pub(crate) fn run(format: Format, out: &mut impl Write) -> Result<(), Error> {
 
 impl Row {
     fn new(entry: PoolEntry, answer: Option<Result<PoolStats, QueryError>>) -> Self {
-        let state = match &answer {
-            Some(Ok(_)) => State::Live,
-            Some(Err(ConnectError::Denied { .. } | ConnectError::Refused { .. })) => {
-                State::NoAccess
-            }
-            Some(Err(ConnectError::NotFound { .. })) | None => State::Stale,
-            Some(Err(_)) => State::Silent,
-        };
+        let state = answer.as_ref().map_or(State::Stale, State::of);
         let stats = answer.and_then(Result::ok);
         Self {
             state,

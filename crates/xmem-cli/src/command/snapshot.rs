@@ -4,15 +4,15 @@
 
 use std::ffi::OsStr;
 use std::fs;
-use std::io::{Read, Write};
+use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::{Command, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::process::Command;
+use std::time::Duration;
 
 use crate::Error;
 use crate::caps::Caps;
+use crate::child;
 use crate::launch::{connection_timeout, failure, not_started, pipeline, video_pool};
 
 /// The kinds of files, by their extension.
@@ -93,31 +93,11 @@ pub(crate) fn run(
 
 /// Runs the pipeline to its end.
 fn wait(mut command: Command, timeout: Duration) -> Result<(), Error> {
-    command.stdout(Stdio::null()).stderr(Stdio::piped());
-    let mut child = command.spawn().map_err(|error| not_started(&error))?;
-    let stderr = child.stderr.take();
-    let reader = thread::spawn(move || {
-        let mut text = Vec::new();
-        stderr.map(|mut stderr| stderr.read_to_end(&mut text));
-        String::from_utf8_lossy(&text).into_owned()
-    });
-    let start = Instant::now();
-    let status = loop {
-        if let Some(status) = child.try_wait()? {
-            break status;
-        }
-        if start.elapsed() > timeout {
-            child.kill()?;
-            child.wait()?;
-            return Err(format!("no picture within {timeout:?}").into());
-        }
-        thread::sleep(Duration::from_millis(5));
-    };
-    let stderr = reader.join().unwrap_or_default();
-    if status.success() {
-        Ok(())
-    } else {
-        Err(failure(&stderr))
+    let ended = child::run(&mut command, timeout).map_err(|error| not_started(&error))?;
+    match ended {
+        Some(ended) if ended.status.success() => Ok(()),
+        Some(ended) => Err(failure(&ended.stderr)),
+        None => Err(format!("no picture within {timeout:?}").into()),
     }
 }
 

@@ -6,11 +6,10 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
-use xmem_core::{
-    ConnectError, PoolEntry, QueryError, other_runtime_dirs, query_all, read_pools, runtime_dir,
-};
+use xmem_core::{PoolEntry, other_runtime_dirs, query_all, read_pools, runtime_dir};
 
 use super::Finding;
+use crate::command::list::State;
 
 const DIRECTORY: &str = "runtime directory";
 const POOLS: &str = "pools";
@@ -52,13 +51,8 @@ fn pools_here(pools: &[PoolEntry]) -> Finding {
     let (live, stale): (Vec<_>, Vec<_>) = pools.iter().partition(|pool| pool.live);
     let names: Vec<_> = live.iter().map(|pool| &pool.name).collect();
     let answers = names.iter().zip(query_all(&names));
-    let is_silent = |error: &QueryError| {
-        use ConnectError::{Denied, NotFound, Refused};
-        // It is closed to this user, or has ended just now.
-        !matches!(error, Denied { .. } | Refused { .. } | NotFound { .. })
-    };
     let silent: Vec<&str> = answers
-        .filter(|(_, answer)| answer.as_ref().is_err_and(is_silent))
+        .filter(|(_, answer)| State::of(answer) == State::Silent)
         .map(|(name, _)| name.as_str())
         .collect();
     if !silent.is_empty() {

@@ -2,12 +2,11 @@
 
 //! GStreamer and the plugin, as its own tools see them. The library and the command `xmem` need neither.
 
-use std::io::Read;
-use std::process::{Command, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::process::Command;
+use std::time::Duration;
 
-use super::Finding;
+use super::{Finding, is_older};
+use crate::child;
 
 /// GStreamer loads every plugin once to list it, and one of them may hang.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -30,13 +29,10 @@ fn gstreamer(version: &str) -> Finding {
         .lines()
         .find_map(|line| line.strip_prefix("GStreamer "));
     let version = words.unwrap_or("of an unknown version").to_owned();
-    let mut numbers = version.split('.').map(|part| part.parse::<u32>());
-    match (numbers.next(), numbers.next()) {
-        (Some(Ok(major)), Some(Ok(minor))) if (major, minor) < (1, 22) => {
-            Finding::problem("GStreamer", version, "The elements need 1.22 or newer")
-        }
-        _ => Finding::ok("GStreamer", version),
+    if is_older(&version, (1, 22)) {
+        return Finding::problem("GStreamer", version, "The elements need 1.22 or newer");
     }
+    Finding::ok("GStreamer", version)
 }
 
 fn plugin() -> Finding {
@@ -78,31 +74,8 @@ fn plugin() -> Finding {
 
 /// What the tool prints. `None`: it is not there, it fails, or it does not end.
 fn output(args: &[&str]) -> Option<String> {
-    let mut child = Command::new(TOOL)
-        .args(args)
-        .env("GST_INSPECT_NO_COLORS", "1")
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .ok()?;
-    let mut pipe = child.stdout.take()?;
-    let reader = thread::spawn(move || {
-        let mut text = String::new();
-        pipe.read_to_string(&mut text).map(|_| text).ok()
-    });
-    let start = Instant::now();
-    let status = loop {
-        match child.try_wait().ok()? {
-            Some(status) => break status,
-            None if start.elapsed() > PATIENCE => {
-                let _ = child.kill();
-                let _ = child.wait();
-                return None;
-            }
-            None => thread::sleep(Duration::from_millis(10)),
-        }
-    };
-    let text = reader.join().ok()??;
-    status.success().then_some(text)
+    let mut command = Command::new(TOOL);
+    command.args(args).env("GST_INSPECT_NO_COLORS", "1");
+    let ended = child::run(&mut command, PATIENCE).ok()??;
+    ended.status.success().then_some(ended.stdout)
 }

@@ -82,6 +82,14 @@ pub(crate) fn run(format: Format, out: &mut impl Write) -> Result<ExitCode, Erro
     Ok(ExitCode::from(worst.map_or(0, |verdict| verdict as u8)))
 }
 
+/// Whether a version is below this one. One that is not understood is not.
+fn is_older(version: &str, than: (u32, u32)) -> bool {
+    let mut numbers = version.split(['.', '-']).map(|part| part.parse().ok());
+    let mut next = || numbers.next().flatten();
+    let version: Option<(u32, u32)> = next().zip(next());
+    version.is_some_and(|version| version < than)
+}
+
 fn print(finding: &Finding, out: &mut impl Write) -> Result<(), Error> {
     let verdict = match finding.verdict {
         Verdict::Ok => "ok",

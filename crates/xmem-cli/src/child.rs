@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Tools of GStreamer that run for a while, and may hang.
+
+use std::io::{self, Read};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How often to look whether it has ended.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// How a tool ended, and what it printed.
+pub(crate) struct Ended {
+    pub(crate) status: ExitStatus,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+/// Runs a tool to its end. `None`: it did not end in this time, and was killed. The error is that of its start.
+pub(crate) fn run(command: &mut Command, time: Duration) -> io::Result<Option<Ended>> {
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()?;
+    // They are read all the while: a full pipe would stop the tool.
+    let (stdout, stderr) = (read(child.stdout.take()), read(child.stderr.take()));
+    let Some(status) = wait(&mut child, time)? else {
+        child.kill()?;
+        child.wait()?;
+        return Ok(None);
+    };
+    Ok(Some(Ended {
+        status,
+        stdout: stdout.join().unwrap_or_default(),
+        stderr: stderr.join().unwrap_or_default(),
+    }))
+}
+
+fn wait(child: &mut Child, time: Duration) -> io::Result<Option<ExitStatus>> {
+    let start = Instant::now();
+    loop {
+        let status = child.try_wait()?;
+        if status.is_some() || start.elapsed() > time {
+            return Ok(status);
+        }
+        thread::sleep(LOOK);
+    }
+}
+
+fn read(pipe: Option<impl Read + Send + 'static>) -> thread::JoinHandle<String> {
+    thread::spawn(move || {
+        let mut bytes = Vec::new();
+        // What came before an error counts.
+        let _ = pipe.map(|mut pipe| pipe.read_to_end(&mut bytes));
+        String::from_utf8_lossy(&bytes).into_owned()
+    })
+}
