@@ -386,21 +386,19 @@ impl Follower {
             return self.look(timeout);
         };
         let hint = |consumer: &Consumer| consumer.budget_limit() != BudgetLimit::Asked;
-        if consumer.budget() == 0 && !self.hinted && hint(consumer) {
+        let received = if self.over_budget == OverBudget::Copy {
+            // With a budget of 0 a frame is given on the condition that it is dropped soon, which only a copy ensures.
+            consumer.receive_within_budget(timeout)
+        } else if !self.hinted && consumer.budget() == 0 && hint(consumer) {
             self.hinted = true;
             return Ok(Step::SmallBudget);
-        }
-        let received = match consumer.receive(timeout) {
+        } else {
+            consumer.receive(timeout)
+        };
+        let received = match received {
             Ok(lease) => {
                 self.last = Some(lease.info().sequence);
-                // It was given on the condition that it is dropped soon, which only a copy ensures.
-                let is_lent = self.over_budget == OverBudget::Copy && consumer.budget() == 0;
-                let taken = if is_lent {
-                    Taken::Lent(&lease)
-                } else {
-                    Taken::Kept(lease)
-                };
-                return Ok(Step::Took(take(taken)));
+                return Ok(Step::Took(take(Taken::Kept(lease))));
             }
             Err(ReceiveError::OverBudget { .. }) if self.over_budget != OverBudget::Fail => {
                 if !self.hinted && hint(consumer) {

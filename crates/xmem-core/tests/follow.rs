@@ -376,8 +376,8 @@ fn a_small_budget_is_reported_once() {
 }
 
 /// So many consumers that none has a budget.
-fn without_budget(place: &Place) -> (Producer, Vec<Consumer>) {
-    let few = Producer::builder(&place.pool()).max_slots(8);
+fn without_budget(place: &Place, max_slots: u32) -> (Producer, Vec<Consumer>) {
+    let few = Producer::builder(&place.pool()).max_slots(max_slots);
     let producer = few.build().unwrap();
     let consumers = (0..8).map(|_| Consumer::builder(&place.pool()).connect().unwrap());
     let consumers = consumers.collect();
@@ -387,13 +387,16 @@ fn without_budget(place: &Place) -> (Producer, Vec<Consumer>) {
 #[test]
 fn with_no_budget_each_frame_is_lent() {
     let place = Place::new();
-    let (producer, _others) = without_budget(&place);
+    let (producer, _others) = without_budget(&place, 8);
     let mut follower = follow(&place).over_budget(OverBudget::Copy);
     join(&mut follower, false);
     assert_eq!(follower.consumer().unwrap().budget(), 0);
+    publish(&producer, 0, SIZE);
     assert!(matches!(step(&mut follower), Step::SmallBudget));
     for seed in 0..20 {
-        publish(&producer, seed, SIZE);
+        if seed > 0 {
+            publish(&producer, seed, SIZE);
+        }
         let lent = follower.step(Some(HANG), |taken| match taken {
             Taken::Kept(_) => None,
             Taken::Lent(lease) => lease.meta().pts,
@@ -406,7 +409,7 @@ fn with_no_budget_each_frame_is_lent() {
 #[test]
 fn with_no_budget_one_frame_at_a_time_can_be_kept() {
     let place = Place::new();
-    let (producer, _others) = without_budget(&place);
+    let (producer, _others) = without_budget(&place, 8);
     let mut follower = follow(&place);
     join(&mut follower, false);
     assert!(matches!(step(&mut follower), Step::SmallBudget));
@@ -421,6 +424,23 @@ fn with_no_budget_one_frame_at_a_time_can_be_kept() {
         fails(&mut follower),
         FollowError::Receive(ReceiveError::OverBudget { budget: 0 })
     ));
+    drop(kept);
+}
+
+#[test]
+fn a_frame_past_the_budget_is_within_a_larger_one() {
+    let place = Place::new();
+    let (producer, others) = without_budget(&place, 16);
+    let small = Consumer::builder(&place.pool()).max_held(1);
+    let mut consumer = small.connect().unwrap();
+    assert_eq!(consumer.budget(), 0);
+    publish(&producer, 0, SIZE);
+    let kept = consumer.receive(Some(HANG)).unwrap();
+    drop(others);
+    support::eventually("a larger budget", || consumer.budget() == 1);
+    publish(&producer, 1, SIZE);
+    let lent = consumer.receive_with(Some(HANG), |lease| lease.meta().pts);
+    assert_eq!(lent.unwrap(), Some(1));
     drop(kept);
 }
 

@@ -64,6 +64,8 @@ impl Handed {
 pub(super) enum Purpose {
     /// To be held, within the budget. With a budget of 0, one at a time.
     Keep,
+    /// To be held, within the budget only.
+    KeepWithinBudget,
     /// To be copied out at once, also past the budget: one at a time.
     CopyOut,
 }
@@ -116,11 +118,16 @@ impl Table {
         if held < budget {
             return Ok(false);
         }
-        let has_extra = match self.extra {
-            Some(slot) => self.leased(slot).is_some() || self.is_handed(slot),
-            None => false,
+        // A larger budget may have room by now for the frame that was taken past it.
+        let has_extra = held > budget
+            && self
+                .extra
+                .is_some_and(|slot| self.leased(slot).is_some() || self.is_handed(slot));
+        let is_allowed = match purpose {
+            Purpose::Keep => held == 0,
+            Purpose::KeepWithinBudget => false,
+            Purpose::CopyOut => true,
         };
-        let is_allowed = purpose == Purpose::CopyOut || held == 0;
         if is_allowed && !has_extra {
             Ok(true)
         } else {

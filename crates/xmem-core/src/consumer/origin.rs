@@ -216,7 +216,7 @@ impl Origins {
         };
         let held = match purpose {
             // This lease ends an instant after that of the frame it was taken for, so one more than the budget is allowed.
-            Purpose::Keep => leases.take(place, Purpose::CopyOut),
+            Purpose::Keep | Purpose::KeepWithinBudget => leases.take(place, Purpose::CopyOut),
             Purpose::CopyOut => leases.take_or_read_unleased(place),
         };
         fault::point(Point::OriginHeld);

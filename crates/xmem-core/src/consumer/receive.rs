@@ -36,6 +36,14 @@ impl Consumer {
         self.receive_for(Purpose::Keep, Deadline::after(timeout))
     }
 
+    /// As [`receive`](Self::receive), but with a budget of 0 every frame is past it.
+    pub(crate) fn receive_within_budget(
+        &mut self,
+        timeout: Option<Duration>,
+    ) -> Result<ReadLease, ReceiveError> {
+        self.receive_for(Purpose::KeepWithinBudget, Deadline::after(timeout))
+    }
+
     /// Takes the next frame for as long as the function runs, also when the budget is used up. Use it to copy frames out.
     ///
     /// A forwarded frame lies in another pool. If the budget there is used up too, the lease of the forwarding process keeps
