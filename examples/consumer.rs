@@ -13,14 +13,9 @@ use xmem_core::BufferPool;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let name = std::env::args().nth(1).ok_or("usage: consumer POOL")?;
-    let mut pool = None;
+    let pool = BufferPool::new(&name)?;
     for line in io::stdin().lock().lines() {
         let index = line?.parse()?;
-        // With the first number, so that the producer has made the pool by then.
-        let pool = match &pool {
-            Some(pool) => pool,
-            None => pool.insert(BufferPool::new(&name)?),
-        };
         let buffer = pool.get(index)?;
         let bytes = buffer.as_cpu_slice()?;
         let sum: u64 = bytes.iter().map(|byte| u64::from(*byte)).sum();

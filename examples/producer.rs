@@ -36,7 +36,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             break;
         }
     }
-    // The pool ends with this process.
+    // The buffers end with this process.
     pool.wait_until_read(None)?;
     Ok(())
 }

@@ -11,10 +11,8 @@ import numpy as np
 
 from xmem import BufferPool
 
-pool = None
+pool = BufferPool(sys.argv[1])
 for line in sys.stdin:
-    # With the first number, so that the producer has made the pool by then.
-    pool = pool or BufferPool(sys.argv[1])
     with pool.get(int(line)) as buf:
         where = "host" if buf.device is None else f"device {buf.device}"
         # PyTorch reads a buffer on a device where it lies: torch.from_dlpack(buf).

@@ -37,5 +37,5 @@ with BufferPool(args.pool) as pool:
         # One `get` is to come, in whichever process. After 10 seconds a buffer that nobody reads is empty again.
         pool.set_ref_count(buf.meta_index, 1)
         print(buf.forget(timeout=10), flush=True)
-    # The pool ends with this process.
+    # The buffers end with this process.
     pool.wait_until_read()

@@ -18,7 +18,6 @@ fn a_buffer_lives_until_its_count_of_readers_released_it() {
         BufferPool::new(&place.pool()).unwrap(),
         BufferPool::new(&place.pool()).unwrap(),
     ];
-    assert!(owner.is_owner() && !readers[0].is_owner());
     let index = published(&owner, b"twice", 3);
     let first = readers[0].get(index).unwrap();
     assert_eq!(first.as_cpu_slice().unwrap(), b"twice");
@@ -98,54 +97,57 @@ fn a_buffer_has_one_writer_and_no_reader_then() {
 }
 
 #[test]
-fn a_peer_writes_only_with_the_owners_permission() {
+fn all_processes_are_equal() {
     let place = Place::new();
-    let _owner = BufferPool::new(&place.pool()).unwrap();
-    let peer = BufferPool::new(&place.pool()).unwrap();
+    // Who opens the pool first, and who writes first, does not matter.
+    let pools = [(); 3].map(|()| BufferPool::new(&place.pool()).unwrap());
+    for round in 0..3 {
+        for writer in &pools {
+            let index = published(writer, b"abcd", 3);
+            for reader in &pools {
+                let buffer = reader.get(index).unwrap();
+                assert_eq!(buffer.as_cpu_slice().unwrap(), b"abcd", "{round}");
+            }
+            eventually("it is released", || {
+                matches!(writer.get(index), Err(GetError::Empty { .. }))
+            });
+        }
+    }
+    // Each edits its own in place, and copies those of others.
+    let [first, second, _] = &pools;
+    let index = published(first, b"abcd", 2);
+    let mut copy = second.get_mut(index).unwrap();
+    copy.as_cpu_slice_mut().unwrap()[0] = b'x';
+    let copied = copy.forget().unwrap();
+    assert_eq!(first.get(index).unwrap().as_cpu_slice().unwrap(), b"abcd");
+    assert_eq!(first.get(copied).unwrap().as_cpu_slice().unwrap(), b"xbcd");
     assert!(matches!(
-        peer.acquire_cpu(10),
-        Err(WriteAccessError::Denied { .. })
-    ));
-    assert!(matches!(
-        peer.preallocate_cpu(10, 2),
-        Err(WriteAccessError::NotOwner)
-    ));
-
-    let place = Place::new();
-    let owner = BufferPool::options(&place.pool())
-        .peers_may_write(true)
-        .open()
-        .unwrap();
-    let peer = BufferPool::new(&place.pool()).unwrap();
-    let index = published(&peer, b"from the peer", 1);
-    let buffer = owner.get(index).unwrap();
-    assert_eq!(buffer.as_cpu_slice().unwrap(), b"from the peer");
-    drop(buffer);
-    let mut again = peer.get_mut(index).unwrap();
-    again.as_cpu_slice_mut().unwrap()[0] = b'F';
-    again.forget().unwrap();
-    assert_eq!(
-        owner.get(index).unwrap().as_cpu_slice().unwrap(),
-        b"From the peer"
-    );
-    assert!(matches!(
-        peer.get_mut(9999),
-        Err(WriteAccessError::Denied { .. })
+        second.discard(index),
+        Err(WriteAccessError::NotWriter)
     ));
 }
 
 #[test]
-fn a_peer_that_leaves_while_it_writes_returns_the_buffer() {
+fn a_buffer_outlives_its_writer_for_those_that_have_its_memory() {
     let place = Place::new();
-    let options = BufferPool::options(&place.pool()).peers_may_write(true);
-    let owner = options.max_buffers(5).open().unwrap();
-    let peer = BufferPool::new(&place.pool()).unwrap();
-    let writing = peer.acquire_cpu(100).unwrap();
-    assert!(owner.preallocate_cpu(100, 5).is_err());
-    drop((writing, peer));
-    eventually("its slots are free", || {
-        owner.preallocate_cpu(100, 5).is_ok()
-    });
+    let reader = BufferPool::new(&place.pool()).unwrap();
+    let writer = BufferPool::new(&place.pool()).unwrap();
+    let [held, later] = [(); 2].map(|()| published(&writer, b"abcd", 1));
+    let held = reader.get(held).unwrap();
+    let never = writer.acquire_cpu(4).unwrap().meta_index();
+    drop(writer);
+    assert_eq!(held.as_cpu_slice().unwrap(), b"abcd");
+    assert_eq!(reader.get(later).unwrap().as_cpu_slice().unwrap(), b"abcd");
+    for pool in [&reader, &BufferPool::new(&place.pool()).unwrap()] {
+        let error = pool.get(never).unwrap_err();
+        assert!(matches!(error, GetError::NoWriter { .. }), "{error}");
+    }
+    // Another process may write under the same number, and is not mistaken for the first one.
+    let next = BufferPool::new(&place.pool()).unwrap();
+    let index = published(&next, b"next", 1);
+    assert_eq!(reader.get(index).unwrap().as_cpu_slice().unwrap(), b"next");
+    drop((held, reader, next));
+    place.assert_clean();
 }
 
 #[test]
@@ -179,17 +181,31 @@ fn bad_counts_and_indices_are_refused() {
         reader.set_ref_count(index, 1),
         Err(RefCountError::NotYours(index))
     );
-    assert_eq!(
-        owner.set_ref_count(12345, 1),
-        Err(RefCountError::NotYours(12345))
-    );
-    assert!(matches!(reader.get(12345), Err(GetError::Empty { .. })));
+    let (other, none) = (index ^ 1 << 12, u32::MAX);
+    for index in [other, none] {
+        assert_eq!(
+            owner.set_ref_count(index, 1),
+            Err(RefCountError::NotYours(index))
+        );
+        assert!(matches!(reader.get(index), Err(GetError::Empty { .. })));
+    }
+    let nobodys = index ^ 1 << 24;
+    assert!(matches!(
+        reader.get(nobodys),
+        Err(GetError::NoWriter { .. })
+    ));
     assert!(owner.acquire_cpu(0).is_err());
 }
 
 #[test]
-fn the_pool_of_a_stream_has_no_buffers_by_number() {
+fn what_cannot_be_a_pool_of_buffers_is_refused() {
     let place = Place::new();
+    assert!(matches!(BufferPool::new(""), Err(OpenError::Name(_))));
+    for max_buffers in [0, 1, 4097] {
+        let options = BufferPool::options(&place.pool()).max_buffers(max_buffers);
+        let error = options.open().unwrap_err();
+        assert!(matches!(error, OpenError::MaxBuffers { .. }), "{error}");
+    }
     let _producer = Producer::builder(&place.pool()).build().unwrap();
     let error = BufferPool::new(&place.pool()).unwrap_err();
     assert!(matches!(error, OpenError::Stream { .. }), "{error}");

@@ -9,14 +9,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use support::{buffers::published, *};
 use xmem_core::{BufferPool, DType, FrameLayout, FrameMeta, GetError, WriteAccessError};
 
-/// The owner of the pool, and a peer. Both may write.
 fn both(place: &Place) -> [BufferPool; 2] {
-    let open = || {
-        BufferPool::options(&place.pool())
-            .peers_may_write(true)
-            .open()
-    };
-    [open().unwrap(), open().unwrap()]
+    [(); 2].map(|()| BufferPool::new(&place.pool()).unwrap())
 }
 
 fn bytes(pool: &BufferPool, index: u32) -> Vec<u8> {
@@ -28,40 +22,38 @@ fn is_empty(pool: &BufferPool, index: u32) -> bool {
 }
 
 #[test]
-fn an_edit_is_published_when_its_guard_is_dropped() {
+fn an_edit_that_is_dropped_uses_up_a_read() {
     let place = Place::new();
-    let pools = both(&place);
-    let [owner, peer] = &pools;
-    for writer in &pools {
-        for editor in &pools {
-            let index = published(writer, b"abcd", 1);
-            editor.get_mut(index).unwrap().as_cpu_slice_mut().unwrap()[0] = b'x';
-            // As often as needed, and from either process.
-            let mut again = owner.get_mut(index).unwrap();
-            assert_eq!(again.as_cpu_slice().unwrap(), b"xbcd");
-            again.as_cpu_slice_mut().unwrap()[1] = b'y';
-            drop(again);
-            assert_eq!(bytes(peer, index), b"xycd");
-            eventually("it is released", || is_empty(peer, index));
-        }
+    let [owner, reader] = both(&place);
+    let index = published(&owner, b"abcd", 4);
+    owner.get_mut(index).unwrap().as_cpu_slice_mut().unwrap()[0] = b'x';
+    assert_eq!(bytes(&reader, index), b"xbcd");
+    eventually("it is released", || owner.get_mut(index).is_ok());
+    // That was the third.
+    assert_eq!(bytes(&reader, index), b"xbcd");
+    eventually("it is released", || is_empty(&reader, index));
+    // The seed's drop lowers the count by one, whatever the guard is for.
+    for _ in 0..1000 {
+        let index = published(&owner, b"abcd", 1);
+        drop(owner.get_mut(index).unwrap());
+        assert!(is_empty(&owner, index));
     }
 }
 
 #[test]
-fn an_edited_buffer_keeps_its_count_of_readers() {
+fn an_edited_buffer_keeps_the_reads_that_are_to_come() {
     let place = Place::new();
     let pools = both(&place);
-    let readers = [(); 2].map(|()| BufferPool::new(&place.pool()).unwrap());
+    let readers = both(&place);
     for pool in &pools {
-        for forget in [false, true] {
-            let index = published(pool, b"abcd", 2);
+        for read_before in [false, true] {
+            let index = published(pool, b"abcd", if read_before { 3 } else { 2 });
+            if read_before {
+                drop(readers[0].get(index).unwrap());
+            }
             let mut buffer = pool.get_mut(index).unwrap();
             buffer.as_cpu_slice_mut().unwrap()[0] = b'x';
-            if forget {
-                buffer.forget().unwrap();
-            } else {
-                drop(buffer);
-            }
+            assert_eq!(buffer.forget().unwrap(), index);
             for reader in &readers {
                 assert_eq!(bytes(reader, index), b"xbcd");
             }
@@ -79,31 +71,20 @@ fn an_edited_buffer_keeps_its_count_of_readers() {
         if while_edited {
             owner.set_ref_count(index, 2).unwrap();
         }
-        drop(buffer);
+        buffer.forget().unwrap();
         for reader in &readers {
             assert_eq!(bytes(reader, index), b"abcd");
         }
         eventually("it is released", || is_empty(&readers[0], index));
     }
-    // Another process does not know of how many.
+    // After some reads it is the number of those that are still to come.
     let index = published(owner, b"abcd", 2);
-    drop(pools[1].get_mut(index).unwrap());
-    assert_eq!(bytes(&readers[0], index), b"abcd");
-    eventually("it is released", || is_empty(&readers[1], index));
-}
-
-#[test]
-fn counts_of_a_reused_index_are_separate() {
-    let place = Place::new();
-    let [owner, peer] = both(&place);
-    let index = published(&owner, b"abcd", 2);
-    owner.discard(index).unwrap();
-    // Not the owner's any more.
-    let buffer = peer.get_mut(index).unwrap();
-    buffer.forget().unwrap();
-    drop(owner.get_mut(index).unwrap());
-    drop(peer.get(index).unwrap());
-    eventually("it is released", || is_empty(&peer, index));
+    drop(readers[0].get(index).unwrap());
+    owner.set_ref_count(index, 2).unwrap();
+    for reader in [&readers[1], owner] {
+        assert_eq!(bytes(reader, index), b"abcd");
+    }
+    eventually("it is released", || is_empty(owner, index));
 }
 
 #[test]
@@ -120,8 +101,8 @@ fn metadata_of_a_buffer_survives_an_edit() {
     meta.shape[..2].copy_from_slice(&[2, 3]);
     meta.attachments.set("note", "one");
     buffer.set_meta(meta).unwrap();
-    // This process looks at it once after each edit, and one reader is to come.
-    owner.set_ref_count(buffer.meta_index(), 2).unwrap();
+    // Two looks, an edit that is dropped, and the last read.
+    owner.set_ref_count(buffer.meta_index(), 4).unwrap();
     let index = buffer.forget().unwrap();
     let known = || {
         let buffer = owner.get(index).unwrap();
@@ -179,15 +160,14 @@ fn a_panic_publishes_nothing() {
 #[test]
 fn a_buffer_can_be_discarded_before_it_is_read() {
     let place = Place::new();
-    let options = BufferPool::options(&place.pool()).peers_may_write(true);
-    let owner = options.max_buffers(8).open().unwrap();
-    let peer = BufferPool::new(&place.pool()).unwrap();
-    for pool in [&owner, &peer] {
+    let open = || BufferPool::options(&place.pool()).max_buffers(8).open();
+    let [owner, peer] = [open().unwrap(), open().unwrap()];
+    for (pool, reader) in [(&owner, &peer), (&peer, &owner)] {
         let indices: Vec<u32> = (0..8).map(|_| published(pool, b"abcd", 2)).collect();
-        assert!(owner.acquire_cpu(4).is_err());
-        let held = peer.get(indices[0]).unwrap();
+        assert!(pool.acquire_cpu(4).is_err());
+        let held = reader.get(indices[0]).unwrap();
         assert!(matches!(
-            owner.discard(indices[0]),
+            pool.discard(indices[0]),
             Err(WriteAccessError::InUse { .. })
         ));
         drop(held);
@@ -200,7 +180,7 @@ fn a_buffer_can_be_discarded_before_it_is_read() {
             }
         }
         eventually("its slots are free", || {
-            let all: Result<Vec<_>, _> = (0..8).map(|_| owner.acquire_cpu(4)).collect();
+            let all: Result<Vec<_>, _> = (0..8).map(|_| pool.acquire_cpu(4)).collect();
             all.is_ok()
         });
     }
@@ -218,31 +198,22 @@ fn a_buffer_can_be_discarded_before_it_is_read() {
 #[test]
 fn an_empty_buffer_is_published_only_by_forget() {
     let place = Place::new();
-    let pools = both(&place);
-    let [owner, peer] = &pools;
-    let set_aside = owner.preallocate_cpu(100, 2).unwrap();
-    let over = published(owner, b"abcd", 1);
-    let never = *set_aside.iter().find(|index| **index != over).unwrap();
-    drop(peer.get(over).unwrap());
-    eventually("it is released", || is_empty(owner, over));
-    for pool in &pools {
-        for index in [never, over] {
-            // The last content, or the whole capacity.
-            let size = pool.get_mut(index).unwrap().meta().size;
-            assert!(if index == over {
-                size == 4
-            } else {
-                size >= 100
-            });
-            // A peer's message takes a moment.
-            eventually("it is released", || owner.get_mut(index).is_ok());
-            assert!(is_empty(owner, index));
-        }
-        let mut buffer = pool.get_mut(over).unwrap();
+    let [owner, reader] = both(&place);
+    let [one, other] = owner.preallocate_cpu(100, 2).unwrap()[..] else {
+        panic!("two were asked for");
+    };
+    for index in [one, other] {
+        assert!(owner.get_mut(index).unwrap().meta().size >= 100);
+        assert!(is_empty(&owner, index) && is_empty(&reader, index));
+        let mut buffer = owner.get_mut(index).unwrap();
+        assert_eq!(buffer.buffer(), index);
         buffer.as_cpu_slice_mut().unwrap().fill(7);
-        let index = buffer.forget().unwrap();
-        assert_eq!(bytes(owner, index), [7; 4]);
-        owner.discard(index).unwrap();
+        let published = buffer.forget().unwrap();
+        assert_ne!(published, index);
+        assert!(bytes(&reader, published).iter().all(|byte| *byte == 7));
+        eventually("it is released", || is_empty(&owner, published));
+        // The number of the use is used up.
+        assert!(owner.get_mut(published).is_err());
     }
 }
 
@@ -254,7 +225,8 @@ fn a_buffer_is_empty_once_its_readers_released_it() {
     for _ in 0..50 {
         let index = published(&owner, b"abcd", 1);
         drop(peer.get(index).unwrap());
-        drop(owner.get_mut(index).unwrap());
-        assert!(is_empty(&owner, index), "it has no reader left");
+        let error = owner.get_mut(index).unwrap_err();
+        let has_no_reader_left = matches!(error, WriteAccessError::Get(GetError::Empty { .. }));
+        assert!(has_no_reader_left, "{error}");
     }
 }

@@ -8,95 +8,59 @@ use support::*;
 use xmem_core::{BufferPool, BufferPoolOptions, GetError, WriteAccessError};
 
 #[test]
-fn buffers_are_divided_among_processes() {
-    let set = |f: fn(BufferPoolOptions) -> BufferPoolOptions| f;
-    let cases = [
-        // With room for 238 or so: each takes one more than it may hold.
-        (set(|options| options), 26, 8),
-        (set(|options| options), 100, 1),
-        (set(|options| options.max_held(1)), 119, 1),
-        (set(|options| options.max_held(32)), 26, 8),
-        (set(|options| options.max_buffers(12)), 2, 3),
-        (set(|options| options.max_buffers(12)), 3, 2),
-        // As many others, with what each takes.
-        (
-            set(|options| options.max_buffers(40 * 3 + 18).max_held(2)),
-            40,
-            2,
-        ),
-    ];
-    for (set, others, held) in cases {
+fn any_number_of_processes_may_hold_all_buffers() {
+    let place = Place::new();
+    let open = || BufferPool::options(&place.pool()).max_buffers(12).open();
+    let owner = open().unwrap();
+    let readers: Vec<_> = (0..40).map(|_| open().unwrap()).collect();
+    let indices: Vec<u32> = (0..12)
+        .map(|_| {
+            let buffer = owner.acquire_cpu(4).unwrap();
+            owner.set_ref_count(buffer.meta_index(), 40).unwrap();
+            buffer.forget().unwrap()
+        })
+        .collect();
+    let held: Vec<_> = readers
+        .iter()
+        .flat_map(|reader| indices.iter().map(|index| reader.get(*index).unwrap()))
+        .collect();
+    drop(held);
+    owner.wait_until_read(Some(HANG)).unwrap();
+    assert_eq!(owner.stats().cut_off, 0);
+}
+
+#[test]
+fn the_smaller_max_held_of_writer_and_reader_counts() {
+    for (of_writer, of_reader, most) in [
+        (Some(2), None, 2),
+        (None, Some(2), 2),
+        (Some(3), Some(2), 2),
+    ] {
         let place = Place::new();
-        let owner = set(BufferPool::options(&place.pool())).open().unwrap();
-        let open = || BufferPool::new(&place.pool()).unwrap();
-        let peers: Vec<_> = (0..others).map(|_| open()).collect();
-        let indices: Vec<u32> = (0..=held)
+        let open = |max_held: Option<u32>| {
+            let options = BufferPool::options(&place.pool());
+            max_held
+                .into_iter()
+                .fold(options, BufferPoolOptions::max_held)
+                .open()
+        };
+        let (owner, reader) = (open(of_writer).unwrap(), open(of_reader).unwrap());
+        let indices: Vec<u32> = (0..=most)
             .map(|_| owner.acquire_cpu(4).unwrap().forget().unwrap())
             .collect();
-        let mut indices = indices.into_iter();
-        let kept: Vec<_> = indices
-            .by_ref()
-            .take(held)
-            .map(|index| peers[0].get(index).unwrap())
-            .collect();
-        assert!(matches!(
-            peers[0].get(indices.next().unwrap()),
-            Err(GetError::OverBudget { budget }) if budget as usize == held
-        ));
-        drop(kept);
-    }
-}
-
-#[test]
-fn as_many_processes_can_join_as_there_are_buffers() {
-    let place = Place::new();
-    let owner = BufferPool::options(&place.pool())
-        .max_buffers(12)
-        .open()
-        .unwrap();
-    let open = || BufferPool::new(&place.pool());
-    let peers: Vec<_> = (0..12).map(|_| open().unwrap()).collect();
-    let refusal = open().unwrap_err().to_string();
-    assert!(refusal.contains("max_buffers"), "{refusal}");
-    // One buffer at a time.
-    for peer in &peers {
-        let indices = [(); 2].map(|()| owner.acquire_cpu(4).unwrap().forget().unwrap());
-        let held = peer.get(indices[0]).unwrap();
-        assert!(matches!(
-            peer.get(indices[1]),
-            Err(GetError::OverBudget { budget: 0 })
-        ));
-        drop(held);
-        peer.get(indices[1]).unwrap();
-    }
-}
-
-#[test]
-fn a_request_above_max_held_is_granted_max_held() {
-    let place = Place::new();
-    let _owner = BufferPool::options(&place.pool())
-        .max_held(20)
-        .open()
-        .unwrap();
-    let budgets = |place: &Place| -> Vec<u32> {
-        let stats = stats_of(&place.pool());
-        stats
-            .consumers
+        let (last, first) = indices.split_last().unwrap();
+        let held: Vec<_> = first
             .iter()
-            .map(|consumer| consumer.budget)
-            .collect()
-    };
-    let _peers: Vec<_> = [Some(30), Some(12), None]
-        .map(|held| {
-            let options = BufferPool::options(&place.pool());
-            let options = match held {
-                Some(held) => options.max_held(held),
-                None => options,
-            };
-            options.open().unwrap()
-        })
-        .into();
-    assert_eq!(budgets(&place), [20, 12, 8]);
+            .map(|index| reader.get(*index).unwrap())
+            .collect();
+        let error = reader.get(*last).unwrap_err();
+        assert!(
+            matches!(error, GetError::OverBudget { budget } if budget == most),
+            "{error}"
+        );
+        drop(held);
+        reader.get(*last).unwrap();
+    }
 }
 
 #[test]
@@ -105,7 +69,7 @@ fn preallocation_above_max_buffers_is_an_error() {
     let owner = BufferPool::new(&place.pool()).unwrap();
     let large = owner.preallocate_cpu(1 << 20, 8).unwrap();
     owner.preallocate_cpu(100, 8).unwrap();
-    let before = stats_of(&place.pool());
+    let before = owner.stats();
     let error = owner.preallocate_cpu(10, 257).unwrap_err();
     assert!(
         matches!(&error, WriteAccessError::Denied { reason }
@@ -113,17 +77,17 @@ fn preallocation_above_max_buffers_is_an_error() {
         "{error}"
     );
     assert!(owner.preallocate_cpu(10, usize::MAX).is_err());
-    let after = stats_of(&place.pool());
+    let after = owner.stats();
     assert_eq!(
         (after.slots, after.regions, after.bytes),
         (before.slots, before.regions, before.bytes)
     );
     // Nor more than are free.
     let held = [10, 1 << 20].map(|size| owner.acquire_cpu(size).unwrap());
-    let before = stats_of(&place.pool());
+    let before = owner.stats();
     let error = owner.preallocate_cpu(10, 255).unwrap_err();
     assert!(error.to_string().contains("2 are in use"), "{error}");
-    assert_eq!(stats_of(&place.pool()).bytes, before.bytes);
+    assert_eq!(owner.stats().bytes, before.bytes);
     drop(held);
     // What is set aside for other sizes stays until it is given up.
     let error = owner.preallocate_cpu(10, 256).unwrap_err();
@@ -143,9 +107,9 @@ fn a_failed_preallocation_returns_its_buffers() {
     let kept: Vec<u32> = (0..4)
         .map(|_| owner.acquire_cpu(4).unwrap().forget().unwrap())
         .collect();
-    let before = stats_of(&place.pool());
+    let before = owner.stats();
     assert!(owner.preallocate_cpu(1 << 20, 62).is_err());
-    let after = stats_of(&place.pool());
+    let after = owner.stats();
     assert!(
         after.slots < before.slots + 32 && after.bytes < 32 << 20,
         "{} slots, {} bytes",

@@ -386,7 +386,6 @@ fn the_origin_dies() {
         Point::ClaimPutBack,
         Point::TimedOutMarked,
         Point::RingAsked,
-        Point::SlotGranted,
         Point::WaitCounted,
         Point::EosMarked,
         Point::SlotRetired,

@@ -72,7 +72,7 @@ def peer(pipe, name, *options):
     """A process that runs commands with a pool."""
     pool = BufferPool(name, **dict(options))
     held = {}
-    pipe.send(pool.is_owner)
+    pipe.send("ready")
     while True:
         what, *args = pipe.recv()
         try:
@@ -108,7 +108,7 @@ def test_example_of_the_design(name):
 
     # Producer.
     buf = pool.acquire_cpu(SIZE)
-    assert buf.meta_index in indices
+    assert buf.buffer in indices
     assert buf.cpu_ptr == buf.cpu_ptr_mut != 0
     np.asarray(buf)[:] = 7
     pool.set_ref_count(buf.meta_index, 2)
@@ -152,9 +152,8 @@ def has_cuda(pool):
 
 def test_other_processes_read_by_index(name):
     pool = BufferPool(name)
-    assert pool.is_owner
     with Child(peer, name) as one, Child(peer, name) as two:
-        assert [one.reply(), two.reply()] == [False, False], "they join"
+        one.reply(), two.reply()
         buf = pool.acquire_cpu(SIZE)
         np.asarray(buf)[:] = 3
         pool.set_ref_count(buf.meta_index, 2)
@@ -197,68 +196,74 @@ def wait_until(is_so):
         time.sleep(0.005)
 
 
-def test_process_that_does_not_own_the_pool_writes(name):
-    pool = BufferPool(name, peers_may_write=True)
+def test_every_process_writes(name):
+    pool = BufferPool(name)
     with Child(peer, name) as writer, Child(peer, name) as reader:
         writer.reply(), reader.reply()
-        index = writer.ask("write", 100_000, 5, 2)
+        index = writer.ask("write", 100_000, 5, 3)
         assert reader.ask("get", index) == 500_000
         assert np.asarray(pool.get(index)).sum() == 500_000
         # Another process holds it.
         with pytest.raises(xmem.Error):
             writer.ask("rewrite", index, 6)
         reader.ask("drop", index)
+        assert writer.ask("rewrite", index, 6) == index
+        assert reader.ask("get", index) == 600_000
+        reader.ask("drop", index)
+        assert len(reader.ask("preallocate")) == 2
+        # To edit a buffer of another process is to copy it.
+        index = writer.ask("write", 100, 1, 2)
+        copy = reader.ask("rewrite", index, 2)
+        assert copy != index
+        assert (np.asarray(pool.get(copy)).sum(), np.asarray(pool.get(index)).sum()) == (200, 100)
         with pytest.raises(xmem.Refused):
-            writer.ask("preallocate")
+            pool.discard(index)
+        gc.collect()
     pool.close()
 
 
-def test_pool_of_another_process(name):
-    with Child(peer, name, ("peers_may_write", True)) as owner:
-        assert owner.reply(), "it made the pool"
-        pool = BufferPool(name)
-        assert not pool.is_owner
-        buf = pool.acquire_cpu(5000)
-        np.asarray(buf)[:] = 9
-        pool.set_ref_count(buf.meta_index, 1)
-        index = buf.forget()
-        assert owner.ask("get", index) == 45_000
-        owner.ask("drop", index)
-
-        index = owner.ask("write", 70, 1, 1)
-        buf = pool.get_mut(index)
-        np.asarray(buf)[:35] = 3
-        assert buf.forget() == index
-        assert owner.ask("get", index) == 35 * 3 + 35
-        owner.ask("drop", index)
-        pool.close()
-
-
-def test_writing_into_a_pool_that_does_not_allow_it(name):
+def test_a_pipeline_in_one_pool(name):
+    """Each process gets a buffer of the one before it, and makes one for the next."""
     pool = BufferPool(name)
-    with Child(peer, name) as child:
-        child.reply()
-        with pytest.raises(xmem.Refused):
-            child.ask("write", 100, 1, 1)
+    with Child(peer, name) as one, Child(peer, name) as two:
+        one.reply(), two.reply()
+        for number in range(20):
+            first = one.ask("write", 1000, number, 1)
+            second = two.ask("rewrite", first, number + 1)
+            with pool.get(second) as buf:
+                assert np.asarray(buf).sum() == 1000 * (number + 1)
     pool.close()
 
 
-def test_owner_that_dies(name, tmp_path):
-    with Child(peer, name, ("peers_may_write", True)) as owner:
-        owner.reply()
-        pool = BufferPool(name)
-        index = owner.ask("write", 1000, 4, 2)
-        held = np.asarray(pool.get(index))
-        owner.kill()
-        assert held.sum() == 4000, "what is held stays"
+def test_numbers_of_earlier_uses(name):
+    pool, reader = BufferPool(name), BufferPool(name)
+    old = pool.acquire_cpu(100).forget()
+    reader.get(old).release()
+    buf = pool.acquire_cpu(100)
+    memory, new = buf.buffer, buf.meta_index
+    assert old != new and memory != new
+    buf.forget()
+    for use in reader.get, pool.get, pool.get_mut, pool.discard:
         with pytest.raises(xmem.Error):
-            pool.acquire_cpu(10)
-        pool.close()
-    # The next one makes it again, and cleans up.
-    again = BufferPool(name)
-    assert again.is_owner
+            use(old)
+    assert reader.get(memory).meta_index == new
+
+
+def test_writer_that_dies(name):
+    with Child(peer, name) as writer:
+        writer.reply()
+        pool = BufferPool(name)
+        index = writer.ask("write", 1000, 4, 2)
+        held = np.asarray(pool.get(index))
+        writer.kill()
+        assert held.sum() == 4000, "what is held stays"
+        pool.acquire_cpu(10).release()
+        late = BufferPool(name)
+        with pytest.raises(xmem.Error, match="has ended"):
+            late.get(index)
     assert held.sum() == 4000
-    again.close()
+    late.close()
+    pool.close()
 
 
 def test_read_only(name):
@@ -281,7 +286,7 @@ def test_view_outlives_its_guard(name):
     pool = BufferPool(name)
     buf = pool.acquire_cpu(SIZE)
     np.asarray(buf)[:] = 1
-    pool.set_ref_count(buf.meta_index, 1)
+    pool.set_ref_count(buf.meta_index, 3)
     index = buf.forget()
     row = np.asarray(pool.get(index)).reshape(1080, 1920, 3)[5]
     gc.collect()
@@ -319,7 +324,7 @@ def test_published_only_without_views(name):
         pool.get_mut(index)
     assert pool.release(index)
     assert not pool.release(index)
-    pool.get_mut(index).release()
+    assert is_empty(pool, index)
 
 
 def test_references_without_guards(name):
@@ -462,8 +467,7 @@ def test_a_buffer_that_was_given_back_keeps_no_pool(name, how):
         view = np.asarray(buf) if how == "release" else None
         getattr(buf, how)(*[None] * 3 if how == "__exit__" else [])
     del view
-    with BufferPool(name, peers_may_write=True) as again:
-        assert again.is_owner
+    assert os.listdir(os.path.dirname(name)) == []
     with pytest.raises(xmem.Closed):
         buf.size
 
@@ -471,8 +475,7 @@ def test_a_buffer_that_was_given_back_keeps_no_pool(name, how):
 def test_a_buffer_that_is_held_keeps_its_pool(name):
     with BufferPool(name) as pool:
         buf = pool.get(pool.acquire_cpu(100).forget())
-    with BufferPool(name) as joined:
-        assert not joined.is_owner
+    assert os.listdir(os.path.dirname(name)) != []
     copy = buf.copy_to_cpu()
     assert copy.meta_index != buf.clone_ref().meta_index
 
@@ -500,7 +503,7 @@ def test_fork(name):
     with pytest.raises(xmem.Error):
         pool.get_mut(index)
     del array
-    pool.get_mut(index).release()
+    assert is_empty(pool, index)
 
 
 def test_a_guard_is_true(name):
@@ -525,11 +528,14 @@ def test_an_edit_is_published_again(name):
     buf = pool.acquire_cpu(10)
     buf.set_meta(shape=(10,), content_type="test/edit")
     np.asarray(buf)[:] = 1
+    pool.set_ref_count(buf.meta_index, 3)
     index = buf.forget()
+    # The end of the guard uses up a read, and `forget` none.
     with pool.get_mut(index) as buf:
         np.asarray(buf)[0] = 7
         with pytest.raises(xmem.Error, match="or it is being written"):
             pool.get(index)
+    assert pool.get_mut(index).forget() == index
     with pool.get(index) as buf:
         assert np.asarray(buf).tolist() == [7] + 9 * [1]
         assert buf.content_type == "test/edit"
@@ -583,6 +589,10 @@ def test_a_timeout_warns_of_readers_that_did_not_come(name):
     pool = BufferPool(name)
     with Child(peer, name) as reader:
         reader.reply()
+        # It is connected once it has read something.
+        index = pool.acquire_cpu(100).forget()
+        reader.ask("get", index)
+        reader.ask("drop", index)
         with pytest.warns(xmem.PoolWarning, match=rf"1 of its 1 readers.*process {reader.process.pid}"):
             index = pool.acquire_cpu(100).forget(timeout=0.001)
             pool.wait_until_read(HANG)
@@ -606,13 +616,13 @@ def test_preallocated_buffers_stay(name):
     large, small = pool.preallocate_cpu(3 << 20, 8), pool.preallocate_cpu(1 << 20, 8)
     assert (pool.stats["set_aside"], pool.stats["set_aside_bytes"]) == (16, 32 << 20)
     for _ in range(700):
-        assert pool.acquire_cpu(1 << 20).meta_index in small
-    assert pool.acquire_cpu(3 << 20).meta_index in large
+        assert pool.acquire_cpu(1 << 20).buffer in small
+    assert pool.acquire_cpu(3 << 20).buffer in large
     assert pool.give_up(small) == 8
     assert pool.stats["set_aside"] == 8
 
 
-def test_a_reader_copies_into_memory_of_its_own(name):
+def test_a_reader_copies_into_a_buffer_of_its_own(name):
     owner, reader = BufferPool(name), BufferPool(name)
     buf = owner.acquire_cpu(100)
     buf.set_meta(shape=(10, 10))
@@ -622,9 +632,11 @@ def test_a_reader_copies_into_memory_of_its_own(name):
         copy = buf.copy_to_cpu()
     np.asarray(copy)[0] = 1
     assert np.asarray(copy).sum() == 10 + 90 * 7
-    with pytest.raises(xmem.Error, match="this process's own"):
-        copy.forget()
     owner.wait_until_read(HANG)
+    gc.collect()
+    with owner.get(copy.forget()) as buf:
+        assert buf.shape == (10, 10)
+        assert np.asarray(buf).sum() == 10 + 90 * 7
 
 
 def test_a_batch_of_sixteen(name):

@@ -613,10 +613,10 @@ def test_names_and_limits(place):
         xmem.Channel(place.path("few"), max_slots=1)
     with pytest.raises(ValueError):
         channel.recv(timeout=float("nan"))
-    pool = xmem.BufferPool(place.path("pool"))
+    producer = xmem.Producer(place.path("pool"))
     with pytest.raises(ValueError, match="not a channel"):
         xmem.Channel.connect(place.path("pool"), timeout=HANG)
-    pool.close()
+    producer.close()
     channel.close()
 
 

@@ -22,7 +22,7 @@ def test_examples_of_the_design(machine):
 
         # Producer.
         buf = pool.acquire_cuda({SIZE}, device_id=0)
-        assert buf.meta_index in indices
+        assert buf.buffer in indices
         g.fill(s, buf.cuda_ptr_mut, {SIZE}, 7)
         pool.set_ref_count(buf.meta_index, 2)
         meta_index = buf.meta_index
@@ -55,17 +55,14 @@ def test_examples_of_the_design(machine):
     for copy in ("cuda_buf", "gpu1_buf", "back"):
         index = owner.ask(f"{copy}.forget()")
         reader.do(f"buf = pool.get({index})")
-        if copy != "back":
-            # A process that did not make the pool makes no buffers on devices.
-            reader.fails("pool.acquire_cuda(10)", "Refused", "only the process that made the pool")
         reader.do("buf.release()")
 
 
 def test_a_reader_copies_as_in_section_7_of_the_design(machine):
-    """In a process that did not make the pool: into memory of its own, which lasts without the buffer and the pool."""
+    """Into buffers of its own, which last without those of the other process."""
     owner, reader = machine.start(), machine.start()
     owner.do("""
-        pool = xmem.BufferPool(pool)
+        pool_name, pool = pool, xmem.BufferPool(pool)
         cpu_buf = pool.acquire_cpu(1000)
         cpu_buf.set_meta(shape=[10, 100], content_type="test")
         np.asarray(cpu_buf)[:] = np.arange(1000).reshape(10, 100) % 256
@@ -88,14 +85,13 @@ def test_a_reader_copies_as_in_section_7_of_the_design(machine):
     assert reader.ask("[int((np.asarray(it).ravel() == np.arange(1000) % 256).sum()) for it in copies]") == [1000] * 5
     assert reader.ask("[it.device for it in (buf_gpu0, buf_gpu1, own)]") == [0, 1, None]
     assert reader.ask("buf_gpu1.shape, own.content_type, own.readonly") == [[10, 100], "test", False]
-    # They are nobody else's.
-    for copy in "own", "buf_gpu0":
-        reader.fails(f"{copy}.meta_index", "Error", "this process's own")
-        reader.fails(f"{copy}.clone_ref()", "Error", "being written")
-        assert "a copy of this process" in reader.ask(f"repr({copy})")
-        reader.fails(f"{copy}.forget()", "Error", "this process's own")
     reader.do("g.fill(s, buf_gpu0.cuda_ptr_mut, 1000, 3); g.finish(s)")
     assert reader.ask("int(np.asarray(buf_gpu0.copy_to_cpu()).sum())") == 3000
+    # The other process reads them.
+    index = reader.ask("buf_gpu0.forget()")
+    owner.do(f"pool = xmem.BufferPool(pool_name); buf = pool.get({index})")
+    assert owner.ask("int(np.asarray(buf.copy_to_cpu()).sum())") == 3000
+    owner.do("buf = pool = None")
 
 
 def test_a_buffer_on_a_device_is_an_array(machine):
@@ -230,7 +226,7 @@ def test_the_release_of_a_buffer_can_be_interrupted(machine):
         guard = pool.acquire_cuda(1000)
         g.wait_for_word(late, word)
         g.fill(late, guard.cuda_ptr_mut, 1000, 1)
-        index = guard.meta_index
+        index = guard.buffer
     """)
 
     def interrupted() -> bool:
@@ -250,6 +246,6 @@ def test_the_release_of_a_buffer_can_be_interrupted(machine):
     eventually(interrupted, "it is never interrupted in `release`")
     # No process gets it before the stream is done.
     owner.do("guards = [pool.acquire_cuda(1000) for _ in range(20)]")
-    assert owner.ask("index not in [guard.meta_index for guard in guards]")
+    assert owner.ask("index not in [guard.buffer for guard in guards]")
     owner.do("guards = None; g.set_word(s, word); g.finish(late)")
-    owner.eventually("index in [guard.meta_index for guard in [pool.acquire_cuda(1000) for _ in range(20)]]")
+    owner.eventually("index in [guard.buffer for guard in [pool.acquire_cuda(1000) for _ in range(20)]]")

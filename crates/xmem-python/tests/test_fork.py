@@ -134,7 +134,6 @@ def test_buffers(pool):
 def test_pools(pool):
     with xmem.BufferPool(pool) as buffers:
         index = buffers.acquire_cpu(100).forget()
-        assert index == 0
         assert in_a_child(buffers, *OF_POOLS) == refused(OF_POOLS)
         buffers.get(index).release()
 

@@ -2,14 +2,10 @@
 
 //! Buffers on CUDA devices, and copies between them and host memory.
 
-use xmem_shm::lock::lock;
-
 use super::error::WriteAccessError;
 use super::guard::Storage;
-use super::private::PrivateCopy;
 use super::{BufferGuard, BufferPool};
-use crate::cuda::{self, CudaError, CudaFrame, Device, PrivateMemory, Source, Stream};
-use crate::error::ReceiveError;
+use crate::cuda::{self, CudaError, CudaFrame, Device, Source, Stream};
 use crate::producer::SlotSpec;
 
 fn device(device_id: i32) -> Result<Device, CudaError> {
@@ -25,23 +21,21 @@ fn device(device_id: i32) -> Result<Device, CudaError> {
 impl BufferPool {
     /// As [`preallocate_cpu`](Self::preallocate_cpu), on a device.
     ///
-    /// Only the process that made the pool makes and writes its buffers on devices; other processes have its device memory
-    /// for reading only. If a process were killed while its kernel writes a buffer, the end of that work would not be
-    /// known, and so not when the buffer may be reused. A process that joined [copies](BufferGuard::copy_to_device) buffers
-    /// into memory of its own.
+    /// Each process writes device memory of its own. Other processes have it for reading only: if a process were killed while its
+    /// kernel writes a buffer, the end of that work would not be known, and so not when the buffer may be reused.
     ///
     /// # Errors
     ///
-    /// [`WriteAccessError::NotOwner`] in a process that did not make the pool, [`WriteAccessError::Denied`] if there may
-    /// not be as many, [`WriteAccessError::Cuda`] if the device fails; see [`WriteAccessError`] for the others.
+    /// [`WriteAccessError::Denied`] if there may not be as many, [`WriteAccessError::Cuda`] if the device fails; see
+    /// [`WriteAccessError`] for the others.
     pub fn preallocate_cuda(
         &self,
         size: usize,
         count: usize,
         device_id: i32,
     ) -> Result<Vec<u32>, WriteAccessError> {
-        let owner = self.inner.owner()?;
-        owner.set_aside(&SlotSpec::new(size).on(&device(device_id)?), count)
+        let spec = SlotSpec::new(size).on(&device(device_id)?);
+        self.inner.writer()?.set_aside(&spec, count)
     }
 
     /// A buffer of at least `size` bytes on a device, to be written.
@@ -57,13 +51,7 @@ impl BufferPool {
         size: usize,
         device_id: i32,
     ) -> Result<BufferGuard, WriteAccessError> {
-        let owner = self.inner.owner()?;
-        let lease = owner.acquire(&SlotSpec::new(size).on(&device(device_id)?))?;
-        Ok(BufferGuard::writing(
-            self.inner.clone(),
-            Storage::Own(lease),
-            size,
-        ))
+        self.acquire(&SlotSpec::new(size).on(&device(device_id)?), size)
     }
 }
 
@@ -76,14 +64,12 @@ impl BufferGuard {
     /// [`CudaError::NotOnDevice`] if it lies in host memory; see [`CudaError`] for the others.
     pub fn as_cuda_ptr(&self) -> Result<u64, CudaError> {
         match &self.storage {
-            Storage::Own(lease) => Ok(lease.cuda().ok_or(CudaError::NotOnDevice)?.ptr()),
+            Storage::Writing(lease) => Ok(lease.cuda().ok_or(CudaError::NotOnDevice)?.ptr()),
             Storage::Reading(lease) => {
                 let frame = lease.cuda()?;
                 frame.synchronize()?;
                 Ok(frame.ptr())
             }
-            Storage::Private(copy) => Ok(copy.on_device().ok_or(CudaError::NotOnDevice)?.ptr()),
-            Storage::Granted { .. } => Err(CudaError::NotOnDevice),
             Storage::Gone => Err(CudaError::Gone),
         }
     }
@@ -103,10 +89,9 @@ impl BufferGuard {
     /// The device of the buffer. `None`: it lies in host memory.
     pub fn device(&self) -> Option<Device> {
         match &self.storage {
-            Storage::Own(lease) => Some(lease.cuda()?.device().clone()),
+            Storage::Writing(lease) => Some(lease.cuda()?.device().clone()),
             Storage::Reading(lease) => Some(lease.cuda().ok()?.device().clone()),
-            Storage::Private(copy) => Some(copy.on_device()?.device().clone()),
-            Storage::Granted { .. } | Storage::Gone => None,
+            Storage::Gone => None,
         }
     }
 
@@ -131,26 +116,11 @@ impl BufferGuard {
     ///
     /// As [`forget`](Self::forget); [`WriteAccessError::Cuda`] if it does not lie on a device.
     pub fn forget_on(mut self, stream: Stream) -> Result<u32, WriteAccessError> {
-        if !self.pool.is_of_this_process() {
-            return Err(ReceiveError::Forked.into());
+        if matches!(&self.storage, Storage::Writing(lease) if lease.is_on_device()) {
+            self.forget_with(|lease, meta| lease.publish_on(stream, meta))
+        } else {
+            Err(CudaError::NotOnDevice.into())
         }
-        if matches!(self.storage, Storage::Private(_)) {
-            return Err(WriteAccessError::Private);
-        }
-        if !matches!(&self.storage, Storage::Own(lease) if lease.is_on_device()) {
-            return Err(CudaError::NotOnDevice.into());
-        }
-        let index = self.meta_index();
-        let count = lock(&self.pool.counts).publish(index);
-        if let Storage::Own(mut lease) = std::mem::replace(&mut self.storage, Storage::Gone) {
-            lease.keep_until(count);
-            let published = lease.publish_on(stream, self.meta.clone());
-            let published = published.map_err(|failure| WriteAccessError::Denied {
-                reason: failure.to_string(),
-            })?;
-            self.begin_timeout(published.info());
-        }
-        Ok(index)
     }
 
     /// The source of a copy, if it lies on a device.
@@ -159,28 +129,13 @@ impl BufferGuard {
         copy: impl FnOnce(Source<'_>) -> Result<T, CudaError>,
     ) -> Result<T, CudaError> {
         match &self.storage {
-            Storage::Own(lease) => {
+            Storage::Writing(lease) => {
                 let slot = lease.cuda().ok_or(CudaError::NotOnDevice)?;
                 copy(Source::Slot(slot))
             }
             Storage::Reading(lease) => copy(Source::Frame(&lease.cuda()?)),
-            Storage::Private(own) => {
-                let memory = own.on_device().ok_or(CudaError::NotOnDevice)?;
-                copy(Source::Private(memory))
-            }
-            Storage::Granted { .. } => Err(CudaError::NotOnDevice),
             Storage::Gone => Err(CudaError::Gone),
         }
-    }
-
-    /// Memory for a copy on a device: a buffer of the pool in the process that made it, else this process's own.
-    fn room_on(&self, device_id: i32) -> Result<Self, WriteAccessError> {
-        if self.pool.owner().is_ok() {
-            return self.pool().acquire_cuda(self.size, device_id);
-        }
-        let memory = PrivateMemory::new(&device(device_id)?, self.size)?;
-        let copy = PrivateCopy::Device(memory);
-        Ok(Self::private(self.pool.clone(), copy, self.size))
     }
 
     /// Copies a buffer in host memory to a device. The host memory is registered with CUDA first, so that the device reads it
@@ -194,13 +149,12 @@ impl BufferGuard {
         if self.is_on_device() {
             return Err(CudaError::OnDevice.into());
         }
-        let mut copy = self.room_on(device_id)?;
+        let mut copy = self.pool().acquire_cuda(self.size, device_id)?;
         let device = device(device_id)?;
         match &self.storage {
-            Storage::Own(lease) => lease.pin(&device),
-            Storage::Granted { view, .. } => view.pin(&device),
+            Storage::Writing(lease) => lease.pin(&device),
             Storage::Reading(lease) => cuda::pin(lease, &device),
-            Storage::Private(_) | Storage::Gone => {}
+            Storage::Gone => {}
         }
         let bytes = self.as_cpu_slice().map_err(|_| CudaError::OnDevice)?;
         xmem_cuda::copy::upload(&device, copy.as_cuda_ptr_mut()?, bytes)?;
@@ -217,16 +171,21 @@ impl BufferGuard {
         if !self.is_on_device() {
             return Err(CudaError::NotOnDevice.into());
         }
-        let mut copy = self.room_on(device_id)?;
-        let (to_device, to) = (device(device_id)?, copy.as_cuda_ptr_mut()?);
-        self.source(|source| cuda::between(&source, (&to_device, to), self.size))?;
+        self.copy_to(&device(device_id)?)
+    }
+
+    pub(super) fn copy_to(&self, device: &Device) -> Result<Self, WriteAccessError> {
+        let spec = SlotSpec::new(self.size).on(device);
+        let mut copy = self.pool().acquire(&spec, self.size)?;
+        let to = copy.as_cuda_ptr_mut()?;
+        self.source(|source| cuda::between(&source, (device, to), self.size))?;
         Ok(self.finish(copy))
     }
 
     /// Copies the bytes of a buffer on a device into host memory.
     pub(super) fn download(&self, to: &mut Self) -> Result<(), CudaError> {
         self.source(|source| {
-            if let Storage::Own(lease) = &to.storage {
+            if let Storage::Writing(lease) = &to.storage {
                 lease.pin(source.device());
             }
             let to = to.as_cpu_slice_mut().map_err(|_| CudaError::OnDevice)?;

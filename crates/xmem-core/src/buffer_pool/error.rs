@@ -4,16 +4,16 @@
 
 use thiserror::Error;
 
-use crate::error::{AcquireError, ConnectError, CreateError, ReceiveError};
+use crate::error::{AcquireError, ConnectError, CreateError, NameError, ReceiveError};
 
-/// A [`BufferPool`](crate::BufferPool) could neither be joined nor made.
+/// A [`BufferPool`](crate::BufferPool) was not opened.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// There is one, and it could not be joined.
+    /// Not a name for a pool.
     #[error(transparent)]
-    Connect(#[from] ConnectError),
-    /// There is one, and its frames have no numbers.
+    Name(#[from] NameError),
+    /// A pool of this name has frames without numbers.
     #[error(
         "pool {pool:?} has no buffers by number: it is the pool of a stream, whose frames a `Consumer` takes"
     )]
@@ -21,9 +21,12 @@ pub enum OpenError {
         /// The pool.
         pool: String,
     },
-    /// There is none, and it could not be made.
-    #[error(transparent)]
-    Create(#[from] CreateError),
+    /// More buffers than there are numbers for.
+    #[error("max_buffers is {max_buffers}: at least 2, and at most 4096")]
+    MaxBuffers {
+        /// The setting.
+        max_buffers: u32,
+    },
 }
 
 /// The right to write a buffer was not given.
@@ -47,21 +50,21 @@ pub enum WriteAccessError {
         /// The limit.
         max_buffers: u32,
     },
-    /// A copy that this process made for itself.
-    #[error(
-        "this copy is this process's own, so no other process can get it: only the process that made the pool publishes \
-         copies"
-    )]
-    Private,
-    /// The pool's owner refused.
-    #[error("the pool's owner refused: {reason}")]
+    /// This process's buffers could not be made.
+    #[error(transparent)]
+    Create(#[from] CreateError),
+    /// There may not be as many buffers, or it could not be published.
+    #[error("{reason}")]
     Denied {
         /// Why, in words.
         reason: String,
     },
+    /// It could not be read, to be edited.
+    #[error(transparent)]
+    Get(#[from] GetError),
     /// The buffer is held, or there is no such buffer.
     #[error(
-        "buffer {index} cannot be written: another process holds it, or there is no buffer of that number"
+        "buffer {index} cannot be written: a process holds it, or there is no buffer of that number"
     )]
     InUse {
         /// The buffer.
@@ -71,14 +74,14 @@ pub enum WriteAccessError {
     #[cfg(feature = "cuda")]
     #[error(transparent)]
     Cuda(#[from] xmem_cuda::error::CudaError),
-    /// Only the process that made the pool can do this.
+    /// Only the process that wrote a buffer can do this.
     #[error(
-        "only the process that made the pool preallocates, acquires buffers on devices and sets timeouts: this one joined it. Open the pool in the writing process first, or copy a buffer (copy_to_cuda, copy_to_cpu) to write"
+        "only the process that wrote a buffer discards it, and sets its timeout before it is published"
     )]
-    NotOwner,
-    /// The owner did not answer, or its grant is invalid.
-    #[error("asking the pool's owner failed: {0}")]
-    Owner(#[from] ReceiveError),
+    NotWriter,
+    /// This is a forked child, which has no buffers of its parent's pool.
+    #[error(transparent)]
+    Receive(#[from] ReceiveError),
 }
 
 impl From<AcquireError> for WriteAccessError {
@@ -104,23 +107,36 @@ impl From<AcquireError> for WriteAccessError {
 #[non_exhaustive]
 pub enum GetError {
     /// Nothing is published under that number, or not any more.
-    #[error("buffer {index} holds nothing: it was not published yet, or its count reached zero")]
+    #[error(
+        "buffer {index} holds nothing: it was not published yet, its count reached zero, or the number is of an earlier use"
+    )]
     Empty {
         /// The buffer.
         index: u32,
     },
+    /// The process that wrote it has ended.
+    #[error("buffer {index} of pool {pool:?} is gone: the process that wrote it has ended")]
+    NoWriter {
+        /// The buffer.
+        index: u32,
+        /// The pool.
+        pool: String,
+    },
     /// This process holds as many as it may.
     #[error(
         "this process holds its budget of {budget} buffers: drop one first, or open the pool with a larger max_held, here and \
-         in the process that makes it"
+         in the process that writes them"
     )]
     OverBudget {
-        /// How many it may hold.
+        /// How many of one process it may hold.
         budget: u32,
     },
-    /// The owner did not answer, or its description of the buffer is invalid.
-    #[error("asking the pool's owner failed: {0}")]
-    Owner(#[from] ReceiveError),
+    /// The process that wrote it could not be connected to.
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    /// The process that wrote it did not answer, or its description of the buffer is invalid.
+    #[error("asking the process that wrote the buffer failed: {0}")]
+    Receive(#[from] ReceiveError),
 }
 
 /// A buffer cannot be used in this way.
@@ -147,9 +163,9 @@ pub enum RefCountError {
         "a count of {0} keeps nothing: give the number of consumers that are to take the buffer"
     )]
     BadCount(i32),
-    /// Not one that this process writes, nor, as the pool's owner, has published.
+    /// Not one that this process writes or has published.
     #[error(
-        "the count of buffer {0} is not this process's to change: it neither writes it nor owns the pool"
+        "the count of buffer {0} is not this process's to change: another process wrote it, or it is empty"
     )]
     NotYours(u32),
 }

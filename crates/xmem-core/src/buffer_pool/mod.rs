@@ -2,65 +2,56 @@
 
 //! Buffers by number: a pool in which processes pass each other indices by other means.
 //!
-//! The slots and leases are those of [`Producer`] and [`Consumer`]. The process that acquires a buffer sets the number of
-//! readers it is for, passes its index on, and forgets it; each reader gets it by its index. Each `get` counts as a reader.
-//! A reader that dies with a buffer counts as having released it. A reader that never comes does not count: see
-//! [`BufferPool::discard`] and [`BufferGuard::set_timeout`].
+//! All processes that open a pool are equal. Each that writes has a [`Producer`] of its own, made when it acquires its first
+//! buffer, and each that reads a [`Consumer`] for each writer, made when it gets the first buffer of that one. The index names
+//! the writer and its slot. The writer sets the number of reads that a buffer is for, passes its index on, and forgets it;
+//! each reader gets it by its index. Each `get` counts as a read. A reader that dies with a buffer counts as having released
+//! it. A reader that never comes does not count: see [`BufferPool::discard`] and [`BufferGuard::set_timeout`].
 
-mod counts;
+mod connections;
 #[cfg(feature = "cuda")]
 mod cuda;
 mod error;
 mod guard;
+mod number;
 mod options;
-mod private;
+mod writer;
 
-use std::collections::HashMap;
-use std::io::ErrorKind;
-use std::ops::Range;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
+use xmem_shm::lock::lock;
+use xmem_shm::os::fork::ProcessId;
+
 use crate::cancel::Canceller;
-use crate::consumer::Consumer;
-use crate::consumer::grants::Grant;
-use crate::error::{ConnectError, ReceiveError, WaitError};
+use crate::error::{ReceiveError, WaitError};
 use crate::frame::lease::ReadLease;
-use crate::producer::{Producer, SlotSpec, WriteLease};
+use crate::producer::SlotSpec;
 use crate::stats::PoolStats;
-use counts::Counts;
+use connections::{Connection, Connections};
 pub use error::{AccessError, GetError, OpenError, RefCountError, WriteAccessError};
 pub use guard::{AccessMode, BufferGuard};
-use guard::{Published, Storage, Written};
+use number::Number;
 pub use options::BufferPoolOptions;
-use xmem_shm::abi::entry::Entry;
-use xmem_shm::abi::frame_info::FrameInfo;
-use xmem_shm::abi::layout::Control;
-use xmem_shm::abi::limits::ANSWER_TIME;
-use xmem_shm::abi::meta::FrameMeta;
-use xmem_shm::abi::wire::ToProducer;
-use xmem_shm::bounds::lie_inside;
-use xmem_shm::lock::lock;
-use xmem_shm::os::clock::Deadline;
+use writer::Writer;
 
 /// A pool of buffers with numbers.
 ///
 /// ```
 /// # let dir = tempfile::tempdir()?;
-/// # let name = dir.path().join("my_pool.sock");
+/// # let name = dir.path().join("my_pool");
 /// # let name = name.to_str().unwrap();
 /// use xmem_core::BufferPool;
 ///
-/// // One process makes the pool, ...
+/// // One process writes, ...
 /// let pool = BufferPool::new(name)?;
 /// let mut buffer = pool.acquire_cpu(1024)?;
 /// buffer.as_cpu_slice_mut()?[..5].copy_from_slice(b"hello");
 /// pool.set_ref_count(buffer.meta_index(), 2)?;
 /// let index = buffer.forget()?;
 ///
-/// // ... others connect to it, and read by index.
+/// // ... others read by index.
 /// let other = BufferPool::new(name)?;
-/// assert!(!other.is_owner());
 /// let buffer = other.get(index)?;
 /// assert_eq!(&buffer.as_cpu_slice()?[..5], b"hello");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -71,28 +62,27 @@ pub struct BufferPool {
 }
 
 #[derive(Debug)]
-enum Role {
-    Owner(Producer),
-    Peer(Box<Consumer>),
+struct Inner {
+    options: BufferPoolOptions,
+    process: ProcessId,
+    /// Made with the first buffer that is acquired.
+    writer: OnceLock<Writer>,
+    /// One thread makes the writer.
+    making: Mutex<()>,
+    connections: Connections,
+    canceller: Canceller,
+    /// References without a guard (`forget` of a guard for reading, `add_ref`).
+    loose: Mutex<Vec<(Number, ReadLease)>>,
 }
 
-#[derive(Debug)]
-struct Inner {
-    name: String,
-    role: Role,
-    canceller: Canceller,
-    /// The reader counts of buffers that this process wrote.
-    counts: Mutex<Counts>,
-    /// References without a guard (`forget` of a guard for reading, `add_ref`), by index.
-    loose: Mutex<HashMap<u32, Vec<ReadLease>>>,
-    /// By index: the newest generation that this process got from another one.
-    got: Mutex<HashMap<u32, u32>>,
-    /// The slots that another process granted to this one.
-    writing: Mutex<Vec<Range<usize>>>,
+/// The process that wrote a buffer.
+enum Source<'a> {
+    Own(&'a Writer),
+    Other(Arc<Connection>),
 }
 
 impl BufferPool {
-    /// Connects to the pool of this name, or makes it if there is none.
+    /// Opens the pool of this name.
     ///
     /// # Errors
     ///
@@ -106,68 +96,57 @@ impl BufferPool {
         BufferPoolOptions::new(name)
     }
 
-    /// Whether this process made the pool. The pool ends with that process.
-    pub fn is_owner(&self) -> bool {
-        matches!(self.inner.role, Role::Owner(_))
-    }
-
     /// Sets `count` buffers of `size` bytes aside. Returns their indices. If there are some of this size already, these are
     /// among them.
     ///
-    /// They stay, with their indices, until they are [given up](Self::give_up), and serve requests for this size only.
+    /// They stay, with their indices, until they are [given up](Self::give_up), and serve requests of this process for this
+    /// size only. Such an index names the memory, whatever is in it: see [`BufferGuard::buffer`].
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
-    /// # let name = dir.path().join("p.sock");
+    /// # let name = dir.path().join("p");
     /// let pool = xmem_core::BufferPool::new(name.to_str().unwrap())?;
     /// let indices = pool.preallocate_cpu(1920 * 1080 * 3, 8)?;
-    /// assert_eq!(pool.stats()?.set_aside, 8);
+    /// assert_eq!(pool.stats().set_aside, 8);
     /// let buffer = pool.acquire_cpu(1920 * 1080 * 3)?;
-    /// assert!(indices.contains(&buffer.meta_index()));
+    /// assert!(indices.contains(&buffer.buffer()));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors
     ///
-    /// [`WriteAccessError::NotOwner`] in a process that did not make the pool, [`WriteAccessError::Denied`] if there may
-    /// not be as many ([`max_buffers`](BufferPoolOptions::max_buffers)); see [`WriteAccessError`] for the others.
+    /// [`WriteAccessError::Denied`] if there may not be as many ([`max_buffers`](BufferPoolOptions::max_buffers)); see
+    /// [`WriteAccessError`] for the others.
     pub fn preallocate_cpu(&self, size: usize, count: usize) -> Result<Vec<u32>, WriteAccessError> {
-        self.inner.owner()?.set_aside(&SlotSpec::new(size), count)
+        self.inner.writer()?.set_aside(&SlotSpec::new(size), count)
     }
 
     /// Buffers that were [preallocated](Self::preallocate_cpu) may go, or serve other sizes. Returns how many were set aside.
     /// What they hold stays.
     pub fn give_up(&self, indices: &[u32]) -> usize {
-        match &self.inner.role {
-            Role::Owner(producer) => producer.give_up(indices),
-            Role::Peer(_) => 0,
-        }
+        let writer = self.inner.writer.get();
+        writer.map_or(0, |writer| writer.give_up(indices))
     }
 
-    /// Figures of the pool.
-    ///
-    /// # Errors
-    ///
-    /// If this process did not make the pool, and the one that did does not answer; see [`ConnectError`].
-    pub fn stats(&self) -> Result<PoolStats, ConnectError> {
-        match &self.inner.role {
-            Role::Owner(producer) => Ok(producer.stats()),
-            Role::Peer(_) => crate::query(&self.inner.name),
-        }
+    /// Figures of the buffers that this process writes. All zero before the first of them.
+    pub fn stats(&self) -> PoolStats {
+        let writer = self.inner.writer.get();
+        writer.map_or_else(PoolStats::default, |writer| writer.producer().stats())
     }
 
-    /// Waits until all buffers that this process's pool keeps were read as often as their counts, and nobody holds one: at
-    /// most `timeout` (`None`: for ever). The pool ends with the process that made it, so that process calls this first. In
-    /// a process that joined, returns at once.
+    /// Waits until all buffers that this process published were read as often as their counts, and no process holds one: at
+    /// most `timeout` (`None`: for ever). Call it before the process ends: its buffers end with it, but for those that other
+    /// processes hold.
     ///
     /// # Errors
     ///
     /// See [`WaitError`].
     pub fn wait_until_read(&self, timeout: Option<Duration>) -> Result<(), WaitError> {
-        match &self.inner.role {
-            Role::Owner(producer) => producer.wait_until_read(timeout, &self.inner.canceller),
-            Role::Peer(_) => Ok(()),
-        }
+        let Some(writer) = self.inner.writer.get() else {
+            return Ok(());
+        };
+        let producer = writer.producer();
+        producer.wait_until_read(timeout, &self.inner.canceller)
     }
 
     /// A buffer of at least `size` bytes, to be written.
@@ -176,92 +155,83 @@ impl BufferPool {
     ///
     /// See [`WriteAccessError`].
     pub fn acquire_cpu(&self, size: usize) -> Result<BufferGuard, WriteAccessError> {
-        let storage = match &self.inner.role {
-            Role::Owner(_) => Storage::Own(self.inner.owner()?.acquire(&SlotSpec::new(size))?),
-            Role::Peer(consumer) => {
-                let size_asked = size as u64;
-                let question = |request| ToProducer::AcquireSlot {
-                    request,
-                    size: size_asked,
-                };
-                self.ask_to_write(consumer, question, size)?
-            }
-        };
-        Ok(BufferGuard::writing(self.inner.clone(), storage, size))
+        self.acquire(&SlotSpec::new(size), size)
     }
 
-    /// A buffer that was published, for reading. Each call counts as one of its readers, also a second one of the same
+    fn acquire(&self, spec: &SlotSpec, size: usize) -> Result<BufferGuard, WriteAccessError> {
+        let taken = self.inner.writer()?.acquire(spec)?;
+        Ok(BufferGuard::writing(self.inner.clone(), taken, Some(size)))
+    }
+
+    /// A buffer that was published, for reading. Each call counts as one of its reads, also a second one of the same
     /// process.
     ///
     /// # Errors
     ///
     /// [`GetError::Empty`] when nothing is published under that index; see [`GetError`] for the others.
     pub fn get(&self, meta_index: u32) -> Result<BufferGuard, GetError> {
-        let lease = self.inner.read(meta_index)?;
-        self.inner.count_read(lease.info())?;
-        Ok(BufferGuard::reading(self.inner.clone(), lease))
+        let (lease, number, source) = self.inner.read(meta_index)?;
+        match source {
+            Source::Own(writer) => writer.count_read(&lease),
+            Source::Other(connection) => connection.count_read(&lease)?,
+        }
+        Ok(BufferGuard::reading(self.inner.clone(), lease, number))
     }
 
-    /// A published buffer, to be edited in place. Fails while any process holds it.
+    /// A published buffer, to be edited.
     ///
-    /// While the guard exists, no process can get the buffer. When the guard is dropped or
-    /// [forgotten](BufferGuard::forget), the buffer is published again, with the edit, its metadata, and the same number
-    /// of readers, counted anew. `forget` also returns the error if that fails. [`BufferGuard::discard`] empties the
-    /// buffer instead. So does a panic that drops the guard, because the edit may be half done.
+    /// A buffer that this process wrote is edited in place. That fails while any process holds it. While the guard exists,
+    /// no process can get the buffer. When the guard is [forgotten](BufferGuard::forget), the buffer is published again under
+    /// the same index, with the edit and its metadata, for the reads that are still to come. A guard that is dropped uses up
+    /// one of them, as the guard of each read does: if none is left, the buffer is empty. [`BufferGuard::discard`] empties it
+    /// in any case. So does a panic that drops the guard, because the edit may be half done.
+    ///
+    /// A buffer of another process is copied: its memory cannot be written here. That counts as a read. The guard has the
+    /// copy, a buffer that this process acquired, with the same metadata: pass on the index that `forget` returns.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
-    /// # let name = dir.path().join("p.sock");
-    /// # let pool = xmem_core::BufferPool::new(name.to_str().unwrap())?;
+    /// # let name = dir.path().join("p");
+    /// # let name = name.to_str().unwrap();
+    /// # use xmem_core::BufferPool;
+    /// let pool = BufferPool::new(name)?;
     /// let mut buffer = pool.acquire_cpu(4)?;
     /// buffer.as_cpu_slice_mut()?.copy_from_slice(b"abcd");
     /// pool.set_ref_count(buffer.meta_index(), 2)?;
     /// let index = buffer.forget()?;
     ///
-    /// let reader = pool.get(index)?;
-    /// assert!(pool.get_mut(index).is_err());
-    /// drop(reader);
-    /// pool.get_mut(index)?.as_cpu_slice_mut()?[0] = b'x';
+    /// let mut edit = pool.get_mut(index)?;
+    /// edit.as_cpu_slice_mut()?[0] = b'x';
+    /// assert_eq!(edit.forget()?, index);
+    ///
+    /// let other = BufferPool::new(name)?;
+    /// let mut copy = other.get_mut(index)?;
+    /// copy.as_cpu_slice_mut()?[1] = b'y';
+    /// let copy = copy.forget()?;
+    /// assert_eq!(pool.get(copy)?.as_cpu_slice()?, b"xycd");
     /// assert_eq!(pool.get(index)?.as_cpu_slice()?, b"xbcd");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// After the edit a buffer that another process published is for one reader, unless
-    /// [`set_ref_count`](Self::set_ref_count) changes that while the guard exists. Of the metadata a process that does
-    /// not own the pool can pass on only the size.
-    ///
-    /// An empty buffer is treated as one that was just acquired, with its last size: it is published when the guard is
-    /// forgotten, not when it is dropped.
+    /// The index of a [preallocated](Self::preallocate_cpu) buffer that is empty gives that buffer, as if it was just acquired.
     ///
     /// # Errors
     ///
     /// [`WriteAccessError::InUse`] while any process holds it; see [`WriteAccessError`] for the others.
     pub fn get_mut(&self, meta_index: u32) -> Result<BufferGuard, WriteAccessError> {
-        let storage = match &self.inner.role {
-            Role::Owner(producer) => {
-                let lease = producer.acquire_index(meta_index);
-                Storage::Own(lease.ok_or(WriteAccessError::InUse { index: meta_index })?)
-            }
-            Role::Peer(consumer) => {
-                let question = |request| ToProducer::AcquireIndex {
-                    request,
-                    slot: meta_index,
-                };
-                self.ask_to_write(consumer, question, 0)?
-            }
+        let Some((writer, number)) = self.inner.own(meta_index) else {
+            return self.get(meta_index)?.copy();
         };
-        // No other process publishes it now, so this is the last publication.
-        let last = self.inner.published(meta_index);
-        let inner = self.inner.clone();
-        Ok(BufferGuard::editing(inner, storage, last))
+        let taken = writer.edit(number)?;
+        Ok(BufferGuard::writing(self.inner.clone(), taken, None))
     }
 
-    /// Empties a published buffer, whatever its count: it may be reused. For buffers whose readers never come; they would
-    /// be kept for as long as the pool lives.
+    /// Empties a buffer that this process published, whatever its count: it may be reused. For buffers whose readers never
+    /// come; they would be kept for as long as this process has the pool.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
-    /// # let name = dir.path().join("p.sock");
+    /// # let name = dir.path().join("p");
     /// # let pool = xmem_core::BufferPool::new(name.to_str().unwrap())?;
     /// let index = pool.acquire_cpu(4)?.forget()?;
     /// pool.discard(index)?;
@@ -271,57 +241,17 @@ impl BufferPool {
     ///
     /// # Errors
     ///
-    /// As [`get_mut`](Self::get_mut).
+    /// [`WriteAccessError::NotWriter`] if another process wrote it, and as [`get_mut`](Self::get_mut).
     pub fn discard(&self, meta_index: u32) -> Result<(), WriteAccessError> {
+        if self.inner.own(meta_index).is_none() {
+            return Err(WriteAccessError::NotWriter);
+        }
         self.get_mut(meta_index).map(BufferGuard::discard)
     }
 
-    fn ask_to_write(
-        &self,
-        consumer: &Consumer,
-        question: impl FnOnce(u32) -> ToProducer,
-        size: usize,
-    ) -> Result<Storage, WriteAccessError> {
-        let session = consumer.session();
-        let grant = session
-            .grants()
-            .ask(question, &self.inner.canceller)?
-            .map_err(|reason| WriteAccessError::Denied { reason })?;
-        // From here on it is given back, whatever fails.
-        let mut written = Written::new(&self.inner, session, grant);
-        let view = session.regions().get(
-            grant.region,
-            Deadline::after(Some(ANSWER_TIME)),
-            &self.inner.canceller,
-        )?;
-        let corrupt = |what| WriteAccessError::Owner(ReceiveError::Corrupt(what));
-        let outside = || corrupt("a slot lies outside its region");
-        let view = view.ok_or_else(outside)?;
-        if !view.is_writable() {
-            return Err(corrupt(
-                "a slot was granted in a pool that other processes may not write",
-            ));
-        }
-        let Grant { offset, len, .. } = grant;
-        if !lie_inside(offset, len, view.len() as u64) || len < size as u64 {
-            return Err(outside());
-        }
-        let (offset, len) = (offset as usize, len as usize);
-        let start = view.ptr().addr() + offset;
-        if !written.begin(start..start + len) {
-            return Err(corrupt("a slot was granted that is written here already"));
-        }
-        Ok(Storage::Granted {
-            written,
-            view,
-            offset,
-            len,
-        })
-    }
-
-    /// Sets how many readers a buffer is for: it is kept until it was [got](Self::get) and released this often, by
-    /// whichever processes. For a buffer that this process writes, or that it published as the pool's owner. Default: 1. A buffer whose readers never come is kept
-    /// until [`discard`](Self::discard).
+    /// Sets how many reads a buffer is for: it is kept until it was [got](Self::get) and released this often, by
+    /// whichever processes. For a buffer that this process writes, or that it published: then the reads count that are still
+    /// to come. Default: 1. A buffer whose readers never come is kept until [`discard`](Self::discard).
     ///
     /// # Errors
     ///
@@ -331,221 +261,142 @@ impl BufferPool {
             .ok()
             .filter(|count| *count > 0)
             .ok_or(RefCountError::BadCount(count))?;
-        if !self.inner.is_of_this_process() {
-            return Err(RefCountError::NotYours(meta_index));
-        }
-        if lock(&self.inner.counts).set_of_written(meta_index, wanted) {
-            return Ok(());
-        }
-        match &self.inner.role {
-            Role::Owner(producer) if producer.keep_until(meta_index, wanted) => {
-                if let Some((entry, _)) = self.inner.record(meta_index) {
-                    let generation = entry.generation();
-                    let mut counts = lock(&self.inner.counts);
-                    counts.set_of_published(meta_index, generation, wanted);
-                }
-                Ok(())
-            }
-            _ => Err(RefCountError::NotYours(meta_index)),
+        let own = self.inner.own(meta_index);
+        match own.is_some_and(|(writer, number)| writer.set_count(number, wanted)) {
+            true => Ok(()),
+            false => Err(RefCountError::NotYours(meta_index)),
         }
     }
 
-    /// Adds a reference of this process, without a guard, until [`release`](Self::release). It does not count as a reader,
-    /// unless this process joined the pool and never [gets](Self::get) the buffer.
+    /// Adds a reference of this process, without a guard, until [`release`](Self::release). It does not count as a read, unless
+    /// another process wrote the buffer and this one never [gets](Self::get) it.
     ///
     /// # Errors
     ///
     /// As [`get`](Self::get).
     pub fn add_ref(&self, meta_index: u32) -> Result<(), GetError> {
-        let lease = self.inner.read(meta_index)?;
-        lock(&self.inner.loose)
-            .entry(meta_index)
-            .or_default()
-            .push(lease);
+        let (lease, number, _) = self.inner.read(meta_index)?;
+        lock(&self.inner.loose).push((number, lease));
         Ok(())
     }
 
     /// Gives back one reference without a guard. Returns whether there was one.
     pub fn release(&self, meta_index: u32) -> bool {
-        if !self.inner.is_of_this_process() {
+        let Some(number) = Number::unpack(meta_index).filter(|_| self.inner.is_of_this_process())
+        else {
             return false;
-        }
+        };
         let mut loose = lock(&self.inner.loose);
-        let lease = loose.get_mut(&meta_index).and_then(Vec::pop);
-        if loose.get(&meta_index).is_some_and(Vec::is_empty) {
-            loose.remove(&meta_index);
-        }
+        let at = loose.iter().rposition(|(held, _)| number.means(*held));
+        let released = at.map(|at| loose.swap_remove(at));
         drop(loose);
-        lease.is_some()
-    }
-}
-
-/// The pool of this process itself.
-struct Own<'a>(&'a Producer);
-
-impl Own<'_> {
-    fn acquire(&self, spec: &SlotSpec) -> Result<WriteLease, WriteAccessError> {
-        Ok(self.0.acquire_buffer(spec)?)
-    }
-
-    /// A request that cannot succeed fails before any memory of other sizes is given up for it.
-    fn set_aside(&self, spec: &SlotSpec, count: usize) -> Result<Vec<u32>, WriteAccessError> {
-        let before = self.0.stats();
-        // A forked child has no figures, and acquires nothing.
-        if self.0.is_of_this_process() && count > self.0.room_to_set_aside(spec)? {
-            let (most, held, aside) = (before.max_slots, before.slots_held, before.set_aside);
-            return Err(WriteAccessError::Denied {
-                reason: format!(
-                    "{count} buffers were asked for, and there may be {most} at most (max_buffers), of which {held} are in use \
-                     and {aside} are set aside (give_up)"
-                ),
-            });
-        }
-        let slots = self.0.set_aside(spec, count);
-        if slots.is_err() && self.0.stats().slots > before.slots {
-            // Frees the buffers of the failed request.
-            self.0.collect();
-        }
-        Ok(slots?)
+        released.is_some()
     }
 }
 
 impl Inner {
-    /// The pool, in the process that made it.
-    fn owner(&self) -> Result<Own<'_>, WriteAccessError> {
-        match &self.role {
-            Role::Owner(producer) => Ok(Own(producer)),
-            Role::Peer(_) => Err(WriteAccessError::NotOwner),
+    fn new(options: BufferPoolOptions) -> Self {
+        Self {
+            options,
+            process: ProcessId::current(),
+            writer: OnceLock::new(),
+            making: Mutex::default(),
+            connections: Connections::default(),
+            canceller: Canceller::new(),
+            loose: Mutex::default(),
         }
-    }
-
-    /// Whether this process can acquire buffers in host memory.
-    fn may_write(&self) -> bool {
-        match &self.role {
-            Role::Owner(_) => true,
-            Role::Peer(consumer) => consumer.may_write(),
-        }
-    }
-
-    /// Counts a read of a buffer that this process holds.
-    fn count_read(&self, info: &FrameInfo) -> Result<(), ReceiveError> {
-        let (slot, generation) = (info.slot, info.generation);
-        match &self.role {
-            Role::Owner(producer) => producer.count_read(slot, generation),
-            // The first read of a process shows in its lease page.
-            Role::Peer(consumer) => {
-                let before = lock(&self.got).insert(slot, generation);
-                if before == Some(generation) {
-                    let message = ToProducer::ReadAgain { slot, generation };
-                    let link = consumer.session().link();
-                    let sent = link.send_before(&message, Deadline::after(Some(ANSWER_TIME)));
-                    // Where the pool has ended nothing counts any more.
-                    if sent.is_err_and(|error| error.kind() == ErrorKind::WouldBlock) {
-                        return Err(ReceiveError::Timeout);
-                    }
-                }
-            }
-        }
-        Ok(())
     }
 
     /// Whether this was not inherited through fork: a child may inherit a lock that is never released.
     fn is_of_this_process(&self) -> bool {
-        match &self.role {
-            Role::Owner(producer) => producer.is_of_this_process(),
-            Role::Peer(consumer) => consumer.session().is_of_this_process(),
+        self.process.is_current()
+    }
+
+    /// The buffers of this process, which can be acquired from here on.
+    fn writer(&self) -> Result<&Writer, WriteAccessError> {
+        if !self.is_of_this_process() {
+            return Err(ReceiveError::Forked.into());
+        }
+        if let Some(writer) = self.writer.get() {
+            return Ok(writer);
+        }
+        let _making = lock(&self.making);
+        match self.writer.get() {
+            Some(writer) => Ok(writer),
+            None => {
+                let made = Writer::make(&self.options)?;
+                Ok(self.writer.get_or_init(|| made))
+            }
         }
     }
 
-    fn control(&self) -> &Control {
-        match &self.role {
-            Role::Owner(producer) => producer.control(),
-            Role::Peer(consumer) => consumer.control(),
+    /// The writer of a buffer, if that is this process.
+    fn own(&self, index: u32) -> Option<(&Writer, Number)> {
+        let writer = self.writer.get().filter(|_| self.is_of_this_process())?;
+        let number = Number::unpack(index)?;
+        (number.writer == writer.number()).then_some((writer, number))
+    }
+
+    fn read(&self, index: u32) -> Result<(ReadLease, Number, Source<'_>), GetError> {
+        if !self.is_of_this_process() {
+            return Err(ReceiveError::Forked.into());
         }
-    }
-
-    /// The newest entry of a buffer, and its description.
-    fn record(&self, index: u32) -> Option<(Entry, FrameMeta)> {
-        let (entry, extension) = self.control().read_record(index)?;
-        let meta = extension.describe(&entry).ok()?;
-        (entry.slot() == index).then_some((entry, meta))
-    }
-
-    /// The last publication in a buffer that is being written.
-    fn published(&self, index: u32) -> Option<Published> {
-        let (entry, meta) = self.record(index)?;
-        let place = self.control().place(index)?;
-        Some(Published {
-            info: entry.info(place.storage, place.device_id),
-            meta,
-            attached: entry.attached(),
-        })
-    }
-
-    fn read(&self, index: u32) -> Result<ReadLease, GetError> {
         let empty = GetError::Empty { index };
-        // The newest entry may be replaced during the look; the next one serves as well.
-        let record = (0..3).find_map(|_| self.record(index));
-        let Some((entry, meta)) = record else {
-            return Err(empty);
-        };
-        match &self.role {
-            Role::Owner(producer) => producer.read_index(&entry, meta).ok_or(empty),
-            Role::Peer(consumer) => match consumer.take_index(&entry, meta) {
-                Ok(Some(lease)) => Ok(lease),
-                Ok(None) => Err(empty),
-                Err(ReceiveError::OverBudget { budget }) => Err(GetError::OverBudget { budget }),
-                Err(error) => Err(error.into()),
-            },
+        if let Some((writer, number)) = self.own(index) {
+            let (lease, number) = writer.read(number).ok_or(empty)?;
+            return Ok((lease, number, Source::Own(writer)));
         }
+        let number = Number::unpack(index).ok_or(empty)?;
+        let (lease, number, connection) = self.connections.read(&self.options, number)?;
+        Ok((lease, number, Source::Other(connection)))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use writer::Record;
     use xmem_shm::testing::is_so_in_a_child_without;
 
     #[test]
     fn a_forked_child_waits_for_no_lock_that_another_thread_had() {
         let dir = tempfile::tempdir().unwrap();
-        let name = dir.path().join("p.sock");
-        let options = || BufferPool::options(name.to_str().unwrap()).peers_may_write(true);
-        let owner = options().open().unwrap();
-        let peer = options().open().unwrap();
-        for pool in [&owner, &peer] {
-            let [mut first, mut second] =
-                [10, 20].map(|size| Some(pool.acquire_cpu(size).unwrap()));
-            let index = second.as_ref().unwrap().meta_index();
-            pool.set_ref_count(index, 2).unwrap();
-            let does_nothing = || {
-                // Of a count of two, one is for other processes.
-                drop(second.take());
-                first.take().unwrap().forget().is_err()
-                    && pool.acquire_cpu(10).is_err()
-                    && pool.get(index).is_err()
-                    && pool.get_mut(index).is_err()
-                    && pool.add_ref(index).is_err()
-                    && pool.set_ref_count(index, 3).is_err()
-                    && !pool.release(index)
-            };
-            let Inner {
-                counts,
-                loose,
-                writing,
-                ..
-            } = &*pool.inner;
-            let lock = || (lock(counts), lock(loose), lock(writing));
-            assert!(is_so_in_a_child_without(lock, does_nothing), "it hung");
-            // In this process all is as it was.
-            first.unwrap().forget().unwrap();
-        }
+        let name = dir.path().join("p");
+        let [pool, other] = [(); 2].map(|()| BufferPool::new(name.to_str().unwrap()).unwrap());
+        let of_other = other.acquire_cpu(10).unwrap().forget().unwrap();
+        let mut read = Some(pool.get(of_other).unwrap());
+        let [mut first, mut second] = [10, 20].map(|size| Some(pool.acquire_cpu(size).unwrap()));
+        let index = second.as_ref().unwrap().meta_index();
+        pool.set_ref_count(index, 2).unwrap();
+        let does_nothing = || {
+            // Of a count of two, one is for other reads.
+            drop((second.take(), read.take()));
+            first.take().unwrap().forget().is_err()
+                && pool.acquire_cpu(10).is_err()
+                && [index, of_other].iter().all(|index| {
+                    pool.get(*index).is_err()
+                        && pool.get_mut(*index).is_err()
+                        && pool.discard(*index).is_err()
+                        && pool.add_ref(*index).is_err()
+                        && pool.set_ref_count(*index, 3).is_err()
+                        && !pool.release(*index)
+                })
+        };
+        let inner = &*pool.inner;
+        let writer = inner.writer.get().unwrap();
+        let locks = || {
+            let own = (lock(&inner.loose), lock(&inner.making));
+            (own, writer.lock(), inner.connections.lock())
+        };
+        assert!(is_so_in_a_child_without(locks, does_nothing), "it hung");
+        // In this process all is as it was.
+        first.unwrap().forget().unwrap();
     }
 
     #[test]
     fn only_readers_that_did_not_come_by_the_timeout_are_reported() {
         let dir = tempfile::tempdir().unwrap();
-        let name = dir.path().join("p.sock");
+        let name = dir.path().join("p");
         let name = name.to_str().unwrap();
         let (sender, reports) = std::sync::mpsc::channel();
         let sender = Mutex::new(sender);
@@ -553,18 +404,23 @@ mod tests {
         let owner = options.on_unread(move |unread| lock(&sender).send(unread.clone()).unwrap());
         let owner = owner.open().unwrap();
         let readers = [(); 2].map(|()| BufferPool::new(name).unwrap());
-        let Role::Owner(producer) = &owner.inner.role else {
-            panic!("the pool was there");
-        };
         let publish = || {
             let buffer = owner.acquire_cpu(4).unwrap();
             owner.set_ref_count(buffer.meta_index(), 2).unwrap();
             buffer.forget().unwrap()
         };
-        let give_up = |index: u32| {
-            let generation = owner.inner.record(index).unwrap().0.generation();
-            producer.give_up_after(index, generation, Duration::ZERO);
+        let generation = |index: u32| {
+            let (writer, number) = owner.inner.own(index).unwrap();
+            let record = Record::read(writer.producer().control(), number.slot).unwrap();
+            record.entry.generation()
         };
+        let give_up_of = |index: u32, generation: u32| {
+            let (writer, number) = owner.inner.own(index).unwrap();
+            let now = Duration::ZERO;
+            let producer = writer.producer();
+            producer.give_up_after(number.slot, generation, index, now);
+        };
+        let give_up = |index: u32| give_up_of(index, generation(index));
         let next = || reports.recv_timeout(Duration::from_secs(60)).unwrap();
 
         // Nothing of a buffer that both have; what they hold stays.
@@ -584,13 +440,33 @@ mod tests {
 
         // Nor of what a buffer holds by then.
         let before = publish();
-        let generation = owner.inner.record(before).unwrap().0.generation();
-        owner.discard(before).unwrap();
+        let then = generation(before);
         owner.get_mut(before).unwrap().forget().unwrap();
-        producer.give_up_after(before, generation, Duration::ZERO);
+        give_up_of(before, then);
         let last = publish();
         give_up(last);
         assert_eq!(next().index, last);
         owner.get(before).unwrap();
+    }
+
+    #[test]
+    fn a_number_of_an_earlier_use_is_an_error() {
+        let dir = tempfile::tempdir().unwrap();
+        let name = dir.path().join("p");
+        let [pool, other] = [(); 2].map(|()| BufferPool::new(name.to_str().unwrap()).unwrap());
+        let first = pool.acquire_cpu(4).unwrap().forget().unwrap();
+        drop(other.get(first).unwrap());
+        let again = pool.acquire_cpu(4).unwrap();
+        assert_eq!(
+            Number::unpack(again.buffer()),
+            Number::unpack(first).map(Number::of_slot)
+        );
+        let second = again.forget().unwrap();
+        for pool in [&pool, &other] {
+            assert!(matches!(pool.get(first), Err(GetError::Empty { index }) if index == first));
+            assert!(pool.get_mut(first).is_err());
+        }
+        assert!(pool.set_ref_count(first, 2).is_err() && pool.discard(first).is_err());
+        other.get(second).unwrap();
     }
 }

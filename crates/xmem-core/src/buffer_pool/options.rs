@@ -3,33 +3,30 @@
 //! Options for opening a pool of buffers.
 
 use std::fmt;
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::sync::Arc;
 
 use super::error::OpenError;
-use super::{BufferPool, Inner, Role};
-use crate::cancel::Canceller;
-use crate::consumer::Consumer;
-use crate::error::{ConnectError, CreateError};
+use super::number::MAX_BUFFERS;
+use super::writer::pool_of;
+use super::{BufferPool, Inner};
+use crate::consumer::{Consumer, ConsumerBuilder};
+use crate::error::CreateError;
 use crate::producer::{ConsumerEvent, Producer, Unread};
+use crate::rendezvous::socket_path;
+
+/// The most processes that may be connected to one writer.
+const MAX_READERS: u32 = 1024;
 
 type OnUnread = Arc<dyn Fn(&Unread) + Send + Sync>;
 
-/// Time for another process that is just making the pool.
-const MAKING_TIME: Duration = Duration::from_secs(2);
-/// The default for one other process: this fraction of all buffers, and at most this many.
-const HELD_SHARE: u32 = 4;
-const MOST_HELD: u32 = 8;
-
-/// Options for opening a [`BufferPool`].
+/// Options for opening a [`BufferPool`]. They apply to the buffers that this process writes, but for
+/// [`max_held`](Self::max_held).
 #[derive(Clone)]
 #[must_use]
 pub struct BufferPoolOptions {
     name: String,
-    peers_may_write: bool,
     max_buffers: u32,
-    /// `None`: as many as usual.
-    max_held: Option<u32>,
+    max_held: u32,
     on_unread: Option<OnUnread>,
 }
 
@@ -47,116 +44,81 @@ impl BufferPoolOptions {
     pub(super) fn new(name: &str) -> Self {
         Self {
             name: name.to_owned(),
-            peers_may_write: false,
             max_buffers: 256,
-            max_held: None,
+            max_held: u32::MAX,
             on_unread: None,
         }
     }
 
-    /// Allows processes that did not make the pool to acquire buffers too. Its memory is then sealed against resizing but
-    /// not against writing, so such a process could also write where it should not. Default: no.
-    pub fn peers_may_write(mut self, may: bool) -> Self {
-        self.peers_may_write = may;
-        self
-    }
-
-    /// The most buffers there may be. Default: 256. Only the process that makes the pool sets it.
+    /// The most buffers that this process may write and keep published: at least 2 and at most 4096. Default: 256.
     pub fn max_buffers(mut self, buffers: u32) -> Self {
         self.max_buffers = buffers;
         self
     }
 
-    /// The most buffers that another process may hold at once. In the process that makes the pool: the limit for each of
-    /// the others; default: a quarter of `max_buffers`, and 8 at most. In a process that joins: the number it asks for;
-    /// default: 8. It gets at most the limit, and at most the rest.
-    ///
-    /// This many and one more are set aside for each process that joins, and `min(16, max_buffers / 8) + 2` for the
-    /// process that made the pool: with the defaults there is room for 26 others, with `max_held(1)` set by the
-    /// process that makes the pool for 119. If more join, each may hold fewer, and one at a time at least. No more processes may join than
-    /// there may be buffers.
+    /// The most buffers of one process that another process may hold at once: the smaller number of the writer's and the
+    /// reader's. Default: all.
     pub fn max_held(mut self, buffers: u32) -> Self {
-        self.max_held = Some(buffers);
+        self.max_held = buffers;
         self
     }
 
     /// Calls this when a buffer was emptied at its timeout ([`BufferGuard::set_timeout`](crate::BufferGuard::set_timeout)), from
-    /// the pool's own thread, which serves nobody meanwhile. Default: a warning in the log. Only the process that makes the
-    /// pool sets it.
+    /// a thread of the pool, which serves nobody meanwhile. Default: a warning in the log.
     pub fn on_unread(mut self, f: impl Fn(&Unread) + Send + Sync + 'static) -> Self {
         self.on_unread = Some(Arc::new(f));
         self
     }
 
-    /// Connects to the pool, or makes it if there is none.
+    /// Opens the pool. It exists by its name alone: nothing is made before a buffer is acquired.
     ///
     /// # Errors
     ///
     /// See [`OpenError`].
     pub fn open(self) -> Result<BufferPool, OpenError> {
-        let mut consumer = Consumer::builder(&self.name);
-        if let Some(buffers) = self.max_held {
-            consumer = consumer.max_held(buffers);
+        // The longest name of a process's own pool.
+        socket_path(&pool_of(&self.name, 0))?;
+        if !(2..=MAX_BUFFERS).contains(&self.max_buffers) {
+            return Err(OpenError::MaxBuffers {
+                max_buffers: self.max_buffers,
+            });
         }
-        let role = match consumer.connect() {
-            Ok(consumer) => peer(consumer)?,
-            Err(ConnectError::NotFound { .. }) => {
-                let share = (self.max_buffers / HELD_SHARE).clamp(1, MOST_HELD);
-                let held = self.max_held.unwrap_or(share);
-                let on_unread = self
-                    .on_unread
-                    .clone()
-                    .unwrap_or_else(|| warn_in(&self.name));
-                let producer = Producer::builder(&self.name)
-                    .without_history()
-                    .by_number()
-                    .max_slots(self.max_buffers)
-                    // Buffers run out before consumers do, and their number is set here.
-                    .max_consumers(self.max_buffers)
-                    .max_held(held)
-                    .mixed_sizes(true)
-                    .peers_may_write(self.peers_may_write)
-                    .on_consumer(move |event| {
-                        if let ConsumerEvent::Unread(unread) = event {
-                            on_unread(&unread);
-                        }
-                    })
-                    .build();
-                match producer {
-                    Ok(producer) => Role::Owner(producer),
-                    // Another process made the pool first, and may not listen yet.
-                    Err(CreateError::InUse { .. }) => {
-                        peer(consumer.connect_wait(Some(MAKING_TIME))?)?
-                    }
-                    Err(error) => return Err(error.into()),
-                }
-            }
-            Err(error) => return Err(error.into()),
-        };
+        if socket_path(&self.name)?.exists() && crate::query(&self.name).is_ok() {
+            return Err(OpenError::Stream { pool: self.name });
+        }
         Ok(BufferPool {
-            inner: Arc::new(Inner {
-                name: self.name,
-                role,
-                canceller: Canceller::new(),
-                counts: Mutex::default(),
-                loose: Mutex::default(),
-                got: Mutex::default(),
-                writing: Mutex::default(),
-            }),
+            inner: Arc::new(Inner::new(self)),
         })
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(super) fn producer(&self, pool: &str) -> Result<Producer, CreateError> {
+        let on_unread = self.on_unread.clone();
+        let on_unread = on_unread.unwrap_or_else(|| warn_in(&self.name));
+        Producer::builder(pool)
+            .without_history()
+            .by_number()
+            .max_slots(self.max_buffers)
+            .max_consumers(MAX_READERS)
+            .max_held(self.max_held.min(self.max_buffers))
+            .mixed_sizes(true)
+            .on_consumer(move |event| {
+                if let ConsumerEvent::Unread(unread) = event {
+                    on_unread(&unread);
+                }
+            })
+            .build()
+    }
+
+    pub(super) fn consumer(&self, pool: &str) -> ConsumerBuilder {
+        Consumer::builder(pool).max_held(self.max_held.min(MAX_BUFFERS))
     }
 }
 
 fn warn_in(pool: &str) -> OnUnread {
     let pool = pool.to_owned();
     Arc::new(move |unread| log::warn!("pool {pool:?}: {unread}"))
-}
-
-fn peer(consumer: Consumer) -> Result<Role, OpenError> {
-    if !consumer.control().constants().shape.by_number {
-        return Err(OpenError::Stream {
-            pool: consumer.pool().to_owned(),
-        });
-    }
-    Ok(Role::Peer(Box::new(consumer)))
 }

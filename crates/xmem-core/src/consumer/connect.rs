@@ -194,7 +194,6 @@ impl ConsumerBuilder {
         let ToConsumer::Welcome {
             version,
             budget,
-            peers_may_write,
             pool,
             origins,
             ..
@@ -219,7 +218,6 @@ impl ConsumerBuilder {
             asked: self.max_held.unwrap_or(DEFAULT_MAX_HELD),
             granted: budget.max(1),
             producer_pid: producer_pid(&socket),
-            peers_may_write,
             pool: pool.as_str().to_owned(),
             path,
         };
@@ -236,6 +234,8 @@ impl ConsumerBuilder {
         if let Some(asked) = self.max_held
             && limit != BudgetLimit::Asked
             && self.holds_only_for.is_none()
+            // A reader of buffers takes what it gets.
+            && !connection.control().constants().shape.by_number
         {
             log::warn!(
                 "pool {:?}: asked to hold {asked} slots at once, granted {}: raise {limit} of the producer",

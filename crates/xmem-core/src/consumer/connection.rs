@@ -28,7 +28,6 @@ pub(super) struct Terms {
     pub(super) asked: u32,
     pub(super) granted: u32,
     pub(super) producer_pid: u32,
-    pub(super) peers_may_write: bool,
     pub(super) pool: String,
     /// The producer's socket.
     pub(super) path: PathBuf,

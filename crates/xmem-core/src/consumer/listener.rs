@@ -12,10 +12,8 @@ use xmem_shm::abi::wire::{MAX_MESSAGE, MAX_QUEUED, RegionKind, ToConsumer};
 use xmem_shm::fault::{self, Point};
 use xmem_shm::os::sealed;
 use xmem_shm::os::thread::Thread;
-use xmem_shm::printable::printable;
 
 use super::connection::Connection;
-use super::grants::Grant;
 use super::link::Woken;
 use super::session::Session;
 use crate::cancel::Wake;
@@ -123,29 +121,6 @@ impl Listener {
                 self.connection().page().wake();
             }
             ToConsumer::NoSticky { version } => self.connection().stickies().keep(version, None, 0),
-            ToConsumer::Granted {
-                request,
-                slot,
-                generation,
-                region,
-                offset,
-                len,
-            } => {
-                let grant = Grant {
-                    slot,
-                    generation,
-                    region,
-                    offset,
-                    len,
-                };
-                // Regions are mapped for reading only, unless the welcome allowed writing.
-                let answer = if self.connection().terms().peers_may_write {
-                    Ok(grant)
-                } else {
-                    Err("it granted what it said it never would".to_owned())
-                };
-                self.session.grants().answered(request, answer);
-            }
             ToConsumer::Origin { pool_id, path } => {
                 self.session.origins().meet(pool_id, path.as_str())
             }
@@ -153,10 +128,6 @@ impl Listener {
             ToConsumer::Arrived => {
                 fault::point(Point::Arrived);
                 self.connection().set_arrived();
-            }
-            ToConsumer::Denied { request, reason } => {
-                let reason = printable(reason.as_str());
-                self.session.grants().answered(request, Err(reason));
             }
             // Those belong to the handshake.
             ToConsumer::Welcome { .. } | ToConsumer::Refused { .. } | ToConsumer::Stats => {}

@@ -5,7 +5,6 @@
 mod connect;
 mod connection;
 mod device;
-pub(crate) mod grants;
 mod layouts;
 pub(crate) mod leases;
 mod link;
@@ -124,9 +123,9 @@ impl Consumer {
         self.session.connection()
     }
 
-    /// Whether the producer grants slots to be written.
-    pub(crate) fn may_write(&self) -> bool {
-        self.connection().terms().peers_may_write
+    /// Whether the producer is gone.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.connection().is_lost()
     }
 
     fn whereabouts(&self) -> Whereabouts {

@@ -190,7 +190,7 @@ impl MappedRegions {
                 return Err(RegionError::Untrusted("the pool has too many regions"));
             }
         }
-        RegionView::open(ticket, len, self.connection.terms().peers_may_write)
+        RegionView::open(ticket, len)
     }
 
     /// Handles the message that the producer does not have a region: the answer to a question, or the news that it retired

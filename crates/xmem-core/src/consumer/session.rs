@@ -10,7 +10,6 @@ use std::sync::Arc;
 use xmem_shm::abi::layout::{Control, LeasePage};
 
 use super::connection::{Connection, Terms};
-use super::grants::Grants;
 use super::layouts::Layouts;
 use super::leases::Leases;
 use super::link::Link;
@@ -23,7 +22,6 @@ pub(crate) struct Session {
     leases: Arc<Leases>,
     regions: Arc<MappedRegions>,
     layouts: Layouts,
-    grants: Grants,
     origins: Arc<Origins>,
 }
 
@@ -48,7 +46,6 @@ impl Session {
             leases: Arc::new(Leases::new(&connection)),
             regions: Arc::new(MappedRegions::new(&connection)),
             layouts: Layouts::new(&connection),
-            grants: Grants::new(connection.link()),
             origins: Arc::new(Origins::new(&connection, join)),
             connection,
         })
@@ -77,10 +74,6 @@ impl Session {
 
     pub(super) fn layouts(&self) -> &Layouts {
         &self.layouts
-    }
-
-    pub(crate) fn grants(&self) -> &Grants {
-        &self.grants
     }
 
     pub(super) fn origins(&self) -> &Arc<Origins> {

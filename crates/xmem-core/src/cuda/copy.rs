@@ -8,7 +8,6 @@ use xmem_cuda::counts::{COUNTERS, count};
 use xmem_cuda::device::Device;
 use xmem_cuda::error::CudaError;
 use xmem_cuda::event::until_done;
-use xmem_cuda::private::PrivateMemory;
 use xmem_cuda::result;
 
 use super::frame::CudaFrame;
@@ -16,12 +15,11 @@ use crate::frame::hold::Memory;
 use crate::frame::lease::ReadLease;
 use crate::region::device::slot::CudaSlot;
 
-/// The source of a copy from a device: a frame, a slot that this process writes, or memory of its own. The frame published in a
-/// slot before may not be done.
+/// The source of a copy from a device: a frame, or a slot that this process writes. The frame published in a slot before may not
+/// be done.
 pub(crate) enum Source<'a> {
     Frame(&'a CudaFrame),
     Slot(CudaSlot<'a>),
-    Private(&'a PrivateMemory),
 }
 
 impl Source<'_> {
@@ -29,7 +27,6 @@ impl Source<'_> {
         match self {
             Self::Frame(frame) => frame.device(),
             Self::Slot(slot) => slot.device(),
-            Self::Private(memory) => memory.device(),
         }
     }
 
@@ -38,7 +35,6 @@ impl Source<'_> {
         match self {
             Self::Frame(frame) => frame.until_done().map(|()| frame.ptr()),
             Self::Slot(slot) => until_done(|| slot.twin.is_done(slot.slot)).map(|()| slot.ptr()),
-            Self::Private(memory) => Ok(memory.ptr()),
         }
     }
 }

@@ -1,33 +1,22 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Answers of the control thread: joins, sticky state, regions, grants of slots to write.
+//! Answers of the control thread: joins, sticky state, regions.
 
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use xmem_shm::abi::layout::VERSION;
-use xmem_shm::abi::meta::{FrameMeta, Text};
+use xmem_shm::abi::meta::Text;
 use xmem_shm::abi::wire::{RegionKind, ToConsumer, ToProducer};
-use xmem_shm::fault::{self, Point};
 use xmem_shm::os::sealed;
 
-use super::claim;
 use super::consumer::{ConsumerRecord, Joining};
 use super::control::{Connection, ControlThread, Next, Stage, refuse};
 use super::event::ConsumerEvent;
 use super::event::Departure;
-use super::pool::Pool;
-use super::publish::{ReleaseHooks, check_payload, publish_claimed};
-use super::slots::{Claimed, Place};
-use super::spec::SlotSpec;
 use super::stats;
 use crate::region::Ticket;
-
-/// Slots that one peer may be writing at once.
-const MAX_WRITING: usize = 8;
-/// The largest buffer that a peer may ask for, in bytes: reserving it takes this thread's time.
-const MAX_PEER_SIZE: u64 = 1 << 30;
 
 impl ControlThread {
     /// Answers one message of a connection.
@@ -169,30 +158,7 @@ impl ControlThread {
                 self.has_released = true;
                 Ok(())
             }
-            Some(ToProducer::AcquireSlot { request, size }) if !leaves => {
-                return self.grant(id, request, |pool| claim_new(pool, size));
-            }
-            Some(ToProducer::AcquireIndex { request, slot }) if !leaves => {
-                return self.grant(id, request, |pool| claim_index(pool, slot));
-            }
-            Some(ToProducer::Written {
-                request,
-                slot,
-                generation,
-                publish,
-                keep,
-                size,
-            }) => {
-                let publish = publish.then_some((keep, size));
-                return self.written(id, request, slot, generation, publish);
-            }
-            None
-            | Some(
-                ToProducer::Join { .. }
-                | ToProducer::Query { .. }
-                | ToProducer::AcquireSlot { .. }
-                | ToProducer::AcquireIndex { .. },
-            ) => {
+            None | Some(ToProducer::Join { .. } | ToProducer::Query { .. }) => {
                 log::warn!(
                     "pool {:?}: {consumer} sent a message that breaks the protocol",
                     self.pool.name()
@@ -287,155 +253,11 @@ impl ControlThread {
         // Consumers that sleep may wait for the state itself.
         self.pool.lock_on_own_thread().wake_consumers();
     }
-
-    fn grant(
-        &mut self,
-        id: u64,
-        request: u32,
-        claim: impl FnOnce(&Pool) -> Result<Claimed, String>,
-    ) -> Next {
-        let Some(connection) = self.connections.get_mut(&id) else {
-            return Next::Stay;
-        };
-        let claimed = if !self.pool.settings().peers_may_write {
-            Err(
-                "this pool's producer does not allow other processes to write (peers_may_write)"
-                    .into(),
-            )
-        } else if connection.writing.len() >= MAX_WRITING {
-            Err(format!(
-                "this process writes {MAX_WRITING} slots already: publish or drop one first"
-            ))
-        } else {
-            claim(&self.pool)
-        };
-        fault::point(Point::SlotGranted);
-        let sent = match &claimed {
-            Ok(claimed) => connection.send(&granted(request, claimed), &[]),
-            Err(reason) => connection.send(
-                &ToConsumer::Denied {
-                    request,
-                    reason: Text::new(reason),
-                },
-                &[],
-            ),
-        };
-        match (claimed, sent) {
-            (Ok(claimed), Ok(())) => connection.writing.push(claimed),
-            // The message did not reach the consumer.
-            (Ok(claimed), Err(_)) => self.pool.abandon(claimed.slot, claimed.word),
-            (Err(_), _) => {}
-        }
-        // Memory may have been reserved, so the other connections have their turn first.
-        Next::Yield
-    }
-
-    fn written(
-        &mut self,
-        id: u64,
-        request: u32,
-        slot: u32,
-        generation: u32,
-        publish: Option<(u32, u64)>,
-    ) -> Next {
-        let Some(connection) = self.connections.get_mut(&id) else {
-            return Next::Stay;
-        };
-        let Some(at) = connection
-            .writing
-            .iter()
-            .position(|claimed| claimed.slot == slot && claimed.word.generation() == generation)
-        else {
-            // The slot was published meanwhile. The writer that stopped waiting for the answer gives it back.
-            return match publish {
-                None => Next::Stay,
-                Some(_) => Next::Close(Departure::CutOff),
-            };
-        };
-        let claimed = connection.writing.swap_remove(at);
-        let published = publish.is_some_and(|(keep, size)| {
-            let meta = FrameMeta {
-                size,
-                ..FrameMeta::default()
-            };
-            let mut hooks = ReleaseHooks {
-                hook: None,
-                keep: (keep > 0).then_some(keep),
-                parts: None,
-            };
-            check_payload(0, &meta, claimed.place).is_ok()
-                && publish_claimed(&self.pool, &claimed, 0, &meta, Some(&mut hooks)).is_ok()
-        });
-        let connection = self.connections.get(&id);
-        if published {
-            // The writer keeps no reference; the count, or the history, keeps the frame.
-            self.pool.dereference(claimed.slot);
-        } else {
-            self.pool.abandon(claimed.slot, claimed.word);
-        }
-        if let (Some(connection), Some(_)) = (connection, publish) {
-            // The writer waits for this answer before it passes the slot's number on.
-            let answer = if published {
-                granted(request, &claimed)
-            } else {
-                ToConsumer::Denied {
-                    request,
-                    reason: "its size is larger than the slot, or the pool is closed".into(),
-                }
-            };
-            let _ = connection.send(&answer, &[]);
-        }
-        Next::Stay
-    }
 }
 
 pub(super) fn origin(pool_id: u64, path: &str) -> ToConsumer {
     ToConsumer::Origin {
         pool_id,
         path: Text::new(path),
-    }
-}
-
-/// Claims a slot for a frame of a peer.
-fn claim_new(pool: &Pool, size: u64) -> Result<Claimed, String> {
-    if size > MAX_PEER_SIZE {
-        return Err(format!(
-            "a buffer for others may have {MAX_PEER_SIZE} bytes at most"
-        ));
-    }
-    let want = SlotSpec::new(size as usize).want();
-    want.and_then(|want| claim::on_host(pool, want))
-        .map_err(|error| error.to_string())
-}
-
-/// Claims the slot of that number for a peer.
-fn claim_index(pool: &Pool, slot: u32) -> Result<Claimed, String> {
-    let is_on_device = |place: Place| place.device.is_some();
-    let refusal = format!("slot {slot} lies on a device, where only its owner writes");
-    // A slot that is claimed and given back is empty, so look before claiming.
-    let guard = pool.lock_on_own_thread();
-    let place = guard.slots.get(slot).and_then(|info| info.place);
-    drop(guard);
-    if place.is_some_and(is_on_device) {
-        return Err(refusal);
-    }
-    let claimed = claim::by_number(pool, slot)
-        .ok_or_else(|| format!("slot {slot} is in use, or there is none of that number"))?;
-    // The slot may have been moved meanwhile, and then there was nothing in it.
-    if is_on_device(claimed.place) {
-        pool.abandon(claimed.slot, claimed.word);
-        return Err(refusal);
-    }
-    Ok(claimed)
-}
-
-fn granted(request: u32, claimed: &Claimed) -> ToConsumer {
-    ToConsumer::Granted {
-        request,
-        slot: claimed.slot,
-        generation: claimed.word.generation(),
-        region: claimed.place.region,
-        offset: claimed.place.offset as u64,
-        len: claimed.place.len as u64,
     }
 }

@@ -148,13 +148,6 @@ impl ProducerBuilder {
         self
     }
 
-    /// Lets consumers write into slots that the producer grants them. Regions are then sealed against resizing only,
-    /// so a consumer could also write where it should not. Default: no.
-    pub fn peers_may_write(mut self, may: bool) -> Self {
-        self.settings.peers_may_write = may;
-        self
-    }
-
     /// Calls `f` when a consumer comes, goes or sends a request, on the pool's control thread. It must not block: no
     /// consumer can join meanwhile.
     pub fn on_consumer(mut self, f: impl Fn(ConsumerEvent) + Send + Sync + 'static) -> Self {
@@ -191,11 +184,6 @@ impl ProducerBuilder {
                 "max-slots is {}: with history {} it has to be at least {least}, and at most {MAX_SLOTS}",
                 settings.max_slots, settings.history
             )));
-        }
-        if settings.peers_may_write && settings.backing != Backing::Memfd {
-            return Err(CreateError::Settings(
-                "consumers can only be let write into pools of backing memfd".into(),
-            ));
         }
         settings.access.resolve()?;
         if settings.backing == Backing::PosixShm && settings.access.admits_others() {

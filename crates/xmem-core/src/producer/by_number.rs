@@ -128,19 +128,25 @@ impl Producer {
             .count()
     }
 
+    /// Whether the frame of this generation is in a slot.
+    pub(crate) fn has_published(&self, slot: u32, generation: u32) -> bool {
+        self.inner().has_published(slot, generation)
+    }
+
     /// Counts a read of this process. The caller holds the frame.
     pub(crate) fn count_read(&self, slot: u32, generation: u32) {
         self.inner().count_read(slot, generation, None);
     }
 
     /// Empties a published slot after this time, unless its readers took the frame by then.
-    pub(crate) fn give_up_after(&self, slot: u32, generation: u32, timeout: Duration) {
+    /// `index`: the number for the report.
+    pub(crate) fn give_up_after(&self, slot: u32, generation: u32, index: u32, timeout: Duration) {
         let Some(mut guard) = self.inner().lock() else {
             return;
         };
         // A time that no clock reaches is none.
         if let Some(until) = Instant::now().checked_add(timeout) {
-            guard.timeouts.add(slot, generation, until);
+            guard.timeouts.add(slot, generation, index, until);
         }
         drop(guard);
         self.inner().commands().send(Command::LookAtTimeouts);
@@ -162,7 +168,7 @@ impl Producer {
 }
 
 impl Pool {
-    fn has_published(&self, slot: u32, generation: u32) -> bool {
+    pub(super) fn has_published(&self, slot: u32, generation: u32) -> bool {
         let word = self.control().slot(slot);
         let word = word.map(|word| SlotWord(word.load(Ordering::Relaxed)));
         word.is_some_and(|word| {
@@ -191,7 +197,7 @@ impl Pool {
     pub(super) fn give_up_unread(&self) -> Vec<Unread> {
         let mut guard = self.lock_on_own_thread();
         let mut unread = Vec::new();
-        for (slot, generation) in guard.timeouts.take_over(Instant::now()) {
+        for (slot, generation, index) in guard.timeouts.take_over(Instant::now()) {
             let keep = guard.slots.get(slot).and_then(|info| info.keep);
             let Some(keep) = keep.filter(|_| self.has_published(slot, generation)) else {
                 continue;
@@ -208,7 +214,7 @@ impl Pool {
                 reader.follows_stream() && !reader.has_left() && !reader.took(slot, generation)
             });
             unread.push(Unread {
-                index: slot,
+                index,
                 count: keep.until,
                 missing,
                 readers: late.map(ToString::to_string).collect(),

@@ -30,7 +30,6 @@ pub(super) fn on_host(pool: &Pool, want: Want) -> Result<Claimed, AcquireError> 
         let settings = RegionSettings {
             backing: settings.backing,
             shm_prefix: pool.shm_prefix(),
-            peers_may_write: settings.peers_may_write,
         };
         Ok(Region::create(plan.len(), settings)?)
     };
@@ -205,21 +204,24 @@ fn start_writing(
     })
 }
 
-/// Claims the slot of this number, with the frame that is in it, if nothing else refers to it.
-pub(super) fn by_number(pool: &Pool, slot: u32) -> Option<Claimed> {
+/// Claims the slot of this number, with the frame that is in it, if nothing else refers to it; `published`: if that is the frame of
+/// this generation. Also returns how many readers of its count are still to come.
+pub(super) fn by_number(pool: &Pool, slot: u32, published: Option<u32>) -> Option<(Claimed, u32)> {
     let mut guard = pool.lock()?;
     // A frame that all readers have released is free even before their messages are read.
     guard.finalize_watched();
     let info = guard.slots.get(slot)?;
-    if pool.is_closed() || !info.can_be_claimed() {
+    let is_it = published.is_none_or(|generation| pool.has_published(slot, generation));
+    if pool.is_closed() || !info.can_be_claimed() || !is_it {
         return None;
     }
     let place = info.place?;
+    let left = guard.readers_left(slot);
     // The caller gets the frame itself, so readers that are still to come do not count.
     let keep = guard.slots.take_keep(slot);
     match guard.claim(slot) {
         // All bytes that the writer may fill count as payload, and attachments go behind them.
-        Some(word) => start_writing(&mut guard, slot, word, place.filled()),
+        Some(word) => Some((start_writing(&mut guard, slot, word, place.filled())?, left)),
         None => {
             guard.slots.restore_keep(slot, keep);
             None

@@ -28,7 +28,6 @@ use super::event::Departure;
 use super::in_flight::{InFlight, Unread};
 use super::listener::Listener;
 use super::pool::Pool;
-use super::slots::Claimed;
 use super::stats;
 use crate::stats::ConsumerStats;
 
@@ -97,7 +96,6 @@ pub(super) struct Connection {
     pub(super) process: Option<OwnedFd>,
     pub(super) peer: cred::Peer,
     pub(super) stage: Stage,
-    pub(super) writing: Vec<Claimed>,
     /// The program has been notified of the departure, or was not notified of the consumer.
     pub(super) departure_reported: bool,
 }
@@ -371,7 +369,6 @@ impl ControlThread {
                 process: None,
                 peer,
                 stage: Stage::Pending(Instant::now()),
-                writing: Vec::new(),
                 departure_reported: false,
             },
         );
@@ -454,9 +451,6 @@ impl ControlThread {
             });
         self.pool.remove_consumer(id);
         fault::point(Point::ConsumerForgotten);
-        for claimed in &connection.writing {
-            self.pool.abandon(claimed.slot, claimed.word);
-        }
         self.end_connection(id, connection);
         fault::point(Point::ConnectionClosed);
         if let (Some(event), false) = (event, is_reported) {

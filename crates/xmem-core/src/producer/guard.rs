@@ -87,6 +87,23 @@ impl<'a> Guard<'a> {
         self.consumers.backlog(self.control().head())
     }
 
+    /// How many readers the frame in a slot has had, of its present generation, by what is known here.
+    pub(super) fn readers_so_far(&self, slot: u32) -> u32 {
+        let keep = self.slots.get(slot).and_then(|info| info.keep);
+        let word = self.control().slot(slot);
+        let generation = word.map(|word| SlotWord(word.load(Ordering::Relaxed)).generation());
+        let released = generation.map_or(0, |it| self.consumers.released(slot, it));
+        released.saturating_add(keep.map_or(0, |keep| keep.departed))
+    }
+
+    /// How many readers of the count of the frame in a slot are still to come.
+    pub(super) fn readers_left(&self, slot: u32) -> u32 {
+        let keep = self.slots.get(slot).and_then(|info| info.keep);
+        keep.map_or(0, |keep| {
+            keep.until.saturating_sub(self.readers_so_far(slot))
+        })
+    }
+
     /// Whether no consumer needs the frame in an idle slot. This may change at once: only `claim` is final.
     pub(super) fn looks_free(&self, slot: u32) -> bool {
         let (Some(info), Some(word)) = (self.slots.get(slot), self.control().slot(slot)) else {

@@ -76,7 +76,6 @@ impl ControlThread {
             version: VERSION,
             id,
             budget: welcome.consumer.budget(),
-            peers_may_write: pool.settings().peers_may_write,
             pool: Text::new(pool.name()),
             origins: welcome.origins.len() as u32,
         };
@@ -150,7 +149,7 @@ fn welcome(pool: &Pool, joining: &Joining<'_>) -> Result<Welcome, NoWelcome> {
     let consumers = pool.lock_on_own_thread().consumers.len();
     if consumers >= settings.max_consumers as usize {
         return Err(NoWelcome::Refused(format!(
-            "{consumers} consumers are connected and it takes no more: raise max-consumers, or max_buffers of a BufferPool"
+            "{consumers} consumers are connected and it takes no more: raise max-consumers"
         )));
     }
     // 0 counts as 1, as in `ConsumerBuilder::max_held`.

@@ -324,11 +324,17 @@ impl Producer {
         publish_event(self.inner(), lease, meta)
     }
 
-    /// A write lease on this very slot, with the frame that is in it, if nothing else holds it.
-    pub(crate) fn acquire_index(&self, slot: u32) -> Option<WriteLease> {
-        let claimed = claim::by_number(self.inner(), slot)?;
+    /// A write lease on this very slot, with the frame that is in it, if nothing else holds it, and how many readers of its count
+    /// are still to come. `published`: only if that is the frame of this generation.
+    pub(crate) fn acquire_index(
+        &self,
+        slot: u32,
+        published: Option<u32>,
+    ) -> Option<(WriteLease, u32)> {
+        let (claimed, left) = claim::by_number(self.inner(), slot, published)?;
         let len = claimed.place.len;
-        Some(WriteLease::new(self.inner().clone(), claimed, len))
+        let lease = WriteLease::new(self.inner().clone(), claimed, len);
+        Some((lease, left))
     }
 
     /// A reference to the frame that an entry of this slot describes, if it is still there.
@@ -347,7 +353,7 @@ impl Producer {
         self.inner().control()
     }
 
-    /// Keeps the published frame of a slot until this many consumers took and released it.
+    /// Keeps the published frame of a slot until this many more consumers took and released it.
     pub(crate) fn keep_until(&self, slot: u32, consumers: u32) -> bool {
         self.inner().keep_until(slot, consumers)
     }

@@ -234,7 +234,7 @@ impl Pool {
         }
     }
 
-    /// Keeps the frame in a slot until `count` consumers took and released it.
+    /// Keeps the frame in a slot until `count` more consumers took and released it.
     pub(super) fn keep_until(&self, slot: u32, count: u32) -> bool {
         let (Some(mut guard), Some(cell)) = (self.lock(), self.control.slot(slot)) else {
             return false;
@@ -243,7 +243,8 @@ impl Pool {
             return false;
         }
         lease::ask_to_ring(cell);
-        guard.slots.keep_until(slot, count);
+        let until = guard.readers_so_far(slot).saturating_add(count);
+        guard.slots.keep_until(slot, until);
         true
     }
 

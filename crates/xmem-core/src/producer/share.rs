@@ -50,6 +50,13 @@ impl Shares {
         regions: &Regions,
         slots: &Slots,
     ) -> Option<Cut> {
+        if settings.by_number {
+            // No process promises another one anything: each may hold all buffers.
+            consumers
+                .iter()
+                .for_each(|consumer| consumer.reserve(u32::MAX));
+            return None;
+        }
         let largest = || self.largest(control, settings, consumers, regions, slots);
         let mut share = largest();
         loop {

@@ -44,25 +44,38 @@ impl fmt::Display for Unread {
     }
 }
 
-/// When published slots are given up: a time and a generation for each.
+/// A published slot that is given up at a time.
+#[derive(Debug)]
+struct Timeout {
+    until: Instant,
+    generation: u32,
+    /// The buffer's number, for the report.
+    index: u32,
+}
+
+/// When published slots are given up, by slot.
 #[derive(Debug, Default)]
-pub(super) struct Timeouts(BTreeMap<u32, (Instant, u32)>);
+pub(super) struct Timeouts(BTreeMap<u32, Timeout>);
 
 impl Timeouts {
-    pub(super) fn add(&mut self, slot: u32, generation: u32, until: Instant) {
-        self.0.insert(slot, (until, generation));
+    pub(super) fn add(&mut self, slot: u32, generation: u32, index: u32, until: Instant) {
+        let timeout = Timeout {
+            until,
+            generation,
+            index,
+        };
+        self.0.insert(slot, timeout);
     }
 
     /// When the next one is over.
     pub(super) fn next(&self) -> Option<Instant> {
-        self.0.values().map(|(until, _)| *until).min()
+        self.0.values().map(|timeout| timeout.until).min()
     }
 
-    /// Takes out those that are over: slot and generation.
-    pub(super) fn take_over(&mut self, now: Instant) -> Vec<(u32, u32)> {
-        let is_over = |_: &u32, (until, _): &mut (Instant, u32)| *until <= now;
-        let over = self.0.extract_if(.., is_over);
-        over.map(|(slot, (_, generation))| (slot, generation))
+    /// Takes out those that are over: slot, generation, and the buffer's number.
+    pub(super) fn take_over(&mut self, now: Instant) -> Vec<(u32, u32, u32)> {
+        let over = self.0.extract_if(.., |_, timeout| timeout.until <= now);
+        over.map(|(slot, timeout)| (slot, timeout.generation, timeout.index))
             .collect()
     }
 }

@@ -22,15 +22,12 @@ pub(crate) struct Owned {
 }
 
 impl Owned {
-    pub(super) fn create(len: usize, peers_may_write: bool) -> Result<Self, RegionError> {
+    pub(super) fn create(len: usize) -> Result<Self, RegionError> {
         let fd = memfd::create("xmem-region", len)
             .map_err(|error| RegionError::NoSpace { size: len, error })?;
         let mapping = Mapping::new(&fd, len, Access::ReadWrite).map_err(system("map a region"))?;
-        let sealed = if peers_may_write {
-            memfd::seal(&fd, Seal::Size).map(|()| fd)
-        } else {
-            memfd::seal(&fd, Seal::SizeAndFutureWrites).and_then(|()| memfd::for_reading(fd))
-        };
+        let sealed = memfd::seal(&fd, Seal::SizeAndFutureWrites);
+        let sealed = sealed.and_then(|()| memfd::for_reading(fd));
         let fd = sealed.map_err(system("seal a region"))?;
         Ok(Self {
             fd,
@@ -40,17 +37,7 @@ impl Owned {
     }
 }
 
-pub(super) fn view(fd: &OwnedFd, len: usize, writable: bool) -> Result<Mapping, RegionError> {
-    let seal = if writable {
-        Seal::Size
-    } else {
-        Seal::SizeAndFutureWrites
-    };
-    check_len(memfd::sealed_len(fd, seal), len)?;
-    let access = if writable {
-        Access::ReadWrite
-    } else {
-        Access::Read
-    };
-    Mapping::new(fd, len, access).map_err(system("map a region"))
+pub(super) fn view(fd: &OwnedFd, len: usize) -> Result<Mapping, RegionError> {
+    check_len(memfd::sealed_len(fd, Seal::SizeAndFutureWrites), len)?;
+    Mapping::new(fd, len, Access::Read).map_err(system("map a region"))
 }

@@ -66,8 +66,6 @@ pub(crate) struct RegionSettings<'a> {
     pub(crate) backing: Backing,
     /// Prefix of the segments' names.
     pub(crate) shm_prefix: &'a str,
-    /// Consumers may write too (pools opened with `peers_may_write`).
-    pub(crate) peers_may_write: bool,
 }
 
 /// A region in its producer: writable.
@@ -92,7 +90,7 @@ impl Region {
     /// Makes a region whose every byte is reserved.
     pub(crate) fn create(len: usize, settings: RegionSettings<'_>) -> Result<Self, RegionError> {
         match settings.backing {
-            Backing::Memfd => memfd::Owned::create(len, settings.peers_may_write).map(Self::Memfd),
+            Backing::Memfd => memfd::Owned::create(len).map(Self::Memfd),
             Backing::PosixShm => {
                 posix_shm::Owned::create(len, settings.shm_prefix).map(Self::PosixShm)
             }
@@ -179,19 +177,9 @@ enum Memory {
 
 impl RegionView {
     /// Opens the region of a ticket, of at least `len` bytes.
-    pub(crate) fn open(
-        ticket: Ticket<OwnedFd>,
-        len: usize,
-        writable: bool,
-    ) -> Result<Self, RegionError> {
+    pub(crate) fn open(ticket: Ticket<OwnedFd>, len: usize) -> Result<Self, RegionError> {
         let memory = match ticket {
-            Ticket::Memfd(fd) => Memory::Memfd(Arc::new(memfd::view(&fd, len, writable)?), fd),
-            // Only memfd regions can be writable for consumers.
-            Ticket::PosixShm(_) if writable => {
-                return Err(RegionError::Untrusted(
-                    "it is of a kind that others may not write",
-                ));
-            }
+            Ticket::Memfd(fd) => Memory::Memfd(Arc::new(memfd::view(&fd, len)?), fd),
             Ticket::PosixShm(name) => Memory::PosixShm(posix_shm::view(&name, len)?),
             Ticket::Imported(fd) => Memory::Imported(Imported::new(fd, len)?),
             Ticket::Cuda(fd, twin) => Memory::Cuda(Box::new(device::View::open(fd, twin, len)?)),
@@ -229,11 +217,6 @@ impl RegionView {
             Memory::Imported(_) => false,
             Memory::Cuda(view) => view.header().kind != TwinKind::Foreign,
         }
-    }
-
-    /// Whether this process may write it, where slots are granted.
-    pub(crate) fn is_writable(&self) -> bool {
-        matches!(&self.memory, Memory::Memfd(mapping, _) if mapping.is_writable())
     }
 
     /// Bytes in which parts of frames may lie: on a device, those of the twin.

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Pools whose buffers consumers write too: a writer dies, and the owner dies.
+//! Buffers by number: their writer dies, and a reader dies.
 
 use std::sync::mpsc::Receiver;
-use std::time::Duration;
 
 use xmem_core::fault::Point;
-use xmem_core::{BufferPool, Producer, WriteAccessError};
+use xmem_core::{BufferPool, GetError};
 
 use crate::start;
 use crate::support::child::{Child, reply};
@@ -14,164 +13,141 @@ use crate::support::victim::*;
 use crate::support::*;
 use crate::table::Kind;
 
-/// A pool whose buffers others write too.
-pub(crate) fn own_buffers(pool: &str, commands: &Receiver<String>) {
-    let buffers = BufferPool::options(pool)
-        .peers_may_write(true)
-        .open()
-        .unwrap();
-    assert!(buffers.is_owner());
-    reply("ready");
-    loop {
-        match next_command(commands).as_deref() {
-            Some("end") => break,
-            Some(_) => {
-                let mut buffer = buffers.acquire_cpu(5000).unwrap();
-                buffer.as_cpu_slice_mut().unwrap().fill(7);
-                let index = buffer.forget().unwrap();
-                buffers.set_ref_count(index, 2).unwrap();
-                // Taken back, so that nothing is left.
-                buffers.discard(index).unwrap();
-                reply("written");
-            }
-            None => std::thread::sleep(Duration::from_millis(1)),
-        }
-    }
+const LEN: usize = 5000;
+
+fn write(buffers: &BufferPool, byte: u8) -> u32 {
+    let mut buffer = buffers.acquire_cpu(LEN).unwrap();
+    buffer.as_cpu_slice_mut().unwrap().fill(byte);
+    buffers.set_ref_count(buffer.meta_index(), 2).unwrap();
+    buffer.forget().unwrap()
 }
 
-/// Writes and reads buffers of another process's pool.
+#[track_caller]
+fn assert_whole(bytes: &[u8]) {
+    assert_eq!(bytes.len(), LEN);
+    assert!(bytes.iter().all(|byte| *byte == bytes[0]));
+}
+
+/// Writes buffers and prints their numbers, and edits and discards others.
 pub(crate) fn write_buffers(pool: &str, commands: &Receiver<String>) {
     let buffers = BufferPool::new(pool).unwrap();
-    assert!(!buffers.is_owner());
-    reply("joined");
-    commands.recv().unwrap();
-    for number in (0..=u8::MAX).cycle() {
-        if next_command(commands).is_some() {
-            break;
-        }
-        let mut buffer = match buffers.acquire_cpu(5000) {
-            Ok(buffer) => buffer,
-            Err(WriteAccessError::Owner(_)) => break,
-            Err(error) => panic!("{error}"),
-        };
-        let bytes = buffer.as_cpu_slice_mut().unwrap();
-        bytes.fill(number);
-        let index = match buffer.forget() {
-            Ok(index) => index,
-            Err(_) => break,
-        };
-        let Ok(buffer) = buffers.get(index) else {
-            break;
-        };
-        assert!(
-            buffer
-                .as_cpu_slice()
-                .unwrap()
-                .iter()
-                .all(|byte| *byte == number)
-        );
-        if number % 16 == 15 {
-            reply("wrote");
-        }
-    }
-    reply("over");
-}
-
-/// Requests a buffer of another process's pool, again and again.
-pub(crate) fn try_buffers(pool: &str, commands: &Receiver<String>) {
-    let buffers = BufferPool::new(pool).unwrap();
-    reply("joined");
-    while commands.recv().unwrap() != "end" {
-        match buffers.acquire_cpu(5000) {
-            Ok(_) => reply("granted"),
-            Err(error) => reply(error),
-        }
-    }
-}
-
-/// An owner of buffers, and a process that writes some of them.
-fn buffers(place: &Place) -> (Child, Child) {
-    let mut owner = start("own-buffers", Kind::Live, place);
-    wait_for_reply(&mut owner, "ready");
-    let mut writer = start("write-buffers", Kind::Live, place);
-    wait_for_reply(&mut writer, "joined");
-    (owner, writer)
-}
-
-#[test]
-fn a_writer_of_buffers_dies_with_its_grants() {
-    let place = Place::new();
-    let (mut owner, mut living) = buffers(&place);
-    living.send("go");
-    for point in [Point::GrantReceived, Point::Send, Point::Sent] {
-        for arrival in 1..=4 {
-            let mut writer = start("write-buffers", Kind::Live, &place);
-            wait_for_reply(&mut writer, "joined");
-            arm_child(&mut writer, point, arrival..arrival + 1, "kill");
-            writer.send("go");
-            assert_eq!(writer.dies_of(), SIGKILL, "{point:?} {arrival}");
-            for _ in 0..2 {
-                wait_for_reply(&mut living, "wrote");
+    reply("ready");
+    let mut kept = Vec::new();
+    for byte in (0..=u8::MAX).cycle() {
+        match commands.recv().unwrap().as_str() {
+            "end" => break,
+            "write" => {
+                let index = write(&buffers, byte);
+                kept.push(index);
+                reply(index);
+            }
+            _ => {
+                let index = write(&buffers, byte);
+                buffers.get_mut(index).unwrap().forget().unwrap();
+                buffers.set_ref_count(index, 1).unwrap();
+                drop(buffers.get(index).unwrap());
+                let other = write(&buffers, byte);
+                buffers.discard(other).unwrap();
+                // Numbers that readers were killed with.
+                kept.drain(..).for_each(|index| {
+                    let _ = buffers.discard(index);
+                });
+                reply("wrote");
             }
         }
     }
-    living.send("end");
-    // Its output may have filled the pipe meanwhile, and it may hold a buffer until that is read.
-    while living.reply() != "over" {}
-    eventually("every buffer is back", || {
-        let stats = stats_of(&place.pool());
-        stats.consumers.is_empty() && stats.slots_held == 0 && stats.cut_off == 0
-    });
-    ask(&mut owner, "write", "written");
-    owner.send("end");
-    assert!(owner.ends());
+}
+
+/// Reads the buffers of the numbers that it gets.
+pub(crate) fn read_buffers(pool: &str, commands: &Receiver<String>) {
+    let buffers = BufferPool::new(pool).unwrap();
+    reply("ready");
+    while let Ok(number) = commands.recv().unwrap().parse() {
+        let buffer = buffers.get(number).unwrap();
+        assert_whole(buffer.as_cpu_slice().unwrap());
+        drop(buffer);
+        reply("read");
+    }
+}
+
+fn written(writer: &mut Child) -> u32 {
+    writer.send("write");
+    writer.reply().parse().unwrap()
+}
+
+#[test]
+fn a_writer_of_buffers_dies_at_each_of_its_points() {
+    let place = Place::new();
+    let reader = BufferPool::new(&place.pool()).unwrap();
+    for point in [
+        Point::ClaimAnnounced,
+        Point::ClaimGained,
+        Point::RegionMade,
+        Point::SlotPublished,
+        Point::EntryStamped,
+        Point::EntryFilled,
+        Point::EntryWritten,
+        Point::HeadMoved,
+        Point::RingAsked,
+        Point::SlotAbandoned,
+    ] {
+        let mut writer = start("write-buffers", Kind::Live, &place);
+        wait_for_reply(&mut writer, "ready");
+        // One that is made after the first is read, so that its region has to be asked for.
+        let held = (point != Point::RegionMade).then(|| {
+            let index = written(&mut writer);
+            (index, reader.get(index).unwrap())
+        });
+        arm_child(&mut writer, point, 1..2, "kill");
+        writer.send("edit");
+        assert_eq!(writer.dies_of(), SIGKILL, "{point:?}");
+        if let Some((index, held)) = held {
+            assert_whole(held.as_cpu_slice().unwrap());
+            // It counted as one of two reads. What is published stays for those that have its memory.
+            assert_whole(reader.get(index).unwrap().as_cpu_slice().unwrap());
+        }
+        let other = BufferPool::new(&place.pool()).unwrap();
+        let index = write(&other, 7);
+        for buffers in [&reader, &other] {
+            assert_whole(buffers.get(index).unwrap().as_cpu_slice().unwrap());
+        }
+        eventually("it is released", || {
+            matches!(reader.get(index), Err(GetError::Empty { .. }))
+        });
+    }
+    drop(reader);
     place.assert_clean();
 }
 
 #[test]
-fn a_grant_that_cannot_be_mapped_is_returned() {
+fn a_reader_of_buffers_dies_at_each_of_its_points() {
     let place = Place::new();
-    let mut owner = start("own-buffers", Kind::Live, &place);
-    wait_for_reply(&mut owner, "ready");
-    let mut writer = start("try-buffers", Kind::Live, &place);
-    wait_for_reply(&mut writer, "joined");
-    // More often than it may write at once.
-    arm_child(&mut writer, Point::Mmap, 1..21, &libc::ENOMEM.to_string());
-    for _ in 0..20 {
-        writer.send("try");
-        let reply = writer.reply();
-        assert!(reply.contains("cannot map a region"), "{reply}");
+    let mut writer = start("write-buffers", Kind::Live, &place);
+    wait_for_reply(&mut writer, "ready");
+    for point in [
+        Point::ControlMapped,
+        Point::PageMapped,
+        Point::HoldAnnounced,
+        Point::HoldGained,
+        Point::TakenStored,
+        Point::ReleaseCleared,
+    ] {
+        for arrival in 1..=2 {
+            let mut reader = start("read-buffers", Kind::Live, &place);
+            wait_for_reply(&mut reader, "ready");
+            let is_late = !matches!(point, Point::ControlMapped | Point::PageMapped);
+            if is_late && arrival == 2 {
+                let index = written(&mut writer);
+                ask(&mut reader, &index.to_string(), "read");
+            }
+            arm_child(&mut reader, point, 1..2, "kill");
+            reader.send(&written(&mut writer).to_string());
+            assert_eq!(reader.dies_of(), SIGKILL, "{point:?} {arrival}");
+            // No buffer is in use for ever.
+            ask(&mut writer, "edit", "wrote");
+        }
     }
-    ask(&mut writer, "try", "granted");
-    eventually("every buffer is back", || {
-        stats_of(&place.pool()).slots_held == 0
-    });
     writer.send("end");
     assert!(writer.ends());
-    owner.send("end");
-    assert!(owner.ends());
-    place.assert_clean();
-}
-
-#[test]
-fn an_owner_of_buffers_dies_at_each_of_its_points() {
-    let place = Place::new();
-    for point in [Point::SlotGranted, Point::RingAsked] {
-        for arrival in [1, 4] {
-            let (mut owner, mut writer) = buffers(&place);
-            arm_child(&mut owner, point, arrival..arrival + 1, "kill");
-            writer.send("go");
-            for _ in 0..4 {
-                // To ask for a count is the owner's own.
-                if point == Point::RingAsked {
-                    owner.send("write");
-                }
-            }
-            assert_eq!(owner.dies_of(), SIGKILL, "{point:?} {arrival}");
-            while writer.next_line().is_some_and(|reply| reply != "over") {}
-            assert!(writer.ends());
-        }
-    }
-    drop(Producer::builder(&place.pool()).build().unwrap());
     place.assert_clean();
 }

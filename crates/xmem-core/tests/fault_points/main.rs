@@ -44,9 +44,8 @@ fn child() {
         ("reproduce", Some(kind)) => stream::reproduce(&pool, kind, &commands),
         ("step", Some(kind)) => stream::step_by_step(&pool, kind, &commands),
         ("take", _) => taking::take(&pool, &commands),
-        ("own-buffers", _) => buffers::own_buffers(&pool, &commands),
         ("write-buffers", _) => buffers::write_buffers(&pool, &commands),
-        ("try-buffers", _) => buffers::try_buffers(&pool, &commands),
+        ("read-buffers", _) => buffers::read_buffers(&pool, &commands),
         other => panic!("no role {other:?}"),
     }
 }

@@ -24,13 +24,11 @@ pub(crate) enum Kind {
 pub(crate) const KINDS: [Kind; 3] = [Kind::Live, Kind::Lossless, Kind::PosixShm];
 
 /// Points that only processes that play a part of their own pass: in `turns` and `buffers`.
-const RARE: [Point; 6] = [
+const RARE: [Point; 4] = [
     Point::HoldWithdrawn,
     Point::ClaimPutBack,
     Point::TimedOutMarked,
     Point::RingAsked,
-    Point::SlotGranted,
-    Point::GrantReceived,
 ];
 
 /// Whether processes of such a pool pass a point over and over.

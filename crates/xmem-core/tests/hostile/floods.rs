@@ -148,12 +148,11 @@ fn a_client_that_sent_its_request_is_answered_before_new_ones() {
 #[test]
 fn endless_messages_delay_no_other_client() {
     type Message = fn(u32) -> Vec<u8>;
-    let messages: [Message; 5] = [
+    let messages: [Message; 4] = [
         |_| raw::BELL.to_vec(),
         |n| raw::get_region(n % 3),
         |n| raw::get_sticky(u64::from(n % 3)),
-        |n| raw::acquire_slot(n, 1 << 30),
-        |n| raw::acquire_index(n, n % 4),
+        |n| raw::read_again(n % 4, n),
     ];
     attack("victim-live", |pool| {
         let done = AtomicBool::new(false);
@@ -217,8 +216,7 @@ fn unexpected_descriptors_are_closed() {
                     raw::get_region(1),
                     raw::get_sticky(1),
                     raw::BELL.to_vec(),
-                    raw::acquire_slot(1, 1),
-                    raw::acquire_index(1, 1),
+                    raw::read_again(1, 1),
                     raw::LEAVE.to_vec(),
                 ] {
                     let _ = raw.send(&message, &fds);

@@ -6,7 +6,6 @@ mod clients;
 mod entries;
 mod figures;
 mod floods;
-mod grants;
 mod limits;
 mod pages;
 mod places;

@@ -85,8 +85,6 @@ pub(crate) fn flooded(pool: &str) {
     let region = raw::frozen(4096);
     flood(pool, 5000, |n| raw::region(n, 4096, 0, ""), Some(&region));
     grown("regions", 10, 4);
-    flood(pool, 20_000, |n| raw::granted(n, 1, 0, 4096), None);
-    grown("grants", 10, 4);
 }
 
 /// The figures have to be looked at while the consumer lives; after it everything is gone anyway.
@@ -147,6 +145,9 @@ fn a_producer_that_changes_everything_meanwhile_crashes_no_consumer() {
     for seed in 0..20 {
         let place = Place::new();
         let fake = Fake::at(place.pool());
+        let buffers = place.path().join("buffers").to_str().unwrap().to_owned();
+        let writer = format!("{buffers}.b00");
+        let fake_writer = Fake::at(writer.clone());
         let (control_fd, control) = raw::control(None);
         control.set(raw::BY_NUMBER, 1);
         for sequence in 0..8 {
@@ -155,20 +156,23 @@ fn a_producer_that_changes_everything_meanwhile_crashes_no_consumer() {
         let page_fd = raw::memory(1 << 16, true);
         let page = Memory::map(&page_fd, true);
         let done = AtomicBool::new(false);
+        let serve = |fake: &Fake, random: &mut Random| {
+            let raw = fake.answer(&raw::welcome(raw::VERSION), &[&control_fd, &page_fd]);
+            while let Some((question, _)) = raw.recv() {
+                for _ in 0..=random.below(2) {
+                    let (answer, fds) = answer(&question, &zoo, random);
+                    let _ = raw.send(&answer, &fds);
+                }
+            }
+        };
         std::thread::scope(|scope| {
             let _done = OnDrop(|| done.store(true, Ordering::Relaxed));
             scope.spawn(|| scribble(&control, &page, &done, &mut Random(seed)));
+            scope.spawn(|| serve(&fake, &mut Random(!seed)));
             scope.spawn(|| {
-                let mut random = Random(!seed);
-                for _ in 0..2 {
-                    let welcome = raw::welcome_of(raw::VERSION, "fake", seed % 2 == 0);
-                    let raw = fake.answer(&welcome, &[&control_fd, &page_fd]);
-                    while let Some((question, _)) = raw.recv() {
-                        for _ in 0..=random.below(2) {
-                            let (answer, fds) = answer(&question, &zoo, &mut random);
-                            let _ = raw.send(&answer, &fds);
-                        }
-                    }
+                let mut random = Random(seed.rotate_left(7));
+                while !done.load(Ordering::Relaxed) {
+                    serve(&fake_writer, &mut random);
                 }
             });
             let soon = Some(Duration::from_millis(1));
@@ -184,16 +188,16 @@ fn a_producer_that_changes_everything_meanwhile_crashes_no_consumer() {
                 // Its constants were just something else: the thread waits for one more.
                 let _ = raw::Raw::connect(&place.pool()).send(&raw::join(raw::VERSION, 1), &[]);
             }
-            if let Ok(pool) = BufferPool::new(&place.pool()) {
-                for index in 0..6 {
-                    if let Ok(buffer) = pool.get(index) {
-                        let bytes = buffer.as_cpu_slice().unwrap();
-                        bytes.iter().fold(0u8, |sum, byte| sum.wrapping_add(*byte));
-                    }
+            let pool = BufferPool::new(&buffers).unwrap();
+            for slot in 0..6 {
+                if let Ok(buffer) = pool.get(slot << 12) {
+                    let bytes = buffer.as_cpu_slice().unwrap();
+                    bytes.iter().fold(0u8, |sum, byte| sum.wrapping_add(*byte));
                 }
-            } else {
-                let _ = raw::Raw::connect(&place.pool()).send(&raw::join(raw::VERSION, 1), &[]);
             }
+            done.store(true, Ordering::Relaxed);
+            drop(pool);
+            let _ = raw::Raw::connect(&writer).send(&raw::join(raw::VERSION, 1), &[]);
         });
     }
 }
@@ -274,7 +278,6 @@ fn answer<'a>(
     let mut message = match (question[0], random.below(8)) {
         (3, 0..=4) => raw::region(request, len, (random.below(5) / 3) as u8, "/xmem-none"),
         (4, 0..=4) => [&[5], &question[1..]].concat(),
-        (7 | 8, 0..=4) => raw::granted(request, 1, 0, len),
         (_, 5) => raw::no_region(number(random) as u32),
         (_, 6) => raw::no_sticky(number(random)),
         _ => raw::welcome(raw::VERSION),

@@ -27,7 +27,7 @@ use rustix::net::{
 
 use super::HANG;
 
-pub const VERSION: u32 = 8;
+pub const VERSION: u32 = 9;
 /// Descriptors that the kernel takes with one message.
 pub const MAX_RIGHTS: usize = 253;
 
@@ -207,15 +207,14 @@ fn text(text: &str, len: usize) -> Vec<u8> {
 }
 
 pub fn welcome(version: u32) -> Vec<u8> {
-    welcome_of(version, "fake", false)
+    welcome_of(version, "fake")
 }
 
-pub fn welcome_of(version: u32, pool: &str, peers_may_write: bool) -> Vec<u8> {
+pub fn welcome_of(version: u32, pool: &str) -> Vec<u8> {
     let mut bytes = vec![1];
     bytes.extend(version.to_le_bytes());
     bytes.extend(7u64.to_le_bytes());
     bytes.extend(8u32.to_le_bytes());
-    bytes.push(peers_may_write.into());
     bytes.extend(text(pool, 128));
     bytes.extend(0u32.to_le_bytes());
     bytes
@@ -230,37 +229,11 @@ pub fn no_sticky(version: u64) -> Vec<u8> {
 }
 
 /// The right to write a slot of generation 5, which begins there in region 1.
-pub fn granted(request: u32, slot: u32, offset: u64, len: u64) -> Vec<u8> {
-    let mut bytes = vec![8];
-    for number in [request, slot, 5, 1] {
-        bytes.extend(number.to_le_bytes());
-    }
-    bytes.extend(offset.to_le_bytes());
-    bytes.extend(len.to_le_bytes());
-    bytes
-}
-
 pub const BELL: &[u8] = &[5];
 pub const LEAVE: &[u8] = &[6];
 
-pub fn acquire_slot(request: u32, size: u64) -> Vec<u8> {
-    [&[7][..], &request.to_le_bytes(), &size.to_le_bytes()].concat()
-}
-
-pub fn acquire_index(request: u32, slot: u32) -> Vec<u8> {
-    [&[8][..], &request.to_le_bytes(), &slot.to_le_bytes()].concat()
-}
-
-pub fn written(request: u32, slot: u32, generation: u32, publish: Option<(u32, u64)>) -> Vec<u8> {
-    let (keep, size) = publish.unwrap_or_default();
-    let mut bytes = vec![9];
-    for number in [request, slot, generation] {
-        bytes.extend(number.to_le_bytes());
-    }
-    bytes.push(publish.is_some().into());
-    bytes.extend(keep.to_le_bytes());
-    bytes.extend(size.to_le_bytes());
-    bytes
+pub fn read_again(slot: u32, generation: u32) -> Vec<u8> {
+    [&[12][..], &slot.to_le_bytes(), &generation.to_le_bytes()].concat()
 }
 
 pub fn refused(version: u32, reason: &str) -> Vec<u8> {

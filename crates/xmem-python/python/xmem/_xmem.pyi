@@ -426,22 +426,15 @@ def query(pool: str) -> dict[str, Any]:
 class BufferPool:
     """A pool of buffers with numbers: processes pass each other indices by other means.
 
-    Joins the pool of this name, or makes it if there is none.
+    All that open it are equal: each writes and reads. Opening makes nothing.
 
-    peers_may_write: whether processes that did not make the pool may acquire buffers too; its memory is then not sealed
-    against writing. max_buffers: the most buffers there may be. max_held: the most that another process holds at once;
-    None: a quarter of max_buffers, and 8 at most; 26 other processes can join with the defaults. In a
-    process that joins it is a request; None: 8. It gets no more than the maker allows.
+    max_buffers: the most buffers that this process may write and keep published, from 2 to 4096. max_held: the most buffers of one
+    writer that a process may hold at once; the smaller number of writer and reader counts; None: all.
     """
 
-    def __new__(
-        cls, name: str, *, peers_may_write: bool = False, max_buffers: int = 256, max_held: int | None = None
-    ) -> Self: ...
+    def __new__(cls, name: str, *, max_buffers: int = 256, max_held: int | None = None) -> Self: ...
     @property
     def name(self) -> str: ...
-    @property
-    def is_owner(self) -> bool:
-        """Whether this process made the pool. The pool ends with it."""
     def preallocate_cpu(self, size: int, count: int) -> list[int]:
         """Sets `count` buffers of `size` bytes aside, for this size alone and until they are given up. Returns their indices."""
     def preallocate_cuda(self, size: int, count: int, device_id: int = 0) -> list[int]:
@@ -450,29 +443,30 @@ class BufferPool:
         """Preallocated buffers may go, or serve other sizes. Returns how many were set aside."""
     @property
     def stats(self) -> dict[str, Any]:
-        """The figures of the pool, as those of a producer; `set_aside` counts the preallocated buffers."""
+        """The figures of the buffers that this process writes, as those of a producer; `set_aside` counts the preallocated
+        ones."""
     def wait_until_read(self, timeout: float | None = None) -> None:
-        """Waits until all buffers were read as often as their counts, in the process that made the pool: the pool ends with
-        it. Raises Timeout."""
+        """Waits until all buffers that this process published were read as often as their counts: they end with it. Raises
+        Timeout."""
     def acquire_cpu(self, size: int) -> BufferGuard:
         """A buffer of `size` bytes, to be written."""
     def acquire_cuda(self, size: int, device_id: int = 0) -> BufferGuard:
         """A buffer of `size` bytes on a CUDA device, to be written. The device has to be done with it when it is published
         or released; `forget(stream=...)` is for when it is not yet."""
     def get(self, meta_index: int) -> BufferGuard:
-        """A buffer that was published, for reading. Each call counts as one of its readers."""
+        """A buffer that was published, for reading. Each call counts as one of its reads."""
     def get_mut(self, meta_index: int) -> BufferGuard:
-        """A published buffer, to be edited in place. Fails while any process holds it.
+        """A published buffer, to be edited.
 
-        It is published again when it is released: for as many readers as before if this process published it, else for one, unless
-        `set_ref_count` sets how many. A process that did not make the pool passes on the size only, without shape and type.
-        One that holds nothing is as one that was just acquired: it is published by `forget`, and empty again if it is released.
+        One that this process wrote is edited in place, unless a process holds it. `forget` publishes it again for the reads that
+        are still to come; to release the guard uses up one of them. One of another process is copied, which counts as a read:
+        pass on the index that `forget` returns.
         """
     def discard(self, meta_index: int) -> None:
-        """Empties a published buffer, whatever its count: for a buffer whose readers never come."""
+        """Empties a buffer that this process published, whatever its count: for a buffer whose readers never come."""
     def set_ref_count(self, meta_index: int, count: int) -> None:
-        """Sets how many readers a buffer is for: it is kept until it was got and released this often, by whichever processes.
-        Default: 1."""
+        """Sets how many reads of a buffer that this process wrote are to come: it is kept until it was got and released this
+        often, by whichever processes. Default: 1."""
     def add_ref(self, meta_index: int) -> None:
         """One more reference of this process to a published buffer, without a guard: until `release`."""
     def release(self, meta_index: int) -> bool:
@@ -489,7 +483,10 @@ class BufferGuard:
 
     @property
     def meta_index(self) -> int:
-        """The buffer's number in its pool. Error for a copy that is this process's own."""
+        """The buffer's number, which other processes get it by: one of this use of the buffer."""
+    @property
+    def buffer(self) -> int:
+        """The number of the buffer's memory, as `preallocate_cpu` returns it: the same for each use."""
     @property
     def device(self) -> int | None:
         """The number of the CUDA device that it lies on; None: in host memory."""
@@ -529,14 +526,12 @@ class BufferGuard:
         producer: str | None = None,
         timestamp: int | None = None,
     ) -> None:
-        """Describes the buffer. A process that did not make the pool can pass on the size only."""
+        """Describes the buffer for its readers."""
     def clone_ref(self) -> BufferGuard: ...
     def copy_to_cpu(self) -> BufferGuard:
-        """A copy in host memory, to be written: in another buffer of the pool where this process may write, else in memory of
-        this process's own."""
+        """A copy in host memory, to be written: a buffer that this process acquired."""
     def copy_to_cuda(self, device_id: int = 0) -> BufferGuard:
-        """A copy on a CUDA device, to be written: in another buffer of the pool in the process that made it, else in memory of
-        this process's own."""
+        """A copy on a CUDA device, to be written: a buffer that this process acquired."""
     def copy_to_device(self, device_id: int) -> BufferGuard:
         """The same."""
     def forget(self, *, stream: Any | None = None, timeout: float | None = None) -> int:

@@ -9,20 +9,28 @@ use crate::errors::{IntoPyErr, Kind};
 impl IntoPyErr for core::OpenError {
     fn kind(&self) -> Option<Kind> {
         match self {
-            Self::Connect(error) => error.kind(),
-            Self::Create(error) => error.kind(),
+            Self::MaxBuffers { .. } => None,
             _ => Some(Kind::Error),
         }
     }
 }
 
 impl IntoPyErr for core::WriteAccessError {
+    fn message(&self) -> String {
+        match self {
+            Self::Get(error) => error.message(),
+            error => error.to_string(),
+        }
+    }
+
     fn kind(&self) -> Option<Kind> {
         match self {
             Self::Acquire(error) => error.kind(),
             Self::Full { .. } => Some(Kind::PoolFull),
-            Self::Denied { .. } | Self::NotOwner => Some(Kind::Refused),
-            Self::Owner(error) => error.kind(),
+            Self::Denied { .. } | Self::NotWriter => Some(Kind::Refused),
+            Self::Create(error) => error.kind(),
+            Self::Get(error) => error.kind(),
+            Self::Receive(error) => error.kind(),
             Self::Cuda(error) => error.kind(),
             _ => Some(Kind::Error),
         }
@@ -40,7 +48,8 @@ impl IntoPyErr for core::GetError {
     fn kind(&self) -> Option<Kind> {
         Some(match self {
             Self::OverBudget { .. } => Kind::OverBudget,
-            Self::Owner(error) => return error.kind(),
+            Self::Connect(error) => return error.kind(),
+            Self::Receive(error) => return error.kind(),
             _ => Kind::Error,
         })
     }

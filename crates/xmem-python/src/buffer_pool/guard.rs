@@ -12,7 +12,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyDict, PyMemoryView, PyTuple};
 use xmem_core::cuda::CudaError;
-use xmem_core::{self as core, AccessMode, DType, FrameMeta, WriteAccessError};
+use xmem_core::{self as core, AccessMode, DType, FrameMeta};
 
 use super::cuda;
 use super::meta::{self, Shaped};
@@ -88,13 +88,16 @@ impl BufferGuard {
 
 #[pymethods]
 impl BufferGuard {
-    /// The buffer's number in its pool.
+    /// The buffer's number, which other processes get it by: one of this use of the buffer.
     #[getter]
     fn meta_index(&self) -> PyResult<u32> {
-        self.with(|guard| match guard.meta_index() {
-            u32::MAX => Err(WriteAccessError::Private.into_py_err()),
-            index => Ok(index),
-        })
+        self.with(|guard| Ok(guard.meta_index()))
+    }
+
+    /// The number of the buffer's memory, as `preallocate_cpu` returns it: the same for each use.
+    #[getter]
+    fn buffer(&self) -> PyResult<u32> {
+        self.with(|guard| Ok(guard.buffer()))
     }
 
     /// The number of the CUDA device that it lies on; None: in host memory.
@@ -201,8 +204,7 @@ impl BufferGuard {
         self.with(|guard| Ok(guard.info().sequence))
     }
 
-    /// Describes the buffer. What is not given does not change. A process that did not make the pool can pass on the size
-    /// only.
+    /// Describes the buffer for its readers. What is not given does not change.
     #[pyo3(signature = (*, shape=None, dtype=None, content_type=None, producer=None, timestamp=None))]
     fn set_meta(
         &self,
@@ -244,7 +246,7 @@ impl BufferGuard {
         Ok(Self::new(pool, guard))
     }
 
-    /// A copy on a CUDA device: in another buffer of the pool in the process that made it, else in memory of this process's own.
+    /// A copy on a CUDA device, to be written: a buffer that this process acquired.
     #[pyo3(signature = (device_id=0))]
     fn copy_to_cuda(
         &self,
@@ -267,8 +269,7 @@ impl BufferGuard {
         self.copy_to_cuda(py, device_id)
     }
 
-    /// A copy in host memory, to be written: in another buffer of the pool where this process may write, else in memory of this
-    /// process's own.
+    /// A copy in host memory, to be written: a buffer that this process acquired.
     fn copy_to_cpu(&self, py: Python<'_>) -> PyResult<Self> {
         let pool = self.0.pool()?;
         let copy = self.0.aside(py, |guard| {
@@ -289,9 +290,6 @@ impl BufferGuard {
         let stream = stream.as_ref().map(stream_of).transpose()?;
         let timeout = duration(timeout)?;
         self.with(|guard| {
-            if guard.meta_index() == u32::MAX {
-                return Err(WriteAccessError::Private.into_py_err());
-            }
             if timeout.is_some() && guard.mode() == AccessMode::ReadOnly {
                 return Err(PyValueError::new_err(
                     "a buffer that is read is kept until the pool's release(): forget it without a timeout",
@@ -306,7 +304,6 @@ impl BufferGuard {
         if stream.is_none() {
             self.0.settle(py)?;
         }
-        // Without the interpreter: in a process that did not make the pool this is a request to the pool's owner.
         let guard = self.0.take()?.guard.into_inner().ok_or_else(gone)?;
         let forgotten = py.detach(|| match stream {
             Some(stream) if guard.mode() == AccessMode::ReadWrite => guard.forget_on(stream),
@@ -437,10 +434,8 @@ impl BufferGuard {
                 AccessMode::ReadOnly => "reading",
                 AccessMode::ReadWrite => "writing",
             };
-            Ok(match guard.meta_index() {
-                u32::MAX => "<xmem.BufferGuard, a copy of this process>".into(),
-                index => format!("<xmem.BufferGuard {index}, {mode}>"),
-            })
+            let index = guard.meta_index();
+            Ok(format!("<xmem.BufferGuard {index}, {mode}>"))
         });
         repr.unwrap_or_else(|_| "<xmem.BufferGuard, released>".into())
     }

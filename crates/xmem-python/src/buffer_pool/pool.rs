@@ -17,9 +17,7 @@ use crate::open_buffer::Pool;
 use crate::pools::pool_stats;
 use crate::signals::{self, Deadline};
 
-/// A pool of buffers with numbers: processes pass each other indices by other means.
-///
-/// Joins the pool of this name, or makes it if there is none.
+/// A pool of buffers with numbers: processes pass each other indices by other means. All that open it are equal.
 #[pyclass(frozen, module = "xmem")]
 #[derive(Debug)]
 pub(crate) struct BufferPool {
@@ -74,18 +72,16 @@ impl BufferPool {
 #[pymethods]
 impl BufferPool {
     #[new]
-    #[pyo3(signature = (name, *, peers_may_write=false, max_buffers=256, max_held=None))]
+    #[pyo3(signature = (name, *, max_buffers=256, max_held=None))]
     fn new(
         py: Python<'_>,
         name: String,
-        peers_may_write: bool,
         #[pyo3(from_py_with = number)] max_buffers: u32,
         #[pyo3(from_py_with = count_or_none)] max_held: Option<u32>,
     ) -> PyResult<Self> {
         let warned = name.clone();
         let mut options = core::BufferPool::options(&name)
             .on_unread(move |unread| warn_of(&warned, unread))
-            .peers_may_write(peers_may_write)
             .max_buffers(max_buffers);
         if let Some(buffers) = max_held {
             options = options.max_held(buffers);
@@ -104,12 +100,6 @@ impl BufferPool {
     #[getter]
     fn name(&self) -> &str {
         &self.name
-    }
-
-    /// Whether this process made the pool. The pool ends with it.
-    #[getter]
-    fn is_owner(&self) -> PyResult<bool> {
-        Ok(self.core()?.is_owner())
     }
 
     /// Sets `count` buffers of `size` bytes aside, for this size alone and until they are given up. Returns their indices.
@@ -140,14 +130,14 @@ impl BufferPool {
         Ok(self.core()?.give_up(&indices))
     }
 
-    /// The figures of the pool, as those of a producer; `set_aside` counts the preallocated buffers.
+    /// The figures of the buffers that this process writes, as those of a producer; `set_aside` counts the preallocated ones.
     #[getter]
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let stats = self.call(py, core::BufferPool::stats)?;
-        pool_stats(py, &stats)
+        let pool = self.core()?;
+        pool_stats(py, &py.detach(|| pool.stats()))
     }
 
-    /// Waits until all buffers were read as often as their counts, in the process that made the pool: the pool ends with it.
+    /// Waits until all buffers that this process published were read as often as their counts: they end with it.
     #[pyo3(signature = (timeout=None))]
     fn wait_until_read(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
         let pool = self.core()?;
@@ -184,7 +174,7 @@ impl BufferPool {
         self.guard(py, |pool| pool.acquire_cuda(size, device_id))
     }
 
-    /// A buffer that was published, for reading. Each call counts as one of its readers.
+    /// A buffer that was published, for reading. Each call counts as one of its reads.
     fn get(
         &self,
         py: Python<'_>,
@@ -193,11 +183,11 @@ impl BufferPool {
         self.guard(py, |pool| pool.get(meta_index))
     }
 
-    /// A published buffer, to be edited in place. Fails while any process holds it.
+    /// A published buffer, to be edited.
     ///
-    /// It is published again when it is released: for as many readers as before if this process published it, else for one, unless
-    /// `set_ref_count` sets how many. A process that did not make the pool passes on the size only, without shape and type.
-    /// One that holds nothing is as one that was just acquired: it is published by `forget`, and empty again if it is released.
+    /// One that this process wrote is edited in place, unless a process holds it. `forget` publishes it again for the reads that
+    /// are still to come; to release the guard uses up one of them. One of another process is copied, which counts as a read: pass
+    /// on the index that `forget` returns.
     fn get_mut(
         &self,
         py: Python<'_>,
@@ -206,7 +196,7 @@ impl BufferPool {
         self.guard(py, |pool| pool.get_mut(meta_index))
     }
 
-    /// Empties a published buffer, whatever its count: for a buffer whose readers never come.
+    /// Empties a buffer that this process published, whatever its count: for a buffer whose readers never come.
     fn discard(
         &self,
         py: Python<'_>,
@@ -215,7 +205,8 @@ impl BufferPool {
         self.call(py, |pool| pool.discard(meta_index))
     }
 
-    /// Sets how many readers a buffer is for: it is kept until it was got and released this often, by whichever processes.
+    /// Sets how many reads of a buffer that this process wrote are to come: it is kept until it was got and released this often, by
+    /// whichever processes.
     fn set_ref_count(
         &self,
         py: Python<'_>,
@@ -244,7 +235,7 @@ impl BufferPool {
         Ok(py.detach(|| pool.release(meta_index)))
     }
 
-    /// Releases the pool; if this process made it, it ends when the last of its buffers here is gone.
+    /// Releases the pool. The buffers that this process wrote end when the last guard here is gone.
     fn close(&self) {
         let pool = lock(&self.pool).take();
         // Without the lock: the end of a pool waits for threads.
@@ -262,10 +253,7 @@ impl BufferPool {
 
     fn __repr__(&self) -> String {
         match lock(&self.pool).as_ref() {
-            Some(pool) if pool.is_owner() => {
-                format!("<xmem.BufferPool {:?}, made here>", self.name)
-            }
-            Some(_) => format!("<xmem.BufferPool {:?}, joined>", self.name),
+            Some(_) => format!("<xmem.BufferPool {:?}>", self.name),
             None => format!("<xmem.BufferPool {:?}, closed>", self.name),
         }
     }

@@ -94,65 +94,36 @@ messages! {
         5 = Bell,
         /// "I take no more frames." Held frames stay held.
         6 = Leave,
-        /// "I want to write": a new slot (pools with `peers_may_write`).
-        7 = AcquireSlot {
-            /// A number that comes back with the answer.
-            request: u32,
-            /// The size of the slot in bytes.
-            size: u64,
-        },
-        /// "I want to write this slot", granted if it is not held.
-        8 = AcquireIndex {
-            /// A number that comes back with the answer.
-            request: u32,
-            /// The number of the slot.
-            slot: u32,
-        },
-        /// "I am done writing": publish the slot, or take it back.
-        9 = Written {
-            /// A number that comes back with the answer.
-            request: u32,
-            /// The number of the slot.
-            slot: u32,
-            /// The slot's generation, from `Granted`.
-            generation: u32,
-            /// Whether to publish the slot. If not, it is free again.
-            publish: bool,
-            /// Keep the slot until so many consumers took and released it.
-            keep: u32,
-            /// Bytes that were written.
-            size: u64,
-        },
         /// A request to the program that feeds the pool, such as for a key frame.
-        10 = Request {
+        7 = Request {
             /// The name of the request.
             name: Text<32>,
             /// At most [`MAX_REQUEST`] bytes, which xmem does not read.
             data: Vec<u8>,
         },
         /// "I can hold frames in this pool myself", or "I cannot".
-        11 = Reaches {
+        8 = Reaches {
             /// The pool of origin.
             pool_id: u64,
             /// Whether the consumer can hold frames there.
             yes: bool,
         },
         /// "Where is this pool, that a frame comes from?"
-        12 = GetOrigin {
+        9 = GetOrigin {
             /// The pool of origin.
             pool_id: u64,
         },
         /// "I can use the device memory of your frames in this way", or "I cannot, and why".
-        13 = Device {
+        10 = Device {
             /// Whether the consumer can use it.
             works: bool,
             /// The way, or the reason why not, in words.
             how: Text<256>,
         },
         /// "Your events cannot be opened here: mark frames when devices are done with them."
-        14 = MarkReady,
+        11 = MarkReady,
         /// "I read this buffer once more": it counts as a reader of its own.
-        15 = ReadAgain {
+        12 = ReadAgain {
             /// The number of the slot.
             slot: u32,
             /// The slot's generation.
@@ -172,8 +143,6 @@ messages! {
             id: u64,
             /// How many frames the consumer may hold at a time.
             budget: u32,
-            /// Whether consumers may write slots.
-            peers_may_write: bool,
             /// The name of the pool.
             pool: Text<128>,
             /// How many `Origin` messages follow. If there are any, `Arrived` comes after the consumer has answered each with
@@ -215,42 +184,20 @@ messages! {
         },
         /// With a descriptor: statistics as JSON.
         7 = Stats,
-        /// The right to write a slot, or the news that it is published.
-        8 = Granted {
-            /// The number in the request.
-            request: u32,
-            /// The number of the slot.
-            slot: u32,
-            /// The slot's generation.
-            generation: u32,
-            /// The region that the slot lies in.
-            region: u32,
-            /// First byte of the slot in its region.
-            offset: u64,
-            /// Size of the slot in bytes.
-            len: u64,
-        },
-        /// No right to write.
-        9 = Denied {
-            /// The number in the request.
-            request: u32,
-            /// Why, in words.
-            reason: Text<256>,
-        },
         /// "Frames may come from this pool: join it, to hold them there."
-        10 = Origin {
+        8 = Origin {
             /// The pool of origin.
             pool_id: u64,
             /// The path of its socket.
             path: Text<128>,
         },
         /// No frames come from that pool any more.
-        11 = NoOrigin {
+        9 = NoOrigin {
             /// The pool of origin.
             pool_id: u64,
         },
         /// The consumer has its place in the stream now.
-        12 = Arrived,
+        10 = Arrived,
     }
 }
 
@@ -346,27 +293,6 @@ mod tests {
             Just(ToProducer::MarkReady),
             any::<(u32, u32)>()
                 .prop_map(|(slot, generation)| ToProducer::ReadAgain { slot, generation }),
-            any::<(u32, u64)>()
-                .prop_map(|(request, size)| ToProducer::AcquireSlot { request, size }),
-            any::<(u32, u32)>()
-                .prop_map(|(request, slot)| ToProducer::AcquireIndex { request, slot }),
-            (
-                any::<u32>(),
-                any::<u32>(),
-                any::<bool>(),
-                any::<u32>(),
-                any::<u64>()
-            )
-                .prop_map(|(slot, generation, publish, keep, size)| {
-                    ToProducer::Written {
-                        request: !slot,
-                        slot,
-                        generation,
-                        publish,
-                        keep,
-                        size,
-                    }
-                }),
         ]
     }
 
@@ -394,7 +320,6 @@ mod tests {
                 version: 1,
                 id: 2,
                 budget: 3,
-                peers_may_write: true,
                 pool: "p".into(),
                 origins: 2,
             },
@@ -412,18 +337,6 @@ mod tests {
             ToConsumer::Sticky { version: 1 },
             ToConsumer::NoSticky { version: 1 },
             ToConsumer::Stats,
-            ToConsumer::Granted {
-                request: 9,
-                slot: 1,
-                generation: 2,
-                region: 3,
-                offset: 4,
-                len: 5,
-            },
-            ToConsumer::Denied {
-                request: 3,
-                reason: "no".into(),
-            },
             ToConsumer::Origin {
                 pool_id: 4,
                 path: "/run/p.sock".into(),

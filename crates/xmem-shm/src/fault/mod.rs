@@ -99,7 +99,6 @@ points! {
         /// Retired regions are unmapped, and the producer has no message yet.
         RegionsLetGo,
         RegionsSeenStored,
-        GrantReceived,
         LeaveMarked,
         LeaveLetGo,
         LeaveDone,
@@ -164,7 +163,6 @@ points! {
         ClaimPutBack,
         ClaimGained,
         SlotAbandoned,
-        SlotGranted,
         SlotPublished,
         /// A slot has a place, and was not used there yet.
         PlaceStored,

@@ -64,7 +64,6 @@ mod tests {
         let settings = RegionSettings {
             backing: Backing::Memfd,
             shm_prefix: "",
-            peers_may_write: false,
         };
         let region = Region::create(4096, settings).unwrap();
         let view = || {
@@ -72,7 +71,7 @@ mod tests {
                 panic!("no other kind was asked for");
             };
             let fd = fd.try_clone_to_owned().unwrap();
-            RegionView::open(Ticket::Memfd(fd), 4096, false).unwrap()
+            RegionView::open(Ticket::Memfd(fd), 4096).unwrap()
         };
         let (send, receive) = channel();
         let used = view();

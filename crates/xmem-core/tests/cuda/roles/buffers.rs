@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Buffers by number on devices: their owner, and a reader.
+//! Buffers by number on devices: their writer, and a reader.
 
 use xmem_core::cuda::CudaError;
 use xmem_core::{AccessError, BufferPool, FrameLayout, FrameMeta, WriteAccessError};
@@ -75,16 +75,12 @@ pub fn own_buffers(name: &str) {
 pub fn read_buffers(name: &str) {
     let gpu = Gpu::new(0);
     let pool = BufferPool::new(name).unwrap();
-    assert!(matches!(
-        pool.acquire_cuda(SIZE, 0),
-        Err(WriteAccessError::NotOwner)
-    ));
     reply("ready");
     let index = read_line().parse().unwrap();
     let buffer = pool.get(index).unwrap();
     // Waits for the device that writes it.
     assert_eq!(gpu.read(buffer.as_cuda_ptr().unwrap(), SIZE), vec![9; SIZE]);
-    // Copies are this process's own, and stay when the buffer is gone.
+    // Copies stay when the buffer is gone.
     let on_other = buffer.copy_to_device(1).unwrap();
     let mut on_host = buffer.copy_to_cpu().unwrap();
     on_host.as_cpu_slice_mut().unwrap()[0] = 8;
@@ -92,7 +88,10 @@ pub fn read_buffers(name: &str) {
     assert_eq!(gpu.read(back.as_cuda_ptr().unwrap(), 2), [8, 9]);
     assert_eq!(back.cuda().unwrap_err(), CudaError::Writing);
     assert_eq!(back.device().unwrap().ordinal(), 0);
-    assert!(matches!(back.forget(), Err(WriteAccessError::Private)));
+    // A buffer of this process, which can be published.
+    let published = back.forget().unwrap();
+    let back = pool.get(published).unwrap();
+    assert_eq!(gpu.read(back.as_cuda_ptr().unwrap(), 2), [8, 9]);
     let stream = gpu.stream();
     let frame = buffer.cuda().unwrap();
     frame.wait_on(stream).unwrap();
@@ -107,15 +106,23 @@ pub fn read_buffers(name: &str) {
     read_line();
 }
 
-/// Only the owner writes buffers on a device; a refused request does no harm.
-pub fn refuse_buffers(name: &str) {
-    let owner = BufferPool::options(name).peers_may_write(true);
-    let owner = owner.open().unwrap();
-    let peer = BufferPool::new(name).unwrap();
-    let index = owner.acquire_cuda(SIZE, 0).unwrap().forget().unwrap();
-    let error = peer.get_mut(index).unwrap_err();
-    assert!(error.to_string().contains("on a device"), "{error}");
-    assert!(peer.discard(index).is_err());
-    owner.get(index).unwrap();
-    reply("is there");
+/// A buffer of another process is copied on its device, to be edited.
+pub fn edit_buffers(name: &str) {
+    let gpu = Gpu::new(0);
+    let pool = BufferPool::new(name).unwrap();
+    reply("ready");
+    let index = read_line().parse().unwrap();
+    let mut copy = pool.get_mut(index).unwrap();
+    assert_eq!(gpu.read(copy.as_cuda_ptr().unwrap(), SIZE), vec![9; SIZE]);
+    let stream = gpu.stream();
+    gpu.fill(stream, copy.as_cuda_ptr_mut().unwrap(), SIZE, 7);
+    let edited = copy.forget_on(stream).unwrap();
+    let edited = pool.get(edited).unwrap();
+    assert_eq!(gpu.read(edited.as_cuda_ptr().unwrap(), SIZE), vec![7; SIZE]);
+    assert!(matches!(
+        pool.discard(index),
+        Err(WriteAccessError::NotWriter)
+    ));
+    reply("0");
+    read_line();
 }

@@ -60,7 +60,7 @@ pub fn play() {
         "produce" => producer::produce(&pool, words.collect()),
         "consume" => consumer::consume(&pool, words.collect()),
         "own-buffers" => buffers::own_buffers(&pool),
-        "refuse-buffers" => buffers::refuse_buffers(&pool),
+        "edit-buffers" => buffers::edit_buffers(&pool),
         "read-buffers" => buffers::read_buffers(&pool),
         "without-driver" => short::without_driver(&pool),
         "alone" => short::alone(&pool),

@@ -30,7 +30,7 @@ pub use page::{CURSOR_LEFT, FLAG_CUT_OFF, FLAG_TIMED_OUT, LeasePage, REGIONS_LET
 pub use shape::{Constants, Shape};
 
 /// Raised with every change to the shared memory, the messages, or the meaning of either.
-pub const VERSION: u32 = 8;
+pub const VERSION: u32 = 9;
 
 /// Memory that a producer sent cannot be used.
 #[derive(Debug)]

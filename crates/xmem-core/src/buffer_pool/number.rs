@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! The number of a buffer: the process that wrote it, the slot there, and a tag of the slot's use. Other processes pass it on.
+
+use xmem_shm::abi::meta::FrameMeta;
+
+const SLOT_BITS: u32 = 12;
+const TAG_BITS: u32 = 12;
+const TAGS: u32 = (1 << TAG_BITS) - 1;
+
+/// The most buffers that a process may have, by the room for their numbers.
+pub(super) const MAX_BUFFERS: u32 = 1 << SLOT_BITS;
+/// How many processes may write. The number after theirs is in no buffer's number, so that `u32::MAX` is none.
+pub(super) const MAX_WRITERS: u8 = u8::MAX;
+
+/// A number, taken apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Number {
+    pub(super) writer: u8,
+    pub(super) slot: u32,
+    /// 0: whatever use of the slot.
+    pub(super) tag: Tag,
+}
+
+/// Counts the uses of a slot, modulo 4095. Never 0 for a use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Tag(u32);
+
+impl Tag {
+    pub(super) const ANY: Self = Self(0);
+
+    /// The tag of a slot's first use. A random one differs from that of an earlier process's, mostly.
+    pub(super) fn random() -> Self {
+        Self((xmem_shm::os::random::u64() as u32 & TAGS).max(1))
+    }
+
+    pub(super) fn next(self) -> Self {
+        Self(self.0 % TAGS + 1)
+    }
+
+    /// Whether a number with this tag is one of that use.
+    pub(super) fn is_of(self, used: Self) -> bool {
+        self == Self::ANY || self == used
+    }
+
+    /// Puts it into the metadata of a buffer that is published.
+    pub(super) fn put(self, meta: &mut FrameMeta) {
+        let reserved = meta.reserved.get_or_insert_with(|| Box::new([0; _]));
+        if let Some(place) = reserved.first_chunk_mut() {
+            *place = self.0.to_le_bytes();
+        }
+    }
+
+    /// Takes it out of metadata, which another process may have written.
+    pub(super) fn take(meta: &mut FrameMeta) -> Self {
+        let reserved = meta.reserved.take();
+        let tag = reserved.and_then(|bytes| bytes.first_chunk().copied());
+        Self(u32::from_le_bytes(tag.unwrap_or_default()) & TAGS)
+    }
+}
+
+impl Number {
+    pub(super) fn pack(self) -> u32 {
+        u32::from(self.writer) << (SLOT_BITS + TAG_BITS)
+            | (self.slot % MAX_BUFFERS) << TAG_BITS
+            | self.tag.0
+    }
+
+    /// `None`: no buffer has this number.
+    pub(super) fn unpack(number: u32) -> Option<Self> {
+        let writer = (number >> (SLOT_BITS + TAG_BITS)) as u8;
+        (writer < MAX_WRITERS).then_some(Self {
+            writer,
+            slot: number >> TAG_BITS & (MAX_BUFFERS - 1),
+            tag: Tag(number & TAGS),
+        })
+    }
+
+    /// The number of the slot, whatever its use.
+    pub(super) fn of_slot(self) -> Self {
+        Self {
+            tag: Tag::ANY,
+            ..self
+        }
+    }
+
+    /// Whether a number means the same buffer.
+    pub(super) fn means(self, other: Self) -> bool {
+        self.of_slot() == other.of_slot() && self.tag.is_of(other.tag)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_come_back() {
+        for (writer, slot, tag) in [(0, 0, 0), (254, 4095, 4095), (1, 2, 3)] {
+            let tag = Tag(tag);
+            let number = Number { writer, slot, tag };
+            assert_eq!(Number::unpack(number.pack()), Some(number));
+        }
+        assert_eq!(Number::unpack(u32::MAX), None);
+    }
+
+    #[test]
+    fn tags_are_never_zero() {
+        let mut tag = Tag::random();
+        for _ in 0..=TAGS {
+            let next = tag.next();
+            assert!(next != tag && next != Tag::ANY && Tag::ANY.is_of(next) && !next.is_of(tag));
+            tag = next;
+        }
+    }
+
+    #[test]
+    fn a_tag_travels_in_metadata() {
+        let tag = Tag::random();
+        let mut meta = FrameMeta::new(1);
+        assert_eq!(Tag::take(&mut meta), Tag::ANY);
+        tag.put(&mut meta);
+        assert_eq!(Tag::take(&mut meta), tag);
+        assert_eq!(meta, FrameMeta::new(1));
+    }
+}

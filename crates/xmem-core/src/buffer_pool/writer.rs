@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! The buffers that this process writes: a pool of its own, which is made when the first of them is acquired.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard};
+use std::time::Duration;
+
+use xmem_shm::abi::entry::Entry;
+use xmem_shm::abi::frame_info::FrameInfo;
+use xmem_shm::abi::layout::Control;
+use xmem_shm::abi::meta::FrameMeta;
+use xmem_shm::lock::lock;
+use xmem_shm::os::{random, socket};
+
+use super::error::{GetError, WriteAccessError};
+use super::number::{MAX_WRITERS, Number, Tag};
+use super::options::BufferPoolOptions;
+use crate::error::CreateError;
+use crate::frame::lease::ReadLease;
+use crate::producer::{Producer, SlotSpec, WriteLease, remove_stale};
+use crate::rendezvous::socket_path;
+
+/// The name of the pool with the buffers of one process.
+pub(super) fn pool_of(name: &str, writer: u8) -> String {
+    format!("{name}.b{writer:02x}")
+}
+
+/// The newest publication in a slot.
+pub(super) struct Record {
+    pub(super) entry: Entry,
+    pub(super) meta: FrameMeta,
+    pub(super) tag: Tag,
+}
+
+impl Record {
+    /// Reads the record of a slot. Another process may have written it. `None`: nothing was ever published there.
+    pub(super) fn read(control: &Control, slot: u32) -> Option<Self> {
+        // It may be replaced during a look; the next one serves as well.
+        let (entry, extension) = (0..3).find_map(|_| control.read_record(slot))?;
+        let mut meta = extension.describe(&entry).ok()?;
+        let tag = Tag::take(&mut meta);
+        (entry.slot() == slot).then_some(Self { entry, meta, tag })
+    }
+}
+
+/// The present use of a slot.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Use {
+    tag: Tag,
+    /// The reads that it is to be published for; 0 while it is not written.
+    count: u32,
+}
+
+/// A slot that is taken for writing.
+#[derive(Debug)]
+pub(super) struct Taken {
+    pub(super) lease: WriteLease,
+    pub(super) number: Number,
+    /// The publication that is edited. `None`: the slot is empty.
+    pub(super) edited: Option<(FrameInfo, FrameMeta)>,
+}
+
+#[derive(Debug)]
+pub(super) struct Writer {
+    producer: Producer,
+    number: u8,
+    uses: Mutex<HashMap<u32, Use>>,
+}
+
+impl Writer {
+    /// Makes the pool, under a number that no other process has.
+    pub(super) fn make(options: &BufferPoolOptions) -> Result<Self, WriteAccessError> {
+        remove_killed(options.name());
+        let first = random::u64() % u64::from(MAX_WRITERS);
+        for step in 0..MAX_WRITERS {
+            let number = ((first + u64::from(step)) % u64::from(MAX_WRITERS)) as u8;
+            match options.producer(&pool_of(options.name(), number)) {
+                Ok(producer) => {
+                    return Ok(Self {
+                        producer,
+                        number,
+                        uses: Mutex::default(),
+                    });
+                }
+                Err(CreateError::InUse { .. }) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Err(WriteAccessError::Denied {
+            reason: format!(
+                "{MAX_WRITERS} processes write buffers of pool {:?}, and there may be no more",
+                options.name()
+            ),
+        })
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, HashMap<u32, Use>> {
+        lock(&self.uses)
+    }
+
+    pub(super) fn number(&self) -> u8 {
+        self.number
+    }
+
+    pub(super) fn producer(&self) -> &Producer {
+        &self.producer
+    }
+
+    fn is_of_this_process(&self) -> bool {
+        self.producer.is_of_this_process()
+    }
+
+    pub(super) fn acquire(&self, spec: &SlotSpec) -> Result<Taken, WriteAccessError> {
+        let lease = self.producer.acquire_buffer(spec)?;
+        Ok(self.begin(lease))
+    }
+
+    /// An empty slot is used anew.
+    fn begin(&self, lease: WriteLease) -> Taken {
+        let slot = lease.slot();
+        let mut uses = self.lock();
+        let before = uses.get(&slot).map(|used| used.tag);
+        let tag = before.map_or_else(Tag::random, Tag::next);
+        uses.insert(slot, Use { tag, count: 1 });
+        drop(uses);
+        Taken {
+            lease,
+            number: self.numbered(slot, tag),
+            edited: None,
+        }
+    }
+
+    fn numbered(&self, slot: u32, tag: Tag) -> Number {
+        Number {
+            writer: self.number,
+            slot,
+            tag,
+        }
+    }
+
+    /// Takes a slot that nobody holds, with the publication in it.
+    pub(super) fn edit(&self, number: Number) -> Result<Taken, WriteAccessError> {
+        let (index, slot) = (number.pack(), number.slot);
+        let record = Record::read(self.producer.control(), slot);
+        let record = record.filter(|record| number.tag.is_of(record.tag));
+        let in_use = || WriteAccessError::InUse { index };
+        if let Some(Record { entry, meta, tag }) = record {
+            let generation = entry.generation();
+            if let Some((lease, left)) = self.producer.acquire_index(slot, Some(generation)) {
+                let attachments = lease.attachments(entry.attached()).unwrap_or_default();
+                let place = self.producer.control().place(slot);
+                let info = place.map(|place| entry.info(place.storage, place.device_id));
+                let count = left.max(1);
+                self.lock().insert(slot, Use { tag, count });
+                return Ok(Taken {
+                    lease,
+                    number: self.numbered(slot, tag),
+                    edited: Some((
+                        info.unwrap_or_default(),
+                        FrameMeta {
+                            attachments,
+                            ..meta
+                        },
+                    )),
+                });
+            }
+            if self.producer.has_published(slot, generation) {
+                return Err(in_use());
+            }
+        }
+        if number.tag != Tag::ANY {
+            return Err(GetError::Empty { index }.into());
+        }
+        let empty = self.producer.acquire_index(slot, None);
+        Ok(self.begin(empty.ok_or_else(in_use)?.0))
+    }
+
+    /// Sets how many reads a buffer is for. `false`: it is none that this process writes or has published.
+    pub(super) fn set_count(&self, number: Number, count: u32) -> bool {
+        if let Some(used) = self.lock().get_mut(&number.slot)
+            && used.count > 0
+        {
+            let is_it = number.tag.is_of(used.tag);
+            used.count = if is_it { count } else { used.count };
+            return is_it;
+        }
+        let record = Record::read(self.producer.control(), number.slot);
+        record.is_some_and(|record| {
+            number.tag.is_of(record.tag) && self.producer.keep_until(number.slot, count)
+        })
+    }
+
+    /// A buffer is about to be published. Returns its count.
+    pub(super) fn end(&self, number: Number) -> u32 {
+        let mut uses = self.lock();
+        let used = uses.get_mut(&number.slot);
+        used.map_or(1, |used| std::mem::take(&mut used.count))
+    }
+
+    /// A reference to a published buffer. `None`: it is empty, or was used again.
+    pub(super) fn read(&self, number: Number) -> Option<(ReadLease, Number)> {
+        let record = Record::read(self.producer.control(), number.slot)?;
+        let found = self.numbered(number.slot, record.tag);
+        let lease = number
+            .means(found)
+            .then(|| self.producer.read_index(&record.entry, record.meta))?;
+        Some((lease?, found))
+    }
+
+    /// Counts a read of this process.
+    pub(super) fn count_read(&self, lease: &ReadLease) {
+        let info = lease.info();
+        self.producer.count_read(info.slot, info.generation);
+    }
+
+    /// Empties a published buffer after this time, unless its readers took it by then.
+    pub(super) fn give_up_after(&self, number: Number, info: &FrameInfo, timeout: Duration) {
+        let (slot, generation) = (info.slot, info.generation);
+        self.producer
+            .give_up_after(slot, generation, number.pack(), timeout);
+    }
+
+    /// Sets buffers aside. A request that cannot succeed fails before any memory of other sizes is given up for it.
+    pub(super) fn set_aside(
+        &self,
+        spec: &SlotSpec,
+        count: usize,
+    ) -> Result<Vec<u32>, WriteAccessError> {
+        let producer = &self.producer;
+        let before = producer.stats();
+        // A forked child has no figures, and acquires nothing.
+        if self.is_of_this_process() && count > producer.room_to_set_aside(spec)? {
+            let (most, held, aside) = (before.max_slots, before.slots_held, before.set_aside);
+            return Err(WriteAccessError::Denied {
+                reason: format!(
+                    "{count} buffers were asked for, and there may be {most} at most (max_buffers), of which {held} are in use \
+                     and {aside} are set aside (give_up)"
+                ),
+            });
+        }
+        let slots = producer.set_aside(spec, count);
+        if slots.is_err() && producer.stats().slots > before.slots {
+            // Frees the buffers of the failed request.
+            producer.collect();
+        }
+        let number = |slot| self.numbered(slot, Tag::ANY).pack();
+        Ok(slots?.into_iter().map(number).collect())
+    }
+
+    /// Gives up buffers that were set aside. Returns how many.
+    pub(super) fn give_up(&self, indices: &[u32]) -> usize {
+        let numbers = indices.iter().filter_map(|index| Number::unpack(*index));
+        let own = numbers.filter(|number| number.writer == self.number);
+        let slots: Vec<u32> = own.map(|number| number.slot).collect();
+        self.producer.give_up(&slots)
+    }
+}
+
+/// Removes the files of processes that were killed. Nobody else would, unless a process gets the same number.
+fn remove_killed(name: &str) {
+    for writer in 0..MAX_WRITERS {
+        remove_if_killed(&pool_of(name, writer));
+    }
+}
+
+/// Removes the files of a pool whose process was killed.
+pub(super) fn remove_if_killed(pool: &str) {
+    let Ok(path) = socket_path(pool) else { return };
+    let is_dead = path.exists()
+        && socket::connect_to(&path)
+            .is_err_and(|error| error.kind() == std::io::ErrorKind::ConnectionRefused);
+    if is_dead && let Err(error) = remove_stale(pool) {
+        log::debug!("the files of pool {pool:?} stay: {error}");
+    }
+}
