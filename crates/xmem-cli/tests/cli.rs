@@ -742,9 +742,12 @@ fn the_page_about_the_command_is_true() {
     let page = std::fs::read_to_string(page).unwrap();
     let pool = Pool::new();
     let mut commands = 0;
-    // Those two need the plugin; its tests run them.
-    let needs_plugin =
-        |line: &str| line.starts_with("xmem snapshot") || line.starts_with("xmem tap");
+    // Those need the plugin; its tests run them.
+    let needs_plugin = |line: &str| {
+        ["snapshot", "tap", "share"]
+            .iter()
+            .any(|it| line.starts_with(&format!("xmem {it}")))
+    };
     let lines = page.lines().filter(|line| line.starts_with("xmem "));
     for line in lines.filter(|line| !needs_plugin(line)) {
         let command = line.split('#').next().unwrap();

@@ -2,9 +2,11 @@
 
 //! One file per command.
 
+mod child;
 mod clean;
 mod doctor;
 mod list;
+mod share;
 mod show;
 mod snapshot;
 mod tap;
@@ -26,13 +28,14 @@ fn name_of(socket: &Path) -> Option<&str> {
 
 pub(crate) fn run(cli: &Cli, out: &mut impl Write) -> Result<ExitCode, Error> {
     match &cli.command {
-        Command::List => list::run(cli.format, out)?,
-        Command::Show { pool } => show::run(pool, cli.verbose, cli.format, out)?,
+        Command::List { output } => list::run(output.format, out)?,
+        Command::Show { pool, output } => show::run(pool, cli.verbose, output.format, out)?,
         Command::Watch {
             pool,
             interval,
             count,
-        } => watch::run(pool, *interval, *count, cli.format, out)?,
+            output,
+        } => watch::run(pool, *interval, *count, output.format, out)?,
         Command::Snapshot {
             pool,
             file,
@@ -40,8 +43,10 @@ pub(crate) fn run(cli: &Cli, out: &mut impl Write) -> Result<ExitCode, Error> {
             timeout,
         } => snapshot::run(pool, file, *newest, *timeout, out)?,
         Command::Tap { pool, raw } => tap::run(pool, *raw)?,
-        Command::Doctor => return doctor::run(cli.format, out),
-        Command::Clean { pools } => clean::run(pools, cli.format, out)?,
+        Command::Share(share) => share::run(share, cli.verbose)?,
+        Command::Doctor { output } => return doctor::run(output.format, out),
+        Command::Clean { pools, output } => clean::run(pools, output.format, out)?,
+        Command::Child { command } => child::run(command)?,
     }
     Ok(ExitCode::SUCCESS)
 }
