@@ -90,6 +90,17 @@ pub(crate) enum Command {
         #[command(flatten)]
         output: Output,
     },
+    /// Show all pools on the full screen. Keys: q, arrows, enter (one pool), s (sort), space (freeze)
+    Top {
+        /// From one time to the next, such as 0.5; from 0.01 to 86400
+        #[arg(long, short, value_name = "SECONDS", default_value = "1", value_parser = interval)]
+        interval: Duration,
+        /// Print the pools once, and end
+        #[arg(long)]
+        once: bool,
+        #[command(flatten)]
+        output: Output,
+    },
     /// Write a picture of a pool to a file
     Snapshot {
         /// The pool's name, or the path of its socket

@@ -24,7 +24,7 @@ fn main() -> ExitCode {
     if cli.verbose {
         verbose::init();
     }
-    match command::run(&cli, &mut io::stdout().lock()) {
+    match command::run(&cli, &mut io::stdout()) {
         Ok(code) => code,
         // The reader of standard output has seen enough, as in `xmem list | head -1`.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,

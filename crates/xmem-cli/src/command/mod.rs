@@ -10,6 +10,7 @@ mod share;
 mod show;
 mod snapshot;
 mod tap;
+mod top;
 mod watch;
 
 use std::io::Write;
@@ -43,6 +44,11 @@ pub(crate) fn run(cli: &Cli, out: &mut impl Write) -> Result<ExitCode, Error> {
             timeout,
         } => snapshot::run(pool, file, *newest, *timeout, out)?,
         Command::Tap { pool, raw } => tap::run(pool, *raw)?,
+        Command::Top {
+            interval,
+            once,
+            output,
+        } => top::run(*interval, *once, output.format, out)?,
         Command::Share(share) => share::run(share, cli.verbose)?,
         Command::Doctor { output } => return doctor::run(output.format, out),
         Command::Clean { pools, output } => clean::run(pools, output.format, out)?,
