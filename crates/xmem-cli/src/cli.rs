@@ -3,6 +3,7 @@
 //! The command line.
 
 use std::ffi::OsString;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -124,6 +125,12 @@ pub(crate) enum Command {
     },
     /// Decode a camera, a stream or a file into a pool; starts it again when it fails or ends, until SIGINT or SIGTERM
     Share(Share),
+    /// Serve the figures of all pools over HTTP, for Prometheus
+    Metrics {
+        /// Address and port. Other hosts can read the figures if the address is not of this host alone
+        #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9464")]
+        listen: SocketAddr,
+    },
     /// Check what pools need on this host. Exit code 0: all is well, 1: there are warnings, 2: something does not work
     Doctor {
         #[command(flatten)]

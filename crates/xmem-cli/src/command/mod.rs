@@ -6,6 +6,7 @@ mod child;
 mod clean;
 mod doctor;
 mod list;
+mod metrics;
 mod share;
 mod show;
 mod snapshot;
@@ -49,6 +50,7 @@ pub(crate) fn run(cli: &Cli, out: &mut impl Write) -> Result<ExitCode, Error> {
             once,
             output,
         } => top::run(*interval, *once, output.format, out)?,
+        Command::Metrics { listen } => metrics::run(*listen)?,
         Command::Share(share) => share::run(share, cli.verbose)?,
         Command::Doctor { output } => return doctor::run(output.format, out),
         Command::Clean { pools, output } => clean::run(pools, output.format, out)?,
