@@ -182,6 +182,98 @@ fn errors_give_the_remedy() {
     share("test", "has a producer");
 }
 
+/// A live stream of 64x48 in the pool p.
+fn live(pools: &Pools, elements: &str) -> Launch {
+    let source = "videotestsrc is-live=true ! video/x-raw,width=64,height=48,framerate=30/1";
+    Launch::new(
+        pools,
+        "live",
+        &[],
+        &format!("{source}{elements} ! xmemsink pool=p"),
+    )
+}
+
+/// Records ten frames of the pool p and more.
+fn record(pools: &Pools, file: &str, options: &[&str]) {
+    let mut args = vec!["record", "p", file];
+    args.extend(options);
+    until("frames", || published(pools) > 0);
+    let mut record = Launch::start(pools, "record", &mut xmem(pools, &args));
+    let received = || {
+        pool_stats(pools, "p")?
+            .consumers
+            .first()
+            .map(|it| it.received)
+    };
+    until("ten frames", || {
+        received().is_some_and(|frames| frames > 10)
+    });
+    record.signal(Signal::INT);
+    record.succeeds();
+}
+
+#[test]
+fn a_recording_is_replayed_at_its_pace() {
+    let pools = prepared();
+    let file = pools.file("a.mkv").to_str().unwrap().to_owned();
+    let producer = live(&pools, ",format=NV12");
+    record(&pools, &file, &[]);
+    let recorded = fs::read(&file).unwrap();
+    fails(&pools, &["record", "p", &file], "exists: remove it");
+    assert_eq!(fs::read(&file).unwrap(), recorded);
+    fails(&pools, &["record", "p", "a.mp4"], "ends in .mkv");
+    drop(producer);
+
+    let args = [
+        "replay",
+        &file,
+        "--pool",
+        "q",
+        "--set",
+        "wait-for-connection=true",
+        "--set",
+        "delivery=lossless",
+    ];
+    let mut replay = Launch::start(&pools, "replay", &mut xmem(&pools, &args));
+    let receiver = pools.receiver(&format!(
+        "pool={} timestamp-mode=passthrough",
+        pool_path(&pools, "q")
+    ));
+    let mut times = Vec::new();
+    while let Some(sample) = receiver.next() {
+        times.push(sample.buffer().unwrap().pts().unwrap().mseconds());
+        let caps = sample.caps().unwrap().to_string();
+        assert!(caps.contains("NV12") && caps.contains("(int)64"), "{caps}");
+    }
+    assert!(times.len() >= 10, "{times:?}");
+    // A frame from before the start of the recording is at 0. Matroska has milliseconds, and on a busy machine frames may be
+    // missing.
+    for pair in times.windows(2).filter(|pair| pair[0] > 0) {
+        let frames = (pair[1] - pair[0]) as f64 / (1000.0 / 30.0);
+        assert!(
+            frames > 0.9 && (frames - frames.round()).abs() < 0.1,
+            "{times:?}"
+        );
+    }
+    replay.succeeds();
+}
+
+#[test]
+fn encoded_frames_are_recorded_as_they_are() {
+    let pools = prepared();
+    let _producer = live(
+        &pools,
+        " ! x264enc tune=zerolatency key-int-max=5 ! video/x-h264,stream-format=byte-stream",
+    );
+    for (name, options) in [("a.mkv", &[][..]), ("b.mkv", &["--h264"])] {
+        let file = pools.file(name).to_str().unwrap().to_owned();
+        record(&pools, &file, options);
+        pools.run(&format!(
+            "filesrc location={file} ! matroskademux ! video/x-h264 ! avdec_h264 ! fakesink"
+        ));
+    }
+}
+
 /// The lines of docs/cli.md, with stand-ins for a camera, a stream and a film.
 #[test]
 fn the_page_about_the_command_is_true() {

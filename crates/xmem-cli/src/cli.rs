@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
 
 /// For a list without pools: the producer may use another directory.
 const WHERE: &str =
@@ -123,7 +124,18 @@ pub(crate) enum Command {
         #[arg(long)]
         raw: bool,
     },
+    /// Write the frames of a pool to a Matroska file, without loss, until SIGINT; `xmem replay` plays it
+    Record {
+        /// The pool's name, or the path of its socket
+        pool: OsString,
+        /// A new file whose name ends in .mkv
+        file: PathBuf,
+        /// Encode frames as H.264, which takes less room and loses details
+        #[arg(long)]
+        h264: bool,
+    },
     /// Decode a camera, a stream or a file into a pool; starts it again when it fails or ends, until SIGINT or SIGTERM
+    #[command(visible_alias = "replay")]
     Share(Share),
     /// Serve the figures of all pools over HTTP, for Prometheus
     Metrics {
@@ -144,12 +156,10 @@ pub(crate) enum Command {
         #[command(flatten)]
         output: Output,
     },
-    /// Run a program that is interrupted when the process that started it ends
-    #[command(hide = true)]
-    Child {
-        #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
-        command: Vec<OsString>,
-    },
+    /// Print the completions for a shell
+    Completions { shell: Shell },
+    /// Write the manual pages to a directory
+    Man { directory: PathBuf },
 }
 
 fn property(text: &str) -> Result<String, String> {

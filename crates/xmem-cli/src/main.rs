@@ -19,6 +19,10 @@ use clap::Parser;
 type Error = Box<dyn std::error::Error>;
 
 fn main() -> ExitCode {
+    if let Some(error) = child::become_tool() {
+        format::to_stderr(error);
+        return ExitCode::FAILURE;
+    }
     // Wrong usage ends here, with exit code 2.
     let cli = cli::Cli::parse();
     if cli.verbose {

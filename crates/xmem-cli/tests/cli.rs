@@ -649,6 +649,37 @@ fn list_and_show_begin_with_the_format_and_the_rate() {
     assert!(shown["time"].as_f64().unwrap() > 1.7e9);
 }
 
+#[test]
+fn completions_and_manual_pages_have_all_commands() {
+    let dir = TempDir::new().unwrap();
+    let help = xmem(dir.path(), &["--help"]);
+    let commands = stdout(&help)
+        .lines()
+        .skip_while(|line| *line != "Commands:")
+        .skip(1);
+    let commands: Vec<_> = commands
+        .take_while(|line| !line.is_empty())
+        .filter_map(|line| line.strip_prefix("  ")?.split_whitespace().next())
+        .collect();
+    assert!(commands.len() > 10, "{commands:?}");
+    for shell in ["bash", "zsh", "fish"] {
+        let output = xmem(dir.path(), &["completions", shell]);
+        for command in &commands {
+            assert!(stdout(&output).contains(command), "{command}");
+        }
+    }
+    stdout(&xmem(dir.path(), &["man", dir.path().to_str().unwrap()]));
+    for command in commands {
+        let page = std::fs::read_to_string(dir.path().join(format!("xmem-{command}.1")));
+        assert!(page.unwrap().starts_with(".ie"), "{command}");
+    }
+    let output = xmem(dir.path(), &["man", "/none"]);
+    assert!(
+        stderr(&output).contains("cannot write to /none"),
+        "{output:?}"
+    );
+}
+
 fn doctor(runtime_dir: &Path, path: &str) -> (Vec<Value>, i32) {
     let output = Command::new(env!("CARGO_BIN_EXE_xmem"))
         .args(["doctor", "--format", "json"])
@@ -744,7 +775,7 @@ fn the_page_about_the_command_is_true() {
     let mut commands = 0;
     // Those need the plugin, or do not end; other tests run them.
     let is_elsewhere = |line: &str| {
-        ["snapshot", "tap", "share", "metrics"]
+        ["snapshot", "tap", "share", "metrics", "record", "replay"]
             .iter()
             .any(|it| line.starts_with(&format!("xmem {it}")))
     };

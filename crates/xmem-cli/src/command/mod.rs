@@ -2,11 +2,12 @@
 
 //! One file per command.
 
-mod child;
 mod clean;
 mod doctor;
 mod list;
+mod manual;
 mod metrics;
+mod record;
 mod share;
 mod show;
 mod snapshot;
@@ -51,10 +52,12 @@ pub(crate) fn run(cli: &Cli, out: &mut impl Write) -> Result<ExitCode, Error> {
             output,
         } => top::run(*interval, *once, output.format, out)?,
         Command::Metrics { listen } => metrics::run(*listen)?,
+        Command::Record { pool, file, h264 } => record::run(pool, file, *h264)?,
         Command::Share(share) => share::run(share, cli.verbose)?,
         Command::Doctor { output } => return doctor::run(output.format, out),
         Command::Clean { pools, output } => clean::run(pools, output.format, out)?,
-        Command::Child { command } => child::run(command)?,
+        Command::Completions { shell } => manual::completions(*shell, out)?,
+        Command::Man { directory } => manual::pages(directory)?,
     }
     Ok(ExitCode::SUCCESS)
 }

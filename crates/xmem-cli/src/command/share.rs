@@ -240,10 +240,8 @@ impl Playing {
         plays_once: bool,
         events: Sender<Event>,
     ) -> Result<Self, Error> {
-        let mut command = Command::new("/proc/self/exe");
-        command
-            .args(["child", TOOL, "--quiet"])
-            .args(source.elements());
+        let mut command = child::dependent(TOOL);
+        command.arg("--quiet").args(source.elements());
         if share.format != "any" {
             let caps = format!("video/x-raw,format={}", share.format);
             command.args(["!", "videoconvert", "!", &caps]);
