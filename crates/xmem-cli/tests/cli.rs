@@ -669,7 +669,13 @@ fn completions_and_manual_pages_have_all_commands() {
         }
     }
     stdout(&xmem(dir.path(), &["man", dir.path().to_str().unwrap()]));
+    let meson = concat!(env!("CARGO_MANIFEST_DIR"), "/../../meson.build");
+    let meson = std::fs::read_to_string(meson).unwrap();
     for command in commands {
+        assert!(
+            meson.contains(&format!("'{command}',")),
+            "meson.build does not install the page of {command}"
+        );
         let page = std::fs::read_to_string(dir.path().join(format!("xmem-{command}.1")));
         assert!(page.unwrap().starts_with(".ie"), "{command}");
     }
