@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MPL-2.0
-"""What meson.build needs of cargo: the version, and the plugin built by cargo-c."""
+"""What meson.build needs of cargo: the version, the plugin built by cargo-c, and the command."""
 
 import argparse
 import pathlib
@@ -44,6 +44,20 @@ def build(args: argparse.Namespace) -> None:
         shutil.copy2(built[-1], args.output_dir / name)
 
 
+def build_command(args: argparse.Namespace) -> None:
+    """The command, and what it prints about itself."""
+    command = [args.cargo, "build", "--locked", "--package", "xmem-cli", "--profile", args.profile]
+    command += ["--manifest-path", str(ROOT / "Cargo.toml"), "--target-dir", str(args.target_dir)]
+    subprocess.run(command, check=True)
+    profile = "debug" if args.profile == "dev" else args.profile
+    program = args.output_dir.resolve() / "xmem"
+    shutil.copy2(args.target_dir / profile / "xmem", program)
+    for shell, name in [("bash", "xmem.bash"), ("zsh", "_xmem"), ("fish", "xmem.fish")]:
+        with open(args.output_dir / name, "wb") as file:
+            subprocess.run([program, "completions", shell], check=True, stdout=file)
+    subprocess.run([program, "man", args.output_dir], check=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
@@ -56,12 +70,20 @@ def main() -> None:
     builder.add_argument("--profile", choices=["dev", "release"], required=True)
     builder.add_argument("--target-dir", type=pathlib.Path, required=True)
     builder.add_argument("--output-dir", type=pathlib.Path, required=True)
+    program = commands.add_parser("command")
+    program.add_argument("--cargo", required=True)
+    program.add_argument("--profile", choices=["dev", "release"], required=True)
+    program.add_argument("--target-dir", type=pathlib.Path, required=True)
+    program.add_argument("--output-dir", type=pathlib.Path, required=True)
     args = parser.parse_args()
     if args.command == "version":
         print(version())
         return
     try:
-        build(args)
+        if args.command == "command":
+            build_command(args)
+        else:
+            build(args)
     except subprocess.CalledProcessError as error:
         sys.exit(error.returncode)
 

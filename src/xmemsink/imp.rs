@@ -533,7 +533,9 @@ impl XmemSink {
             return false;
         }
         self.stream.end();
-        started.producer.set_eos(true);
+        if started.settings.send_eos {
+            started.producer.set_eos(true);
+        }
         !started.is_lossless() || way.drain(Data::Event(event)).is_ok()
     }
 }

@@ -137,6 +137,15 @@ settings! {
     copy: XmemSinkCopy = XmemSinkCopy::default(),
         "copy", "Copy",
         "Whether frames that do not lie in a slot may be copied into one";
+    /**
+     * GstXmemSink:send-eos:
+     *
+     * Whether the end of this stream is the end of the consumers' streams. Without it they get no EOS: they wait for
+     * what follows, as this stream after a seek, or the next producer of the pool.
+     */
+    send_eos: bool = true,
+        "send-eos", "Send EOS",
+        "Whether the end of the stream is the end of the consumers' streams";
     wait_for_connection: bool = false,
         "wait-for-connection", "Wait for Connection",
         "Hold the stream while no consumer is connected";

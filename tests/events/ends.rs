@@ -74,6 +74,21 @@ fn an_ended_source_leaves_its_pool() {
 }
 
 #[test]
+fn a_sink_can_keep_the_end_of_its_stream_to_itself() {
+    let pools = Pools::new();
+    let (receiver, log) = noted(&pools, "");
+    for n in 1..=2 {
+        let feed = Feed::new(&pools, "send-eos=false delivery=lossless");
+        feed.start("stream");
+        feed.frame(n);
+        feed.event(gst::event::Eos::new());
+        assert_eq!(number(&receiver.next().unwrap()), n);
+    }
+    assert_eq!(receiver.stat("reconnects"), 1);
+    assert_eq!(log.of_type(gst::EventType::Eos).len(), 0);
+}
+
+#[test]
 fn a_source_can_wait_for_the_stream_to_go_on() {
     let pools = Pools::new();
     let (receiver, log) = noted(&pools, "on-eos=wait");

@@ -27,6 +27,11 @@ impl Caps {
         })
     }
 
+    /// Such as `video/x-h264`.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
     fn get(&self, key: &str) -> Option<&str> {
         let field = self.fields.iter().find(|(name, _)| name == key);
         field.map(|(_, value)| value.as_str())

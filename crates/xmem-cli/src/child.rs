@@ -2,10 +2,40 @@
 
 //! Tools of GStreamer that run for a while, and may hang.
 
+use std::env::args_os;
+use std::ffi::OsStr;
 use std::io::{self, Read};
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
+
+use rustix::process::{Signal, set_parent_process_death_signal};
+
+/// The name under which this program starts itself to become a tool.
+const NAME: &str = "xmem-child";
+
+/// A tool that is interrupted when this process ends, even by SIGKILL: it would keep a camera and a pool. To be started by
+/// the main thread, whose end counts.
+pub(crate) fn dependent(tool: &str) -> Command {
+    let mut command = Command::new("/proc/self/exe");
+    command.arg0(NAME).arg(tool);
+    command
+}
+
+/// Becomes the tool of [`dependent`] in the process that it starts; returns in any other. `Some`: that failed.
+pub(crate) fn become_tool() -> Option<io::Error> {
+    let mut args = args_os();
+    if args.next().as_deref() != Some(OsStr::new(NAME)) {
+        return None;
+    }
+    let tool = args.next()?;
+    let signal = set_parent_process_death_signal(Some(Signal::INT));
+    Some(match signal {
+        Ok(()) => Command::new(tool).args(args).exec(),
+        Err(error) => error.into(),
+    })
+}
 
 /// How often to look whether it has ended.
 const LOOK: Duration = Duration::from_millis(5);

@@ -12,7 +12,7 @@ use xmem_core::{PoolStats, pools_in_words, printable};
 use crate::Error;
 use crate::caps::Caps;
 
-const TOOL: &str = "gst-launch-1.0";
+pub(crate) const TOOL: &str = "gst-launch-1.0";
 
 /// The figures of a pool that has video, and its caps.
 pub(crate) fn video_pool(pool: &OsStr) -> Result<(PoolStats, Caps), Error> {
@@ -61,19 +61,110 @@ pub(crate) fn not_started(error: &io::Error) -> Error {
 /// The error in what the tool printed on standard error.
 pub(crate) fn failure(stderr: &str) -> Error {
     let line = |part: &str| stderr.lines().find(|line| line.contains(part));
-    let reason = line("ERROR")
-        .or_else(|| line("WARNING"))
-        .unwrap_or(stderr)
-        .trim();
-    let reason = reason
-        .rsplit_once(": ")
-        .map_or(reason, |(_, reason)| reason);
-    let advice = if reason.contains("no element \"xmemsrc\"") {
-        ". `xmem doctor` checks whether the plugin is found"
-    } else if reason.contains("no element") {
-        ". Install the package of GStreamer's plugins that has it, such as gstreamer1.0-plugins-good"
-    } else {
-        ""
+    const MISSING: &str = "Missing decoder: ";
+    let missing = stderr.lines().filter_map(|line| line.strip_prefix(MISSING));
+    let is_video = |codec: &&str| codec.contains(" (video/") || codec.contains(" (image/");
+    // The caps in brackets are long.
+    let codec = |codec: &'_ str| codec.split(" (").next().unwrap_or(codec).to_owned();
+    if let Some(name) = missing.clone().find(is_video).map(codec) {
+        let package = package("libav");
+        return format!("no decoder for {}{package}", printable(&name)).into();
+    }
+    if missing.clone().next().is_some() {
+        return "there is no video in it".into();
+    }
+    let reason = line("ERROR").or_else(|| line("WARNING")).unwrap_or(stderr);
+    let advice = advice(reason);
+    let (_, mut reason) = reason.split_once(": ").unwrap_or(("", reason));
+    if reason.starts_with("from element") || reason.starts_with("erroneous pipeline") {
+        reason = reason.split_once(": ").map_or(reason, |(_, rest)| rest);
+    }
+    let reason = reason.trim().trim_end_matches('.');
+    // What the element adds follows the place in its source, such as the error of the system.
+    let mut lines = stderr
+        .lines()
+        .skip_while(|line| *line != "Additional debug info:");
+    let detail = lines
+        .nth(2)
+        .map(|line| line.trim_start_matches("system error: "));
+    let is_none = |line: &str| {
+        line.is_empty() || line.starts_with("ERROR") || line.starts_with("no suitable")
     };
-    format!("{}{advice}", printable(reason)).into()
+    let detail = detail.filter(|line| !is_none(line));
+    let detail = detail.map_or_else(String::new, |detail| {
+        format!(" ({})", detail.trim_end_matches('.'))
+    });
+    printable(&format!("{reason}{detail}{advice}")).into()
+}
+
+/// What to install for an error of the tool.
+fn advice(reason: &str) -> String {
+    let element = reason
+        .split_once("no element \"")
+        .and_then(|(_, rest)| rest.split('"').next());
+    match element {
+        Some("xmemsrc" | "xmemsink") => {
+            ". `xmem doctor` checks whether the plugin is found".to_owned()
+        }
+        Some("videotestsrc" | "videoconvert" | "uridecodebin" | "decodebin") => {
+            package("plugins-base")
+        }
+        Some("h264parse" | "h265parse" | "openh264dec") => package("plugins-bad"),
+        Some("x264enc") => package("plugins-ugly"),
+        Some(name) if name.starts_with("avdec_") || name.starts_with("avenc_") => package("libav"),
+        // Cameras, RTSP, HTTP, Matroska, PNG, JPEG and Y4M.
+        Some(_) => package("plugins-good"),
+        None if reason.contains("No URI handler implemented") => package("plugins-good"),
+        None => String::new(),
+    }
+}
+
+fn package(name: &str) -> String {
+    format!(". Install the package of GStreamer's plugins that has it, such as gstreamer1.0-{name}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_names_the_package() {
+        let wav = "ERROR: from element /GstPipeline:pipeline0/GstURIDecodeBin:d: Your installation is missing a plug-in.
+no suitable plugins found:
+Missing decoder: H.264 (Main Profile) (video/x-h264, level=(string)3.1)
+ERROR: pipeline doesn't want to preroll.";
+        let camera = "ERROR: from element /GstPipeline:pipeline0/GstV4l2Src:v: Cannot identify device '/dev/video9'.
+Additional debug info:
+../sys/v4l2/v4l2_calls.c(608): gst_v4l2_open (): /GstPipeline:pipeline0/GstV4l2Src:v:
+system error: No such file or directory";
+        for (stderr, is) in [
+            (
+                "WARNING: erroneous pipeline: no element \"v4l2src\"",
+                "no element \"v4l2src\". Install the package of GStreamer's plugins that has it, such as \
+                 gstreamer1.0-plugins-good",
+            ),
+            (
+                "WARNING: erroneous pipeline: no element \"xmemsink\"",
+                "no element \"xmemsink\". `xmem doctor` checks whether the plugin is found",
+            ),
+            (
+                wav,
+                "no decoder for H.264. Install the package of GStreamer's plugins that has it, such as gstreamer1.0-libav",
+            ),
+            (
+                "Missing decoder: Raw 16-bit PCM audio (audio/x-raw)",
+                "there is no video in it",
+            ),
+            (
+                "ERROR: from element /GstPipeline:p/GstXmemSink:s: Cannot make pool \"a\": pool \"a\" has a producer: stop it",
+                "Cannot make pool \"a\": pool \"a\" has a producer: stop it",
+            ),
+            (
+                camera,
+                "Cannot identify device '/dev/video9' (No such file or directory)",
+            ),
+        ] {
+            assert_eq!(failure(stderr).to_string(), is);
+        }
+    }
 }

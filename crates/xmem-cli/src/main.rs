@@ -19,12 +19,16 @@ use clap::Parser;
 type Error = Box<dyn std::error::Error>;
 
 fn main() -> ExitCode {
+    if let Some(error) = child::become_tool() {
+        format::to_stderr(error);
+        return ExitCode::FAILURE;
+    }
     // Wrong usage ends here, with exit code 2.
     let cli = cli::Cli::parse();
     if cli.verbose {
         verbose::init();
     }
-    match command::run(&cli, &mut io::stdout().lock()) {
+    match command::run(&cli, &mut io::stdout()) {
         Ok(code) => code,
         // The reader of standard output has seen enough, as in `xmem list | head -1`.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,

@@ -649,6 +649,43 @@ fn list_and_show_begin_with_the_format_and_the_rate() {
     assert!(shown["time"].as_f64().unwrap() > 1.7e9);
 }
 
+#[test]
+fn completions_and_manual_pages_have_all_commands() {
+    let dir = TempDir::new().unwrap();
+    let help = xmem(dir.path(), &["--help"]);
+    let commands = stdout(&help)
+        .lines()
+        .skip_while(|line| *line != "Commands:")
+        .skip(1);
+    let commands: Vec<_> = commands
+        .take_while(|line| !line.is_empty())
+        .filter_map(|line| line.strip_prefix("  ")?.split_whitespace().next())
+        .collect();
+    assert!(commands.len() > 10, "{commands:?}");
+    for shell in ["bash", "zsh", "fish"] {
+        let output = xmem(dir.path(), &["completions", shell]);
+        for command in &commands {
+            assert!(stdout(&output).contains(command), "{command}");
+        }
+    }
+    stdout(&xmem(dir.path(), &["man", dir.path().to_str().unwrap()]));
+    let meson = concat!(env!("CARGO_MANIFEST_DIR"), "/../../meson.build");
+    let meson = std::fs::read_to_string(meson).unwrap();
+    for command in commands {
+        assert!(
+            meson.contains(&format!("'{command}',")),
+            "meson.build does not install the page of {command}"
+        );
+        let page = std::fs::read_to_string(dir.path().join(format!("xmem-{command}.1")));
+        assert!(page.unwrap().starts_with(".ie"), "{command}");
+    }
+    let output = xmem(dir.path(), &["man", "/none"]);
+    assert!(
+        stderr(&output).contains("cannot write to /none"),
+        "{output:?}"
+    );
+}
+
 fn doctor(runtime_dir: &Path, path: &str) -> (Vec<Value>, i32) {
     let output = Command::new(env!("CARGO_BIN_EXE_xmem"))
         .args(["doctor", "--format", "json"])
@@ -742,11 +779,14 @@ fn the_page_about_the_command_is_true() {
     let page = std::fs::read_to_string(page).unwrap();
     let pool = Pool::new();
     let mut commands = 0;
-    // Those two need the plugin; its tests run them.
-    let needs_plugin =
-        |line: &str| line.starts_with("xmem snapshot") || line.starts_with("xmem tap");
+    // Those need the plugin, or do not end; other tests run them.
+    let is_elsewhere = |line: &str| {
+        ["snapshot", "tap", "share", "metrics", "record", "replay"]
+            .iter()
+            .any(|it| line.starts_with(&format!("xmem {it}")))
+    };
     let lines = page.lines().filter(|line| line.starts_with("xmem "));
-    for line in lines.filter(|line| !needs_plugin(line)) {
+    for line in lines.filter(|line| !is_elsewhere(line)) {
         let command = line.split('#').next().unwrap();
         let args: Vec<&str> = command.split_whitespace().skip(1).collect();
         let output = xmem(pool.dir.path(), &args);

@@ -63,6 +63,7 @@ pub(crate) fn run() -> Result {
             advice: "the message above says what is wrong",
         },
     ])?;
+    meson.check_command()?;
     for prefix in [cargo_c, meson] {
         prefix.check(&dir)?;
         println!(
@@ -157,6 +158,24 @@ impl Prefix {
             .env("GST_REGISTRY", &registry)
             .env("GST_PLUGIN_PATH", "");
         output(&mut linked)?;
+        Ok(())
+    }
+
+    /// The command works, and what belongs to it is there.
+    fn check_command(&self) -> Result {
+        output(Command::new(self.0.join("bin/xmem")).arg("--version"))?;
+        for file in [
+            "share/bash-completion/completions/xmem.bash",
+            "share/zsh/site-functions/_xmem",
+            "share/fish/vendor_completions.d/xmem.fish",
+            "share/man/man1/xmem.1",
+            "share/man/man1/xmem-share.1",
+            "lib/systemd/system/xmem-share@.service",
+        ] {
+            if !self.0.join(file).exists() {
+                return Err(format!("{}: {file} is not installed", self.0.display()).into());
+            }
+        }
         Ok(())
     }
 

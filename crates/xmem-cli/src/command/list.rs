@@ -3,9 +3,10 @@
 //! `xmem list`
 
 use std::io::Write;
+use std::path::PathBuf;
 
 use serde::Serialize;
-use xmem_core::{ConnectError, PoolEntry, PoolStats, QueryError};
+use xmem_core::{ConnectError, PoolStats, QueryError};
 
 use super::name_of;
 use super::show::caps_summary;
@@ -58,33 +59,65 @@ impl State {
             Err(_) => Self::Silent,
         }
     }
+
+    /// For people.
+    pub(super) fn words(self) -> &'static str {
+        match self {
+            Self::Live => "live",
+            Self::Silent => "silent",
+            Self::NoAccess => "no access",
+            Self::Stale => "stale",
+        }
+    }
 }
 
-pub(crate) fn run(format: Format, out: &mut impl Write) -> Result<(), Error> {
+/// A pool of the runtime directory.
+#[derive(Debug)]
+pub(super) struct Pool {
+    pub(super) name: String,
+    pub(super) path: PathBuf,
+    pub(super) state: State,
+    /// `None`: there is no producer, or it does not answer.
+    pub(super) stats: Option<PoolStats>,
+}
+
+/// All pools of the runtime directory.
+pub(super) fn pools() -> Result<Vec<Pool>, Error> {
     let mut pools = xmem_core::read_pools()?;
     pools.retain(|pool| name_of(&pool.path).is_some());
     let live = pools.iter().filter(|pool| pool.live);
     let live: Vec<_> = live.map(|pool| &pool.name).collect();
     let mut answers = xmem_core::query_all(&live).into_iter();
-    let rows: Vec<Row> = pools
-        .into_iter()
-        .map(|pool| {
-            let answer = if pool.live { answers.next() } else { None };
-            Row::new(pool, answer)
-        })
-        .collect();
+    let pools = pools.into_iter().map(|pool| {
+        let answer = if pool.live { answers.next() } else { None };
+        Pool {
+            name: pool.name,
+            path: pool.path,
+            state: answer.as_ref().map_or(State::Stale, State::of),
+            stats: answer.and_then(Result::ok),
+        }
+    });
+    Ok(pools.collect())
+}
+
+/// For an empty list. The first producer makes the directory.
+pub(super) fn no_pools() -> String {
+    let dir = xmem_core::runtime_dir();
+    let none = if dir.exists() {
+        ""
+    } else {
+        ", which does not exist yet"
+    };
+    format!("no pools in {}{none}", dir.display())
+}
+
+pub(crate) fn run(format: Format, out: &mut impl Write) -> Result<(), Error> {
+    let rows: Vec<Row> = pools()?.into_iter().map(Row::from).collect();
     if format == Format::Json {
         return json(out, &rows);
     }
     if rows.is_empty() {
-        let dir = xmem_core::runtime_dir();
-        // Its first producer makes it.
-        let none = if dir.exists() {
-            ""
-        } else {
-            ", which does not exist yet"
-        };
-        writeln!(out, "no pools in {}{none}", dir.display())?;
+        writeln!(out, "{}", no_pools())?;
         return Ok(());
     }
     let mut table = Table::new([
@@ -101,12 +134,6 @@ pub(crate) fn run(format: Format, out: &mut impl Write) -> Result<(), Error> {
     ]);
     table.numbers(&[3, 4, 5, 6, 8]);
     for row in rows {
-        let state = match row.state {
-            State::Live => "live",
-            State::Silent => "silent",
-            State::NoAccess => "no access",
-            State::Stale => "stale",
-        };
         let none = || "-".to_owned();
         let cells = row.stats.map(|it| {
             let on_device = if it.devices.is_empty() { "" } else { " (CUDA)" };
@@ -122,7 +149,7 @@ pub(crate) fn run(format: Format, out: &mut impl Write) -> Result<(), Error> {
         });
         let [format, up, fps, published, consumers, delivery, pid] =
             cells.unwrap_or_else(|| std::array::from_fn(|_| none()));
-        let state = state.to_owned();
+        let state = row.state.words().to_owned();
         table.row([
             row.name, state, format, up, fps, published, consumers, delivery, pid, row.path,
         ]);
@@ -130,15 +157,13 @@ pub(crate) fn run(format: Format, out: &mut impl Write) -> Result<(), Error> {
     table.print(out)
 }
 
-impl Row {
-    fn new(entry: PoolEntry, answer: Option<Result<PoolStats, QueryError>>) -> Self {
-        let state = answer.as_ref().map_or(State::Stale, State::of);
-        let stats = answer.and_then(Result::ok);
+impl From<Pool> for Row {
+    fn from(pool: Pool) -> Self {
         Self {
-            state,
-            stats: stats.map(Answer::from),
-            name: entry.name,
-            path: entry.path.to_string_lossy().into_owned(),
+            name: pool.name,
+            path: pool.path.to_string_lossy().into_owned(),
+            state: pool.state,
+            stats: pool.stats.map(Answer::from),
         }
     }
 }

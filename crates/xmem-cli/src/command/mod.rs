@@ -5,9 +5,14 @@
 mod clean;
 mod doctor;
 mod list;
+mod manual;
+mod metrics;
+mod record;
+mod share;
 mod show;
 mod snapshot;
 mod tap;
+mod top;
 mod watch;
 
 use std::io::Write;
@@ -26,13 +31,14 @@ fn name_of(socket: &Path) -> Option<&str> {
 
 pub(crate) fn run(cli: &Cli, out: &mut impl Write) -> Result<ExitCode, Error> {
     match &cli.command {
-        Command::List => list::run(cli.format, out)?,
-        Command::Show { pool } => show::run(pool, cli.verbose, cli.format, out)?,
+        Command::List { output } => list::run(output.format, out)?,
+        Command::Show { pool, output } => show::run(pool, cli.verbose, output.format, out)?,
         Command::Watch {
             pool,
             interval,
             count,
-        } => watch::run(pool, *interval, *count, cli.format, out)?,
+            output,
+        } => watch::run(pool, *interval, *count, output.format, out)?,
         Command::Snapshot {
             pool,
             file,
@@ -40,8 +46,18 @@ pub(crate) fn run(cli: &Cli, out: &mut impl Write) -> Result<ExitCode, Error> {
             timeout,
         } => snapshot::run(pool, file, *newest, *timeout, out)?,
         Command::Tap { pool, raw } => tap::run(pool, *raw)?,
-        Command::Doctor => return doctor::run(cli.format, out),
-        Command::Clean { pools } => clean::run(pools, cli.format, out)?,
+        Command::Top {
+            interval,
+            once,
+            output,
+        } => top::run(*interval, *once, output.format, out)?,
+        Command::Metrics { listen } => metrics::run(*listen)?,
+        Command::Record { pool, file, h264 } => record::run(pool, file, *h264)?,
+        Command::Share(share) => share::run(share, cli.verbose)?,
+        Command::Doctor { output } => return doctor::run(output.format, out),
+        Command::Clean { pools, output } => clean::run(pools, output.format, out)?,
+        Command::Completions { shell } => manual::completions(*shell, out)?,
+        Command::Man { directory } => manual::pages(directory)?,
     }
     Ok(ExitCode::SUCCESS)
 }

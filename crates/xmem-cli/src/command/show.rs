@@ -52,7 +52,7 @@ pub(super) fn caps_summary(stats: &PoolStats) -> Option<String> {
 }
 
 /// What people ask first.
-fn headline(stats: &PoolStats) -> String {
+pub(super) fn headline(stats: &PoolStats) -> String {
     let format = caps_summary(stats).map_or_else(String::new, |format| format + ", ");
     let end = if stats.eos { ", at its end" } else { "" };
     printable(&format!(

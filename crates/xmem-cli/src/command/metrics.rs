@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! `xmem metrics`
+
+use std::fmt;
+use std::net::SocketAddr;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::metrics::info::Info;
+use prometheus_client::registry::Registry;
+use tiny_http::{Header, Method, Request, Response, Server};
+use xmem_core::{ConsumerStats, PoolStats, printable};
+
+use super::list::{self, Pool};
+use super::show::caps_summary;
+use crate::Error;
+use crate::format::to_stderr;
+
+const CONTENT_TYPE: &str =
+    "Content-Type: application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+pub(crate) fn run(listen: SocketAddr) -> Result<(), Error> {
+    let server = Server::http(listen).map_err(|error| {
+        format!("cannot listen on {listen}: {error}. Choose another port with --listen")
+    })?;
+    to_stderr(format_args!(
+        "figures at http://{}/metrics",
+        server.server_addr()
+    ));
+    for request in server.incoming_requests() {
+        // The reader may be gone.
+        let _ = answer(request);
+    }
+    Ok(())
+}
+
+fn answer(request: Request) -> std::io::Result<()> {
+    let error = |code: u16, text: &str| Response::from_string(text).with_status_code(code);
+    if !matches!(request.method(), Method::Get | Method::Head) {
+        return request.respond(error(405, "GET only\n"));
+    }
+    if request.url().split('?').next() != Some("/metrics") {
+        return request.respond(error(404, "the figures are at /metrics\n"));
+    }
+    match list::pools().and_then(|pools| Ok(text(pools)?)) {
+        Ok(text) => {
+            let header = CONTENT_TYPE.parse::<Header>().ok();
+            let mut response = Response::from_string(text);
+            header
+                .into_iter()
+                .for_each(|header| response.add_header(header));
+            request.respond(response)
+        }
+        Err(reason) => request.respond(error(500, &format!("{reason}\n"))),
+    }
+}
+
+fn text(pools: Vec<Pool>) -> Result<String, fmt::Error> {
+    let mut registry = Registry::default();
+    registry.register_collector(Box::new(Pools(pools)));
+    let mut text = String::new();
+    encode(&mut text, &registry)?;
+    Ok(text)
+}
+
+/// The figures of one moment.
+#[derive(Debug)]
+struct Pools(Vec<Pool>);
+
+type Labels = Vec<(&'static str, String)>;
+
+impl Collector for Pools {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let mut write =
+            |name, help, series: Vec<(Labels, Value)>| write(&mut encoder, name, help, series);
+        let all = || self.0.iter().map(|pool| (pool_labels(&pool.name), pool));
+        let live = || all().filter_map(|(labels, pool)| Some((labels, pool.stats.as_ref()?)));
+        let info = |stats: &PoolStats| {
+            let format = caps_summary(stats).unwrap_or_default();
+            vec![
+                ("format", printable(&format)),
+                ("delivery", printable(&stats.delivery)),
+            ]
+        };
+        write(
+            "xmem_pool_live",
+            "1 if the pool has a producer that answers",
+            all()
+                .map(|(labels, pool)| (labels, Value::gauge(pool.stats.is_some())))
+                .collect(),
+        )?;
+        write(
+            "xmem_pool",
+            "The format of the frames, and the delivery",
+            live()
+                .map(|(labels, stats)| (labels, Value::Info(info(stats))))
+                .collect(),
+        )?;
+        for (name, help, value) in POOL {
+            write(
+                name,
+                help,
+                live()
+                    .map(|(labels, stats)| (labels, value(stats)))
+                    .collect(),
+            )?;
+        }
+        for (name, help, value) in CONSUMER {
+            let consumers = live().flat_map(|(labels, stats)| {
+                // Others are listed a second time, by the pool that they take frames of.
+                let own = stats.consumers.iter().filter(|it| it.via.is_empty());
+                own.map(move |it| (consumer_labels(&labels, it), value(it)))
+            });
+            write(name, help, consumers.collect())?;
+        }
+        Ok(())
+    }
+}
+
+fn pool_labels(name: &str) -> Labels {
+    vec![("pool", printable(name))]
+}
+
+fn consumer_labels(pool: &Labels, consumer: &ConsumerStats) -> Labels {
+    let mut labels = pool.clone();
+    labels.push(("consumer", printable(&consumer.name)));
+    // Two may have the same name.
+    labels.push(("id", consumer.id.to_string()));
+    labels
+}
+
+enum Value {
+    Counter(u64),
+    Gauge(f64),
+    Info(Labels),
+}
+
+impl Value {
+    fn gauge(figure: impl Into<f64>) -> Self {
+        Self::Gauge(figure.into())
+    }
+
+    fn count(figure: u64) -> Self {
+        Self::Gauge(figure as f64)
+    }
+
+    fn seconds(ns: u64) -> Self {
+        Self::Gauge(ns as f64 / 1e9)
+    }
+
+    fn metric(self) -> Box<dyn EncodeMetric> {
+        match self {
+            Self::Counter(value) => Box::new(ConstCounter::new(value)),
+            Self::Gauge(value) => Box::new(ConstGauge::new(value)),
+            Self::Info(labels) => Box::new(Info::new(labels)),
+        }
+    }
+}
+
+type Figure<T> = (&'static str, &'static str, fn(&T) -> Value);
+
+/// Counters are printed with `_total` behind the name.
+const POOL: [Figure<PoolStats>; 11] = [
+    (
+        "xmem_pool_up_seconds",
+        "Since the producer made the pool",
+        |it| Value::seconds(it.up_ns),
+    ),
+    ("xmem_pool_fps", "Frames per second", |it| {
+        Value::gauge(it.fps)
+    }),
+    ("xmem_pool_published", "Frames published", |it| {
+        Value::Counter(it.published)
+    }),
+    (
+        "xmem_pool_copied",
+        "Frames that the producer copied into a slot",
+        |it| Value::Counter(it.copied),
+    ),
+    (
+        "xmem_pool_dropped",
+        "Frames that found no free slot",
+        |it| Value::Counter(it.dropped),
+    ),
+    ("xmem_pool_slots", "Slots that exist", |it| {
+        Value::gauge(it.slots)
+    }),
+    ("xmem_pool_slots_held", "Slots that are in use", |it| {
+        Value::gauge(it.slots_held)
+    }),
+    ("xmem_pool_bytes", "Bytes of shared memory", |it| {
+        Value::count(it.bytes)
+    }),
+    ("xmem_pool_consumers", "Consumers", |it| {
+        Value::count(it.consumers.len() as u64)
+    }),
+    (
+        "xmem_pool_cut_off",
+        "Consumers that were disconnected for a broken lease page",
+        |it| Value::Counter(it.cut_off),
+    ),
+    (
+        "xmem_pool_timed_out",
+        "Consumers that were disconnected for holding up a lossless pool",
+        |it| Value::Counter(it.timed_out),
+    ),
+];
+
+const CONSUMER: [Figure<ConsumerStats>; 9] = [
+    (
+        "xmem_consumer_received",
+        "Frames that the consumer took",
+        |it| Value::Counter(it.received),
+    ),
+    (
+        "xmem_consumer_missed",
+        "Frames that were gone before the consumer took them",
+        |it| Value::Counter(it.missed),
+    ),
+    (
+        "xmem_consumer_copied",
+        "Frames that the consumer copied",
+        |it| Value::Counter(it.copied),
+    ),
+    (
+        "xmem_consumer_dropped",
+        "Frames that the consumer took and dropped",
+        |it| Value::Counter(it.dropped),
+    ),
+    (
+        "xmem_consumer_budget",
+        "Slots that the consumer may hold",
+        |it| Value::gauge(it.budget),
+    ),
+    (
+        "xmem_consumer_held",
+        "Slots that the consumer holds",
+        |it| Value::gauge(it.held),
+    ),
+    (
+        "xmem_consumer_latency_seconds",
+        "From publish to receive, smoothed",
+        |it| Value::seconds(it.latency_ns),
+    ),
+    (
+        "xmem_consumer_oldest_held_seconds",
+        "Age of the oldest frame that the consumer holds",
+        |it| Value::seconds(it.oldest_held_age_ns),
+    ),
+    (
+        "xmem_consumer_waited_for_seconds",
+        "How long a lossless producer has waited for the consumer",
+        |it| Value::seconds(it.waited_for_ns),
+    ),
+];
+
+/// One metric with all its series.
+fn write(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    series: Vec<(Labels, Value)>,
+) -> fmt::Result {
+    let series: Vec<_> = series
+        .into_iter()
+        .map(|(labels, value)| (labels, value.metric()))
+        .collect();
+    let Some((_, first)) = series.first() else {
+        return Ok(());
+    };
+    let kind = first.metric_type();
+    let mut family = encoder.encode_descriptor(name, help, None, kind)?;
+    for (labels, metric) in &series {
+        metric.encode(family.encode_family(labels)?)?;
+    }
+    Ok(())
+}

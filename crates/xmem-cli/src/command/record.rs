@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! `xmem record POOL FILE`
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+
+use crate::Error;
+use crate::launch::{not_started, pipeline, video_pool};
+
+/// Frames wait there while the encoder or the disk is slow. They are copies past the budget.
+const QUEUE: &str = "queue max-size-buffers=0 max-size-time=0 max-size-bytes=268435456";
+
+/// Turns this process into the one that writes the file. At SIGINT it completes the file.
+pub(crate) fn run(pool: &OsStr, file: &Path, h264: bool) -> Result<(), Error> {
+    let name = file.display();
+    if file.extension() != Some(OsStr::new("mkv")) {
+        return Err(format!("{name}: use a name that ends in .mkv").into());
+    }
+    let (_, caps) = video_pool(pool)?;
+    // An earlier recording cannot be made again.
+    if file.exists() {
+        return Err(format!("{name} exists: remove it, or choose another name").into());
+    }
+    let convert = match caps.name() {
+        _ if caps.is_raw() && h264 => "videoconvert ! x264enc tune=zerolatency ! ",
+        _ if caps.is_raw() => "videoconvert ! avenc_ffv1 ! ",
+        // As they are, in the form of the file.
+        "video/x-h264" => "h264parse ! ",
+        "video/x-h265" => "h265parse ! ",
+        _ => "",
+    };
+    let rest = format!("{QUEUE} ! {convert}matroskamux offset-to-zero=true ! filesink");
+    let mut location = OsString::from("location=");
+    location.push(file);
+    let source = ["max-held=8".to_owned()];
+    let error = pipeline(pool, &source, &rest)
+        .args([&location, OsStr::new("--eos-on-shutdown")])
+        .exec();
+    Err(not_started(&error))
+}

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! `xmem top`
+
+mod rows;
+mod screen;
+
+use std::io::{IsTerminal, Write};
+use std::sync::mpsc::{Sender, channel};
+use std::thread;
+use std::time::Duration;
+
+use ratatui::crossterm::event::{self, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use serde_json::{Value, json};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use super::list::{self, Pool};
+use super::show::as_json;
+use crate::Error;
+use crate::cli::Format;
+use crate::format::{Table, json as print_json};
+use rows::Rows;
+use screen::Screen;
+
+enum Event {
+    /// The newest figures.
+    Pools(Result<Vec<Pool>, String>),
+    Key(KeyEvent),
+    /// The terminal has another size.
+    Resized,
+    Quit,
+}
+
+pub(crate) fn run(
+    interval: Duration,
+    once: bool,
+    format: Format,
+    out: &mut impl Write,
+) -> Result<(), Error> {
+    if once {
+        return print(list::pools()?, format, out);
+    }
+    if format == Format::Json {
+        return Err(
+            "--format json goes with --once; `xmem watch POOL --format json` repeats".into(),
+        );
+    }
+    if !std::io::stdin().is_terminal() || !std::io::stdout().is_terminal() {
+        return Err("there is no terminal: use `xmem top --once` or `xmem watch POOL`".into());
+    }
+    let (sender, events) = channel();
+    quit_on_signals(sender.clone())?;
+    ask(interval, sender.clone());
+    read_keys(sender);
+    // It restores the terminal in a panic, too.
+    let mut terminal = ratatui::try_init()?;
+    let mut screen = Screen::default();
+    let mut result = Ok(());
+    while result.is_ok() {
+        result = terminal.draw(|frame| screen.draw(frame)).map(drop);
+        match events.recv() {
+            Ok(Event::Pools(answer)) => screen.update(answer),
+            Ok(Event::Key(key)) if !takes(&mut screen, key) => break,
+            Ok(Event::Key(_) | Event::Resized) => {}
+            Ok(Event::Quit) | Err(_) => break,
+        }
+    }
+    drop(terminal);
+    ratatui::try_restore()?;
+    Ok(result?)
+}
+
+/// `false`: it is the key that ends the command.
+fn takes(screen: &mut Screen, key: KeyEvent) -> bool {
+    if key.kind == KeyEventKind::Release {
+        return true;
+    }
+    let is_control = key.modifiers.contains(KeyModifiers::CONTROL);
+    match key.code {
+        KeyCode::Char('c') if is_control => return false,
+        KeyCode::Char('q') => return false,
+        KeyCode::Up | KeyCode::Char('k') => screen.select(-1),
+        KeyCode::Down | KeyCode::Char('j') => screen.select(1),
+        KeyCode::Enter => screen.open(),
+        KeyCode::Esc | KeyCode::Backspace => screen.close(),
+        KeyCode::Char('s') => screen.sort(),
+        KeyCode::Char(' ') => screen.freeze(),
+        _ => {}
+    }
+    true
+}
+
+fn quit_on_signals(events: Sender<Event>) -> Result<(), Error> {
+    let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM])?;
+    thread::spawn(move || {
+        for _ in &mut signals {
+            let _ = events.send(Event::Quit);
+        }
+    });
+    Ok(())
+}
+
+/// Asks in a thread of its own: the answer of a stopped producer takes a second to fail, and keys do not wait for it.
+fn ask(interval: Duration, events: Sender<Event>) {
+    thread::spawn(move || {
+        let ask = || list::pools().map_err(|error| error.to_string());
+        while events.send(Event::Pools(ask())).is_ok() {
+            thread::sleep(interval);
+        }
+    });
+}
+
+fn read_keys(events: Sender<Event>) {
+    thread::spawn(move || {
+        loop {
+            let event = match event::read() {
+                Ok(event::Event::Key(key)) => Event::Key(key),
+                Ok(event::Event::Resize(..)) => Event::Resized,
+                Ok(_) => continue,
+                // The terminal is gone.
+                Err(_) => Event::Quit,
+            };
+            let is_last = matches!(event, Event::Quit);
+            if events.send(event).is_err() || is_last {
+                return;
+            }
+        }
+    });
+}
+
+fn print(pools: Vec<Pool>, format: Format, out: &mut impl Write) -> Result<(), Error> {
+    if format == Format::Json {
+        let as_json = |pool: &Pool| {
+            let mut value = match &pool.stats {
+                Some(stats) => as_json(stats)?,
+                None => json!({ "pool": pool.name }),
+            };
+            value["state"] = serde_json::to_value(pool.state)?;
+            Ok(value)
+        };
+        let pools: Result<Vec<Value>, Error> = pools.iter().map(as_json).collect();
+        return print_json(out, &pools?);
+    }
+    if pools.is_empty() {
+        writeln!(out, "{}", list::no_pools())?;
+        return Ok(());
+    }
+    let mut table = Table::new(Rows::POOL_TITLES);
+    table.numbers(&Rows::POOL_NUMBERS);
+    for pool in &pools {
+        table.row(rows::of_pool(pool));
+    }
+    table.print(out)
+}

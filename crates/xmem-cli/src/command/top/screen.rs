@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! The state of the screen, and how it is drawn.
+
+use ratatui::Frame;
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::style::{Style, Stylize};
+use ratatui::text::{Line, Text};
+use ratatui::widgets::{Row, Table, TableState};
+use xmem_core::{PoolStats, printable};
+
+use super::rows::{Rows, latency_ns, missed};
+use crate::command::list::{Pool, no_pools};
+use crate::command::show::headline;
+use crate::format::size;
+
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+enum Order {
+    #[default]
+    Name,
+    Rate,
+    Consumers,
+    Missed,
+    Latency,
+}
+
+impl Order {
+    fn next(self) -> Self {
+        match self {
+            Self::Name => Self::Rate,
+            Self::Rate => Self::Consumers,
+            Self::Consumers => Self::Missed,
+            Self::Missed => Self::Latency,
+            Self::Latency => Self::Name,
+        }
+    }
+
+    fn words(self) -> &'static str {
+        match self {
+            Self::Name => "name",
+            Self::Rate => "fps",
+            Self::Consumers => "consumers",
+            Self::Missed => "missed",
+            Self::Latency => "latency",
+        }
+    }
+
+    /// What the largest of comes first.
+    fn figure(self, stats: &PoolStats) -> f64 {
+        match self {
+            Self::Name => 0.0,
+            Self::Rate => stats.fps,
+            Self::Consumers => stats.consumers.len() as f64,
+            Self::Missed => missed(stats) as f64,
+            Self::Latency => latency_ns(stats) as f64,
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Screen {
+    pools: Vec<Pool>,
+    /// Why there are no newer figures.
+    error: Option<String>,
+    order: Order,
+    is_frozen: bool,
+    /// The name of the selected pool. It may be gone.
+    selected: Option<String>,
+    /// The selected pool is shown alone.
+    is_open: bool,
+}
+
+impl Screen {
+    pub(super) fn update(&mut self, answer: Result<Vec<Pool>, String>) {
+        if self.is_frozen {
+            return;
+        }
+        match answer {
+            Ok(pools) => (self.pools, self.error) = (pools, None),
+            Err(error) => self.error = Some(error),
+        }
+        self.arrange();
+    }
+
+    fn arrange(&mut self) {
+        let order = self.order;
+        let figure = |pool: &Pool| {
+            pool.stats
+                .as_ref()
+                .map_or(-1.0, |stats| order.figure(stats))
+        };
+        self.pools.sort_by(|one, other| {
+            let by_name = one.name.cmp(&other.name);
+            match order {
+                Order::Name => by_name,
+                _ => figure(other).total_cmp(&figure(one)).then(by_name),
+            }
+        });
+        if self.selected.is_none() {
+            self.selected = self.pools.first().map(|pool| pool.name.clone());
+        }
+    }
+
+    fn position(&self) -> Option<usize> {
+        let selected = self.selected.as_ref()?;
+        self.pools.iter().position(|pool| pool.name == *selected)
+    }
+
+    pub(super) fn select(&mut self, step: isize) {
+        let last = self.pools.len().saturating_sub(1);
+        let at = self
+            .position()
+            .map_or(0, |at| at.saturating_add_signed(step).min(last));
+        self.selected = self.pools.get(at).map(|pool| pool.name.clone());
+    }
+
+    pub(super) fn open(&mut self) {
+        self.is_open = !self.is_open && self.selected.is_some();
+    }
+
+    pub(super) fn close(&mut self) {
+        self.is_open = false;
+    }
+
+    pub(super) fn sort(&mut self) {
+        self.order = self.order.next();
+        self.arrange();
+    }
+
+    pub(super) fn freeze(&mut self) {
+        self.is_frozen = !self.is_frozen;
+    }
+
+    pub(super) fn draw(&self, frame: &mut Frame<'_>) {
+        let areas = Layout::vertical([Constraint::Min(0), Constraint::Length(1)]);
+        let [body, foot] = areas.areas(frame.area());
+        match self.selected.as_ref().filter(|_| self.is_open) {
+            Some(name) => self.draw_pool(name, frame, body),
+            None => self.draw_pools(frame, body),
+        }
+        let frozen = if self.is_frozen { "FROZEN  " } else { "" };
+        let keys = if self.is_open {
+            format!("{frozen}q quit  enter back  space freeze")
+        } else {
+            let order = self.order.words();
+            format!("{frozen}q quit  enter open  s sort: {order}  space freeze")
+        };
+        frame.render_widget(Line::from(keys).dim(), foot);
+    }
+
+    fn draw_pools(&self, frame: &mut Frame<'_>, area: Rect) {
+        let areas = Layout::vertical([Constraint::Length(1), Constraint::Min(0)]);
+        let [head, body] = areas.areas(area);
+        let stats = || self.pools.iter().filter_map(|pool| pool.stats.as_ref());
+        let head_line = match &self.error {
+            Some(error) => printable(error),
+            None if self.pools.is_empty() => printable(&no_pools()),
+            None => format!(
+                "{} pools, {} consumers, {}",
+                self.pools.len(),
+                stats().map(|it| it.consumers.len()).sum::<usize>(),
+                size(stats().map(|it| it.bytes).sum())
+            ),
+        };
+        frame.render_widget(Line::from(head_line).bold(), head);
+        if !self.pools.is_empty() {
+            draw_rows(
+                Rows::of_pools(self.pools.iter(), area.width),
+                self.position(),
+                frame,
+                body,
+            );
+        }
+    }
+
+    fn draw_pool(&self, name: &str, frame: &mut Frame<'_>, area: Rect) {
+        let pool = self.pools.iter().find(|pool| pool.name == name);
+        let Some(stats) = pool.and_then(|pool| pool.stats.as_ref()) else {
+            let state = pool.map_or("closed", |pool| pool.state.words());
+            let line = format!("{}: {state}, no figures", printable(name));
+            frame.render_widget(Line::from(line).bold(), area);
+            return;
+        };
+        let mut lines = vec![
+            Line::from(headline(stats)).bold(),
+            Line::from(format!(
+                "frames {} published, {} copied, {} dropped",
+                stats.published, stats.copied, stats.dropped
+            )),
+            Line::from(format!(
+                "slots  {} held of {}, at most {}; {}",
+                stats.slots_held,
+                stats.slots,
+                stats.max_slots,
+                size(stats.bytes)
+            )),
+        ];
+        for it in stats.consumers.iter().filter(|it| it.waited_for_ns > 0) {
+            lines.push(Line::from(format!("waits  for {}", printable(&it.name))).red());
+        }
+        let height = u16::try_from(lines.len()).unwrap_or(u16::MAX);
+        let areas = Layout::vertical([Constraint::Length(height), Constraint::Min(0)]);
+        let [head, body] = areas.areas(area);
+        frame.render_widget(Text::from(lines), head);
+        draw_rows(Rows::of_consumers(stats, area.width), None, frame, body);
+    }
+}
+
+fn draw_rows(rows: Rows, selected: Option<usize>, frame: &mut Frame<'_>, area: Rect) {
+    let widths: Vec<_> = rows
+        .columns
+        .iter()
+        .map(|(_, width, _)| Constraint::Length(*width))
+        .collect();
+    let aligned = |cells: Vec<String>| {
+        let cells = cells.into_iter().zip(&rows.columns);
+        Row::new(cells.map(|(cell, (_, _, is_number))| {
+            let cell = Text::from(cell);
+            if *is_number {
+                cell.right_aligned()
+            } else {
+                cell
+            }
+        }))
+    };
+    let titles = rows
+        .columns
+        .iter()
+        .map(|(title, _, _)| (*title).to_owned())
+        .collect();
+    let table = Table::new(rows.cells.iter().cloned().map(aligned), widths)
+        .header(aligned(titles).bold())
+        .row_highlight_style(Style::new().reversed());
+    frame.render_stateful_widget(table, area, &mut TableState::new().with_selected(selected));
+}

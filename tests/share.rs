@@ -1,0 +1,338 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! `xmem share`, which plays sources into pools with GStreamer's tools and the plugin.
+
+mod support;
+
+use std::{fs, path::Path, process::Command};
+
+use rustix::process::{Pid, Signal, kill_process};
+use support::{process::*, *};
+
+fn xmem(pools: &Pools, args: &[&str]) -> Command {
+    let mut xmem = command(pools, target_dir().join("xmem"));
+    xmem.args(args);
+    xmem
+}
+
+fn share(pools: &Pools, source: &str, options: &[&str]) -> Launch {
+    let mut args = vec!["share", source, "--pool", "p"];
+    args.extend(options);
+    Launch::start(pools, "share", &mut xmem(pools, &args))
+}
+
+fn published(pools: &Pools) -> u64 {
+    pool_stats(pools, "p").map_or(0, |stats| stats.published)
+}
+
+/// A receiver of the pool that waits for each next producer.
+fn receiver(pools: &Pools) -> Receiver {
+    pools.receiver(&format!("pool={}", pool_path(pools, "p")))
+}
+
+/// A film of so many frames at 30 a second.
+fn film(pools: &Pools, frames: u32) -> String {
+    let file = pools.file("a film.mkv").to_str().unwrap().to_owned();
+    let mut launch = command(pools, "gst-launch-1.0");
+    launch.args(["-q", "videotestsrc", &format!("num-buffers={frames}"), "!"]);
+    launch.args(
+        "video/x-raw,format=I420,width=64,height=48 ! jpegenc ! matroskamux ! filesink".split(' '),
+    );
+    let status = launch.arg(format!("location={file}")).status().unwrap();
+    assert!(status.success());
+    file
+}
+
+/// Exit code 1 and this in the error.
+#[track_caller]
+fn fails(pools: &Pools, args: &[&str], part: &str) {
+    let output = xmem(pools, args).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(text.contains(part), "{text}");
+}
+
+fn ends_by(mut share: Launch, signal: Signal) {
+    share.signal(signal);
+    share.succeeds();
+}
+
+#[test]
+fn a_killed_source_is_started_again() {
+    let pools = prepared();
+    let share = share(&pools, "test", &[]);
+    let receiver = receiver(&pools);
+    assert!(receiver.next().is_some());
+    until("a line about the format", || {
+        share.log().contains("pool p: NV12 1280x720 30/1")
+    });
+    let stats = pool_stats(&pools, "p").unwrap();
+    assert!(
+        stats
+            .sticky
+            .iter()
+            .any(|(key, caps)| key == "caps" && caps.contains("NV12"))
+    );
+    kill_process(
+        Pid::from_raw(stats.pid.cast_signed()).unwrap(),
+        Signal::KILL,
+    )
+    .unwrap();
+    until("the next producer", || {
+        receiver.next().is_some() && receiver.stat("reconnects") == 1
+    });
+    until("frames of the next producer", || published(&pools) > 0);
+    assert_ne!(pool_stats(&pools, "p").unwrap().pid, stats.pid);
+    let log = share.log();
+    assert!(
+        log.contains("xmem: test: sharing it in the pool p"),
+        "{log}"
+    );
+    assert!(
+        log.contains("signal: 9 (SIGKILL); starting it again in 1s"),
+        "{log}"
+    );
+    ends_by(share, Signal::TERM);
+    assert!(!Path::new(&pool_path(&pools, "p")).exists());
+}
+
+#[test]
+fn the_source_ends_with_its_supervisor() {
+    let pools = prepared();
+    let share = share(&pools, "test", &["--format", "RGB"]);
+    until("frames", || published(&pools) > 0);
+    share.signal(Signal::KILL);
+    until("no producer", || pool_stats(&pools, "p").is_none());
+}
+
+#[test]
+fn a_film_is_played_once_or_in_a_loop() {
+    let pools = prepared();
+    let film = film(&pools, 10);
+    let mut once = share(
+        &pools,
+        &film,
+        &[
+            "--set",
+            "wait-for-connection=true",
+            "--set",
+            "delivery=lossless",
+        ],
+    );
+    let first = receiver(&pools);
+    while first.next().is_some() {}
+    assert_eq!(first.stat("received"), 10);
+    once.succeeds();
+
+    let looped = share(&pools, &film, &["--loop", "--format", "any"]);
+    let second = receiver(&pools);
+    until("the third round", || {
+        second.next().unwrap();
+        second.stat("reconnects") >= 2
+    });
+    ends_by(looped, Signal::INT);
+}
+
+#[test]
+fn a_source_without_frames_is_started_again() {
+    let pools = prepared();
+    let share = share(
+        &pools,
+        "videotestsrc is-live=true ! valve drop=true",
+        &["--timeout", "0.1"],
+    );
+    until("a restart", || {
+        share.log().contains("starting it again in 2s")
+    });
+    ends_by(share, Signal::INT);
+}
+
+#[test]
+fn errors_give_the_remedy() {
+    let pools = prepared();
+    let share = |source: &str, part: &str| fails(&pools, &["share", source, "--pool", "p"], part);
+    share("/none.mp4", "cannot read /none.mp4: No such file");
+    share(
+        "nothing ! identity",
+        "no element \"nothing\". Install the package",
+    );
+    share(
+        "nix://a",
+        "No URI handler implemented for \"nix\". Install the package",
+    );
+    let sound = pools.file("sound.wav").to_str().unwrap().to_owned();
+    pools.run(&format!(
+        "audiotestsrc num-buffers=9 ! wavenc ! filesink location={sound}"
+    ));
+    share(&sound, "there is no video in it");
+    fails(
+        &pools,
+        &["share", "test", "--pool", "p", "--format", "RGB7"],
+        "format=(string)RGB7",
+    );
+
+    // Without GStreamer, and where the pool has a producer.
+    let mut without_tool = xmem(&pools, &["share", "test", "--pool", "p"]);
+    let output = without_tool.env("PATH", "/nowhere").output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(text.contains("package gstreamer1.0-tools"), "{text}");
+    let _producer = xmem_core::Producer::builder(&pool_path(&pools, "p"))
+        .build()
+        .unwrap();
+    share("test", "has a producer");
+}
+
+/// A live stream of 64x48 in the pool p.
+fn live(pools: &Pools, elements: &str) -> Launch {
+    let source = "videotestsrc is-live=true ! video/x-raw,width=64,height=48,framerate=30/1";
+    Launch::new(
+        pools,
+        "live",
+        &[],
+        &format!("{source}{elements} ! xmemsink pool=p"),
+    )
+}
+
+/// Records ten frames of the pool p and more.
+fn record(pools: &Pools, file: &str, options: &[&str]) {
+    let mut args = vec!["record", "p", file];
+    args.extend(options);
+    until("frames", || published(pools) > 0);
+    let mut record = Launch::start(pools, "record", &mut xmem(pools, &args));
+    let received = || {
+        pool_stats(pools, "p")?
+            .consumers
+            .first()
+            .map(|it| it.received)
+    };
+    until("ten frames", || {
+        received().is_some_and(|frames| frames > 10)
+    });
+    record.signal(Signal::INT);
+    record.succeeds();
+}
+
+#[test]
+fn a_recording_is_replayed_at_its_pace() {
+    let pools = prepared();
+    let file = pools.file("a.mkv").to_str().unwrap().to_owned();
+    let producer = live(&pools, ",format=NV12");
+    record(&pools, &file, &[]);
+    let recorded = fs::read(&file).unwrap();
+    fails(&pools, &["record", "p", &file], "exists: remove it");
+    assert_eq!(fs::read(&file).unwrap(), recorded);
+    fails(&pools, &["record", "p", "a.mp4"], "ends in .mkv");
+    drop(producer);
+
+    let args = [
+        "replay",
+        &file,
+        "--pool",
+        "q",
+        "--set",
+        "wait-for-connection=true",
+        "--set",
+        "delivery=lossless",
+    ];
+    let mut replay = Launch::start(&pools, "replay", &mut xmem(&pools, &args));
+    let receiver = pools.receiver(&format!(
+        "pool={} timestamp-mode=passthrough",
+        pool_path(&pools, "q")
+    ));
+    let mut times = Vec::new();
+    while let Some(sample) = receiver.next() {
+        times.push(sample.buffer().unwrap().pts().unwrap().mseconds());
+        let caps = sample.caps().unwrap().to_string();
+        assert!(caps.contains("NV12") && caps.contains("(int)64"), "{caps}");
+    }
+    assert!(times.len() >= 10, "{times:?}");
+    // A frame from before the start of the recording is at 0. Matroska has milliseconds, and on a busy machine frames may be
+    // missing.
+    for pair in times.windows(2).filter(|pair| pair[0] > 0) {
+        let frames = (pair[1] - pair[0]) as f64 / (1000.0 / 30.0);
+        assert!(
+            frames > 0.9 && (frames - frames.round()).abs() < 0.1,
+            "{times:?}"
+        );
+    }
+    replay.succeeds();
+}
+
+#[test]
+fn encoded_frames_are_recorded_as_they_are() {
+    let pools = prepared();
+    let _producer = live(
+        &pools,
+        " ! x264enc tune=zerolatency key-int-max=5 ! video/x-h264,stream-format=byte-stream",
+    );
+    for (name, options) in [("a.mkv", &[][..]), ("b.mkv", &["--h264"])] {
+        let file = pools.file(name).to_str().unwrap().to_owned();
+        record(&pools, &file, options);
+        pools.run(&format!(
+            "filesrc location={file} ! matroskademux ! video/x-h264 ! avdec_h264 ! fakesink"
+        ));
+    }
+}
+
+/// The lines of docs/cli.md, with stand-ins for a camera, a stream and a film.
+#[test]
+fn the_page_about_the_command_is_true() {
+    let pools = prepared();
+    let film = film(&pools, 30);
+    let page =
+        fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/cli.md")).unwrap();
+    let lines: Vec<_> = page
+        .lines()
+        .filter(|line| line.starts_with("xmem share "))
+        .collect();
+    assert!(lines.len() >= 5);
+    for line in lines {
+        let line = line.split('#').next().unwrap();
+        let mut words = line.split('"');
+        let mut args: Vec<&str> = words.next().unwrap().split_whitespace().skip(1).collect();
+        args.extend(words.next());
+        args.extend(words.next().unwrap_or_default().split_whitespace());
+        args[1] = match args[1] {
+            "film.mp4" => &film,
+            "/dev/video0" | "rtsp://192.0.2.7/stream" => "test",
+            other => other,
+        };
+        let pool = args[3].to_owned();
+        let share = Launch::start(&pools, "share", &mut xmem(&pools, &args));
+        until("frames", || {
+            pool_stats(&pools, &pool).is_some_and(|stats| stats.published > 0)
+        });
+        ends_by(share, Signal::INT);
+    }
+}
+
+/// The command of the unit file and of the example for containers.
+#[test]
+fn the_unit_and_the_compose_file_share_a_source() {
+    let pools = prepared();
+    let read =
+        |file: &str| fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(file)).unwrap();
+    let unit = read("contrib/xmem-share@.service");
+    let line = unit
+        .lines()
+        .find_map(|line| line.strip_prefix("ExecStart=/usr/bin/xmem "))
+        .unwrap();
+    let line = line
+        .replace("${SOURCE}", "test")
+        .replace("%i", "p")
+        .replace("$OPTIONS", "--set socket-mode=0666");
+    let compose = read("examples/compose.yaml");
+    let command = compose
+        .lines()
+        .find_map(|line| line.trim().strip_prefix("command: xmem "))
+        .unwrap();
+    for line in [
+        line,
+        command.replace("/dev/video0", "test").replace("cam0", "p"),
+    ] {
+        let args: Vec<&str> = line.split_whitespace().collect();
+        let share = Launch::start(&pools, "share", &mut xmem(&pools, &args));
+        until("frames", || published(&pools) > 0);
+        ends_by(share, Signal::TERM);
+    }
+}
