@@ -142,7 +142,7 @@ pub(crate) fn device_parts(frame: &Arc<DeviceFrame>) -> Vec<Part> {
         start += len;
         part
     };
-    frame.parts().into_iter().map(part).collect()
+    frame.parts().map(part).collect()
 }
 
 /// A copy of a received frame on its device, in one part. `None`: it was not written in time, or the wait was cancelled.
@@ -210,7 +210,25 @@ pub(crate) fn arrays(meta: &FrameMeta, is_field: bool, parts: &[Part]) -> Option
         return Some(Arrays::new(planes, format.is_packed(), video.format));
     }
     let [part] = parts else { return None };
-    at(part, 0, &[part.bytes.1.cast_signed()], &[1], DType::U8).map(Arrays::one)
+    bytes(part).map(Arrays::one)
+}
+
+/// The array of a buffer: the one that its metadata describe, in C order, or else its bytes. `None`: it is not aligned.
+pub(crate) fn of_buffer(meta: &FrameMeta, part: Part) -> Option<Array> {
+    let parts = [part];
+    let described = || described(meta, |rows| rows, &parts).filter(is_plain);
+    let array = (meta.ndim > 0).then(described).flatten();
+    array.or_else(|| bytes(&parts[0]))
+}
+
+/// Whether the buffer protocol has its type, and it has elements, in C order.
+fn is_plain(array: &Array) -> bool {
+    dtype::format(array.dtype).is_some() && array.nbytes() > 0 && array.is_c_contiguous()
+}
+
+/// All bytes of a part.
+fn bytes(part: &Part) -> Option<Array> {
+    at(part, 0, &[part.bytes.1.cast_signed()], &[1], DType::U8)
 }
 
 /// The message for a frame whose description does not fit its bytes.

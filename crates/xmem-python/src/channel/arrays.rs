@@ -12,8 +12,8 @@ use xmem_core::{Canceller, DType, ReadLease};
 use super::message::Place;
 use crate::addresses;
 use crate::array::Array;
-use crate::device::{DeviceCopy, DeviceFrame};
-use crate::errors::{IntoPyErr, Kind};
+use crate::device::{self, DeviceCopy, DeviceFrame};
+use crate::errors::IntoPyErr;
 use crate::keeper::Keeper;
 use crate::layout;
 
@@ -55,7 +55,7 @@ impl Arrays {
     /// The memory of the payload, part by part.
     fn memory(&self) -> Result<(Keeper, Vec<(u64, usize)>), CudaError> {
         match self {
-            Self::Frame(frame) => Ok((Keeper::Device(frame.clone()), frame.parts())),
+            Self::Frame(frame) => Ok((Keeper::Device(frame.clone()), frame.parts().collect())),
             Self::Private(memory) => Ok((
                 Keeper::PrivateDevice(memory.clone()),
                 vec![(memory.ptr(), memory.len())],
@@ -70,7 +70,7 @@ impl Arrays {
             return Ok(self.clone());
         };
         frame.wait(py)?;
-        let copy = py.detach(|| frame.copy_all());
+        let copy = py.detach(|| device::copy_all(frame));
         Ok(copy.map_or_else(Self::Failed, |copy| {
             Self::Private(Arc::new(DeviceCopy::new(copy)))
         }))
@@ -95,8 +95,9 @@ impl DeviceBlock {
         dtype: DType,
     ) -> PyResult<Option<Array>> {
         let (keeper, parts) = self.arrays.memory().map_err(|error| {
-            let kind = error.kind().unwrap_or(Kind::Cuda);
-            kind.error(format!("the message has arrays on a device: {error}"))
+            error
+                .kind()
+                .error(format!("the message has arrays on a device: {error}"))
         })?;
         let mut before = 0;
         let block = parts.into_iter().find_map(|(ptr, size)| {
