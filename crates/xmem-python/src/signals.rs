@@ -111,16 +111,6 @@ pub(crate) fn wait<T: Send>(
     }
 }
 
-/// The same, with an error for a deadline that passed.
-pub(crate) fn wait_for<T: Send>(
-    py: Python<'_>,
-    deadline: Deadline,
-    step: impl FnMut(Duration) -> Option<PyResult<T>> + Send,
-    too_late: impl FnOnce() -> PyErr,
-) -> PyResult<T> {
-    wait(py, deadline, step)?.unwrap_or_else(|| Err(too_late()))
-}
-
 /// The same for an attempt that fails with a timeout as long as it takes more time.
 pub(crate) fn retry<T: Send, E: IntoPyErr + Send>(
     py: Python<'_>,
@@ -135,6 +125,16 @@ pub(crate) fn retry<T: Send, E: IntoPyErr + Send>(
         (!is_timeout).then_some(result)
     })?;
     done.transpose().into_py_result()
+}
+
+/// As `wait`, for a step that may fail. `too_late` makes the error for a deadline that passed.
+pub(crate) fn wait_for<T: Send>(
+    py: Python<'_>,
+    deadline: Deadline,
+    step: impl FnMut(Duration) -> Option<PyResult<T>> + Send,
+    too_late: impl FnOnce() -> PyErr,
+) -> PyResult<T> {
+    wait(py, deadline, step)?.unwrap_or_else(|| Err(too_late()))
 }
 
 /// Runs work that must not be sliced on a thread of its own. A signal cancels it.
