@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use pyo3::exceptions::{PyAttributeError, PyTypeError};
 use pyo3::prelude::*;
-use xmem_core::cuda::CudaError;
+use xmem_core::cuda::{CudaError, PrivateMemory};
 use xmem_core::{Canceller, DType, FrameMeta, MAX_DIMS, ReadLease, Text, VideoFormat, VideoLayout};
 
 use crate::array::Array;
@@ -158,15 +158,17 @@ pub(crate) fn copy_on_device(
             return Ok(None);
         }
     }
-    let copy = device::copy_all(&frame)?;
-    Ok(Some(Part {
+    Ok(Some(private_on_device(device::copy_all(&frame)?)))
+}
+
+/// Memory of this process on a device, as a part.
+pub(crate) fn private_on_device(memory: PrivateMemory) -> Part {
+    let start = std::ptr::without_provenance(memory.ptr() as usize);
+    Part {
         start: 0,
-        bytes: (
-            std::ptr::without_provenance(copy.ptr() as usize),
-            copy.len(),
-        ),
-        keeper: Keeper::PrivateDevice(Arc::new(DeviceCopy::new(copy))),
-    }))
+        bytes: (start, memory.len()),
+        keeper: Keeper::PrivateDevice(Arc::new(DeviceCopy::new(memory))),
+    }
 }
 
 /// A copy of the payload. `None`: a part cannot be mapped.
@@ -227,7 +229,7 @@ fn is_plain(array: &Array) -> bool {
 }
 
 /// All bytes of a part.
-fn bytes(part: &Part) -> Option<Array> {
+pub(crate) fn bytes(part: &Part) -> Option<Array> {
     at(part, 0, &[part.bytes.1.cast_signed()], &[1], DType::U8)
 }
 
