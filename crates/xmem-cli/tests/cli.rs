@@ -10,9 +10,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketType};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
 use serde_json::Value;
@@ -529,14 +529,26 @@ fn watch_waits_for_the_first_producer_and_for_the_next() {
     is_waiting(lines.next().unwrap().unwrap());
     // It has waited for a while once three connections have got no answer.
     let path = socket(&dir);
-    let deaf = rustix::net::socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
+    let (family, kind, flags) = (
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        SocketFlags::CLOEXEC,
+    );
+    let deaf = rustix::net::socket_with(family, kind, flags, None).unwrap();
     rustix::net::bind(&deaf, &SocketAddrUnix::new(&path).unwrap()).unwrap();
     rustix::net::listen(&deaf, 4).unwrap();
     for _ in 0..3 {
         drop(rustix::net::accept(&deaf).unwrap());
     }
     drop(deaf);
-    let producer = Producer::builder(&socket(&dir)).build().unwrap();
+    // A child that another test is just starting has the socket until it runs its program.
+    let end = Instant::now() + Duration::from_secs(60);
+    let producer = loop {
+        match Producer::builder(&socket(&dir)).build() {
+            Ok(producer) => break producer,
+            Err(error) => assert!(Instant::now() < end, "{error}"),
+        }
+    };
     let published =
         |line: String| serde_json::from_str::<Value>(&line).unwrap()["published"].clone();
     assert_eq!(published(shown.next().unwrap().unwrap()), 0);

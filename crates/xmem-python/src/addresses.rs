@@ -134,7 +134,7 @@ pub(crate) fn note_on_device(frame: &Arc<DeviceFrame>) {
 /// The held frame that bytes on a device lie in.
 pub(crate) fn find_on_device(ordinal: u32, start: usize, len: usize) -> Option<Arc<DeviceFrame>> {
     match find_in(DEVICE_RANGES.get(), start, len)? {
-        (Source::Device(frame), _) => (frame.ordinal() == ordinal).then_some(frame),
+        (Source::Device(frame), _) => (frame.device().ordinal() == ordinal).then_some(frame),
         _ => None,
     }
 }

@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 use xmem_core::DType;
 
 use crate::device::DeviceCopy;
-use crate::errors::{IntoPyErr, Kind};
+use crate::errors::{IntoPyResult, Kind};
 use crate::keeper::{Export, Keeper, PrivateBytes};
 
 /// Where the elements of an array are.
@@ -170,13 +170,10 @@ impl Array {
         let copy = match &self.keeper {
             Keeper::Device(frame) => frame.copy(start, len),
             Keeper::PrivateDevice(memory) => memory.copy(start, len),
-            Keeper::Buffer(_) => return Err(not_copied()),
-            Keeper::Slot(slot) if slot.device().is_some() => return Err(not_copied()),
-            Keeper::Lease(_) | Keeper::Slot(_) | Keeper::Private(_) => {
-                return self.to_private_host();
-            }
+            _ if self.device().is_some() => return Err(not_copied()),
+            _ => return self.to_private_host(),
         };
-        let copy = Arc::new(DeviceCopy::new(copy.map_err(IntoPyErr::into_py_err)?));
+        let copy = Arc::new(DeviceCopy::new(copy.into_py_result()?));
         let span = std::ptr::without_provenance(copy.ptr() as usize);
         Ok(self.over(Keeper::PrivateDevice(copy), span))
     }
@@ -194,11 +191,10 @@ impl Array {
                 bytes.resize(len, 0);
                 memory.copy_to_host(start, &mut bytes)
             }
-            Keeper::Buffer(_) => return Err(not_copied()),
-            Keeper::Slot(slot) if slot.device().is_some() => return Err(not_copied()),
-            Keeper::Lease(_) | Keeper::Slot(_) | Keeper::Private(_) => return Ok(self.clone()),
+            _ if self.device().is_some() => return Err(not_copied()),
+            _ => return Ok(self.clone()),
         }
-        .map_err(IntoPyErr::into_py_err)?;
+        .into_py_result()?;
         let bytes = Arc::new(PrivateBytes::new(bytes));
         let span = bytes.ptr();
         let copy = self.over(Keeper::Private(bytes), span);

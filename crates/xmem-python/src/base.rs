@@ -6,7 +6,7 @@
 use std::ffi::c_int;
 use std::sync::Arc;
 
-use pyo3::exceptions::PyTypeError;
+use pyo3::exceptions::{PyBufferError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use pyo3::{PyClass, ffi};
@@ -105,9 +105,10 @@ impl Base {
         view: *mut ffi::Py_buffer,
         flags: c_int,
     ) -> PyResult<()> {
-        let whole = slf.get().whole();
-        // SAFETY: Python passes a view to be filled; the array lives as long as the object, which the view keeps.
-        unsafe { buffer::fill_with(view, flags, whole, slf.as_any()) }
+        let whole = slf.get().whole().cloned();
+        let not_whole = |error: PyErr| PyBufferError::new_err(error.value(slf.py()).to_string());
+        // SAFETY: Python passes a view to be filled.
+        unsafe { buffer::fill(view, flags, whole.map_err(not_whole), slf.as_any()) }
     }
 
     unsafe fn __releasebuffer__(&self, view: *mut ffi::Py_buffer) {

@@ -5,7 +5,6 @@
 mod cuda;
 mod errors;
 mod guard;
-mod meta;
 mod pool;
 
 pub(crate) use guard::BufferGuard;

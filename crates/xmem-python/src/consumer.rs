@@ -14,7 +14,7 @@ use xmem_core::follow::{FollowError, Handle, OnEos, OnLost, OverBudget};
 use xmem_core::{Canceller, ConnectError, ConsumerBuilder, ReceiveError, RequestError, StartFrom};
 
 use self::inner::{Failure, Inner, Item, Step, property};
-use crate::errors::{IntoPyErr, Kind, warn};
+use crate::errors::{IntoPyErr, IntoPyResult, Kind, warn};
 use crate::notifier::Notifier;
 use crate::number::count_or_none;
 use crate::seat::{NotHad, Seat};
@@ -52,14 +52,14 @@ impl Consumer {
         py: Python<'_>,
         mut work: impl FnMut(&mut Inner) -> T + Send,
     ) -> PyResult<T> {
-        let done = signals::wait(py, Deadline::after(None)?, |slice| {
-            match self.seat.take(slice) {
-                Ok(mut inner) => Some(Ok(work(&mut inner))),
-                Err(NotHad::Timeout) => None,
-                Err(error) => Some(Err(error)),
-            }
-        })?;
-        done.unwrap_or(Err(NotHad::Timeout)).map_err(not_had)
+        let step = |slice| match self.seat.take(slice) {
+            Ok(mut inner) => Some(Ok(work(&mut inner))),
+            Err(NotHad::Timeout) => None,
+            Err(error) => Some(Err(not_had(error))),
+        };
+        signals::wait_for(py, Deadline::after(None)?, step, || {
+            not_had(NotHad::Timeout)
+        })
     }
 
     /// `None`: nothing came in time.
@@ -71,14 +71,13 @@ impl Consumer {
                     step => Some(Ok(step)),
                 },
                 Err(NotHad::Timeout) => None,
-                Err(error) => Some(Err(error)),
+                Err(error) => Some(Err(not_had(error))),
             })?;
-            match step {
-                Some(Ok(Step::Item(item))) => return Ok(Ok(Some(item))),
-                Some(Ok(Step::Failed(failure))) => return Ok(Err(failure)),
-                Some(Ok(Step::Warn(message))) => warn(py, message)?,
-                Some(Err(error)) => return Err(not_had(error)),
-                Some(Ok(Step::Nothing)) | None => return Ok(Ok(None)),
+            match step.transpose()? {
+                Some(Step::Item(item)) => return Ok(Ok(Some(item))),
+                Some(Step::Failed(failure)) => return Ok(Err(failure)),
+                Some(Step::Warn(message)) => warn(py, message)?,
+                Some(Step::Nothing) | None => return Ok(Ok(None)),
             }
         }
     }
@@ -257,7 +256,7 @@ impl Consumer {
         }
         let consumer = self.handle.consumer().ok_or(RequestError::ProducerLost);
         let sent = consumer.and_then(|it| it.request(name, &data));
-        sent.map_err(IntoPyErr::into_py_err)
+        sent.into_py_result()
     }
 
     fn __iter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
@@ -325,7 +324,7 @@ impl Consumer {
 fn no_producer(builder: &ConsumerBuilder, pool: &str, timeout: Option<f64>) -> PyErr {
     let path = match builder.socket_path() {
         Ok(path) => path,
-        Err(error) => return PyValueError::new_err(error.to_string()),
+        Err(error) => return error.into_py_err(),
     };
     let time = timeout.map_or_else(String::new, |time| format!(" in {time} s"));
     Kind::NoProducer.error(format!(

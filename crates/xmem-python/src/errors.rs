@@ -6,8 +6,8 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use xmem_core::cuda::CudaError;
 use xmem_core::{
-    AcquireError, ConnectError, CreateError, EventError, PublishError, ReceiveError, RegionError,
-    RequestError, WaitError,
+    AcquireError, ConnectError, CreateError, EventError, NameError, PublishError, ReceiveError,
+    RegionError, RequestError, WaitError,
 };
 
 macro_rules! kinds {
@@ -16,9 +16,10 @@ macro_rules! kinds {
             $(pyo3::import_exception!(xmem._errors, $class);)*
         }
 
-        /// The classes in `_errors.py`.
-        #[derive(Debug, Clone, Copy)]
+        /// The classes in `_errors.py`, and Python's own for arguments that cannot be.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub(crate) enum Kind {
+            Value,
             $($kind,)*
         }
 
@@ -28,6 +29,7 @@ macro_rules! kinds {
             pub(crate) fn error(self, message: impl Into<String>) -> PyErr {
                 let message = message.into();
                 match self {
+                    Self::Value => PyValueError::new_err(message),
                     $(Self::$kind => classes::$class::new_err(message),)*
                 }
             }
@@ -61,7 +63,7 @@ pub(crate) fn warn(py: Python<'_>, message: String) -> PyResult<()> {
 
 /// A class of exceptions for each of the core's errors.
 pub(crate) trait IntoPyErr: std::fmt::Display {
-    fn kind(&self) -> Option<Kind>;
+    fn kind(&self) -> Kind;
 
     /// The message, in terms of the module.
     fn message(&self) -> String {
@@ -72,136 +74,114 @@ pub(crate) trait IntoPyErr: std::fmt::Display {
     where
         Self: Sized,
     {
-        match self.kind() {
-            Some(kind) => kind.error(self.message()),
-            None => PyValueError::new_err(self.message()),
-        }
+        self.kind().error(self.message())
     }
 }
 
-impl IntoPyErr for ConnectError {
-    fn kind(&self) -> Option<Kind> {
-        match self {
-            Self::Name(_) => None,
-            Self::NotFound { .. } | Self::NoAnswer { .. } => Some(Kind::NoProducer),
-            Self::Denied { .. } | Self::Refused { .. } => Some(Kind::Refused),
-            Self::Cancelled => Some(Kind::Closed),
-            _ => Some(Kind::Error),
-        }
+/// The same for a result.
+pub(crate) trait IntoPyResult<T> {
+    fn into_py_result(self) -> PyResult<T>;
+}
+
+impl<T, E: IntoPyErr> IntoPyResult<T> for Result<T, E> {
+    fn into_py_result(self) -> PyResult<T> {
+        self.map_err(IntoPyErr::into_py_err)
     }
 }
 
-impl IntoPyErr for CreateError {
-    fn kind(&self) -> Option<Kind> {
-        match self {
-            Self::Name(_) | Self::Settings(_) => None,
-            Self::InUse { .. } => Some(Kind::PoolInUse),
-            Self::Foreign { .. } => Some(Kind::Refused),
-            _ => Some(Kind::Error),
-        }
-    }
-}
-
-impl IntoPyErr for ReceiveError {
-    fn kind(&self) -> Option<Kind> {
-        Some(match self {
-            Self::Timeout => Kind::Timeout,
-            Self::Cancelled => Kind::Closed,
-            Self::Eos => Kind::EndOfStream,
-            Self::ProducerLost | Self::TimedOut | Self::CutOff => Kind::ProducerLost,
-            Self::OverBudget { .. } => Kind::OverBudget,
-            Self::Forked => Kind::Forked,
-            _ => Kind::Error,
-        })
-    }
-}
-
-impl IntoPyErr for AcquireError {
-    fn kind(&self) -> Option<Kind> {
-        match self {
-            // 0 is no limit, so the number of bytes is the error.
-            Self::ZeroSize | Self::TooLarge { max_bytes: 0, .. } => None,
-            Self::Exhausted { .. } | Self::TooLarge { .. } => Some(Kind::PoolFull),
-            Self::Timeout => Some(Kind::Timeout),
-            Self::Cancelled | Self::Closed => Some(Kind::Closed),
-            Self::Forked => Some(Kind::Forked),
-            Self::Cuda(error) => error.kind(),
-            _ => Some(Kind::Error),
-        }
-    }
-}
-
-impl IntoPyErr for CudaError {
-    fn kind(&self) -> Option<Kind> {
-        Some(match self {
-            Self::NoDriver { .. } | Self::DriverTooOld { .. } | Self::NoDevice { .. } => {
-                Kind::NoCuda
+/// The classes of errors. `|error| text` is a message in terms of the module.
+macro_rules! errors {
+    ($($error:ty { $($pattern:pat => $kind:expr,)+ } $(|$it:ident| $message:expr)?;)*) => {
+        $(impl $crate::errors::IntoPyErr for $error {
+            fn kind(&self) -> $crate::errors::Kind {
+                match self {
+                    $($pattern => $kind,)+
+                }
             }
-            Self::Forked => Kind::Forked,
-            _ => Kind::Cuda,
-        })
-    }
+
+            $(fn message(&self) -> String {
+                let $it = self;
+                $message
+            })?
+        })*
+    };
 }
 
-impl IntoPyErr for PublishError {
-    fn message(&self) -> String {
-        match self {
-            Self::NoRoomForAttachments { needed, room } => format!(
-                "the frame's attachments have {needed} bytes, with their names and sizes, and there is room for {room}: \
-                 use acquire(..., room={needed})"
-            ),
-            error => error.to_string(),
-        }
-    }
+pub(crate) use errors;
 
-    fn kind(&self) -> Option<Kind> {
-        Some(match self {
-            Self::Cuda(error) => return error.kind(),
-            Self::Closed => Kind::Closed,
-            Self::Forked => Kind::Forked,
-            _ => Kind::Error,
-        })
-    }
-}
-
-impl IntoPyErr for EventError {
-    fn kind(&self) -> Option<Kind> {
-        match self {
-            Self::Acquire(error) => error.kind(),
-            Self::Publish(error) => error.kind(),
-            _ => Some(Kind::Error),
-        }
-    }
-}
-
-impl IntoPyErr for WaitError {
-    fn kind(&self) -> Option<Kind> {
-        Some(match self {
-            Self::Timeout => Kind::Timeout,
-            Self::Cancelled | Self::Closed => Kind::Closed,
-            Self::Forked => Kind::Forked,
-            _ => Kind::Error,
-        })
-    }
-}
-
-impl IntoPyErr for RequestError {
-    fn kind(&self) -> Option<Kind> {
-        match self {
-            Self::TooLarge { .. } => None,
-            Self::Busy => Some(Kind::Timeout),
-            Self::ProducerLost => Some(Kind::ProducerLost),
-            Self::Forked => Some(Kind::Forked),
-            _ => Some(Kind::Error),
-        }
-    }
-}
-
-impl IntoPyErr for RegionError {
-    fn kind(&self) -> Option<Kind> {
-        match self {
-            Self::Forked => Some(Kind::Forked),
-            _ => Some(Kind::Error),
-        }
-    }
+errors! {
+    ConnectError {
+        Self::Name(_) => Kind::Value,
+        Self::NotFound { .. } | Self::NoAnswer { .. } => Kind::NoProducer,
+        Self::Denied { .. } | Self::Refused { .. } => Kind::Refused,
+        Self::Cancelled => Kind::Closed,
+        _ => Kind::Error,
+    };
+    CreateError {
+        Self::Name(_) | Self::Settings(_) => Kind::Value,
+        Self::InUse { .. } => Kind::PoolInUse,
+        Self::Foreign { .. } => Kind::Refused,
+        _ => Kind::Error,
+    };
+    ReceiveError {
+        Self::Timeout => Kind::Timeout,
+        Self::Cancelled => Kind::Closed,
+        Self::Eos => Kind::EndOfStream,
+        Self::ProducerLost | Self::TimedOut | Self::CutOff => Kind::ProducerLost,
+        Self::OverBudget { .. } => Kind::OverBudget,
+        Self::Forked => Kind::Forked,
+        _ => Kind::Error,
+    };
+    AcquireError {
+        // 0 is no limit, so the number of bytes is the error.
+        Self::ZeroSize | Self::TooLarge { max_bytes: 0, .. } => Kind::Value,
+        Self::Exhausted { .. } | Self::TooLarge { .. } => Kind::PoolFull,
+        Self::Timeout => Kind::Timeout,
+        Self::Cancelled | Self::Closed => Kind::Closed,
+        Self::Forked => Kind::Forked,
+        Self::Cuda(error) => error.kind(),
+        _ => Kind::Error,
+    };
+    CudaError {
+        Self::NoDriver { .. } | Self::DriverTooOld { .. } | Self::NoDevice { .. } => Kind::NoCuda,
+        Self::Forked => Kind::Forked,
+        _ => Kind::Cuda,
+    };
+    PublishError {
+        Self::Cuda(error) => error.kind(),
+        Self::Closed => Kind::Closed,
+        Self::Forked => Kind::Forked,
+        _ => Kind::Error,
+    } |error| match error {
+        Self::NoRoomForAttachments { needed, room } => format!(
+            "the frame's attachments have {needed} bytes, with their names and sizes, and there is room for {room}: \
+             use acquire(..., room={needed})"
+        ),
+        error => error.to_string(),
+    };
+    EventError {
+        Self::Acquire(error) => error.kind(),
+        Self::Publish(error) => error.kind(),
+        _ => Kind::Error,
+    };
+    WaitError {
+        Self::Timeout => Kind::Timeout,
+        Self::Cancelled | Self::Closed => Kind::Closed,
+        Self::Forked => Kind::Forked,
+        _ => Kind::Error,
+    };
+    RequestError {
+        Self::TooLarge { .. } => Kind::Value,
+        Self::Busy => Kind::Timeout,
+        Self::ProducerLost => Kind::ProducerLost,
+        Self::Forked => Kind::Forked,
+        _ => Kind::Error,
+    };
+    RegionError {
+        Self::Forked => Kind::Forked,
+        _ => Kind::Error,
+    };
+    NameError {
+        _ => Kind::Value,
+    };
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use pyo3::prelude::*;
 use xmem_core::cuda::CudaError;
-use xmem_core::{ProcessId, ReadLease};
+use xmem_core::{AccessError, ProcessId, ReadLease};
 
 use crate::device::{DeviceCopy, DeviceFrame, Use};
 use crate::fork::check_process;
@@ -26,7 +26,7 @@ pub(crate) enum Keeper {
     Device(Arc<DeviceFrame>),
     /// A copy on a device.
     PrivateDevice(Arc<DeviceCopy>),
-    /// A buffer on a device that is being written.
+    /// A buffer that is held by its number, if it lies in host memory or is being written.
     Buffer(Arc<OpenBuffer>),
 }
 
@@ -90,7 +90,17 @@ impl Keeper {
         match self {
             Self::Lease(_) | Self::Device(_) => false,
             Self::Slot(slot) => slot.is_writing(),
-            Self::Private(_) | Self::PrivateDevice(_) | Self::Buffer(_) => true,
+            Self::Private(_) | Self::PrivateDevice(_) => true,
+            Self::Buffer(buffer) => buffer.is_writable(),
+        }
+    }
+
+    /// Why a view may not write, for an error message.
+    pub(crate) fn why_read_only(&self) -> String {
+        match self {
+            Self::Buffer(_) => AccessError::ReadOnly.to_string(),
+            _ => "this frame is shared with other processes and read-only: write to frame.copy()"
+                .into(),
         }
     }
 
@@ -112,7 +122,7 @@ impl Keeper {
         match self {
             Self::Lease(_) | Self::Private(_) => None,
             Self::Slot(slot) => slot.device(),
-            Self::Device(frame) => Some(frame.ordinal()),
+            Self::Device(frame) => Some(frame.device().ordinal()),
             Self::PrivateDevice(memory) => Some(memory.device().ordinal()),
             Self::Buffer(buffer) => buffer.ordinal(),
         }
@@ -166,7 +176,10 @@ impl Export {
         keeper.check_process()?;
         let writable = match keeper {
             Keeper::Slot(slot) => slot.begin_export()?,
-            Keeper::Buffer(buffer) => buffer.begin_view().map(|()| true)?,
+            Keeper::Buffer(buffer) => {
+                buffer.begin_view()?;
+                buffer.is_writable()
+            }
             keeper => keeper.is_writable(),
         };
         Ok(Self {
@@ -183,7 +196,7 @@ impl Export {
     pub(crate) fn is_mapped_writable(&self) -> bool {
         match &self.keeper {
             Keeper::Lease(held) => held.lease.is_local(),
-            Keeper::Device(frame) => frame.is_local(),
+            Keeper::Device(frame) => frame.is_same_process(),
             Keeper::Slot(_) | Keeper::Private(_) | Keeper::PrivateDevice(_) | Keeper::Buffer(_) => {
                 true
             }

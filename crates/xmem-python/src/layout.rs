@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use pyo3::exceptions::{PyAttributeError, PyTypeError};
 use pyo3::prelude::*;
-use xmem_core::cuda::CudaError;
+use xmem_core::cuda::{CudaError, PrivateMemory};
 use xmem_core::{Canceller, DType, FrameMeta, MAX_DIMS, ReadLease, Text, VideoFormat, VideoLayout};
 
 use crate::array::Array;
@@ -142,7 +142,7 @@ pub(crate) fn device_parts(frame: &Arc<DeviceFrame>) -> Vec<Part> {
         start += len;
         part
     };
-    frame.parts().into_iter().map(part).collect()
+    frame.parts().map(part).collect()
 }
 
 /// A copy of a received frame on its device, in one part. `None`: it was not written in time, or the wait was cancelled.
@@ -158,15 +158,17 @@ pub(crate) fn copy_on_device(
             return Ok(None);
         }
     }
-    let copy = device::copy_all(&frame)?;
-    Ok(Some(Part {
+    Ok(Some(private_on_device(device::copy_all(&frame)?)))
+}
+
+/// Memory of this process on a device, as a part.
+pub(crate) fn private_on_device(memory: PrivateMemory) -> Part {
+    let start = std::ptr::without_provenance(memory.ptr() as usize);
+    Part {
         start: 0,
-        bytes: (
-            std::ptr::without_provenance(copy.ptr() as usize),
-            copy.len(),
-        ),
-        keeper: Keeper::PrivateDevice(Arc::new(DeviceCopy::new(copy))),
-    }))
+        bytes: (start, memory.len()),
+        keeper: Keeper::PrivateDevice(Arc::new(DeviceCopy::new(memory))),
+    }
 }
 
 /// A copy of the payload. `None`: a part cannot be mapped.
@@ -210,7 +212,25 @@ pub(crate) fn arrays(meta: &FrameMeta, is_field: bool, parts: &[Part]) -> Option
         return Some(Arrays::new(planes, format.is_packed(), video.format));
     }
     let [part] = parts else { return None };
-    at(part, 0, &[part.bytes.1.cast_signed()], &[1], DType::U8).map(Arrays::one)
+    bytes(part).map(Arrays::one)
+}
+
+/// The array of a buffer: the one that its metadata describe, in C order, or else its bytes. `None`: it is not aligned.
+pub(crate) fn of_buffer(meta: &FrameMeta, part: Part) -> Option<Array> {
+    let parts = [part];
+    let described = || described(meta, |rows| rows, &parts).filter(is_plain);
+    let array = (meta.ndim > 0).then(described).flatten();
+    array.or_else(|| bytes(&parts[0]))
+}
+
+/// Whether the buffer protocol has its type, and it has elements, in C order.
+fn is_plain(array: &Array) -> bool {
+    dtype::format(array.dtype).is_some() && array.nbytes() > 0 && array.is_c_contiguous()
+}
+
+/// All bytes of a part.
+pub(crate) fn bytes(part: &Part) -> Option<Array> {
+    at(part, 0, &[part.bytes.1.cast_signed()], &[1], DType::U8)
 }
 
 /// The message for a frame whose description does not fit its bytes.

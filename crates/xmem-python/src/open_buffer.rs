@@ -10,7 +10,7 @@ use xmem_core::{self as core, AccessMode, ProcessId, lock};
 
 use crate::detached::Detached;
 use crate::device::{self, DeviceFrame, Streams, Use, wait_for_streams};
-use crate::errors::{IntoPyErr, Kind};
+use crate::errors::{IntoPyResult, Kind};
 use crate::fork::check_process;
 
 /// A pool, which ends with its last owner.
@@ -45,6 +45,7 @@ pub(crate) struct OpenBuffer {
     process: ProcessId,
     /// `None`: it lies in host memory.
     device: Option<Device>,
+    mode: AccessMode,
     /// The streams that have views of it, if it lies on a device and is being written.
     streams: Streams,
     state: Mutex<State>,
@@ -82,6 +83,7 @@ impl OpenBuffer {
         Self {
             process: ProcessId::current(),
             device: guard.device(),
+            mode: guard.mode(),
             streams: Streams::default(),
             state: Mutex::new(State {
                 held: Some(Held {
@@ -100,6 +102,11 @@ impl OpenBuffer {
     /// The number of its device. `None`: it lies in host memory.
     pub(crate) fn ordinal(&self) -> Option<u32> {
         self.device.as_ref().map(Device::ordinal)
+    }
+
+    /// Whether its bytes may be written.
+    pub(crate) fn is_writable(&self) -> bool {
+        self.mode == AccessMode::ReadWrite
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
@@ -133,7 +140,7 @@ impl OpenBuffer {
         };
         // Without the lock and the interpreter: it may import memory.
         let frame = py.detach(move || reading.cuda());
-        let frame = DeviceFrame::of(frame.map_err(IntoPyErr::into_py_err)?);
+        let frame = DeviceFrame::of(frame.into_py_result()?);
         let mut state = self.lock();
         Ok(Some(state.held()?.frame.get_or_insert(frame).clone()))
     }
@@ -241,7 +248,7 @@ impl OpenBuffer {
             return;
         };
         match &self.device {
-            Some(device) if guard.mode() == AccessMode::ReadWrite => {
+            Some(device) if self.is_writable() => {
                 let streams = self.streams.all();
                 end_behind(guard, discarded, device, streams);
             }
@@ -280,7 +287,7 @@ pub(crate) fn wait_until_written(
         let frame = reading.cuda();
         (reading, frame)
     });
-    device::wait(py, &frame.map_err(IntoPyErr::into_py_err)?)?;
+    device::wait(py, &frame.into_py_result()?)?;
     Ok(reading)
 }
 

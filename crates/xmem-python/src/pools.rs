@@ -4,12 +4,11 @@
 
 use std::path::PathBuf;
 
-use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use xmem_core::{ConsumerStats, PoolStats};
 
-use crate::errors::IntoPyErr;
+use crate::errors::IntoPyResult;
 
 /// A pool of the runtime directory.
 #[pyclass(frozen, get_all, module = "xmem")]
@@ -46,8 +45,7 @@ pub(crate) fn pools(py: Python<'_>) -> Vec<PoolEntry> {
 /// Where a pool is looked for, and which ones there are.
 #[pyfunction(name = "_whereabouts")]
 pub(crate) fn whereabouts(py: Python<'_>, pool: &str) -> PyResult<String> {
-    let path = xmem_core::socket_path(pool);
-    let path = path.map_err(|error| PyValueError::new_err(error.to_string()))?;
+    let path = xmem_core::socket_path(pool).into_py_result()?;
     let pools = py.detach(|| xmem_core::pools_in_words(pool));
     Ok(format!("{pool:?} at {}; {pools}", path.display()))
 }
@@ -56,7 +54,7 @@ pub(crate) fn whereabouts(py: Python<'_>, pool: &str) -> PyResult<String> {
 #[pyfunction]
 pub(crate) fn query<'py>(py: Python<'py>, pool: &str) -> PyResult<Bound<'py, PyDict>> {
     let stats = py.detach(|| xmem_core::query(pool));
-    pool_stats(py, &stats.map_err(IntoPyErr::into_py_err)?)
+    pool_stats(py, &stats.into_py_result()?)
 }
 
 /// Copies fields of a struct into a dictionary.

@@ -13,7 +13,7 @@ use xmem_core::{
 };
 
 use crate::caps;
-use crate::errors::{IntoPyErr, Kind};
+use crate::errors::{IntoPyErr, IntoPyResult, Kind};
 use crate::number::{count as number, count_or_none, time_or_none};
 use crate::pools::pool_stats;
 use crate::publisher::Publisher;
@@ -112,7 +112,7 @@ impl Producer {
             .socket_group(socket_group)
             .allow_uids(allow_uids);
         let producer = py.detach(|| builder.build());
-        let publisher = Publisher::new(producer.map_err(IntoPyErr::into_py_err)?);
+        let publisher = Publisher::new(producer.into_py_result()?);
         Ok(Self {
             publisher: Mutex::new(Some(Arc::new(publisher))),
             pool,
@@ -185,7 +185,7 @@ impl Producer {
         let device = device
             .map(|ordinal| py.detach(|| Device::new(ordinal)))
             .transpose()
-            .map_err(IntoPyErr::into_py_err)?;
+            .into_py_result()?;
         // Before it takes a slot, which other threads may need meanwhile.
         publisher.wait_for_room(py, deadline)?;
         // Without the interpreter: a driver may make memory, and wait for a thread that needs the interpreter.
@@ -201,7 +201,7 @@ impl Producer {
             }
             result => result,
         };
-        let lease = lease.map_err(IntoPyErr::into_py_err)?;
+        let lease = lease.into_py_result()?;
         WritableFrame::new(publisher, WriteSlot::new(lease), wanted)
     }
 
@@ -246,7 +246,7 @@ impl Producer {
             }
             published => published,
         };
-        published.map_err(IntoPyErr::into_py_err)
+        published.into_py_result()
     }
 
     /// Marks the end of the stream after the last published frame.

@@ -10,7 +10,7 @@ use pyo3::prelude::*;
 use xmem_core::{Canceller, Delivery, Producer, Sticky, WaitError, lock};
 
 use crate::detached::Detached;
-use crate::errors::{IntoPyErr, Kind};
+use crate::errors::{IntoPyResult, Kind};
 use crate::signals::{self, Deadline};
 
 #[derive(Debug)]
@@ -52,7 +52,7 @@ impl Publisher {
         };
         match waited {
             Err(WaitError::Timeout) => Err(self.no_room()),
-            waited => waited.map_err(IntoPyErr::into_py_err),
+            waited => waited.into_py_result(),
         }
     }
 
@@ -90,9 +90,7 @@ impl Publisher {
         sticky.set("caps", caps);
         // For xmemsrc: the frames' times are those of a live stream.
         sticky.set("timeline", "timeline, live=(boolean)true;");
-        self.producer
-            .set_sticky(&sticky)
-            .map_err(IntoPyErr::into_py_err)?;
+        self.producer.set_sticky(&sticky).into_py_result()?;
         Ok(())
     }
 }

@@ -9,7 +9,7 @@ use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use xmem_core::Canceller;
 
-use crate::errors::{IntoPyErr, Kind};
+use crate::errors::{IntoPyErr, IntoPyResult, Kind};
 
 /// The time between two checks for signals.
 pub(crate) const SLICE: Duration = Duration::from_millis(100);
@@ -119,11 +119,22 @@ pub(crate) fn retry<T: Send, E: IntoPyErr + Send>(
 ) -> PyResult<Option<T>> {
     let done = wait(py, deadline, |slice| {
         let result = attempt(slice);
-        let is_timeout =
-            matches!(&result, Err(error) if matches!(error.kind(), Some(Kind::Timeout)));
+        let is_timeout = result
+            .as_ref()
+            .is_err_and(|error| error.kind() == Kind::Timeout);
         (!is_timeout).then_some(result)
     })?;
-    done.transpose().map_err(IntoPyErr::into_py_err)
+    done.transpose().into_py_result()
+}
+
+/// As `wait`, for a step that may fail. `too_late` makes the error for a deadline that passed.
+pub(crate) fn wait_for<T: Send>(
+    py: Python<'_>,
+    deadline: Deadline,
+    step: impl FnMut(Duration) -> Option<PyResult<T>> + Send,
+    too_late: impl FnOnce() -> PyErr,
+) -> PyResult<T> {
+    wait(py, deadline, step)?.unwrap_or_else(|| Err(too_late()))
 }
 
 /// Runs work that must not be sliced on a thread of its own. A signal cancels it.

@@ -82,28 +82,11 @@ impl Describer {
     fn tensor(&self, shape: &[u64], dtype: DType) -> PyResult<(FrameMeta, usize, String)> {
         // Metadata without dimensions describe nothing, so a scalar is an array of one element.
         let shape = if shape.is_empty() { &[1] } else { shape };
-        if shape.len() > MAX_DIMS {
-            return Err(PyValueError::new_err(format!(
-                "the shape has {} dimensions, and a frame may have {MAX_DIMS}",
-                shape.len()
-            )));
-        }
         let mut meta = FrameMeta::new(0);
         meta.dtype = dtype;
-        meta.ndim = shape.len() as u8;
-        let mut stride = dtype.size() as u64;
-        let too_large = || PyValueError::new_err(format!("no frame can have the shape {shape:?}"));
-        for (dim, size) in shape.iter().enumerate().rev() {
-            meta.shape[dim] = *size;
-            meta.strides[dim] = i64::try_from(stride).map_err(|_| too_large())?;
-            stride = stride.checked_mul(*size).ok_or_else(too_large)?;
-        }
-        meta.size = stride;
+        let size = set_shape(&mut meta, shape)?;
+        meta.size = size as u64;
         meta.content_type = Text::new(&format!("tensor/{}", dtype::name(dtype)));
-        let size = usize::try_from(stride).map_err(|_| too_large())?;
-        if isize::try_from(size).is_err() {
-            return Err(too_large());
-        }
         Ok((meta, size, caps::of_tensor(shape, dtype, self.framerate)))
     }
 
@@ -130,6 +113,26 @@ impl Describer {
         let caps = caps::of_video(format.name, width, height, self.framerate);
         Ok((meta, size, caps))
     }
+}
+
+/// Sets the shape of an array in C order, of the type that is set. Returns its size in bytes.
+pub(crate) fn set_shape(meta: &mut FrameMeta, shape: &[u64]) -> PyResult<usize> {
+    if shape.len() > MAX_DIMS {
+        return Err(PyValueError::new_err(format!(
+            "the shape has {} dimensions, and an array may have {MAX_DIMS}",
+            shape.len()
+        )));
+    }
+    let too_large = || PyValueError::new_err(format!("no frame can have the shape {shape:?}"));
+    meta.ndim = shape.len() as u8;
+    let mut stride = meta.dtype.size() as u64;
+    for (dim, size) in shape.iter().enumerate().rev() {
+        meta.shape[dim] = *size;
+        meta.strides[dim] = i64::try_from(stride).map_err(|_| too_large())?;
+        stride = stride.checked_mul(*size).ok_or_else(too_large)?;
+    }
+    let size = isize::try_from(stride).map_err(|_| too_large())?;
+    Ok(size.cast_unsigned())
 }
 
 /// A shape from Python: a number, or several.

@@ -10,7 +10,7 @@ use xmem_core::{self as core, AccessMode};
 
 use crate::detached::Detached;
 use crate::device;
-use crate::errors::IntoPyErr;
+use crate::errors::{IntoPyErr, IntoPyResult};
 
 /// An error for a negative number of a device.
 pub(super) fn check(device_id: i32) -> PyResult<()> {
@@ -33,7 +33,7 @@ pub(super) fn copy_to_device(
     } else {
         guard.copy_to_cuda(device_id)
     }
-    .map_err(IntoPyErr::into_py_err)
+    .into_py_result()
 }
 
 fn only_on_device() -> PyErr {
@@ -67,7 +67,7 @@ pub(super) fn release_on(
         .ok_or_else(|| CudaError::NotOnDevice.into_py_err())?;
     let mark = py.detach(|| stream.mark(&device));
     let waited = mark
-        .map_err(IntoPyErr::into_py_err)
+        .into_py_result()
         .and_then(|mark| device::wait_until(py, |slice| mark.synchronize_for(slice)));
     if waited.is_err() {
         // The wait was called off. The buffer is released when the stream is done.

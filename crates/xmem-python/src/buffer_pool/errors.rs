@@ -4,68 +4,40 @@
 
 use xmem_core as core;
 
-use crate::errors::{IntoPyErr, Kind};
+use crate::errors::{Kind, errors};
 
-impl IntoPyErr for core::OpenError {
-    fn kind(&self) -> Option<Kind> {
-        match self {
-            Self::MaxBuffers { .. } => None,
-            _ => Some(Kind::Error),
-        }
-    }
-}
-
-impl IntoPyErr for core::WriteAccessError {
-    fn message(&self) -> String {
-        match self {
-            Self::Get(error) => error.message(),
-            error => error.to_string(),
-        }
-    }
-
-    fn kind(&self) -> Option<Kind> {
-        match self {
-            Self::Acquire(error) => error.kind(),
-            Self::Full { .. } => Some(Kind::PoolFull),
-            Self::Denied { .. } | Self::NotWriter => Some(Kind::Refused),
-            Self::Create(error) => error.kind(),
-            Self::Get(error) => error.kind(),
-            Self::Receive(error) => error.kind(),
-            Self::Cuda(error) => error.kind(),
-            _ => Some(Kind::Error),
-        }
-    }
-}
-
-impl IntoPyErr for core::GetError {
-    fn message(&self) -> String {
-        match self {
-            Self::Empty { .. } => format!("{self}, or it is being written"),
-            error => error.to_string(),
-        }
-    }
-
-    fn kind(&self) -> Option<Kind> {
-        Some(match self {
-            Self::OverBudget { .. } => Kind::OverBudget,
-            Self::Connect(error) => return error.kind(),
-            Self::Receive(error) => return error.kind(),
-            _ => Kind::Error,
-        })
-    }
-}
-
-impl IntoPyErr for core::RefCountError {
-    fn kind(&self) -> Option<Kind> {
-        match self {
-            Self::BadCount(_) => None,
-            _ => Some(Kind::Error),
-        }
-    }
-}
-
-impl IntoPyErr for core::AccessError {
-    fn kind(&self) -> Option<Kind> {
-        Some(Kind::Error)
-    }
+errors! {
+    core::OpenError {
+        Self::MaxBuffers { .. } => Kind::Value,
+        _ => Kind::Error,
+    };
+    core::WriteAccessError {
+        Self::Acquire(error) => error.kind(),
+        Self::Full { .. } => Kind::PoolFull,
+        Self::Denied { .. } | Self::NotWriter => Kind::Refused,
+        Self::Create(error) => error.kind(),
+        Self::Get(error) => error.kind(),
+        Self::Receive(error) => error.kind(),
+        Self::Cuda(error) => error.kind(),
+        _ => Kind::Error,
+    } |error| match error {
+        Self::Get(error) => error.message(),
+        error => error.to_string(),
+    };
+    core::GetError {
+        Self::OverBudget { .. } => Kind::OverBudget,
+        Self::Connect(error) => error.kind(),
+        Self::Receive(error) => error.kind(),
+        _ => Kind::Error,
+    } |error| match error {
+        Self::Empty { .. } => format!("{error}, or it is being written"),
+        error => error.to_string(),
+    };
+    core::RefCountError {
+        Self::BadCount(_) => Kind::Value,
+        _ => Kind::Error,
+    };
+    core::AccessError {
+        _ => Kind::Error,
+    };
 }

@@ -3,25 +3,25 @@
 //! The class `BufferGuard`: a buffer that this process holds, and the arrays over it.
 #![allow(unsafe_code)] // the buffer protocol
 
-use std::ffi::{c_int, c_void};
+use std::ffi::c_int;
 use std::ptr;
 use std::sync::Arc;
 
-use pyo3::exceptions::{PyAttributeError, PyBufferError, PyValueError};
+use pyo3::exceptions::{PyBufferError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyDict, PyMemoryView, PyTuple};
 use xmem_core::cuda::CudaError;
-use xmem_core::{self as core, AccessMode, DType, FrameMeta};
+use xmem_core::{self as core, AccessMode, FrameMeta};
 
 use super::cuda;
-use super::meta::{self, Shaped};
 use crate::array::Array;
 use crate::device::stream_of;
 use crate::dtype;
-use crate::errors::IntoPyErr;
-use crate::interfaces::{cuda as cuda_array, dlpack};
+use crate::errors::IntoPyResult;
+use crate::interfaces::{buffer, cuda as cuda_array, dlpack};
 use crate::keeper::Keeper;
+use crate::layout::{self, Part};
 use crate::number::{count as number, time_or_none};
 use crate::open_buffer::{OpenBuffer, Pool, gone, wait_until_written};
 use crate::signals::duration;
@@ -33,6 +33,17 @@ use crate::wanted;
 pub(crate) struct BufferGuard(Arc<OpenBuffer>);
 
 const ON_DEVICE: &str = "this buffer lies on a CUDA device, where the CPU cannot read it: use its cuda_ptr there, or copy_to_cpu()";
+
+/// The bytes of a buffer in host memory, which views may write if the guard may.
+fn cpu_bytes(guard: &mut core::BufferGuard) -> PyResult<(*const u8, usize)> {
+    let bytes = match guard.mode() {
+        AccessMode::ReadOnly => guard.as_cpu_slice().map(|it| (it.as_ptr(), it.len())),
+        AccessMode::ReadWrite => guard
+            .as_cpu_slice_mut()
+            .map(|it| (it.as_mut_ptr().cast_const(), it.len())),
+    };
+    bytes.into_py_result()
+}
 
 /// Bytes that were asked for, or published.
 fn size(guard: &core::BufferGuard) -> usize {
@@ -52,37 +63,33 @@ impl BufferGuard {
         self.with(|guard| Ok(f(guard.meta())))
     }
 
-    /// The buffer on its device. `None`: it lies in host memory.
-    fn on_device(&self, py: Python<'_>) -> PyResult<Option<Array>> {
-        if self.0.ordinal().is_none() {
-            return Ok(None);
-        }
-        let frame = self.0.frame(py)?;
-        let (shaped, dtype, ptr, len) = self.with(|guard| {
-            let ptr = match &frame {
-                Some(frame) => frame.parts().first().map_or(0, |(ptr, _)| *ptr),
-                None => guard.as_cuda_ptr().map_err(IntoPyErr::into_py_err)?,
+    /// The array over the buffer.
+    fn array(&self, py: Python<'_>) -> PyResult<Array> {
+        let frame = match self.0.ordinal() {
+            Some(_) => self.0.frame(py)?,
+            None => None,
+        };
+        self.with(|guard| {
+            let on_device = |ptr| (ptr::without_provenance(ptr as usize), size(guard));
+            let bytes = match &frame {
+                Some(frame) => on_device(frame.ptr()),
+                None if guard.is_on_device() => on_device(guard.as_cuda_ptr().into_py_result()?),
+                None => cpu_bytes(guard)?,
             };
-            let len = size(guard);
-            let shaped = Shaped::new(guard.meta(), len);
-            Ok((shaped, guard.meta().dtype, ptr, len))
-        })?;
-        // Bytes have a type of their own where the metadata do not fit.
-        let dtype = if shaped.item == dtype.size() {
-            dtype
-        } else {
-            DType::U8
-        };
-        let keeper = match frame {
-            Some(frame) => Keeper::Device(frame),
-            None => Keeper::Buffer(self.0.clone()),
-        };
-        let bytes = (ptr::without_provenance(ptr as usize), len);
-        let array = Array::new(keeper, bytes, 0, &shaped.shape, &shaped.strides, dtype);
-        let array = array.ok_or_else(|| {
-            PyBufferError::new_err("the buffer does not begin at a multiple of its elements' size")
-        });
-        array.map(Some)
+            let part = Part {
+                keeper: match frame {
+                    Some(frame) => Keeper::Device(frame),
+                    None => Keeper::Buffer(self.0.clone()),
+                },
+                start: 0,
+                bytes,
+            };
+            layout::of_buffer(guard.meta(), part).ok_or_else(|| {
+                PyBufferError::new_err(
+                    "the buffer does not begin at a multiple of its elements' size",
+                )
+            })
+        })
     }
 }
 
@@ -122,7 +129,7 @@ impl BufferGuard {
     #[getter]
     fn cpu_ptr(&self) -> PyResult<usize> {
         self.with(|guard| {
-            let bytes = guard.as_cpu_slice().map_err(IntoPyErr::into_py_err)?;
+            let bytes = guard.as_cpu_slice().into_py_result()?;
             Ok(bytes.as_ptr() as usize)
         })
     }
@@ -131,7 +138,7 @@ impl BufferGuard {
     #[getter]
     fn cpu_ptr_mut(&self) -> PyResult<usize> {
         self.with(|guard| {
-            let bytes = guard.as_cpu_slice_mut().map_err(IntoPyErr::into_py_err)?;
+            let bytes = guard.as_cpu_slice_mut().into_py_result()?;
             Ok(bytes.as_mut_ptr() as usize)
         })
     }
@@ -147,7 +154,7 @@ impl BufferGuard {
             }
             None => self.with(|guard| Ok(guard.as_cuda_ptr()))?,
         }
-        .map_err(IntoPyErr::into_py_err)
+        .into_py_result()
     }
 
     /// The same, to be written.
@@ -160,7 +167,7 @@ impl BufferGuard {
             } else {
                 guard.as_cuda_ptr_mut()
             };
-            ptr.map_err(IntoPyErr::into_py_err)
+            ptr.into_py_result()
         })
     }
 
@@ -226,7 +233,12 @@ impl BufferGuard {
             let known = known.filter(|shape| !shape.is_empty()).map(<[u64]>::to_vec);
             if let Some(shape) = shape.or(known) {
                 let size = size(guard);
-                meta::set_shape(&mut meta, &shape, size)?;
+                if wanted::set_shape(&mut meta, &shape)? > size {
+                    return Err(PyValueError::new_err(format!(
+                        "an array of shape {shape:?} and type {} does not fit into {size} bytes",
+                        dtype::name(meta.dtype)
+                    )));
+                }
             }
             if let Some(text) = content_type {
                 meta.content_type = text.into();
@@ -235,14 +247,14 @@ impl BufferGuard {
                 meta.producer = text.into();
             }
             meta.timestamp = timestamp.or(meta.timestamp);
-            guard.set_meta(meta).map_err(IntoPyErr::into_py_err)
+            guard.set_meta(meta).into_py_result()
         })
     }
 
     /// One more guard for the same buffer. Only of a buffer that is published.
     fn clone_ref(&self) -> PyResult<Self> {
         let pool = self.0.pool()?;
-        let guard = self.with(|guard| guard.clone_ref().map_err(IntoPyErr::into_py_err))?;
+        let guard = self.with(|guard| guard.clone_ref().into_py_result())?;
         Ok(Self::new(pool, guard))
     }
 
@@ -272,9 +284,9 @@ impl BufferGuard {
     /// A copy in host memory, to be written: a buffer that this process acquired.
     fn copy_to_cpu(&self, py: Python<'_>) -> PyResult<Self> {
         let pool = self.0.pool()?;
-        let copy = self.0.aside(py, |guard| {
-            guard.copy_to_cpu().map_err(IntoPyErr::into_py_err)
-        })?;
+        let copy = self
+            .0
+            .aside(py, |guard| guard.copy_to_cpu().into_py_result())?;
         Ok(Self::new(pool, copy))
     }
 
@@ -297,7 +309,7 @@ impl BufferGuard {
             }
             cuda::check_stream(guard, stream)?;
             match timeout {
-                Some(timeout) => guard.set_timeout(timeout).map_err(IntoPyErr::into_py_err),
+                Some(timeout) => guard.set_timeout(timeout).into_py_result(),
                 None => Ok(()),
             }
         })?;
@@ -309,7 +321,7 @@ impl BufferGuard {
             Some(stream) if guard.mode() == AccessMode::ReadWrite => guard.forget_on(stream),
             _ => guard.forget(),
         });
-        forgotten.map_err(IntoPyErr::into_py_err)
+        forgotten.into_py_result()
     }
 
     /// Gives the buffer back; if there are arrays over it, with the last of these. One on a device that is read: when the
@@ -386,42 +398,26 @@ impl BufferGuard {
     /// For CuPy, Numba and others. Its readers keep this object. Waits until the bytes are written.
     #[getter]
     fn __cuda_array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        match self.on_device(py)? {
-            Some(array) => cuda_array::of(py, &array),
-            None => Err(PyAttributeError::new_err(
-                "this buffer lies in host memory, and has no __cuda_array_interface__",
-            )),
-        }
+        cuda_array::of(py, &self.array(py)?)
     }
 
     /// For `torch.from_dlpack` and others.
     #[pyo3(signature = (*, stream=None, max_version=None, dl_device=None, copy=None))]
     fn __dlpack__(
-        slf: &Bound<'_, Self>,
+        &self,
+        py: Python<'_>,
         stream: Option<Bound<'_, PyAny>>,
         max_version: Option<(u32, u32)>,
         dl_device: Option<(i32, i32)>,
         copy: Option<bool>,
     ) -> PyResult<Py<PyAny>> {
-        let py = slf.py();
-        if let Some(array) = slf.get().on_device(py)? {
-            let request = dlpack::Request {
-                stream,
-                max_version,
-                dl_device,
-                copy,
-            };
-            return dlpack::export(py, &array, request);
-        }
-        let options = PyDict::new(py);
-        options.set_item("stream", stream)?;
-        options.set_item("max_version", max_version)?;
-        options.set_item("dl_device", dl_device)?;
-        options.set_item("copy", copy)?;
-        let array = Self::__array__(slf, None, None)?;
-        Ok(array
-            .call_method("__dlpack__", (), Some(&options))?
-            .unbind())
+        let request = dlpack::Request {
+            stream,
+            max_version,
+            dl_device,
+            copy,
+        };
+        dlpack::export(py, &self.array(py)?, request)
     }
 
     fn __dlpack_device__(&self) -> (i32, i32) {
@@ -440,90 +436,22 @@ impl BufferGuard {
         repr.unwrap_or_else(|_| "<xmem.BufferGuard, released>".into())
     }
 
-    /// # Safety
-    ///
-    /// `view` is Python's, to be filled in.
     unsafe fn __getbuffer__(
         slf: Bound<'_, Self>,
         view: *mut ffi::Py_buffer,
         flags: c_int,
     ) -> PyResult<()> {
-        // SAFETY: the caller's promise. Python wants it empty when the call fails.
-        unsafe { (*view).obj = ptr::null_mut() };
         let this = slf.get();
-        let (readonly, address, shaped) = this.with(|guard| {
-            if guard.is_on_device() {
-                return Err(PyBufferError::new_err(ON_DEVICE));
-            }
-            let readonly = guard.mode() == AccessMode::ReadOnly;
-            if readonly && flags & ffi::PyBUF_WRITABLE != 0 {
-                return Err(PyBufferError::new_err(
-                    "the buffer was got for reading: use get_mut or acquire_cpu to write",
-                ));
-            }
-            let (address, len) = if readonly {
-                let bytes = guard.as_cpu_slice().map_err(IntoPyErr::into_py_err)?;
-                (bytes.as_ptr().cast_mut(), bytes.len())
-            } else {
-                let bytes = guard.as_cpu_slice_mut().map_err(IntoPyErr::into_py_err)?;
-                (bytes.as_mut_ptr(), bytes.len())
-            };
-            Ok((readonly, address, Shaped::new(guard.meta(), len)))
-        })?;
-        let shaped = Box::new(shaped);
-        if flags & ffi::PyBUF_F_CONTIGUOUS == ffi::PyBUF_F_CONTIGUOUS && !shaped.is_f_contiguous() {
-            return Err(PyBufferError::new_err(
-                "buffers are in C order, and Fortran order was asked for: use numpy.asfortranarray(buffer), a copy",
-            ));
-        }
-        let bytes = shaped.item
-            * shaped
-                .shape
-                .iter()
-                .map(|n| n.cast_unsigned())
-                .product::<usize>();
-        this.0.begin_view()?;
-        let simple = flags & ffi::PyBUF_STRIDES != ffi::PyBUF_STRIDES && flags & ffi::PyBUF_ND == 0;
-        // SAFETY: `view` is valid for writes. The memory is the slot's, which the guard keeps, and the guard stays until
-        // the last view is gone; shape and strides lie in a box that `__releasebuffer__` frees.
-        unsafe {
-            (*view).obj = slf.clone().into_any().into_ptr();
-            (*view).buf = address.cast::<c_void>();
-            (*view).readonly = c_int::from(readonly);
-            (*view).itemsize = shaped.item.cast_signed();
-            (*view).len = bytes.cast_signed();
-            (*view).format = if flags & ffi::PyBUF_FORMAT == ffi::PyBUF_FORMAT {
-                shaped.format.as_ptr().cast_mut()
-            } else {
-                ptr::null_mut()
-            };
-            (*view).ndim = if simple {
-                1
-            } else {
-                shaped.shape.len() as c_int
-            };
-            (*view).shape = if simple {
-                ptr::null_mut()
-            } else {
-                shaped.shape.as_ptr().cast_mut()
-            };
-            (*view).strides = if flags & ffi::PyBUF_STRIDES == ffi::PyBUF_STRIDES {
-                shaped.strides.as_ptr().cast_mut()
-            } else {
-                ptr::null_mut()
-            };
-            (*view).suboffsets = ptr::null_mut();
-            (*view).internal = Box::into_raw(shaped).cast();
-        }
-        Ok(())
+        let array = match this.0.ordinal() {
+            Some(_) => Err(PyBufferError::new_err(ON_DEVICE)),
+            None => this.array(slf.py()),
+        };
+        // SAFETY: Python passes a view to be filled.
+        unsafe { buffer::fill(view, flags, array, slf.as_any()) }
     }
 
-    /// # Safety
-    ///
-    /// `view` was filled in by `__getbuffer__`.
     unsafe fn __releasebuffer__(&self, view: *mut ffi::Py_buffer) {
-        // SAFETY: the box that `__getbuffer__` made, once per view.
-        drop(unsafe { Box::from_raw((*view).internal.cast::<Shaped>()) });
-        self.0.end_view();
+        // SAFETY: Python passes a view that was filled above, once.
+        unsafe { buffer::release(view) }
     }
 }

@@ -11,7 +11,7 @@ use xmem_core::{self as core, AcquireError, ProcessId, lock};
 use super::cuda;
 use super::guard::BufferGuard;
 use crate::detached::Detached;
-use crate::errors::{self, IntoPyErr, Kind};
+use crate::errors::{self, IntoPyErr, IntoPyResult, Kind};
 use crate::number::{count as number, count_or_none};
 use crate::open_buffer::Pool;
 use crate::pools::pool_stats;
@@ -54,7 +54,7 @@ impl BufferPool {
         call: impl FnOnce(&core::BufferPool) -> Result<T, E> + Send,
     ) -> PyResult<T> {
         let pool = self.core()?;
-        py.detach(|| call(&pool)).map_err(IntoPyErr::into_py_err)
+        py.detach(|| call(&pool)).into_py_result()
     }
 
     /// The same for a call that gives a buffer.
@@ -64,7 +64,7 @@ impl BufferPool {
         call: impl FnOnce(&core::BufferPool) -> Result<core::BufferGuard, E> + Send,
     ) -> PyResult<BufferGuard> {
         let pool = self.core()?;
-        let guard = py.detach(|| call(&pool)).map_err(IntoPyErr::into_py_err)?;
+        let guard = py.detach(|| call(&pool)).into_py_result()?;
         Ok(BufferGuard::new(pool, guard))
     }
 }
@@ -86,9 +86,7 @@ impl BufferPool {
         if let Some(buffers) = max_held {
             options = options.max_held(buffers);
         }
-        let pool = py
-            .detach(|| options.open())
-            .map_err(IntoPyErr::into_py_err)?;
+        let pool = py.detach(|| options.open()).into_py_result()?;
         Ok(Self {
             name,
             pool: Mutex::new(Some(Arc::new(Detached::new(pool)))),

@@ -2,7 +2,6 @@
 
 //! The arrays of a received message that lie on CUDA devices.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use pyo3::prelude::*;
@@ -12,69 +11,43 @@ use xmem_core::{Canceller, DType, ReadLease};
 use super::message::Place;
 use crate::addresses;
 use crate::array::Array;
-use crate::device::{DeviceCopy, DeviceFrame};
-use crate::errors::{IntoPyErr, Kind};
+use crate::device::{self, DeviceFrame};
+use crate::errors::IntoPyErr;
 use crate::keeper::Keeper;
-use crate::layout;
+use crate::layout::{self, Part};
 
 /// The longest wait for arrays that are copied because there is no lease left.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A frame with arrays of a received message.
-#[derive(Debug, Clone)]
-pub(super) enum Arrays {
-    Frame(Arc<DeviceFrame>),
-    Private(Arc<DeviceCopy>),
-    /// An error for each use of its arrays.
-    Failed(CudaError),
+/// A frame with arrays of a received message: the bytes of each part of its payload, or the error for each use of them.
+pub(super) type Arrays = Result<Vec<Array>, CudaError>;
+
+fn bytes_of(parts: &[Part]) -> Vec<Array> {
+    parts.iter().filter_map(layout::bytes).collect()
 }
 
-impl Arrays {
-    pub(super) fn of(lease: ReadLease) -> Self {
-        match DeviceFrame::new(lease) {
-            Ok(frame) => {
-                addresses::note_on_device(&frame);
-                Self::Frame(frame)
-            }
-            Err(error) => Self::Failed(error),
-        }
-    }
+/// A received frame, where it lies.
+pub(super) fn received(lease: ReadLease) -> Arrays {
+    let frame = DeviceFrame::new(lease)?;
+    addresses::note_on_device(&frame);
+    Ok(bytes_of(&layout::device_parts(&frame)))
+}
 
-    /// A copy, because there is no lease left. Closing the channel ends the wait for the device.
-    pub(super) fn copied(lease: &ReadLease, canceller: &Canceller) -> Self {
-        match layout::copy_on_device(lease, PATIENCE, Some(canceller)) {
-            Ok(Some(part)) => match part.keeper {
-                Keeper::PrivateDevice(memory) => Self::Private(memory),
-                _ => Self::Failed(CudaError::NotOnDevice),
-            },
-            Ok(None) => Self::Failed(CudaError::Unfinished),
-            Err(error) => Self::Failed(error),
-        }
-    }
+/// A copy, because there is no lease left. Closing the channel ends the wait for the device.
+pub(super) fn copied(lease: &ReadLease, canceller: &Canceller) -> Arrays {
+    let part = layout::copy_on_device(lease, PATIENCE, Some(canceller))?;
+    Ok(bytes_of(&[part.ok_or(CudaError::Unfinished)?]))
+}
 
-    /// The memory of the payload, part by part.
-    fn memory(&self) -> Result<(Keeper, Vec<(u64, usize)>), CudaError> {
-        match self {
-            Self::Frame(frame) => Ok((Keeper::Device(frame.clone()), frame.parts())),
-            Self::Private(memory) => Ok((
-                Keeper::PrivateDevice(memory.clone()),
-                vec![(memory.ptr(), memory.len())],
-            )),
-            Self::Failed(error) => Err(error.clone()),
-        }
-    }
-
-    /// The same in memory of this process.
-    pub(super) fn to_private(&self, py: Python<'_>) -> PyResult<Self> {
-        let Self::Frame(frame) = self else {
-            return Ok(self.clone());
-        };
-        frame.wait(py)?;
-        let copy = py.detach(|| frame.copy_all());
-        Ok(copy.map_or_else(Self::Failed, |copy| {
-            Self::Private(Arc::new(DeviceCopy::new(copy)))
-        }))
-    }
+/// The same in memory of this process.
+pub(super) fn to_private(py: Python<'_>, arrays: &Arrays) -> PyResult<Arrays> {
+    let first = arrays.as_ref().ok().and_then(|parts| parts.first());
+    let Some(Keeper::Device(frame)) = first.map(|part| &part.keeper) else {
+        return Ok(arrays.clone());
+    };
+    frame.wait(py)?;
+    let copy = py.detach(|| device::copy_all(frame));
+    Ok(copy.map(|copy| bytes_of(&[layout::private_on_device(copy)])))
 }
 
 /// Bytes of a message on a device.
@@ -94,20 +67,23 @@ impl DeviceBlock {
         strides: &[isize],
         dtype: DType,
     ) -> PyResult<Option<Array>> {
-        let (keeper, parts) = self.arrays.memory().map_err(|error| {
-            let kind = error.kind().unwrap_or(Kind::Cuda);
-            kind.error(format!("the message has arrays on a device: {error}"))
+        let parts = self.arrays.as_ref().map_err(|error| {
+            error
+                .kind()
+                .error(format!("the message has arrays on a device: {error}"))
         })?;
         let mut before = 0;
-        let block = parts.into_iter().find_map(|(ptr, size)| {
+        let len = self.place.len;
+        let block = parts.iter().find_map(|part| {
+            let size = part.len();
             let at = self.place.offset.checked_sub(before);
             before += size;
             let at = at?;
-            (at.checked_add(self.place.len)? <= size).then_some(ptr as usize + at)
+            (at.checked_add(len)? <= size).then(|| (part, part.ptr().wrapping_add(at)))
         });
-        Ok(block.and_then(|start| {
-            let bytes = (std::ptr::without_provenance(start), self.place.len);
-            Array::new(keeper, bytes, offset, shape, strides, dtype)
+        Ok(block.and_then(|(part, start)| {
+            let keeper = part.keeper.clone();
+            Array::new(keeper, (start, len), offset, shape, strides, dtype)
         }))
     }
 }

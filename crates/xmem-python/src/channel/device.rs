@@ -21,7 +21,7 @@ use super::outlet::{EMPTY, FORWARD_FROM, MAX_FORWARDED, Outlet, closed};
 use super::reaper::Kept;
 use crate::addresses;
 use crate::device::{self, DeviceFrame};
-use crate::errors::IntoPyErr;
+use crate::errors::{IntoPyErr, IntoPyResult};
 use crate::signals::Deadline;
 
 /// Alignment of arrays in bytes, which libraries expect.
@@ -230,7 +230,7 @@ impl Plan {
             // A slot has at least one byte.
             let size = copies.size.max(1);
             let device = py.detach(|| Device::new(ordinal));
-            let device = device.map_err(IntoPyErr::into_py_err)?;
+            let device = device.into_py_result()?;
             let lease = outlet.acquire(py, SlotSpec::new(size).on(&device), deadline)?;
             free.push((copies, size, device, lease));
         }
@@ -272,7 +272,7 @@ impl Plan {
 fn settle(py: Python<'_>, streams: &[(Device, Stream)], canceller: &Canceller) -> PyResult<()> {
     for (device, stream) in streams {
         let mark = py.detach(|| stream.mark(device));
-        let mark = mark.map_err(IntoPyErr::into_py_err)?;
+        let mark = mark.into_py_result()?;
         device::wait_until(py, |slice| {
             // Closing the channel ends the wait.
             Ok(canceller.is_cancelled() || mark.synchronize_for(slice)?)

@@ -23,10 +23,10 @@ use super::refs::{RefLease, Refs};
 use super::send::{self, Message};
 use crate::addresses;
 use crate::detached::Detached;
-use crate::errors::{IntoPyErr, Kind};
+use crate::errors::{IntoPyErr, IntoPyResult, Kind};
 use crate::notifier::Notifier;
 use crate::own_slot::OwnSlot;
-use crate::signals::{Deadline, retry, wait};
+use crate::signals::{Deadline, retry, wait, wait_for};
 
 #[derive(Debug, Default)]
 struct Counters {
@@ -104,30 +104,24 @@ impl ChannelEnd {
         } = self.link.outlet()?;
         let deadline = Deadline::after(time)?;
         let inbox = &self.link.inbox;
-        let too_few = || {
+        let step = |slice| {
+            if let Some(why) = inbox.ended() {
+                let why = format!("no process joins any more: {why}");
+                return Some(Err(Kind::ProducerLost.error(why)));
+            }
+            match producer.wait_for_consumers(count, Some(slice), &canceller) {
+                Ok(()) if self.link.id != MAKER => Some(Ok(())),
+                Ok(()) => inbox.wait_for_senders(count, slice).then_some(Ok(())),
+                Err(WaitError::Timeout) => None,
+                Err(error) => Some(Err(error.into_py_err())),
+            }
+        };
+        wait_for(py, deadline, step, || {
             timeout(&format!(
                 "{} of {count} joined the channel in time",
                 self.met(&producer)
             ))
-        };
-        let joined = wait(py, deadline, |slice| {
-            if let Some(why) = inbox.ended() {
-                return Some(Err(why));
-            }
-            match producer.wait_for_consumers(count, Some(slice), &canceller) {
-                Ok(()) if self.link.id != MAKER => Some(Ok(Ok(()))),
-                Ok(()) => inbox.wait_for_senders(count, slice).then_some(Ok(Ok(()))),
-                Err(WaitError::Timeout) => None,
-                Err(error) => Some(Ok(Err(error))),
-            }
-        })?;
-        match joined {
-            Some(Ok(result)) => result.map_err(IntoPyErr::into_py_err),
-            Some(Err(why)) => {
-                Err(Kind::ProducerLost.error(format!("no process joins any more: {why}")))
-            }
-            None => Err(too_few()),
-        }
+        })
     }
 
     /// The reason why a `send` seems to wait for ever: messages wait here too, and the program does not receive them.
@@ -323,29 +317,22 @@ impl ChannelEnd {
             }
             _ => inbox.ended(),
         };
-        let met = wait(py, deadline, |slice| {
+        let producer = &outlet.producer;
+        let step = |slice| {
             if let Some(why) = ended() {
-                return Some(Err(why));
+                let why = format!("no receiver takes the message: {why}");
+                return Some(Err(Kind::ProducerLost.error(why)));
             }
-            if outlet.producer.num_consumers() > 0 {
-                return Some(Ok(Ok(())));
+            if producer.num_consumers() > 0 {
+                return Some(Ok(()));
             }
-            match outlet
-                .producer
-                .wait_for_consumers(1, Some(slice), &outlet.canceller)
-            {
+            match producer.wait_for_consumers(1, Some(slice), &outlet.canceller) {
                 Err(WaitError::Timeout) => None,
-                result => Some(Ok(result)),
+                result => Some(result.into_py_result()),
             }
-        })?;
-        match met {
-            Some(Ok(result)) => result.map_err(IntoPyErr::into_py_err),
-            Some(Err(why)) => {
-                Err(Kind::ProducerLost.error(format!("no receiver takes the message: {why}")))
-            }
-            None => Err(timeout(
-                "no process joined the channel in time, so the message has no receiver",
-            )),
-        }
+        };
+        wait_for(py, deadline, step, || {
+            timeout("no process joined the channel in time, so the message has no receiver")
+        })
     }
 }

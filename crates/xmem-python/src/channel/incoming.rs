@@ -12,7 +12,7 @@ use pyo3::prelude::*;
 use xmem_core::cuda::CudaError;
 use xmem_core::{DType, ReadLease};
 
-use super::arrays::{Arrays, DeviceBlock};
+use super::arrays::{self, Arrays, DeviceBlock};
 use super::memory::fill_bytes;
 use super::message::{ALIGN, Place, Table};
 use super::refs::RefLease;
@@ -161,9 +161,7 @@ impl Incoming {
                         .devices
                         .iter()
                         .find(|(number, _)| *number == place.part)
-                        .map_or(Arrays::Failed(CudaError::NotOnDevice), |(_, arrays)| {
-                            arrays.clone()
-                        }),
+                        .map_or(Err(CudaError::NotOnDevice), |(_, arrays)| arrays.clone()),
                     place: *place,
                 }),
             };
@@ -177,7 +175,8 @@ impl Incoming {
         self.message.pickle.keeper.check_process()?;
         let message = py.detach(|| self.message.to_private());
         let devices = self.devices.iter();
-        let devices = devices.map(|(number, arrays)| Ok((*number, arrays.to_private(py)?)));
+        let devices =
+            devices.map(|(number, arrays)| Ok((*number, arrays::to_private(py, arrays)?)));
         Ok(Self {
             message: message.map_err(PyMemoryError::new_err)?,
             sender: self.sender,

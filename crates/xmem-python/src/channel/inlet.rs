@@ -10,7 +10,7 @@ use std::time::Duration;
 use rustix::process::geteuid;
 use xmem_core::{Canceller, Consumer, ConsumerBuilder, MAX_REQUEST, ReadLease, ReceiveError};
 
-use super::arrays::Arrays;
+use super::arrays::{self, Arrays};
 use super::inbox::Inbox;
 use super::incoming::{Incoming, Message};
 use super::message::{Kind, Label};
@@ -258,7 +258,7 @@ fn sort_by_label(
 
 fn sort(lease: ReadLease, me: u64) -> Sorted {
     let refs = || Some(Arc::new(lease.clone()));
-    let device = || Arrays::of(lease.clone());
+    let device = || arrays::received(lease.clone());
     let message = || {
         let lease = Arc::new(lease.clone());
         addresses::note(&lease);
@@ -271,6 +271,6 @@ fn sort(lease: ReadLease, me: u64) -> Sorted {
 fn sort_copied(lease: &ReadLease, me: u64, canceller: &Canceller) -> Sorted {
     // Not in the list of addresses: it is held only while this runs.
     let copy = || Message::new(Arc::new(lease.clone()))?.to_private();
-    let device = || Arrays::copied(lease, canceller);
+    let device = || arrays::copied(lease, canceller);
     sort_by_label(lease, me, || None, device, copy)
 }

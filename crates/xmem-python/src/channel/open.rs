@@ -18,8 +18,8 @@ use super::link::Link;
 use super::names::{self, HELLO, MAKER, REFUSED, TAKEN};
 use super::outlet::timeout;
 use crate::detached::Detached;
-use crate::errors::{IntoPyErr, Kind};
-use crate::signals::{self, Deadline, wait};
+use crate::errors::{IntoPyErr, IntoPyResult, Kind};
+use crate::signals::{self, Deadline, wait, wait_for};
 
 /// The key in the sticky state that marks a channel's pool.
 const MARK: &str = "xmem:channel";
@@ -98,8 +98,7 @@ impl Options {
 /// Makes a channel.
 pub(super) fn make(py: Python<'_>, name: &str, options: &Options) -> PyResult<Detached<Link>> {
     let inbox = Arc::new(Inbox::default());
-    let socket =
-        xmem_core::socket_path(name).map_err(|error| PyValueError::new_err(error.to_string()))?;
+    let socket = xmem_core::socket_path(name).into_py_result()?;
     let joined = {
         let (inbox, terms, socket) = (Arc::downgrade(&inbox), options.terms(MAKER), socket.clone());
         move |event: ConsumerEvent| on_event(&inbox, &terms, &socket, event)
@@ -113,7 +112,7 @@ pub(super) fn make(py: Python<'_>, name: &str, options: &Options) -> PyResult<De
     let producer = producer.map_err(|error: xmem_core::CreateError| error.into_py_err())?;
     let mut mark = Sticky::new();
     mark.set(MARK, MARK_VERSION);
-    producer.set_sticky(&mark).map_err(IntoPyErr::into_py_err)?;
+    producer.set_sticky(&mark).into_py_result()?;
     Ok(Link::open(MAKER, socket, producer, inbox))
 }
 
@@ -143,7 +142,7 @@ pub(super) fn join(
         result => Some(result),
     })?;
     let consumer = match (joined, last) {
-        (Some(joined), _) => joined.map_err(IntoPyErr::into_py_err)?,
+        (Some(joined), _) => joined.into_py_result()?,
         (None, Some(error)) => return Err(error.into_py_err()),
         (None, None) => return Err(timeout("no process made the channel in time")),
     };
@@ -164,9 +163,7 @@ pub(super) fn join(
             "pool {name:?} is not a channel, or one of another version of xmem: join it with xmem.Consumer"
         )));
     }
-    let socket = builder
-        .socket_path()
-        .map_err(|error| PyValueError::new_err(error.to_string()))?;
+    let socket = builder.socket_path().into_py_result()?;
     let own = names::socket_of(&socket, id);
     let own = own
         .to_str()
@@ -176,47 +173,35 @@ pub(super) fn join(
         let answer = answer.clone();
         move |event| answer.on_event(event)
     });
-    let producer = py
-        .detach(|| builder.build())
-        .map_err(IntoPyErr::into_py_err)?;
+    let producer = py.detach(|| builder.build()).into_py_result()?;
     let link = Link::open(id, socket, producer, inbox);
     let handle = consumer.handle();
-    let result = wait(py, deadline, |slice| {
-        match handle.request(HELLO, &id.to_le_bytes()) {
-            Err(RequestError::Busy) => {
-                std::thread::sleep(slice.min(LOOK_AGAIN));
-                None
-            }
-            result => Some(result),
+    let ask = |slice: Duration| match handle.request(HELLO, &id.to_le_bytes()) {
+        Err(RequestError::Busy) => {
+            std::thread::sleep(slice.min(LOOK_AGAIN));
+            None
         }
+        Err(error) => Some(Err(Kind::ProducerLost.error(error.to_string()))),
+        Ok(()) => Some(Ok(())),
+    };
+    wait_for(py, deadline, ask, || {
+        timeout("the channel's maker reads no requests: it may be stopped")
     })?;
-    match result {
-        Some(Ok(())) => {}
-        Some(Err(error)) => return Err(Kind::ProducerLost.error(error.to_string())),
-        None => {
-            return Err(timeout(
-                "the channel's maker reads no requests: it may be stopped",
-            ));
-        }
-    }
+    let refused = |why: &str| {
+        Kind::Refused.error(format!(
+            "the channel's maker does not take messages of this process: {why}"
+        ))
+    };
     // It answers from a thread of its own, which needs no interpreter.
-    let met = wait(py, deadline.at_most(ANSWER_TIME), |slice| {
-        answer.wait(slice)
+    let met = |slice| {
+        let answer = answer.wait(slice)?;
+        Some(answer.map_err(|why| refused(&why)))
+    };
+    wait_for(py, deadline.at_most(ANSWER_TIME), met, || {
+        refused(
+            "it may not open its pool, since it runs as a user that allow_uids does not name, or it is stopped",
+        )
     })?;
-    match met {
-        Some(Ok(())) => {}
-        Some(Err(why)) => {
-            return Err(Kind::Refused.error(format!(
-                "the channel's maker does not take messages of this process: {why}"
-            )));
-        }
-        None => {
-            return Err(Kind::Refused.error(
-                    "the channel's maker does not take messages of this process: it may not open its pool, since it runs \
-                     as a user that allow_uids does not name, or it is stopped",
-                ));
-        }
-    }
     inlet::follow(&link.inbox, terms, consumer)?;
     Ok(link)
 }

@@ -47,6 +47,7 @@ pub(super) struct Message<'a> {
     pub(super) items: &'a [Item],
     /// Copies an array with gaps.
     pub(super) gather: &'a Bound<'a, PyAny>,
+    /// Its references, until these are published.
     pub(super) refs: Option<Refs>,
     /// The objects that the items lie in.
     pub(super) owners: Py<PyAny>,
@@ -61,29 +62,17 @@ pub(super) fn send(
     message: Message<'_>,
     deadline: Deadline,
 ) -> PyResult<(usize, usize)> {
-    let Message {
-        pickle,
-        items,
-        gather,
-        refs,
-        owners,
-        to,
-    } = message;
     let mut outgoing = Outgoing {
         outlet,
-        items,
-        pickle,
-        to,
-        refs,
+        message,
         refs_slot: None,
         refs_at: None,
-        owners,
         devices: Vec::new(),
         devices_at: None,
         devices_sent: 0,
     };
-    let result = match outgoing.send(py, gather, true, deadline) {
-        Err(Failure::NotReached) => outgoing.send(py, gather, false, deadline),
+    let result = match outgoing.send(py, true, deadline) {
+        Err(Failure::NotReached) => outgoing.send(py, false, deadline),
         result => result,
     };
     result.map_err(|failure| match failure {
@@ -95,17 +84,11 @@ pub(super) fn send(
 /// A message that is being sent.
 struct Outgoing<'a> {
     outlet: &'a Outlet,
-    items: &'a [Item],
-    pickle: &'a [u8],
-    to: Option<u64>,
-    /// Its references, until these are published.
-    refs: Option<Refs>,
-    /// The frame for them.
+    message: Message<'a>,
+    /// The frame for its references.
     refs_slot: Option<WriteLease>,
     /// The sequence of that frame.
     refs_at: Option<u64>,
-    /// The objects that the items lie in.
-    owners: Py<PyAny>,
     /// Frames for its arrays on devices.
     devices: Vec<device::Slot>,
     /// The sequence of the first of them.
@@ -118,7 +101,7 @@ impl Outgoing<'_> {
     fn label(&self, kind: Kind) -> Label {
         Label {
             kind,
-            to: self.to,
+            to: self.message.to,
             refs: self.refs_at,
             device: self.devices_at,
             number: self.devices_sent as u32,
@@ -134,22 +117,27 @@ impl Outgoing<'_> {
     fn send(
         &mut self,
         py: Python<'_>,
-        gather: &Bound<'_, PyAny>,
         forward: bool,
         deadline: Deadline,
     ) -> Result<(usize, usize), Failure> {
-        let (outlet, items, pickle) = (self.outlet, self.items, self.pickle);
+        let outlet = self.outlet;
+        let Message {
+            items,
+            pickle,
+            gather,
+            ..
+        } = self.message;
         let producer = &outlet.producer;
         // Slots of an earlier try are given back before new ones are acquired.
         self.devices.clear();
-        if let Some(refs) = &self.refs {
+        if let Some(refs) = &self.message.refs {
             self.refs_slot = Some(refs.slot(py, outlet, forward, deadline)?);
         }
         let devices = device::Plan::new(producer, items, forward, self.devices_sent);
         let plan = Plan::new(producer, items, &devices.places, pickle.len(), forward);
         let copied = plan.len - pickle.len() + devices.copied;
         let shared = plan.shared + devices.shared;
-        self.devices = devices.fill(py, outlet, &self.owners, deadline)?;
+        self.devices = devices.fill(py, outlet, &self.message.owners, deadline)?;
         let lease = outlet.acquire(py, plan.slot_len(), deadline)?;
         let body = Arc::new(OwnSlot::new(lease, plan.len));
         py.detach(|| {
@@ -214,7 +202,7 @@ impl Outgoing<'_> {
                 .detach(|| slot.publish(meta))
                 .map_err(PublishError::from)?;
             self.refs_at = Some(published.info().sequence);
-            self.refs = None;
+            self.message.refs = None;
         }
         for slot in std::mem::take(&mut self.devices) {
             let sequence = slot.publish(py, |size| self.meta(Kind::Device, size))?;

@@ -10,7 +10,7 @@ use xmem_core::cuda::CudaError;
 use xmem_core::follow::{self, FollowError, Follower, Lost, Taken};
 use xmem_core::{BudgetLimit, ConnectError, ReceiveError, SystemError, lock};
 
-use crate::errors::{IntoPyErr, Kind};
+use crate::errors::{IntoPyErr, Kind, errors};
 use crate::event::Event;
 use crate::frame::{Frame, Unusable, Way};
 use crate::notifier::Notifier;
@@ -58,18 +58,20 @@ pub(super) enum Failure {
     Unusable(Unusable),
 }
 
+errors! {
+    FollowError {
+        Self::End => Kind::EndOfStream,
+        Self::Cancelled => Kind::Closed,
+        Self::NoProducer(error) | Self::Connect(error) => error.kind(),
+        Self::Lost(Lost { error, .. }) | Self::Receive(error) => error.kind(),
+        _ => Kind::Error,
+    };
+}
+
 impl Failure {
     pub(super) fn into_py_err(self) -> PyErr {
         match self {
-            Self::Follow(FollowError::End) => ReceiveError::Eos.into_py_err(),
-            Self::Follow(FollowError::Cancelled) => ReceiveError::Cancelled.into_py_err(),
-            Self::Follow(FollowError::NoProducer(error) | FollowError::Connect(error)) => {
-                error.into_py_err()
-            }
-            Self::Follow(FollowError::Lost(Lost { error, .. }) | FollowError::Receive(error)) => {
-                error.into_py_err()
-            }
-            Self::Follow(error) => Kind::Error.error(error.to_string()),
+            Self::Follow(error) => error.into_py_err(),
             Self::Unusable(Unusable::Nonsense(reason)) => Kind::Error.error(reason),
             Self::Unusable(Unusable::Cuda(error)) => error.into_py_err(),
             Self::Unusable(Unusable::Unfinished) => CudaError::Unfinished.into_py_err(),

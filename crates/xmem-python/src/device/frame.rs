@@ -2,6 +2,7 @@
 
 //! A received frame on a device, which lives as long as the last view of it.
 
+use std::ops::Deref;
 use std::sync::Arc;
 
 use pyo3::prelude::*;
@@ -9,7 +10,6 @@ use xmem_core::ReadLease;
 use xmem_core::cuda::{CudaError, CudaFrame, PrivateMemory, Rows, Stream};
 
 use super::{Streams, Use, wait};
-use crate::errors::IntoPyErr;
 
 /// The frame's lease ends with this, behind the work of the streams that have views of it. It may be dropped on any thread,
 /// with or without the interpreter, and does not call the driver there.
@@ -33,13 +33,9 @@ impl DeviceFrame {
         })
     }
 
-    fn frame(&self) -> Result<&CudaFrame, CudaError> {
-        self.frame.as_ref().ok_or(CudaError::Gone)
-    }
-
     /// The lease of a received frame. `None`: this process's producer published the frame, and a channel does not pass it on.
     pub(crate) fn received(&self) -> Option<&ReadLease> {
-        let lease = self.frame.as_ref()?.lease();
+        let lease = self.lease();
         (!lease.is_local()).then_some(lease)
     }
 
@@ -47,7 +43,7 @@ impl DeviceFrame {
     /// no part.
     pub(crate) fn offset_of(&self, ptr: u64, len: usize) -> Option<usize> {
         let mut before = 0;
-        self.parts().into_iter().find_map(|(start, size)| {
+        self.parts().find_map(|(start, size)| {
             let begin = before;
             before += size;
             let at = usize::try_from(ptr.checked_sub(start)?).ok()?;
@@ -55,39 +51,13 @@ impl DeviceFrame {
         })
     }
 
-    /// Where the payload lies, part by part.
-    pub(crate) fn parts(&self) -> Vec<(u64, usize)> {
-        self.frame
-            .as_ref()
-            .map(|frame| frame.parts().collect())
-            .unwrap_or_default()
-    }
-
-    pub(crate) fn ordinal(&self) -> u32 {
-        self.frame
-            .as_ref()
-            .map_or(0, |frame| frame.device().ordinal())
-    }
-
-    /// Whether this process published it, and so can write it.
-    pub(crate) fn is_local(&self) -> bool {
-        self.frame
-            .as_ref()
-            .is_some_and(|frame| frame.is_same_process())
-    }
-
     /// For a new view: its stream waits for the producer's work, and the end of this frame waits for that stream.
     pub(crate) fn give_to(&self, to: Use) -> Result<(), CudaError> {
         if let Use::On(stream) = to {
-            self.frame()?.wait_on(stream)?;
+            self.wait_on(stream)?;
         }
         self.streams.add(to.ends_on());
         Ok(())
-    }
-
-    /// Makes a stream wait for the producer's work. The caller keeps this until the stream has read the frame.
-    pub(crate) fn wait_on(&self, stream: Stream) -> Result<(), CudaError> {
-        self.frame()?.wait_on(stream)
     }
 
     /// The end of this frame waits for the work that the stream has at that time.
@@ -97,23 +67,18 @@ impl DeviceFrame {
 
     /// Waits until the producer's work has ended.
     pub(crate) fn wait(&self, py: Python<'_>) -> PyResult<()> {
-        let frame = self.frame().map_err(IntoPyErr::into_py_err)?;
-        wait(py, frame)
+        wait(py, self)
     }
+}
 
-    /// A copy of the payload on the device, in one part.
-    pub(crate) fn copy_all(&self) -> Result<PrivateMemory, CudaError> {
-        copy_all(self.frame()?)
-    }
+impl Deref for DeviceFrame {
+    type Target = CudaFrame;
 
-    /// A copy of some bytes on the device.
-    pub(crate) fn copy(&self, ptr: u64, len: usize) -> Result<PrivateMemory, CudaError> {
-        self.frame()?.copy(ptr, len)
-    }
-
-    /// A copy of some bytes in host memory.
-    pub(crate) fn copy_to_host(&self, ptr: u64, to: &mut [u8]) -> Result<(), CudaError> {
-        self.frame()?.copy_to_host(ptr, to)
+    fn deref(&self) -> &CudaFrame {
+        match &self.frame {
+            Some(frame) => frame,
+            None => unreachable!("it is dropped"),
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use xmem_core::cuda::{CudaError, CudaFrame, Device, Stream};
 
 use super::Streams;
-use crate::errors::IntoPyErr;
+use crate::errors::{IntoPyErr, IntoPyResult};
 use crate::signals::{self, Deadline};
 
 /// Waits until a frame is written, for a reader that is not in the order of a stream.
@@ -21,14 +21,14 @@ pub(crate) fn wait_until(
     py: Python<'_>,
     mut is_done: impl FnMut(Duration) -> Result<bool, CudaError> + Send,
 ) -> PyResult<()> {
-    let waited = signals::wait(py, Deadline::after(None)?, |slice| match is_done(slice) {
+    let step = |slice| match is_done(slice) {
         Ok(true) => Some(Ok(())),
         Ok(false) => None,
-        Err(error) => Some(Err(error)),
-    })?;
-    waited
-        .unwrap_or(Err(CudaError::Unfinished))
-        .map_err(IntoPyErr::into_py_err)
+        Err(error) => Some(Err(error.into_py_err())),
+    };
+    signals::wait_for(py, Deadline::after(None)?, step, || {
+        CudaError::Unfinished.into_py_err()
+    })
 }
 
 /// Waits for the work that these streams have now.
@@ -39,7 +39,7 @@ pub(crate) fn wait_for_streams(py: Python<'_>, device: &Device, streams: &Stream
             let mark = stream.mark(device);
             mark.or_else(|_| Stream::LEGACY_DEFAULT.mark(device))
         };
-        let mark = py.detach(mark).map_err(IntoPyErr::into_py_err)?;
+        let mark = py.detach(mark).into_py_result()?;
         wait_until(py, |slice| mark.synchronize_for(slice))?;
     }
     Ok(())

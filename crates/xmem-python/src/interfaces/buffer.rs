@@ -18,19 +18,26 @@ fn wants(flags: c_int, what: c_int) -> bool {
     flags & what == what
 }
 
-/// Fills a view of `array`, which belongs to `owner`.
+/// The part of a view that it needs until it ends.
+struct View {
+    array: Array,
+    _export: Export,
+}
+
+/// Fills a view of `array` for `owner`.
 ///
 /// # Safety
 ///
-/// `view` is what Python passed to `__getbuffer__`; `array` does not move or go while `owner` lives.
+/// `view` is what Python passed to `__getbuffer__`.
 pub(crate) unsafe fn fill(
     view: *mut ffi::Py_buffer,
     flags: c_int,
-    array: &Array,
+    array: PyResult<Array>,
     owner: &Bound<'_, PyAny>,
 ) -> PyResult<()> {
     // SAFETY: the caller's promise. Python wants it empty when the call fails.
     unsafe { (*view).obj = ptr::null_mut() };
+    let array = array?;
     if let Some(reason) = array.on_device() {
         return Err(PyBufferError::new_err(reason));
     }
@@ -48,24 +55,29 @@ pub(crate) unsafe fn fill(
         wants(flags, ffi::PyBUF_STRIDES) || c_contiguous
     };
     if !fits {
-        return Err(PyBufferError::new_err(
+        return Err(PyBufferError::new_err(if c_contiguous {
+            "the array is in C order, and Fortran order was asked for: use numpy.asfortranarray, a copy"
+        } else {
             "rows of this frame have padding between them, and contiguous memory was asked for: \
-             use numpy.asarray(frame), or frame.copy()",
-        ));
+             use numpy.asarray(frame), or frame.copy()"
+        }));
     }
     // A reader gets a view that may write too, if the memory may be written, as from a NumPy array.
     let export = Export::new(&array.keeper)?;
     if wants(flags, ffi::PyBUF_WRITABLE) && !export.is_writable() {
-        return Err(PyBufferError::new_err(
-            "this frame is shared with other processes and read-only: write to frame.copy()",
-        ));
+        return Err(PyBufferError::new_err(array.keeper.why_read_only()));
     }
-    // SAFETY: the caller's promise; the view points into the array, which lives as long as the owner that the view keeps,
-    // and to static names of formats.
+    let is_writable = export.is_writable();
+    let kept = Box::new(View {
+        array,
+        _export: export,
+    });
+    let array = &kept.array;
+    // SAFETY: the caller's promise; the view points into the box, which `release` frees, and to static names of formats.
     unsafe {
         (*view).buf = array.ptr().cast_mut().cast();
         (*view).len = array.nbytes();
-        (*view).readonly = c_int::from(!export.is_writable());
+        (*view).readonly = c_int::from(!is_writable);
         (*view).itemsize = array.itemsize();
         (*view).format = if wants(flags, ffi::PyBUF_FORMAT) {
             format.as_ptr().cast_mut()
@@ -84,7 +96,7 @@ pub(crate) unsafe fn fill(
             ptr::null_mut()
         };
         (*view).suboffsets = ptr::null_mut();
-        (*view).internal = Box::into_raw(Box::new(export)).cast();
+        (*view).internal = Box::into_raw(kept).cast();
         (*view).obj = owner.clone().into_ptr();
     }
     Ok(())
@@ -97,33 +109,9 @@ pub(crate) unsafe fn fill(
 /// `view` was filled by `fill`, and is released once.
 pub(crate) unsafe fn release(view: *mut ffi::Py_buffer) {
     // SAFETY: the caller's promise.
-    let export = unsafe { std::mem::replace(&mut (*view).internal, ptr::null_mut()) };
-    if !export.is_null() {
+    let kept = unsafe { std::mem::replace(&mut (*view).internal, ptr::null_mut()) };
+    if !kept.is_null() {
         // SAFETY: a box of this type, made by `fill`.
-        drop(unsafe { Box::from_raw(export.cast::<Export>()) });
-    }
-}
-
-/// The same for an owner that may have no array: the view fails with that error.
-///
-/// # Safety
-///
-/// As `fill`.
-pub(crate) unsafe fn fill_with(
-    view: *mut ffi::Py_buffer,
-    flags: c_int,
-    array: PyResult<&Array>,
-    owner: &Bound<'_, PyAny>,
-) -> PyResult<()> {
-    match array {
-        // SAFETY: the caller's promise.
-        Ok(array) => unsafe { fill(view, flags, array, owner) },
-        Err(error) => {
-            // SAFETY: the caller's promise. Python wants it empty when the call fails.
-            unsafe { (*view).obj = ptr::null_mut() };
-            Err(PyBufferError::new_err(
-                error.value(owner.py()).str()?.to_string(),
-            ))
-        }
+        drop(unsafe { Box::from_raw(kept.cast::<View>()) });
     }
 }

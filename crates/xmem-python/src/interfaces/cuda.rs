@@ -9,7 +9,7 @@ use pyo3::types::{PyDict, PyTuple};
 use crate::array::Array;
 use crate::device::Use;
 use crate::dtype;
-use crate::errors::IntoPyErr;
+use crate::errors::IntoPyResult;
 use crate::keeper::{Export, Keeper};
 
 /// Waits until the bytes are written. Reason: not all libraries heed a stream that is named here, and none names the stream
@@ -35,7 +35,7 @@ pub(crate) fn of<'py>(py: Python<'py>, array: &Array) -> PyResult<Bound<'py, PyD
         }
         keeper => keeper.give_to(Use::Anywhere),
     });
-    given.map_err(IntoPyErr::into_py_err)?;
+    given.into_py_result()?;
     let interface = PyDict::new(py);
     interface.set_item("version", 3)?;
     interface.set_item("typestr", typestr)?;

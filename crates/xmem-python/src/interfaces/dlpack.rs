@@ -11,7 +11,7 @@ use pyo3::prelude::*;
 
 use crate::array::Array;
 use crate::device::Use;
-use crate::errors::IntoPyErr;
+use crate::errors::IntoPyResult;
 use crate::keeper::Export;
 use crate::{device as devices, dtype};
 
@@ -208,8 +208,7 @@ fn give(py: Python<'_>, array: &Array, stream: Option<&Bound<'_, PyAny>>) -> PyR
     let to = Use::of_dlpack(stream)?;
     let keeper = &array.keeper;
     // Without the interpreter: the driver may wait for a thread that needs it.
-    py.detach(|| keeper.give_to(to))
-        .map_err(IntoPyErr::into_py_err)
+    py.detach(|| keeper.give_to(to)).into_py_result()
 }
 
 /// A capsule for `from_dlpack`.

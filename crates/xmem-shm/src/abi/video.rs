@@ -3,37 +3,21 @@
 //! Raw video formats: their planes, and where GStreamer puts them by default (its `video-info.c` and `video-format.c`; the
 //! plugin's tests compare each with GStreamer's result).
 
+use std::sync::LazyLock;
+
 use thiserror::Error;
 
 use crate::abi::limits::MAX_PLANES;
 use crate::abi::meta::{DType, Text, VideoLayout};
 
-/// How the planes of a format follow each other.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    /// One plane of this many elements per pixel.
-    Packed(u32),
-    /// Two bytes per pixel, where two pixels share their colour.
-    Packed422,
-    /// Y, U and V (or V and U), colour halved in both directions.
-    Planar420,
-    /// The same with an alpha plane behind it.
-    Planar420Alpha,
-    /// Colour halved in width.
-    Planar422,
-    /// The same with more than eight bits.
-    Planar422Deep,
-    /// Colour in a quarter of the width.
-    Planar411,
-    /// This many planes of full size.
-    Planar444(u32),
-    /// Y, and both colours in one plane, halved in both directions.
-    Semi420,
-    /// Halved in width.
-    Semi422,
-    /// Not halved.
-    Semi444,
-}
+/// How many pixels share a column and a row of a plane, and elements where these meet.
+type Share = (u32, u32, u32);
+
+/// A plane of full size, and planes of colour.
+const FULL: Share = (1, 1, 1);
+const HALF_WIDTH: Share = (2, 1, 1);
+const HALF: Share = (2, 2, 1);
+const QUARTER_WIDTH: Share = (4, 1, 1);
 
 /// A raw video format, of those whose planes are known here.
 ///
@@ -53,7 +37,9 @@ pub struct VideoFormat {
     pub name: &'static str,
     /// The type of one element of a plane.
     pub dtype: DType,
-    kind: Kind,
+    planes: &'static [Share],
+    /// By default GStreamer adds a row to an odd height.
+    even_rows: bool,
 }
 
 /// One plane of a frame, in elements.
@@ -78,167 +64,89 @@ impl PlaneSize {
     }
 }
 
-const fn format(name: &'static str, kind: Kind, dtype: DType) -> VideoFormat {
-    VideoFormat { name, dtype, kind }
-}
-
-const U8: DType = DType::U8;
-const U16: DType = DType::U16;
-
-/// Sixteen bits are in the machine's own order, which is little-endian on all that the core supports.
-const FORMATS: &[VideoFormat] = &[
-    format("GRAY8", Kind::Packed(1), U8),
-    format("GRAY16_LE", Kind::Packed(1), U16),
-    format("RGB", Kind::Packed(3), U8),
-    format("BGR", Kind::Packed(3), U8),
-    format("v308", Kind::Packed(3), U8),
-    format("IYU2", Kind::Packed(3), U8),
-    format("RGBx", Kind::Packed(4), U8),
-    format("BGRx", Kind::Packed(4), U8),
-    format("xRGB", Kind::Packed(4), U8),
-    format("xBGR", Kind::Packed(4), U8),
-    format("RGBA", Kind::Packed(4), U8),
-    format("BGRA", Kind::Packed(4), U8),
-    format("ARGB", Kind::Packed(4), U8),
-    format("ABGR", Kind::Packed(4), U8),
-    format("AYUV", Kind::Packed(4), U8),
-    format("VUYA", Kind::Packed(4), U8),
-    format("ARGB64", Kind::Packed(4), U16),
-    format("AYUV64", Kind::Packed(4), U16),
-    format("ARGB64_LE", Kind::Packed(4), U16),
-    format("RGBA64_LE", Kind::Packed(4), U16),
-    format("BGRA64_LE", Kind::Packed(4), U16),
-    format("ABGR64_LE", Kind::Packed(4), U16),
-    format("RGB16", Kind::Packed(1), U16),
-    format("BGR16", Kind::Packed(1), U16),
-    format("RGB15", Kind::Packed(1), U16),
-    format("BGR15", Kind::Packed(1), U16),
-    format("YUY2", Kind::Packed422, U8),
-    format("YVYU", Kind::Packed422, U8),
-    format("UYVY", Kind::Packed422, U8),
-    format("VYUY", Kind::Packed422, U8),
-    format("I420", Kind::Planar420, U8),
-    format("YV12", Kind::Planar420, U8),
-    format("I420_10LE", Kind::Planar420, U16),
-    format("I420_12LE", Kind::Planar420, U16),
-    format("A420", Kind::Planar420Alpha, U8),
-    format("Y42B", Kind::Planar422, U8),
-    format("I422_10LE", Kind::Planar422Deep, U16),
-    format("I422_12LE", Kind::Planar422Deep, U16),
-    format("Y41B", Kind::Planar411, U8),
-    format("Y444", Kind::Planar444(3), U8),
-    format("Y444_10LE", Kind::Planar444(3), U16),
-    format("Y444_12LE", Kind::Planar444(3), U16),
-    format("Y444_16LE", Kind::Planar444(3), U16),
-    format("GBR", Kind::Planar444(3), U8),
-    format("GBR_10LE", Kind::Planar444(3), U16),
-    format("GBR_12LE", Kind::Planar444(3), U16),
-    format("GBRA", Kind::Planar444(4), U8),
-    format("NV12", Kind::Semi420, U8),
-    format("NV21", Kind::Semi420, U8),
-    format("P010_10LE", Kind::Semi420, U16),
-    format("P012_LE", Kind::Semi420, U16),
-    format("P016_LE", Kind::Semi420, U16),
-    format("NV16", Kind::Semi422, U8),
-    format("NV61", Kind::Semi422, U8),
-    format("NV24", Kind::Semi444, U8),
+/// The formats by their planes and type, and whether GStreamer makes their rows even. Sixteen bits are in the machine's own
+/// order, which is little-endian on all that the core supports.
+#[rustfmt::skip]
+const FORMATS: &[(&[Share], bool, DType, &str)] = &[
+    // One plane. Of the third row, two pixels share their colour.
+    (&[FULL], false, DType::U8, "GRAY8"),
+    (&[FULL], false, DType::U16, "GRAY16_LE RGB16 BGR16 RGB15 BGR15"),
+    (&[(1, 1, 2)], false, DType::U8, "YUY2 YVYU UYVY VYUY"),
+    (&[(1, 1, 3)], false, DType::U8, "RGB BGR v308 IYU2"),
+    (&[(1, 1, 4)], false, DType::U8, "RGBx BGRx xRGB xBGR RGBA BGRA ARGB ABGR AYUV VUYA"),
+    (&[(1, 1, 4)], false, DType::U16, "ARGB64 AYUV64 ARGB64_LE RGBA64_LE BGRA64_LE ABGR64_LE"),
+    // A plane for each component: Y, U and V (or V and U), and alpha.
+    (&[FULL, HALF, HALF], true, DType::U8, "I420 YV12"),
+    (&[FULL, HALF, HALF], true, DType::U16, "I420_10LE I420_12LE"),
+    (&[FULL, HALF, HALF, FULL], true, DType::U8, "A420"),
+    (&[FULL, HALF_WIDTH, HALF_WIDTH], false, DType::U8, "Y42B"),
+    (&[FULL, HALF_WIDTH, HALF_WIDTH], true, DType::U16, "I422_10LE I422_12LE"),
+    (&[FULL, QUARTER_WIDTH, QUARTER_WIDTH], false, DType::U8, "Y41B"),
+    (&[FULL; 3], false, DType::U8, "Y444 GBR"),
+    (&[FULL; 3], false, DType::U16, "Y444_10LE Y444_12LE Y444_16LE GBR_10LE GBR_12LE"),
+    (&[FULL; 4], false, DType::U8, "GBRA"),
+    // Y, and both colours in one plane.
+    (&[FULL, (2, 2, 2)], true, DType::U8, "NV12 NV21"),
+    (&[FULL, (2, 2, 2)], true, DType::U16, "P010_10LE P012_LE P016_LE"),
+    (&[FULL, (2, 1, 2)], false, DType::U8, "NV16 NV61"),
+    (&[FULL, (1, 1, 2)], false, DType::U8, "NV24"),
 ];
 
-fn half(size: u32) -> u32 {
-    size.div_ceil(2)
-}
-
-fn round_up(size: u64, to: u64) -> u64 {
-    size.next_multiple_of(to)
-}
+static ALL: LazyLock<Vec<VideoFormat>> = LazyLock::new(|| {
+    let mut all = Vec::new();
+    for &(planes, even_rows, dtype, names) in FORMATS {
+        all.extend(names.split(' ').map(|name| VideoFormat {
+            name,
+            dtype,
+            planes,
+            even_rows,
+        }));
+    }
+    all
+});
 
 impl VideoFormat {
     /// All formats that are known.
     pub fn all() -> &'static [Self] {
-        FORMATS
+        &ALL
     }
 
     /// The format of this name, as GStreamer spells it.
     pub fn find(name: &str) -> Option<&'static Self> {
-        FORMATS.iter().find(|format| format.name == name)
+        ALL.iter().find(|format| format.name == name)
     }
 
     /// The planes of a frame of this size.
     pub fn planes(&self, width: u32, height: u32) -> Vec<PlaneSize> {
-        let plane = |rows, columns, channels| PlaneSize {
-            rows,
-            columns,
-            channels,
+        let plane = |(wide, high, channels): &Share| PlaneSize {
+            rows: height.div_ceil(*high),
+            columns: width.div_ceil(*wide),
+            channels: *channels,
             dtype: self.dtype,
         };
-        let full = plane(height, width, 1);
-        match self.kind {
-            Kind::Packed(channels) => vec![plane(height, width, channels)],
-            Kind::Packed422 => vec![plane(height, width, 2)],
-            Kind::Planar420 | Kind::Planar420Alpha => {
-                let colour = plane(half(height), half(width), 1);
-                let mut planes = vec![full, colour, colour];
-                if self.kind == Kind::Planar420Alpha {
-                    planes.push(full);
-                }
-                planes
-            }
-            Kind::Planar422 | Kind::Planar422Deep => {
-                let colour = plane(height, half(width), 1);
-                vec![full, colour, colour]
-            }
-            Kind::Planar411 => {
-                let colour = plane(height, width.div_ceil(4), 1);
-                vec![full, colour, colour]
-            }
-            Kind::Planar444(count) => vec![full; count as usize],
-            Kind::Semi420 => vec![full, plane(half(height), half(width), 2)],
-            Kind::Semi422 => vec![full, plane(height, half(width), 2)],
-            Kind::Semi444 => vec![full, plane(height, width, 2)],
-        }
+        self.planes.iter().map(plane).collect()
     }
 
     /// Whether a frame is one array.
     pub fn is_packed(&self) -> bool {
-        matches!(self.kind, Kind::Packed(_) | Kind::Packed422)
+        self.planes.len() == 1
     }
 
     /// Bytes from one row to the next, and rows with those that only pad, of each plane as GStreamer has them by default.
     fn default_planes(&self, width: u32, height: u32) -> Vec<(u64, u64)> {
-        let element = self.dtype.size() as u64;
-        let (w, h) = (u64::from(width), u64::from(height));
-        let even_h = round_up(h, 2);
-        let row = round_up(w * element, 4);
-        match self.kind {
-            Kind::Packed(channels) => {
-                vec![(round_up(w * u64::from(channels) * element, 4), h)]
-            }
-            Kind::Packed422 => vec![(round_up(w * 2, 4), h)],
-            Kind::Planar420 | Kind::Planar420Alpha => {
-                let colour = round_up(round_up(w, 2) / 2 * element, 4);
-                let mut planes = vec![(row, even_h), (colour, even_h / 2), (colour, even_h / 2)];
-                if self.kind == Kind::Planar420Alpha {
-                    planes.push((row, even_h));
-                }
-                planes
-            }
-            Kind::Planar422 => {
-                let colour = round_up(w, 8) / 2;
-                vec![(row, h), (colour, h), (colour, h)]
-            }
-            Kind::Planar422Deep => {
-                let colour = round_up(w, 4);
-                vec![(row, even_h), (colour, even_h), (colour, even_h)]
-            }
-            Kind::Planar411 => {
-                let colour = round_up(w, 16) / 4;
-                vec![(row, h), (colour, h), (colour, h)]
-            }
-            Kind::Planar444(count) => vec![(row, h); count as usize],
-            Kind::Semi420 => vec![(row, even_h), (row, even_h / 2)],
-            Kind::Semi422 => vec![(row, h), (row, h)],
-            Kind::Semi444 => vec![(row, h), (round_up(w * 2, 4), h)],
-        }
+        let planes = self.planes(width, height);
+        let height = u64::from(height);
+        let all_rows = if self.even_rows {
+            height.next_multiple_of(2)
+        } else {
+            height
+        };
+        let default = |(plane, (_, high, _)): (PlaneSize, &Share)| {
+            let rows = all_rows.div_ceil(u64::from(*high));
+            (plane.row_bytes().next_multiple_of(4), rows)
+        };
+        let planes = planes.into_iter().zip(self.planes);
+        planes.map(default).collect()
     }
 
     /// Where GStreamer puts the planes of a frame of this size, and how many bytes it has. `None`: no frame is that large.
