@@ -4,6 +4,7 @@
 
 mod support;
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use support::{buffers::published, *};
 use xmem_core::{
     AccessError, AccessMode, BufferPool, DType, FrameLayout, FrameMeta, GetError, OpenError,
@@ -231,4 +232,45 @@ fn metadata_of_a_buffer_arrives() {
     assert_eq!(buffer.meta().shape[..2], [2, 3]);
     assert_eq!(buffer.meta().content_type.as_str(), "tensor/float32");
     assert_eq!(buffer.as_cpu_slice().unwrap().len(), 24);
+}
+
+#[test]
+fn files_of_others_and_of_killed_writers_are_no_obstacle() {
+    let place = Place::new();
+    let file = |number: u8, suffix: &str| {
+        let name = format!("{}.b{number:02x}{suffix}", place.pool());
+        std::path::PathBuf::from(name)
+    };
+    // A lock without a socket, as a writer leaves that is killed while it starts; and directories in the place of locks.
+    std::fs::write(file(0, ".xmem.lock"), "camera (process 4711)").unwrap();
+    for number in 1..=200 {
+        std::fs::create_dir(file(number, ".xmem.lock")).unwrap();
+    }
+    for _ in 0..20 {
+        let pool = BufferPool::new(&place.pool()).unwrap();
+        published(&pool, b"abcd", 1);
+    }
+    assert!(!file(0, ".xmem.lock").exists());
+}
+
+#[test]
+fn readers_that_come_at_once_all_get_a_buffer() {
+    const READERS: i32 = 300;
+    // Each of them takes some six descriptors.
+    let limit = getrlimit(Resource::Nofile);
+    let current = limit.maximum;
+    setrlimit(Resource::Nofile, Rlimit { current, ..limit }).unwrap();
+    let place = Place::new();
+    let writer = BufferPool::new(&place.pool()).unwrap();
+    let index = published(&writer, b"abcd", READERS);
+    let pool = place.pool();
+    std::thread::scope(|scope| {
+        for _ in 0..READERS {
+            scope.spawn(|| {
+                let reader = BufferPool::new(&pool).unwrap();
+                drop(reader.get(index).unwrap());
+            });
+        }
+    });
+    writer.wait_until_read(Some(HANG)).unwrap();
 }

@@ -230,3 +230,60 @@ fn a_buffer_is_empty_once_its_readers_released_it() {
         assert!(has_no_reader_left, "{error}");
     }
 }
+
+#[test]
+fn an_edit_for_which_there_is_no_room_uses_up_no_read() {
+    let place = Place::new();
+    let writer = BufferPool::new(&place.pool()).unwrap();
+    let few = BufferPool::options(&place.pool()).max_buffers(2);
+    let few = few.open().unwrap();
+    let held = [(); 2].map(|()| few.acquire_cpu(4).unwrap());
+    let index = published(&writer, b"abcd", 1);
+    for _ in 0..3 {
+        let error = few.get_mut(index).unwrap_err();
+        assert!(matches!(error, WriteAccessError::Full { .. }), "{error}");
+    }
+    drop(held);
+    assert_eq!(few.get_mut(index).unwrap().as_cpu_slice().unwrap(), b"abcd");
+}
+
+#[test]
+fn the_number_of_a_buffer_takes_no_publication_of_another_thread() {
+    let place = Place::new();
+    let pool = BufferPool::new(&place.pool()).unwrap();
+    let [number] = pool.preallocate_cpu(4, 1).unwrap()[..] else {
+        panic!("one was asked for");
+    };
+    let is_over = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
+                // An edit that is forgotten keeps all reads. One of an empty buffer publishes nothing.
+                if let Ok(edit) = pool.get_mut(number) {
+                    if edit.info().generation == 0 {
+                        edit.discard();
+                    } else {
+                        edit.forget().unwrap();
+                    }
+                }
+            }
+        });
+        for _ in 0..2000 {
+            let index = published(&pool, b"abcd", 1);
+            eventually("it is read", || pool.get(index).is_ok());
+        }
+        is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+}
+
+#[test]
+fn reads_that_have_begun_are_not_to_come() {
+    let place = Place::new();
+    let [owner, reader] = both(&place);
+    let index = published(&owner, b"abcd", 2);
+    let held = reader.get(index).unwrap();
+    owner.set_ref_count(index, 1).unwrap();
+    drop(held);
+    assert_eq!(bytes(&owner, index), b"abcd");
+    eventually("it is released", || is_empty(&owner, index));
+}

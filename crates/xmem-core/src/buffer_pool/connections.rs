@@ -5,7 +5,9 @@
 use std::collections::HashMap;
 use std::io::ErrorKind;
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
 
+use xmem_shm::abi::frame_info::Storage;
 use xmem_shm::abi::limits::ANSWER_TIME;
 use xmem_shm::abi::wire::ToProducer;
 use xmem_shm::lock::lock;
@@ -20,7 +22,12 @@ use crate::error::{ConnectError, ReceiveError};
 use crate::frame::lease::ReadLease;
 
 /// Connections to processes that have ended. Buffers that they published can be read as long as these are kept.
-const MOST_LOST: usize = 16;
+const MOST_LOST: usize = 4;
+/// How long a process that accepts no connection just now is tried again: it has a queue of others, or is ending.
+const JOIN_TIME: Duration = Duration::from_secs(1);
+const PAUSE: Duration = Duration::from_millis(5);
+/// Threads that join one process wait for each other, and seldom for those that join others.
+const LANES: usize = 16;
 
 /// The connection to one process.
 #[derive(Debug)]
@@ -50,6 +57,15 @@ impl Connection {
         Ok(lease.map(|lease| (lease, found)))
     }
 
+    /// The size of the buffer, if it lies in host memory.
+    fn size(&self, number: Number) -> Option<usize> {
+        let control = self.consumer.control();
+        let record = Record::read(control, number.slot)?;
+        let place = control.place(number.slot)?;
+        let is_it = number.tag.is_of(record.tag) && place.storage == Storage::Cpu;
+        usize::try_from(record.meta.size).ok().filter(|_| is_it)
+    }
+
     /// Counts a read of a buffer that this process holds.
     pub(super) fn count_read(&self, lease: &ReadLease) -> Result<(), ReceiveError> {
         let (slot, generation) = (lease.info().slot, lease.info().generation);
@@ -68,13 +84,20 @@ impl Connection {
     }
 }
 
-/// The oldest first.
+fn has_writer(known: &[Arc<Connection>]) -> bool {
+    known.iter().any(|connection| !connection.is_lost())
+}
+
 #[derive(Debug, Default)]
-pub(super) struct Connections(Mutex<Vec<Arc<Connection>>>);
+pub(super) struct Connections {
+    /// The oldest first.
+    all: Mutex<Vec<Arc<Connection>>>,
+    joining: [Mutex<()>; LANES],
+}
 
 impl Connections {
     pub(super) fn lock(&self) -> MutexGuard<'_, Vec<Arc<Connection>>> {
-        lock(&self.0)
+        lock(&self.all)
     }
 
     /// Reads a buffer of another process.
@@ -84,15 +107,9 @@ impl Connections {
         number: Number,
     ) -> Result<(ReadLease, Number, Arc<Connection>), GetError> {
         let index = number.pack();
-        let known = self.of(number.writer);
-        let has_writer = known.iter().any(|connection| !connection.is_lost());
-        let joined = if has_writer {
-            None
-        } else {
-            self.join(options, number.writer)?
-        };
+        let known = self.joined(options, number.writer)?;
         let mut failure = None;
-        for connection in joined.iter().chain(known.iter().rev()) {
+        for connection in known.iter().rev() {
             match connection.read(number) {
                 Ok(Some((lease, found))) => return Ok((lease, found, connection.clone())),
                 Ok(None) => {}
@@ -106,12 +123,42 @@ impl Connections {
         }
         Err(match failure {
             Some(error) => error.into(),
-            None if has_writer || joined.is_some() => GetError::Empty { index },
+            None if has_writer(&known) => GetError::Empty { index },
             None => GetError::NoWriter {
                 index,
                 pool: options.name().to_owned(),
             },
         })
+    }
+
+    /// The size of a buffer in host memory that another process wrote.
+    pub(super) fn size(
+        &self,
+        options: &BufferPoolOptions,
+        number: Number,
+    ) -> Result<Option<usize>, GetError> {
+        let known = self.joined(options, number.writer)?;
+        let mut sizes = known.iter().rev().map(|connection| connection.size(number));
+        Ok(sizes.find_map(|size| size))
+    }
+
+    /// The connections to a process, the present one last if there is one.
+    fn joined(
+        &self,
+        options: &BufferPoolOptions,
+        writer: u8,
+    ) -> Result<Vec<Arc<Connection>>, GetError> {
+        let known = self.of(writer);
+        if has_writer(&known) {
+            return Ok(known);
+        }
+        let lane = self.joining.get(usize::from(writer) % LANES);
+        let _joining = lane.map(lock);
+        let mut known = self.of(writer);
+        if !has_writer(&known) {
+            known.extend(self.join(options, writer)?);
+        }
+        Ok(known)
     }
 
     fn of(&self, writer: u8) -> Vec<Arc<Connection>> {
@@ -127,13 +174,19 @@ impl Connections {
         writer: u8,
     ) -> Result<Option<Arc<Connection>>, GetError> {
         let pool = pool_of(options.name(), writer);
-        let consumer = match options.consumer(&pool).connect() {
-            Ok(consumer) => consumer,
-            Err(ConnectError::NotFound { .. }) => {
-                remove_if_killed(&pool);
-                return Ok(None);
+        let start = Instant::now();
+        let consumer = loop {
+            match options.consumer(&pool).connect() {
+                Ok(consumer) => break consumer,
+                Err(ConnectError::NotFound { .. }) => {
+                    remove_if_killed(&pool);
+                    return Ok(None);
+                }
+                Err(ConnectError::NoAnswer { .. }) if start.elapsed() < JOIN_TIME => {
+                    std::thread::sleep(PAUSE);
+                }
+                Err(error) => return Err(error.into()),
             }
-            Err(error) => return Err(error.into()),
         };
         if !consumer.control().constants().shape.by_number {
             return Ok(None);

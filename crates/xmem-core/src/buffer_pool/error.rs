@@ -114,8 +114,8 @@ pub enum GetError {
         /// The buffer.
         index: u32,
     },
-    /// The process that wrote it has ended.
-    #[error("buffer {index} of pool {pool:?} is gone: the process that wrote it has ended")]
+    /// The process that wrote it has ended, or there was none.
+    #[error("no process of pool {pool:?} wrote buffer {index}, or that process has ended")]
     NoWriter {
         /// The buffer.
         index: u32,

@@ -220,7 +220,14 @@ impl BufferPool {
     /// [`WriteAccessError::InUse`] while any process holds it; see [`WriteAccessError`] for the others.
     pub fn get_mut(&self, meta_index: u32) -> Result<BufferGuard, WriteAccessError> {
         let Some((writer, number)) = self.inner.own(meta_index) else {
-            return self.get(meta_index)?.copy();
+            // The room first: the read is used up by then, also if there is none.
+            let size = self.inner.size_elsewhere(meta_index)?;
+            let room = size.map(|size| self.acquire_cpu(size)).transpose()?;
+            let buffer = self.get(meta_index)?;
+            return match room {
+                Some(room) if room.size == buffer.size => buffer.copy_into(room),
+                _ => buffer.copy(),
+            };
         };
         let taken = writer.edit(number)?;
         Ok(BufferGuard::writing(self.inner.clone(), taken, None))
@@ -335,6 +342,15 @@ impl Inner {
         let writer = self.writer.get().filter(|_| self.is_of_this_process())?;
         let number = Number::unpack(index)?;
         (number.writer == writer.number()).then_some((writer, number))
+    }
+
+    /// The size of a buffer of another process, if it lies in host memory.
+    fn size_elsewhere(&self, index: u32) -> Result<Option<usize>, GetError> {
+        if !self.is_of_this_process() {
+            return Err(ReceiveError::Forked.into());
+        }
+        let number = Number::unpack(index).ok_or(GetError::Empty { index })?;
+        self.connections.size(&self.options, number)
     }
 
     fn read(&self, index: u32) -> Result<(ReadLease, Number, Source<'_>), GetError> {

@@ -3,6 +3,7 @@
 //! The buffers that this process writes: a pool of its own, which is made when the first of them is acquired.
 
 use std::collections::HashMap;
+use std::io::ErrorKind;
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -19,7 +20,7 @@ use super::options::BufferPoolOptions;
 use crate::error::CreateError;
 use crate::frame::lease::ReadLease;
 use crate::producer::{Producer, SlotSpec, WriteLease, remove_stale};
-use crate::rendezvous::socket_path;
+use crate::rendezvous::{lock_path, socket_path};
 
 /// The name of the pool with the buffers of one process.
 pub(super) fn pool_of(name: &str, writer: u8) -> String {
@@ -73,6 +74,7 @@ impl Writer {
     pub(super) fn make(options: &BufferPoolOptions) -> Result<Self, WriteAccessError> {
         remove_killed(options.name());
         let first = random::u64() % u64::from(MAX_WRITERS);
+        let mut other = None;
         for step in 0..MAX_WRITERS {
             let number = ((first + u64::from(step)) % u64::from(MAX_WRITERS)) as u8;
             match options.producer(&pool_of(options.name(), number)) {
@@ -84,14 +86,23 @@ impl Writer {
                     });
                 }
                 Err(CreateError::InUse { .. }) => {}
+                // A file of another user, or of another program.
+                Err(
+                    error @ (CreateError::Foreign { .. }
+                    | CreateError::NotALock { .. }
+                    | CreateError::NotASocket { .. }),
+                ) => other = Some(error),
                 Err(error) => return Err(error.into()),
             }
         }
-        Err(WriteAccessError::Denied {
-            reason: format!(
-                "{MAX_WRITERS} processes write buffers of pool {:?}, and there may be no more",
-                options.name()
-            ),
+        Err(match other {
+            Some(error) => error.into(),
+            None => WriteAccessError::Denied {
+                reason: format!(
+                    "{MAX_WRITERS} processes write buffers of pool {:?}, and there may be no more",
+                    options.name()
+                ),
+            },
         })
     }
 
@@ -267,9 +278,13 @@ fn remove_killed(name: &str) {
 /// Removes the files of a pool whose process was killed.
 pub(super) fn remove_if_killed(pool: &str) {
     let Ok(path) = socket_path(pool) else { return };
-    let is_dead = path.exists()
-        && socket::connect_to(&path)
-            .is_err_and(|error| error.kind() == std::io::ErrorKind::ConnectionRefused);
+    let is_dead = if path.exists() {
+        let answer = socket::connect_to(&path);
+        answer.is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
+    } else {
+        // It was killed before it had a socket, or while it ended.
+        lock_path(&path).exists()
+    };
     if is_dead && let Err(error) = remove_stale(pool) {
         log::debug!("the files of pool {pool:?} stay: {error}");
     }

@@ -3,7 +3,8 @@
 //! Claiming a slot to write: which slot, and which frame to give up when none is free.
 
 use xmem_shm::fault::{self, Point};
-use xmem_shm::protocol::slot::SlotWord;
+use xmem_shm::protocol::slot::{SlotState, SlotWord};
+use xmem_shm::sync::Ordering;
 
 use super::guard::Guard;
 use super::history::Span;
@@ -204,15 +205,15 @@ fn start_writing(
     })
 }
 
-/// Claims the slot of this number, with the frame that is in it, if nothing else refers to it; `published`: if that is the frame of
-/// this generation. Also returns how many readers of its count are still to come.
+/// Claims the slot of this number, with the frame of this generation, if nothing else refers to it; `None`: if it is empty. Also returns how many readers of its count are still to come.
 pub(super) fn by_number(pool: &Pool, slot: u32, published: Option<u32>) -> Option<(Claimed, u32)> {
     let mut guard = pool.lock()?;
     // A frame that all readers have released is free even before their messages are read.
     guard.finalize_watched();
     let info = guard.slots.get(slot)?;
-    let is_it = published.is_none_or(|generation| pool.has_published(slot, generation));
-    if pool.is_closed() || !info.can_be_claimed() || !is_it {
+    let word = SlotWord(pool.control().slot(slot)?.load(Ordering::Relaxed));
+    let there = (word.state() == Some(SlotState::Published)).then(|| word.generation());
+    if pool.is_closed() || !info.can_be_claimed() || there != published {
         return None;
     }
     let place = info.place?;

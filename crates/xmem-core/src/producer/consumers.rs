@@ -59,6 +59,12 @@ impl Consumers {
         self.iter().filter(released).count() as u32
     }
 
+    /// How many consumers have taken this frame.
+    pub(super) fn took(&self, slot: u32, generation: u32) -> u32 {
+        let took = self.iter().filter(|it| it.took(slot, generation));
+        took.count() as u32
+    }
+
     /// How many entries the slowest consumer is behind.
     pub(super) fn backlog(&self, head: u64) -> u64 {
         let cursors = self.iter().filter_map(|consumer| consumer.cursor());

@@ -87,20 +87,20 @@ impl<'a> Guard<'a> {
         self.consumers.backlog(self.control().head())
     }
 
-    /// How many readers the frame in a slot has had, of its present generation, by what is known here.
-    pub(super) fn readers_so_far(&self, slot: u32) -> u32 {
+    /// How many readers have begun with the frame in a slot, of its present generation.
+    pub(super) fn readers_begun(&self, slot: u32) -> u32 {
         let keep = self.slots.get(slot).and_then(|info| info.keep);
         let word = self.control().slot(slot);
         let generation = word.map(|word| SlotWord(word.load(Ordering::Relaxed)).generation());
-        let released = generation.map_or(0, |it| self.consumers.released(slot, it));
-        released.saturating_add(keep.map_or(0, |keep| keep.departed))
+        let took = generation.map_or(0, |it| self.consumers.took(slot, it));
+        took.saturating_add(keep.map_or(0, |keep| keep.departed))
     }
 
     /// How many readers of the count of the frame in a slot are still to come.
     pub(super) fn readers_left(&self, slot: u32) -> u32 {
         let keep = self.slots.get(slot).and_then(|info| info.keep);
         keep.map_or(0, |keep| {
-            keep.until.saturating_sub(self.readers_so_far(slot))
+            keep.until.saturating_sub(self.readers_begun(slot))
         })
     }
 

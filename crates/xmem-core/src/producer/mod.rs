@@ -324,8 +324,8 @@ impl Producer {
         publish_event(self.inner(), lease, meta)
     }
 
-    /// A write lease on this very slot, with the frame that is in it, if nothing else holds it, and how many readers of its count
-    /// are still to come. `published`: only if that is the frame of this generation.
+    /// A write lease on this very slot, with the frame of this generation (`None`: if it is empty), if nothing else holds it, and
+    /// how many readers of its count are still to come.
     pub(crate) fn acquire_index(
         &self,
         slot: u32,

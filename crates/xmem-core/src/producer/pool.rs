@@ -243,7 +243,7 @@ impl Pool {
             return false;
         }
         lease::ask_to_ring(cell);
-        let until = guard.readers_so_far(slot).saturating_add(count);
+        let until = guard.readers_begun(slot).saturating_add(count);
         guard.slots.keep_until(slot, until);
         true
     }
