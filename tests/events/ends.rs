@@ -78,7 +78,7 @@ fn a_sink_can_keep_the_end_of_its_stream_to_itself() {
     let pools = Pools::new();
     let (receiver, log) = noted(&pools, "");
     for n in 1..=2 {
-        let feed = Feed::new(&pools, "send-eos=false delivery=lossless");
+        let feed = Feed::new(&pools, &format!("send-eos=false {LOSSLESS}"));
         feed.start("stream");
         feed.frame(n);
         feed.event(gst::event::Eos::new());

@@ -205,7 +205,8 @@ fn start_writing(
     })
 }
 
-/// Claims the slot of this number, with the frame of this generation, if nothing else refers to it; `None`: if it is empty. Also returns how many readers of its count are still to come.
+/// Claims the slot of this number, with the frame of this generation (`None`: if it is empty), if nothing else refers to it. Also
+/// returns how many readers of its count are still to come.
 pub(super) fn by_number(pool: &Pool, slot: u32, published: Option<u32>) -> Option<(Claimed, u32)> {
     let mut guard = pool.lock()?;
     // A frame that all readers have released is free even before their messages are read.
