@@ -121,12 +121,13 @@ settings! {
      * GstXmemSink:history:
      *
      * How many of the newest frames are kept for consumers that have not taken them yet, as those whose sink waits for a
-     * frame's time. With 0 those are the four newest, and in live delivery as many more as the last 100 ms of the
-     * stream have, 64 at most: of these only such as lie in the pool's own slots, and as long as the slots are not needed.
+     * frame's time. With 0 those are the four newest, and in live delivery those of the last 100 ms that a connected
+     * consumer has yet to take, 64 at most: of these only such as lie in the pool's own slots, and as long as the slots are
+     * not needed.
      */
     history: u32 = 0,
         "history", "History",
-        "Newest frames that are kept for consumers (0 = four, and those of the last 100 ms)";
+        "Newest frames that are kept for consumers (0 = four, and up to 100 ms for consumers that lag)";
     /**
      * GstXmemSink:copy:
      *

@@ -57,14 +57,45 @@ fn rest(producer: &Producer, consumer: &mut Consumer) -> u64 {
     }
 }
 
+/// A consumer that takes nothing, so that frames are kept for it.
+fn late(place: &Place) -> Consumer {
+    Consumer::builder(&place.pool()).connect().unwrap()
+}
+
 #[test]
 fn the_history_has_the_frames_of_its_time_and_at_least_its_count() {
     for (apart, expected) in [(0, 64), (MS, 64), (5 * MS, 20), (30 * MS, 4), (200 * MS, 4)] {
         let place = Place::new();
         let producer = kept_for_100_ms(&place).build().unwrap();
+        let mut late = late(&place);
         publish(&producer, 100, apart);
-        assert_eq!(kept(&place, &producer), expected, "{apart} ns apart");
+        assert_eq!(rest(&producer, &mut late), expected, "{apart} ns apart");
+        assert_eq!(late.stats().missed, 100 - expected);
     }
+}
+
+#[test]
+fn frames_that_each_consumer_has_taken_are_not_kept_longer() {
+    let place = Place::new();
+    let producer = kept_for_100_ms(&place).build().unwrap();
+    publish(&producer, 40, MS);
+    assert_eq!(kept(&place, &producer), 4);
+
+    let (mut near, mut far) = (late(&place), late(&place));
+    for frame in 0..40 {
+        publish(&producer, 1, frame);
+        near.receive(Some(HANG)).unwrap();
+        if frame >= 10 {
+            far.receive(Some(HANG)).unwrap();
+        }
+    }
+    // `far` took one more after the newest was published.
+    assert_eq!(kept(&place, &producer), 11);
+    assert_eq!(rest(&producer, &mut far), 10);
+    publish(&producer, 1, MS);
+    assert_eq!(kept(&place, &producer), 4);
+    drop(far);
+    assert_eq!(producer.stats().slots_held, 4);
 }
 
 #[test]
@@ -87,6 +118,7 @@ fn a_consumer_that_lags_by_less_than_the_time_misses_nothing() {
 fn timestamps_that_jump_keep_the_promised_history() {
     let place = Place::new();
     let producer = kept_for_100_ms(&place).build().unwrap();
+    let _late = late(&place);
     publish(&producer, 20, 5 * MS);
     // Back by 95 ms, then far ahead.
     publish(&producer, 1, 0);
@@ -103,6 +135,7 @@ fn timestamps_that_jump_keep_the_promised_history() {
 fn frames_without_a_timestamp_or_with_a_release_hook_are_not_kept_longer() {
     let place = Place::new();
     let producer = kept_for_100_ms(&place).build().unwrap();
+    let _late = late(&place);
     publish(&producer, 20, MS);
     let lease = producer.acquire(1).unwrap();
     lease.publish(at(None)).unwrap();
@@ -120,6 +153,8 @@ fn frames_without_a_timestamp_or_with_a_release_hook_are_not_kept_longer() {
 fn events_between_frames_do_not_push_them_out() {
     let place = Place::new();
     let producer = kept_for_100_ms(&place).build().unwrap();
+    let builder = Consumer::builder(&place.pool()).events(true);
+    let mut consumer = builder.connect().unwrap();
     let mut attachments = Attachments::new();
     attachments.set("text", "between");
     for frame in 0..30 {
@@ -131,8 +166,6 @@ fn events_between_frames_do_not_push_them_out() {
         };
         producer.publish_event(event).unwrap();
     }
-    let builder = Consumer::builder(&place.pool()).start_from(StartFrom::Oldest);
-    let mut consumer = builder.events(true).connect().unwrap();
     let (mut frames, mut events) = (0, 0);
     while frames + events < 40 {
         let is_event = consumer.receive(Some(HANG)).unwrap().meta().event;

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use support::Place;
-use xmem_core::{FrameMeta, Producer};
+use xmem_core::{Consumer, FrameMeta, Producer};
 
 #[test]
 fn a_stream_goes_on_without_memory_for_a_longer_history() {
@@ -26,6 +26,8 @@ fn a_stream_goes_on_without_memory_for_a_longer_history() {
         };
         producer.acquire(1).unwrap().publish(meta).unwrap();
     };
+    // Frames are kept for it.
+    let _late = Consumer::builder(&place.pool()).connect().unwrap();
     publish(0);
     let before = producer.stats().slots;
     // A region is a descriptor.

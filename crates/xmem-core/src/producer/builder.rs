@@ -53,8 +53,8 @@ impl ProducerBuilder {
         self
     }
 
-    /// Keeps more frames than the newest `history` in a live pool: those whose time is not further than this from the time of
-    /// the newest one, 64 entries at most. Default: zero.
+    /// Keeps more frames than the newest `history` in a live pool: those that a connected consumer has yet to take, and whose
+    /// time is not further than this from the time of the newest one, 64 entries at most. Default: zero.
     ///
     /// So a consumer may lag behind by a time, however many frames that are. These further frames are kept only while nothing
     /// else needs their slots; they do not reduce the budgets of consumers. Frames without a time are not kept for longer, nor

@@ -289,6 +289,11 @@ impl ConsumerRecord {
         !self.has_left() && !self.is_arriving()
     }
 
+    /// Whether it may still take the entry with this sequence. Nothing is ordered by this load: only a lease protects a frame.
+    pub(super) fn lags_behind(&self, sequence: u64) -> bool {
+        self.takes_frames() && self.page.cursor().load(Ordering::Relaxed) <= sequence
+    }
+
     /// The sequence of the next frame that it takes, and never less than before; `None` when it takes none.
     pub(super) fn cursor(&self) -> Option<u64> {
         if !self.takes_frames() {

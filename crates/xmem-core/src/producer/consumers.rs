@@ -72,6 +72,11 @@ impl Consumers {
         behind.max().unwrap_or(0)
     }
 
+    /// Whether a consumer may still take the entry with this sequence.
+    pub(super) fn lag_behind(&self, sequence: u64) -> bool {
+        self.iter().any(|consumer| consumer.lags_behind(sequence))
+    }
+
     /// The consumers that are furthest behind, and how far that is.
     pub(super) fn slowest(&self, head: u64) -> (u64, Vec<Arc<ConsumerRecord>>) {
         let most = self.backlog(head);

@@ -198,7 +198,10 @@ impl<'a> Guard<'a> {
 
     /// Takes out one entry of the history that `span` does not keep. `false`: there is none.
     pub(super) fn forget_spare(&mut self, span: Span) -> bool {
-        let Some(old) = self.history.take_spare(span) else {
+        let State {
+            history, consumers, ..
+        } = &mut *self.state;
+        let Some(old) = history.take_spare(span, |sequence| consumers.lag_behind(sequence)) else {
             return false;
         };
         self.dereference(old.slot);

@@ -18,7 +18,7 @@ pub(super) enum Span {
     Nothing,
     /// As many frames as the setting `history`.
     Promised,
-    /// Also events, and entries within `history_time`.
+    /// Also events, and what consumers have yet to take of the entries within `history_time`.
     Time,
 }
 
@@ -103,9 +103,13 @@ impl History {
         oldest.min(frames_only)
     }
 
-    /// Takes out one entry that `span` does not keep.
-    pub(super) fn take_spare(&mut self, span: Span) -> Option<Kept> {
-        let spare = self.spare(span)?;
+    /// Takes out one entry that `span` does not keep. `is_wanted`: whether a consumer has yet to take the entry with a sequence.
+    pub(super) fn take_spare(
+        &mut self,
+        span: Span,
+        is_wanted: impl FnOnce(u64) -> bool,
+    ) -> Option<Kept> {
+        let spare = self.spare(span, is_wanted)?;
         let kept = match spare {
             0 => self.entries.pop_front()?,
             _ => self.entries.remove(spare)?,
@@ -129,7 +133,7 @@ impl History {
     }
 
     /// The place of the first entry to go. An event pushes no frame out.
-    fn spare(&self, span: Span) -> Option<usize> {
+    fn spare(&self, span: Span, is_wanted: impl FnOnce(u64) -> bool) -> Option<usize> {
         let (most_frames, most_events) = match (span, self.promised) {
             (Span::Nothing, _) | (_, 0) => (0, 0),
             (Span::Promised, promised) => (promised, 0),
@@ -142,12 +146,14 @@ impl History {
         } else {
             return None;
         };
-        let stays = span == Span::Time && self.is_kept_for_time(at, most_frames);
+        let stays = span == Span::Time
+            && self.is_within_time(at, most_frames)
+            && is_wanted(self.entries.get(at)?.sequence);
         (!stays).then_some(at)
     }
 
-    /// Whether an entry is kept although there are as many newer ones of its kind as are promised.
-    fn is_kept_for_time(&self, at: usize, promised: usize) -> bool {
+    /// Whether an entry may be kept although there are as many newer ones of its kind as are promised.
+    fn is_within_time(&self, at: usize, promised: usize) -> bool {
         if self.time == 0 || self.is_short || self.entries.len() > KEPT_FOR_TIME {
             return false;
         }
