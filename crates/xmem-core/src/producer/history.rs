@@ -147,8 +147,8 @@ impl History {
             return None;
         };
         let stays = span == Span::Time
-            && self.is_within_time(at, most_frames)
-            && is_wanted(self.entries.get(at)?.sequence);
+            && is_wanted(self.entries.get(at)?.sequence)
+            && self.is_within_time(at, most_frames);
         (!stays).then_some(at)
     }
 

@@ -29,7 +29,6 @@ pub enum Access {
 pub struct Mapping {
     ptr: NonNull<u8>,
     len: usize,
-    access: Access,
     /// The process that has the mapping, if its children do not.
     only_in: Option<ProcessId>,
 }
@@ -64,7 +63,6 @@ impl Mapping {
         Ok(Self {
             ptr,
             len,
-            access,
             only_in: None,
         })
     }
@@ -93,11 +91,6 @@ impl Mapping {
     #[inline]
     pub fn len(&self) -> usize {
         self.len
-    }
-
-    /// Whether this process may store into it.
-    pub fn is_writable(&self) -> bool {
-        self.access == Access::ReadWrite
     }
 
     /// `count` words from byte `offset` on; empty if they do not lie inside the mapping.
