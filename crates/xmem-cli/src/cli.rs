@@ -57,6 +57,9 @@ pub(crate) struct Share {
     /// Play a file again and again
     #[arg(long = "loop")]
     pub(crate) repeat: bool,
+    /// Open the source with the first consumer, and close it a few seconds after the last one has left
+    #[arg(long)]
+    pub(crate) on_demand: bool,
     /// Restart a source that gives no frame for this time
     #[arg(long, value_name = "SECONDS", default_value = "20", value_parser = interval)]
     pub(crate) timeout: Duration,
