@@ -140,6 +140,12 @@ pub(crate) enum Command {
     /// Decode a camera, a stream or a file into a pool; starts it again when it fails or ends, until SIGINT or SIGTERM
     #[command(visible_alias = "replay")]
     Share(Share),
+    /// Show all pools in a browser: pictures, figures and consumers, live
+    Serve {
+        /// Address and port. Other hosts can see the pictures if the address is not of this host alone
+        #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:8080")]
+        listen: SocketAddr,
+    },
     /// Serve the figures of all pools over HTTP, for Prometheus
     Metrics {
         /// Address and port. Other hosts can read the figures if the address is not of this host alone
