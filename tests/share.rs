@@ -148,6 +148,52 @@ fn a_source_without_frames_is_started_again() {
 }
 
 #[test]
+fn a_source_on_demand_is_open_while_there_are_consumers() {
+    let pools = prepared();
+    // Longer than this test may take: between two rounds it is closed.
+    let film = film(&pools, 4000);
+    let share = share(&pools, &film, &["--on-demand", "--loop"]);
+    let has_film = |pid: u32| {
+        let files = fs::read_dir(format!("/proc/{pid}/fd"))
+            .into_iter()
+            .flatten();
+        files
+            .filter_map(|file| fs::read_link(file.ok()?.path()).ok())
+            .any(|file| file == Path::new(&film))
+    };
+    let producer = || pool_stats(&pools, "p").map(|stats| stats.pid);
+    let is_open = || producer().is_some_and(has_film);
+    until("the pool", || producer().is_some());
+    assert!(!is_open() && !has_film(share.pid()));
+    let mut rounds = Vec::new();
+    for _ in 0..2 {
+        let receiver = receiver(&pools);
+        assert!(receiver.next().is_some());
+        until("an open film", is_open);
+        let with_film = producer();
+        drop(receiver);
+        // The pool is made anew.
+        until("a closed film", || {
+            let now = producer();
+            now.is_some() && now != with_film && !is_open()
+        });
+        rounds.push(with_film);
+    }
+    assert_ne!(rounds[0], rounds[1]);
+    // A command that needs the caps is a consumer, too.
+    let picture = pools.file("a.png").to_str().unwrap().to_owned();
+    let output = xmem(&pools, &["snapshot", "p", &picture, "--timeout", "60"])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    until("an open film", is_open);
+    let log = share.log();
+    assert!(log.contains("closed until a consumer comes"), "{log}");
+    ends_by(share, Signal::TERM);
+    assert!(!Path::new(&pool_path(&pools, "p")).exists());
+}
+
+#[test]
 fn errors_give_the_remedy() {
     let pools = prepared();
     let share = |source: &str, part: &str| fails(&pools, &["share", source, "--pool", "p"], part);
@@ -299,6 +345,8 @@ fn the_page_about_the_command_is_true() {
         };
         let pool = args[3].to_owned();
         let share = Launch::start(&pools, "share", &mut xmem(&pools, &args));
+        let join = || pools.receiver(&format!("pool={}", pool_path(&pools, &pool)));
+        let _receiver = args.contains(&"--on-demand").then(join);
         until("frames", || {
             pool_stats(&pools, &pool).is_some_and(|stats| stats.published > 0)
         });

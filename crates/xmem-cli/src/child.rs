@@ -10,13 +10,15 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::Error;
+use crate::launch::not_started;
 use rustix::process::{Signal, set_parent_process_death_signal};
 
 /// The name under which this program starts itself to become a tool.
 const NAME: &str = "xmem-child";
 
 /// A tool that is interrupted when this process ends, even by SIGKILL: it would keep a camera and a pool. To be started by
-/// the main thread, whose end counts.
+/// a thread that stays as long, since the end of that thread counts.
 pub(crate) fn dependent(tool: &str) -> Command {
     let mut command = Command::new("/proc/self/exe");
     command.arg0(NAME).arg(tool);
@@ -24,7 +26,7 @@ pub(crate) fn dependent(tool: &str) -> Command {
 }
 
 /// Becomes the tool of [`dependent`] in the process that it starts; returns in any other. `Some`: that failed.
-pub(crate) fn become_tool() -> Option<io::Error> {
+pub(crate) fn become_tool() -> Option<Error> {
     let mut args = args_os();
     if args.next().as_deref() != Some(OsStr::new(NAME)) {
         return None;
@@ -32,7 +34,7 @@ pub(crate) fn become_tool() -> Option<io::Error> {
     let tool = args.next()?;
     let signal = set_parent_process_death_signal(Some(Signal::INT));
     Some(match signal {
-        Ok(()) => Command::new(tool).args(args).exec(),
+        Ok(()) => not_started(&Command::new(tool).args(args).exec()),
         Err(error) => error.into(),
     })
 }

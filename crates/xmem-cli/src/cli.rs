@@ -57,6 +57,9 @@ pub(crate) struct Share {
     /// Play a file again and again
     #[arg(long = "loop")]
     pub(crate) repeat: bool,
+    /// Open the source with the first consumer, and close it a few seconds after the last one has left
+    #[arg(long)]
+    pub(crate) on_demand: bool,
     /// Restart a source that gives no frame for this time
     #[arg(long, value_name = "SECONDS", default_value = "20", value_parser = interval)]
     pub(crate) timeout: Duration,
@@ -137,6 +140,12 @@ pub(crate) enum Command {
     /// Decode a camera, a stream or a file into a pool; starts it again when it fails or ends, until SIGINT or SIGTERM
     #[command(visible_alias = "replay")]
     Share(Share),
+    /// Show all pools in a browser: pictures, figures and consumers, live
+    Serve {
+        /// Address and port. Other hosts can see the pictures if the address is not of this host alone
+        #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:8080")]
+        listen: SocketAddr,
+    },
     /// Serve the figures of all pools over HTTP, for Prometheus
     Metrics {
         /// Address and port. Other hosts can read the figures if the address is not of this host alone

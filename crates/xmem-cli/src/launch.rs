@@ -5,22 +5,52 @@
 use std::ffi::OsStr;
 use std::io;
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use xmem_core::{PoolStats, pools_in_words, printable};
+use xmem_core::follow::{OverBudget, Step};
+use xmem_core::{Consumer, PoolStats, pools_in_words, printable};
 
 use crate::Error;
 use crate::caps::Caps;
+use crate::format::to_stderr;
 
 pub(crate) const TOOL: &str = "gst-launch-1.0";
 
-/// The figures of a pool that has video, and its caps.
-pub(crate) fn video_pool(pool: &OsStr) -> Result<(PoolStats, Caps), Error> {
-    let stats = xmem_core::query(pool)
-        .map_err(|error| format!("{error}; {}", printable(&pools_in_words(pool))))?;
-    let caps = Caps::of(&stats);
-    match caps {
-        Some(caps) if caps.is_video() => Ok((stats, caps)),
+/// The caps of a pool that has video. They come with its first frame, which is waited for (`None`: for ever).
+pub(crate) fn video_pool(pool: &OsStr, time: Option<Duration>) -> Result<Caps, Error> {
+    let query = || {
+        xmem_core::query(pool)
+            .map_err(|error| format!("{error}; {}", printable(&pools_in_words(pool))))
+    };
+    let mut stats = query()?;
+    if stats.published == 0 && Caps::of(&stats).is_none() {
+        first_frame(pool, time)?;
+        stats = query()?;
+    }
+    video_caps(&stats)
+}
+
+/// Waits as a consumer, for which a source on demand is opened.
+fn first_frame(pool: &OsStr, time: Option<Duration>) -> Result<(), Error> {
+    to_stderr("waiting for the first frame");
+    let consumer = Consumer::builder(pool).name("xmem").max_held(1);
+    let mut follower = consumer.follow().over_budget(OverBudget::Copy);
+    let start = Instant::now();
+    loop {
+        let left = time.map(|time| time.saturating_sub(start.elapsed()));
+        if let (Some(Duration::ZERO), Some(time)) = (left, time) {
+            return Err(format!("no frame within {time:?}").into());
+        }
+        if let Step::Took(()) = follower.step(left, |_| ())? {
+            return Ok(());
+        }
+    }
+}
+
+/// The caps of a pool that has video.
+pub(crate) fn video_caps(stats: &PoolStats) -> Result<Caps, Error> {
+    match Caps::of(stats) {
+        Some(caps) if caps.is_video() => Ok(caps),
         Some(caps) => Err(format!(
             "pool {} has no video, but {}",
             printable(&stats.pool),
@@ -35,9 +65,13 @@ pub(crate) fn video_pool(pool: &OsStr) -> Result<(PoolStats, Caps), Error> {
     }
 }
 
-/// `gst-launch-1.0 xmemsrc pool=... ! ...`, which reads no more than it needs and holds one slot.
-pub(crate) fn pipeline(pool: &OsStr, source: &[String], rest: &str) -> Command {
-    let mut command = Command::new(TOOL);
+/// The command to run the tool, with `xmemsrc pool=... ! ...`, which reads no more than it needs and holds one slot.
+pub(crate) fn pipeline(
+    mut command: Command,
+    pool: &OsStr,
+    source: &[String],
+    rest: &str,
+) -> Command {
     let mut name = std::ffi::OsString::from("pool=");
     name.push(pool);
     command.args(["--quiet", "xmemsrc"]).arg(name);

@@ -7,6 +7,7 @@ mod child;
 mod cli;
 mod command;
 mod format;
+mod http;
 mod launch;
 mod verbose;
 

@@ -154,6 +154,10 @@ fn pool(dir: &TempDir, name: &str) -> Producer {
     producer
 }
 
+fn words(line: &str) -> Vec<String> {
+    line.split_whitespace().map(str::to_owned).collect()
+}
+
 /// A consumer that holds one frame.
 fn holder(dir: &TempDir, name: &str, producer: &Producer) -> (Consumer, ReadLease) {
     let mut consumer = Consumer::builder(&path(dir, name))
@@ -178,19 +182,15 @@ fn pools_are_shown_sorted_opened_and_frozen() {
         row.contains("NV12 64x48 30/1") && row.contains("live"),
         "{text}"
     );
-    for title in [
-        "FORMAT",
-        "FPS",
-        "SLOTS",
-        "CONSUMERS",
-        "COPIED",
-        "MISSED",
-        "LATENCY",
-        "HELD",
-        "WAITS FOR",
-    ] {
-        assert!(text.contains(title), "{text}");
-    }
+    // The same titles as in a pipe.
+    let once = Command::new(env!("CARGO_BIN_EXE_xmem"))
+        .args(["top", "--once"])
+        .env("XMEM_RUNTIME_DIR", dir.path())
+        .output()
+        .unwrap();
+    let once = String::from_utf8(once.stdout).unwrap();
+    let titles = |text: &str, line: usize| text.lines().nth(line).map(words);
+    assert_eq!(titles(&text, 1), titles(&once, 0));
     // By name, then by rate.
     let is_first = |name: &'static str| {
         move |text: &str| text.lines().nth(2).is_some_and(|it| it.starts_with(name))
@@ -209,6 +209,13 @@ fn pools_are_shown_sorted_opened_and_frozen() {
     );
     assert!(
         text.contains("frames 1 published, 0 copied, 0 dropped"),
+        "{text}"
+    );
+    // The one consumer has the same latency at each look.
+    let text = top.has("latency of the consumers");
+    let class = text.lines().find(|line| line.contains("100%"));
+    assert!(
+        class.is_some_and(|it| it.contains(" ms  100%  ████")),
         "{text}"
     );
     top.press("\r");

@@ -6,10 +6,11 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use serde::Serialize;
+use serde_json::Value;
 use xmem_core::{ConnectError, PoolStats, QueryError};
 
 use super::name_of;
-use super::show::caps_summary;
+use super::show::{self, caps_summary};
 use crate::Error;
 use crate::cli::Format;
 use crate::format::{Table, duration, json, process};
@@ -98,6 +99,19 @@ pub(super) fn pools() -> Result<Vec<Pool>, Error> {
         }
     });
     Ok(pools.collect())
+}
+
+/// The figures of each pool, as `show` prints them, and its state.
+pub(super) fn as_json(pools: &[Pool]) -> Result<Vec<Value>, Error> {
+    let as_json = |pool: &Pool| {
+        let mut value = match &pool.stats {
+            Some(stats) => show::as_json(stats)?,
+            None => serde_json::json!({ "pool": pool.name }),
+        };
+        value["state"] = serde_json::to_value(pool.state)?;
+        Ok(value)
+    };
+    pools.iter().map(as_json).collect()
 }
 
 /// For an empty list. The first producer makes the directory.

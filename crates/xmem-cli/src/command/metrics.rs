@@ -12,50 +12,26 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
-use tiny_http::{Header, Method, Request, Response, Server};
 use xmem_core::{ConsumerStats, PoolStats, printable};
 
 use super::list::{self, Pool};
 use super::show::caps_summary;
 use crate::Error;
-use crate::format::to_stderr;
+use crate::http::{self, Request, Response};
 
-const CONTENT_TYPE: &str =
-    "Content-Type: application/openmetrics-text; version=1.0.0; charset=utf-8";
+const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 pub(crate) fn run(listen: SocketAddr) -> Result<(), Error> {
-    let server = Server::http(listen).map_err(|error| {
-        format!("cannot listen on {listen}: {error}. Choose another port with --listen")
-    })?;
-    to_stderr(format_args!(
-        "figures at http://{}/metrics",
-        server.server_addr()
-    ));
-    for request in server.incoming_requests() {
-        // The reader may be gone.
-        let _ = answer(request);
-    }
-    Ok(())
+    http::serve(listen, "figures", "/metrics", answer)
 }
 
-fn answer(request: Request) -> std::io::Result<()> {
-    let error = |code: u16, text: &str| Response::from_string(text).with_status_code(code);
-    if !matches!(request.method(), Method::Get | Method::Head) {
-        return request.respond(error(405, "GET only\n"));
-    }
-    if request.url().split('?').next() != Some("/metrics") {
-        return request.respond(error(404, "the figures are at /metrics\n"));
+fn answer(request: &Request) -> Response {
+    if request.path != "/metrics" {
+        return Response::error("404 Not Found", "the figures are at /metrics");
     }
     match list::pools().and_then(|pools| Ok(text(pools)?)) {
-        Ok(text) => {
-            let header = CONTENT_TYPE.parse::<Header>().ok();
-            let mut response = Response::from_string(text);
-            header
-                .into_iter()
-                .for_each(|header| response.add_header(header));
-            request.respond(response)
-        }
-        Err(reason) => request.respond(error(500, &format!("{reason}\n"))),
+        Ok(text) => Response::new(CONTENT_TYPE, text.into_bytes()),
+        Err(reason) => Response::error("500 Internal Server Error", &reason.to_string()),
     }
 }
 

@@ -8,6 +8,7 @@ mod list;
 mod manual;
 mod metrics;
 mod record;
+mod serve;
 mod share;
 mod show;
 mod snapshot;
@@ -53,6 +54,7 @@ pub(crate) fn run(cli: &Cli, out: &mut impl Write) -> Result<ExitCode, Error> {
         } => top::run(*interval, *once, output.format, out)?,
         Command::Metrics { listen } => metrics::run(*listen)?,
         Command::Record { pool, file, h264 } => record::run(pool, file, *h264)?,
+        Command::Serve { listen } => serve::run(*listen)?,
         Command::Share(share) => share::run(share, cli.verbose)?,
         Command::Doctor { output } => return doctor::run(output.format, out),
         Command::Clean { pools, output } => clean::run(pools, output.format, out)?,

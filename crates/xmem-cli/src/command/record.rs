@@ -5,9 +5,10 @@
 use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
+use std::process::Command;
 
 use crate::Error;
-use crate::launch::{not_started, pipeline, video_pool};
+use crate::launch::{TOOL, not_started, pipeline, video_pool};
 
 /// Frames wait there while the encoder or the disk is slow. They are copies past the budget.
 const QUEUE: &str = "queue max-size-buffers=0 max-size-time=0 max-size-bytes=268435456";
@@ -18,7 +19,7 @@ pub(crate) fn run(pool: &OsStr, file: &Path, h264: bool) -> Result<(), Error> {
     if file.extension() != Some(OsStr::new("mkv")) {
         return Err(format!("{name}: use a name that ends in .mkv").into());
     }
-    let (_, caps) = video_pool(pool)?;
+    let caps = video_pool(pool, None)?;
     // An earlier recording cannot be made again.
     if file.exists() {
         return Err(format!("{name} exists: remove it, or choose another name").into());
@@ -35,7 +36,7 @@ pub(crate) fn run(pool: &OsStr, file: &Path, h264: bool) -> Result<(), Error> {
     let mut location = OsString::from("location=");
     location.push(file);
     let source = ["max-held=8".to_owned()];
-    let error = pipeline(pool, &source, &rest)
+    let error = pipeline(Command::new(TOOL), pool, &source, &rest)
         .args([&location, OsStr::new("--eos-on-shutdown")])
         .exec();
     Err(not_started(&error))

@@ -13,7 +13,7 @@ use std::time::Duration;
 use crate::Error;
 use crate::caps::Caps;
 use crate::child;
-use crate::launch::{connection_timeout, failure, not_started, pipeline, video_pool};
+use crate::launch::{TOOL, connection_timeout, failure, not_started, pipeline, video_pool};
 
 /// The kinds of files, by their extension.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,7 +64,7 @@ pub(crate) fn run(
     out: &mut impl Write,
 ) -> Result<(), Error> {
     let kind = Kind::of(file)?;
-    let (_, caps) = video_pool(pool)?;
+    let caps = video_pool(pool, Some(timeout))?;
     let dir = file.parent().filter(|dir| !dir.as_os_str().is_empty());
     let dir = dir.unwrap_or(Path::new("."));
     // Beside the file, which is replaced only by a whole one.
@@ -75,7 +75,7 @@ pub(crate) fn run(
     let start = if newest { "newest" } else { "next" };
     let source = [format!("start-from={start}"), connection_timeout(timeout)];
     let rest = format!("{} ! filesink", kind.elements(&caps));
-    let mut command = pipeline(pool, &source, &rest);
+    let mut command = pipeline(Command::new(TOOL), pool, &source, &rest);
     let mut location = std::ffi::OsString::from("location=");
     location.push(unfinished.path());
     command.arg(location);

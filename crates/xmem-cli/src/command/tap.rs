@@ -5,9 +5,10 @@
 use std::ffi::OsStr;
 use std::io::{IsTerminal, stdout};
 use std::os::unix::process::CommandExt;
+use std::process::Command;
 
 use crate::Error;
-use crate::launch::{not_started, pipeline, video_pool};
+use crate::launch::{TOOL, not_started, pipeline, video_pool};
 
 /// Turns this process into the one that writes frames, so that it ends as its reader or its user ends it.
 pub(crate) fn run(pool: &OsStr, raw: bool) -> Result<(), Error> {
@@ -18,7 +19,7 @@ pub(crate) fn run(pool: &OsStr, raw: bool) -> Result<(), Error> {
         )
         .into());
     }
-    let (_, caps) = video_pool(pool)?;
+    let caps = video_pool(pool, None)?;
     let decode = if caps.is_raw() { "" } else { "decodebin ! " };
     let rest = if raw {
         "fdsink sync=false".to_owned()
@@ -27,6 +28,6 @@ pub(crate) fn run(pool: &OsStr, raw: bool) -> Result<(), Error> {
     };
     // Encoded frames refer to one another.
     let newest_only = format!("newest-only={}", caps.is_raw());
-    let error = pipeline(pool, &[newest_only], &rest).exec();
+    let error = pipeline(Command::new(TOOL), pool, &[newest_only], &rest).exec();
     Err(not_started(&error))
 }

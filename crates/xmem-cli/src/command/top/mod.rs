@@ -2,6 +2,7 @@
 
 //! `xmem top`
 
+mod histogram;
 mod rows;
 mod screen;
 
@@ -11,15 +12,13 @@ use std::thread;
 use std::time::Duration;
 
 use ratatui::crossterm::event::{self, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
-use serde_json::{Value, json};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use super::list::{self, Pool};
-use super::show::as_json;
 use crate::Error;
 use crate::cli::Format;
-use crate::format::{Table, json as print_json};
+use crate::format::{Table, json};
 use rows::Rows;
 use screen::Screen;
 
@@ -131,16 +130,7 @@ fn read_keys(events: Sender<Event>) {
 
 fn print(pools: Vec<Pool>, format: Format, out: &mut impl Write) -> Result<(), Error> {
     if format == Format::Json {
-        let as_json = |pool: &Pool| {
-            let mut value = match &pool.stats {
-                Some(stats) => as_json(stats)?,
-                None => json!({ "pool": pool.name }),
-            };
-            value["state"] = serde_json::to_value(pool.state)?;
-            Ok(value)
-        };
-        let pools: Result<Vec<Value>, Error> = pools.iter().map(as_json).collect();
-        return print_json(out, &pools?);
+        return json(out, &list::as_json(&pools)?);
     }
     if pools.is_empty() {
         writeln!(out, "{}", list::no_pools())?;

@@ -2,6 +2,8 @@
 
 //! The state of the screen, and how it is drawn.
 
+use std::collections::HashMap;
+
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Style, Stylize};
@@ -9,6 +11,7 @@ use ratatui::text::{Line, Text};
 use ratatui::widgets::{Row, Table, TableState};
 use xmem_core::{PoolStats, printable};
 
+use super::histogram::Histogram;
 use super::rows::{Rows, latency_ns, missed};
 use crate::command::list::{Pool, no_pools};
 use crate::command::show::headline;
@@ -60,6 +63,8 @@ impl Order {
 #[derive(Debug, Default)]
 pub(super) struct Screen {
     pools: Vec<Pool>,
+    /// Of each pool, by its name.
+    latencies: HashMap<String, Histogram>,
     /// Why there are no newer figures.
     error: Option<String>,
     order: Order,
@@ -76,10 +81,22 @@ impl Screen {
             return;
         }
         match answer {
-            Ok(pools) => (self.pools, self.error) = (pools, None),
+            Ok(pools) => {
+                self.note_latencies(&pools);
+                (self.pools, self.error) = (pools, None);
+            }
             Err(error) => self.error = Some(error),
         }
         self.arrange();
+    }
+
+    fn note_latencies(&mut self, pools: &[Pool]) {
+        let mut before = std::mem::take(&mut self.latencies);
+        for (pool, stats) in pools.iter().filter_map(|it| Some((it, it.stats.as_ref()?))) {
+            let mut histogram = before.remove(&pool.name).unwrap_or_default();
+            histogram.add(stats);
+            self.latencies.insert(pool.name.clone(), histogram);
+        }
     }
 
     fn arrange(&mut self) {
@@ -198,11 +215,25 @@ impl Screen {
         for it in stats.consumers.iter().filter(|it| it.waited_for_ns > 0) {
             lines.push(Line::from(format!("waits  for {}", printable(&it.name))).red());
         }
-        let height = u16::try_from(lines.len()).unwrap_or(u16::MAX);
-        let areas = Layout::vertical([Constraint::Length(height), Constraint::Min(0)]);
-        let [head, body] = areas.areas(area);
+        let latencies = self.latencies.get(name).map(|it| it.lines(area.width));
+        let mut latencies = latencies.unwrap_or_default();
+        if !latencies.is_empty() {
+            latencies.insert(0, "latency of the consumers, at each look".to_owned());
+        }
+        let consumers = Rows::of_consumers(stats, area.width);
+        let height = |lines: usize| u16::try_from(lines).unwrap_or(u16::MAX);
+        let areas = Layout::vertical([
+            Constraint::Length(height(lines.len())),
+            // One more for the titles, and one below. The histogram takes what is left.
+            Constraint::Max(height(consumers.cells.len() + 2)),
+            Constraint::Fill(1),
+        ]);
+        let [head, body, rest] = areas.areas(area);
         frame.render_widget(Text::from(lines), head);
-        draw_rows(Rows::of_consumers(stats, area.width), None, frame, body);
+        draw_rows(consumers, None, frame, body);
+        if usize::from(rest.height) >= latencies.len() {
+            frame.render_widget(Text::from_iter(latencies), rest);
+        }
     }
 }
 

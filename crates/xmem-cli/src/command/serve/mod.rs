@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! `xmem serve`
+
+mod picture;
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use percent_encoding::percent_decode_str;
+use serde_json::Value;
+use xmem_core::PoolStats;
+
+use super::list::{self, Pool, State};
+use crate::Error;
+use crate::http::{self, Request, Response};
+use crate::launch::video_caps;
+use picture::{Pictures, locked};
+
+const PAGE: &str = include_str!("page.html");
+/// The page holds all that it needs: nothing is loaded from elsewhere, and no other page can frame it.
+const POLICY: &str = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src blob: data:; \
+                      connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+/// How long all browsers share one answer of the producers: for the figures, and to know whether there can be a picture.
+const FRESH: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(3));
+
+pub(crate) fn run(listen: SocketAddr) -> Result<(), Error> {
+    let site = Site::default();
+    let is_loopback = listen.ip().is_loopback();
+    http::serve(listen, "pools", "/", move |request| {
+        if is_loopback && !request.is_for_localhost() {
+            return Response::error(
+                "403 Forbidden",
+                "ask for 127.0.0.1 or localhost, or start with another --listen",
+            );
+        }
+        site.answer(request).unwrap_or_else(|error| {
+            Response::error("500 Internal Server Error", &error.to_string())
+        })
+    })
+}
+
+type Figures = Arc<Vec<Pool>>;
+
+#[derive(Default)]
+struct Site {
+    kept: Mutex<Option<(Instant, Figures)>>,
+    asking: Mutex<()>,
+    pictures: Pictures,
+}
+
+impl Site {
+    fn answer(&self, request: &Request) -> Result<Response, Error> {
+        let path = percent_decode_str(&request.path).decode_utf8_lossy();
+        match path.strip_prefix("/picture/") {
+            Some(name) => self.picture(name, &request.query),
+            None => match path.as_ref() {
+                "/" => Ok(Response::new("text/html; charset=utf-8", PAGE.as_bytes())
+                    .with("Content-Security-Policy", POLICY)),
+                "/pools.json" => self.pools(),
+                _ => Ok(Response::error("404 Not Found", "the pools are at /")),
+            },
+        }
+    }
+
+    /// The pools as the producers described them, at most this time ago.
+    fn figures(&self, age: Duration) -> Result<Figures, Error> {
+        let kept = || {
+            let kept = locked(&self.kept).clone();
+            kept.filter(|(time, _)| time.elapsed() < age)
+                .map(|(_, figures)| figures)
+        };
+        if let Some(figures) = kept() {
+            return Ok(figures);
+        }
+        // One request asks, which takes a second if a producer is stopped. The others take the answers that it got.
+        let _asking = locked(&self.asking);
+        if let Some(figures) = kept() {
+            return Ok(figures);
+        }
+        let figures = Arc::new(list::pools()?);
+        *locked(&self.kept) = Some((Instant::now(), figures.clone()));
+        Ok(figures)
+    }
+
+    fn pools(&self) -> Result<Response, Error> {
+        let pools = self.figures(FRESH.0)?;
+        let mut json = list::as_json(&pools)?;
+        for (value, pool) in json.iter_mut().zip(pools.iter()) {
+            // It can be long, as with a picture in its tags.
+            value.as_object_mut().map(|value| value.remove("sticky"));
+            value["name"] = pool.name.clone().into();
+            value["no_picture"] = self
+                .elements(pool)
+                .err()
+                .map_or(Value::Null, |error| error.to_string().into());
+        }
+        Ok(Response::new(
+            "application/json",
+            serde_json::to_vec(&json)?,
+        ))
+    }
+
+    /// The newest picture, unless it is the one that the browser has.
+    fn picture(&self, name: &str, query: &str) -> Result<Response, Error> {
+        let is_asked_for = |pool: &&Pool| pool.name == name;
+        let mut pools = self.figures(FRESH.1)?;
+        if !pools.iter().any(|pool| is_asked_for(&pool)) {
+            pools = self.figures(FRESH.0)?;
+        }
+        let Some(pool) = pools.iter().find(is_asked_for) else {
+            let names: Vec<_> = pools.iter().map(|pool| pool.name.as_str()).collect();
+            let names = if names.is_empty() {
+                list::no_pools()
+            } else {
+                format!("there are {}", names.join(", "))
+            };
+            return Ok(Response::error(
+                "404 Not Found",
+                &format!("there is no pool {name}: {names}"),
+            ));
+        };
+        let picture = self
+            .elements(pool)
+            .and_then(|elements| self.pictures.ask(pool.name.as_ref(), &elements));
+        Ok(match picture {
+            Err(reason) => Response::error("503 Service Unavailable", &reason.to_string()),
+            Ok(Some(picture)) if query != format!("after={}", picture.number) => {
+                Response::new("image/jpeg", picture.jpeg)
+                    .with("Picture", &picture.number.to_string())
+            }
+            Ok(_) => Response::nothing(),
+        })
+    }
+
+    /// As the function of this name, and with what the viewer of the pool met. A pool without room has no viewer after this.
+    fn elements(&self, pool: &Pool) -> Result<String, Error> {
+        let name = pool.name.as_ref();
+        let no_room = pool.stats.as_ref().and_then(no_room);
+        if let Some(reason) = &no_room {
+            self.pictures.give_up(name, reason);
+        }
+        let elements = elements(pool)?;
+        match no_room.or_else(|| self.pictures.failure(name)) {
+            Some(reason) => Err(reason.into()),
+            None => Ok(elements),
+        }
+    }
+}
+
+/// Why a viewer would take slots from the consumers. `None`: it would not.
+fn no_room(stats: &PoolStats) -> Option<String> {
+    let limit = &stats.budget_limit;
+    (!limit.is_empty()).then(|| format!("it has no slot to spare for a viewer: raise its {limit}"))
+}
+
+/// The elements that turn the pool's frames into raw video. The error is why there is no picture.
+fn elements(pool: &Pool) -> Result<String, Error> {
+    let Some(stats) = &pool.stats else {
+        return Err(match pool.state {
+            State::Stale => "its producer was killed",
+            State::NoAccess => "this user may not read it",
+            State::Live | State::Silent => "its producer does not answer: it is stopped or hangs",
+        }
+        .into());
+    };
+    if stats.delivery == "lossless" {
+        return Err("it is lossless, so a viewer could hold up its producer; `xmem snapshot` takes one picture".into());
+    }
+    // The caps come with the first frame, which may need a consumer.
+    let has_begun = stats.published > 0;
+    let caps = video_caps(stats);
+    match caps {
+        Ok(caps) if caps.is_raw() => Ok(String::new()),
+        Err(reason) if has_begun => Err(reason),
+        _ => Ok("decodebin ! ".to_owned()),
+    }
+}

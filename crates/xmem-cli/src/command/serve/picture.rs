@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Pictures of pools, made while a browser asks for them.
+
+use std::collections::HashMap;
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{Read, Seek};
+use std::process::{Child, ChildStdout, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::Error;
+use crate::child;
+use crate::launch::{TOOL, failure, not_started, pipeline};
+
+/// Pools that are shown at one time.
+const MOST: usize = 16;
+/// A viewer that was not asked for a picture for this time leaves the pool.
+const LINGER: Duration = Duration::from_secs(3);
+/// How long the reason of a failure is shown before the next attempt.
+const RETRY: Duration = Duration::from_secs(5);
+/// How long a pool is left alone whose consumers a viewer cost slots.
+const NO_ROOM: Duration = Duration::from_secs(600);
+/// How often to look whether pictures are still asked for.
+const LOOK: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 500_000_000,
+};
+/// Small pictures, and few of them: enough to see what a camera sees.
+const ENCODE: &str = "videorate max-rate=8 ! videoscale ! \
+                      video/x-raw,width=[1,960],height=[1,960],pixel-aspect-ratio=1/1 ! \
+                      videoconvert ! jpegenc ! multipartmux ! fdsink sync=false";
+/// No picture of this size is larger.
+const MAX_JPEG: usize = 16 << 20;
+
+#[derive(Debug, Clone)]
+pub(super) struct Picture {
+    /// Not that of any other picture.
+    pub(super) number: u64,
+    pub(super) jpeg: Arc<[u8]>,
+}
+
+/// A viewer for each pool that is shown, by its name.
+#[derive(Default)]
+pub(super) struct Pictures(Mutex<HashMap<OsString, Arc<Viewer>>>);
+
+impl Pictures {
+    /// The newest picture of a pool. The first request starts a viewer, and has none yet.
+    pub(super) fn ask(&self, pool: &OsStr, elements: &str) -> Result<Option<Picture>, Error> {
+        let mut viewers = locked(&self.0);
+        viewers.retain(|_, viewer| !viewer.is_over());
+        if let Some(viewer) = viewers.get(pool) {
+            return Ok(viewer.ask());
+        }
+        if viewers.len() == MOST {
+            return Err(format!("{MOST} pools are shown already, which is the most").into());
+        }
+        let viewer = Arc::new(Viewer::new());
+        let (starting, name) = (viewer.clone(), pool.to_owned());
+        let rest = format!("{elements}{ENCODE}");
+        // Encoded frames refer to one another.
+        let newest_only = format!("newest-only={}", elements.is_empty());
+        thread::Builder::new().spawn(move || starting.run(&name, &newest_only, &rest))?;
+        viewers.insert(pool.to_owned(), viewer);
+        Ok(None)
+    }
+
+    /// Why there are no pictures of a pool for now.
+    pub(super) fn failure(&self, pool: &OsStr) -> Option<String> {
+        match &locked(&locked(&self.0).get(pool)?.0).end {
+            Some((Err(reason), next)) if Instant::now() < *next => Some(reason.clone()),
+            _ => None,
+        }
+    }
+
+    /// Ends the viewer of a pool if there is one, since it may be what the pool has no room for.
+    pub(super) fn give_up(&self, pool: &OsStr, reason: &str) {
+        if let Some(viewer) = locked(&self.0).get(pool) {
+            viewer.end(Err(reason.to_owned()), NO_ROOM);
+        }
+    }
+}
+
+/// One process of GStreamer that is a consumer of the pool.
+struct Viewer(Mutex<Seen>);
+
+struct Seen {
+    asked: Instant,
+    newest: Option<Picture>,
+    /// How it ended, and when the next request starts another viewer.
+    end: Option<(Result<(), String>, Instant)>,
+}
+
+impl Viewer {
+    fn new() -> Self {
+        Self(Mutex::new(Seen {
+            asked: Instant::now(),
+            newest: None,
+            end: None,
+        }))
+    }
+
+    fn ask(&self) -> Option<Picture> {
+        let mut seen = locked(&self.0);
+        seen.asked = Instant::now();
+        seen.newest.clone()
+    }
+
+    fn is_asked(&self) -> bool {
+        let seen = locked(&self.0);
+        seen.end.is_none() && seen.asked.elapsed() < LINGER
+    }
+
+    fn end(&self, outcome: Result<(), String>, pause: Duration) {
+        let end = (outcome, Instant::now() + pause);
+        locked(&self.0).end.get_or_insert(end);
+    }
+
+    /// Whether the next request starts another one.
+    fn is_over(&self) -> bool {
+        let end = &locked(&self.0).end;
+        matches!(end, Some((_, next)) if Instant::now() > *next)
+    }
+
+    fn run(&self, pool: &OsStr, newest_only: &str, rest: &str) {
+        let outcome = self.view(pool, newest_only, rest);
+        let pause = if outcome.is_ok() {
+            Duration::ZERO
+        } else {
+            RETRY
+        };
+        self.end(outcome.map_err(|error| error.to_string()), pause);
+    }
+
+    /// Keeps the newest picture until no more are asked for. The error is that of GStreamer.
+    fn view(&self, pool: &OsStr, newest_only: &str, rest: &str) -> Result<(), Error> {
+        let mut printed = tempfile::tempfile()?;
+        let source = [
+            "client-name=xmem serve",
+            "start-from=newest",
+            "on-eos=wait",
+            // videorate keeps one.
+            "max-held=2",
+            newest_only,
+        ];
+        let source = source.map(str::to_owned);
+        let mut command = pipeline(child::dependent(TOOL), pool, &source, rest);
+        command.stdout(Stdio::piped()).stderr(printed.try_clone()?);
+        let mut tool = Tool(command.spawn().map_err(|error| not_started(&error))?);
+        let stdout = tool.0.stdout.take().ok_or("it has no standard output")?;
+        if self.keep_newest(stdout)? {
+            Ok(())
+        } else {
+            Err(reason(&mut printed)?)
+        }
+    }
+
+    /// `false`: there are no more.
+    fn keep_newest(&self, mut from: ChildStdout) -> Result<bool, Error> {
+        static NUMBER: AtomicU64 = AtomicU64::new(1);
+        let (mut unread, mut part) = (Vec::new(), vec![0; 64 << 10]);
+        while self.is_asked() {
+            if poll(&mut [PollFd::new(&from, PollFlags::IN)], Some(&LOOK))? == 0 {
+                continue;
+            }
+            let len = from.read(&mut part)?;
+            if len == 0 {
+                return Ok(false);
+            }
+            unread.extend_from_slice(&part[..len]);
+            while let Some(jpeg) = take_jpeg(&mut unread)? {
+                // Relaxed: it only hands out numbers.
+                let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+                locked(&self.0).newest = Some(Picture {
+                    number,
+                    jpeg: jpeg.into(),
+                });
+            }
+        }
+        Ok(true)
+    }
+}
+
+fn reason(printed: &mut File) -> Result<Error, Error> {
+    let mut text = Vec::new();
+    printed.rewind()?;
+    printed.read_to_end(&mut text)?;
+    Ok(failure(&String::from_utf8_lossy(&text)))
+}
+
+/// Takes the first part of a multipart stream off its bytes. `None`: more bytes have to come.
+fn take_jpeg(unread: &mut Vec<u8>) -> Result<Option<Vec<u8>>, Error> {
+    const END: &[u8] = b"\r\n\r\n";
+    let Some(head) = unread.windows(END.len()).position(|it| it == END) else {
+        return Ok(None);
+    };
+    let lines = str::from_utf8(&unread[..head])?.lines();
+    let len = lines
+        .filter_map(|line| line.strip_prefix("Content-Length: "))
+        .next();
+    let len: usize = len.ok_or("a part without a length")?.parse()?;
+    if len > MAX_JPEG {
+        return Err("a picture is too large".into());
+    }
+    let begin = head + END.len();
+    if unread.len() < begin + len {
+        return Ok(None);
+    }
+    let jpeg = unread[begin..begin + len].to_vec();
+    unread.drain(..begin + len);
+    Ok(Some(jpeg))
+}
+
+/// A process that ends when this is dropped.
+struct Tool(Child);
+
+impl Drop for Tool {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// What it guards is whole after each statement, even if a thread panicked.
+pub(super) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! `xmem share SOURCE --pool POOL`
+
+mod playing;
+mod source;
+
+use std::process::Command;
+use std::sync::mpsc::{Sender, channel};
+use std::thread;
+use std::time::Duration;
+
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use xmem_core::printable;
+
+use crate::Error;
+use crate::child;
+use crate::cli::Share;
+use crate::format::to_stderr;
+use crate::launch::{TOOL, not_started};
+use playing::{Event, Outcome, PATIENCE, Playing};
+use source::Source;
+
+/// How long to wait before the source is started again: twice as long each time that it gives no frame.
+const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
+
+pub(crate) fn run(share: &Share, verbose: bool) -> Result<(), Error> {
+    let source = Source::of(&share.source)?;
+    child::run(Command::new(TOOL).arg("--version"), PATIENCE)
+        .map_err(|error| not_started(&error))?;
+    let (sender, events) = channel();
+    stop_on_signals(sender.clone())?;
+    let plays_once = matches!(source, Source::File(_)) && !share.repeat;
+    let mut wait = BACKOFF.0;
+    let mut is_wanted = !share.on_demand;
+    to_stderr(format_args!(
+        "{source}: sharing it in the pool {}",
+        printable(&share.pool.to_string_lossy())
+    ));
+    loop {
+        if !is_wanted {
+            to_stderr(format_args!("{source}: closed until a consumer comes"));
+            let mut idle = Playing::start(share, None, false, sender.clone())?;
+            match idle.watch(share, verbose, &events)? {
+                Outcome::Changed => {}
+                Outcome::Stopped => return Ok(()),
+                Outcome::Over => return Err(format!("{TOOL} ended without a reason").into()),
+                Outcome::Failed(reason) | Outcome::Useless(reason) => return Err(reason.into()),
+            }
+            to_stderr(format_args!("{source}: opened for a consumer"));
+        }
+        is_wanted = !share.on_demand;
+        let mut playing = Playing::start(share, Some(&source), plays_once, sender.clone())?;
+        let outcome = playing.watch(share, verbose, &events)?;
+        let has_played = playing.published > 0;
+        let reason = match outcome {
+            Outcome::Stopped => return Ok(()),
+            Outcome::Changed => continue,
+            Outcome::Useless(reason) => return Err(reason.into()),
+            Outcome::Failed(reason) if plays_once => return Err(reason.into()),
+            Outcome::Over if plays_once => return Ok(()),
+            // The next round of a file, which may be shorter than the time between two looks at the pool.
+            Outcome::Over if share.repeat => {
+                is_wanted = true;
+                continue;
+            }
+            Outcome::Over => "at its end".to_owned(),
+            Outcome::Failed(reason) => reason,
+        };
+        if has_played {
+            wait = BACKOFF.0;
+        }
+        to_stderr(format_args!(
+            "{source}: {reason}; starting it again in {wait:?}"
+        ));
+        if let Ok(Event::Stop) = events.recv_timeout(wait) {
+            return Ok(());
+        }
+        wait = (2 * wait).min(BACKOFF.1);
+    }
+}
+
+/// Reports SIGINT and SIGTERM, instead of ending by them.
+fn stop_on_signals(events: Sender<Event>) -> Result<(), Error> {
+    let mut signals = Signals::new([SIGINT, SIGTERM])?;
+    thread::spawn(move || {
+        for _ in &mut signals {
+            if events.send(Event::Stop).is_err() {
+                return;
+            }
+        }
+    });
+    Ok(())
+}

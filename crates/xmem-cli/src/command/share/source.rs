@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Where the frames come from.
+
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::fs::{self, File};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
+use xmem_core::printable;
+
+use crate::Error;
+
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Source {
+    Test,
+    Camera(PathBuf),
+    Address(String),
+    File(PathBuf),
+    /// Elements, as for gst-launch-1.0.
+    Pipeline(String),
+}
+
+impl Source {
+    pub(super) fn of(source: &OsStr) -> Result<Self, Error> {
+        match source.to_str() {
+            Some("test") => return Ok(Self::Test),
+            Some(text) if text.contains(" ! ") => return Ok(Self::Pipeline(text.to_owned())),
+            Some(text) if text.contains("://") => return Ok(Self::Address(text.to_owned())),
+            _ => {}
+        }
+        let path = Path::new(source);
+        let unreadable = |error| {
+            let path = path.display();
+            format!(
+                "cannot read {path}: {error}. A source is `test`, a camera, an address, a file or a pipeline"
+            )
+        };
+        let kind = fs::metadata(path).map_err(unreadable)?.file_type();
+        if kind.is_dir() {
+            return Err(format!("{} is a directory", path.display()).into());
+        }
+        // Some cameras can be opened once only, so this is before the pipeline opens it.
+        File::open(path).map_err(unreadable)?;
+        let path = fs::canonicalize(path).map_err(unreadable)?;
+        Ok(if kind.is_char_device() {
+            Self::Camera(path)
+        } else {
+            Self::File(path)
+        })
+    }
+
+    /// The elements that give its frames.
+    pub(super) fn elements(&self) -> Vec<OsString> {
+        let words = |words: &str| words.split_whitespace().map(OsString::from).collect();
+        match self {
+            Self::Test => words(
+                "videotestsrc is-live=true ! video/x-raw,width=1280,height=720,framerate=30/1",
+            ),
+            Self::Camera(path) => {
+                let mut device = OsString::from("device=");
+                device.push(path);
+                let mut elements = vec!["v4l2src".into(), device];
+                elements.extend(words("! decodebin"));
+                elements
+            }
+            Self::Address(address) => decoded(address),
+            Self::File(path) => decoded(&file_address(path)),
+            Self::Pipeline(elements) => words(elements),
+        }
+    }
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = match self {
+            Self::Test => "test".to_owned(),
+            Self::Camera(path) | Self::File(path) => path.display().to_string(),
+            Self::Address(address) => without_password(address),
+            Self::Pipeline(_) => "pipeline".to_owned(),
+        };
+        f.write_str(&printable(&text))
+    }
+}
+
+/// The video of an address; other streams are not decoded.
+fn decoded(address: &str) -> Vec<OsString> {
+    let uri = format!("uri={address}");
+    [
+        "uridecodebin",
+        &uri,
+        "expose-all-streams=false",
+        "caps=video/x-raw(ANY)",
+    ]
+    .map(OsString::from)
+    .into()
+}
+
+fn file_address(path: &Path) -> String {
+    const PLAIN: &AsciiSet = &NON_ALPHANUMERIC
+        .remove(b'/')
+        .remove(b'.')
+        .remove(b'-')
+        .remove(b'_')
+        .remove(b'~');
+    format!(
+        "file://{}",
+        percent_encode(path.as_os_str().as_bytes(), PLAIN)
+    )
+}
+
+/// What is printed may be kept in a log.
+fn without_password(address: &str) -> String {
+    let parts = address.split_once("://").and_then(|(scheme, rest)| {
+        let host = rest.split('/').next()?;
+        let (user, _) = host.rsplit_once('@')?;
+        Some((scheme, &rest[user.len() + 1..]))
+    });
+    parts.map_or_else(
+        || address.to_owned(),
+        |(scheme, rest)| format!("{scheme}://{rest}"),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sources_are_recognized() {
+        let of = |text: &str| Source::of(OsStr::new(text));
+        assert_eq!(of("test").unwrap(), Source::Test);
+        assert_eq!(of("/dev/null").unwrap(), Source::Camera("/dev/null".into()));
+        let rtsp = of("rtsp://user:secret@host:554/a").unwrap();
+        assert_eq!(
+            rtsp,
+            Source::Address("rtsp://user:secret@host:554/a".into())
+        );
+        assert_eq!(rtsp.to_string(), "rtsp://host:554/a");
+        assert_eq!(
+            of("rtsp://host/a@b").unwrap().to_string(),
+            "rtsp://host/a@b"
+        );
+        assert!(matches!(of("a ! b"), Ok(Source::Pipeline(_))));
+        for (wrong, part) in [
+            ("/none", "cannot read /none: No such file"),
+            ("/", "/ is a directory"),
+        ] {
+            let error = of(wrong).unwrap_err().to_string();
+            assert!(error.starts_with(part), "{error}");
+        }
+    }
+
+    #[test]
+    fn paths_are_percent_encoded() {
+        assert_eq!(
+            file_address(Path::new("/a b/ü.mp4")),
+            "file:///a%20b/%C3%BC.mp4"
+        );
+    }
+}

@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! A small HTTP server: one request for each connection, a bounded number of connections, and a bounded time for each.
+
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::Error;
+use crate::format::to_stderr;
+
+/// Further connections are closed at once.
+const CONNECTIONS: usize = 64;
+/// For the request, and for the answer.
+const TIME: Duration = Duration::from_secs(10);
+/// Bytes and lines of a request's head.
+const HEAD: (usize, usize) = (16 << 10, 64);
+/// How long to wait if a connection cannot be accepted, such as for a lack of descriptors.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// A request with GET or HEAD.
+#[derive(Debug)]
+pub(crate) struct Request {
+    pub(crate) path: String,
+    /// What follows the question mark.
+    pub(crate) query: String,
+    host: String,
+}
+
+impl Request {
+    /// Whether it asks for this host by an address of its own or as `localhost`. A foreign page can have a name of its own
+    /// lead to this host, and would read the answers.
+    pub(crate) fn is_for_localhost(&self) -> bool {
+        let name = match self.host.rsplit_once(':') {
+            Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
+            _ => &self.host,
+        };
+        let address = name.trim_matches(['[', ']']).parse();
+        name.eq_ignore_ascii_case("localhost") || address.is_ok_and(|ip: IpAddr| ip.is_loopback())
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Response {
+    status: &'static str,
+    headers: String,
+    body: Arc<[u8]>,
+}
+
+impl Response {
+    pub(crate) fn new(content_type: &str, body: impl Into<Arc<[u8]>>) -> Self {
+        let headers = format!("Content-Type: {content_type}\r\n");
+        Self {
+            status: "200 OK",
+            headers,
+            body: body.into(),
+        }
+    }
+
+    pub(crate) fn error(status: &'static str, reason: &str) -> Self {
+        let text = format!("{reason}\n").into_bytes();
+        Self {
+            status,
+            ..Self::new("text/plain; charset=utf-8", text)
+        }
+    }
+
+    pub(crate) fn nothing() -> Self {
+        Self {
+            status: "204 No Content",
+            headers: String::new(),
+            body: Arc::default(),
+        }
+    }
+
+    pub(crate) fn with(mut self, name: &str, value: &str) -> Self {
+        self.headers += &format!("{name}: {value}\r\n");
+        self
+    }
+}
+
+/// Answers requests until the process is ended. `what` is printed with its address.
+pub(crate) fn serve(
+    listen: SocketAddr,
+    what: &str,
+    path: &str,
+    answer: impl Fn(&Request) -> Response + Send + Sync + 'static,
+) -> Result<(), Error> {
+    let listener = TcpListener::bind(listen).map_err(|error| {
+        format!("cannot listen on {listen}: {error}. Choose another port with --listen")
+    })?;
+    to_stderr(format_args!(
+        "{what} at http://{}{path}",
+        listener.local_addr()?
+    ));
+    let answer = Arc::new(answer);
+    loop {
+        let Ok((stream, _)) = listener.accept() else {
+            thread::sleep(PAUSE);
+            continue;
+        };
+        // Each connection's thread has one.
+        if Arc::strong_count(&answer) > CONNECTIONS {
+            continue;
+        }
+        let answer = answer.clone();
+        // The other side may be gone, or slow. Without a thread the connection is closed.
+        let _ = thread::Builder::new().spawn(move || converse(&stream, &*answer));
+    }
+}
+
+fn converse(stream: &TcpStream, answer: impl Fn(&Request) -> Response) -> io::Result<()> {
+    let (mut head, mut is_head) = (Vec::new(), false);
+    let response = match read(stream, &mut head)? {
+        Ok((method, request)) => {
+            is_head = method == "HEAD";
+            match method.as_str() {
+                "GET" | "HEAD" => answer(&request),
+                _ => {
+                    Response::error("405 Method Not Allowed", "GET only").with("Allow", "GET, HEAD")
+                }
+            }
+        }
+        Err(reason) => Response::error("400 Bad Request", &reason),
+    };
+    let mut stream = Timed {
+        stream,
+        end: Instant::now() + TIME,
+    };
+    write!(
+        stream,
+        "HTTP/1.1 {}\r\n{}Content-Length: {}\r\nConnection: close\r\nCache-Control: no-store\r\n\
+         X-Content-Type-Options: nosniff\r\nCross-Origin-Resource-Policy: same-origin\r\n\r\n",
+        response.status,
+        response.headers,
+        response.body.len()
+    )?;
+    if !is_head {
+        stream.write_all(&response.body)?;
+    }
+    // Bytes that were not read would reset the connection, and the answer with it.
+    stream.stream.shutdown(Shutdown::Write)?;
+    io::copy(&mut stream.take(HEAD.0 as u64), &mut io::sink())?;
+    Ok(())
+}
+
+/// The request, or what is wrong with it.
+fn read(stream: &TcpStream, head: &mut Vec<u8>) -> io::Result<Result<(String, Request), String>> {
+    let mut stream = Timed {
+        stream,
+        end: Instant::now() + TIME,
+    };
+    loop {
+        let mut part = [0; 4096];
+        let len = stream.read(&mut part)?;
+        if len == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        head.extend_from_slice(&part[..len]);
+        let mut headers = [httparse::EMPTY_HEADER; HEAD.1];
+        let mut request = httparse::Request::new(&mut headers);
+        match request.parse(head) {
+            Ok(httparse::Status::Complete(_)) => return Ok(Ok(understand(&request))),
+            Ok(httparse::Status::Partial) if head.len() < HEAD.0 => {}
+            Ok(httparse::Status::Partial) => return Ok(Err("the request is too long".to_owned())),
+            Err(error) => return Ok(Err(error.to_string())),
+        }
+    }
+}
+
+fn understand(request: &httparse::Request<'_, '_>) -> (String, Request) {
+    let (path, query) = request
+        .path
+        .map_or(("", ""), |it| it.split_once('?').unwrap_or((it, "")));
+    let host = request
+        .headers
+        .iter()
+        .find(|it| it.name.eq_ignore_ascii_case("host"));
+    let host = host.map_or(String::new(), |it| {
+        String::from_utf8_lossy(it.value).into_owned()
+    });
+    let request_line = Request {
+        path: path.to_owned(),
+        query: query.to_owned(),
+        host,
+    };
+    (request.method.unwrap_or_default().to_owned(), request_line)
+}
+
+/// A connection until a time. A bound for each read or write alone would let a slow client have it for ever.
+struct Timed<'a> {
+    stream: &'a TcpStream,
+    end: Instant,
+}
+
+impl Timed<'_> {
+    fn left(&self) -> io::Result<Option<Duration>> {
+        let left = self.end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            Err(io::ErrorKind::TimedOut.into())
+        } else {
+            Ok(Some(left))
+        }
+    }
+}
+
+impl Read for Timed<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.stream.set_read_timeout(self.left()?)?;
+        self.stream.read(buffer)
+    }
+}
+
+impl Write for Timed<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.stream.set_write_timeout(self.left()?)?;
+        self.stream.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn foreign_names_are_not_this_host() {
+        let is_local = |host: &str| {
+            let (path, query, host) = (String::new(), String::new(), host.to_owned());
+            Request { path, query, host }.is_for_localhost()
+        };
+        for host in [
+            "localhost",
+            "LocalHost:8080",
+            "127.0.0.1",
+            "127.0.0.1:80",
+            "[::1]",
+            "[::1]:8080",
+        ] {
+            assert!(is_local(host), "{host}");
+        }
+        for host in [
+            "",
+            "evil.example",
+            "localhost.evil.example:80",
+            "192.0.2.7:80",
+            "127.0.0.1.evil.example",
+            "[::2]:80",
+        ] {
+            assert!(!is_local(host), "{host}");
+        }
+    }
+}

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! `xmem doctor`
+
+use serde_json::Value;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+use std::process::Command;
+use tempfile::TempDir;
+
+use crate::support::Pool;
+
+fn doctor(runtime_dir: &Path, path: &str) -> (Vec<Value>, i32) {
+    let output = Command::new(env!("CARGO_BIN_EXE_xmem"))
+        .args(["doctor", "--format", "json"])
+        .env("XMEM_RUNTIME_DIR", runtime_dir)
+        .env("PATH", path)
+        .output()
+        .unwrap();
+    let findings = serde_json::from_slice(&output.stdout).unwrap();
+    (findings, output.status.code().unwrap())
+}
+
+fn finding<'a>(findings: &'a [Value], check: &str) -> &'a Value {
+    findings
+        .iter()
+        .find(|finding| finding["check"] == check)
+        .unwrap()
+}
+
+#[test]
+fn doctor_reports_a_missing_gstreamer_and_a_silent_producer() {
+    let pool = Pool::new();
+    let (findings, code) = doctor(pool.dir.path(), "/nowhere");
+    assert_eq!(code, 1);
+    assert_eq!(finding(&findings, "shared memory")["verdict"], "ok");
+    assert_eq!(finding(&findings, "pools")["what"], "1 with a producer");
+    let gstreamer = finding(&findings, "GStreamer");
+    assert_eq!(gstreamer["verdict"], "warning");
+    assert!(gstreamer["advice"].as_str().unwrap().contains("1.22"));
+
+    // It accepts connections and never answers.
+    let _silent = UnixListener::bind(pool.dir.path().join("silent.sock")).unwrap();
+    let (findings, _) = doctor(pool.dir.path(), "/nowhere");
+    let pools = finding(&findings, "pools");
+    assert_eq!(pools["verdict"], "warning");
+    assert_eq!(pools["what"], "no answer from the producer of silent");
+}
+
+#[test]
+fn doctor_reads_what_gstreamer_reports() {
+    let dir = TempDir::new().unwrap();
+    let tool = dir.path().join("gst-inspect-1.0");
+    let check = |version: &str, plugin: &str| {
+        let script = format!(
+            "#!/bin/sh\ncase $1 in\n--version) echo 'GStreamer {version}' ;;\nxmem) {plugin} ;;\nesac\n"
+        );
+        std::fs::write(&tool, script).unwrap();
+        std::fs::set_permissions(&tool, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let (findings, code) = doctor(dir.path(), dir.path().to_str().unwrap());
+        let verdict = |check| {
+            finding(&findings, check)["verdict"]
+                .as_str()
+                .unwrap()
+                .to_owned()
+        };
+        (verdict("GStreamer"), verdict("plugin"), code)
+    };
+    let ours = format!("echo '  Version  {}-abc'", env!("CARGO_PKG_VERSION"));
+    let found = |gstreamer: &str, plugin: &str, code| (gstreamer.into(), plugin.into(), code);
+    assert_eq!(check("1.20.3", "exit 1"), found("problem", "warning", 2));
+    assert_eq!(
+        check("1.22.0", "echo '  Version  0.0.1'"),
+        found("ok", "warning", 1)
+    );
+    let (gstreamer, plugin, code) = check("1.26.2", &ours);
+    assert_eq!((gstreamer.as_str(), plugin.as_str()), ("ok", "ok"));
+    // Other findings depend on the host.
+    assert!(code <= 1);
+}
+
+#[test]
+fn doctor_reports_an_unusable_directory() {
+    let dir = TempDir::new().unwrap();
+    let file = dir.path().join("file");
+    std::fs::write(&file, "").unwrap();
+    let (findings, code) = doctor(&file, "/nowhere");
+    assert_eq!(code, 2);
+    let directory = finding(&findings, "runtime directory");
+    assert_eq!(directory["verdict"], "problem");
+    assert!(
+        directory["advice"]
+            .as_str()
+            .unwrap()
+            .contains("XMEM_RUNTIME_DIR")
+    );
+}

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! `xmem show`
+
+use serde_json::Value;
+use std::time::Duration;
+use tempfile::TempDir;
+use xmem_core::{Canceller, Consumer, Delivery, FrameMeta, Producer};
+
+use crate::support::{Pool, socket, stdout, xmem};
+
+#[test]
+fn show_prints_the_pool_and_its_consumers() {
+    let pool = Pool::new();
+    let output = xmem(pool.dir.path(), &["show", "-v", &pool.path()]);
+    let text = stdout(&output);
+    for part in [
+        "2 published",
+        "live",
+        "video/x-raw,format=NV12",
+        "reader",
+        "HELD",
+    ] {
+        assert!(text.contains(part), "{part:?} is missing in:\n{text}");
+    }
+}
+
+#[test]
+fn show_as_json_prints_the_producers_statistics() {
+    let pool = Pool::new();
+    let output = xmem(pool.dir.path(), &["show", &pool.path(), "--format", "json"]);
+    let json: Value = serde_json::from_str(stdout(&output)).unwrap();
+    assert_eq!(json["published"], 2);
+    assert_eq!(json["pid"], std::process::id());
+    // The sticky state by its keys, each value quoted by JSON only.
+    assert_eq!(json["sticky"]["caps"], "video/x-raw,format=NV12");
+    assert_eq!(json["sticky"]["segment"], r#"GstSegment, format="time\";"#);
+    assert_eq!(json["consumers"][0]["name"], "reader");
+    assert_eq!(json["consumers"][0]["held"], 1);
+    assert_eq!(json["consumers"][0]["received"], 1);
+    assert_eq!(json["published"], pool.producer.stats().published);
+}
+
+/// The value in a column of the row of a consumer, in a table whose other cells have no blanks in them.
+fn cell<'a>(text: &'a str, row: &str, column: &str) -> &'a str {
+    let words = |line: &'a str| {
+        line.split("  ")
+            .map(str::trim)
+            .filter(|word| !word.is_empty())
+    };
+    let heading = text.lines().find(|line| line.contains("MISSED")).unwrap();
+    let column = words(heading).position(|word| word == column).unwrap();
+    // The columns that a pool fills and a consumer does not, or the other way round, are empty.
+    let row = text
+        .lines()
+        .find(|line| line.trim_start().starts_with(row))
+        .unwrap();
+    words(row).nth(column).unwrap()
+}
+
+#[test]
+fn show_and_watch_print_dropped_frames() {
+    let pool = Pool::new();
+    pool.consumer.note_dropped();
+    pool.consumer.note_dropped();
+    let output = xmem(pool.dir.path(), &["show", &pool.path()]);
+    assert_eq!(cell(stdout(&output), "reader", "DROPPED"), "2");
+    let output = xmem(pool.dir.path(), &["watch", "-n1", &pool.path()]);
+    assert_eq!(cell(stdout(&output), "reader", "DROPPED"), "2");
+    let output = xmem(pool.dir.path(), &["show", &pool.path(), "-f", "json"]);
+    let json: Value = serde_json::from_str(stdout(&output)).unwrap();
+    assert_eq!(json["consumers"][0]["dropped"], 2);
+}
+
+#[test]
+fn show_names_the_consumer_that_delays_a_lossless_pool() {
+    let dir = TempDir::new().unwrap();
+    let builder = Producer::builder(&socket(&dir)).delivery(Delivery::Lossless);
+    let producer = builder.max_slots(12).build().unwrap();
+    let join = |name| {
+        Consumer::builder(&socket(&dir))
+            .name(name)
+            .connect()
+            .unwrap()
+    };
+    let (mut quick, mut stopped) = (join("quick"), join("stopped"));
+    let cancel = Canceller::new();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while producer.wait_for_room(None, &cancel).is_ok() {
+                let slot = producer.acquire_wait(64, None, &Canceller::new()).unwrap();
+                slot.publish(FrameMeta::new(64)).unwrap();
+            }
+        });
+        let time = Some(Duration::from_secs(10));
+        let take = |consumer: &mut Consumer| consumer.receive_with(time, |_| ()).unwrap();
+        take(&mut stopped);
+        // It waits when the slowest has eight to take.
+        (0..9).for_each(|_| take(&mut quick));
+        let show = || xmem(dir.path(), &["show", "cam0"]);
+        while !stdout(&show()).contains("waits") {}
+        let shown = show();
+        let line = stdout(&shown).lines().find(|line| line.contains("waits"));
+        assert!(line.unwrap().contains("for stopped (process"), "{line:?}");
+        assert!(stdout(&shown).contains("budgets  smaller than asked for: raise max-slots"));
+        let watched = xmem(dir.path(), &["watch", "cam0", "--count", "1"]);
+        assert!(stdout(&watched).contains("  stopped (waited for)"));
+        assert!(!stdout(&watched).contains("quick (waited for)"));
+        cancel.cancel();
+    });
+}
