@@ -2,7 +2,6 @@
 
 //! One run of GStreamer's tool.
 
-use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ExitStatus, Stdio};
@@ -19,7 +18,7 @@ use crate::child;
 use crate::cli::Share;
 use crate::command::show::caps_summary;
 use crate::format::to_stderr;
-use crate::launch::{TOOL, failure, not_started};
+use crate::launch::{TOOL, failure, not_started, property};
 
 /// How often to ask the pool whether frames come, and whether consumers come to a pool without a source.
 const LOOK: (Duration, Duration) = (Duration::from_secs(1), Duration::from_millis(200));
@@ -86,9 +85,7 @@ impl Playing {
             let caps = format!("video/x-raw,format={}", share.format);
             command.args(["!", "videoconvert", "!", &caps]);
         }
-        let mut pool = OsString::from("pool=");
-        pool.push(&share.pool);
-        command.args(["!", "xmemsink"]).arg(pool);
+        command.args(["!", "xmemsink", &property("pool", &share.pool)]);
         // Else each restart would end the consumers' streams.
         command
             .arg(format!("send-eos={plays_once}"))
