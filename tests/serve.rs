@@ -12,6 +12,7 @@ use std::{
     time::Duration,
 };
 
+use gst::prelude::*;
 use rustix::process::Signal;
 use serde_json::Value;
 use support::{process::*, *};
@@ -201,6 +202,28 @@ fn a_large_or_encoded_picture_becomes_small() {
     let pixels = pixels(&pools, &picture);
     assert_eq!(pixels.len(), 960 * 540);
     assert!(pixels.iter().all(is_blue), "{:?}", pixels[0]);
+}
+
+#[test]
+fn a_name_is_no_text_of_a_pipeline() {
+    init();
+    let pools = prepared();
+    let site = Site::new(&pools);
+    let name = r#"a'\%" ! filesink location=made xmemsrc pool=b"#;
+    let sink = gst::ElementFactory::make("xmemsink")
+        .property("pool", pool_path(&pools, name))
+        .build()
+        .unwrap();
+    let pipeline = gst::Pipeline::new();
+    let source =
+        gst::parse::bin_from_description(&(plain("0xff0000ff") + " ! identity"), true).unwrap();
+    pipeline.add_many([source.upcast_ref(), &sink]).unwrap();
+    source.link(&sink).unwrap();
+    pipeline.set_state(gst::State::Playing).unwrap();
+    let encoded: String = name.bytes().map(|byte| format!("%{byte:02x}")).collect();
+    let (picture, _) = site.picture(&encoded, "");
+    assert!(pixels(&pools, &picture).iter().all(is_blue));
+    pipeline.set_state(gst::State::Null).unwrap();
 }
 
 #[test]

@@ -194,6 +194,29 @@ fn a_source_on_demand_is_open_while_there_are_consumers() {
 }
 
 #[test]
+fn a_short_film_on_demand_is_closed_between_two_rounds() {
+    let pools = prepared();
+    let share = share(&pools, &film(&pools, 40), &["--on-demand", "--loop"]);
+    let closed = || {
+        let log = share.log();
+        log.matches("closed until a consumer comes").count()
+    };
+    until("the pool", || pool_stats(&pools, "p").is_some());
+    assert!(receiver(&pools).next().is_some());
+    until("a closed film", || closed() == 2);
+
+    // The process that waits for a consumer is started again, too.
+    until("the pool", || pool_stats(&pools, "p").is_some());
+    let waiting = pool_stats(&pools, "p").unwrap().pid.cast_signed();
+    kill_process(Pid::from_raw(waiting).unwrap(), Signal::KILL).unwrap();
+    until("a line about its end", || {
+        share.log().contains("SIGKILL); starting it again in 1s")
+    });
+    assert!(receiver(&pools).next().is_some());
+    ends_by(share, Signal::TERM);
+}
+
+#[test]
 fn errors_give_the_remedy() {
     let pools = prepared();
     let share = |source: &str, part: &str| fails(&pools, &["share", source, "--pool", "p"], part);

@@ -17,8 +17,8 @@ use rustix::process::{Signal, set_parent_process_death_signal};
 /// The name under which this program starts itself to become a tool.
 const NAME: &str = "xmem-child";
 
-/// A tool that is interrupted when this process ends, even by SIGKILL: it would keep a camera and a pool. To be started by
-/// a thread that stays as long, since the end of that thread counts.
+/// A tool that is interrupted when this process ends, even by SIGKILL: it would keep a camera and a pool. Start it
+/// from a thread that lives as long, since the kernel sends the signal when that thread ends.
 pub(crate) fn dependent(tool: &str) -> Command {
     let mut command = Command::new("/proc/self/exe");
     command.arg0(NAME).arg(tool);

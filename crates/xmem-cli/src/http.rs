@@ -30,8 +30,8 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    /// Whether it asks for this host by an address of its own or as `localhost`. A foreign page can have a name of its own
-    /// lead to this host, and would read the answers.
+    /// Whether it asks for this host by an address of its own or as `localhost`. A page of another site can
+    /// make its own name resolve to this host, and could then read the answers.
     pub(crate) fn is_for_localhost(&self) -> bool {
         let name = match self.host.rsplit_once(':') {
             Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
@@ -101,7 +101,7 @@ pub(crate) fn serve(
             thread::sleep(PAUSE);
             continue;
         };
-        // Each connection's thread has one.
+        // Each connection's thread holds a clone.
         if Arc::strong_count(&answer) > CONNECTIONS {
             continue;
         }

@@ -4,6 +4,7 @@
 
 use std::ffi::OsStr;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -72,13 +73,25 @@ pub(crate) fn pipeline(
     source: &[String],
     rest: &str,
 ) -> Command {
-    let mut name = std::ffi::OsString::from("pool=");
-    name.push(pool);
-    command.args(["--quiet", "xmemsrc"]).arg(name);
+    command.args(["--quiet", "xmemsrc", &property("pool", pool)]);
     command.args(["client-name=xmem", "max-held=1", "download=true"]);
     command.args(source).arg("!").args(rest.split(' '));
     command.stdin(Stdio::null());
     command
+}
+
+/// A property, as an argument of the tool. The tool joins its arguments and reads them as one text, so a pool's name could
+/// end the value and add elements. Bytes that could have a meaning are octal numbers, which a value in quotes may have.
+pub(crate) fn property(name: &str, value: impl AsRef<OsStr>) -> String {
+    let mut text = format!("{name}=\\\"");
+    for &byte in value.as_ref().as_bytes() {
+        if byte.is_ascii_alphanumeric() || b"/._-".contains(&byte) {
+            text.push(byte.into());
+        } else {
+            text += &format!("\\\\{byte:03o}");
+        }
+    }
+    text + "\\\""
 }
 
 /// A timeout as a property.
@@ -160,6 +173,16 @@ fn package(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_property_has_no_character_with_a_meaning() {
+        assert_eq!(
+            property("pool", "/a/cam-0_1.sock"),
+            r#"pool=\"/a/cam-0_1.sock\""#
+        );
+        assert_eq!(property("pool", "a\" !"), r#"pool=\"a\\042\\040\\041\""#);
+        assert_eq!(property("pool", "\\ü"), r#"pool=\"\\134\\303\\274\""#);
+    }
 
     #[test]
     fn a_failure_names_the_package() {

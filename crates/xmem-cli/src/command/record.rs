@@ -2,13 +2,13 @@
 
 //! `xmem record POOL FILE`
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
 use crate::Error;
-use crate::launch::{TOOL, not_started, pipeline, video_pool};
+use crate::launch::{TOOL, not_started, pipeline, property, video_pool};
 
 /// Frames wait there while the encoder or the disk is slow. They are copies past the budget.
 const QUEUE: &str = "queue max-size-buffers=0 max-size-time=0 max-size-bytes=268435456";
@@ -33,11 +33,9 @@ pub(crate) fn run(pool: &OsStr, file: &Path, h264: bool) -> Result<(), Error> {
         _ => "",
     };
     let rest = format!("{QUEUE} ! {convert}matroskamux offset-to-zero=true ! filesink");
-    let mut location = OsString::from("location=");
-    location.push(file);
     let source = ["max-held=8".to_owned()];
     let error = pipeline(Command::new(TOOL), pool, &source, &rest)
-        .args([&location, OsStr::new("--eos-on-shutdown")])
+        .args([&property("location", file), "--eos-on-shutdown"])
         .exec();
     Err(not_started(&error))
 }

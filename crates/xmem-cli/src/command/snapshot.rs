@@ -13,7 +13,9 @@ use std::time::Duration;
 use crate::Error;
 use crate::caps::Caps;
 use crate::child;
-use crate::launch::{TOOL, connection_timeout, failure, not_started, pipeline, video_pool};
+use crate::launch::{
+    TOOL, connection_timeout, failure, not_started, pipeline, property, video_pool,
+};
 
 /// The kinds of files, by their extension.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,9 +78,7 @@ pub(crate) fn run(
     let source = [format!("start-from={start}"), connection_timeout(timeout)];
     let rest = format!("{} ! filesink", kind.elements(&caps));
     let mut command = pipeline(Command::new(TOOL), pool, &source, &rest);
-    let mut location = std::ffi::OsString::from("location=");
-    location.push(unfinished.path());
-    command.arg(location);
+    command.arg(property("location", unfinished.path()));
     wait(command, timeout)?;
     if unfinished.as_file().metadata()?.len() == 0 {
         return Err("the stream ended before a frame came".into());

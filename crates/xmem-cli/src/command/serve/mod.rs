@@ -134,7 +134,8 @@ impl Site {
         })
     }
 
-    /// As the function of this name, and with what the viewer of the pool met. A pool without room has no viewer after this.
+    /// The elements for the pool's viewer. The error is why there is no picture, such as the one that ended the last viewer.
+    /// If the pool has no room for a viewer, this ends its viewer.
     fn elements(&self, pool: &Pool) -> Result<String, Error> {
         let name = pool.name.as_ref();
         let no_room = pool.stats.as_ref().and_then(no_room);
@@ -170,8 +171,7 @@ fn elements(pool: &Pool) -> Result<String, Error> {
     }
     // The caps come with the first frame, which may need a consumer.
     let has_begun = stats.published > 0;
-    let caps = video_caps(stats);
-    match caps {
+    match video_caps(stats) {
         Ok(caps) if caps.is_raw() => Ok(String::new()),
         Err(reason) if has_begun => Err(reason),
         _ => Ok("decodebin ! ".to_owned()),

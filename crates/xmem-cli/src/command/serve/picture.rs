@@ -24,7 +24,7 @@ const MOST: usize = 16;
 const LINGER: Duration = Duration::from_secs(3);
 /// How long the reason of a failure is shown before the next attempt.
 const RETRY: Duration = Duration::from_secs(5);
-/// How long a pool is left alone whose consumers a viewer cost slots.
+/// The pause after a viewer that took slots from the pool's consumers.
 const NO_ROOM: Duration = Duration::from_secs(600);
 /// How often to look whether pictures are still asked for.
 const LOOK: Timespec = Timespec {
@@ -40,7 +40,7 @@ const MAX_JPEG: usize = 16 << 20;
 
 #[derive(Debug, Clone)]
 pub(super) struct Picture {
-    /// Not that of any other picture.
+    /// No other picture has this number, in any pool.
     pub(super) number: u64,
     pub(super) jpeg: Arc<[u8]>,
 }
@@ -57,7 +57,7 @@ impl Pictures {
         if let Some(viewer) = viewers.get(pool) {
             return Ok(viewer.ask());
         }
-        if viewers.len() == MOST {
+        if viewers.values().filter(|it| it.is_running()).count() >= MOST {
             return Err(format!("{MOST} pools are shown already, which is the most").into());
         }
         let viewer = Arc::new(Viewer::new());
@@ -119,6 +119,10 @@ impl Viewer {
     fn end(&self, outcome: Result<(), String>, pause: Duration) {
         let end = (outcome, Instant::now() + pause);
         locked(&self.0).end.get_or_insert(end);
+    }
+
+    fn is_running(&self) -> bool {
+        locked(&self.0).end.is_none()
     }
 
     /// Whether the next request starts another one.

@@ -34,6 +34,8 @@ pub(crate) fn run(share: &Share, verbose: bool) -> Result<(), Error> {
     let plays_once = matches!(source, Source::File(_)) && !share.repeat;
     let mut wait = BACKOFF.0;
     let mut is_wanted = !share.on_demand;
+    // That of the round before, since a round may be shorter than the time for which a source stays open.
+    let mut last_consumer = None;
     to_stderr(format_args!(
         "{source}: sharing it in the pool {}",
         printable(&share.pool.to_string_lossy())
@@ -41,33 +43,35 @@ pub(crate) fn run(share: &Share, verbose: bool) -> Result<(), Error> {
     loop {
         if !is_wanted {
             to_stderr(format_args!("{source}: closed until a consumer comes"));
-            let mut idle = Playing::start(share, None, false, sender.clone())?;
-            match idle.watch(share, verbose, &events)? {
-                Outcome::Changed => {}
-                Outcome::Stopped => return Ok(()),
-                Outcome::Over => return Err(format!("{TOOL} ended without a reason").into()),
-                Outcome::Failed(reason) | Outcome::Useless(reason) => return Err(reason.into()),
-            }
-            to_stderr(format_args!("{source}: opened for a consumer"));
         }
-        is_wanted = !share.on_demand;
-        let mut playing = Playing::start(share, Some(&source), plays_once, sender.clone())?;
+        let opened = is_wanted.then_some(&source);
+        let mut playing = Playing::start(share, opened, plays_once, sender.clone())?;
+        if let Some(time) = last_consumer.take() {
+            playing.last_consumer = time;
+        }
         let outcome = playing.watch(share, verbose, &events)?;
         let has_played = playing.published > 0;
         let reason = match outcome {
             Outcome::Stopped => return Ok(()),
-            Outcome::Changed => continue,
+            Outcome::Changed => {
+                is_wanted = !is_wanted;
+                if is_wanted {
+                    to_stderr(format_args!("{source}: opened for a consumer"));
+                }
+                continue;
+            }
             Outcome::Useless(reason) => return Err(reason.into()),
             Outcome::Failed(reason) if plays_once => return Err(reason.into()),
             Outcome::Over if plays_once => return Ok(()),
             // The next round of a file, which may be shorter than the time between two looks at the pool.
             Outcome::Over if share.repeat => {
-                is_wanted = true;
+                last_consumer = Some(playing.last_consumer);
                 continue;
             }
             Outcome::Over => "at its end".to_owned(),
             Outcome::Failed(reason) => reason,
         };
+        is_wanted = !share.on_demand;
         if has_played {
             wait = BACKOFF.0;
         }

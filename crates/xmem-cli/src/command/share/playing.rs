@@ -2,7 +2,6 @@
 
 //! One run of GStreamer's tool.
 
-use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ExitStatus, Stdio};
@@ -19,9 +18,9 @@ use crate::child;
 use crate::cli::Share;
 use crate::command::show::caps_summary;
 use crate::format::to_stderr;
-use crate::launch::{TOOL, failure, not_started};
+use crate::launch::{TOOL, failure, not_started, property};
 
-/// How often to ask the pool whether frames come, and whether consumers come to a pool without a source.
+/// How often to ask the pool whether frames come, and whether consumers come to a source on demand.
 const LOOK: (Duration, Duration) = (Duration::from_secs(1), Duration::from_millis(200));
 /// How long a source on demand goes on without a consumer: one may be about to come back.
 const LINGER: Duration = Duration::from_secs(5);
@@ -63,7 +62,7 @@ pub(super) struct Playing {
     pub(super) published: u64,
     last_frame: Instant,
     has_consumers: bool,
-    last_consumer: Instant,
+    pub(super) last_consumer: Instant,
     /// When it is killed, since it was interrupted and has not ended.
     deadline: Option<Instant>,
 }
@@ -86,9 +85,7 @@ impl Playing {
             let caps = format!("video/x-raw,format={}", share.format);
             command.args(["!", "videoconvert", "!", &caps]);
         }
-        let mut pool = OsString::from("pool=");
-        pool.push(&share.pool);
-        command.args(["!", "xmemsink"]).arg(pool);
+        command.args(["!", "xmemsink", &property("pool", &share.pool)]);
         // Else each restart would end the consumers' streams.
         command
             .arg(format!("send-eos={plays_once}"))
@@ -134,7 +131,7 @@ impl Playing {
         verbose: bool,
         events: &Receiver<Event>,
     ) -> Result<Outcome, Error> {
-        let interval = if self.has_source { LOOK.0 } else { LOOK.1 };
+        let interval = if share.on_demand { LOOK.1 } else { LOOK.0 };
         // Why it was interrupted.
         let mut outcome = None;
         let mut next_look = Instant::now() + interval;
@@ -150,9 +147,10 @@ impl Playing {
                     if verbose {
                         to_stderr(printable(&line));
                     }
-                    if self.printed.len() < LINES {
-                        self.printed.push(line);
+                    if self.printed.len() == LINES {
+                        self.printed.remove(0);
                     }
+                    self.printed.push(line);
                 }
                 Ok(Event::Ended) | Err(RecvTimeoutError::Disconnected) => break,
                 Err(RecvTimeoutError::Timeout) => {}

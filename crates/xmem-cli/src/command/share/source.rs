@@ -2,7 +2,7 @@
 
 //! Where the frames come from.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::fmt;
 use std::fs::{self, File};
 use std::os::unix::ffi::OsStrExt;
@@ -13,6 +13,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
 use xmem_core::printable;
 
 use crate::Error;
+use crate::launch::property;
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Source {
@@ -54,16 +55,14 @@ impl Source {
     }
 
     /// The elements that give its frames.
-    pub(super) fn elements(&self) -> Vec<OsString> {
-        let words = |words: &str| words.split_whitespace().map(OsString::from).collect();
+    pub(super) fn elements(&self) -> Vec<String> {
+        let words = |words: &str| words.split_whitespace().map(str::to_owned).collect();
         match self {
             Self::Test => words(
                 "videotestsrc is-live=true ! video/x-raw,width=1280,height=720,framerate=30/1",
             ),
             Self::Camera(path) => {
-                let mut device = OsString::from("device=");
-                device.push(path);
-                let mut elements = vec!["v4l2src".into(), device];
+                let mut elements = vec!["v4l2src".to_owned(), property("device", path)];
                 elements.extend(words("! decodebin"));
                 elements
             }
@@ -87,15 +86,14 @@ impl fmt::Display for Source {
 }
 
 /// The video of an address; other streams are not decoded.
-fn decoded(address: &str) -> Vec<OsString> {
-    let uri = format!("uri={address}");
+fn decoded(address: &str) -> Vec<String> {
     [
         "uridecodebin",
-        &uri,
+        &property("uri", address),
         "expose-all-streams=false",
         "caps=video/x-raw(ANY)",
     ]
-    .map(OsString::from)
+    .map(str::to_owned)
     .into()
 }
 

@@ -39,7 +39,7 @@ impl Histogram {
         let most = self.0.iter().max().copied().unwrap_or(1);
         let room = u64::from(width.saturating_sub(20));
         let bounds = BOUNDS.iter().map(|(_, bound)| format!("< {bound}"));
-        let names = bounds.chain(["more".to_owned()]);
+        let names = bounds.chain([">= 100".to_owned()]);
         let line = |(count, name): (&u64, String)| {
             // Each that was seen can be seen.
             let len = (count * room).div_ceil(most) as usize;
@@ -78,7 +78,7 @@ mod tests {
                 "   < 10 ms    0%  ",
                 "   < 30 ms    0%  ",
                 "  < 100 ms    0%  ",
-                "   more ms   25%  ██",
+                " >= 100 ms   25%  ██",
             ]
         );
     }
