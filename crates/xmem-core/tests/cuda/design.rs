@@ -5,6 +5,7 @@
 
 use std::error::Error;
 
+use xmem_core::cuda::Stream;
 use xmem_core::{AccessMode, BufferGuard, BufferPool};
 
 use crate::gpu::Gpu;
@@ -16,7 +17,7 @@ const SIZE: usize = 1920 * 1080 * 3;
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 fn write_data(bytes: &mut [u8]) {
-    bytes.fill(7);
+    bytes.fill(6);
 }
 
 #[test]
@@ -44,7 +45,8 @@ pub fn produce(name: &str) -> Result<()> {
     // Section 7, CPU → CUDA. `mut` is missing there.
     let mut cpu_buf = pool.acquire_cpu(size)?;
     write_data(cpu_buf.as_cpu_slice_mut()?);
-    let cuda_buf = cpu_buf.copy_to_cuda(0)?;
+    let mut cuda_buf = cpu_buf.copy_to_cuda(0)?;
+    assert_eq!(gpu.read(cuda_buf.as_cuda_ptr()?, size), vec![6; size]);
     assert!(on_device.contains(&cuda_buf.buffer()));
 
     // Section 7, CUDA 0 → CUDA 1
@@ -58,7 +60,8 @@ pub fn produce(name: &str) -> Result<()> {
     // Section 6, 设置引用计数（多消费者场景）. It returns a `Result`: the index may be of another process.
     let meta_index: u32 = cuda_buf.meta_index();
     pool.set_ref_count(meta_index, 3)?;
-    // `std::mem::forget` there.
+    // `std::mem::forget` there. The device need not be done.
+    gpu.fill(Stream::LEGACY_DEFAULT, cuda_buf.as_cuda_ptr_mut()?, size, 7);
     cuda_buf.forget()?;
     reply(meta_index);
     read_line();
