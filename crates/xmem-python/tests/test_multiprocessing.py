@@ -6,6 +6,7 @@ import gc
 import multiprocessing
 import os
 import signal
+import time
 import warnings
 
 import numpy as np
@@ -259,8 +260,26 @@ def test_a_sender_waits_for_its_receiver_when_it_ends(pool):
     assert_whole(frame, 3)
 
 
-def test_a_sender_that_was_killed_is_an_error(pool):
-    with Peer(echo) as peer:
+def echo_with_a_child(incoming, outgoing):
+    """Has a forked child, which outlives it, when it sends for the second time."""
+    xmem.multiprocessing.install()
+    outgoing.put(incoming.get())
+    again = incoming.get()
+    reads, writes = os.pipe()
+    if os.fork() == 0:
+        os.close(reads)
+        os.write(writes, b".")
+        while os.path.exists(os.environ["XMEM_RUNTIME_DIR"]):
+            time.sleep(0.01)
+        os._exit(0)
+    os.read(reads, 1)
+    outgoing.put(again)
+    incoming.get()
+
+
+@pytest.mark.parametrize("target", [echo, echo_with_a_child])
+def test_a_sender_that_was_killed_is_an_error(pool, target):
+    with Peer(target) as peer:
         producer, consumer, (frame,) = frames(pool)
         peer.ask(frame)
         peer.to.put(frame)

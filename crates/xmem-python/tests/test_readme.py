@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import HANG, eventually
+from conftest import HANG, eventually, publish
 
 import xmem
 

@@ -11,8 +11,8 @@
     queue = multiprocessing.Queue()
     queue.put({"frame": frame})             # in another process: queue.get()["frame"], which lies where it lay
 
-After ``install`` the pickles of ``multiprocessing`` (queues, pipes, pools, managers, arguments of processes, and data loaders of
-PyTorch) take what lies in memory of xmem by reference:
+After ``install`` the pickles of ``multiprocessing`` (queues, pipes, pools, arguments of processes, and data loaders of PyTorch) take
+what lies in memory of xmem by reference:
 
 - frames and planes that were received;
 - NumPy arrays and torch tensors over them and over objects of a channel, and NumPy arrays over buffers that were got;
@@ -24,7 +24,7 @@ what lies in shared memory of another process is passed on where it lies from 64
 
 A sender keeps what it sent until the receiver asks for it, at most `timeout` seconds. A receiver that is killed has released what
 it had received. After the end of the sender, what was not received raises ``xmem.RefLost``; so a sender waits for its receivers
-when it ends, at most `linger` seconds. Each pickle can be read once.
+when it ends, at most `linger` seconds. Each pickle can be read once, by a process of the same network namespace.
 
 A torch tensor that was received must not be written: the process ends with SIGSEGV. PyTorch sends other tensors in shared memory of
 its own; these can be written.
@@ -189,6 +189,7 @@ class _Receiver:
         finally:
             with self.lock:
                 self.wanted.discard(token)
+                self.arrived.pop(token, None)
         return _the_one(found)
 
     def _wait(self, token):
@@ -217,7 +218,7 @@ class _Receiver:
         except Timeout:
             return
         with self.lock:
-            # A second answer, to the same question asked again, is for no one.
+            # The second answer to a question that was asked again is dropped.
             if token in self.wanted:
                 self.arrived.setdefault(token, found)
 
@@ -229,8 +230,10 @@ _pools: dict[str, BufferPool] = {}
 
 
 def _after_fork():
-    # A child has neither the threads nor the connections.
+    # A child has neither the threads nor the connections. With the socket, receivers would wait for a sender that has ended.
     global _lock, _sender, _receiver, _pools
+    if _sender is not None:
+        _sender.socket.close()
     _lock, _sender, _receiver, _pools = threading.Lock(), None, None, {}
 
 
@@ -323,11 +326,12 @@ def _reduce_tensor(t):
 
     from .channel import _tensors
 
-    if t.layout is torch.strided and t.device.type in ("cpu", "cuda") and t.nbytes >= _SMALL:
+    is_dense = t.layout is torch.strided and t.device.type in ("cpu", "cuda")
+    if is_dense and t.nbytes >= _SMALL and not t.requires_grad:
         first, last = _tensors.extent_of(t)
         device = t.device.index if t.device.type == "cuda" else None
         if _is_shared(t.untyped_storage().data_ptr() + first, last - first, device):
-            return _keep(t.detach())
+            return _keep(t)
     return reduce_tensor(t)
 
 
