@@ -108,7 +108,7 @@ class _Sender:
             except TimeoutError:
                 pass
             except Exception as error:
-                # The receiver asks again if it is there, and others get their answers.
+                # Other receivers get their answers.
                 warnings.warn(f"an object was not sent to another process: {error}", PoolWarning, stacklevel=1)
             self._forget_old()
             self._forget_gone()
@@ -118,14 +118,19 @@ class _Sender:
         if channel is None or channel.closed:
             channel = self.channels[path] = Channel.connect(path, timeout=_LOOK_AGAIN, linger=_patience())
             channel.wait_for_receiver(_LOOK_AGAIN)
-        found = self.take(token)
+        with self.changed:
+            found = [self.kept[token][1]] if token in self.kept else []
         try:
             channel.send((token, found), timeout=_LOOK_AGAIN)
         except Error:
-            # Of the channel; what cannot be sent at all is lost.
-            with self.changed:
-                self.kept.update((token, (time.monotonic(), obj)) for obj in found)
+            # Of the channel, such as one that ends with this process. The receiver asks again.
             raise
+        except Exception:
+            # It cannot be sent at all.
+            self.take(token)
+            raise
+        # Not before, or this process might end meanwhile.
+        self.take(token)
 
     def _forget_gone(self):
         """Ends the channels to processes that have ended. One that was killed leaves files."""
