@@ -5,6 +5,7 @@
 import gc
 import multiprocessing
 import os
+import pickle
 import signal
 import time
 import warnings
@@ -173,8 +174,6 @@ def test_a_pipe_raises_at_once_and_reads_once(pool):
     here, there = spawn.Pipe()
     here.send(frame)
     data = there.recv_bytes()
-    import pickle
-
     assert pickle.loads(data) is frame
     with pytest.raises(xmem.RefLost, match="received already"):
         pickle.loads(data)
@@ -285,9 +284,9 @@ def test_a_sender_that_was_killed_is_an_error(pool, target):
         peer.to.put(frame)
         # As bytes, since to receive is to ask the sender.
         data = peer.back._reader.recv_bytes() if peer.back._poll(HANG) else None
-        peer.process.kill()
-        import pickle
-
+        # Without `join`, which waits for its child too.
+        peer.process.signal(signal.SIGKILL)
+        wait_until(lambda: peer.process.process.exitcode is not None, "it was killed")
         with pytest.raises(xmem.RefLost, match="has ended"):
             pickle.loads(data)
         del frame

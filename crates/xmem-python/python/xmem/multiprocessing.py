@@ -63,11 +63,10 @@ _timeout: float | None = 600.0
 _linger = 10.0
 
 
-def _patience():
-    """How long this process waits at its end."""
+def _is_worker():
+    """Whether this is a worker of a data loader, which ends it when no more is wanted of it."""
     torch = sys.modules.get("torch.utils.data")
-    # A loader ends its workers when it wants no more of them.
-    return _linger if torch is None or torch.get_worker_info() is None else 0.0
+    return torch is not None and torch.get_worker_info() is not None
 
 
 class _Sender:
@@ -81,11 +80,17 @@ class _Sender:
         self.socket.settimeout(_LOOK_AGAIN)
         self.kept: collections.OrderedDict[bytes, tuple[float, Any]] = collections.OrderedDict()
         self.changed = threading.Condition()
+        # Now: at its end a worker does not know it any more.
+        self.is_worker = _is_worker()
         # To the processes that asked, by their paths.
         self.channels: dict[str, Channel] = {}
         threading.Thread(target=self._serve, name="xmem-sender", daemon=True).start()
         # After the queues have written all that was put into them, which is at -5.
         util.Finalize(self, self._drain, exitpriority=-100)
+
+    def _linger(self):
+        """How long this process waits at its end."""
+        return 0.0 if self.is_worker else _linger
 
     def keep(self, obj):
         token = secrets.token_bytes(_TOKEN)
@@ -116,7 +121,7 @@ class _Sender:
     def _answer(self, token, path):
         channel = self.channels.get(path)
         if channel is None or channel.closed:
-            channel = self.channels[path] = Channel.connect(path, timeout=_LOOK_AGAIN, linger=_patience())
+            channel = self.channels[path] = Channel.connect(path, timeout=_LOOK_AGAIN, linger=self._linger())
             channel.wait_for_receiver(_LOOK_AGAIN)
         with self.changed:
             found = [self.kept[token][1]] if token in self.kept else []
@@ -158,7 +163,7 @@ class _Sender:
 
     def _drain(self):
         with self.changed:
-            self.changed.wait_for(lambda: not self.kept, _patience())
+            self.changed.wait_for(lambda: not self.kept, self._linger())
         for channel in list(self.channels.values()):
             channel.close()
 
