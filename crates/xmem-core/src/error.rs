@@ -573,7 +573,7 @@ pub type QueryError = ConnectError;
 
 fn too_large(size: usize, slot_size: u64, max_bytes: u64) -> String {
     match max_bytes {
-        0 => format!("no memory has room for {size} bytes, the frame and its attachments"),
+        0 => format!("no memory has room for {size} bytes"),
         _ => format!(
             "a frame of {size} bytes takes a slot of {slot_size} bytes, and all of the pool may have {max_bytes} (max-bytes): raise \
              max-bytes"

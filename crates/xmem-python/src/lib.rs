@@ -65,7 +65,7 @@ mod _xmem {
     #[pymodule_export]
     use crate::plane::Plane;
     #[pymodule_export]
-    use crate::pools::{PoolEntry, pools, query, whereabouts};
+    use crate::pools::{PoolEntry, pools, query, remove_stale, whereabouts};
     #[pymodule_export]
     use crate::producer::Producer;
     #[pymodule_export]

@@ -201,6 +201,19 @@ impl OpenBuffer {
         }
     }
 
+    /// A stream that is behind the default stream and all that have views of a buffer that is being written on a device. The
+    /// default stream waits for the work of a stream that was destroyed.
+    pub(crate) fn behind_writers(&self) -> Option<Stream> {
+        let device = self.device.as_ref().filter(|_| self.is_writable())?;
+        let mut last = Stream::LEGACY_DEFAULT;
+        for stream in self.streams.all() {
+            if stream != last && stream.wait_for(device, last).is_ok() {
+                last = stream;
+            }
+        }
+        Some(last)
+    }
+
     /// Takes the buffer to forget it.
     pub(crate) fn take(&self) -> PyResult<Held> {
         check_process(self.process)?;

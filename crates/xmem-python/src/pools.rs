@@ -50,6 +50,13 @@ pub(crate) fn whereabouts(py: Python<'_>, pool: &str) -> PyResult<String> {
     Ok(format!("{pool:?} at {}; {pools}", path.display()))
 }
 
+/// Removes the files of a process that was killed.
+#[pyfunction(name = "_remove_stale")]
+pub(crate) fn remove_stale(py: Python<'_>, pool: &str) {
+    // It may be live again, or be gone.
+    let _ = py.detach(|| xmem_core::remove_stale(pool));
+}
+
 /// The figures of a pool, from its producer.
 #[pyfunction]
 pub(crate) fn query<'py>(py: Python<'py>, pool: &str) -> PyResult<Bound<'py, PyDict>> {

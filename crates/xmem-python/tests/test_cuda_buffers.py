@@ -114,7 +114,7 @@ def test_a_buffer_on_a_device_is_an_array(machine):
     ]
     assert owner.ask("face['data'][0] == buf.cuda_ptr_mut and 'dltensor_versioned' in repr(capsule)")
     owner.fails("buf.forget()", "ViewsExist", "arrays over the buffer")
-    # Without a stream it is published when those of its views are done.
+    # Without a stream it is published behind those of its views.
     owner.do("del capsule; index = buf.forget()")
     reader.do(f"""
         pool = xmem.BufferPool(pool)
@@ -128,6 +128,30 @@ def test_a_buffer_on_a_device_is_an_array(machine):
     owner.fails("pool.get_mut(index)", "Error", "holds it")
     reader.do("del capsule, buf")
     owner.do("pool.wait_until_read(HANG)")
+
+
+def test_forget_publishes_behind_the_default_stream_and_those_of_arrays(machine):
+    """What is written is published, without `stream=` and without a wait."""
+    owner, reader = machine.start(), machine.start()
+    reader.do("pool = xmem.BufferPool(pool); wrong = g.word()")
+    owner.do("""
+        pool = xmem.BufferPool(pool)
+        buf = pool.acquire_cuda(100_000)
+        capsule = buf.__dlpack__(stream=s, max_version=(1, 1))
+    """)
+    with machine.held(owner):
+        owner.do("""
+            g.fill(s, buf.cuda_ptr_mut, 50_000, 7)
+            g.fill(None, buf.cuda_ptr_mut + 50_000, 50_000, 8)
+            del capsule
+            index = buf.forget()
+        """)
+        reader.do(f"buf = pool.get({owner.ask('index')})")
+        reader.begin("ptr = buf.cuda_ptr")
+    reader.end()
+    reader.do("g.check(s, ptr, 50_000, 7, wrong); g.check(s, ptr + 50_000, 50_000, 8, wrong); g.finish(s)")
+    assert reader.ask("g.read_word(wrong)") == 0
+    reader.do("buf.release()")
 
 
 def test_errors_of_cpu_access_name_the_copy(machine):

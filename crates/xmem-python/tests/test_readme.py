@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import HANG, eventually
+from conftest import HANG, eventually, publish
 
 import xmem
 
@@ -189,3 +189,18 @@ def test_pools_and_query():
         (entry,) = xmem.pools()
         assert (entry.name, entry.live) == ("cam0", True)
         assert xmem.query("cam0")["pool"] == "cam0"
+
+
+def test_multiprocessing():
+    import multiprocessing
+
+    torch = pytest.importorskip("torch", reason="no PyTorch")
+    import xmem.multiprocessing
+
+    with xmem.Producer("cam0") as producer, xmem.Consumer("cam0", timeout=HANG) as consumer:
+        publish(producer, 1)
+        frame = consumer.recv(HANG)
+        tensor, queue = torch.from_dlpack(frame), multiprocessing.SimpleQueue()
+        there = {"xmem": xmem, "queue": queue, "frame": frame, "tensor": tensor}
+        exec(block("queue.put((frame, tensor))"), there)
+        assert there["frame"] is frame and torch.equal(there["tensor"], tensor)

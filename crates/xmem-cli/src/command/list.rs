@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 use serde_json::Value;
-use xmem_core::{ConnectError, PoolStats, QueryError};
+use xmem_core::{BufferPool, ConnectError, PoolStats, QueryError};
 
 use super::name_of;
 use super::show::{self, caps_summary};
@@ -16,7 +16,7 @@ use crate::cli::Format;
 use crate::format::{Table, duration, json, process};
 
 /// A pool in the list. The producer's figures are absent when there is no producer, or it does not answer.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Clone, Serialize)]
 struct Row {
     name: String,
     /// As text, whatever it is: JSON has no other.
@@ -26,7 +26,7 @@ struct Row {
     stats: Option<Answer>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Clone, Serialize)]
 struct Answer {
     format: Option<String>,
     up_ns: u64,
@@ -147,7 +147,7 @@ pub(crate) fn run(format: Format, out: &mut impl Write) -> Result<(), Error> {
         "SOCKET",
     ]);
     table.numbers(&[3, 4, 5, 6, 8]);
-    for row in rows {
+    for row in grouped(rows) {
         let none = || "-".to_owned();
         let cells = row.stats.map(|it| {
             let on_device = if it.devices.is_empty() { "" } else { " (CUDA)" };
@@ -169,6 +169,60 @@ pub(crate) fn run(format: Format, out: &mut impl Write) -> Result<(), Error> {
         ]);
     }
     table.print(out)
+}
+
+/// One row for all processes that write buffers of one pool: each has a pool of its own.
+fn grouped(rows: Vec<Row>) -> Vec<Row> {
+    let mut groups: Vec<(Row, Vec<Row>)> = Vec::new();
+    for mut row in rows {
+        let Some(name) = BufferPool::name_of_writer(&row.name).map(str::to_owned) else {
+            groups.push((row, Vec::new()));
+            continue;
+        };
+        let group = groups
+            .iter_mut()
+            .find(|(group, writers)| !writers.is_empty() && group.name == name);
+        row.name = name;
+        match group {
+            Some((_, writers)) => writers.push(row),
+            None => groups.push((
+                Row {
+                    stats: None,
+                    ..row.clone()
+                },
+                vec![row],
+            )),
+        }
+    }
+    let merge = |(group, writers): (Row, Vec<Row>)| match writers.len() {
+        0 => group,
+        number => of_writers(group, number, writers),
+    };
+    groups.into_iter().map(merge).collect()
+}
+
+fn of_writers(group: Row, number: usize, writers: Vec<Row>) -> Row {
+    let best = writers.iter().min_by_key(|row| row.state != State::Live);
+    let state = best.map_or(group.state, |row| row.state);
+    let stats = writers.into_iter().filter_map(|row| row.stats);
+    let stats = stats.reduce(|one, other| Answer {
+        up_ns: one.up_ns.max(other.up_ns),
+        fps: one.fps + other.fps,
+        pid: 0,
+        published: one.published + other.published,
+        consumers: one.consumers + other.consumers,
+        devices: [one.devices, other.devices].concat(),
+        ..one
+    });
+    let e = if number == 1 { "" } else { "es" };
+    Row {
+        state,
+        stats: stats.map(|stats| Answer {
+            format: Some(format!("buffers of {number} process{e}")),
+            ..stats
+        }),
+        ..group
+    }
 }
 
 impl From<Pool> for Row {

@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use tempfile::TempDir;
-use xmem_core::Sticky;
+use xmem_core::{Producer, Sticky};
 
 use crate::support::{Pool, stderr, stdout, xmem};
 
@@ -28,6 +28,28 @@ fn list_finds_the_pools_of_the_runtime_dir() {
     assert_eq!(json[0]["name"], "cam0");
     assert_eq!(json[0]["state"], "live");
     assert_eq!(json[0]["consumers"], 1);
+}
+
+#[test]
+fn list_has_one_row_for_all_writers_of_buffers() {
+    let dir = TempDir::new().unwrap();
+    // By path, as pools of the runtime directory: `XMEM_RUNTIME_DIR` is that of the command alone.
+    let producers = ["b01", "b3f"].map(|writer| {
+        let path = dir.path().join(format!("my_pool.{writer}.sock"));
+        Producer::builder(path.to_str().unwrap()).build().unwrap()
+    });
+    let output = xmem(dir.path(), &["list"]);
+    let text = stdout(&output);
+    assert_eq!(text.lines().count(), 2, "{text}");
+    let row = text.lines().nth(1).unwrap();
+    for part in ["my_pool ", "live", "buffers of 2 processes"] {
+        assert!(row.contains(part), "{part:?} is missing in:\n{text}");
+    }
+    let output = xmem(dir.path(), &["list", "-f", "json"]);
+    let json: Value = serde_json::from_str(stdout(&output)).unwrap();
+    assert_eq!(json[0]["name"], "my_pool.b01");
+    assert_eq!(json[1]["name"], "my_pool.b3f");
+    drop(producers);
 }
 
 #[test]

@@ -40,8 +40,8 @@ impl BufferPool {
 
     /// A buffer of at least `size` bytes on a device, to be written.
     ///
-    /// When it is [forgotten](BufferGuard::forget) or dropped, the device must be done with it. If it is not, use
-    /// [`forget_on`](BufferGuard::forget_on).
+    /// It is [published](BufferGuard::forget) behind the default stream. If a non-blocking stream writes it, use
+    /// [`forget_on`](BufferGuard::forget_on). When the guard is dropped, the device must be done.
     ///
     /// # Errors
     ///
@@ -109,18 +109,22 @@ impl BufferGuard {
         }
     }
 
-    /// As [`forget`](Self::forget), for a buffer that a device is still to write: readers wait until this stream has
+    /// As [`forget`](Self::forget), for a buffer that this stream is still to write: readers wait until the stream has
     /// reached its current end.
     ///
     /// # Errors
     ///
     /// As [`forget`](Self::forget); [`WriteAccessError::Cuda`] if it does not lie on a device.
     pub fn forget_on(mut self, stream: Stream) -> Result<u32, WriteAccessError> {
-        if matches!(&self.storage, Storage::Writing(lease) if lease.is_on_device()) {
+        if self.is_written_on_device() {
             self.forget_with(|lease, meta| lease.publish_on(stream, meta))
         } else {
             Err(CudaError::NotOnDevice.into())
         }
+    }
+
+    pub(super) fn is_written_on_device(&self) -> bool {
+        matches!(&self.storage, Storage::Writing(lease) if lease.is_on_device())
     }
 
     /// The source of a copy, if it lies on a device.

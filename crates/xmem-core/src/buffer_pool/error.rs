@@ -4,6 +4,7 @@
 
 use thiserror::Error;
 
+use super::writer::name_of;
 use crate::error::{AcquireError, ConnectError, CreateError, NameError, ReceiveError};
 
 /// A [`BufferPool`](crate::BufferPool) was not opened.
@@ -93,7 +94,8 @@ impl From<AcquireError> for WriteAccessError {
                 max_slots: max_buffers,
                 ..
             } => Self::Full {
-                pool,
+                // Users know the name of the buffer pool, and not that of the process's own.
+                pool: name_of(&pool).unwrap_or(&pool).to_owned(),
                 buffers,
                 max_buffers,
             },

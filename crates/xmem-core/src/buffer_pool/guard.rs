@@ -279,10 +279,19 @@ impl BufferGuard {
     /// A buffer that is being written is published, and kept until it was read as often as its count. A buffer that is
     /// being read stays held until [`BufferPool::release`](crate::BufferPool::release).
     ///
+    /// A buffer on a CUDA device is published behind the default stream, which waits for all streams except non-blocking ones:
+    /// the device need not be done. For others see `forget_on`.
+    ///
+    /// [`std::mem::forget`] does none of this: it leaks the guard, and the buffer is in use for as long as the process runs.
+    ///
     /// # Errors
     ///
     /// If it could not be published. The buffer is then given back.
     pub fn forget(mut self) -> Result<u32, WriteAccessError> {
+        #[cfg(feature = "cuda")]
+        if self.is_written_on_device() {
+            return self.forget_on(crate::cuda::Stream::LEGACY_DEFAULT);
+        }
         self.forget_with(|lease, meta| lease.publish(meta))
     }
 

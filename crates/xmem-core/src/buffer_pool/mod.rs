@@ -96,6 +96,21 @@ impl BufferPool {
         BufferPoolOptions::new(name)
     }
 
+    /// The name that it was opened with.
+    pub fn name(&self) -> &str {
+        self.inner.options.name()
+    }
+
+    /// The name of the buffer pool that a process writes in its own pool, from the name of that one.
+    ///
+    /// ```
+    /// assert_eq!(xmem_core::BufferPool::name_of_writer("my_pool.b3f"), Some("my_pool"));
+    /// assert_eq!(xmem_core::BufferPool::name_of_writer("my_pool"), None);
+    /// ```
+    pub fn name_of_writer(pool: &str) -> Option<&str> {
+        writer::name_of(pool)
+    }
+
     /// Sets `count` buffers of `size` bytes aside. Returns their indices. If there are some of this size already, these are
     /// among them.
     ///

@@ -27,6 +27,13 @@ pub(super) fn pool_of(name: &str, writer: u8) -> String {
     format!("{name}.b{writer:02x}")
 }
 
+/// The reverse of [`pool_of`].
+pub(super) fn name_of(pool: &str) -> Option<&str> {
+    let (name, writer) = pool.rsplit_once(".b")?;
+    let number = u8::from_str_radix(writer, 16).ok()?;
+    (number < MAX_WRITERS && pool_of(name, number) == pool).then_some(name)
+}
+
 /// The newest publication in a slot.
 pub(super) struct Record {
     pub(super) entry: Entry,

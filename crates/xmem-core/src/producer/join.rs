@@ -148,9 +148,11 @@ fn welcome(pool: &Pool, joining: &Joining<'_>) -> Result<Welcome, NoWelcome> {
     let settings = pool.settings();
     let consumers = pool.lock_on_own_thread().consumers.len();
     if consumers >= settings.max_consumers as usize {
-        return Err(NoWelcome::Refused(format!(
-            "{consumers} consumers are connected and it takes no more: raise max-consumers"
-        )));
+        return Err(NoWelcome::Refused(if settings.by_number {
+            format!("{consumers} processes read its buffers, and there may be no more")
+        } else {
+            format!("{consumers} consumers are connected and it takes no more: raise max-consumers")
+        }));
     }
     // 0 counts as 1, as in `ConsumerBuilder::max_held`.
     let budget = joining.max_held.max(1).min(settings.max_held);

@@ -10,6 +10,7 @@ mod buffers;
 mod captures;
 mod contexts;
 mod deaths;
+mod design;
 #[cfg(feature = "fault-points")]
 mod faults;
 mod foreign;

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MPL-2.0
 
-"""Frames for PyTorch's data loaders.
+"""Frames for PyTorch's data loaders, and buffers by number as tensors.
 
 >>> frames = xmem.torch.FrameDataset("cam0", lambda frame: torch.from_dlpack(frame).float() / 255)  # doctest: +SKIP
 >>> for batch in torch.utils.data.DataLoader(frames, batch_size=4):  # doctest: +SKIP
@@ -9,16 +9,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 import torch.utils.data
 
 from ._consumer import Consumer
-from ._xmem import Frame
+from ._xmem import BufferGuard, Frame
 
-__all__ = ["FrameDataset"]
+__all__ = ["FrameDataset", "from_blob"]
+
+
+def from_blob(
+    buffer: BufferGuard,
+    shape: Sequence[int],
+    dtype: torch.dtype = torch.uint8,
+    device: torch.device | str | None = None,
+) -> torch.Tensor:
+    """The first bytes of a buffer by number as a tensor, which holds the buffer.
+
+    device: an error if the buffer lies elsewhere.
+    """
+    flat = torch.from_dlpack(buffer).reshape(-1).view(torch.uint8)
+    wanted = flat.device if device is None else torch.device(device)
+    if wanted.type != flat.device.type or wanted.index not in (None, flat.device.index):
+        raise ValueError(f"the buffer lies on {flat.device}, not on {device}: copy it with copy_to_cuda or copy_to_cpu")
+    size = math.prod(shape) * dtype.itemsize
+    if not 0 <= size <= flat.numel():
+        raise ValueError(f"a tensor of shape {tuple(shape)} and type {dtype} has {size} bytes, and the buffer has {flat.numel()}")
+    return flat[:size].view(dtype).reshape(tuple(shape))
 
 
 class FrameDataset(torch.utils.data.IterableDataset):
@@ -26,7 +47,7 @@ class FrameDataset(torch.utils.data.IterableDataset):
 
     Each worker of a DataLoader is a consumer of its own, made where it works. With several workers each takes its share of
     the frames, by sequence. A transform that returns a view (`torch.from_dlpack`) holds the frame as long as the tensor
-    lives; between worker processes such a tensor is copied by PyTorch.
+    lives; from worker processes such a tensor is copied by PyTorch, unless `xmem.multiprocessing.install()` was called before.
 
     pool, options: as for xmem.Consumer.
     limit: how many frames to take; None is until the stream ends.

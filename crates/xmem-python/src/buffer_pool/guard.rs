@@ -95,6 +95,12 @@ impl BufferGuard {
 
 #[pymethods]
 impl BufferGuard {
+    /// The name of its pool.
+    #[getter]
+    fn pool(&self) -> PyResult<String> {
+        Ok(self.0.pool()?.name().to_owned())
+    }
+
     /// The buffer's number, which other processes get it by: one of this use of the buffer.
     #[getter]
     fn meta_index(&self) -> PyResult<u32> {
@@ -292,6 +298,9 @@ impl BufferGuard {
 
     /// Gives the buffer up without releasing it. One that is being written is published, and kept until it was read as often as
     /// its count. One that is being read stays held until the pool's `release`. Returns its index.
+    ///
+    /// stream: the one that writes a buffer on a device; it need not be done. Otherwise the default stream, and those that arrays
+    /// were made on.
     #[pyo3(signature = (*, stream=None, timeout=None))]
     fn forget(
         &self,
@@ -313,11 +322,9 @@ impl BufferGuard {
                 None => Ok(()),
             }
         })?;
-        if stream.is_none() {
-            self.0.settle(py)?;
-        }
         let guard = self.0.take()?.guard.into_inner().ok_or_else(gone)?;
-        let forgotten = py.detach(|| match stream {
+        let buffer = &self.0;
+        let forgotten = py.detach(|| match stream.or_else(|| buffer.behind_writers()) {
             Some(stream) if guard.mode() == AccessMode::ReadWrite => guard.forget_on(stream),
             _ => guard.forget(),
         });

@@ -83,7 +83,14 @@ To hold what others passed on, a receiver joins the pool of each process whose r
 processes than that is copied, and references to their objects end with the process that passed them on.
 
 What cannot be resolved raises ``RefLost`` with the reason: the object's process ended, closed the channel, or no process
-held it any more."""
+held it any more.
+
+Calls
+-----
+
+``channel.call(f, *args)`` has ``f`` called in a process that runs ``channel.serve()``. It is made of messages and references: a
+result that does not pickle comes as a reference, and ``channel.call(operator.methodcaller("name", *args), reference)`` calls a
+method of the object."""
 
 from ._channel import Channel, Room
 from ._refs import Ref, RefLost, ref

@@ -33,7 +33,7 @@ def reduce_array(out, a):
     if a.flags.c_contiguous:
         index = out.add(address, a.nbytes, a)
     else:
-        extent = _extent(a)
+        extent = extent_of(a)
         if extent is not None and extent <= a.nbytes * _MOST_GAPS and _is_shared(address, extent):
             strides = a.strides
             index = out.add(address, extent, a)
@@ -42,7 +42,7 @@ def reduce_array(out, a):
     return _loaders.array, (index, a.dtype, a.shape, axes, full, strides)
 
 
-def _extent(a):
+def extent_of(a):
     """From an array's first byte to its last. None: some lie before the first element."""
     if min(a.strides) < 0:
         return None

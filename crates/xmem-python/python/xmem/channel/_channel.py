@@ -18,7 +18,7 @@ from typing import Any, Self
 from .._errors import Closed, EndOfStream, Error, PoolWarning, Timeout
 from .._waiting import LOOK_AGAIN, Patience, Waiting
 from .._xmem import _check_timeout, _ChannelEnd, _whereabouts
-from . import _pickling
+from . import _calls, _pickling
 
 
 # After how many seconds `send` looks whether it waits for a process that may wait for this one.
@@ -308,6 +308,28 @@ class Channel(Waiting):
             return self._end.receive(sender, 0.0)
         except Timeout:
             return None
+
+    def call(
+        self,
+        function: Callable[..., Any],
+        /,
+        *args: Any,
+        to: int | None = None,
+        timeout: float | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Calls a function in the process at the other end, which runs `serve`. Returns its result, or raises its exception.
+
+        function, args: what can be sent. A reference is the object itself there, so that `operator.methodcaller("name")` calls a
+        method of it. A result that does not pickle stays there, and a reference to it is returned.
+        to: the number of the process, for the maker of a channel that several joined. One thread at a time calls, and nothing else
+        is received meanwhile.
+        """
+        return _calls.call(self, function, args, kwargs, to, timeout)
+
+    def serve(self) -> None:
+        """Runs what others `call`, until the channel is closed. A caller can have anything run, as any sender can."""
+        _calls.serve(self)
 
     def poll(self, timeout: float | None = 0.0, *, sender: int | None = None) -> bool:
         """Whether `recv` would return at once, or raise. Waits for that, at most `timeout` seconds."""

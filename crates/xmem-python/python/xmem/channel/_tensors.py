@@ -65,7 +65,7 @@ def reduce_storage(out, storage):
     return make_untyped, (known,)
 
 
-def _extent(t):
+def extent_of(t):
     """The first and last byte of its storage that a tensor has."""
     if t.numel() == 0:
         return 0, 0
@@ -94,7 +94,7 @@ def reduce_tensor(out, t):
     t = t.detach().resolve_conj().resolve_neg()
     storage = t.untyped_storage()
     if storage.nbytes() < out.inline:
-        first, last = _extent(t)
+        first, last = extent_of(t)
         if last - first > storage.nbytes():
             return NotImplemented
         return (
@@ -103,7 +103,7 @@ def reduce_tensor(out, t):
             *extra,
         )
     known = _storage(out, storage)
-    known.use(*_extent(t))
+    known.use(*extent_of(t))
     arguments = (known, t.dtype, t.storage_offset(), tuple(t.size()), t.stride(), requires_grad, parameter)
     return (make_tensor, arguments, *extra)
 

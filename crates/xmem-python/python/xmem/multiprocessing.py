@@ -1,0 +1,369 @@
+# SPDX-License-Identifier: MPL-2.0
+
+"""Frames and buffers by Python's own queues, pipes and data loaders, without a copy.
+
+::
+
+    import multiprocessing
+    import xmem.multiprocessing
+
+    xmem.multiprocessing.install()          # in each process that sends
+    queue = multiprocessing.Queue()
+    queue.put({"frame": frame})             # in another process: queue.get()["frame"], which lies where it lay
+
+After ``install`` the pickles of ``multiprocessing`` (queues, pipes, pools, arguments of processes, and data loaders of PyTorch) take
+what lies in memory of xmem by reference:
+
+- frames and planes that were received;
+- NumPy arrays and torch tensors over them and over objects of a channel, and NumPy arrays over buffers that were got;
+- buffers by number. One that is being written is published for one read, as ``forget`` does it, and is gone here. One that was
+  got is got there too, which is a read more.
+
+All else is sent as before. What is received is read-only, and holds its memory, as in an ``xmem.Channel``, which carries it:
+what lies in shared memory of another process is passed on where it lies from 64 KiB on, up to 8 arrays at a time.
+
+A sender keeps what it sent until the receiver asks for it, at most `timeout` seconds. A receiver that is killed has released what
+it had received. After the end of the sender, what was not received raises ``xmem.RefLost``; so a sender waits for its receivers
+when it ends, at most `linger` seconds. Each pickle can be read once, by a process of the same network namespace.
+
+A torch tensor that was received must not be written: the process ends with SIGSEGV. PyTorch sends other tensors in shared memory of
+its own; these can be written.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import os
+import pickle
+import secrets
+import socket
+import sys
+import threading
+import time
+import warnings
+from multiprocessing import util
+from multiprocessing.reduction import ForkingPickler
+from typing import Any
+
+from ._errors import Error, PoolWarning, Timeout
+from ._xmem import BufferGuard, BufferPool, Frame, Plane, _check_timeout, _is_shared, _remove_stale
+from .channel import Channel, RefLost, _arrays, ref
+
+__all__ = ["install"]
+
+# How long a receiver waits before it looks whether the sender is still there, in seconds; and a sender, for what is too old.
+_LOOK_AGAIN = 1.0
+# Bytes of a request: a token, and the path of the receiver's channel.
+_TOKEN, _REQUEST = 16, 4096
+# What is smaller travels in the pickle.
+_SMALL = 4096
+
+_timeout: float | None = 600.0
+_linger = 10.0
+
+
+def _is_worker():
+    """Whether this is a worker of a data loader, which ends it when no more is wanted of it."""
+    torch = sys.modules.get("torch.utils.data")
+    return torch is not None and torch.get_worker_info() is not None
+
+
+class _Sender:
+    """What this process sent and no process has asked for yet. A thread answers those that ask."""
+
+    def __init__(self):
+        # Without a file: the kernel removes the name with the process.
+        self.address = b"\0xmem-" + secrets.token_hex(16).encode()
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+        self.socket.bind(self.address)
+        self.socket.settimeout(_LOOK_AGAIN)
+        self.kept: collections.OrderedDict[bytes, tuple[float, Any]] = collections.OrderedDict()
+        self.changed = threading.Condition()
+        # Now: at its end a worker does not know it any more.
+        self.is_worker = _is_worker()
+        # To the processes that asked, by their paths.
+        self.channels: dict[str, Channel] = {}
+        threading.Thread(target=self._serve, name="xmem-sender", daemon=True).start()
+        # After the queues have written all that was put into them, which is at -5.
+        util.Finalize(self, self._drain, exitpriority=-100)
+
+    def _linger(self):
+        """How long this process waits at its end."""
+        return 0.0 if self.is_worker else _linger
+
+    def keep(self, obj):
+        token = secrets.token_bytes(_TOKEN)
+        with self.changed:
+            self.kept[token] = (time.monotonic(), obj)
+        return self.address, token
+
+    def take(self, token):
+        """In a list, if it is there."""
+        with self.changed:
+            taken = self.kept.pop(token, None)
+            self.changed.notify_all()
+        return [] if taken is None else [taken[1]]
+
+    def _serve(self):
+        while True:
+            try:
+                request = self.socket.recv(_REQUEST)
+                self._answer(request[:_TOKEN], os.fsdecode(request[_TOKEN:]))
+            except TimeoutError:
+                pass
+            except Exception as error:
+                # Other receivers get their answers.
+                warnings.warn(f"an object was not sent to another process: {error}", PoolWarning, stacklevel=1)
+            self._forget_old()
+            self._forget_gone()
+
+    def _answer(self, token, path):
+        channel = self.channels.get(path)
+        if channel is None or channel.closed:
+            channel = self.channels[path] = Channel.connect(path, timeout=_LOOK_AGAIN, linger=self._linger())
+            channel.wait_for_receiver(_LOOK_AGAIN)
+        with self.changed:
+            found = [self.kept[token][1]] if token in self.kept else []
+        try:
+            channel.send((token, found), timeout=_LOOK_AGAIN)
+        except Error:
+            # Of the channel, such as one that ends with this process. The receiver asks again.
+            raise
+        except Exception:
+            # It cannot be sent at all.
+            self.take(token)
+            raise
+        # Not before, or this process might end meanwhile.
+        self.take(token)
+
+    def _forget_gone(self):
+        """Ends the channels to processes that have ended. One that was killed leaves files."""
+        for path, channel in list(self.channels.items()):
+            if channel.closed or channel.receivers == 0:
+                del self.channels[path]
+                channel.close(linger=0)
+                _remove_stale(path)
+
+    def _forget_old(self):
+        old = 0
+        while _timeout is not None:
+            with self.changed:
+                token, (since, _) = next(iter(self.kept.items()), (None, (0.0, None)))
+                if token is None or time.monotonic() - since < _timeout:
+                    break
+            old += len(self.take(token))
+        if old:
+            warnings.warn(
+                f"{old} objects that were sent {_timeout} s ago were not received, and are released: "
+                "xmem.multiprocessing.install(timeout=...) keeps them longer",
+                PoolWarning,
+                stacklevel=1,
+            )
+
+    def _drain(self):
+        with self.changed:
+            self.changed.wait_for(lambda: not self.kept, self._linger())
+        for channel in list(self.channels.values()):
+            channel.close()
+
+
+class _Receiver:
+    """The channel by which this process gets what it asked for. One thread at a time reads it, for all."""
+
+    def __init__(self):
+        self.channel = Channel(f"mp.{os.getpid()}.{secrets.token_hex(4)}")
+        self.lock = threading.Condition()
+        self.arrived: dict[bytes, list[Any]] = {}
+        self.wanted: set[bytes] = set()
+        self.is_read = False
+
+    def fetch(self, address, token):
+        request = token + os.fsencode(self.channel.socket)
+        with self.lock:
+            self.wanted.add(token)
+        try:
+            while True:
+                with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as asking:
+                    asking.settimeout(_LOOK_AGAIN)
+                    try:
+                        asking.sendto(request, address)
+                    except ConnectionRefusedError:
+                        raise RefLost("the process that sent this object has ended") from None
+                    except TimeoutError:
+                        # It is stopped, or has much to do.
+                        continue
+                found = self._wait(token)
+                if found is not None:
+                    break
+        finally:
+            with self.lock:
+                self.wanted.discard(token)
+                self.arrived.pop(token, None)
+        return _the_one(found)
+
+    def _wait(self, token):
+        """The answer. None: it is time to ask again, since the sender may have ended."""
+        end = time.monotonic() + _LOOK_AGAIN
+        while (left := end - time.monotonic()) > 0:
+            with self.lock:
+                if token in self.arrived:
+                    return self.arrived.pop(token)
+                if self.is_read:
+                    self.lock.wait(left)
+                    continue
+                self.is_read = True
+            try:
+                self._read(left)
+            finally:
+                with self.lock:
+                    self.is_read = False
+                    self.lock.notify_all()
+        with self.lock:
+            return self.arrived.pop(token, None)
+
+    def _read(self, timeout):
+        try:
+            token, found = self.channel.recv(timeout=timeout)
+        except Timeout:
+            return
+        with self.lock:
+            # The second answer to a question that was asked again is dropped.
+            if token in self.wanted:
+                self.arrived.setdefault(token, found)
+
+
+_lock = threading.Lock()
+_sender: _Sender | None = None
+_receiver: _Receiver | None = None
+_pools: dict[str, BufferPool] = {}
+
+
+def _after_fork():
+    # A child has neither the threads nor the connections. With the socket, receivers would wait for a sender that has ended.
+    global _lock, _sender, _receiver, _pools
+    if _sender is not None:
+        _sender.socket.close()
+    _lock, _sender, _receiver, _pools = threading.Lock(), None, None, {}
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def _the_one(found):
+    if not found:
+        raise RefLost("this object was received already, or its sender kept it no longer (install(timeout=...))")
+    return found[0]
+
+
+def _keep(obj):
+    global _sender
+    with _lock:
+        if _sender is None:
+            _sender = _Sender()
+        return _fetch, _sender.keep(obj)
+
+
+def _fetch(address, token):
+    """The object, from the process that sent it."""
+    global _receiver
+    with _lock:
+        if _sender is not None and address == _sender.address:
+            return _the_one(_sender.take(token))
+        if _receiver is None:
+            _receiver = _Receiver()
+        receiver = _receiver
+    return receiver.fetch(address, token)
+
+
+def _pool(name):
+    with _lock:
+        if name not in _pools:
+            _pools[name] = BufferPool(name)
+        return _pools[name]
+
+
+def _get(name, index):
+    """A buffer that was published for this."""
+    return _pool(name).get(index)
+
+
+def _get_held(name, index, address, token):
+    """A buffer that its sender holds until it is got here, too, or this process is killed."""
+    held = _fetch(address, token)
+    guard = _get(name, index)
+    del held
+    return guard
+
+
+def _reduce_guard(guard):
+    name = guard.pool
+    if guard.readonly:
+        _, place = _keep(ref(guard))
+        return _get_held, (name, guard.meta_index, *place)
+    return _get, (name, guard.forget(timeout=_timeout))
+
+
+def _array_of(guard, offset, shape, strides, dtype):
+    import numpy
+
+    return numpy.ndarray(shape, dtype, buffer=memoryview(guard), offset=offset, strides=strides)
+
+
+def _guard_of(a):
+    """The buffer that an array lies in. None: it lies in none that was got."""
+    while hasattr(a, "base"):
+        a = a.base
+    owner = a.obj if isinstance(a, memoryview) else None
+    return owner if isinstance(owner, BufferGuard) and owner.readonly else None
+
+
+def _reduce_array(a):
+    extent = None if a.dtype.hasobject or a.ndim == 0 or a.nbytes < _SMALL else _arrays.extent_of(a)
+    if extent is not None:
+        address = a.__array_interface__["data"][0]
+        if _is_shared(address, extent):
+            return _keep(a)
+        guard = _guard_of(a)
+        if guard is not None:
+            return _array_of, (guard, address - guard.cpu_ptr, a.shape, a.strides, a.dtype)
+    return a.__reduce_ex__(pickle.DEFAULT_PROTOCOL)
+
+
+def _reduce_tensor(t):
+    import torch
+    from torch.multiprocessing.reductions import reduce_tensor
+
+    from .channel import _tensors
+
+    is_dense = t.layout is torch.strided and t.device.type in ("cpu", "cuda")
+    if is_dense and t.nbytes >= _SMALL and not t.requires_grad:
+        first, last = _tensors.extent_of(t)
+        device = t.device.index if t.device.type == "cuda" else None
+        if _is_shared(t.untyped_storage().data_ptr() + first, last - first, device):
+            return _keep(t)
+    return reduce_tensor(t)
+
+
+def install(*, timeout: float | None = 600.0, linger: float = 10.0) -> None:
+    """Has this process send what lies in memory of xmem by reference. Call it after `import torch`, if at all.
+
+    timeout: after how many seconds what no process received is released (None: never). linger: how many seconds this process waits
+    at its end for the receivers.
+    """
+    global _timeout, _linger
+    _check_timeout(timeout)
+    _check_timeout(linger)
+    _timeout, _linger = timeout, linger
+    ForkingPickler.register(Frame, _keep)
+    ForkingPickler.register(Plane, _keep)
+    ForkingPickler.register(BufferGuard, _reduce_guard)
+    with contextlib.suppress(ImportError):
+        import numpy
+
+        ForkingPickler.register(numpy.ndarray, _reduce_array)
+    if "torch" in sys.modules:
+        # Which registers its own.
+        import torch.multiprocessing
+
+        ForkingPickler.register(torch.Tensor, _reduce_tensor)

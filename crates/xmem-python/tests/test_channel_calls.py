@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: MPL-2.0
+
+"""Calls of functions in other processes: results, exceptions, methods by references, and ends."""
+
+import gc
+import operator
+import os
+import threading
+
+import numpy as np
+import pytest
+from channel_support import HANG, Place, Process, wait_until
+
+import xmem
+
+
+def serve(path):
+    with xmem.Channel.connect(path, timeout=HANG) as channel:
+        channel.serve()
+
+
+@pytest.fixture
+def place(tmp_path):
+    place = Place(tmp_path)
+    yield place
+    place.assert_clean()
+
+
+class Counter:
+    """Something with a state, that does not pickle."""
+
+    def __init__(self, start):
+        self.count = start
+        self.lock = threading.Lock()
+
+    def add(self, array):
+        self.count += int(array.sum())
+        return self.count
+
+
+def fail(text):
+    raise LookupError(text)
+
+
+class Odd(Exception):
+    def __init__(self):
+        super().__init__(threading.Lock())
+
+
+def fail_oddly():
+    raise Odd
+
+
+def test_results_and_exceptions(place):
+    with Process(serve, place.path()) as worker, xmem.Channel(place.path()) as channel:
+        assert channel.call(os.getpid, timeout=HANG) == worker.pid
+        array = np.arange(100_000)
+        doubled = channel.call(np.multiply, array, 2, timeout=HANG)
+        assert np.array_equal(doubled, array * 2) and not doubled.flags.writeable
+        assert channel.call(sorted, [1, 3, 2], reverse=True, timeout=HANG) == [3, 2, 1]
+        with pytest.raises(LookupError, match="not here") as raised:
+            channel.call(fail, "not here", timeout=HANG)
+        assert "in fail" in raised.value.__notes__[0]
+        with pytest.raises(RuntimeError, match="does not pickle"):
+            channel.call(fail_oddly, timeout=HANG)
+        # What is no call is answered, and is no answer of the next.
+        channel.send("job", timeout=HANG)
+        assert channel.call(len, "four", timeout=HANG) == 4
+
+
+def test_methods_by_references(place):
+    with Process(serve, place.path()), xmem.Channel(place.path()) as channel:
+        counter = channel.call(Counter, 5, timeout=HANG)
+        assert isinstance(counter, xmem.Ref) and counter.type_name.endswith("Counter")
+        array = np.ones(10_000)
+        assert channel.call(operator.methodcaller("add", array), counter, timeout=HANG) == 10_005
+        assert channel.call(operator.methodcaller("add", array), counter, timeout=HANG) == 20_005
+        assert channel.call(operator.attrgetter("count"), counter, timeout=HANG) == 20_005
+        del counter
+        gc.collect()
+
+
+def test_one_of_several(place):
+    with Process(serve, place.path()) as one, Process(serve, place.path()) as other:
+        with xmem.Channel(place.path()) as channel:
+            channel.wait_for_receiver(HANG, count=2)
+            with pytest.raises(ValueError, match="2 processes joined.*to="):
+                channel.call(os.getpid, timeout=HANG)
+            pids = {channel.call(os.getpid, to=sender, timeout=HANG) for sender in channel.senders}
+            assert pids == {one.pid, other.pid}
+
+
+def test_a_process_that_is_killed_ends_its_call(place):
+    with Process(serve, place.path()) as worker, xmem.Channel(place.path()) as channel:
+        channel.call(os.getpid, timeout=HANG)
+        with pytest.raises(xmem.EndOfStream):
+            channel.call(os._exit, 7, timeout=HANG)
+        worker.process.join(HANG)
+        wait_until(lambda: channel.receivers == 0, "it has left")
+
+
+def test_an_answer_that_comes_late_is_of_no_other_call(place):
+    with Process(serve, place.path()), xmem.Channel(place.path()) as channel:
+        assert channel.call(len, "12", timeout=HANG) == 2
+        with pytest.raises(xmem.Timeout):
+            channel.call(wait_for_file, str(place.dir / "go"), timeout=0.05)
+        (place.dir / "go").touch()
+        assert channel.call(len, "123", timeout=HANG) == 3
+        (place.dir / "go").unlink()
+
+
+def wait_for_file(path):
+    wait_until(lambda: os.path.exists(path), path)
+    return "late"
+
+
+def test_the_maker_serves_those_that_join(place):
+    with xmem.Channel(place.path()) as channel:
+        serving = threading.Thread(target=channel.serve)
+        serving.start()
+        with xmem.Channel.connect(place.path(), timeout=HANG) as joined:
+            assert joined.call(len, "12345", timeout=HANG) == 5
+        channel.close()
+        serving.join(HANG)
+        assert not serving.is_alive()

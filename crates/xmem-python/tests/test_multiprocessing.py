@@ -1,0 +1,415 @@
+# SPDX-License-Identifier: MPL-2.0
+
+"""Frames and buffers by the queues and pipes of multiprocessing and the loaders of PyTorch, without a copy, and over kills."""
+
+import gc
+import multiprocessing
+import os
+import pickle
+import signal
+import time
+import warnings
+
+import numpy as np
+import pytest
+from channel_support import HANG, Process, wait_until
+from conftest import assert_whole, content, publish
+
+import xmem
+import xmem.multiprocessing
+from xmem._xmem import _is_shared
+
+spawn = multiprocessing.get_context("spawn")
+fork = multiprocessing.get_context("fork")
+
+# More than 64 KiB: such a frame is passed on where it lies.
+SHAPE = (200, 200, 3)
+
+
+@pytest.fixture(autouse=True)
+def runtime(directory, monkeypatch):
+    """The channels between the processes, and their ends, lie here."""
+    monkeypatch.setenv("XMEM_RUNTIME_DIR", str(directory))
+    xmem.multiprocessing.install()
+    yield
+    # Of this process, for the next test.
+    end = xmem.multiprocessing._receiver
+    if end is not None:
+        end.channel.close(linger=0)
+        xmem.multiprocessing._receiver = None
+    xmem.multiprocessing._pools.clear()
+
+
+def echo(incoming, outgoing):
+    """Sends on what comes, until None."""
+    xmem.multiprocessing.install()
+    while (obj := incoming.get()) is not None:
+        outgoing.put(obj)
+        del obj
+
+
+def describe(incoming, outgoing):
+    """Describes what comes, and holds it until the next."""
+    held = None
+    while (held := incoming.get()) is not None:
+        array = held if isinstance(held, np.ndarray) else np.asarray(held)
+        outgoing.put((type(held).__name__, array.flags.writeable, array.copy()))
+        del array
+
+
+class Peer:
+    """A process with two queues."""
+
+    def __init__(self, target, context=spawn):
+        self.to, self.back = context.Queue(), context.Queue()
+        self.process = Process(target, self.to, self.back, context=context)
+
+    def ask(self, obj):
+        self.to.put(obj)
+        del obj
+        return self.back.get(timeout=HANG)
+
+    def __enter__(self):
+        self.process.__enter__()
+        return self
+
+    def __exit__(self, *error):
+        if self.process.process.is_alive():
+            self.to.put(None)
+        self.process.__exit__(*error)
+
+
+def frames(pool, count=1):
+    """A producer, its consumer, and frames of it."""
+    producer = xmem.Producer(pool)
+    consumer = xmem.Consumer(pool, timeout=HANG, max_held=8)
+    for seed in range(count):
+        publish(producer, seed, SHAPE)
+    return producer, consumer, [consumer.recv(HANG) for _ in range(count)]
+
+
+@pytest.mark.parametrize("context", [spawn, fork], ids=["spawn", "fork"])
+def test_frames_by_a_queue(pool, context):
+    with Peer(describe, context) as peer:
+        producer, consumer, (frame,) = frames(pool)
+        for _ in range(3):
+            kind, writeable, array = peer.ask(frame)
+            assert (kind, writeable) == ("Frame", False)
+            assert_whole(array, 0)
+        # The other process holds it by a lease of its own.
+        wait_until(lambda: len(xmem.query(pool)["consumers"]) == 2, "the receiver has joined")
+        # As long as it does, so does this process.
+        del frame
+        gc.collect()
+        assert consumer.stats["held"] == 1
+        peer.ask(np.arange(3))
+        wait_until(lambda: consumer.stats["held"] == 0, "all is released")
+        producer.close()
+
+
+def test_frames_of_the_sender_that_is_killed_stay_whole(pool):
+    """A frame goes on: from its producer by the sender to this process. The one in the middle is killed."""
+    with xmem.Producer(pool) as producer, Peer(relay) as peer:
+        peer.to.put(pool)
+        assert peer.back.get(timeout=HANG) == "joined"
+        got = []
+        for seed in range(4):
+            publish(producer, seed, SHAPE)
+            frame = peer.back.get(timeout=HANG)
+            assert_whole(frame, seed)
+            got.append((seed, frame))
+        # This process has joined the pool to hold frames there, so the last ones were passed on.
+        wait_until(lambda: len(xmem.query(pool)["consumers"]) == 2, "this process has joined")
+        peer.process.kill()
+        for seed in range(10, 60):
+            publish(producer, seed, SHAPE)
+        for seed, frame in got:
+            assert_whole(frame, seed)
+        del frame, got
+        gc.collect()
+        wait_until(lambda: producer.stats["slots_held"] <= 5, "the history alone holds frames")
+
+
+def relay(incoming, outgoing):
+    xmem.multiprocessing.install()
+    consumer = xmem.Consumer(incoming.get(), timeout=HANG)
+    outgoing.put("joined")
+    for frame in consumer:
+        outgoing.put(frame)
+        del frame
+
+
+def test_arrays_over_frames_and_others(pool):
+    with Peer(describe) as peer:
+        producer, consumer, (frame,) = frames(pool)
+        array = np.asarray(frame)
+        for part in (array, array[20:, ::2], array[:, :, 1].T):
+            kind, writeable, copy = peer.ask(part)
+            assert (kind, writeable) == ("ndarray", False)
+            assert np.array_equal(copy, part)
+        # What does not lie in xmem's memory goes as ever: the receiver has its own.
+        for own in (np.arange(100_000), np.array(["a", None], dtype=object), array[:2, :2]):
+            _, writeable, copy = peer.ask(own)
+            assert writeable and np.array_equal(copy, own)
+        del array, part, own, frame
+        producer.close()
+
+
+def test_what_was_received_goes_on(pool):
+    with Peer(echo) as peer:
+        producer, consumer, (frame,) = frames(pool)
+        for _ in range(3):
+            assert_whole(peer.ask({"frame": frame, "number": 1})["frame"], 0)
+        back = peer.ask([frame, np.asarray(frame)])
+        assert back[0].pts == 0 and np.array_equal(back[0], back[1])
+        # In one process by one queue.
+        queue = spawn.SimpleQueue()
+        queue.put(frame)
+        assert queue.get() is frame
+        producer.close()
+
+
+def test_a_pipe_raises_at_once_and_reads_once(pool):
+    producer, consumer, (frame,) = frames(pool)
+    here, there = spawn.Pipe()
+    here.send(frame)
+    data = there.recv_bytes()
+    assert pickle.loads(data) is frame
+    with pytest.raises(xmem.RefLost, match="received already"):
+        pickle.loads(data)
+    with pytest.raises(TypeError):
+        pickle.dumps(frame)
+    producer.close()
+
+
+def test_buffers(pool):
+    with Peer(describe) as peer:
+        buffers = xmem.BufferPool("buffers")
+        # One that is written is published for the one read.
+        buf = buffers.acquire_cpu(1000)
+        np.asarray(buf)[:] = 5
+        index = buf.meta_index
+        kind, writeable, array = peer.ask(buf)
+        assert (kind, writeable, set(array)) == ("BufferGuard", False, {5})
+        with pytest.raises(xmem.Closed):
+            buf.size
+        # The receiver holds it until the next comes.
+        with pytest.raises(xmem.Error, match="holds it"):
+            buffers.get_mut(index)
+
+        # One that is read is held here until it is got there.
+        with buffers.acquire_cpu(10_000) as buf:
+            np.asarray(buf)[:] = 6
+            buffers.set_ref_count(buf.meta_index, 2)
+            index = buf.forget()
+        buf = buffers.get(index)
+        _, _, array = peer.ask(buf)
+        assert set(array) == {6}
+        del buf
+        # An array over it takes it along.
+        with buffers.acquire_cpu(10_000) as buf:
+            np.asarray(buf)[:] = np.arange(10_000) % 256
+            buffers.set_ref_count(buf.meta_index, 2)
+            index = buf.forget()
+        part = np.asarray(buffers.get(index))[100:9000:2]
+        kind, writeable, array = peer.ask(part)
+        assert (kind, writeable) == ("ndarray", False) and np.array_equal(array, part)
+        del part
+    buffers.wait_until_read(HANG)
+    buffers.close()
+
+
+def test_a_receiver_that_is_killed_leaves_nothing(pool, directory):
+    """Killed while it holds a frame and while others wait for it in its queue."""
+    producer, consumer, got = frames(pool, 3)
+    peer = Peer(describe)
+    peer.ask(got[0])
+    peer.to.put(got[1])
+    assert len(peer.back.get(timeout=HANG)) == 3
+    os.kill(peer.process.pid, signal.SIGSTOP)
+    peer.to.put(got[2])
+    peer.process.kill()
+    # What it did not ask for is kept for this time.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        xmem.multiprocessing.install(timeout=0.1)
+        del got
+        gc.collect()
+        wait_until(lambda: consumer.stats["held"] == 0, "nothing is held for it")
+        wait_until(lambda: len(xmem.query(pool)["consumers"]) == 1, "its leases have ended")
+        # Nor are its files there.
+        wait_until(lambda: not list(directory.glob("mp.*")), "its files are removed")
+    for seed in range(100):
+        publish(producer, seed, SHAPE)
+    producer.close()
+
+
+def put_and_end(queue, pool):
+    xmem.multiprocessing.install()
+    with xmem.Producer(pool) as producer, xmem.Consumer(pool, timeout=HANG) as consumer:
+        publish(producer, 3, SHAPE)
+        queue.put(consumer.recv(HANG))
+
+
+def test_a_sender_waits_for_its_receiver_when_it_ends(pool):
+    queue = spawn.Queue()
+    with Process(put_and_end, queue, pool) as sender:
+        frame = queue.get(timeout=HANG)
+        sender.join()
+    assert_whole(frame, 3)
+
+
+def echo_with_a_child(incoming, outgoing):
+    """Has a forked child, which outlives it, when it sends for the second time."""
+    xmem.multiprocessing.install()
+    outgoing.put(incoming.get())
+    again = incoming.get()
+    reads, writes = os.pipe()
+    if os.fork() == 0:
+        os.close(reads)
+        os.write(writes, b".")
+        while os.path.exists(os.environ["XMEM_RUNTIME_DIR"]):
+            time.sleep(0.01)
+        os._exit(0)
+    os.read(reads, 1)
+    outgoing.put(again)
+    incoming.get()
+
+
+@pytest.mark.parametrize("target", [echo, echo_with_a_child])
+def test_a_sender_that_was_killed_is_an_error(pool, target):
+    with Peer(target) as peer:
+        producer, consumer, (frame,) = frames(pool)
+        peer.ask(frame)
+        peer.to.put(frame)
+        # As bytes, since to receive is to ask the sender.
+        data = peer.back._reader.recv_bytes() if peer.back._poll(HANG) else None
+        # Without `join`, which waits for its child too.
+        peer.process.signal(signal.SIGKILL)
+        wait_until(lambda: peer.process.process.exitcode is not None, "it was killed")
+        with pytest.raises(xmem.RefLost, match="has ended"):
+            pickle.loads(data)
+        del frame
+        gc.collect()
+        wait_until(lambda: consumer.stats["held"] == 0, "nothing is held for it")
+        producer.close()
+
+
+def test_what_is_not_received_in_time_is_released_with_a_warning(pool):
+    xmem.multiprocessing.install(timeout=0.1)
+    producer, consumer, (frame,) = frames(pool)
+    here, there = spawn.Pipe()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        here.send(frame)
+        del frame
+        wait_until(lambda: consumer.stats["held"] == 0, "it is released")
+        wait_until(lambda: caught, "it warns")
+    assert caught[0].category is xmem.PoolWarning and "timeout" in str(caught[0].message)
+    with pytest.raises(xmem.RefLost, match="kept it no longer"):
+        there.recv()
+    producer.close()
+
+
+def tensors(incoming, outgoing):
+    import torch
+
+    while (tensor := incoming.get()) is not None:
+        outgoing.put((type(tensor) is torch.Tensor, tensor.clone().numpy()))
+        del tensor
+
+
+def test_tensors(pool):
+    torch = pytest.importorskip("torch", reason="no PyTorch")
+    xmem.multiprocessing.install()
+    with Peer(tensors) as peer:
+        producer, consumer, (frame,) = frames(pool)
+        tensor = torch.from_dlpack(frame)
+        for part in (tensor, tensor[50:, ::3], tensor.permute(2, 0, 1), torch.arange(50_000)):
+            is_tensor, copy = peer.ask(part)
+            assert is_tensor and np.array_equal(copy, part.numpy())
+        wait_until(lambda: len(xmem.query(pool)["consumers"]) == 2, "the receiver has joined")
+        del tensor, part, frame
+        producer.close()
+
+
+def identity(batch):
+    return batch
+
+
+def as_tensor(frame):
+    import torch
+
+    return torch.from_dlpack(frame)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_data_loader(pool, workers):
+    """A worker's tensors over frames come as they lie."""
+    torch = pytest.importorskip("torch", reason="no PyTorch")
+    import xmem.torch
+
+    xmem.multiprocessing.install()
+    with xmem.Producer(pool) as producer:
+        made = xmem.torch.FrameDataset(pool, as_tensor, limit=20, timeout=HANG)
+        loader = torch.utils.data.DataLoader(
+            made, batch_size=None, collate_fn=identity, num_workers=workers, multiprocessing_context="fork"
+        )
+        batches = iter(loader)
+        producer.wait_for_consumer(HANG, count=workers)
+        sent = []
+        for _ in range(20):
+            for _ in range(2 * workers):
+                publish(producer, len(sent), SHAPE)
+                sent.append(content(len(sent), SHAPE))
+            tensor = next(batches)
+            assert sum(np.array_equal(tensor, one) for one in sent) == 1, "a frame is whole"
+            assert _is_shared(tensor.data_ptr(), tensor.nbytes), "it was not copied by PyTorch"
+            del tensor
+        # The loader ends its workers, with batches on the way.
+        producer.end_stream()
+        del batches
+        gc.collect()
+
+
+# The document "CUDA IPC Refcounting implementation explained": both of its examples, which are the same. No word differs.
+PRODUCER = """
+queue.put(tensor)
+event.wait()
+"""
+CONSUMER = """
+tensor = queue.get()
+safe_to_use_tensor = tensor.clone()
+event.set()
+"""
+
+
+def consume_tensor(queue, event, back):
+    import torch  # noqa: F401
+
+    names = {"queue": queue, "event": event}
+    exec(CONSUMER, names)
+    back.put(int(names["safe_to_use_tensor"].sum()))
+    # Without the producer's wait: it counts the references, and no one has to wait for an event.
+    tensor = queue.get()
+    back.put(int(tensor.sum()))
+
+
+def test_refcounting_explained(pool):
+    """"CUDA IPC Refcounting implementation explained": manually, by an event; and what its page asks for, where the sender's
+    tensor may go at once."""
+    torch = pytest.importorskip("torch", reason="no PyTorch")
+    xmem.multiprocessing.install()
+    queue, event, back = spawn.Queue(), spawn.Event(), spawn.Queue()
+    with Process(consume_tensor, queue, event, back) as consumer:
+        producer, reader, (first, second) = frames(pool, 2)
+        wanted = [int(torch.from_dlpack(frame).sum()) for frame in (first, second)]
+        exec(PRODUCER, {"queue": queue, "event": event, "tensor": torch.from_dlpack(first)})
+        assert back.get(timeout=HANG) == wanted[0]
+        tensor = torch.from_dlpack(second)
+        queue.put(tensor)
+        del tensor, first, second
+        assert back.get(timeout=HANG) == wanted[1]
+        wait_until(lambda: reader.stats["held"] == 0, "all is released")
+        consumer.join()
+        producer.close()
