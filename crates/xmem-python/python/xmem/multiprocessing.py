@@ -38,6 +38,7 @@ import os
 import pickle
 import secrets
 import socket
+import struct
 import sys
 import threading
 import time
@@ -54,6 +55,8 @@ __all__ = ["install"]
 
 # How long a receiver waits before it looks whether the sender is still there, in seconds; and a sender, for what is too old.
 _LOOK_AGAIN = 1.0
+# A process, its user and its group.
+_UCRED = struct.Struct("3i")
 # Bytes of a request: a token, and the path of the receiver's channel.
 _TOKEN, _REQUEST = 16, 4096
 # What is smaller travels in the pickle.
@@ -69,6 +72,14 @@ def _is_worker():
     return torch is not None and torch.get_worker_info() is not None
 
 
+def _user_of(control):
+    """The user that sent a datagram. None: unknown."""
+    for level, kind, data in control:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS):
+            return _UCRED.unpack(data)[1]
+    return None
+
+
 class _Sender:
     """What this process sent and no process has asked for yet. A thread answers those that ask."""
 
@@ -76,6 +87,8 @@ class _Sender:
         # Without a file: the kernel removes the name with the process.
         self.address = b"\0xmem-" + secrets.token_hex(16).encode()
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+        # Any user can find the name.
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         self.socket.bind(self.address)
         self.socket.settimeout(_LOOK_AGAIN)
         self.kept: collections.OrderedDict[bytes, tuple[float, Any]] = collections.OrderedDict()
@@ -108,8 +121,9 @@ class _Sender:
     def _serve(self):
         while True:
             try:
-                request = self.socket.recv(_REQUEST)
-                self._answer(request[:_TOKEN], os.fsdecode(request[_TOKEN:]))
+                request, control, _, _ = self.socket.recvmsg(_REQUEST, socket.CMSG_SPACE(_UCRED.size))
+                if _user_of(control) == os.geteuid():
+                    self._answer(request[:_TOKEN], os.fsdecode(request[_TOKEN:]))
             except TimeoutError:
                 pass
             except Exception as error:
