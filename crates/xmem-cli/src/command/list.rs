@@ -16,7 +16,7 @@ use crate::cli::Format;
 use crate::format::{Table, duration, json, process};
 
 /// A pool in the list. The producer's figures are absent when there is no producer, or it does not answer.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Serialize)]
 struct Row {
     name: String,
     /// As text, whatever it is: JSON has no other.
@@ -26,7 +26,7 @@ struct Row {
     stats: Option<Answer>,
 }
 
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Serialize)]
 struct Answer {
     format: Option<String>,
     up_ns: u64,
@@ -173,55 +173,53 @@ pub(crate) fn run(format: Format, out: &mut impl Write) -> Result<(), Error> {
 
 /// One row for all processes that write buffers of one pool: each has a pool of its own.
 fn grouped(rows: Vec<Row>) -> Vec<Row> {
-    let mut groups: Vec<(Row, Vec<Row>)> = Vec::new();
+    // Each with the number of such processes; 0: it is no pool of theirs.
+    let mut groups: Vec<(Row, usize)> = Vec::new();
     for mut row in rows {
         let Some(name) = BufferPool::name_of_writer(&row.name).map(str::to_owned) else {
-            groups.push((row, Vec::new()));
+            groups.push((row, 0));
             continue;
         };
+        row.name = name;
         let group = groups
             .iter_mut()
-            .find(|(group, writers)| !writers.is_empty() && group.name == name);
-        row.name = name;
+            .find(|(group, writers)| *writers > 0 && group.name == row.name);
         match group {
-            Some((_, writers)) => writers.push(row),
-            None => groups.push((
-                Row {
-                    stats: None,
-                    ..row.clone()
-                },
-                vec![row],
-            )),
+            Some((group, writers)) => {
+                group.add(row);
+                *writers += 1;
+            }
+            None => groups.push((row, 1)),
         }
     }
-    let merge = |(group, writers): (Row, Vec<Row>)| match writers.len() {
-        0 => group,
-        number => of_writers(group, number, writers),
+    let with_format = |(mut row, writers): (Row, usize)| {
+        if let Some(stats) = row.stats.as_mut().filter(|_| writers > 0) {
+            let e = if writers == 1 { "" } else { "es" };
+            stats.format = Some(format!("buffers of {writers} process{e}"));
+        }
+        row
     };
-    groups.into_iter().map(merge).collect()
+    groups.into_iter().map(with_format).collect()
 }
 
-fn of_writers(group: Row, number: usize, writers: Vec<Row>) -> Row {
-    let best = writers.iter().min_by_key(|row| row.state != State::Live);
-    let state = best.map_or(group.state, |row| row.state);
-    let stats = writers.into_iter().filter_map(|row| row.stats);
-    let stats = stats.reduce(|one, other| Answer {
-        up_ns: one.up_ns.max(other.up_ns),
-        fps: one.fps + other.fps,
-        pid: 0,
-        published: one.published + other.published,
-        consumers: one.consumers + other.consumers,
-        devices: [one.devices, other.devices].concat(),
-        ..one
-    });
-    let e = if number == 1 { "" } else { "es" };
-    Row {
-        state,
-        stats: stats.map(|stats| Answer {
-            format: Some(format!("buffers of {number} process{e}")),
-            ..stats
-        }),
-        ..group
+impl Row {
+    /// Adds the figures of another process that writes buffers of the same pool.
+    fn add(&mut self, other: Self) {
+        if other.state == State::Live {
+            self.state = State::Live;
+        }
+        self.stats = match (self.stats.take(), other.stats) {
+            (Some(one), Some(other)) => Some(Answer {
+                up_ns: one.up_ns.max(other.up_ns),
+                fps: one.fps + other.fps,
+                pid: 0,
+                published: one.published + other.published,
+                consumers: one.consumers + other.consumers,
+                devices: [one.devices, other.devices].concat(),
+                ..one
+            }),
+            (one, other) => one.or(other),
+        };
     }
 }
 
