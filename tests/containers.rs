@@ -145,6 +145,11 @@ impl Container {
         fs::read_to_string(&self.log).unwrap()
     }
 
+    /// `None`: it is still running.
+    fn ended(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().unwrap()
+    }
+
     fn wait(&mut self) -> ExitStatus {
         self.child.wait().unwrap()
     }
@@ -196,6 +201,15 @@ fn frames_arrive_bit_exact(producer: Runner, consumer: Runner, properties: &str)
         producer,
         &format!("{VIDEO} ! xmemsink pool=POOL sync=false {LOSSLESS} {properties}"),
     );
+    // One that fails leaves the other waiting.
+    until("the end of one container", || {
+        producer.ended().or(consumer.ended()).is_some()
+    });
+    for container in [&mut producer, &mut consumer] {
+        if container.ended().is_some() {
+            container.succeeds();
+        }
+    }
     producer.succeeds();
     consumer.succeeds();
     let right: Vec<_> = reference(VIDEO)

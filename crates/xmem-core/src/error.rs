@@ -474,6 +474,8 @@ pub enum ConnectError {
     Denied {
         /// The socket.
         path: PathBuf,
+        /// Whether the socket is so new that its producer may still be setting its mode and its group.
+        is_new: bool,
     },
     /// The producer refused.
     #[error("the producer of {path:?} refused: {reason}")]
@@ -508,6 +510,14 @@ pub enum ConnectError {
 }
 
 impl ConnectError {
+    /// Whether waiting for the producer may mend it: there is none yet, it is just starting, or it does not answer now.
+    pub fn may_pass(&self) -> bool {
+        matches!(
+            self,
+            Self::NotFound { .. } | Self::NoAnswer { .. } | Self::Denied { is_new: true, .. }
+        )
+    }
+
     /// Whether the system has no descriptors or no memory left, which may pass.
     pub fn is_shortage(&self) -> bool {
         let Self::System(SystemError { error, .. }) = self else {

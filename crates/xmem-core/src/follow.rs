@@ -475,10 +475,7 @@ impl Follower {
             Err(error) => error,
         };
         // At the start a shortage is an error at once. Later the stream outlasts it, as it outlasts a restart of the producer.
-        let may_pass = match &error {
-            ConnectError::NotFound { .. } | ConnectError::NoAnswer { .. } => true,
-            error => self.joined && error.is_shortage(),
-        };
+        let may_pass = error.may_pass() || self.joined && error.is_shortage();
         if !may_pass {
             return Err(FollowError::Connect(error));
         }

@@ -6,6 +6,8 @@ mod support;
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
 
 use support::child::{self, Child, read_line, reply};
 use support::raw::Raw;
@@ -32,6 +34,7 @@ fn child() {
         ["produce", mode, group, uids] => produce(&pool, mode, group, uids),
         ["produce-posix-shm"] => serve(Producer::builder(&pool).backing(Backing::PosixShm).build()),
         ["join"] => join(&pool),
+        ["wait"] => wait(&pool),
         ["ask"] => ask(&pool),
         _ => panic!("no role {role}"),
     }
@@ -77,6 +80,19 @@ fn join(pool: &str) {
         query(pool).is_ok(),
         Consumer::builder(pool).connect().is_ok()
     );
+}
+
+/// Reports that access is denied now, and the end of a wait for the producer.
+fn wait(pool: &str) {
+    let consumer = Consumer::builder(pool);
+    reply(match consumer.connect() {
+        Err(ConnectError::Denied { .. }) => "denied".into(),
+        other => format!("{other:?}"),
+    });
+    reply(match consumer.connect_wait(None) {
+        Ok(_) => "joined".into(),
+        Err(error) => error.to_string(),
+    });
 }
 
 /// Reports what a producer sends before it refuses.
@@ -179,6 +195,43 @@ fn member(gid: u32) -> User {
 /// In a group besides others.
 fn also_member(gid: u32) -> User {
     User::in_groups(42_104, 42_104, &[42_300, gid, 42_301])
+}
+
+/// The socket's file exists before it has its mode and its group.
+#[test]
+fn a_wait_outlasts_the_start_of_a_producer() {
+    if !can_be_others() {
+        return;
+    }
+    let scene = Scene::new();
+    let producer = scene.produce(&User::new(OWNER), "produce 666 - -");
+    let chmod = |mode| {
+        let mode = std::fs::Permissions::from_mode(mode);
+        std::fs::set_permissions(scene.place.pool(), mode).unwrap();
+    };
+    let mut consumer = scene.start(&stranger(), "wait");
+    let denied = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !denied.load(Relaxed) {
+                // So that the file stays new.
+                chmod(0o600);
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            chmod(0o666);
+        });
+        assert_eq!(consumer.reply(), "denied");
+        denied.store(true, Relaxed);
+    });
+    assert_eq!(consumer.reply(), "joined");
+    assert!(consumer.end());
+
+    chmod(0o600);
+    let mut consumer = scene.start(&stranger(), "wait");
+    assert_eq!(consumer.reply(), "denied");
+    let end = consumer.reply();
+    assert!(end.contains("socket-mode"), "{end}");
+    assert!(consumer.end() && producer.end());
 }
 
 #[test]

@@ -5,9 +5,10 @@
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -44,6 +45,9 @@ const QUERY_TIME: Duration = Duration::from_secs(1);
 /// The default of [`ConsumerBuilder::max_held`].
 const DEFAULT_MAX_HELD: u32 = 8;
 const MAX_STATS_SIZE: usize = 8 << 20;
+/// How long the mode and the group of a new socket may take. A socket gets its name before them: the umask counts for the
+/// mode that it is made with.
+const SETTLE_TIME: Duration = Duration::from_secs(1);
 /// How often to look for a producer that is not there yet: first, and at the most.
 const LOOK_AGAIN: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(100));
 
@@ -285,7 +289,8 @@ impl ConsumerBuilder {
     ///
     /// When the time was over [`ConnectError::NotFound`], or [`ConnectError::NoAnswer`] from a producer that is stopped, which
     /// gets half a second at least; [`ConnectError::Cancelled`] when the wait was called off; and at once errors that waiting
-    /// does not mend: a bad name, a refusal, another protocol.
+    /// does not mend: a bad name, a refusal, another protocol. A socket that denies access counts as refusing when it is a second
+    /// old: before, its producer may still be setting its mode.
     pub fn connect_wait(&self, timeout: Option<Duration>) -> Result<Consumer, ConnectError> {
         let deadline = Deadline::after(timeout);
         let notifier = Arc::new(Notifier::default());
@@ -303,9 +308,7 @@ impl ConsumerBuilder {
                 .left_up_to(HANDSHAKE_TIME)
                 .max(LEAST_HANDSHAKE_TIME);
             let error = match self.connect_within(time) {
-                Err(error @ (ConnectError::NotFound { .. } | ConnectError::NoAnswer { .. })) => {
-                    error
-                }
+                Err(error) if error.may_pass() => error,
                 result => return result,
             };
             if deadline.is_over() {
@@ -425,11 +428,29 @@ fn ask_first(
     }
 }
 
+/// Whether a file was made or changed less than [`SETTLE_TIME`] ago.
+fn is_new(path: &Path) -> bool {
+    let Ok(meta) = std::fs::metadata(path) else {
+        return false;
+    };
+    let nanos = u32::try_from(meta.ctime_nsec()).unwrap_or_default();
+    let changed = u64::try_from(meta.ctime())
+        .map(|seconds| SystemTime::UNIX_EPOCH + Duration::new(seconds, nanos));
+    changed.is_ok_and(|changed| {
+        // The clock may have been set back since.
+        let age = changed.elapsed().unwrap_or_else(|error| error.duration());
+        age < SETTLE_TIME
+    })
+}
+
 fn connect_error(path: &Path, error: io::Error) -> ConnectError {
     let path = path.to_owned();
     match Errno::from_io_error(&error) {
         Some(Errno::NOENT | Errno::CONNREFUSED | Errno::NOTDIR) => ConnectError::NotFound { path },
-        Some(Errno::ACCESS | Errno::PERM) => ConnectError::Denied { path },
+        Some(Errno::ACCESS | Errno::PERM) => {
+            let is_new = is_new(&path);
+            ConnectError::Denied { path, is_new }
+        }
         Some(Errno::AGAIN) => ConnectError::NoAnswer { path },
         Some(Errno::PROTOTYPE) => ConnectError::Protocol {
             path,

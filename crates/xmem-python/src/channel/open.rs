@@ -8,9 +8,7 @@ use std::time::Duration;
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use xmem_core::{
-    ConnectError, ConsumerEvent, Delivery, Producer, ProducerBuilder, RequestError, Sticky, lock,
-};
+use xmem_core::{ConsumerEvent, Delivery, Producer, ProducerBuilder, RequestError, Sticky, lock};
 
 use super::inbox::Inbox;
 use super::inlet::{self, Terms};
@@ -135,7 +133,7 @@ pub(super) fn join(
     let builder = terms.consumer(name, &inbox);
     let mut last = None;
     let joined = wait(py, look, |slice| match builder.connect_wait(Some(slice)) {
-        Err(error @ (ConnectError::NotFound { .. } | ConnectError::NoAnswer { .. })) => {
+        Err(error) if error.may_pass() => {
             last = Some(error);
             None
         }

@@ -46,7 +46,7 @@ pub struct Listening {
     pub file: OwnedFd,
 }
 
-/// Listens at a path, with these permissions from the first moment on.
+/// Listens at a path. Never has the file more permissions than these, for a moment it may have fewer.
 pub fn listen_at(path: &Path, mode: u32) -> io::Result<Listening> {
     let socket = seqpacket()?;
     let mode = Mode::from_raw_mode(mode & 0o777);
