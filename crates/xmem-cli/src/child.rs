@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use crate::Error;
 use crate::launch::not_started;
-use rustix::process::{Signal, set_parent_process_death_signal};
+use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 
 /// The name under which this program starts itself to become a tool.
 const NAME: &str = "xmem-child";
@@ -21,7 +21,10 @@ const NAME: &str = "xmem-child";
 /// from a thread that lives as long, since the kernel sends the signal when that thread ends.
 pub(crate) fn dependent(tool: &str) -> Command {
     let mut command = Command::new("/proc/self/exe");
-    command.arg0(NAME).arg(tool);
+    command
+        .arg0(NAME)
+        .arg(std::process::id().to_string())
+        .arg(tool);
     command
 }
 
@@ -31,9 +34,12 @@ pub(crate) fn become_tool() -> Option<Error> {
     if args.next().as_deref() != Some(OsStr::new(NAME)) {
         return None;
     }
+    let parent = args.next()?.to_str()?.parse().ok();
     let tool = args.next()?;
     let signal = set_parent_process_death_signal(Some(Signal::INT));
     Some(match signal {
+        // It ended before the kernel knew of the signal.
+        Ok(()) if getppid().map(Pid::as_raw_pid) != parent => "its parent has ended".into(),
         Ok(()) => not_started(&Command::new(tool).args(args).exec()),
         Err(error) => error.into(),
     })

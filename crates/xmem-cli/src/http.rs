@@ -30,9 +30,8 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    /// Whether it asks for this host by an address of its own or as `localhost`. A page of another site can
-    /// make its own name resolve to this host, and could then read the answers.
-    pub(crate) fn is_for_localhost(&self) -> bool {
+    /// Whether it asks for this host by an address of its own or as `localhost`.
+    fn is_for_localhost(&self) -> bool {
         let name = match self.host.rsplit_once(':') {
             Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
             _ => &self.host,
@@ -82,6 +81,9 @@ impl Response {
 }
 
 /// Answers requests until the process is ended. `what` is printed with its address.
+///
+/// On a loopback address only requests for this host are answered: a page of another site can make its own name resolve to
+/// this host, and could then read the answers.
 pub(crate) fn serve(
     listen: SocketAddr,
     what: &str,
@@ -95,7 +97,16 @@ pub(crate) fn serve(
         "{what} at http://{}{path}",
         listener.local_addr()?
     ));
-    let answer = Arc::new(answer);
+    let is_loopback = listen.ip().is_loopback();
+    let answer = Arc::new(move |request: &Request| {
+        if is_loopback && !request.is_for_localhost() {
+            return Response::error(
+                "403 Forbidden",
+                "ask for 127.0.0.1 or localhost, or start with another --listen",
+            );
+        }
+        answer(request)
+    });
     loop {
         let Ok((stream, _)) = listener.accept() else {
             thread::sleep(PAUSE);
@@ -162,7 +173,7 @@ fn read(stream: &TcpStream, head: &mut Vec<u8>) -> io::Result<Result<(String, Re
         let mut headers = [httparse::EMPTY_HEADER; HEAD.1];
         let mut request = httparse::Request::new(&mut headers);
         match request.parse(head) {
-            Ok(httparse::Status::Complete(_)) => return Ok(Ok(understand(&request))),
+            Ok(httparse::Status::Complete(_)) => return Ok(understand(&request)),
             Ok(httparse::Status::Partial) if head.len() < HEAD.0 => {}
             Ok(httparse::Status::Partial) => return Ok(Err("the request is too long".to_owned())),
             Err(error) => return Ok(Err(error.to_string())),
@@ -170,23 +181,26 @@ fn read(stream: &TcpStream, head: &mut Vec<u8>) -> io::Result<Result<(String, Re
     }
 }
 
-fn understand(request: &httparse::Request<'_, '_>) -> (String, Request) {
+fn understand(request: &httparse::Request<'_, '_>) -> Result<(String, Request), String> {
     let (path, query) = request
         .path
         .map_or(("", ""), |it| it.split_once('?').unwrap_or((it, "")));
-    let host = request
+    let mut hosts = request
         .headers
         .iter()
-        .find(|it| it.name.eq_ignore_ascii_case("host"));
-    let host = host.map_or(String::new(), |it| {
+        .filter(|it| it.name.eq_ignore_ascii_case("host"));
+    let host = hosts.next().map_or(String::new(), |it| {
         String::from_utf8_lossy(it.value).into_owned()
     });
+    if hosts.next().is_some() {
+        return Err("the request has two Host headers".to_owned());
+    }
     let request_line = Request {
         path: path.to_owned(),
         query: query.to_owned(),
         host,
     };
-    (request.method.unwrap_or_default().to_owned(), request_line)
+    Ok((request.method.unwrap_or_default().to_owned(), request_line))
 }
 
 /// A connection until a time. A bound for each read or write alone would let a slow client have it for ever.

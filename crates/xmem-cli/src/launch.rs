@@ -66,6 +66,16 @@ pub(crate) fn video_caps(stats: &PoolStats) -> Result<Caps, Error> {
     }
 }
 
+/// The elements that turn frames into raw video. They end in a link, or are none.
+pub(crate) fn decoder(is_raw: bool) -> &'static str {
+    if is_raw { "" } else { "decodebin ! " }
+}
+
+/// Whether a viewer skips frames. Encoded frames refer to one another.
+pub(crate) fn newest_only(is_raw: bool) -> String {
+    format!("newest-only={is_raw}")
+}
+
 /// The command to run the tool, with `xmemsrc pool=... ! ...`, which reads no more than it needs and holds one slot.
 pub(crate) fn pipeline(
     mut command: Command,

@@ -36,10 +36,14 @@ impl Metrics {
 
     /// Head and body of the answer.
     fn ask(&self, method: &str, path: &str) -> (String, String) {
+        self.ask_with(method, path, "Host: localhost\r\n")
+    }
+
+    fn ask_with(&self, method: &str, path: &str, headers: &str) -> (String, String) {
         let mut stream = TcpStream::connect(&self.1).unwrap();
         write!(
             stream,
-            "{method} {path} HTTP/1.1\r\nHost: xmem\r\nConnection: close\r\n\r\n"
+            "{method} {path} HTTP/1.1\r\n{headers}Connection: close\r\n\r\n"
         )
         .unwrap();
         let mut answer = String::new();
@@ -187,6 +191,14 @@ fn other_requests_are_refused() {
     );
     let (head, _) = metrics.ask("POST", "/metrics");
     assert!(head.starts_with("HTTP/1.1 405 "), "{head}");
+    for (headers, status) in [
+        ("Host: evil.example\r\n", "HTTP/1.1 403 "),
+        ("", "HTTP/1.1 403 "),
+        ("Host: localhost\r\nHost: localhost\r\n", "HTTP/1.1 400 "),
+    ] {
+        let (head, _) = metrics.ask_with("GET", "/metrics", headers);
+        assert!(head.starts_with(status), "{headers}: {head}");
+    }
     assert!(metrics.series().is_empty());
 }
 

@@ -14,7 +14,7 @@ use crate::Error;
 use crate::caps::Caps;
 use crate::child;
 use crate::launch::{
-    TOOL, connection_timeout, failure, not_started, pipeline, property, video_pool,
+    TOOL, connection_timeout, decoder, failure, not_started, pipeline, property, video_pool,
 };
 
 /// The kinds of files, by their extension.
@@ -46,7 +46,7 @@ impl Kind {
 
     /// The elements that make one such file out of a stream, but for the last one.
     fn elements(self, caps: &Caps) -> String {
-        let decode = if caps.is_raw() { "" } else { "decodebin ! " };
+        let decode = decoder(caps.is_raw());
         match self {
             Self::Png => format!("{decode}videoconvert ! pngenc snapshot=true"),
             Self::Jpeg => format!("{decode}videoconvert ! jpegenc snapshot=true"),

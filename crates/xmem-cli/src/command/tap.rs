@@ -8,7 +8,7 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use crate::Error;
-use crate::launch::{TOOL, not_started, pipeline, video_pool};
+use crate::launch::{TOOL, decoder, newest_only, not_started, pipeline, video_pool};
 
 /// Turns this process into the one that writes frames, so that it ends as its reader or its user ends it.
 pub(crate) fn run(pool: &OsStr, raw: bool) -> Result<(), Error> {
@@ -20,14 +20,18 @@ pub(crate) fn run(pool: &OsStr, raw: bool) -> Result<(), Error> {
         .into());
     }
     let caps = video_pool(pool, None)?;
-    let decode = if caps.is_raw() { "" } else { "decodebin ! " };
+    let decode = decoder(caps.is_raw());
     let rest = if raw {
         "fdsink sync=false".to_owned()
     } else {
         format!("{decode}videoconvert ! y4menc ! fdsink sync=false")
     };
-    // Encoded frames refer to one another.
-    let newest_only = format!("newest-only={}", caps.is_raw());
-    let error = pipeline(Command::new(TOOL), pool, &[newest_only], &rest).exec();
+    let error = pipeline(
+        Command::new(TOOL),
+        pool,
+        &[newest_only(caps.is_raw())],
+        &rest,
+    )
+    .exec();
     Err(not_started(&error))
 }

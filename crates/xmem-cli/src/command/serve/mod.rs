@@ -16,7 +16,7 @@ use super::list::{self, Pool, State};
 use crate::Error;
 use crate::http::{self, Request, Response};
 use crate::launch::video_caps;
-use picture::{Pictures, locked};
+use picture::{Key, Pictures, locked};
 
 const PAGE: &str = include_str!("page.html");
 /// The page holds all that it needs: nothing is loaded from elsewhere, and no other page can frame it.
@@ -27,14 +27,7 @@ const FRESH: (Duration, Duration) = (Duration::from_millis(500), Duration::from_
 
 pub(crate) fn run(listen: SocketAddr) -> Result<(), Error> {
     let site = Site::default();
-    let is_loopback = listen.ip().is_loopback();
     http::serve(listen, "pools", "/", move |request| {
-        if is_loopback && !request.is_for_localhost() {
-            return Response::error(
-                "403 Forbidden",
-                "ask for 127.0.0.1 or localhost, or start with another --listen",
-            );
-        }
         site.answer(request).unwrap_or_else(|error| {
             Response::error("500 Internal Server Error", &error.to_string())
         })
@@ -92,7 +85,7 @@ impl Site {
             value.as_object_mut().map(|value| value.remove("sticky"));
             value["name"] = pool.name.clone().into();
             value["no_picture"] = self
-                .elements(pool)
+                .is_raw(pool)
                 .err()
                 .map_or(Value::Null, |error| error.to_string().into());
         }
@@ -122,8 +115,8 @@ impl Site {
             ));
         };
         let picture = self
-            .elements(pool)
-            .and_then(|elements| self.pictures.ask(pool.name.as_ref(), &elements));
+            .is_raw(pool)
+            .and_then(|is_raw| self.pictures.ask(&key(pool), is_raw));
         Ok(match picture {
             Err(reason) => Response::error("503 Service Unavailable", &reason.to_string()),
             Ok(Some(picture)) if query != format!("after={}", picture.number) => {
@@ -134,18 +127,18 @@ impl Site {
         })
     }
 
-    /// The elements for the pool's viewer. The error is why there is no picture, such as the one that ended the last viewer.
+    /// Whether the pool's viewer needs no decoder. The error is why there is no picture, such as the one that ended the last viewer.
     /// If the pool has no room for a viewer, this ends its viewer.
-    fn elements(&self, pool: &Pool) -> Result<String, Error> {
-        let name = pool.name.as_ref();
+    fn is_raw(&self, pool: &Pool) -> Result<bool, Error> {
+        let key = key(pool);
         let no_room = pool.stats.as_ref().and_then(no_room);
         if let Some(reason) = &no_room {
-            self.pictures.give_up(name, reason);
+            self.pictures.give_up(&key, reason);
         }
-        let elements = elements(pool)?;
-        match no_room.or_else(|| self.pictures.failure(name)) {
+        let is_raw = is_raw(pool)?;
+        match no_room.or_else(|| self.pictures.failure(&key)) {
             Some(reason) => Err(reason.into()),
-            None => Ok(elements),
+            None => Ok(is_raw),
         }
     }
 }
@@ -156,8 +149,14 @@ fn no_room(stats: &PoolStats) -> Option<String> {
     (!limit.is_empty()).then(|| format!("it has no slot to spare for a viewer: raise its {limit}"))
 }
 
-/// The elements that turn the pool's frames into raw video. The error is why there is no picture.
-fn elements(pool: &Pool) -> Result<String, Error> {
+/// A pool until its producer is replaced: the next one may have what this one lacks.
+fn key(pool: &Pool) -> Key {
+    let producer = pool.stats.as_ref().map_or(0, |stats| stats.pid);
+    (pool.name.clone().into(), producer)
+}
+
+/// Whether the pool's frames are raw video. The error is why there is no picture.
+fn is_raw(pool: &Pool) -> Result<bool, Error> {
     let Some(stats) = &pool.stats else {
         return Err(match pool.state {
             State::Stale => "its producer was killed",
@@ -172,8 +171,8 @@ fn elements(pool: &Pool) -> Result<String, Error> {
     // The caps come with the first frame, which may need a consumer.
     let has_begun = stats.published > 0;
     match video_caps(stats) {
-        Ok(caps) if caps.is_raw() => Ok(String::new()),
+        Ok(caps) => Ok(caps.is_raw()),
         Err(reason) if has_begun => Err(reason),
-        _ => Ok("decodebin ! ".to_owned()),
+        Err(_) => Ok(false),
     }
 }

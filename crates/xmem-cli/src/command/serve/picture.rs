@@ -16,7 +16,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::Error;
 use crate::child;
-use crate::launch::{TOOL, failure, not_started, pipeline};
+use crate::launch::{TOOL, decoder, failure, newest_only, not_started, pipeline};
 
 /// Pools that are shown at one time.
 const MOST: usize = 16;
@@ -45,33 +45,33 @@ pub(super) struct Picture {
     pub(super) jpeg: Arc<[u8]>,
 }
 
-/// A viewer for each pool that is shown, by its name.
+/// A pool's name, and its producer's process.
+pub(super) type Key = (OsString, u32);
+
+/// A viewer for each pool that is shown.
 #[derive(Default)]
-pub(super) struct Pictures(Mutex<HashMap<OsString, Arc<Viewer>>>);
+pub(super) struct Pictures(Mutex<HashMap<Key, Arc<Viewer>>>);
 
 impl Pictures {
     /// The newest picture of a pool. The first request starts a viewer, and has none yet.
-    pub(super) fn ask(&self, pool: &OsStr, elements: &str) -> Result<Option<Picture>, Error> {
+    pub(super) fn ask(&self, pool: &Key, is_raw: bool) -> Result<Option<Picture>, Error> {
         let mut viewers = locked(&self.0);
         viewers.retain(|_, viewer| !viewer.is_over());
         if let Some(viewer) = viewers.get(pool) {
             return Ok(viewer.ask());
         }
         if viewers.values().filter(|it| it.is_running()).count() >= MOST {
-            return Err(format!("{MOST} pools are shown already, which is the most").into());
+            return Err(format!("{MOST} pools are shown already, and no more can be").into());
         }
         let viewer = Arc::new(Viewer::new());
-        let (starting, name) = (viewer.clone(), pool.to_owned());
-        let rest = format!("{elements}{ENCODE}");
-        // Encoded frames refer to one another.
-        let newest_only = format!("newest-only={}", elements.is_empty());
-        thread::Builder::new().spawn(move || starting.run(&name, &newest_only, &rest))?;
-        viewers.insert(pool.to_owned(), viewer);
+        let (starting, name) = (viewer.clone(), pool.0.clone());
+        thread::Builder::new().spawn(move || starting.run(&name, is_raw))?;
+        viewers.insert(pool.clone(), viewer);
         Ok(None)
     }
 
     /// Why there are no pictures of a pool for now.
-    pub(super) fn failure(&self, pool: &OsStr) -> Option<String> {
+    pub(super) fn failure(&self, pool: &Key) -> Option<String> {
         match &locked(&locked(&self.0).get(pool)?.0).end {
             Some((Err(reason), next)) if Instant::now() < *next => Some(reason.clone()),
             _ => None,
@@ -79,7 +79,7 @@ impl Pictures {
     }
 
     /// Ends the viewer of a pool if there is one, since it may be what the pool has no room for.
-    pub(super) fn give_up(&self, pool: &OsStr, reason: &str) {
+    pub(super) fn give_up(&self, pool: &Key, reason: &str) {
         if let Some(viewer) = locked(&self.0).get(pool) {
             viewer.end(Err(reason.to_owned()), NO_ROOM);
         }
@@ -131,8 +131,8 @@ impl Viewer {
         matches!(end, Some((_, next)) if Instant::now() > *next)
     }
 
-    fn run(&self, pool: &OsStr, newest_only: &str, rest: &str) {
-        let outcome = self.view(pool, newest_only, rest);
+    fn run(&self, pool: &OsStr, is_raw: bool) {
+        let outcome = self.view(pool, is_raw);
         let pause = if outcome.is_ok() {
             Duration::ZERO
         } else {
@@ -142,7 +142,7 @@ impl Viewer {
     }
 
     /// Keeps the newest picture until no more are asked for. The error is that of GStreamer.
-    fn view(&self, pool: &OsStr, newest_only: &str, rest: &str) -> Result<(), Error> {
+    fn view(&self, pool: &OsStr, is_raw: bool) -> Result<(), Error> {
         let mut printed = tempfile::tempfile()?;
         let source = [
             "client-name=xmem serve",
@@ -150,10 +150,11 @@ impl Viewer {
             "on-eos=wait",
             // videorate keeps one.
             "max-held=2",
-            newest_only,
+            &newest_only(is_raw),
         ];
         let source = source.map(str::to_owned);
-        let mut command = pipeline(child::dependent(TOOL), pool, &source, rest);
+        let rest = format!("{}{ENCODE}", decoder(is_raw));
+        let mut command = pipeline(child::dependent(TOOL), pool, &source, &rest);
         command.stdout(Stdio::piped()).stderr(printed.try_clone()?);
         let mut tool = Tool(command.spawn().map_err(|error| not_started(&error))?);
         let stdout = tool.0.stdout.take().ok_or("it has no standard output")?;
