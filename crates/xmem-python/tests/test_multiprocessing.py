@@ -4,6 +4,7 @@
 
 import gc
 import multiprocessing
+import multiprocessing.util
 import os
 import pickle
 import signal
@@ -244,17 +245,33 @@ def test_a_receiver_that_is_killed_leaves_nothing(pool, directory):
     producer.close()
 
 
+class Late:
+    """Is pickled when its process waits for its queues to be written: the last thing that it does."""
+
+    def __reduce__(self):
+        wait_until(multiprocessing.util.is_exiting, "the process ends")
+        time.sleep(0.1)
+        return Late, ()
+
+
 def put_and_end(queue, pool):
-    xmem.multiprocessing.install()
     with xmem.Producer(pool) as producer, xmem.Consumer(pool, timeout=HANG) as consumer:
         publish(producer, 3, SHAPE)
-        queue.put(consumer.recv(HANG))
+        queue.put((Late(), consumer.recv(HANG)))
 
 
-def test_a_sender_waits_for_its_receiver_when_it_ends(pool):
-    queue = spawn.Queue()
-    with Process(put_and_end, queue, pool) as sender:
-        frame = queue.get(timeout=HANG)
+def install_put_and_end(queue, pool):
+    xmem.multiprocessing.install()
+    put_and_end(queue, pool)
+
+
+@pytest.mark.parametrize(
+    ("context", "target"), [(spawn, install_put_and_end), (fork, install_put_and_end), (fork, put_and_end)]
+)
+def test_a_sender_waits_for_its_receiver_when_it_ends(pool, context, target):
+    queue = context.Queue()
+    with Process(target, queue, pool, context=context) as sender:
+        _, frame = queue.get(timeout=HANG)
         sender.join()
     assert_whole(frame, 3)
 

@@ -98,8 +98,6 @@ class _Sender:
         # To the processes that asked, by their paths.
         self.channels: dict[str, Channel] = {}
         threading.Thread(target=self._serve, name="xmem-sender", daemon=True).start()
-        # After the queues have written all that was put into them, which is at -5.
-        util.Finalize(self, self._drain, exitpriority=-100)
 
     def _linger(self):
         """How long this process waits at its end."""
@@ -175,7 +173,8 @@ class _Sender:
                 stacklevel=1,
             )
 
-    def _drain(self):
+    def drain(self):
+        """Waits for the receivers, at the end of the process."""
         with self.changed:
             self.changed.wait_for(lambda: not self.kept, self._linger())
         for channel in list(self.channels.values()):
@@ -251,6 +250,18 @@ _lock = threading.Lock()
 _sender: _Sender | None = None
 _receiver: _Receiver | None = None
 _pools: dict[str, BufferPool] = {}
+_is_installed = False
+
+
+def _drain():
+    if _sender is not None:
+        _sender.drain()
+
+
+def _drain_at_the_end(_=None):
+    # After the queues have written all that was put into them, which is at -5. A process that ends runs only what is registered by
+    # then, and a queue may pickle its first object even later.
+    util.Finalize(None, _drain, exitpriority=-100)
 
 
 def _after_fork():
@@ -259,6 +270,8 @@ def _after_fork():
     if _sender is not None:
         _sender.socket.close()
     _lock, _sender, _receiver, _pools = threading.Lock(), None, None, {}
+    if _is_installed:
+        _drain_at_the_end()
 
 
 os.register_at_fork(after_in_child=_after_fork)
@@ -365,10 +378,15 @@ def install(*, timeout: float | None = 600.0, linger: float = 10.0) -> None:
     timeout: after how many seconds what no process received is released (None: never). linger: how many seconds this process waits
     at its end for the receivers.
     """
-    global _timeout, _linger
+    global _timeout, _linger, _is_installed
     _check_timeout(timeout)
     _check_timeout(linger)
     _timeout, _linger = timeout, linger
+    if not _is_installed:
+        _is_installed = True
+        _drain_at_the_end()
+        # A process of `multiprocessing` forgets after the fork what is registered.
+        util.register_after_fork(_Sender, _drain_at_the_end)
     ForkingPickler.register(Frame, _keep)
     ForkingPickler.register(Plane, _keep)
     ForkingPickler.register(BufferGuard, _reduce_guard)
