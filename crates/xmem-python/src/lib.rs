@@ -65,7 +65,7 @@ mod _xmem {
     #[pymodule_export]
     use crate::plane::Plane;
     #[pymodule_export]
-    use crate::pools::{PoolEntry, pools, query, remove_stale, whereabouts};
+    use crate::pools::{_remove_left, PoolEntry, pools, query, whereabouts};
     #[pymodule_export]
     use crate::producer::Producer;
     #[pymodule_export]

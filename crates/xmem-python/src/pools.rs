@@ -2,11 +2,12 @@
 
 //! Which pools there are, and what they do.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
-use xmem_core::{ConsumerStats, PoolStats};
+use xmem_core::{ConsumerStats, PoolStats, RemoveError, remove_stale};
 
 use crate::errors::IntoPyResult;
 
@@ -50,11 +51,25 @@ pub(crate) fn whereabouts(py: Python<'_>, pool: &str) -> PyResult<String> {
     Ok(format!("{pool:?} at {}; {pools}", path.display()))
 }
 
-/// Removes the files of a process that was killed.
-#[pyfunction(name = "_remove_stale")]
-pub(crate) fn remove_stale(py: Python<'_>, pool: &str) {
-    // It may be live again, or be gone.
-    let _ = py.detach(|| xmem_core::remove_stale(pool));
+/// How long, and how often, to look for the end of a process whose connection has ended.
+const DYING: (Duration, Duration) = (Duration::from_millis(500), Duration::from_millis(10));
+
+/// Removes the files of a process that has just been killed. Its descriptors are closed one after another, so its lock may be
+/// held a moment longer than its connection.
+pub(crate) fn remove_left(pool: &Path) {
+    let start = Instant::now();
+    while let Err(RemoveError::Live { .. }) = remove_stale(pool) {
+        if start.elapsed() > DYING.0 {
+            return;
+        }
+        std::thread::sleep(DYING.1);
+    }
+}
+
+/// The same.
+#[pyfunction]
+pub(crate) fn _remove_left(py: Python<'_>, pool: PathBuf) {
+    py.detach(|| remove_left(&pool));
 }
 
 /// The figures of a pool, from its producer.

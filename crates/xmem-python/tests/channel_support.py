@@ -20,7 +20,7 @@ spawn = multiprocessing.get_context("spawn")
 def wait_until(is_so, what="it"):
     end = time.monotonic() + HANG
     while not is_so():
-        assert time.monotonic() < end, f"never happened: {what}"
+        assert time.monotonic() < end, f"never happened: {what() if callable(what) else what}"
         time.sleep(0.005)
 
 
@@ -87,9 +87,15 @@ class Place:
     def path(self, name="c"):
         return str(self.dir / f"{name}.sock")
 
+    def wait_for_files(self, files):
+        def names():
+            return sorted(os.listdir(self.dir))
+
+        wait_until(lambda: names() == files, lambda: f"there are {names()} instead of {files}")
+
     def assert_clean(self):
         gc.collect()
         uid = os.getuid()
         # Threads end connections.
-        wait_until(lambda: os.listdir(self.dir) == [], f"{self.dir} is empty")
+        self.wait_for_files([])
         assert not [name for name in os.listdir("/dev/shm") if name.startswith(f"xmem-{uid}-ch")]

@@ -142,7 +142,7 @@ def test_senders_that_are_killed(place, seed):
             del obj, held
         wait_until(lambda: channel.senders == [])
         assert not channel.poll()
-        wait_until(lambda: sorted(os.listdir(place.dir)) == ["c.lock", "c.sock"], "their files are gone")
+        place.wait_for_files(["c.lock", "c.sock"])
 
 
 def maker(path, ready):

@@ -93,12 +93,15 @@ def frames(pool, count=1):
 def test_frames_by_a_queue(pool, context):
     with Peer(describe, context) as peer:
         producer, consumer, (frame,) = frames(pool)
-        for _ in range(3):
+
+        def is_passed_on():
             kind, writeable, array = peer.ask(frame)
             assert (kind, writeable) == ("Frame", False)
             assert_whole(array, 0)
-        # The other process holds it by a lease of its own.
-        wait_until(lambda: len(xmem.query(pool)["consumers"]) == 2, "the receiver has joined")
+            # The other process holds it by a lease of its own, once it has joined this pool. Before, it gets a copy.
+            return [it["held"] for it in xmem.query(pool)["consumers"] if it["via"]] == [1]
+
+        wait_until(is_passed_on)
         # As long as it does, so does this process.
         del frame
         gc.collect()

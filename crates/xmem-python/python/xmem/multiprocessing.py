@@ -48,7 +48,7 @@ from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 from ._errors import Error, PoolWarning, Timeout
-from ._xmem import BufferGuard, BufferPool, Frame, Plane, _check_timeout, _is_shared, _remove_stale
+from ._xmem import BufferGuard, BufferPool, Frame, Plane, _check_timeout, _is_shared, _remove_left
 from .channel import Channel, RefLost, _arrays, ref
 
 __all__ = ["install"]
@@ -155,7 +155,7 @@ class _Sender:
             if channel.closed or channel.receivers == 0:
                 del self.channels[path]
                 channel.close(linger=0)
-                _remove_stale(path)
+                _remove_left(path)
 
     def _forget_old(self):
         old = 0

@@ -16,6 +16,7 @@ use super::incoming::{Incoming, Message};
 use super::message::{Kind, Label};
 use super::names::{self, MAKER, REFUSED, TAKEN};
 use crate::addresses;
+use crate::pools::remove_left;
 
 /// How long a process that joins may take to answer.
 const MEET_TIME: Duration = Duration::from_secs(5);
@@ -81,15 +82,13 @@ pub(super) fn meet(inbox: &Arc<Inbox>, terms: Terms, channel: &Path, id: u64) {
                 checked.map(|()| consumer)
             };
             match meet() {
-                Ok(consumer) => {
-                    Inlet::new(consumer, inbox, terms, id).run();
-                    names::clean_up(&socket);
-                }
+                Ok(consumer) => Inlet::new(consumer, inbox, terms, id).run(),
                 Err(why) => {
                     inbox.note_refused(why.clone());
                     inbox.end(id, why);
                 }
             }
+            remove_left(&socket);
         }
     });
     match spawned {

@@ -4,7 +4,7 @@
 
 use std::path::{Path, PathBuf};
 
-use xmem_core::{Producer, random};
+use xmem_core::{random, remove_stale};
 
 /// The request of a process that joins, with its number: take my messages.
 pub(super) const HELLO: &str = "xmem:channel";
@@ -42,18 +42,8 @@ pub(super) fn parse_id(data: &[u8]) -> Option<u64> {
     Some(u64::from_le_bytes(data.try_into().ok()?)).filter(|id| *id != MAKER)
 }
 
-/// Removes the files that a killed process left. It removes no file in use.
-pub(super) fn clean_up(socket: &Path) {
-    if socket.exists()
-        && let Some(path) = socket.to_str()
-    {
-        // A pool's new producer replaces the files of the last one, and removes them at its end.
-        drop(Producer::builder(path).build());
-    }
-}
-
-/// The same for all processes that ever joined a channel, before it is made again.
-pub(super) fn clean_up_all(channel: &Path) {
+/// Removes the files of all processes that joined a channel and were killed, before it is made again.
+pub(super) fn clean_up(channel: &Path) {
     let (Some(dir), Some(name)) = (channel.parent(), channel.file_name()) else {
         return;
     };
@@ -65,7 +55,8 @@ pub(super) fn clean_up_all(channel: &Path) {
             .strip_prefix(&*name)
             .and_then(|rest| rest.strip_prefix('.'));
         if number.is_some_and(|n| n.len() == DIGITS && n.bytes().all(|b| b.is_ascii_hexdigit())) {
-            clean_up(&entry.path());
+            // A process that still runs joins again.
+            let _ = remove_stale(&entry.path());
         }
     }
 }

@@ -104,7 +104,7 @@ pub(super) fn make(py: Python<'_>, name: &str, options: &Options) -> PyResult<De
     let builder = options.builder(name)?.on_consumer(joined);
     let producer = py.detach(|| {
         let producer = builder.build()?;
-        names::clean_up_all(&socket);
+        names::clean_up(&socket);
         Ok(producer)
     });
     let producer = producer.map_err(|error: xmem_core::CreateError| error.into_py_err())?;
