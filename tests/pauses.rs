@@ -63,6 +63,58 @@ fn a_stream_that_waited_goes_on_where_it_was() {
     }
 }
 
+/// From GStreamer 1.24 on, a pause interrupts the source while it waits for a frame.
+#[test]
+fn a_pause_that_is_over_at_once_does_not_stop_the_stream() {
+    let pools = Pools::new();
+    let sender = pools.sender(&"video/x-some".parse().unwrap(), LOSSLESS);
+    let receiver = pools.receiver("");
+    for number in 0..100u8 {
+        receiver.pipeline.0.set_state(gst::State::Paused).unwrap();
+        if number % 2 == 0 {
+            sender.push(gst::Buffer::from_slice([number]));
+        }
+        receiver.pipeline.play();
+        if number % 2 == 1 {
+            sender.push(gst::Buffer::from_slice([number]));
+        }
+        let sample = receiver.next().unwrap();
+        assert_eq!(bytes(sample.buffer().unwrap()), [number]);
+    }
+}
+
+/// An interruption by a flush or an end is not taken for one by a pause.
+#[test]
+fn flushes_and_an_end_beside_pauses() {
+    let pools = Pools::new();
+    let sender = pools.sender(&"video/x-some".parse().unwrap(), LOSSLESS);
+    let receiver = pools.receiver("");
+    // For flushes from outside; see `flush` in states.rs.
+    receiver.app.set_property("async", false);
+    sender.push(gst::Buffer::from_slice([0u8]));
+    assert!(receiver.next().is_some());
+    let (pipeline, src) = (&receiver.pipeline.0, receiver.src());
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for _ in 0..50 {
+                assert!(src.send_event(gst::event::FlushStart::new()));
+                assert!(src.send_event(gst::event::FlushStop::new(false)));
+            }
+        });
+        for _ in 0..50 {
+            pipeline.set_state(gst::State::Paused).unwrap();
+            receiver.pipeline.play();
+        }
+    });
+    sender.push(gst::Buffer::from_slice([1u8]));
+    let sample = receiver.next().unwrap();
+    assert_eq!(bytes(sample.buffer().unwrap()), [1]);
+    pipeline.set_state(gst::State::Paused).unwrap();
+    assert!(src.send_event(gst::event::Eos::new()));
+    receiver.pipeline.play();
+    assert!(receiver.rest().is_empty());
+}
+
 /// A source that has the frame 1 in hand: it sends that one's caps before it hands it over, and does not get further than
 /// that yet. 2 and 3 come next.
 struct InHand {

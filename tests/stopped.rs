@@ -61,7 +61,9 @@ fn a_stopped_producer_is_shown() {
     let log = metrics.log();
     let address = log.trim().strip_prefix("xmem: figures at http://").unwrap();
     let mut stream = TcpStream::connect(address.strip_suffix("/metrics").unwrap()).unwrap();
-    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+    stream
+        .write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        .unwrap();
     let mut text = String::new();
     stream.read_to_string(&mut text).unwrap();
     assert!(

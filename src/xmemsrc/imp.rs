@@ -356,28 +356,8 @@ impl Create for XmemSrc {
         let Some(mut run) = self.running.take() else {
             return Err(gst::FlowError::Flushing);
         };
-        let kept = run.take_kept();
-        let (settings, follower, started) = run.parts();
-        started.begin();
         // BaseSrc calls stop() only once this has returned.
-        let mut result = match kept {
-            _ if self.is_ending() => Err(gst::FlowError::Eos),
-            Some(buffer) => Ok(buffer),
-            None => {
-                let obj = self.obj();
-                frames::next(self.source(obj.upcast_ref(), settings), follower, started)
-            }
-        };
-        if self.is_ending() {
-            result = Err(gst::FlowError::Eos);
-        } else if self.canceller.is_cancelled()
-            && let Ok(buffer) = result
-        {
-            // GstBaseSrc of 1.26 discards a buffer that it gets in a pause, and asks again afterwards. A flush looks the same
-            // here; `Running::flush` takes the buffer out.
-            run.keep(buffer);
-            result = Err(gst::FlowError::Flushing);
-        }
+        let result = self.next_of(&mut run);
         self.running.put(run);
         result
     }
@@ -394,6 +374,52 @@ impl XmemSrc {
             tally: &self.tally,
             losses: &self.losses,
             canceller: &self.canceller,
+        }
+    }
+
+    fn next_of(&self, run: &mut Run) -> Result<gst::Buffer, gst::FlowError> {
+        let obj = self.obj();
+        let (settings, follower, started) = run.parts();
+        started.begin();
+        while !self.is_ending() {
+            let result = frames::next(self.source(obj.upcast_ref(), settings), follower, started);
+            if self.is_ending() {
+                break;
+            }
+            if self.canceller.is_cancelled() {
+                self.wait_playing()?;
+                // Otherwise this is the frame that came as the pause began.
+                if self.is_ending() || matches!(result, Err(gst::FlowError::Flushing)) {
+                    continue;
+                }
+            }
+            return result;
+        }
+        Err(gst::FlowError::Eos)
+    }
+
+    /// Waits until a pause is over, and lets calls wait again. `Err`: there is a flush, or the element is being stopped.
+    ///
+    /// From 1.24 on, GstBaseSrc calls `unlock` for a pause, and discards a buffer that it gets in one. It stops the stream for
+    /// good if `create` returns `Flushing` when the pipeline already plays again.
+    #[cold]
+    fn wait_playing(&self) -> Result<(), gst::FlowError> {
+        let obj = self.obj();
+        loop {
+            obj.wait_playing()?;
+            self.canceller.reset();
+            // Each call of `unlock` before the reset has left another trace: the flag of the pad, the event, or the pause itself.
+            if obj.src_pad().pad_flags().contains(gst::PadFlags::FLUSHING) {
+                return Err(gst::FlowError::Flushing);
+            }
+            if self.outgoing.has_eos() {
+                self.canceller.cancel();
+                return Ok(());
+            }
+            obj.wait_playing()?;
+            if !self.canceller.is_cancelled() {
+                return Ok(());
+            }
         }
     }
 

@@ -23,8 +23,6 @@ pub(super) struct Run {
     settings: Settings,
     follower: Follower,
     started: Started,
-    /// The next buffer, which arrived after a pause had begun.
-    kept: Option<gst::Buffer>,
 }
 
 impl Run {
@@ -33,20 +31,11 @@ impl Run {
             started: Started::new(&settings),
             settings,
             follower,
-            kept: None,
         }
     }
 
     pub(super) fn parts(&mut self) -> (&Settings, &mut Follower, &mut Started) {
         (&self.settings, &mut self.follower, &mut self.started)
-    }
-
-    pub(super) fn keep(&mut self, buffer: gst::Buffer) {
-        self.kept = Some(buffer);
-    }
-
-    pub(super) fn take_kept(&mut self) -> Option<gst::Buffer> {
-        self.kept.take()
     }
 }
 
@@ -66,20 +55,18 @@ impl Running {
 
     /// Buffers on their way were discarded by a flush. The next frames may refer to them.
     pub(super) fn flush(&self) {
-        let kept = lock(&self.0).as_mut().and_then(|run| {
+        if let Some(run) = &mut *lock(&self.0) {
             run.started.note_gap();
-            run.kept.take()
-        });
-        drop(kept);
+        }
     }
 
     /// Disconnects at the end of the stream. The follower connects again if it is asked for more.
     pub(super) fn leave(&self) {
         let left = lock(&self.0).as_mut().map(|run| {
             run.started.stream.leave();
-            (run.kept.take(), run.follower.leave())
+            run.follower.leave()
         });
-        // Both outside of the lock. The buffer holds a slot.
+        // Outside of the lock.
         drop(left);
     }
 }

@@ -208,11 +208,11 @@ pub(crate) enum Purpose {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Tests {
     All,
-    /// Those of frames on CUDA devices, which need few of the packages.
-    Cuda,
+    /// Those whose subject differs between the versions, which need few of the packages.
+    Few,
 }
 
-/// The packages with what the tests of CUDA and the benchmark need, which has one of its own on top.
+/// The packages with what those tests and the benchmark need, which has one of its own on top.
 const FEW_PACKAGES: &[&str] = &[
     "util-linux",
     "gstreamer1.0-tools",
@@ -224,7 +224,7 @@ impl Purpose {
     fn needs(self) -> impl Iterator<Item = (&'static str, Vec<&'static Need>)> {
         let (has_all, on_top) = match self {
             Self::Tests(Tests::All) => (true, TEST_NEEDS),
-            Self::Tests(Tests::Cuda) => (false, &[][..]),
+            Self::Tests(Tests::Few) => (false, &[][..]),
             Self::Bench => (false, BENCH_NEEDS),
         };
         let wanted = NEEDS

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MPL-2.0
 
 //! Programs built with this machine's GStreamer, run with that of Debian 13: all of the plugin's tests with
-//! `cargo xtask test --compat`, those of CUDA with `cargo xtask test` too, and the benchmark with
-//! `cargo xtask bench --compat`.
+//! `cargo xtask test --compat`, those whose subject differs between the versions with `cargo xtask test` too, and the
+//! benchmark with `cargo xtask bench --compat`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -42,13 +42,13 @@ pub(crate) fn run(suite: &str) -> Result {
     report.finish()
 }
 
-/// The tests of CUDA in the elements, where this machine's GStreamer is too old for them. `Err`: why not.
-pub(crate) fn cuda() -> Result<Option<Check>> {
+/// The tests with a newer GStreamer that `cargo xtask test` has, where this machine's is too old. `Err`: why not.
+pub(crate) fn few() -> Result<Option<Check>> {
     if packages::has_gstreamer(WITH_CUDA) {
         return Ok(None);
     }
-    let debian = Debian::ensure(Purpose::Tests(Tests::Cuda))?;
-    Ok(Some(debian.tests(Tests::Cuda)))
+    let debian = Debian::ensure(Purpose::Tests(Tests::Few))?;
+    Ok(Some(debian.tests(Tests::Few)))
 }
 
 /// Whether that Debian has to be made for them, and can be.
@@ -154,20 +154,23 @@ impl Debian {
             command.args(["nextest", "run", "--workspace", "--locked"]);
             command.arg("--filterset").arg(match which {
                 Tests::All => "package(gst-plugin-xmem)",
-                Tests::Cuda => "package(gst-plugin-xmem) & binary(/^cuda/)",
+                Tests::Few => "package(gst-plugin-xmem) & binary(/^(cuda|pauses$|states$)/)",
             });
         } else {
             command.args(["test", "--locked"]);
             command.args(match which {
                 Tests::All => ["--package", "gst-plugin-xmem", "--tests"],
                 // The core's as well: fewer packages would be built anew, with fewer features.
-                Tests::Cuda => ["--workspace", "--test", "cuda*"],
+                Tests::Few => ["--workspace", "--test", "cuda*"],
             });
+            if which == Tests::Few {
+                command.args(["--test", "pauses", "--test", "states"]);
+            }
         }
         let step = Step {
             name: match which {
                 Tests::All => "tests with the newer GStreamer",
-                Tests::Cuda => "CUDA in the elements, with a newer GStreamer",
+                Tests::Few => "CUDA, pauses and states with a newer GStreamer",
             },
             command: test::strict(command_with(command, &["--config", &runner])),
             advice: "what passes with the older one and fails here depends on GStreamer's version",

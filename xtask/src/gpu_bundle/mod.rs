@@ -83,7 +83,7 @@ pub(crate) fn run() -> Result {
         let name = wheel.file_name().ok_or("a wheel without a name")?;
         std::fs::copy(&wheel, bundle.join("bin").join(name))?;
     }
-    match Debian::ensure(Purpose::Tests(Tests::Cuda)) {
+    match Debian::ensure(Purpose::Tests(Tests::Few)) {
         Ok(debian) => gstreamer::pack(
             &debian,
             &bundle.join("gst"),
