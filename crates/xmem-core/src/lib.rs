@@ -71,7 +71,7 @@ pub use crate::frame::lease::{FrameParts, ReadLease};
 pub use crate::frame::parts::Part;
 pub use crate::producer::{
     ConsumerEvent, Departure, ImportedMemory, OwnSlot, PartLease, Parts, Producer, ProducerBuilder,
-    PublishFailure, SlotSpec, Unread, WriteLease, remove_stale,
+    PublishFailure, Reader, SlotSpec, Unread, WriteLease, remove_stale,
 };
 pub use crate::region::{Backing, Capabilities, remove_stale_segments};
 pub use crate::rendezvous::{

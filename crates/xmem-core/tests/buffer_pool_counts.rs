@@ -9,13 +9,13 @@ use std::time::Duration;
 
 use support::child::{self, Child, read_line, reply};
 use support::{buffers::published, *};
-use xmem_core::{BufferPool, GetError, Unread, WaitError, WriteAccessError};
+use xmem_core::{BufferPool, GetError, Reader, Unread, WaitError, WriteAccessError};
 
 fn is_empty(pool: &BufferPool, index: u32) -> bool {
     matches!(pool.get(index), Err(GetError::Empty { .. }))
 }
 
-/// A reader: gets and keeps a buffer, gets and drops it, or drops what it keeps.
+/// A reader: connects, gets and keeps a buffer, gets and drops it, or drops what it keeps.
 #[test]
 fn child() {
     let Some((_, pool)) = child::role() else {
@@ -29,6 +29,7 @@ fn child() {
         let (what, index) = line.split_once(' ').unwrap();
         let index = index.parse().unwrap();
         match what {
+            "connect" => pool.connect(index).unwrap(),
             "keep" => held.push(pool.get(index).unwrap()),
             "read" => drop(pool.get(index).unwrap()),
             _ => held.clear(),
@@ -139,6 +140,116 @@ fn a_buffer_whose_readers_do_not_come_is_empty_at_its_timeout() {
     );
     assert!(both.to_string().contains(&name), "{both}");
     assert!(is_empty(&pool, index));
+}
+
+/// A buffer for these readers, each of which is connected.
+fn published_for(pool: &BufferPool, readers: &[&Child]) -> u32 {
+    let mut buffer = pool.acquire_cpu(4).unwrap();
+    buffer.as_cpu_slice_mut().unwrap().copy_from_slice(b"abcd");
+    let is_one = |reader: &Reader| readers.iter().any(|child| child.pid() == reader.pid());
+    let mut connected = pool.readers();
+    connected.retain(is_one);
+    assert_eq!(connected.len(), readers.len());
+    buffer.set_readers(&connected).unwrap();
+    buffer.forget().unwrap()
+}
+
+fn connected_reader(place: &Place, pool: &BufferPool) -> Child {
+    let mut child = reader(place);
+    run(&mut child, "connect", pool.acquire_cpu(4).unwrap().buffer());
+    child
+}
+
+#[test]
+fn a_buffer_for_named_readers_is_kept_for_these_alone() {
+    let place = Place::new();
+    let pool = BufferPool::new(&place.pool()).unwrap();
+    let mut named = [(); 2].map(|()| connected_reader(&place, &pool));
+    let mut other = connected_reader(&place, &pool);
+    let index = published_for(&pool, &[&named[0], &named[1]]);
+    // Reads of others, of this process and second ones do not count.
+    for _ in 0..3 {
+        drop(pool.get(index).unwrap());
+        run(&mut other, "read", index);
+        run(&mut named[0], "read", index);
+    }
+    run(&mut named[1], "keep", index);
+    let waited = pool.wait_until_read(Some(Duration::from_millis(1)));
+    assert_eq!(waited, Err(WaitError::Timeout));
+    run(&mut named[1], "drop", index);
+    pool.wait_until_read(Some(HANG)).unwrap();
+    assert!(is_empty(&pool, index));
+}
+
+#[test]
+fn a_named_reader_that_ends_is_done() {
+    let place = Place::new();
+    let pool = BufferPool::new(&place.pool()).unwrap();
+    for steps in [&[][..], &["keep"], &["read"], &["read", "keep"]] {
+        let [mut killed, mut stays] = [(); 2].map(|()| connected_reader(&place, &pool));
+        let index = published_for(&pool, &[&killed, &stays]);
+        for step in steps {
+            run(&mut killed, step, index);
+        }
+        killed.kill();
+        eventually("it is gone", || pool.readers().len() == 1);
+        // It is kept for the one that has not come.
+        run(&mut stays, "read", index);
+        pool.wait_until_read(Some(HANG)).unwrap();
+        assert!(is_empty(&pool, index), "{steps:?}");
+    }
+}
+
+#[test]
+fn the_readers_of_a_buffer_are_checked_before_it_is_published() {
+    let place = Place::new();
+    let (sender, unread) = mpsc::channel();
+    let sender = std::sync::Mutex::new(sender);
+    let pool = BufferPool::options(&place.pool())
+        .on_unread(move |unread: &Unread| sender.lock().unwrap().send(unread.clone()).unwrap())
+        .open()
+        .unwrap();
+    let peer = BufferPool::new(&place.pool()).unwrap();
+    assert!(matches!(peer.connect(0), Err(GetError::NoWriter { .. })));
+    assert_eq!(pool.readers(), []);
+    let gone = connected_reader(&place, &pool);
+    let [gone_reader] = &pool.readers()[..] else {
+        panic!("{:?}", pool.readers());
+    };
+    drop(gone);
+    eventually("it is gone", || pool.readers().is_empty());
+    let [_one, late] = [(); 2].map(|()| connected_reader(&place, &pool));
+
+    let mut buffer = pool.acquire_cpu(4).unwrap();
+    let error = buffer.set_readers(&[gone_reader.clone()]).unwrap_err();
+    let is_named = error.to_string().contains(&gone_reader.to_string());
+    assert!(
+        is_named && matches!(error, WriteAccessError::NotConnected { .. }),
+        "{error}"
+    );
+    let error = buffer.set_readers(&[]).unwrap_err();
+    assert!(matches!(error, WriteAccessError::NoReaders), "{error}");
+    // Nothing of that changed it, and another guard is not the writer's.
+    let mut read = pool.get(buffer.forget().unwrap()).unwrap();
+    let error = read.set_readers(&pool.readers()).unwrap_err();
+    assert!(matches!(error, WriteAccessError::NotWriter), "{error}");
+    drop(read);
+    pool.wait_until_read(Some(HANG)).unwrap();
+
+    // The report of a timeout has the named readers alone.
+    let mut readers = pool.readers();
+    readers.retain(|reader| reader.pid() == late.pid());
+    let mut buffer = pool.acquire_cpu(4).unwrap();
+    buffer.set_readers(&readers).unwrap();
+    buffer.set_timeout(Duration::from_millis(1)).unwrap();
+    let index = buffer.forget().unwrap();
+    let report = unread.recv_timeout(HANG).unwrap();
+    assert_eq!((report.index, report.count, report.missing), (index, 1, 1));
+    let name = format!("process {}", late.pid());
+    assert!(
+        matches!(&report.readers[..], [late] if late.contains(&name)),
+        "{report}"
+    );
 }
 
 #[test]

@@ -6,6 +6,8 @@ mod cuda;
 mod errors;
 mod guard;
 mod pool;
+mod reader;
 
 pub(crate) use guard::BufferGuard;
 pub(crate) use pool::BufferPool;
+pub(crate) use reader::Reader;

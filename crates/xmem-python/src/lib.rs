@@ -49,7 +49,7 @@ mod _xmem {
     #[pymodule_export]
     use crate::base::Base;
     #[pymodule_export]
-    use crate::buffer_pool::{BufferGuard, BufferPool};
+    use crate::buffer_pool::{BufferGuard, BufferPool, Reader};
     #[pymodule_export]
     use crate::channel::frames::{bytes_of, frame_of, known_of, place_of, plane_of};
     #[pymodule_export]

@@ -214,8 +214,11 @@ impl OpenBuffer {
         Some(last)
     }
 
-    /// Takes the buffer to forget it.
-    pub(crate) fn take(&self) -> PyResult<Held> {
+    /// Takes the buffer to forget it, prepared by `prepare`. An error changes nothing.
+    pub(crate) fn take(
+        &self,
+        prepare: impl FnOnce(&mut core::BufferGuard) -> PyResult<()>,
+    ) -> PyResult<Held> {
         check_process(self.process)?;
         let mut state = self.lock();
         state.held()?;
@@ -225,6 +228,7 @@ impl OpenBuffer {
                  used again without them",
             ));
         }
+        prepare(&mut state.held()?.guard)?;
         state.take()
     }
 

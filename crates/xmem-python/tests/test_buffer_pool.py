@@ -4,6 +4,7 @@
 
 import ctypes
 import gc
+import json
 import multiprocessing
 import os
 import signal
@@ -81,6 +82,8 @@ def peer(pipe, name, *options):
             if what == "get":
                 held[args[0]] = pool.get(args[0])
                 answer = int(np.asarray(held[args[0]]).sum(dtype=np.uint64))
+            elif what == "connect":
+                answer = pool.connect(args[0])
             elif what == "drop":
                 answer = held.pop(args[0]) and None
             elif what == "write":
@@ -609,6 +612,44 @@ def test_a_timeout_warns_of_readers_that_did_not_come(name):
         pool.acquire_cpu(100).forget()
         with pytest.raises(xmem.Timeout, match="wait for readers"):
             pool.wait_until_read(0.01)
+
+
+def test_a_buffer_for_named_readers(name):
+    pool = BufferPool(name)
+    with Child(peer, name) as one, Child(peer, name) as two:
+        for child in one, two:
+            child.reply()
+            child.ask("connect", pool.acquire_cpu(100).buffer)
+        readers = {reader.pid: reader for reader in pool.readers}
+        assert set(readers) == {one.process.pid, two.process.pid}
+        named = readers[one.process.pid]
+        assert repr(named) == f"<xmem.Reader {named.id}, {json.dumps(named.name)}, process {named.pid}>"
+        buf = pool.acquire_cpu(100)
+        index = buf.forget(to=list(readers.values()))
+        for _ in range(2):
+            pool.get(index).release()
+            one.ask("get", index), one.ask("drop", index)
+        with pytest.raises(xmem.Timeout):
+            pool.wait_until_read(0.001)
+        two.kill()
+        pool.wait_until_read(HANG)
+
+        # An error changes nothing.
+        buf = pool.acquire_cpu(100)
+        gone = readers[two.process.pid]
+        with pytest.raises(xmem.Error, match=f"reader {gone.id} .* is not connected"):
+            buf.forget(to=[gone])
+        with pytest.raises(ValueError, match="at least one"):
+            buf.forget(to=[])
+        array = np.asarray(buf)
+        with pytest.raises(xmem.ViewsExist):
+            buf.forget(to=[named], timeout=0)
+        del array
+        gc.collect()
+        with pytest.warns(xmem.PoolWarning, match=rf"1 of its 1 readers.*process {named.pid}"):
+            buf.forget(to=[named], timeout=0.001)
+            pool.wait_until_read(HANG)
+            pool.close()
 
 
 def test_preallocated_buffers_stay(name):

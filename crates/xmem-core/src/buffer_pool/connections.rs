@@ -88,6 +88,13 @@ fn has_writer(known: &[Arc<Connection>]) -> bool {
     known.iter().any(|connection| !connection.is_lost())
 }
 
+fn no_writer(options: &BufferPoolOptions, number: Number) -> GetError {
+    GetError::NoWriter {
+        index: number.pack(),
+        pool: options.name().to_owned(),
+    }
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Connections {
     /// The oldest first.
@@ -98,6 +105,19 @@ pub(super) struct Connections {
 impl Connections {
     pub(super) fn lock(&self) -> MutexGuard<'_, Vec<Arc<Connection>>> {
         lock(&self.all)
+    }
+
+    /// Joins the pool of another process, if this was not done yet.
+    pub(super) fn connect(
+        &self,
+        options: &BufferPoolOptions,
+        number: Number,
+    ) -> Result<(), GetError> {
+        let known = self.joined(options, number.writer)?;
+        match has_writer(&known) {
+            true => Ok(()),
+            false => Err(no_writer(options, number)),
+        }
     }
 
     /// Reads a buffer of another process.
@@ -124,10 +144,7 @@ impl Connections {
         Err(match failure {
             Some(error) => error.into(),
             None if has_writer(&known) => GetError::Empty { index },
-            None => GetError::NoWriter {
-                index,
-                pool: options.name().to_owned(),
-            },
+            None => no_writer(options, number),
         })
     }
 

@@ -77,9 +77,21 @@ pub enum WriteAccessError {
     Cuda(#[from] xmem_cuda::error::CudaError),
     /// Only the process that wrote a buffer can do this.
     #[error(
-        "only the process that wrote a buffer discards it, and sets its timeout before it is published"
+        "only the process that wrote a buffer discards it, and sets its timeout and its readers before it is published"
     )]
     NotWriter,
+    /// A reader that the buffer was to be kept for is not connected.
+    #[error(
+        "{reader} is not connected, or not any more: name only readers that `readers` returns; one that has read nothing yet \
+         has to connect first (connect)"
+    )]
+    NotConnected {
+        /// The reader.
+        reader: String,
+    },
+    /// The buffer was to be kept for no reader.
+    #[error("no reader was named: name at least one, or use the count (set_ref_count)")]
+    NoReaders,
     /// This is a forked child, which has no buffers of its parent's pool.
     #[error(transparent)]
     Receive(#[from] ReceiveError),

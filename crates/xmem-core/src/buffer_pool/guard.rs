@@ -16,7 +16,7 @@ use super::writer::Taken;
 use super::{BufferPool, Inner};
 use crate::error::ReceiveError;
 use crate::frame::lease::ReadLease;
-use crate::producer::{PublishFailure, WriteLease};
+use crate::producer::{PublishFailure, Reader, WriteLease};
 
 /// The permitted access to a buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -50,6 +50,8 @@ pub struct BufferGuard {
     pub(super) meta: FrameMeta,
     /// How long it waits for its readers.
     timeout: Option<Duration>,
+    /// The readers that it is kept for, by their numbers. `None`: as many as its count.
+    readers: Option<Arc<[u64]>>,
 }
 
 impl fmt::Debug for BufferGuard {
@@ -80,6 +82,7 @@ impl BufferGuard {
             info,
             meta,
             timeout: None,
+            readers: None,
         }
     }
 
@@ -96,6 +99,7 @@ impl BufferGuard {
             meta: lease.meta().clone(),
             storage: Storage::Reading(lease),
             timeout: None,
+            readers: None,
         }
     }
 
@@ -168,6 +172,45 @@ impl BufferGuard {
             return Err(WriteAccessError::NotWriter);
         }
         self.timeout = Some(timeout);
+        Ok(())
+    }
+
+    /// Keeps the buffer, when it is [forgotten](Self::forget), until each of these readers got and released it, in place of its
+    /// count. A reader whose process ends is done, whether it had got the buffer or not. Other reads do not count.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let name = dir.path().join("p");
+    /// # let name = name.to_str().unwrap();
+    /// # use xmem_core::BufferPool;
+    /// let pool = BufferPool::new(name)?;
+    /// let mut buffer = pool.acquire_cpu(4)?;
+    /// # let other = BufferPool::new(name)?;
+    /// other.connect(buffer.meta_index())?; // another process
+    /// buffer.set_readers(&pool.readers())?;
+    /// buffer.forget()?;
+    /// drop(other); // it never comes
+    /// pool.wait_until_read(None)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`WriteAccessError::NotConnected`] if one of them is not connected, [`WriteAccessError::NoReaders`] without any,
+    /// [`WriteAccessError::NotWriter`] for a buffer that is read. None of them changes anything.
+    pub fn set_readers(&mut self, readers: &[Reader]) -> Result<(), WriteAccessError> {
+        if self.mode() == AccessMode::ReadOnly {
+            return Err(WriteAccessError::NotWriter);
+        }
+        if readers.is_empty() {
+            return Err(WriteAccessError::NoReaders);
+        }
+        let connected = self.pool().readers();
+        if let Some(gone) = readers.iter().find(|reader| !connected.contains(reader)) {
+            let reader = gone.to_string();
+            return Err(WriteAccessError::NotConnected { reader });
+        }
+        self.readers = Some(readers.iter().map(Reader::id).collect());
         Ok(())
     }
 
@@ -338,10 +381,12 @@ impl BufferGuard {
             return Ok(());
         };
         let reads = writer.end(self.number).saturating_sub(done);
-        if reads == 0 {
-            return Ok(());
+        match &self.readers {
+            // The count is for guards that are dropped.
+            Some(readers) if done == 0 => lease.keep_for(readers.clone()),
+            _ if reads == 0 => return Ok(()),
+            _ => lease.keep_until(reads),
         }
-        lease.keep_until(reads);
         let mut meta = self.meta.clone();
         self.number.tag.put(&mut meta);
         let published = publish(lease, meta).map_err(|failure| WriteAccessError::Denied {

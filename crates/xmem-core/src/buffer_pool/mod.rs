@@ -26,7 +26,7 @@ use xmem_shm::os::fork::ProcessId;
 use crate::cancel::Canceller;
 use crate::error::{ReceiveError, WaitError};
 use crate::frame::lease::ReadLease;
-use crate::producer::SlotSpec;
+use crate::producer::{Reader, SlotSpec};
 use crate::stats::PoolStats;
 use connections::{Connection, Connections};
 pub use error::{AccessError, GetError, OpenError, RefCountError, WriteAccessError};
@@ -176,6 +176,26 @@ impl BufferPool {
     fn acquire(&self, spec: &SlotSpec, size: usize) -> Result<BufferGuard, WriteAccessError> {
         let taken = self.inner.writer()?.acquire(spec)?;
         Ok(BufferGuard::writing(self.inner.clone(), taken, Some(size)))
+    }
+
+    /// Connects to the process that wrote this buffer, so that this process is among its [readers](Self::readers). The first
+    /// [`get`](Self::get) does so too.
+    ///
+    /// # Errors
+    ///
+    /// [`GetError::NoWriter`] if there is no such process; see [`GetError`] for the others.
+    pub fn connect(&self, meta_index: u32) -> Result<(), GetError> {
+        if self.inner.own(meta_index).is_some() {
+            return Ok(());
+        }
+        let number = self.inner.number(meta_index)?;
+        self.inner.connections.connect(&self.inner.options, number)
+    }
+
+    /// The processes that are connected to this one and can read its buffers, for [`BufferGuard::set_readers`].
+    pub fn readers(&self) -> Vec<Reader> {
+        let writer = self.inner.writer.get();
+        writer.map_or_else(Vec::new, |writer| writer.producer().readers())
     }
 
     /// A buffer that was published, for reading. Each call counts as one of its reads, also a second one of the same
@@ -359,25 +379,25 @@ impl Inner {
         (number.writer == writer.number()).then_some((writer, number))
     }
 
-    /// The size of a buffer of another process, if it lies in host memory.
-    fn size_elsewhere(&self, index: u32) -> Result<Option<usize>, GetError> {
+    fn number(&self, index: u32) -> Result<Number, GetError> {
         if !self.is_of_this_process() {
             return Err(ReceiveError::Forked.into());
         }
-        let number = Number::unpack(index).ok_or(GetError::Empty { index })?;
+        Number::unpack(index).ok_or(GetError::Empty { index })
+    }
+
+    /// The size of a buffer of another process, if it lies in host memory.
+    fn size_elsewhere(&self, index: u32) -> Result<Option<usize>, GetError> {
+        let number = self.number(index)?;
         self.connections.size(&self.options, number)
     }
 
     fn read(&self, index: u32) -> Result<(ReadLease, Number, Source<'_>), GetError> {
-        if !self.is_of_this_process() {
-            return Err(ReceiveError::Forked.into());
-        }
-        let empty = GetError::Empty { index };
+        let number = self.number(index)?;
         if let Some((writer, number)) = self.own(index) {
-            let (lease, number) = writer.read(number).ok_or(empty)?;
+            let (lease, number) = writer.read(number).ok_or(GetError::Empty { index })?;
             return Ok((lease, number, Source::Own(writer)));
         }
-        let number = Number::unpack(index).ok_or(empty)?;
         let (lease, number, connection) = self.connections.read(&self.options, number)?;
         Ok((lease, number, Source::Other(connection)))
     }

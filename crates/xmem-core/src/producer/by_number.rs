@@ -10,8 +10,9 @@ use xmem_shm::protocol::slot::{SlotState, SlotWord};
 use super::commands::Command;
 use super::consumer::ConsumerRecord;
 use super::pool::Pool;
+use super::reader::Reader;
 use super::set_aside::Kind;
-use super::slots::{Claimed, SlotInfo};
+use super::slots::{Claimed, Keep, SlotInfo};
 use super::timeouts::Unread;
 use super::{Producer, SlotSpec, WriteLease, stats, wait};
 use crate::cancel::Canceller;
@@ -128,6 +129,15 @@ impl Producer {
             .count()
     }
 
+    /// The consumers that are connected.
+    pub(crate) fn readers(&self) -> Vec<Reader> {
+        let Some(guard) = self.inner().lock() else {
+            return Vec::new();
+        };
+        let readers = guard.consumers.iter().filter(|it| it.reads());
+        readers.map(|it| Reader::of(it)).collect()
+    }
+
     /// Whether the frame of this generation is in a slot.
     pub(crate) fn has_published(&self, slot: u32, generation: u32) -> bool {
         self.inner().has_published(slot, generation)
@@ -198,24 +208,22 @@ impl Pool {
         let mut guard = self.lock_on_own_thread();
         let mut unread = Vec::new();
         for (slot, generation, index) in guard.timeouts.take_over(Instant::now()) {
-            let keep = guard.slots.get(slot).and_then(|info| info.keep);
+            let keep = guard.slots.get(slot).and_then(|info| info.keep.clone());
             let Some(keep) = keep.filter(|_| self.has_published(slot, generation)) else {
                 continue;
             };
-            let came = guard.consumers.iter();
-            let came = came.filter(|reader| reader.took(slot, generation)).count() as u32;
-            let missing = keep
-                .until
-                .saturating_sub(keep.departed.saturating_add(came));
+            let missing = guard.readers_left(slot);
             if missing == 0 {
                 continue;
             }
-            let late = guard.consumers.iter().filter(|reader| {
-                reader.follows_stream() && !reader.has_left() && !reader.took(slot, generation)
-            });
+            let (count, ids) = match keep {
+                Keep::Count { until, .. } => (until, guard.consumers.readers()),
+                Keep::Named(ids) => (ids.len() as u32, ids),
+            };
+            let late = guard.consumers.awaited(&ids, slot, generation);
             unread.push(Unread {
                 index,
-                count: keep.until,
+                count,
                 missing,
                 readers: late.map(ToString::to_string).collect(),
             });

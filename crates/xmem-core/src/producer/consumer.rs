@@ -284,6 +284,11 @@ impl ConsumerRecord {
         self.left.store(true, Ordering::Release);
     }
 
+    /// Whether it may take more frames.
+    pub(super) fn reads(&self) -> bool {
+        self.follows_stream() && !self.has_left()
+    }
+
     /// Whether it has a place in the stream.
     pub(super) fn takes_frames(&self) -> bool {
         !self.has_left() && !self.is_arriving()

@@ -65,6 +65,23 @@ impl Consumers {
         took.count() as u32
     }
 
+    /// The consumers that take frames.
+    pub(super) fn readers(&self) -> Arc<[u64]> {
+        let readers = self.iter().filter(|it| it.reads());
+        readers.map(|it| it.id()).collect()
+    }
+
+    /// Those of the named consumers that may still take this frame, and did not.
+    pub(super) fn awaited(
+        &self,
+        ids: &[u64],
+        slot: u32,
+        generation: u32,
+    ) -> impl Iterator<Item = &Arc<ConsumerRecord>> {
+        let named = self.iter().filter(|it| ids.contains(&it.id()));
+        named.filter(move |it| it.reads() && !it.took(slot, generation))
+    }
+
     /// How many entries the slowest consumer is behind.
     pub(super) fn backlog(&self, head: u64) -> u64 {
         let cursors = self.iter().filter_map(|consumer| consumer.cursor());

@@ -22,7 +22,7 @@ use super::history::{Kept, Span};
 use super::pool::Pool;
 use super::regions::Cold;
 use super::settings::Settings;
-use super::slots::{Hook, SlotInfo, Slots, run_hook};
+use super::slots::{Hook, Keep, SlotInfo, Slots, run_hook};
 use super::state::State;
 use crate::region::Region;
 
@@ -89,19 +89,28 @@ impl<'a> Guard<'a> {
 
     /// How many readers have begun with the frame in a slot, of its present generation.
     pub(super) fn readers_begun(&self, slot: u32) -> u32 {
-        let keep = self.slots.get(slot).and_then(|info| info.keep);
-        let word = self.control().slot(slot);
-        let generation = word.map(|word| SlotWord(word.load(Ordering::Relaxed)).generation());
+        let departed = self.slots.departed(slot);
+        let generation = self.generation(slot);
         let took = generation.map_or(0, |it| self.consumers.took(slot, it));
-        took.saturating_add(keep.map_or(0, |keep| keep.departed))
+        took.saturating_add(departed)
     }
 
-    /// How many readers of the count of the frame in a slot are still to come.
+    /// How many of the readers that the frame in a slot is kept for are still to come.
     pub(super) fn readers_left(&self, slot: u32) -> u32 {
-        let keep = self.slots.get(slot).and_then(|info| info.keep);
-        keep.map_or(0, |keep| {
-            keep.until.saturating_sub(self.readers_begun(slot))
-        })
+        let keep = self.slots.get(slot).and_then(|info| info.keep.as_ref());
+        match (keep, self.generation(slot)) {
+            (Some(Keep::Count { until, .. }), _) => until.saturating_sub(self.readers_begun(slot)),
+            (Some(Keep::Named(ids)), Some(generation)) => {
+                self.consumers.awaited(ids, slot, generation).count() as u32
+            }
+            _ => 0,
+        }
+    }
+
+    /// The present generation of a slot.
+    fn generation(&self, slot: u32) -> Option<u32> {
+        let word = self.control().slot(slot)?;
+        Some(SlotWord(word.load(Ordering::Relaxed)).generation())
     }
 
     /// Whether no consumer needs the frame in an idle slot. This may change at once: only `claim` is final.
@@ -114,11 +123,19 @@ impl<'a> Guard<'a> {
             return true;
         }
         let generation = word.generation();
-        if let Some(keep) = info.keep {
-            let released = self.consumers.released(slot, generation);
-            if released.saturating_add(keep.departed) < keep.until {
-                return false;
+        let is_awaited = match &info.keep {
+            None => false,
+            Some(Keep::Count { until, departed }) => {
+                let released = self.consumers.released(slot, generation);
+                released.saturating_add(*departed) < *until
             }
+            Some(Keep::Named(ids)) => {
+                let mut awaited = self.consumers.awaited(ids, slot, generation);
+                awaited.next().is_some()
+            }
+        };
+        if is_awaited {
+            return false;
         }
         let lossless = self.pool().lossless();
         // The cursor first: a consumer stores its lease before it moves the cursor. So a consumer whose cursor is further

@@ -20,7 +20,7 @@ use super::history::{Kept, Span};
 use super::import::Parts;
 use super::pool::Pool;
 use super::regions::Cold;
-use super::slots::{Attached, Claimed, Hook, Place};
+use super::slots::{Attached, Claimed, Hook, Keep, Place};
 use super::write_lease::{has_attachments, write_attachments};
 use crate::error::PublishError;
 
@@ -28,7 +28,7 @@ use crate::error::PublishError;
 #[derive(Default)]
 pub(super) struct ReleaseHooks {
     pub(super) hook: Option<Hook>,
-    pub(super) keep: Option<u32>,
+    pub(super) keep: Option<Keep>,
     pub(super) parts: Option<Parts>,
 }
 
@@ -80,7 +80,7 @@ pub(super) fn publish_claimed<'a>(
     guard.slots.fill(claimed.slot, payload_end);
     if let Some(hooks) = hooks {
         let hook = hooks.take_hook();
-        guard.slots.set_hooks(claimed.slot, hook, hooks.keep);
+        guard.slots.set_hooks(claimed.slot, hook, hooks.keep.take());
     }
     if let Some(cell) = pool.control().slot(claimed.slot) {
         lease::publish(cell, claimed.word, rings);

@@ -136,12 +136,30 @@ impl Want {
     }
 }
 
-/// Keeps a frame until this many consumers took and released it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Keep {
-    pub(super) until: u32,
-    /// Consumers that took it and are gone.
-    pub(super) departed: u32,
+/// Keeps a frame for consumers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Keep {
+    /// Until so many took and released it.
+    Count {
+        until: u32,
+        /// Consumers that took it and are gone.
+        departed: u32,
+    },
+    /// Until each of these took and released it, or is gone.
+    Named(Arc<[u64]>),
+}
+
+impl Keep {
+    pub(super) fn count(until: u32) -> Self {
+        Self::Count { until, departed: 0 }
+    }
+
+    fn departed(&self) -> u32 {
+        match self {
+            Self::Count { departed, .. } => *departed,
+            Self::Named(_) => 0,
+        }
+    }
 }
 
 /// The producer side's use of a slot.
@@ -351,10 +369,10 @@ impl Slots {
     }
 
     /// Sets the hook and the count of a frame that is being published.
-    pub(super) fn set_hooks(&mut self, slot: u32, hook: Option<Hook>, until: Option<u32>) {
+    pub(super) fn set_hooks(&mut self, slot: u32, hook: Option<Hook>, keep: Option<Keep>) {
         if let Some(info) = self.get_mut(slot) {
             info.hook = hook;
-            info.keep = until.map(|until| Keep { until, departed: 0 });
+            info.keep = keep;
         }
     }
 
@@ -372,12 +390,16 @@ impl Slots {
     /// Keeps the frame in the slot until this many consumers took and released it.
     pub(super) fn keep_until(&mut self, slot: u32, count: u32) {
         if let Some(info) = self.get_mut(slot) {
-            let departed = info.keep.map_or(0, |keep| keep.departed);
-            info.keep = Some(Keep {
-                until: count,
-                departed,
-            });
+            let departed = info.keep.as_ref().map_or(0, Keep::departed);
+            let until = count;
+            info.keep = Some(Keep::Count { until, departed });
         }
+    }
+
+    /// How many consumers took the frame in the slot and are gone, as far as that counts.
+    pub(super) fn departed(&self, slot: u32) -> u32 {
+        let keep = self.get(slot).and_then(|info| info.keep.as_ref());
+        keep.map_or(0, Keep::departed)
     }
 
     /// Takes the count of a frame away.
@@ -395,10 +417,10 @@ impl Slots {
     /// Records that a consumer is gone. `took`: whether the consumer took the frame of a slot.
     pub(super) fn note_departed(&mut self, took: impl Fn(u32) -> bool) {
         for (slot, info) in (0..).zip(&mut self.slots) {
-            if let Some(keep) = &mut info.keep
+            if let Some(Keep::Count { departed, .. }) = &mut info.keep
                 && took(slot)
             {
-                keep.departed = keep.departed.saturating_add(1);
+                *departed = departed.saturating_add(1);
             }
         }
     }

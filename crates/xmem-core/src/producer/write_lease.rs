@@ -20,7 +20,7 @@ use super::own_slot::Owned;
 use super::part_lease::PartLease;
 use super::pool::Pool;
 use super::publish::{ReleaseHooks, check_parts, check_payload, publish_claimed};
-use super::slots::{Claimed, Place};
+use super::slots::{Claimed, Keep, Place};
 use crate::error::PublishError;
 
 use crate::frame::lease::ReadLease;
@@ -151,7 +151,12 @@ impl WriteLease {
     /// counts as having released it; one that dies before does not count. In a pool whose consumers follow the stream, a
     /// consumer that skips the frame does not count either, so the frame is kept for it.
     pub fn keep_until(&mut self, consumers: u32) {
-        self.hooks().keep = (consumers > 0).then_some(consumers);
+        self.hooks().keep = (consumers > 0).then(|| Keep::count(consumers));
+    }
+
+    /// Keeps the frame until each of these consumers took and released it, or is gone.
+    pub(crate) fn keep_for(&mut self, consumers: Arc<[u64]>) {
+        self.hooks().keep = Some(Keep::Named(consumers));
     }
 
     /// Makes the frame lie in these parts instead of in the slot. Its size is theirs; the size in the metadata is

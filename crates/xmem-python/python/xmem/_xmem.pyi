@@ -453,6 +453,11 @@ class BufferPool:
     def acquire_cuda(self, size: int, device_id: int = 0) -> BufferGuard:
         """A buffer of `size` bytes on a CUDA device, to be written. The device has to be done with it when it is published
         or released; `forget(stream=...)` is for when it is not yet."""
+    def connect(self, meta_index: int) -> None:
+        """Connects to the process that wrote this buffer, so that this one is among its `readers`. The first `get` does so too."""
+    @property
+    def readers(self) -> list[Reader]:
+        """The processes that are connected to this one and can read its buffers, for `forget(to=[reader, ...])`."""
     def get(self, meta_index: int) -> BufferGuard:
         """A buffer that was published, for reading. Each call counts as one of its reads."""
     def get_mut(self, meta_index: int) -> BufferGuard:
@@ -476,6 +481,22 @@ class BufferPool:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
     ) -> None: ...
+
+@final
+class Reader:
+    """A process that is connected to this one and can read its buffers."""
+
+    @property
+    def id(self) -> int:
+        """The number of its connection."""
+    @property
+    def pid(self) -> int:
+        """The process, as this one sees it; 0 if it cannot, for example in another PID namespace."""
+    @property
+    def name(self) -> str:
+        """The name of the program."""
+    def __eq__(self, other: object, /) -> bool: ...
+    def __hash__(self) -> int: ...
 
 @final
 class BufferGuard:
@@ -537,9 +558,12 @@ class BufferGuard:
         """A copy on a CUDA device, to be written: a buffer that this process acquired."""
     def copy_to_device(self, device_id: int) -> BufferGuard:
         """The same."""
-    def forget(self, *, stream: Any | None = None, timeout: float | None = None) -> int:
+    def forget(
+        self, *, to: Sequence[Reader] | None = None, stream: Any | None = None, timeout: float | None = None
+    ) -> int:
         """Publishes a buffer that is being written; keeps one that is being read until the pool's `release`.
 
+        to: keeps it until each of these readers got and released it, or ended, in place of the count; other reads do not count.
         stream: on a device, readers wait until it has got where it is now. Without one, the CPU waits for the streams that had
         the buffer by DLPack. timeout: seconds after which the buffer is empty if its readers did not come by then; a
         PoolWarning names the processes that are connected and did not get it.

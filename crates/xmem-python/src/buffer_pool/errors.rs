@@ -15,6 +15,7 @@ errors! {
         Self::Acquire(error) => error.kind(),
         Self::Full { .. } => Kind::PoolFull,
         Self::Denied { .. } | Self::NotWriter => Kind::Refused,
+        Self::NoReaders => Kind::Value,
         Self::Create(error) => error.kind(),
         Self::Get(error) => error.kind(),
         Self::Receive(error) => error.kind(),

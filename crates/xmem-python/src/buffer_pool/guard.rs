@@ -15,6 +15,7 @@ use xmem_core::cuda::CudaError;
 use xmem_core::{self as core, AccessMode, FrameMeta};
 
 use super::cuda;
+use super::reader::Reader;
 use crate::array::Array;
 use crate::device::stream_of;
 use crate::dtype;
@@ -301,28 +302,36 @@ impl BufferGuard {
     ///
     /// stream: the one that writes a buffer on a device; it need not be done. Otherwise the default stream, and those that arrays
     /// were made on.
-    #[pyo3(signature = (*, stream=None, timeout=None))]
+    ///
+    /// to: keeps it until each of these readers read it or ended, in place of the count.
+    #[pyo3(signature = (*, to=None, stream=None, timeout=None))]
     fn forget(
         &self,
         py: Python<'_>,
+        to: Option<Vec<PyRef<'_, Reader>>>,
         stream: Option<Bound<'_, PyAny>>,
         timeout: Option<f64>,
     ) -> PyResult<u32> {
         let stream = stream.as_ref().map(stream_of).transpose()?;
         let timeout = duration(timeout)?;
-        self.with(|guard| {
-            if timeout.is_some() && guard.mode() == AccessMode::ReadOnly {
+        let readers = to.map(|to| to.iter().map(|it| it.core().clone()).collect::<Vec<_>>());
+        let held = self.0.take(|guard| {
+            let is_given = timeout.is_some() || readers.is_some();
+            if is_given && guard.mode() == AccessMode::ReadOnly {
                 return Err(PyValueError::new_err(
-                    "a buffer that is read is kept until the pool's release(): forget it without a timeout",
+                    "a buffer that is read is kept until the pool's release(): forget it without a timeout and without readers",
                 ));
             }
             cuda::check_stream(guard, stream)?;
+            if let Some(readers) = &readers {
+                guard.set_readers(readers).into_py_result()?;
+            }
             match timeout {
                 Some(timeout) => guard.set_timeout(timeout).into_py_result(),
                 None => Ok(()),
             }
         })?;
-        let guard = self.0.take()?.guard.into_inner().ok_or_else(gone)?;
+        let guard = held.guard.into_inner().ok_or_else(gone)?;
         let buffer = &self.0;
         let forgotten = py.detach(|| match stream.or_else(|| buffer.behind_writers()) {
             Some(stream) if guard.mode() == AccessMode::ReadWrite => guard.forget_on(stream),

@@ -10,6 +10,7 @@ use xmem_core::{self as core, AcquireError, ProcessId, lock};
 
 use super::cuda;
 use super::guard::BufferGuard;
+use super::reader::Reader;
 use crate::detached::Detached;
 use crate::errors::{self, IntoPyErr, IntoPyResult, Kind};
 use crate::number::{count as number, count_or_none};
@@ -170,6 +171,23 @@ impl BufferPool {
     ) -> PyResult<BufferGuard> {
         cuda::check(device_id)?;
         self.guard(py, |pool| pool.acquire_cuda(size, device_id))
+    }
+
+    /// Connects to the process that wrote this buffer, so that this one is among its readers. The first `get` does so too.
+    fn connect(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = number)] meta_index: u32,
+    ) -> PyResult<()> {
+        self.call(py, |pool| pool.connect(meta_index))
+    }
+
+    /// The processes that are connected to this one, for `forget(to=[reader, ...])`.
+    #[getter]
+    fn readers(&self, py: Python<'_>) -> PyResult<Vec<Reader>> {
+        let pool = self.core()?;
+        let readers = py.detach(|| pool.readers());
+        Ok(readers.into_iter().map(Reader::new).collect())
     }
 
     /// A buffer that was published, for reading. Each call counts as one of its reads.
