@@ -221,7 +221,9 @@ fn the_readers_of_a_buffer_are_checked_before_it_is_published() {
     let [_one, late] = [(); 2].map(|()| connected_reader(&place, &pool));
 
     let mut buffer = pool.acquire_cpu(4).unwrap();
-    let error = buffer.set_readers(&[gone_reader.clone()]).unwrap_err();
+    let error = buffer
+        .set_readers(std::slice::from_ref(gone_reader))
+        .unwrap_err();
     let is_named = error.to_string().contains(&gone_reader.to_string());
     assert!(
         is_named && matches!(error, WriteAccessError::NotConnected { .. }),

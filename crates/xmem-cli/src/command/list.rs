@@ -82,6 +82,18 @@ pub(super) struct Pool {
     pub(super) stats: Option<PoolStats>,
 }
 
+impl Pool {
+    /// `answer`: `None` if it was not asked, because it has no producer.
+    fn new(name: String, path: PathBuf, answer: Option<Result<PoolStats, QueryError>>) -> Self {
+        Self {
+            name,
+            path,
+            state: answer.as_ref().map_or(State::Stale, State::of),
+            stats: answer.and_then(Result::ok),
+        }
+    }
+}
+
 /// All pools of the runtime directory.
 pub(super) fn pools() -> Result<Vec<Pool>, Error> {
     let mut pools = xmem_core::read_pools()?;
@@ -91,14 +103,19 @@ pub(super) fn pools() -> Result<Vec<Pool>, Error> {
     let mut answers = xmem_core::query_all(&live).into_iter();
     let pools = pools.into_iter().map(|pool| {
         let answer = if pool.live { answers.next() } else { None };
-        Pool {
-            name: pool.name,
-            path: pool.path,
-            state: answer.as_ref().map_or(State::Stale, State::of),
-            stats: answer.and_then(Result::ok),
-        }
+        Pool::new(pool.name, pool.path, answer)
     });
     Ok(pools.collect())
+}
+
+/// The pools of these names.
+pub(super) fn ask(names: Vec<String>) -> Vec<Pool> {
+    let answers = xmem_core::query_all(&names);
+    let pools = names.into_iter().zip(answers).map(|(name, answer)| {
+        let path = xmem_core::socket_path(&name).unwrap_or_default();
+        Pool::new(name, path, Some(answer))
+    });
+    pools.collect()
 }
 
 /// The figures of each pool, as `show` prints them, and its state.
@@ -171,6 +188,12 @@ pub(crate) fn run(format: Format, out: &mut impl Write) -> Result<(), Error> {
     table.print(out)
 }
 
+/// The content of a pool of buffers by number.
+pub(super) fn buffers_of(writers: usize) -> String {
+    let e = if writers == 1 { "" } else { "es" };
+    format!("buffers of {writers} process{e}")
+}
+
 /// One row for all processes that write buffers of one pool: each has a pool of its own.
 fn grouped(rows: Vec<Row>) -> Vec<Row> {
     // Each with the number of such processes; 0: it is no pool of theirs.
@@ -194,8 +217,7 @@ fn grouped(rows: Vec<Row>) -> Vec<Row> {
     }
     let with_format = |(mut row, writers): (Row, usize)| {
         if let Some(stats) = row.stats.as_mut().filter(|_| writers > 0) {
-            let e = if writers == 1 { "" } else { "es" };
-            stats.format = Some(format!("buffers of {writers} process{e}"));
+            stats.format = Some(buffers_of(writers));
         }
         row
     };

@@ -2,6 +2,7 @@
 
 //! One file per command.
 
+mod buffers;
 mod clean;
 mod doctor;
 mod list;

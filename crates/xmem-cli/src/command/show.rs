@@ -9,6 +9,7 @@ use std::time::SystemTime;
 use serde_json::Value;
 use xmem_core::{PoolStats, printable};
 
+use super::buffers;
 use crate::Error;
 use crate::caps::Caps;
 use crate::cli::Format;
@@ -20,10 +21,17 @@ pub(crate) fn run(
     format: Format,
     out: &mut impl Write,
 ) -> Result<(), Error> {
-    let stats = xmem_core::query(pool)?;
-    match format {
-        Format::Json => json(out, &as_json(&stats)?),
-        Format::Table => print(&stats, verbose, out),
+    match xmem_core::query(pool) {
+        Ok(stats) => match format {
+            Format::Json => json(out, &as_json(&stats)?),
+            Format::Table => print(&stats, verbose, out),
+        },
+        Err(error) => match (pool.to_str(), buffers::writers(pool)) {
+            (Some(pool), writers) if !writers.is_empty() => {
+                buffers::show(pool, &writers, format, out)
+            }
+            _ => Err(error.into()),
+        },
     }
 }
 

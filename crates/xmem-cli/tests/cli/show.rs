@@ -5,7 +5,7 @@
 use serde_json::Value;
 use std::time::Duration;
 use tempfile::TempDir;
-use xmem_core::{Canceller, Consumer, Delivery, FrameMeta, Producer};
+use xmem_core::{BufferPool, Canceller, Consumer, Delivery, FrameMeta, Producer};
 
 use crate::support::{Pool, socket, stdout, xmem};
 
@@ -39,6 +39,48 @@ fn show_as_json_prints_the_producers_statistics() {
     assert_eq!(json["consumers"][0]["held"], 1);
     assert_eq!(json["consumers"][0]["received"], 1);
     assert_eq!(json["published"], pool.producer.stats().published);
+}
+
+#[test]
+fn show_of_a_pool_of_buffers_has_a_row_for_each_process_that_writes() {
+    let dir = TempDir::new().unwrap();
+    let name = dir.path().join("my_pool");
+    let name = name.to_str().unwrap();
+    let [one, other] = [(); 2].map(|()| BufferPool::new(name).unwrap());
+    one.preallocate_cpu(1000, 3).unwrap();
+    let index = one.acquire_cpu(1000).unwrap().forget().unwrap();
+    let _held = other.get(index).unwrap();
+    other.acquire_cpu(10).unwrap();
+
+    let output = xmem(dir.path(), &["show", name]);
+    let text = stdout(&output);
+    assert!(text.contains("buffers of 2 processes"), "{text}");
+    let output = xmem(dir.path(), &["show", name, "-f", "json"]);
+    let json: Value = serde_json::from_str(stdout(&output)).unwrap();
+    let writers = json.as_array().unwrap();
+    assert_eq!(writers.len(), 2, "{json}");
+    for writer in writers {
+        let pool = writer["pool"].as_str().unwrap();
+        assert_eq!(BufferPool::name_of_writer(pool), Some(name));
+        assert_eq!(writer["state"], "live");
+        let of_one = writer["set_aside"] == 3;
+        assert_eq!(writer["slots_held"], u32::from(of_one), "{json}");
+        let readers = writer["consumers"].as_array().unwrap();
+        assert_eq!(readers.len(), usize::from(of_one), "{json}");
+        // The table has the same figures, and the names for `show` of one of them.
+        let row = text.lines().find(|line| line.starts_with(pool)).unwrap();
+        let figures: Vec<&str> = row.split_whitespace().collect();
+        let [_, state, pid, _, _, "of", "256", used, aside, ..] = figures[..] else {
+            panic!("{text}");
+        };
+        let expected = ["live", &std::process::id().to_string()];
+        assert_eq!([state, pid], expected, "{text}");
+        let expected = if of_one { ["1", "3"] } else { ["0", "0"] };
+        assert_eq!([used, aside], expected, "{text}");
+        let of_writer = xmem(dir.path(), &["show", pool, "-f", "json"]);
+        let of_writer: Value = serde_json::from_str(stdout(&of_writer)).unwrap();
+        assert_eq!(of_writer["set_aside"], writer["set_aside"]);
+    }
 }
 
 /// The value in a column of the row of a consumer, in a table whose other cells have no blanks in them.

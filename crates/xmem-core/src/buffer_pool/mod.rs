@@ -111,6 +111,25 @@ impl BufferPool {
         writer::name_of(pool)
     }
 
+    /// The names of the pools of the processes that write buffers of this pool, for [`query_all`](crate::query_all). The process
+    /// of one of them may have been killed.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let name = dir.path().join("p");
+    /// # let name = name.to_str().unwrap();
+    /// # use xmem_core::BufferPool;
+    /// let pool = BufferPool::new(name)?;
+    /// pool.acquire_cpu(4)?;
+    /// let writers = BufferPool::writers(name);
+    /// assert_eq!(writers.len(), 1);
+    /// assert_eq!(BufferPool::name_of_writer(&writers[0]), Some(name));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn writers(name: &str) -> Vec<String> {
+        writer::pools_of(name)
+    }
+
     /// Sets `count` buffers of `size` bytes aside. Returns their indices. If there are some of this size already, these are
     /// among them.
     ///

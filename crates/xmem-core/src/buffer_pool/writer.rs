@@ -34,6 +34,13 @@ pub(super) fn name_of(pool: &str) -> Option<&str> {
     (number < MAX_WRITERS && pool_of(name, number) == pool).then_some(name)
 }
 
+/// The pools of a buffer pool's processes.
+pub(super) fn pools_of(name: &str) -> Vec<String> {
+    let pools = (0..MAX_WRITERS).map(|writer| pool_of(name, writer));
+    let exists = |pool: &String| socket_path(pool).is_ok_and(|path| path.exists());
+    pools.filter(exists).collect()
+}
+
 /// The newest publication in a slot.
 pub(super) struct Record {
     pub(super) entry: Entry,

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! `xmem show POOL` for a pool of buffers by number: a row for each process that writes.
+
+use std::ffi::OsStr;
+use std::io::Write;
+
+use xmem_core::{BufferPool, printable};
+
+use super::list::{self, Pool};
+use crate::Error;
+use crate::cli::Format;
+use crate::format::{Table, duration, json, process, size};
+
+/// The processes that write buffers of this pool.
+pub(super) fn writers(pool: &OsStr) -> Vec<Pool> {
+    let names = pool.to_str().map(BufferPool::writers).unwrap_or_default();
+    list::ask(names)
+}
+
+pub(super) fn show(
+    pool: &str,
+    writers: &[Pool],
+    format: Format,
+    out: &mut impl Write,
+) -> Result<(), Error> {
+    if format == Format::Json {
+        return json(out, &list::as_json(writers)?);
+    }
+    writeln!(
+        out,
+        "{}: {}\n",
+        printable(pool),
+        list::buffers_of(writers.len())
+    )?;
+    let mut table = Table::new([
+        "WRITER",
+        "STATE",
+        "PID",
+        "UP",
+        "BUFFERS",
+        "IN USE",
+        "SET ASIDE",
+        "MEMORY",
+        "DEVICES",
+        "READERS",
+    ]);
+    table.numbers(&[2, 3, 4, 5, 6, 7, 9]);
+    for writer in writers {
+        let none = || "-".to_owned();
+        let cells = writer.stats.as_ref().map(|stats| {
+            [
+                process(stats.pid),
+                duration(stats.up_ns),
+                format!("{} of {}", stats.slots, stats.max_slots),
+                stats.slots_held.to_string(),
+                stats.set_aside.to_string(),
+                size(stats.bytes + stats.device_bytes),
+                match stats.devices.is_empty() {
+                    true => none(),
+                    false => stats.devices.join(", "),
+                },
+                stats.consumers.len().to_string(),
+            ]
+        });
+        let state = writer.state.words().to_owned();
+        let [pid, up, buffers, used, aside, memory, devices, readers] =
+            cells.unwrap_or_else(|| std::array::from_fn(|_| none()));
+        let name = writer.name.clone();
+        table.row([
+            name, state, pid, up, buffers, used, aside, memory, devices, readers,
+        ]);
+    }
+    table.print(out)
+}
