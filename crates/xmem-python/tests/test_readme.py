@@ -5,6 +5,8 @@
 import ast
 import asyncio
 import contextlib
+import operator
+import os
 import re
 import selectors
 import threading
@@ -12,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from channel_support import Process
 from conftest import HANG, eventually, publish
 
 import xmem
@@ -146,6 +149,33 @@ def test_channel_in_a_loop():
         assert channel.recv(timeout=HANG) == 6
         channel.close()
         thread.join()
+
+
+class Model:
+    """A model that does not pickle."""
+
+    def __init__(self, path):
+        self.path = path
+        self.lock = threading.Lock()
+
+    def detect(self, image):
+        return [self.path, os.getpid(), int(image.sum())]
+
+
+def serve():
+    with xmem.Channel.connect("jobs", timeout=HANG) as channel:
+        channel.serve()
+
+
+def test_calls():
+    image = np.ones(10_000)
+    with Process(serve) as worker, xmem.Channel("jobs") as channel:
+        channel.wait_for_receiver(timeout=HANG)
+        there = {"channel": channel, "load_model": Model, "operator": operator, "image": image}
+        exec(block("channel.call(load_model"), there)
+        assert isinstance(there["model"], xmem.Ref)
+        assert there["boxes"] == ["model.pt", worker.pid, 10_000]
+        del there["model"]
 
 
 def test_buffers_by_number():
