@@ -216,7 +216,7 @@ impl Pool {
             if missing == 0 {
                 continue;
             }
-            let (count, ids) = match keep {
+            let (count, ids) = match *keep {
                 Keep::Count { until, .. } => (until, guard.consumers.readers()),
                 Keep::Named(ids) => (ids.len() as u32, ids),
             };

@@ -97,7 +97,7 @@ impl<'a> Guard<'a> {
 
     /// How many of the readers that the frame in a slot is kept for are still to come.
     pub(super) fn readers_left(&self, slot: u32) -> u32 {
-        let keep = self.slots.get(slot).and_then(|info| info.keep.as_ref());
+        let keep = self.slots.get(slot).and_then(|info| info.keep.as_deref());
         match (keep, self.generation(slot)) {
             (Some(Keep::Count { until, .. }), _) => until.saturating_sub(self.readers_begun(slot)),
             (Some(Keep::Named(ids)), Some(generation)) => {
@@ -114,6 +114,8 @@ impl<'a> Guard<'a> {
     }
 
     /// Whether no consumer needs the frame in an idle slot. This may change at once: only `claim` is final.
+    // It is called for each frame, and a call costs more than the look itself.
+    #[inline(always)]
     pub(super) fn looks_free(&self, slot: u32) -> bool {
         let (Some(info), Some(word)) = (self.slots.get(slot), self.control().slot(slot)) else {
             return false;
@@ -123,18 +125,9 @@ impl<'a> Guard<'a> {
             return true;
         }
         let generation = word.generation();
-        let is_awaited = match &info.keep {
-            None => false,
-            Some(Keep::Count { until, departed }) => {
-                let released = self.consumers.released(slot, generation);
-                released.saturating_add(*departed) < *until
-            }
-            Some(Keep::Named(ids)) => {
-                let mut awaited = self.consumers.awaited(ids, slot, generation);
-                awaited.next().is_some()
-            }
-        };
-        if is_awaited {
+        if let Some(keep) = &info.keep
+            && self.awaits_readers(keep, slot, generation)
+        {
             return false;
         }
         let lossless = self.pool().lossless();
@@ -147,6 +140,21 @@ impl<'a> Guard<'a> {
                     .is_some_and(|cursor| cursor <= info.last_sequence);
             !waits_for_it && !consumer.holds(slot, generation)
         })
+    }
+
+    /// Whether a frame is kept for readers that are still to come.
+    #[cold]
+    fn awaits_readers(&self, keep: &Keep, slot: u32, generation: u32) -> bool {
+        match keep {
+            Keep::Count { until, departed } => {
+                let released = self.consumers.released(slot, generation);
+                released.saturating_add(*departed) < *until
+            }
+            Keep::Named(ids) => {
+                let mut awaited = self.consumers.awaited(ids, slot, generation);
+                awaited.next().is_some()
+            }
+        }
     }
 
     /// Claims an idle slot, if no consumer needs the frame in it.

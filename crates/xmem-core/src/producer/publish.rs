@@ -28,7 +28,7 @@ use crate::error::PublishError;
 #[derive(Default)]
 pub(super) struct ReleaseHooks {
     pub(super) hook: Option<Hook>,
-    pub(super) keep: Option<Keep>,
+    pub(super) keep: Option<Box<Keep>>,
     pub(super) parts: Option<Parts>,
 }
 

@@ -186,7 +186,8 @@ pub(super) struct SlotInfo {
     pub(super) last_sequence: u64,
     pub(super) published_at: i64,
     pub(super) hook: Option<Hook>,
-    pub(super) keep: Option<Keep>,
+    /// Boxed: most frames have none.
+    pub(super) keep: Option<Box<Keep>>,
 }
 
 impl SlotInfo {
@@ -369,7 +370,7 @@ impl Slots {
     }
 
     /// Sets the hook and the count of a frame that is being published.
-    pub(super) fn set_hooks(&mut self, slot: u32, hook: Option<Hook>, keep: Option<Keep>) {
+    pub(super) fn set_hooks(&mut self, slot: u32, hook: Option<Hook>, keep: Option<Box<Keep>>) {
         if let Some(info) = self.get_mut(slot) {
             info.hook = hook;
             info.keep = keep;
@@ -390,25 +391,25 @@ impl Slots {
     /// Keeps the frame in the slot until this many consumers took and released it.
     pub(super) fn keep_until(&mut self, slot: u32, count: u32) {
         if let Some(info) = self.get_mut(slot) {
-            let departed = info.keep.as_ref().map_or(0, Keep::departed);
+            let departed = info.keep.as_ref().map_or(0, |keep| keep.departed());
             let until = count;
-            info.keep = Some(Keep::Count { until, departed });
+            info.keep = Some(Box::new(Keep::Count { until, departed }));
         }
     }
 
     /// How many consumers took the frame in the slot and are gone, as far as that counts.
     pub(super) fn departed(&self, slot: u32) -> u32 {
         let keep = self.get(slot).and_then(|info| info.keep.as_ref());
-        keep.map_or(0, Keep::departed)
+        keep.map_or(0, |keep| keep.departed())
     }
 
     /// Takes the count of a frame away.
-    pub(super) fn take_keep(&mut self, slot: u32) -> Option<Keep> {
+    pub(super) fn take_keep(&mut self, slot: u32) -> Option<Box<Keep>> {
         self.get_mut(slot)?.keep.take()
     }
 
     /// Gives a count back that was taken away.
-    pub(super) fn restore_keep(&mut self, slot: u32, keep: Option<Keep>) {
+    pub(super) fn restore_keep(&mut self, slot: u32, keep: Option<Box<Keep>>) {
         if let Some(info) = self.get_mut(slot) {
             info.keep = keep;
         }
@@ -417,7 +418,7 @@ impl Slots {
     /// Records that a consumer is gone. `took`: whether the consumer took the frame of a slot.
     pub(super) fn note_departed(&mut self, took: impl Fn(u32) -> bool) {
         for (slot, info) in (0..).zip(&mut self.slots) {
-            if let Some(Keep::Count { departed, .. }) = &mut info.keep
+            if let Some(Keep::Count { departed, .. }) = info.keep.as_deref_mut()
                 && took(slot)
             {
                 *departed = departed.saturating_add(1);

@@ -151,12 +151,12 @@ impl WriteLease {
     /// counts as having released it; one that dies before does not count. In a pool whose consumers follow the stream, a
     /// consumer that skips the frame does not count either, so the frame is kept for it.
     pub fn keep_until(&mut self, consumers: u32) {
-        self.hooks().keep = (consumers > 0).then(|| Keep::count(consumers));
+        self.hooks().keep = (consumers > 0).then(|| Box::new(Keep::count(consumers)));
     }
 
     /// Keeps the frame until each of these consumers took and released it, or is gone.
     pub(crate) fn keep_for(&mut self, consumers: Arc<[u64]>) {
-        self.hooks().keep = Some(Keep::Named(consumers));
+        self.hooks().keep = Some(Box::new(Keep::Named(consumers)));
     }
 
     /// Makes the frame lie in these parts instead of in the slot. Its size is theirs; the size in the metadata is
