@@ -89,8 +89,9 @@ impl Writer {
         remove_killed(options.name());
         let first = random::u64() % u64::from(MAX_WRITERS);
         let mut other = None;
-        for step in 0..MAX_WRITERS {
-            let number = ((first + u64::from(step)) % u64::from(MAX_WRITERS)) as u8;
+        // Twice: a process that was passed may have ended by now.
+        for step in 0..2 * u64::from(MAX_WRITERS) {
+            let number = ((first + step) % u64::from(MAX_WRITERS)) as u8;
             match options.producer(&pool_of(options.name(), number)) {
                 Ok(producer) => {
                     return Ok(Self {

@@ -495,8 +495,6 @@ class Reader:
     @property
     def name(self) -> str:
         """The name of the program."""
-    def __eq__(self, other: object, /) -> bool: ...
-    def __hash__(self) -> int: ...
 
 @final
 class BufferGuard:
