@@ -15,4 +15,5 @@
     )
 )]
 
+pub mod window;
 pub mod wire;
