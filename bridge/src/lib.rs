@@ -15,5 +15,10 @@
     )
 )]
 
+pub mod keys;
+pub mod link;
 pub mod window;
 pub mod wire;
+
+/// An error, in words for the person at the terminal.
+pub type Error = Box<dyn std::error::Error + Send + Sync>;
