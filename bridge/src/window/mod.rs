@@ -13,10 +13,11 @@ pub use sender::Sender;
 
 /// Positions count room in Zenoh's queue, which has this many batches of this many bytes.
 const BATCHES: u64 = 16;
-/// A little less than a batch has.
-const BATCH: u64 = 65_000;
-/// Zenoh's own bytes around a message, at most.
-const AROUND: u64 = 32;
+/// A little less than the smallest batch has. Zenoh makes batches that are multiples of half of a TCP segment: 65,160 bytes on
+/// Ethernet, 62,636 with jumbo frames, 49,152 on a loopback interface.
+const BATCH: u64 = 48_900;
+/// Zenoh's own bytes around a message, at most: it may have to repeat the key.
+const AROUND: u64 = 160;
 /// The most positions under way, so that Zenoh drops nothing while the link lives: 14 batches may begin inside of the first one
 /// and end inside of the last one, and Zenoh may begin a batch elsewhere, which costs one more.
 pub const WINDOW: u64 = (BATCHES - 2) * BATCH;
@@ -55,17 +56,17 @@ mod tests {
         /// Wherever Zenoh is in its present batch.
         #[test]
         fn the_window_fits_into_the_queue(
-            mut filled in 0..=65_535u64,
+            batch in 49_152..=65_535u64, begun in 0..=49_152u64,
             lens in prop::collection::vec(prop_oneof![1..500usize, 1..=MAX_CHUNK + CHUNK_HEAD], 1..2000),
         ) {
-            let (mut batches, mut position) = (1, 0);
+            let (mut batches, mut filled, mut position) = (1, begun, 0);
             for len in lens {
                 position = span(position, len).unwrap().end;
                 if position > WINDOW {
                     break;
                 }
                 let size = len as u64 + AROUND;
-                if filled + size > 65_535 {
+                if filled + size > batch {
                     (batches, filled) = (batches + 1, 0);
                 }
                 filled += size;

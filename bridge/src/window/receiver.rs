@@ -294,7 +294,7 @@ mod tests {
         ) {
             let mut receiver = Receiver::default();
             for (kind, item, position, number, last) in all {
-                let place = Place { ids: Ids::default(), position: position * 132, item };
+                let place = Place { ids: Ids::default(), position: position * 260, item };
                 let message = match kind {
                     0 => Message::Begin(place, number),
                     1 => Message::Chunk(place, number, last, vec![0; 10]),

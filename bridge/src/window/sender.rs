@@ -178,8 +178,9 @@ impl Sender {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::{CHUNK_HEAD, MAX_CHUNK};
 
-    const FULL: usize = 64_043;
+    const FULL: usize = MAX_CHUNK + CHUNK_HEAD;
 
     fn sender() -> (Sender, Instant) {
         let now = Instant::now();

@@ -20,7 +20,7 @@ use bytes::{Reader, put_sized, put_text};
 /// The version of this format. Each message begins with it.
 pub const VERSION: u8 = 1;
 /// The most bytes of an item in one chunk. With its head it fits into one batch of Zenoh's, so Zenoh never splits it.
-pub const MAX_CHUNK: usize = 64_000;
+pub const MAX_CHUNK: usize = 48_000;
 /// The most bytes of a frame's payload: an 8K frame of 16-bit RGBA.
 pub const MAX_FRAME: u64 = 256 << 20;
 /// The most bytes of a name.
