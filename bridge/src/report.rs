@@ -26,11 +26,10 @@ pub(crate) fn line(what: impl Display) {
 pub(crate) struct State(String);
 
 impl State {
-    pub(crate) fn set(&mut self, name: &str, state: impl Into<String>) {
-        let state = state.into();
+    pub(crate) fn set(&mut self, name: &str, state: &str) {
         if state != self.0 {
             line(format_args!("{name}: {state}"));
-            self.0 = state;
+            self.0 = state.to_owned();
         }
     }
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use xmem_core::follow::Handle;
-use xmem_core::{FrameMeta, Sticky, lock, monotonic_ns};
+use xmem_core::{FrameMeta, Sticky, lock, monotonic_ns, printable};
 
 use super::gate::{KeyFrameGate, REQUEST};
 use super::source::{Entry, Source};
@@ -148,7 +148,9 @@ pub(super) fn start(
         exporter: instance,
         importer,
     };
-    let source = Source::new(pool, name);
+    // The other host chose it, and a thread's name has to be without control characters.
+    let name = printable(name);
+    let source = Source::new(pool, &name);
     let mailbox = Arc::new(Mailbox {
         ids,
         inbox: Mutex::default(),
@@ -265,7 +267,7 @@ impl Session {
         self.again = Some(Instant::now() + AGAIN);
         let importer = self.mailbox.ids.importer;
         let reason = format!("the pool is not exported: {reason}");
-        self.state.set(&self.title, reason.clone());
+        self.state.set(&self.title, &reason);
         let refusal = Down::Refusal { importer, reason };
         self.down.send(refusal.encode(), Bytes::new());
     }

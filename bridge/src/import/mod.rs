@@ -173,7 +173,7 @@ pub(crate) fn run(import: &Import) -> Result<(), Error> {
             Up::Credit(credit)
         };
         credits.send(up.encode(), Bytes::new());
-        state.set(&origin, words);
+        state.set(&origin, &words);
         if minute.is_over(now) {
             report(&origin, &figures, &lock(&clock));
         }

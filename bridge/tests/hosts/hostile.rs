@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! An exporter that sends what cannot be, through Zenoh itself.
+//! Bridges that send what cannot be, through Zenoh itself.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -8,7 +8,9 @@ use std::time::Duration;
 use xmem_bridge::keys;
 use xmem_bridge::link::{Endpoint, Link, Outlet, Side, Urgency};
 use xmem_bridge::window::span;
-use xmem_bridge::wire::{Begin, Chunk, Credit, Down, Ids, Kind, MAX_FRAME, Place, Probe, Up};
+use xmem_bridge::wire::{
+    Begin, Chunk, Credit, Down, Hello, Ids, Kind, MAX_FRAME, Place, Probe, Request, Up,
+};
 use xmem_core::{FrameMeta, VideoLayout, monotonic_ns};
 
 use crate::support::*;
@@ -206,6 +208,75 @@ fn forged_messages_do_no_harm() {
     assert!(consumer.stats().received == 1 && !import.has_said("panicked"));
     let (received, _) = import.figures();
     assert_eq!(received, 1);
+}
+
+#[test]
+fn a_forging_importer_does_no_harm() {
+    let hosts = Hosts::new();
+    let producer = hosts.producer("cam0");
+    let export = hosts.export(&["cam0"]);
+    let endpoint = Endpoint {
+        address: hosts.address(),
+        identity: None,
+    };
+    let link = Link::open(&endpoint, Side::Connects).unwrap();
+    let exporter = Arc::<Mutex<u64>>::default();
+    let named = exporter.clone();
+    let _inlet = link.inlet(keys::down("cam0", 7), move |_, bytes| {
+        if let Ok(Down::Pulse { ids, .. }) = Down::decode(bytes) {
+            *named.lock().unwrap() = ids.exporter;
+        }
+    });
+    let send = |up: Up| link.send(keys::up("cam0"), up.encode());
+    let hello = |name: &str| {
+        let name = name.to_owned();
+        Up::Hello(Hello {
+            importer: 7,
+            name,
+            sent: i64::MIN,
+        })
+    };
+    eventually("there is a stream", || {
+        send(hello("\0\x1b[2J\u{202e}"));
+        std::thread::sleep(Duration::from_millis(20));
+        *exporter.lock().unwrap() != 0
+    });
+    let camera = Camera::start(&producer, 100_000, 1);
+    for round in 0..200 {
+        let ids = Ids {
+            exporter: *exporter.lock().unwrap(),
+            importer: 7,
+        };
+        let wrong = u64::MAX - round;
+        let (items, position, lost, sticky) = (wrong, wrong, round, wrong);
+        let sent = i64::MAX;
+        send(Up::Credit(Credit {
+            ids,
+            items,
+            position,
+            lost,
+            sticky,
+            wants: round % 2 == 0,
+            sent,
+        }));
+        send(Up::Request(Request {
+            ids,
+            name: "\0".into(),
+            data: vec![255; 448],
+        }));
+        link.send(keys::up("cam0"), content(round, 100));
+        let hello = Hello {
+            importer: round,
+            name: String::new(),
+            sent: 0,
+        };
+        send(Up::Hello(hello));
+    }
+    let _import = hosts.import("b");
+    let mut consumer = hosts.consumer("b");
+    let after = camera.next();
+    receive_until(&mut consumer, after);
+    assert!(!export.has_said("panicked"));
 }
 
 fn begin(place: Place, kind: Kind, meta: FrameMeta, attached: u64) -> Begin {
