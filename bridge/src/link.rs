@@ -6,7 +6,7 @@
 //! otherwise wait until its queue has room, and with it the thread that every other importer needs.
 
 use std::fmt::Display;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -55,6 +55,31 @@ pub enum Side {
 fn quoted(text: impl Display) -> String {
     let text = text.to_string();
     format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
+}
+
+/// Zenoh's own errors would not name the file, and one that connects would try for ever.
+fn check_pem(file: &Path, holds: &str) -> Result<(), Error> {
+    let text = std::fs::read(file).map_err(|error| format!("{}: {error}", file.display()))?;
+    if String::from_utf8_lossy(&text).contains(holds) {
+        return Ok(());
+    }
+    Err(format!(
+        "{}: no line ends in {holds:?}, as in a PEM file",
+        file.display()
+    )
+    .into())
+}
+
+/// An error of Zenoh without the places in its sources.
+fn plain(error: impl Display) -> String {
+    let text = error.to_string();
+    let mut parts = text.split(" at /");
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |text, part| {
+        let behind = part.split_once(".rs:").map_or("", |(_, behind)| behind);
+        let behind = behind.trim_start_matches(|c: char| c.is_ascii_digit());
+        text + behind.strip_prefix('.').unwrap_or(behind)
+    })
 }
 
 /// The values were found by measurement: `docs/design/bridge.md` has the reasons.
@@ -118,8 +143,12 @@ fn config(endpoint: &Endpoint, side: Side) -> Result<Config, Error> {
             (own_key, &identity.key),
         ];
         for (name, file) in files {
-            // Zenoh's own error would not name the file.
-            std::fs::metadata(file).map_err(|error| format!("{}: {error}", file.display()))?;
+            let holds = if file == &identity.key {
+                "PRIVATE KEY-----"
+            } else {
+                "BEGIN CERTIFICATE-----"
+            };
+            check_pem(file, holds)?;
             let name = format!("transport/link/tls/{name}");
             settings.push((name, quoted(file.display())));
         }
@@ -178,7 +207,7 @@ impl Link {
                 Side::Listens => "cannot listen at",
                 _ => "cannot connect to",
             };
-            format!("{what} {}: {error}", endpoint.address)
+            format!("{what} {}: {}", endpoint.address, plain(error))
         })?;
         Ok(Self(session))
     }
@@ -275,5 +304,18 @@ impl Outlet {
             writer.append(body.into());
         }
         let _ = self.0.put(writer.finish()).wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::plain;
+
+    #[test]
+    fn places_in_sources_are_left_out() {
+        let text = "no listener: [in use (os error 98) at /a b/tcp.rs:61.] at /c/unicast.rs:338.";
+        assert_eq!(plain(text), "no listener: [in use (os error 98)]");
+        assert_eq!(plain("look at /etc"), "look");
+        assert_eq!(plain("plain"), "plain");
     }
 }

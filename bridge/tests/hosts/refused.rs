@@ -48,6 +48,19 @@ fn bad_input() {
     ];
     let import = [&["import", "cam0@127.0.0.1"], &files[..]].concat();
     fails(&hosts, &import, "/none");
+    let junk = hosts.path().join("junk.pem");
+    std::fs::write(&junk, "junk").unwrap();
+    let junk = junk.to_str().unwrap();
+    let files = ["--certificate", junk, "--key", junk, "--server-ca", junk];
+    fails(
+        &hosts,
+        &[&["import", "cam0@127.0.0.1"], &files[..]].concat(),
+        "PEM",
+    );
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let listen = format!("tcp/{}", taken.local_addr().unwrap());
+    let export = ["export", "cam0", "--trusted-network", "--listen", &listen];
+    fails(&hosts, &export, "in use");
     let there = format!("127.0.0.1:{}", hosts.port());
     fails(&hosts, &["list", &there, "--trusted-network"], &there);
 }
