@@ -48,7 +48,7 @@ pub(crate) struct Export {
     /// The authority that signs certificates of importers. Others are refused
     #[arg(long, value_name = "FILE")]
     client_ca: Option<PathBuf>,
-    /// Allow tcp/: whatever host reaches the port sees the frames, and can change them
+    /// Allow tcp/: each host that reaches the port can read the frames, and hosts on the way can change them
     #[arg(long)]
     trusted_network: bool,
 }
@@ -64,7 +64,7 @@ pub(crate) struct Client {
     /// The authority that signs certificates of exporters
     #[arg(long, value_name = "FILE")]
     server_ca: Option<PathBuf>,
-    /// Connect over TCP, to an exporter with `--listen tcp/...`: whatever host is on the way sees the frames
+    /// Connect over TCP, to an exporter with `--listen tcp/...`: hosts on the way can read the frames, and change them
     #[arg(long)]
     trusted_network: bool,
 }

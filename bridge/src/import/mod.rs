@@ -27,26 +27,26 @@ const REFUSED: Duration = Duration::from_secs(3);
 /// The request for a key frame of xmemsrc: a flag, then when it has to be there.
 const KEY_FRAME: &str = "force-key-unit";
 
-/// What the threads of Zenoh and of the pool tell the main thread, which alone waits.
+/// Wakes the main thread. Threads of Zenoh and of the pool use it, since they must not wait.
 #[derive(Debug, Default)]
-struct Bell {
-    rung: Mutex<bool>,
+struct Notifier {
+    notified: Mutex<bool>,
     changed: Condvar,
 }
 
-impl Bell {
-    fn ring(&self) {
-        *lock(&self.rung) = true;
+impl Notifier {
+    fn notify(&self) {
+        *lock(&self.notified) = true;
         self.changed.notify_all();
     }
 
     fn wait(&self, timeout: Duration) {
-        let rung = lock(&self.rung);
+        let notified = lock(&self.notified);
         let waited = self
             .changed
-            .wait_timeout_while(rung, timeout, |rung| !*rung);
-        if let Ok((mut rung, _)) = waited {
-            *rung = false;
+            .wait_timeout_while(notified, timeout, |it| !*it);
+        if let Ok((mut notified, _)) = waited {
+            *notified = false;
         }
     }
 }
@@ -91,16 +91,16 @@ pub(crate) fn run(import: &Import) -> Result<(), Error> {
     let endpoint = import.client.endpoint(host)?;
     let local = import.name.as_deref().unwrap_or(pool);
     let importer = random::u64();
-    let (bell, clock) = (Arc::<Bell>::default(), Arc::<Mutex<Clock>>::default());
+    let (notifier, clock) = (Arc::<Notifier>::default(), Arc::<Mutex<Clock>>::default());
     let requests = Arc::new(Requests {
         importer,
         clock: clock.clone(),
         ..Requests::default()
     });
-    let (ringing, sending) = (bell.clone(), requests.clone());
+    let (waking, sending) = (notifier.clone(), requests.clone());
     let producer = Producer::builder(local).on_consumer(move |event| match event {
         ConsumerEvent::Request { name, data, .. } => sending.send(name, data),
-        _ => ringing.ring(),
+        _ => waking.notify(),
     });
     let producer = producer.build()?;
     let link = Link::open(&endpoint, Side::Connects)?;
@@ -113,13 +113,13 @@ pub(crate) fn run(import: &Import) -> Result<(), Error> {
     let credits = up()?;
     // Set once, here.
     let _ = requests.outlet.set(up()?);
-    let (taking, ringing) = (inbound.clone(), bell.clone());
+    let (taking, waking) = (inbound.clone(), notifier.clone());
     let _data = link.inlet(keys::data(pool, importer), move |_, bytes| {
         if lock(&taking).data(bytes, Instant::now()) {
-            ringing.ring();
+            waking.notify();
         }
     })?;
-    let (taking, ringing, refusing) = (inbound.clone(), bell.clone(), refused.clone());
+    let (taking, waking, refusing) = (inbound.clone(), notifier.clone(), refused.clone());
     let _down = link.inlet(
         keys::down(pool, importer),
         move |_, bytes| match Down::decode(bytes) {
@@ -136,7 +136,7 @@ pub(crate) fn run(import: &Import) -> Result<(), Error> {
                 drop(inbound);
                 if has != had {
                     requests.exporter.store(has.exporter, Ordering::Relaxed);
-                    ringing.ring();
+                    waking.notify();
                 }
             }
             Ok(Down::Refusal {
@@ -177,7 +177,7 @@ pub(crate) fn run(import: &Import) -> Result<(), Error> {
         if minute.is_over(now) {
             report(&origin, &figures, &lock(&clock));
         }
-        bell.wait(CREDIT_TIME);
+        notifier.wait(CREDIT_TIME);
     }
     report(&origin, &lock(&inbound).figures(), &lock(&clock));
     producer.close();

@@ -51,7 +51,7 @@ fn a_killed_importer_does_not_disturb_another_and_comes_back() {
 }
 
 #[test]
-fn the_producer_does_not_notice_a_stopped_importer() {
+fn a_stopped_importer_does_not_hold_up_the_producer() {
     let hosts = Hosts::new();
     let producer = hosts.producer("cam0");
     let _export = hosts.export(&["cam0"]);

@@ -154,7 +154,7 @@ fn a_new_producer_may_have_other_caps_and_sizes() {
 }
 
 #[test]
-fn nothing_is_read_while_nobody_is_there() {
+fn nothing_is_read_without_a_consumer() {
     let hosts = Hosts::new();
     let producer = hosts.producer("cam0");
     let (_export, import) = (hosts.export(&["cam0"]), hosts.import("b"));
