@@ -2,6 +2,7 @@
 
 //! `cargo xtask test`: what has to pass before a change lands.
 
+mod bridge;
 mod check;
 mod harness;
 mod report;
@@ -212,6 +213,7 @@ fn everything(selection: &Selection) -> Vec<Planned> {
     steps.push(Ok(loom()));
     steps.push(sanitize::core().map(|step| Check::of_tests(Harness::Libtest, Rights::Me, step)));
     steps.push(arm::check().map(Check::from));
+    steps.extend(bridge::checks().map(Ok));
     steps.push(plain(
         "docs",
         {

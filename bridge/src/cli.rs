@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::Error;
+use crate::link::{Endpoint, Identity};
+
+const PORT: u16 = 7447;
+
+#[derive(Debug, Parser)]
+#[command(name = "xmem-bridge", version, about, disable_help_subcommand = true)]
+pub(crate) struct Cli {
+    /// Log messages on standard error
+    #[arg(long, short, global = true)]
+    pub(crate) verbose: bool,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Let other hosts import pools of this host
+    Export(Export),
+    /// Make a pool on this host of an exported one, until SIGINT or SIGTERM
+    Import(Import),
+    /// List the pools that a host exports
+    List(List),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Export {
+    /// Names of the pools. They need not exist yet
+    #[arg(required = true)]
+    pub(crate) pools: Vec<String>,
+    /// quic/ADDRESS:PORT, or tcp/ADDRESS:PORT together with --trusted-network
+    #[arg(long, default_value = "quic/0.0.0.0:7447")]
+    pub(crate) listen: String,
+    /// The certificate of this host
+    #[arg(long, value_name = "FILE")]
+    certificate: Option<PathBuf>,
+    /// Its private key
+    #[arg(long, value_name = "FILE")]
+    key: Option<PathBuf>,
+    /// The authority that signs certificates of importers. Others are refused
+    #[arg(long, value_name = "FILE")]
+    client_ca: Option<PathBuf>,
+    /// Allow tcp/: each host that reaches the port can read the frames, and hosts on the way can change them
+    #[arg(long)]
+    trusted_network: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Client {
+    /// The certificate of this host
+    #[arg(long, value_name = "FILE")]
+    certificate: Option<PathBuf>,
+    /// Its private key
+    #[arg(long, value_name = "FILE")]
+    key: Option<PathBuf>,
+    /// The authority that signs certificates of exporters
+    #[arg(long, value_name = "FILE")]
+    server_ca: Option<PathBuf>,
+    /// Connect over TCP, to an exporter with `--listen tcp/...`: hosts on the way can read the frames, and change them
+    #[arg(long)]
+    trusted_network: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Import {
+    /// POOL@HOST or POOL@HOST:PORT
+    pub(crate) source: String,
+    /// The name of the pool on this host, if it is another one
+    #[arg(long = "as", value_name = "NAME")]
+    pub(crate) name: Option<String>,
+    #[command(flatten)]
+    pub(crate) client: Client,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct List {
+    /// HOST or HOST:PORT
+    pub(crate) host: String,
+    #[command(flatten)]
+    pub(crate) client: Client,
+}
+
+impl Export {
+    /// Where it listens.
+    pub(crate) fn endpoint(&self) -> Result<Endpoint, Error> {
+        let identity = match self.listen.split_once('/') {
+            Some(("tcp", _)) if self.trusted_network => None,
+            Some(("tcp", _)) => {
+                return Err(
+                    "tcp/ has no protection: use quic/ with certificates, or add --trusted-network"
+                        .into(),
+                );
+            }
+            Some(("quic", _)) => {
+                let files = [&self.certificate, &self.key, &self.client_ca];
+                Some(identity(files, "--certificate, --key and --client-ca")?)
+            }
+            _ => {
+                return Err(format!(
+                    "{:?}: write quic/ADDRESS:PORT or tcp/ADDRESS:PORT",
+                    self.listen
+                )
+                .into());
+            }
+        };
+        let address = self
+            .listen
+            .split_once('/')
+            .map_or("", |(_, address)| address);
+        Ok(Endpoint {
+            address: address.to_owned(),
+            identity,
+        })
+    }
+}
+
+impl Client {
+    /// How it connects to a host.
+    pub(crate) fn endpoint(&self, host: &str) -> Result<Endpoint, Error> {
+        let identity = if self.trusted_network {
+            None
+        } else {
+            let files = [&self.certificate, &self.key, &self.server_ca];
+            let names = "--certificate, --key and --server-ca";
+            Some(identity(files, names)?)
+        };
+        Ok(Endpoint {
+            address: address(host)?,
+            identity,
+        })
+    }
+}
+
+fn identity(files: [&Option<PathBuf>; 3], names: &str) -> Result<Identity, Error> {
+    let [Some(certificate), Some(key), Some(authority)] = files else {
+        return Err(
+            format!("give {names}, or --trusted-network for TCP without protection").into(),
+        );
+    };
+    let (certificate, key) = (certificate.clone(), key.clone());
+    Ok(Identity {
+        certificate,
+        key,
+        authority: authority.clone(),
+    })
+}
+
+/// The host with its port.
+fn address(host: &str) -> Result<String, Error> {
+    // `[2001:db8::1]:7447`: colons inside of brackets separate no port.
+    let after = host.rfind(']').map_or(0, |at| at + 1);
+    let port = host.get(after..).unwrap_or_default().rsplit_once(':');
+    let name = port.map_or(host, |(_, port)| {
+        let end = host.len().saturating_sub(port.len() + 1);
+        host.get(..end).unwrap_or_default()
+    });
+    let is_number = port.is_none_or(|(_, port)| port.parse::<u16>().is_ok());
+    let is_name = |c: char| c.is_ascii_alphanumeric() || ".-_[]:".contains(c);
+    let is_v6 = name.contains(':') && !name.starts_with('[');
+    if name.is_empty() || !is_number || !name.chars().all(is_name) || is_v6 {
+        return Err(format!("{host:?}: write HOST, HOST:PORT or [IPV6]:PORT").into());
+    }
+    Ok(match port {
+        Some(_) => host.to_owned(),
+        None => format!("{host}:{PORT}"),
+    })
+}
+
+impl Import {
+    /// The pool and its host.
+    pub(crate) fn source(&self) -> Result<(&str, &str), Error> {
+        let source = self.source.split_once('@');
+        source.ok_or_else(|| format!("{:?}: write POOL@HOST", self.source).into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_may_have_a_port() {
+        for (host, expected) in [
+            ("camhost", Some("camhost:7447")),
+            ("camhost:1", Some("camhost:1")),
+            ("192.0.2.7", Some("192.0.2.7:7447")),
+            ("[2001:db8::1]", Some("[2001:db8::1]:7447")),
+            ("[2001:db8::1]:9", Some("[2001:db8::1]:9")),
+            ("2001:db8::1", None),
+            ("camhost:x", None),
+            ("camhost:70000", None),
+            (":7447", None),
+            ("", None),
+            ("a#b", None),
+        ] {
+            assert_eq!(address(host).ok().as_deref(), expected, "{host}");
+        }
+    }
+
+    #[test]
+    fn tcp_needs_a_trusted_network_and_quic_certificates() {
+        let endpoint = |args: &[&str]| {
+            let args = [&["xmem-bridge", "export", "cam0"], args].concat();
+            let Command::Export(export) = Cli::try_parse_from(args).unwrap().command else {
+                panic!("it is no export");
+            };
+            export.endpoint()
+        };
+        assert!(endpoint(&[]).is_err());
+        assert!(endpoint(&["--listen", "tcp/0.0.0.0:1"]).is_err());
+        assert!(endpoint(&["--listen", "tls/0.0.0.0:1", "--trusted-network"]).is_err());
+        let tcp = endpoint(&["--listen", "tcp/0.0.0.0:1", "--trusted-network"]).unwrap();
+        assert_eq!(
+            (tcp.address.as_str(), tcp.identity.is_none()),
+            ("0.0.0.0:1", true)
+        );
+        let files = ["--certificate", "c", "--key", "k", "--client-ca", "a"];
+        assert!(endpoint(&files).unwrap().identity.is_some());
+        assert!(endpoint(&files[..4]).is_err());
+    }
+}

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! `xmem-bridge export POOL...`
+
+mod gate;
+mod session;
+mod source;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use xmem_core::{lock, monotonic_ns, random};
+
+use crate::cli::Export;
+use crate::link::{Link, Side};
+use crate::report::line;
+use crate::signals::Signals;
+use crate::wire::{Down, Ids, Up};
+use crate::{Error, keys};
+use session::Mailbox;
+
+/// The most streams. Each is a thread and a consumer of a pool.
+const MAX_SESSIONS: usize = 256;
+
+/// The streams, by pool and importer.
+#[derive(Debug)]
+struct Sessions {
+    link: Link,
+    pools: Vec<String>,
+    all: Mutex<HashMap<(String, u64), Arc<Mailbox>>>,
+}
+
+impl Sessions {
+    /// A message of an importer came. Must not wait.
+    fn take(&self, key: &str, bytes: &[u8]) {
+        let Some(pool) = keys::pool(key) else {
+            return;
+        };
+        let up = match Up::decode(bytes) {
+            Ok(up) => up,
+            Err(error) => return log::debug!("{key}: {error}"),
+        };
+        match up {
+            Up::Hello(hello) => {
+                match self.session(pool, hello.importer, &hello.name) {
+                    Ok(session) => session.heard(hello.sent, None),
+                    Err(error) => {
+                        let (importer, reason) = (hello.importer, error.to_string());
+                        self.send(pool, importer, &Down::Refusal { importer, reason });
+                    }
+                };
+            }
+            Up::Credit(credit) => match self.find(pool, credit.ids) {
+                Some(session) => session.heard(credit.sent, Some(credit)),
+                // Of a stream that an earlier exporter had: the importer begins anew.
+                None => {
+                    let ids = Ids {
+                        exporter: 0,
+                        ..credit.ids
+                    };
+                    let now = monotonic_ns();
+                    let (echo, received, sent) = (credit.sent, now, now);
+                    let pulse = Down::Pulse {
+                        ids,
+                        echo,
+                        received,
+                        sent,
+                    };
+                    self.send(pool, ids.importer, &pulse);
+                }
+            },
+            Up::Request(request) => {
+                if let Some(session) = self.find(pool, request.ids) {
+                    session.request(&request.name, &request.data);
+                }
+            }
+        }
+    }
+
+    fn send(&self, pool: &str, importer: u64, down: &Down) {
+        self.link.send(keys::down(pool, importer), down.encode());
+    }
+
+    fn find(&self, pool: &str, ids: Ids) -> Option<Arc<Mailbox>> {
+        let all = lock(&self.all);
+        let session = all.get(&(pool.to_owned(), ids.importer))?;
+        let is_it = session.ids() == ids && !session.is_over();
+        is_it.then(|| session.clone())
+    }
+
+    /// The stream of an importer. Begins it if there is none.
+    fn session(&self, pool: &str, importer: u64, name: &str) -> Result<Arc<Mailbox>, Error> {
+        if !self.pools.iter().any(|it| it == pool) {
+            return Err(format!("no pool {pool:?} is exported").into());
+        }
+        let mut all = lock(&self.all);
+        all.retain(|_, session| !session.is_over());
+        let key = (pool.to_owned(), importer);
+        if let Some(session) = all.get(&key) {
+            return Ok(session.clone());
+        }
+        if all.len() >= MAX_SESSIONS {
+            return Err("there are too many importers".into());
+        }
+        let instance = random::u64();
+        let session = session::start(&self.link, pool, importer, name, instance)?;
+        all.insert(key, session.clone());
+        Ok(session)
+    }
+}
+
+pub(crate) fn run(export: &Export) -> Result<(), Error> {
+    let signals = Signals::catch()?;
+    for pool in &export.pools {
+        keys::check_name(pool)?;
+        if let Some(reason) = source::refusal(pool) {
+            return Err(format!("pool {pool:?} cannot be exported: {reason}").into());
+        }
+    }
+    let endpoint = export.endpoint()?;
+    let link = Link::open(&endpoint, Side::Listens)?;
+    let sessions = Arc::new(Sessions {
+        link: link.clone(),
+        pools: export.pools.clone(),
+        all: Mutex::default(),
+    });
+    let names = export.pools.join("\n");
+    let _answers = link.answer(keys::POOLS, move || names.clone())?;
+    let taking = sessions.clone();
+    let _inlet = link.inlet(keys::ALL_UP.to_owned(), move |key, bytes| {
+        taking.take(key, bytes)
+    })?;
+    line(format_args!(
+        "exports {} at {}",
+        export.pools.join(", "),
+        export.listen
+    ));
+    signals.wait();
+    Ok(())
+}

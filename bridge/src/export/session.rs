@@ -1,0 +1,488 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! The stream of one pool to one importer: a thread that reads the pool and sends what the importer has credit for.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use xmem_core::follow::Handle;
+use xmem_core::{FrameMeta, Sticky, lock, monotonic_ns, printable};
+
+use super::gate::{KeyFrameGate, REQUEST};
+use super::source::{Entry, Source};
+use crate::link::{Link, Outlet, Urgency};
+use crate::report::{Minute, State, line};
+use crate::window::{CREDIT_TIME, Sender};
+use crate::wire::{Begin, CHUNK_HEAD, Chunk, Credit, Down, Ids, Kind, MAX_CHUNK, Place, Probe};
+use crate::{Error, keys};
+
+/// How long it waits for one thing before it looks at the others.
+const LOOK: Duration = Duration::from_millis(100);
+/// An importer that is silent for this long is forgotten. Frames of a shorter cut count as missed.
+const FORGET: Duration = Duration::from_secs(60);
+/// From one attempt with a pool that is not exported to the next.
+const AGAIN: Duration = Duration::from_secs(1);
+/// Frames of an encoded stream under way. They are small, and each is needed.
+const ENCODED: usize = 64;
+
+/// What the importer sent, and has not been looked at.
+#[derive(Debug, Default)]
+struct Inbox {
+    credit: Option<(Credit, Instant)>,
+    /// The importer's clock in its last message, and this host's clock at its arrival.
+    echo: Option<(i64, i64)>,
+    heard: Option<Instant>,
+}
+
+/// A session, as the callback for messages has it.
+#[derive(Debug)]
+pub(super) struct Mailbox {
+    ids: Ids,
+    inbox: Mutex<Inbox>,
+    changed: Condvar,
+    pool: Handle,
+    over: AtomicBool,
+}
+
+impl Mailbox {
+    /// The stream.
+    pub(super) fn ids(&self) -> Ids {
+        self.ids
+    }
+
+    /// The thread has ended.
+    pub(super) fn is_over(&self) -> bool {
+        self.over.load(Ordering::Acquire)
+    }
+
+    /// A message came, with the importer's clock.
+    pub(super) fn heard(&self, sent: i64, credit: Option<Credit>) {
+        let now = Instant::now();
+        let mut inbox = lock(&self.inbox);
+        inbox.heard = Some(now);
+        inbox.echo = Some((sent, monotonic_ns()));
+        if let Some(credit) = credit {
+            inbox.credit = Some((credit, now));
+        }
+        drop(inbox);
+        self.changed.notify_all();
+    }
+
+    /// A consumer there asks the producer here.
+    pub(super) fn request(&self, name: &str, data: &[u8]) {
+        if let Some(consumer) = self.pool.consumer() {
+            // It may be busy, or gone: then the consumer asks again.
+            let _ = consumer.request(name, data);
+        }
+    }
+
+    fn take(&self) -> Inbox {
+        let mut inbox = lock(&self.inbox);
+        std::mem::take(&mut inbox)
+    }
+
+    fn wait(&self, timeout: Duration) {
+        let inbox = lock(&self.inbox);
+        let is_empty = |inbox: &mut Inbox| inbox.heard.is_none();
+        drop(self.changed.wait_timeout_while(inbox, timeout, is_empty));
+    }
+}
+
+#[derive(Debug, Default)]
+struct Figures {
+    frames: u64,
+    bytes: u64,
+    given_up: u64,
+    kept_back: u64,
+}
+
+/// The sticky state that was sent last.
+#[derive(Debug, Default)]
+struct Stickies {
+    /// 0: none was sent.
+    id: u64,
+    last: Arc<Sticky>,
+    /// Where it ends in the stream, if it is sent.
+    end: Option<u64>,
+    /// The one that the importer has.
+    theirs: u64,
+}
+
+#[derive(Debug)]
+struct Session {
+    title: String,
+    mailbox: Arc<Mailbox>,
+    down: Outlet,
+    data: Outlet,
+    source: Source,
+    sender: Sender,
+    gate: KeyFrameGate,
+    stickies: Stickies,
+    heard: Instant,
+    wants: bool,
+    /// The last probe reported the end of the stream.
+    has_told_end: bool,
+    /// The stream and the number of the next frame, if none is missing.
+    next: Option<(u64, u64)>,
+    /// When the last frame was published, and its number.
+    last: (i64, u64),
+    period: Duration,
+    /// When to try again with a pool that is not exported.
+    again: Option<Instant>,
+    state: State,
+    figures: Figures,
+    minute: Minute,
+}
+
+/// Starts the thread of a session.
+pub(super) fn start(
+    link: &Link,
+    pool: &str,
+    importer: u64,
+    name: &str,
+    instance: u64,
+) -> Result<Arc<Mailbox>, Error> {
+    let ids = Ids {
+        exporter: instance,
+        importer,
+    };
+    // The other host chose it, and a thread's name has to be without control characters.
+    let name = printable(name);
+    let source = Source::new(pool, &name);
+    let mailbox = Arc::new(Mailbox {
+        ids,
+        inbox: Mutex::default(),
+        changed: Condvar::new(),
+        pool: source.handle(),
+        over: AtomicBool::new(false),
+    });
+    let (link, pool, title) = (link.clone(), pool.to_owned(), format!("{pool} to {name}"));
+    let ended = mailbox.clone();
+    let shared = mailbox.clone();
+    let thread = std::thread::Builder::new().name(title.clone());
+    thread.spawn(move || {
+        // Declared here: Zenoh's callbacks must not wait.
+        let outlets = link
+            .outlet(keys::down(&pool, importer), Urgency::Urgent)
+            .and_then(|down| {
+                let data = link.outlet(keys::data(&pool, importer), Urgency::Stream)?;
+                Ok((down, data))
+            });
+        match outlets {
+            Ok((down, data)) => Session::new(title, shared, down, data, source).run(),
+            Err(error) => line(format_args!("{title}: {error}")),
+        }
+        ended.over.store(true, Ordering::Release);
+    })?;
+    Ok(mailbox)
+}
+
+impl Session {
+    fn new(
+        title: String,
+        mailbox: Arc<Mailbox>,
+        down: Outlet,
+        data: Outlet,
+        source: Source,
+    ) -> Self {
+        let now = Instant::now();
+        Self {
+            sender: Sender::new(mailbox.ids, now),
+            title,
+            mailbox,
+            down,
+            data,
+            source,
+            gate: KeyFrameGate::default(),
+            stickies: Stickies::default(),
+            heard: now,
+            wants: false,
+            has_told_end: false,
+            next: None,
+            last: (0, 0),
+            period: Duration::MAX,
+            again: None,
+            state: State::default(),
+            figures: Figures::default(),
+            minute: Minute::new(now),
+        }
+    }
+
+    fn run(mut self) {
+        loop {
+            self.attend();
+            let now = Instant::now();
+            if self.minute.is_over(now) {
+                self.report();
+            }
+            if now.saturating_duration_since(self.heard) >= FORGET {
+                break;
+            }
+            if !self.goes_on(now) {
+                self.pause(now);
+            } else if self.again.is_some_and(|again| now < again)
+                || self.sender.under_way() >= self.limit()
+            {
+                self.mailbox.wait(LOOK);
+            } else {
+                self.again = None;
+                match self.source.next(LOOK) {
+                    Ok(Some(entry)) => self.send(entry),
+                    Ok(None) => {}
+                    Err(reason) => self.refuse(reason),
+                }
+                if self.source.has_ended() && !self.has_told_end {
+                    self.probe();
+                }
+            }
+        }
+        self.report();
+        self.state
+            .set(&self.title, "forgotten after a minute of silence");
+    }
+
+    /// Whether the importer is there and has consumers.
+    fn goes_on(&self, now: Instant) -> bool {
+        self.wants && !self.sender.is_void(now)
+    }
+
+    fn pause(&mut self, now: Instant) {
+        let state = if self.sender.is_void(now) {
+            self.sender.forget();
+            "no message for 3 seconds"
+        } else {
+            "no consumers there"
+        };
+        self.state.set(&self.title, state);
+        self.source.leave();
+        self.next = None;
+        self.mailbox.wait(CREDIT_TIME);
+    }
+
+    /// The pool is not exported, for now: its next producer may be another one.
+    fn refuse(&mut self, reason: String) {
+        self.source.leave();
+        self.again = Some(Instant::now() + AGAIN);
+        let importer = self.mailbox.ids.importer;
+        let reason = format!("the pool is not exported: {reason}");
+        self.state.set(&self.title, &reason);
+        let refusal = Down::Refusal { importer, reason };
+        self.down.send(refusal.encode(), Bytes::new());
+    }
+
+    /// Reads what the importer sent, answers it, and probes where that is due.
+    fn attend(&mut self) {
+        let inbox = self.mailbox.take();
+        if let Some(heard) = inbox.heard {
+            self.heard = heard;
+            self.sender.hear(heard);
+        }
+        if let Some((credit, heard)) = inbox.credit {
+            if self.sender.credit(&credit, heard) {
+                self.gate.close();
+            }
+            self.wants = credit.wants;
+            self.stickies.theirs = credit.sticky;
+        }
+        if let Some((echo, received)) = inbox.echo {
+            let pulse = Down::Pulse {
+                ids: self.mailbox.ids,
+                echo,
+                received,
+                sent: monotonic_ns(),
+            };
+            self.down.send(pulse.encode(), Bytes::new());
+        }
+        let now = Instant::now();
+        if self.sender.is_probe_due(now) && !self.sender.is_void(now) {
+            self.probe();
+        }
+    }
+
+    fn probe(&mut self) {
+        let mut probe = Probe {
+            place: Place::default(),
+            ended: self.source.has_ended(),
+            live: self.source.is_live(),
+        };
+        self.has_told_end = probe.ended;
+        probe.place = self.sender.probe(probe.encode().len(), Instant::now());
+        self.data.send(probe.encode(), Bytes::new());
+    }
+
+    /// How many frames may be under way. A second one keeps the link busy; where a frame takes longer than it takes until the
+    /// next one, it would only be older when it arrives.
+    fn limit(&self) -> usize {
+        if self.source.is_encoded() {
+            return ENCODED;
+        }
+        if self.sender.transfer() > self.period {
+            1
+        } else {
+            2
+        }
+    }
+
+    fn send(&mut self, entry: Entry) {
+        if !self.passes(&entry) {
+            self.figures.kept_back += 1;
+            return;
+        }
+        if !self.has_sticky(&entry.sticky) {
+            return;
+        }
+        self.state.set(&self.title, "sends");
+        let Entry { meta, payload, .. } = entry;
+        let kind = if meta.event { Kind::Event } else { Kind::Frame };
+        let attachments = meta.attachments.encode();
+        let bytes = payload.len() as u64;
+        let begin = Begin {
+            place: Place::default(),
+            kind,
+            sticky: self.stickies.id,
+            stream: entry.stream,
+            number: entry.number,
+            attached: attachments.len() as u64,
+            meta: FrameMeta {
+                offset: 0,
+                size: bytes,
+                ..meta
+            },
+        };
+        let is_sent = self.item(begin, [payload, attachments.into()]);
+        match kind {
+            _ if !is_sent => {
+                self.figures.given_up += 1;
+                self.gate.close();
+            }
+            Kind::Frame => {
+                self.figures.frames += 1;
+                self.figures.bytes += bytes;
+            }
+            _ => {}
+        }
+    }
+
+    /// Whether a frame is of use to the importer. Counts the frame.
+    fn passes(&mut self, entry: &Entry) -> bool {
+        if entry.meta.event {
+            return true;
+        }
+        let after = (entry.stream, entry.number.saturating_add(1));
+        let expected = self.next.replace(after);
+        let (at, number) = std::mem::replace(&mut self.last, (entry.published_at, entry.number));
+        if expected != Some((entry.stream, entry.number)) {
+            self.gate.close();
+        }
+        if let Some(frames) = entry.number.checked_sub(number).filter(|it| *it > 0)
+            && let Ok(time) = u64::try_from(entry.published_at.saturating_sub(at))
+        {
+            self.period = Duration::from_nanos(time / frames);
+        }
+        if !self.source.is_encoded() || self.gate.passes(&entry.meta) {
+            return true;
+        }
+        if self.gate.asks(Instant::now()) {
+            let (name, data) = REQUEST;
+            self.source.request(name, &data);
+        }
+        false
+    }
+
+    /// Sends the sticky state of an entry if the importer may lack it. Returns whether the entry may follow.
+    fn has_sticky(&mut self, sticky: &Arc<Sticky>) -> bool {
+        let stickies = &mut self.stickies;
+        if stickies.id == 0 || !Arc::ptr_eq(&stickies.last, sticky) {
+            if stickies.id == 0 || stickies.last != *sticky {
+                stickies.id += 1;
+                stickies.end = None;
+            }
+            stickies.last = sticky.clone();
+        }
+        let is_under_way = |end| !self.sender.is_acknowledged(end);
+        if stickies.theirs == stickies.id || stickies.end.is_some_and(is_under_way) {
+            return true;
+        }
+        let bytes = sticky.encode();
+        let begin = Begin {
+            place: Place::default(),
+            kind: Kind::Sticky,
+            sticky: stickies.id,
+            stream: 0,
+            number: 0,
+            attached: bytes.len() as u64,
+            meta: FrameMeta::default(),
+        };
+        let is_sent = self.item(begin, [Bytes::new(), bytes.into()]);
+        self.stickies.end = is_sent.then(|| self.sender.position());
+        is_sent
+    }
+
+    /// Sends an item. `false`: the importer is gone, or wants no more.
+    fn item(&mut self, begin: Begin, parts: [Bytes; 2]) -> bool {
+        self.sender.begin(begin.kind == Kind::Frame, Instant::now());
+        let is_sent = self.try_item(begin, parts);
+        self.sender.finish();
+        is_sent
+    }
+
+    fn try_item(&mut self, mut begin: Begin, parts: [Bytes; 2]) -> bool {
+        let total = begin.total();
+        let len = begin.encode().len();
+        if !self.waits_for_room(len) {
+            return false;
+        }
+        begin.place = self.sender.place(len, Instant::now());
+        self.data.send(begin.encode(), Bytes::new());
+        let mut offset = 0;
+        for mut part in parts {
+            while !part.is_empty() {
+                let bytes = part.split_to(part.len().min(MAX_CHUNK));
+                let (len, end) = (CHUNK_HEAD + bytes.len(), offset + bytes.len() as u64);
+                if !self.waits_for_room(len) {
+                    return false;
+                }
+                let chunk = Chunk {
+                    place: self.sender.place(len, Instant::now()),
+                    offset,
+                    last: end == total,
+                    bytes: &[],
+                };
+                self.data.send(chunk.head(), bytes);
+                offset = end;
+            }
+        }
+        true
+    }
+
+    /// Waits until the window has room for a message. `false`: the importer is gone, takes nothing, or wants no more.
+    fn waits_for_room(&mut self, len: usize) -> bool {
+        while !self.sender.has_room(len) {
+            self.mailbox.wait(LOOK);
+            self.attend();
+            let now = Instant::now();
+            if !self.goes_on(now) || self.sender.is_stuck(now) {
+                return false;
+            }
+        }
+        true
+    }
+
+    fn report(&self) {
+        let Figures {
+            frames,
+            bytes,
+            given_up,
+            kept_back,
+        } = &self.figures;
+        let megabytes = bytes / 1_000_000;
+        line(format_args!(
+            "{}: {frames} frames, {megabytes} MB, {given_up} given up, {kept_back} kept back for a key frame, \
+             {:.1} ms for the last one",
+            self.title,
+            self.sender.transfer().as_secs_f64() * 1e3,
+        ));
+    }
+}

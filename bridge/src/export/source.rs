@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! The pool that is exported, as one importer's session reads it.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use xmem_core::follow::{FollowError, Follower, Handle, OnEos, OverBudget, Step};
+use xmem_core::{
+    Consumer, ConsumerBuilder, Delivery, FrameMeta, ReadLease, StartFrom, Sticky, query,
+};
+
+use super::gate::is_encoded;
+use crate::MARK;
+use crate::wire::MAX_FRAME;
+
+/// The newest frame, the one before it, and one that is being sent.
+const SLOTS: u32 = 3;
+/// Frames and events that are looked at before one is sent: a producer that is faster than this thread must not keep it here.
+const LOOKS: usize = 64;
+/// How long a producer has to send the sticky state.
+const STICKY_TIME: Duration = Duration::from_millis(500);
+
+/// Why a pool is not exported.
+pub(super) const LOSSLESS: &str = "it is lossless, and a link between hosts loses frames";
+pub(super) const IMPORTED: &str =
+    "it is imported itself: import it from the host that has its producer";
+
+/// A frame or an event of the pool.
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) meta: FrameMeta,
+    pub(super) payload: Bytes,
+    pub(super) sticky: Arc<Sticky>,
+    pub(super) stream: u64,
+    pub(super) number: u64,
+    pub(super) published_at: i64,
+}
+
+/// Reads a pool over all of its producers.
+#[derive(Debug)]
+pub(super) struct Source {
+    builder: ConsumerBuilder,
+    follower: Follower,
+    /// How to go on where it was before it left.
+    resume: Option<ConsumerBuilder>,
+    stream: u64,
+    encoded: bool,
+    taken: VecDeque<ReadLease>,
+    ended: bool,
+    live: bool,
+}
+
+impl Source {
+    pub(super) fn new(pool: &str, importer: &str) -> Self {
+        let builder = Consumer::builder(pool)
+            .name(&format!("xmem-bridge {importer}"))
+            .max_held(SLOTS)
+            .start_from(StartFrom::Newest)
+            .events(true)
+            .parts(true);
+        let follower = builder.clone().follow();
+        Self {
+            follower: follower.on_eos(OnEos::Wait).over_budget(OverBudget::Drop),
+            builder,
+            resume: None,
+            stream: 0,
+            encoded: false,
+            taken: VecDeque::new(),
+            ended: false,
+            live: true,
+        }
+    }
+
+    /// For requests to the producer, from other threads.
+    pub(super) fn handle(&self) -> Handle {
+        self.follower.handle()
+    }
+
+    /// The stream is over after the last entry.
+    pub(super) fn has_ended(&self) -> bool {
+        self.ended && self.taken.is_empty()
+    }
+
+    /// The pool has a producer, as far as is known.
+    pub(super) fn is_live(&self) -> bool {
+        self.live
+    }
+
+    /// Frames refer to other frames.
+    pub(super) fn is_encoded(&self) -> bool {
+        self.encoded
+    }
+
+    /// Asks the program that feeds the pool. It may ignore that, and there may be none.
+    pub(super) fn request(&self, name: &str, data: &[u8]) {
+        if let Some(consumer) = self.follower.consumer() {
+            let _ = consumer.request(name, data);
+        }
+    }
+
+    /// Leaves the pool. It goes on behind the last frame if the producer is the same then.
+    pub(super) fn leave(&mut self) {
+        self.taken.clear();
+        if let Some(consumer) = self.follower.leave() {
+            self.resume = Some(self.builder.clone().resume(&consumer));
+        }
+    }
+
+    /// The next event or the newest frame; of an encoded stream the next frame. Waits at most `timeout`.
+    ///
+    /// The error is the reason why the pool is not exported.
+    pub(super) fn next(&mut self, timeout: Duration) -> Result<Option<Entry>, String> {
+        if self.taken.is_empty() {
+            self.step(timeout)?;
+        }
+        if !self.encoded && !self.taken.is_empty() {
+            for _ in 0..LOOKS {
+                if !self.step(Duration::ZERO)? {
+                    break;
+                }
+                // At once, since those that are held count against the budget.
+                self.skip_older_frames();
+            }
+        }
+        let taken = self.taken.pop_front();
+        taken.map(|lease| self.entry(lease)).transpose()
+    }
+
+    /// Keeps events, and the newest frame.
+    fn skip_older_frames(&mut self) {
+        let frames = self.taken.iter().filter(|it| !it.meta().event).count();
+        let mut older = frames.saturating_sub(1);
+        self.taken.retain(|lease| {
+            let skips = older > 0 && !lease.meta().event;
+            older -= usize::from(skips);
+            !skips
+        });
+        for _ in 1..frames {
+            self.follower.note_dropped();
+        }
+    }
+
+    /// Returns whether it took something.
+    fn step(&mut self, timeout: Duration) -> Result<bool, String> {
+        let step = match &self.resume {
+            Some(resume) if self.follower.consumer().is_none() => {
+                let found = resume.connect_wait(Some(timeout));
+                self.follower.found(found)
+            }
+            _ => self.follower.step(Some(timeout), |taken| taken.kept()),
+        };
+        match step {
+            Ok(Step::Took(Some(lease))) => {
+                self.ended = false;
+                self.taken.push_back(lease);
+                return Ok(true);
+            }
+            Ok(Step::Took(None)) => self.follower.note_dropped(),
+            Ok(Step::Joined { .. }) => self.joined()?,
+            Ok(Step::Eos) => self.ended = true,
+            Ok(Step::Lost(_) | Step::NoProducer { .. }) => self.live = false,
+            Ok(_) => {}
+            // One frame; the next one may be valid.
+            Err(FollowError::Receive(error)) => log::debug!("a frame is not exported: {error}"),
+            Err(error) => return Err(error.to_string()),
+        }
+        Ok(false)
+    }
+
+    fn joined(&mut self) -> Result<(), String> {
+        self.resume = None;
+        (self.live, self.ended) = (true, false);
+        let Some(consumer) = self.follower.consumer() else {
+            return Ok(());
+        };
+        if consumer.delivery() == Delivery::Lossless {
+            return Err(LOSSLESS.to_owned());
+        }
+        if !consumer.has_resumed() {
+            self.stream += 1;
+        }
+        if let Some(sticky) = consumer.wait_sticky(STICKY_TIME) {
+            self.look_at(&sticky)?;
+        }
+        Ok(())
+    }
+
+    fn look_at(&mut self, sticky: &Sticky) -> Result<(), String> {
+        self.encoded = is_encoded(sticky);
+        match sticky.get(MARK) {
+            Some(_) => Err(IMPORTED.to_owned()),
+            None => Ok(()),
+        }
+    }
+
+    fn entry(&mut self, lease: ReadLease) -> Result<Entry, String> {
+        self.look_at(lease.sticky())?;
+        let (info, meta) = (*lease.info(), lease.meta().clone());
+        if meta.size > MAX_FRAME {
+            let text = "a frame has more than the 256 MiB that are exported";
+            return Err(format!("{text}: {} bytes", meta.size));
+        }
+        let sticky = lease.sticky().clone();
+        Ok(Entry {
+            payload: if meta.event {
+                Bytes::new()
+            } else {
+                payload(lease)?
+            },
+            meta,
+            sticky,
+            stream: self.stream,
+            number: info.number(),
+            published_at: info.published_at,
+        })
+    }
+}
+
+/// The bytes of a frame. They hold it, unless they had to be gathered.
+fn payload(lease: ReadLease) -> Result<Bytes, String> {
+    if lease.is_on_device() {
+        return Err(
+            "frames on a device are not exported: publish them with download=true, or from host memory".to_owned(),
+        );
+    }
+    let mut gathered = Vec::new();
+    for part in lease.parts() {
+        let bytes = part.map();
+        let bytes = bytes.map_err(|error| format!("a frame cannot be read: {error}"))?;
+        if lease.parts().len() > 1 {
+            gathered.extend_from_slice(bytes);
+        }
+    }
+    if gathered.is_empty() {
+        return Ok(Bytes::from_owner(lease));
+    }
+    Ok(gathered.into())
+}
+
+/// Whether the pool may be exported, as far as can be seen now: it may have no producer yet.
+pub(super) fn refusal(pool: &str) -> Option<&'static str> {
+    let stats = query(pool).ok()?;
+    let is_imported = stats.sticky.iter().any(|(key, _)| key == MARK);
+    match stats.delivery.as_str() {
+        "lossless" => Some(LOSSLESS),
+        _ => is_imported.then_some(IMPORTED),
+    }
+}

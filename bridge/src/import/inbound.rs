@@ -1,0 +1,302 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! The stream of the exporter on its way into the local pool. A pool's producer, and what is known about the exporter.
+
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use xmem_core::{
+    Attachments, FrameMeta, Producer, SlotSpec, Sticky, WriteLease, lock, monotonic_ns,
+};
+
+use super::assembly::Assembly;
+use crate::MARK;
+use crate::clock::Clock;
+use crate::window::{CREDIT_EVERY, Receiver, SILENCE};
+use crate::wire::{Begin, Credit, Data, Ids, Kind, Malformed, Probe};
+
+/// In the flags of a frame: frames before it are missing, and no number shows it. xmemsrc reads it.
+const AFTER_GAP: u32 = 1 << 31;
+
+#[derive(Debug, Default, Clone, Copy)]
+pub(super) struct Figures {
+    pub(super) received: u64,
+    pub(super) bytes: u64,
+    pub(super) missed: u64,
+    /// Items that did not arrive whole, or were not taken.
+    pub(super) lost: u64,
+    pub(super) malformed: u64,
+}
+
+/// What the exporter's pool does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum There {
+    Goes,
+    Ended,
+    NoProducer,
+}
+
+#[derive(Debug)]
+pub(super) struct Inbound {
+    producer: Producer,
+    /// The pool and host that it comes from.
+    origin: String,
+    ids: Ids,
+    receiver: Receiver<Assembly>,
+    /// The sticky state that the local pool has, by the exporter's number.
+    sticky: u64,
+    /// The stream and the number of the next frame, if none is missing.
+    next: Option<(u64, u64)>,
+    wants: bool,
+    there: There,
+    heard: Option<Instant>,
+    /// The position in the last credit.
+    credited: u64,
+    figures: Figures,
+    /// Shared with the thread that forwards requests, which must not wait for a frame.
+    clock: Arc<Mutex<Clock>>,
+}
+
+impl Inbound {
+    pub(super) fn new(
+        producer: Producer,
+        origin: String,
+        importer: u64,
+        clock: Arc<Mutex<Clock>>,
+    ) -> Self {
+        Self {
+            producer,
+            origin,
+            ids: Ids {
+                exporter: 0,
+                importer,
+            },
+            receiver: Receiver::default(),
+            sticky: 0,
+            next: None,
+            wants: false,
+            there: There::Goes,
+            heard: None,
+            credited: 0,
+            figures: Figures::default(),
+            clock,
+        }
+    }
+
+    /// The stream.
+    pub(super) fn ids(&self) -> Ids {
+        self.ids
+    }
+
+    /// The exporter is known.
+    pub(super) fn has_exporter(&self) -> bool {
+        self.ids.exporter != 0
+    }
+
+    /// Whether no message came for long.
+    pub(super) fn is_silent(&self, now: Instant) -> bool {
+        self.heard
+            .is_none_or(|heard| now.saturating_duration_since(heard) >= SILENCE)
+    }
+
+    pub(super) fn wants(&self) -> bool {
+        self.wants
+    }
+
+    pub(super) fn there(&self) -> There {
+        self.there
+    }
+
+    pub(super) fn figures(&self) -> Figures {
+        Figures {
+            lost: self.figures.lost + self.receiver.lost(),
+            ..self.figures
+        }
+    }
+
+    /// An answer of the exporter came, with the three times of a round trip.
+    pub(super) fn pulse(&mut self, ids: Ids, [echo, received, sent]: [i64; 3], now: Instant) {
+        if ids.importer != self.ids.importer {
+            return;
+        }
+        if ids.exporter != self.ids.exporter {
+            // Another instance: nothing of the one before counts. The local pool stays as it is.
+            self.figures = self.figures();
+            self.ids = ids;
+            self.receiver = Receiver::default();
+            (self.sticky, self.credited, self.next) = (0, 0, None);
+            *lock(&self.clock) = Clock::default();
+        }
+        if !self.has_exporter() {
+            return;
+        }
+        self.heard = Some(now);
+        lock(&self.clock).add(echo, received, sent, monotonic_ns());
+    }
+
+    /// What the exporter has to know. `is_wanted`: the local pool has consumers.
+    pub(super) fn credit(&mut self, is_wanted: bool, now: Instant) -> Credit {
+        self.receiver.look(now);
+        self.wants = is_wanted && lock(&self.clock).is_known();
+        if !self.wants {
+            // Frames from here on are not missed by any consumer.
+            self.next = None;
+        }
+        self.credited = self.receiver.position();
+        Credit {
+            ids: self.ids,
+            items: self.receiver.items(),
+            position: self.receiver.position(),
+            lost: self.receiver.lost(),
+            sticky: self.sticky,
+            wants: self.wants,
+            sent: monotonic_ns(),
+        }
+    }
+
+    /// A message of the stream came. Returns whether a credit is due.
+    pub(super) fn data(&mut self, bytes: &[u8], now: Instant) -> bool {
+        let data = match Data::decode(bytes) {
+            Ok(data) => data,
+            Err(error) => return self.malformed(error),
+        };
+        if data.place().ids != self.ids || !self.has_exporter() {
+            return false;
+        }
+        self.heard = Some(now);
+        let (len, items) = (bytes.len(), self.receiver.items());
+        let whole = match data {
+            Data::Begin(begin) => self.begin(begin, len, now),
+            Data::Chunk(chunk) => self.receiver.chunk(&chunk, len, now),
+            Data::Probe(probe) => return self.probe(&probe, len),
+        };
+        if let Some(whole) = whole {
+            self.complete(whole);
+        }
+        let since = self.receiver.position().saturating_sub(self.credited);
+        self.receiver.items() > items || since >= CREDIT_EVERY
+    }
+
+    fn malformed(&mut self, error: Malformed) -> bool {
+        log::debug!("{}: {error}", self.origin);
+        self.figures.malformed += 1;
+        false
+    }
+
+    fn probe(&mut self, probe: &Probe, len: usize) -> bool {
+        self.receiver.probe(probe.place, len);
+        let there = match (probe.live, probe.ended) {
+            (false, _) => There::NoProducer,
+            (true, true) => There::Ended,
+            (true, false) => There::Goes,
+        };
+        self.goes(there);
+        true
+    }
+
+    fn goes(&mut self, there: There) {
+        if self.there != there {
+            self.producer.set_eos(there == There::Ended);
+            self.there = there;
+        }
+    }
+
+    fn begin(&mut self, begin: Box<Begin>, len: usize, now: Instant) -> Option<Assembly> {
+        let (place, total) = (begin.place, begin.total());
+        let is_taken = match begin.kind {
+            Kind::Sticky => true,
+            Kind::Event => self.wants,
+            Kind::Frame => self.wants && begin.sticky == self.sticky && self.is_next(&begin),
+        };
+        let producer = &self.producer;
+        let target = || {
+            if !is_taken {
+                return None;
+            }
+            let slot = match begin.kind {
+                Kind::Frame => Some(slot(producer, &begin)?),
+                _ => None,
+            };
+            Some(Assembly::new(begin, slot))
+        };
+        self.receiver.begin(place, len, total, now, target)
+    }
+
+    /// Whether no later frame came already.
+    fn is_next(&self, begin: &Begin) -> bool {
+        let (stream, number) = self.next.unwrap_or_default();
+        begin.stream != stream || begin.number >= number
+    }
+
+    fn complete(&mut self, whole: Assembly) {
+        let Some((begin, slot, named)) = whole.finish() else {
+            self.malformed(Malformed("attachments are not valid"));
+            return;
+        };
+        match (begin.kind, slot) {
+            (Kind::Sticky, _) => self.set_sticky(begin.sticky, named),
+            (Kind::Event, _) => {
+                let event = self.localized(begin.meta, named);
+                if let Err(error) = self.producer.publish_event(event) {
+                    log::debug!("an event is lost: {error}");
+                    self.figures.lost += 1;
+                }
+            }
+            (Kind::Frame, Some(slot)) => self.publish(&begin, slot, named),
+            (Kind::Frame, None) => {}
+        }
+    }
+
+    fn set_sticky(&mut self, number: u64, mut sticky: Sticky) {
+        sticky.set(MARK, self.origin.as_str());
+        match self.producer.set_sticky(&sticky) {
+            Ok(_) => self.sticky = number,
+            Err(error) => log::warn!("the sticky state cannot be set: {error}"),
+        }
+    }
+
+    fn publish(&mut self, begin: &Begin, slot: WriteLease, attachments: Attachments) {
+        let missed = match self.next {
+            Some((stream, number)) if stream == begin.stream => begin.number.saturating_sub(number),
+            _ => 0,
+        };
+        self.next = Some((begin.stream, begin.number.saturating_add(1)));
+        self.figures.missed = self.figures.missed.saturating_add(missed);
+        let mut meta = self.localized(begin.meta.clone(), attachments);
+        if missed > 0 {
+            meta.flags |= AFTER_GAP;
+        }
+        self.goes(There::Goes);
+        match slot.publish(meta) {
+            Ok(_) => {
+                self.figures.received += 1;
+                self.figures.bytes += begin.meta.size;
+            }
+            Err(error) => {
+                log::debug!("a frame is lost: {error}");
+                self.figures.lost += 1;
+                self.figures.missed += 1;
+            }
+        }
+    }
+
+    /// With times on the clock of this host.
+    fn localized(&self, meta: FrameMeta, attachments: Attachments) -> FrameMeta {
+        let clock = lock(&self.clock);
+        let here = |time: Option<i64>| time.map(|time| clock.here(time));
+        FrameMeta {
+            timestamp: here(meta.timestamp),
+            decode_timestamp: here(meta.decode_timestamp),
+            attachments,
+            ..meta
+        }
+    }
+}
+
+fn slot(producer: &Producer, begin: &Begin) -> Option<WriteLease> {
+    let size = usize::try_from(begin.meta.size).ok()?.max(1);
+    let room = usize::try_from(begin.attached).ok()?;
+    let slot = producer.acquire(SlotSpec::new(size).attachments(room));
+    slot.inspect_err(|error| log::debug!("a frame is not taken: {error}"))
+        .ok()
+}

@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! `xmem-bridge import POOL@HOST`
+
+mod assembly;
+mod inbound;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, OnceLock};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use xmem_core::{ConsumerEvent, Producer, lock, monotonic_ns, random};
+
+use crate::cli::Import;
+use crate::clock::Clock;
+use crate::link::{Link, Outlet, Side, Urgency};
+use crate::report::{Minute, State, line};
+use crate::signals::Signals;
+use crate::window::CREDIT_TIME;
+use crate::wire::{Down, Hello, Ids, Request, Up};
+use crate::{Error, keys};
+use inbound::{Figures, Inbound, There};
+
+/// How long a refusal counts.
+const REFUSED: Duration = Duration::from_secs(3);
+/// The request for a key frame of xmemsrc: a flag, then when it has to be there.
+const KEY_FRAME: &str = "force-key-unit";
+
+/// Wakes the main thread. Threads of Zenoh and of the pool use it, since they must not wait.
+#[derive(Debug, Default)]
+struct Notifier {
+    notified: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Notifier {
+    fn notify(&self) {
+        *lock(&self.notified) = true;
+        self.changed.notify_all();
+    }
+
+    fn wait(&self, timeout: Duration) {
+        let notified = lock(&self.notified);
+        let waited = self
+            .changed
+            .wait_timeout_while(notified, timeout, |it| !*it);
+        if let Ok((mut notified, _)) = waited {
+            *notified = false;
+        }
+    }
+}
+
+/// Requests of local consumers on their way to the exporter. Runs on the pool's control thread, which must not wait for a frame.
+#[derive(Debug, Default)]
+struct Requests {
+    outlet: OnceLock<Outlet>,
+    importer: u64,
+    exporter: AtomicU64,
+    clock: Arc<Mutex<Clock>>,
+}
+
+impl Requests {
+    fn send(&self, name: String, mut data: Vec<u8>) {
+        let ids = Ids {
+            exporter: self.exporter.load(Ordering::Relaxed),
+            importer: self.importer,
+        };
+        if name == KEY_FRAME
+            && let Some(at) = data.last_chunk_mut::<8>()
+            && *at != [0; 8]
+        {
+            *at = lock(&self.clock)
+                .there(i64::from_le_bytes(*at))
+                .to_le_bytes();
+        }
+        if let Some(outlet) = self.outlet.get() {
+            let request = Up::Request(Request { ids, name, data });
+            outlet.send(request.encode(), Bytes::new());
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Refused(Option<(String, Instant)>);
+
+pub(crate) fn run(import: &Import) -> Result<(), Error> {
+    let signals = Signals::catch()?;
+    let (pool, host) = import.source()?;
+    keys::check_name(pool)?;
+    let endpoint = import.client.endpoint(host)?;
+    let local = import.name.as_deref().unwrap_or(pool);
+    let importer = random::u64();
+    let (notifier, clock) = (Arc::<Notifier>::default(), Arc::<Mutex<Clock>>::default());
+    let requests = Arc::new(Requests {
+        importer,
+        clock: clock.clone(),
+        ..Requests::default()
+    });
+    let (waking, sending) = (notifier.clone(), requests.clone());
+    let producer = Producer::builder(local).on_consumer(move |event| match event {
+        ConsumerEvent::Request { name, data, .. } => sending.send(name, data),
+        _ => waking.notify(),
+    });
+    let producer = producer.build()?;
+    let link = Link::open(&endpoint, Side::Connects)?;
+    let origin = format!("{pool}@{}", endpoint.address);
+    let inbound = Inbound::new(producer.clone(), origin.clone(), importer, clock.clone());
+    let inbound = Arc::new(Mutex::new(inbound));
+    let refused = Arc::<Mutex<Refused>>::default();
+
+    let up = || link.outlet(keys::up(pool), Urgency::Urgent);
+    let credits = up()?;
+    // Set once, here.
+    let _ = requests.outlet.set(up()?);
+    let (taking, waking) = (inbound.clone(), notifier.clone());
+    let _data = link.inlet(keys::data(pool, importer), move |_, bytes| {
+        if lock(&taking).data(bytes, Instant::now()) {
+            waking.notify();
+        }
+    })?;
+    let (taking, waking, refusing) = (inbound.clone(), notifier.clone(), refused.clone());
+    let _down = link.inlet(
+        keys::down(pool, importer),
+        move |_, bytes| match Down::decode(bytes) {
+            Ok(Down::Pulse {
+                ids,
+                echo,
+                received,
+                sent,
+            }) => {
+                let mut inbound = lock(&taking);
+                let had = inbound.ids();
+                inbound.pulse(ids, [echo, received, sent], Instant::now());
+                let has = inbound.ids();
+                drop(inbound);
+                if has != had {
+                    requests.exporter.store(has.exporter, Ordering::Relaxed);
+                    waking.notify();
+                }
+            }
+            Ok(Down::Refusal {
+                importer: id,
+                reason,
+            }) if id == importer => {
+                lock(&refusing).0 = Some((reason, Instant::now()));
+            }
+            Ok(Down::Refusal { .. }) => {}
+            Err(error) => log::debug!("{error}"),
+        },
+    )?;
+
+    let name = own_name(local);
+    let mut state = State::default();
+    let mut minute = Minute::new(Instant::now());
+    line(format_args!("imports {origin} as pool {local}"));
+    while !signals.came() {
+        let now = Instant::now();
+        let is_wanted = producer.num_consumers() > 0;
+        let mut guard = lock(&inbound);
+        let credit = guard.credit(is_wanted, now);
+        let asks = !guard.has_exporter() || guard.is_silent(now);
+        let words = words(&guard, &lock(&refused), now);
+        let figures = guard.figures();
+        drop(guard);
+        let up = if asks {
+            Up::Hello(Hello {
+                importer,
+                name: name.clone(),
+                sent: monotonic_ns(),
+            })
+        } else {
+            Up::Credit(credit)
+        };
+        credits.send(up.encode(), Bytes::new());
+        state.set(&origin, &words);
+        if minute.is_over(now) {
+            report(&origin, &figures, &lock(&clock));
+        }
+        notifier.wait(CREDIT_TIME);
+    }
+    report(&origin, &lock(&inbound).figures(), &lock(&clock));
+    producer.close();
+    Ok(())
+}
+
+/// The name for the exporter's figures.
+fn own_name(local: &str) -> String {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    format!("{local}@{}", host.trim())
+}
+
+/// The state, for the person at the terminal.
+fn words(inbound: &Inbound, refused: &Refused, now: Instant) -> String {
+    let is_new = |at: Instant| now.saturating_duration_since(at) < REFUSED;
+    if let Some((reason, at)) = &refused.0
+        && is_new(*at)
+    {
+        return format!("refused: {reason}");
+    }
+    let words = match inbound.there() {
+        _ if inbound.is_silent(now) => "no answer",
+        _ if !inbound.wants() => "connected, and the pool here has no consumers",
+        There::NoProducer => "connected, and the pool there has no producer",
+        There::Ended => "the stream is over",
+        There::Goes => "receives",
+    };
+    words.to_owned()
+}
+
+fn report(origin: &str, figures: &Figures, clock: &Clock) {
+    let Figures {
+        received,
+        bytes,
+        missed,
+        lost,
+        malformed,
+    } = figures;
+    let milliseconds = clock.round_trip() as f64 / 1e6;
+    line(format_args!(
+        "{origin}: {received} frames, {} MB, {missed} missed, {lost} lost, {malformed} invalid messages, \
+         {milliseconds:.2} ms round trip",
+        bytes / 1_000_000
+    ));
+}

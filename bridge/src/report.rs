@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Lines on standard error: states, figures, and log messages with `--verbose`.
+
+use std::fmt::Display;
+use std::io::{self, Write};
+use std::time::{Duration, Instant};
+
+use log::{Level, LevelFilter, Log, Metadata, Record};
+use xmem_core::printable;
+
+/// From one line of figures to the next.
+const EVERY: Duration = Duration::from_secs(60);
+
+/// Prints a line. Text of another host may be part of it.
+pub(crate) fn line(what: impl Display) {
+    let _ = writeln!(
+        io::stderr(),
+        "xmem-bridge: {}",
+        printable(&what.to_string())
+    );
+}
+
+/// Prints a state when it changes.
+#[derive(Debug, Default)]
+pub(crate) struct State(String);
+
+impl State {
+    pub(crate) fn set(&mut self, name: &str, state: &str) {
+        if state != self.0 {
+            line(format_args!("{name}: {state}"));
+            self.0 = state.to_owned();
+        }
+    }
+}
+
+/// When the next line of figures is due.
+#[derive(Debug)]
+pub(crate) struct Minute(Instant);
+
+impl Minute {
+    pub(crate) fn new(now: Instant) -> Self {
+        Self(now + EVERY)
+    }
+
+    pub(crate) fn is_over(&mut self, now: Instant) -> bool {
+        let is_over = now >= self.0;
+        if is_over {
+            self.0 = now + EVERY;
+        }
+        is_over
+    }
+}
+
+struct ToStandardError;
+
+impl Log for ToStandardError {
+    fn enabled(&self, of: &Metadata<'_>) -> bool {
+        // Zenoh reports each step of each message.
+        of.target().starts_with("xmem") || of.level() <= Level::Warn
+    }
+
+    fn log(&self, record: &Record<'_>) {
+        if !self.enabled(record.metadata()) {
+            return;
+        }
+        let level = record.level().as_str().to_lowercase();
+        line(format_args!("{level}: {}", record.args()));
+    }
+
+    fn flush(&self) {}
+}
+
+/// Log messages of the bridge and xmem-core, and warnings of Zenoh. To be called once.
+pub(crate) fn log_to_standard_error() {
+    if log::set_logger(&ToStandardError).is_ok() {
+        log::set_max_level(LevelFilter::Debug);
+    }
+}

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Reading bytes that another host sent, with a check before each step.
+
+use super::Malformed;
+
+/// The rest of a message.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    pub(super) fn new(bytes: &'a [u8]) -> Self {
+        Self(bytes)
+    }
+
+    pub(super) fn bytes(&mut self, count: usize) -> Result<&'a [u8], Malformed> {
+        let split = self.0.split_at_checked(count);
+        let (bytes, rest) = split.ok_or(Malformed("it ends too early"))?;
+        self.0 = rest;
+        Ok(bytes)
+    }
+
+    pub(super) fn array<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
+        let split = self.0.split_first_chunk();
+        let (array, rest) = split.ok_or(Malformed("it ends too early"))?;
+        self.0 = rest;
+        Ok(*array)
+    }
+
+    pub(super) fn u8(&mut self) -> Result<u8, Malformed> {
+        self.array().map(u8::from_le_bytes)
+    }
+
+    pub(super) fn u32(&mut self) -> Result<u32, Malformed> {
+        self.array().map(u32::from_le_bytes)
+    }
+
+    pub(super) fn u64(&mut self) -> Result<u64, Malformed> {
+        self.array().map(u64::from_le_bytes)
+    }
+
+    pub(super) fn i64(&mut self) -> Result<i64, Malformed> {
+        self.array().map(i64::from_le_bytes)
+    }
+
+    pub(super) fn bool(&mut self) -> Result<bool, Malformed> {
+        match self.u8()? {
+            0 => Ok(false),
+            1 => Ok(true),
+            _ => Err(Malformed("a flag is neither 0 nor 1")),
+        }
+    }
+
+    /// Bytes behind their number, at most `max`.
+    pub(super) fn sized(&mut self, max: usize) -> Result<&'a [u8], Malformed> {
+        let count = self.u32()? as usize;
+        if count > max {
+            return Err(Malformed("a text or its data are too long"));
+        }
+        self.bytes(count)
+    }
+
+    pub(super) fn text(&mut self, max: usize) -> Result<String, Malformed> {
+        let text = std::str::from_utf8(self.sized(max)?);
+        let text = text.map_err(|_| Malformed("a text is not UTF-8"))?;
+        Ok(text.to_owned())
+    }
+
+    /// All that is left.
+    pub(super) fn rest(self) -> &'a [u8] {
+        self.0
+    }
+
+    /// Nothing may be left.
+    pub(super) fn end(self) -> Result<(), Malformed> {
+        match self.0 {
+            [] => Ok(()),
+            _ => Err(Malformed("it has bytes behind its end")),
+        }
+    }
+}
+
+/// Writes bytes behind their number. The reader refuses more than it takes, so the writer cuts them.
+pub(super) fn put_sized(out: &mut Vec<u8>, bytes: &[u8], max: usize) {
+    let bytes = bytes.get(..max).unwrap_or(bytes);
+    out.extend((bytes.len() as u32).to_le_bytes());
+    out.extend(bytes);
+}
+
+/// The same for text, which is cut between two characters.
+pub(super) fn put_text(out: &mut Vec<u8>, text: &str, max: usize) {
+    let end = text.floor_char_boundary(max);
+    put_sized(out, text.get(..end).unwrap_or_default().as_bytes(), max);
+}

@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! What crosses.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use xmem_core::{
+    Attachments, ConsumerEvent, FrameLayout, FrameMeta, Producer, SlotSpec, Sticky, VideoLayout,
+    monotonic_ns,
+};
+
+use crate::support::*;
+
+fn sticky(caps: &str) -> Sticky {
+    let mut sticky = Sticky::new();
+    sticky.set("caps", caps);
+    sticky
+}
+
+fn layout() -> FrameLayout {
+    FrameLayout {
+        content_type: "video/x-raw".into(),
+        producer: "camera".into(),
+        video: Some(VideoLayout::new("NV12", 1920, 1080).unwrap()),
+        ..FrameLayout::default()
+    }
+}
+
+#[test]
+fn a_frame_and_all_that_belongs_to_it() {
+    let hosts = Hosts::new();
+    let producer = hosts.producer("cam0");
+    let caps = "video/x-raw,format=NV12,width=1920,height=1080";
+    producer.set_sticky(&sticky(caps)).unwrap();
+    let (_export, _import) = (hosts.export(&["cam0"]), hosts.import("b"));
+    let mut consumer = hosts.consumer("b");
+    eventually("the exporter joins", || producer.num_consumers() == 1);
+
+    let layout = layout();
+    let size = layout.video.unwrap().size().unwrap();
+    let mut attachments = Attachments::new();
+    attachments.set("roi", vec![7; 100_000]);
+    attachments.set("note", "a kitten");
+    let now = monotonic_ns();
+    let meta = FrameMeta {
+        flags: 1 << 13,
+        timestamp: Some(now),
+        decode_timestamp: Some(now - 5),
+        pts: Some(1),
+        dts: Some(2),
+        duration: Some(3),
+        buffer_offset_end: Some(5),
+        reserved: Some(Box::new([9; 64])),
+        attachments,
+        ..meta(4, size).with_layout(layout)
+    };
+    let room = meta.attachments.encoded_len();
+    let mut slot = producer
+        .acquire(SlotSpec::new(size).attachments(room))
+        .unwrap();
+    slot.as_mut_slice().copy_from_slice(&content(4, size));
+    slot.publish(meta.clone()).unwrap();
+
+    let frame = receive(&mut consumer);
+    assert_eq!(number(&frame), 4);
+    // Both hosts are one here, so their clocks are: the offset is wrong by half a round trip at most.
+    let times = [frame.meta().timestamp, frame.meta().decode_timestamp];
+    for (time, expected) in times.into_iter().zip([now, now - 5]) {
+        let error = time.unwrap() - expected;
+        assert!(error.abs() < 1_000_000_000, "{error}");
+    }
+    let there = FrameMeta {
+        timestamp: meta.timestamp,
+        decode_timestamp: meta.decode_timestamp,
+        ..frame.meta().clone()
+    };
+    assert_eq!(there, meta);
+    assert_eq!(frame.sticky().text("caps"), Some(caps));
+    assert_eq!(
+        frame.sticky().text("xmem-bridge"),
+        Some(format!("cam0@{}", hosts.address()).as_str())
+    );
+}
+
+#[test]
+fn events_keep_their_place_and_the_end_arrives() {
+    let hosts = Hosts::new();
+    let producer = hosts.producer("cam0");
+    let (_export, _import) = (hosts.export(&["cam0"]), hosts.import("b"));
+    let mut consumer = hosts.consumer("b");
+    eventually("the exporter joins", || producer.num_consumers() == 1);
+    for round in 0..3 {
+        assert!(publish(&producer, round, 300_000));
+        assert_eq!(number(&receive(&mut consumer)), round);
+        let mut event = FrameMeta::default();
+        event.attachments.set("event", content(round, 70_000));
+        producer.publish_event(event.clone()).unwrap();
+        let got = consumer.receive(Some(HANG)).unwrap();
+        assert!(got.meta().event && got.meta().attachments == event.attachments);
+    }
+    producer.set_eos(true);
+    eventually("the stream is over", || is_over(&mut consumer));
+    producer.set_eos(false);
+    assert!(publish(&producer, 9, 1000));
+    consumer.pass_eos();
+    assert_eq!(number(&receive(&mut consumer)), 9);
+}
+
+#[test]
+fn every_frame_arrived_or_was_missed() {
+    let hosts = Hosts::new();
+    let producer = hosts.producer("cam0");
+    let (_export, import) = (hosts.export(&["cam0"]), hosts.import("b"));
+    let mut consumer = hosts.consumer("b");
+    eventually("the exporter joins", || producer.num_consumers() == 1);
+    // On a busy machine frames are skipped.
+    let camera = Camera::start(&producer, 3_000_000, 1);
+    let first = number(&receive(&mut consumer));
+    let at = receive_until(&mut consumer, 200);
+    let last = camera.stop();
+    if at < last {
+        receive_until(&mut consumer, last);
+    }
+    let stats = consumer.stats();
+    let (received, missed) = import.figures();
+    assert_eq!(received, stats.received + stats.missed);
+    assert_eq!(received + missed, last - first + 1);
+}
+
+#[test]
+fn a_new_producer_may_have_other_caps_and_sizes() {
+    let hosts = Hosts::new();
+    let producer = hosts.producer("cam0");
+    producer.set_sticky(&sticky("video/x-raw,width=1")).unwrap();
+    let (_export, _import) = (hosts.export(&["cam0"]), hosts.import("b"));
+    let mut consumer = hosts.consumer("b");
+    eventually("the exporter joins", || producer.num_consumers() == 1);
+    assert!(publish(&producer, 1, 100_000));
+    assert_eq!(
+        receive(&mut consumer).sticky().text("caps"),
+        Some("video/x-raw,width=1")
+    );
+    drop(producer);
+    let producer = hosts.producer("cam0");
+    producer.set_sticky(&sticky("video/x-raw,width=2")).unwrap();
+    eventually("the exporter joins again", || producer.num_consumers() == 1);
+    assert!(publish(&producer, 2, 900_000));
+    let frame = receive(&mut consumer);
+    assert_eq!(
+        (number(&frame), frame.sticky().text("caps")),
+        (2, Some("video/x-raw,width=2"))
+    );
+}
+
+#[test]
+fn nothing_is_read_without_a_consumer() {
+    let hosts = Hosts::new();
+    let producer = hosts.producer("cam0");
+    let (_export, import) = (hosts.export(&["cam0"]), hosts.import("b"));
+    import.says("no consumers");
+    assert_eq!(producer.num_consumers(), 0);
+    let consumer = hosts.consumer("b");
+    eventually("the exporter joins", || producer.num_consumers() == 1);
+    drop(consumer);
+    eventually("the exporter leaves", || producer.num_consumers() == 0);
+}
+
+const DELTA_UNIT: u32 = 1 << 13;
+
+/// A producer of an encoded stream, and how often a key frame was asked for.
+fn encoder(hosts: &Hosts) -> (Producer, Arc<Mutex<u32>>) {
+    let asked = Arc::<Mutex<u32>>::default();
+    let counted = asked.clone();
+    let producer = Producer::builder(&hosts.pool("a", "cam0")).on_consumer(move |event| {
+        if matches!(event, ConsumerEvent::Request { name, data, .. } if name == "force-key-unit" && data.len() == 9) {
+            *counted.lock().unwrap() += 1;
+        }
+    });
+    let producer = producer.build().unwrap();
+    producer.set_sticky(&sticky("video/x-h264")).unwrap();
+    (producer, asked)
+}
+
+/// Publishes a frame of it. A key frame has the number 100 and up.
+fn encode(producer: &Producer, number: u64) {
+    let mut slot = producer.acquire(5000).unwrap();
+    slot.as_mut_slice().copy_from_slice(&content(number, 5000));
+    let flags = if number < 100 { DELTA_UNIT } else { 0 };
+    slot.publish(FrameMeta {
+        flags,
+        ..meta(number, 5000)
+    })
+    .unwrap();
+}
+
+#[test]
+fn an_encoded_stream_begins_with_a_key_frame_that_is_asked_for() {
+    let hosts = Hosts::new();
+    let (producer, asked) = encoder(&hosts);
+    let _export = hosts.export(&["cam0"]);
+    for host in ["b", "c"] {
+        let before = *asked.lock().unwrap();
+        let consumers = producer.num_consumers();
+        let _import = hosts.import(host);
+        let mut consumer = hosts.consumer(host);
+        eventually("the exporter joins", || {
+            producer.num_consumers() > consumers
+        });
+        let mut next = 0;
+        eventually("a key frame is asked for", || {
+            encode(&producer, next % 100);
+            next += 1;
+            *asked.lock().unwrap() > before
+        });
+        encode(&producer, 100);
+        let first = receive(&mut consumer);
+        assert_eq!((number(&first), first.meta().flags & DELTA_UNIT), (100, 0));
+        for follower in 1..9 {
+            encode(&producer, follower);
+            assert_eq!(number(&receive(&mut consumer)), follower);
+        }
+    }
+}
+
+#[test]
+fn requests_reach_the_producer() {
+    let hosts = Hosts::new();
+    let (producer, asked) = encoder(&hosts);
+    let (_export, _import) = (hosts.export(&["cam0"]), hosts.import("b"));
+    let consumer = hosts.consumer("b");
+    eventually("the exporter joins", || producer.num_consumers() == 1);
+    eventually("the request arrives", || {
+        consumer
+            .request("force-key-unit", &[1, 0, 0, 0, 0, 0, 0, 0, 0])
+            .unwrap();
+        std::thread::sleep(Duration::from_millis(20));
+        *asked.lock().unwrap() > 0
+    });
+}

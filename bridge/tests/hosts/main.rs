@@ -1,0 +1,9 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Bridges in processes of their own between pools in two runtime directories.
+
+mod faults;
+mod frames;
+mod hostile;
+mod refused;
+mod support;

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! What is refused, and how: one clear line.
+
+use std::io::Write;
+use std::net::{TcpStream, UdpSocket};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use xmem_core::{Delivery, Producer};
+
+use crate::support::*;
+
+#[track_caller]
+fn fails(hosts: &Hosts, args: &[&str], words: &str) {
+    let (code, _, lines) = hosts.bridge("b", args).end();
+    assert_eq!(code, Some(1), "{lines}");
+    assert!(
+        lines.contains(words) && lines.lines().count() == 1,
+        "{lines}"
+    );
+}
+
+#[test]
+fn bad_input() {
+    let hosts = Hosts::new();
+    fails(
+        &hosts,
+        &["export", "cam0", "--listen", "tcp/127.0.0.1:1"],
+        "--trusted-network",
+    );
+    fails(&hosts, &["export", "cam0"], "--client-ca");
+    fails(&hosts, &["export", "a/b", "--trusted-network"], "a/b");
+    fails(
+        &hosts,
+        &["import", "cam0", "--trusted-network"],
+        "POOL@HOST",
+    );
+    fails(&hosts, &["import", "cam0@", "--trusted-network"], "HOST");
+    fails(&hosts, &["import", "cam0@there"], "--certificate");
+    let files = [
+        "--certificate",
+        "/none",
+        "--key",
+        "/none",
+        "--server-ca",
+        "/none",
+    ];
+    let import = [&["import", "cam0@127.0.0.1"], &files[..]].concat();
+    fails(&hosts, &import, "/none");
+    let junk = hosts.path().join("junk.pem");
+    std::fs::write(&junk, "junk").unwrap();
+    let junk = junk.to_str().unwrap();
+    let files = ["--certificate", junk, "--key", junk, "--server-ca", junk];
+    fails(
+        &hosts,
+        &[&["import", "cam0@127.0.0.1"], &files[..]].concat(),
+        "PEM",
+    );
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let listen = format!("tcp/{}", taken.local_addr().unwrap());
+    let export = ["export", "cam0", "--trusted-network", "--listen", &listen];
+    fails(&hosts, &export, "in use");
+    let there = format!("127.0.0.1:{}", hosts.port());
+    fails(&hosts, &["list", &there, "--trusted-network"], &there);
+}
+
+#[test]
+fn pools_that_are_not_exported() {
+    let hosts = Hosts::new();
+    let lossless = Producer::builder(&hosts.pool("a", "film")).delivery(Delivery::Lossless);
+    let film = lossless.build().unwrap();
+    let listen = format!("tcp/{}", hosts.address());
+    let export = |host: &str, pool: &str| {
+        let args = ["export", pool, "--listen", &listen, "--trusted-network"];
+        hosts.bridge(host, &args)
+    };
+    let (code, _, lines) = export("a", "film").end();
+    assert!(code == Some(1) && lines.contains("lossless"), "{lines}");
+    drop(film);
+
+    // It becomes one later, and then a live one.
+    let _export = export("a", "film");
+    let source = format!("film@{}", hosts.address());
+    let import = hosts.bridge(
+        "b",
+        &["import", &source, "--as", "cam0", "--trusted-network"],
+    );
+    let mut consumer = hosts.consumer("b");
+    let lossless = Producer::builder(&hosts.pool("a", "film")).delivery(Delivery::Lossless);
+    let film = lossless.build().unwrap();
+    import.says("refused: the pool is not exported: it is lossless");
+    drop(film);
+    let film = hosts.producer("film");
+    let _camera = Camera::start(&film, 1000, 1);
+    receive(&mut consumer);
+
+    let (code, _, lines) = export("b", "cam0").end();
+    assert!(code == Some(1) && lines.contains("imported"), "{lines}");
+
+    let source = format!("other@{}", hosts.address());
+    let other = hosts.bridge("c", &["import", &source, "--trusted-network"]);
+    other.says("refused: no pool \"other\" is exported");
+}
+
+#[test]
+fn the_list_has_what_is_exported() {
+    let hosts = Hosts::new();
+    let _export = hosts.export(&["cam0", "cam1"]);
+    let list = hosts.bridge("b", &["list", &hosts.address(), "--trusted-network"]);
+    let (code, out, _) = list.end();
+    assert_eq!((code, out.as_str()), (Some(0), "cam0\ncam1\n"));
+}
+
+#[test]
+fn garbage_on_the_port() {
+    let hosts = Hosts::new();
+    let producer = hosts.producer("cam0");
+    let (_export, _import) = (hosts.export(&["cam0"]), hosts.import("b"));
+    let mut consumer = hosts.consumer("b");
+    let camera = Camera::start(&producer, 100_000, 1);
+    receive(&mut consumer);
+    for seed in 1..20 {
+        let mut socket = TcpStream::connect(hosts.address()).unwrap();
+        let _ = socket.write_all(&content(seed, 10_000));
+        // A length that fits, and no message.
+        let mut socket = TcpStream::connect(hosts.address()).unwrap();
+        let _ = socket.write_all(&[&[200, 0], &content(seed, 200)[..]].concat());
+    }
+    let after = camera.next();
+    receive_until(&mut consumer, after);
+}
+
+/// Makes an authority and certificates of it, as the manual has it.
+fn certificates(dir: &Path) {
+    let script = r#"
+        set -e
+        authority() {
+            openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 30 -subj "/CN=$1" \
+                -keyout "$1.key" -out "$1.pem"
+        }
+        host() {
+            openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj "/CN=$2" -keyout "$2.key" -out "$2.csr"
+            printf 'subjectAltName=IP:127.0.0.1,DNS:localhost\nextendedKeyUsage=serverAuth,clientAuth\nbasicConstraints=CA:FALSE' > "$2.ext"
+            openssl x509 -req -in "$2.csr" -CA "$1.pem" -CAkey "$1.key" -CAcreateserial -days 30 -extfile "$2.ext" -out "$2.pem"
+        }
+        authority ours
+        authority others
+        host ours a
+        host ours b
+        host others c
+    "#;
+    let mut made = Command::new("sh");
+    made.args(["-c", script]).current_dir(dir);
+    let made = made.stderr(Stdio::null()).status().unwrap();
+    assert!(made.success(), "openssl is missing, or failed");
+}
+
+#[test]
+fn a_host_without_a_certificate_is_refused() {
+    let hosts = Hosts::new();
+    certificates(hosts.path());
+    let file = |name: &str| hosts.path().join(name).to_str().unwrap().to_owned();
+    let identity = |host: &str, ca: &str| {
+        [
+            "--certificate".to_owned(),
+            file(&format!("{host}.pem")),
+            "--key".to_owned(),
+            file(&format!("{host}.key")),
+            ca.to_owned(),
+            file("ours.pem"),
+        ]
+    };
+    let producer = hosts.producer("cam0");
+    let camera = Camera::start(&producer, 1_000_000, 1);
+    let listen = format!("quic/{}", hosts.address());
+    let own = identity("a", "--client-ca");
+    let own = own.each_ref().map(String::as_str);
+    let export = hosts.bridge(
+        "a",
+        &[&["export", "cam0", "--listen", &listen], &own[..]].concat(),
+    );
+    export.says("exports");
+    let source = format!("cam0@{}", hosts.address());
+    let import = |host: &str, identity: &[String]| {
+        let identity = identity.iter().map(String::as_str);
+        let args: Vec<&str> = ["import", &source].into_iter().chain(identity).collect();
+        hosts.bridge(host, &args)
+    };
+    // Of another authority.
+    let stranger = import("c", &identity("c", "--server-ca"));
+    let _consumer = hosts.consumer("c");
+    let _import = import("b", &identity("b", "--server-ca"));
+    let mut consumer = hosts.consumer("b");
+    receive(&mut consumer);
+    // Without protection, and garbage.
+    let list = hosts.bridge("c", &["list", &hosts.address(), "--trusted-network"]);
+    assert_eq!(list.end().0, Some(1));
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    for seed in 1..100 {
+        socket
+            .send_to(&content(seed, 1200), hosts.address())
+            .unwrap();
+    }
+    let after = camera.next();
+    receive_until(&mut consumer, after + 100);
+    assert_eq!(producer.num_consumers(), 1);
+    assert_eq!(stranger.figures(), (0, 0));
+}

@@ -1,0 +1,315 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Two hosts in two runtime directories, bridges between them, and frames with known content.
+
+use std::io::{BufRead, BufReader};
+use std::net::{TcpListener, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+use xmem_core::{Consumer, FrameMeta, Producer, ReadLease, ReceiveError, StartFrom};
+
+/// Not a limit on speed: after this a test hangs.
+pub(crate) const HANG: Duration = Duration::from_secs(50);
+
+#[track_caller]
+pub(crate) fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !is_so() {
+        assert!(start.elapsed() < HANG, "never: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// A directory for each host, and one for certificates.
+pub(crate) struct Hosts {
+    dir: TempDir,
+    port: u16,
+}
+
+impl Hosts {
+    pub(crate) fn new() -> Self {
+        let dir = tempfile::Builder::new().prefix("xb").tempdir().unwrap();
+        for host in ["a", "b", "c"] {
+            std::fs::create_dir(dir.path().join(host)).unwrap();
+        }
+        // Free for both protocols, as far as can be seen.
+        let port = std::iter::repeat_with(|| {
+            let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
+            let port = tcp.local_addr().unwrap().port();
+            UdpSocket::bind(("127.0.0.1", port)).ok().map(|_| port)
+        });
+        let port = port.flatten().next().unwrap();
+        Self { dir, port }
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.dir.path()
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
+    pub(crate) fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+
+    /// A pool of a host, by the path of its socket.
+    pub(crate) fn pool(&self, host: &str, name: &str) -> PathBuf {
+        self.dir.path().join(host).join(format!("{name}.sock"))
+    }
+
+    pub(crate) fn bridge(&self, host: &str, args: &[&str]) -> Bridge {
+        Bridge::start(&self.dir.path().join(host), args)
+    }
+
+    /// Host a exports these pools, over TCP.
+    pub(crate) fn export(&self, pools: &[&str]) -> Bridge {
+        let listen = format!("tcp/{}", self.address());
+        let args = [
+            &["export"],
+            pools,
+            &["--listen", &listen, "--trusted-network"],
+        ]
+        .concat();
+        let bridge = self.bridge("a", &args);
+        bridge.says("exports");
+        bridge
+    }
+
+    /// A host imports cam0.
+    pub(crate) fn import(&self, host: &str) -> Bridge {
+        let source = format!("cam0@{}", self.address());
+        let bridge = self.bridge(host, &["import", &source, "--trusted-network"]);
+        bridge.says("imports");
+        bridge
+    }
+
+    pub(crate) fn producer(&self, name: &str) -> Producer {
+        Producer::builder(&self.pool("a", name)).build().unwrap()
+    }
+
+    /// A consumer of cam0 on another host.
+    pub(crate) fn consumer(&self, host: &str) -> Consumer {
+        let pool = self.pool(host, "cam0");
+        let builder = Consumer::builder(&pool)
+            .start_from(StartFrom::Oldest)
+            .events(true);
+        builder.connect_wait(Some(HANG)).unwrap()
+    }
+}
+
+/// A process of the bridge. It is killed when this is dropped.
+pub(crate) struct Bridge {
+    child: Child,
+    lines: Arc<Mutex<Vec<String>>>,
+    reader: Option<JoinHandle<()>>,
+}
+
+impl Bridge {
+    fn start(runtime_dir: &Path, args: &[&str]) -> Self {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_xmem-bridge"))
+            .args(args)
+            .env("XMEM_RUNTIME_DIR", runtime_dir)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = Arc::<Mutex<Vec<String>>>::default();
+        let (stderr, shared) = (child.stderr.take().unwrap(), lines.clone());
+        let reader = std::thread::spawn(move || {
+            for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+                eprintln!("{line}");
+                shared.lock().unwrap().push(line);
+            }
+        });
+        Self {
+            child,
+            lines,
+            reader: Some(reader),
+        }
+    }
+
+    pub(crate) fn has_said(&self, words: &str) -> bool {
+        let lines = self.lines.lock().unwrap();
+        lines.iter().any(|line| line.contains(words))
+    }
+
+    #[track_caller]
+    pub(crate) fn says(&self, words: &str) {
+        eventually(words, || self.has_said(words));
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    /// Waits for its end. Returns the exit code and what it wrote.
+    pub(crate) fn end(mut self) -> (Option<i32>, String, String) {
+        let mut status = None;
+        eventually("the bridge ends", || {
+            status = self.child.try_wait().unwrap();
+            status.is_some()
+        });
+        self.reader.take().unwrap().join().unwrap();
+        let mut out = String::new();
+        let stdout = self.child.stdout.take().unwrap();
+        std::io::Read::read_to_string(&mut BufReader::new(stdout), &mut out).unwrap();
+        let lines = self.lines.lock().unwrap().join("\n");
+        (status.unwrap().code(), out, lines)
+    }
+
+    pub(crate) fn kill(self) {
+        self.signal(Signal::KILL);
+        self.end();
+    }
+
+    /// Ends it, and returns how many frames it received and missed.
+    pub(crate) fn figures(self) -> (u64, u64) {
+        self.signal(Signal::TERM);
+        let (code, _, lines) = self.end();
+        assert_eq!(code, Some(0));
+        let words: Vec<&str> = lines.lines().last().unwrap().split_whitespace().collect();
+        let before = |word: &str| {
+            let at = words.iter().position(|it| it.starts_with(word)).unwrap();
+            words[at - 1].parse().unwrap()
+        };
+        (before("frames,"), before("missed,"))
+    }
+}
+
+impl Drop for Bridge {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The bytes of the frame of this number.
+pub(crate) fn content(number: u64, size: usize) -> Vec<u8> {
+    let mut state = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut bytes = Vec::with_capacity(size + 8);
+    while bytes.len() < size {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        bytes.extend(state.to_le_bytes());
+    }
+    bytes.truncate(size);
+    bytes
+}
+
+/// The description of the frame of this number.
+pub(crate) fn meta(number: u64, size: usize) -> FrameMeta {
+    FrameMeta {
+        buffer_offset: Some(number),
+        ..FrameMeta::new(size)
+    }
+}
+
+/// Publishes the frame of this number. `false`: there is no slot.
+pub(crate) fn publish(producer: &Producer, number: u64, size: usize) -> bool {
+    let Ok(mut slot) = producer.acquire(size) else {
+        return false;
+    };
+    slot.as_mut_slice().copy_from_slice(&content(number, size));
+    slot.publish(meta(number, size)).is_ok()
+}
+
+/// The number of a frame, all of whose bytes are right.
+#[track_caller]
+pub(crate) fn number(frame: &ReadLease) -> u64 {
+    let number = frame.meta().buffer_offset.unwrap();
+    assert!(
+        frame.data() == content(number, frame.len()),
+        "frame {number} is torn"
+    );
+    number
+}
+
+/// The next frame of a consumer.
+#[track_caller]
+pub(crate) fn receive(consumer: &mut Consumer) -> ReadLease {
+    loop {
+        let frame = consumer.receive(Some(HANG)).unwrap();
+        if !frame.meta().event {
+            return frame;
+        }
+    }
+}
+
+/// Receives until the frame of this number, or a later one. Returns its number.
+#[track_caller]
+pub(crate) fn receive_until(consumer: &mut Consumer, last: u64) -> u64 {
+    loop {
+        let number = number(&receive(consumer));
+        if number >= last {
+            return number;
+        }
+    }
+}
+
+/// A camera: publishes frames of one size until it is dropped.
+pub(crate) struct Camera {
+    stop: Arc<AtomicBool>,
+    next: Arc<AtomicU64>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Camera {
+    /// `next`: the first number.
+    pub(crate) fn start(producer: &Producer, size: usize, first: u64) -> Self {
+        let (stop, next) = (
+            Arc::<AtomicBool>::default(),
+            Arc::new(AtomicU64::new(first)),
+        );
+        let (producer, stopped, counted) = (producer.clone(), stop.clone(), next.clone());
+        let thread = std::thread::spawn(move || {
+            while !stopped.load(Ordering::Relaxed) {
+                let number = counted.load(Ordering::Relaxed);
+                assert!(publish(&producer, number, size), "the camera has no slot");
+                counted.store(number + 1, Ordering::Relaxed);
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        });
+        let thread = Some(thread);
+        Self { stop, next, thread }
+    }
+
+    /// The number of the next frame.
+    pub(crate) fn next(&self) -> u64 {
+        self.next.load(Ordering::Relaxed)
+    }
+
+    /// Stops it. Returns the number of the last frame.
+    pub(crate) fn stop(mut self) -> u64 {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.take().unwrap().join().unwrap();
+        self.next() - 1
+    }
+}
+
+impl Drop for Camera {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Whether a consumer's stream is over now.
+pub(crate) fn is_over(consumer: &mut Consumer) -> bool {
+    match consumer.receive(Some(Duration::ZERO)) {
+        Ok(_) | Err(ReceiveError::Timeout) => false,
+        Err(ReceiveError::Eos) => true,
+        Err(error) => panic!("{error}"),
+    }
+}
