@@ -209,6 +209,8 @@ fn a_wait_outlasts_the_start_of_a_producer() {
         let mode = std::fs::Permissions::from_mode(mode);
         std::fs::set_permissions(scene.place.pool(), mode).unwrap();
     };
+    // Before the consumer looks for the first time.
+    chmod(0o600);
     let mut consumer = scene.start(&stranger(), "wait");
     let denied = AtomicBool::new(false);
     std::thread::scope(|scope| {

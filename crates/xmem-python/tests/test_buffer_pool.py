@@ -262,7 +262,8 @@ def test_writer_that_dies(name):
         assert held.sum() == 4000, "what is held stays"
         pool.acquire_cpu(10).release()
         late = BufferPool(name)
-        with pytest.raises(xmem.Error, match="has ended"):
+        # One time in 255, this process has the other one's number now.
+        with pytest.raises(xmem.Error, match="has ended|holds nothing"):
             late.get(index)
     assert held.sum() == 4000
     late.close()
