@@ -50,6 +50,15 @@ fn run(child: &mut Child, what: &str, index: u32) {
     assert_eq!(child.reply(), "done");
 }
 
+/// A pool, and the buffers of it that are emptied at their timeouts.
+fn with_reports(place: &Place) -> (BufferPool, mpsc::Receiver<Unread>) {
+    let (sender, unread) = mpsc::channel();
+    let sender = std::sync::Mutex::new(sender);
+    let options = BufferPool::options(&place.pool())
+        .on_unread(move |unread: &Unread| sender.lock().unwrap().send(unread.clone()).unwrap());
+    (options.open().unwrap(), unread)
+}
+
 /// The design, sections 6 and 8: acquire, set the count, forget, and as many reads.
 #[test]
 fn as_many_reads_as_the_count_empty_a_buffer_of_one_process() {
@@ -118,12 +127,7 @@ fn every_read_of_a_process_that_is_killed_counts() {
 #[test]
 fn a_buffer_whose_readers_do_not_come_is_empty_at_its_timeout() {
     let place = Place::new();
-    let (sender, unread) = mpsc::channel();
-    let sender = std::sync::Mutex::new(sender);
-    let pool = BufferPool::options(&place.pool())
-        .on_unread(move |unread: &Unread| sender.lock().unwrap().send(unread.clone()).unwrap())
-        .open()
-        .unwrap();
+    let (pool, unread) = with_reports(&place);
     // A process is connected once it has read something.
     let mut late = reader(&place);
     run(&mut late, "read", published(&pool, b"abcd", 1));
@@ -203,12 +207,7 @@ fn a_named_reader_that_ends_is_done() {
 #[test]
 fn the_readers_of_a_buffer_are_checked_before_it_is_published() {
     let place = Place::new();
-    let (sender, unread) = mpsc::channel();
-    let sender = std::sync::Mutex::new(sender);
-    let pool = BufferPool::options(&place.pool())
-        .on_unread(move |unread: &Unread| sender.lock().unwrap().send(unread.clone()).unwrap())
-        .open()
-        .unwrap();
+    let (pool, unread) = with_reports(&place);
     let peer = BufferPool::new(&place.pool()).unwrap();
     assert!(matches!(peer.connect(0), Err(GetError::NoWriter { .. })));
     assert_eq!(pool.readers(), []);

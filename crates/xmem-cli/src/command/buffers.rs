@@ -2,7 +2,6 @@
 
 //! `xmem show POOL` for a pool of buffers by number: a row for each process that writes.
 
-use std::ffi::OsStr;
 use std::io::Write;
 
 use xmem_core::{BufferPool, printable};
@@ -13,9 +12,8 @@ use crate::cli::Format;
 use crate::format::{Table, duration, json, process, size};
 
 /// The processes that write buffers of this pool.
-pub(super) fn writers(pool: &OsStr) -> Vec<Pool> {
-    let names = pool.to_str().map(BufferPool::writers).unwrap_or_default();
-    list::ask(names)
+pub(super) fn writers(pool: &str) -> Vec<Pool> {
+    list::ask(BufferPool::writers(pool))
 }
 
 pub(super) fn show(

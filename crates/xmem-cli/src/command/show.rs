@@ -26,8 +26,8 @@ pub(crate) fn run(
             Format::Json => json(out, &as_json(&stats)?),
             Format::Table => print(&stats, verbose, out),
         },
-        Err(error) => match (pool.to_str(), buffers::writers(pool)) {
-            (Some(pool), writers) if !writers.is_empty() => {
+        Err(error) => match pool.to_str().map(|pool| (pool, buffers::writers(pool))) {
+            Some((pool, writers)) if !writers.is_empty() => {
                 buffers::show(pool, &writers, format, out)
             }
             _ => Err(error.into()),

@@ -153,13 +153,6 @@ impl Keep {
     pub(super) fn count(until: u32) -> Self {
         Self::Count { until, departed: 0 }
     }
-
-    fn departed(&self) -> u32 {
-        match self {
-            Self::Count { departed, .. } => *departed,
-            Self::Named(_) => 0,
-        }
-    }
 }
 
 /// The producer side's use of a slot.
@@ -390,17 +383,18 @@ impl Slots {
 
     /// Keeps the frame in the slot until this many consumers took and released it.
     pub(super) fn keep_until(&mut self, slot: u32, count: u32) {
+        let (until, departed) = (count, self.departed(slot));
         if let Some(info) = self.get_mut(slot) {
-            let departed = info.keep.as_ref().map_or(0, |keep| keep.departed());
-            let until = count;
             info.keep = Some(Box::new(Keep::Count { until, departed }));
         }
     }
 
     /// How many consumers took the frame in the slot and are gone, as far as that counts.
     pub(super) fn departed(&self, slot: u32) -> u32 {
-        let keep = self.get(slot).and_then(|info| info.keep.as_ref());
-        keep.map_or(0, |keep| keep.departed())
+        match self.get(slot).and_then(|info| info.keep.as_deref()) {
+            Some(Keep::Count { departed, .. }) => *departed,
+            _ => 0,
+        }
     }
 
     /// Takes the count of a frame away.
