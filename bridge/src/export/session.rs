@@ -70,7 +70,7 @@ impl Mailbox {
         self.changed.notify_all();
     }
 
-    /// A consumer there asks the producer here.
+    /// Asks the producer here, for a consumer there or for a key frame.
     pub(super) fn request(&self, name: &str, data: &[u8]) {
         if let Some(consumer) = self.pool.consumer() {
             // It may be busy, or gone: then the consumer asks again.
@@ -386,7 +386,7 @@ impl Session {
         }
         if self.gate.asks(Instant::now()) {
             let (name, data) = REQUEST;
-            self.source.request(name, &data);
+            self.mailbox.request(name, &data);
         }
         false
     }

@@ -94,13 +94,6 @@ impl Source {
         self.encoded
     }
 
-    /// Asks the program that feeds the pool. It may ignore that, and there may be none.
-    pub(super) fn request(&self, name: &str, data: &[u8]) {
-        if let Some(consumer) = self.follower.consumer() {
-            let _ = consumer.request(name, data);
-        }
-    }
-
     /// Leaves the pool. It goes on behind the last frame if the producer is the same then.
     pub(super) fn leave(&mut self) {
         self.taken.clear();

@@ -80,7 +80,7 @@ fn an_importer_may_start_before_all_others() {
     let hosts = Hosts::new();
     let import = hosts.import("b");
     let mut consumer = hosts.consumer("b");
-    import.says("no answer");
+    import.prints("no answer");
     let _export = hosts.export(&["cam0"]);
     let producer = hosts.producer("cam0");
     let _camera = Camera::start(&producer, SIZE, 1);

@@ -158,7 +158,7 @@ fn nothing_is_read_without_a_consumer() {
     let hosts = Hosts::new();
     let producer = hosts.producer("cam0");
     let (_export, import) = (hosts.export(&["cam0"]), hosts.import("b"));
-    import.says("no consumers");
+    import.prints("no consumers");
     assert_eq!(producer.num_consumers(), 0);
     let consumer = hosts.consumer("b");
     eventually("the exporter joins", || producer.num_consumers() == 1);

@@ -205,7 +205,7 @@ fn forged_messages_do_no_harm() {
     });
     forger.send(item, |place| chunk(place, 0, true, &bytes));
     assert_eq!(number(&receive(&mut consumer)), 77);
-    assert!(consumer.stats().received == 1 && !import.has_said("panicked"));
+    assert!(consumer.stats().received == 1 && !import.has_printed("panicked"));
     let (received, _) = import.figures();
     assert_eq!(received, 1);
 }
@@ -276,7 +276,7 @@ fn a_forging_importer_does_no_harm() {
     let mut consumer = hosts.consumer("b");
     let after = camera.next();
     receive_until(&mut consumer, after);
-    assert!(!export.has_said("panicked"));
+    assert!(!export.has_printed("panicked"));
 }
 
 fn begin(place: Place, kind: Kind, meta: FrameMeta, attached: u64) -> Begin {

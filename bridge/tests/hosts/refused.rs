@@ -89,7 +89,7 @@ fn pools_that_are_not_exported() {
     let mut consumer = hosts.consumer("b");
     let lossless = Producer::builder(&hosts.pool("a", "film")).delivery(Delivery::Lossless);
     let film = lossless.build().unwrap();
-    import.says("refused: the pool is not exported: it is lossless");
+    import.prints("refused: the pool is not exported: it is lossless");
     drop(film);
     let film = hosts.producer("film");
     let _camera = Camera::start(&film, 1000, 1);
@@ -100,7 +100,7 @@ fn pools_that_are_not_exported() {
 
     let source = format!("other@{}", hosts.address());
     let other = hosts.bridge("c", &["import", &source, "--trusted-network"]);
-    other.says("refused: no pool \"other\" is exported");
+    other.prints("refused: no pool \"other\" is exported");
 }
 
 #[test]
@@ -180,7 +180,7 @@ fn a_host_without_a_certificate_is_refused() {
         "a",
         &[&["export", "cam0", "--listen", &listen], &own[..]].concat(),
     );
-    export.says("exports");
+    export.prints("exports");
     let source = format!("cam0@{}", hosts.address());
     let import = |host: &str, identity: &[String]| {
         let identity = identity.iter().map(String::as_str);

@@ -80,7 +80,7 @@ impl Hosts {
         ]
         .concat();
         let bridge = self.bridge("a", &args);
-        bridge.says("exports");
+        bridge.prints("exports");
         bridge
     }
 
@@ -88,7 +88,7 @@ impl Hosts {
     pub(crate) fn import(&self, host: &str) -> Bridge {
         let source = format!("cam0@{}", self.address());
         let bridge = self.bridge(host, &["import", &source, "--trusted-network"]);
-        bridge.says("imports");
+        bridge.prints("imports");
         bridge
     }
 
@@ -137,14 +137,14 @@ impl Bridge {
         }
     }
 
-    pub(crate) fn has_said(&self, words: &str) -> bool {
+    pub(crate) fn has_printed(&self, words: &str) -> bool {
         let lines = self.lines.lock().unwrap();
         lines.iter().any(|line| line.contains(words))
     }
 
     #[track_caller]
-    pub(crate) fn says(&self, words: &str) {
-        eventually(words, || self.has_said(words));
+    pub(crate) fn prints(&self, words: &str) {
+        eventually(words, || self.has_printed(words));
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
