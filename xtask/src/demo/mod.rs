@@ -80,7 +80,7 @@ fn build() -> Command {
         "build",
         "--locked",
         "--package",
-        "gst-plugin-xmem",
+        "gstxmem",
         "--package",
         "xmem-cli",
     ]);

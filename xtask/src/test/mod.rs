@@ -182,6 +182,8 @@ fn everything(selection: &Selection) -> Vec<Planned> {
                 "--package",
                 "gst-plugin-xmem",
                 "--package",
+                "gstxmem",
+                "--package",
                 "xmem-core",
                 "--package",
                 "xmem-cli",
