@@ -11,6 +11,8 @@ pub(crate) enum Column {
     Instructions,
     CodeLines,
     DataLines,
+    CodePages,
+    DataPages,
     Locked,
     Mutexes,
     Allocations,

@@ -16,6 +16,8 @@ use crate::side::Mark;
 
 /// The bytes of a cache line.
 const LINE: u64 = 64;
+/// The bytes of a page.
+const PAGE: u64 = 4096;
 /// The system call that reads a clock.
 const CLOCK: u32 = libc::SYS_clock_gettime as u32;
 
@@ -182,6 +184,8 @@ impl Counter {
 
     fn finish(mut self) -> (Cost, Vec<Place>) {
         let lines = [
+            (Column::CodePages, pages(&self.code)),
+            (Column::DataPages, pages(&self.data)),
             (Column::CodeLines, self.code),
             (Column::DataLines, self.data),
         ];
@@ -191,6 +195,15 @@ impl Counter {
         }
         (self.cost, self.places)
     }
+}
+
+/// The pages of these lines, and whether the plugin's code touched them.
+fn pages(lines: &HashMap<u64, bool>) -> HashMap<u64, bool> {
+    let mut pages = HashMap::new();
+    for (line, ours) in lines {
+        *pages.entry(line * LINE / PAGE).or_default() |= ours;
+    }
+    pages
 }
 
 /// Returns how many of the lines were not touched before.
