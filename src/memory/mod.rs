@@ -22,7 +22,7 @@ pub(crate) use calls::{copy, free, is_span, map, share, unmap};
 pub(crate) use ffi::MEMORY_TYPE;
 pub(crate) use make::{empty, readable, writable};
 pub(crate) use slot::{Room, total};
-pub(crate) use spare::{SpareBuffers, fill};
+pub(crate) use spare::{Spare, SpareBuffers};
 
 use crate::allocator::XmemAllocator;
 use slot::{Lease, Slot};

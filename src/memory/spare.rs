@@ -17,7 +17,10 @@ use std::{
     },
 };
 
-use gst::ffi::{GstBuffer, GstMemory, GstMeta, GstMiniObject};
+use gst::{
+    ffi::{GstBuffer, GstMemory, GstMeta, GstMiniObject},
+    glib,
+};
 use gst_video::ffi::{GstVideoMeta, gst_video_meta_api_get_type};
 
 use super::{
@@ -45,6 +48,8 @@ pub(super) struct Home {
     /// Null if it has none.
     planes: *mut GstVideoMeta,
     layout: Arc<Layout>,
+    /// Where the buffer goes with its last reference. `None`: it is kept, or a GstBufferPool returns it.
+    list: Option<Arc<SpareBuffers>>,
 }
 
 struct Layout {
@@ -116,6 +121,31 @@ impl SpareBuffers {
         self.try_lock()?.buffers.pop()
     }
 
+    /// A kept buffer, or one that `make` makes. It comes back with its last reference.
+    pub(crate) fn take_or(
+        self: &Arc<Self>,
+        make: impl FnOnce() -> Option<gst::Buffer>,
+    ) -> Option<Spare> {
+        let spare = match self.take() {
+            Some(spare) => spare,
+            None => {
+                let mut buffer = make()?;
+                self.note_made(buffer.make_mut(), 0, &gst::AllocationParams::default());
+                // SAFETY: a new buffer, which no other code has.
+                unsafe {
+                    (*buffer.as_mut_ptr()).mini_object.dispose = Some(dispose);
+                    let memory = memory_of(buffer.as_mut_ptr())?;
+                    Spare { buffer, memory }
+                }
+            }
+        };
+        // SAFETY: no other code has the memory.
+        if let Some(home) = unsafe { &mut (*spare.memory).home } {
+            home.list = Some(self.clone());
+        }
+        Some(spare)
+    }
+
     /// Takes back an unused buffer.
     pub(crate) fn put(&self, spare: Spare) {
         // A buffer that cannot be kept is freed after the list is released.
@@ -181,27 +211,44 @@ impl Spare {
         self.buffer
     }
 
-    /// The buffer, without a slot.
-    pub(crate) fn into_empty(self) -> gst::Buffer {
+    /// The buffer, for its description.
+    pub(crate) fn buffer_mut(&mut self) -> &mut gst::BufferRef {
+        // SAFETY: no other code has the buffer.
+        unsafe { gst::BufferRef::from_mut_ptr(self.buffer.as_mut_ptr()) }
+    }
+
+    /// The buffer with a received frame that lies in its slot.
+    pub(crate) fn fill_received(self, lease: ReadLease, tally: &Arc<Tally>) -> gst::Buffer {
+        let (contents, size) = Contents::of_received(lease, None, tally);
+        // SAFETY: no other code has the memory.
+        unsafe {
+            *(*self.memory).slot.lock() = contents;
+            (*self.memory).mem.maxsize = size;
+            (*self.memory).mem.size = size;
+        }
         self.buffer
     }
 }
 
-/// Puts a received frame that lies in its slot into a buffer whose memory has none. `None`: the memory is not of this kind.
-pub(crate) fn fill(
-    buffer: &mut gst::BufferRef,
-    lease: ReadLease,
-    tally: &Arc<Tally>,
-) -> Option<()> {
-    // SAFETY: the caller has the buffer alone, and no other code has a memory without a slot.
+/// `GstMiniObject::dispose`: keeps the buffer, or has it freed.
+///
+/// # Safety
+///
+/// GStreamer calls this with a buffer of [`SpareBuffers::take_or`] that has no references.
+unsafe extern "C" fn dispose(object: *mut GstMiniObject) -> glib::ffi::gboolean {
+    let buffer: *mut GstBuffer = object.cast();
+    // SAFETY: by the caller. Without a reference no other code has the buffer; other code may have its memory, but not `home`.
     unsafe {
-        let memory = memory_of(buffer.as_mut_ptr())?;
-        let (contents, size) = Contents::of_received(lease, None, tally);
-        *(*memory).slot.lock() = contents;
-        (*memory).mem.maxsize = size;
-        (*memory).mem.size = size;
+        let home = memory_of(buffer).and_then(|memory| (*memory).home.as_mut());
+        let home = home.filter(|home| home.buffer == buffer);
+        let Some(list) = home.and_then(|home| home.list.take()) else {
+            return glib::ffi::GTRUE;
+        };
+        // The list's. If it is dropped, this is called again, without a list.
+        gst::ffi::gst_mini_object_ref(object);
+        list.keep(gst::Buffer::from_glib_full(buffer));
+        glib::ffi::GFALSE
     }
-    Some(())
 }
 
 /// The one memory of a buffer, if it is one of ours.
@@ -258,6 +305,7 @@ unsafe fn settle(
             buffer,
             planes,
             layout: layout.clone(),
+            list: None,
         });
     }
 }
@@ -373,5 +421,36 @@ unsafe fn renew(buffer: *mut GstBuffer, memory: *mut GstMemory, home: &Home) {
                 ..*fresh
             };
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{bufferpool::buffer_of, memory};
+
+    fn take(list: &Arc<SpareBuffers>) -> gst::Buffer {
+        let make = || Some(buffer_of([memory::empty()]));
+        list.take_or(make).unwrap().buffer
+    }
+
+    #[test]
+    fn a_buffer_comes_back_with_its_last_reference_until_the_list_is_closed() {
+        gst::init().unwrap();
+        let list = Arc::<SpareBuffers>::default();
+        list.open();
+        let (kept, out) = (take(&list), take(&list));
+        let address = kept.as_ptr();
+        let second = kept.clone();
+        drop(kept);
+        assert!(list.take().is_none(), "there is another reference");
+        drop(second);
+        assert_eq!(take(&list).as_ptr(), address);
+        let layout = Arc::downgrade(list.lock().layout.as_ref().unwrap());
+        list.close();
+        drop(out);
+        assert!(list.take().is_none());
+        assert!(layout.upgrade().is_none(), "both are freed");
+        assert_eq!(Arc::strong_count(&list), 1);
     }
 }

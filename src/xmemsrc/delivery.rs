@@ -100,15 +100,14 @@ impl<'a> Converter<'a> {
             let memory = memory::readable(lease, None, tally);
             return self.finish([memory], &meta, Way::InPlace);
         };
-        let buffer = buffers.empty();
-        let mut buffer = buffer.map_err(|flow| Nonsense(format!("there is no buffer: {flow}")))?;
+        let spare = buffers.empty();
+        let mut spare = spare.ok_or_else(|| Nonsense("there is no buffer for it".to_owned()))?;
         let attachments = lease.meta().attachments.clone();
-        let buffer_ref = buffer.make_mut();
-        self.describe(buffer_ref, lease.meta());
-        if memory::fill(buffer_ref, lease, tally).is_none() {
-            return Err(Nonsense("there is no buffer for it".to_owned()));
+        self.describe(spare.buffer_mut(), lease.meta());
+        let mut buffer = spare.fill_received(lease, tally);
+        if !attachments.is_empty() {
+            self.add_metas(buffer.make_mut(), &attachments);
         }
-        self.add_metas(buffer_ref, &attachments);
         self.lay_out(buffer, Way::InPlace)
     }
 

@@ -10,7 +10,7 @@ mod device;
 mod enums;
 mod events;
 mod figures;
-mod frame_pool;
+mod frame_buffers;
 mod frames;
 mod header;
 mod imp;

@@ -109,7 +109,7 @@ impl Started {
             gate: KeyFrameGate::default(),
             header_is_due: true,
             stamper: Stamper::new(settings),
-            stream: Snapshot::new(),
+            stream: Snapshot::default(),
             reported: Default::default(),
             home: None,
         }

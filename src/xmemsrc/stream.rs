@@ -9,7 +9,7 @@ use std::sync::{
 
 use xmem_core::{FrameLayout, Sticky};
 
-use super::{frame_pool::FrameBuffers, times::Course};
+use super::{frame_buffers::FrameBuffers, times::Course};
 use crate::{
     cuda,
     frame::{Format, Memory},
@@ -62,8 +62,8 @@ pub(super) struct Snapshot {
     reader: Option<Arc<cuda::Stream>>,
     /// `None`: none has come.
     kind: Option<Kind>,
-    /// For frames of that kind. `None`: no buffers are kept.
-    buffers: Option<FrameBuffers>,
+    /// For frames of that kind.
+    buffers: FrameBuffers,
 }
 
 /// Frames of one layout, which was checked.
@@ -82,14 +82,6 @@ impl Kind {
 }
 
 impl Snapshot {
-    /// Before the first stream.
-    pub(super) fn new() -> Self {
-        Self {
-            buffers: FrameBuffers::new(),
-            ..Self::default()
-        }
-    }
-
     pub(super) fn format(&self) -> &Arc<Format> {
         &self.format
     }
@@ -113,9 +105,7 @@ impl Snapshot {
             let video = layout.video.as_ref();
             let planes = video.map(|video| self.format.check(video, size));
             let planes = planes.transpose()?.flatten();
-            if let Some(buffers) = &self.buffers {
-                buffers.reset(planes.as_ref());
-            }
+            self.buffers.reset(planes.clone());
             self.kind = Some(Kind {
                 layout: layout.clone(),
                 size,
@@ -134,17 +124,13 @@ impl Snapshot {
     /// Buffers for frames in their slots with the layout that was checked last. `None`: no buffers are kept for them.
     pub(super) fn buffers(&self) -> Option<&FrameBuffers> {
         // DMA buffers have memories of their own.
-        self.buffers
-            .as_ref()
-            .filter(|_| self.format.memory == Memory::Any)
+        (self.format.memory == Memory::Any).then_some(&self.buffers)
     }
 
     /// Frees the buffers that are kept for the next frames.
     pub(super) fn leave(&mut self) {
         self.kind = None;
-        if let Some(buffers) = &self.buffers {
-            buffers.reset(None);
-        }
+        self.buffers.reset(None);
     }
 
     /// Whether downstream finds the planes wherever they are. Memory other than the host's is never laid out anew.
@@ -185,12 +171,12 @@ impl Stream {
     pub(super) fn refresh(&self, snapshot: &mut Snapshot) {
         if self.version.load(Ordering::Acquire) != snapshot.version {
             snapshot.leave();
-            *snapshot = self.snapshot(snapshot.buffers.take());
+            *snapshot = self.snapshot(std::mem::take(&mut snapshot.buffers));
         }
     }
 
     #[cold]
-    fn snapshot(&self, buffers: Option<FrameBuffers>) -> Snapshot {
+    fn snapshot(&self, buffers: FrameBuffers) -> Snapshot {
         let state = self.lock();
         Snapshot {
             version: self.version.load(Ordering::Relaxed),

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! The buffers of received frames. When the last reference to one is gone, it is kept for a later frame.
+
+use std::sync::Arc;
+
+use crate::{
+    bufferpool::buffer_of,
+    memory::{self, Spare, SpareBuffers},
+    planes::Planes,
+};
+
+/// Buffers for frames whose planes lie in the same way.
+#[derive(Debug, Default)]
+pub(super) struct FrameBuffers {
+    planes: Option<Planes>,
+    spare: Arc<SpareBuffers>,
+}
+
+impl FrameBuffers {
+    /// Frees the kept buffers. The next frames have these planes.
+    pub(super) fn reset(&mut self, planes: Option<Planes>) {
+        self.spare.close();
+        self.planes = planes;
+        self.spare.open();
+    }
+
+    /// A buffer with these planes, and with a memory that has no slot. `None`: there is none.
+    pub(super) fn empty(&self) -> Option<Spare> {
+        self.spare.take_or(|| {
+            let mut buffer = buffer_of([memory::empty()]);
+            if let Some(planes) = &self.planes {
+                planes.describe(buffer.make_mut()).ok()?;
+            }
+            Some(buffer)
+        })
+    }
+}
+
+impl Drop for FrameBuffers {
+    fn drop(&mut self) {
+        // Buffers that are released after this are freed.
+        self.spare.close();
+    }
+}
