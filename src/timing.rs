@@ -130,8 +130,15 @@ impl ClockOffset {
     pub(crate) fn now(&mut self, clock: Option<&gst::Clock>) -> Option<i64> {
         let clock = clock?;
         if self.is_monotonic(clock) {
-            return Some(0);
+            Some(0)
+        } else {
+            self.measure(clock)
         }
+    }
+
+    /// The offset of a clock that does not show CLOCK_MONOTONIC.
+    #[inline(never)]
+    fn measure(&mut self, clock: &gst::Clock) -> Option<i64> {
         let now = monotonic();
         if self
             .samples
@@ -150,15 +157,19 @@ impl ClockOffset {
             return false;
         }
         let set = match &self.system_clock {
-            Some((known, set)) if known == clock => *set,
-            _ => {
-                let kind: gst::ClockType = clock.property("clock-type");
-                let set = kind == gst::ClockType::Monotonic;
-                self.system_clock = Some((clock.clone(), set));
-                set
-            }
+            Some((known, set)) if known.as_ptr() == clock.as_ptr() => *set,
+            _ => self.note_system_clock(clock),
         };
         set && !is_calibrated(clock)
+    }
+
+    /// Returns whether the clock is set to show CLOCK_MONOTONIC.
+    #[cold]
+    fn note_system_clock(&mut self, clock: &gst::Clock) -> bool {
+        let kind: gst::ClockType = clock.property("clock-type");
+        let set = kind == gst::ClockType::Monotonic;
+        self.system_clock = Some((clock.clone(), set));
+        set
     }
 
     fn add(&mut self, sample: Sample) {

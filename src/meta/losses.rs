@@ -67,10 +67,15 @@ impl Losses {
         }
     }
 
+    /// Whether there are losses that are new since the last call of [`news`](Self::news).
+    pub(crate) fn has_news(&self) -> bool {
+        // Called for each frame. Acquire: pairs with the store of `note`.
+        self.has_news.load(Ordering::Acquire)
+    }
+
     /// The losses that are new since the last call: names, and why.
     pub(crate) fn news(&self) -> Vec<(String, String)> {
-        // Called for each frame. Acquire: pairs with the store of `note`.
-        if !self.has_news.load(Ordering::Acquire) {
+        if !self.has_news() {
             return Vec::new();
         }
         self.has_news.store(false, Ordering::Relaxed);

@@ -118,6 +118,7 @@ fn attempt(
 }
 
 /// Warns in the category GST_PERFORMANCE, once for each format, that frames are copied or dropped, and why.
+#[inline(never)]
 pub(super) fn report(way: Way<'_>, buffer: &gst::Buffer, outcome: Outcome) {
     match outcome {
         Outcome::Copied(cause) if way.stream.reports_copy() => {
@@ -138,6 +139,7 @@ pub(super) fn report(way: Way<'_>, buffer: &gst::Buffer, outcome: Outcome) {
 }
 
 /// Reports to the application why a buffer cannot be published.
+#[cold]
 fn fail(sink: &gst_base::BaseSink, failure: Failure) -> gst::FlowError {
     match failure {
         Failure::Cancelled | Failure::Closed => return gst::FlowError::Flushing,

@@ -390,8 +390,7 @@ impl BaseSinkImpl for XmemSink {
             return Err(gst::FlowError::Flushing);
         };
         if let Some(refusal) = started.slots.refusal() {
-            gst::element_imp_error!(self, gst::ResourceError::Settings, ("{refusal}"));
-            return Err(gst::FlowError::Error);
+            return Err(self.refuse(&refusal));
         }
         self.begin();
         let obj = self.obj();
@@ -408,7 +407,10 @@ impl BaseSinkImpl for XmemSink {
             Ok(Outcome::Dropped) => self.gaps.open(),
             Err(_) => self.gaps.skip(),
         }
-        frames::report(way, buffer, outcome?);
+        match outcome? {
+            Outcome::InPlace => {}
+            outcome => frames::report(way, buffer, outcome),
+        }
         Ok(gst::FlowSuccess::Ok)
     }
 }
@@ -460,6 +462,13 @@ impl XmemSink {
         self.times.hands_over_at_once(self.obj().upcast_ref())
     }
 
+    /// The pool cannot serve upstream.
+    #[cold]
+    fn refuse(&self, reason: &str) -> gst::FlowError {
+        gst::element_imp_error!(self, gst::ResourceError::Settings, ("{reason}"));
+        gst::FlowError::Error
+    }
+
     /// No consumer could use frames without their caps.
     fn refuse_caps(&self, reason: &str) {
         gst::element_imp_error!(
@@ -476,9 +485,14 @@ impl XmemSink {
 
     /// The stream goes on, or a new one begins.
     fn begin(&self) {
-        if self.stream.begin()
-            && let Some(started) = self.started()
-        {
+        if self.stream.begin() {
+            self.end_eos();
+        }
+    }
+
+    #[cold]
+    fn end_eos(&self) {
+        if let Some(started) = self.started() {
             started.producer.set_eos(false);
         }
     }

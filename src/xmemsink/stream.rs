@@ -148,21 +148,31 @@ impl Stream {
         producer: &Producer,
         timeline: Option<Timeline>,
     ) -> Result<(), gst::FlowError> {
-        let sticky = {
-            let mut state = lock(&self.state);
-            if let Some(timeline) = timeline
-                && state.timeline != Some(timeline)
-            {
-                state.timeline = Some(timeline);
-                state.sticky.set(sticky::TIMELINE, timeline.to_text());
-                state.sticky_is_new = true;
-            }
-            if !std::mem::take(&mut state.sticky_is_new) {
-                return Ok(());
-            }
-            state.sticky.clone()
-        };
-        match producer.set_sticky(&sticky) {
+        let mut state = lock(&self.state);
+        let is_known = timeline.is_none() || state.timeline == timeline;
+        if is_known && !state.sticky_is_new {
+            return Ok(());
+        }
+        if let Some(timeline) = timeline
+            && !is_known
+        {
+            state.timeline = Some(timeline);
+            state.sticky.set(sticky::TIMELINE, timeline.to_text());
+        }
+        state.sticky_is_new = false;
+        let sticky = state.sticky.clone();
+        drop(state);
+        self.share_anew(sink, producer, &sticky)
+    }
+
+    #[cold]
+    fn share_anew(
+        &self,
+        sink: &gst_base::BaseSink,
+        producer: &Producer,
+        sticky: &Sticky,
+    ) -> Result<(), gst::FlowError> {
+        match producer.set_sticky(sticky) {
             Ok(version) => {
                 self.sticky_is_undelivered.store(true, Ordering::Relaxed);
                 gst::debug!(

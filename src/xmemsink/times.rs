@@ -109,10 +109,14 @@ impl Times {
 
     /// Queries upstream for its liveness and latency: once for each segment, and when the latency changes.
     fn upstream(&self, sink: &gst_base::BaseSink) -> (bool, gst::ClockTime) {
-        let known = self.upstream.load(Ordering::Relaxed);
-        if known != UNKNOWN {
-            return unpack(known);
+        match self.upstream.load(Ordering::Relaxed) {
+            UNKNOWN => self.ask_upstream(sink),
+            known => unpack(known),
         }
+    }
+
+    #[cold]
+    fn ask_upstream(&self, sink: &gst_base::BaseSink) -> (bool, gst::ClockTime) {
         let mut query = gst::query::Latency::new();
         let upstream = if sink.sink_pad().peer_query(&mut query) {
             let (live, latency, _) = query.result();

@@ -28,8 +28,7 @@ impl Way<'_> {
     pub(super) fn clear(&self, data: Data<'_>) -> Result<Now, gst::FlowError> {
         let producer = &self.started.producer;
         if self.started.settings.wait_for_connection && producer.num_consumers() == 0 {
-            gst::debug!(CAT, obj = self.sink, "Waiting for a consumer");
-            self.wait(data, |cancel| producer.wait_for_consumers(1, None, cancel))?;
+            self.wait_for_consumer(data)?;
         }
         if self.started.is_lossless() {
             self.wait_for_room(data)?;
@@ -38,6 +37,14 @@ impl Way<'_> {
         let now = self.times.now(self.sink);
         self.stream.share(self.sink, producer, Some(now.timeline))?;
         Ok(now)
+    }
+
+    #[cold]
+    fn wait_for_consumer(&self, data: Data<'_>) -> Result<(), gst::FlowError> {
+        gst::debug!(CAT, obj = self.sink, "Waiting for a consumer");
+        self.wait(data, |cancel| {
+            self.started.producer.wait_for_consumers(1, None, cancel)
+        })
     }
 
     /// Waits until lossless consumers have room for one more frame.

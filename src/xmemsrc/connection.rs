@@ -42,6 +42,7 @@ pub(super) fn follower(settings: &Settings, builder: ConsumerBuilder) -> Followe
 }
 
 /// A producer was found.
+#[cold]
 pub(super) fn joined(source: Source<'_>, follower: &Follower, started: &mut Started, again: bool) {
     let Some(consumer) = follower.consumer() else {
         return;
@@ -65,7 +66,19 @@ pub(super) fn joined(source: Source<'_>, follower: &Follower, started: &mut Star
     started.join(consumer.has_resumed(), consumer.delivery());
 }
 
+/// The producer's stream has ended, and another may follow.
+#[cold]
+pub(super) fn stream_ended(source: Source<'_>, started: &mut Started) {
+    started.end(source);
+    gst::info!(
+        CAT,
+        obj = source.element,
+        "End of stream, waiting for what follows"
+    );
+}
+
 /// The producer went away without an end of stream.
+#[cold]
 pub(super) fn lost(source: Source<'_>, lost: &Lost) {
     if matches!(lost.error, ReceiveError::TimedOut) {
         gst::warning!(CAT, obj = source.element, "{}", lost.error);
@@ -80,6 +93,7 @@ pub(super) fn lost(source: Source<'_>, lost: &Lost) {
 }
 
 /// Reports why the follower does not go on. Returns the flow of the streaming thread.
+#[cold]
 pub(super) fn ended(
     source: Source<'_>,
     follower: &Follower,
@@ -131,6 +145,7 @@ fn over(source: Source<'_>, follower: &Follower, started: &mut Started) -> gst::
 }
 
 /// Warns that there is no producer.
+#[cold]
 pub(super) fn warn_of_wait(source: Source<'_>, follower: &Follower, error: &ConnectError) {
     let pool = &source.settings.pool;
     let Ok(path) = follower.next_join().socket_path() else {

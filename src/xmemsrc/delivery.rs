@@ -59,7 +59,17 @@ pub(super) fn receive(
     source: Source<'_>,
     converted: Converted,
 ) -> Result<Received, gst::FlowError> {
-    // Once for each name.
+    if source.losses.has_news() {
+        report_losses(source);
+    }
+    converted
+        .map(|(buffer, way)| Received::Buffer(buffer, way))
+        .map_err(|nonsense| fail(source, &nonsense))
+}
+
+/// Once for each name.
+#[cold]
+fn report_losses(source: Source<'_>) {
     for (name, why) in source.losses.news() {
         gst::element_warning!(
             source.element,
@@ -67,16 +77,16 @@ pub(super) fn receive(
             ("Frames come without their {name}: {why}. See the field dropped-metas of stats")
         );
     }
-    converted
-        .map(|(buffer, way)| Received::Buffer(buffer, way))
-        .map_err(|Nonsense(reason)| {
-            gst::element_error!(
-                source.element,
-                gst::StreamError::Format,
-                ("The producer describes a frame that cannot be: {reason}")
-            );
-            gst::FlowError::Error
-        })
+}
+
+#[cold]
+fn fail(source: Source<'_>, Nonsense(reason): &Nonsense) -> gst::FlowError {
+    gst::element_error!(
+        source.element,
+        gst::StreamError::Format,
+        ("The producer describes a frame that cannot be: {reason}")
+    );
+    gst::FlowError::Error
 }
 
 impl<'a> Converter<'a> {
@@ -172,6 +182,11 @@ impl<'a> Converter<'a> {
         if self.stream.takes_any_layout() || self.stream.is_default() {
             return Ok((buffer, way));
         }
+        self.copy_to_default(buffer, way)
+    }
+
+    #[inline(never)]
+    fn copy_to_default(self, buffer: gst::Buffer, way: Way) -> Converted {
         let Some(info) = &self.stream.format().video else {
             return Ok((buffer, way));
         };

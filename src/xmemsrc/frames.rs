@@ -59,14 +59,7 @@ pub(super) fn next(
                 }
             }
             Ok(Step::Lost(lost)) => connection::lost(source, &lost),
-            Ok(Step::Eos) => {
-                started.end(source);
-                gst::info!(
-                    CAT,
-                    obj = source.element,
-                    "End of stream, waiting for what follows"
-                );
-            }
+            Ok(Step::Eos) => connection::stream_ended(source, started),
             Ok(_) => {}
             Err(error) => return Err(connection::ended(source, follower, started, error)),
         }
@@ -116,7 +109,7 @@ fn take(
 }
 
 /// Sends on an event that stands between two frames.
-#[inline(never)]
+#[cold]
 fn pass(source: Source<'_>, started: &mut Started, lease: &ReadLease) {
     let meta = lease.meta();
     if meta.attachments.is_empty() {
@@ -167,46 +160,62 @@ fn deliver(
     // The producer's figures come first: they are never behind those of this element.
     let (mut buffer, way) = match received {
         Received::Buffer(buffer, way) => (buffer, way),
-        Received::Dropped | Received::CalledOff => {
-            started.note_gap();
-            follower.note_dropped();
-            return match received {
-                Received::CalledOff => Err(gst::FlowError::Flushing),
-                _ => Ok(None),
-            };
-        }
-        Received::Undecodable => {
-            // Only for the producer: this element has another figure for them.
-            follower.consumer().inspect(|it| it.note_dropped());
-            source.figures.note_undecodable();
-            return Ok(None);
-        }
+        other => return count_lost(source, started, follower, &other).map(|()| None),
     };
     if way == Way::InPlace {
         source.figures.note_zero_copy();
     } else {
-        follower.note_copied();
-        if started.reports(Report::Copies) {
-            let reason = match way {
-                Way::OverBudget => "downstream holds as many as it may: see max-held",
-                Way::Downloaded => "they lie on a CUDA device, and download is set",
-                _ if started.stream().format().memory == Memory::Cuda => {
-                    "their planes do not lie as GStreamer's CUDA elements expect"
-                }
-                _ => "downstream cannot read their layout, since it does not know GstVideoMeta",
-            };
-            gst::warning!(
-                gst::CAT_PERFORMANCE,
-                obj = source.element,
-                "Frames are copied: {reason}"
-            );
-        }
+        count_copy(source, started, follower, way);
     }
     if started.take_discont() {
         buffer.make_mut().set_flags(gst::BufferFlags::DISCONT);
     }
     gst::trace!(CAT, obj = source.element, "{way:?} {buffer:?}");
     Ok(Some(buffer))
+}
+
+/// Counts a frame of which there is no buffer. `Err`: the element was stopped.
+#[cold]
+fn count_lost(
+    source: Source<'_>,
+    started: &mut Started,
+    follower: &Follower,
+    received: &Received,
+) -> Result<(), gst::FlowError> {
+    if matches!(received, Received::Undecodable) {
+        // Only for the producer: this element has another figure for them.
+        follower.consumer().inspect(|it| it.note_dropped());
+        source.figures.note_undecodable();
+        return Ok(());
+    }
+    started.note_gap();
+    follower.note_dropped();
+    match received {
+        Received::CalledOff => Err(gst::FlowError::Flushing),
+        _ => Ok(()),
+    }
+}
+
+/// Counts a copied frame, and reports the reason for the first one.
+#[inline(never)]
+fn count_copy(source: Source<'_>, started: &mut Started, follower: &Follower, way: Way) {
+    follower.note_copied();
+    if !started.reports(Report::Copies) {
+        return;
+    }
+    let reason = match way {
+        Way::OverBudget => "downstream holds as many as it may: see max-held",
+        Way::Downloaded => "they lie on a CUDA device, and download is set",
+        _ if started.stream().format().memory == Memory::Cuda => {
+            "their planes do not lie as GStreamer's CUDA elements expect"
+        }
+        _ => "downstream cannot read their layout, since it does not know GstVideoMeta",
+    };
+    gst::warning!(
+        gst::CAT_PERFORMANCE,
+        obj = source.element,
+        "Frames are copied: {reason}"
+    );
 }
 
 /// Warns once why frames are dropped that cannot be held. Otherwise only gaps in their sequence would show it.

@@ -62,6 +62,7 @@ fn begin_anew(buffer: &mut gst::Buffer) {
 }
 
 /// Sends the stream's header before its first frame, unless it begins with that frame. It counts as no frame.
+#[cold]
 pub(super) fn push(source: Source<'_>, first: &mut gst::Buffer) -> Result<(), gst::FlowError> {
     let header = source.stream.caps().map(|caps| of_caps(&caps));
     let header = header.unwrap_or_default();

@@ -59,6 +59,12 @@ impl Outgoing {
         if needs_none || element.does_timestamp() {
             return;
         }
+        self.watch(element, buffer);
+    }
+
+    /// Has a probe see this buffer, and each later one.
+    #[cold]
+    fn watch(self: &Arc<Self>, element: &gst_base::BaseSrc, buffer: &gst::BufferRef) {
         lock(&self.state).without_pts = buffer.pts().is_none().then(|| buffer.dts());
         if !self.is_watching.swap(true, Ordering::Relaxed) {
             let outgoing = self.clone();

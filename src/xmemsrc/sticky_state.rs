@@ -46,10 +46,14 @@ pub(super) fn follow_sequence(
     info: &FrameInfo,
     meta: &FrameMeta,
 ) {
-    if started.follow_sequence(info, meta)
-        && !source.settings.newest_only
-        && started.reports(Report::Misses)
-    {
+    if started.follow_sequence(info, meta) {
+        warn_of_misses(source, started);
+    }
+}
+
+#[cold]
+fn warn_of_misses(source: Source<'_>, started: &mut Started) {
+    if !source.settings.newest_only && started.reports(Report::Misses) {
         let why = "Frames are missed: downstream took longer over one than the producer keeps the next ones. A sink that waits \
              for a frame's time does so too: put a queue behind this element, or have the producer raise history";
         gst::warning!(gst::CAT_PERFORMANCE, obj = source.element, "{why}");

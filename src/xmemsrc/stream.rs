@@ -96,23 +96,26 @@ impl Snapshot {
         layout: &Arc<FrameLayout>,
         size: usize,
     ) -> Result<Option<&Planes>, &'static str> {
-        if !self
-            .kind
-            .as_ref()
-            .is_some_and(|kind| kind.has(layout, size))
-        {
-            self.leave();
-            let video = layout.video.as_ref();
-            let planes = video.map(|video| self.format.check(video, size));
-            let planes = planes.transpose()?.flatten();
-            self.buffers.reset(planes.clone());
-            self.kind = Some(Kind {
-                layout: layout.clone(),
-                size,
-                planes,
-            });
+        let known = self.kind.as_ref();
+        if !known.is_some_and(|kind| kind.has(layout, size)) {
+            self.check_anew(layout, size)?;
         }
         Ok(self.kind.as_ref().and_then(|kind| kind.planes.as_ref()))
+    }
+
+    #[cold]
+    fn check_anew(&mut self, layout: &Arc<FrameLayout>, size: usize) -> Result<(), &'static str> {
+        self.leave();
+        let video = layout.video.as_ref();
+        let planes = video.map(|video| self.format.check(video, size));
+        let planes = planes.transpose()?.flatten();
+        self.buffers.reset(planes.clone());
+        self.kind = Some(Kind {
+            layout: layout.clone(),
+            size,
+            planes,
+        });
+        Ok(())
     }
 
     /// Whether an element finds the planes of the layout that was checked last by the caps alone.

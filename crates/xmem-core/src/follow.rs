@@ -385,23 +385,38 @@ impl Follower {
         let Some(consumer) = &mut self.consumer else {
             return self.look(timeout);
         };
-        let hint = |consumer: &Consumer| consumer.budget_limit() != BudgetLimit::Asked;
         let received = if self.over_budget == OverBudget::Copy {
             // With a budget of 0 a frame is given on the condition that it is dropped soon, which only a copy ensures.
             consumer.receive_within_budget(timeout)
-        } else if !self.hinted && consumer.budget() == 0 && hint(consumer) {
+        } else if !self.hinted && consumer.budget() == 0 && is_cut(consumer) {
             self.hinted = true;
             return Ok(Step::SmallBudget);
         } else {
             consumer.receive(timeout)
         };
-        let received = match received {
+        match received {
             Ok(lease) => {
                 self.last = Some(lease.info().sequence);
-                return Ok(Step::Took(take(Taken::Kept(lease))));
+                Ok(Step::Took(take(Taken::Kept(lease))))
             }
-            Err(ReceiveError::OverBudget { .. }) if self.over_budget != OverBudget::Fail => {
-                if !self.hinted && hint(consumer) {
+            Err(error) => self.go_on_after(error, timeout, take),
+        }
+    }
+
+    /// The same after a frame that is past the budget, or another reason why none was received.
+    #[cold]
+    fn go_on_after<T>(
+        &mut self,
+        error: ReceiveError,
+        timeout: Option<Duration>,
+        mut take: impl FnMut(Taken<'_>) -> T,
+    ) -> Result<Step<T>, FollowError> {
+        let Some(consumer) = &mut self.consumer else {
+            return Err(FollowError::Receive(error));
+        };
+        let received = match error {
+            ReceiveError::OverBudget { .. } if self.over_budget != OverBudget::Fail => {
+                if !self.hinted && is_cut(consumer) {
                     self.hinted = true;
                     return Ok(Step::SmallBudget);
                 }
@@ -414,7 +429,7 @@ impl Follower {
                     }
                 })
             }
-            Err(error) => Err(error),
+            error => Err(error),
         };
         match received {
             Ok(step @ Step::Dropped(..)) => {
@@ -434,6 +449,7 @@ impl Follower {
         }
     }
 
+    #[cold]
     fn look<T>(&mut self, timeout: Option<Duration>) -> Result<Step<T>, FollowError> {
         let waited = self.waited();
         let left = self.connect_timeout.map(|most| most.saturating_sub(waited));
@@ -573,6 +589,11 @@ impl Follower {
         self.consumer.iter().for_each(Consumer::note_dropped);
         self.handle.with(|figures| figures.total.dropped += 1);
     }
+}
+
+/// Whether a consumer may hold fewer slots than it asked for.
+fn is_cut(consumer: &Consumer) -> bool {
+    consumer.budget_limit() != BudgetLimit::Asked
 }
 
 impl Iterator for Follower {

@@ -125,6 +125,7 @@ impl Connection {
     }
 
     /// Logs once why the budget that is used up is smaller than the number that was asked for.
+    #[cold]
     pub(super) fn warn_of_budget(&self) {
         let limit = self.budget_limit();
         if limit != BudgetLimit::Asked && !self.warned_of_budget.swap(true, Ordering::Relaxed) {

@@ -31,20 +31,26 @@ impl Layouts {
 
     /// The description of the frame of an entry. `None`: the entry was overwritten.
     pub(super) fn describe(&self, entry: &Entry) -> Result<Option<FrameMeta>, MetaError> {
-        let control = self.connection.control();
-        let mut extension = None;
-        if entry.has_extension() {
-            extension = control.read_extension(entry.sequence());
-            if extension.is_none() {
-                return Ok(None);
-            }
-        }
-        if entry.layout_number() == 0 {
-            return extension.map(|it| it.describe(entry)).transpose();
+        if entry.has_extension() || entry.layout_number() == 0 {
+            return self.describe_extended(entry);
         }
         let layout = self.get(entry.layout_number())?;
-        let reserved = extension.map(|extension| extension.reserved());
-        Ok(Some(entry.meta(layout, reserved)))
+        Ok(Some(entry.meta(layout, None)))
+    }
+
+    #[cold]
+    fn describe_extended(&self, entry: &Entry) -> Result<Option<FrameMeta>, MetaError> {
+        let control = self.connection.control();
+        let extension = entry.has_extension();
+        let extension = extension.then(|| control.read_extension(entry.sequence()));
+        let Some(Some(extension)) = extension else {
+            return Ok(None);
+        };
+        if entry.layout_number() == 0 {
+            return extension.describe(entry).map(Some);
+        }
+        let layout = self.get(entry.layout_number())?;
+        Ok(Some(entry.meta(layout, Some(extension.reserved()))))
     }
 
     fn get(&self, number: u16) -> Checked {

@@ -118,6 +118,16 @@ impl Table {
         if held < budget {
             return Ok(false);
         }
+        self.is_extra_past(held, budget, purpose)
+    }
+
+    #[cold]
+    fn is_extra_past(
+        &mut self,
+        held: u32,
+        budget: u32,
+        purpose: Purpose,
+    ) -> Result<bool, TakeError> {
         // A larger budget may have room by now for the frame that was taken past it.
         let has_extra = held > budget
             && self
@@ -219,6 +229,13 @@ impl Leases {
         });
     }
 
+    /// Whether a device is going to end a lease of this slot.
+    #[cold]
+    fn is_handed(&self, table: &mut Table, slot: u32) -> bool {
+        self.sweep_handed(table);
+        table.is_handed(slot)
+    }
+
     fn lock_swept(&self) -> MutexGuard<'_, Table> {
         let mut table = self.lock();
         self.sweep_handed(&mut table);
@@ -235,6 +252,16 @@ impl Leases {
         if self.num_handed.load(Ordering::Relaxed) == 0 {
             return Ok(());
         }
+        self.wait_for_handed(slot, deadline, cancel)
+    }
+
+    #[cold]
+    fn wait_for_handed(
+        &self,
+        slot: u32,
+        deadline: Deadline,
+        cancel: &Canceller,
+    ) -> Result<(), ReceiveError> {
         let limit = Deadline::after(Some(ANSWER_TIME));
         loop {
             let waits = self.lock_swept().is_handed(slot);
@@ -268,12 +295,9 @@ impl Leases {
         let taken = self.connection.page().taken().get(slot as usize);
         let taken = taken.ok_or(TakeError::Gone)?;
         let mut table = self.lock();
-        if !table.handed.is_empty() {
-            self.sweep_handed(&mut table);
-            if table.is_handed(slot) {
-                // The device's store would end the new lease too.
-                return Err(TakeError::Gone);
-            }
+        // The device's store would end the new lease too.
+        if !table.handed.is_empty() && self.is_handed(&mut table, slot) {
+            return Err(TakeError::Gone);
         }
         if let Some(leased) = table.leased(slot) {
             // A held slot cannot hold another frame, unless the producer breaks the protocol.

@@ -85,13 +85,7 @@ impl Consumer {
             match self.take_next(purpose, deadline) {
                 Ok(Some(lease)) => return Ok(lease),
                 Ok(None) => {}
-                Err(error) => {
-                    if let (ReceiveError::Timeout, Some(notifier)) = (&error, &self.notifier) {
-                        // There is a frame, but the producer's answer that is needed to take it has not come.
-                        notifier.ask(self.waiting().since(asked_at));
-                    }
-                    return Err(error);
-                }
+                Err(error) => return Err(self.not_taken(error, asked_at)),
             }
             if self.canceller.is_cancelled() {
                 return Err(ReceiveError::Cancelled);
@@ -102,10 +96,20 @@ impl Consumer {
                 }
                 return Err(ReceiveError::Timeout);
             }
-            if !self.spin(deadline) {
+            if self.busy_poll.is_zero() || !self.spin(deadline) {
                 self.sleep(deadline);
             }
         }
+    }
+
+    /// No frame was taken. `asked_at`: how many messages had come from the producer before.
+    #[cold]
+    fn not_taken(&self, error: ReceiveError, asked_at: Option<u64>) -> ReceiveError {
+        if let (ReceiveError::Timeout, Some(notifier)) = (&error, &self.notifier) {
+            // There is a frame, but the producer's answer that is needed to take it has not come.
+            notifier.ask(self.waiting().since(asked_at));
+        }
+        error
     }
 
     /// The next frame that is still there. `None`: there is none yet.
@@ -178,6 +182,7 @@ impl Consumer {
 
     /// The next entry is not valid. The cursor moves past it, so that the next call takes the one after it, and a lossless
     /// producer does not wait for ever.
+    #[cold]
     fn corrupt(&mut self, what: &'static str) -> ReceiveError {
         self.position.move_to(self.position.cursor() + 1);
         ReceiveError::Corrupt(what)
@@ -240,10 +245,8 @@ impl Consumer {
     }
 
     /// Polls for a while without sleeping. Returns whether there is something.
+    #[inline(never)]
     fn spin(&self, deadline: Deadline) -> bool {
-        if self.busy_poll.is_zero() {
-            return false;
-        }
         let start = Instant::now();
         let time = deadline.left_up_to(self.busy_poll);
         while start.elapsed() < time {

@@ -75,6 +75,11 @@ impl State {
         if let Answer::Ready(view) = self.answers.get(&id)? {
             return Some(Ok(Some(view.clone())));
         }
+        self.take_failure(id)
+    }
+
+    #[cold]
+    fn take_failure(&mut self, id: u32) -> Option<Result<Option<Arc<RegionView>>, ReceiveError>> {
         match self.answers.remove(&id)? {
             Answer::Refused(error) => Some(Err(ReceiveError::Region(error))),
             Answer::Gone | Answer::Ready(_) => Some(Ok(None)),
@@ -124,9 +129,20 @@ impl MappedRegions {
         deadline: Deadline,
         cancel: &Canceller,
     ) -> Result<Option<Arc<RegionView>>, ReceiveError> {
-        if let Some(found) = self.lock().find(id) {
-            return found;
+        let found = self.lock().find(id);
+        match found {
+            Some(found) => found,
+            None => self.ask(id, deadline, cancel),
         }
+    }
+
+    #[cold]
+    fn ask(
+        &self,
+        id: u32,
+        deadline: Deadline,
+        cancel: &Canceller,
+    ) -> Result<Option<Arc<RegionView>>, ReceiveError> {
         let question = ToProducer::GetRegion { id };
         let link = self.connection.link();
         link.ask(&question, true, deadline, cancel, || {
@@ -206,15 +222,21 @@ impl MappedRegions {
 
     /// Unmaps retired regions if the list of regions changed. Only the consumer's own thread calls this, while it waits for no
     /// answer.
+    #[inline]
     pub(super) fn sweep(self: &Arc<Self>) {
         let version = self.connection.control().regions_version();
         if version != self.swept.load(Ordering::Relaxed) {
-            let version = self.unmap_retired();
-            self.lock()
-                .answers
-                .retain(|_, answer| matches!(answer, Answer::Ready(_)));
-            self.swept.store(version, Ordering::Relaxed);
+            self.sweep_now();
         }
+    }
+
+    #[cold]
+    fn sweep_now(self: &Arc<Self>) {
+        let version = self.unmap_retired();
+        self.lock()
+            .answers
+            .retain(|_, answer| matches!(answer, Answer::Ready(_)));
+        self.swept.store(version, Ordering::Relaxed);
     }
 
     /// Unmaps retired regions and reports that. Returns the version of the list of regions that it saw.

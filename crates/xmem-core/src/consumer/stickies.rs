@@ -48,6 +48,11 @@ impl Versions {
         {
             return Some(Some(sticky.clone()));
         }
+        self.reach_next(number)
+    }
+
+    #[cold]
+    fn reach_next(&mut self, number: u64) -> Option<Option<Arc<Sticky>>> {
         let found = self.known.get(&number)?.0.clone();
         while self.known.first_key_value()?.0 < &number {
             self.known.pop_first();
@@ -94,11 +99,22 @@ impl Stickies {
         deadline: Deadline,
         cancel: &Canceller,
     ) -> Result<Option<Arc<Sticky>>, ReceiveError> {
-        let look = || self.lock().reach(version);
-        if let Some(found) = look() {
-            return Ok(found);
+        let found = self.lock().reach(version);
+        match found {
+            Some(found) => Ok(found),
+            None => self.ask(version, deadline, cancel),
         }
+    }
+
+    #[cold]
+    fn ask(
+        &self,
+        version: u64,
+        deadline: Deadline,
+        cancel: &Canceller,
+    ) -> Result<Option<Arc<Sticky>>, ReceiveError> {
         let question = ToProducer::GetSticky { version };
+        let look = || self.lock().reach(version);
         self.link.ask(&question, true, deadline, cancel, look)
     }
 

@@ -88,6 +88,7 @@ impl Take<'_> {
         }
     }
 
+    #[cold]
     fn over_budget(&self) -> ReceiveError {
         ReceiveError::OverBudget {
             budget: self.session.connection().budget(),
@@ -95,6 +96,7 @@ impl Take<'_> {
     }
 
     /// Finds the parts of a frame that is held. `None`: one is gone, or the caller cannot take it as it is.
+    #[cold]
     fn parts(&self, places: Vec<PartPlace>) -> Result<Option<Vec<Part>>, ReceiveError> {
         let (deadline, cancel) = (self.deadline, self.cancel);
         let mut parts = Vec::with_capacity(places.len());

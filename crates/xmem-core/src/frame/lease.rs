@@ -25,6 +25,7 @@ use crate::region::RegionView;
 pub(crate) struct Malformed(pub(crate) &'static str);
 
 /// Reads the attachments of a frame that is held.
+#[inline(never)]
 fn attachments(hold: &Hold, (at, len): (u64, u64)) -> Result<Named, Malformed> {
     let outside = Malformed("attachments lie outside their slot");
     if !lie_inside(at, len, hold.len() as u64) || len > MAX_NAMED_SIZE as u64 {
@@ -36,6 +37,14 @@ fn attachments(hold: &Hold, (at, len): (u64, u64)) -> Result<Named, Malformed> {
     // A copy: a malicious producer could change them while they are read.
     let bytes = bytes.to_vec();
     Named::decode(&bytes).ok_or(Malformed("invalid attachments"))
+}
+
+/// The places of a frame's parts, from the attachment that lists them.
+#[cold]
+fn part_places(list: &[u8], meta: &FrameMeta) -> Result<Vec<PartPlace>, Malformed> {
+    parts::decode(list)
+        .filter(|places| parts::total(places) == Some(meta.size) && meta.offset == 0)
+        .ok_or(Malformed("the list of a frame's parts is invalid"))
 }
 
 /// The right to read a published frame. As long as a clone of it lives, the frame stays as it is.
@@ -204,19 +213,17 @@ impl ReadLease {
             meta.attachments = attachments(&hold, attached)?;
             places = meta.attachments.take(parts::NAME);
         }
-        let room = hold.device_len().unwrap_or(hold.len()) as u64;
-        let payload = match places {
-            None if lie_inside(meta.offset, meta.size, room) => Payload::Slot,
-            None => return Err(Malformed("a payload lies outside its slot").into()),
-            Some(places) => {
-                let places = parts::decode(&places)
-                    .filter(|places| parts::total(places) == Some(meta.size) && meta.offset == 0)
-                    .ok_or(Malformed("the list of a frame's parts is invalid"))?;
-                match find_parts(places)? {
-                    Some(parts) => Payload::Parts(parts.into()),
-                    None => return Ok(None),
-                }
+        let payload = if let Some(places) = places {
+            match find_parts(part_places(&places, &meta)?)? {
+                Some(parts) => Payload::Parts(parts.into()),
+                None => return Ok(None),
             }
+        } else {
+            let room = hold.device_len().unwrap_or(hold.len()) as u64;
+            if !lie_inside(meta.offset, meta.size, room) {
+                return Err(Malformed("a payload lies outside its slot").into());
+            }
+            Payload::Slot
         };
         let frame = kept.share(Description {
             info,

@@ -47,9 +47,20 @@ pub(super) fn in_regions(
     if pool.is_closed() {
         return Err(AcquireError::Closed);
     }
-    if let Some(claimed) = claim_idle(&mut guard, want) {
-        return Ok(claimed);
+    match claim_idle(&mut guard, want) {
+        Some(claimed) => Ok(claimed),
+        None => in_more_room(guard, want, make),
     }
+}
+
+/// The same where no slot is free.
+#[cold]
+fn in_more_room(
+    mut guard: Guard<'_>,
+    want: Want,
+    make: MakeRegion<'_>,
+) -> Result<Claimed, AcquireError> {
+    let pool = guard.pool();
     let plan = match find(&mut guard, want)? {
         Found::Slot(claimed) => return Ok(claimed),
         Found::Room(plan) => plan,
@@ -86,7 +97,6 @@ pub(super) fn in_regions(
 }
 
 /// A slot that becomes free when history or other sizes give way, or else room for a new one.
-#[cold]
 fn find(guard: &mut Guard<'_>, want: Want) -> Result<Found, AcquireError> {
     // Before the pool grows: the last consumer of a frame may have released it without a message, and a consumer may hold
     // slots beyond its budget.

@@ -91,6 +91,7 @@ pub(super) fn publish_claimed<'a>(
 }
 
 /// Publishes a frame that is published already once more, with other metadata. The caller has a reference. Returns the sequence.
+#[inline(never)]
 pub(super) fn republish(
     pool: &Pool,
     claimed: &Claimed,
@@ -107,6 +108,7 @@ pub(super) fn republish(
 
 /// Puts a frame's attachments behind all that frames of its slot have there. A frame that is repeated with the same
 /// attachments takes no more room.
+#[inline(never)]
 fn attach(
     pool: &Pool,
     claimed: &Claimed,
@@ -244,16 +246,22 @@ fn announce(
     guard.trim_history(Span::Time);
     control.set_oldest(guard.history.oldest(sequence));
     if sequence.is_multiple_of(64) {
-        // Violations that cost no slot are found here, if later.
-        guard.audit();
-        let ring_len = guard.pool().shape().ring_len;
-        let oldest = (sequence + 1).saturating_sub(ring_len.into());
-        guard.sticky.forget_before(oldest);
-        guard.retire(Cold::ByNow);
-        guard.share_out();
+        tidy(guard, sequence);
     }
     guard.wake_consumers();
     info
+}
+
+/// Checks and clears the state of the pool, now and then.
+#[cold]
+fn tidy(guard: &mut Guard<'_>, sequence: u64) {
+    // Violations that cost no slot are found here, if later.
+    guard.audit();
+    let ring_len = guard.pool().shape().ring_len;
+    let oldest = (sequence + 1).saturating_sub(ring_len.into());
+    guard.sticky.forget_before(oldest);
+    guard.retire(Cold::ByNow);
+    guard.share_out();
 }
 
 /// The end of the frame's bytes in its slot, in host memory.

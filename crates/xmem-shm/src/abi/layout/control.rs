@@ -325,23 +325,35 @@ impl Control {
         layout: Option<LayoutId>,
     ) {
         let sequence = info.sequence;
-        if let Some((words, room)) = self.record(info.slot) {
-            let entry = Entry::new(info, meta, offset, attached, None);
-            let extension = Extension::of(meta);
-            let extension = Some((room, extension.words()));
-            ring::write(words, sequence, entry.words(), extension);
+        if self.constants.shape.by_number {
+            self.write_record(info, meta, offset, attached);
         }
         let entry = Entry::new(info, meta, offset, attached, layout);
-        let extension = entry.has_extension().then(|| Extension::of(meta));
-        let extension = extension
-            .as_ref()
-            .map(|it| (self.extension(sequence), it.words()));
-        ring::write(
-            self.ring_entry(sequence),
-            sequence,
-            entry.words(),
-            extension,
-        );
+        let words = self.ring_entry(sequence);
+        if entry.has_extension() {
+            self.write_extended(words, &entry, meta);
+        } else {
+            ring::write(words, sequence, entry.words(), None);
+        }
+    }
+
+    #[inline(never)]
+    fn write_record(&self, info: &FrameInfo, meta: &FrameMeta, offset: u64, attached: (u64, u64)) {
+        let Some((words, room)) = self.record(info.slot) else {
+            return;
+        };
+        let entry = Entry::new(info, meta, offset, attached, None);
+        let extension = Extension::of(meta);
+        let extension = Some((room, extension.words()));
+        ring::write(words, info.sequence, entry.words(), extension);
+    }
+
+    #[inline(never)]
+    fn write_extended(&self, words: &[AtomicU64], entry: &Entry, meta: &FrameMeta) {
+        let sequence = entry.sequence();
+        let extension = Extension::of(meta);
+        let extension = Some((self.extension(sequence), extension.words()));
+        ring::write(words, sequence, entry.words(), extension);
     }
 
     /// The entry of a sequence number, unless it is gone.
