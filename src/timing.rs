@@ -98,8 +98,8 @@ pub(crate) struct ClockOffset {
     /// CLOCK_MONOTONIC and the clock, the newest last.
     samples: VecDeque<(u64, u64)>,
     line: Option<Line>,
-    /// A system clock, and whether it is set to show CLOCK_MONOTONIC. To ask it takes longer than all else here.
-    system_clock: Option<(gst::Clock, bool)>,
+    /// The clock, and whether it is a system clock that is set to show CLOCK_MONOTONIC. To ask it takes longer than all else here.
+    known: Option<(gst::Clock, bool)>,
 }
 
 impl ClockOffset {
@@ -108,7 +108,7 @@ impl ClockOffset {
         &mut self,
         element: &gst::Element,
     ) -> (Option<gst::ClockTime>, Option<i64>) {
-        let known_clock = self.system_clock.as_ref();
+        let known_clock = self.known.as_ref();
         let known_clock = known_clock.and_then(|(clock, set)| set.then_some(clock));
         let (clock, base_time) = {
             let locked = element.object_lock();
@@ -150,25 +150,22 @@ impl ClockOffset {
         self.line.map(|line| line.offset(now))
     }
 
-    /// Whether a clock shows CLOCK_MONOTONIC itself. Network clocks are subclasses of the system clock, and do not; and one
-    /// that follows another clock is calibrated.
+    /// Whether a clock shows CLOCK_MONOTONIC itself. One that follows another clock is calibrated.
     fn is_monotonic(&mut self, clock: &gst::Clock) -> bool {
-        if clock.type_() != gst::SystemClock::static_type() {
-            return false;
-        }
-        let set = match &self.system_clock {
+        let set = match &self.known {
             Some((known, set)) if known.as_ptr() == clock.as_ptr() => *set,
-            _ => self.note_system_clock(clock),
+            _ => self.note(clock),
         };
         set && !is_calibrated(clock)
     }
 
-    /// Returns whether the clock is set to show CLOCK_MONOTONIC.
+    /// Returns whether this is a system clock that is set to show CLOCK_MONOTONIC. Network clocks are subclasses of it, and do
+    /// not.
     #[cold]
-    fn note_system_clock(&mut self, clock: &gst::Clock) -> bool {
-        let kind: gst::ClockType = clock.property("clock-type");
-        let set = kind == gst::ClockType::Monotonic;
-        self.system_clock = Some((clock.clone(), set));
+    fn note(&mut self, clock: &gst::Clock) -> bool {
+        let set = clock.type_() == gst::SystemClock::static_type()
+            && clock.property::<gst::ClockType>("clock-type") == gst::ClockType::Monotonic;
+        self.known = Some((clock.clone(), set));
         set
     }
 
