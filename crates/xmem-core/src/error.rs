@@ -13,6 +13,22 @@ use xmem_shm::abi::limits::{MAX_NAMED_ENTRIES, MAX_PARTS, MAX_REQUEST};
 /// The message of every operation on a handle that was inherited through fork.
 const FORKED: &str = "this handle belongs to the process that made it: make a new one after fork";
 
+/// The handle was inherited through fork.
+pub(crate) struct Forked;
+
+macro_rules! from_forked {
+    ($($error:ident),*) => {
+        $(impl From<Forked> for $error {
+            #[cold]
+            fn from(_: Forked) -> Self {
+                Self::Forked
+            }
+        })*
+    };
+}
+
+from_forked!(AcquireError, ImportError, PublishError, RegionError);
+
 /// A system call failed.
 #[derive(Debug, Error)]
 #[error("cannot {what}: {error}")]

@@ -38,7 +38,7 @@ impl Producer {
     ) -> Result<WriteLease, AcquireError> {
         loop {
             let lease = self.acquire(spec.clone())?;
-            let guard = self.inner().lock().ok_or(AcquireError::Forked)?;
+            let guard = self.inner().guard()?;
             let kind = guard.regions.set_aside.kind(lease.slot());
             drop(guard);
             if !kind.is_some_and(&is_other) {
@@ -74,7 +74,7 @@ impl Producer {
     /// How many slots there may be that are set aside for such frames.
     pub(crate) fn room_to_set_aside(&self, spec: &SlotSpec) -> Result<usize, AcquireError> {
         let kind = Kind::of(spec.want()?);
-        let guard = self.inner().lock().ok_or(AcquireError::Forked)?;
+        let guard = self.inner().guard()?;
         let is_taken = |(slot, info): &(u32, &SlotInfo)| match guard.regions.set_aside.kind(*slot) {
             Some(other) => Some(other) != kind,
             None => stats::is_in_use(&guard, *slot, info),
@@ -106,7 +106,7 @@ impl Producer {
                 Err(error) => added.push(larger.pop().ok_or(error)?),
             }
         }
-        let mut guard = self.inner().lock().ok_or(AcquireError::Forked)?;
+        let mut guard = self.inner().guard()?;
         for lease in &added {
             slots.push(lease.slot());
             if let Some(kind) = kind {

@@ -43,7 +43,7 @@ pub(super) fn in_regions(
     want: Want,
     make: MakeRegion<'_>,
 ) -> Result<Claimed, AcquireError> {
-    let mut guard = pool.lock().ok_or(AcquireError::Forked)?;
+    let mut guard = pool.guard()?;
     if pool.is_closed() {
         return Err(AcquireError::Closed);
     }
@@ -69,7 +69,7 @@ fn in_more_room(
     // Reserving memory takes milliseconds, so the lock is not held.
     let region = make(plan);
     fault::point(Point::RegionMade);
-    let mut guard = pool.lock().ok_or(AcquireError::Forked)?;
+    let mut guard = pool.guard()?;
     let region = match region {
         Ok(region) => region,
         Err(error) => {

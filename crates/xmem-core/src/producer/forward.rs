@@ -59,7 +59,7 @@ pub(super) fn forward(
     selection: FrameParts<'_>,
 ) -> Result<Parts, ForwardError> {
     let parts = import_parts(pool, frame, selection)?;
-    let guard = pool.lock().ok_or(ImportError::Forked)?;
+    let guard = pool.guard().map_err(ImportError::from)?;
     if may_forward(&guard, parts.origins()) {
         Ok(parts)
     } else {
@@ -150,7 +150,7 @@ fn import_region(pool: &Arc<Pool>, part: &HeldPart) -> Result<ImportedMemory, Fo
 
 /// Announces a pool of origin to the consumers.
 fn introduce(pool: &Pool, pool_id: u64, path: &Path) -> Result<(), ImportError> {
-    let mut guard = pool.lock().ok_or(ImportError::Forked)?;
+    let mut guard = pool.guard()?;
     if path
         .to_str()
         .is_none_or(|path| !guard.origins.add(pool_id, path))

@@ -95,7 +95,7 @@ pub(super) fn take_in(
     len: usize,
     released: Option<Released>,
 ) -> Result<ImportedMemory, ImportError> {
-    let mut guard = pool.lock().ok_or(ImportError::Forked)?;
+    let mut guard = pool.guard()?;
     if pool.is_closed() {
         return Err(ImportError::Closed);
     }

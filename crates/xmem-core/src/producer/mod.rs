@@ -465,7 +465,7 @@ impl Producer {
     /// [`AcquireError::Exhausted`] if there may not be as many, and [`AcquireError::Forked`].
     pub fn set_upstream_need(&self, slots: u32) -> Result<(), AcquireError> {
         let settings = self.inner().settings();
-        let mut guard = self.inner().lock().ok_or(AcquireError::Forked)?;
+        let mut guard = self.inner().guard()?;
         if slots.saturating_add(settings.history.saturating_add(2)) > settings.max_slots {
             return Err(AcquireError::Exhausted {
                 pool: self.pool().to_owned(),

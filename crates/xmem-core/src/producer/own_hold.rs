@@ -34,7 +34,7 @@ pub(super) fn own_claimed(pool: &Arc<Pool>, hold: &Hold) -> Result<Claimed, Publ
     if !hold.is_of(pool) {
         return Err(PublishError::OtherPool);
     }
-    let guard = pool.lock().ok_or(PublishError::Forked)?;
+    let guard = pool.guard()?;
     let place = guard.slots.get(hold.slot()).and_then(|info| info.place);
     Ok(Claimed {
         slot: hold.slot(),

@@ -29,7 +29,7 @@ use super::state::State;
 use super::sticky_log::StickyLog;
 use crate::cancel::Notifier;
 use crate::delivery::Delivery;
-use crate::error::RegionError;
+use crate::error::{Forked, RegionError};
 
 #[derive(Debug, Default)]
 pub(super) struct Counters {
@@ -136,6 +136,11 @@ impl Pool {
     pub(super) fn lock(&self) -> Option<Guard<'_>> {
         self.is_of_this_process()
             .then(|| Guard::new(self, lock(&self.state)))
+    }
+
+    /// The same, with an error for the caller.
+    pub(super) fn guard(&self) -> Result<Guard<'_>, Forked> {
+        self.lock().ok_or(Forked)
     }
 
     /// Locks the pool on a thread that this library started. A forked child has no such thread.
@@ -278,7 +283,7 @@ impl Pool {
     }
 
     pub(super) fn set_sticky(&self, sticky: &Sticky) -> Result<u64, RegionError> {
-        let mut guard = self.lock().ok_or(RegionError::Forked)?;
+        let mut guard = self.guard()?;
         let version = guard.sticky.push(sticky, self.control.head())?;
         drop(guard);
         self.commands.send(Command::PushSticky);

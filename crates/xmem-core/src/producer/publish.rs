@@ -71,7 +71,7 @@ pub(super) fn publish_claimed<'a>(
     } else {
         (0, 0)
     };
-    let mut guard = pool.lock().ok_or(PublishError::Forked)?;
+    let mut guard = pool.guard()?;
     check_room(&guard)?;
     if !parts.is_none_or(|parts| may_forward(&guard, parts.origins())) {
         return Err(PublishError::NotReached);
@@ -101,7 +101,7 @@ pub(super) fn republish(
     check_payload(offset, meta, claimed.place)?;
     let payload_end = payload_end(offset, meta, None, claimed.place);
     let attached = attach(pool, claimed, payload_end, meta, None)?;
-    let mut guard = pool.lock().ok_or(PublishError::Forked)?;
+    let mut guard = pool.guard()?;
     check_room(&guard)?;
     Ok(announce(&mut guard, claimed, offset, attached, meta).sequence)
 }
@@ -129,7 +129,7 @@ fn attach(
     }
     let bytes = attachments.encode();
     let attached = {
-        let mut guard = pool.lock().ok_or(PublishError::Forked)?;
+        let mut guard = pool.guard()?;
         // Checked first: room that is taken now would be missing at a second try.
         check_room(&guard)?;
         let Some(info) = guard.slots.get(slot) else {
@@ -146,7 +146,7 @@ fn attach(
     };
     if attached.1 > 0 {
         write_attachments(region, place, attached.0, &bytes);
-        let mut guard = pool.lock().ok_or(PublishError::Forked)?;
+        let mut guard = pool.guard()?;
         guard.slots.set_attached(slot, attached);
     }
     Ok(attached)
