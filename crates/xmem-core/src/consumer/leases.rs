@@ -231,7 +231,7 @@ impl Leases {
 
     /// Whether a device is going to end a lease of this slot.
     #[cold]
-    fn is_handed(&self, table: &mut Table, slot: u32) -> bool {
+    fn awaits_device(&self, table: &mut Table, slot: u32) -> bool {
         self.sweep_handed(table);
         table.is_handed(slot)
     }
@@ -296,7 +296,7 @@ impl Leases {
         let taken = taken.ok_or(TakeError::Gone)?;
         let mut table = self.lock();
         // The device's store would end the new lease too.
-        if !table.handed.is_empty() && self.is_handed(&mut table, slot) {
+        if !table.handed.is_empty() && self.awaits_device(&mut table, slot) {
             return Err(TakeError::Gone);
         }
         if let Some(leased) = table.leased(slot) {
