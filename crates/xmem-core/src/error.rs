@@ -414,7 +414,7 @@ pub enum ForwardError {
     /// Its device memory has only a legacy handle. Its owner frees it when no consumer of the owner's pool uses it any more,
     /// and does not wait for the consumers of this pool.
     #[error(
-        "the frame lies in device memory that ends with its producer (cuda-mode legacy, or memory of others)"
+        "the frame lies in device memory that ends with its producer (CUDA IPC mode legacy, or memory of others): copy it"
     )]
     EndsWithProducer,
     /// A consumer cannot hold frames in the pool of origin, or has not answered yet whether it can.

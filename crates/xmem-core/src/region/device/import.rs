@@ -181,7 +181,7 @@ fn refused(how: &'static str) -> impl FnOnce(CudaError) -> CudaError {
         },
         CudaError::Unsupported { what } => CudaError::NotImportable {
             why: format!(
-                "this device or its driver cannot {what}: set the producer's cuda-mode to legacy"
+                "this device or its driver cannot {what}: set the CUDA IPC mode of the producer to legacy (cuda-ipc-mode of xmemsink)"
             ),
         },
         error => error,
