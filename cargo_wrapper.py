@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MPL-2.0
-"""What meson.build needs of cargo: the version, the plugin built by cargo-c, and the command."""
+"""What meson.build needs of cargo: the version, the plugin built by cargo-c, the command, and the tests."""
 
 import argparse
 import pathlib
@@ -58,6 +58,13 @@ def build_command(args: argparse.Namespace) -> None:
     subprocess.run([program, "man", args.output_dir], check=True)
 
 
+def test(args: argparse.Namespace) -> None:
+    """The plugin as a library that GStreamer loads is a package without tests, so `cargo test` does not build it."""
+    options = ["--workspace", "--locked", "--target-dir", str(args.target_dir)]
+    subprocess.run([args.cargo, "build", *options, "--all-targets"], check=True)
+    subprocess.run([args.cargo, "test", *options], check=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
@@ -75,15 +82,15 @@ def main() -> None:
     program.add_argument("--profile", choices=["dev", "release"], required=True)
     program.add_argument("--target-dir", type=pathlib.Path, required=True)
     program.add_argument("--output-dir", type=pathlib.Path, required=True)
+    tests = commands.add_parser("test")
+    tests.add_argument("--cargo", required=True)
+    tests.add_argument("--target-dir", type=pathlib.Path, required=True)
     args = parser.parse_args()
     if args.command == "version":
         print(version())
         return
     try:
-        if args.command == "command":
-            build_command(args)
-        else:
-            build(args)
+        {"build": build, "command": build_command, "test": test}[args.command](args)
     except subprocess.CalledProcessError as error:
         sys.exit(error.returncode)
 

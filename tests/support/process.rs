@@ -25,7 +25,7 @@ fn plugin_dir(pools: &Pools) -> PathBuf {
         let plugin = target_dir().join("libgstxmem.so");
         assert!(
             plugin.exists(),
-            "no {}: build the plugin first",
+            "no {}: `cargo build -p gstxmem-cdylib` makes it",
             plugin.display()
         );
         fs::create_dir(&dir).unwrap();

@@ -30,6 +30,6 @@ pub(crate) fn run(args: &Args) -> Result {
     count.arg("count").arg(release.join("libgstxmem.so"));
     count.arg(root().join("crates/xmem-count/ceilings.txt"));
     count.args(&args.rest);
-    let builds = ["gstxmem", "xmem-count"].map(build);
+    let builds = ["gstxmem-cdylib", "xmem-count"].map(build);
     step::run_all(builds.into_iter().chain([step("count", count)]).collect())
 }

@@ -80,7 +80,7 @@ fn build() -> Command {
         "build",
         "--locked",
         "--package",
-        "gstxmem",
+        "gstxmem-cdylib",
         "--package",
         "xmem-cli",
     ]);

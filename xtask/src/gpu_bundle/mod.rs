@@ -69,7 +69,7 @@ pub(crate) fn run() -> Result {
         "--package",
         "xmem-gpu-gst",
         "--package",
-        "gstxmem",
+        "gstxmem-cdylib",
     ])?;
     let find = |name: &str| {
         let own = |path: &&PathBuf| path.file_name().is_some_and(|own| own == name);

@@ -182,7 +182,7 @@ fn everything(selection: &Selection) -> Vec<Planned> {
                 "--package",
                 "gst-plugin-xmem",
                 "--package",
-                "gstxmem",
+                "gstxmem-cdylib",
                 "--package",
                 "xmem-core",
                 "--package",
