@@ -10,6 +10,7 @@
 #![allow(unsafe_code)]
 
 use std::{
+    cell::UnsafeCell,
     fmt, mem, ptr,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, TryLockError,
@@ -48,8 +49,9 @@ pub(super) struct Home {
     /// Null if it has none.
     planes: *mut GstVideoMeta,
     layout: Arc<Layout>,
-    /// Where the buffer goes with its last reference. `None`: it is kept, or a GstBufferPool returns it.
-    list: Option<Arc<SpareBuffers>>,
+    /// Where the buffer goes with its last reference. `None`: it is kept or being freed, or a GstBufferPool returns it. Only the
+    /// thread that has the buffer alone reads or writes it. Others may look at the home meanwhile, since they have the memory.
+    list: UnsafeCell<Option<Arc<SpareBuffers>>>,
 }
 
 struct Layout {
@@ -141,7 +143,7 @@ impl SpareBuffers {
         };
         // SAFETY: no other code has the memory.
         if let Some(home) = unsafe { &mut (*spare.memory).home } {
-            home.list = Some(self.clone());
+            *home.list.get_mut() = Some(self.clone());
         }
         Some(spare)
     }
@@ -237,11 +239,12 @@ impl Spare {
 /// GStreamer calls this with a buffer of [`SpareBuffers::take_or`] that has no references.
 unsafe extern "C" fn dispose(object: *mut GstMiniObject) -> glib::ffi::gboolean {
     let buffer: *mut GstBuffer = object.cast();
-    // SAFETY: by the caller. Without a reference no other code has the buffer; other code may have its memory, but not `home`.
+    // SAFETY: by the caller. Without a reference no other code has the buffer, so none has the list. Other code may have its
+    // memory, and read the rest of `home`.
     unsafe {
-        let home = memory_of(buffer).and_then(|memory| (*memory).home.as_mut());
+        let home = memory_of(buffer).and_then(|memory| (*memory).home.as_ref());
         let home = home.filter(|home| home.buffer == buffer);
-        let Some(list) = home.and_then(|home| home.list.take()) else {
+        let Some(list) = home.and_then(|home| (*home.list.get()).take()) else {
             return glib::ffi::GTRUE;
         };
         // The list's. If it is dropped, this is called again, without a list.
@@ -267,7 +270,8 @@ unsafe fn memory_of(buffer: *mut GstBuffer) -> Option<*mut ffi::XmemMemory> {
     }
 }
 
-/// Makes a buffer the home of its memory.
+/// Makes a buffer the home of its memory, unless something is tied to the buffer already, as a tracer does: what is tied to it
+/// later would not be noticed.
 ///
 /// # Safety
 ///
@@ -280,6 +284,9 @@ unsafe fn settle(
 ) {
     // SAFETY: by the caller.
     unsafe {
+        if !(*buffer).mini_object.priv_pointer.is_null() {
+            return;
+        }
         let Some(memory) = memory_of(buffer) else {
             return;
         };
@@ -305,7 +312,7 @@ unsafe fn settle(
             buffer,
             planes,
             layout: layout.clone(),
-            list: None,
+            list: UnsafeCell::default(),
         });
     }
 }
@@ -426,6 +433,8 @@ unsafe fn renew(buffer: *mut GstBuffer, memory: *mut GstMemory, home: &Home) {
 
 #[cfg(test)]
 mod tests {
+    use std::{sync::mpsc, thread};
+
     use super::*;
     use crate::{bufferpool::buffer_of, memory};
 
@@ -452,5 +461,48 @@ mod tests {
         assert!(list.take().is_none());
         assert!(layout.upgrade().is_none(), "both are freed");
         assert_eq!(Arc::strong_count(&list), 1);
+    }
+
+    #[test]
+    fn buffers_that_are_released_while_others_are_taken_all_end_with_the_list() {
+        gst::init().unwrap();
+        let list = Arc::<SpareBuffers>::default();
+        list.open();
+        let (sender, receiver) = mpsc::sync_channel(4);
+        let releasing = thread::spawn(move || receiver.into_iter().for_each(drop::<gst::Buffer>));
+        for _ in 0..10_000 {
+            sender.send(take(&list)).unwrap();
+        }
+        drop(sender);
+        releasing.join().unwrap();
+        let layout = Arc::downgrade(list.lock().layout.as_ref().unwrap());
+        list.close();
+        assert!(layout.upgrade().is_none(), "all are freed");
+        assert_eq!(Arc::strong_count(&list), 1);
+    }
+
+    #[test]
+    fn a_buffer_that_something_is_tied_to_is_not_kept() {
+        unsafe extern "C" fn ignore(_: glib::ffi::gpointer, _: *mut GstMiniObject) {}
+
+        gst::init().unwrap();
+        let list = Arc::<SpareBuffers>::default();
+        list.open();
+        let tie = |buffer: &gst::Buffer| {
+            let object = buffer.as_mut_ptr().cast();
+            // SAFETY: a live object, and a function that does nothing.
+            unsafe { gst::ffi::gst_mini_object_weak_ref(object, Some(ignore), ptr::null_mut()) };
+        };
+        let make = || {
+            let buffer = buffer_of([memory::empty()]);
+            tie(&buffer);
+            Some(buffer)
+        };
+        drop(list.take_or(make));
+        assert!(list.take().is_none(), "before it was noted");
+        let buffer = take(&list);
+        tie(&buffer);
+        drop(buffer);
+        assert!(list.take().is_none(), "afterwards");
     }
 }

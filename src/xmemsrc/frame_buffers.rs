@@ -43,3 +43,24 @@ impl Drop for FrameBuffers {
         self.spare.close();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_buffer_is_kept_after_the_source_has_stopped() {
+        gst::init().unwrap();
+        let mut buffers = FrameBuffers::default();
+        buffers.reset(None);
+        let list = buffers.spare.clone();
+        let out = buffers.empty();
+        drop(buffers.empty());
+        assert!(list.take().is_some(), "the source is not stopped yet");
+        drop(buffers.empty());
+        drop(buffers);
+        assert!(list.take().is_none(), "it was kept when the source stopped");
+        drop(out);
+        assert!(list.take().is_none(), "it was released later");
+    }
+}

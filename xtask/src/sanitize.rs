@@ -36,7 +36,7 @@ const CORE_TESTS: &[&str] = &[
     "forward",
 ];
 /// Tests of the plugin that take memory through its whole life.
-const PLUGIN_TESTS: &[&str] = &["zero_copy", "pool", "errors"];
+const PLUGIN_TESTS: &[&str] = &["zero_copy", "pool", "errors", "received_buffers"];
 /// Valgrind runs one thread at a time, and slowly.
 const VALGRIND_TESTS: &[&str] = &["buffer_pool", "late_region"];
 
