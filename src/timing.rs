@@ -99,7 +99,7 @@ pub(crate) struct ClockOffset {
     samples: VecDeque<(u64, u64)>,
     line: Option<Line>,
     /// The clock, and whether it is a system clock that is set to show CLOCK_MONOTONIC. To ask it takes longer than all else here.
-    known: Option<(gst::Clock, bool)>,
+    last_clock: Option<(gst::Clock, bool)>,
 }
 
 impl ClockOffset {
@@ -108,7 +108,7 @@ impl ClockOffset {
         &mut self,
         element: &gst::Element,
     ) -> (Option<gst::ClockTime>, Option<i64>) {
-        let known_clock = self.known.as_ref();
+        let known_clock = self.last_clock.as_ref();
         let known_clock = known_clock.and_then(|(clock, set)| set.then_some(clock));
         let (clock, base_time) = {
             let locked = element.object_lock();
@@ -152,8 +152,8 @@ impl ClockOffset {
 
     /// Whether a clock shows CLOCK_MONOTONIC itself. One that follows another clock is calibrated.
     fn is_monotonic(&mut self, clock: &gst::Clock) -> bool {
-        let set = match &self.known {
-            Some((known, set)) if known.as_ptr() == clock.as_ptr() => *set,
+        let set = match &self.last_clock {
+            Some((last, set)) if last.as_ptr() == clock.as_ptr() => *set,
             _ => self.note(clock),
         };
         set && !is_calibrated(clock)
@@ -165,7 +165,7 @@ impl ClockOffset {
     fn note(&mut self, clock: &gst::Clock) -> bool {
         let set = clock.type_() == gst::SystemClock::static_type()
             && clock.property::<gst::ClockType>("clock-type") == gst::ClockType::Monotonic;
-        self.known = Some((clock.clone(), set));
+        self.last_clock = Some((clock.clone(), set));
         set
     }
 

@@ -44,7 +44,7 @@ fn describe_anew(
             way.sink,
             gst::StreamError::Format,
             (
-                "Upstream describes a frame that cannot be, by its GstVideoMeta and its caps: {reason}"
+                "A frame does not match its caps and its GstVideoMeta: {reason}. The upstream element must correct them"
             )
         );
         gst::FlowError::Error
@@ -132,7 +132,7 @@ pub(super) fn report(way: Way<'_>, buffer: &gst::Buffer, outcome: Outcome) {
         Outcome::Dropped if way.stream.reports_drop() => gst::warning!(
             gst::CAT_PERFORMANCE,
             obj = way.sink,
-            "Frames are dropped: consumers and upstream hold all slots that there may be. Raise max-slots or max-bytes"
+            "Frames are dropped: consumers and upstream hold all slots. Raise max-slots or max-bytes"
         ),
         _ => {}
     }

@@ -41,8 +41,8 @@ pub(super) fn warn(sink: &gst_base::BaseSink, event: &ConsumerEvent) {
         } => gst::element_warning!(
             sink,
             gst::ResourceError::NoSpaceLeft,
-            ("Consumers of this pool copy frames: there are {consumers}, and {limit} has room for {budget} slots that each \
-                 may hold at once. Raise {limit}")
+            ("Consumers may have to copy frames: {limit} has room for {budget} slots for each of {consumers} consumers. Raise \
+                 {limit}")
         ),
         ConsumerEvent::HoldsUp(client) => gst::element_warning!(
             sink,

@@ -110,11 +110,12 @@ pub(super) fn ended(
                 return gst::FlowError::Eos;
             }
             let pool = &settings.pool;
-            let text = format!("The producer of pool {pool:?} is gone, and on-producer-lost=error");
+            let text =
+                format!("The producer of pool {pool:?} has ended, and on-producer-lost=error");
             (gst::ResourceError::Read, text)
         }
         FollowError::NoProducer(error) => {
-            let text = format!("No producer came in time: {error}");
+            let text = format!("No producer before the connection-timeout: {error}");
             (gst::ResourceError::NotFound, text)
         }
         FollowError::Connect(error) => {

@@ -40,7 +40,7 @@ pub(super) enum Received {
 
 /// Why a frame's description is invalid.
 #[derive(Debug)]
-pub(super) struct Nonsense(pub(super) String);
+pub(super) struct InvalidFrame(pub(super) String);
 
 /// Turns frames into buffers.
 #[derive(Debug)]
@@ -52,7 +52,7 @@ pub(super) struct Converter<'a> {
 }
 
 /// A frame as a buffer, and how its bytes got there.
-type Converted = Result<(gst::Buffer, Way), Nonsense>;
+type Converted = Result<(gst::Buffer, Way), InvalidFrame>;
 
 /// Reports what a conversion lost. An invalid frame ends the stream with an error.
 pub(super) fn receive(
@@ -80,11 +80,11 @@ fn report_losses(source: Source<'_>) {
 }
 
 #[cold]
-fn fail(source: Source<'_>, Nonsense(reason): &Nonsense) -> gst::FlowError {
+fn fail(source: Source<'_>, InvalidFrame(reason): &InvalidFrame) -> gst::FlowError {
     gst::element_error!(
         source.element,
         gst::StreamError::Format,
-        ("The producer describes a frame that cannot be: {reason}")
+        ("The producer's description of a frame is invalid: {reason}")
     );
     gst::FlowError::Error
 }
@@ -111,7 +111,8 @@ impl<'a> Converter<'a> {
             return self.finish([memory], &meta, Way::InPlace);
         };
         let spare = buffers.empty();
-        let mut spare = spare.ok_or_else(|| Nonsense("there is no buffer for it".to_owned()))?;
+        let mut spare =
+            spare.ok_or_else(|| InvalidFrame("there is no buffer for it".to_owned()))?;
         let attachments = lease.meta().attachments.clone();
         self.describe(spare.buffer_mut(), lease.meta());
         let mut buffer = spare.fill_received(lease, tally);
@@ -124,7 +125,7 @@ impl<'a> Converter<'a> {
     /// A buffer with a copy of the frame, which the caller gives back afterwards.
     #[inline(never)]
     pub(super) fn copied(self, lease: &ReadLease) -> Converted {
-        let parts: Result<Vec<&[u8]>, Nonsense> = match lease.parts() {
+        let parts: Result<Vec<&[u8]>, InvalidFrame> = match lease.parts() {
             [] => Ok(vec![lease.data()]),
             parts => parts.iter().map(parts::bytes).collect(),
         };
@@ -144,23 +145,23 @@ impl<'a> Converter<'a> {
         let mut buffer = buffer_of(memories);
         if !self.stream.format().memory.is_of(&buffer) {
             let reason = "its caps say memory:DMABuf, and it is in no DMA buffer";
-            return Err(Nonsense(reason.to_owned()));
+            return Err(InvalidFrame(reason.to_owned()));
         }
         let size = buffer.size();
         let buffer_ref = buffer.make_mut();
         if let Some(planes) = self.check(meta, size)? {
             planes
                 .describe(buffer_ref)
-                .map_err(|error| Nonsense(error.to_string()))?;
+                .map_err(|error| InvalidFrame(error.to_string()))?;
         }
         self.describe(buffer_ref, meta);
         self.add_metas(buffer_ref, &meta.attachments);
         self.lay_out(buffer, way)
     }
 
-    fn check(&mut self, meta: &FrameMeta, size: usize) -> Result<Option<&Planes>, Nonsense> {
+    fn check(&mut self, meta: &FrameMeta, size: usize) -> Result<Option<&Planes>, InvalidFrame> {
         let planes = self.stream.check(&meta.layout, size);
-        planes.map_err(|reason| Nonsense(reason.to_owned()))
+        planes.map_err(|reason| InvalidFrame(reason.to_owned()))
     }
 
     fn describe(&self, buffer: &mut gst::BufferRef, meta: &FrameMeta) {
@@ -172,9 +173,7 @@ impl<'a> Converter<'a> {
 
     /// Puts the metas on a buffer that has its memory and its planes.
     fn add_metas(&self, buffer: &mut gst::BufferRef, attachments: &Attachments) {
-        if !attachments.is_empty() {
-            meta::onto_buffer(attachments, buffer, self.stream.format(), self.losses);
-        }
+        meta::onto_buffer(attachments, buffer, self.stream.format(), self.losses);
     }
 
     /// Copies a finished buffer if downstream could not read its layout.
@@ -190,8 +189,8 @@ impl<'a> Converter<'a> {
         let Some(info) = &self.stream.format().video else {
             return Ok((buffer, way));
         };
-        let copy =
-            planes::to_default_layout(buffer, info).map_err(|error| Nonsense(error.to_string()))?;
+        let copy = planes::to_default_layout(buffer, info)
+            .map_err(|error| InvalidFrame(error.to_string()))?;
         Ok((copy, Way::Layout))
     }
 }

@@ -11,7 +11,7 @@ use xmem_core::{FrameMeta, ReadLease};
 
 use super::{
     XmemSrcCudaWait,
-    delivery::{self, Converter, Nonsense, Received, Way},
+    delivery::{self, Converter, InvalidFrame, Received, Way},
     log::CAT,
     settings::Settings,
     source::Source,
@@ -25,16 +25,16 @@ enum Wrong {
     /// Its producer ended before it was complete. There may be another producer.
     Lost(CudaError),
     Cuda(CudaError),
-    Nonsense(Nonsense),
+    Invalid(InvalidFrame),
     /// Something that it needs is missing.
     Missing(String),
     /// The element is being stopped.
     Cancelled,
 }
 
-impl From<Nonsense> for Wrong {
-    fn from(nonsense: Nonsense) -> Self {
-        Self::Nonsense(nonsense)
+impl From<InvalidFrame> for Wrong {
+    fn from(invalid: InvalidFrame) -> Self {
+        Self::Invalid(invalid)
     }
 }
 
@@ -81,8 +81,8 @@ fn fail(source: Source<'_>, wrong: Wrong) -> Result<Received, gst::FlowError> {
             return Ok(Received::Dropped);
         }
         Wrong::Cuda(error) => error.to_string(),
-        Wrong::Nonsense(Nonsense(reason)) => {
-            format!("the producer describes a frame that cannot be: {reason}")
+        Wrong::Invalid(InvalidFrame(reason)) => {
+            format!("the producer's description of it is invalid: {reason}")
         }
         Wrong::Missing(what) => what,
         Wrong::Cancelled => return Ok(Received::CalledOff),
@@ -119,7 +119,7 @@ fn on_device(
     let layout = lease.meta().video;
     let layout = layout.unwrap_or_else(|| planes::of_info(info));
     let planes = Planes::check(&layout, frame.len(), info);
-    let planes = planes.map_err(|reason| Nonsense(reason.to_owned()))?;
+    let planes = planes.map_err(|reason| InvalidFrame(reason.to_owned()))?;
     let home = home_of(source, started, frame.device(), info)?;
     let mut meta = lease.meta().clone();
     meta.video = Some(planes::of_info(home.layout().info()));

@@ -61,8 +61,8 @@ impl KeyFrameGate {
                 source.element,
                 gst::StreamError::Decode,
                 (
-                    "No key frame comes from pool {:?}. Frames are given up as long as there is none: set \
-                     wait-for-keyframe=false if each stands for itself, or have the encoder make key frames more often",
+                    "No key frame comes from pool {:?}, and frames are dropped until one comes. Set wait-for-keyframe=false if each \
+                     frame can be decoded alone, or make the encoder send key frames more often",
                     source.settings.pool
                 )
             );

@@ -14,7 +14,7 @@ use gst::prelude::*;
 use gst_allocators::{FdMemoryFlags, prelude::*};
 use xmem_core::{Part, ReadLease};
 
-use super::delivery::Nonsense;
+use super::delivery::InvalidFrame;
 use crate::{
     memory,
     received::{Kept, TAG_DMABUF},
@@ -26,7 +26,7 @@ use crate::{
 pub(super) fn memories(
     lease: &ReadLease,
     tally: &Arc<Tally>,
-) -> Result<Vec<gst::Memory>, Nonsense> {
+) -> Result<Vec<gst::Memory>, InvalidFrame> {
     let memory = |(index, part): (usize, &Part)| {
         if part.tag() == TAG_DMABUF
             && let Some(memory) = dmabuf(lease, index, part, tally)
@@ -40,8 +40,8 @@ pub(super) fn memories(
 }
 
 /// The bytes of a part.
-pub(super) fn bytes(part: &Part) -> Result<&[u8], Nonsense> {
-    let unmappable = |error| Nonsense(format!("its memory cannot be mapped: {error}"));
+pub(super) fn bytes(part: &Part) -> Result<&[u8], InvalidFrame> {
+    let unmappable = |error| InvalidFrame(format!("its memory cannot be mapped: {error}"));
     part.map().map_err(unmappable)
 }
 

@@ -168,7 +168,7 @@ pub enum RemoveError {
     #[error(transparent)]
     Name(#[from] NameError),
     /// The pool has a producer.
-    #[error("pool {pool:?} has a producer, {holder}: what it has is left alone")]
+    #[error("pool {pool:?} has a producer, {holder}: its files were not removed")]
     Live {
         /// The pool.
         pool: String,
@@ -177,7 +177,7 @@ pub enum RemoveError {
     },
     /// It belongs to another user.
     #[error(
-        "{path:?} belongs to user {uid} and is left alone: that user can remove it, if it has no producer"
+        "{path:?} belongs to user {uid} and was not removed: that user can remove it, if it has no producer"
     )]
     Foreign {
         /// The path.
@@ -187,7 +187,7 @@ pub enum RemoveError {
     },
     /// No producer made the files, or nothing shows that one did.
     #[error(
-        "{path:?} was not made by a producer of frames, as far as can be seen, and is left alone"
+        "{path:?} is not known to be a file of a pool, and was not removed: remove it by hand if it is one"
     )]
     NotAPools {
         /// The path.
@@ -222,7 +222,7 @@ impl From<CreateError> for RemoveError {
 pub enum RegionError {
     /// There is not enough memory for it.
     #[error(
-        "no room for a region of {size} bytes ({error}): free memory, lower max-slots, or use another backing"
+        "no memory for a region of {size} bytes ({error}): free memory (backing posix-shm: in /dev/shm), or lower max-slots"
     )]
     NoSpace {
         /// The region's size in bytes.
@@ -234,8 +234,8 @@ pub enum RegionError {
     /// The handle was inherited through fork.
     #[error("{}", FORKED)]
     Forked,
-    /// The peer's region cannot be trusted.
-    #[error("the region cannot be trusted: {0}")]
+    /// Another process could truncate the memory, or it is not what its owner states.
+    #[error("the memory is unsafe to use: {0}")]
     Untrusted(&'static str),
     /// A system call failed.
     #[error(transparent)]
@@ -248,7 +248,8 @@ pub enum RegionError {
 pub enum AcquireError {
     /// All slots are in use and the pool may not grow.
     #[error(
-        "all {slots} slots of pool {pool:?} are in use and it may not grow (max-slots {max_slots}, max-bytes {max_bytes})"
+        "all {slots} slots of pool {pool:?} are in use: release frames, or raise max-slots ({max_slots}) or max-bytes \
+         ({max_bytes}; 0 = no limit)"
     )]
     Exhausted {
         /// The pool.
@@ -281,10 +282,12 @@ pub enum AcquireError {
     #[error(transparent)]
     Cuda(#[from] xmem_cuda::error::CudaError),
     /// No slot became free in time.
-    #[error("no slot came free in time")]
+    #[error(
+        "no slot became free before the timeout: release frames, or raise max-slots or max-bytes"
+    )]
     Timeout,
     /// The wait was cancelled.
-    #[error("the wait for a slot was called off")]
+    #[error("the wait for a slot was cancelled")]
     Cancelled,
     /// The pool is closed.
     #[error("the pool is closed")]
@@ -310,8 +313,8 @@ pub enum PublishError {
     },
     /// The attachments do not fit behind the payload.
     #[error(
-        "the frame's attachments have {needed} bytes, and behind its payload there is room for {room}: ask for room when \
-         the slot is acquired"
+        "the frame's attachments have {needed} bytes, and its slot has room for {room}: acquire the slot with \
+         SlotSpec::attachments({needed})"
     )]
     NoRoomForAttachments {
         /// Size of the attachments in bytes, as they are stored.
@@ -321,7 +324,7 @@ pub enum PublishError {
     },
     /// There are more attachments than a consumer takes.
     #[error(
-        "the frame has {count} attachments, its parts among them, and may have {MAX_NAMED_ENTRIES}: put several into one"
+        "the frame has {count} attachments, with its parts; the maximum is {MAX_NAMED_ENTRIES}: put several into one"
     )]
     TooManyAttachments {
         /// How many there are.
@@ -334,23 +337,31 @@ pub enum PublishError {
         reason: &'static str,
     },
     /// The lease belongs to another pool.
-    #[error("this frame belongs to another pool")]
+    #[error("this slot was acquired from another pool: publish it in that pool")]
     OtherPool,
     /// A consumer that came meanwhile cannot join the pool that the frame was forwarded from.
-    #[error("not every consumer reaches the pool that the frame comes from: copy it")]
+    #[error("a consumer cannot join the pool that the frame comes from: copy the frame")]
     NotReached,
     /// The event for the end of the device's work on the frame was not recorded.
     #[cfg(feature = "cuda")]
     #[error(transparent)]
     Cuda(Box<xmem_cuda::error::CudaError>),
-    /// The frame's parts cannot be published.
-    #[error(
-        "the frame has {count} parts: they must be of its own pool, inside their memory, and at most {MAX_PARTS}"
-    )]
-    Parts {
+    /// The frame has no parts, or too many.
+    #[error("a frame in parts has 1 to {MAX_PARTS} of them; this one has {count}")]
+    PartCount {
         /// How many there are.
         count: usize,
     },
+    /// A part belongs to another pool.
+    #[error(
+        "a part of the frame belongs to another pool: import its memory into this pool, or copy it"
+    )]
+    PartOfOtherPool,
+    /// A part reaches beyond its memory.
+    #[error(
+        "a part of the frame reaches beyond the end of its memory: check its offset and its size"
+    )]
+    PartOutOfMemory,
     /// Consumers of a lossless pool have not taken the frames that this one would replace.
     #[error("consumers are too far behind to take one more frame: call wait_for_room first")]
     NoRoom,
@@ -379,7 +390,7 @@ pub enum EventError {
 #[non_exhaustive]
 pub enum ImportError {
     /// Its owner could remove it under a reader, or it cannot be used for another reason.
-    #[error("this memory cannot be shared as it is: {0}")]
+    #[error("this memory cannot be shared where it lies: {0}; copy it")]
     Memory(#[from] RegionError),
     /// It lies on a CUDA device, and cannot be shared there.
     #[cfg(feature = "cuda")]
@@ -404,24 +415,26 @@ pub enum ImportError {
 #[non_exhaustive]
 pub enum ForwardError {
     /// It was not received from another pool.
-    #[error("only frames that were received from another pool can be forwarded")]
+    #[error("only frames that were received from another pool can be forwarded: copy this frame")]
     NotReceived,
     /// Its memory has no descriptor that could be forwarded.
     #[error(
-        "the frame lies in memory that has no descriptor (backing posix-shm, or a device in a build without CUDA)"
+        "the frame's memory has no descriptor (backing posix-shm, or a device in a build without CUDA): copy the frame"
     )]
     NoDescriptor,
     /// Its device memory has only a legacy handle. Its owner frees it when no consumer of the owner's pool uses it any more,
     /// and does not wait for the consumers of this pool.
     #[error(
-        "the frame lies in device memory that ends with its producer (CUDA IPC mode legacy, or memory of others): copy it"
+        "the frame's device memory ends with its producer (CUDA IPC mode legacy, or imported memory): copy the frame"
     )]
     EndsWithProducer,
     /// A consumer cannot hold frames in the pool of origin, or has not answered yet whether it can.
-    #[error("not every consumer reaches the pool that the frame comes from")]
+    #[error(
+        "a consumer cannot join the pool that the frame comes from, or has not answered yet: copy the frame"
+    )]
     NotReached,
     /// The wait for consumers was cancelled.
-    #[error("the wait was called off")]
+    #[error("the wait was cancelled")]
     Cancelled,
     /// Its memory was not imported.
     #[error(transparent)]
@@ -436,7 +449,7 @@ pub enum ForwardError {
 #[non_exhaustive]
 pub enum RequestError {
     /// It is too long.
-    #[error("a request may bring {MAX_REQUEST} bytes, and this one has {size}")]
+    #[error("a request may have at most {MAX_REQUEST} bytes; this one has {size}")]
     TooLarge {
         /// Its size in bytes.
         size: usize,
@@ -445,7 +458,7 @@ pub enum RequestError {
     #[error("the producer does not read its messages now: ask again later")]
     Busy,
     /// The producer is gone, or the consumer is.
-    #[error("the connection is over")]
+    #[error("the connection to the producer has ended: connect again")]
     ProducerLost,
     /// The handle was inherited through fork.
     #[error("{}", FORKED)]
@@ -457,10 +470,10 @@ pub enum RequestError {
 #[non_exhaustive]
 pub enum WaitError {
     /// The timeout expired.
-    #[error("the time was over")]
+    #[error("the timeout passed")]
     Timeout,
     /// The wait was cancelled.
-    #[error("the wait was called off")]
+    #[error("the wait was cancelled")]
     Cancelled,
     /// The pool is closed.
     #[error("the pool is closed")]
@@ -502,7 +515,7 @@ pub enum ConnectError {
         reason: String,
     },
     /// The process that listens there does not speak this protocol.
-    #[error("{path:?} is not an xmem producer this version can talk to: {reason}")]
+    #[error("{path:?} is not a producer of a compatible version of xmem: {reason}")]
     Protocol {
         /// The socket.
         path: PathBuf,
@@ -511,14 +524,15 @@ pub enum ConnectError {
     },
     /// The producer does not answer; it may be stopped.
     #[error(
-        "the producer of {path:?} does not answer: it may be stopped, hung, or out of memory or descriptors"
+        "the producer of {path:?} does not answer: it may be stopped, hung, or out of memory or descriptors; restart it if it \
+         does not recover"
     )]
     NoAnswer {
         /// The socket.
         path: PathBuf,
     },
     /// The wait was cancelled.
-    #[error("the wait for a producer was called off")]
+    #[error("the wait for a producer was cancelled")]
     Cancelled,
     /// A system call failed.
     #[error(transparent)]
@@ -551,21 +565,21 @@ impl ConnectError {
 #[non_exhaustive]
 pub enum ReceiveError {
     /// No frame came in time.
-    #[error("no frame came in time")]
+    #[error("no frame came before the timeout")]
     Timeout,
     /// The wait was cancelled.
-    #[error("the wait for a frame was called off")]
+    #[error("the wait for a frame was cancelled")]
     Cancelled,
     /// The stream is over. A frame may still come if the producer starts a new stream. When the producer is gone, the
     /// next call returns [`ProducerLost`](Self::ProducerLost).
-    #[error("the stream is over")]
+    #[error("the stream has ended")]
     Eos,
     /// The producer is gone, and all its frames have been received.
     #[error("the producer is gone: connect again")]
     ProducerLost,
     /// This consumer holds as many frames as it may.
     #[error(
-        "this consumer holds its budget of {budget} frames: drop one before it receives another, or copy it out"
+        "this consumer holds its budget of {budget} frames: drop one before it receives another; copy frames that it keeps"
     )]
     OverBudget {
         /// How many it may hold.
@@ -573,12 +587,14 @@ pub enum ReceiveError {
     },
     /// The producer disconnected this consumer; the frames that it still holds may be overwritten.
     #[error(
-        "the producer disconnected this consumer (its lease page was invalid): frames it still holds may change"
+        "the producer disconnected this consumer, because its lease page was invalid: drop all frames, since they may be \
+         overwritten, and connect again"
     )]
     CutOff,
     /// The producer of a lossless pool does not wait for this consumer any more; the frames that it holds stay valid.
     #[error(
-        "the producer waited longer than its lossless-timeout for this consumer: connect again"
+        "the producer waited longer than its lossless-timeout for this consumer: read frames faster or raise \
+         lossless-timeout, and connect again"
     )]
     TimedOut,
     /// The frame's memory could not be mapped. The frame was not skipped; a later call tries again. Only in lossless
@@ -587,7 +603,7 @@ pub enum ReceiveError {
     Region(#[source] RegionError),
     /// The control memory is corrupt. If the error is in one frame's entry, that frame counts as missed, and a later call
     /// goes on behind it.
-    #[error("the producer's control memory is corrupt: {0}")]
+    #[error("the producer's control memory is corrupt: {0}; restart the producer")]
     Corrupt(&'static str),
     /// The handle was inherited through fork.
     #[error("{}", FORKED)]
@@ -599,7 +615,7 @@ pub type QueryError = ConnectError;
 
 fn too_large(size: usize, slot_size: u64, max_bytes: u64) -> String {
     match max_bytes {
-        0 => format!("no memory has room for {size} bytes"),
+        0 => format!("the system cannot allocate {size} bytes"),
         _ => format!(
             "a frame of {size} bytes takes a slot of {slot_size} bytes, and all of the pool may have {max_bytes} (max-bytes): raise \
              max-bytes"

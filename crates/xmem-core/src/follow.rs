@@ -143,10 +143,10 @@ pub struct Lost {
 #[non_exhaustive]
 pub enum FollowError {
     /// The stream is over ([`OnEos::End`]), or the producer is gone ([`OnLost::End`]).
-    #[error("the stream is over")]
+    #[error("the stream has ended")]
     End,
     /// The wait was called off.
-    #[error("the wait was called off")]
+    #[error("the wait was cancelled")]
     Cancelled,
     /// No producer came within [`Follower::connect_timeout`].
     #[error(transparent)]

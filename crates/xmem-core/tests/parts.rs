@@ -15,8 +15,8 @@ use std::time::Duration;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use support::{HANG, Place, eventually};
 use xmem_core::{
-    AcquireError, Attachments, Consumer, FrameMeta, ImportError, ImportedMemory, Parts, Producer,
-    PublishError, SlotSpec, WriteLease,
+    AcquireError, Attachments, Consumer, FrameMeta, ImportError, ImportedMemory, MAX_PARTS, Parts,
+    Producer, SlotSpec, WriteLease,
 };
 
 /// The name of this test's memory: where tests are threads of one process, the others have some too.
@@ -271,15 +271,25 @@ fn parts_that_consumers_could_not_find_are_refused() {
     let slot = slot.into_part();
     let mut beyond_slot = Parts::new();
     beyond_slot.add_slot(&slot, 1, len, 0);
-    for parts in [parts, Parts::new(), beyond, far_beyond, beyond_slot] {
+    let mut many = Parts::new();
+    for _ in 0..=MAX_PARTS {
+        many.add_imported(&memory, 0, 1, 0);
+    }
+    let outside = "reaches beyond";
+    for (parts, error) in [
+        (parts, "belongs to another pool"),
+        (Parts::new(), "this one has 0"),
+        (many, "of them; this one has"),
+        (beyond, outside),
+        (far_beyond, outside),
+        (beyond_slot, outside),
+    ] {
         let mut lease = producer
             .acquire(SlotSpec::new(1).attachments(1000))
             .unwrap();
         lease.set_parts(parts);
-        assert!(matches!(
-            lease.publish(FrameMeta::default()).unwrap_err().error,
-            PublishError::Parts { .. }
-        ));
+        let refused = lease.publish(FrameMeta::default()).unwrap_err().error;
+        assert!(refused.to_string().contains(error), "{refused}");
     }
     // All that there is.
     let mut whole = Parts::new();

@@ -68,7 +68,7 @@ impl Frame {
             layout::private(layout::copy_payload(lease).ok_or(UNMAPPABLE)?)
         };
         let arrays = layout::arrays(lease.meta(), is_field(lease), &[part])
-            .ok_or_else(|| Unusable::Nonsense(layout::nonsense(lease).into()))?;
+            .ok_or_else(|| Unusable::Invalid(layout::why_invalid(lease).into()))?;
         Ok((Self::new(arrays, lease), Way::Copied))
     }
 
@@ -129,7 +129,7 @@ fn is_field(lease: &ReadLease) -> bool {
 #[derive(Debug)]
 pub(crate) enum Unusable {
     /// It contradicts its producer's description.
-    Nonsense(Cow<'static, str>),
+    Invalid(Cow<'static, str>),
     /// It lies on a device that cannot be reached.
     Cuda(CudaError),
     /// It would have been copied, but a device takes too long to write it.
@@ -145,7 +145,7 @@ impl From<CudaError> for Unusable {
 /// How long a frame is waited for that is copied, and so holds its slot beyond what its consumer may hold.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-const UNMAPPABLE: Unusable = Unusable::Nonsense(Cow::Borrowed(
+const UNMAPPABLE: Unusable = Unusable::Invalid(Cow::Borrowed(
     "the frame lies in memory that cannot be mapped",
 ));
 

@@ -234,7 +234,7 @@ pub(crate) fn bytes(part: &Part) -> Option<Array> {
 }
 
 /// The message for a frame whose description does not fit its bytes.
-pub(crate) fn nonsense(lease: &ReadLease) -> String {
+pub(crate) fn why_invalid(lease: &ReadLease) -> String {
     let meta = lease.meta();
     let what = match &meta.video {
         Some(video) if meta.ndim == 0 => format!(

@@ -84,10 +84,10 @@ fn clean_leaves_sockets_of_other_programs_alone() {
     let lock = elsewhere.path().join("agent.lock");
     drop(UnixListener::bind(&path).unwrap());
     let clean = || xmem(dir.path(), &["clean", path.to_str().unwrap()]);
-    assert!(stderr(&clean()).contains("left alone"));
+    assert!(stderr(&clean()).contains("not removed"));
     // Other programs have empty lock files, too.
     std::fs::write(&lock, "").unwrap();
-    assert!(stderr(&clean()).contains("left alone"));
+    assert!(stderr(&clean()).contains("not removed"));
     assert!(path.exists() && lock.exists());
     std::fs::write(&lock, "killed (process 1)").unwrap();
     stdout(&clean());

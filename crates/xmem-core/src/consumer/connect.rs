@@ -211,7 +211,7 @@ impl ConsumerBuilder {
         let [control, page] = <[OwnedFd; 2]>::try_from(fds)
             .map_err(|_| protocol("its welcome came without memory"))?;
         let refused = |error| match error {
-            OpenError::Nonsense(what, reason) => protocol(&format!("its {what}: {reason}")),
+            OpenError::Invalid(what, reason) => protocol(&format!("its {what}: {reason}")),
             OpenError::System(error) => SystemError::at("map the pool's memory")(error).into(),
         };
         let control = Control::open(&control).map_err(refused)?;

@@ -18,7 +18,7 @@ use super::pool::Pool;
 use super::regions::Taken;
 use super::retired::Released;
 use super::slots::{Hook, run_hook};
-use crate::error::ImportError;
+use crate::error::{ImportError, PublishError};
 use crate::frame::lease::{HeldPart, ReadLease};
 use crate::region::Imported;
 
@@ -238,12 +238,20 @@ impl Parts {
         parts::encode(&self.places)
     }
 
-    /// Whether a pool may publish them, so that its consumers find them.
-    pub(super) fn are_of(&self, pool: &Arc<Pool>) -> bool {
+    /// Checks that consumers of a pool find them.
+    pub(super) fn check(&self, pool: &Arc<Pool>) -> Result<(), PublishError> {
         let of_pool = |other: &Weak<Pool>| other.as_ptr() == Arc::as_ptr(pool);
-        (1..=MAX_PARTS).contains(&self.places.len())
-            && self.pools.iter().all(of_pool)
-            && !self.outside
+        if !(1..=MAX_PARTS).contains(&self.places.len()) {
+            let count = self.places.len();
+            return Err(PublishError::PartCount { count });
+        }
+        if !self.pools.iter().all(of_pool) {
+            return Err(PublishError::PartOfOtherPool);
+        }
+        if self.outside {
+            return Err(PublishError::PartOutOfMemory);
+        }
+        Ok(())
     }
 }
 

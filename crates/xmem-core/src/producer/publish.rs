@@ -174,9 +174,7 @@ pub(super) fn check_parts(
     parts: &Parts,
 ) -> Result<(), PublishError> {
     check_metadata(meta)?;
-    if !parts.are_of(pool) {
-        return Err(PublishError::Parts { count: parts.len() });
-    }
+    parts.check(pool)?;
     (meta.offset, meta.size) = (0, parts.size());
     Ok(())
 }

@@ -46,7 +46,11 @@ fn a_frame_that_is_published_again_is_not_handed_out_while_a_device_ends_its_lea
     run(&mut consumer, "hand-over", "handed over");
     run(&mut producer, "again", "again");
     // The same slot and generation: a lease of its own would be ended by the kernel's store.
-    run(&mut consumer, "take now", "no frame came in time");
+    run(
+        &mut consumer,
+        "take now",
+        "no frame came before the timeout",
+    );
     drop(late);
     run(&mut consumer, "take", "took 1");
     run(&mut producer, "publish 50", "published");

@@ -196,7 +196,7 @@ impl Inlet {
                     devices: devices.unwrap_or_default(),
                 });
             }
-            Sorted::Nonsense(why) => return Err(why),
+            Sorted::Invalid(why) => return Err(why),
         }
         Ok(())
     }
@@ -225,7 +225,7 @@ enum Sorted {
     Device(u64, u32, Arrays),
     Void(Option<u64>, Option<u64>),
     Message(Box<Message>, Option<u64>, Option<u64>),
-    Nonsense(String),
+    Invalid(String),
 }
 
 fn sort_by_label(
@@ -236,7 +236,7 @@ fn sort_by_label(
     message: impl FnOnce() -> Result<Message, String>,
 ) -> Sorted {
     let Some(label) = Label::read(lease.meta()) else {
-        return Sorted::Nonsense("a frame of its pool is no message of a channel".into());
+        return Sorted::Invalid("a frame of its pool is no message of a channel".into());
     };
     if label.to.is_some_and(|to| to != me) {
         return Sorted::NotOurs;
@@ -250,7 +250,7 @@ fn sort_by_label(
         Kind::Void => Sorted::Void(label.refs, label.device),
         Kind::Message => match message() {
             Ok(message) => Sorted::Message(Box::new(message), label.refs, label.device),
-            Err(why) => Sorted::Nonsense(why),
+            Err(why) => Sorted::Invalid(why),
         },
     }
 }

@@ -72,7 +72,7 @@ impl Failure {
     pub(super) fn into_py_err(self) -> PyErr {
         match self {
             Self::Follow(error) => error.into_py_err(),
-            Self::Unusable(Unusable::Nonsense(reason)) => Kind::Error.error(reason),
+            Self::Unusable(Unusable::Invalid(reason)) => Kind::Error.error(reason),
             Self::Unusable(Unusable::Cuda(error)) => error.into_py_err(),
             Self::Unusable(Unusable::Unfinished) => CudaError::Unfinished.into_py_err(),
         }

@@ -77,10 +77,10 @@ impl Control {
 
     /// Maps a descriptor that a producer sent, if it is valid control memory.
     pub fn open(fd: impl AsFd) -> Result<Self, OpenError> {
-        let nonsense = |reason| OpenError::Nonsense("control memory", reason);
-        let len = memfd::sealed_len(&fd, Seal::SizeAndFutureWrites).map_err(nonsense)?;
+        let invalid = |reason| OpenError::Invalid("control memory", reason);
+        let len = memfd::sealed_len(&fd, Seal::SizeAndFutureWrites).map_err(invalid)?;
         if len < HEADER_WORDS * 8 {
-            return Err(nonsense("it is too small"));
+            return Err(invalid("it is too small"));
         }
         // The header alone first: the sizes in it are checked before they are used.
         let map = |len| Mapping::new(&fd, len, Access::Read).map_err(OpenError::System);
@@ -91,10 +91,10 @@ impl Control {
             word.map_or(0, |word| word.load(Ordering::Relaxed))
         };
         if read(W_MAGIC) != MAGIC {
-            return Err(nonsense("it is something else"));
+            return Err(invalid("it is something else"));
         }
         if read(W_VERSION) != u64::from(VERSION) {
-            return Err(nonsense("it has another version"));
+            return Err(invalid("it has another version"));
         }
         let shape = Shape {
             max_slots: u32::try_from(read(W_MAX_SLOTS)).unwrap_or(0),
@@ -102,7 +102,7 @@ impl Control {
             by_number: read(W_BY_NUMBER) != 0,
         };
         if !shape.is_valid() || shape.control_len() > len {
-            return Err(nonsense("it has impossible sizes"));
+            return Err(invalid("it has impossible sizes"));
         }
         let constants = Constants {
             shape,

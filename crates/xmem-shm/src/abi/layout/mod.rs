@@ -36,7 +36,7 @@ pub const VERSION: u32 = 9;
 #[derive(Debug)]
 pub enum OpenError {
     /// Which memory, and why it is not valid.
-    Nonsense(&'static str, &'static str),
+    Invalid(&'static str, &'static str),
     /// This process could not map it.
     System(io::Error),
 }

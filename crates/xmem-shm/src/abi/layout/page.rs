@@ -54,10 +54,10 @@ impl LeasePage {
 
     /// Maps a descriptor that a producer sent.
     pub fn open(fd: impl AsFd, shape: Shape) -> Result<Self, OpenError> {
-        let nonsense = |reason| OpenError::Nonsense("lease page", reason);
-        let len = memfd::sealed_len(&fd, Seal::Size).map_err(nonsense)?;
+        let invalid = |reason| OpenError::Invalid("lease page", reason);
+        let len = memfd::sealed_len(&fd, Seal::Size).map_err(invalid)?;
         if len < shape.page_len() {
-            return Err(nonsense("it is too small"));
+            return Err(invalid("it is too small"));
         }
         let mut mapping =
             Mapping::new(&fd, shape.page_len(), Access::ReadWrite).map_err(OpenError::System)?;
