@@ -50,13 +50,13 @@ pub enum OnEos {
     Wait,
 }
 
-/// The action of a follower when the producer is gone, or a lossless producer goes on without it.
+/// The action of a follower when its producer has ended or has disconnected it.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum OnLost {
-    /// It joins the next producer, or the same one again, and goes on behind the last frame that it took.
+    /// It joins the next producer, or the same one again, and continues after the last frame that it took.
     #[default]
     Wait,
-    /// It ends. A producer that goes on without it is an error, since that is not the end of the stream.
+    /// It ends. A disconnect is an error, because the stream has not ended.
     End,
     /// It is an error.
     Fail,
@@ -79,7 +79,7 @@ pub enum OverBudget {
 pub enum Taken<'a> {
     /// It counts against the budget until the lease is dropped.
     Kept(ReadLease),
-    /// It is past the budget and has to be given back: copy the bytes you need.
+    /// It is beyond the budget: copy the bytes that you need.
     Lent(&'a ReadLease),
 }
 
@@ -97,22 +97,22 @@ impl Taken<'_> {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Step<T> {
-    /// A frame or an event was taken; the function made this of it.
+    /// A frame or an event was taken; this is the result of the function.
     Took(T),
-    /// A frame was dropped for want of budget ([`OverBudget::Drop`]).
+    /// A frame was dropped because the budget is used up ([`OverBudget::Drop`]).
     Dropped(FrameInfo, FrameMeta),
-    /// No frame came in time.
+    /// No frame came before the timeout.
     Nothing,
-    /// No producer came in time; the next step looks again.
+    /// There is no producer yet; the next step looks again.
     NoProducer {
-        /// Why the last look failed.
+        /// The error of the last attempt.
         error: ConnectError,
-        /// For how long there has been none.
+        /// The time without a producer.
         waited: Duration,
     },
     /// There is a producer now.
     Joined {
-        /// There was one before.
+        /// Whether there was one before.
         again: bool,
     },
     /// The producer is lost; the next step searches for the next one ([`OnLost::Wait`]).
@@ -138,26 +138,26 @@ pub struct Lost {
     pub last: Option<u64>,
 }
 
-/// Why a follower does not go on.
+/// The reason why a follower has stopped.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum FollowError {
-    /// The stream is over ([`OnEos::End`]), or the producer is gone ([`OnLost::End`]).
+    /// The stream has ended ([`OnEos::End`]), or the producer has ([`OnLost::End`]).
     #[error("the stream has ended")]
     End,
-    /// The wait was called off.
+    /// The wait was cancelled.
     #[error("the wait was cancelled")]
     Cancelled,
     /// No producer came within [`Follower::connect_timeout`].
     #[error(transparent)]
     NoProducer(ConnectError),
-    /// There is a producer, and it cannot be joined.
+    /// The producer cannot be joined.
     #[error(transparent)]
     Connect(ConnectError),
     /// The producer is lost ([`OnLost::Fail`], [`OnLost::End`]).
     #[error("{}", .0.error)]
     Lost(Lost),
-    /// A frame cannot be received. Of [`ReceiveError`] all that is not one of the others.
+    /// A frame cannot be received, for another reason.
     #[error(transparent)]
     Receive(ReceiveError),
 }
@@ -172,7 +172,7 @@ pub struct Stats {
     pub copied: u64,
     /// Frames that were taken and given up: [`Follower::note_dropped`], [`Step::Dropped`].
     pub dropped: u64,
-    /// How often it joined a producer again.
+    /// The number of joins after the first.
     pub reconnects: u64,
     /// As [`Consumer::device`], of the last connection.
     pub device: String,
@@ -208,7 +208,7 @@ impl Figures {
     }
 }
 
-/// A follower, as other threads than its own have it. It keeps no connection alive.
+/// A handle to a follower for other threads. It keeps no connection alive.
 #[derive(Debug, Clone)]
 pub struct Handle {
     figures: Arc<Mutex<Figures>>,
@@ -229,7 +229,7 @@ impl Handle {
         self.with(|figures| figures.now.clone())?
     }
 
-    /// Figures, also when the follower is gone.
+    /// The figures, also after the follower was dropped.
     pub fn stats(&self) -> Stats {
         // Under the lock each connection is in the total, or it is the present one.
         let stats = self.with(|figures| {
@@ -270,13 +270,13 @@ impl ConsumerBuilder {
     }
 }
 
-/// Takes the frames of a pool, over all producers that it has one after another.
+/// Receives the frames of a pool over successive producers.
 ///
-/// As an iterator it waits for each frame, and gives errors as items; after one it can be asked again. It ends with
-/// [`FollowError::End`]. Frames that [`OverBudget::Copy`] lends are dropped by the iterator, which cannot copy them.
+/// As an iterator it waits for each frame, and returns errors as items, after which it can continue. It ends with
+/// [`FollowError::End`]. The iterator drops frames that [`OverBudget::Copy`] lends, because it cannot copy them.
 ///
-/// Its waits end early when the builder's [canceller](ConsumerBuilder::canceller) calls them off. Dropping it leaves the pool;
-/// frames that are still held stay as they are. In a forked child each step is an error.
+/// The builder's [canceller](ConsumerBuilder::canceller) cancels its waits. A drop leaves the pool; frames that are still held stay
+/// valid. In a forked child each step is an error.
 #[derive(Debug)]
 #[must_use]
 pub struct Follower {
@@ -302,7 +302,7 @@ pub struct Follower {
 }
 
 impl Follower {
-    /// How long to wait for a producer, at the start and again each time that one was lost. Default: for ever.
+    /// The longest wait for a producer, at the start and after each loss. Default: no limit.
     pub fn connect_timeout(mut self, timeout: Option<Duration>) -> Self {
         self.connect_timeout = timeout;
         self
@@ -331,15 +331,15 @@ impl Follower {
         self.consumer.as_ref()
     }
 
-    /// A handle for other threads, while the follower waits in its own.
+    /// A handle for other threads while this one waits.
     pub fn handle(&self) -> Handle {
         self.handle.clone()
     }
 
-    /// Does one thing, for at most `timeout` (`None`: for ever): looks for a producer if there is none, else waits for a frame.
+    /// Looks for a producer if there is none, otherwise waits for a frame, at most for `timeout` (`None`: no limit).
     ///
-    /// `take` makes something of the frame. It runs again with the next frame if a [lent](Taken::Lent) one was lost while it ran:
-    /// see [`Consumer::receive_with`].
+    /// `take` is called with the frame. If a [lent](Taken::Lent) frame was lost during the call, it is called again with the next
+    /// frame: see [`Consumer::receive_with`].
     ///
     /// A look may end before its time, and a producer that is there gets half a second to answer:
     /// see [`ConsumerBuilder::connect_wait`].

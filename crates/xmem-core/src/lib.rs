@@ -2,9 +2,9 @@
 
 //! Named pools of frames in shared memory: one [`Producer`], many [`Consumer`]s, no copy.
 //!
-//! A producer acquires a slot, writes a frame into it and publishes it; every consumer of the pool, in whatever process,
-//! reads the frame where it lies. The slot is used again when the last reference to it is gone, also when that is
-//! because a process was killed. A live producer never waits for a consumer.
+//! A producer acquires a slot, writes a frame into it and publishes it. Each consumer of the pool, in any process, reads the
+//! frame in the slot. The slot is free again when its last reference is released, or when the process of that reference ends.
+//! A live producer never waits for a consumer.
 //!
 //! ```
 //! # let dir = tempfile::tempdir()?;

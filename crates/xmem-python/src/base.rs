@@ -49,43 +49,43 @@ where
 
 #[pymethods]
 impl Base {
-    /// Elements per dimension. AttributeError if it is not one array, as planar frames.
+    /// The number of elements in each dimension. AttributeError if the frame has several planes.
     #[getter]
     fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         PyTuple::new(py, &self.0.whole_for_attribute()?.shape)
     }
 
-    /// Bytes from one element to the next, per dimension. AttributeError as for shape.
+    /// The number of bytes from one element to the next in each dimension. AttributeError as for shape.
     #[getter]
     fn strides<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         PyTuple::new(py, &self.0.whole_for_attribute()?.strides)
     }
 
-    /// How many dimensions there are. AttributeError as for shape.
+    /// The number of dimensions. AttributeError as for shape.
     #[getter]
     fn ndim(&self) -> PyResult<usize> {
         Ok(self.0.whole_for_attribute()?.shape.len())
     }
 
-    /// The type of one element, by NumPy's name.
+    /// The type of the elements, as NumPy names it.
     #[getter]
     fn dtype(&self) -> &'static str {
         dtype::name(self.first().dtype)
     }
 
-    /// Size of the elements in bytes, without padding.
+    /// The size of the elements in bytes, without padding.
     #[getter]
     fn nbytes(&self) -> isize {
         self.0.nbytes()
     }
 
-    /// Whether it can only be read.
+    /// Whether the array is read-only.
     #[getter]
     fn readonly(&self) -> bool {
         !self.first().keeper.is_writable()
     }
 
-    /// Where the elements lie: "cpu", or "cuda:0" and so on.
+    /// The memory of the elements: "cpu", or "cuda:N" for a CUDA device.
     #[getter]
     fn device(&self) -> String {
         device::name(self.first().device())

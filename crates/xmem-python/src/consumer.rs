@@ -34,7 +34,7 @@ fn choose<T: Copy>(what: &str, value: &str, choices: &[(&str, T)]) -> PyResult<T
     )))
 }
 
-/// Takes the frames of a pool.
+/// Receives the frames of a pool.
 #[pyclass(frozen, subclass, module = "xmem")]
 #[derive(Debug)]
 pub(crate) struct Consumer {
@@ -190,13 +190,13 @@ impl Consumer {
         })
     }
 
-    /// The pool, as it was named.
+    /// The pool, as passed to the constructor.
     #[getter]
     fn pool(&self) -> &str {
         &self.pool
     }
 
-    /// The next frame; waits for it, at most for so many seconds.
+    /// Waits for the next frame, at most `timeout` seconds, and returns it.
     #[pyo3(signature = (timeout=None))]
     fn recv(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Item> {
         let next = self.next(py, Deadline::after(timeout)?)?;
@@ -210,17 +210,18 @@ impl Consumer {
         }
     }
 
-    /// The next frame, if there is one.
+    /// Returns the next frame, or None.
     ///
-    /// None means that there is none now: what belongs to the first one, such as its caps, may still be on the way.
+    /// None means that no frame is ready: data that the first frame needs, such as its caps, may not have arrived yet.
     fn try_recv(&self, py: Python<'_>) -> PyResult<Option<Item>> {
         self.next(py, Deadline::after(Some(0.0))?)?
             .map_err(Failure::into_py_err)
     }
 
-    /// A descriptor that is readable when there may be something to receive, for select and the like.
+    /// A file descriptor that is readable when a frame may be ready, for select and similar functions. -1 if the
+    /// consumer is closed.
     ///
-    /// It stays readable until try_recv found nothing. -1 when the consumer is closed.
+    /// It stays readable until try_recv has returned None.
     fn fileno(&self, py: Python<'_>) -> PyResult<RawFd> {
         if self.canceller.is_cancelled() {
             // As for sockets: a selector that has the descriptor can unregister it.
@@ -241,14 +242,14 @@ impl Consumer {
         made.map_err(|error| Notifier::failed(&error))
     }
 
-    /// The newest caps that are known, also before the first frame.
+    /// The newest known caps, also before the first frame.
     #[getter]
     fn caps(&self) -> Option<String> {
         let sticky = self.handle.consumer()?.sticky()?;
         sticky.text("caps").map(str::to_owned)
     }
 
-    /// Sends a request to the program that feeds the pool, by name. That program decides what to do.
+    /// Sends a request to the program that writes to the pool. That program may ignore it.
     #[pyo3(signature = (name, data=Vec::new()))]
     fn request(&self, name: &str, data: Vec<u8>) -> PyResult<()> {
         if self.canceller.is_cancelled() {
@@ -274,7 +275,7 @@ impl Consumer {
         }
     }
 
-    /// Figures, over all producers that this consumer had.
+    /// The figures, over all producers of this consumer.
     #[getter]
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let stats = self.handle.stats();
@@ -291,7 +292,7 @@ impl Consumer {
         Ok(dict)
     }
 
-    /// Leaves the pool. Frames that are held stay as they are.
+    /// Leaves the pool. Frames that are held stay valid.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         self.canceller.cancel();
         signals::wait(py, Deadline::after(None)?, |slice| {

@@ -19,9 +19,9 @@ const CUSTOM: &str = "custom-downstream";
 /// Bytes for programs; pipelines have no use for them.
 const DATA: &str = "data";
 
-/// Something that happened between two frames: a custom event of a GStreamer pipeline, a gap, or an event of a program.
+/// An event between two frames: a custom event of a GStreamer pipeline, a gap, or an event of a program.
 ///
-/// Times are in nanoseconds. It holds nothing.
+/// Times are in nanoseconds. An event holds no slot.
 #[pyclass(frozen, module = "xmem")]
 #[derive(Debug)]
 pub(crate) struct Event(Arc<About>);
@@ -86,13 +86,13 @@ fn is_name(name: &str) -> bool {
 
 #[pymethods]
 impl Event {
-    /// The kind of GStreamer's event, such as "custom-downstream" or "gap"; what another program calls it.
+    /// The type of the GStreamer event, such as "custom-downstream" or "gap". Other programs may use other names.
     #[getter]
     fn kind(&self) -> &str {
         self.text(KIND).unwrap_or_default()
     }
 
-    /// What it is: "gap", or the name of a custom event's structure.
+    /// The name: "gap", or the name of the custom event's structure.
     #[getter]
     fn name(&self) -> &str {
         let structure = self.text(STRUCTURE).unwrap_or_default();
@@ -103,67 +103,67 @@ impl Event {
         }
     }
 
-    /// Of a custom event: its structure with all fields, as GStreamer writes it.
+    /// The structure of a custom event with all fields, as a string.
     #[getter]
     fn structure(&self) -> Option<&str> {
         self.text(STRUCTURE)
     }
 
-    /// Bytes that a program sent along.
+    /// The data that a program sent with the event.
     #[getter]
     fn data<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
         PyBytes::new(py, self.0.meta.attachments.get(DATA).unwrap_or_default())
     }
 
-    /// All that there is of it, as it travels.
+    /// All attachments by name; the other properties are read from them.
     #[getter]
     fn attachments<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         self.0.attachments(py)
     }
 
-    /// When it is, as the producer's pipeline had it.
+    /// The presentation time in the producer's pipeline.
     #[getter]
     fn pts(&self) -> Option<u64> {
         self.0.meta.pts
     }
 
-    /// How long a gap is.
+    /// The duration of a gap.
     #[getter]
     fn duration(&self) -> Option<u64> {
         self.0.meta.duration
     }
 
-    /// When it is, on CLOCK_MONOTONIC (time.monotonic_ns()).
+    /// The presentation time on CLOCK_MONOTONIC (time.monotonic_ns()).
     #[getter]
     fn timestamp(&self) -> Option<i64> {
         self.0.meta.timestamp
     }
 
-    /// When it was published, on CLOCK_MONOTONIC.
+    /// The time of publishing on CLOCK_MONOTONIC.
     #[getter]
     fn published_at(&self) -> i64 {
         self.0.info.published_at
     }
 
-    /// Its number in the pool, where frames and events are counted together.
+    /// The number of the event in its pool. Frames and events are counted together.
     #[getter]
     fn sequence(&self) -> u64 {
         self.0.info.sequence
     }
 
-    /// The program that published it.
+    /// The name of the program that published it.
     #[getter]
     fn producer(&self) -> &str {
         self.0.meta.producer.as_str()
     }
 
-    /// The pool that it came from.
+    /// The name of the pool that it was received from.
     #[getter]
     fn pool(&self) -> &str {
         &self.0.pool
     }
 
-    /// The stream's caps, as GStreamer writes them.
+    /// The caps of the stream, as a string.
     #[getter]
     fn caps(&self) -> Option<&str> {
         self.0.caps()

@@ -20,7 +20,7 @@ use crate::keeper::Keeper;
 use crate::layout::{self, Arrays};
 use crate::plane::Plane;
 
-/// A frame that can be read. It is held, by this process, as long as it or any array made from it lives.
+/// A frame of a pool. The process holds it as long as this object or an array made from it exists.
 ///
 /// Times are in nanoseconds.
 #[pyclass(frozen, extends = Base, module = "xmem")]
@@ -151,14 +151,14 @@ const UNMAPPABLE: Unusable = Unusable::Invalid(Cow::Borrowed(
 
 #[pymethods]
 impl Frame {
-    /// The arrays that the frame consists of; one, unless its format is planar.
+    /// The planes of the frame. A frame that is not planar has one.
     #[getter]
     fn planes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         self.arrays.check_process()?;
         PyTuple::new(py, self.arrays.planes.iter().cloned().map(Plane::new))
     }
 
-    /// Video: the format's name, as GStreamer spells it.
+    /// Video: the name of the format, as in caps.
     #[getter]
     fn format(&self) -> Option<&str> {
         self.about
@@ -168,128 +168,128 @@ impl Frame {
             .map(|video| video.format.as_str())
     }
 
-    /// Video: width in pixels.
+    /// Video: the width in pixels.
     #[getter]
     fn width(&self) -> Option<u32> {
         self.about.meta.video.map(|video| video.width)
     }
 
-    /// Video: height in pixels.
+    /// Video: the height in pixels.
     #[getter]
     fn height(&self) -> Option<u32> {
         self.about.meta.video.map(|video| video.height)
     }
 
-    /// Presentation time, as the producer's pipeline had it.
+    /// The presentation time in the producer's pipeline.
     #[getter]
     fn pts(&self) -> Option<u64> {
         self.about.meta.pts
     }
 
-    /// Decoding time, as the producer's pipeline had it.
+    /// The decoding time in the producer's pipeline.
     #[getter]
     fn dts(&self) -> Option<u64> {
         self.about.meta.dts
     }
 
-    /// How long the frame lasts.
+    /// The duration of the frame.
     #[getter]
     fn duration(&self) -> Option<u64> {
         self.about.meta.duration
     }
 
-    /// When the frame is to be presented, on CLOCK_MONOTONIC (time.monotonic_ns()).
+    /// The presentation time on CLOCK_MONOTONIC (time.monotonic_ns()).
     #[getter]
     fn timestamp(&self) -> Option<i64> {
         self.about.meta.timestamp
     }
 
-    /// When it was published, on CLOCK_MONOTONIC.
+    /// The time of publishing on CLOCK_MONOTONIC.
     #[getter]
     fn published_at(&self) -> i64 {
         self.about.info.published_at
     }
 
-    /// Number of the frame in its pool, from 0, where frames and events are counted together.
+    /// The number of the frame in its pool, from 0. Frames and events are counted together.
     #[getter]
     fn sequence(&self) -> u64 {
         self.about.info.sequence
     }
 
-    /// Number of the frame among the frames of its pool, from 0.
+    /// The number of the frame among the frames of its pool, from 0, without events.
     #[getter]
     fn number(&self) -> u64 {
         self.about.info.number()
     }
 
-    /// The slot of its pool that it lies in.
+    /// The number of the slot that the frame lies in.
     #[getter]
     fn slot(&self) -> u32 {
         self.about.info.slot
     }
 
-    /// How often that slot was used; never 0.
+    /// The generation of the slot, which changes with each use of the slot; never 0.
     #[getter]
     fn generation(&self) -> u32 {
         self.about.info.generation
     }
 
-    /// GstBufferFlags.
+    /// The flags, as GstBufferFlags.
     #[getter]
     fn flags(&self) -> u32 {
         self.about.meta.flags
     }
 
-    /// What the bytes are, such as "image/raw".
+    /// The type of the content, such as "image/raw".
     #[getter]
     fn content_type(&self) -> &str {
         self.about.meta.content_type.as_str()
     }
 
-    /// The program that published it.
+    /// The name of the program that published it.
     #[getter]
     fn producer(&self) -> &str {
         self.about.meta.producer.as_str()
     }
 
-    /// The pool that it came from.
+    /// The name of the pool that it was received from.
     #[getter]
     fn pool(&self) -> &str {
         &self.about.pool
     }
 
-    /// The stream's caps, as GStreamer writes them.
+    /// The caps of the stream, as a string.
     #[getter]
     fn caps(&self) -> Option<&str> {
         self.about.caps()
     }
 
-    /// What else is known of it, by name.
+    /// The attachments by name.
     #[getter]
     fn attachments<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         self.about.attachments(py)
     }
 
-    /// A copy in memory of this process's own that may be written to. It lies where the frame does: in host memory without
-    /// padding, on a device with what padding there is. Waits until it is made.
+    /// A writable copy in private memory: in host memory without padding, or on the frame's device with its padding.
+    /// Waits until the copy is complete.
     fn copy(&self, py: Python<'_>) -> PyResult<Self> {
         self.with_each(py, Array::to_private)
     }
 
-    /// The frame in host memory: a copy without padding, if it lies on a device, and else the frame itself.
+    /// The frame in host memory: the frame itself, or a copy without padding if it lies on a device.
     fn cpu(&self, py: Python<'_>) -> PyResult<Self> {
         self.with_each(py, Array::to_host)
     }
 
-    /// Waits until a frame on a device is written. Needed only for reads without a stream.
+    /// Waits until a frame on a device is written. Only reads without a stream need this.
     fn synchronize(&self, py: Python<'_>) -> PyResult<()> {
         // A frame that came through a channel may lie in several frames.
         let mut planes = self.arrays.planes.iter();
         planes.try_for_each(|plane| plane.keeper.wait(py))
     }
 
-    /// Marks that a frame on a device is read on this stream, too: the frame is held until the stream has done the work that
-    /// it has when the last array is gone. DLPack does this for the stream that an array is made on.
+    /// Also holds a frame on a device for reads on this stream: until the stream has completed the work that was
+    /// submitted to it before the last array was deleted. DLPack does this for the stream of the array.
     fn record_stream(&self, stream: &Bound<'_, PyAny>) -> PyResult<()> {
         let stream = stream_of(stream)?;
         for plane in &self.arrays.planes {

@@ -38,13 +38,13 @@ impl<'py> IntoPyObject<'py> for Plane {
 
 #[pymethods]
 impl Plane {
-    /// Bytes of one element.
+    /// The size of one element in bytes.
     #[getter]
     fn itemsize(&self) -> isize {
         self.array().itemsize()
     }
 
-    /// A copy in memory of this process's own that may be written to; see Frame.copy.
+    /// A writable copy in private memory; see Frame.copy.
     fn copy(&self, py: Python<'_>) -> PyResult<Self> {
         self.array().keeper.settle(py)?;
         Ok(Self::new(py.detach(|| self.array().to_private())?))

@@ -11,7 +11,7 @@ use xmem_core::{ConsumerStats, PoolStats, RemoveError, remove_stale};
 
 use crate::errors::IntoPyResult;
 
-/// A pool of the runtime directory.
+/// A pool in the runtime directory.
 #[pyclass(frozen, get_all, module = "xmem")]
 #[derive(Debug)]
 pub(crate) struct PoolEntry {
@@ -28,7 +28,7 @@ impl PoolEntry {
     }
 }
 
-/// The pools of the runtime directory.
+/// The pools in the runtime directory.
 #[pyfunction]
 pub(crate) fn pools(py: Python<'_>) -> Vec<PoolEntry> {
     // Looking at files and sockets: other threads may run meanwhile.
@@ -66,7 +66,7 @@ pub(crate) fn remove_left(pool: &Path) {
     }
 }
 
-/// The same.
+/// As `copy_to_cuda`.
 #[pyfunction]
 pub(crate) fn _remove_left(py: Python<'_>, pool: PathBuf) {
     py.detach(|| remove_left(&pool));

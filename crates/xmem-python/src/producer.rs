@@ -25,14 +25,16 @@ use crate::{device, dtype, event};
 
 /// Publishes frames in a pool.
 ///
-/// pool: name of the pool, or with a slash in it the path of its socket.
-/// caps: the caps of all frames, for GStreamer. Else they follow from each frame's format, or shape and dtype.
-/// framerate: frames per second, for the caps: 30, (30000, 1001), or 0 if it varies.
-/// lossless: wait for slow consumers instead of going on without them.
-/// lossless_timeout: the most seconds that one of them may delay all before the producer goes on without it. None: for ever, which is 0
-/// in xmemsink, and not here.
-/// history: how many of the newest frames are kept for consumers that join or are behind, at least 1. 0 is 1 here, and not automatic.
-/// The others are the properties of xmemsink.
+/// pool: the name of the pool, or the path of its socket, which contains a slash.
+/// caps: the caps of all frames, for GStreamer. Default: the caps follow from the format, or the shape and dtype,
+/// of each frame.
+/// framerate: frames per second, for the caps: 30, (30000, 1001), or 0 for a variable rate.
+/// lossless: wait for slow consumers, so that they miss no frame.
+/// lossless_timeout: the time in seconds after which the producer disconnects a consumer that takes no frame. None:
+/// never. (In xmemsink, 0 means never.)
+/// history: the number of newest frames that are kept for consumers that join or are behind, at least 1. (In
+/// xmemsink, 0 means automatic. Here it means 1.)
+/// The other arguments are the properties of xmemsink.
 #[pyclass(frozen, subclass, module = "xmem")]
 #[derive(Debug)]
 pub(crate) struct Producer {
@@ -123,21 +125,21 @@ impl Producer {
         })
     }
 
-    /// The pool, as it was named.
+    /// The pool, as passed to the constructor.
     #[getter]
     fn pool(&self) -> &str {
         &self.pool
     }
 
-    /// A frame to be written: of a shape and dtype, or of a video format.
+    /// Returns a frame to write, with a shape and dtype, or with a video format. Its content is undefined.
     ///
-    /// What is in it is whatever its slot held before. Never waits in a live pool; in a lossless one for a slot, and until
-    /// consumers have room for the frame, so that `publish` need not wait then.
+    /// In a live pool this does not wait. In a lossless pool it waits for a free slot and for consumers that are
+    /// behind, so that `publish` does not have to wait.
     ///
-    /// timeout: the most seconds to wait; 0 does not. Timeout is raised after that.
-    /// room: bytes for attachments, with their names and sizes. They lie in the frame's slot: one of whole pages takes at least
-    /// a page more, unless room is 0.
-    /// device: "cuda:0" and so on, for a frame on a CUDA device; else it lies in host memory.
+    /// timeout: the longest wait in seconds; 0 means no wait. Timeout is raised after that.
+    /// room: the number of bytes for attachments, with their names and sizes. They lie in the slot of the frame. If the
+    /// frame fills whole pages, they need at least one more page; with 0 they do not.
+    /// device: "cuda:N" for a frame on a CUDA device. Default: host memory.
     #[pyo3(signature = (shape=None, dtype=None, *, format=None, width=0, height=0, room=1024, timeout=None,
         device=None))]
     #[allow(clippy::too_many_arguments)] // keywords
@@ -205,21 +207,22 @@ impl Producer {
         WritableFrame::new(publisher, WriteSlot::new(lease), wanted)
     }
 
-    /// The caps of the frames that were published last.
+    /// The caps of the last published frame.
     #[getter]
     fn caps(&self) -> PyResult<Option<String>> {
         Ok(self.publisher()?.sticky().text("caps").map(str::to_owned))
     }
 
-    /// Publishes an event between two frames, for consumers that ask for events. Returns its sequence.
+    /// Publishes an event between two frames, for consumers with `events=True`. Returns its sequence.
     ///
-    /// Pipelines get it as a custom downstream event of this name, "gap" as a gap.
+    /// Pipelines receive it as a custom downstream event with this name, or as a gap if the name is "gap".
     ///
     /// name: letters, digits and /-_.:+.
-    /// data: for programs; pipelines do not see it.
-    /// fields: for both, as GStreamer writes them, such as "score=(double)0.9, label=(string)cat".
-    /// pts: when it is; a gap needs it. timestamp: the same on CLOCK_MONOTONIC; by default now.
-    /// timeout: the most seconds to wait for room in a lossless pool. Timeout is raised after that.
+    /// data: bytes for programs. Pipelines do not receive them.
+    /// fields: the fields of the structure, as GStreamer writes them, such as "score=(double)0.9, label=(string)cat".
+    /// pts: the presentation time, which a gap needs. timestamp: the same on CLOCK_MONOTONIC. Default: now.
+    /// timeout: in a lossless pool, the longest wait in seconds for consumers that are behind. Timeout is raised after
+    /// that.
     #[pyo3(signature = (name, data=Vec::new(), *, fields="", pts=None, duration=None, timestamp=None, timeout=None))]
     #[allow(clippy::too_many_arguments)] // keywords
     fn publish_event(
@@ -255,7 +258,7 @@ impl Producer {
         Ok(())
     }
 
-    /// Waits until there are so many consumers, at most for so many seconds.
+    /// Waits until `count` consumers are connected, at most `timeout` seconds.
     #[pyo3(signature = (timeout=None, *, count=1))]
     fn wait_for_consumer(
         &self,
@@ -277,13 +280,13 @@ impl Producer {
         })
     }
 
-    /// How many consumers there are now.
+    /// The number of consumers.
     #[getter]
     fn num_consumers(&self) -> PyResult<usize> {
         Ok(self.publisher()?.num_consumers())
     }
 
-    /// The pool's figures, as `query` gives them.
+    /// The figures of the pool, as returned by `query`.
     #[getter]
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let publisher = self.publisher()?;
@@ -291,7 +294,7 @@ impl Producer {
         pool_stats(py, &stats)
     }
 
-    /// Closes the pool. Frames that are held stay as they are.
+    /// Closes the pool. Frames that consumers hold stay valid.
     fn close(&self, py: Python<'_>) {
         self.canceller.cancel();
         let publisher = lock(&self.publisher).take();

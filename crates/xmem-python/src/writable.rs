@@ -23,7 +23,7 @@ use crate::wanted::Wanted;
 
 /// A frame that can be written until it is published.
 ///
-/// In a `with` block it is given back at the block's end, whether it was published or not.
+/// At the end of a `with` block its slot is released, whether it was published or not.
 #[pyclass(frozen, extends = Base, module = "xmem")]
 #[derive(Debug)]
 pub(crate) struct WritableFrame {
@@ -79,14 +79,14 @@ impl<'py> IntoPyObject<'py> for WritableFrame {
 
 #[pymethods]
 impl WritableFrame {
-    /// The arrays that the frame consists of; one, unless its format is planar.
+    /// The planes of the frame. A frame that is not planar has one.
     #[getter]
     fn planes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         self.arrays.check_process()?;
         PyTuple::new(py, self.arrays.planes.iter().cloned().map(Plane::new))
     }
 
-    /// Video: the format's name, as GStreamer spells it.
+    /// Video: the name of the format, as in caps.
     #[getter]
     fn format(&self) -> Option<&str> {
         self.wanted
@@ -96,34 +96,35 @@ impl WritableFrame {
             .map(|video| video.format.as_str())
     }
 
-    /// Video: width in pixels.
+    /// Video: the width in pixels.
     #[getter]
     fn width(&self) -> Option<u32> {
         self.wanted.meta.video.map(|video| video.width)
     }
 
-    /// Video: height in pixels.
+    /// Video: the height in pixels.
     #[getter]
     fn height(&self) -> Option<u32> {
         self.wanted.meta.video.map(|video| video.height)
     }
 
-    /// The caps that it will be published with.
+    /// The caps that the frame will be published with.
     #[getter]
     fn caps(&self) -> &str {
         &self.wanted.caps
     }
 
-    /// Makes the frame visible to consumers. Returns its sequence. Times are in nanoseconds.
+    /// Publishes the frame. Returns its sequence. Times are in nanoseconds.
     ///
-    /// timestamp: when the frame is to be presented, on CLOCK_MONOTONIC; by default now.
-    /// attachments: what else is known of it, by name. More than 1 KiB needs `room` where the frame was acquired.
+    /// timestamp: the presentation time on CLOCK_MONOTONIC. Default: now.
+    /// attachments: named bytes. More than 1 KiB need `room` in `acquire`.
     /// flags: GstBufferFlags.
-    /// content_type: what the bytes are, such as "image/jpeg"; else it follows from what was acquired.
-    /// trust_views: publish although arrays that could write to the frame still exist. They must not be written to.
-    /// stream: the one that writes a frame on a device; it need not be done. Otherwise those that arrays were made on.
-    /// timeout: the most seconds to wait for room in a lossless pool, where other threads took what `acquire` waited for. Timeout
-    /// is raised after that, and the frame can be published later.
+    /// content_type: the type of the content, such as "image/jpeg". Default: the type of the acquired format.
+    /// trust_views: publish although arrays exist that can write to the frame. The program must not write to them.
+    /// stream: the stream that writes a frame on a device; its work need not be complete. Default: the streams of the
+    /// arrays.
+    /// timeout: in a lossless pool, the longest wait in seconds for consumers that are behind. On Timeout the frame can
+    /// be published later.
     #[pyo3(signature = (*, pts=None, dts=None, duration=None, timestamp=None, attachments=Vec::new(), flags=0, content_type=None,
         trust_views=false, stream=None, timeout=None))]
     #[allow(clippy::too_many_arguments)] // keywords

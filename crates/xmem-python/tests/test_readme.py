@@ -205,7 +205,7 @@ def test_publish_in_a_loop():
         there = {"asyncio": asyncio, "np": np, "producer": producer, "image": image, "xmem": xmem}
         asyncio.run(eval(code, there))
         assert (np.asarray(consumer.recv(HANG)) == 9).all()
-        # Where there is no room it is called off as by Ctrl-C, and the loop ends.
+        # Where there is no room it is cancelled as by Ctrl-C, and the loop ends.
         with pytest.raises(xmem.Timeout):
             while True:
                 producer.acquire((8,), timeout=0).publish()

@@ -292,7 +292,7 @@ impl BufferGuard {
     ///
     /// # Errors
     ///
-    /// [`WriteAccessError::Full`] if there is no room, [`WriteAccessError::Cuda`] if the device fails.
+    /// [`WriteAccessError::Full`] if there is no room, `WriteAccessError::Cuda` if the device fails.
     pub fn copy_to_cpu(&self) -> Result<Self, WriteAccessError> {
         let copy = self.pool().acquire_cpu(self.size)?;
         self.copy_into(copy)

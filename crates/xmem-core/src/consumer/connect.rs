@@ -90,54 +90,53 @@ impl ConsumerBuilder {
         }
     }
 
-    /// How many slots it wants to hold at once, its budget. Default: 8. The producer may grant fewer: not more than
-    /// [`ProducerBuilder::max_held`](crate::ProducerBuilder::max_held), and not more than its share where there are many
-    /// consumers. [`Consumer::budget`] is the number now and [`Consumer::budget_limit`] its limit; a warning of the
-    /// crate `log` gives both where less is granted than was asked for here, and where a smaller budget is used up.
+    /// The requested budget: the number of slots that it can hold at once. Default: 8. The producer may grant fewer: at most
+    /// [`ProducerBuilder::max_held`](crate::ProducerBuilder::max_held), and with many consumers an equal share.
+    /// [`Consumer::budget`] returns the present budget, and [`Consumer::budget_limit`] the setting that limits it. The crate
+    /// `log` gets a warning with both if the budget is smaller than requested here, or if a smaller budget is used up.
     pub fn max_held(mut self, slots: u32) -> Self {
         self.max_held = Some(slots.max(1));
         self
     }
 
-    /// The name that the producer's figures show. Default: the program's.
+    /// The name in the producer's figures. Default: the name of the program.
     pub fn name(mut self, name: &str) -> Self {
         self.name = name.to_owned();
         self
     }
 
-    /// Which frame comes first. Default: [`StartFrom::Next`].
+    /// The first frame to receive. Default: [`StartFrom::Next`].
     pub fn start_from(mut self, start_from: StartFrom) -> Self {
         self.start_from = start_from;
         self.resume = None;
         self
     }
 
-    /// Instead of [`start_from`](Self::start_from): goes on where that consumer was, which lost its producer or was left behind
-    /// ([`ReceiveError::TimedOut`](crate::ReceiveError::TimedOut)). Where the same producer goes on, with the frame after its last
-    /// one; those that are gone by now count as missed. In the stream of another producer, all of which is new, with the
-    /// [oldest frame](StartFrom::Oldest).
+    /// Continues after the last frame of an earlier consumer, which lost its producer or was disconnected
+    /// ([`ReceiveError::TimedOut`](crate::ReceiveError::TimedOut)), instead of [`start_from`](Self::start_from). If the producer is the
+    /// same, frames that it does not keep any more count as missed. With another producer, the first frame is the
+    /// [oldest](StartFrom::Oldest).
     pub fn resume(mut self, consumer: &Consumer) -> Self {
         self.start_from = StartFrom::Oldest;
         self.resume = Some(consumer.whereabouts());
         self
     }
 
-    /// Whether to skip each frame that has a newer one behind it when it is received: for a program that is slower than the
-    /// stream and needs no old frames. Frames that are skipped count as missed. Default: no, frames come one after another as long
-    /// as the producer keeps them.
+    /// Whether to skip frames if a newer one exists, for programs that are slower than the stream and need no old frames. Skipped
+    /// frames count as missed. Default: no; all frames that the producer keeps are received in order.
     pub fn newest_only(mut self, newest_only: bool) -> Self {
         self.newest_only = newest_only;
         self
     }
 
-    /// Whether to take [events](crate::FrameMeta::event) of the stream too. Default: no, they are skipped.
+    /// Whether to receive [events](crate::FrameMeta::event) of the stream. Default: no; they are skipped.
     pub fn events(mut self, events: bool) -> Self {
         self.events = events;
         self
     }
 
-    /// Whether to take frames that do not lie in their slot as they are, in [parts](crate::ReadLease::parts). Default: no,
-    /// then those of one part are mapped, and those of several are missed.
+    /// Whether to receive frames that do not lie in their slot as [parts](crate::ReadLease::parts). Default: no; frames of one part
+    /// are mapped, and frames of several parts are missed.
     pub fn parts(mut self, parts: bool) -> Self {
         self.parts = parts;
         self
@@ -148,8 +147,7 @@ impl ConsumerBuilder {
         self
     }
 
-    /// How long to look for a frame before going to sleep. Default: not at all. It takes a core, and saves the time of
-    /// waking up.
+    /// The time to spin for a frame before sleeping. Default: zero. Spinning uses a core and saves the wake-up.
     pub fn busy_poll(mut self, time: Duration) -> Self {
         self.busy_poll = time;
         self
@@ -161,7 +159,7 @@ impl ConsumerBuilder {
         self
     }
 
-    /// Where the producer is looked for.
+    /// The path of the socket.
     ///
     /// # Errors
     ///
@@ -179,7 +177,7 @@ impl ConsumerBuilder {
         self.connect_within(HANDSHAKE_TIME)
     }
 
-    /// The same; the producer has so long to answer.
+    /// As `connect`, with a limit for the producer's answer.
     fn connect_within(&self, time: Duration) -> Result<Consumer, ConnectError> {
         let path = self.socket_path()?;
         check_default_dir(&self.pool, &path)?;
@@ -280,17 +278,17 @@ impl ConsumerBuilder {
         }))
     }
 
-    /// Joins the pool; waits for its producer if there is none yet.
+    /// Joins the pool. Waits for its producer if there is none.
     ///
-    /// It may be called again, for the producer that comes after one that is gone ([`resume`](Self::resume)).
-    /// [`follow`](Self::follow) does so for each.
+    /// It can be called again for the next producer, with [`resume`](Self::resume). A [follower](Self::follow) does this
+    /// automatically.
     ///
     /// # Errors
     ///
-    /// When the time was over [`ConnectError::NotFound`], or [`ConnectError::NoAnswer`] from a producer that is stopped, which
-    /// gets half a second at least; [`ConnectError::Cancelled`] when the wait was called off; and at once errors that waiting
-    /// does not mend: a bad name, a refusal, another protocol. A socket that denies access counts as refusing when it is a second
-    /// old: before, its producer may still be setting its mode.
+    /// After the timeout, [`ConnectError::NotFound`], or [`ConnectError::NoAnswer`] if a producer exists and does not answer; it has
+    /// at least half a second to answer. [`ConnectError::Cancelled`] when the wait was cancelled. Errors that waiting cannot resolve
+    /// are returned at once: an invalid name, a refusal, another protocol. A socket that denies access counts as a refusal
+    /// after one second, because a new producer may not have set its mode yet.
     pub fn connect_wait(&self, timeout: Option<Duration>) -> Result<Consumer, ConnectError> {
         let deadline = Deadline::after(timeout);
         let notifier = Arc::new(Notifier::default());
@@ -320,9 +318,10 @@ impl ConsumerBuilder {
     }
 }
 
-/// The figures of a pool, from its producer. Waits at most a second, also for a producer that is stopped.
+/// Asks the producer of a pool for its figures. Waits at most one second.
 ///
-/// Its process ([`PoolStats::pid`]) is numbered as it is here, those of its consumers as they are where the producer is.
+/// [`PoolStats::pid`] is the producer's process ID in this process's PID namespace. The process IDs of consumers are those in the
+/// producer's.
 ///
 /// ```
 /// # let dir = tempfile::tempdir()?;
@@ -421,7 +420,7 @@ fn ask_first(
         if cancel.is_cancelled() {
             return Err(ConnectError::Cancelled);
         }
-        // In short turns, so that a wait that is called off ends.
+        // In short turns, so that a wait that is cancelled ends.
         let turn = deadline.left_up_to(Duration::from_millis(50));
         let turn = Timespec::try_from(turn).ok();
         let _ = poll(&mut [PollFd::new(&socket, PollFlags::IN)], turn.as_ref());

@@ -45,9 +45,9 @@ use position::{Position, Whereabouts};
 use session::Session;
 use xmem_shm::abi::budget::BudgetLimit;
 
-/// A consumer of a pool: takes frames out, where they lie.
+/// A consumer of a pool, which receives frames without a copy.
 ///
-/// Dropping it notifies the producer that it leaves. Frames that are still held stay as they are.
+/// A drop notifies the producer. Frames that are still held stay valid.
 ///
 /// ```
 /// # let dir = tempfile::tempdir()?;
@@ -89,7 +89,7 @@ pub struct Consumer {
 }
 
 impl Consumer {
-    /// How to join the pool of this name, or with its socket at this path.
+    /// Options to join the pool with this name, or with its socket at this path.
     pub fn builder(pool: &(impl AsRef<OsStr> + ?Sized)) -> ConsumerBuilder {
         ConsumerBuilder::new(pool.as_ref())
     }
@@ -123,7 +123,7 @@ impl Consumer {
         self.session.connection()
     }
 
-    /// Whether the producer is gone.
+    /// Whether the producer has ended or has disconnected this consumer.
     pub(crate) fn is_lost(&self) -> bool {
         self.connection().is_lost()
     }
@@ -132,12 +132,12 @@ impl Consumer {
         self.position.whereabouts()
     }
 
-    /// The newest sticky state (caps and so on) that is known, also before the first frame. None in a forked child.
+    /// The newest known sticky state (caps and so on), also before the first frame. `None` in a forked child.
     pub fn sticky(&self) -> Option<Arc<Sticky>> {
         self.connection().stickies().newest()
     }
 
-    /// The same, but waits for the state that the producer sends to each consumer that joins. `None`: it did not come in time.
+    /// As `sticky`, but waits for the state that the producer sends to each consumer that joins. `None`: the timeout has passed.
     pub fn wait_sticky(&self, timeout: Duration) -> Option<Arc<Sticky>> {
         let stickies = self.connection().stickies();
         stickies.wait(timeout, &self.canceller)
@@ -155,21 +155,21 @@ impl Consumer {
         self.position.has_resumed()
     }
 
-    /// How many slots it holds. A forked child holds none.
+    /// The number of slots that it holds. A forked child holds none.
     pub fn held(&self) -> u32 {
         self.session.leases().stats().held
     }
 
-    /// How many slots it may hold now. The number becomes smaller when others join, and larger when they leave. Frames that are
-    /// held beyond it stay held.
+    /// The number of slots that it can hold now. It shrinks when other consumers join, and grows when they leave. Frames that are
+    /// held beyond it stay valid.
     ///
-    /// With a budget of 0 [`receive`](Self::receive) gives one frame at a time, which has to be dropped soon, as the producer may
-    /// have no other slot for the next one; [`receive_with`](Self::receive_with) copies it out.
+    /// With a budget of 0, [`receive`](Self::receive) returns one frame at a time. Drop it soon, because the producer may have no
+    /// other slot for the next frame; or copy it with [`receive_with`](Self::receive_with).
     pub fn budget(&self) -> u32 {
         self.connection().budget()
     }
 
-    /// The limit that keeps the budget from being larger.
+    /// The setting that limits the budget.
     pub fn budget_limit(&self) -> BudgetLimit {
         self.connection().budget_limit()
     }
@@ -179,40 +179,40 @@ impl Consumer {
         Delivery::of(self.connection().control().constants().lossless)
     }
 
-    /// The pool's name, as its producer has it.
+    /// The name of the pool, from its producer.
     pub fn pool(&self) -> &str {
         self.connection().pool_name()
     }
 
-    /// The producer's process, 0 when it is in a PID namespace that cannot be seen.
+    /// The process ID of the producer; 0 if it has none in this process's PID namespace.
     pub fn producer_pid(&self) -> u32 {
         self.connection().terms().producer_pid
     }
 
-    /// The user that the producer's process ran as when it made the pool, as the kernel reports it. `None`: the kernel does not
-    /// report it, or the handle was inherited through fork.
+    /// The user of the producer's process when it made the pool, as reported by the kernel. `None`: the kernel does not report it, or
+    /// the handle was inherited through fork.
     pub fn producer_uid(&self) -> Option<u32> {
         self.session.link().producer_uid()
     }
 
-    /// Figures.
+    /// The figures of this consumer.
     pub fn stats(&self) -> ReceiveStats {
         self.session.leases().stats()
     }
 
-    /// How this process came by the device memory of frames, in the words of [`ConsumerStats::device`].
+    /// The way in which this process reads device memory of frames: see [`ConsumerStats::device`].
     ///
     /// [`ConsumerStats::device`]: crate::ConsumerStats::device
     pub fn device(&self) -> String {
         self.session.leases().device()
     }
 
-    /// A handle for other threads, while the consumer waits in its own.
+    /// A handle for other threads while this one waits.
     pub fn handle(&self) -> ConsumerHandle {
         ConsumerHandle(Arc::downgrade(self.session.leases()))
     }
 
-    /// Sends a request to the program that feeds the pool, for a key frame for example. That program may ignore it.
+    /// Sends a request to the program that writes to the pool, such as a request for a key frame. That program may ignore it.
     ///
     /// # Errors
     ///
@@ -221,12 +221,12 @@ impl Consumer {
         self.session.link().request(name, data)
     }
 
-    /// Counts a frame that had to be copied out of its slot, for the producer's figures.
+    /// Counts a frame that was copied out of its slot, in the producer's figures.
     pub fn note_copied(&self) {
         self.count(LeasePage::copied);
     }
 
-    /// Counts a frame that was taken and given up, such as one past the budget, for the producer's figures.
+    /// Counts a frame that was received and dropped, such as a frame beyond the budget, in the producer's figures.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -256,12 +256,12 @@ impl Consumer {
         }
     }
 
-    /// Makes an eventfd readable when there is something to receive, or a reason why there will be nothing: for programs whose
-    /// loop waits for descriptors. It must be non-blocking, and may outlive the consumer; others may make it readable too.
+    /// Makes an eventfd readable when a frame or an error can be received, for programs with an event loop. It must be
+    /// non-blocking, and can outlive the consumer. Other code can also make it readable.
     ///
-    /// It stays readable until a [`receive`](Self::receive) found nothing; receive with a timeout of zero until
-    /// [`ReceiveError::Timeout`](crate::ReceiveError::Timeout) before waiting for it. That also comes when a frame's memory
-    /// is new here and the producer was just asked for it.
+    /// It stays readable until a [`receive`](Self::receive) has found nothing. So call receive with a timeout of zero until it returns
+    /// [`ReceiveError::Timeout`](crate::ReceiveError::Timeout), and then wait for the descriptor. Receive also returns this error while
+    /// the memory of a frame is requested from the producer.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -309,7 +309,7 @@ impl Consumer {
     }
 }
 
-/// A consumer, as other threads than its own have it. It keeps nothing alive.
+/// A handle to a consumer for other threads. It keeps nothing alive.
 #[derive(Debug, Clone)]
 pub struct ConsumerHandle(Weak<Leases>);
 
@@ -329,12 +329,12 @@ impl ConsumerHandle {
         self.0.upgrade()?.connection().stickies().newest()
     }
 
-    /// Figures; `None` when the consumer and all its frames are gone.
+    /// The figures. `None`: the consumer and all its frames were dropped.
     pub fn stats(&self) -> Option<ReceiveStats> {
         self.0.upgrade().map(|leases| leases.stats())
     }
 
-    /// As [`Consumer::device`]; `None` when the consumer and all its frames are gone.
+    /// As [`Consumer::device`]. `None`: the consumer and all its frames were dropped.
     pub fn device(&self) -> Option<String> {
         self.0.upgrade().map(|leases| leases.device())
     }

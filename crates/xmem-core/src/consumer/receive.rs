@@ -24,19 +24,18 @@ use crate::frame::lease::ReadLease;
 const LOOKS: u32 = 256;
 
 impl Consumer {
-    /// Takes the next frame; waits for it if there is none, at most for `timeout` (`None`: for ever).
+    /// Receives the next frame. Waits at most for `timeout` (`None`: no limit).
     ///
     /// # Errors
     ///
-    /// [`ReceiveError::OverBudget`] when there is a frame and it holds as many slots as it may. This error comes at once, whatever
-    /// the timeout: only the caller can change that, by dropping a lease, or by taking the frame with
-    /// [`receive_with`](Self::receive_with). The frame is not lost, as long as the producer keeps it. For the other errors see
-    /// [`ReceiveError`].
+    /// [`ReceiveError::OverBudget`] when a frame is ready and the budget is used up. This error is returned at once, whatever the
+    /// timeout: drop a lease, or take the frame with [`receive_with`](Self::receive_with). The frame is not lost as long as the
+    /// producer keeps it. For the other errors see [`ReceiveError`].
     pub fn receive(&mut self, timeout: Option<Duration>) -> Result<ReadLease, ReceiveError> {
         self.receive_for(Purpose::Keep, Deadline::after(timeout))
     }
 
-    /// As [`receive`](Self::receive), but with a budget of 0 every frame is past it.
+    /// As [`receive`](Self::receive), but with a budget of 0 each frame is beyond the budget.
     pub(crate) fn receive_within_budget(
         &mut self,
         timeout: Option<Duration>,
@@ -44,7 +43,7 @@ impl Consumer {
         self.receive_for(Purpose::KeepWithinBudget, Deadline::after(timeout))
     }
 
-    /// Takes the next frame for as long as the function runs, also when the budget is used up. Use it to copy frames out.
+    /// Receives the next frame and calls the function with it, also when the budget is used up. Use it to copy frames.
     ///
     /// A forwarded frame lies in another pool. If the budget there is used up too, the lease of the forwarding process keeps
     /// the frame. If that process is killed while the function runs, the frame counts as missed, and the function runs again

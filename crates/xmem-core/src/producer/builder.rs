@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! How a pool is made.
+//! The options of a new pool.
 
 use std::ffi::{OsStr, OsString};
 use std::sync::Arc;
@@ -40,138 +40,138 @@ impl ProducerBuilder {
         }
     }
 
-    /// How the pool treats a slow consumer. Default: [`Delivery::Live`].
+    /// Whether a slow consumer misses frames or delays the producer. Default: [`Delivery::Live`].
     pub fn delivery(mut self, delivery: Delivery) -> Self {
         self.settings.delivery = delivery;
         self
     }
 
-    /// How many of the newest frames are kept for consumers, at least 1. Default: 4. A live consumer that is further
+    /// The number of newest frames that are kept for consumers, at least 1. Default: 4. A live consumer that is further
     /// behind skips older frames.
     pub fn history(mut self, frames: u32) -> Self {
         self.settings.history = frames.max(1);
         self
     }
 
-    /// Keeps more frames than the newest `history` in a live pool: those that a connected consumer has yet to take, and whose
-    /// time is not further than this from the time of the newest one, 64 entries at most. Default: zero.
+    /// In a live pool, also keeps older frames than the newest `history`: frames that a connected consumer has not taken yet, and
+    /// that are at most this much older than the newest frame, up to 64 entries. Default: zero.
     ///
-    /// So a consumer may lag behind by a time, however many frames that are. These further frames are kept only while nothing
-    /// else needs their slots; they do not reduce the budgets of consumers. Frames without a time are not kept for longer, nor
-    /// are frames with a release hook or with parts, because upstream waits for their memory.
+    /// So a consumer can lag by a time, whatever the frame rate. These frames are kept only while nothing else needs their slots,
+    /// and do not reduce the budgets of consumers. Frames without a time are not kept, nor are frames with a release hook or
+    /// with parts, because upstream waits for their memory.
     pub fn history_time(mut self, time: Duration) -> Self {
         self.settings.history_time = time;
         self
     }
 
-    /// Keeps no frames for consumers that come later: a slot is free as soon as no reference is left. For lossless pools,
+    /// Keeps no frames for consumers that join later: a slot is free as soon as no reference is left. For lossless pools,
     /// and for pools that keep frames by counts ([`WriteLease::keep_until`](crate::WriteLease::keep_until)).
     pub fn without_history(mut self) -> Self {
         self.settings.history = 0;
         self
     }
 
-    /// Buffers are found by number: each slot has a record of its newest frame.
+    /// Finds buffers by number: each slot has a record of its newest frame.
     pub(crate) fn by_number(mut self) -> Self {
         self.settings.by_number = true;
         self
     }
 
-    /// Slots of the first region. Default: 0, as many as upstream needs.
+    /// The number of slots of the first region. Default: 0, as many as upstream needs.
     pub fn min_slots(mut self, slots: u32) -> Self {
         self.settings.min_slots = slots;
         self
     }
 
-    /// For frames of different sizes in turn, as messages are: slots of one size are kept for a while when others are in
-    /// use. Default: no, as for video, where another size replaces the old one.
+    /// Keeps slots of a size for a while after frames of another size, for streams with mixed sizes, such as messages. Default: no:
+    /// in video a new size replaces the old one.
     pub fn mixed_sizes(mut self, mixed: bool) -> Self {
         self.settings.mixed_sizes = mixed;
         self
     }
 
-    /// The most slots there may be. Default: 256. Regions are made as they are needed.
+    /// The maximum number of slots. Default: 256. Regions are made when they are needed.
     pub fn max_slots(mut self, slots: u32) -> Self {
         self.settings.max_slots = slots;
         self
     }
 
-    /// The most bytes that all regions may have. Default: 0, no limit.
+    /// The maximum size of all regions in bytes. Default: 0, no limit.
     pub fn max_bytes(mut self, bytes: u64) -> Self {
         self.settings.max_bytes = bytes;
         self
     }
 
-    /// The most consumers that may be connected. Default: 256.
+    /// The maximum number of consumers. Default: 256.
     pub fn max_consumers(mut self, consumers: u32) -> Self {
         self.settings.max_consumers = consumers;
         self
     }
 
-    /// The largest budget that a consumer may have, in slots. Default: 8. Where there are many consumers, each gets an equal share
-    /// of the slots that `max_slots` and `max_bytes` allow, and more again when others leave.
+    /// The maximum budget of a consumer, in slots. Default: 8. With many consumers, each gets an equal share of the slots that
+    /// `max_slots` and `max_bytes` allow. The shares grow again when consumers leave.
     pub fn max_held(mut self, slots: u32) -> Self {
         self.settings.max_held = slots.clamp(1, MAX_SLOTS);
         self
     }
 
-    /// Where the slots lie. Default: [`Backing::Memfd`].
+    /// The kind of memory for slots. Default: [`Backing::Memfd`].
     pub fn backing(mut self, backing: Backing) -> Self {
         self.settings.backing = backing;
         self
     }
 
-    /// Permissions of the socket. Default: `0o600`. With write permission for the group or for all users, these may
-    /// join too.
+    /// The permissions of the socket. Default: `0o600`. With write permission for the group or for all users, these can also
+    /// join.
     pub fn socket_mode(mut self, mode: u32) -> Self {
         self.settings.access.mode = mode & 0o777;
         self
     }
 
-    /// Group of the socket, by name (in /etc/group) or number. Default: the process's own. Its members may join if
+    /// The group of the socket, by name (in /etc/group) or number. Default: the group of the process. Its members can join if
     /// `socket_mode` has write permission for the group, as `0o660` has.
     pub fn socket_group(mut self, group: Option<String>) -> Self {
         self.settings.access.group = group;
         self
     }
 
-    /// Users that may join besides those that `socket_mode` admits. The socket's file is then writable for all,
-    /// because the kernel has no list of users for a file; the producer refuses other users before anything is shared.
+    /// Further users that can join, in addition to those that `socket_mode` admits. The socket is then writable for all users,
+    /// because a file has no list of users. The producer refuses other users before it shares anything.
     pub fn allow_uids(mut self, uids: Vec<u32>) -> Self {
         self.settings.access.allow_uids = uids;
         self
     }
 
-    /// How long a lossless pool waits for a consumer that takes nothing. Default: `None`, for ever.
+    /// The time after which a lossless pool disconnects a consumer that takes nothing. Default: `None`, never.
     pub fn lossless_timeout(mut self, timeout: Option<Duration>) -> Self {
         self.settings.lossless_timeout = timeout;
         self
     }
 
-    /// Calls `f` when a consumer comes, goes or sends a request, on the pool's control thread. It must not block: no
-    /// consumer can join meanwhile.
+    /// Calls `f` on the pool's control thread when a consumer joins, leaves or sends a request. It must not block, because no
+    /// consumer can join during the call.
     pub fn on_consumer(mut self, f: impl Fn(ConsumerEvent) + Send + Sync + 'static) -> Self {
         self.settings.on_consumer = Some(Arc::new(f));
         self
     }
 
-    /// How the memory of slots on CUDA devices is shared. Default: [`Mode::Auto`](crate::region::device::mode::Mode).
+    /// The way to share memory of slots on CUDA devices. Default: [`Mode::Auto`](crate::region::device::mode::Mode).
     #[cfg(feature = "cuda")]
     pub fn cuda_mode(mut self, mode: crate::region::device::mode::Mode) -> Self {
         self.settings.cuda_mode = mode;
         self
     }
 
-    /// How long [`close`](Producer::close) waits for devices to end their work on frames that are out, and for consumers to
-    /// give back frames in device memory that ends with this process (legacy handles). Default: 5 seconds. Pools without
-    /// frames on devices do not wait.
+    /// The longest wait of [`close`](Producer::close) for devices to complete their work on frames in use, and for consumers to
+    /// release frames in device memory that ends with this process (legacy handles). Default: 5 seconds. Pools without frames
+    /// on devices do not wait.
     #[cfg(feature = "cuda")]
     pub fn release_timeout(mut self, timeout: Duration) -> Self {
         self.settings.release_timeout = timeout;
         self
     }
 
-    /// Makes the pool. Consumers can join from here on.
+    /// Makes the pool. Consumers can then join.
     ///
     /// # Errors
     ///

@@ -17,30 +17,29 @@ from ._xmem import Frame
 
 
 class Consumer(Waiting, _xmem.Consumer):
-    """Takes the frames of a pool.
+    """Receives the frames of a pool.
 
     >>> for frame in xmem.Consumer("cam0"):  # doctest: +SKIP
     ...     image = numpy.asarray(frame)
 
-    Making one waits for a producer, and after 2 seconds warns once (PoolWarning); iterating ends with the producer's
-    stream. The arguments are those of xmemsrc:
+    The constructor waits for a producer. After 2 seconds it warns once (PoolWarning). Iteration ends with the producer's
+    stream. The arguments are the properties of xmemsrc:
 
-    pool: name of the pool, or with a slash in it the path of its socket.
-    timeout: how many seconds to wait for a producer, at the start and when one was lost. None: for ever.
-    max_held: how many frames this consumer may hold at once, its budget. None: 8. The producer may grant fewer: a PoolWarning
-        names the cause, at once for a number that was asked for, and when the budget is used up. stats["budget"] is the number
-        now, stats["budget_limit"] the producer's property that keeps it small.
-    name: what the producer's figures show. The program's name, if there is none.
-    start_from: "next" frame that is published, the "newest", or the "oldest" that is still kept.
-    on_eos: when the stream is over, "end" the iteration or "wait" for whatever follows.
-    on_producer_lost: when the producer is gone, "wait" for the next one, "end" the iteration, or "raise" ProducerLost.
-        When a lossless producer goes on without this consumer (lossless_timeout), "wait" joins it again, with a
-        PoolWarning; "end" and "raise" raise ProducerLost, as that is no end of the stream.
-    over_budget: when max_held frames are held, "copy" the next one into memory of its own, "drop" it, or "raise" OverBudget.
-    busy_poll: seconds to spin for the next frame before sleeping. Takes a core, saves the time of waking up.
-    newest_only: skip each frame that there is a newer one than, for a network that is slower than the camera. Those that
-        are skipped count as missed.
-    events: take what happened between frames too: each is an xmem.Event in its place among the frames.
+    pool: the name of the pool, or the path of its socket, which contains a slash.
+    timeout: the longest wait for a producer in seconds, at the start and after a producer was lost. None: no limit.
+    max_held: the number of frames that this consumer can hold at once, its budget. None: 8. The producer may allow fewer. Then a
+        PoolWarning names the cause: at once if max_held was given, otherwise when the budget is used up. stats["budget"] is the
+        present budget, stats["budget_limit"] the producer's property that limits it.
+    name: the name of this consumer in the producer's figures. Default: the name of the program.
+    start_from: the first frame: the "next" one that is published, the "newest", or the "oldest" that is still kept.
+    on_eos: at the end of the stream, "end" the iteration, or "wait" for the next stream.
+    on_producer_lost: when the producer has ended, "wait" for the next producer, "end" the iteration, or "raise" ProducerLost.
+        After a disconnect by lossless_timeout, "wait" joins again, with a PoolWarning; "end" and "raise" raise ProducerLost,
+        because the stream has not ended.
+    over_budget: when max_held frames are held, "copy" the next frame into private memory, "drop" it, or "raise" OverBudget.
+    busy_poll: the time in seconds to spin for the next frame before sleeping. It uses a core and saves the wake-up.
+    newest_only: skip a frame if a newer one exists, for programs that are slower than the camera. Skipped frames count as missed.
+    events: also receive events between frames, as xmem.Event.
     """
 
     def __new__(

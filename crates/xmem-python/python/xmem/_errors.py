@@ -4,39 +4,39 @@
 
 
 class Error(Exception):
-    """Anything that this module raises of its own."""
+    """The base of all errors of this module."""
 
 
 class Timeout(Error, TimeoutError):
-    """Nothing came in the time that was given."""
+    """The timeout has passed."""
 
 
 class NoProducer(Timeout):
-    """There is no producer of that pool, or none in the time that was given."""
+    """The pool has no producer, or had none before the timeout."""
 
 
 class Refused(Error, PermissionError):
-    """The producer, or the system, does not let this process in."""
+    """The producer or the system refused access to the pool."""
 
 
 class Closed(Error):
-    """The consumer, producer or frame was closed before."""
+    """The consumer, producer or frame is closed."""
 
 
 class EndOfStream(Error):
-    """The producer's stream is over."""
+    """The producer's stream has ended."""
 
 
 class ProducerLost(Error):
-    """The producer is gone: it was stopped or killed, or waits for this consumer no longer."""
+    """The producer has ended, or has disconnected this consumer."""
 
 
 class OverBudget(Error):
-    """This consumer holds as many frames as it may."""
+    """This consumer holds as many frames as its budget allows."""
 
 
 class PoolFull(Error):
-    """All slots are in use, and the pool may not grow."""
+    """All slots are in use, and the limits of the pool allow no more."""
 
 
 class PoolInUse(Error):
@@ -44,24 +44,24 @@ class PoolInUse(Error):
 
 
 class ViewsExist(Error, BufferError):
-    """Arrays that could write to a frame still exist, so it cannot be published."""
+    """The frame cannot be published, because arrays exist that can write to it."""
 
 
 class Forked(Error):
-    """The object belongs to the process that made it, and this is a forked child of it."""
+    """The object was made before a fork, and cannot be used in the child."""
 
 
 class CudaError(Error, RuntimeError):
-    """Something cannot be done with a CUDA device. Frames in host memory are not affected."""
+    """An operation on a CUDA device failed. Frames in host memory are not affected."""
 
 
 class NoCuda(CudaError):
-    """There is no CUDA driver or no such device that this process could use, or the driver is too old."""
+    """This process has no CUDA driver or no such device, or the driver is too old."""
 
 
 class PoolWarning(RuntimeWarning):
-    """Something works, but hardly as it is meant: a pool is not there, a budget was cut, a producer goes on without
-    a consumer, two wait for each other."""
+    """A pool works, but not as requested: a producer is missing, a budget is smaller, a consumer was disconnected, or two
+    processes wait for each other."""
 
 
 # Tracebacks name them as users do.

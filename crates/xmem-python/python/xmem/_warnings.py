@@ -16,7 +16,7 @@ _NOT_MEANT = tuple(os.path.join(os.path.dirname(file), "") for file in (__file__
 def warn_each_time(message: str) -> None:
     """Warns with the line that led here from outside of this module, and of asyncio, from whose callbacks no line of a task leads.
 
-    Each time: of one line Python says a text once, and then no more.
+    Each time: by default Python shows a text once for each line.
     """
     try:
         frame = sys._getframe(1)

@@ -9,37 +9,37 @@ from typing import Any, Literal, Self, TypedDict, final
 __version__: str
 
 class _Array:
-    """What frames and planes have in common: they are arrays, for whatever library takes arrays."""
+    """An array, for each library that reads arrays. The base of frames and planes."""
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Elements per dimension. AttributeError if it is not one array, as planar frames."""
+        """The number of elements in each dimension. AttributeError if the frame has several planes."""
     @property
     def strides(self) -> tuple[int, ...]:
-        """Bytes from one element to the next, per dimension. AttributeError as for shape."""
+        """The number of bytes from one element to the next in each dimension. AttributeError as for shape."""
     @property
     def ndim(self) -> int:
-        """How many dimensions there are. AttributeError as for shape."""
+        """The number of dimensions. AttributeError as for shape."""
     @property
     def dtype(self) -> str:
-        """The type of one element, by NumPy's name."""
+        """The type of the elements, as NumPy names it."""
     @property
     def nbytes(self) -> int:
-        """Size of the elements in bytes, without padding."""
+        """The size of the elements in bytes, without padding."""
     @property
     def readonly(self) -> bool:
-        """Whether it can only be read."""
+        """Whether the array is read-only."""
     @property
     def device(self) -> str:
-        """Where the elements lie: "cpu", or "cuda:0" and so on."""
+        """The memory of the elements: "cpu", or "cuda:N" for a CUDA device."""
     def __bool__(self) -> Literal[True]: ...
     def __len__(self) -> int: ...
     @property
     def __array_interface__(self) -> dict[str, Any]:
-        """Only in host memory."""
+        """AttributeError if the elements are on a device."""
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        """Only on a device. Waits until the elements are there."""
+        """AttributeError if the elements are in host memory. Waits until the elements are written."""
     def __buffer__(self, flags: int, /) -> memoryview: ...
     def __dlpack__(
         self,
@@ -57,156 +57,158 @@ class Plane(_Array):
 
     @property
     def itemsize(self) -> int:
-        """Bytes of one element."""
+        """The size of one element in bytes."""
     def copy(self) -> Plane:
-        """A copy in memory of this process's own that may be written to; see Frame.copy."""
+        """A writable copy in private memory; see Frame.copy."""
     def cpu(self) -> Plane:
         """The plane in host memory; see Frame.cpu."""
 
 @final
 class Frame(_Array):
-    """A frame that can be read. It is held, by this process, as long as it or any array made from it lives.
+    """A frame of a pool. The process holds it as long as this object or an array made from it exists.
 
     Times are in nanoseconds.
     """
 
     @property
     def planes(self) -> tuple[Plane, ...]:
-        """The arrays that the frame consists of; one, unless its format is planar."""
+        """The planes of the frame. A frame that is not planar has one."""
     @property
     def format(self) -> str | None:
-        """Video: the format's name, as GStreamer spells it."""
+        """Video: the name of the format, as in caps."""
     @property
     def width(self) -> int | None:
-        """Video: width in pixels."""
+        """Video: the width in pixels."""
     @property
     def height(self) -> int | None:
-        """Video: height in pixels."""
+        """Video: the height in pixels."""
     @property
     def pts(self) -> int | None:
-        """Presentation time, as the producer's pipeline had it."""
+        """The presentation time in the producer's pipeline."""
     @property
     def dts(self) -> int | None:
-        """Decoding time, as the producer's pipeline had it."""
+        """The decoding time in the producer's pipeline."""
     @property
     def duration(self) -> int | None:
-        """How long the frame lasts."""
+        """The duration of the frame."""
     @property
     def timestamp(self) -> int | None:
-        """When the frame is to be presented, on CLOCK_MONOTONIC (time.monotonic_ns())."""
+        """The presentation time on CLOCK_MONOTONIC (time.monotonic_ns())."""
     @property
     def published_at(self) -> int:
-        """When it was published, on CLOCK_MONOTONIC."""
+        """The time of publishing on CLOCK_MONOTONIC."""
     @property
     def sequence(self) -> int:
-        """Number of the frame in its pool, from 0, where frames and events are counted together."""
+        """The number of the frame in its pool, from 0. Frames and events are counted together."""
     @property
     def number(self) -> int:
-        """Number of the frame among the frames of its pool, from 0."""
+        """The number of the frame among the frames of its pool, from 0, without events."""
     @property
     def slot(self) -> int:
-        """The slot of its pool that it lies in."""
+        """The number of the slot that the frame lies in."""
     @property
     def generation(self) -> int:
-        """How often that slot was used; never 0."""
+        """The generation of the slot, which changes with each use of the slot; never 0."""
     @property
     def flags(self) -> int:
-        """GstBufferFlags."""
+        """The flags, as GstBufferFlags."""
     @property
     def content_type(self) -> str:
-        """What the bytes are, such as "image/raw"."""
+        """The type of the content, such as "image/raw"."""
     @property
     def producer(self) -> str:
-        """The program that published it."""
+        """The name of the program that published it."""
     @property
     def pool(self) -> str:
-        """The pool that it came from."""
+        """The name of the pool that it was received from."""
     @property
     def caps(self) -> str | None:
-        """The stream's caps, as GStreamer writes them."""
+        """The caps of the stream, as a string."""
     @property
     def attachments(self) -> dict[str, bytes]:
-        """What else is known of it, by name."""
+        """The attachments by name."""
     def copy(self) -> Frame:
-        """A copy in memory of this process's own that may be written to. It lies where the frame does: in host memory without
-        padding, on a device with what padding there is. Waits until it is made."""
+        """A writable copy in private memory: in host memory without padding, or on the frame's device with its padding.
+        Waits until the copy is complete.
+        """
     def cpu(self) -> Frame:
-        """The frame in host memory: a copy without padding, if it lies on a device, and else the frame itself."""
+        """The frame in host memory: the frame itself, or a copy without padding if it lies on a device."""
     def synchronize(self) -> None:
-        """Waits until a frame on a device is written. Needed only for reads without a stream."""
+        """Waits until a frame on a device is written. Only reads without a stream need this."""
     def record_stream(self, stream: Any) -> None:
-        """Marks that a frame on a device is read on this stream, too: the frame is held until the stream has done the work that
-        it has when the last array is gone. DLPack does this for the stream that an array is made on."""
+        """Also holds a frame on a device for reads on this stream: until the stream has completed the work that was
+        submitted to it before the last array was deleted. DLPack does this for the stream of the array.
+        """
 
 @final
 class Event:
-    """Something that happened between two frames: a custom event of a GStreamer pipeline, a gap, or an event of a program.
+    """An event between two frames: a custom event of a GStreamer pipeline, a gap, or an event of a program.
 
-    Times are in nanoseconds. It holds nothing.
+    Times are in nanoseconds. An event holds no slot.
     """
 
     @property
     def name(self) -> str:
-        """What it is: "gap", or the name of a custom event's structure."""
+        """The name: "gap", or the name of the custom event's structure."""
     @property
     def kind(self) -> str:
-        """The kind of GStreamer's event, such as "custom-downstream" or "gap"; what another program calls it."""
+        """The type of the GStreamer event, such as "custom-downstream" or "gap". Other programs may use other names."""
     @property
     def structure(self) -> str | None:
-        """Of a custom event: its structure with all fields, as GStreamer writes it."""
+        """The structure of a custom event with all fields, as a string."""
     @property
     def data(self) -> bytes:
-        """Bytes that a program sent along."""
+        """The data that a program sent with the event."""
     @property
     def attachments(self) -> dict[str, bytes]:
-        """All that there is of it, as it travels."""
+        """All attachments by name; the other properties are read from them."""
     @property
     def pts(self) -> int | None:
-        """When it is, as the producer's pipeline had it."""
+        """The presentation time in the producer's pipeline."""
     @property
     def duration(self) -> int | None:
-        """How long a gap is."""
+        """The duration of a gap."""
     @property
     def timestamp(self) -> int | None:
-        """When it is, on CLOCK_MONOTONIC (time.monotonic_ns())."""
+        """The presentation time on CLOCK_MONOTONIC (time.monotonic_ns())."""
     @property
     def published_at(self) -> int:
-        """When it was published, on CLOCK_MONOTONIC."""
+        """The time of publishing on CLOCK_MONOTONIC."""
     @property
     def sequence(self) -> int:
-        """Its number in the pool, where frames and events are counted together."""
+        """The number of the event in its pool. Frames and events are counted together."""
     @property
     def producer(self) -> str:
-        """The program that published it."""
+        """The name of the program that published it."""
     @property
     def pool(self) -> str:
-        """The pool that it came from."""
+        """The name of the pool that it was received from."""
     @property
     def caps(self) -> str | None:
-        """The stream's caps, as GStreamer writes them."""
+        """The caps of the stream, as a string."""
 
 @final
 class WritableFrame(_Array):
     """A frame that can be written until it is published.
 
-    In a `with` block it is given back at the block's end, whether it was published or not.
+    At the end of a `with` block its slot is released, whether it was published or not.
     """
 
     @property
     def planes(self) -> tuple[Plane, ...]:
-        """The arrays that the frame consists of; one, unless its format is planar."""
+        """The planes of the frame. A frame that is not planar has one."""
     @property
     def format(self) -> str | None:
-        """Video: the format's name, as GStreamer spells it."""
+        """Video: the name of the format, as in caps."""
     @property
     def width(self) -> int | None:
-        """Video: width in pixels."""
+        """Video: the width in pixels."""
     @property
     def height(self) -> int | None:
-        """Video: height in pixels."""
+        """Video: the height in pixels."""
     @property
     def caps(self) -> str:
-        """The caps that it will be published with."""
+        """The caps that the frame will be published with."""
     def publish(
         self,
         *,
@@ -221,16 +223,17 @@ class WritableFrame(_Array):
         stream: Any | None = None,
         timeout: float | None = None,
     ) -> int:
-        """Makes the frame visible to consumers. Returns its sequence. Times are in nanoseconds.
+        """Publishes the frame. Returns its sequence. Times are in nanoseconds.
 
-        timestamp: when the frame is to be presented, on CLOCK_MONOTONIC; by default now.
-        attachments: what else is known of it, by name. More than 1 KiB needs `room` where the frame was acquired.
+        timestamp: the presentation time on CLOCK_MONOTONIC. Default: now.
+        attachments: named bytes. More than 1 KiB need `room` in `acquire`.
         flags: GstBufferFlags.
-        content_type: what the bytes are, such as "image/jpeg"; else it follows from what was acquired.
-        trust_views: publish although arrays that could write to the frame still exist. They must not be written to.
-        stream: the one that writes a frame on a device; it need not be done. Otherwise those that arrays were made on.
-        timeout: the most seconds to wait for room in a lossless pool, where other threads took what `acquire` waited for. Timeout
-        is raised after that, and the frame can be published later.
+        content_type: the type of the content, such as "image/jpeg". Default: the type of the acquired format.
+        trust_views: publish although arrays exist that can write to the frame. The program must not write to them.
+        stream: the stream that writes a frame on a device; its work need not be complete. Default: the streams of the
+        arrays.
+        timeout: in a lossless pool, the longest wait in seconds for consumers that are behind. On Timeout the frame can
+        be published later.
         """
     def __enter__(self) -> Self: ...
     def __exit__(
@@ -238,12 +241,14 @@ class WritableFrame(_Array):
     ) -> None: ...
 
 class ReceiveStats(TypedDict):
-    """Figures of a consumer, over all producers that it had.
+    """Figures of a consumer, over all its producers.
 
-    missed: frames that were gone when it came for them, also while a lossless producer went on without it.
-    held: how many slots it holds, of a producer that is gone too. budget: how many the last producer lets it hold.
-    budget_limit: the producer's property that keeps the budget small, "max_held", "max_slots" or "max_bytes"; empty: it has what
-    it asked for. latency: from publish to receive, smoothed, in nanoseconds.
+    missed: frames whose slots were used again before the consumer took them, also while a lossless producer
+    continued without it.
+    held: the number of slots that it holds, also of producers that have ended. budget: the number that the last
+    producer allows.
+    budget_limit: the producer's property that limits the budget, "max_held", "max_slots" or "max_bytes"; empty if
+    the budget is as requested. latency: the time from publish to receive, smoothed, in nanoseconds.
     """
 
     received: int
@@ -275,30 +280,31 @@ class Consumer:
     ) -> Self: ...
     @property
     def pool(self) -> str:
-        """The pool, as it was named."""
+        """The pool, as passed to the constructor."""
     @property
     def caps(self) -> str | None:
-        """The newest caps that are known, also before the first frame."""
+        """The newest known caps, also before the first frame."""
     @property
     def stats(self) -> ReceiveStats:
-        """Figures, over all producers that this consumer had."""
+        """The figures, over all producers of this consumer."""
     # With events=True these give an Event now and then. Any, so that code without events need not test each frame.
     def recv(self, timeout: float | None = None) -> Frame | Any:
-        """The next frame; waits for it, at most for so many seconds."""
+        """Waits for the next frame, at most `timeout` seconds, and returns it."""
     def try_recv(self) -> Frame | Any | None:
-        """The next frame, if there is one.
+        """Returns the next frame, or None.
 
-        None means that there is none now: what belongs to the first one, such as its caps, may still be on the way.
+        None means that no frame is ready: data that the first frame needs, such as its caps, may not have arrived yet.
         """
     def fileno(self) -> int:
-        """A descriptor that is readable when there may be something to receive, for select and the like.
+        """A file descriptor that is readable when a frame may be ready, for select and similar functions. -1 if the
+        consumer is closed.
 
-        It stays readable until try_recv found nothing. -1 when the consumer is closed.
+        It stays readable until try_recv has returned None.
         """
     def request(self, name: str, data: bytes = b"") -> None:
-        """Sends a request to the program that feeds the pool, by name. That program decides what to do."""
+        """Sends a request to the program that writes to the pool. That program may ignore it."""
     def close(self) -> None:
-        """Leaves the pool. Frames that are held stay as they are."""
+        """Leaves the pool. Frames that are held stay valid."""
     def __iter__(self) -> Self: ...
     def __next__(self) -> Frame | Any: ...
     def __enter__(self) -> Self: ...
@@ -309,14 +315,16 @@ class Consumer:
 class Producer:
     """Publishes frames in a pool.
 
-    pool: name of the pool, or with a slash in it the path of its socket.
-    caps: the caps of all frames, for GStreamer. Else they follow from each frame's format, or shape and dtype.
-    framerate: frames per second, for the caps: 30, (30000, 1001), or 0 if it varies.
-    lossless: wait for slow consumers instead of going on without them.
-    lossless_timeout: the most seconds that one of them may delay all before the producer goes on without it. None: for ever, which
-    is 0 in xmemsink, and not here.
-    history: how many of the newest frames are kept for consumers that join or are behind, at least 1. 0 is 1 here, and not automatic.
-    The others are the properties of xmemsink.
+    pool: the name of the pool, or the path of its socket, which contains a slash.
+    caps: the caps of all frames, for GStreamer. Default: the caps follow from the format, or the shape and dtype,
+    of each frame.
+    framerate: frames per second, for the caps: 30, (30000, 1001), or 0 for a variable rate.
+    lossless: wait for slow consumers, so that they miss no frame.
+    lossless_timeout: the time in seconds after which the producer disconnects a consumer that takes no frame. None:
+    never. (In xmemsink, 0 means never.)
+    history: the number of newest frames that are kept for consumers that join or are behind, at least 1. (In
+    xmemsink, 0 means automatic. Here it means 1.)
+    The other arguments are the properties of xmemsink.
     """
 
     def __new__(
@@ -340,16 +348,16 @@ class Producer:
     ) -> Self: ...
     @property
     def pool(self) -> str:
-        """The pool, as it was named."""
+        """The pool, as passed to the constructor."""
     @property
     def caps(self) -> str | None:
-        """The caps of the frames that were published last."""
+        """The caps of the last published frame."""
     @property
     def num_consumers(self) -> int:
-        """How many consumers there are now."""
+        """The number of consumers."""
     @property
     def stats(self) -> dict[str, Any]:
-        """The pool's figures, as `query` gives them."""
+        """The figures of the pool, as returned by `query`."""
     def acquire(
         self,
         shape: int | Sequence[int] | None = None,
@@ -362,15 +370,15 @@ class Producer:
         timeout: float | None = None,
         device: str | None = None,
     ) -> WritableFrame:
-        """A frame to be written: of a shape and dtype, or of a video format.
+        """Returns a frame to write, with a shape and dtype, or with a video format. Its content is undefined.
 
-        What is in it is whatever its slot held before. Never waits in a live pool; in a lossless one for a slot, and until
-        consumers have room for the frame, so that `publish` need not wait then.
+        In a live pool this does not wait. In a lossless pool it waits for a free slot and for consumers that are
+        behind, so that `publish` does not have to wait.
 
-        timeout: the most seconds to wait; 0 does not. Timeout is raised after that.
-        room: bytes for attachments, with their names and sizes. They lie in the frame's slot: one of whole pages takes at least
-        a page more, unless room is 0.
-        device: "cuda:0" and so on, for a frame on a CUDA device; else it lies in host memory.
+        timeout: the longest wait in seconds; 0 means no wait. Timeout is raised after that.
+        room: the number of bytes for attachments, with their names and sizes. They lie in the slot of the frame. If the
+        frame fills whole pages, they need at least one more page; with 0 they do not.
+        device: "cuda:N" for a frame on a CUDA device. Default: host memory.
         """
     def publish_event(
         self,
@@ -383,22 +391,23 @@ class Producer:
         timestamp: int | None = None,
         timeout: float | None = None,
     ) -> int:
-        """Publishes an event between two frames, for consumers that ask for events. Returns its sequence.
+        """Publishes an event between two frames, for consumers with `events=True`. Returns its sequence.
 
-        Pipelines get it as a custom downstream event of this name, "gap" as a gap.
+        Pipelines receive it as a custom downstream event with this name, or as a gap if the name is "gap".
 
         name: letters, digits and /-_.:+.
-        data: for programs; pipelines do not see it.
-        fields: for both, as GStreamer writes them, such as "score=(double)0.9, label=(string)cat".
-        pts: when it is; a gap needs it. timestamp: the same on CLOCK_MONOTONIC; by default now.
-        timeout: the most seconds to wait for room in a lossless pool. Timeout is raised after that.
+        data: bytes for programs. Pipelines do not receive them.
+        fields: the fields of the structure, as GStreamer writes them, such as "score=(double)0.9, label=(string)cat".
+        pts: the presentation time, which a gap needs. timestamp: the same on CLOCK_MONOTONIC. Default: now.
+        timeout: in a lossless pool, the longest wait in seconds for consumers that are behind. Timeout is raised after
+        that.
         """
     def end_stream(self) -> None:
         """Marks the end of the stream after the last published frame."""
     def wait_for_consumer(self, timeout: float | None = None, *, count: int = 1) -> None:
-        """Waits until there are so many consumers, at most for so many seconds."""
+        """Waits until `count` consumers are connected, at most `timeout` seconds."""
     def close(self) -> None:
-        """Closes the pool. Frames that are held stay as they are."""
+        """Closes the pool. Frames that consumers hold stay valid."""
     def __enter__(self) -> Self: ...
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
@@ -406,7 +415,7 @@ class Producer:
 
 @final
 class PoolEntry:
-    """A pool of the runtime directory."""
+    """A pool in the runtime directory."""
 
     @property
     def name(self) -> str: ...
@@ -414,68 +423,77 @@ class PoolEntry:
     def path(self) -> PathLike[str]: ...
     @property
     def live(self) -> bool:
-        """Whether it has a producer now."""
+        """Whether it has a producer."""
 
 def pools() -> list[PoolEntry]:
-    """The pools of the runtime directory."""
+    """The pools in the runtime directory."""
 
 def query(pool: str) -> dict[str, Any]:
-    """The figures of a pool, from its producer. Waits at most a second."""
+    """Asks the producer of a pool for its figures. Waits at most one second."""
 
 @final
 class BufferPool:
-    """A pool of buffers with numbers: processes pass each other indices by other means.
+    """A pool of buffers with numbers. Processes pass the numbers to each other by other means.
 
-    All that open it are equal: each writes and reads. Opening makes nothing.
+    All processes that open the pool are equal: each can write and read. Opening the pool allocates nothing.
 
-    max_buffers: the most buffers that this process may write and keep published, from 2 to 4096. max_held: the most buffers of one
-    writer that a process may hold at once; the smaller number of writer and reader counts; None: all.
+    max_buffers: the largest number of buffers that this process can write and keep published, from 2 to 4096.
+    max_held: the largest number of buffers of one writer that a process can hold at once. The smaller number of
+    writer and reader applies. None: no limit.
     """
 
     def __new__(cls, name: str, *, max_buffers: int = 256, max_held: int | None = None) -> Self: ...
     @property
     def name(self) -> str: ...
     def preallocate_cpu(self, size: int, count: int) -> list[int]:
-        """Sets `count` buffers of `size` bytes aside, for this size alone and until they are given up. Returns their indices."""
+        """Reserves `count` buffers for this size, until `give_up`. Returns their indices.
+
+        size: in bytes.
+        """
     def preallocate_cuda(self, size: int, count: int, device_id: int = 0) -> list[int]:
-        """The same on a CUDA device."""
+        """Reserves buffers on a CUDA device, as `preallocate_cpu` does in host memory."""
     def give_up(self, indices: Sequence[int]) -> int:
-        """Preallocated buffers may go, or serve other sizes. Returns how many were set aside."""
+        """Ends the reservation of preallocated buffers. Returns the number that were reserved."""
     @property
     def stats(self) -> dict[str, Any]:
         """The figures of the buffers that this process writes, as those of a producer; `set_aside` counts the preallocated
         ones."""
     def wait_until_read(self, timeout: float | None = None) -> None:
-        """Waits until all buffers that this process published were read as often as their counts: they end with it. Raises
-        Timeout."""
+        """Waits until all buffers of this process have been read as often as their counts. Unread buffers are lost when
+        the process ends. Raises Timeout.
+        """
     def acquire_cpu(self, size: int) -> BufferGuard:
-        """A buffer of `size` bytes, to be written."""
+        """Returns a buffer of `size` bytes to write."""
     def acquire_cuda(self, size: int, device_id: int = 0) -> BufferGuard:
-        """A buffer of `size` bytes on a CUDA device, to be written. The device has to be done with it when it is published
-        or released; `forget(stream=...)` is for when it is not yet."""
+        """Returns a buffer of `size` bytes on a CUDA device to write. The work of the device on it must be complete when
+        it is published or released; `forget(stream=...)` publishes it before that.
+        """
     def connect(self, meta_index: int) -> None:
-        """Connects to the process that wrote this buffer, so that this one is among its `readers`. The first `get` does so too."""
+        """Connects to the process that wrote this buffer, which then lists this process in `readers`. The first `get` also
+        connects.
+        """
     @property
     def readers(self) -> list[Reader]:
-        """The processes that are connected to this one and can read its buffers, for `forget(to=[reader, ...])`."""
+        """The processes that are connected to this process and can read its buffers, for `forget(to=[reader, ...])`."""
     def get(self, meta_index: int) -> BufferGuard:
-        """A buffer that was published, for reading. Each call counts as one of its reads."""
+        """Returns a published buffer to read. Each call counts as one read."""
     def get_mut(self, meta_index: int) -> BufferGuard:
-        """A published buffer, to be edited.
+        """Returns a published buffer to edit.
 
-        One that this process wrote is edited in place, unless a process holds it. `forget` publishes it again for the reads that
-        are still to come; to release the guard uses up one of them. One of another process is copied, which counts as a read:
-        pass on the index that `forget` returns.
+        A buffer of this process is edited in place, unless a process holds it. `forget` publishes it again for the
+        remaining reads; `release` uses one of them. A buffer of another process is copied, which counts as a read.
+        `forget` returns the index of the copy.
         """
     def discard(self, meta_index: int) -> None:
-        """Empties a buffer that this process published, whatever its count: for a buffer whose readers never come."""
+        """Removes a buffer that this process published, whatever its count. Use it if the readers never read the buffer."""
     def set_ref_count(self, meta_index: int, count: int) -> None:
-        """Sets how many reads of a buffer that this process wrote are to come: it is kept until it was got and released this
-        often, by whichever processes. Default: 1."""
+        """Sets the number of remaining reads of a buffer that this process wrote. The buffer is kept until it has been
+        read and released this often. Default: 1.
+        """
     def add_ref(self, meta_index: int) -> None:
-        """One more reference of this process to a published buffer, without a guard: until `release`."""
+        """Adds a reference of this process to a published buffer, without a guard, until `release`."""
     def release(self, meta_index: int) -> bool:
-        """Gives back one reference without a guard. Returns whether there was one."""
+        """Removes one reference without a guard. Returns whether there was one."""
     def close(self) -> None: ...
     def __enter__(self) -> Self: ...
     def __exit__(
@@ -484,47 +502,49 @@ class BufferPool:
 
 @final
 class Reader:
-    """A process that is connected to this one and can read its buffers."""
+    """A process that is connected to this process and can read its buffers."""
 
     @property
     def id(self) -> int:
-        """The number of its connection."""
+        """The number of the connection."""
     @property
     def pid(self) -> int:
-        """The process, as this one sees it; 0 if it cannot, for example in another PID namespace."""
+        """The process ID in this process's PID namespace; 0 if it has none there."""
     @property
     def name(self) -> str:
         """The name of the program."""
 
 @final
 class BufferGuard:
-    """A buffer of a pool, for as long as this lives, and the arrays over it (`numpy.asarray(buffer)`, `memoryview`)."""
+    """A buffer of a pool. It is held as long as this object or an array over it exists (`numpy.asarray(buffer)`,
+    `memoryview`).
+    """
 
     @property
     def pool(self) -> str:
-        """The name of its pool."""
+        """The name of the pool."""
     @property
     def meta_index(self) -> int:
-        """The buffer's number, which other processes get it by: one of this use of the buffer."""
+        """The number of this use of the buffer, for `get` in other processes."""
     @property
     def buffer(self) -> int:
-        """The number of the buffer's memory, as `preallocate_cpu` returns it: the same for each use."""
+        """The number of the buffer's memory, as returned by `preallocate_cpu`. It is the same for each use."""
     @property
     def device(self) -> int | None:
-        """The number of the CUDA device that it lies on; None: in host memory."""
+        """The number of the CUDA device. None: host memory."""
     @property
     def size(self) -> int:
-        """Its size in bytes."""
+        """The size in bytes."""
     @property
     def readonly(self) -> bool: ...
     @property
     def cpu_ptr(self) -> int:
-        """The address of its first byte, for as long as the guard lives."""
+        """The address of the first byte, as long as the guard exists."""
     @property
     def cpu_ptr_mut(self) -> int: ...
     @property
     def cuda_ptr(self) -> int:
-        """The address on its device. A reader waits until the buffer is written."""
+        """The address on the device. For a reader, waits until the buffer is written."""
     @property
     def cuda_ptr_mut(self) -> int: ...
     @property
@@ -548,34 +568,38 @@ class BufferGuard:
         producer: str | None = None,
         timestamp: int | None = None,
     ) -> None:
-        """Describes the buffer for its readers."""
+        """Sets the description for readers."""
     def clone_ref(self) -> BufferGuard: ...
     def copy_to_cpu(self) -> BufferGuard:
-        """A copy in host memory, to be written: a buffer that this process acquired."""
+        """Returns a writable copy in host memory, in a buffer that this process acquires."""
     def copy_to_cuda(self, device_id: int = 0) -> BufferGuard:
-        """A copy on a CUDA device, to be written: a buffer that this process acquired."""
+        """Returns a writable copy on a CUDA device, in a buffer that this process acquires."""
     def copy_to_device(self, device_id: int) -> BufferGuard:
-        """The same."""
+        """As `copy_to_cuda`."""
     def forget(
         self, *, to: Sequence[Reader] | None = None, stream: Any | None = None, timeout: float | None = None
     ) -> int:
-        """Publishes a buffer that is being written; keeps one that is being read until the pool's `release`.
+        """Publishes a buffer that is being written. Keeps a buffer that is being read until `BufferPool.release`. Returns
+        the index.
 
-        to: keeps it until each of these readers got and released it, or ended, in place of the count; other reads do not count.
-        stream: on a device, readers wait until it has got where it is now. Without one, the CPU waits for the streams that had
-        the buffer by DLPack. timeout: seconds after which the buffer is empty if its readers did not come by then; a
-        PoolWarning names the processes that are connected and did not get it.
-        Raises ViewsExist while there are arrays over it.
+        to: keep the buffer until each of these readers has read it or ended. Other reads do not count, and neither does
+        the count.
+        stream: the stream that writes a buffer on a device. Readers wait until it has completed its present work.
+        Default: the default stream, and the streams of the arrays.
+        timeout: the time in seconds after which an unread buffer is removed. A PoolWarning names the connected
+        processes that did not read it.
+        Raises ViewsExist while arrays over it exist.
         """
     def release(self, *, stream: Any | None = None) -> None:
-        """Gives the buffer back; if there are arrays over it, with the last of these.
+        """Releases the buffer. If arrays over it exist, the last array releases it.
 
-        One that was taken to be edited is published again. stream: one on a device that is read is given back when this has got
-        where it is now.
+        A buffer from `get_mut` is published again. stream: a buffer on a device is released when this stream has
+        completed its present work.
         """
     def discard(self) -> None:
-        """Gives the buffer back; one that is written, or was taken to be edited, is empty then. A `with` block that ends with an
-        exception does so."""
+        """Releases the buffer without publishing it. A buffer from `get_mut` is removed. A `with` block that ends with an
+        exception does this.
+        """
     def __bool__(self) -> Literal[True]: ...
     def __len__(self) -> int: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...

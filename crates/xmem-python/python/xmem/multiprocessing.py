@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MPL-2.0
 
-"""Frames and buffers by Python's own queues, pipes and data loaders, without a copy.
+"""Frames and buffers in Python's queues, pipes and data loaders, without a copy.
 
 ::
 
@@ -9,25 +9,25 @@
 
     xmem.multiprocessing.install()          # in each process that sends
     queue = multiprocessing.Queue()
-    queue.put({"frame": frame})             # in another process: queue.get()["frame"], which lies where it lay
+    queue.put({"frame": frame})             # in another process: queue.get()["frame"], the same memory
 
-After ``install`` the pickles of ``multiprocessing`` (queues, pipes, pools, arguments of processes, and data loaders of PyTorch) take
-what lies in memory of xmem by reference:
+After ``install`` the pickles of ``multiprocessing`` (queues, pipes, pools, arguments of processes, and data loaders of PyTorch)
+contain references to memory of xmem in place of its bytes:
 
-- frames and planes that were received;
-- NumPy arrays and torch tensors over them and over objects of a channel, and NumPy arrays over buffers that were got;
-- buffers by number. One that is being written is published for one read, as ``forget`` does it, and is gone here. One that was
-  got is got there too, which is a read more.
+- received frames and planes;
+- NumPy arrays and torch tensors over these and over objects of a channel, and NumPy arrays over buffers from ``get``;
+- buffers of a ``BufferPool``. A buffer that is being written is published for one read, as by ``forget``. A buffer from ``get`` is
+  read by the receiver too, which counts as one more read.
 
-All else is sent as before. What is received is read-only, and holds its memory, as in an ``xmem.Channel``, which carries it:
-what lies in shared memory of another process is passed on where it lies from 64 KiB on, up to 8 arrays at a time.
+Everything else is sent as before. Received arrays are read-only and hold their memory. An ``xmem.Channel`` carries them: arrays
+in shared memory of another process are passed on where they lie if they have at least 64 KiB, up to 8 at a time.
 
-A sender keeps what it sent until the receiver asks for it, at most `timeout` seconds. A receiver that is killed has released what
-it had received. After the end of the sender, what was not received raises ``xmem.RefLost``; so a sender waits for its receivers
-when it ends, at most `linger` seconds. Each pickle can be read once, by a process of the same network namespace.
+A sender keeps sent objects until the receiver requests them, at most `timeout` seconds. When a receiver is killed, everything that
+it had received is released. When the sender has ended, objects that were not received raise ``xmem.RefLost``. So at its end a
+sender waits for its receivers, at most `linger` seconds. Each pickle can be read once, by a process of the same network namespace.
 
-A torch tensor that was received must not be written: the process ends with SIGSEGV. PyTorch sends other tensors in shared memory of
-its own; these can be written.
+Do not write to a received torch tensor: the process would be killed by SIGSEGV. Other tensors are sent by PyTorch, in its own
+shared memory; these can be written.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MPL-2.0
 
-"""ONNX Runtime on frames where they lie.
+"""ONNX Runtime on frames, without a copy.
 
-A binding of ONNX Runtime's takes an address and knows nothing of what keeps it valid. `Runner` holds the frames until the
-run is done and the outputs are copied.
+A binding of ONNX Runtime contains an address, and does not hold the memory. `Runner` holds the frames until the run is complete
+and the outputs are copied.
 
 >>> runner = xmem.ort.Runner(onnxruntime.InferenceSession("model.onnx"))  # doctest: +SKIP
 >>> for frame in xmem.Consumer("cam0"):  # doctest: +SKIP
@@ -24,8 +24,7 @@ __all__ = ["Runner"]
 class Runner:
     """Runs a session with frames, planes or arrays as its inputs.
 
-    Arrays without gaps are read where they are. Rows with padding between them are copied once, since ONNX Runtime knows no
-    strides. `copied` counts those.
+    Contiguous arrays are read without a copy. Others are copied once, because ONNX Runtime has no strides. `copied` counts these.
     """
 
     def __init__(self, session: onnxruntime.InferenceSession, outputs: Sequence[str] | None = None) -> None:
@@ -35,7 +34,7 @@ class Runner:
         self.copied = 0
 
     def run(self, feeds: Mapping[str, Any], run_options: onnxruntime.RunOptions | None = None) -> list[np.ndarray]:
-        """The outputs, as arrays of this process's own."""
+        """Runs the session. Returns the outputs in private memory."""
         unknown = sorted(feeds.keys() - self._inputs)
         if unknown:
             raise ValueError(f"the model has no input {unknown[0]!r}: its inputs are {', '.join(sorted(self._inputs))}")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MPL-2.0
 
-"""Frames for PyTorch's data loaders, and buffers by number as tensors.
+"""Frames for PyTorch's data loaders, and buffers of a BufferPool as tensors.
 
 >>> frames = xmem.torch.FrameDataset("cam0", lambda frame: torch.from_dlpack(frame).float() / 255)  # doctest: +SKIP
 >>> for batch in torch.utils.data.DataLoader(frames, batch_size=4):  # doctest: +SKIP
@@ -28,9 +28,9 @@ def from_blob(
     dtype: torch.dtype = torch.uint8,
     device: torch.device | str | None = None,
 ) -> torch.Tensor:
-    """The first bytes of a buffer by number as a tensor, which holds the buffer.
+    """Returns a tensor over the first bytes of a buffer of a BufferPool. The tensor holds the buffer.
 
-    device: an error if the buffer lies elsewhere.
+    device: the expected device. ValueError if the buffer lies on another one.
     """
     flat = torch.from_dlpack(buffer).reshape(-1).view(torch.uint8)
     wanted = flat.device if device is None else torch.device(device)
@@ -43,14 +43,14 @@ def from_blob(
 
 
 class FrameDataset(torch.utils.data.IterableDataset):
-    """The frames of a pool, each as what `transform` makes of it: a tensor of its own by default.
+    """The frames of a pool, converted by `transform`. Default: each frame is copied into a tensor.
 
-    Each worker of a DataLoader is a consumer of its own, made where it works. With several workers each takes its share of
-    the frames, by sequence. A transform that returns a view (`torch.from_dlpack`) holds the frame as long as the tensor
-    lives; from worker processes such a tensor is copied by PyTorch, unless `xmem.multiprocessing.install()` was called before.
+    Each worker of a DataLoader makes its own consumer. Several workers divide the frames by their sequence. If `transform` returns
+    a view (`torch.from_dlpack`), the tensor holds the frame. PyTorch copies such tensors between processes, unless
+    `xmem.multiprocessing.install()` was called.
 
     pool, options: as for xmem.Consumer.
-    limit: how many frames to take; None is until the stream ends.
+    limit: the number of frames. None: until the stream ends.
     """
 
     def __init__(

@@ -70,7 +70,7 @@ pub(super) fn release_on(
         .into_py_result()
         .and_then(|mark| device::wait_until(py, |slice| mark.synchronize_for(slice)));
     if waited.is_err() {
-        // The wait was called off. The buffer is released when the stream is done.
+        // The wait was cancelled. The buffer is released when the stream is done.
         let guard = guard.into_inner();
         py.detach(|| stream.when_done(&device, move || drop(guard)));
     }

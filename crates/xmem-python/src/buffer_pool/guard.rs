@@ -28,14 +28,14 @@ use crate::open_buffer::{OpenBuffer, Pool, gone, wait_until_written};
 use crate::signals::duration;
 use crate::wanted;
 
-/// A buffer of a pool, for as long as this lives, and the arrays over it.
+/// A buffer of a pool. It is held as long as this object or an array over it exists.
 #[pyclass(frozen, weakref, module = "xmem")]
 #[derive(Debug)]
 pub(crate) struct BufferGuard(Arc<OpenBuffer>);
 
 const ON_DEVICE: &str = "this buffer lies on a CUDA device, where the CPU cannot read it: use its cuda_ptr there, or copy_to_cpu()";
 
-/// The bytes of a buffer in host memory, which views may write if the guard may.
+/// The bytes of a buffer in host memory. Views can write if the guard can.
 fn cpu_bytes(guard: &mut core::BufferGuard) -> PyResult<(*const u8, usize)> {
     let bytes = match guard.mode() {
         AccessMode::ReadOnly => guard.as_cpu_slice().map(|it| (it.as_ptr(), it.len())),
@@ -46,7 +46,7 @@ fn cpu_bytes(guard: &mut core::BufferGuard) -> PyResult<(*const u8, usize)> {
     bytes.into_py_result()
 }
 
-/// Bytes that were asked for, or published.
+/// The acquired or published size in bytes.
 fn size(guard: &core::BufferGuard) -> usize {
     usize::try_from(guard.meta().size).unwrap_or(usize::MAX)
 }
@@ -96,43 +96,43 @@ impl BufferGuard {
 
 #[pymethods]
 impl BufferGuard {
-    /// The name of its pool.
+    /// The name of the pool.
     #[getter]
     fn pool(&self) -> PyResult<String> {
         Ok(self.0.pool()?.name().to_owned())
     }
 
-    /// The buffer's number, which other processes get it by: one of this use of the buffer.
+    /// The number of this use of the buffer, for `get` in other processes.
     #[getter]
     fn meta_index(&self) -> PyResult<u32> {
         self.with(|guard| Ok(guard.meta_index()))
     }
 
-    /// The number of the buffer's memory, as `preallocate_cpu` returns it: the same for each use.
+    /// The number of the buffer's memory, as returned by `preallocate_cpu`. It is the same for each use.
     #[getter]
     fn buffer(&self) -> PyResult<u32> {
         self.with(|guard| Ok(guard.buffer()))
     }
 
-    /// The number of the CUDA device that it lies on; None: in host memory.
+    /// The number of the CUDA device. None: host memory.
     #[getter]
     fn device(&self) -> Option<u32> {
         self.0.ordinal()
     }
 
-    /// Its size in bytes.
+    /// The size in bytes.
     #[getter]
     fn size(&self) -> PyResult<usize> {
         self.with(|guard| Ok(size(guard)))
     }
 
-    /// Whether it can only be read.
+    /// Whether the array is read-only.
     #[getter]
     fn readonly(&self) -> PyResult<bool> {
         self.with(|guard| Ok(guard.mode() == AccessMode::ReadOnly))
     }
 
-    /// The address of its first byte, for as long as the guard lives.
+    /// The address of the first byte, as long as the guard exists.
     #[getter]
     fn cpu_ptr(&self) -> PyResult<usize> {
         self.with(|guard| {
@@ -141,7 +141,7 @@ impl BufferGuard {
         })
     }
 
-    /// The same, to be written: an error for a buffer that was got for reading.
+    /// The address for writing. An error for a buffer from `get`.
     #[getter]
     fn cpu_ptr_mut(&self) -> PyResult<usize> {
         self.with(|guard| {
@@ -150,7 +150,7 @@ impl BufferGuard {
         })
     }
 
-    /// The address on its CUDA device.
+    /// The address on the device. For a reader, waits until the buffer is written.
     #[getter]
     fn cuda_ptr(&self, py: Python<'_>) -> PyResult<u64> {
         // A reader waits until it is written.
@@ -164,7 +164,7 @@ impl BufferGuard {
         .into_py_result()
     }
 
-    /// The same, to be written.
+    /// The address on the device, for writing.
     #[getter]
     fn cuda_ptr_mut(&self) -> PyResult<u64> {
         self.with(|guard| {
@@ -188,37 +188,37 @@ impl BufferGuard {
         shape.map(|shape| PyTuple::new(py, shape)).transpose()
     }
 
-    /// Type of one element.
+    /// The type of the elements, as NumPy names it.
     #[getter]
     fn dtype(&self) -> PyResult<&'static str> {
         self.meta(|meta| dtype::name(meta.dtype))
     }
 
-    /// What the bytes are, such as "image/raw".
+    /// The type of the content, such as "image/raw".
     #[getter]
     fn content_type(&self) -> PyResult<String> {
         self.meta(|meta| meta.content_type.as_str().to_owned())
     }
 
-    /// The process that made it.
+    /// The name of the program that wrote it.
     #[getter]
     fn producer(&self) -> PyResult<String> {
         self.meta(|meta| meta.producer.as_str().to_owned())
     }
 
-    /// When it is to be presented, in nanoseconds on CLOCK_MONOTONIC.
+    /// The presentation time in nanoseconds on CLOCK_MONOTONIC.
     #[getter]
     fn timestamp(&self) -> PyResult<Option<i64>> {
         self.meta(|meta| meta.timestamp)
     }
 
-    /// Number of the buffer's publication in its pool; 0 before.
+    /// The sequence with which it was published; 0 before that.
     #[getter]
     fn sequence(&self) -> PyResult<u64> {
         self.with(|guard| Ok(guard.info().sequence))
     }
 
-    /// Describes the buffer for its readers. What is not given does not change.
+    /// Sets the description for readers. Arguments that are None change nothing.
     #[pyo3(signature = (*, shape=None, dtype=None, content_type=None, producer=None, timestamp=None))]
     fn set_meta(
         &self,
@@ -258,14 +258,14 @@ impl BufferGuard {
         })
     }
 
-    /// One more guard for the same buffer. Only of a buffer that is published.
+    /// Returns another guard for the same buffer, which must be published.
     fn clone_ref(&self) -> PyResult<Self> {
         let pool = self.0.pool()?;
         let guard = self.with(|guard| guard.clone_ref().into_py_result())?;
         Ok(Self::new(pool, guard))
     }
 
-    /// A copy on a CUDA device, to be written: a buffer that this process acquired.
+    /// Returns a writable copy on a CUDA device, in a buffer that this process acquires.
     #[pyo3(signature = (device_id=0))]
     fn copy_to_cuda(
         &self,
@@ -279,7 +279,7 @@ impl BufferGuard {
         Ok(Self::new(pool, copy))
     }
 
-    /// The same, by the name that it has between devices.
+    /// As `copy_to_cuda`.
     fn copy_to_device(
         &self,
         py: Python<'_>,
@@ -288,7 +288,7 @@ impl BufferGuard {
         self.copy_to_cuda(py, device_id)
     }
 
-    /// A copy in host memory, to be written: a buffer that this process acquired.
+    /// Returns a writable copy in host memory, in a buffer that this process acquires.
     fn copy_to_cpu(&self, py: Python<'_>) -> PyResult<Self> {
         let pool = self.0.pool()?;
         let copy = self
@@ -297,13 +297,14 @@ impl BufferGuard {
         Ok(Self::new(pool, copy))
     }
 
-    /// Gives the buffer up without releasing it. One that is being written is published, and kept until it was read as often as
-    /// its count. One that is being read stays held until the pool's `release`. Returns its index.
+    /// Publishes a buffer that is being written. Keeps a buffer that is being read until `BufferPool.release`. Returns the index.
     ///
-    /// stream: the one that writes a buffer on a device; it need not be done. Otherwise the default stream, and those that arrays
-    /// were made on.
-    ///
-    /// to: keeps it until each of these readers read it or ended, in place of the count.
+    /// to: keep the buffer until each of these readers has read it or ended. Other reads do not count, and neither does the count.
+    /// stream: the stream that writes a buffer on a device. Readers wait until it has completed its present work. Default: the
+    /// default stream, and the streams of the arrays.
+    /// timeout: the time in seconds after which an unread buffer is removed. A PoolWarning names the connected processes that did
+    /// not read it.
+    /// Raises ViewsExist while arrays over it exist.
     #[pyo3(signature = (*, to=None, stream=None, timeout=None))]
     fn forget(
         &self,
@@ -340,8 +341,10 @@ impl BufferGuard {
         forgotten.into_py_result()
     }
 
-    /// Gives the buffer back; if there are arrays over it, with the last of these. One on a device that is read: when the
-    /// stream is done with it.
+    /// Releases the buffer. If arrays over it exist, the last array releases it.
+    ///
+    /// A buffer from `get_mut` is published again. stream: a buffer on a device is released when this stream has completed its
+    /// present work.
     #[pyo3(signature = (*, stream=None))]
     fn release(&self, py: Python<'_>, stream: Option<Bound<'_, PyAny>>) -> PyResult<()> {
         let stream = stream.as_ref().map(stream_of).transpose()?;
@@ -361,13 +364,13 @@ impl BufferGuard {
         slf
     }
 
-    /// Gives the buffer back; one that is written, or was taken to be edited, is empty then. If there are arrays over it, with the
-    /// last of these.
+    /// Releases the buffer without publishing it. A buffer from `get_mut` is removed. If arrays over it exist, the last array
+    /// releases it.
     fn discard(&self) {
         self.0.discard();
     }
 
-    /// After an exception, what is written may be half done, and is discarded.
+    /// After an exception the content may be incomplete, so the buffer is discarded.
     fn __exit__(
         &self,
         py: Python<'_>,
@@ -391,7 +394,7 @@ impl BufferGuard {
         self.size()
     }
 
-    /// NumPy asks for this when the buffer protocol fails, and would otherwise make an array of one object.
+    /// NumPy calls this when the buffer protocol fails. Without it, NumPy would make an array of one object.
     #[pyo3(signature = (dtype=None, copy=None))]
     fn __array__<'py>(
         slf: &Bound<'py, Self>,
@@ -411,7 +414,7 @@ impl BufferGuard {
         }
     }
 
-    /// For CuPy, Numba and others. Its readers keep this object. Waits until the bytes are written.
+    /// For CuPy, Numba and others, which hold this object. Waits until the bytes are written.
     #[getter]
     fn __cuda_array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         cuda_array::of(py, &self.array(py)?)

@@ -18,17 +18,17 @@ use crate::open_buffer::Pool;
 use crate::pools::pool_stats;
 use crate::signals::{self, Deadline};
 
-/// A pool of buffers with numbers: processes pass each other indices by other means. All that open it are equal.
+/// A pool of buffers with numbers. Processes pass the numbers to each other by other means. All processes that open it are equal.
 #[pyclass(frozen, module = "xmem")]
 #[derive(Debug)]
 pub(crate) struct BufferPool {
     name: String,
     pool: Mutex<Option<Pool>>,
-    /// The one that opened it.
+    /// The process that opened it.
     process: ProcessId,
 }
 
-/// Warns of a buffer whose readers did not come. On the pool's own thread, which has no line of Python.
+/// Warns that readers did not read a buffer. Runs on the pool's own thread, which has no line of Python.
 fn warn_of(pool: &str, unread: &core::Unread) {
     Python::try_attach(|py| {
         if let Err(error) = errors::warn(py, format!("pool {pool:?}: {unread}")) {
@@ -58,7 +58,7 @@ impl BufferPool {
         py.detach(|| call(&pool)).into_py_result()
     }
 
-    /// The same for a call that gives a buffer.
+    /// The same for a call that returns a buffer.
     fn guard<E: IntoPyErr + Send>(
         &self,
         py: Python<'_>,
@@ -95,13 +95,15 @@ impl BufferPool {
         })
     }
 
-    /// The name that it was opened with.
+    /// The name of the pool.
     #[getter]
     fn name(&self) -> &str {
         &self.name
     }
 
-    /// Sets `count` buffers of `size` bytes aside, for this size alone and until they are given up. Returns their indices.
+    /// Reserves `count` buffers for this size, until `give_up`. Returns their indices.
+    ///
+    /// size: in bytes.
     fn preallocate_cpu(
         &self,
         py: Python<'_>,
@@ -111,7 +113,7 @@ impl BufferPool {
         self.call(py, |pool| pool.preallocate_cpu(size, count))
     }
 
-    /// The same on a CUDA device.
+    /// Reserves buffers on a CUDA device, as `preallocate_cpu` does in host memory.
     #[pyo3(signature = (size, count, device_id=0))]
     fn preallocate_cuda(
         &self,
@@ -124,19 +126,20 @@ impl BufferPool {
         self.call(py, |pool| pool.preallocate_cuda(size, count, device_id))
     }
 
-    /// Preallocated buffers may go, or serve other sizes. Returns how many were set aside.
+    /// Ends the reservation of preallocated buffers. Returns the number that were reserved.
     fn give_up(&self, indices: Vec<u32>) -> PyResult<usize> {
         Ok(self.core()?.give_up(&indices))
     }
 
-    /// The figures of the buffers that this process writes, as those of a producer; `set_aside` counts the preallocated ones.
+    /// The figures of the buffers that this process writes, as of a producer. `set_aside` counts preallocated buffers.
     #[getter]
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let pool = self.core()?;
         pool_stats(py, &py.detach(|| pool.stats()))
     }
 
-    /// Waits until all buffers that this process published were read as often as their counts: they end with it.
+    /// Waits until all buffers of this process have been read as often as their counts. Unread buffers are lost when the process
+    /// ends. Raises Timeout.
     #[pyo3(signature = (timeout=None))]
     fn wait_until_read(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
         let pool = self.core()?;
@@ -152,7 +155,7 @@ impl BufferPool {
         })
     }
 
-    /// A buffer of `size` bytes, to be written.
+    /// Returns a buffer of `size` bytes to write.
     fn acquire_cpu(
         &self,
         py: Python<'_>,
@@ -161,7 +164,7 @@ impl BufferPool {
         self.guard(py, |pool| pool.acquire_cpu(size))
     }
 
-    /// A buffer of `size` bytes on a CUDA device, to be written.
+    /// Returns a buffer of `size` bytes on a CUDA device to write.
     #[pyo3(signature = (size, device_id=0))]
     fn acquire_cuda(
         &self,
@@ -173,7 +176,7 @@ impl BufferPool {
         self.guard(py, |pool| pool.acquire_cuda(size, device_id))
     }
 
-    /// Connects to the process that wrote this buffer, so that this one is among its readers. The first `get` does so too.
+    /// Connects to the process that wrote this buffer, which then lists this process in `readers`. The first `get` also connects.
     fn connect(
         &self,
         py: Python<'_>,
@@ -182,7 +185,7 @@ impl BufferPool {
         self.call(py, |pool| pool.connect(meta_index))
     }
 
-    /// The processes that are connected to this one, for `forget(to=[reader, ...])`.
+    /// The processes that are connected to this process and can read its buffers, for `forget(to=[reader, ...])`.
     #[getter]
     fn readers(&self, py: Python<'_>) -> PyResult<Vec<Reader>> {
         let pool = self.core()?;
@@ -190,7 +193,7 @@ impl BufferPool {
         Ok(readers.into_iter().map(Reader::new).collect())
     }
 
-    /// A buffer that was published, for reading. Each call counts as one of its reads.
+    /// Returns a published buffer to read. Each call counts as one read.
     fn get(
         &self,
         py: Python<'_>,
@@ -199,11 +202,11 @@ impl BufferPool {
         self.guard(py, |pool| pool.get(meta_index))
     }
 
-    /// A published buffer, to be edited.
+    /// Returns a published buffer to edit.
     ///
-    /// One that this process wrote is edited in place, unless a process holds it. `forget` publishes it again for the reads that
-    /// are still to come; to release the guard uses up one of them. One of another process is copied, which counts as a read: pass
-    /// on the index that `forget` returns.
+    /// A buffer of this process is edited in place, unless a process holds it. `forget` publishes it again for the
+    /// remaining reads; `release` uses one of them. A buffer of another process is copied, which counts as a read.
+    /// `forget` returns the index of the copy.
     fn get_mut(
         &self,
         py: Python<'_>,
@@ -212,7 +215,7 @@ impl BufferPool {
         self.guard(py, |pool| pool.get_mut(meta_index))
     }
 
-    /// Empties a buffer that this process published, whatever its count: for a buffer whose readers never come.
+    /// Removes a buffer that this process published, whatever its count. Use it if the readers never read the buffer.
     fn discard(
         &self,
         py: Python<'_>,
@@ -221,8 +224,8 @@ impl BufferPool {
         self.call(py, |pool| pool.discard(meta_index))
     }
 
-    /// Sets how many reads of a buffer that this process wrote are to come: it is kept until it was got and released this often, by
-    /// whichever processes.
+    /// Sets the number of remaining reads of a buffer that this process wrote. The buffer is kept until it has been read and
+    /// released this often. Default: 1.
     fn set_ref_count(
         &self,
         py: Python<'_>,
@@ -232,7 +235,7 @@ impl BufferPool {
         self.call(py, |pool| pool.set_ref_count(meta_index, count))
     }
 
-    /// One more reference of this process to a published buffer, without a guard: until `release`.
+    /// Adds a reference of this process to a published buffer, without a guard, until `release`.
     fn add_ref(
         &self,
         py: Python<'_>,
@@ -241,7 +244,7 @@ impl BufferPool {
         self.call(py, |pool| pool.add_ref(meta_index))
     }
 
-    /// Gives back one reference without a guard. Returns whether there was one.
+    /// Removes one reference without a guard. Returns whether there was one.
     fn release(
         &self,
         py: Python<'_>,
@@ -251,7 +254,7 @@ impl BufferPool {
         Ok(py.detach(|| pool.release(meta_index)))
     }
 
-    /// Releases the pool. The buffers that this process wrote end when the last guard here is gone.
+    /// Closes the pool. The buffers that this process wrote end with its last guard.
     fn close(&self) {
         let pool = lock(&self.pool).take();
         // Without the lock: the end of a pool waits for threads.

@@ -22,13 +22,13 @@ impl Reader {
 
 #[pymethods]
 impl Reader {
-    /// The number of its connection.
+    /// The number of the connection.
     #[getter]
     fn id(&self) -> u64 {
         self.0.id()
     }
 
-    /// The process, as this one sees it; 0 if it cannot, for example in another PID namespace.
+    /// The process ID in this process's PID namespace; 0 if it has none there.
     #[getter]
     fn pid(&self) -> u32 {
         self.0.pid()

@@ -4,93 +4,86 @@
 
 ::
 
-    # One process makes the channel, ...
+    # One process makes the channel.
     channel = xmem.Channel("jobs")
     channel.send({"image": array, "boxes": [1, 2, 3]})
 
-    # ... others join it.
+    # Other processes join it.
     channel = xmem.Channel.connect("jobs")
-    job = channel.recv()          # job["image"] lies in shared memory, and is read-only
+    job = channel.recv()          # job["image"] lies in shared memory and is read-only
     channel.send(result)          # to the maker
 
-**Unpickling runs code.** Whoever may send objects to a process may have it run anything. So an end takes messages of
-its own user only, and asks the kernel who that is; ``allow_uids=[...]`` trusts others. Root can join any channel, as
-it can do anything else, but takes no messages of other users either.
+**Unpickling runs code.** A process that sends an object can run any code in the receiver. So an end accepts messages only
+from processes of its own user, which the kernel identifies; ``allow_uids=[...]`` adds other users. Root can join any
+channel, but receives no messages of other users.
 
-How a message travels
----------------------
+Messages
+--------
 
-A channel is a star. Its maker has a lossless pool of the channel's name; each process that joins has one of its own,
-which the maker joins. What the maker sends goes to all that joined (or to one: ``to=``), what another sends goes to
-the maker. Each sender's messages come in its order, each of them once. A process that joins gets what is sent from then
-on; ``send`` waits while there is no receiver.
+A channel has the shape of a star. The maker sends to all processes that joined, or to one of them (``to=``). The others send
+to the maker. The messages of a sender arrive in order, each exactly once. A process that joins receives the messages sent
+after that. ``send`` waits while there is no receiver.
 
-So a channel is no queue of jobs: of three workers, each gets every job. To give each job to one, send it with ``to=`` the
-number of a worker that is done, as returned by ``recv_from``; ``wait_for_receiver(count=3)`` waits until all are there. The
-example worker_pool.py does that.
+A channel is not a queue of jobs: of three workers, each receives every job. To give each job to one worker, send it with
+``to=`` and the number of an idle worker, as returned by ``recv_from``. ``wait_for_receiver(count=3)`` waits until all have
+joined. The example worker_pool.py shows this.
 
-Objects are pickled with protocol 5. What is larger than ``inline`` bytes in an array, tensor or buffer is not in the
-pickle: it lies beside it, in the same slot, written there once. The receiver makes its arrays over that slot. They
-are read-only, and hold the whole message: its slot is used again when the last of them is gone, in whatever process,
-also when that was killed. To keep a little of much, copy it (``array.copy()``); ``recv(copy=True)`` has all of the
-message copied, and writable. One slot for all of a message, and not one for each array: a message then takes one
-lease, of which a receiver has a limited number, and is there as a whole or not at all.
+Objects are pickled with protocol 5. An array, tensor or buffer of at least ``inline`` bytes is not part of the pickle: it is
+written once into shared memory, beside the pickle in the same slot. The receiver's arrays lie in that slot. They are
+read-only, and each holds the whole message: the slot is free when the last array of the message is deleted, or its process
+ends. To keep a small part of a large message, copy it (``array.copy()``). ``recv(copy=True)`` copies the whole message into
+private, writable memory.
 
-What lies in shared memory already is not copied, whichever library made the array or tensor: those of
-``channel.empty()`` and ``channel.room()``, which must not be written any more once they are sent, and those of
-messages and frames that were received. These are passed on where they lie, from 64 KiB on, up to 8 in a message, as
-soon as all receivers reach the pool that they come from (xmem introduces them to it at the first message); until
-then, and where they cannot reach it, they are copied. Receivers hold what is passed on where it lies, so the process
-in between may be killed.
+Arrays that lie in shared memory already are not copied: those of ``channel.empty()`` and ``channel.room()``, which must not be
+written after they were sent, and those of received messages and frames. Arrays of received messages and frames are passed on
+where they lie if they have at least 64 KiB, up to 8 in a message, once all receivers have joined the pool that they come from.
+This happens automatically after the first such message. Until then, or if a receiver cannot join, they are copied. The
+receivers hold these arrays themselves, so the process in between can end.
 
-Arrays on CUDA devices (torch's tensors, and what has the CUDA array interface and ``__dlpack_device__``) are copied there,
-for each device into a frame of its own, which is published before the message and held by the processes that have one of them.
-``send`` does not wait for the copies of torch's tensors, whose memory stays on its stream, nor for those of frames, and
-waits for others. Frames that were received there are passed on as above, each as a frame of its own, up to 8 in a message;
-memory that is shared by legacy handle is copied. A receiver without that device gets an error (``CudaError``, ``NoCuda``)
-in place of the message, and the next one after it. All of this ran on a stand-in driver so far, without a GPU.
+Arrays on CUDA devices (torch tensors, and objects with the CUDA array interface and ``__dlpack_device__``) are copied on their
+device, into one frame for each device. ``send`` does not wait for the copies of torch tensors, whose memory stays on its
+stream, and of frames; for others it waits. Received frames on devices are passed on as above. Memory that is shared by legacy
+handle is copied. A receiver without the device gets an error (``CudaError``, ``NoCuda``) in place of the message, and can
+receive the next one. This was tested on a stand-in driver only, not on a GPU.
 
-**Back-pressure.** ``send`` waits while the slowest receiver has 8 frames before it that it did not take; up to two
-messages wait inside of the receiving end. A message is one frame, one more if it has references, and one for each of
-those that it has on devices. A receiver that holds as many messages as it may (``budget``) gets the next ones as
-private copies, so no process waits for its arrays, but the copying is counted (``stats()["copied_out"]``). The same holds
-for what was passed on, which counts where it lies, with the budget that the pool there has left. Copies of arrays on
-devices wait until these are written, up to 10 seconds for each frame. With
-``max_bytes``, receivers that hold that much make ``send`` wait; a message that is larger than ``max_bytes`` is an
-error at once. A receiver that takes nothing at all delays the others, as in any lossless pool; ``lossless_timeout``
-disconnects it, and ``send(timeout=)`` gives up.
+**Back-pressure.** ``send`` waits while the slowest receiver has 8 frames left to take. The receiving end takes up to two messages
+in advance. A message is one frame, plus one if it has references, plus one for each device. A receiver that holds
+``budget`` messages gets further messages as private copies, which ``stats()["copied_out"]`` counts. So no process waits until
+another deletes its arrays. The same applies to arrays that were passed on, within the receiver's budget in their pool. Copies of
+arrays on devices wait until the arrays are written, up to 10 seconds for each frame. With ``max_bytes``, ``send`` waits while
+receivers hold that much memory; a message larger than ``max_bytes`` is an error. A receiver that takes nothing delays the
+others; ``lossless_timeout`` disconnects it, and ``send(timeout=)`` limits the wait.
 
-Two sides that only send wait for each other once neither takes any more: receive between sends, or in another thread. A
-process that waits in ``send`` for 5 seconds while messages that came are not received here gets one warning (``PoolWarning``).
+Two sides that only send end up waiting for each other: receive between sends, or in another thread. If ``send`` has waited for
+5 seconds while received messages wait at this end, a ``PoolWarning`` reports it once.
 
-**The end.** ``close()`` waits up to ``linger`` seconds until all was taken. Then receivers get ``EndOfStream``,
-after the last message. A process that is killed ends likewise; what it had sent before, and what its receivers had
-begun to map, still comes.
+**End.** ``close()`` waits up to ``linger`` seconds until all messages are taken. Receivers get ``EndOfStream`` after the last
+message, also when the sender was killed. Then messages are lost whose memory the receiver had not begun to map.
 
-**Event loops.** ``async for``, ``arecv``, ``asend``, ``aconnect`` and ``aclose`` are the same without blocking the loop;
-``fileno()`` is for other loops. A message is not lost when ``arecv`` is called off.
+**Event loops.** ``async for``, ``arecv``, ``asend``, ``aconnect`` and ``aclose`` do not block the loop. ``fileno()`` is for other
+loops. If ``arecv`` is cancelled, no message is lost.
 
 References
 ----------
 
-``xmem.ref(obj)`` keeps an object in its process and sends a reference. A receiver can hold it, send it on to others,
-or send it back: in its own process it becomes the object again. Each process that has the reference holds the object,
-by a lease of the frame that stands for it; when the last one is gone, or killed, the object is released. No timers.
-``Ref.is_held``: whether this one still does.
+``xmem.ref(obj)`` keeps an object in its process and sends a reference. A receiver can keep the reference, send it on, or send it
+back: in the object's process it becomes the object again. The object is kept as long as a process holds a reference. When
+the last reference is deleted, or its process ends, the object is released. There are no timers. ``Ref.is_held`` is false when
+the reference does not hold the object any more.
 
-To hold what others passed on, a receiver joins the pool of each process whose references or large arrays it gets, up to
-8 that are there, and takes one of the places there (``max_receivers``) and slots for its budget. What comes from more
-processes than that is copied, and references to their objects end with the process that passed them on.
+To hold a reference or a large array that was passed on, a receiver joins the pool of the process that it comes from. It uses one
+of that process's ``max_receivers``, and slots for its budget. It joins up to 8 such pools. Arrays from further processes are
+copied, and references to their objects end with the process that passed them on.
 
-What cannot be resolved raises ``RefLost`` with the reason: the object's process ended, closed the channel, or no process
-held it any more.
+A reference that cannot be resolved raises ``RefLost`` with the reason: the object's process has ended, it has closed the channel,
+or no process held the object.
 
 Calls
 -----
 
-``channel.call(f, *args)`` has ``f`` called in a process that runs ``channel.serve()``. It is made of messages and references: a
-result that does not pickle comes as a reference, and ``channel.call(operator.methodcaller("name", *args), reference)`` calls a
-method of the object."""
+``channel.call(f, *args)`` calls ``f`` in a process that runs ``channel.serve()``. If the result cannot be pickled, ``call`` returns a
+reference to it, and ``channel.call(operator.methodcaller("name", *args), reference)`` calls a method of the object.
+"""
 
 from ._channel import Channel, Room
 from ._refs import Ref, RefLost, ref

@@ -30,7 +30,7 @@ def _waits_for(name):
 
 
 def _finish(end, linger):
-    """Ends an end that was not closed."""
+    """Closes an end that was not closed."""
     try:
         if not end.is_closed:
             if linger:
@@ -64,7 +64,7 @@ def _extent(shape, dtype):
 
 
 class Room:
-    """Room for arrays that are sent together, in one piece of shared memory. Made by ``Channel.room``."""
+    """Shared memory for arrays that are sent together. ``Channel.room`` makes it."""
 
     # Where arrays begin: each has its own cache lines.
     _ALIGN = 64
@@ -77,14 +77,14 @@ class Room:
 
     @property
     def left(self) -> int:
-        """How many bytes one more array may have."""
+        """The size in bytes of the largest array that still fits."""
         return max(self._size - self._next(), 0)
 
     def _next(self):
         return -(-self._used // self._ALIGN) * self._ALIGN
 
     def empty(self, shape: int | Sequence[int], dtype: Any = "float64") -> Any:
-        """A NumPy array in it."""
+        """Returns a NumPy array in this memory."""
         import numpy
 
         shape, dtype, size = _extent(shape, dtype)
@@ -100,18 +100,20 @@ class Room:
 
 
 class Channel(Waiting):
-    """One end of a channel that objects travel through. Making one makes the channel; ``connect`` joins it.
+    """One end of a channel that carries objects between processes. The constructor makes the channel; ``connect`` joins it.
 
-    Unpickling runs code: messages are taken of this user's processes only, and of ``allow_uids``.
+    Unpickling runs code. So messages are accepted only from processes of this user, and of ``allow_uids``.
 
-    All methods may be called from any thread. After a fork, the child joins by itself. In an event loop: `async for`, and
-    the methods whose names begin with an a.
+    All methods can be called from any thread. After a fork, the child joins automatically. In an event loop, use `async for` and
+    the methods that begin with "a".
 
-    name: the channel's name, or the path of its socket. budget: how many messages of one sender are held at once; what
-    comes then is copied. inline: what is smaller, in bytes, travels in the pickle. max_slots, max_bytes: limits of the
-    memory of what this end sends (0: none). max_receivers: how many processes may join. lossless_timeout: after how many
-    seconds a receiver that takes nothing is not waited for any more (None: never; not 0). linger: how many seconds `close` waits
-    until all was taken.
+    name: the name of the channel, or the path of its socket.
+    budget: the number of messages of one sender that can be held at once. Further messages are copied.
+    inline: arrays and buffers smaller than this, in bytes, are part of the pickle.
+    max_slots, max_bytes: limits of the memory for messages that this end sends. max_bytes=0: no limit.
+    max_receivers: the number of processes that can join.
+    lossless_timeout: the time in seconds after which a receiver that takes nothing is disconnected. None: never.
+    linger: the longest wait of `close` in seconds for receivers to take all messages.
     """
 
     def __init__(
@@ -145,9 +147,9 @@ class Channel(Waiting):
         allow_uids: Sequence[int] = (),
         linger: float = 10.0,
     ) -> Self:
-        """Joins a channel; waits for its maker, at most `timeout` seconds (None: for ever).
+        """Joins a channel. Waits for its maker, at most `timeout` seconds (None: no limit).
 
-        After 2 seconds without one it warns once where it waits (PoolWarning).
+        After 2 seconds a PoolWarning names the path where it waits.
         """
         options = _options(budget, max_slots, max_bytes, lossless_timeout, allow_uids)
         patience = Patience(timeout)
@@ -201,11 +203,10 @@ class Channel(Waiting):
             Finalize(self, _finish, (end, linger), exitpriority=0)
 
     def send(self, obj: Any, *, to: int | None = None, timeout: float | None = None) -> None:
-        """Sends an object: the maker to all that joined or to one of them (`to`, a sender's number), others to the maker.
+        """Sends an object. The maker sends to all processes that joined, or to one (`to`, its number). Others send to the maker.
 
-        Waits for a receiver if there is none, and while one is 8 frames behind; at most `timeout` seconds. If messages
-        wait here unreceived meanwhile, it names once the processes that do not take its messages (PoolWarning): two sides
-        that only send wait for each other.
+        Waits while there is no receiver or a receiver is 8 frames behind, at most `timeout` seconds. If unreceived messages wait
+        at this end meanwhile, a PoolWarning names the slow receivers once: two sides that only send wait for each other.
         """
         message = _pickling.dumps(obj, self._inline, self._own_reducers)
         patience = Patience(timeout)
@@ -245,7 +246,7 @@ class Channel(Waiting):
                     _arrays.freeze(owner)
 
     async def asend(self, obj: Any, *, to: int | None = None, timeout: float | None = None) -> None:
-        """`send` in an event loop. The object must not change before it returns; called off, it may be sent or not."""
+        """`send` in an event loop. The object must not change before it returns. If it is cancelled, the object may have been sent."""
         message = _pickling.dumps(obj, self._inline, self._own_reducers)
         patience = Patience(timeout)
         while True:
@@ -258,19 +259,19 @@ class Channel(Waiting):
                     self._warn_if_stuck(2)
 
     def recv(self, *, timeout: float | None = None, sender: int | None = None, copy: bool = False) -> Any:
-        """The next object. Waits for it, at most `timeout` seconds.
+        """Waits for the next object, at most `timeout` seconds, and returns it.
 
-        Its large arrays lie in shared memory and are read-only; torch does not know that, and a process that writes into
-        such a tensor is ended by the system. With `copy` all of it is private and writable.
+        Its large arrays lie in shared memory and are read-only. torch has no read-only tensors: a process that writes to such a
+        tensor is killed by SIGSEGV. With `copy` everything is private and writable.
 
-        sender: of whom; raises EndOfStream when that one is gone.
+        sender: the number of a sender; only its objects are returned. Raises EndOfStream when it has ended.
         """
         return self.recv_from(timeout=timeout, sender=sender, copy=copy)[0]
 
     def recv_from(
         self, *, timeout: float | None = None, sender: int | None = None, copy: bool = False
     ) -> tuple[Any, int]:
-        """The same, and the number of its sender: 0 is the channel's maker."""
+        """As `recv`, with the number of the sender. The maker of the channel has 0."""
         return self._loads(self._end.receive(sender, timeout), copy)
 
     def _loads(self, incoming, copy):
@@ -285,9 +286,9 @@ class Channel(Waiting):
     async def arecv_from(
         self, *, timeout: float | None = None, sender: int | None = None, copy: bool = False
     ) -> tuple[Any, int]:
-        """`recv_from` in an event loop. No message is lost when it is called off.
+        """`recv_from` in an event loop. If it is cancelled, no message is lost.
 
-        Several tasks of a loop that ask for the same get messages in the order in which they asked.
+        If several tasks of a loop wait, they receive messages in the order of their calls.
         """
         patience = Patience(timeout)
         try:
@@ -303,7 +304,7 @@ class Channel(Waiting):
         return self._loads(incoming, copy)
 
     def _received(self, sender):
-        """The message, if one came."""
+        """The next message, or None."""
         try:
             return self._end.receive(sender, 0.0)
         except Timeout:
@@ -320,27 +321,27 @@ class Channel(Waiting):
     ) -> Any:
         """Calls a function in the process at the other end, which runs `serve`. Returns its result, or raises its exception.
 
-        function, args: what can be sent. A reference is the object itself there, so that `operator.methodcaller("name")` calls a
-        method of it. A result that does not pickle stays there, and a reference to it is returned.
-        to: the number of the process, for the maker of a channel that several joined. One thread at a time calls, and nothing else
-        is received meanwhile.
+        function, args: anything that can be sent. A reference arrives as its object, so `operator.methodcaller("name")` calls a
+        method of it. If the result cannot be pickled, it stays in that process and a reference is returned.
+        to: the number of the process, if several have joined. Only one thread at a time can call, and no other thread can receive
+        during the call.
         """
         return _calls.call(self, function, args, kwargs, to, timeout)
 
     def serve(self) -> None:
-        """Runs what others `call`, until the channel is closed. A caller can have anything run, as any sender can."""
+        """Runs the functions of others' `call`, until the channel is closed. Callers can run any code here, as all senders can."""
         _calls.serve(self)
 
     def poll(self, timeout: float | None = 0.0, *, sender: int | None = None) -> bool:
-        """Whether `recv` would return at once, or raise. Waits for that, at most `timeout` seconds."""
+        """Waits until `recv` would return or raise at once, at most `timeout` seconds. Returns whether it would."""
         return self._end.poll(sender, timeout)
 
     def fileno(self) -> int:
-        """A descriptor that is readable while `recv` would return at once, for select and the like. -1 when it is closed."""
+        """A file descriptor that is readable while `recv` would return at once, for select and similar functions. -1 if closed."""
         return self._end.fileno()
 
     def __iter__(self) -> Iterator[Any]:
-        """Objects, until no more come."""
+        """The received objects, until the channel ends."""
         while True:
             try:
                 yield self.recv()
@@ -348,7 +349,7 @@ class Channel(Waiting):
                 return
 
     async def __aiter__(self) -> AsyncIterator[Any]:
-        """The same in an event loop."""
+        """The received objects in an event loop."""
         while True:
             try:
                 yield await self.arecv()
@@ -356,10 +357,10 @@ class Channel(Waiting):
                 return
 
     def empty(self, shape: int | Sequence[int], dtype: Any = "float64", *, timeout: float | None = None) -> Any:
-        """A NumPy array that will be sent without a copy. Once it was sent it is read-only, and must not be written.
+        """Returns a NumPy array that is sent without a copy. `send` makes it read-only.
 
-        For torch: ``torch.from_numpy(channel.empty(...))``. Some seven such arrays of a message are not copied, and the
-        others are; for more, make them in one `room`.
+        For torch: ``torch.from_numpy(channel.empty(...))``. About seven such arrays of a message are not copied; further ones are.
+        To send more, make them in one `room`.
         """
         shape, dtype, size = _extent(shape, dtype)
         import numpy
@@ -367,16 +368,16 @@ class Channel(Waiting):
         return numpy.ndarray(shape, dtype, buffer=self._end.room(size, timeout))
 
     def room(self, size: int, *, timeout: float | None = None) -> Room:
-        """Room of so many bytes for arrays that will be sent without a copy: make them with its `empty`."""
+        """Returns shared memory of `size` bytes. Arrays from its `empty` are sent without a copy."""
         return Room(self._end.room(size, timeout), size)
 
     def register(self, cls: type, reduce: Callable[[Any], str | tuple[Any, ...]]) -> None:
-        """Has objects of exactly this class sent by `reduce(obj)`, which returns what ``__reduce__`` would."""
+        """Sends objects of exactly this class by `reduce(obj)`, which returns the same kind of value as ``__reduce__``."""
         self._own_reducers[cls] = reduce
 
     @property
     def id(self) -> int:
-        """This end's number in the channel; 0 is the maker's."""
+        """The number of this end in the channel. The maker has 0."""
         return self._end.id
 
     @property
@@ -386,28 +387,28 @@ class Channel(Waiting):
 
     @property
     def senders(self) -> list[int]:
-        """The numbers of those whose messages are taken here."""
+        """The numbers of the ends that send to this one."""
         return self._end.senders()
 
     @property
     def receivers(self) -> int:
-        """How many processes take what is sent here."""
+        """The number of processes that receive from this end."""
         return self._end.receivers()
 
     def wait_for_receiver(self, timeout: float | None = None, *, count: int = 1) -> None:
-        """Waits until so many joined: `receivers` are as many then, and where the channel was made, `senders` are."""
+        """Waits until `count` processes have joined. At the maker, `receivers` and `senders` have this number then."""
         self._end.wait_for_receivers(count, timeout)
 
     def drain(self, timeout: float | None = None) -> bool:
-        """Waits until all receivers took all messages. Returns whether they did."""
+        """Waits until all receivers have taken all messages, at most `timeout` seconds. Returns whether they have."""
         return self._end.drain(timeout)
 
     def stats(self) -> dict[str, Any]:
-        """Figures: messages, bytes that were copied and that were not, memory."""
+        """Figures: messages, bytes with and without a copy, memory."""
         return self._end.stats()
 
     def close(self, *, linger: float | None = None) -> None:
-        """Waits until all was taken, at most `linger` seconds, and ends the channel, or this process's part in it."""
+        """Waits until all messages are taken, at most `linger` seconds. Then closes this end; the maker closes the channel."""
         _check_timeout(linger)
         self._finalizer.detach()
         _finish(self._end, self._linger if linger is None else linger)
@@ -434,7 +435,7 @@ class Channel(Waiting):
         await self.aclose()
 
     def __reduce__(self):
-        """In another process: one more end of the same channel, which joins it."""
+        """Unpickled in another process, an end joins the same channel there."""
         options = {name: value for name, value in self._options.items() if name != "max_receivers"}
         return _rejoin, (self.socket, dict(options, inline=self._inline, linger=self._linger))
 

@@ -14,7 +14,7 @@ from .._errors import Error
 
 
 class RefLost(Error, ReferenceError):
-    """A reference does not lead to its object any more, or not here."""
+    """A reference cannot be resolved to its object."""
 
     __module__ = "xmem"
 
