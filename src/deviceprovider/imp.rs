@@ -130,7 +130,7 @@ impl Drop for XmemDeviceProvider {
     }
 }
 
-/// Keeps the list up to date until it is called off.
+/// Keeps the list up to date until it is cancelled.
 fn follow(
     provider: &glib::WeakRef<super::XmemDeviceProvider>,
     mut watch: PoolWatch,

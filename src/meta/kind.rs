@@ -66,7 +66,7 @@ impl Codec {
 
 fn encode<K: Kind>(meta: &MetaRef<'_, gst::Meta>, out: &mut Vec<u8>) -> Encoded {
     let Some(meta) = meta.downcast_ref::<K::Meta>() else {
-        return Err("it is not what it says".into());
+        return Err("it is of another type than its API".into());
     };
     let Some(record) = K::describe(meta)? else {
         return Ok(Vec::new());

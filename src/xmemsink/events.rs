@@ -85,7 +85,7 @@ impl Events {
         }
     }
 
-    /// `Some(false)`: the stream is being stopped. `None`: a wait was called off. After a pause the event has another time.
+    /// `Some(false)`: the stream is being stopped. `None`: a wait was cancelled. After a pause the event has another time.
     fn publish(&self, way: Way<'_>, event: &gst::EventRef, meta: &FrameMeta) -> Option<bool> {
         let producer = &way.started.producer;
         // Other events come from any thread, and none of those may wait.

@@ -82,7 +82,7 @@ pub(super) fn hand_over(
     }
 }
 
-/// `None`: a wait was called off. After a pause the frame has other times.
+/// `None`: a wait was cancelled. After a pause the frame has other times.
 fn attempt(
     way: Way<'_>,
     requests: &Requests,

@@ -82,7 +82,7 @@ fn why_foreign(buffer: &gst::BufferRef, slots: &SlotSource) -> String {
 /// Why a buffer could not be published.
 #[derive(Debug)]
 pub(super) enum Failure {
-    /// Waiting was called off.
+    /// Waiting was cancelled.
     Cancelled,
     /// The sink is being stopped.
     Closed,

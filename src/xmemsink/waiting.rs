@@ -50,7 +50,7 @@ impl Interrupts {
         &self.canceller
     }
 
-    /// Repeats an attempt that may wait, until it ends without having been called off.
+    /// Repeats an attempt that may wait, until it ends without having been cancelled.
     pub(super) fn wait<T, E>(
         &self,
         sink: &gst_base::BaseSink,
@@ -66,7 +66,7 @@ impl Interrupts {
         }
     }
 
-    /// The same for attempts that need new preparation after a pause of the pipeline. `None`: it was called off, and may be
+    /// The same for attempts that need new preparation after a pause of the pipeline. `None`: it was cancelled, and may be
     /// tried again.
     pub(super) fn try_once<T, E>(
         &self,

@@ -33,7 +33,7 @@ pub(super) enum Received {
     Buffer(gst::Buffer, Way),
     Dropped,
     /// The element was stopped while the frame was waited for. Only frames in device memory are.
-    CalledOff,
+    Cancelled,
     /// The key frame that it needs is missing.
     Undecodable,
 }

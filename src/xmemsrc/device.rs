@@ -85,7 +85,7 @@ fn fail(source: Source<'_>, wrong: Wrong) -> Result<Received, gst::FlowError> {
             format!("the producer's description of it is invalid: {reason}")
         }
         Wrong::Missing(what) => what,
-        Wrong::Cancelled => return Ok(Received::CalledOff),
+        Wrong::Cancelled => return Ok(Received::Cancelled),
     };
     gst::element_error!(
         source.element,

@@ -191,7 +191,7 @@ fn count_lost(
     started.note_gap();
     follower.note_dropped();
     match received {
-        Received::CalledOff => Err(gst::FlowError::Flushing),
+        Received::Cancelled => Err(gst::FlowError::Flushing),
         _ => Ok(()),
     }
 }

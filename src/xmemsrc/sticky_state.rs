@@ -156,9 +156,9 @@ fn check_caps(source: Source<'_>, caps: &gst::Caps) -> Result<(), gst::FlowError
         gst::element_error!(
             source.element,
             gst::CoreError::Negotiation,
-            ("The frames of pool {pool:?} lie on a CUDA device. Handing them on where they lie takes a driver, \
-                 libgstcuda of GStreamer 1.24 or later, and a plugin built with CUDA; GST_DEBUG=xmemcuda:4 says what is \
-                 missing. With a driver, download=true gives them in host memory")
+            ("The frames of pool {pool:?} lie on a CUDA device. To share them there, xmemsrc needs a CUDA driver, libgstcuda of \
+                 GStreamer 1.24 or later, and a plugin built with CUDA; GST_DEBUG=xmemcuda:4 shows what is missing. With a \
+                 driver, download=true copies them into host memory")
         );
     } else if !is_refused(source, caps) {
         source.stream.note_refusal(false);

@@ -257,7 +257,7 @@ pub enum LayoutError {
         height: u32,
     },
     /// The planes cannot lie at the offsets of the layout.
-    #[error("the layout's planes cannot lie where it says")]
+    #[error("the layout's planes cannot lie at its offsets")]
     Impossible,
 }
 
