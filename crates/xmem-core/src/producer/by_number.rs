@@ -7,14 +7,18 @@ use std::time::{Duration, Instant};
 
 use xmem_shm::protocol::slot::{SlotState, SlotWord};
 
-use super::commands::Command;
-use super::consumer::ConsumerRecord;
+use super::Producer;
+use super::SlotSpec;
+use super::WriteLease;
 use super::pool::Pool;
-use super::reader::Reader;
-use super::set_aside::Kind;
-use super::slots::{Claimed, Keep, SlotInfo};
-use super::timeouts::Unread;
-use super::{Producer, SlotSpec, WriteLease, stats, wait};
+use super::pool::commands::Command;
+use super::pool::consumer::ConsumerRecord;
+use super::pool::reader::Reader;
+use super::pool::set_aside::Kind;
+use super::pool::slots::{Claimed, Keep, SlotInfo};
+use super::pool::stats;
+use super::pool::timeouts::Unread;
+use super::pool::wait;
 use crate::cancel::Canceller;
 use crate::error::{AcquireError, WaitError};
 

@@ -12,11 +12,11 @@ use xmem_shm::abi::meta::FrameMeta;
 use xmem_shm::fault::{self, Point};
 
 use super::Producer;
-use super::devices::{heed, set_ready, watch};
-use super::import::{ImportedMemory, take_in};
-use super::regions::Taken;
-use super::slots::Claimed;
-use super::write_lease::{PublishFailure, WriteLease};
+use super::pool::regions::Taken;
+use super::pool::slots::Claimed;
+use super::write::devices::{heed, set_ready, watch};
+use super::write::import::{ImportedMemory, take_in};
+use super::write::write_lease::{PublishFailure, WriteLease};
 use crate::error::{ImportError, PublishError};
 use crate::frame::lease::ReadLease;
 use crate::region::Region;

@@ -2,56 +2,13 @@
 
 //! The producer of a pool.
 
-mod access;
-mod answers;
 mod builder;
 mod by_number;
-mod claim;
-mod commands;
-mod consumer;
-mod consumers;
 mod control;
 #[cfg(feature = "cuda")]
 mod cuda;
-#[cfg(feature = "cuda")]
-mod devices;
-#[cfg(not(feature = "cuda"))]
-#[path = "no_devices.rs"]
-mod devices;
-mod event;
-mod forward;
-mod guard;
-mod history;
-mod import;
-mod in_flight;
-mod join;
-mod layouts;
-mod listener;
-mod lock_file;
-mod origins;
-mod own_hold;
-mod own_slot;
-mod part_lease;
-mod plan;
 mod pool;
-mod publish;
-mod rate;
-mod reader;
-mod regions;
-mod retired;
-mod set_aside;
-mod settings;
-mod share;
-mod slots;
-mod spec;
-mod stale;
-mod standstill;
-mod state;
-mod stats;
-mod sticky_log;
-mod timeouts;
-mod wait;
-mod write_lease;
+mod write;
 
 use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
@@ -61,15 +18,15 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 pub use builder::ProducerBuilder;
-pub use event::{ConsumerEvent, Departure};
-pub use import::{ImportedMemory, Parts};
-pub use own_slot::OwnSlot;
-pub use part_lease::PartLease;
-pub use reader::Reader;
-pub use spec::SlotSpec;
-pub use stale::remove_stale;
-pub use timeouts::Unread;
-pub use write_lease::{PublishFailure, WriteLease};
+pub use control::stale::remove_stale;
+pub use pool::event::{ConsumerEvent, Departure};
+pub use pool::reader::Reader;
+pub use pool::timeouts::Unread;
+pub use write::import::{ImportedMemory, Parts};
+pub use write::own_slot::OwnSlot;
+pub use write::part_lease::PartLease;
+pub use write::spec::SlotSpec;
+pub use write::write_lease::{PublishFailure, WriteLease};
 
 use crate::cancel::Canceller;
 use crate::delivery::Delivery;
@@ -79,9 +36,11 @@ use crate::error::{
 use crate::frame::description::Descriptions;
 use crate::frame::lease::{FrameParts, Malformed, ReadLease};
 use crate::stats::PoolStats;
-use commands::Command;
-use own_hold::{find_own, own_claimed};
 use pool::Pool;
+use pool::commands::Command;
+use pool::{stats, wait};
+use write::own_hold::{find_own, own_claimed};
+use write::{claim, devices, forward, import, publish};
 use xmem_shm::abi::entry::Entry;
 use xmem_shm::abi::layout::Control;
 use xmem_shm::abi::meta::FrameMeta;

@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Answers of the control thread: joins, sticky state, regions.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use xmem_shm::abi::layout::VERSION;
+use xmem_shm::abi::meta::Text;
+use xmem_shm::abi::wire::{RegionKind, ToConsumer, ToProducer};
+use xmem_shm::os::sealed;
+
+use super::{Connection, ControlThread, Next, Stage, refuse};
+use crate::producer::pool::consumer::{ConsumerRecord, Joining};
+use crate::producer::pool::event::{ConsumerEvent, Departure};
+use crate::producer::pool::stats;
+use crate::producer::write::devices;
+use crate::region::Ticket;
+
+impl ControlThread {
+    /// Answers one message of a connection.
+    pub(super) fn answer(&mut self, id: u64, bytes: &[u8]) -> Next {
+        let Some(connection) = self.connections.get(&id) else {
+            return Next::Stay;
+        };
+        let (consumer, leaves) = match &connection.stage {
+            Stage::Pending(_) => return self.answer_first(id, bytes),
+            Stage::Joined(consumer) => (consumer.clone(), false),
+            Stage::Leaving(consumer) => (consumer.clone(), true),
+        };
+        self.answer_consumer(id, &consumer, leaves, bytes)
+    }
+
+    /// Answers the first message of a connection.
+    fn answer_first(&mut self, id: u64, bytes: &[u8]) -> Next {
+        let Some(connection) = self.connections.get(&id) else {
+            return Next::Stay;
+        };
+        if let Err(error) = self.check_in_flight(connection) {
+            // Close without `Refused`: this may pass, so the consumer tries again.
+            log::warn!(
+                "pool {:?}: cannot answer process {}: {error}",
+                self.pool.name(),
+                connection.peer.pid
+            );
+            return Next::Close(Departure::Closed);
+        }
+        match ToProducer::decode(bytes) {
+            Some(ToProducer::Join {
+                version,
+                max_held,
+                start_from,
+                name,
+                via,
+            }) if version == VERSION => {
+                return self.join(Joining {
+                    id,
+                    process: connection.peer,
+                    max_held,
+                    start_from,
+                    name: name.as_str(),
+                    via: via.as_str(),
+                });
+            }
+            Some(ToProducer::Query { version }) if version == VERSION => {
+                let stats = serde_json::to_vec(&stats::of_pool(&self.pool)).unwrap_or_default();
+                if let Ok(fd) = sealed::write("xmem-stats", &stats) {
+                    let _ = connection.send(&ToConsumer::Stats, &[fd.as_fd()]);
+                }
+                return Next::Close(Departure::Left);
+            }
+            _ => {}
+        }
+        let reason = match ToProducer::version_of(bytes) {
+            Some(version) => format!(
+                "it speaks protocol version {VERSION} and this consumer version {version}: update the older one"
+            ),
+            None => "that was not an xmem consumer's first message".into(),
+        };
+        log::warn!(
+            "pool {:?}: refusing process {}: {reason}",
+            self.pool.name(),
+            connection.peer.pid
+        );
+        refuse(&connection.socket, &reason);
+        Next::Close(Departure::CutOff)
+    }
+
+    /// Answers a consumer. `leaves`: it takes no more frames.
+    fn answer_consumer(
+        &mut self,
+        id: u64,
+        consumer: &Arc<ConsumerRecord>,
+        leaves: bool,
+        bytes: &[u8],
+    ) -> Next {
+        let Some(connection) = self.connections.get(&id) else {
+            return Next::Stay;
+        };
+        let result = match ToProducer::decode(bytes) {
+            Some(ToProducer::Bell) => {
+                self.has_released = true;
+                Ok(())
+            }
+            Some(ToProducer::GetRegion { id: region }) => self.send_region(id, connection, region),
+            Some(ToProducer::GetSticky { version }) => {
+                let _ = self.send_sticky(connection, version);
+                // A version other than the newest has to be copied first.
+                return Next::Yield;
+            }
+            Some(ToProducer::Leave) => {
+                if !leaves {
+                    consumer.leave();
+                    if let Some(connection) = self.connections.get_mut(&id) {
+                        connection.stage = Stage::Leaving(consumer.clone());
+                    }
+                    self.has_released = true;
+                }
+                Ok(())
+            }
+            Some(ToProducer::Request { name, data }) => {
+                let request = |figures| ConsumerEvent::Request {
+                    consumer: figures,
+                    name: name.as_str().to_owned(),
+                    data,
+                };
+                if !leaves {
+                    self.report(request, consumer);
+                }
+                Ok(())
+            }
+            Some(ToProducer::Reaches { pool_id, yes }) => {
+                let arrives = consumer.answer(pool_id, yes) && consumer.is_arriving();
+                // Wakes the threads that wait for answers.
+                self.pool.notifier().notify();
+                if !arrives {
+                    return Next::Stay;
+                }
+                return self.arrive(id, consumer);
+            }
+            Some(ToProducer::GetOrigin { pool_id }) => match self.path_of_origin(pool_id) {
+                Some(path) => connection.send(&origin(pool_id, &path), &[]),
+                None => connection.send(&ToConsumer::NoOrigin { pool_id }, &[]),
+            },
+            Some(ToProducer::Device { works, how }) => {
+                consumer.set_device(works, how.as_str());
+                Ok(())
+            }
+            Some(ToProducer::MarkReady) => {
+                consumer.set_wants_marks();
+                devices::mark(&self.pool);
+                Ok(())
+            }
+            Some(ToProducer::ReadAgain { slot, generation }) => {
+                self.pool.count_read(slot, generation, Some(consumer));
+                // The bell of the release may have come first.
+                self.has_released = true;
+                Ok(())
+            }
+            None | Some(ToProducer::Join { .. } | ToProducer::Query { .. }) => {
+                log::warn!(
+                    "pool {:?}: {consumer} sent a message that breaks the protocol",
+                    self.pool.name()
+                );
+                return Next::Close(Departure::CutOff);
+            }
+        };
+        // A peer that does not read gets no answer, and asks again. Any other error shows as a hang-up.
+        if let Err(error) = result {
+            log::debug!(
+                "pool {:?}: an answer was not sent: {error}",
+                self.pool.name()
+            );
+        }
+        Next::Stay
+    }
+
+    pub(super) fn introduce(&self, pool_id: u64) {
+        let Some(path) = self.path_of_origin(pool_id) else {
+            return;
+        };
+        for connection in self.connections.values() {
+            if let Stage::Joined(consumer) = &connection.stage
+                && consumer.follows_stream()
+            {
+                // A consumer whose queue is full now asks when it meets such a frame.
+                let _ = connection.send(&origin(pool_id, &path), &[]);
+            }
+        }
+    }
+
+    fn path_of_origin(&self, pool_id: u64) -> Option<String> {
+        let guard = self.pool.lock_on_own_thread();
+        guard.origins.path_of(pool_id).map(str::to_owned)
+    }
+
+    /// Asks consumers to unmap a region that is gone.
+    pub(super) fn announce_gone(&self, id: u32) {
+        let consumers = self.pool.lock_on_own_thread().regions.mapped_by(id);
+        for consumer in consumers {
+            if let Some(connection) = self.connections.get(&consumer) {
+                // A consumer whose queue is full now sees the retired region when it looks for the next frame.
+                let _ = connection.send(&ToConsumer::NoRegion { id }, &[]);
+            }
+        }
+    }
+
+    fn send_region(&self, consumer: u64, connection: &Connection, id: u32) -> io::Result<()> {
+        self.check_in_flight(connection)?;
+        let region = self.pool.lock_on_own_thread().regions.send(id, consumer);
+        let Some(region) = region else {
+            return connection.send(&ToConsumer::NoRegion { id }, &[]);
+        };
+        let message = |kind, name: &str| ToConsumer::Region {
+            id,
+            len: region.len() as u64,
+            kind,
+            name: Text::new(name),
+        };
+        match region.ticket() {
+            Ticket::Memfd(fd) => connection.send(&message(RegionKind::Memfd, ""), &[fd]),
+            Ticket::PosixShm(name) => connection.send(&message(RegionKind::PosixShm, &name), &[]),
+            Ticket::Imported(fd) => connection.send(&message(RegionKind::Imported, ""), &[fd]),
+            Ticket::Cuda(fd, twin) => {
+                let fds: Vec<_> = [Some(fd), twin].into_iter().flatten().collect();
+                connection.send(&message(RegionKind::Cuda, ""), &fds)
+            }
+        }
+    }
+
+    pub(super) fn send_sticky(&self, connection: &Connection, version: u64) -> io::Result<()> {
+        self.check_in_flight(connection)?;
+        let found = self.pool.lock_on_own_thread().sticky.get(version);
+        match found {
+            // Without the lock: any version but the newest is copied.
+            Some(found) => {
+                let fd = found.descriptor()?;
+                connection.send(&ToConsumer::Sticky { version }, &[fd.as_fd()])
+            }
+            None => connection.send(&ToConsumer::NoSticky { version }, &[]),
+        }
+    }
+
+    pub(super) fn push_sticky(&self) {
+        let version = self.pool.lock_on_own_thread().sticky.version();
+        for connection in self.connections.values() {
+            if matches!(connection.stage, Stage::Joined(_)) {
+                // A consumer whose queue is full now asks for the version when it meets it.
+                let _ = self.send_sticky(connection, version);
+            }
+        }
+        // Consumers that sleep may wait for the state itself.
+        self.pool.lock_on_own_thread().wake_consumers();
+    }
+}
+
+pub(super) fn origin(pool_id: u64, path: &str) -> ToConsumer {
+    ToConsumer::Origin {
+        pool_id,
+        path: Text::new(path),
+    }
+}

@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! How a consumer joins: its lease page is listed before it can hold a frame.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use xmem_shm::abi::layout::{LeasePage, VERSION};
+use xmem_shm::abi::meta::Text;
+use xmem_shm::abi::wire::ToConsumer;
+use xmem_shm::fault::{self, Point};
+
+use super::answers::origin;
+use super::{ControlThread, Next, PROCESS, Stage, refuse};
+use crate::producer::pool::Pool;
+use crate::producer::pool::consumer::{ConsumerRecord, Joining};
+use crate::producer::pool::event::ConsumerEvent;
+use crate::producer::pool::event::Departure;
+use crate::producer::pool::guard::Guard;
+
+impl ControlThread {
+    /// A consumer that joined has answered for every pool of origin: it gets its place in the stream.
+    pub(super) fn arrive(&mut self, id: u64, consumer: &ConsumerRecord) -> Next {
+        let guard = self.pool.lock_on_own_thread();
+        give_place(&guard, consumer);
+        consumer.arrive();
+        drop(guard);
+        fault::point(Point::ConsumerArrived);
+        self.pool.notifier().notify();
+        let Some(connection) = self.connections.get_mut(&id) else {
+            return Next::Stay;
+        };
+        if connection.send(&ToConsumer::Arrived, &[]).is_err() {
+            return Next::Close(Departure::Died);
+        }
+        connection.departure_reported = false;
+        self.report(ConsumerEvent::Connected, consumer);
+        Next::Stay
+    }
+
+    pub(super) fn join(&mut self, joining: Joining<'_>) -> Next {
+        let id = joining.id;
+        let pool = self.pool.clone();
+        if pool.is_closed() {
+            // Close without `Refused`: the next producer may be ready soon, so the consumer tries again.
+            return Next::Close(Departure::Closed);
+        }
+        let Some(connection) = self.connections.get_mut(&id) else {
+            return Next::Stay;
+        };
+        let welcome = match welcome(&pool, &joining) {
+            Ok(welcome) => welcome,
+            Err(NoWelcome::Refused(reason)) => {
+                log::warn!(
+                    "pool {:?}: refusing process {}: {reason}",
+                    pool.name(),
+                    connection.peer.pid
+                );
+                refuse(&connection.socket, &reason);
+                return Next::Close(Departure::CutOff);
+            }
+            Err(NoWelcome::NotNow(error)) => {
+                // Close without `Refused`: this may pass, so the consumer tries again.
+                log::warn!(
+                    "pool {:?}: cannot make a lease page for process {}: {error}",
+                    pool.name(),
+                    connection.peer.pid
+                );
+                return Next::Close(Departure::Closed);
+            }
+        };
+        let message = ToConsumer::Welcome {
+            version: VERSION,
+            id,
+            budget: welcome.consumer.budget(),
+            pool: Text::new(pool.name()),
+            origins: welcome.origins.len() as u32,
+        };
+        connection.stage = Stage::Joined(welcome.consumer.clone());
+        // The page is in the list already (`welcome`): a consumer that could hold a frame before its page counts would
+        // read torn frames.
+        let fds = [pool.control_fd(), welcome.page_fd.as_fd()];
+        if let Err(error) = connection.send(&message, &fds) {
+            if error.kind() != io::ErrorKind::BrokenPipe {
+                log::warn!(
+                    "pool {:?}: cannot send the pool's memory to process {}: {error}",
+                    pool.name(),
+                    connection.peer.pid
+                );
+            }
+            // The program was not notified of its arrival.
+            connection.departure_reported = true;
+            return Next::Close(Departure::Died);
+        }
+        let process = Pid::from_raw(connection.peer.pid as i32)
+            .and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+        if let Some(process) = process
+            && epoll::add(
+                &self.epoll,
+                &process,
+                EventData::new_u64(id | PROCESS),
+                EventFlags::IN,
+            )
+            .is_ok()
+        {
+            connection.process = Some(process);
+            fault::point(Point::ConsumerWatched);
+        }
+        if let Some(connection) = self.connections.get(&id) {
+            let version = pool.lock_on_own_thread().sticky.version();
+            let _ = self.send_sticky(connection, version);
+            for (pool_id, path) in &welcome.origins {
+                let _ = connection.send(&origin(*pool_id, path), &[]);
+            }
+        }
+        if !welcome.origins.is_empty() {
+            // The program is notified of the consumer, and of its departure, only once it has its place.
+            if let Some(connection) = self.connections.get_mut(&id) {
+                connection.departure_reported = true;
+            }
+            return Next::Stay;
+        }
+        self.report(ConsumerEvent::Connected, &welcome.consumer);
+        Next::Stay
+    }
+}
+
+/// The answer to an admitted consumer.
+pub(super) struct Welcome {
+    consumer: Arc<ConsumerRecord>,
+    page_fd: OwnedFd,
+    origins: Vec<(u64, String)>,
+}
+
+/// Why a consumer is not admitted.
+enum NoWelcome {
+    /// The reason, in words.
+    Refused(String),
+    /// The system has no memory or no descriptors left.
+    NotNow(io::Error),
+}
+
+/// Admits a consumer.
+fn welcome(pool: &Pool, joining: &Joining<'_>) -> Result<Welcome, NoWelcome> {
+    let settings = pool.settings();
+    let consumers = pool.lock_on_own_thread().consumers.len();
+    if consumers >= settings.max_consumers as usize {
+        return Err(NoWelcome::Refused(if settings.by_number {
+            format!("{consumers} processes read its buffers, and there may be no more")
+        } else {
+            format!("{consumers} consumers are connected and it takes no more: raise max-consumers")
+        }));
+    }
+    // 0 counts as 1, as in `ConsumerBuilder::max_held`.
+    let budget = joining.max_held.max(1).min(settings.max_held);
+    // A page takes a few system calls, so the lock is not held meanwhile. Only this thread admits consumers.
+    let (page, page_fd) = LeasePage::create(pool.shape()).map_err(NoWelcome::NotNow)?;
+    fault::point(Point::LeasePageMade);
+    let consumer = Arc::new(ConsumerRecord::new(joining, budget, page));
+    let origins = add_to_list(pool, consumer.clone());
+    Ok(Welcome {
+        consumer,
+        page_fd,
+        origins,
+    })
+}
+
+/// Puts a consumer on the list: from here on its page counts. Returns the pools of origin that it has to answer for
+/// before it gets its place in the stream.
+fn add_to_list(pool: &Pool, consumer: Arc<ConsumerRecord>) -> Vec<(u64, String)> {
+    let mut guard = pool.lock_on_own_thread();
+    let origins = if consumer.follows_stream() {
+        guard.origins.all()
+    } else {
+        Vec::new()
+    };
+    if origins.is_empty() {
+        give_place(&guard, &consumer);
+    } else {
+        consumer.awaits(origins.iter().map(|(pool_id, _)| *pool_id).collect());
+    }
+    consumer.set_regions_seen(guard.regions.version());
+    guard.consumers.add(consumer);
+    fault::point(Point::ConsumerListed);
+    guard.share_out();
+    drop(guard);
+    pool.notifier().notify();
+    origins
+}
+
+/// Gives a consumer its place in the stream.
+fn give_place(guard: &Guard<'_>, consumer: &ConsumerRecord) {
+    let start = guard.history.start(consumer.start_from());
+    consumer.set_cursor(start.unwrap_or_else(|| guard.pool().control().head()));
+}

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! The pool's socket: made in place of a stale one, never of a live one, and removed at the end.
+
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, Gid, chownat, fstat};
+use rustix::io::Errno;
+use xmem_shm::fault::{self, Point};
+use xmem_shm::os::fork::KeptFromChildren;
+use xmem_shm::os::lock::LockFile;
+use xmem_shm::os::socket::{self, Listening};
+
+use super::stale;
+use crate::error::{CreateError, SystemError};
+use crate::producer::pool::access::Access;
+
+/// The pool's socket, and the lock that makes this process its owner.
+#[derive(Debug)]
+pub(in crate::producer) struct Listener {
+    _kept: KeptFromChildren,
+    pub(super) socket: OwnedFd,
+    path: PathBuf,
+    /// Identity of the socket's file, so that only this producer's own is removed.
+    inode: (u64, u64),
+    /// The group that the socket's file belongs to.
+    pub(super) group: u32,
+    _lock: LockFile,
+}
+
+impl Listener {
+    /// Listens at the path, in place of a socket that a killed producer left.
+    pub(in crate::producer) fn bind(
+        path: &Path,
+        lock: LockFile,
+        access: &Access,
+    ) -> Result<Self, CreateError> {
+        stale::remove_socket(path)?;
+        let Listening { socket, file } = socket::listen_at(path, access.file_mode())
+            .map_err(SystemError::at("listen on the pool's socket"))?;
+        let look = || fstat(&file).map_err(SystemError::at("look at the pool's socket"));
+        let stat = look()?;
+        let mut listener = Self {
+            _kept: KeptFromChildren::new(&socket),
+            socket,
+            path: path.to_owned(),
+            inode: (stat.st_dev, stat.st_ino),
+            group: stat.st_gid,
+            _lock: lock,
+        };
+        if let Some(gid) = access.gid() {
+            // By the file's own descriptor: its path may lead elsewhere by now.
+            chownat(
+                &file,
+                "",
+                None,
+                Some(Gid::from_raw(gid)),
+                AtFlags::EMPTY_PATH,
+            )
+            .map_err(|error| not_the_groups(gid, error))?;
+            listener.group = look()?.st_gid;
+        }
+        Ok(listener)
+    }
+}
+
+/// The socket could not be given to its group.
+fn not_the_groups(gid: u32, error: Errno) -> CreateError {
+    match error {
+        Errno::PERM | Errno::INVAL => CreateError::Settings(format!(
+            "socket-group: cannot give the socket to group {gid} ({error}): this user has to be a member of it"
+        )),
+        _ => SystemError::at("give the pool's socket to its group")(error).into(),
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        let is_ours = std::fs::symlink_metadata(&self.path)
+            .is_ok_and(|meta| (meta.dev(), meta.ino()) == self.inode);
+        if is_ours {
+            let _ = std::fs::remove_file(&self.path);
+            fault::point(Point::SocketRemoved);
+        }
+    }
+}

@@ -1,0 +1,503 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! The control thread: admits consumers, answers them, and notices when they are gone. No frame passes here.
+
+mod answers;
+mod in_flight;
+mod join;
+pub(super) mod listener;
+pub(super) mod lock_file;
+pub(super) mod stale;
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use xmem_shm::abi::layout::VERSION;
+use xmem_shm::abi::meta::Text;
+use xmem_shm::abi::wire::{MAX_MESSAGE, MAX_QUEUED, ToConsumer};
+use xmem_shm::fault::{self, Point};
+use xmem_shm::os::clock::monotonic_ns;
+use xmem_shm::os::cred;
+use xmem_shm::os::fork::KeptFromChildren;
+use xmem_shm::os::socket;
+use xmem_shm::os::thread::Thread;
+
+use crate::producer::pool::Pool;
+use crate::producer::pool::commands::Command;
+use crate::producer::pool::consumer::ConsumerRecord;
+use crate::producer::pool::event::ConsumerEvent;
+use crate::producer::pool::event::Departure;
+use crate::producer::pool::stats;
+use crate::stats::ConsumerStats;
+use in_flight::{InFlight, Unread};
+use listener::Listener;
+
+/// Time for a connection to send its first message.
+const HANDSHAKE_TIME: Duration = Duration::from_secs(2);
+/// Connections that have not sent their first message.
+const MAX_PENDING: usize = 64;
+/// Messages of one connection that are answered before the others have their turn.
+const MESSAGES_PER_TURN: usize = 16;
+/// Bytes, as the kernel counts them, that a peer may leave unread and still be sent a descriptor: some five messages.
+/// [`in_flight`] has the reason.
+const MAX_UNREAD: usize = 4 << 10;
+/// How long a pool that is closed answers consumers that have frames to take yet.
+const LINGER: Duration = Duration::from_millis(50);
+
+const LISTENER: u64 = 0;
+const COMMANDS: u64 = 1;
+const FIRST_CONNECTION: u64 = 2;
+/// Flag in an event's number: the event is of the connection's process, not of its socket.
+const PROCESS: u64 = 1 << 63;
+
+/// Starts the control thread.
+pub(super) fn spawn(pool: &Arc<Pool>, listener: Listener) -> io::Result<Thread> {
+    let epoll = epoll::create(CreateFlags::CLOEXEC)?;
+    epoll::add(
+        &epoll,
+        &listener.socket,
+        EventData::new_u64(LISTENER),
+        EventFlags::IN,
+    )?;
+    epoll::add(
+        &epoll,
+        pool.commands().event(),
+        EventData::new_u64(COMMANDS),
+        EventFlags::IN,
+    )?;
+    let thread = ControlThread {
+        pool: pool.clone(),
+        listener,
+        epoll,
+        connections: HashMap::new(),
+        unread: HashMap::new(),
+        next: FIRST_CONNECTION,
+        has_released: false,
+        has_timeouts: false,
+        spare: File::open("/dev/null").ok(),
+    };
+    Thread::spawn("xmem-producer", move || thread.run())
+}
+
+#[derive(Debug)]
+enum Stage {
+    /// Has not sent its first message.
+    Pending(Instant),
+    Joined(Arc<ConsumerRecord>),
+    /// Has joined, and takes no more frames. Its leases hold until it closes.
+    Leaving(Arc<ConsumerRecord>),
+}
+
+#[derive(Debug)]
+struct Connection {
+    _kept: KeptFromChildren,
+    socket: OwnedFd,
+    in_flight: InFlight,
+    /// A second sign of the process's end: a forked child may keep the socket open.
+    process: Option<OwnedFd>,
+    peer: cred::Peer,
+    stage: Stage,
+    /// The program has been notified of the departure, or was not notified of the consumer.
+    departure_reported: bool,
+}
+
+impl Connection {
+    fn send(&self, message: &ToConsumer, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        if !fds.is_empty() && cred::unread(&self.socket)? > MAX_UNREAD {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        socket::send(&self.socket, &message.encode(), fds)?;
+        self.in_flight.add(fds.len());
+        Ok(())
+    }
+
+    fn consumer(&self) -> Option<&Arc<ConsumerRecord>> {
+        match &self.stage {
+            Stage::Pending(_) => None,
+            Stage::Joined(consumer) | Stage::Leaving(consumer) => Some(consumer),
+        }
+    }
+}
+
+/// The next step for a connection after a message.
+enum Next {
+    Stay,
+    /// The message cost time. The other connections have their turn.
+    Yield,
+    Close(Departure),
+}
+
+struct ControlThread {
+    pool: Arc<Pool>,
+    listener: Listener,
+    epoll: OwnedFd,
+    connections: HashMap<u64, Connection>,
+    /// Connections that are over.
+    unread: HashMap<u64, Unread>,
+    next: u64,
+    /// A consumer released something.
+    has_released: bool,
+    /// Frames are given up at some time.
+    has_timeouts: bool,
+    /// Closed when no descriptors are left, to accept and so refuse a connection.
+    spare: Option<File>,
+}
+
+impl ControlThread {
+    fn run(mut self) {
+        let mut events = Vec::with_capacity(64);
+        loop {
+            events.clear();
+            let timeout = self.timeout();
+            let result = epoll::wait(
+                &self.epoll,
+                rustix::buffer::spare_capacity(&mut events),
+                timeout.as_ref(),
+            );
+            if let Err(error) = result
+                && error != rustix::io::Errno::INTR
+            {
+                log::error!(
+                    "pool {:?}: the control thread cannot wait: {error}",
+                    self.pool.name()
+                );
+                break;
+            }
+            for event in &events {
+                if !self.handle(event) {
+                    return self.end();
+                }
+            }
+            // Once for all messages: it takes the pool's lock.
+            if std::mem::take(&mut self.has_released) {
+                self.pool.look_at_released();
+            }
+            self.close_late();
+            self.give_up_unread();
+        }
+        self.end();
+    }
+
+    /// Until the first connection is late, or a frame is given up.
+    fn timeout(&self) -> Option<rustix::time::Timespec> {
+        let oldest = self
+            .connections
+            .values()
+            .filter_map(|connection| match connection.stage {
+                Stage::Pending(since) => Some(since),
+                _ => None,
+            })
+            .min();
+        let late = oldest.map(|oldest| oldest + HANDSHAKE_TIME);
+        let given_up = self
+            .has_timeouts
+            .then(|| self.pool.next_timeout())
+            .flatten();
+        let next = late.into_iter().chain(given_up).min()?;
+        let left = next.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
+        left.try_into().ok()
+    }
+
+    /// Empties the buffers whose readers did not come in time.
+    fn give_up_unread(&mut self) {
+        if self.has_timeouts {
+            for unread in self.pool.give_up_unread() {
+                self.call(ConsumerEvent::Unread(unread));
+            }
+            self.has_timeouts = self.pool.next_timeout().is_some();
+        }
+    }
+
+    fn close_late(&mut self) {
+        let late: Vec<u64> = self
+            .connections
+            .iter()
+            .filter(|(_, connection)| {
+                matches!(connection.stage, Stage::Pending(since) if since.elapsed() >= HANDSHAKE_TIME)
+            })
+            .map(|(id, _)| *id)
+            .collect();
+        for id in late {
+            self.close(id, Departure::CutOff);
+        }
+    }
+
+    /// Returns whether to go on.
+    fn handle(&mut self, event: &Event) -> bool {
+        match event.data.u64() {
+            LISTENER => self.accept(),
+            COMMANDS => {
+                let mut sticky = false;
+                for command in self.pool.commands().take() {
+                    match command {
+                        Command::Stop => return false,
+                        Command::Disconnect(id, reason) => self.close(id, reason),
+                        Command::TimedOut(id) => self.timed_out(id),
+                        Command::BudgetsCut(cut) => self.call(ConsumerEvent::BudgetsCut {
+                            budget: cut.budget,
+                            consumers: cut.consumers,
+                            limit: cut.limit,
+                        }),
+                        Command::HoldsUp(id) => {
+                            let connection = self.connections.get(&id);
+                            if let Some(consumer) = connection.and_then(Connection::consumer) {
+                                self.report(ConsumerEvent::HoldsUp, consumer);
+                            }
+                        }
+                        Command::PushSticky => sticky = true,
+                        Command::Introduce(pool_id) => self.introduce(pool_id),
+                        Command::RegionGone(id) => self.announce_gone(id),
+                        Command::LookAtTimeouts => self.has_timeouts = true,
+                    }
+                }
+                if sticky {
+                    self.push_sticky();
+                }
+            }
+            id if id & PROCESS != 0 => {
+                let id = id & !PROCESS;
+                self.read_rest(id);
+                self.close(id, Departure::Died);
+            }
+            id if self.unread.contains_key(&id) => self.look_at_unread(id),
+            id => self.read(id),
+        }
+        true
+    }
+
+    /// The pool is closed. Consumers with frames left to take may still ask for the answers those need.
+    fn end(mut self) {
+        let _ = epoll::delete(&self.epoll, &self.listener.socket);
+        let until = Instant::now() + LINGER;
+        let mut events = Vec::with_capacity(64);
+        while self.somebody_is_behind() && Instant::now() < until {
+            events.clear();
+            let turn = Duration::from_millis(5).try_into().ok();
+            let _ = epoll::wait(
+                &self.epoll,
+                rustix::buffer::spare_capacity(&mut events),
+                turn.as_ref(),
+            );
+            for event in &events {
+                if event.data.u64() >= FIRST_CONNECTION {
+                    self.handle(event);
+                }
+            }
+        }
+        let ids: Vec<u64> = self.connections.keys().copied().collect();
+        for id in ids {
+            self.close(id, Departure::Closed);
+        }
+    }
+
+    fn somebody_is_behind(&self) -> bool {
+        let head = self.pool.control().head();
+        self.connections.values().any(|connection| {
+            matches!(&connection.stage, Stage::Joined(consumer) if consumer.cursor().is_some_and(|cursor| cursor < head))
+        })
+    }
+
+    fn accept(&mut self) {
+        for _ in 0..MAX_PENDING {
+            match socket::accept(&self.listener.socket) {
+                Ok(socket) => self.admit(socket),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) => {
+                    log::warn!(
+                        "pool {:?}: cannot accept a consumer: {error}",
+                        self.pool.name()
+                    );
+                    // Out of descriptors: a connection that is not accepted would wake this thread again and again.
+                    if self.spare.take().is_some() {
+                        drop(socket::accept(&self.listener.socket));
+                        self.spare = File::open("/dev/null").ok();
+                    } else {
+                        self.spare = File::open("/dev/null").ok();
+                        std::thread::sleep(Duration::from_millis(10));
+                    }
+                    return;
+                }
+            }
+        }
+    }
+
+    fn admit(&mut self, socket: OwnedFd) {
+        let Ok(peer) = cred::peer(&socket) else {
+            return;
+        };
+        let access = &self.pool.settings().access;
+        if let Err(reason) = access.check(&socket, peer, self.listener.group) {
+            log::warn!("pool {:?}: {reason}", self.pool.name());
+            refuse(&socket, &reason);
+            return;
+        }
+        let pending = || {
+            self.connections
+                .iter()
+                .filter_map(|(id, connection)| match connection.stage {
+                    Stage::Pending(since) => Some((since, *id)),
+                    _ => None,
+                })
+        };
+        if pending().count() >= MAX_PENDING
+            && let Some((_, oldest)) = pending().min()
+        {
+            // A connection that has sent its message meanwhile is answered, and is not pending any more.
+            self.read(oldest);
+            let waits = |connection: &Connection| matches!(connection.stage, Stage::Pending(_));
+            if self.connections.get(&oldest).is_some_and(waits) {
+                self.close(oldest, Departure::CutOff);
+            }
+        }
+        let id = self.next;
+        self.next += 1;
+        if epoll::add(
+            &self.epoll,
+            &socket,
+            EventData::new_u64(id),
+            EventFlags::IN | EventFlags::RDHUP,
+        )
+        .is_err()
+        {
+            return;
+        }
+        self.connections.insert(
+            id,
+            Connection {
+                _kept: KeptFromChildren::new(&socket),
+                socket,
+                in_flight: InFlight::default(),
+                process: None,
+                peer,
+                stage: Stage::Pending(Instant::now()),
+                departure_reported: false,
+            },
+        );
+        fault::point(Point::Admitted);
+    }
+
+    fn read(&mut self, id: u64) {
+        let mut buffer = [0; MAX_MESSAGE + 1];
+        for _ in 0..MESSAGES_PER_TURN {
+            let Some(connection) = self.connections.get(&id) else {
+                return;
+            };
+            // Descriptors that come along are closed at once: consumers have none to send.
+            let next = match socket::recv(&connection.socket, &mut buffer) {
+                Ok(Some(message)) => self.answer(id, message.bytes),
+                Ok(None) => Next::Close(if matches!(connection.stage, Stage::Leaving(_)) {
+                    Departure::Left
+                } else {
+                    Departure::Died
+                }),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(_) => Next::Close(Departure::CutOff),
+            };
+            match next {
+                Next::Stay => {}
+                Next::Yield => return,
+                Next::Close(reason) => return self.close(id, reason),
+            }
+        }
+    }
+
+    /// Reads the messages that a process sent before it died. Its queue is bounded, and nothing is added any more.
+    fn read_rest(&mut self, id: u64) {
+        for _ in 0..MAX_QUEUED / MESSAGES_PER_TURN {
+            self.read(id);
+        }
+    }
+
+    fn timed_out(&mut self, id: u64) {
+        let Some(connection) = self.connections.get_mut(&id) else {
+            return;
+        };
+        if let Stage::Joined(consumer) = &connection.stage {
+            let consumer = consumer.clone();
+            connection.stage = Stage::Leaving(consumer.clone());
+            connection.departure_reported = true;
+            self.report(
+                |consumer| ConsumerEvent::Disconnected {
+                    consumer,
+                    reason: Departure::TimedOut,
+                },
+                &consumer,
+            );
+        }
+    }
+
+    pub(super) fn close(&mut self, id: u64, reason: Departure) {
+        let Some(connection) = self.connections.remove(&id) else {
+            return;
+        };
+        let _ = epoll::delete(&self.epoll, &connection.socket);
+        if let Some(process) = &connection.process {
+            let _ = epoll::delete(&self.epoll, process);
+        }
+        if let (Departure::CutOff, Some(consumer)) = (reason, connection.consumer()) {
+            consumer.mark_cut_off();
+        }
+        let has_left = matches!(&connection.stage, Stage::Leaving(_)) && reason == Departure::Died;
+        let reason = if has_left { Departure::Left } else { reason };
+        let (consumer, is_reported) = (
+            connection.consumer().cloned(),
+            connection.departure_reported,
+        );
+        // The figures while its page still counts.
+        let event = consumer
+            .as_ref()
+            .map(|consumer| ConsumerEvent::Disconnected {
+                consumer: self.figures(consumer),
+                reason,
+            });
+        self.pool.remove_consumer(id);
+        fault::point(Point::ConsumerForgotten);
+        self.end_connection(id, connection);
+        fault::point(Point::ConnectionClosed);
+        if let (Some(event), false) = (event, is_reported) {
+            self.call(event);
+        }
+        if let Some(consumer) = consumer {
+            log::info!(
+                "pool {:?}: {consumer} is gone: {reason:?}",
+                self.pool.name()
+            );
+        }
+    }
+
+    fn figures(&self, consumer: &ConsumerRecord) -> ConsumerStats {
+        stats::of_consumer(&self.pool.lock_on_own_thread(), consumer, monotonic_ns())
+    }
+
+    fn report(
+        &self,
+        event: impl FnOnce(ConsumerStats) -> ConsumerEvent,
+        consumer: &ConsumerRecord,
+    ) {
+        self.call(event(self.figures(consumer)));
+    }
+
+    fn call(&self, event: ConsumerEvent) {
+        let Some(on_consumer) = &self.pool.settings().on_consumer else {
+            return;
+        };
+        // A panic of the callback must not end this thread: all consumers depend on it.
+        if catch_unwind(AssertUnwindSafe(|| on_consumer(event))).is_err() {
+            log::error!("pool {:?}: on_consumer panicked", self.pool.name());
+        }
+    }
+}
+
+fn refuse(socket: impl AsFd, reason: &str) {
+    let message = ToConsumer::Refused {
+        version: VERSION,
+        reason: Text::new(reason),
+    };
+    let _ = socket::send(socket, &message.encode(), &[]);
+}

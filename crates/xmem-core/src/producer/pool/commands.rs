@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Commands from other threads to the control thread.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Mutex;
+
+use xmem_shm::fault::{self, Point};
+use xmem_shm::lock::lock;
+use xmem_shm::os::eventfd;
+
+use super::event::{Cut, Departure};
+
+/// A command to the control thread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::producer) enum Command {
+    Stop,
+    /// The consumer's page no longer counts; close its connection.
+    Disconnect(u64, Departure),
+    /// The producer stopped waiting for the consumer; report it.
+    TimedOut(u64),
+    /// Consumers may hold fewer slots than they asked for.
+    BudgetsCut(Cut),
+    /// The consumer holds the producer up; report it.
+    HoldsUp(u64),
+    /// Send the newest sticky state to all consumers.
+    PushSticky,
+    /// Announce a pool of origin to all consumers.
+    Introduce(u64),
+    /// The region is retired; announce it to the consumers that have it mapped, also those that do not look for frames
+    /// now.
+    RegionGone(u32),
+    /// There is a frame that is given up at some time.
+    LookAtTimeouts,
+}
+
+#[derive(Debug)]
+pub(in crate::producer) struct Commands {
+    queue: Mutex<Vec<Command>>,
+    event: OwnedFd,
+}
+
+impl Commands {
+    pub(in crate::producer) fn new() -> io::Result<Self> {
+        Ok(Self {
+            queue: Mutex::default(),
+            event: eventfd::new()?,
+        })
+    }
+
+    /// Readable while there are commands.
+    pub(in crate::producer) fn event(&self) -> &OwnedFd {
+        &self.event
+    }
+
+    pub(in crate::producer) fn send(&self, command: Command) {
+        lock(&self.queue).push(command);
+        eventfd::ring(&self.event);
+        fault::point(Point::CommandSent);
+    }
+
+    pub(in crate::producer) fn take(&self) -> Vec<Command> {
+        eventfd::silence(&self.event);
+        std::mem::take(&mut *lock(&self.queue))
+    }
+}

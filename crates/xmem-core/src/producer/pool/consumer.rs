@@ -1,0 +1,421 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! The producer's record of one consumer: its lease page, and how far the words there are trusted.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Mutex, MutexGuard};
+
+use xmem_shm::abi::layout::{
+    CURSOR_LEFT, Control, FLAG_CUT_OFF, FLAG_TIMED_OUT, LeasePage, REGIONS_LET_GO,
+};
+use xmem_shm::abi::start_from::StartFrom;
+use xmem_shm::fault::{self, Point};
+use xmem_shm::lock::lock;
+use xmem_shm::os::cred;
+use xmem_shm::protocol::lease;
+use xmem_shm::protocol::slot::{SlotState, SlotWord};
+use xmem_shm::sync::{AtomicU32, AtomicU64, Ordering, fence};
+
+use crate::stats::{ConsumerStats, device_words};
+
+/// Pools of origin that are remembered of a consumer.
+const MAX_REACHED: usize = 16;
+
+/// One consumer. Its process writes the lease page, so no value there is trusted beyond the granted limits.
+#[derive(Debug)]
+pub(in crate::producer) struct ConsumerRecord {
+    id: u64,
+    process: cred::Peer,
+    name: String,
+    /// Not empty: it takes no frames. It only holds frames that the pool of this name forwards.
+    via: String,
+    start_from: StartFrom,
+    /// The budget that it asked for, as far as `max_held` allows it.
+    budget: u32,
+    page: LeasePage,
+    /// It takes no more frames; its leases hold.
+    left: AtomicBool,
+    /// Slots that are reserved for it: the most that it may hold.
+    reserved: AtomicU32,
+    /// It has a lease page, and no place in the stream yet: answers about pools of origin are awaited.
+    arriving: AtomicBool,
+    answers: Mutex<Answers>,
+    /// How it opened device memory.
+    device: Mutex<String>,
+    /// It cannot open events, and reads the marks of frames.
+    wants_marks: AtomicBool,
+    /// It was already reported as one that holds the producer up.
+    was_named: AtomicBool,
+    /// The largest cursor read so far. A cursor that moves back would hold a lossless pool up for ever.
+    furthest: AtomicU64,
+}
+
+/// The slots that one consumer takes up.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Claim {
+    /// The budget that it asked for. 0 when it takes no more frames.
+    pub(super) asked: u32,
+    /// 1 while it may take one frame past its budget.
+    pub(super) look: u32,
+    /// The slots that it may hold from before, the frame past its budget included.
+    pub(super) kept: u32,
+}
+
+impl Claim {
+    pub(super) fn budget(self, share: u32) -> u32 {
+        self.asked.min(share)
+    }
+
+    pub(super) fn kept_budget(self) -> u32 {
+        self.kept.saturating_sub(self.look)
+    }
+
+    /// The slots that are reserved for it where each consumer gets this share.
+    pub(super) fn slots(self, share: u32) -> u32 {
+        self.budget(share).saturating_add(self.look).max(self.kept)
+    }
+}
+
+/// The consumer's answers about pools of origin.
+#[derive(Debug, Default)]
+struct Answers {
+    /// Whether it can hold frames in each pool, the newest answer last.
+    known: VecDeque<(u64, bool)>,
+    /// The pools for which it needs an answer before it gets its place in the stream.
+    awaited: Vec<u64>,
+}
+
+/// A request to join: the consumer's message, and the process as the kernel names it.
+#[derive(Debug)]
+pub(in crate::producer) struct Joining<'a> {
+    pub(in crate::producer) id: u64,
+    pub(in crate::producer) process: cred::Peer,
+    pub(in crate::producer) max_held: u32,
+    pub(in crate::producer) start_from: StartFrom,
+    pub(in crate::producer) name: &'a str,
+    pub(in crate::producer) via: &'a str,
+}
+
+/// As log lines name it.
+impl fmt::Display for ConsumerRecord {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { id, name, .. } = self;
+        write!(f, "consumer {id} ({name:?}, process {})", self.process.pid)
+    }
+}
+
+impl ConsumerRecord {
+    pub(in crate::producer) fn new(joining: &Joining<'_>, budget: u32, page: LeasePage) -> Self {
+        Self {
+            id: joining.id,
+            process: joining.process,
+            name: joining.name.to_owned(),
+            via: joining.via.to_owned(),
+            start_from: joining.start_from,
+            budget,
+            page,
+            left: AtomicBool::new(!joining.via.is_empty()),
+            reserved: AtomicU32::new(0),
+            arriving: AtomicBool::new(false),
+            answers: Mutex::default(),
+            device: Mutex::default(),
+            wants_marks: AtomicBool::new(false),
+            was_named: AtomicBool::new(false),
+            furthest: AtomicU64::new(0),
+        }
+    }
+
+    pub(in crate::producer) fn id(&self) -> u64 {
+        self.id
+    }
+
+    pub(in crate::producer) fn pid(&self) -> u32 {
+        self.process.pid
+    }
+
+    pub(in crate::producer) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(in crate::producer) fn start_from(&self) -> StartFrom {
+        self.start_from
+    }
+
+    pub(in crate::producer) fn budget(&self) -> u32 {
+        self.budget
+    }
+
+    /// Whether it follows the stream. If not, it only holds frames that another pool forwards.
+    pub(in crate::producer) fn follows_stream(&self) -> bool {
+        self.via.is_empty()
+    }
+
+    /// Wakes it if it sleeps.
+    pub(super) fn wake(&self) {
+        self.page.wake();
+    }
+
+    /// Its page no longer counts: marks the page, so that the consumer sees that its frames are not safe.
+    pub(in crate::producer) fn mark_cut_off(&self) {
+        self.page.flags().fetch_or(FLAG_CUT_OFF, Ordering::Release);
+        self.page.wake();
+    }
+
+    /// Marks that the producer waited too long for it. It takes no more frames.
+    pub(super) fn mark_timed_out(&self) {
+        self.leave();
+        self.page
+            .flags()
+            .fetch_or(FLAG_TIMED_OUT, Ordering::Release);
+        fault::point(Point::TimedOutMarked);
+        self.page.wake();
+    }
+
+    /// Gives it its place in the stream. Only before it takes frames.
+    pub(in crate::producer) fn set_cursor(&self, sequence: u64) {
+        self.page.cursor().store(sequence, Ordering::Relaxed);
+        fault::point(Point::CursorGiven);
+    }
+
+    /// Up to which version of the list it has unmapped the regions that are gone. `None`: it has unmapped all.
+    pub(super) fn regions_seen(&self) -> Option<u32> {
+        // Pairs with the release store in `MappedRegions::store_report`: memory that is freed then is mapped nowhere any more.
+        let seen = self.page.regions_seen().load(Ordering::Acquire);
+        (seen != REGIONS_LET_GO).then_some(seen as u32)
+    }
+
+    /// It joins with this version of the list of regions.
+    pub(in crate::producer) fn set_regions_seen(&self, version: u32) {
+        let seen = self.page.regions_seen();
+        seen.store(version.into(), Ordering::Relaxed);
+    }
+
+    pub(in crate::producer) fn wants_marks(&self) -> bool {
+        self.wants_marks.load(Ordering::Acquire)
+    }
+
+    pub(in crate::producer) fn set_wants_marks(&self) {
+        self.wants_marks.store(true, Ordering::Release);
+    }
+
+    /// Notes that it was reported as one that holds the producer up. `false`: it already was.
+    pub(super) fn note_named(&self) -> bool {
+        !self.was_named.swap(true, Ordering::Relaxed)
+    }
+
+    fn answers(&self) -> MutexGuard<'_, Answers> {
+        lock(&self.answers)
+    }
+
+    /// It gets its place in the stream when there is an answer for each of these pools.
+    pub(in crate::producer) fn awaits(&self, pool_ids: Vec<u64>) {
+        self.arriving.store(!pool_ids.is_empty(), Ordering::Release);
+        self.answers().awaited = pool_ids;
+    }
+
+    pub(in crate::producer) fn is_arriving(&self) -> bool {
+        self.arriving.load(Ordering::Acquire)
+    }
+
+    pub(in crate::producer) fn arrive(&self) {
+        self.arriving.store(false, Ordering::Release);
+    }
+
+    /// Notes whether it can hold frames in another pool. Returns whether no further answer is awaited.
+    pub(in crate::producer) fn answer(&self, pool_id: u64, yes: bool) -> bool {
+        let mut answers = self.answers();
+        answers.known.retain(|(known, _)| *known != pool_id);
+        if answers.known.len() == MAX_REACHED {
+            answers.known.pop_front();
+        }
+        answers.known.push_back((pool_id, yes));
+        answers.awaited.retain(|awaited| *awaited != pool_id);
+        answers.awaited.is_empty()
+    }
+
+    /// Whether it can hold frames in another pool. `None`: not known yet.
+    pub(in crate::producer) fn reaches(&self, pool_id: u64) -> Option<bool> {
+        let answers = self.answers();
+        let answer = answers.known.iter().find(|(known, _)| *known == pool_id);
+        answer.map(|(_, yes)| *yes)
+    }
+
+    /// Notes how it opened device memory, or why that failed.
+    pub(in crate::producer) fn set_device(&self, works: bool, how: &str) {
+        *lock(&self.device) = device_words(works, how);
+    }
+
+    /// The slots that it takes up. The number kept from before only shrinks, so a page with false words pins no more slots than
+    /// were granted.
+    pub(super) fn claim(&self) -> Claim {
+        // A consumer that only holds frames has no cursor; it leaves with its connection.
+        let takes_frames = self.follows_stream();
+        // Before the leases are read: the last frame is taken before the goodbye. Its message may still be on the way.
+        let sent_goodbye =
+            takes_frames && self.page.cursor().load(Ordering::Acquire) == CURSOR_LEFT;
+        let leaves = sent_goodbye || takes_frames && self.has_left();
+        // A consumer that was timed out may be taking a frame now.
+        let look = u32::from(!sent_goodbye);
+        let leases = self.page.leases().iter();
+        let held = leases.filter(|lease| lease.load(Ordering::Acquire) != 0);
+        let held = u32::try_from(held.count()).unwrap_or(u32::MAX);
+        let reserved = self.reserved.load(Ordering::Relaxed);
+        Claim {
+            asked: if leaves { 0 } else { self.budget },
+            look,
+            kept: reserved.min(held.saturating_add(look)),
+        }
+    }
+
+    /// Reserves the slots that it may hold where each consumer gets this share.
+    pub(super) fn reserve(&self, share: u32) {
+        let slots = self.claim().slots(share);
+        self.reserved.store(slots, Ordering::Relaxed);
+    }
+
+    pub(super) fn has_left(&self) -> bool {
+        self.left.load(Ordering::Acquire)
+    }
+
+    /// It takes no more frames, so the producer does not wait for it.
+    pub(in crate::producer) fn leave(&self) {
+        self.left.store(true, Ordering::Release);
+    }
+
+    /// Whether it may take more frames.
+    pub(in crate::producer) fn reads(&self) -> bool {
+        self.follows_stream() && !self.has_left()
+    }
+
+    /// Whether it has a place in the stream.
+    pub(in crate::producer) fn takes_frames(&self) -> bool {
+        !self.has_left() && !self.is_arriving()
+    }
+
+    /// Whether it may still take the entry with this sequence. Nothing is ordered by this load: only a lease protects a frame.
+    pub(super) fn lags_behind(&self, sequence: u64) -> bool {
+        self.takes_frames() && self.page.cursor().load(Ordering::Relaxed) <= sequence
+    }
+
+    /// The sequence of the next frame that it takes, and never less than before; `None` when it takes none.
+    pub(in crate::producer) fn cursor(&self) -> Option<u64> {
+        if !self.takes_frames() {
+            return None;
+        }
+        let cursor = self.page.cursor().load(Ordering::Relaxed);
+        let cursor = self
+            .furthest
+            .fetch_max(cursor, Ordering::Relaxed)
+            .max(cursor);
+        if cursor == CURSOR_LEFT {
+            return None;
+        }
+        // Pairs with the release store of the cursor: a lease it took before is visible to loads after this.
+        fence(Ordering::Acquire);
+        Some(cursor)
+    }
+
+    /// Whether it holds this generation of a slot. If not, its reads are over.
+    pub(in crate::producer) fn holds(&self, slot: u32, generation: u32) -> bool {
+        self.page.leases().get(slot as usize).is_some_and(|lease| {
+            // Pairs with the release store in `release`, also where no claim follows: in a pool that is closed.
+            lease.load(Ordering::Acquire) == generation
+        })
+    }
+
+    /// Whether it took this generation of a slot at some time.
+    pub(in crate::producer) fn took(&self, slot: u32, generation: u32) -> bool {
+        let took = self
+            .page
+            .taken()
+            .get(slot as usize)
+            .is_some_and(|taken| taken.load(Ordering::Relaxed) == generation);
+        // A consumer stores `taken` while it holds the lease: a load that sees the first sees the second.
+        fence(Ordering::Acquire);
+        took
+    }
+
+    /// The slots that it holds.
+    pub(super) fn held(&self, control: &Control) -> impl Iterator<Item = u32> {
+        let is_held = |slot: u32, lease: u32| {
+            let word = control.slot(slot).map(|word| word.load(Ordering::Relaxed));
+            lease != 0 && word.is_some_and(|word| SlotWord(word).generation() == lease)
+        };
+        let leases = (0..).zip(self.page.leases());
+        leases
+            .filter(move |(slot, lease)| is_held(*slot, lease.load(Ordering::Relaxed)))
+            .map(|(slot, _)| slot)
+    }
+
+    /// How its page breaks the protocol, if it does. Only with the pool locked: no generation changes then.
+    pub(super) fn protocol_violation(&self, control: &Control, head: u64) -> Option<&'static str> {
+        if self.cursor().is_some_and(|cursor| cursor > head) {
+            return Some("its cursor is ahead of the stream");
+        }
+        let mut held = Vec::new();
+        for (slot, word) in (0..).zip(self.page.leases()) {
+            let lease = word.load(Ordering::Relaxed);
+            if lease == 0 {
+                continue;
+            }
+            let slot_word = SlotWord(control.slot(slot)?.load(Ordering::Relaxed));
+            // Older generations are attempts that came too late; the consumer withdraws them itself.
+            match lease.wrapping_sub(slot_word.generation()) as i32 {
+                1.. => return Some("it leases frames that do not exist yet"),
+                0 => held.push((word, lease)),
+                _ => {}
+            }
+        }
+        // The words were not read at one instant, and a correct consumer changes them meanwhile. A lease that is still
+        // there at the second look was there all the time.
+        let limit = self.reserved.load(Ordering::Relaxed) as usize;
+        let too_many = held.len() > limit && lease::still_held(&held) > limit;
+        too_many.then_some("it holds more frames than it may")
+    }
+
+    /// Figures, with the frames it holds and the time the oldest of them was published.
+    pub(super) fn stats(
+        &self,
+        control: &Control,
+        published_at: impl Fn(u32) -> i64,
+        now: i64,
+    ) -> ConsumerStats {
+        let mut held = 0;
+        let mut oldest = now;
+        for (slot, lease) in (0..).zip(self.page.leases()) {
+            let lease = lease.load(Ordering::Relaxed);
+            let Some(word) = control.slot(slot) else {
+                break;
+            };
+            let word = SlotWord(word.load(Ordering::Relaxed));
+            if lease != 0
+                && lease == word.generation()
+                && word.state() == Some(SlotState::Published)
+            {
+                held += 1;
+                oldest = oldest.min(published_at(slot));
+            }
+        }
+        let page = &self.page;
+        ConsumerStats {
+            id: self.id,
+            pid: self.process.pid,
+            uid: self.process.uid,
+            name: self.name.clone(),
+            budget: self.budget.min(control.share().most),
+            held,
+            received: page.received().load(Ordering::Relaxed),
+            missed: page.missed().load(Ordering::Relaxed),
+            copied: page.copied().load(Ordering::Relaxed),
+            dropped: page.dropped().load(Ordering::Relaxed),
+            oldest_held_age_ns: (now - oldest).cast_unsigned(),
+            latency_ns: page.latency().load(Ordering::Relaxed),
+            waited_for_ns: 0,
+            leaving: self.has_left() && self.follows_stream(),
+            via: self.via.clone(),
+            device: lock(&self.device).clone(),
+        }
+    }
+}

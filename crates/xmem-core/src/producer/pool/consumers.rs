@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! The consumers of a pool.
+
+use std::sync::Arc;
+
+use xmem_shm::abi::layout::Control;
+
+use super::consumer::ConsumerRecord;
+
+/// The list of a pool's consumers. It changes only with the pool locked, and so do the slots that are claimed: a consumer
+/// that may hold a frame is on the list before any slot is claimed.
+#[derive(Debug)]
+pub(in crate::producer) struct Consumers(Arc<[Arc<ConsumerRecord>]>);
+
+impl Consumers {
+    pub(super) fn new() -> Self {
+        Self(Arc::new([]))
+    }
+
+    pub(in crate::producer) fn iter(&self) -> impl Iterator<Item = &Arc<ConsumerRecord>> {
+        self.0.iter()
+    }
+
+    pub(in crate::producer) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// The list as it is now, for use without the lock. `None`: it is empty.
+    pub(super) fn shared(&self) -> Option<Arc<[Arc<ConsumerRecord>]>> {
+        (!self.0.is_empty()).then(|| self.0.clone())
+    }
+
+    pub(super) fn get(&self, id: u64) -> Option<&Arc<ConsumerRecord>> {
+        self.0.iter().find(|consumer| consumer.id() == id)
+    }
+
+    pub(in crate::producer) fn add(&mut self, consumer: Arc<ConsumerRecord>) {
+        self.0 = self.0.iter().cloned().chain([consumer]).collect();
+    }
+
+    pub(super) fn remove(&mut self, id: u64) -> Option<Arc<ConsumerRecord>> {
+        let consumer = self.get(id)?.clone();
+        let others = self.0.iter().filter(|consumer| consumer.id() != id);
+        self.0 = others.cloned().collect();
+        Some(consumer)
+    }
+
+    /// Whether any consumer holds this generation of a slot.
+    pub(super) fn hold(&self, slot: u32, generation: u32) -> bool {
+        self.iter().any(|consumer| consumer.holds(slot, generation))
+    }
+
+    /// How many consumers took this generation of a slot and released it.
+    pub(super) fn released(&self, slot: u32, generation: u32) -> u32 {
+        let released = |consumer: &&Arc<ConsumerRecord>| {
+            consumer.took(slot, generation) && !consumer.holds(slot, generation)
+        };
+        self.iter().filter(released).count() as u32
+    }
+
+    /// How many consumers have taken this frame.
+    pub(super) fn took(&self, slot: u32, generation: u32) -> u32 {
+        let took = self.iter().filter(|it| it.took(slot, generation));
+        took.count() as u32
+    }
+
+    /// The consumers that take frames.
+    pub(in crate::producer) fn readers(&self) -> Arc<[u64]> {
+        let readers = self.iter().filter(|it| it.reads());
+        readers.map(|it| it.id()).collect()
+    }
+
+    /// Those of the named consumers that may still take this frame, and did not.
+    pub(in crate::producer) fn awaited(
+        &self,
+        ids: &[u64],
+        slot: u32,
+        generation: u32,
+    ) -> impl Iterator<Item = &Arc<ConsumerRecord>> {
+        let named = self.iter().filter(|it| ids.contains(&it.id()));
+        named.filter(move |it| it.reads() && !it.took(slot, generation))
+    }
+
+    /// How many entries the slowest consumer is behind.
+    pub(super) fn backlog(&self, head: u64) -> u64 {
+        let cursors = self.iter().filter_map(|consumer| consumer.cursor());
+        let behind = cursors.map(|cursor| head.saturating_sub(cursor));
+        behind.max().unwrap_or(0)
+    }
+
+    /// Whether a consumer may still take the entry with this sequence.
+    pub(super) fn lag_behind(&self, sequence: u64) -> bool {
+        self.iter().any(|consumer| consumer.lags_behind(sequence))
+    }
+
+    /// The consumers that are furthest behind, and how far that is.
+    pub(in crate::producer) fn slowest(&self, head: u64) -> (u64, Vec<Arc<ConsumerRecord>>) {
+        let most = self.backlog(head);
+        let behind = |consumer: &ConsumerRecord| {
+            consumer
+                .cursor()
+                .map_or(0, |cursor| head.saturating_sub(cursor))
+        };
+        let is_slowest = |consumer: &&Arc<ConsumerRecord>| most > 0 && behind(consumer) >= most;
+        (most, self.iter().filter(is_slowest).cloned().collect())
+    }
+
+    /// The consumers whose pages break the protocol, each with how.
+    pub(super) fn protocol_violations(
+        &self,
+        control: &Control,
+    ) -> Vec<(Arc<ConsumerRecord>, &'static str)> {
+        let head = control.head();
+        let violation = |consumer: &Arc<ConsumerRecord>| {
+            Some((
+                consumer.clone(),
+                consumer.protocol_violation(control, head)?,
+            ))
+        };
+        self.iter().filter_map(violation).collect()
+    }
+}

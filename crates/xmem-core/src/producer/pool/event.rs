@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Events of a pool's consumers, for the program.
+
+use xmem_shm::abi::budget::BudgetLimit;
+
+use super::timeouts::Unread;
+use crate::stats::ConsumerStats;
+
+/// An event of a pool's consumers.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub enum ConsumerEvent {
+    /// It is connected.
+    Connected(ConsumerStats),
+    /// It is not connected any more.
+    Disconnected {
+        /// Its last figures.
+        consumer: ConsumerStats,
+        /// Why.
+        reason: Departure,
+    },
+    /// Each consumer may hold fewer slots than it asked for, and copies frames beyond that. Reported the first time, and
+    /// when the budget is 0.
+    BudgetsCut {
+        /// How many each may hold.
+        budget: u32,
+        /// How many consumers there are.
+        consumers: u32,
+        /// The limit that has no room for more.
+        limit: BudgetLimit,
+    },
+    /// It has taken no frame for two seconds, and a lossless producer waits for it. Reported once for each consumer.
+    HoldsUp(ConsumerStats),
+    /// A request to the program that feeds the pool ([`Consumer::request`](crate::Consumer::request)). Its content is not
+    /// to be trusted, and a consumer may send any number of requests.
+    Request {
+        /// Its figures.
+        consumer: ConsumerStats,
+        /// The name of the request.
+        name: String,
+        /// The data of the request, at most [`MAX_REQUEST`](crate::MAX_REQUEST) bytes.
+        data: Vec<u8>,
+    },
+    /// A buffer was emptied at its timeout, because readers did not come.
+    Unread(Unread),
+}
+
+/// Consumers may hold fewer slots than they asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::producer) struct Cut {
+    pub(in crate::producer) budget: u32,
+    pub(in crate::producer) consumers: u32,
+    pub(in crate::producer) limit: BudgetLimit,
+}
+
+impl Cut {
+    pub(super) fn warn(self, pool: &str) {
+        let Self {
+            budget,
+            consumers,
+            limit,
+        } = self;
+        log::warn!(
+            "pool {pool:?}: {limit} has room for a budget of {budget} slots for each of {consumers} consumers, which copy frames \
+             beyond that: raise {limit}"
+        );
+    }
+}
+
+/// Why a consumer is not connected any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Departure {
+    /// It sent a leave message.
+    Left,
+    /// Its process ended, or closed the connection without that message.
+    Died,
+    /// Its lease page or its messages broke the protocol.
+    CutOff,
+    /// It held a lossless pool up for longer than `lossless-timeout`.
+    TimedOut,
+    /// The pool was closed.
+    Closed,
+}

@@ -1,0 +1,417 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! A locked pool: its state, and the operations on several parts of it.
+//!
+//! A change has effects outside: it wakes consumers, runs hooks, unmaps regions, writes log lines. The guard collects
+//! these [`Effects`] and carries them out when it is dropped, after the lock is released: the program's hooks and logger
+//! may call back.
+
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, MutexGuard};
+
+use xmem_shm::abi::layout::Control;
+use xmem_shm::fault::{self, Point};
+use xmem_shm::protocol::lease;
+use xmem_shm::protocol::slot::{SlotState, SlotWord};
+
+use super::Pool;
+use super::commands::Command;
+use super::consumer::ConsumerRecord;
+use super::event::{Cut, Departure};
+use super::history::{Kept, Span};
+use super::regions::Cold;
+use super::settings::Settings;
+use super::slots::{Hook, Keep, SlotInfo, Slots, run_hook};
+use super::state::State;
+use crate::region::Region;
+
+/// The lock of a pool. Drop order of the fields: first the lock is released, then the effects take place.
+pub(in crate::producer) struct Guard<'a> {
+    state: MutexGuard<'a, State>,
+    effects: Effects<'a>,
+}
+
+impl Deref for Guard<'_> {
+    type Target = State;
+
+    fn deref(&self) -> &State {
+        &self.state
+    }
+}
+
+impl DerefMut for Guard<'_> {
+    fn deref_mut(&mut self) -> &mut State {
+        &mut self.state
+    }
+}
+
+impl<'a> Guard<'a> {
+    pub(super) fn new(pool: &'a Pool, state: MutexGuard<'a, State>) -> Self {
+        Self {
+            state,
+            effects: Effects {
+                pool,
+                wake: None,
+                rare: None,
+            },
+        }
+    }
+
+    pub(in crate::producer) fn pool(&self) -> &'a Pool {
+        self.effects.pool
+    }
+
+    fn control(&self) -> &'a Control {
+        self.pool().control()
+    }
+
+    fn settings(&self) -> &'a Settings {
+        self.pool().settings()
+    }
+
+    /// Wakes the consumers that are on the list now, without the lock.
+    pub(in crate::producer) fn wake_consumers(&mut self) {
+        self.effects.wake = self.state.consumers.shared();
+    }
+
+    /// Runs hooks without the lock.
+    pub(in crate::producer) fn run_later(&mut self, hooks: impl IntoIterator<Item = Hook>) {
+        for hook in hooks {
+            self.effects.rare().hooks.push(hook);
+        }
+    }
+
+    /// How many entries the slowest consumer is behind.
+    pub(in crate::producer) fn backlog(&self) -> u64 {
+        self.consumers.backlog(self.control().head())
+    }
+
+    /// How many readers have begun with the frame in a slot, of its present generation.
+    pub(super) fn readers_begun(&self, slot: u32) -> u32 {
+        let departed = self.slots.departed(slot);
+        let generation = self.generation(slot);
+        let took = generation.map_or(0, |it| self.consumers.took(slot, it));
+        took.saturating_add(departed)
+    }
+
+    /// How many of the readers that the frame in a slot is kept for are still to come.
+    pub(in crate::producer) fn readers_left(&self, slot: u32) -> u32 {
+        let keep = self.slots.get(slot).and_then(|info| info.keep.as_deref());
+        match (keep, self.generation(slot)) {
+            (Some(Keep::Count { until, .. }), _) => until.saturating_sub(self.readers_begun(slot)),
+            (Some(Keep::Named(ids)), Some(generation)) => {
+                self.consumers.awaited(ids, slot, generation).count() as u32
+            }
+            _ => 0,
+        }
+    }
+
+    /// The present generation of a slot.
+    fn generation(&self, slot: u32) -> Option<u32> {
+        let word = self.control().slot(slot)?;
+        Some(SlotWord(word.load(Ordering::Relaxed)).generation())
+    }
+
+    /// Whether no consumer needs the frame in an idle slot. This may change at once: only `claim` is final.
+    // It is called for each frame, and a call costs more than the look itself.
+    #[inline(always)]
+    pub(in crate::producer) fn looks_free(&self, slot: u32) -> bool {
+        let (Some(info), Some(word)) = (self.slots.get(slot), self.control().slot(slot)) else {
+            return false;
+        };
+        let word = SlotWord(word.load(Ordering::Relaxed));
+        if word.state() != Some(SlotState::Published) {
+            return true;
+        }
+        let generation = word.generation();
+        if let Some(keep) = &info.keep
+            && self.awaits_readers(keep, slot, generation)
+        {
+            return false;
+        }
+        let lossless = self.pool().lossless();
+        // The cursor first: a consumer stores its lease before it moves the cursor. So a consumer whose cursor is further
+        // on and that has no lease is done with the frame.
+        self.consumers.iter().all(|consumer| {
+            let waits_for_it = lossless
+                && consumer
+                    .cursor()
+                    .is_some_and(|cursor| cursor <= info.last_sequence);
+            !waits_for_it && !consumer.holds(slot, generation)
+        })
+    }
+
+    /// Whether a frame is kept for readers that are still to come.
+    #[cold]
+    fn awaits_readers(&self, keep: &Keep, slot: u32, generation: u32) -> bool {
+        match keep {
+            Keep::Count { until, departed } => {
+                let released = self.consumers.released(slot, generation);
+                released.saturating_add(*departed) < *until
+            }
+            Keep::Named(ids) => {
+                let mut awaited = self.consumers.awaited(ids, slot, generation);
+                awaited.next().is_some()
+            }
+        }
+    }
+
+    /// Claims an idle slot, if no consumer needs the frame in it.
+    pub(in crate::producer) fn claim(&self, slot: u32) -> Option<SlotWord> {
+        if !self.looks_free(slot) {
+            return None;
+        }
+        fault::point(Point::ClaimLooked);
+        // The list of consumers cannot change in between: joining takes the same lock as claiming.
+        lease::claim(self.control().slot(slot)?, |generation| {
+            self.consumers.hold(slot, generation)
+        })
+    }
+
+    /// Marks a claimed slot as empty, so that it can be claimed again.
+    fn free(&self, slot: u32, word: SlotWord, point: Point) {
+        if let Some(cell) = self.control().slot(slot) {
+            cell.store(word.with_state(SlotState::Free).0, Ordering::Relaxed);
+            fault::point(point);
+        }
+    }
+
+    /// Gives a slot back that was claimed and not published.
+    pub(super) fn abandon(&mut self, slot: u32, word: SlotWord) {
+        self.free(slot, word, Point::SlotAbandoned);
+        self.slots.stop_writing(slot);
+    }
+
+    /// Drops one reference of the producer's side.
+    pub(super) fn dereference(&mut self, slot: u32) {
+        if self.slots.dereference(slot) && !self.finalize(slot) {
+            self.slots.watch(slot);
+        }
+    }
+
+    /// Takes an idle frame with a hook or a count out of circulation if no consumer needs it, and runs its hook.
+    fn finalize(&mut self, slot: u32) -> bool {
+        if self.pool().is_closed() {
+            // No later frame is written into the slot, so this one stays there for consumers that are behind.
+            if !self.looks_free(slot) {
+                return false;
+            }
+        } else {
+            let Some(word) = self.claim(slot) else {
+                return false;
+            };
+            self.free(slot, word, Point::FrameFinalized);
+        }
+        let hook = self.slots.take_hook(slot);
+        self.run_later(hook);
+        true
+    }
+
+    /// Looks again at the frames that wait for consumers.
+    pub(in crate::producer) fn finalize_watched(&mut self) {
+        let mut watched = self.slots.take_watched();
+        // Not idle: the producer's side took a reference again; `dereference` comes back to it.
+        watched.retain(|slot| self.slots.is_idle(*slot) && !self.finalize(*slot));
+        self.slots.set_watched(watched);
+    }
+
+    /// Takes out the entries of the history that are too old.
+    pub(in crate::producer) fn trim_history(&mut self, span: Span) {
+        while self.forget_spare(span) {}
+    }
+
+    /// Takes out one entry of the history that `span` does not keep. `false`: there is none.
+    pub(in crate::producer) fn forget_spare(&mut self, span: Span) -> bool {
+        let State {
+            history, consumers, ..
+        } = &mut *self.state;
+        let Some(old) = history.take_spare(span, |sequence| consumers.lag_behind(sequence)) else {
+            return false;
+        };
+        self.dereference(old.slot);
+        true
+    }
+
+    /// Takes some entries out of the history.
+    pub(in crate::producer) fn forget_history(&mut self, goes: impl Fn(&Slots, &Kept) -> bool) {
+        let State { history, slots, .. } = &mut *self.state;
+        for slot in history.take_if(|kept| goes(slots, kept)) {
+            self.dereference(slot);
+        }
+    }
+
+    /// Disconnects the consumers whose pages break the protocol.
+    pub(in crate::producer) fn audit(&mut self) {
+        for (consumer, violation) in self.consumers.protocol_violations(self.control()) {
+            consumer.mark_cut_off();
+            self.remove_consumer(consumer.id());
+            self.effects.rare().cut_off.push((consumer, violation));
+        }
+    }
+
+    /// Removes a consumer. Its page no longer counts.
+    pub(super) fn remove_consumer(&mut self, id: u64) {
+        let control = self.control();
+        let Some(consumer) = self.consumers.remove(id) else {
+            return;
+        };
+        self.slots.note_departed(|slot| {
+            let word = control.slot(slot).map(|word| word.load(Ordering::Relaxed));
+            word.is_some_and(|word| consumer.took(slot, SlotWord(word).generation()))
+        });
+    }
+
+    /// Recomputes the budget of each consumer for their present number.
+    pub(in crate::producer) fn share_out(&mut self) {
+        let (control, settings) = (self.control(), self.settings());
+        let State {
+            shares,
+            consumers,
+            regions,
+            slots,
+            ..
+        } = &mut *self.state;
+        let cut = shares.share_out(control, settings, consumers, regions, slots);
+        if cut.is_some() {
+            self.effects.rare().cut = cut;
+        }
+    }
+
+    /// Takes the places of a region's slots away where nothing is held, and removes the region if it has no slots left.
+    pub(in crate::producer) fn retire_region(&mut self, id: u32) {
+        let idle = |(_, info): &(u32, &SlotInfo)| info.can_be_claimed();
+        let slots = self.slots.of_region(id).filter(idle);
+        let slots: Vec<u32> = slots.map(|(slot, _)| slot).collect();
+        for slot in slots {
+            if let Some(word) = self.claim(slot) {
+                self.free(slot, word, Point::SlotRetired);
+                self.slots.unassign(slot);
+            }
+        }
+        if self.slots.of_region(id).next().is_none() {
+            let region = self.regions.retire(id);
+            self.unmap_later(region);
+            self.announce_gone(id);
+            self.show_regions();
+        }
+    }
+
+    /// Unmaps a region after the lock is released: for a large one that takes milliseconds.
+    fn unmap_later(&mut self, region: Option<Arc<Region>>) {
+        if region.is_some() {
+            self.effects.rare().regions.extend(region);
+        }
+    }
+
+    /// Asks consumers to unmap a region that is gone.
+    pub(in crate::producer) fn announce_gone(&mut self, id: u32) {
+        self.effects.rare().gone.push(id);
+    }
+
+    /// Shows where the slots of a new region lie. They are not used there yet.
+    pub(in crate::producer) fn show_places(&self, region: u32) {
+        for (slot, info) in self.slots.of_region(region) {
+            if let Some(place) = info.place {
+                self.control().set_place(slot, &place.shared());
+            }
+        }
+    }
+
+    /// Writes into control memory which regions there are.
+    pub(in crate::producer) fn show_regions(&self) {
+        self.control()
+            .show_regions(self.regions.ids(), self.regions.version());
+        fault::point(Point::RegionsShown);
+    }
+
+    /// Forgets the retired regions that no consumer has mapped any more.
+    pub(in crate::producer) fn forget_retired(&mut self) {
+        let State {
+            regions, consumers, ..
+        } = &mut *self.state;
+        let released = regions.forget_retired(|id| consumers.get(id)?.regions_seen());
+        self.run_later(released);
+    }
+
+    /// Retires regions. Returns how many are gone.
+    pub(in crate::producer) fn retire(&mut self, when: Cold) -> usize {
+        let before = self.regions.count();
+        let min_slots = self.settings().min_slots.max(1);
+        for id in self.regions.cold(&self.slots, when) {
+            let lost = self.slots.of_region(id).count() as u32;
+            let needed = matches!(when, Cold::ByNow | Cold::NotInUse)
+                && self.slots.assigned() - lost < min_slots;
+            let free = self
+                .slots
+                .of_region(id)
+                .all(|(slot, _)| self.looks_free(slot));
+            let asked = matches!(when, Cold::UnfitFor(_) | Cold::PartlyUnfitFor(_));
+            if !needed && (free || asked) {
+                self.retire_region(id);
+            }
+        }
+        self.forget_retired();
+        (before - self.regions.count()) as usize
+    }
+}
+
+/// Effects that take place after the lock is released.
+struct Effects<'a> {
+    pool: &'a Pool,
+    /// These consumers are woken.
+    wake: Option<Arc<[Arc<ConsumerRecord>]>>,
+    /// Boxed: most guards have none.
+    rare: Option<Box<Rare>>,
+}
+
+#[derive(Default)]
+struct Rare {
+    /// Consumers that are disconnected, and why.
+    cut_off: Vec<(Arc<ConsumerRecord>, &'static str)>,
+    cut: Option<Cut>,
+    /// Regions that consumers are asked to unmap.
+    gone: Vec<u32>,
+    /// Regions that are unmapped here.
+    regions: Vec<Arc<Region>>,
+    hooks: Vec<Hook>,
+}
+
+impl Effects<'_> {
+    fn rare(&mut self) -> &mut Rare {
+        self.rare.get_or_insert_default()
+    }
+}
+
+impl Drop for Effects<'_> {
+    fn drop(&mut self) {
+        if let Some(consumers) = &self.wake {
+            consumers.iter().for_each(|consumer| consumer.wake());
+        }
+        if let Some(rare) = self.rare.take() {
+            rare.run(self.pool);
+        }
+    }
+}
+
+impl Rare {
+    #[cold]
+    fn run(self, pool: &Pool) {
+        for (consumer, reason) in self.cut_off {
+            pool.counters().cut_off.fetch_add(1, Ordering::Relaxed);
+            let command = Command::Disconnect(consumer.id(), Departure::CutOff);
+            pool.commands().send(command);
+            pool.notifier().notify();
+            log::warn!("pool {:?}: cutting off {consumer}: {reason}", pool.name());
+        }
+        if let Some(cut) = self.cut {
+            cut.warn(pool.name());
+            pool.commands().send(Command::BudgetsCut(cut));
+        }
+        for id in self.gone {
+            pool.commands().send(Command::RegionGone(id));
+        }
+        drop(self.regions);
+        self.hooks.into_iter().for_each(run_hook);
+    }
+}

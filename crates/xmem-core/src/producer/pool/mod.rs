@@ -1,0 +1,341 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! A pool in its producer. [`Guard`] has the operations under its lock.
+
+pub(super) mod access;
+pub(super) mod commands;
+pub(super) mod consumer;
+mod consumers;
+pub(super) mod event;
+pub(super) mod guard;
+pub(super) mod history;
+mod layouts;
+mod origins;
+pub(super) mod plan;
+mod rate;
+pub(super) mod reader;
+pub(super) mod regions;
+pub(super) mod retired;
+pub(super) mod set_aside;
+pub(super) mod settings;
+mod share;
+pub(super) mod slots;
+mod standstill;
+pub(super) mod state;
+pub(super) mod stats;
+pub(super) mod sticky_log;
+pub(super) mod timeouts;
+pub(super) mod wait;
+
+use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex};
+
+use xmem_shm::abi::layout::{Control, Shape};
+use xmem_shm::abi::named::Sticky;
+use xmem_shm::fault::{self, Point};
+use xmem_shm::lock::{inside, lock};
+use xmem_shm::os::clock::monotonic_ns;
+use xmem_shm::os::fork::ProcessId;
+use xmem_shm::protocol::lease;
+use xmem_shm::protocol::slot::{SlotState, SlotWord};
+use xmem_shm::sync::{AtomicU64, Ordering};
+
+use crate::cancel::Notifier;
+use crate::delivery::Delivery;
+use crate::error::{Forked, RegionError};
+use commands::{Command, Commands};
+use guard::Guard;
+use history::Span;
+use regions::Cold;
+use settings::Settings;
+use slots::run_hook;
+use standstill::Standstill;
+use state::State;
+use sticky_log::StickyLog;
+
+#[derive(Debug, Default)]
+pub(super) struct Counters {
+    /// Entries that are not frames; counted before they are published.
+    pub(super) events: AtomicU64,
+    pub(super) copied: AtomicU64,
+    pub(super) dropped: AtomicU64,
+    cut_off: AtomicU64,
+    timed_out: AtomicU64,
+}
+
+/// Which checks of devices are running.
+#[derive(Debug, Default)]
+pub(super) struct DeviceLooks {
+    /// A thread checks whether devices may still finish published frames.
+    pub(super) watches: AtomicBool,
+    /// Consumers want frames marked when devices are done with them.
+    pub(super) marks_wanted: AtomicBool,
+    /// A thread marks them.
+    pub(super) marks: AtomicBool,
+}
+
+/// A pool in its producer.
+pub(super) struct Pool {
+    name: String,
+    socket_path: PathBuf,
+    shm_prefix: String,
+    settings: Settings,
+    control: Control,
+    control_fd: OwnedFd,
+    process: ProcessId,
+    /// When it was made, on CLOCK_MONOTONIC.
+    made_at: i64,
+    commands: Arc<Commands>,
+    /// Notified when consumers release something, come or go.
+    notifier: Arc<Notifier>,
+    counters: Counters,
+    /// Set under the lock.
+    closed: AtomicBool,
+    standstill: Standstill,
+    device_looks: DeviceLooks,
+    state: Mutex<State>,
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        // Frames that consumers held when the pool was closed: their hooks run now.
+        if self.is_of_this_process() {
+            let state = inside(&mut self.state);
+            state.slots.take_hooks().for_each(run_hook);
+            // Upstream gets its memory back now at the latest.
+            state.regions.take_borrowed().into_iter().for_each(run_hook);
+        }
+    }
+}
+
+/// Without the slots: their lock could be held.
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pool")
+            .field("name", &self.name)
+            .field("socket_path", &self.socket_path)
+            .field("settings", &self.settings)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Pool {
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "the parts of a pool, put together in one place"
+    )]
+    pub(super) fn new(
+        name: String,
+        socket_path: PathBuf,
+        settings: Settings,
+        control: Control,
+        control_fd: OwnedFd,
+        commands: Arc<Commands>,
+        shm_prefix: String,
+        sticky: StickyLog,
+    ) -> Self {
+        let state = State::new(&settings, sticky);
+        Self {
+            name,
+            socket_path,
+            shm_prefix,
+            settings,
+            control,
+            control_fd,
+            process: ProcessId::current(),
+            made_at: monotonic_ns(),
+            commands,
+            notifier: Arc::default(),
+            counters: Counters::default(),
+            closed: AtomicBool::new(false),
+            standstill: Standstill::default(),
+            device_looks: DeviceLooks::default(),
+            state: Mutex::new(state),
+        }
+    }
+
+    /// Locks the pool. `None` in a forked child, where a thread that the child does not have may hold the lock for ever.
+    pub(super) fn lock(&self) -> Option<Guard<'_>> {
+        self.is_of_this_process()
+            .then(|| Guard::new(self, lock(&self.state)))
+    }
+
+    /// The same, with an error for the caller.
+    pub(super) fn guard(&self) -> Result<Guard<'_>, Forked> {
+        self.lock().ok_or(Forked)
+    }
+
+    /// Locks the pool on a thread that this library started. A forked child has no such thread.
+    pub(super) fn lock_on_own_thread(&self) -> Guard<'_> {
+        Guard::new(self, lock(&self.state))
+    }
+
+    /// Whether the pool was not inherited through fork.
+    pub(super) fn is_of_this_process(&self) -> bool {
+        self.process.is_current()
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn made_at(&self) -> i64 {
+        self.made_at
+    }
+
+    pub(super) fn socket_path(&self) -> &Path {
+        &self.socket_path
+    }
+
+    pub(super) fn shm_prefix(&self) -> &str {
+        &self.shm_prefix
+    }
+
+    pub(super) fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    pub(super) fn control(&self) -> &Control {
+        &self.control
+    }
+
+    /// The descriptor of control memory, for consumers.
+    pub(super) fn control_fd(&self) -> BorrowedFd<'_> {
+        self.control_fd.as_fd()
+    }
+
+    pub(super) fn commands(&self) -> &Commands {
+        &self.commands
+    }
+
+    pub(super) fn notifier(&self) -> &Arc<Notifier> {
+        &self.notifier
+    }
+
+    pub(super) fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    fn standstill(&self) -> &Standstill {
+        &self.standstill
+    }
+
+    pub(super) fn device_looks(&self) -> &DeviceLooks {
+        &self.device_looks
+    }
+
+    pub(super) fn shape(&self) -> Shape {
+        self.control.constants().shape
+    }
+
+    pub(super) fn lossless(&self) -> bool {
+        self.settings.delivery == Delivery::Lossless
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    /// A reference of the producer's side is gone.
+    pub(super) fn dereference(&self, slot: u32) {
+        if let Some(mut guard) = self.lock() {
+            guard.dereference(slot);
+            drop(guard);
+            self.notice();
+        }
+    }
+
+    /// Gives a slot back that was claimed and not published.
+    pub(super) fn abandon(&self, slot: u32, word: SlotWord) {
+        if let Some(mut guard) = self.lock() {
+            guard.abandon(slot, word);
+            drop(guard);
+            self.notice();
+        }
+    }
+
+    /// Notifies threads of this process: something may have become free.
+    fn notice(&self) {
+        if self.control.waiting().load(Ordering::Relaxed) != 0 {
+            self.notifier.notify();
+        }
+    }
+
+    /// Keeps the frame in a slot until `count` more consumers took and released it.
+    pub(super) fn keep_until(&self, slot: u32, count: u32) -> bool {
+        let (Some(mut guard), Some(cell)) = (self.lock(), self.control.slot(slot)) else {
+            return false;
+        };
+        if SlotWord(cell.load(Ordering::Relaxed)).state() != Some(SlotState::Published) {
+            return false;
+        }
+        lease::ask_to_ring(cell);
+        let until = guard.readers_begun(slot).saturating_add(count);
+        guard.slots.keep_until(slot, until);
+        true
+    }
+
+    /// Handles the slots that consumers released.
+    pub(super) fn look_at_released(&self) {
+        let mut guard = self.lock_on_own_thread();
+        guard.finalize_watched();
+        guard.forget_retired();
+        drop(guard);
+        self.notifier.notify();
+    }
+
+    /// Removes a consumer: from here on its page does not count.
+    pub(super) fn remove_consumer(&self, id: u64) {
+        let mut guard = self.lock_on_own_thread();
+        guard.remove_consumer(id);
+        guard.finalize_watched();
+        guard.regions.forget_consumer(id);
+        guard.forget_retired();
+        guard.share_out();
+        drop(guard);
+        self.notifier.notify();
+    }
+
+    /// Removes every region that is not needed. Returns how many are gone.
+    pub(super) fn collect(&self) -> usize {
+        self.lock().map_or(0, |mut guard| {
+            guard.finalize_watched();
+            guard.retire(Cold::NotInUse)
+        })
+    }
+
+    pub(super) fn set_sticky(&self, sticky: &Sticky) -> Result<u64, RegionError> {
+        let mut guard = self.guard()?;
+        let version = guard.sticky.push(sticky, self.control.head())?;
+        drop(guard);
+        self.commands.send(Command::PushSticky);
+        Ok(version)
+    }
+
+    pub(super) fn set_eos(&self, eos: bool) {
+        if let Some(mut guard) = self.lock() {
+            self.control.set_eos_at(eos.then(|| self.control.head()));
+            fault::point(Point::EosMarked);
+            guard.wake_consumers();
+        }
+    }
+
+    /// Ends the stream. Consumers keep the frames they hold.
+    pub(super) fn close(&self) {
+        let Some(mut guard) = self.lock() else {
+            return;
+        };
+        if self.closed.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        self.control.set_closed();
+        fault::point(Point::ClosedMarked);
+        guard.trim_history(Span::Nothing);
+        guard.wake_consumers();
+        drop(guard);
+        self.notifier.notify();
+    }
+}

@@ -1,0 +1,512 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Which regions a pool has: how large the next one is, and which one can go.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use super::plan::{EXACT_FROM, Plan};
+use super::retired::{Lasting, Released, Retired};
+use super::set_aside::SetAside;
+use super::slots::{Slots, Use, Want};
+use crate::region::device::Fds as CudaFds;
+use crate::region::{Imported, Region, Ticket};
+
+/// How many slots are acquired before a region that was not used meanwhile goes.
+const COLD_AFTER: u64 = 600;
+/// The same for one whose frames have a size that is not in use any more.
+const OUTDATED_AFTER: u64 = 16;
+/// A region has at most one part in so many of `max_bytes`, or one slot.
+const MOST_PARTS: u64 = 8;
+
+#[derive(Debug)]
+struct Entry {
+    region: Arc<Region>,
+    plan: Plan,
+    /// `Regions::clock` when one of its slots was last acquired.
+    used_at: u64,
+    /// The consumers that were sent the region, and so may have it mapped.
+    sent_to: Vec<u64>,
+}
+
+/// Why there can be no further region.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::producer) enum Full {
+    Limit,
+    /// There are slots and bytes left, but no place in the list of regions.
+    List,
+    TooLarge,
+}
+
+/// How many of the largest slots in use there can be.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Room {
+    pub(super) slots: u32,
+    pub(super) slot_bytes: u64,
+}
+
+/// Memory that other code allocated. The region goes when the importing side drops its last handle.
+#[derive(Debug)]
+struct Foreign {
+    memory: Taken,
+    sent_to: Vec<u64>,
+}
+
+/// How imported memory is identified.
+#[derive(Debug, Clone)]
+pub(in crate::producer) enum Taken {
+    /// A descriptor.
+    Imported(Arc<Imported>),
+    /// A region of another pool, whose frames lie on a device.
+    OnDevice(Arc<CudaFds>),
+    /// The header of device memory that upstream owns.
+    Borrowed(Arc<Region>),
+}
+
+/// A region, to be sent to a consumer.
+#[derive(Debug)]
+pub(in crate::producer) enum Sent {
+    Own(Arc<Region>),
+    Foreign(Taken),
+}
+
+impl Sent {
+    pub(in crate::producer) fn len(&self) -> usize {
+        match self {
+            Self::Own(region) => region.len(),
+            Self::Foreign(Taken::Imported(memory)) => memory.len(),
+            Self::Foreign(Taken::OnDevice(fds)) => fds.len(),
+            Self::Foreign(Taken::Borrowed(region)) => region.len(),
+        }
+    }
+
+    pub(in crate::producer) fn ticket(&self) -> Ticket<BorrowedFd<'_>> {
+        match self {
+            Self::Own(region) => region.ticket(),
+            Self::Foreign(Taken::Imported(memory)) => Ticket::Imported(memory.fd()),
+            Self::Foreign(Taken::OnDevice(fds)) => fds.ticket(),
+            Self::Foreign(Taken::Borrowed(region)) => region.ticket(),
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+pub(in crate::producer) struct Regions {
+    entries: BTreeMap<u32, Entry>,
+    foreign: BTreeMap<u32, Foreign>,
+    last_id: u32,
+    /// Counts acquired slots.
+    clock: u64,
+    retired: Retired,
+    /// The slots whose regions do not go.
+    pub(in crate::producer) set_aside: SetAside,
+    /// The slots that running plans will add.
+    planned: u32,
+    planned_slots: u32,
+    planned_bytes: u64,
+    /// Frames of one size do not replace those of another: both sizes keep coming.
+    mixed_sizes: bool,
+    /// The most bytes that there may be; 0: any number.
+    max_bytes: u64,
+}
+
+/// Which regions are to be removed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::producer) enum Cold {
+    /// Regions that were not used for a while.
+    ByNow,
+    /// All regions except the one used last.
+    NotInUse,
+    /// Regions in the way of such frames in which nothing is held.
+    UnusedAndUnfitFor(Want),
+    /// Regions in the way of such frames.
+    UnfitFor(Want),
+    /// The same, also where some of their slots are in use: the other slots move to regions that need them.
+    PartlyUnfitFor(Want),
+}
+
+impl Regions {
+    pub(super) fn new(mixed_sizes: bool, max_bytes: u64) -> Self {
+        Self {
+            mixed_sizes,
+            max_bytes,
+            ..Self::default()
+        }
+    }
+
+    pub(in crate::producer) fn get(&self, id: u32) -> Option<&Arc<Region>> {
+        self.entries.get(&id).map(|entry| &entry.region)
+    }
+
+    /// The version of the list, which grows with each region that goes.
+    pub(in crate::producer) fn version(&self) -> u32 {
+        self.retired.version()
+    }
+
+    /// Forgets the retired regions that no consumer can have mapped any more (`Retired::forget`). Returns their hooks.
+    pub(super) fn forget_retired(&mut self, seen: impl Fn(u64) -> Option<u32>) -> Vec<Released> {
+        self.retired.forget(seen)
+    }
+
+    /// The consumers that may still have a retired region mapped.
+    pub(in crate::producer) fn mapped_by(&self, id: u32) -> Vec<u64> {
+        self.retired.mapped_by(id)
+    }
+
+    /// Takes the hooks of upstream's retired memory when the pool ends.
+    pub(super) fn take_borrowed(&mut self) -> Vec<Released> {
+        self.retired.take_borrowed()
+    }
+
+    /// The regions that were made here and are in use.
+    pub(in crate::producer) fn own(&self) -> impl Iterator<Item = &Arc<Region>> {
+        self.entries.values().map(|entry| &entry.region)
+    }
+
+    pub(super) fn count(&self) -> u32 {
+        self.entries.len() as u32
+    }
+
+    /// The ids of all regions, ascending: consumers search them in this order (`protocol::regions`).
+    pub(super) fn ids(&self) -> impl Iterator<Item = u32> {
+        let ids: BTreeSet<u32> = self
+            .entries
+            .keys()
+            .chain(self.foreign.keys())
+            .copied()
+            .collect();
+        ids.into_iter()
+    }
+
+    /// Bytes of the regions in use, and of retired ones that consumers may still have mapped.
+    pub(super) fn bytes(&self) -> u64 {
+        let used: u64 = self.entries.values().map(|e| e.region.footprint()).sum();
+        used + self.retired.bytes()
+    }
+
+    /// The room of `max_bytes` in slots. `None`: unlimited; or the sizes differ too much for one number.
+    pub(super) fn room(&self) -> Option<Room> {
+        if self.max_bytes == 0 || self.mixed_sizes {
+            return None;
+        }
+        let sizes = self.entries.values().map(|entry| entry.plan.slot_bytes());
+        let slot_bytes = sizes.max().filter(|bytes| *bytes > 0)?;
+        let slots = u32::try_from(self.max_bytes / slot_bytes).unwrap_or(u32::MAX);
+        Some(Room { slots, slot_bytes })
+    }
+
+    /// Of these, bytes on devices that are in use.
+    pub(super) fn device_bytes(&self) -> u64 {
+        let regions = self.entries.values().map(|entry| &entry.region);
+        regions
+            .map(|region| region.footprint() - region.len() as u64)
+            .sum()
+    }
+
+    /// The devices that slots lie on, in words.
+    pub(super) fn devices(&self) -> Vec<String> {
+        let names: BTreeSet<String> = self
+            .entries
+            .values()
+            .filter_map(|entry| entry.region.device())
+            .collect();
+        names.into_iter().collect()
+    }
+
+    /// The region of a slot that is acquired.
+    pub(in crate::producer) fn touch(&mut self, id: u32) -> Option<&Arc<Region>> {
+        self.clock += 1;
+        let entry = self.entries.get_mut(&id)?;
+        entry.used_at = self.clock;
+        Some(&entry.region)
+    }
+
+    /// Plans a region for such frames. `first` is how many slots the first one of its size has.
+    /// Every plan ends in `install` or `abandon`.
+    pub(in crate::producer) fn plan(
+        &mut self,
+        slots: &Slots,
+        want: Want,
+        first: u32,
+        max_slots: u32,
+    ) -> Result<Plan, Full> {
+        let one = Plan::of_one_slot(want).ok_or(Full::TooLarge)?;
+        let fitting = slots
+            .iter()
+            .filter(|(_, info)| info.place.is_some_and(|place| want.fits(place)))
+            .count() as u32;
+        let wanted = if fitting == 0 {
+            first
+        } else {
+            (fitting / 2).min(8)
+        };
+        let free_slots = max_slots.saturating_sub(slots.assigned() + self.planned_slots);
+        let mut count = wanted.clamp(1, one.most_slots()).min(free_slots);
+        if self.max_bytes > 0 {
+            let slot_bytes = one.slot_bytes();
+            if slot_bytes > self.max_bytes {
+                return Err(Full::TooLarge);
+            }
+            // One held frame keeps its whole region from frames of other sizes, so a region is a part of `max_bytes`
+            // only.
+            let part = (self.max_bytes / MOST_PARTS / slot_bytes).max(1);
+            let left = self
+                .max_bytes
+                .saturating_sub(self.bytes() + self.planned_bytes);
+            let most = part.min(left / slot_bytes);
+            count = count.min(u32::try_from(most).unwrap_or(u32::MAX));
+        }
+        if count == 0 {
+            return Err(Full::Limit);
+        }
+        if self.listed() >= max_slots as usize {
+            return Err(Full::List);
+        }
+        let plan = Plan {
+            slots: count,
+            ..one
+        };
+        self.planned += 1;
+        self.planned_slots += plan.slots;
+        self.planned_bytes += plan.bytes();
+        Ok(plan)
+    }
+
+    pub(in crate::producer) fn abandon(&mut self, plan: Plan) {
+        self.planned -= 1;
+        self.planned_slots -= plan.slots;
+        self.planned_bytes -= plan.bytes();
+    }
+
+    /// Lists a region that was made, and returns its id.
+    pub(in crate::producer) fn install(
+        &mut self,
+        plan: Plan,
+        region: Region,
+        slots: &mut Slots,
+    ) -> u32 {
+        self.abandon(plan);
+        let id = self.new_id();
+        slots.assign(plan.places(id));
+        self.entries.insert(
+            id,
+            Entry {
+                region: Arc::new(region),
+                plan,
+                used_at: self.clock,
+                sent_to: Vec::new(),
+            },
+        );
+        id
+    }
+
+    fn new_id(&mut self) -> u32 {
+        self.last_id = self.last_id.checked_add(1).unwrap_or(1);
+        self.last_id
+    }
+
+    /// The regions that are or will be listed for consumers. The list has room for as many as there may be slots
+    /// (`layout`); consumers take no frame of a region that is not listed.
+    fn listed(&self) -> usize {
+        self.entries.len() + self.foreign.len() + self.planned as usize
+    }
+
+    /// Lists memory that other code allocated, unless there are `max` regions already.
+    pub(in crate::producer) fn import(&mut self, memory: Taken, max: u32) -> Option<u32> {
+        if self.listed() >= max as usize {
+            return None;
+        }
+        let id = self.new_id();
+        let sent_to = Vec::new();
+        self.foreign.insert(id, Foreign { memory, sent_to });
+        Some(id)
+    }
+
+    /// Removes imported memory. `released` runs when no process has it open any more; it is returned if that is so
+    /// already.
+    pub(in crate::producer) fn forget_import(
+        &mut self,
+        id: u32,
+        released: Option<Released>,
+    ) -> (Option<Taken>, Option<Released>) {
+        if self.foreign.contains_key(&id) {
+            let lasting = released.map(Lasting::Borrowed);
+            return (self.retire_foreign(id, lasting), None);
+        }
+        (None, self.retired.let_go(id, released))
+    }
+
+    fn retire_foreign(&mut self, id: u32, lasting: Option<Lasting>) -> Option<Taken> {
+        let foreign = self.foreign.remove(&id)?;
+        // It is not the pool's memory, so its bytes do not count.
+        self.retired.add(id, 0, foreign.sent_to, lasting);
+        Some(foreign.memory)
+    }
+
+    /// The pool ends: retires upstream's device memory for consumers, even if upstream still has a handle.
+    pub(in crate::producer) fn retire_borrowed(&mut self, id: u32) -> Option<Taken> {
+        self.retire_foreign(id, Some(Lasting::Kept))
+    }
+
+    /// The regions that could go: all their slots idle on our side, and not used for a while.
+    pub(super) fn cold(&self, slots: &Slots, when: Cold) -> Vec<u32> {
+        let newest = self.entries.values().max_by_key(|entry| entry.used_at);
+        let kind = |entry: &Entry| {
+            (
+                entry.plan.slot_len,
+                entry.plan.device.map(|(device, _)| device),
+            )
+        };
+        let newest_kind = newest.map(kind);
+        self.entries
+            .iter()
+            .filter(|(_, entry)| {
+                let outdated = !self.mixed_sizes
+                    && entry.plan.slot_len >= EXACT_FROM
+                    && Some(kind(entry)) != newest_kind;
+                let age = self.clock - entry.used_at;
+                match when {
+                    Cold::ByNow => age >= if outdated { OUTDATED_AFTER } else { COLD_AFTER },
+                    Cold::NotInUse => age > 0 || entry.used_at == 0,
+                    Cold::UnusedAndUnfitFor(want)
+                    | Cold::UnfitFor(want)
+                    | Cold::PartlyUnfitFor(want) => !entry.plan.takes(want),
+                }
+            })
+            .map(|(id, _)| *id)
+            .filter(|id| {
+                let mut slots = slots.of_region(*id);
+                !slots.any(|(slot, _)| self.set_aside.kind(slot).is_some())
+            })
+            .filter(|id| {
+                matches!(when, Cold::PartlyUnfitFor(_))
+                    || slots.of_region(*id).all(|(_, info)| info.used == Use::Idle)
+            })
+            .collect()
+    }
+
+    /// Notes that a consumer is sent a region, so that it may map it.
+    pub(in crate::producer) fn send(&mut self, id: u32, consumer: u64) -> Option<Sent> {
+        let (sent, sent_to) = match self.entries.get_mut(&id) {
+            Some(entry) => (Sent::Own(entry.region.clone()), &mut entry.sent_to),
+            None => {
+                let foreign = self.foreign.get_mut(&id)?;
+                (Sent::Foreign(foreign.memory.clone()), &mut foreign.sent_to)
+            }
+        };
+        if !sent_to.contains(&consumer) {
+            sent_to.push(consumer);
+        }
+        Some(sent)
+    }
+
+    /// Forgets a consumer that is gone, and with it its mappings.
+    pub(super) fn forget_consumer(&mut self, consumer: u64) {
+        let own = self.entries.values_mut().map(|entry| &mut entry.sent_to);
+        let foreign = self.foreign.values_mut();
+        for sent_to in own.chain(foreign.map(|foreign| &mut foreign.sent_to)) {
+            sent_to.retain(|id| *id != consumer);
+        }
+    }
+
+    /// Retires a region whose slots have lost their places. Returns the region, to be unmapped without the lock, unless
+    /// it must exist while consumers have it open.
+    pub(super) fn retire(&mut self, id: u32) -> Option<Arc<Region>> {
+        let entry = self.entries.remove(&id)?;
+        let lasts = entry.region.ends_with_producer();
+        let lasting = lasts.then(|| Lasting::Own(entry.region.clone()));
+        let len = entry.region.footprint();
+        self.retired.add(id, len, entry.sent_to, lasting);
+        (!lasts).then_some(entry.region)
+    }
+
+    /// The consumers of retired device memory that must not be freed yet, for each region.
+    pub(in crate::producer) fn lasting(&self) -> impl Iterator<Item = &[u64]> {
+        let entries = self
+            .entries
+            .values()
+            .filter(|entry| entry.region.ends_with_producer())
+            .map(|entry| &*entry.sent_to);
+        self.retired.lasting().chain(entries)
+    }
+
+    /// The regions that are here and end with this process, and upstream's device memory.
+    pub(in crate::producer) fn ending_with_producer(&self) -> (Vec<u32>, Vec<u32>) {
+        let own = self
+            .entries
+            .iter()
+            .filter(|(_, entry)| entry.region.ends_with_producer());
+        let borrowed = self
+            .foreign
+            .iter()
+            .filter(|(_, foreign)| matches!(foreign.memory, Taken::Borrowed(_)));
+        let ids = |ids: &mut dyn Iterator<Item = &u32>| ids.copied().collect();
+        (
+            ids(&mut own.map(|(id, _)| id)),
+            ids(&mut borrowed.map(|(id, _)| id)),
+        )
+    }
+
+    /// The pool ends while others have these regions open: they are kept until the process ends.
+    pub(in crate::producer) fn leak_lasting(&mut self) {
+        for entry in self
+            .entries
+            .values()
+            .filter(|entry| entry.region.ends_with_producer() && !entry.sent_to.is_empty())
+        {
+            std::mem::forget(entry.region.clone());
+        }
+        self.retired.leak();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use crate::{Consumer, FrameMeta, Parts, Producer, SlotSpec, StartFrom};
+    use xmem_shm::os::memfd::{self, Seal};
+
+    #[test]
+    fn nothing_is_kept_of_consumers_that_are_gone() {
+        let dir = tempfile::tempdir().unwrap();
+        let pool = dir.path().join("p.sock");
+        let pool = pool.to_str().unwrap();
+        let producer = Producer::builder(pool).build().unwrap();
+        // A frame that lies in its slot, and one that lies in memory of others.
+        let slot = producer.acquire(100_000).unwrap();
+        drop(slot.publish(FrameMeta::new(100_000)).unwrap());
+        let fd = memfd::create("t", 4096).unwrap();
+        memfd::seal(&fd, Seal::Size).unwrap();
+        let mut parts = Parts::new();
+        parts.add_imported(&producer.import(fd).unwrap(), 0, 4096, 0);
+        let mut slot = producer
+            .acquire(SlotSpec::new(1).attachments(parts.room()))
+            .unwrap();
+        slot.set_parts(parts);
+        drop(slot.publish(FrameMeta::new(0)).unwrap());
+        let sent_to = || {
+            let state = producer.inner().lock().unwrap();
+            let own = state.regions.entries.values().map(|entry| &entry.sent_to);
+            let foreign = state.regions.foreign.values();
+            let foreign = foreign.map(|foreign| &foreign.sent_to);
+            [
+                own.map(Vec::len).sum(),
+                foreign.map(Vec::len).sum::<usize>(),
+            ]
+        };
+        for _ in 0..20 {
+            let builder = Consumer::builder(pool).start_from(StartFrom::Oldest);
+            let mut consumer = builder.connect().unwrap();
+            for _ in 0..2 {
+                drop(consumer.receive(Some(Duration::from_secs(60))).unwrap());
+            }
+            assert!(sent_to().iter().all(|sent| *sent > 0));
+        }
+        while !producer.stats().consumers.is_empty() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(sent_to(), [0, 0]);
+    }
+}

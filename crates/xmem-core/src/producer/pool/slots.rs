@@ -1,0 +1,490 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! The producer's own record of each slot: its place, and the references of the producer's side.
+
+use std::sync::Arc;
+
+use xmem_shm::abi::device_header::SLOT_HEAD;
+use xmem_shm::abi::frame_info::Storage;
+use xmem_shm::abi::place::SharedPlace;
+use xmem_shm::protocol::slot::SlotWord;
+
+use crate::region::Region;
+
+/// Runs in the producer when the last reference to a frame is gone.
+pub(in crate::producer) type Hook = Box<dyn FnOnce() + Send>;
+
+/// Runs a hook. It may run on any thread that finds a frame released, so a panic stops here.
+pub(in crate::producer) fn run_hook(hook: Hook) {
+    if std::panic::catch_unwind(std::panic::AssertUnwindSafe(hook)).is_err() {
+        log::error!("a release hook panicked");
+    }
+}
+
+/// A slot that was claimed for writing.
+#[derive(Debug)]
+pub(in crate::producer) struct Claimed {
+    pub(in crate::producer) slot: u32,
+    pub(in crate::producer) word: SlotWord,
+    pub(in crate::producer) place: Place,
+    pub(in crate::producer) region: Arc<Region>,
+}
+
+/// Where a frame's attachments lie in its slot: first byte and length.
+pub(in crate::producer) type Attached = (usize, usize);
+
+/// Where a slot's bytes lie.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::producer) struct Place {
+    pub(in crate::producer) region: u32,
+    pub(in crate::producer) offset: usize,
+    pub(in crate::producer) len: usize,
+    /// Where its payload lies, if that is on a device.
+    pub(in crate::producer) device: Option<DevicePlace>,
+}
+
+/// The part of a slot that lies on a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::producer) struct DevicePlace {
+    /// Size in bytes.
+    pub(in crate::producer) len: usize,
+    /// The slot's number in its region.
+    pub(in crate::producer) index: u32,
+    /// The device's number in this process.
+    pub(super) ordinal: u16,
+    /// Frames lie elsewhere; only their events are here.
+    pub(super) events_only: bool,
+}
+
+impl Place {
+    /// The memory that its payload lies in, and the number of its device.
+    pub(in crate::producer) fn storage(self) -> (Storage, u8) {
+        match self.device {
+            Some(device) => (
+                Storage::Cuda,
+                u8::try_from(device.ordinal).unwrap_or(u8::MAX),
+            ),
+            None => (Storage::Cpu, 0),
+        }
+    }
+
+    /// The place as consumers see it.
+    pub(super) fn shared(self) -> SharedPlace {
+        let (storage, device_id) = self.storage();
+        SharedPlace {
+            region: self.region,
+            offset: self.offset as u64,
+            len: self.len as u64,
+            storage,
+            device_id,
+        }
+    }
+
+    /// Bytes that it takes, in all memory.
+    pub(super) fn bytes(self) -> u64 {
+        (self.len + self.device.map_or(0, |device| device.len)) as u64
+    }
+
+    /// Bytes that a payload may have.
+    pub(in crate::producer) fn payload_len(self) -> usize {
+        self.device.map_or(self.len, |device| device.len)
+    }
+
+    /// The end of the host room that is taken, whatever the payload.
+    pub(in crate::producer) fn filled(self) -> usize {
+        self.device.map_or(0, |_| SLOT_HEAD)
+    }
+
+    /// Its first byte in its region, where payloads lie; the number of the slot, where there are only events.
+    pub(in crate::producer) fn payload_at(self) -> u64 {
+        match self.device {
+            None => self.offset as u64,
+            Some(device) if device.events_only => device.index.into(),
+            Some(device) => u64::from(device.index) * device.len as u64,
+        }
+    }
+}
+
+/// The requirements of a slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::producer) struct Want {
+    /// Bytes of payload.
+    pub(in crate::producer) size: usize,
+    /// Bytes of room for attachments.
+    pub(in crate::producer) room: usize,
+    /// The device that the payload is to lie on, by its number in this process.
+    pub(in crate::producer) device: Option<u16>,
+    /// For a frame that does not exist yet (`SlotSpec::ahead`).
+    pub(in crate::producer) is_ahead: bool,
+}
+
+impl Want {
+    /// Bytes of a slot where the payload lies.
+    pub(in crate::producer) fn slot_size(self) -> usize {
+        match self.device {
+            None => self.size.saturating_add(self.room),
+            Some(_) => self.size,
+        }
+    }
+
+    /// Up to where a new slot's host room is taken.
+    pub(in crate::producer) fn filled(self) -> usize {
+        match self.device {
+            None => self.size,
+            Some(_) => SLOT_HEAD,
+        }
+    }
+}
+
+/// Keeps a frame for consumers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::producer) enum Keep {
+    /// Until so many took and released it.
+    Count {
+        until: u32,
+        /// Consumers that took it and are gone.
+        departed: u32,
+    },
+    /// Until each of these took and released it, or is gone.
+    Named(Arc<[u64]>),
+}
+
+impl Keep {
+    pub(in crate::producer) fn count(until: u32) -> Self {
+        Self::Count { until, departed: 0 }
+    }
+}
+
+/// The producer side's use of a slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::producer) enum Use {
+    /// The slot has no place in any region.
+    Unassigned,
+    /// Unused by the producer's side. It may hold a frame that consumers can take, or hold.
+    Idle,
+    /// A `WriteLease` exists.
+    Writing,
+    /// It is published, and this many references of the producer's side keep it.
+    Referenced(u64),
+}
+
+pub(in crate::producer) struct SlotInfo {
+    pub(in crate::producer) place: Option<Place>,
+    pub(in crate::producer) used: Use,
+    /// The end of the bytes that frames of this generation may have. Attachments of the next one go behind it.
+    pub(in crate::producer) filled: usize,
+    /// Where the newest attachments of this generation lie: first byte and length.
+    pub(in crate::producer) attached: Attached,
+    /// Of the newest entry that names the slot.
+    pub(super) last_sequence: u64,
+    pub(super) published_at: i64,
+    pub(super) hook: Option<Hook>,
+    /// Boxed: most frames have none.
+    pub(in crate::producer) keep: Option<Box<Keep>>,
+}
+
+impl SlotInfo {
+    /// Whether a hook or a count waits for the release of its frame.
+    fn is_waited_for(&self) -> bool {
+        self.hook.is_some() || self.keep.is_some()
+    }
+
+    /// Whether the producer's side does not use the slot, and no hook or count waits for its frame.
+    pub(in crate::producer) fn can_be_claimed(&self) -> bool {
+        self.used == Use::Idle && self.hook.is_none()
+    }
+}
+
+impl std::fmt::Debug for SlotInfo {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SlotInfo")
+            .field("place", &self.place)
+            .field("used", &self.used)
+            .field("last_sequence", &self.last_sequence)
+            .field("hook", &self.hook.is_some())
+            .field("keep", &self.keep)
+            .finish_non_exhaustive()
+    }
+}
+
+/// All slots that a pool may have.
+#[derive(Debug)]
+pub(in crate::producer) struct Slots {
+    slots: Vec<SlotInfo>,
+    /// The idle ones, those of the newest region first, and of each region the most recently used last. They are taken
+    /// from the end: the slot used last is most likely in a cache, and regions that were made for a peak fall out of use
+    /// when the peak is over.
+    idle: Vec<u32>,
+    /// Idle slots whose frames have a hook or a count, and that consumers still hold or await.
+    watched: Vec<u32>,
+}
+
+impl Slots {
+    pub(super) fn new(max_slots: u32) -> Self {
+        Self {
+            slots: (0..max_slots)
+                .map(|_| SlotInfo {
+                    place: None,
+                    used: Use::Unassigned,
+                    filled: 0,
+                    attached: (0, 0),
+                    last_sequence: 0,
+                    published_at: 0,
+                    hook: None,
+                    keep: None,
+                })
+                .collect(),
+            idle: Vec::new(),
+            watched: Vec::new(),
+        }
+    }
+
+    pub(in crate::producer) fn get(&self, slot: u32) -> Option<&SlotInfo> {
+        self.slots.get(slot as usize)
+    }
+
+    fn get_mut(&mut self, slot: u32) -> Option<&mut SlotInfo> {
+        self.slots.get_mut(slot as usize)
+    }
+
+    pub(in crate::producer) fn iter(&self) -> impl Iterator<Item = (u32, &SlotInfo)> {
+        (0..).zip(&self.slots)
+    }
+
+    /// The slots that lie in a region.
+    pub(super) fn of_region(&self, region: u32) -> impl Iterator<Item = (u32, &SlotInfo)> {
+        self.iter()
+            .filter(move |(_, info)| info.place.is_some_and(|place| place.region == region))
+    }
+
+    /// Slots that have a place.
+    pub(in crate::producer) fn assigned(&self) -> u32 {
+        self.slots
+            .iter()
+            .filter(|slot| slot.place.is_some())
+            .count() as u32
+    }
+
+    /// The idle slots, in the order in which they are to be taken.
+    pub(in crate::producer) fn idle(&self) -> impl Iterator<Item = u32> {
+        self.idle.iter().rev().copied()
+    }
+
+    /// Gives places to slots that have none.
+    pub(super) fn assign(&mut self, places: impl IntoIterator<Item = Place>) {
+        let mut places = places.into_iter();
+        for (id, slot) in (0..).zip(&mut self.slots) {
+            if slot.used == Use::Unassigned {
+                let Some(place) = places.next() else { return };
+                slot.place = Some(place);
+                slot.used = Use::Idle;
+                self.idle.insert(0, id);
+            }
+        }
+        debug_assert!(
+            places.next().is_none(),
+            "places were planned for free slots"
+        );
+    }
+
+    /// Takes an idle slot's place away.
+    pub(super) fn unassign(&mut self, slot: u32) {
+        self.take_idle(slot);
+        if let Some(info) = self.get_mut(slot) {
+            debug_assert_eq!(info.used, Use::Idle);
+            info.place = None;
+            info.used = Use::Unassigned;
+        }
+    }
+
+    /// An idle slot is written from here on; its first `filled` bytes are payload.
+    pub(in crate::producer) fn start_writing(&mut self, slot: u32, filled: usize) {
+        self.take_idle(slot);
+        self.watched.retain(|s| *s != slot);
+        if let Some(info) = self.get_mut(slot) {
+            info.used = Use::Writing;
+            info.filled = filled;
+            info.attached = (0, 0);
+            info.keep = None;
+            debug_assert!(info.hook.is_none(), "hooks run before a slot is used again");
+        }
+    }
+
+    pub(super) fn stop_writing(&mut self, slot: u32) {
+        self.set_idle(slot);
+    }
+
+    /// One more reference of the producer's side.
+    pub(in crate::producer) fn reference(&mut self, slot: u32) {
+        let Some(info) = self.get_mut(slot) else {
+            return;
+        };
+        match info.used {
+            Use::Referenced(count) => info.used = Use::Referenced(count + 1),
+            before => {
+                info.used = Use::Referenced(1);
+                if before == Use::Idle {
+                    self.take_idle(slot);
+                }
+            }
+        }
+    }
+
+    /// Removes a reference. Returns whether it was the last, and a hook or a count waits for the release of the frame.
+    pub(super) fn dereference(&mut self, slot: u32) -> bool {
+        let Some(info) = self.get_mut(slot) else {
+            return false;
+        };
+        match info.used {
+            Use::Referenced(count @ 2..) => {
+                info.used = Use::Referenced(count - 1);
+                false
+            }
+            _ => {
+                let is_waited_for = info.is_waited_for();
+                self.set_idle(slot);
+                is_waited_for
+            }
+        }
+    }
+
+    /// Records that frames of this generation may have bytes up to `end`.
+    pub(in crate::producer) fn fill(&mut self, slot: u32, end: usize) {
+        if let Some(info) = self.get_mut(slot) {
+            info.filled = info.filled.max(end);
+        }
+    }
+
+    /// Attachments were written into the slot.
+    pub(in crate::producer) fn set_attached(&mut self, slot: u32, attached: Attached) {
+        if let Some(info) = self.get_mut(slot) {
+            info.attached = attached;
+        }
+    }
+
+    /// Sets the hook and the count of a frame that is being published.
+    pub(in crate::producer) fn set_hooks(
+        &mut self,
+        slot: u32,
+        hook: Option<Hook>,
+        keep: Option<Box<Keep>>,
+    ) {
+        if let Some(info) = self.get_mut(slot) {
+            info.hook = hook;
+            info.keep = keep;
+        }
+    }
+
+    /// Records that a frame in the slot is published, and the reference of the history. Returns whether a hook or a count waits
+    /// for its release.
+    pub(in crate::producer) fn publish(
+        &mut self,
+        slot: u32,
+        sequence: u64,
+        published_at: i64,
+    ) -> bool {
+        self.reference(slot);
+        self.get_mut(slot).is_some_and(|info| {
+            info.last_sequence = sequence;
+            info.published_at = published_at;
+            info.is_waited_for()
+        })
+    }
+
+    /// Keeps the frame in the slot until this many consumers took and released it.
+    pub(in crate::producer) fn keep_until(&mut self, slot: u32, count: u32) {
+        let (until, departed) = (count, self.departed(slot));
+        if let Some(info) = self.get_mut(slot) {
+            info.keep = Some(Box::new(Keep::Count { until, departed }));
+        }
+    }
+
+    /// How many consumers took the frame in the slot and are gone, as far as that counts.
+    pub(super) fn departed(&self, slot: u32) -> u32 {
+        match self.get(slot).and_then(|info| info.keep.as_deref()) {
+            Some(Keep::Count { departed, .. }) => *departed,
+            _ => 0,
+        }
+    }
+
+    /// Takes the count of a frame away.
+    pub(in crate::producer) fn take_keep(&mut self, slot: u32) -> Option<Box<Keep>> {
+        self.get_mut(slot)?.keep.take()
+    }
+
+    /// Gives a count back that was taken away.
+    pub(in crate::producer) fn restore_keep(&mut self, slot: u32, keep: Option<Box<Keep>>) {
+        if let Some(info) = self.get_mut(slot) {
+            info.keep = keep;
+        }
+    }
+
+    /// Records that a consumer is gone. `took`: whether the consumer took the frame of a slot.
+    pub(in crate::producer) fn note_departed(&mut self, took: impl Fn(u32) -> bool) {
+        for (slot, info) in (0..).zip(&mut self.slots) {
+            if let Some(Keep::Count { departed, .. }) = info.keep.as_deref_mut()
+                && took(slot)
+            {
+                *departed = departed.saturating_add(1);
+            }
+        }
+    }
+
+    /// The frame in the slot is released. Returns its hook.
+    pub(super) fn take_hook(&mut self, slot: u32) -> Option<Hook> {
+        let info = self.get_mut(slot)?;
+        info.keep = None;
+        info.hook.take()
+    }
+
+    /// Takes all hooks, when the pool ends.
+    pub(super) fn take_hooks(&mut self) -> impl Iterator<Item = Hook> {
+        self.slots.iter_mut().filter_map(|info| info.hook.take())
+    }
+
+    /// Records that the frame of an idle slot waits for consumers.
+    pub(super) fn watch(&mut self, slot: u32) {
+        if !self.watched.contains(&slot) {
+            self.watched.push(slot);
+        }
+    }
+
+    /// The slots whose frames wait for consumers. The caller [gives back](Self::set_watched) those that still do.
+    pub(super) fn take_watched(&mut self) -> Vec<u32> {
+        std::mem::take(&mut self.watched)
+    }
+
+    pub(super) fn set_watched(&mut self, watched: Vec<u32>) {
+        self.watched = watched;
+    }
+
+    pub(super) fn is_idle(&self, slot: u32) -> bool {
+        self.get(slot).is_some_and(|info| info.used == Use::Idle)
+    }
+
+    fn push_idle(&mut self, slot: u32) {
+        let region = |slot: u32| {
+            self.get(slot)
+                .and_then(|info| info.place)
+                .map(|place| place.region)
+        };
+        let own = region(slot);
+        // From the end: mostly the slot goes there.
+        let before = self.idle.iter().rposition(|other| region(*other) >= own);
+        self.idle.insert(before.map_or(0, |at| at + 1), slot);
+    }
+
+    fn take_idle(&mut self, slot: u32) {
+        // From the end, from which slots are claimed.
+        if let Some(at) = self.idle.iter().rposition(|other| *other == slot) {
+            self.idle.remove(at);
+        }
+    }
+
+    fn set_idle(&mut self, slot: u32) {
+        if let Some(info) = self.get_mut(slot) {
+            info.used = Use::Idle;
+            self.push_idle(slot);
+        }
+    }
+}

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! The producer's private state of a pool. One lock guards it ([`Guard`](super::guard::Guard)).
+
+use super::consumers::Consumers;
+use super::history::History;
+use super::layouts::Layouts;
+use super::origins::Origins;
+use super::regions::Regions;
+use super::settings::Settings;
+use super::share::Shares;
+use super::slots::Slots;
+use super::sticky_log::StickyLog;
+use super::timeouts::Timeouts;
+
+/// The parts of the state. Each keeps its own rules; operations on several of them are methods of the guard.
+#[derive(Debug)]
+pub(in crate::producer) struct State {
+    pub(in crate::producer) slots: Slots,
+    pub(in crate::producer) regions: Regions,
+    pub(in crate::producer) consumers: Consumers,
+    pub(in crate::producer) history: History,
+    pub(in crate::producer) shares: Shares,
+    pub(in crate::producer) layouts: Layouts,
+    pub(in crate::producer) sticky: StickyLog,
+    pub(in crate::producer) origins: Origins,
+    pub(in crate::producer) timeouts: Timeouts,
+    /// How many events were published, modulo 2^32.
+    pub(in crate::producer) events: u32,
+}
+
+impl State {
+    pub(super) fn new(settings: &Settings, sticky: StickyLog) -> Self {
+        Self {
+            slots: Slots::new(settings.max_slots),
+            regions: Regions::new(settings.mixed_sizes, settings.max_bytes),
+            consumers: Consumers::new(),
+            history: History::new(settings),
+            shares: Shares::default(),
+            layouts: Layouts::default(),
+            sticky,
+            origins: Origins::default(),
+            timeouts: Timeouts::default(),
+            events: 0,
+        }
+    }
+}

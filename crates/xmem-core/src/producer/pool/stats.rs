@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! The figures of a pool.
+
+use std::sync::atomic::Ordering;
+
+use xmem_shm::os::clock::monotonic_ns;
+use xmem_shm::protocol::slot::{SlotState, SlotWord};
+
+use super::Pool;
+use super::consumer::ConsumerRecord;
+use super::guard::Guard;
+use super::rate;
+use super::slots::{SlotInfo, Use};
+use super::wait::waits_for;
+use crate::delivery::Delivery;
+use crate::stats::{ConsumerStats, PoolStats};
+
+pub(in crate::producer) fn of_consumer(
+    guard: &Guard<'_>,
+    consumer: &ConsumerRecord,
+    now: i64,
+) -> ConsumerStats {
+    let published_at = |slot| {
+        let info = guard.slots.get(slot);
+        info.map_or(now, |info| info.published_at.min(now))
+    };
+    let waited_for = waits_for(guard, consumer).as_nanos();
+    ConsumerStats {
+        waited_for_ns: u64::try_from(waited_for).unwrap_or(u64::MAX),
+        ..consumer.stats(guard.pool().control(), published_at, now)
+    }
+}
+
+/// Whether a consumer holds the frame in a slot.
+fn is_held(guard: &Guard<'_>, slot: u32) -> bool {
+    let Some(word) = guard.pool().control().slot(slot) else {
+        return false;
+    };
+    let word = SlotWord(word.load(Ordering::Relaxed));
+    word.state() == Some(SlotState::Published) && guard.consumers.hold(slot, word.generation())
+}
+
+/// Whether the producer's side or a consumer holds a slot.
+pub(in crate::producer) fn is_in_use(guard: &Guard<'_>, slot: u32, info: &SlotInfo) -> bool {
+    match info.used {
+        Use::Unassigned => false,
+        Use::Writing | Use::Referenced(_) => true,
+        Use::Idle => is_held(guard, slot),
+    }
+}
+
+/// In a forked child, the name only.
+pub(in crate::producer) fn of_pool(pool: &Pool) -> PoolStats {
+    let Some(guard) = pool.lock() else {
+        return PoolStats {
+            pool: pool.name().to_owned(),
+            ..PoolStats::default()
+        };
+    };
+    let (control, counters) = (pool.control(), pool.counters());
+    let now = monotonic_ns();
+    // In this order, so that a concurrent publish never makes a count too large.
+    let entries = control.head();
+    let events = counters.events.load(Ordering::Relaxed);
+    let published = entries.saturating_sub(events);
+    let copied = counters.copied.load(Ordering::Relaxed);
+    let sticky = guard.sticky.current();
+    PoolStats {
+        pool: pool.name().to_owned(),
+        pid: std::process::id(),
+        delivery: match pool.settings().delivery {
+            Delivery::Live => "live".into(),
+            Delivery::Lossless => "lossless".into(),
+        },
+        up_ns: u64::try_from(now - pool.made_at()).unwrap_or_default(),
+        fps: rate::now(control, now),
+        published,
+        zero_copy: published.saturating_sub(copied),
+        copied,
+        dropped: counters.dropped.load(Ordering::Relaxed),
+        slots: guard.slots.assigned(),
+        slots_held: guard
+            .slots
+            .iter()
+            .filter(|(slot, info)| is_in_use(&guard, *slot, info))
+            .count() as u32,
+        set_aside: guard.regions.set_aside.slots().count() as u32,
+        set_aside_bytes: guard
+            .regions
+            .set_aside
+            .slots()
+            .filter_map(|slot| Some(guard.slots.get(slot)?.place?.bytes()))
+            .sum(),
+        max_slots: pool.settings().max_slots,
+        budget_limit: control.share().limit.to_string(),
+        regions: guard.regions.count(),
+        bytes: guard.regions.bytes(),
+        devices: guard.regions.devices(),
+        device_bytes: guard.regions.device_bytes(),
+        eos: control.eos_at().is_some(),
+        sticky: sticky
+            .iter()
+            .filter_map(|(key, value)| {
+                Some((key.to_owned(), std::str::from_utf8(value).ok()?.to_owned()))
+            })
+            .collect(),
+        consumers: guard
+            .consumers
+            .iter()
+            .map(|consumer| of_consumer(&guard, consumer, now))
+            .collect(),
+        cut_off: counters.cut_off.load(Ordering::Relaxed),
+        timed_out: counters.timed_out.load(Ordering::Relaxed),
+    }
+}

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! The versions of the sticky state that consumers may still ask for.
+
+use std::collections::VecDeque;
+use std::io;
+use std::mem;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use xmem_shm::abi::limits::{MAX_NAMED_ENTRIES, MAX_NAMED_SIZE};
+use xmem_shm::abi::named::Sticky;
+use xmem_shm::os::sealed;
+
+use crate::error::{RegionError, SystemError};
+
+/// Versions are kept as long as a frame may need them, but not with more bytes than this in all.
+const MAX_BYTES: usize = 4 * MAX_NAMED_SIZE;
+
+#[derive(Debug)]
+struct Version {
+    number: u64,
+    bytes: Arc<[u8]>,
+    /// Only the newest version has a descriptor, because consumers ask for it most. A stream that changes its state with
+    /// every frame would otherwise use up all descriptors.
+    fd: Option<Arc<OwnedFd>>,
+    /// The first frame of this version.
+    since: u64,
+}
+
+/// A version that a consumer asked for.
+#[derive(Debug)]
+pub(in crate::producer) enum Found {
+    Descriptor(Arc<OwnedFd>),
+    Bytes(Arc<[u8]>),
+}
+
+impl Found {
+    /// Its descriptor; made now if there is none.
+    pub(in crate::producer) fn descriptor(self) -> io::Result<Arc<OwnedFd>> {
+        match self {
+            Self::Descriptor(fd) => Ok(fd),
+            Self::Bytes(bytes) => descriptor(&bytes),
+        }
+    }
+}
+
+fn descriptor(bytes: &[u8]) -> io::Result<Arc<OwnedFd>> {
+    sealed::write("xmem-sticky", bytes).map(Arc::new)
+}
+
+#[derive(Debug)]
+pub(in crate::producer) struct StickyLog {
+    versions: VecDeque<Version>,
+    number: u64,
+    current: Arc<Sticky>,
+}
+
+impl StickyLog {
+    pub(in crate::producer) fn new() -> Result<Self, RegionError> {
+        let mut log = Self {
+            versions: VecDeque::new(),
+            number: 0,
+            current: Arc::default(),
+        };
+        log.push(&Sticky::new(), 0)?;
+        Ok(log)
+    }
+
+    pub(in crate::producer) fn version(&self) -> u64 {
+        self.number
+    }
+
+    pub(in crate::producer) fn current(&self) -> Arc<Sticky> {
+        self.current.clone()
+    }
+
+    /// Adds a version, which the frames from `head` on belong to.
+    pub(super) fn push(&mut self, sticky: &Sticky, head: u64) -> Result<u64, RegionError> {
+        let bytes = sticky.encode();
+        let what = "keep the stream's sticky state";
+        let too_much = |is: usize, most: usize, of: &str| {
+            let error = io::Error::other(format!("it has {is} {of} and may have {most}"));
+            Err(SystemError { what, error }.into())
+        };
+        if bytes.len() > MAX_NAMED_SIZE {
+            return too_much(bytes.len(), MAX_NAMED_SIZE, "bytes");
+        }
+        if sticky.len() > MAX_NAMED_ENTRIES {
+            return too_much(sticky.len(), MAX_NAMED_ENTRIES, "entries");
+        }
+        let fd = descriptor(&bytes).map_err(SystemError::at(what))?;
+        self.number += 1;
+        self.current = Arc::new(sticky.clone());
+        // No frame was published in between, so none needs the last version.
+        if self.versions.back().is_some_and(|last| last.since == head) {
+            self.versions.pop_back();
+        }
+        if let Some(last) = self.versions.back_mut() {
+            last.fd = None;
+        }
+        self.versions.push_back(Version {
+            number: self.number,
+            bytes: bytes.into(),
+            fd: Some(fd),
+            since: head,
+        });
+        let size = |version: &Version| version.bytes.len() + mem::size_of::<Version>();
+        let mut total: usize = self.versions.iter().map(size).sum();
+        while total > MAX_BYTES
+            && let Some(oldest) = self.versions.pop_front()
+        {
+            total -= size(&oldest);
+        }
+        Ok(self.number)
+    }
+
+    pub(in crate::producer) fn get(&self, number: u64) -> Option<Found> {
+        let at = self
+            .versions
+            .binary_search_by_key(&number, |version| version.number)
+            .ok()?;
+        let version = self.versions.get(at)?;
+        Some(match &version.fd {
+            Some(fd) => Found::Descriptor(fd.clone()),
+            None => Found::Bytes(version.bytes.clone()),
+        })
+    }
+
+    /// Forgets the versions that only frames before `sequence` belong to.
+    pub(in crate::producer) fn forget_before(&mut self, sequence: u64) {
+        while self
+            .versions
+            .get(1)
+            .is_some_and(|next| next.since <= sequence)
+        {
+            self.versions.pop_front();
+        }
+    }
+}

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! The few places where a producer waits. Only lossless delivery and `wait_for_consumers` do.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use xmem_shm::fault::{self, Point};
+use xmem_shm::os::clock::Deadline;
+use xmem_shm::sync::{AtomicU64, Ordering, fence};
+
+use super::Pool;
+use super::commands::Command;
+use super::consumer::ConsumerRecord;
+use super::guard::Guard;
+use super::settings::{MAX_BACKLOG, Settings};
+use crate::cancel::{Canceller, Notifier, Wake};
+use crate::error::WaitError;
+
+/// The time between checks without a notification: for leases that a GPU ends, or a consumer that sends no message.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
+
+/// How long a consumer may take no frame of a lossless pool before it is reported.
+const NAMED_AFTER: Duration = Duration::from_secs(2);
+
+/// Counts a waiting thread in control memory, where consumers look before they send a message.
+struct Waiting<'a>(&'a AtomicU64);
+
+impl<'a> Waiting<'a> {
+    fn new(word: &'a AtomicU64) -> Self {
+        word.fetch_add(1, Ordering::Relaxed);
+        fault::point(Point::WaitCounted);
+        // Pairs with the fence in `lease::release`: either a consumer sees this waiting thread, or the thread sees the
+        // release.
+        fence(Ordering::SeqCst);
+        Self(word)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Waits until `look` finds something.
+pub(in crate::producer) fn wait<T>(
+    pool: &Pool,
+    timeout: Option<Duration>,
+    cancel: &Canceller,
+    mut look: impl FnMut() -> Option<T>,
+) -> Result<T, WaitError> {
+    if !pool.is_of_this_process() {
+        return Err(WaitError::Forked);
+    }
+    if let Some(found) = look() {
+        return Ok(found);
+    }
+    let deadline = Deadline::after(timeout);
+    let sleeper: Weak<Notifier> = Arc::downgrade(pool.notifier());
+    let sleeper: Weak<dyn Wake> = sleeper;
+    let _registration = cancel.register(sleeper);
+    let _waiting = Waiting::new(pool.control().waiting());
+    loop {
+        let seen = pool.notifier().count();
+        if cancel.is_cancelled() {
+            return Err(WaitError::Cancelled);
+        }
+        if pool.is_closed() {
+            return Err(WaitError::Closed);
+        }
+        if let Some(found) = look() {
+            return Ok(found);
+        }
+        if deadline.is_over() {
+            return Err(WaitError::Timeout);
+        }
+        pool.notifier().wait(seen, deadline.left_up_to(LOOK_AGAIN));
+    }
+}
+
+/// As `wait`, and stops waiting for the slowest consumers each time that nothing moved for `lossless_timeout`. Short
+/// waits one after the other count as one wait.
+pub(in crate::producer) fn wait_lossless<T>(
+    pool: &Pool,
+    timeout: Option<Duration>,
+    cancel: &Canceller,
+    mut look: impl FnMut() -> Option<T>,
+) -> Result<T, WaitError> {
+    let patience = pool.settings().lossless_timeout;
+    wait(pool, timeout, cancel, || {
+        let found = look();
+        let taken = found.is_none().then(|| taken(pool)).flatten();
+        let waited = pool.standstill().note(taken);
+        if waited >= NAMED_AFTER {
+            name_slowest(pool);
+        }
+        if patience.is_some_and(|patience| waited >= patience) {
+            give_up_on_slowest(pool);
+            pool.standstill().reset();
+        }
+        found
+    })
+}
+
+/// Waits until the slowest consumer is less than so many entries behind.
+pub(in crate::producer) fn wait_for_backlog(
+    pool: &Pool,
+    below: u64,
+    timeout: Option<Duration>,
+    cancel: &Canceller,
+) -> Result<(), WaitError> {
+    wait_lossless(pool, timeout, cancel, || {
+        (pool.lock()?.backlog() < below).then_some(())
+    })
+}
+
+/// How far consumers of a lossless pool may be behind before the producer waits.
+pub(in crate::producer) fn max_backlog(settings: &Settings) -> u64 {
+    // At most as many as slots can exist, besides those reserved for others.
+    let room = settings.max_slots.saturating_sub(2).max(1);
+    u64::from(MAX_BACKLOG.max(settings.history).min(room))
+}
+
+/// The sequence that the slowest consumers have reached; changes when they move.
+fn taken(pool: &Pool) -> Option<u64> {
+    let guard = pool.lock()?;
+    let head = pool.control().head();
+    Some(head - guard.backlog().min(head))
+}
+
+/// Reports the consumers that the producer has waited for too long, each of them once.
+fn name_slowest(pool: &Pool) {
+    for consumer in slowest(pool) {
+        if !consumer.note_named() {
+            continue;
+        }
+        log::warn!(
+            "pool {:?}: {consumer} has taken no frame for {} s, and the producer waits for it: lossless-timeout bounds that",
+            pool.name(),
+            NAMED_AFTER.as_secs()
+        );
+        pool.commands().send(Command::HoldsUp(consumer.id()));
+    }
+}
+
+fn slowest(pool: &Pool) -> Vec<Arc<ConsumerRecord>> {
+    let Some(guard) = pool.lock() else {
+        return Vec::new();
+    };
+    guard.consumers.slowest(pool.control().head()).1
+}
+
+/// Stops waiting for the consumers that are furthest behind; their leases stay valid.
+fn give_up_on_slowest(pool: &Pool) {
+    let Some(guard) = pool.lock() else {
+        return;
+    };
+    let (_, slowest) = guard.consumers.slowest(pool.control().head());
+    for consumer in &slowest {
+        consumer.mark_timed_out();
+        pool.counters().timed_out.fetch_add(1, Ordering::Relaxed);
+        pool.commands().send(Command::TimedOut(consumer.id()));
+    }
+    drop(guard);
+    pool.notifier().notify();
+    for consumer in slowest {
+        log::warn!(
+            "pool {:?}: {consumer} held it up for longer than lossless-timeout",
+            pool.name()
+        );
+    }
+}
+
+/// For how long the producer has been waiting for this consumer.
+pub(super) fn waits_for(guard: &Guard<'_>, consumer: &ConsumerRecord) -> Duration {
+    let control = guard.pool().control();
+    let waited = guard.pool().standstill().elapsed();
+    let Some(waited) = waited.filter(|_| control.waiting().load(Ordering::Relaxed) > 0) else {
+        return Duration::ZERO;
+    };
+    let (_, slowest) = guard.consumers.slowest(control.head());
+    if slowest.iter().any(|slow| slow.id() == consumer.id()) {
+        waited
+    } else {
+        Duration::ZERO
+    }
+}

@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Claiming a slot to write: which slot, and which frame to give up when none is free.
+
+use xmem_shm::fault::{self, Point};
+use xmem_shm::protocol::slot::{SlotState, SlotWord};
+use xmem_shm::sync::Ordering;
+
+use crate::error::AcquireError;
+use crate::producer::pool::Pool;
+use crate::producer::pool::guard::Guard;
+use crate::producer::pool::history::Span;
+use crate::producer::pool::plan::Plan;
+use crate::producer::pool::regions::{Cold, Full};
+use crate::producer::pool::slots::{Claimed, Use, Want};
+use crate::producer::pool::state::State;
+use crate::region::{Region, RegionSettings};
+
+/// Makes a region that was planned. No lock is held.
+type MakeRegion<'a> = &'a dyn Fn(Plan) -> Result<Region, AcquireError>;
+
+enum Found {
+    Slot(Claimed),
+    Room(Plan),
+}
+
+/// Claims a slot in host memory. Never waits.
+pub(in crate::producer) fn on_host(pool: &Pool, want: Want) -> Result<Claimed, AcquireError> {
+    let settings = pool.settings();
+    let make = |plan: Plan| {
+        let settings = RegionSettings {
+            backing: settings.backing,
+            shm_prefix: pool.shm_prefix(),
+        };
+        Ok(Region::create(plan.len(), settings)?)
+    };
+    in_regions(pool, want, &make)
+}
+
+/// Claims a slot in regions that `make` makes. Never waits.
+pub(super) fn in_regions(
+    pool: &Pool,
+    want: Want,
+    make: MakeRegion<'_>,
+) -> Result<Claimed, AcquireError> {
+    let mut guard = pool.guard()?;
+    if pool.is_closed() {
+        return Err(AcquireError::Closed);
+    }
+    match claim_idle(&mut guard, want) {
+        Some(claimed) => Ok(claimed),
+        None => in_more_room(guard, want, make),
+    }
+}
+
+/// The same where no slot is free.
+#[cold]
+fn in_more_room(
+    mut guard: Guard<'_>,
+    want: Want,
+    make: MakeRegion<'_>,
+) -> Result<Claimed, AcquireError> {
+    let pool = guard.pool();
+    let plan = match find(&mut guard, want)? {
+        Found::Slot(claimed) => return Ok(claimed),
+        Found::Room(plan) => plan,
+    };
+    drop(guard);
+    // Reserving memory takes milliseconds, so the lock is not held.
+    let region = make(plan);
+    fault::point(Point::RegionMade);
+    let mut guard = pool.guard()?;
+    let region = match region {
+        Ok(region) => region,
+        Err(error) => {
+            guard.regions.abandon(plan);
+            guard.history.set_short();
+            guard.trim_history(Span::Promised);
+            return claim_idle(&mut guard, want).ok_or(error);
+        }
+    };
+    let State { regions, slots, .. } = &mut *guard;
+    let id = regions.install(plan, region, slots);
+    guard.show_places(id);
+    guard.show_regions();
+    guard.share_out();
+    // Another thread may have taken the new slots, but then its own plan added as many.
+    let claimed = claim_idle(&mut guard, want).ok_or_else(|| exhausted(&guard));
+    drop(guard);
+    log::debug!(
+        "pool {:?} has a new region of {} slots of {} bytes",
+        pool.name(),
+        plan.slots,
+        plan.slot_len
+    );
+    claimed
+}
+
+/// A slot that becomes free when history or other sizes give way, or else room for a new one.
+fn find(guard: &mut Guard<'_>, want: Want) -> Result<Found, AcquireError> {
+    // Before the pool grows: the last consumer of a frame may have released it without a message, and a consumer may hold
+    // slots beyond its budget.
+    guard.finalize_watched();
+    guard.audit();
+    if let Some(claimed) = claim_idle(guard, want) {
+        return Ok(Found::Slot(claimed));
+    }
+    guard.retire(Cold::ByNow);
+    let settings = guard.pool().settings();
+    let first = guard.shares.upstream_need() + settings.history + 2;
+    let first = first.max(settings.min_slots);
+    let plan = |guard: &mut Guard<'_>| {
+        let State { regions, slots, .. } = &mut **guard;
+        regions.plan(slots, want, first, settings.max_slots)
+    };
+    let mut result = plan(guard);
+    while matches!(result, Err(Full::Limit)) && guard.forget_spare(Span::Promised) {
+        if let Some(claimed) = claim_idle(guard, want) {
+            return Ok(Found::Slot(claimed));
+        }
+    }
+    // Slots of other sizes without a frame go first. Then the history, which is for late joiners; and single slots of a
+    // region, so that one held frame does not keep the whole region.
+    for when in [Cold::UnfitFor(want), Cold::PartlyUnfitFor(want)] {
+        let full = match result {
+            Err(full @ (Full::Limit | Full::List)) => full,
+            _ => break,
+        };
+        if matches!(when, Cold::PartlyUnfitFor(_)) {
+            guard.forget_history(|slots, kept| {
+                let place = slots.get(kept.slot).and_then(|info| info.place);
+                place.is_some_and(|place| !want.fits(place))
+            });
+        }
+        // Only a region that is removed as a whole makes room in the list.
+        let when = match full {
+            Full::List => Cold::UnusedAndUnfitFor(want),
+            _ => when,
+        };
+        guard.retire(when);
+        result = plan(guard);
+    }
+    // Give up this frame rather than one before it: `max_slots` has room for both, `max_bytes` may have none.
+    if matches!(result, Err(Full::Limit))
+        && guard.slots.assigned() < settings.max_slots
+        && !want.is_ahead
+        && let Some(claimed) = claim_from_history(guard, want)
+    {
+        return Ok(Found::Slot(claimed));
+    }
+    let plan = result.map_err(|full| match full {
+        Full::TooLarge => AcquireError::TooLarge {
+            size: want.slot_size(),
+            slot_size: want.slot_bytes(),
+            max_bytes: settings.max_bytes,
+        },
+        Full::Limit | Full::List => exhausted(guard),
+    })?;
+    Ok(Found::Room(plan))
+}
+
+/// Claims the slot of the oldest frame that only the history keeps.
+fn claim_from_history(guard: &mut Guard<'_>, want: Want) -> Option<Claimed> {
+    let can_be_had = |slot: u32| {
+        let times = guard.history.iter().filter(|kept| kept.slot == slot);
+        let only_here = Use::Referenced(times.count() as u64);
+        guard.slots.get(slot).is_some_and(|info| {
+            info.used == only_here && info.place.is_some_and(|place| want.fits(place))
+        }) && guard.looks_free(slot)
+    };
+    let oldest = guard.history.iter().find(|kept| can_be_had(kept.slot));
+    let slot = oldest?.slot;
+    guard.forget_history(|_, kept| kept.slot == slot);
+    claim_idle(guard, want)
+}
+
+fn exhausted(guard: &Guard<'_>) -> AcquireError {
+    let settings = guard.pool().settings();
+    AcquireError::Exhausted {
+        pool: guard.pool().name().to_owned(),
+        slots: guard.slots.assigned(),
+        max_slots: settings.max_slots,
+        max_bytes: settings.max_bytes,
+    }
+}
+
+/// A slot for such a frame.
+fn claim_idle(guard: &mut Guard<'_>, want: Want) -> Option<Claimed> {
+    let fits = |slot: &u32| {
+        guard.slots.get(*slot).is_some_and(|info| {
+            info.can_be_claimed() && info.place.is_some_and(|place| want.fits(place))
+        })
+    };
+    let (slot, word) = guard
+        .slots
+        .idle()
+        .filter(fits)
+        .find_map(|slot| Some((slot, guard.claim(slot)?)))?;
+    start_writing(guard, slot, word, want.filled())
+}
+
+fn start_writing(
+    guard: &mut Guard<'_>,
+    slot: u32,
+    word: SlotWord,
+    filled: usize,
+) -> Option<Claimed> {
+    guard.slots.start_writing(slot, filled);
+    let place = guard.slots.get(slot)?.place?;
+    Some(Claimed {
+        slot,
+        word,
+        place,
+        region: guard.regions.touch(place.region)?.clone(),
+    })
+}
+
+/// Claims the slot of this number, with the frame of this generation (`None`: if it is empty), if nothing else refers to it. Also
+/// returns how many readers of its count are still to come.
+pub(in crate::producer) fn by_number(
+    pool: &Pool,
+    slot: u32,
+    published: Option<u32>,
+) -> Option<(Claimed, u32)> {
+    let mut guard = pool.lock()?;
+    // A frame that all readers have released is free even before their messages are read.
+    guard.finalize_watched();
+    let info = guard.slots.get(slot)?;
+    let word = SlotWord(pool.control().slot(slot)?.load(Ordering::Relaxed));
+    let there = (word.state() == Some(SlotState::Published)).then(|| word.generation());
+    if pool.is_closed() || !info.can_be_claimed() || there != published {
+        return None;
+    }
+    let place = info.place?;
+    let left = guard.readers_left(slot);
+    // The caller gets the frame itself, so readers that are still to come do not count.
+    let keep = guard.slots.take_keep(slot);
+    match guard.claim(slot) {
+        // All bytes that the writer may fill count as payload, and attachments go behind them.
+        Some(word) => Some((start_writing(&mut guard, slot, word, place.filled())?, left)),
+        None => {
+            guard.slots.restore_keep(slot, keep);
+            None
+        }
+    }
+}

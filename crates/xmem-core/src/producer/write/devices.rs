@@ -1,0 +1,344 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! The device half of a pool: claims of slots on devices, marks on frames that devices finish, and the wait at the end.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use xmem_cuda::device::Device;
+use xmem_cuda::error::CudaError;
+use xmem_cuda::reaper::{LOOK, SUSPICIOUS};
+use xmem_shm::abi::device_header::TwinKind;
+use xmem_shm::fault::{self, Point};
+use xmem_shm::os::clock::Deadline;
+use xmem_shm::protocol::slot::SlotWord;
+
+use super::claim;
+use super::import::{ImportedMemory, take_in};
+use crate::error::{AcquireError, ForwardError, PublishError};
+use crate::frame::lease::HeldPart;
+use crate::producer::pool::Pool;
+use crate::producer::pool::consumer::ConsumerRecord;
+use crate::producer::pool::plan::Plan;
+use crate::producer::pool::regions::Taken;
+use crate::producer::pool::slots::{Claimed, Want};
+use crate::region::Region;
+use crate::region::device::owned::{FAILED, Owned, PENDING, READY, SlotHead};
+use crate::region::device::twin::{Twin, TwinPlan};
+use crate::region::device::{Fds, View};
+
+/// Imports the region of another pool that a part on a device lies in as a region of this pool.
+pub(super) fn import_region(
+    pool: &Arc<Pool>,
+    part: &HeldPart,
+    view: &View,
+) -> Result<ImportedMemory, ForwardError> {
+    if matches!(view.header().kind, TwinKind::Legacy | TwinKind::Foreign) {
+        return Err(ForwardError::EndsWithProducer);
+    }
+    let fds = Fds::of(view).map_err(ForwardError::Descriptor)?;
+    let len = usize::try_from(part.view.payload_len()).unwrap_or(usize::MAX);
+    Ok(take_in(pool, Taken::OnDevice(Arc::new(fds)), len, None)?)
+}
+
+/// The number of a device in this process.
+pub(super) fn ordinal(device: &Device) -> Result<u16, AcquireError> {
+    let (ordinal, count) = (device.ordinal(), u32::from(u16::MAX));
+    let number = u16::try_from(ordinal).map_err(|_| CudaError::NoDevice { ordinal, count })?;
+    Ok(number)
+}
+
+/// Claims a slot on a device. Without bytes: for the event of a frame that lies elsewhere.
+pub(in crate::producer) fn claim_on(
+    pool: &Pool,
+    want: Want,
+    device: &Device,
+) -> Result<Claimed, AcquireError> {
+    let make = |plan: Plan| make_region(pool, plan, device);
+    let acquired = claim::in_regions(pool, want, &make);
+    if let Err(AcquireError::Cuda(error)) = &acquired {
+        heed(pool, error);
+    }
+    match acquired {
+        Err(AcquireError::Cuda(CudaError::OutOfMemory { .. })) => {
+            // Regions that are only kept for later use go first.
+            pool.collect();
+            claim::in_regions(pool, want, &make)
+        }
+        result => result,
+    }
+}
+
+fn make_region(pool: &Pool, plan: Plan, device: &Device) -> Result<Region, AcquireError> {
+    let (_, host_stride) = plan.device.ok_or(CudaError::NotOnDevice)?;
+    let (twin, header) = Twin::create(&TwinPlan {
+        device: device.clone(),
+        mode: pool.settings().cuda_mode,
+        slots: plan.slots,
+        device_stride: plan.slot_len,
+        host_stride,
+    })?;
+    let region = Owned::create(plan.len(), header, twin)?;
+    Ok(Region::Cuda(region))
+}
+
+/// Marks whether the device is done with a slot. If not, consumers wait for the slot's event.
+pub(in crate::producer) fn set_ready(claimed: &Claimed, ready: bool) {
+    let Claimed { place, region, .. } = claimed;
+    if let (Some(device), Some(cuda)) = (place.device, region.cuda())
+        && let Some(head) = cuda.slot_head(device.index)
+    {
+        // Visible with the slot word, which is stored after this.
+        let ready = if ready { READY } else { PENDING };
+        head.ready.store(ready, Ordering::Relaxed);
+    }
+}
+
+/// Marks whether the device is done with a slot: it may still work on the frame published there before.
+pub(super) fn look_if_ready(pool: &Pool, claimed: &Claimed) -> Result<(), PublishError> {
+    if let (Some(device), Some(cuda)) = (claimed.place.device, claimed.region.cuda()) {
+        match cuda.twin.is_done(device.index) {
+            Ok(done) => set_ready(claimed, done),
+            // No device works on it any more.
+            Err(CudaError::Unfinished) => set_ready(claimed, true),
+            Err(error) => {
+                heed(pool, &error);
+                return Err(PublishError::Cuda(Box::new(error)));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Waits until devices are done with published frames, and marks them so: consumers cannot ask this process after it ends.
+pub(in crate::producer) fn wait_until_done(pool: &Pool) {
+    let regions = cuda_regions(pool);
+    let until = Deadline::after(Some(pool.settings().release_timeout));
+    let mut late = false;
+    for region in regions.iter().filter_map(|region| region.cuda()) {
+        for slot in 0..region.header().slots {
+            let done = loop {
+                let done = region.twin.is_done(slot);
+                if done != Ok(false) || until.is_over() {
+                    break done;
+                }
+                std::thread::sleep(LOOK);
+            };
+            // A frame that is late stays unmarked: consumers look at its event.
+            late |= done == Ok(false);
+            if let (true, Some(head)) = (done != Ok(false), region.slot_head(slot)) {
+                settle(&head, done.is_ok());
+            }
+        }
+    }
+    if late {
+        log::warn!(
+            "pool {:?}: a device is still writing frames that were published, after release-timeout: \
+             they are marked as incomplete for consumers",
+            pool.name()
+        );
+    }
+    fault::point(Point::DeviceSettled);
+}
+
+/// Marks the frames that never finish, if a context is in error.
+pub(in crate::producer) fn heed(pool: &Pool, error: &CudaError) {
+    if matches!(error, CudaError::ContextInError { .. }) {
+        settle_ended(pool, false);
+    }
+}
+
+/// Marks the frames that will never be done; with `done_too`, also those that are done. Returns whether
+/// some may still be done later.
+fn settle_ended(pool: &Pool, done_too: bool) -> bool {
+    let mut waits = false;
+    for region in cuda_regions(pool) {
+        let Some(cuda) = region.cuda() else { continue };
+        for slot in 0..cuda.header().slots {
+            let Some(head) = cuda.slot_head(slot) else {
+                continue;
+            };
+            let _settling = cuda.twin.settling();
+            if head.ready.load(Ordering::Relaxed) != PENDING {
+                continue;
+            }
+            match cuda.twin.is_done(slot) {
+                Ok(true) if done_too => settle(&head, true),
+                Ok(done) => waits |= !done,
+                Err(CudaError::ContextInError { .. } | CudaError::Unfinished) => {
+                    settle(&head, false);
+                }
+                Err(_) => {}
+            }
+        }
+    }
+    waits
+}
+
+/// Starts a thread that checks every `SUSPICIOUS` whether devices may still finish published frames: no other call might show
+/// it, and consumers wait for it.
+pub(in crate::producer) fn watch(pool: &Arc<Pool>) {
+    look_again(
+        pool,
+        SUSPICIOUS,
+        |pool| &pool.device_looks().watches,
+        |pool| settle_ended(pool, false),
+    );
+    if pool.device_looks().marks_wanted.load(Ordering::Acquire) {
+        mark_now(pool);
+    }
+}
+
+/// Starts the marking of frames, for a consumer that cannot open events.
+pub(in crate::producer) fn mark(pool: &Arc<Pool>) {
+    let wanted = &pool.device_looks().marks_wanted;
+    wanted.store(true, Ordering::Release);
+    mark_now(pool);
+}
+
+fn mark_now(pool: &Arc<Pool>) {
+    let look = |pool: &Pool| {
+        // Before the look: a consumer that comes after it stores this again.
+        let wanted = &pool.device_looks().marks_wanted;
+        wanted.store(false, Ordering::Release);
+        let guard = pool.lock_on_own_thread();
+        let is_wanted = guard
+            .consumers
+            .iter()
+            .any(|consumer| consumer.wants_marks());
+        drop(guard);
+        if !is_wanted {
+            return false;
+        }
+        wanted.store(true, Ordering::Release);
+        settle_ended(pool, true)
+    };
+    look_again(pool, LOOK, |pool| &pool.device_looks().marks, look);
+}
+
+/// Repeats `look` on a thread while it returns true. The flag keeps it to one thread.
+fn look_again(
+    pool: &Arc<Pool>,
+    pause: Duration,
+    flag: fn(&Pool) -> &AtomicBool,
+    look: fn(&Pool) -> bool,
+) {
+    if flag(pool).swap(true, Ordering::AcqRel) {
+        return;
+    }
+    let pool = Arc::downgrade(pool);
+    xmem_cuda::reaper::watch(pause, move || {
+        let Some(pool) = pool.upgrade() else {
+            return true;
+        };
+        // Before the look: a frame that is published after it begins anew. An exchange: the look sees frames that a thread
+        // published before it found the flag set.
+        flag(&pool).swap(false, Ordering::AcqRel);
+        let goes_on = look(&pool) && !flag(&pool).swap(true, Ordering::AcqRel);
+        // Perhaps this is the last reference, and hooks run when it ends.
+        xmem_cuda::reaper::elsewhere(move || drop(pool));
+        !goes_on
+    });
+}
+
+/// Empty in a forked child, which has nothing to settle.
+fn cuda_regions(pool: &Pool) -> Vec<Arc<Region>> {
+    let Some(guard) = pool.lock() else {
+        return Vec::new();
+    };
+    let own = guard.regions.own();
+    own.filter(|region| region.cuda().is_some())
+        .cloned()
+        .collect()
+}
+
+/// Marks how the device's work on a frame ended, in place of its event.
+fn settle(head: &SlotHead<'_>, well: bool) {
+    let now = if well { READY } else { FAILED };
+    let _ = head
+        .ready
+        .compare_exchange(PENDING, now, Ordering::Release, Ordering::Relaxed);
+}
+
+/// Waits until no consumer uses device memory that ends with this process, at most `release-timeout`, then logs which
+/// consumers still do. Only where consumers can be answered meanwhile.
+pub(in crate::producer) fn wait_until_unused(pool: &Pool) {
+    let timeout = pool.settings().release_timeout;
+    let until = Deadline::after(Some(timeout));
+    loop {
+        let users = users(pool);
+        if users.is_empty() {
+            return;
+        }
+        if until.is_over() {
+            log::warn!(
+                "pool {:?} ends, and after release-timeout ({timeout:?}) its device memory is still used by {}: frames that \
+                 these hold may change now",
+                pool.name(),
+                users.join(", ")
+            );
+            return leak(pool);
+        }
+        std::thread::sleep(LOOK);
+    }
+}
+
+/// Keeps the memory that consumers may have open until the process ends, because the pool cannot wait for them.
+pub(in crate::producer) fn leak(pool: &Pool) {
+    if let Some(mut guard) = pool.lock() {
+        guard.regions.leak_lasting();
+    }
+}
+
+/// The consumers that keep a pool from ending whose device memory ends with this process: they hold frames, have not taken them
+/// yet, or have the memory open.
+fn users(pool: &Pool) -> Vec<String> {
+    let Some(mut guard) = pool.lock() else {
+        return Vec::new();
+    };
+    let (own, borrowed) = guard.regions.ending_with_producer();
+    if own.is_empty() && borrowed.is_empty() && guard.regions.lasting().next().is_none() {
+        return Vec::new();
+    }
+    let control = pool.control();
+    let head = control.head();
+    let is_behind =
+        |consumer: &ConsumerRecord| consumer.cursor().is_some_and(|cursor| cursor < head);
+    // Regions that consumers still need for frames to come stay; from the others no consumer takes any more.
+    if !guard.consumers.iter().any(|consumer| is_behind(consumer)) {
+        for id in own {
+            guard.retire_region(id);
+        }
+        for id in borrowed {
+            // Small: upstream's memory is no mapping of this pool.
+            drop(guard.regions.retire_borrowed(id));
+            guard.announce_gone(id);
+        }
+        guard.show_regions();
+    }
+    guard.forget_retired();
+    let open: Vec<u64> = guard.regions.lasting().flatten().copied().collect();
+    let on_device: Vec<u32> = guard
+        .slots
+        .iter()
+        .filter(|(_, info)| info.place.is_some_and(|place| place.device.is_some()))
+        .map(|(slot, _)| slot)
+        .collect();
+    let uses = |consumer: &ConsumerRecord| {
+        let holds = |slot: &u32| {
+            let word = control
+                .slot(*slot)
+                .map_or(0, |word| word.load(Ordering::Relaxed));
+            let generation = SlotWord(word).generation();
+            // A slot that was never used has generation 0, which in a lease word means no lease.
+            generation != 0 && consumer.holds(*slot, generation)
+        };
+        is_behind(consumer) || open.contains(&consumer.id()) || on_device.iter().any(holds)
+    };
+    let consumers = guard.consumers.iter();
+    consumers
+        .filter(|consumer| uses(consumer))
+        .map(ToString::to_string)
+        .collect()
+}

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Forwarding: frames of another pool, published where they lie.
+//!
+//! The forwarding process holds the frame while its own consumers have it. This hold ends if the process is killed. So
+//! each consumer takes a lease of its own in the pool of origin before its program gets the frame.
+//!
+//! A consumer that joins first gets the list of pools of origin, and its place in the stream when it has answered for
+//! each whether it can join it. A pool of origin that is met later is announced to every consumer then.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use xmem_shm::abi::parts::Origin;
+use xmem_shm::fault::{self, Point};
+
+use super::devices;
+use super::import::{ImportedMemory, Parts, import};
+use crate::cancel::Canceller;
+use crate::error::{ForwardError, ImportError, WaitError};
+use crate::frame::lease::{FrameParts, HeldPart, ReadLease};
+use crate::producer::pool::Pool;
+use crate::producer::pool::commands::Command;
+use crate::producer::pool::guard::Guard;
+use crate::producer::pool::state::State;
+use crate::producer::pool::wait::wait;
+
+/// Time for a lossless pool's consumers to answer. Joining a pool takes two seconds at the most.
+const ANSWER_TIME: Duration = Duration::from_secs(3);
+
+/// Whether every consumer can hold frames of these pools of origin itself. `None`: some answers are missing, and the
+/// others are yes.
+fn reached(state: &State, origins: impl Iterator<Item = Origin>) -> Option<bool> {
+    let mut reached = Some(true);
+    for origin in origins {
+        let consumers = state.consumers.iter();
+        for consumer in consumers.filter(|consumer| consumer.takes_frames()) {
+            match consumer.reaches(origin.pool_id) {
+                Some(true) => {}
+                Some(false) => return Some(false),
+                None => reached = None,
+            }
+        }
+    }
+    reached
+}
+
+/// Whether frames of these pools of origin may be published. In a live pool a consumer that has not answered waits, or misses
+/// the frame; in a lossless pool none may miss a frame.
+pub(super) fn may_forward(guard: &Guard<'_>, origins: impl Iterator<Item = Origin>) -> bool {
+    reached(guard, origins).unwrap_or(!guard.pool().lossless())
+}
+
+/// Imports the parts of a frame that the selection has.
+pub(in crate::producer) fn forward(
+    pool: &Arc<Pool>,
+    frame: &ReadLease,
+    selection: FrameParts<'_>,
+) -> Result<Parts, ForwardError> {
+    let parts = import_parts(pool, frame, selection)?;
+    let guard = pool.guard().map_err(ImportError::from)?;
+    if may_forward(&guard, parts.origins()) {
+        Ok(parts)
+    } else {
+        Err(ForwardError::NotReached)
+    }
+}
+
+/// As `forward`, but waits at most `timeout`, and at most the time to answer.
+pub(in crate::producer) fn forward_wait(
+    pool: &Arc<Pool>,
+    frame: &ReadLease,
+    selection: FrameParts<'_>,
+    timeout: Duration,
+    cancel: &Canceller,
+) -> Result<Parts, ForwardError> {
+    let parts = import_parts(pool, frame, selection)?;
+    let lossless = pool.lossless();
+    let answer = wait(pool, Some(ANSWER_TIME.min(timeout)), cancel, || {
+        let reached = reached(&*pool.lock()?, parts.origins());
+        reached.or((!lossless).then_some(true))
+    });
+    match answer {
+        Ok(true) => Ok(parts),
+        Err(WaitError::Cancelled) => Err(ForwardError::Cancelled),
+        Err(WaitError::Timeout) => {
+            if timeout >= ANSWER_TIME {
+                stop_awaiting(pool, &parts);
+            }
+            Err(ForwardError::NotReached)
+        }
+        Ok(false) | Err(_) => Err(ForwardError::NotReached),
+    }
+}
+
+/// Counts a missing answer as no, so that the next frame does not wait. A late answer still counts.
+fn stop_awaiting(pool: &Pool, parts: &Parts) {
+    let Some(guard) = pool.lock() else { return };
+    let consumers = guard.consumers.iter();
+    for consumer in consumers.filter(|consumer| consumer.takes_frames()) {
+        for origin in parts.origins() {
+            if consumer.reaches(origin.pool_id).is_none() {
+                consumer.answer(origin.pool_id, false);
+            }
+        }
+    }
+}
+
+fn import_parts(
+    pool: &Arc<Pool>,
+    frame: &ReadLease,
+    selection: FrameParts<'_>,
+) -> Result<Parts, ForwardError> {
+    let mut parts = Parts::new();
+    let held = frame.held_parts().ok_or(ForwardError::NotReceived)?;
+    for part in held {
+        if !selection.has(part.number) {
+            continue;
+        }
+        introduce(pool, part.origin.pool_id, &part.path)?;
+        let memory = import_region(pool, &part)?;
+        parts.add_forwarded(&memory, &part);
+    }
+    parts.keep(frame.clone());
+    fault::point(Point::PartsImported);
+    Ok(parts)
+}
+
+/// The region that a part lies in, as a region of this pool. Imported once; removed together with the region of the other
+/// pool.
+fn import_region(pool: &Arc<Pool>, part: &HeldPart) -> Result<ImportedMemory, ForwardError> {
+    let pool_id = pool.control().constants().pool_id;
+    if let Some(memory) = part.view.derived::<ImportedMemory>(pool_id) {
+        return Ok(memory);
+    }
+    let memory = match part.view.cuda() {
+        Some(view) => devices::import_region(pool, part, view)?,
+        None => {
+            let fd = part.view.fd().ok_or(ForwardError::NoDescriptor)?;
+            import(
+                pool,
+                fd.try_clone_to_owned().map_err(ForwardError::Descriptor)?,
+            )?
+        }
+    };
+    part.view.derive(pool_id, memory.clone());
+    Ok(memory)
+}
+
+/// Announces a pool of origin to the consumers.
+fn introduce(pool: &Pool, pool_id: u64, path: &Path) -> Result<(), ImportError> {
+    let mut guard = pool.guard()?;
+    if path
+        .to_str()
+        .is_none_or(|path| !guard.origins.add(pool_id, path))
+    {
+        return Ok(());
+    }
+    drop(guard);
+    fault::point(Point::OriginNoted);
+    pool.commands().send(Command::Introduce(pool_id));
+    Ok(())
+}

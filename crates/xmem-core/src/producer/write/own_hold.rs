@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! The producer's own references to the frames that it published.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use xmem_shm::abi::named::Sticky;
+use xmem_shm::protocol::slot::{SlotState, SlotWord};
+
+use crate::error::PublishError;
+use crate::frame::hold::{Hold, Holder, Memory, SlotPlace};
+use crate::producer::pool::Pool;
+use crate::producer::pool::slots::{Claimed, Use};
+
+/// Takes over a reference that was counted already.
+pub(super) fn own_hold(pool: Arc<Pool>, claimed: &Claimed) -> Hold {
+    let place = SlotPlace {
+        slot: claimed.slot,
+        generation: claimed.word.generation(),
+        memory: Memory::Own(claimed.region.clone()),
+        offset: claimed.place.offset,
+        len: claimed.place.len,
+    };
+    Hold::new(pool, place)
+}
+
+/// The slot of a frame that this reference is to.
+pub(in crate::producer) fn own_claimed(
+    pool: &Arc<Pool>,
+    hold: &Hold,
+) -> Result<Claimed, PublishError> {
+    let Memory::Own(region) = hold.memory() else {
+        return Err(PublishError::OtherPool);
+    };
+    if !hold.is_of(pool) {
+        return Err(PublishError::OtherPool);
+    }
+    let guard = pool.guard()?;
+    let place = guard.slots.get(hold.slot()).and_then(|info| info.place);
+    Ok(Claimed {
+        slot: hold.slot(),
+        word: SlotWord::new(hold.generation(), SlotState::Published),
+        place: place.ok_or(PublishError::Closed)?,
+        region: region.clone(),
+    })
+}
+
+/// A reference to this generation of a slot, if it is still there.
+pub(in crate::producer) fn find_own(
+    pool: &Arc<Pool>,
+    slot: u32,
+    generation: u32,
+) -> Option<(Hold, Arc<Sticky>)> {
+    let mut guard = pool.lock()?;
+    let word = SlotWord(pool.control().slot(slot)?.load(Ordering::Relaxed));
+    let info = guard.slots.get(slot)?;
+    let place = info.place?;
+    if word.generation() != generation
+        || word.state() != Some(SlotState::Published)
+        || !matches!(info.used, Use::Idle | Use::Referenced(_))
+    {
+        return None;
+    }
+    let region = guard.regions.get(place.region)?.clone();
+    guard.slots.reference(slot);
+    let sticky = guard.sticky.current();
+    drop(guard);
+    let claimed = Claimed {
+        slot,
+        word,
+        place,
+        region,
+    };
+    Some((own_hold(pool.clone(), &claimed), sticky))
+}
+
+impl Holder for Pool {
+    fn add(&self, slot: u32) {
+        if let Some(mut guard) = self.lock() {
+            guard.slots.reference(slot);
+        }
+    }
+
+    fn remove(&self, slot: u32) {
+        self.dereference(slot);
+    }
+
+    fn is_there(&self, _slot: u32, _generation: u32) -> bool {
+        // Each of its references keeps the frame.
+        true
+    }
+
+    fn producer_is_gone(&self) -> bool {
+        false
+    }
+
+    fn pool_name(&self) -> &str {
+        self.name()
+    }
+
+    fn pool_id(&self) -> u64 {
+        self.control().constants().pool_id
+    }
+
+    fn socket_path(&self) -> &Path {
+        self.socket_path()
+    }
+}

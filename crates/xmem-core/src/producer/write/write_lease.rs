@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! The right to write a slot.
+#![allow(unsafe_code)] // slices over a slot that is claimed
+
+use std::fmt;
+use std::sync::{Arc, Mutex};
+
+use thiserror::Error;
+use xmem_shm::abi::limits::MAX_NAMED_SIZE;
+use xmem_shm::abi::meta::FrameMeta;
+use xmem_shm::abi::named::Attachments;
+use xmem_shm::bounds::lie_inside;
+use xmem_shm::lock::inside;
+
+use super::devices;
+use super::import::Parts;
+use super::own_hold::own_hold;
+use super::own_slot::Owned;
+use super::part_lease::PartLease;
+use super::publish::{ReleaseHooks, check_parts, check_payload, publish_claimed};
+use crate::error::PublishError;
+use crate::producer::pool::Pool;
+use crate::producer::pool::slots::{Claimed, Keep, Place};
+
+use crate::frame::lease::ReadLease;
+use crate::region::Region;
+
+/// The right to write one slot. Ends in [`publish`](Self::publish), or by being dropped, which gives the slot back.
+///
+/// Its [bytes](Self::as_mut_slice) are as many as were asked for, and hold the remains of the slot's last frame. A forked
+/// child must not write to an inherited lease: the slot belongs to its parent.
+pub struct WriteLease {
+    slot: Owned,
+    /// Bytes that were asked for.
+    len: usize,
+    /// Boxed, because most frames have none. The mutex is never locked: a hook need not be `Sync`, and the lease is, so
+    /// that the error that returns it fits into any other error.
+    hooks: Option<Box<Mutex<ReleaseHooks>>>,
+}
+
+impl fmt::Debug for WriteLease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WriteLease")
+            .field("pool", &self.pool().name())
+            .field("slot", &self.slot())
+            .field("generation", &self.generation())
+            .field("len", &self.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl WriteLease {
+    /// With so many bytes of payload.
+    pub(in crate::producer) fn new(pool: Arc<Pool>, claimed: Claimed, len: usize) -> Self {
+        Self {
+            len: len.min(claimed.place.len),
+            slot: Owned::new(pool, claimed),
+            hooks: None,
+        }
+    }
+
+    pub(in crate::producer) fn pool(&self) -> &Arc<Pool> {
+        self.slot.pool()
+    }
+
+    pub(super) fn into_slot(self) -> Owned {
+        self.slot
+    }
+
+    /// The slot's first byte. Valid for reads and writes of [`capacity`](Self::capacity) bytes while the lease lives.
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.slot.as_ptr()
+    }
+
+    /// Bytes of payload that were asked for; 0 if the slot lies on a device.
+    pub fn len(&self) -> usize {
+        if self.is_on_device() { 0 } else { self.len }
+    }
+
+    /// Bytes of the whole slot: a payload may be as long, but then leaves no room for attachments. 0 if it lies on a
+    /// device.
+    pub fn capacity(&self) -> usize {
+        if self.is_on_device() {
+            0
+        } else {
+            self.claimed().place.len
+        }
+    }
+
+    /// Whether there are no bytes to write here: a slot on a device is written there.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The bytes of the payload.
+    pub fn as_slice(&self) -> &[u8] {
+        // SAFETY: inside the slot, which lies inside the region, which the lease keeps; while the slot is claimed only this lease may write it, and
+        // that takes `&mut self`.
+        unsafe { std::slice::from_raw_parts(self.as_ptr(), self.len()) }
+    }
+
+    /// The bytes of the payload, to be written.
+    pub fn as_mut_slice(&mut self) -> &mut [u8] {
+        // SAFETY: as in `as_slice`.
+        unsafe { std::slice::from_raw_parts_mut(self.as_ptr(), self.len()) }
+    }
+
+    /// Whether the slot lies on a CUDA device.
+    pub fn is_on_device(&self) -> bool {
+        self.claimed().place.device.is_some()
+    }
+
+    /// Bytes that a payload may have, in host or device memory.
+    pub(crate) fn payload_len(&self) -> usize {
+        self.claimed().place.payload_len()
+    }
+
+    /// The attachments of the frame that is still in the slot. `at`: their place, from an entry.
+    pub(crate) fn attachments(&self, (at, len): (u64, u64)) -> Option<Attachments> {
+        let place = self.claimed().place;
+        if !lie_inside(at, len, place.len as u64) || len > MAX_NAMED_SIZE as u64 {
+            return None;
+        }
+        let from = self.as_ptr().wrapping_add(at as usize).cast_const();
+        // SAFETY: inside the slot, as in `as_slice`.
+        let bytes = unsafe { std::slice::from_raw_parts(from, len as usize) };
+        // A copy: where consumers may write, a misbehaving one could change the bytes while they are read.
+        let bytes = bytes.to_vec();
+        Attachments::decode(&bytes)
+    }
+
+    /// The slot's number.
+    pub fn slot(&self) -> u32 {
+        self.claimed().slot
+    }
+
+    /// How often the slot was reused, this time included.
+    pub fn generation(&self) -> u32 {
+        self.claimed().word.generation()
+    }
+
+    /// Sets a function that runs in this process when the last reference to the frame is gone: those of this process, the
+    /// history's, and every consumer's, also a killed one's. It runs once, on the thread that notices it, at the latest
+    /// when the pool itself is gone. It is dropped without a call if the frame is not published.
+    pub fn set_release_hook(&mut self, hook: impl FnOnce() + Send + 'static) {
+        self.hooks().hook = Some(Box::new(hook));
+    }
+
+    /// Keeps the frame until this many consumers took and released it. A consumer that dies after it took the frame
+    /// counts as having released it; one that dies before does not count. In a pool whose consumers follow the stream, a
+    /// consumer that skips the frame does not count either, so the frame is kept for it.
+    pub fn keep_until(&mut self, consumers: u32) {
+        self.hooks().keep = (consumers > 0).then(|| Box::new(Keep::count(consumers)));
+    }
+
+    /// Keeps the frame until each of these consumers took and released it, or is gone.
+    pub(crate) fn keep_for(&mut self, consumers: Arc<[u64]>) {
+        self.hooks().keep = Some(Box::new(Keep::Named(consumers)));
+    }
+
+    /// Makes the frame lie in these parts instead of in the slot. Its size is theirs; the size in the metadata is
+    /// ignored.
+    pub fn set_parts(&mut self, parts: Parts) {
+        self.hooks().parts = Some(parts);
+    }
+
+    /// Turns the slot into a part of frames. It is not written any more; a device that was to write it has finished.
+    pub fn into_part(self) -> PartLease {
+        self.slot.into_part()
+    }
+
+    pub(in crate::producer) fn claimed(&self) -> &Claimed {
+        self.slot.claimed()
+    }
+
+    fn hooks(&mut self) -> &mut ReleaseHooks {
+        inside(self.hooks.get_or_insert_default())
+    }
+
+    /// Makes the frame visible to consumers. From here on it must not be written. All work of devices on it has ended; if
+    /// it has not, use `publish_on`. If a device still works on the frame published in the slot before, consumers wait for it.
+    ///
+    /// The returned lease is the producer's own reference: while it lives, the slot is not reused.
+    ///
+    /// # Errors
+    ///
+    /// [`PublishFailure`] has the reason, and gives the lease back.
+    pub fn publish(self, meta: FrameMeta) -> Result<ReadLease, PublishFailure> {
+        if let Err(error) = devices::look_if_ready(self.pool(), self.claimed()) {
+            return Err(PublishFailure { lease: self, error });
+        }
+        self.publish_as_is(meta)
+    }
+
+    pub(in crate::producer) fn publish_as_is(
+        mut self,
+        mut meta: FrameMeta,
+    ) -> Result<ReadLease, PublishFailure> {
+        let failure = |lease, error| PublishFailure { lease, error };
+        let hooks = self.hooks.as_deref_mut().map(inside);
+        let parts = hooks.as_ref().and_then(|hooks| hooks.parts.as_ref());
+        let in_parts = parts.is_some();
+        let (pool, claimed) = (self.slot.pool(), self.slot.claimed());
+        let checked = match parts {
+            Some(parts) => check_parts(pool, &mut meta, parts),
+            None => check_payload(meta.offset, &meta, claimed.place),
+        };
+        if let Err(error) = checked {
+            return Err(failure(self, error));
+        }
+        let published = publish_claimed(pool, claimed, meta.offset, &meta, hooks);
+        let published = published.map(|(guard, info)| (info, guard.sticky.current()));
+        let (info, sticky) = match published {
+            Ok(published) => published,
+            Err(error) => return Err(failure(self, error)),
+        };
+        let hold = own_hold(self.pool().clone(), self.claimed());
+        self.slot.hand_over();
+        Ok(ReadLease::of_own(hold, info, meta, sticky, in_parts))
+    }
+}
+
+/// A frame that was not published. Publish the lease again, or drop it to give the slot back.
+#[derive(Debug, Error)]
+#[error("{error}")]
+pub struct PublishFailure {
+    /// The right to write the slot.
+    pub lease: WriteLease,
+    /// The reason.
+    #[source]
+    pub error: PublishError,
+}
+
+impl From<PublishFailure> for PublishError {
+    fn from(failure: PublishFailure) -> Self {
+        failure.error
+    }
+}
+
+/// Writes into bytes of a slot that the caller reserved, and that no published entry refers to yet.
+pub(super) fn write_attachments(region: &Region, place: Place, at: usize, bytes: &[u8]) {
+    let is_reserved = lie_inside(at as u64, bytes.len() as u64, place.len as u64);
+    assert!(is_reserved, "reserved before");
+    let to = region.ptr().wrapping_add(place.offset + at);
+    // SAFETY: inside the slot, which lies inside the region. The slot is claimed, or referenced by its producer; and
+    // these bytes are behind all that its frames refer to (`SlotInfo::filled`), so no process reads them.
+    unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
+}
+
+/// Whether these bytes lie in a slot already, as attachments of a frame that is published.
+pub(super) fn has_attachments(
+    region: &Region,
+    place: Place,
+    (at, len): (usize, usize),
+    bytes: &[u8],
+) -> bool {
+    let is_inside = lie_inside(at as u64, len as u64, place.len as u64);
+    if len == 0 || len != bytes.len() || !is_inside {
+        return false;
+    }
+    let from = region.ptr().wrapping_add(place.offset + at);
+    // SAFETY: inside the slot, which lies inside the region; published bytes are not written.
+    bytes == unsafe { std::slice::from_raw_parts(from.cast_const(), len) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failures_go_into_any_error() {
+        fn is_any<T: std::error::Error + Send + Sync + 'static>() {}
+        is_any::<PublishFailure>();
+    }
+}
