@@ -21,44 +21,27 @@
  *
  * Since: plugin-xmem-0.1
  */
-mod allocator;
-mod bufferpool;
+mod buffers;
 mod bytes;
-mod caps;
 mod core_log;
 #[cfg_attr(not(feature = "cuda"), path = "cuda/none.rs")]
 mod cuda;
 mod deviceprovider;
-mod drm;
-mod event;
-mod frame;
-mod frame_info;
 mod later;
 mod library;
-mod look;
-mod memory;
-mod meta;
-mod planes;
 mod program;
 mod properties;
-mod received;
-mod stats;
 mod stream;
-mod tally;
-mod text;
-mod tied;
-mod timeline;
-mod timing;
 mod unwind;
 mod uri;
 mod xmemsink;
 mod xmemsrc;
 
-pub use allocator::XmemAllocator;
-pub use bufferpool::XmemBufferPool;
+pub use buffers::allocator::XmemAllocator;
+pub use buffers::bufferpool::XmemBufferPool;
+pub use buffers::memory::{XmemMemory, XmemMemoryRef};
 pub use deviceprovider::{XmemDevice, XmemDeviceProvider};
-pub use frame_info::FrameInfo;
-pub use memory::{XmemMemory, XmemMemoryRef};
+pub use stream::frame_info::FrameInfo;
 pub use xmemsink::{
     XmemSink, XmemSinkBacking, XmemSinkCopy, XmemSinkCudaIpcMode, XmemSinkDelivery, XmemSinkPace,
 };

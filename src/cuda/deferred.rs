@@ -14,9 +14,9 @@ use gst::ffi::{GstMemory, GstMiniObject};
 use gst::glib::ffi::{GFALSE, GTRUE, gboolean};
 use gst::glib::{self, translate::*};
 
+use crate::buffers::tied::{Tie, tied, update};
 use crate::later::drop_later;
 use crate::lock;
-use crate::tied::{Tie, tied, update};
 
 /// Whether memory may be freed.
 #[derive(Debug, Clone)]

@@ -8,9 +8,9 @@ use gst::glib;
 
 use super::context::CudaContext;
 use super::memory::{self, CudaMemory};
+use crate::buffers::planes::{extent, field_height};
 use crate::later::drop_later;
 use crate::lock;
-use crate::planes::{extent, field_height};
 
 /// The layout that libgstcuda gives memory of its own: all planes have the same pitch, and textures can be made of them.
 /// Elements find planes by the layout that a memory has, and GStreamer copies memory on the assumption that it could have

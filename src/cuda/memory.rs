@@ -14,7 +14,7 @@ use super::context::CudaContext;
 use super::ffi::{GST_CUDA_MEMORY_ALLOC_MALLOC, GST_MAP_CUDA, GstCudaMemory};
 use super::library::Library;
 use super::stream::Stream;
-use crate::tied::{Tie, tied};
+use crate::buffers::tied::{Tie, tied};
 
 /// Private memory of the library's own. `None`: there is no room, or it does not know the format.
 pub(crate) fn allocate(
@@ -56,6 +56,12 @@ impl<'a> CudaMemory<'a> {
         // SAFETY: a live memory.
         let is_cuda = unsafe { (library.is_cuda_memory)(memory.as_ptr().cast_mut()) } != 0;
         is_cuda.then_some(Self { memory, library })
+    }
+
+    /// The one memory of a buffer. `None`: it has several, or one of another kind.
+    pub(crate) fn of_buffer(buffer: &'a gst::BufferRef) -> Option<Self> {
+        let memory = (buffer.n_memory() == 1).then(|| buffer.peek_memory(0))?;
+        Self::of(memory)
     }
 
     pub(super) fn as_ptr(self) -> *mut GstCudaMemory {

@@ -14,7 +14,7 @@ pub(crate) struct Copier(());
 pub(crate) enum CudaMemory {}
 
 impl CudaMemory {
-    pub(crate) fn of(_memory: &gst::MemoryRef) -> Option<Self> {
+    pub(crate) fn of_buffer(_buffer: &gst::BufferRef) -> Option<Self> {
         None
     }
 

@@ -28,11 +28,11 @@ use super::layout::Layout;
 use super::library::{CAT, Library};
 use super::memory::{self, OneFrame};
 use super::stream::Stream;
+use crate::buffers::memory::access::freeze;
+use crate::buffers::tally::Tally;
+use crate::buffers::tied::tie;
 use crate::later::drop_later;
 use crate::lock;
-use crate::memory::access::freeze;
-use crate::tally::Tally;
-use crate::tied::tie;
 
 /// The state of a slot.
 #[derive(Debug)]

@@ -8,7 +8,7 @@ use gst::{glib, prelude::*};
 use xmem_core::{ConsumerEvent, Departure};
 
 use super::{log::CAT, messages, requests::Requests, settings::PROP_NUM_CLIENTS};
-use crate::{
+use crate::stream::{
     event::key_frame::{self, KeyFrame},
     stats,
 };

@@ -24,10 +24,10 @@ use super::{
     stream::Stream,
 };
 use crate::{
+    buffers::tied::{Tie, tie, tied},
     cuda::{self, CudaMemory, Deferred, Layout, SlotMemory, XmemCudaBufferPool},
-    frame::Format,
     later::drop_later,
-    tied::{Tie, tie, tied},
+    stream::frame::Format,
 };
 
 /// Why a memory is not shared: sharing is not tried anew for each frame.

@@ -8,8 +8,8 @@ use std::sync::Mutex;
 use xmem_core::{AcquireError, Canceller, EventError, FrameMeta, PublishError};
 
 use super::{base::Data, log::CAT, way::Way};
-use crate::event::downstream::Packed;
 use crate::lock;
+use crate::stream::event::downstream::Packed;
 
 /// Kinds of events that are remembered to have been reported.
 const MOST_REPORTED: usize = 64;

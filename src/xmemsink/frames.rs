@@ -13,7 +13,7 @@ use super::{
     stream::Described,
     way::Way,
 };
-use crate::{
+use crate::stream::{
     frame,
     meta::{self, Losses},
 };

@@ -65,14 +65,11 @@ use super::{
     way::Way,
 };
 use crate::{
-    allocator::{SlotSource, XmemAllocator},
+    buffers::allocator::{SlotSource, XmemAllocator},
     bytes::{self, UriHandler},
-    caps, cuda,
-    event::downstream,
-    frame::AFTER_GAP,
-    lock,
-    meta::Losses,
-    program, stats, uri,
+    cuda, lock, program,
+    stream::{caps, event::downstream, frame::AFTER_GAP, meta::Losses, stats},
+    uri,
 };
 
 /// No two of the locks are ever held at once, and none across a call that waits or that leads out of the element. One of

@@ -5,7 +5,7 @@
 use gst::glib;
 use xmem_core::{ImportedMemory, Producer};
 
-use crate::tied::{Tie, tied, untie, update};
+use crate::buffers::tied::{Tie, tied, untie, update};
 
 /// For each sink that the memory comes by, behind a tee; and for earlier runs of one, as long as their pools are there.
 #[derive(Debug, Default, Clone)]

@@ -4,7 +4,7 @@
 
 use xmem_core::{AcquireError, PublishError};
 
-use crate::{allocator::SlotSource, memory::XmemMemory};
+use crate::buffers::{allocator::SlotSource, memory::XmemMemory};
 
 /// The outcome of a buffer.
 #[derive(Debug)]

@@ -17,9 +17,9 @@ use super::{
     started::Started,
 };
 use crate::{
+    buffers::memory::XmemMemory,
     later::drop_later,
-    memory::XmemMemory,
-    received::{TAG_DMABUF, TAG_HOST, received_frame},
+    stream::received::{TAG_DMABUF, TAG_HOST, received_frame},
 };
 
 /// Publishes a buffer whose memory can be shared as it is. `None`: it cannot.

@@ -8,7 +8,7 @@ use gst::{glib::prelude::*, prelude::*};
 
 use super::{device, log::CAT, started::Started};
 use crate::lock;
-use crate::{bufferpool::XmemBufferPool, caps};
+use crate::{buffers::bufferpool::XmemBufferPool, stream::caps};
 
 /// The last pool that was offered. Decoders query repeatedly, some for nearly every frame, and mostly discard the answer.
 #[derive(Debug, Default)]

@@ -12,8 +12,8 @@ use super::{
     started::Started,
     stream::Stream,
 };
-use crate::frame::Memory;
-use crate::memory::{XmemMemory, XmemMemoryRef};
+use crate::buffers::memory::{XmemMemory, XmemMemoryRef};
+use crate::stream::frame::Memory;
 
 /// Publishes a buffer that `meta` describes. Its caps require `memory`.
 pub(super) fn publish(

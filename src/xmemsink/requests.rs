@@ -17,8 +17,8 @@ use gst::prelude::*;
 use gst_base::prelude::*;
 
 use super::log::CAT;
-use crate::event::key_frame::KeyFrame;
-use crate::{lock, timing};
+use crate::stream::event::key_frame::KeyFrame;
+use crate::{lock, stream::timing};
 
 /// How long a key frame that was asked for lasts for all others that want one.
 const INTERVAL: Duration = Duration::from_millis(200);

@@ -8,7 +8,7 @@ use xmem_core::{AcquireError, Canceller, Producer, SlotSpec, Text, WriteLease};
 
 use super::{enums::XmemSinkDelivery, outcome::Failure, settings::Settings};
 use crate::{
-    allocator::{SlotSource, XmemAllocator},
+    buffers::allocator::{SlotSource, XmemAllocator},
     cuda::Copier,
 };
 

@@ -11,11 +11,13 @@ use xmem_core::{Attachments, FrameLayout, FrameMeta, Producer, Sticky};
 
 use super::log::CAT;
 use crate::{
-    event::sticky,
-    frame::{self, Format, Memory},
     lock,
-    look::Look,
-    timeline::Timeline,
+    stream::{
+        event::sticky,
+        frame::{self, Format, Memory},
+        look::Look,
+        timeline::Timeline,
+    },
 };
 
 /// The state of the sink's stream.

@@ -13,8 +13,10 @@ use gst_base::prelude::*;
 use super::{base, enums::XmemSinkPace, log::CAT};
 use crate::{
     lock,
-    timeline::Timeline,
-    timing::{ClockOffset, Origin},
+    stream::{
+        timeline::Timeline,
+        timing::{ClockOffset, Origin},
+    },
 };
 
 /// The state of the pipeline's time.

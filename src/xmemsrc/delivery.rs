@@ -8,11 +8,16 @@ use xmem_core::{Attachments, FrameMeta, ReadLease};
 
 use super::{parts, source::Source, stream::Snapshot, times::Times};
 use crate::{
-    bufferpool::buffer_of,
-    frame, memory,
-    meta::{self, Losses},
-    planes::{self, Planes},
-    tally::Tally,
+    buffers::{
+        bufferpool::buffer_of,
+        memory,
+        planes::{self, Planes},
+        tally::Tally,
+    },
+    stream::{
+        frame,
+        meta::{self, Losses},
+    },
 };
 
 /// How a frame's bytes got into its buffer.

@@ -17,8 +17,8 @@ use super::{
     source::Source,
     started::Started,
 };
+use crate::buffers::planes::{self, Planes};
 use crate::cuda::{self, CudaContext, Home, Layout, Stream};
-use crate::planes::{self, Planes};
 
 /// Why a frame cannot be used.
 enum Wrong {

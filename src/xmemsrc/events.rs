@@ -9,9 +9,9 @@ use gst_base::prelude::*;
 use xmem_core::Sticky;
 
 use super::{log::CAT, outgoing::Outgoing, source::Source, started::Running};
-use crate::{
+use crate::stream::{
     event::{sticky, text},
-    stream::Description,
+    start::Description,
 };
 
 /// Corrects the events that leave by this pad, and ends the run's part in the stream with them.

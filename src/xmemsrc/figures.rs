@@ -14,8 +14,8 @@ use xmem_core::{
 
 use super::log::CAT;
 use crate::{
-    event::key_frame::{self, KeyFrame},
     lock,
+    stream::event::key_frame::{self, KeyFrame},
 };
 
 #[derive(Debug, Default)]

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use crate::{
+use crate::buffers::{
     bufferpool::buffer_of,
     memory::{self, Spare, SpareBuffers},
     planes::Planes,

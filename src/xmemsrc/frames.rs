@@ -19,7 +19,7 @@ use super::{
     started::{Report, Started},
     sticky_state,
 };
-use crate::{event::downstream, frame::Memory};
+use crate::stream::{event::downstream, frame::Memory};
 
 /// The next buffer of the pool.
 pub(super) fn next(

@@ -55,12 +55,15 @@ use super::{
 };
 use crate::lock;
 use crate::{
+    buffers::tally::Tally,
     bytes::{self, UriHandler},
-    caps, cuda,
-    event::{key_frame::KeyFrame, sticky},
-    meta::Losses,
-    stats,
-    tally::Tally,
+    cuda,
+    stream::{
+        caps,
+        event::{key_frame::KeyFrame, sticky},
+        meta::Losses,
+        stats,
+    },
     uri,
 };
 

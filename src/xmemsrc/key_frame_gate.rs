@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use xmem_core::FrameMeta;
 
 use super::{log::CAT, source::Source};
-use crate::event::key_frame::KeyFrame;
+use crate::stream::event::key_frame::KeyFrame;
 
 /// How long to wait for a key frame that was asked for.
 const ASK_AGAIN: Duration = Duration::from_secs(1);

@@ -11,7 +11,7 @@ use std::sync::{
 use gst::prelude::*;
 use gst_base::prelude::*;
 
-use crate::{lock, stream::Description};
+use crate::{lock, stream::start::Description};
 
 #[derive(Debug, Default)]
 pub(super) struct Outgoing {

@@ -16,10 +16,8 @@ use xmem_core::{Part, ReadLease};
 
 use super::delivery::InvalidFrame;
 use crate::{
-    memory,
-    received::{Kept, TAG_DMABUF},
-    tally::Tally,
-    tied::tie,
+    buffers::{memory, tally::Tally, tied::tie},
+    stream::received::{Kept, TAG_DMABUF},
 };
 
 /// The memories of a frame in parts, where they lie.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use xmem_core::Canceller;
 
 use super::{figures::Figures, outgoing::Outgoing, settings::Settings, stream::Stream};
-use crate::{meta::Losses, tally::Tally};
+use crate::{buffers::tally::Tally, stream::meta::Losses};
 
 /// A started source, for its streaming thread.
 #[derive(Debug, Clone, Copy)]

@@ -14,7 +14,7 @@ use super::{
     stream::{Snapshot, Stream},
     times::{Stamper, Times},
 };
-use crate::{cuda, frame::AFTER_GAP, lock};
+use crate::{cuda, lock, stream::frame::AFTER_GAP};
 
 /// The state of a started source.
 #[derive(Debug)]

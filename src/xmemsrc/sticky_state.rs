@@ -17,7 +17,10 @@ use super::{
     stream::Stream,
     times::Course,
 };
-use crate::{caps, cuda, event::sticky};
+use crate::{
+    cuda,
+    stream::{caps, event::sticky},
+};
 
 /// Brings the stream to where an entry belongs.
 pub(super) fn follow(

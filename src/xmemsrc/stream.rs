@@ -11,10 +11,9 @@ use xmem_core::{FrameLayout, Sticky};
 
 use super::{frame_buffers::FrameBuffers, times::Course};
 use crate::{
-    cuda,
-    frame::{Format, Memory},
-    lock,
-    planes::Planes,
+    buffers::planes::Planes,
+    cuda, lock,
+    stream::frame::{Format, Memory},
 };
 
 #[derive(Debug, Default)]

@@ -12,7 +12,7 @@ use super::{
     settings::Settings,
     shift::Shift,
 };
-use crate::{
+use crate::stream::{
     event::sticky,
     timeline::Timeline,
     timing::{self, ClockOffset, Origin},

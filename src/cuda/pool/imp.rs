@@ -9,8 +9,8 @@ use gst::glib::translate::*;
 use gst::{glib, prelude::*, subclass::prelude::*};
 use xmem_core::{SlotSpec, cuda::Device};
 
-use crate::allocator::SlotSource;
-use crate::bufferpool::buffer_of;
+use crate::buffers::allocator::SlotSource;
+use crate::buffers::bufferpool::buffer_of;
 use crate::cuda::context::CudaContext;
 use crate::cuda::layout::{Layout, describe};
 use crate::cuda::library::CAT;

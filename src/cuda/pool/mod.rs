@@ -16,7 +16,7 @@ use xmem_core::cuda::Device;
 use super::context::CudaContext;
 use super::ffi;
 use super::library::Library;
-use crate::allocator::SlotSource;
+use crate::buffers::allocator::SlotSource;
 
 glib::wrapper! {
     /// GstCudaBufferPool: elements take a pool of no other class for CUDA memory.

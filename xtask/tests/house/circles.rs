@@ -58,10 +58,10 @@ fn expand(tree: &str) -> Vec<String> {
 }
 
 /// A path that a text names, and whether `pub use` hands it on.
-type Named = (String, bool);
+pub(crate) type Named = (String, bool);
 
 /// The paths of a text: those of its imports, and those in its code.
-fn paths(text: &str) -> Vec<Named> {
+pub(crate) fn paths(text: &str) -> Vec<Named> {
     let mut paths = Vec::new();
     for statement in text.split(';') {
         let import = statement.rsplit_once("use ").filter(|(before, _)| {

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Where XmemMemory comes from.
+
+mod imp;
+mod slots;
+
+use std::sync::{Arc, LazyLock};
+
+use gst::{glib, prelude::*, subclass::prelude::*};
+
+use crate::buffers::memory::Room;
+pub(crate) use slots::SlotSource;
+
+glib::wrapper! {
+    /// Allocates GstMemory in the slots of a pool, and in system memory when no slot is free.
+    pub struct XmemAllocator(ObjectSubclass<imp::XmemAllocator>) @extends gst::Allocator, gst::Object;
+}
+
+impl XmemAllocator {
+    /// An allocator over the slots of one sink's pool.
+    pub(crate) fn new(slots: Arc<SlotSource>) -> Self {
+        let allocator = glib::Object::new::<Self>();
+        allocator.imp().set_slots(slots);
+        allocator
+    }
+
+    /// The allocator of received frames. It has no slots of its own.
+    pub(crate) fn of_received_frames() -> &'static Self {
+        static ALLOCATOR: LazyLock<XmemAllocator> = LazyLock::new(|| {
+            let allocator = glib::Object::new::<XmemAllocator>();
+            allocator.set_object_flags(gst::ObjectFlags::MAY_BE_LEAKED);
+            allocator
+        });
+        &ALLOCATOR
+    }
+
+    /// Memory in a slot. `None`: no slot is free.
+    pub(crate) fn alloc_slot(
+        &self,
+        size: usize,
+        params: &gst::AllocationParams,
+    ) -> Option<gst::Memory> {
+        self.imp().alloc_slot(size, params)
+    }
+
+    /// A place for a memory in a slot. `None`: no slot is free.
+    pub(crate) fn room(&self, size: usize, params: &gst::AllocationParams) -> Option<Room> {
+        self.imp().room(size, params)
+    }
+}
+
+/// Memory outside of any slot, laid out in the same way.
+pub(crate) fn system_memory(size: usize, params: &gst::AllocationParams) -> Option<gst::Memory> {
+    gst::Allocator::find(None)?.alloc(size, Some(params)).ok()
+}

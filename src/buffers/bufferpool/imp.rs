@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: MPL-2.0
+
+// Everything here is called from C without a guard: a panic would abort the process.
+
+use std::sync::{Arc, LazyLock, Mutex, OnceLock};
+
+use gst::{glib, prelude::*, subclass::prelude::*};
+
+use super::buffer_of;
+use super::layout::Layout;
+use crate::buffers::allocator::{SlotSource, XmemAllocator, system_memory};
+use crate::buffers::memory::SpareBuffers;
+use crate::lock;
+
+static CAT: LazyLock<gst::DebugCategory> = LazyLock::new(|| {
+    gst::DebugCategory::new(
+        "xmempool",
+        gst::DebugColorFlags::empty(),
+        Some("Buffers in shared slots"),
+    )
+});
+
+#[derive(Default, Debug)]
+pub struct XmemBufferPool {
+    backing: OnceLock<(XmemAllocator, Arc<SlotSource>)>,
+    layout: Mutex<Option<Arc<Layout>>>,
+    spare: Arc<SpareBuffers>,
+}
+
+#[glib::object_subclass]
+impl ObjectSubclass for XmemBufferPool {
+    const NAME: &'static str = "GstXmemBufferPool";
+    type Type = super::XmemBufferPool;
+    type ParentType = gst::BufferPool;
+}
+
+impl ObjectImpl for XmemBufferPool {}
+impl GstObjectImpl for XmemBufferPool {}
+
+impl BufferPoolImpl for XmemBufferPool {
+    fn options() -> &'static [&'static str] {
+        // The strings of these options are part of GStreamer's stable interface.
+        static OPTIONS: LazyLock<[&str; 2]> = LazyLock::new(|| {
+            [
+                gst_video::BUFFER_POOL_OPTION_VIDEO_META.as_str(),
+                gst_video::BUFFER_POOL_OPTION_VIDEO_ALIGNMENT.as_str(),
+            ]
+        });
+        &*OPTIONS
+    }
+
+    fn set_config(&self, config: &mut gst::BufferPoolConfigRef) -> bool {
+        let Some(layout) = Layout::negotiate(config) else {
+            gst::warning!(CAT, imp = self, "The configuration is invalid: {config:?}");
+            return false;
+        };
+        gst::debug!(CAT, imp = self, "Configured: {layout:?}");
+        *lock(&self.layout) = Some(Arc::new(layout));
+        self.parent_set_config(config)
+    }
+
+    /// The parent class would allocate buffers here. A slot is taken when a frame needs one, not before; but now it is certain
+    /// that upstream uses this pool.
+    fn start(&self) -> bool {
+        if let (Some(layout), Some((_, slots))) = (self.layout(), self.backing.get()) {
+            slots.set_upstream_need(layout.min);
+        }
+        true
+    }
+
+    fn flush_start(&self) {
+        self.spare.close();
+    }
+
+    fn flush_stop(&self) {
+        self.spare.open();
+    }
+
+    /// A buffer of its own for every frame, in a slot of its own. It never waits and it never fails for want of a
+    /// slot.
+    fn acquire_buffer(
+        &self,
+        _params: Option<&gst::BufferPoolAcquireParams>,
+    ) -> Result<gst::Buffer, gst::FlowError> {
+        if self.obj().is_flushing() {
+            return Err(gst::FlowError::Flushing);
+        }
+        let Some((allocator, slots)) = self.backing.get() else {
+            return Err(gst::FlowError::NotNegotiated);
+        };
+        if let Some(spare) = self.spare.take() {
+            let layout = spare.layout();
+            match layout.and_then(|(size, params)| allocator.room(size, params)) {
+                Some(room) => return Ok(spare.fill(room, slots.tally())),
+                None => self.spare.put(spare),
+            }
+        }
+        self.make(allocator)
+    }
+
+    /// GStreamer's own resets fewer fields than others can write.
+    fn reset_buffer(&self, _buffer: &mut gst::BufferRef) {}
+
+    /// The slot goes back to the shared pool, which reuses it once it is free. The rest of the buffer is kept.
+    fn release_buffer(&self, buffer: gst::Buffer) {
+        self.spare.keep(buffer);
+    }
+
+    /// `flush_start` has freed the kept buffers.
+    fn stop(&self) -> bool {
+        true
+    }
+}
+
+impl XmemBufferPool {
+    fn make(&self, allocator: &XmemAllocator) -> Result<gst::Buffer, gst::FlowError> {
+        let Some(layout) = self.layout() else {
+            gst::error!(CAT, imp = self, "Used without a configuration");
+            return Err(gst::FlowError::NotNegotiated);
+        };
+        let memory = allocator
+            .alloc_slot(layout.size, &layout.params)
+            .or_else(|| system_memory(layout.size, &layout.params))
+            .ok_or(gst::FlowError::Error)?;
+        let mut buffer = buffer_of([memory]);
+        if let Err(error) = layout.describe(buffer.make_mut()) {
+            gst::error!(CAT, imp = self, "Cannot describe the planes: {error}");
+            return Err(gst::FlowError::Error);
+        }
+        self.spare
+            .note_made(buffer.make_mut(), layout.size, &layout.params);
+        Ok(buffer)
+    }
+
+    fn layout(&self) -> Option<Arc<Layout>> {
+        lock(&self.layout).clone()
+    }
+
+    pub(super) fn set_backing(&self, allocator: XmemAllocator, slots: Arc<SlotSource>) {
+        slots.close_later(&self.spare);
+        // Called once, right after construction.
+        let _ = self.backing.set((allocator, slots));
+    }
+}

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Buffers for upstream, each in a slot of its own.
+
+mod imp;
+mod layout;
+
+use std::sync::Arc;
+
+use gst::{glib, subclass::prelude::*};
+
+use crate::buffers::allocator::{SlotSource, XmemAllocator};
+
+glib::wrapper! {
+    /// A pool whose buffers lie in the slots of an [`XmemAllocator`], and in private memory when none is free.
+    pub struct XmemBufferPool(ObjectSubclass<imp::XmemBufferPool>) @extends gst::BufferPool, gst::Object;
+}
+
+impl XmemBufferPool {
+    pub(crate) fn new(allocator: &XmemAllocator, slots: &Arc<SlotSource>) -> Self {
+        let pool = glib::Object::new::<Self>();
+        pool.imp().set_backing(allocator.clone(), slots.clone());
+        pool
+    }
+}
+
+/// A buffer that consists of these memories.
+pub(crate) fn buffer_of(memories: impl IntoIterator<Item = gst::Memory>) -> gst::Buffer {
+    let mut buffer = gst::Buffer::new();
+    let buffer_ref = buffer.make_mut();
+    for memory in memories {
+        buffer_ref.append_memory(memory);
+    }
+    // A buffer whose memories are exchanged carries this flag, and a new buffer has it too.
+    buffer_ref.unset_flags(gst::BufferFlags::TAG_MEMORY);
+    buffer
+}

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! A GstMemory over a slot: writable for the producer alone, and read-only for all once it is published.
+
+// GstMemory is a C structure with C virtual functions; there is no safe way to make a new kind of it.
+#![allow(unsafe_code)]
+
+pub(crate) mod access;
+mod calls;
+mod ffi;
+mod make;
+mod publish;
+mod slot;
+mod spare;
+
+use std::fmt;
+
+use gst::{glib::translate::*, prelude::*};
+use xmem_core::ReadLease;
+
+pub(crate) use calls::{copy, free, is_span, map, share, unmap};
+pub(crate) use ffi::MEMORY_TYPE;
+pub(crate) use make::{empty, readable, writable};
+pub(crate) use slot::{Room, total};
+pub(crate) use spare::{Spare, SpareBuffers};
+
+use crate::buffers::allocator::XmemAllocator;
+use slot::{Lease, Slot};
+
+// The macro below is written for use inside gstreamer-rs and expects this one to be there.
+macro_rules! skip_assert_initialized {
+    () => {};
+}
+
+gst::memory_object_wrapper!(
+    XmemMemory,
+    XmemMemoryRef,
+    ffi::XmemMemory,
+    |mem: &gst::MemoryRef| mem.allocator().is_some_and(|a| a.is::<XmemAllocator>()),
+    gst::Memory,
+    gst::MemoryRef
+);
+
+impl fmt::Debug for XmemMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&**self, f)
+    }
+}
+
+impl fmt::Debug for XmemMemoryRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("XmemMemory")
+            .field("pool", &self.pool())
+            .field("slot", &self.slot())
+            .field("generation", &self.generation())
+            .field("sequence", &self.sequence())
+            .finish_non_exhaustive()
+    }
+}
+
+impl XmemMemoryRef {
+    fn shared(&self) -> &Slot {
+        let raw: *const ffi::XmemMemory = self.as_ptr();
+        // SAFETY: an XmemMemoryRef is a live ffi::XmemMemory, and its slot is set before any other code sees it.
+        unsafe { &(*raw).slot }
+    }
+
+    /// The pool that the frame came from. `None` before it is published.
+    pub fn pool(&self) -> Option<String> {
+        match &self.shared().lock().lease {
+            Lease::Own(slot) => slot.sequence().map(|_| slot.pool().to_owned()),
+            Lease::Received(lease) => Some(lease.pool().to_owned()),
+            Lease::Part(_) | Lease::Gone => None,
+        }
+    }
+
+    /// Number of the slot in its pool.
+    pub fn slot(&self) -> Option<u32> {
+        match &self.shared().lock().lease {
+            Lease::Own(slot) => Some(slot.slot()),
+            Lease::Part(lease) => Some(lease.slot()),
+            Lease::Received(lease) => Some(lease.info().slot),
+            Lease::Gone => None,
+        }
+    }
+
+    /// How often the slot was reused, never 0.
+    pub fn generation(&self) -> Option<u32> {
+        match &self.shared().lock().lease {
+            Lease::Own(slot) => Some(slot.generation()),
+            Lease::Part(lease) => Some(lease.generation()),
+            Lease::Received(lease) => Some(lease.info().generation),
+            Lease::Gone => None,
+        }
+    }
+
+    /// Number of the frame in its pool. `None` before it is published.
+    pub fn sequence(&self) -> Option<u64> {
+        match &self.shared().lock().lease {
+            Lease::Own(slot) => slot.sequence(),
+            Lease::Received(lease) => Some(lease.info().sequence),
+            Lease::Part(_) | Lease::Gone => None,
+        }
+    }
+
+    /// Whether consumers may read it, and it can no longer be written.
+    pub fn is_published(&self) -> bool {
+        match &self.shared().lock().lease {
+            Lease::Own(slot) => slot.sequence().is_some(),
+            Lease::Received(_) | Lease::Part(_) => true,
+            Lease::Gone => false,
+        }
+    }
+
+    /// The received frame that this memory is the whole of a part of, and which one.
+    pub(crate) fn received(&self) -> Option<(ReadLease, usize)> {
+        let slot = self.shared().lock();
+        let Lease::Received(frame) = &slot.lease else {
+            return None;
+        };
+        let size = match frame.parts() {
+            [] => frame.len(),
+            parts => parts.get(slot.index)?.len(),
+        };
+        (self.offset() == 0 && self.size() == size).then(|| (frame.clone(), slot.index))
+    }
+}

@@ -1,0 +1,10 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! GstBuffers over slots: the allocator, the buffer pool, the memory, and where planes lie in it.
+
+pub(crate) mod allocator;
+pub(crate) mod bufferpool;
+pub(crate) mod memory;
+pub(crate) mod planes;
+pub(crate) mod tally;
+pub(crate) mod tied;

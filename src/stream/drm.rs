@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Video in DMA buffers whose caps leave open how its bytes lie: `format=DMA_DRM`, which GStreamer has since 1.24. A
+//! frame's own GstVideoMeta has it, if anything does.
+
+use gst_video::{VideoFormat, VideoInfo, VideoInterlaceMode};
+use xmem_core::VideoLayout;
+
+use crate::buffers::planes::Planes;
+
+/// The format's name. It is compared as text: older versions of GStreamer do not know it, and pass such frames on too.
+const NAME: &str = "DMA_DRM";
+
+/// The common properties of all frames of such caps.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Drm {
+    pub(crate) width: u32,
+    pub(crate) height: u32,
+    interlace_mode: VideoInterlaceMode,
+}
+
+impl Drm {
+    /// `None`: the caps are others.
+    pub(crate) fn from_caps(structure: &gst::StructureRef) -> Option<Self> {
+        if structure.get::<&str>("format").ok()? != NAME {
+            return None;
+        }
+        let number = |name| u32::try_from(structure.get::<i32>(name).unwrap_or_default());
+        let mode = structure.get::<&str>("interlace-mode");
+        Some(Self {
+            width: number("width").unwrap_or_default(),
+            height: number("height").unwrap_or_default(),
+            interlace_mode: mode.map_or(
+                VideoInterlaceMode::Progressive,
+                VideoInterlaceMode::from_string,
+            ),
+        })
+    }
+
+    /// Checks a layout that another process wrote, for a payload of `size` bytes. `None`: it cannot be used here.
+    pub(crate) fn check(
+        self,
+        layout: &VideoLayout,
+        size: usize,
+    ) -> Result<Option<Planes>, &'static str> {
+        match VideoFormat::from_string(layout.format.as_str()) {
+            // The producer's GStreamer may be newer than the one here.
+            VideoFormat::Unknown => Ok(None),
+            // It has no planes, and GStreamer describes none.
+            VideoFormat::Encoded => Err("the frame's format is not that of its caps"),
+            format if layout.format.as_str() == NAME => {
+                Planes::check_opaque(layout, size, format, self.width, self.height).map(Some)
+            }
+            format => {
+                let info = VideoInfo::builder(format, self.width, self.height)
+                    .interlace_mode(self.interlace_mode)
+                    .build()
+                    .map_err(|_| "there are no frames of the size in the caps")?;
+                Planes::check(layout, size, &info).map(Some)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use xmem_core::Text;
+
+    const SIZE: usize = 64 * 96;
+
+    fn drm(more: &str) -> Drm {
+        gst::init().unwrap();
+        let caps = format!("video/x-raw(memory:DMABuf), format=DMA_DRM, drm-format=NV12{more}");
+        let caps: gst::Caps = caps.parse().unwrap();
+        Drm::from_caps(caps.structure(0).unwrap()).unwrap()
+    }
+
+    fn nv12() -> VideoLayout {
+        VideoLayout {
+            format: Text::new("NV12"),
+            width: 64,
+            height: 64,
+            n_planes: 2,
+            offsets: [0, 64 * 64, 0, 0],
+            strides: [64, 64, 0, 0],
+        }
+    }
+
+    #[test]
+    fn impossible_layouts_are_refused() {
+        let drm = drm(", width=64, height=64");
+        let check = |change: &dyn Fn(&mut VideoLayout)| {
+            let mut layout = nv12();
+            change(&mut layout);
+            drm.check(&layout, SIZE)
+        };
+        let taken = check(&|_| ()).unwrap().unwrap();
+        assert_eq!(taken.offsets(), [0, 64 * 64]);
+        assert_eq!(taken.strides(), [64, 64]);
+        assert!(check(&|l| l.offsets[1] += 1).is_err());
+        assert!(check(&|l| l.strides[0] = 1 << 20).is_err());
+        assert!(check(&|l| l.n_planes = 1).is_err());
+        assert!(check(&|l| l.n_planes = u32::MAX).is_err());
+        assert!(check(&|l| l.height = 32).is_err());
+        assert!(check(&|l| l.width = u32::MAX).is_err());
+        assert!(check(&|l| l.format = Text::new("I420")).is_err());
+        assert!(check(&|l| l.format = Text::new("ENCODED")).is_err());
+        for unknown in ["", "UNKNOWN", "YV13", "nv12"] {
+            assert!(check(&|l| l.format = Text::new(unknown)).is_ok_and(|planes| planes.is_none()));
+        }
+    }
+
+    /// Where this GStreamer has the format, frames that only devices can read travel with their offsets.
+    #[test]
+    fn planes_for_devices_only() {
+        let drm = drm(", width=64, height=64");
+        let mut layout = nv12();
+        layout.format = Text::new(NAME);
+        layout.strides = [i32::MAX, -1, 0, 0];
+        let is_known = VideoFormat::from_string(NAME) != VideoFormat::Unknown;
+        assert_eq!(is_known, gst::version() >= (1, 24, 0, 0));
+        let taken = drm.check(&layout, SIZE).unwrap();
+        assert_eq!(taken.is_some(), is_known);
+        layout.offsets[1] = SIZE as u64;
+        assert_eq!(drm.check(&layout, SIZE).is_err(), is_known);
+        layout.offsets[1] = 0;
+        layout.n_planes = u32::MAX;
+        assert_eq!(drm.check(&layout, SIZE).is_err(), is_known);
+    }
+
+    #[test]
+    fn impossible_sizes_are_refused() {
+        for size in ["", ", width=0, height=64", ", width=-1, height=64"] {
+            assert!(drm(size).check(&nv12(), SIZE).is_err(), "{size}");
+        }
+    }
+
+    /// With one field per buffer, the height is that of both.
+    #[test]
+    fn interlaced_fields_have_half_the_rows() {
+        let mut layout = nv12();
+        layout.offsets[1] = 64 * 32;
+        let alternate = drm(", width=64, height=64, interlace-mode=alternate");
+        assert!(alternate.check(&layout, SIZE / 2).is_ok());
+        assert!(
+            drm(", width=64, height=64")
+                .check(&layout, SIZE / 2)
+                .is_err()
+        );
+    }
+}

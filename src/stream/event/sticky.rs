@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! The state for late joiners: the stream's sticky events as named text.
+
+use gst::{
+    glib::{self, translate::IntoGlib},
+    prelude::*,
+};
+use xmem_core::Sticky;
+
+use super::text as whole;
+use crate::stream::{caps::CUDA_MEMORY, meta, text};
+
+pub(crate) const CAPS: &str = "caps";
+pub(crate) const SEGMENT: &str = "segment";
+/// Which event it came with, where it is in bytes: a file is written from the beginning again with the segment that it began
+/// with, as that of a muxer is which completes its header.
+pub(crate) const SEGMENT_EVENT: &str = "segment-event";
+pub(crate) const STREAM_ID: &str = "stream-start";
+/// Other properties of the start of the stream; stream.rs has them.
+pub(crate) const STREAM: &str = "stream";
+pub(crate) const TAGS: &str = "tags";
+pub(crate) const GLOBAL_TAGS: &str = "tags-global";
+/// Custom events, each under the name of its structure.
+pub(crate) const CUSTOM: &str = "custom/";
+/// The meaning of the frames' times on CLOCK_MONOTONIC; timeline.rs has it.
+pub(crate) const TIMELINE: &str = "timeline";
+
+/// Longer tags are carried without pictures and the like.
+const LONGEST_TAGS: usize = 1 << 20;
+/// A consumer has room for only so many entries.
+const MOST_CUSTOM: usize = 64;
+
+/// Takes an event over into the state. `Err`: why that is impossible.
+pub(crate) fn update(sticky: &mut Sticky, event: &gst::EventRef) -> Result<(), String> {
+    match event.view() {
+        gst::EventView::StreamStart(event) => {
+            // A new stream keeps only custom events of the old one, as on a pad.
+            let custom: Vec<_> = sticky.iter().filter(|(key, _)| is_custom(key)).collect();
+            let mut new = Sticky::new();
+            new.set(STREAM_ID, event.stream_id());
+            new.set(
+                STREAM,
+                crate::stream::start::Description::of(event).to_text(),
+            );
+            for (key, value) in custom {
+                new.set(key, value);
+            }
+            *sticky = new;
+        }
+        gst::EventView::Caps(event) => {
+            sticky.set(CAPS, caps_to_text(&shareable(event.caps_owned()))?);
+        }
+        gst::EventView::Segment(event) => {
+            if let Ok(text) = event.segment().to_value().serialize() {
+                sticky.set(SEGMENT, text.as_str());
+            }
+            if event.segment().format() == gst::Format::Bytes {
+                sticky.set(SEGMENT_EVENT, event.seqnum().into_glib().to_string());
+            } else {
+                sticky.remove(SEGMENT_EVENT);
+            }
+        }
+        // The next buffers have a segment of their own.
+        gst::EventView::FlushStop(_) => {
+            sticky.remove(SEGMENT);
+            sticky.remove(SEGMENT_EVENT);
+        }
+        gst::EventView::Tag(event) => {
+            let key = match event.tag().scope() {
+                gst::TagScope::Global => GLOBAL_TAGS,
+                _ => TAGS,
+            };
+            let mut text = event.tag().to_string();
+            if text.len() > LONGEST_TAGS {
+                text = without_pictures(event.tag_owned()).to_string();
+            }
+            if text.len() > LONGEST_TAGS {
+                return Err("the tags are too long".to_owned());
+            }
+            sticky.set(key, text);
+        }
+        gst::EventView::CustomDownstreamSticky(event) => {
+            let structure = event.structure().ok_or("it has no structure")?;
+            let key = format!("{CUSTOM}{}", structure.name());
+            let others = sticky
+                .iter()
+                .filter(|(other, _)| is_custom(other) && *other != key);
+            if others.count() >= MOST_CUSTOM {
+                return Err("there are too many of them".to_owned());
+            }
+            sticky.set(&key, whole::of_structure(structure)?);
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+fn is_custom(key: &str) -> bool {
+    key.starts_with(CUSTOM)
+}
+
+fn without_pictures(mut tags: gst::TagList) -> gst::TagList {
+    let list = tags.make_mut();
+    list.remove::<gst::tags::Image>();
+    list.remove::<gst::tags::PreviewImage>();
+    list.remove::<gst::tags::Attachment>();
+    tags
+}
+
+/// Tags as they come back from the state, under this key.
+pub(crate) fn parse_tags(key: &str, text: &str) -> Option<gst::TagList> {
+    if !text::is_parseable(text) {
+        return None;
+    }
+    let value = glib::Value::deserialize(text, gst::TagList::static_type());
+    let mut tags = value.ok()?.get::<gst::TagList>().ok()?;
+    if key == GLOBAL_TAGS {
+        // The text does not have it.
+        tags.make_mut().set_scope(gst::TagScope::Global);
+    }
+    Some(tags)
+}
+
+/// Caps as text. `Err`: why a consumer could not read them. A field is not left out: without it the caps may be of another
+/// format than the frames.
+fn caps_to_text(caps: &gst::Caps) -> Result<String, String> {
+    let mut fields = caps.iter().flat_map(|structure| structure.iter());
+    if let Some((name, value)) = fields.find(|(_, value)| !text::is_plain(value)) {
+        return Err(format!(
+            "other processes cannot read the field {name}, a {}",
+            value.type_()
+        ));
+    }
+    let text = caps.to_string();
+    match parse_caps(&text) {
+        Some(_) => Ok(text),
+        None => Err(format!("other processes cannot read {text}")),
+    }
+}
+
+/// Caps as they come back from the state.
+pub(crate) fn parse_caps(text: &str) -> Option<gst::Caps> {
+    text::to_caps(text).filter(|caps| caps.is_fixed())
+}
+
+/// A segment as it comes back from the state.
+pub(crate) fn parse_segment(text: &str) -> Option<gst::Segment> {
+    if !text::is_parseable(text) {
+        return None;
+    }
+    glib::Value::deserialize(text, gst::Segment::static_type())
+        .ok()?
+        .get::<gst::Segment>()
+        .ok()
+        // GStreamer sends no others, and aborts on some of them.
+        .filter(|segment| {
+            [segment.rate(), segment.applied_rate()]
+                .iter()
+                .all(|rate| rate.is_finite() && *rate != 0.0)
+                && segment.format() != gst::Format::Undefined
+        })
+}
+
+/// The caps as a consumer sees them: bytes in a slot are in host memory, wherever upstream had them, and metas that do not
+/// travel are on no frame. DMA buffers travel as they are.
+pub(crate) fn shareable(mut caps: gst::Caps) -> gst::Caps {
+    let Some(features) = caps.features(0) else {
+        return caps;
+    };
+    if features.iter().any(stays) {
+        let kept: Vec<_> = features
+            .iter()
+            .filter(|name| !stays(name))
+            .map(|name| name.to_owned())
+            .collect();
+        caps.make_mut()
+            .set_features(0, Some(gst::CapsFeatures::new(kept)));
+    }
+    caps
+}
+
+/// Whether a feature is one of frames in the producer's process only.
+fn stays(name: &glib::GStr) -> bool {
+    if let Some(meta) = name.strip_prefix("meta:") {
+        return !meta::travels(meta);
+    }
+    name.starts_with("memory:")
+        && *name != *gst_allocators::CAPS_FEATURE_MEMORY_DMABUF
+        && name.as_str() != CUDA_MEMORY
+}

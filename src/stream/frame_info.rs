@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Which frame a memory is, for programs that have the plugin linked in.
+
+use xmem_core::ReadLease;
+
+use crate::buffers::memory::{XmemMemory, XmemMemoryRef};
+use crate::cuda::SlotMemory;
+
+/// Which frame of which pool a GstMemory is.
+///
+/// All memories over one slot, in any process, have the same numbers: two programs can compare their frames, and refer to a
+/// frame by them.
+///
+/// The plugin must be the one that is linked into this program, made known with
+/// [`plugin_register_static`](crate::plugin_register_static).
+///
+/// ```
+/// # let dir = tempfile::tempdir()?;
+/// # let pool = dir.path().join("cam0.sock");
+/// # let pool = pool.to_str().unwrap();
+/// # use gst::prelude::*;
+/// gst::init()?;
+/// gstxmem::plugin_register_static()?;
+/// // In one process:
+/// let producer = gst::parse::launch(&format!("videotestsrc is-live=true ! xmemsink pool={pool}"))?;
+/// producer.set_state(gst::State::Playing)?;
+/// // In another one:
+/// let consumer = gst::parse::launch(&format!("xmemsrc pool={pool} ! appsink name=app"))?
+///     .downcast::<gst::Pipeline>()
+///     .unwrap();
+/// consumer.set_state(gst::State::Playing)?;
+/// let app = consumer.by_name("app").unwrap().downcast::<gst_app::AppSink>().unwrap();
+/// let sample = app.pull_sample()?;
+/// let frame = gstxmem::FrameInfo::of_buffer(sample.buffer().unwrap()).unwrap();
+/// println!("frame {} of {}, in slot {}", frame.sequence, frame.pool, frame.slot);
+/// # assert_eq!(frame.pool, pool);
+/// # consumer.set_state(gst::State::Null)?;
+/// # producer.set_state(gst::State::Null)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub struct FrameInfo {
+    /// The pool's name in this process.
+    pub pool: String,
+    /// Number of the slot in its pool.
+    pub slot: u32,
+    /// How often the slot was reused, never 0.
+    pub generation: u32,
+    /// Number of the frame in its pool. One that was published twice arrives under two numbers; to the producer's own
+    /// pipeline it is the first of them.
+    pub sequence: u64,
+}
+
+impl FrameInfo {
+    /// `None` if the memory is not a slot, such as a copy of a frame, or a slot that is not published yet.
+    pub fn of(memory: &gst::MemoryRef) -> Option<Self> {
+        match SlotMemory::of(memory) {
+            Some(slot) => slot.frame().as_ref().map(Self::of_lease),
+            None => memory
+                .downcast_memory_ref::<XmemMemory>()
+                .and_then(Self::of_memory),
+        }
+    }
+
+    fn of_memory(memory: &XmemMemoryRef) -> Option<Self> {
+        Some(Self {
+            pool: memory.pool()?,
+            slot: memory.slot()?,
+            generation: memory.generation()?,
+            sequence: memory.sequence()?,
+        })
+    }
+
+    fn of_lease(lease: &ReadLease) -> Self {
+        let info = lease.info();
+        Self {
+            pool: lease.pool().to_owned(),
+            slot: info.slot,
+            generation: info.generation,
+            sequence: info.sequence,
+        }
+    }
+
+    /// The same for a buffer's first memory that is a frame.
+    pub fn of_buffer(buffer: &gst::BufferRef) -> Option<Self> {
+        buffer.iter_memories().find_map(Self::of)
+    }
+}

@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Buffers whose descriptions have most in common, so that the description of one serves for the next.
+
+use xmem_core::MAX_PLANES;
+
+use crate::{cuda::CudaMemory, stream::meta::is_about_memory};
+
+/// The source of the rest of a buffer's description, with its caps. Buffers that are equal in this have equal descriptions, but
+/// for the additions of [`describe`](crate::stream::frame::describe) to layout and attachments.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Look {
+    size: usize,
+    planes: Option<Planes>,
+}
+
+/// The fields of a GstVideoMeta.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Planes {
+    format: gst_video::VideoFormat,
+    flags: gst_video::VideoFrameFlags,
+    id: i32,
+    size: (u32, u32),
+    count: u32,
+    offsets: [usize; MAX_PLANES],
+    strides: [i32; MAX_PLANES],
+    padding: [u32; 4],
+    stride_align: [u32; MAX_PLANES],
+}
+
+impl Look {
+    /// Whether the description of a buffer with this look serves for another.
+    pub(crate) fn is_of(&self, buffer: &gst::BufferRef) -> bool {
+        let Ok(planes) = only_planes(buffer) else {
+            return false;
+        };
+        let same_planes = match (&self.planes, &planes) {
+            (Some(before), Some(planes)) => before.are(planes),
+            (None, None) => true,
+            _ => false,
+        };
+        same_planes && self.size == buffer.size()
+    }
+
+    /// `None`: the description comes from more, such as from other metas.
+    pub(crate) fn of(buffer: &gst::BufferRef) -> Option<Self> {
+        let planes = match only_planes(buffer).ok()? {
+            Some(meta) => Some(Planes::of(&meta)?),
+            None => None,
+        };
+        Some(Self {
+            size: buffer.size(),
+            planes,
+        })
+    }
+}
+
+/// A buffer has metas that its description comes from as well.
+struct OtherMetas;
+
+/// The GstVideoMeta of a buffer, if it has one, and no other meta that is part of its description.
+fn only_planes(
+    buffer: &gst::BufferRef,
+) -> Result<Option<gst::MetaRef<'_, gst_video::VideoMeta>>, OtherMetas> {
+    let mut planes = None;
+    for meta in buffer.iter_meta::<gst::Meta>() {
+        match meta.downcast_ref::<gst_video::VideoMeta>() {
+            Some(meta) if planes.is_none() => planes = Some(meta.clone()),
+            None if is_about_memory(&meta) => {}
+            _ => return Err(OtherMetas),
+        }
+    }
+    // Memory on a device has a record of its planes.
+    if planes.is_none() && CudaMemory::of_buffer(buffer).is_some() {
+        return Err(OtherMetas);
+    }
+    Ok(planes)
+}
+
+impl Planes {
+    fn are(&self, meta: &gst_video::VideoMeta) -> bool {
+        let (offsets, strides) = (meta.offset(), meta.stride());
+        let alignment = meta.alignment();
+        self.format == meta.format()
+            && self.flags == meta.video_frame_flags()
+            && self.id == meta.id()
+            && self.size == (meta.width(), meta.height())
+            && self.count == meta.n_planes()
+            // The slices have as many, and comparing so few in place takes less than a call.
+            && self.offsets.iter().zip(offsets).all(|(one, other)| one == other)
+            && self.strides.iter().zip(strides).all(|(one, other)| one == other)
+            && self.padding == padding(&alignment)
+            && self.stride_align == *alignment.stride_align()
+    }
+
+    /// `None`: it has more planes than there is room for.
+    fn of(meta: &gst_video::VideoMeta) -> Option<Self> {
+        let mut look = Self {
+            format: meta.format(),
+            flags: meta.video_frame_flags(),
+            id: meta.id(),
+            size: (meta.width(), meta.height()),
+            count: meta.n_planes(),
+            offsets: [0; MAX_PLANES],
+            strides: [0; MAX_PLANES],
+            padding: [0; 4],
+            stride_align: [0; MAX_PLANES],
+        };
+        let (offsets, strides) = (meta.offset(), meta.stride());
+        look.offsets
+            .get_mut(..offsets.len())?
+            .copy_from_slice(offsets);
+        look.strides
+            .get_mut(..strides.len())?
+            .copy_from_slice(strides);
+        let alignment = meta.alignment();
+        look.padding = padding(&alignment);
+        look.stride_align = *alignment.stride_align();
+        Some(look)
+    }
+}
+
+fn padding(alignment: &gst_video::VideoAlignment) -> [u32; 4] {
+    [
+        alignment.padding_top(),
+        alignment.padding_bottom(),
+        alignment.padding_left(),
+        alignment.padding_right(),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stream::frame::{self, Format};
+    use crate::stream::meta::{self, Losses};
+
+    fn buffer(change: impl FnOnce(&mut gst::BufferRef)) -> gst::Buffer {
+        let mut buffer = gst::Buffer::with_size(64 * 64 * 2).unwrap();
+        let own = buffer.make_mut();
+        let (flags, format) = (
+            gst_video::VideoFrameFlags::empty(),
+            gst_video::VideoFormat::I420,
+        );
+        gst_video::VideoMeta::add(own, flags, format, 64, 64).unwrap();
+        change(own);
+        buffer
+    }
+
+    fn align(buffer: &mut gst::BufferRef, right: u32) {
+        let alignment = gst_video::VideoAlignment::new(0, 0, 0, right, &[0; 4]);
+        let mut meta = buffer.meta_mut::<gst_video::VideoMeta>().unwrap();
+        meta.set_alignment(&alignment).unwrap();
+    }
+
+    #[test]
+    fn equal_looks_have_equal_descriptions() {
+        gst::init().unwrap();
+        let caps = "video/x-raw,format=I420,width=64,height=64,framerate=30/1";
+        let format = Format::from_caps(&caps.parse::<gst::Caps>().unwrap());
+        let losses = Losses::default();
+        let describe = |buffer: &gst::BufferRef| {
+            let layout = format.layout(buffer, "test".into());
+            frame::describe(buffer, layout.into(), &meta::of_buffer(buffer, &losses))
+        };
+        let time = gst::ClockTime::SECOND;
+        // The first three look alike.
+        let buffers = [
+            buffer(|_| ()),
+            buffer(|buffer| {
+                buffer.set_pts(time);
+                buffer.set_dts(time);
+                buffer.set_duration(time);
+                buffer.set_offset(1);
+                buffer.set_offset_end(2);
+                buffer.set_flags(gst::BufferFlags::DELTA_UNIT);
+            }),
+            buffer(|buffer| {
+                let other = gst::Buffer::new();
+                gst::ParentBufferMeta::add(buffer, &other);
+            }),
+            buffer(|buffer| buffer.set_size(64 * 64 * 2 - 1)),
+            buffer(|buffer| {
+                gst_video::VideoCropMeta::add(buffer, (1, 2, 3, 4));
+            }),
+            buffer(|buffer| align(buffer, 0)),
+            buffer(|buffer| {
+                let meta = buffer.meta_mut::<gst_video::VideoMeta>().unwrap();
+                meta.remove().unwrap();
+            }),
+            buffer(|buffer| {
+                let meta = buffer.meta_mut::<gst_video::VideoMeta>().unwrap();
+                meta.remove().unwrap();
+                gst_video::VideoMeta::add_full(
+                    buffer,
+                    gst_video::VideoFrameFlags::INTERLACED,
+                    gst_video::VideoFormat::I420,
+                    64,
+                    64,
+                    &[0, 64 * 64, 64 * 64 + 64 * 32],
+                    &[64, 64, 64],
+                )
+                .unwrap();
+            }),
+        ];
+        let mut alike = 0;
+        for one in &buffers {
+            for other in &buffers {
+                let look = Look::of(one);
+                let is_alike = look.is_some_and(|look| look.is_of(other));
+                assert_eq!(is_alike, look.is_some() && look == Look::of(other));
+                if is_alike {
+                    let one = describe(one);
+                    let reused = frame::describe(other, one.layout, &one.attachments);
+                    assert_eq!(format!("{reused:?}"), format!("{:?}", describe(other)));
+                    alike += 1;
+                }
+            }
+        }
+        assert!(alike < buffers.len() * buffers.len() / 2);
+        assert_eq!(Look::of(&buffers[0]), Look::of(&buffers[1]));
+        assert_eq!(Look::of(&buffers[0]), Look::of(&buffers[2]));
+        assert_ne!(Look::of(&buffers[0]), Look::of(&buffers[3]));
+        assert_eq!(Look::of(&buffers[4]), None);
+        assert_ne!(Look::of(&buffers[0]), Look::of(&buffers[6]));
+        assert_ne!(Look::of(&buffers[0]), Look::of(&buffers[7]));
+    }
+}

@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Data that is sent along with video: captions, bars, data of encoders.
+
+// The bindings do not export one of these metas.
+#![allow(unsafe_code)]
+
+use gst::MetaRef;
+use gst_video::{
+    VideoAFDMeta, VideoAFDSpec, VideoAFDValue, VideoBarMeta, VideoCaptionMeta, VideoCaptionType,
+    ffi,
+};
+use minicbor::{Decode, Encode};
+
+use super::kind::{Kind, Why, meta};
+use crate::stream::frame::Format;
+
+/// Closed captions.
+pub(super) enum Caption {}
+
+#[derive(Debug, Encode, Decode)]
+pub(super) struct CaptionRecord<'a> {
+    /// As GstVideoCaptionType counts.
+    #[n(0)]
+    kind: u8,
+    #[cbor(b(1), with = "minicbor::bytes")]
+    data: &'a [u8],
+}
+
+const CAPTION_TYPES: [VideoCaptionType; 4] = [
+    VideoCaptionType::Cea608Raw,
+    VideoCaptionType::Cea608S3341a,
+    VideoCaptionType::Cea708Raw,
+    VideoCaptionType::Cea708Cdp,
+];
+
+impl Kind for Caption {
+    const KEY: &'static str = "meta:GstVideoCaptionMeta/1";
+    type Meta = VideoCaptionMeta;
+    type Record<'a> = CaptionRecord<'a>;
+
+    fn describe<'a>(meta: &'a MetaRef<'_, Self::Meta>) -> Result<Option<CaptionRecord<'a>>, Why> {
+        Ok(Some(CaptionRecord {
+            kind: number(&CAPTION_TYPES, 1, meta.caption_type())?,
+            data: meta.data(),
+        }))
+    }
+
+    fn add(record: CaptionRecord<'_>, buffer: &mut gst::BufferRef, _: &Format) -> Result<(), Why> {
+        let kind = numbered(&CAPTION_TYPES, 1, record.kind)?;
+        VideoCaptionMeta::add(buffer, kind, filled(record.data)?);
+        Ok(())
+    }
+}
+
+/// The active area of the picture.
+pub(super) enum Afd {}
+
+#[derive(Debug, Encode, Decode)]
+pub(super) struct AfdRecord {
+    #[n(0)]
+    field: u8,
+    /// As GstVideoAFDSpec counts.
+    #[n(1)]
+    spec: u8,
+    /// The code of the standard.
+    #[n(2)]
+    afd: u8,
+}
+
+const AFD_SPECS: [VideoAFDSpec; 3] = [
+    VideoAFDSpec::DvbEtsi,
+    VideoAFDSpec::AtscA53,
+    VideoAFDSpec::SmpteSt20161,
+];
+
+const AFD_VALUES: [(u8, VideoAFDValue); 11] = [
+    (0, VideoAFDValue::Unavailable),
+    (2, VideoAFDValue::_169TopAligned),
+    (3, VideoAFDValue::_149TopAligned),
+    (4, VideoAFDValue::GreaterThan169),
+    (8, VideoAFDValue::_43Full169Full),
+    (9, VideoAFDValue::_43Full43Pillar),
+    (10, VideoAFDValue::_169Letter169Full),
+    (11, VideoAFDValue::_149Letter149Pillar),
+    (13, VideoAFDValue::_43Full149Center),
+    (14, VideoAFDValue::_169Letter149Center),
+    (15, VideoAFDValue::_169Letter43Center),
+];
+
+impl Kind for Afd {
+    const KEY: &'static str = "meta:GstVideoAFDMeta/1";
+    type Meta = VideoAFDMeta;
+    type Record<'a> = AfdRecord;
+
+    fn describe(meta: &MetaRef<'_, Self::Meta>) -> Result<Option<AfdRecord>, Why> {
+        let afd = AFD_VALUES.iter().find(|(_, value)| *value == meta.afd());
+        let (afd, _) = *afd.ok_or(UNKNOWN)?;
+        Ok(Some(AfdRecord {
+            field: meta.field(),
+            spec: number(&AFD_SPECS, 0, meta.spec())?,
+            afd,
+        }))
+    }
+
+    fn add(record: AfdRecord, buffer: &mut gst::BufferRef, _: &Format) -> Result<(), Why> {
+        let spec = numbered(&AFD_SPECS, 0, record.spec)?;
+        let afd = AFD_VALUES.iter().find(|(code, _)| *code == record.afd);
+        let (_, afd) = *afd.ok_or(UNKNOWN)?;
+        // DVB has no code for that.
+        if spec == VideoAFDSpec::DvbEtsi && afd == VideoAFDValue::Unavailable {
+            return Err(UNKNOWN.into());
+        }
+        check_field(record.field)?;
+        VideoAFDMeta::add(buffer, record.field, spec, afd);
+        Ok(())
+    }
+}
+
+/// Where the black bars are.
+pub(super) enum Bar {}
+
+#[derive(Debug, Encode, Decode)]
+pub(super) struct BarRecord {
+    #[n(0)]
+    field: u8,
+    #[n(1)]
+    letterbox: bool,
+    #[n(2)]
+    first: u32,
+    #[n(3)]
+    second: u32,
+}
+
+impl Kind for Bar {
+    const KEY: &'static str = "meta:GstVideoBarMeta/1";
+    type Meta = VideoBarMeta;
+    type Record<'a> = BarRecord;
+
+    fn describe(meta: &MetaRef<'_, Self::Meta>) -> Result<Option<BarRecord>, Why> {
+        Ok(Some(BarRecord {
+            field: meta.field(),
+            letterbox: meta.is_letterbox(),
+            first: meta.bar_data1(),
+            second: meta.bar_data2(),
+        }))
+    }
+
+    fn add(record: BarRecord, buffer: &mut gst::BufferRef, _: &Format) -> Result<(), Why> {
+        check_field(record.field)?;
+        let BarRecord {
+            field,
+            letterbox,
+            first,
+            second,
+        } = record;
+        VideoBarMeta::add(buffer, field, letterbox, first, second);
+        Ok(())
+    }
+}
+
+meta!(
+    SeiMeta,
+    ffi::GstVideoSEIUserDataUnregisteredMeta,
+    ffi::gst_video_sei_user_data_unregistered_meta_api_get_type
+);
+
+/// Data that an encoder put beside the frame (SEI user data).
+pub(super) enum Sei {}
+
+#[derive(Debug, Encode, Decode)]
+pub(super) struct SeiRecord<'a> {
+    #[cbor(n(0), with = "minicbor::bytes")]
+    uuid: [u8; 16],
+    #[cbor(b(1), with = "minicbor::bytes")]
+    data: &'a [u8],
+}
+
+impl Kind for Sei {
+    const KEY: &'static str = "meta:GstVideoSEIUserDataUnregisteredMeta/1";
+    type Meta = SeiMeta;
+    type Record<'a> = SeiRecord<'a>;
+
+    fn describe<'a>(meta: &'a MetaRef<'_, Self::Meta>) -> Result<Option<SeiRecord<'a>>, Why> {
+        let SeiMeta(ffi::GstVideoSEIUserDataUnregisteredMeta {
+            uuid, data, size, ..
+        }) = &**meta;
+        if data.is_null() || *size == 0 {
+            return Err("it is empty".into());
+        }
+        // SAFETY: the meta's own bytes, of that many.
+        let data = unsafe { std::slice::from_raw_parts(*data, *size) };
+        Ok(Some(SeiRecord { uuid: *uuid, data }))
+    }
+
+    fn add(record: SeiRecord<'_>, buffer: &mut gst::BufferRef, _: &Format) -> Result<(), Why> {
+        let (mut uuid, data) = (record.uuid, filled(record.data)?);
+        // SAFETY: a buffer that is borrowed for writing, and bytes that are only read and copied.
+        unsafe {
+            ffi::gst_buffer_add_video_sei_user_data_unregistered_meta(
+                buffer.as_mut_ptr(),
+                &mut uuid,
+                data.as_ptr().cast_mut(),
+                data.len(),
+            );
+        }
+        Ok(())
+    }
+}
+
+/// GStreamer refuses others, and the bindings do not expect that.
+fn check_field(field: u8) -> Result<(), Why> {
+    if field > 1 {
+        return Err("there is no such field".into());
+    }
+    Ok(())
+}
+
+const UNKNOWN: &str = "it is of no known kind";
+
+/// Which of the known values it is, counted from `first`.
+fn number<T: PartialEq>(known: &[T], first: u8, value: T) -> Result<u8, Why> {
+    known
+        .iter()
+        .zip(first..)
+        .find(|(known, _)| **known == value)
+        .map(|(_, number)| number)
+        .ok_or_else(|| UNKNOWN.into())
+}
+
+fn numbered<T: Copy>(known: &[T], first: u8, number: u8) -> Result<T, Why> {
+    let index = number.checked_sub(first).map(usize::from);
+    index
+        .and_then(|index| known.get(index))
+        .copied()
+        .ok_or_else(|| UNKNOWN.into())
+}
+
+/// The bindings do not take empty data.
+fn filled(data: &[u8]) -> Result<&[u8], Why> {
+    if data.is_empty() {
+        return Err("it is empty".into());
+    }
+    Ok(data)
+}

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Metadata of a video frame besides its planes.
+
+// The bindings have no way to set some fields of a GstVideoMeta.
+#![allow(unsafe_code)]
+
+use gst::{MetaRef, glib::translate::IntoGlib};
+use gst_video::{VideoAlignment, VideoFrameFlags};
+use minicbor::{Decode, Encode};
+
+use super::kind::{Kind, Why};
+use crate::stream::frame::Format;
+
+/// The content of a GstVideoMeta besides the planes, which are in the frame's fixed metadata.
+pub(super) enum Video {}
+
+#[derive(Debug, Default, PartialEq, Encode, Decode)]
+pub(super) struct VideoRecord {
+    #[n(0)]
+    flags: u32,
+    #[n(1)]
+    id: i32,
+    /// Padding in pixels: top, bottom, left, right.
+    #[n(2)]
+    padding: [u32; 4],
+    /// Stride alignments of the planes, as masks.
+    #[n(3)]
+    stride_align: [u32; 4],
+}
+
+impl Kind for Video {
+    const KEY: &'static str = "meta:GstVideoMeta/1";
+    type Meta = gst_video::VideoMeta;
+    type Record<'a> = VideoRecord;
+
+    fn describe(meta: &MetaRef<'_, Self::Meta>) -> Result<Option<VideoRecord>, Why> {
+        let alignment = meta.alignment();
+        let record = VideoRecord {
+            flags: meta.video_frame_flags().bits(),
+            id: meta.id(),
+            padding: [
+                alignment.padding_top(),
+                alignment.padding_bottom(),
+                alignment.padding_left(),
+                alignment.padding_right(),
+            ],
+            stride_align: *alignment.stride_align(),
+        };
+        Ok((record != VideoRecord::default()).then_some(record))
+    }
+
+    fn add(record: VideoRecord, buffer: &mut gst::BufferRef, _: &Format) -> Result<(), Why> {
+        const MOST: u32 = 1 << 16;
+        let Some(mut meta) = buffer.meta_mut::<gst_video::VideoMeta>() else {
+            return Err("the frame has no planes".into());
+        };
+        let raw = meta.as_mut_ptr();
+        // SAFETY: the meta is borrowed for writing, and these are plain numbers.
+        unsafe {
+            (*raw).flags = VideoFrameFlags::from_bits_truncate(record.flags).into_glib();
+            (*raw).id = record.id;
+        }
+        // GStreamer computes with them, and never ends with values that are no masks.
+        if record.padding.iter().any(|padding| *padding > MOST)
+            || record
+                .stride_align
+                .iter()
+                .any(|mask| *mask >= MOST || !(mask + 1).is_power_of_two())
+        {
+            return Err("its alignment cannot be".into());
+        }
+        let [top, bottom, left, right] = record.padding;
+        let alignment = VideoAlignment::new(top, bottom, left, right, &record.stride_align);
+        meta.set_alignment(&alignment)
+            .map_err(|_| "its alignment is not that of its planes".into())
+    }
+}
+
+/// The part of a frame that is to be seen.
+pub(super) enum Crop {}
+
+#[derive(Debug, Encode, Decode)]
+pub(super) struct Rectangle {
+    #[n(0)]
+    x: u32,
+    #[n(1)]
+    y: u32,
+    #[n(2)]
+    width: u32,
+    #[n(3)]
+    height: u32,
+}
+
+impl Kind for Crop {
+    const KEY: &'static str = "meta:GstVideoCropMeta/1";
+    type Meta = gst_video::VideoCropMeta;
+    type Record<'a> = Rectangle;
+
+    fn describe(meta: &MetaRef<'_, Self::Meta>) -> Result<Option<Rectangle>, Why> {
+        let (x, y, width, height) = meta.rect();
+        Ok(Some(Rectangle {
+            x,
+            y,
+            width,
+            height,
+        }))
+    }
+
+    fn add(record: Rectangle, buffer: &mut gst::BufferRef, format: &Format) -> Result<(), Why> {
+        let Rectangle {
+            x,
+            y,
+            width,
+            height,
+        } = record;
+        // An element that crops adds it to the planes' addresses.
+        let frame = buffer
+            .meta::<gst_video::VideoMeta>()
+            .map(|meta| (meta.width(), meta.height()))
+            .or_else(|| format.video_size());
+        let inside = |start: u32, len: u32, all: u32| {
+            len > 0 && start.checked_add(len).is_some_and(|end| end <= all)
+        };
+        let Some((all_width, all_height)) = frame else {
+            return Err("the frame has no size".into());
+        };
+        if !inside(x, width, all_width) || !inside(y, height, all_height) {
+            return Err("it lies outside the frame".into());
+        }
+        gst_video::VideoCropMeta::add(buffer, (x, y, width, height));
+        Ok(())
+    }
+}
+
+/// How a frame is to be turned and moved.
+pub(super) enum Affine {}
+
+#[derive(Debug, Encode, Decode)]
+pub(super) struct Matrix {
+    #[n(0)]
+    rows: [[f32; 4]; 4],
+}
+
+impl Kind for Affine {
+    const KEY: &'static str = "meta:GstVideoAffineTransformationMeta/1";
+    type Meta = gst_video::VideoAffineTransformationMeta;
+    type Record<'a> = Matrix;
+
+    fn describe(meta: &MetaRef<'_, Self::Meta>) -> Result<Option<Matrix>, Why> {
+        Ok(Some(Matrix {
+            rows: *meta.matrix(),
+        }))
+    }
+
+    fn add(record: Matrix, buffer: &mut gst::BufferRef, _: &Format) -> Result<(), Why> {
+        gst_video::VideoAffineTransformationMeta::add(buffer, Some(&record.rows));
+        Ok(())
+    }
+}

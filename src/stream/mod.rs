@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Streams, frames and events as they travel between processes.
+
+pub(crate) mod caps;
+pub(crate) mod drm;
+pub(crate) mod event;
+pub(crate) mod frame;
+pub(crate) mod frame_info;
+pub(crate) mod look;
+pub(crate) mod meta;
+pub(crate) mod received;
+pub(crate) mod start;
+pub(crate) mod stats;
+pub(crate) mod text;
+pub(crate) mod timeline;
+pub(crate) mod timing;

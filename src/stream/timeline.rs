@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! The meaning of a stream's times on CLOCK_MONOTONIC. Part of the sticky state.
+
+use crate::stream::{event::text, timing};
+
+const NAME: &str = "timeline";
+const LIVE: &str = "live";
+const LATENCY: &str = "latency";
+const PACING: &str = "pacing";
+const BASE_TIME: &str = "base-time";
+
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Timeline {
+    /// The frames come at the source's pace, and not at that of the element that takes them.
+    pub(crate) live: bool,
+    /// How much later than their time on CLOCK_MONOTONIC the frames may be handed over.
+    pub(crate) latency: gst::ClockTime,
+    /// How much later than the producer's running time their time on CLOCK_MONOTONIC is.
+    pub(crate) pacing: gst::ClockTime,
+    /// The base time of the producer's pipeline: streams with the same one belong together. `None`: it has no clock.
+    pub(crate) base_time: Option<gst::ClockTime>,
+}
+
+impl Timeline {
+    pub(crate) fn to_text(self) -> String {
+        let structure = gst::Structure::builder(NAME)
+            .field(LIVE, self.live)
+            .field(LATENCY, self.latency.nseconds())
+            .field(PACING, self.pacing.nseconds())
+            .field_if_some(BASE_TIME, self.base_time.map(gst::ClockTime::nseconds));
+        structure.build().to_string()
+    }
+
+    /// Invalid values count as not known.
+    pub(crate) fn parse(text: Option<&str>) -> Self {
+        let Some(structure) = text.and_then(text::to_structure) else {
+            return Self::default();
+        };
+        let time = |field| structure.get::<u64>(field).ok().and_then(timing::known);
+        Self {
+            live: structure.get(LIVE).unwrap_or_default(),
+            latency: time(LATENCY).unwrap_or_default(),
+            pacing: time(PACING).unwrap_or_default(),
+            base_time: time(BASE_TIME),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn comes_back_and_survives_nonsense() {
+        gst::init().unwrap();
+        let timeline = Timeline {
+            live: true,
+            latency: gst::ClockTime::from_mseconds(40),
+            pacing: gst::ClockTime::from_nseconds(1),
+            base_time: Some(gst::ClockTime::from_seconds(9)),
+        };
+        for timeline in [timeline, Timeline::default()] {
+            assert_eq!(Timeline::parse(Some(&timeline.to_text())), timeline);
+        }
+        for text in [
+            None,
+            Some(""),
+            Some("timeline, latency=(string)long, live=(guint64)18446744073709551615"),
+            Some("timeline, latency=(guint64)18446744073709551615"),
+        ] {
+            assert_eq!(Timeline::parse(text), Timeline::default(), "{text:?}");
+        }
+    }
+}
