@@ -1,153 +1,414 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Buffers by number: their writer dies, and a reader dies.
+//! Each step of a buffer pool, with each of its processes killed at each point that it passes on the way, and after the step.
+//!
+//! A step is done once to find the points, and once for each of them.
 
-use std::sync::mpsc::Receiver;
+use std::ops::RangeInclusive;
+use std::time::Instant;
 
 use xmem_core::fault::Point;
-use xmem_core::{BufferPool, GetError};
 
+use crate::part::{LEN, assert_whole, open};
 use crate::start;
-use crate::support::child::{Child, reply};
+use crate::support::child::Child;
 use crate::support::victim::*;
 use crate::support::*;
 use crate::table::Kind;
 
-const LEN: usize = 5000;
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Who {
+    Writer,
+    Reader,
+}
+use Who::{Reader, Writer};
 
-fn write(buffers: &BufferPool, byte: u8) -> u32 {
-    let mut buffer = buffers.acquire_cpu(LEN).unwrap();
-    buffer.as_cpu_slice_mut().unwrap().fill(byte);
-    buffers.set_ref_count(buffer.meta_index(), 2).unwrap();
-    buffer.forget().unwrap()
+/// A step, a line of the tables below.
+struct Step {
+    /// Before it, and the step itself. Each line is `W` or `R`, for the process that does it, a command of `part.rs`, and a count
+    /// or `old`, for the buffer before. A line that ends with `&` is still on the way when the next one begins.
+    before: &'static str,
+    step: &'static str,
+    /// Points where it kills: these at least.
+    expected: Vec<(Who, &'static [Point])>,
+    /// How many reads of the buffer are left when the reader is killed during the step. The first number is that of a reader
+    /// that is killed after the step. `None`: the writer has closed, or the buffer is empty.
+    left: Option<RangeInclusive<u32>>,
 }
 
-#[track_caller]
-fn assert_whole(bytes: &[u8]) {
-    assert_eq!(bytes.len(), LEN);
-    assert!(bytes.iter().all(|byte| *byte == bytes[0]));
+struct Scene {
+    place: Place,
+    writer: Child,
+    reader: Child,
+    index: u32,
+    old: u32,
 }
 
-/// Writes buffers and prints their numbers, and edits and discards others.
-pub(crate) fn write_buffers(pool: &str, commands: &Receiver<String>) {
-    let buffers = BufferPool::new(pool).unwrap();
-    reply("ready");
-    let mut kept = Vec::new();
-    for byte in (0..=u8::MAX).cycle() {
-        match commands.recv().unwrap().as_str() {
-            "end" => break,
-            "write" => {
-                let index = write(&buffers, byte);
-                kept.push(index);
-                reply(index);
+impl Scene {
+    fn new() -> Self {
+        let place = Place::new();
+        let mut children = [(); 2].map(|()| start("take-part", Kind::Live, &place));
+        for child in &mut children {
+            wait_for_reply(child, "ready");
+        }
+        let [writer, reader] = children;
+        Self {
+            place,
+            writer,
+            reader,
+            index: 0,
+            old: 0,
+        }
+    }
+
+    fn child(&mut self, who: Who) -> &mut Child {
+        match who {
+            Writer => &mut self.writer,
+            Reader => &mut self.reader,
+        }
+    }
+
+    /// Does what the lines say, and returns when all is done, or the process died to which something may happen.
+    #[track_caller]
+    fn run(&mut self, lines: &str, mortal: Option<Who>) {
+        let mut later = Vec::new();
+        for line in lines
+            .split(';')
+            .map(str::trim)
+            .filter(|line| !line.is_empty())
+        {
+            let mut words: Vec<&str> = line.split(' ').collect();
+            let is_later = words.last() == Some(&"&") && words.pop().is_some();
+            let who = if words[0] == "W" { Writer } else { Reader };
+            let (what, argument) = (words[1], words.get(2).copied().unwrap_or("0"));
+            let (index, count) = match argument {
+                "old" => (self.old, "0"),
+                count => (self.index, count),
+            };
+            if what == "joined" {
+                self.wait_for_reader(mortal);
+                continue;
             }
-            _ => {
-                let index = write(&buffers, byte);
-                buffers.get_mut(index).unwrap().forget().unwrap();
-                buffers.set_ref_count(index, 1).unwrap();
-                drop(buffers.get(index).unwrap());
-                let other = write(&buffers, byte);
-                buffers.discard(other).unwrap();
-                // Numbers that readers were killed with.
-                kept.drain(..).for_each(|index| {
-                    let _ = buffers.discard(index);
-                });
-                reply("wrote");
+            let was_there = self.child(who).try_send(&format!("{what} {index} {count}"));
+            assert!(was_there || mortal == Some(who), "{line}: it is gone");
+            if is_later {
+                later.push((who, what));
+            } else if !self.end(who, what, mortal) {
+                break;
             }
+        }
+        for (who, what) in later {
+            self.end(who, what, mortal);
+        }
+    }
+
+    /// Until the writer has the reader among its own, or one of them died.
+    #[track_caller]
+    fn wait_for_reader(&mut self, mortal: Option<Who>) {
+        eventually("it joined", || {
+            if mortal.is_some_and(|mortal| self.child(mortal).has_ended()) {
+                return true;
+            }
+            self.writer.try_send("readers 0 0")
+                && self
+                    .writer
+                    .next_line()
+                    .is_none_or(|reply| reply == "done 1")
+        });
+    }
+
+    /// Waits for the end of a command. Returns whether the process is still there.
+    #[track_caller]
+    fn end(&mut self, who: Who, what: &str, mortal: Option<Who>) -> bool {
+        let Some(reply) = self.child(who).next_line() else {
+            assert_eq!(mortal, Some(who), "{what}: it ended");
+            return false;
+        };
+        let Some(answer) = reply.strip_prefix("done ") else {
+            // What the other process has to do with it.
+            assert!(
+                mortal.is_some_and(|mortal| mortal != who),
+                "{what}: {reply}"
+            );
+            return true;
+        };
+        if (who, what) == (Writer, "acquire") {
+            (self.old, self.index) = (self.index, answer.parse().unwrap());
+        }
+        true
+    }
+
+    #[track_caller]
+    fn ask(&mut self, who: Who, what: &str, index: u32) -> u32 {
+        let child = self.child(who);
+        child.send(&format!("{what} {index} 0"));
+        let reply = child.reply();
+        let answer = reply.strip_prefix("done ");
+        answer
+            .unwrap_or_else(|| panic!("{what}: {reply}"))
+            .parse()
+            .unwrap()
+    }
+
+    /// After a process died: the other one goes on, with a third one, and nothing is left.
+    #[track_caller]
+    fn assert_others_go_on(mut self, dead: Who, left: Option<RangeInclusive<u32>>) {
+        let index = self.index;
+        let third = open(&self.place.pool());
+        if dead == Writer {
+            // What it has is whole, and so is what it gets.
+            self.ask(Reader, "check", index);
+        } else {
+            self.ask(Writer, "alone", 0);
+            // While a process has a buffer, others can get it, whatever its count.
+            self.ask(Writer, "drop-all", index);
+            if let Some(left) = left {
+                let rest = self.ask(Writer, "rest", index);
+                assert!(left.contains(&rest), "{rest} reads are left, not {left:?}");
+            }
+            self.ask(Writer, "fill", 0);
+        }
+        let other = if dead == Writer { Reader } else { Writer };
+        // Each reads what the other writes.
+        let mut buffer = third.acquire_cpu(LEN).unwrap();
+        buffer.as_cpu_slice_mut().unwrap().fill(7);
+        let index = buffer.forget().unwrap();
+        self.ask(other, "get", index);
+        self.ask(other, "drop", 0);
+        third.wait_until_read(Some(HANG)).unwrap();
+        let index = self.ask(other, "acquire", 0);
+        self.ask(other, "forget", 0);
+        assert_whole(third.get(index).unwrap().as_cpu_slice().unwrap());
+        drop(third);
+        let child = self.child(other);
+        child.send("end");
+        assert!(child.ends());
+        self.place.assert_clean();
+    }
+}
+
+impl Step {
+    /// The points that a process passes in this step, and how often.
+    fn points(&self, victim: Who) -> Vec<(Point, u32)> {
+        let mut scene = Scene::new();
+        scene.run(self.before, None);
+        record(scene.child(victim));
+        scene.run(self.step, None);
+        passed(scene.child(victim))
+    }
+
+    fn kill_at(&self, victim: Who, point: Point, arrival: u32) {
+        let start = Instant::now();
+        // Threads pass some points more often at one time than at another.
+        while start.elapsed() < HANG {
+            let mut scene = Scene::new();
+            scene.run(self.before, None);
+            // It may come to the point by what it did before.
+            if !try_arm_child(scene.child(victim), point, arrival) {
+                continue;
+            }
+            scene.run(self.step, Some(victim));
+            if disarm_child(scene.child(victim)) {
+                continue;
+            }
+            assert_eq!(scene.child(victim).dies_of(), SIGKILL);
+            println!("{}: the {victim:?} died at {point:?} {arrival}", self.step);
+            return scene.assert_others_go_on(victim, self.left.clone());
+        }
+        panic!("{}: no {victim:?} came to {point:?} {arrival}", self.step);
+    }
+
+    fn kill_after(&self, victim: Who) {
+        let mut scene = Scene::new();
+        scene.run(self.before, None);
+        scene.run(self.step, None);
+        scene.child(victim).kill();
+        let left = self.left.as_ref().map(|left| *left.start()..=*left.start());
+        scene.assert_others_go_on(victim, left);
+    }
+
+    fn kill_each(&self) {
+        for victim in [Writer, Reader] {
+            let points = self.points(victim);
+            let expected = self.expected.iter().filter(|(who, _)| *who == victim);
+            for point in expected.flat_map(|(_, points)| *points) {
+                let is_passed = points.iter().any(|(passed, _)| passed == point);
+                assert!(is_passed, "{}: {point:?} is not in {points:?}", self.step);
+            }
+            for (point, arrivals) in points {
+                for arrival in 1..=arrivals.min(2) {
+                    self.kill_at(victim, point, arrival);
+                }
+            }
+            self.kill_after(victim);
+        }
+    }
+
+    fn parse(row: &'static str) -> Self {
+        let columns: Vec<&str> = row.split('|').map(str::trim).collect();
+        let [before, step, expected, left] = columns[..] else {
+            panic!("{row:?} has not four columns");
+        };
+        let words: Vec<&str> = expected.split_whitespace().collect();
+        let expected = words
+            .chunks(2)
+            .map(|words| (who(words[0]), points(words[1])));
+        let left = (left != "-").then(|| {
+            let (first, last) = left.split_once(' ').unwrap_or((left, left));
+            first.parse().unwrap()..=last.parse().unwrap()
+        });
+        Self {
+            before,
+            step,
+            expected: expected.collect(),
+            left,
         }
     }
 }
 
-/// Reads the buffers of the numbers that it gets.
-pub(crate) fn read_buffers(pool: &str, commands: &Receiver<String>) {
-    let buffers = BufferPool::new(pool).unwrap();
-    reply("ready");
-    while let Ok(number) = commands.recv().unwrap().parse() {
-        let buffer = buffers.get(number).unwrap();
-        assert_whole(buffer.as_cpu_slice().unwrap());
-        drop(buffer);
-        reply("read");
+fn who(word: &str) -> Who {
+    match word {
+        "W" => Writer,
+        "R" => Reader,
+        other => panic!("no process {other:?}"),
     }
 }
 
-fn written(writer: &mut Child) -> u32 {
-    writer.send("write");
-    writer.reply().parse().unwrap()
+fn points(name: &str) -> &'static [Point] {
+    match name {
+        "make" => &[
+            Point::LockTaken,
+            Point::SocketBound,
+            Point::SocketListening,
+            Point::ThreadStarted,
+            Point::RegionMade,
+            Point::RegionsListed,
+        ],
+        "claim" => &[
+            Point::ClaimLooked,
+            Point::ClaimAnnounced,
+            Point::ClaimGained,
+        ],
+        "abandon" => &[Point::SlotAbandoned],
+        "publish" => &[
+            Point::EntryStamped,
+            Point::EntryFilled,
+            Point::EntryWritten,
+            Point::SlotPublished,
+            Point::HeadMoved,
+        ],
+        "ask" => &[Point::RingAsked],
+        "finalize" => &[Point::FrameFinalized],
+        "admit" => &[
+            Point::Accepted,
+            Point::Admitted,
+            Point::LeasePageMade,
+            Point::ConsumerListed,
+        ],
+        "join" => &[
+            Point::Connected,
+            Point::Answered,
+            Point::ControlMapped,
+            Point::PageMapped,
+            Point::SessionStarted,
+        ],
+        "hold" => &[Point::HoldAnnounced, Point::HoldGained, Point::TakenStored],
+        "again" => &[Point::Send, Point::Sent],
+        "release" => &[Point::ReleaseCleared],
+        "leave" => &[Point::LeaveMarked, Point::LeaveDone],
+        "close" => &[
+            Point::ClosedMarked,
+            Point::SocketRemoved,
+            Point::LockRemoved,
+        ],
+        other => panic!("no points {other:?}"),
+    }
+}
+
+fn kill_each(table: &'static str) {
+    let rows = table.lines().filter(|row| !row.trim().is_empty());
+    rows.for_each(|row| Step::parse(row).kill_each());
 }
 
 #[test]
-fn a_writer_of_buffers_dies_at_each_of_its_points() {
-    let place = Place::new();
-    let reader = BufferPool::new(&place.pool()).unwrap();
-    for point in [
-        Point::ClaimAnnounced,
-        Point::ClaimGained,
-        Point::RegionMade,
-        Point::SlotPublished,
-        Point::EntryStamped,
-        Point::EntryFilled,
-        Point::EntryWritten,
-        Point::HeadMoved,
-        Point::RingAsked,
-        Point::SlotAbandoned,
-    ] {
-        let mut writer = start("write-buffers", Kind::Live, &place);
-        wait_for_reply(&mut writer, "ready");
-        // One that is made after the first is read, so that its region has to be asked for.
-        let held = (point != Point::RegionMade).then(|| {
-            let index = written(&mut writer);
-            (index, reader.get(index).unwrap())
-        });
-        arm_child(&mut writer, point, 1..2, "kill");
-        writer.send("edit");
-        assert_eq!(writer.dies_of(), SIGKILL, "{point:?}");
-        if let Some((index, held)) = held {
-            assert_whole(held.as_cpu_slice().unwrap());
-            // It counted as one of two reads. What is published stays for those that have its memory.
-            assert_whole(reader.get(index).unwrap().as_cpu_slice().unwrap());
-        }
-        let other = BufferPool::new(&place.pool()).unwrap();
-        let index = write(&other, 7);
-        for buffers in [&reader, &other] {
-            assert_whole(buffers.get(index).unwrap().as_cpu_slice().unwrap());
-        }
-        eventually("it is released", || {
-            matches!(reader.get(index), Err(GetError::Empty { .. }))
-        });
-    }
-    drop(reader);
-    place.assert_clean();
+fn steps_before_a_buffer_is_published() {
+    kill_each(
+        "
+                                           | W preallocate              | W make    | -
+        W preallocate                      | W give-up                  |           | -
+                                           | W acquire                  | W make    | 0
+        W preallocate                      | W acquire                  | W claim   | 0
+        W acquire                          | W count 3                  |           | 0
+        W acquire                          | W drop                     | W abandon | 0
+        W acquire; W count 2               | W drop                     | W publish | 1
+        W acquire; W count 2               | W forget                   | W publish | 2
+        W acquire; R connect               | W forget-to                | W publish | 0
+        W acquire                          | W forget-timeout; W wait   | W publish | 0
+        W acquire; R connect               | W forget-timeout; W wait   | W publish | 0
+        W acquire; R connect; W count 2    | W forget                   | W publish | 2
+        ",
+    );
 }
 
 #[test]
-fn a_reader_of_buffers_dies_at_each_of_its_points() {
-    let place = Place::new();
-    let mut writer = start("write-buffers", Kind::Live, &place);
-    wait_for_reply(&mut writer, "ready");
-    for point in [
-        Point::ControlMapped,
-        Point::PageMapped,
-        Point::HoldAnnounced,
-        Point::HoldGained,
-        Point::TakenStored,
-        Point::ReleaseCleared,
-    ] {
-        for arrival in 1..=2 {
-            let mut reader = start("read-buffers", Kind::Live, &place);
-            wait_for_reply(&mut reader, "ready");
-            let is_late = !matches!(point, Point::ControlMapped | Point::PageMapped);
-            if is_late && arrival == 2 {
-                let index = written(&mut writer);
-                ask(&mut reader, &index.to_string(), "read");
-            }
-            arm_child(&mut reader, point, 1..2, "kill");
-            reader.send(&written(&mut writer).to_string());
-            assert_eq!(reader.dies_of(), SIGKILL, "{point:?} {arrival}");
-            // No buffer is in use for ever.
-            ask(&mut writer, "edit", "wrote");
-        }
-    }
-    writer.send("end");
-    assert!(writer.ends());
-    place.assert_clean();
+fn steps_after_a_buffer_is_published() {
+    kill_each(
+        "
+        W acquire; W forget                                | W count 3     | W ask      | 3
+        W acquire; W count 2; W forget                     | W get         |            | 1
+        W acquire; W count 2; W forget; W get              | W clone       |            | 1
+        W acquire; W count 2; W forget; W get              | W drop        |            | 1
+        W acquire; W forget; W get                         | W drop        | W finalize | 0
+        W acquire; W count 2; W forget; W get              | W forget      |            | 1
+        W acquire; W count 2; W forget; W get; W forget    | W release     |            | 1
+        W acquire; W count 2; W forget                     | W add-ref     |            | 2
+        W acquire; W count 2; W forget; W add-ref          | W release     |            | 2
+        W acquire; W count 2; W forget                     | W edit        | W claim    | 0
+        W acquire; W count 3; W forget; R get; R drop      | W edit        | W claim    | 0
+        W acquire; W count 2; W forget; W edit             | W forget      | W publish  | 2
+        W acquire; W count 2; W forget; W edit             | W drop        | W publish  | 1
+        W acquire; W forget; W edit                        | W drop        | W abandon  | 0
+        W acquire; W forget                                | W discard     | W abandon  | 0
+        W acquire; W count 2; W forget; W get              | W copy        | W claim    | 1
+        W acquire; W forget; W get; W drop; W acquire; W forget | W stale old |         | 1
+        W acquire; W forget; R get                         | W close       | W close    | -
+        W acquire; W forget                                | W close       | W close    | -
+        ",
+    );
+}
+
+#[test]
+fn steps_of_a_reader() {
+    kill_each(
+        "
+        W acquire; W forget                              | R connect; W joined     | W admit R join    | 1
+        W acquire; W count 2; W forget                   | R get; W joined         | W admit R hold    | 1 2
+        W acquire; W count 2; R connect; W forget        | R get                   | R hold            | 1 2
+        W acquire; W count 3; W forget; R get            | R get                   | R again           | 1 2
+        W acquire; W count 2; W forget; R get            | R clone                 |                   | 1
+        W acquire; W count 2; W forget; R get            | R drop                  | R release         | 1
+        W acquire; W forget; R get                       | R drop; W wait          | R release         | 0
+        W acquire; R connect; W forget-to                | R get; R drop; W wait   | R hold R release  | 0
+        W acquire; W count 2; W forget; R get            | R forget                |                   | 1
+        W acquire; W count 2; W forget; R get; R forget  | R release               | R release         | 1
+        W acquire; W count 2; W forget; R connect        | R add-ref               | R hold            | 1 2
+        W acquire; W count 2; W forget; R add-ref        | R release               | R release         | 1
+        W acquire; W forget; R get; R drop; W wait; W acquire; W forget | R stale old |                | 1
+        W acquire; W forget; R get                       | W wait &; R drop        | R release         | 0
+        W acquire; W forget; R get                       | R close; W wait         | R leave           | 0
+        ",
+    );
+}
+
+#[test]
+fn steps_of_a_reader_that_copies() {
+    kill_each(
+        "
+        W acquire; W count 2; W forget; R connect       | R edit      | R make R hold  | 1 2
+        W acquire; W count 2; W forget; R edit          | R forget    | R publish      | 1
+        W acquire; W count 2; W forget; R edit          | R drop      | R abandon      | 1
+        W acquire; W count 2; W forget; R get           | R copy      | R make         | 1
+        W acquire; W count 2; W forget; R get; R copy   | R forget    | R publish      | 1
+        ",
+    );
 }

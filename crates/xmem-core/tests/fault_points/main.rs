@@ -9,6 +9,7 @@
 
 mod buffers;
 mod consumers;
+mod part;
 mod producers;
 mod stream;
 #[path = "../support/mod.rs"]
@@ -44,8 +45,7 @@ fn child() {
         ("reproduce", Some(kind)) => stream::reproduce(&pool, kind, &commands),
         ("step", Some(kind)) => stream::step_by_step(&pool, kind, &commands),
         ("take", _) => taking::take(&pool, &commands),
-        ("write-buffers", _) => buffers::write_buffers(&pool, &commands),
-        ("read-buffers", _) => buffers::read_buffers(&pool, &commands),
+        ("take-part", _) => part::take_part(&pool, &commands),
         other => panic!("no role {other:?}"),
     }
 }

@@ -105,6 +105,11 @@ impl Child {
         writeln!(self.stdin.as_mut().unwrap(), "{line}").unwrap();
     }
 
+    /// The same to a child that may have died. Returns whether it was there.
+    pub fn try_send(&mut self, line: &str) -> bool {
+        writeln!(self.stdin.as_mut().unwrap(), "{line}").is_ok()
+    }
+
     fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.process), signal).unwrap();
     }
@@ -126,6 +131,11 @@ impl Child {
             WaitIdOptions::STOPPED | WaitIdOptions::EXITED | WaitIdOptions::NOWAIT,
         );
         status.unwrap().unwrap().stopped()
+    }
+
+    /// Whether it has ended.
+    pub fn has_ended(&mut self) -> bool {
+        self.process.try_wait().unwrap().is_some()
     }
 
     /// Waits until it ends. Returns the signal that ended it, if one did.

@@ -5,7 +5,7 @@
 use std::ops::Range;
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 
-use xmem_core::fault::{Action, Point, arm, disarm};
+use xmem_core::fault::{Action, Point, arm, arrivals, disarm};
 
 use super::child::{Child, read_line, reply};
 
@@ -42,6 +42,23 @@ pub fn commands() -> Receiver<String> {
                     arm(point, from.parse().unwrap()..to.parse().unwrap(), action);
                     reply("armed");
                 }
+                ["record"] => {
+                    for point in Point::ALL {
+                        arm(*point, 0..0, Action::Kill);
+                    }
+                    reply("recording");
+                }
+                ["passed"] => {
+                    let passed = (0..)
+                        .zip(Point::ALL)
+                        .map(|(at, point)| (at, arrivals(*point)));
+                    let passed = passed.filter(|(_, arrivals)| *arrivals > 0);
+                    let passed: Vec<String> = passed
+                        .map(|(at, n): (u32, _)| format!("{at}:{n}"))
+                        .collect();
+                    disarm();
+                    reply(passed.join(" "));
+                }
                 ["disarm"] => {
                     disarm();
                     reply("disarmed");
@@ -55,6 +72,38 @@ pub fn commands() -> Receiver<String> {
         }
     });
     receive
+}
+
+/// Has a child killed at a point. Returns whether it is there: it may come to the point at once.
+#[track_caller]
+pub fn try_arm_child(child: &mut Child, point: Point, arrival: u32) -> bool {
+    let order = format!("arm {} {arrival} {} kill", point as usize, arrival + 1);
+    child.try_send(&order) && child.next_line().is_some_and(|reply| reply == "armed")
+}
+
+/// Drops the plans of a child that may have died. Returns whether it is there.
+#[track_caller]
+pub fn disarm_child(child: &mut Child) -> bool {
+    child.try_send("disarm") && child.next_line().is_some_and(|reply| reply == "disarmed")
+}
+
+/// Counts the arrivals of a child at all points from here on.
+#[track_caller]
+pub fn record(child: &mut Child) {
+    ask(child, "record", "recording");
+}
+
+/// The points that a child passed since [`record`], and how often.
+#[track_caller]
+pub fn passed(child: &mut Child) -> Vec<(Point, u32)> {
+    child.send("passed");
+    let reply = child.reply();
+    let words = reply.split_whitespace().map(|word| {
+        let (at, arrivals) = word.split_once(':').unwrap();
+        let at: usize = at.parse().unwrap();
+        (Point::ALL[at], arrivals.parse().unwrap())
+    });
+    words.collect()
 }
 
 pub fn next_command(commands: &Receiver<String>) -> Option<String> {

@@ -50,6 +50,11 @@ pub fn is_armed() -> bool {
     })
 }
 
+/// How often this process passed a point since a plan was made for it.
+pub fn arrivals(point: Point) -> u32 {
+    ARRIVALS[point as usize].load(Ordering::Relaxed)
+}
+
 /// Sets this process's clock ahead of the host's, in nanoseconds.
 pub fn set_clock_offset(nanoseconds: i64) {
     CLOCK_OFFSET.store(nanoseconds, Ordering::Relaxed);

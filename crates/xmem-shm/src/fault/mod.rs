@@ -8,7 +8,9 @@
 mod armed;
 
 #[cfg(feature = "fault-points")]
-pub use armed::{Action, arm, call, clock_offset, disarm, is_armed, point, set_clock_offset};
+pub use armed::{
+    Action, arm, arrivals, call, clock_offset, disarm, is_armed, point, set_clock_offset,
+};
 
 /// The role of the processes that pass a point.
 #[cfg(feature = "fault-points")]
