@@ -10,7 +10,8 @@ use xmem_core::{AccessMode, BufferGuard, BufferPool};
 
 use crate::gpu::Gpu;
 use crate::lab::Lab;
-use crate::support::child::{read_line, reply};
+use crate::support::child::{Child, read_line, reply};
+use crate::support::eventually;
 
 const SIZE: usize = 1920 * 1080 * 3;
 
@@ -21,8 +22,36 @@ fn write_data(bytes: &mut [u8]) {
 }
 
 #[test]
-fn sections_5_to_7() {
+fn sections_4_to_7() {
     let lab = Lab::new();
+    let [_, mut consumer] = run(&lab);
+    consumer.send("end");
+    assert!(consumer.ends());
+    lab.assert_allowed();
+}
+
+/// As `cudaIpcGetMemHandle` and `cudaIpcOpenMemHandle` do it, where a driver has nothing newer. The functions are those of the
+/// driver: `cuIpc...`.
+#[test]
+fn section_10() {
+    let lab = Lab::new().with("QUIRKS", "no-vmm");
+    let [producer, mut consumer] = run(&lab);
+    let calls = |child, name| lab.calls(child, &[name]);
+    for name in ["cuMemAlloc_v2", "cuIpcGetMemHandle"] {
+        assert_ne!(calls(&producer, name), Some(0), "{name}");
+    }
+    let opened = calls(&consumer, "cuIpcOpenMemHandle_v2");
+    assert_ne!(opened, Some(0));
+    // On a thread of its own.
+    eventually("it is closed", || {
+        calls(&consumer, "cuIpcCloseMemHandle") == opened
+    });
+    consumer.send("end");
+    assert!(consumer.ends());
+    lab.assert_allowed();
+}
+
+fn run(lab: &Lab) -> [Child; 2] {
     let mut producer = lab.start("design-producer");
     let meta_index = producer.reply();
     let mut consumer = lab.start("design-consumer");
@@ -30,7 +59,10 @@ fn sections_5_to_7() {
     assert_eq!(consumer.reply(), "read");
     producer.send("end");
     assert_eq!(producer.reply(), "read as often as its count");
-    lab.assert_allowed();
+    assert!(producer.ends());
+    consumer.send("close");
+    assert_eq!(consumer.reply(), "closed");
+    [producer, consumer]
 }
 
 pub fn produce(name: &str) -> Result<()> {
@@ -78,6 +110,9 @@ pub fn consume(name: &str) -> Result<()> {
     let cpu_buf = cuda_buf.copy_to_cpu()?;
     let gpu = Gpu::new(0);
     assert_eq!(gpu.read(cuda_buf.as_cuda_ptr()?, SIZE), vec![7; SIZE]);
+    // Section 4: `device_id` and `size`. The handle is between the processes.
+    assert_eq!(cuda_buf.device().map(|device| device.ordinal()), Some(0));
+    assert_eq!(cuda_buf.meta().size, SIZE as u64);
     assert_eq!(cpu_buf.as_cpu_slice()?, vec![7; SIZE]);
 
     // Section 5. A guard keeps its pool, and so has no lifetime. `clone_ref` returns a `Result`: a buffer that is written has
@@ -103,6 +138,10 @@ pub fn consume(name: &str) -> Result<()> {
     pool.get(meta_index)?.forget()?;
     assert!(pool.release(meta_index));
     reply("read");
+    read_line();
+    // A guard keeps its pool.
+    drop((cpu_buf, pool));
+    reply("closed");
     read_line();
     Ok(())
 }
