@@ -229,6 +229,36 @@ def test_other_threads_run_while_a_device_is_waited_for(machine):
     assert owner.ask("buf.size, len(copies)") == [1000, 1]
 
 
+def test_a_copy_of_a_buffer_waits_for_the_default_stream(machine):
+    """As in section 7 of the design: what is written, and then copied."""
+    owner = machine.start()
+    for copy in ("copy_to_cpu()", "copy_to_device(1)"):
+        owner.do("""
+            import threading
+            pool_of_buffers = xmem.BufferPool(pool)
+            buf = pool_of_buffers.acquire_cuda(1000)
+            ptr, word = buf.cuda_ptr_mut, g.word()
+            g.wait_for_word(None, word)
+            g.fill(None, ptr, 1000, 7)
+            copies = []
+        """)
+        # Before the word is set, no copy is done.
+        owner.do(f"""
+            thread = threading.Thread(target=lambda: copies.append(buf.{copy}))
+            thread.start()
+            def is_copying():
+                try:
+                    return buf.size == 0
+                except xmem.Error:
+                    return True
+        """)
+        owner.eventually("is_copying()")
+        owner.do("g.set_word(s, word); thread.join(HANG)")
+        owner.do("copy = copies.pop(); copy = copy if copy.device is None else copy.copy_to_cpu()")
+        assert owner.ask("(np.asarray(copy) == 7).all().item()")
+        owner.do("del copy; buf.discard(); pool_of_buffers.close()")
+
+
 def test_without_a_driver(machine):
     owner = machine.start_without()
     owner.do("pool = xmem.BufferPool(pool); cpu_buf = pool.acquire_cpu(1024)")

@@ -290,6 +290,9 @@ impl BufferGuard {
 
     /// Copies the buffer into host memory. Waits for the copy, a buffer that this process acquired, with the same metadata.
     ///
+    /// A buffer on a CUDA device that is being written is copied behind the default stream, as [`forget`](Self::forget) publishes
+    /// it.
+    ///
     /// # Errors
     ///
     /// [`WriteAccessError::Full`] if there is no room, `WriteAccessError::Cuda` if the device fails.

@@ -9,6 +9,7 @@ use xmem_cuda::device::Device;
 use xmem_cuda::error::CudaError;
 use xmem_cuda::event::until_done;
 use xmem_cuda::result;
+use xmem_cuda::stream::Stream;
 
 use super::frame::CudaFrame;
 use crate::frame::hold::Memory;
@@ -30,11 +31,15 @@ impl Source<'_> {
         }
     }
 
-    /// First byte, when it is written.
+    /// First byte, when it is written: a slot by the default stream, as it is published.
     fn wait(&self) -> Result<u64, CudaError> {
         match self {
             Self::Frame(frame) => frame.until_done().map(|()| frame.ptr()),
-            Self::Slot(slot) => until_done(|| slot.twin.is_done(slot.slot)).map(|()| slot.ptr()),
+            Self::Slot(slot) => {
+                until_done(|| slot.twin.is_done(slot.slot))?;
+                Stream::LEGACY_DEFAULT.synchronize(slot.device())?;
+                Ok(slot.ptr())
+            }
         }
     }
 }
