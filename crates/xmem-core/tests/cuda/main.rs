@@ -6,6 +6,8 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+#[cfg(feature = "fault-points")]
+mod buffer_steps;
 mod buffers;
 mod captures;
 mod contexts;

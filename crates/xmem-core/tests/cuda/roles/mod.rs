@@ -62,6 +62,8 @@ pub fn play() {
         "own-buffers" => buffers::own_buffers(&pool),
         "edit-buffers" => buffers::edit_buffers(&pool),
         "read-buffers" => buffers::read_buffers(&pool),
+        #[cfg(feature = "fault-points")]
+        "buffer-part" => crate::buffer_steps::take_part(&pool),
         "design-producer" => crate::design::produce(&pool).unwrap(),
         "design-consumer" => crate::design::consume(&pool).unwrap(),
         "without-driver" => short::without_driver(&pool),
