@@ -5,7 +5,7 @@
 //! Nothing here waits for another host but [`Link::ask`]: all messages may be dropped (`CongestionControl::Drop`). Zenoh would
 //! otherwise wait until its queue has room, and with it the thread that every other importer needs.
 
-use std::fmt::Display;
+use std::fmt::{self, Display};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -82,6 +82,78 @@ fn plain(error: impl Display) -> String {
     })
 }
 
+/// The kind of a [`Fault`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FaultKind {
+    /// This side refused the certificate of the other one.
+    TheirCertificate,
+    /// The other side closed the connection, as it does when it refuses the certificate of this one.
+    OwnCertificate,
+    /// Any other, or an unknown one.
+    Other,
+}
+
+/// Why a link cannot be opened, and what to check.
+#[derive(Debug, Clone)]
+pub struct Fault {
+    kind: FaultKind,
+    text: String,
+}
+
+impl Fault {
+    fn other(text: impl Display) -> Self {
+        Self {
+            kind: FaultKind::Other,
+            text: text.to_string(),
+        }
+    }
+
+    /// From Zenoh's error while a connection was opened. Zenoh has no type for it, so its words are searched. Without known
+    /// words the text names all that may be wrong with certificates.
+    fn of_connection(endpoint: &Endpoint, error: &str) -> Self {
+        let address = &endpoint.address;
+        let host = address.rsplit_once(':').map_or("", |(host, _)| host);
+        if endpoint.identity.is_none() {
+            return Self::other(format_args!("cannot connect to {address}: {error}"));
+        }
+        // Of rustls, on this side.
+        if let Some((_, reason)) = error.split_once("invalid peer certificate: ") {
+            let text = format!(
+                "the certificate of {address} is refused: {reason}; check --server-ca here, and that the certificate there is \
+                 valid and has the name {host:?}"
+            );
+            let kind = FaultKind::TheirCertificate;
+            return Self { kind, text };
+        }
+        // The other side checks a certificate after this side has the connection. The reason does not arrive.
+        if error.contains("connection lost") {
+            let text = format!(
+                "{address} closes the connection, as it does when it refuses a certificate; check --certificate here, and \
+                 --client-ca there"
+            );
+            let kind = FaultKind::OwnCertificate;
+            return Self { kind, text };
+        }
+        Self::other(format_args!(
+            "cannot connect to {address}: {error}; check that an exporter is there with quic/, --certificate and --server-ca \
+             here, --client-ca there, and that the certificate there has the name {host:?}"
+        ))
+    }
+
+    /// Its kind.
+    pub fn kind(&self) -> FaultKind {
+        self.kind
+    }
+}
+
+impl Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl std::error::Error for Fault {}
+
 /// The values were found by measurement: `docs/design/bridge.md` has the reasons.
 fn config(endpoint: &Endpoint, side: Side) -> Result<Config, Error> {
     let protocol = if endpoint.identity.is_some() {
@@ -129,7 +201,8 @@ fn config(endpoint: &Endpoint, side: Side) -> Result<Config, Error> {
         ),
     ];
     if side == Side::ConnectsOnce {
-        settings.push(("connect/timeout_ms".to_owned(), "2000".to_owned()));
+        // One attempt: the error of several does not have the cause. `open_timeout` is its limit.
+        settings.push(("connect/timeout_ms".to_owned(), "0".to_owned()));
         settings.push(("connect/exit_on_failure".to_owned(), "true".to_owned()));
     }
     if let Some(identity) = &endpoint.identity {
@@ -200,14 +273,18 @@ impl Link {
     /// # Errors
     ///
     /// If a file is missing, the address is not free, or nothing is there ([`Side::ConnectsOnce`]).
-    pub fn open(endpoint: &Endpoint, side: Side) -> Result<Self, Error> {
-        let session = zenoh::open(config(endpoint, side)?).wait();
+    pub fn open(endpoint: &Endpoint, side: Side) -> Result<Self, Fault> {
+        let config = config(endpoint, side).map_err(Fault::other)?;
+        let session = zenoh::open(config).wait();
         let session = session.map_err(|error| {
-            let what = match side {
-                Side::Listens => "cannot listen at",
-                _ => "cannot connect to",
-            };
-            format!("{what} {}: {}", endpoint.address, plain(error))
+            let error = plain(error);
+            match side {
+                Side::Listens => Fault::other(format_args!(
+                    "cannot listen at {}: {error}",
+                    endpoint.address
+                )),
+                _ => Fault::of_connection(endpoint, &error),
+            }
         })?;
         Ok(Self(session))
     }
@@ -309,7 +386,52 @@ impl Outlet {
 
 #[cfg(test)]
 mod tests {
-    use super::plain;
+    use std::path::PathBuf;
+
+    use super::{Endpoint, Fault, FaultKind, Identity, plain};
+
+    #[test]
+    fn a_fault_over_quic_has_what_to_check() {
+        let file = PathBuf::new;
+        let [certificate, key, authority] = [file(), file(), file()];
+        let identity = Identity {
+            certificate,
+            key,
+            authority,
+        };
+        let endpoint = Endpoint {
+            address: "[::1]:7447".to_owned(),
+            identity: Some(identity),
+        };
+        for (error, kind, words) in [
+            (
+                "a: invalid peer certificate: UnknownIssuer",
+                FaultKind::TheirCertificate,
+                ["UnknownIssuer", "--server-ca", "\"[::1]\""],
+            ),
+            (
+                "a: connection lost",
+                FaultKind::OwnCertificate,
+                ["[::1]:7447", "--certificate here", "--client-ca there"],
+            ),
+            (
+                "timed out",
+                FaultKind::Other,
+                ["timed out", "--client-ca there", "\"[::1]\""],
+            ),
+        ] {
+            let fault = Fault::of_connection(&endpoint, error);
+            assert_eq!(fault.kind(), kind);
+            let text = fault.to_string();
+            assert!(words.iter().all(|word| text.contains(word)), "{text}");
+        }
+        let tcp = Endpoint {
+            identity: None,
+            ..endpoint
+        };
+        let fault = Fault::of_connection(&tcp, "refused");
+        assert_eq!(fault.to_string(), "cannot connect to [::1]:7447: refused");
+    }
 
     #[test]
     fn places_in_sources_are_left_out() {

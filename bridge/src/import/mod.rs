@@ -3,6 +3,7 @@
 //! `xmem-bridge import POOL@HOST`
 
 mod assembly;
+mod diagnosis;
 mod inbound;
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,12 +15,13 @@ use xmem_core::{ConsumerEvent, Producer, lock, monotonic_ns, random};
 
 use crate::cli::Import;
 use crate::clock::Clock;
-use crate::link::{Link, Outlet, Side, Urgency};
+use crate::link::{Fault, Link, Outlet, Side, Urgency};
 use crate::report::{Minute, State, line};
 use crate::signals::Signals;
 use crate::window::CREDIT_TIME;
 use crate::wire::{Down, Hello, Ids, Request, Up};
 use crate::{Error, keys};
+use diagnosis::Diagnosis;
 use inbound::{Figures, Inbound, There};
 
 /// How long a refusal counts.
@@ -153,14 +155,18 @@ pub(crate) fn run(import: &Import) -> Result<(), Error> {
     let name = own_name(local);
     let mut state = State::default();
     let mut minute = Minute::new(Instant::now());
+    let is_quic = endpoint.identity.is_some();
+    let mut diagnosis = is_quic.then(|| Diagnosis::new(endpoint, Instant::now()));
     line(format_args!("imports {origin} as pool {local}"));
     while !signals.came() {
         let now = Instant::now();
         let is_wanted = producer.num_consumers() > 0;
         let mut guard = lock(&inbound);
         let credit = guard.credit(is_wanted, now);
-        let asks = !guard.has_exporter() || guard.is_silent(now);
-        let words = words(&guard, &lock(&refused), now);
+        let is_silent = guard.is_silent(now);
+        let asks = !guard.has_exporter() || is_silent;
+        let fault = diagnosis.as_mut().and_then(|it| it.look(is_silent, now));
+        let words = words(&guard, &lock(&refused), fault, now);
         let figures = guard.figures();
         drop(guard);
         let up = if asks {
@@ -191,15 +197,18 @@ fn own_name(local: &str) -> String {
 }
 
 /// The state, for the person at the terminal.
-fn words(inbound: &Inbound, refused: &Refused, now: Instant) -> String {
+fn words(inbound: &Inbound, refused: &Refused, fault: Option<&Fault>, now: Instant) -> String {
     let is_new = |at: Instant| now.saturating_duration_since(at) < REFUSED;
     if let Some((reason, at)) = &refused.0
         && is_new(*at)
     {
         return format!("refused: {reason}");
     }
+    if let Some(fault) = fault {
+        return format!("no answer: {fault}");
+    }
     let words = match inbound.there() {
-        _ if inbound.is_silent(now) => "no answer",
+        _ if inbound.is_silent(now) || !inbound.has_exporter() => "no answer",
         _ if !inbound.wants() => "connected, and the pool here has no consumers",
         There::NoProducer => "connected, and the pool there has no producer",
         There::Ended => "the stream is over",

@@ -141,14 +141,15 @@ fn certificates(dir: &Path) {
         }
         host() {
             openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj "/CN=$2" -keyout "$2.key" -out "$2.csr"
-            printf 'subjectAltName=IP:127.0.0.1,DNS:localhost\nextendedKeyUsage=serverAuth,clientAuth\nbasicConstraints=CA:FALSE' > "$2.ext"
+            printf "subjectAltName=$3\nextendedKeyUsage=serverAuth,clientAuth\nbasicConstraints=CA:FALSE" > "$2.ext"
             openssl x509 -req -in "$2.csr" -CA "$1.pem" -CAkey "$1.key" -CAcreateserial -days 30 -extfile "$2.ext" -out "$2.pem"
         }
         authority ours
         authority others
-        host ours a
-        host ours b
-        host others c
+        host ours a IP:127.0.0.1
+        host ours b IP:127.0.0.1
+        host others c IP:127.0.0.1
+        host ours elsewhere DNS:elsewhere
     "#;
     let mut made = Command::new("sh");
     made.args(["-c", script]).current_dir(dir);
@@ -156,41 +157,79 @@ fn certificates(dir: &Path) {
     assert!(made.success(), "openssl is missing, or failed");
 }
 
+/// The options of a host with this certificate, which trusts this authority. `ca`: `--client-ca` or `--server-ca`.
+fn identity(hosts: &Hosts, certificate: &str, ca: &str, authority: &str) -> Vec<String> {
+    let file = |name: String| hosts.path().join(name).to_str().unwrap().to_owned();
+    let files = [
+        ("--certificate", format!("{certificate}.pem")),
+        ("--key", format!("{certificate}.key")),
+        (ca, format!("{authority}.pem")),
+    ];
+    let files = files.map(|(option, name)| [option.to_owned(), file(name)]);
+    files.concat()
+}
+
+fn start(hosts: &Hosts, host: &str, args: &[&str], identity: &[String]) -> Bridge {
+    let identity: Vec<&str> = identity.iter().map(String::as_str).collect();
+    hosts.bridge(host, &[args, &identity[..]].concat())
+}
+
+#[test]
+fn a_refused_certificate_is_reported_with_what_to_check() {
+    let hosts = Hosts::new();
+    certificates(hosts.path());
+    let (listen, source) = (
+        format!("quic/{}", hosts.address()),
+        format!("cam0@{}", hosts.address()),
+    );
+    let export = |certificate: &str| {
+        let own = identity(&hosts, certificate, "--client-ca", "ours");
+        let export = start(&hosts, "a", &["export", "cam0", "--listen", &listen], &own);
+        export.prints("exports");
+        export
+    };
+    let import = |host: &str, certificate: &str, authority: &str| {
+        let own = identity(&hosts, certificate, "--server-ca", authority);
+        start(&hosts, host, &["import", &source], &own)
+    };
+    let own = identity(&hosts, "b", "--server-ca", "ours");
+    // Nothing is there: Zenoh has no cause, so the line names all.
+    let waiting = import("b", "b", "ours");
+    waiting.prints("--certificate and --server-ca here, --client-ca there");
+
+    let elsewhere = export("elsewhere");
+    waiting.prints("is valid and has the name \"127.0.0.1\"");
+    let list = start(&hosts, "c", &["list", &hosts.address()], &own);
+    let (code, _, lines) = list.end();
+    assert!(code == Some(1) && lines.contains("is refused: "), "{lines}");
+    elsewhere.kill();
+
+    let _export = export("a");
+    import("c", "b", "others").prints("UnknownIssuer; check --server-ca here");
+    import("c", "c", "ours").prints("check --certificate here, and --client-ca there");
+    // The one that waited needs no new start.
+    waiting.prints("connected");
+}
+
 #[test]
 fn a_host_without_a_certificate_is_refused() {
     let hosts = Hosts::new();
     certificates(hosts.path());
-    let file = |name: &str| hosts.path().join(name).to_str().unwrap().to_owned();
-    let identity = |host: &str, ca: &str| {
-        [
-            "--certificate".to_owned(),
-            file(&format!("{host}.pem")),
-            "--key".to_owned(),
-            file(&format!("{host}.key")),
-            ca.to_owned(),
-            file("ours.pem"),
-        ]
-    };
     let producer = hosts.producer("cam0");
     let camera = Camera::start(&producer, 1_000_000, 1);
     let listen = format!("quic/{}", hosts.address());
-    let own = identity("a", "--client-ca");
-    let own = own.each_ref().map(String::as_str);
-    let export = hosts.bridge(
-        "a",
-        &[&["export", "cam0", "--listen", &listen], &own[..]].concat(),
-    );
+    let own = identity(&hosts, "a", "--client-ca", "ours");
+    let export = start(&hosts, "a", &["export", "cam0", "--listen", &listen], &own);
     export.prints("exports");
     let source = format!("cam0@{}", hosts.address());
-    let import = |host: &str, identity: &[String]| {
-        let identity = identity.iter().map(String::as_str);
-        let args: Vec<&str> = ["import", &source].into_iter().chain(identity).collect();
-        hosts.bridge(host, &args)
+    let import = |host: &str| {
+        let own = identity(&hosts, host, "--server-ca", "ours");
+        start(&hosts, host, &["import", &source], &own)
     };
     // Of another authority.
-    let stranger = import("c", &identity("c", "--server-ca"));
+    let stranger = import("c");
     let _consumer = hosts.consumer("c");
-    let _import = import("b", &identity("b", "--server-ca"));
+    let _import = import("b");
     let mut consumer = hosts.consumer("b");
     receive(&mut consumer);
     // Without protection, and garbage.
