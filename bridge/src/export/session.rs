@@ -20,7 +20,7 @@ use crate::{Error, keys};
 
 /// How long it waits for one thing before it looks at the others.
 const LOOK: Duration = Duration::from_millis(100);
-/// An importer that is silent for this long is forgotten. Frames of a shorter cut count as missed.
+/// An importer that is silent for this long is forgotten.
 const FORGET: Duration = Duration::from_secs(60);
 /// From one attempt with a pool that is not exported to the next.
 const AGAIN: Duration = Duration::from_secs(1);

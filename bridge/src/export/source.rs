@@ -46,9 +46,11 @@ pub(super) struct Source {
     follower: Follower,
     /// How to go on where it was before it left.
     resume: Option<ConsumerBuilder>,
+    /// The pool of the present producer.
     stream: u64,
     encoded: bool,
-    taken: VecDeque<ReadLease>,
+    /// Each with the pool that it comes from, which may be that of the producer before.
+    taken: VecDeque<(u64, ReadLease)>,
     ended: bool,
     live: bool,
 }
@@ -119,14 +121,17 @@ impl Source {
             }
         }
         let taken = self.taken.pop_front();
-        taken.map(|lease| self.entry(lease)).transpose()
+        taken
+            .map(|(stream, lease)| self.entry(stream, lease))
+            .transpose()
     }
 
     /// Keeps events, and the newest frame.
     fn skip_older_frames(&mut self) {
-        let frames = self.taken.iter().filter(|it| !it.meta().event).count();
+        let is_frame = |(_, lease): &&(u64, ReadLease)| !lease.meta().event;
+        let frames = self.taken.iter().filter(is_frame).count();
         let mut older = frames.saturating_sub(1);
-        self.taken.retain(|lease| {
+        self.taken.retain(|(_, lease)| {
             let skips = older > 0 && !lease.meta().event;
             older -= usize::from(skips);
             !skips
@@ -148,7 +153,7 @@ impl Source {
         match step {
             Ok(Step::Took(Some(lease))) => {
                 self.ended = false;
-                self.taken.push_back(lease);
+                self.taken.push_back((self.stream, lease));
                 return Ok(true);
             }
             Ok(Step::Took(None)) => self.follower.note_dropped(),
@@ -172,9 +177,7 @@ impl Source {
         if consumer.delivery() == Delivery::Lossless {
             return Err(LOSSLESS.to_owned());
         }
-        if !consumer.has_resumed() {
-            self.stream += 1;
-        }
+        self.stream = consumer.pool_id();
         if let Some(sticky) = consumer.wait_sticky(STICKY_TIME) {
             self.look_at(&sticky)?;
         }
@@ -189,7 +192,7 @@ impl Source {
         }
     }
 
-    fn entry(&mut self, lease: ReadLease) -> Result<Entry, String> {
+    fn entry(&mut self, stream: u64, lease: ReadLease) -> Result<Entry, String> {
         self.look_at(lease.sticky())?;
         let (info, meta) = (*lease.info(), lease.meta().clone());
         if meta.size > MAX_FRAME {
@@ -205,7 +208,7 @@ impl Source {
             },
             meta,
             sticky,
-            stream: self.stream,
+            stream,
             number: info.number(),
             published_at: info.published_at,
         })

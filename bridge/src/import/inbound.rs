@@ -45,7 +45,7 @@ pub(super) struct Inbound {
     receiver: Receiver<Assembly>,
     /// The sticky state that the local pool has, by the exporter's number.
     sticky: u64,
-    /// The stream and the number of the next frame, if none is missing.
+    /// The producer's stream and the number of its next frame, if none is missing. It outlives exporters.
     next: Option<(u64, u64)>,
     wants: bool,
     there: There,
@@ -120,11 +120,12 @@ impl Inbound {
             return;
         }
         if ids.exporter != self.ids.exporter {
-            // Another instance: nothing of the one before counts. The local pool stays as it is.
+            // Another instance: no position or state of the one before counts. The local pool stays as it is, and so does the
+            // number of the next frame, since the producer may be the same.
             self.figures = self.figures();
             self.ids = ids;
             self.receiver = Receiver::default();
-            (self.sticky, self.credited, self.next) = (0, 0, None);
+            (self.sticky, self.credited) = (0, 0);
             *lock(&self.clock) = Clock::default();
         }
         if !self.has_exporter() {
@@ -138,7 +139,7 @@ impl Inbound {
     pub(super) fn credit(&mut self, is_wanted: bool, now: Instant) -> Credit {
         self.receiver.look(now);
         self.wants = is_wanted && lock(&self.clock).is_known();
-        if !self.wants {
+        if !is_wanted {
             // Frames from here on are not missed by any consumer.
             self.next = None;
         }

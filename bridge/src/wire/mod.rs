@@ -159,7 +159,8 @@ pub struct Begin {
     pub kind: Kind,
     /// The sticky state that it belongs to, or that it is.
     pub sticky: u64,
-    /// Changes with the producer: numbers of different streams cannot be compared.
+    /// The random number of the producer's pool, the same over all exporters of it. Frame numbers of different streams cannot be
+    /// compared.
     pub stream: u64,
     /// The frame's number in that stream. Numbers between two frames are frames that were missed.
     pub number: u64,

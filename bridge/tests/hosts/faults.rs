@@ -3,10 +3,13 @@
 //! Bridges that are killed, stopped and started again.
 
 use rustix::process::Signal;
+use xmem_core::FrameMeta;
 
 use crate::support::*;
 
 const SIZE: usize = 1_000_000;
+/// In the flags of a frame: frames before it are missing.
+const AFTER_GAP: u32 = 1 << 31;
 
 #[test]
 fn a_killed_exporter_is_replaced_and_the_local_pool_stays() {
@@ -24,6 +27,73 @@ fn a_killed_exporter_is_replaced_and_the_local_pool_stays() {
     let _export = hosts.export(&["cam0"]);
     // The same consumer of the same local pool.
     receive_until(&mut consumer, killed_at);
+}
+
+#[test]
+fn frames_without_an_exporter_count_as_missed() {
+    let hosts = Hosts::new();
+    let producer = hosts.producer("cam0");
+    let (export, import) = (hosts.export(&["cam0"]), hosts.import("b"));
+    let mut consumer = hosts.consumer("b");
+    eventually("the exporter joins", || producer.num_consumers() == 1);
+    // The next frame has this number. Returns whether it is marked as the first one after a gap.
+    let mut next_is = |expected| {
+        let frame = receive(&mut consumer);
+        assert_eq!(number(&frame), expected);
+        frame.meta().flags & AFTER_GAP != 0
+    };
+    for number in 1..4 {
+        assert!(publish(&producer, number, SIZE));
+        assert!(!next_is(number));
+    }
+    export.kill();
+    eventually("its consumer is gone", || producer.num_consumers() == 0);
+    for number in 4..24 {
+        assert!(publish(&producer, number, SIZE));
+        // An event is no frame.
+        producer.publish_event(FrameMeta::default()).unwrap();
+    }
+    let export = hosts.export(&["cam0"]);
+    // The newest one comes; those before it are missed.
+    assert!(next_is(23));
+    assert!(publish(&producer, 24, SIZE));
+    assert!(!next_is(24));
+
+    // Those of another producer are not missed: they belong to another stream.
+    export.kill();
+    drop(producer);
+    let producer = hosts.producer("cam0");
+    for number in 100..151 {
+        assert!(publish(&producer, number, SIZE));
+    }
+    let _export = hosts.export(&["cam0"]);
+    assert!(!next_is(150));
+    assert_eq!(import.figures(), (6, 19));
+}
+
+#[test]
+fn every_frame_over_a_restart_arrived_or_was_missed() {
+    let hosts = Hosts::new();
+    let producer = hosts.producer("cam0");
+    let (mut export, import) = (hosts.export(&["cam0"]), hosts.import("b"));
+    let mut consumer = hosts.consumer("b");
+    eventually("the exporter joins", || producer.num_consumers() == 1);
+    let camera = Camera::start(&producer, SIZE, 1);
+    let first = number(&receive(&mut consumer));
+    for _ in 0..3 {
+        let before = camera.next();
+        receive_until(&mut consumer, before);
+        export.kill();
+        export = hosts.export(&["cam0"]);
+    }
+    let after = camera.next();
+    let at = receive_until(&mut consumer, after);
+    let last = camera.stop();
+    if at < last {
+        receive_until(&mut consumer, last);
+    }
+    let (received, missed) = import.figures();
+    assert_eq!(received + missed, last - first + 1);
 }
 
 #[test]

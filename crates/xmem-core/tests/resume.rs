@@ -35,6 +35,7 @@ fn received_frames_are_not_delivered_again() {
     }
     let mut again = resume(&place, &consumer);
     assert!(again.has_resumed());
+    assert_eq!(again.pool_id(), consumer.pool_id());
     assert_frame(&receive(&mut again), 3, SIZE);
     assert!(is_empty(&mut again));
     assert_eq!(again.stats().missed, 0);
@@ -161,6 +162,7 @@ fn another_producers_stream_begins_with_its_history() {
     }
     let mut again = resume(&place, &consumer);
     assert!(!again.has_resumed());
+    assert_ne!(again.pool_id(), consumer.pool_id());
     for seed in 10..12 {
         assert_frame(&receive(&mut again), seed, SIZE);
     }

@@ -155,6 +155,12 @@ impl Consumer {
         self.position.has_resumed()
     }
 
+    /// A random number that the producer chose for this pool. It is the same for all of its consumers, and another one when the
+    /// next producer makes the pool again: frames with the same pool and [number](crate::FrameInfo::number) are the same frame.
+    pub fn pool_id(&self) -> u64 {
+        self.connection().pool_id()
+    }
+
     /// The number of slots that it holds. A forked child holds none.
     pub fn held(&self) -> u32 {
         self.session.leases().stats().held
