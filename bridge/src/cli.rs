@@ -76,6 +76,9 @@ pub(crate) struct Import {
     /// The name of the pool on this host, if it is another one
     #[arg(long = "as", value_name = "NAME")]
     pub(crate) name: Option<String>,
+    /// Permissions of the pool on this host, in octal: with 0666 all users may read it. Default: 0600
+    #[arg(long, value_name = "MODE", value_parser = mode)]
+    pub(crate) socket_mode: Option<u32>,
     #[command(flatten)]
     pub(crate) client: Client,
 }
@@ -137,6 +140,11 @@ impl Client {
             identity,
         })
     }
+}
+
+fn mode(text: &str) -> Result<u32, String> {
+    let mode = u32::from_str_radix(text, 8).ok().filter(|it| *it <= 0o777);
+    mode.ok_or_else(|| "write it as 0600, 0660 or 0666".to_owned())
 }
 
 fn identity(files: [&Option<PathBuf>; 3], names: &str) -> Result<Identity, Error> {
@@ -225,5 +233,49 @@ mod tests {
         let files = ["--certificate", "c", "--key", "k", "--client-ca", "a"];
         assert!(endpoint(&files).unwrap().identity.is_some());
         assert!(endpoint(&files[..4]).is_err());
+    }
+
+    #[test]
+    fn units_and_the_compose_file_have_valid_commands() {
+        let read = |file: &str| {
+            let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/../contrib");
+            std::fs::read_to_string(format!("{dir}/{file}")).unwrap()
+        };
+        let files = [
+            ("xmem-bridge-export@.service", "ExecStart=/usr/bin/"),
+            ("xmem-bridge-import@.service", "ExecStart=/usr/bin/"),
+            ("compose.yaml", "command: "),
+        ];
+        for (file, begin) in files {
+            let text = read(file);
+            let lines = text.lines().filter_map(|it| it.trim().strip_prefix(begin));
+            let lines: Vec<_> = lines.filter(|it| it.starts_with("xmem-bridge ")).collect();
+            assert!(!lines.is_empty(), "{file}");
+            for line in lines {
+                let line = line
+                    .replace("${SOURCE}", "cam0@there")
+                    .replace("%i", "cam0");
+                let line = line.replace("${HOST_A:-hostA}", "hostA");
+                let line = line.replace("$OPTIONS", "");
+                let cli = Cli::try_parse_from(line.split_whitespace()).unwrap();
+                let is_valid = match cli.command {
+                    Command::Export(export) => export.endpoint().is_ok(),
+                    Command::Import(import) => {
+                        let host = import.source().unwrap().1;
+                        import.client.endpoint(host).is_ok()
+                    }
+                    Command::List(_) => false,
+                };
+                assert!(is_valid, "{file}: {line}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_mode_is_octal() {
+        assert_eq!((mode("0666"), mode("660")), (Ok(0o666), Ok(0o660)));
+        for text in ["", "0999", "1000", "-1", "u+w"] {
+            assert!(mode(text).is_err(), "{text}");
+        }
     }
 }

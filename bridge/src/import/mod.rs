@@ -104,6 +104,10 @@ pub(crate) fn run(import: &Import) -> Result<(), Error> {
         ConsumerEvent::Request { name, data, .. } => sending.send(name, data),
         _ => waking.notify(),
     });
+    let producer = match import.socket_mode {
+        Some(mode) => producer.socket_mode(mode),
+        None => producer,
+    };
     let producer = producer.build()?;
     let link = Link::open(&endpoint, Side::Connects)?;
     let origin = format!("{pool}@{}", endpoint.address);

@@ -224,6 +224,22 @@ fn an_encoded_stream_begins_with_a_key_frame_that_is_asked_for() {
 }
 
 #[test]
+fn an_imported_pool_may_admit_other_users() {
+    use std::os::unix::fs::PermissionsExt;
+
+    let hosts = Hosts::new();
+    let source = format!("cam0@{}", hosts.address());
+    let args = ["import", &source, "--trusted-network"];
+    let own = hosts.bridge("b", &args);
+    let shared = hosts.bridge("c", &[&args[..], &["--socket-mode", "0666"]].concat());
+    for (host, import, expected) in [("b", own, 0o600), ("c", shared, 0o666)] {
+        import.prints("imports");
+        let socket = std::fs::metadata(hosts.pool(host, "cam0")).unwrap();
+        assert_eq!(socket.permissions().mode() & 0o777, expected);
+    }
+}
+
+#[test]
 fn requests_reach_the_producer() {
     let hosts = Hosts::new();
     let (producer, asked) = encoder(&hosts);
