@@ -39,6 +39,9 @@ pub(crate) struct Export {
     /// quic/ADDRESS:PORT, or tcp/ADDRESS:PORT together with --trusted-network
     #[arg(long, default_value = "quic/0.0.0.0:7447")]
     pub(crate) listen: String,
+    /// Connect to a Zenoh router instead of listening, at quic/HOST:PORT or tcp/HOST:PORT. Importers connect to it too
+    #[arg(long, value_name = "ADDRESS", conflicts_with = "listen")]
+    pub(crate) router: Option<String>,
     /// The certificate of this host
     #[arg(long, value_name = "FILE")]
     certificate: Option<PathBuf>,
@@ -46,8 +49,11 @@ pub(crate) struct Export {
     #[arg(long, value_name = "FILE")]
     key: Option<PathBuf>,
     /// The authority that signs certificates of importers. Others are refused
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", conflicts_with = "router")]
     client_ca: Option<PathBuf>,
+    /// The authority that signs certificates of routers
+    #[arg(long, value_name = "FILE", requires = "router")]
+    server_ca: Option<PathBuf>,
     /// Allow tcp/: each host that reaches the port can read the frames, and hosts on the way can change them
     #[arg(long)]
     trusted_network: bool,
@@ -92,37 +98,43 @@ pub(crate) struct List {
 }
 
 impl Export {
-    /// Where it listens.
+    /// The address of the router, or where it listens.
+    pub(crate) fn place(&self) -> &str {
+        self.router.as_deref().unwrap_or(&self.listen)
+    }
+
+    /// The same, with the files that it needs.
     pub(crate) fn endpoint(&self) -> Result<Endpoint, Error> {
-        let identity = match self.listen.split_once('/') {
-            Some(("tcp", _)) if self.trusted_network => None,
-            Some(("tcp", _)) => {
+        let place = self.place();
+        let Some((protocol, address)) = place.split_once('/') else {
+            return Err(wrong_place(place));
+        };
+        let identity = match protocol {
+            "tcp" if self.trusted_network => None,
+            "tcp" => {
                 return Err(
                     "tcp/ has no protection: use quic/ with certificates, or add --trusted-network"
                         .into(),
                 );
             }
-            Some(("quic", _)) => {
-                let files = [&self.certificate, &self.key, &self.client_ca];
-                Some(identity(files, "--certificate, --key and --client-ca")?)
+            "quic" => {
+                let (authority, names) = match self.router {
+                    Some(_) => (&self.server_ca, "--certificate, --key and --server-ca"),
+                    None => (&self.client_ca, "--certificate, --key and --client-ca"),
+                };
+                Some(identity([&self.certificate, &self.key, authority], names)?)
             }
-            _ => {
-                return Err(format!(
-                    "{:?}: write quic/ADDRESS:PORT or tcp/ADDRESS:PORT",
-                    self.listen
-                )
-                .into());
-            }
+            _ => return Err(wrong_place(place)),
         };
-        let address = self
-            .listen
-            .split_once('/')
-            .map_or("", |(_, address)| address);
         Ok(Endpoint {
             address: address.to_owned(),
             identity,
         })
     }
+}
+
+fn wrong_place(place: &str) -> Error {
+    format!("{place:?}: write quic/ADDRESS:PORT or tcp/ADDRESS:PORT").into()
 }
 
 impl Client {
@@ -233,6 +245,10 @@ mod tests {
         let files = ["--certificate", "c", "--key", "k", "--client-ca", "a"];
         assert!(endpoint(&files).unwrap().identity.is_some());
         assert!(endpoint(&files[..4]).is_err());
+        let router = ["--router", "tcp/there:1"];
+        assert!(endpoint(&router).is_err());
+        let router = endpoint(&[&router[..], &["--trusted-network"]].concat()).unwrap();
+        assert_eq!(router.address, "there:1");
     }
 
     #[test]

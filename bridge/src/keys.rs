@@ -26,7 +26,7 @@ pub fn data(pool: &str, importer: u64) -> String {
     format!("xmem/1/pool/{pool}/data/{importer:016x}")
 }
 
-/// The pool in a key of [`ALL_UP`].
+/// The pool in a key to an exporter.
 pub fn pool(up: &str) -> Option<&str> {
     up.strip_prefix("xmem/1/pool/")?.strip_suffix("/up")
 }

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use zenoh::bytes::ZBytes;
 use zenoh::pubsub::{Publisher, Subscriber};
 use zenoh::qos::{CongestionControl, Priority};
-use zenoh::query::Queryable;
+use zenoh::query::{ConsolidationMode, Queryable};
 use zenoh::{Config, Session, Wait};
 
 use crate::Error;
@@ -50,6 +50,8 @@ pub enum Side {
     Connects,
     /// It connects once, or fails.
     ConnectsOnce,
+    /// It connects to a router, or fails. If that connection is lost, it connects again.
+    ConnectsToRouter,
 }
 
 fn quoted(text: impl Display) -> String {
@@ -135,7 +137,7 @@ impl Fault {
             return Self { kind, text };
         }
         Self::other(format_args!(
-            "cannot connect to {address}: {error}; check that an exporter is there with quic/, --certificate and --server-ca \
+            "cannot connect to {address}: {error}; check that an exporter or a router is there with quic/, --certificate and --server-ca \
              here, --client-ca there, and that the certificate there has the name {host:?}"
         ))
     }
@@ -168,11 +170,17 @@ fn config(endpoint: &Endpoint, side: Side) -> Result<Config, Error> {
     let none = "[]".to_owned();
     let (listen, connect) = match side {
         Side::Listens => (there, none),
-        Side::Connects | Side::ConnectsOnce => (none, there),
+        Side::Connects | Side::ConnectsOnce | Side::ConnectsToRouter => (none, there),
+    };
+    // Zenoh assumes that all peers at a router are connected with each other, and forwards nothing between them. So one side has
+    // to be a client. It cannot be the importer: a client cannot start before the other side.
+    let mode = match side {
+        Side::ConnectsToRouter => "client",
+        _ => "peer",
     };
     let queue = "transport/link/tx/queue";
     let mut settings = vec![
-        ("mode".to_owned(), quoted("peer")),
+        ("mode".to_owned(), quoted(mode)),
         ("scouting/multicast/enabled".to_owned(), "false".to_owned()),
         ("scouting/gossip/enabled".to_owned(), "false".to_owned()),
         ("listen/endpoints".to_owned(), listen),
@@ -200,7 +208,7 @@ fn config(endpoint: &Endpoint, side: Side) -> Result<Config, Error> {
             "1500".to_owned(),
         ),
     ];
-    if side == Side::ConnectsOnce {
+    if matches!(side, Side::ConnectsOnce | Side::ConnectsToRouter) {
         // One attempt: the error of several does not have the cause. `open_timeout` is its limit.
         settings.push(("connect/timeout_ms".to_owned(), "0".to_owned()));
         settings.push(("connect/exit_on_failure".to_owned(), "true".to_owned()));
@@ -277,12 +285,13 @@ impl Link {
         let config = config(endpoint, side).map_err(Fault::other)?;
         let session = zenoh::open(config).wait();
         let session = session.map_err(|error| {
-            let error = plain(error);
+            let (address, error) = (&endpoint.address, plain(error));
             match side {
-                Side::Listens => Fault::other(format_args!(
-                    "cannot listen at {}: {error}",
-                    endpoint.address
-                )),
+                Side::Listens => Fault::other(format_args!("cannot listen at {address}: {error}")),
+                // The error of a client does not have the cause.
+                Side::ConnectsToRouter => Self::open(endpoint, Side::ConnectsOnce)
+                    .err()
+                    .unwrap_or_else(|| Fault::of_connection(endpoint, &error)),
                 _ => Fault::of_connection(endpoint, &error),
             }
         })?;
@@ -350,24 +359,28 @@ impl Link {
         })
     }
 
-    /// Asks the other host, which may need a moment to announce that it answers. `None`: no answer came in time.
-    pub fn ask(&self, key: &str) -> Option<String> {
-        let start = Instant::now();
-        while start.elapsed() < ANSWER_TIME {
+    /// Asks the other host, which may need a moment to announce that it answers. A router has the answers of several hosts.
+    /// Empty: no answer came in time.
+    pub fn ask(&self, key: &str) -> Vec<String> {
+        let (start, mut answers) = (Instant::now(), Vec::new());
+        while answers.is_empty() && start.elapsed() < ANSWER_TIME {
             let get = self.0.get(key).timeout(ANSWER_TIME);
-            let replies = get
-                .congestion_control(CongestionControl::Drop)
-                .wait()
-                .ok()?;
+            let get = get.congestion_control(CongestionControl::Drop);
+            // All of them have one key, and each one counts.
+            let Ok(replies) = get.consolidation(ConsolidationMode::None).wait() else {
+                break;
+            };
             while let Ok(reply) = replies.recv() {
                 if let Ok(sample) = reply.result() {
                     let text = sample.payload().to_bytes();
-                    return Some(String::from_utf8_lossy(&text).into_owned());
+                    answers.push(String::from_utf8_lossy(&text).into_owned());
                 }
             }
-            std::thread::sleep(Duration::from_millis(50));
+            if answers.is_empty() {
+                std::thread::sleep(Duration::from_millis(50));
+            }
         }
-        None
+        answers
     }
 }
 

@@ -13,10 +13,12 @@ use crate::{Error, keys};
 pub(crate) fn run(list: &List) -> Result<(), Error> {
     let endpoint = list.client.endpoint(&list.host)?;
     let link = Link::open(&endpoint, Side::ConnectsOnce)?;
-    let pools = link.ask(keys::POOLS);
-    let pools = pools.ok_or_else(|| format!("{}: no exporter answers there", list.host))?;
+    let answers = link.ask(keys::POOLS);
+    if answers.is_empty() {
+        return Err(format!("{}: no exporter answers there", list.host).into());
+    }
     let mut out = stdout().lock();
-    for pool in pools.lines() {
+    for pool in answers.iter().flat_map(|answer| answer.lines()) {
         writeln!(out, "{}", printable(pool))?;
     }
     Ok(())

@@ -118,7 +118,15 @@ pub(crate) fn run(export: &Export) -> Result<(), Error> {
         }
     }
     let endpoint = export.endpoint()?;
-    let link = Link::open(&endpoint, Side::Listens)?;
+    // Importers at a router may want pools of other exporters: those are not to be refused here.
+    let (side, how, ups) = match export.router {
+        Some(_) => {
+            let pools = export.pools.iter().map(|pool| keys::up(pool));
+            (Side::ConnectsToRouter, "over the router", pools.collect())
+        }
+        None => (Side::Listens, "at", vec![keys::ALL_UP.to_owned()]),
+    };
+    let link = Link::open(&endpoint, side)?;
     let sessions = Arc::new(Sessions {
         link: link.clone(),
         pools: export.pools.clone(),
@@ -126,14 +134,15 @@ pub(crate) fn run(export: &Export) -> Result<(), Error> {
     });
     let names = export.pools.join("\n");
     let _answers = link.answer(keys::POOLS, move || names.clone())?;
-    let taking = sessions.clone();
-    let _inlet = link.inlet(keys::ALL_UP.to_owned(), move |key, bytes| {
-        taking.take(key, bytes)
-    })?;
+    let inlets = ups.into_iter().map(|key| {
+        let taking = sessions.clone();
+        link.inlet(key, move |key, bytes| taking.take(key, bytes))
+    });
+    let _inlets = inlets.collect::<Result<Vec<_>, Error>>()?;
     line(format_args!(
-        "exports {} at {}",
+        "exports {} {how} {}",
         export.pools.join(", "),
-        export.listen
+        export.place()
     ));
     signals.wait();
     Ok(())

@@ -2,8 +2,10 @@
 
 //! Bridges in processes of their own between pools in two runtime directories.
 
+mod certificates;
 mod faults;
 mod frames;
 mod hostile;
 mod refused;
+mod router;
 mod support;

@@ -4,11 +4,10 @@
 
 use std::io::Write;
 use std::net::{TcpStream, UdpSocket};
-use std::path::Path;
-use std::process::{Command, Stdio};
 
 use xmem_core::{Delivery, Producer};
 
+use crate::certificates::{certificates, identity, start};
 use crate::support::*;
 
 #[track_caller]
@@ -129,49 +128,6 @@ fn garbage_on_the_port() {
     }
     let after = camera.next();
     receive_until(&mut consumer, after);
-}
-
-/// Makes an authority and certificates of it, as the manual has it.
-fn certificates(dir: &Path) {
-    let script = r#"
-        set -e
-        authority() {
-            openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 30 -subj "/CN=$1" \
-                -keyout "$1.key" -out "$1.pem"
-        }
-        host() {
-            openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj "/CN=$2" -keyout "$2.key" -out "$2.csr"
-            printf "subjectAltName=$3\nextendedKeyUsage=serverAuth,clientAuth\nbasicConstraints=CA:FALSE" > "$2.ext"
-            openssl x509 -req -in "$2.csr" -CA "$1.pem" -CAkey "$1.key" -CAcreateserial -days 30 -extfile "$2.ext" -out "$2.pem"
-        }
-        authority ours
-        authority others
-        host ours a IP:127.0.0.1
-        host ours b IP:127.0.0.1
-        host others c IP:127.0.0.1
-        host ours elsewhere DNS:elsewhere
-    "#;
-    let mut made = Command::new("sh");
-    made.args(["-c", script]).current_dir(dir);
-    let made = made.stderr(Stdio::null()).status().unwrap();
-    assert!(made.success(), "openssl is missing, or failed");
-}
-
-/// The options of a host with this certificate, which trusts this authority. `ca`: `--client-ca` or `--server-ca`.
-fn identity(hosts: &Hosts, certificate: &str, ca: &str, authority: &str) -> Vec<String> {
-    let file = |name: String| hosts.path().join(name).to_str().unwrap().to_owned();
-    let files = [
-        ("--certificate", format!("{certificate}.pem")),
-        ("--key", format!("{certificate}.key")),
-        (ca, format!("{authority}.pem")),
-    ];
-    let files = files.map(|(option, name)| [option.to_owned(), file(name)]);
-    files.concat()
-}
-
-fn start(hosts: &Hosts, host: &str, args: &[&str], identity: &[String]) -> Bridge {
-    let identity: Vec<&str> = identity.iter().map(String::as_str).collect();
-    hosts.bridge(host, &[args, &identity[..]].concat())
 }
 
 #[test]

@@ -36,7 +36,7 @@ pub(crate) struct Hosts {
 impl Hosts {
     pub(crate) fn new() -> Self {
         let dir = tempfile::Builder::new().prefix("xb").tempdir().unwrap();
-        for host in ["a", "b", "c"] {
+        for host in ["a", "b", "c", "d", "e"] {
             std::fs::create_dir(dir.path().join(host)).unwrap();
         }
         // Free for both protocols, as far as can be seen.
@@ -86,19 +86,33 @@ impl Hosts {
 
     /// A host imports cam0.
     pub(crate) fn import(&self, host: &str) -> Bridge {
-        let source = format!("cam0@{}", self.address());
+        self.import_pool(host, "cam0")
+    }
+
+    /// A host imports this pool.
+    pub(crate) fn import_pool(&self, host: &str, pool: &str) -> Bridge {
+        let source = format!("{pool}@{}", self.address());
         let bridge = self.bridge(host, &["import", &source, "--trusted-network"]);
         bridge.prints("imports");
         bridge
     }
 
     pub(crate) fn producer(&self, name: &str) -> Producer {
-        Producer::builder(&self.pool("a", name)).build().unwrap()
+        self.producer_on("a", name)
+    }
+
+    pub(crate) fn producer_on(&self, host: &str, name: &str) -> Producer {
+        Producer::builder(&self.pool(host, name)).build().unwrap()
     }
 
     /// A consumer of cam0 on another host.
     pub(crate) fn consumer(&self, host: &str) -> Consumer {
-        let pool = self.pool(host, "cam0");
+        self.consumer_of(host, "cam0")
+    }
+
+    /// A consumer of this pool on another host.
+    pub(crate) fn consumer_of(&self, host: &str, pool: &str) -> Consumer {
+        let pool = self.pool(host, pool);
         let builder = Consumer::builder(&pool)
             .start_from(StartFrom::Oldest)
             .events(true);
