@@ -6,6 +6,7 @@ mod certificates;
 mod faults;
 mod frames;
 mod hostile;
+mod many;
 mod refused;
 mod router;
 mod support;
