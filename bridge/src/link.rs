@@ -95,6 +95,9 @@ pub enum FaultKind {
     Other,
 }
 
+/// In errors of quinn and Zenoh when the other side closes a connection, by the time at which that arrives.
+const CLOSED: [&str; 3] = ["aborted by peer", "connection lost", "Connection closed"];
+
 /// Why a link cannot be opened, and what to check.
 #[derive(Debug, Clone)]
 pub struct Fault {
@@ -118,22 +121,25 @@ impl Fault {
         if endpoint.identity.is_none() {
             return Self::other(format_args!("cannot connect to {address}: {error}"));
         }
-        // Of rustls, on this side.
-        if let Some((_, reason)) = error.split_once("invalid peer certificate: ") {
+        // Rustls has the same words for both sides; the other side may send them with the end of the connection.
+        let reason = error.split_once("invalid peer certificate: ");
+        let reason = reason.map(|(_, reason)| reason);
+        // The other side checks a certificate after this side has the connection.
+        if CLOSED.iter().any(|words| error.contains(words)) {
+            let reason = reason.map_or_else(String::new, |reason| format!(" ({reason})"));
+            let text = format!(
+                "{address} closes the connection, as it does when it refuses a certificate{reason}; check --certificate here, \
+                 and --client-ca there"
+            );
+            let kind = FaultKind::OwnCertificate;
+            return Self { kind, text };
+        }
+        if let Some(reason) = reason {
             let text = format!(
                 "the certificate of {address} is refused: {reason}; check --server-ca here, and that the certificate there is \
                  valid and has the name {host:?}"
             );
             let kind = FaultKind::TheirCertificate;
-            return Self { kind, text };
-        }
-        // The other side checks a certificate after this side has the connection. The reason does not arrive.
-        if error.contains("connection lost") {
-            let text = format!(
-                "{address} closes the connection, as it does when it refuses a certificate; check --certificate here, and \
-                 --client-ca there"
-            );
-            let kind = FaultKind::OwnCertificate;
             return Self { kind, text };
         }
         Self::other(format_args!(
@@ -424,6 +430,16 @@ mod tests {
             ),
             (
                 "a: connection lost",
+                FaultKind::OwnCertificate,
+                ["[::1]:7447", "--certificate here", "--client-ca there"],
+            ),
+            (
+                "aborted by peer: error 48: invalid peer certificate: UnknownIssuer",
+                FaultKind::OwnCertificate,
+                ["(UnknownIssuer)", "--certificate here", "--client-ca there"],
+            ),
+            (
+                "a: Connection closed",
                 FaultKind::OwnCertificate,
                 ["[::1]:7447", "--certificate here", "--client-ca there"],
             ),
