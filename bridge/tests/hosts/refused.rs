@@ -79,7 +79,8 @@ fn pools_that_are_not_exported() {
     drop(film);
 
     // It becomes one later, and then a live one.
-    let _export = export("a", "film");
+    let later = export("a", "film");
+    later.prints("exports");
     let source = format!("film@{}", hosts.address());
     let import = hosts.bridge(
         "b",
