@@ -254,13 +254,13 @@ mod tests {
     #[test]
     fn units_and_the_compose_file_have_valid_commands() {
         let read = |file: &str| {
-            let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/../contrib");
+            let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
             std::fs::read_to_string(format!("{dir}/{file}")).unwrap()
         };
         let files = [
-            ("xmem-bridge-export@.service", "ExecStart=/usr/bin/"),
-            ("xmem-bridge-import@.service", "ExecStart=/usr/bin/"),
-            ("compose.yaml", "command: "),
+            ("contrib/xmem-bridge-export@.service", "ExecStart=/usr/bin/"),
+            ("contrib/xmem-bridge-import@.service", "ExecStart=/usr/bin/"),
+            ("examples/compose-two-hosts.yaml", "command: "),
         ];
         for (file, begin) in files {
             let text = read(file);
