@@ -10,9 +10,6 @@ use xmem_shm::abi::layout::{Constants, Control};
 use xmem_shm::abi::limits::MAX_SLOTS;
 use xmem_shm::fault::{self, Point};
 
-use super::Owner;
-use super::Producer;
-use super::control;
 use super::control::listener::Listener;
 use super::control::lock_file::take_lock;
 use super::pool::Pool;
@@ -20,6 +17,7 @@ use super::pool::commands::Commands;
 use super::pool::event::ConsumerEvent;
 use super::pool::settings::Settings;
 use super::pool::sticky_log::StickyLog;
+use super::{Owner, Producer, control};
 use crate::delivery::Delivery;
 use crate::error::{CreateError, RegionError, SystemError};
 use crate::region::{self, Backing};

@@ -7,9 +7,6 @@ use std::time::{Duration, Instant};
 
 use xmem_shm::protocol::slot::{SlotState, SlotWord};
 
-use super::Producer;
-use super::SlotSpec;
-use super::WriteLease;
 use super::pool::Pool;
 use super::pool::commands::Command;
 use super::pool::consumer::ConsumerRecord;
@@ -19,6 +16,7 @@ use super::pool::slots::{Claimed, Keep, SlotInfo};
 use super::pool::stats;
 use super::pool::timeouts::Unread;
 use super::pool::wait;
+use super::{Producer, SlotSpec, WriteLease};
 use crate::cancel::Canceller;
 use crate::error::{AcquireError, WaitError};
 

@@ -17,8 +17,7 @@ use super::answers::origin;
 use super::{ControlThread, Next, PROCESS, Stage, refuse};
 use crate::producer::pool::Pool;
 use crate::producer::pool::consumer::{ConsumerRecord, Joining};
-use crate::producer::pool::event::ConsumerEvent;
-use crate::producer::pool::event::Departure;
+use crate::producer::pool::event::{ConsumerEvent, Departure};
 use crate::producer::pool::guard::Guard;
 
 impl ControlThread {
