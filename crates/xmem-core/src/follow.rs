@@ -50,7 +50,7 @@ pub enum OnEos {
     Wait,
 }
 
-/// The action of a follower when its producer has ended or has disconnected it.
+/// The action of a follower when its producer has ended, or has disconnected it by its lossless timeout.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum OnLost {
     /// It joins the next producer, or the same one again, and continues after the last frame that it took.
@@ -341,8 +341,8 @@ impl Follower {
     /// `take` is called with the frame. If a [lent](Taken::Lent) frame was lost during the call, it is called again with the next
     /// frame: see [`Consumer::receive_with`].
     ///
-    /// A look may end before its time, and a producer that is there gets half a second to answer:
-    /// see [`ConsumerBuilder::connect_wait`].
+    /// A search may return before the timeout. A producer that exists has at least half a second to answer: see
+    /// [`ConsumerBuilder::connect_wait`].
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -373,7 +373,8 @@ impl Follower {
     ///
     /// # Errors
     ///
-    /// See [`FollowError`]. Each may pass: a later step tries again.
+    /// See [`FollowError`]. A later step tries again. An error about the connection to a producer, such as [`FollowError::Lost`],
+    /// repeats until [`leave`](Self::leave) ends that connection.
     pub fn step<T>(
         &mut self,
         timeout: Option<Duration>,

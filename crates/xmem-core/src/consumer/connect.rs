@@ -168,7 +168,8 @@ impl ConsumerBuilder {
         socket_path(&self.pool)
     }
 
-    /// Joins the pool, or fails at once.
+    /// Joins the pool. Does not wait for a producer, but up to 2 seconds for its answer, and up to 5 more seconds to join the pools
+    /// that its frames come from.
     ///
     /// # Errors
     ///
@@ -278,7 +279,8 @@ impl ConsumerBuilder {
         }))
     }
 
-    /// Joins the pool. Waits for its producer if there is none.
+    /// Joins the pool. Waits for its producer if there is none. The timeout does not include the time, up to 5 seconds, to join the
+    /// pools that frames of this pool come from.
     ///
     /// It can be called again for the next producer, with [`resume`](Self::resume). A [follower](Self::follow) does this
     /// automatically.

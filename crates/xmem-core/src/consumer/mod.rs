@@ -74,7 +74,7 @@ pub struct Consumer {
     descriptions: Descriptions,
     /// Where the caller got `Eos`.
     eos_reported_at: Option<u64>,
-    /// Takes no frame that there is a newer one than.
+    /// Skips a frame if a newer one exists.
     newest_only: bool,
     /// Takes events too.
     events: bool,

@@ -51,7 +51,8 @@ impl Consumer {
     ///
     /// # Errors
     ///
-    /// As [`receive`](Self::receive); [`ReceiveError::OverBudget`] only if a clone was kept beyond the function.
+    /// As [`receive`](Self::receive); [`ReceiveError::OverBudget`] only if a clone was kept beyond the function, or if the budget is 0
+    /// and a frame is held.
     pub fn receive_with<T>(
         &mut self,
         timeout: Option<Duration>,

@@ -82,14 +82,14 @@ impl ProducerBuilder {
         self
     }
 
-    /// Keeps slots of a size for a while after frames of another size, for streams with mixed sizes, such as messages. Default: no:
-    /// in video a new size replaces the old one.
+    /// Whether to keep unused slots for a while when the size of frames changes. Use it for streams with mixed sizes, such as
+    /// messages. Default: no. Reason: a video stream rarely returns to an earlier size.
     pub fn mixed_sizes(mut self, mixed: bool) -> Self {
         self.settings.mixed_sizes = mixed;
         self
     }
 
-    /// The maximum number of slots. Default: 256. Regions are made when they are needed.
+    /// The maximum number of slots, at least 2 more than `history`. Default: 256. Regions are made when they are needed.
     pub fn max_slots(mut self, slots: u32) -> Self {
         self.settings.max_slots = slots;
         self
@@ -147,8 +147,8 @@ impl ProducerBuilder {
         self
     }
 
-    /// Calls `f` on the pool's control thread when a consumer joins, leaves or sends a request. It must not block, because no
-    /// consumer can join during the call.
+    /// Calls `f` on the pool's control thread for each [`ConsumerEvent`]: a consumer joins, leaves, sends a request, and others. It
+    /// must not block, because no consumer can join during the call.
     pub fn on_consumer(mut self, f: impl Fn(ConsumerEvent) + Send + Sync + 'static) -> Self {
         self.settings.on_consumer = Some(Arc::new(f));
         self

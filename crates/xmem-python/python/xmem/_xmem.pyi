@@ -287,7 +287,7 @@ class Consumer:
     @property
     def stats(self) -> ReceiveStats:
         """The figures, over all producers of this consumer."""
-    # With events=True these give an Event now and then. Any, so that code without events need not test each frame.
+    # With events=True these methods also return Event objects. They return Any so that other code needs no type check.
     def recv(self, timeout: float | None = None) -> Frame | Any:
         """Waits for the next frame, at most `timeout` seconds, and returns it."""
     def try_recv(self) -> Frame | Any | None:
@@ -465,8 +465,8 @@ class BufferPool:
     def acquire_cpu(self, size: int) -> BufferGuard:
         """Returns a buffer of `size` bytes to write."""
     def acquire_cuda(self, size: int, device_id: int = 0) -> BufferGuard:
-        """Returns a buffer of `size` bytes on a CUDA device to write. The work of the device on it must be complete when
-        it is published or released; `forget(stream=...)` publishes it before that.
+        """Returns a buffer of `size` bytes on a CUDA device to write. `forget` publishes it behind the work of the device; when
+        it is released, that work must be complete.
         """
     def connect(self, meta_index: int) -> None:
         """Connects to the process that wrote this buffer, which then lists this process in `readers`. The first `get` also
@@ -593,8 +593,8 @@ class BufferGuard:
     def release(self, *, stream: Any | None = None) -> None:
         """Releases the buffer. If arrays over it exist, the last array releases it.
 
-        A buffer from `get_mut` is published again. stream: a buffer on a device is released when this stream has
-        completed its present work.
+        For a buffer that is being written this counts as one read. If reads remain, it is published.
+        stream: a buffer on a device is released when this stream has completed its present work.
         """
     def discard(self) -> None:
         """Releases the buffer without publishing it. A buffer from `get_mut` is removed. A `with` block that ends with an

@@ -343,8 +343,8 @@ impl BufferGuard {
 
     /// Releases the buffer. If arrays over it exist, the last array releases it.
     ///
-    /// A buffer from `get_mut` is published again. stream: a buffer on a device is released when this stream has completed its
-    /// present work.
+    /// For a buffer that is being written this counts as one read. If reads remain, it is published.
+    /// stream: a buffer on a device is released when this stream has completed its present work.
     #[pyo3(signature = (*, stream=None))]
     fn release(&self, py: Python<'_>, stream: Option<Bound<'_, PyAny>>) -> PyResult<()> {
         let stream = stream.as_ref().map(stream_of).transpose()?;
