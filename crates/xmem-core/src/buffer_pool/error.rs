@@ -23,7 +23,7 @@ pub enum OpenError {
         pool: String,
     },
     /// More buffers than there are numbers for.
-    #[error("max_buffers is {max_buffers}: at least 2, and at most 4096")]
+    #[error("max_buffers is {max_buffers}: it must be from 2 to 4096")]
     MaxBuffers {
         /// The setting.
         max_buffers: u32,
@@ -39,9 +39,8 @@ pub enum WriteAccessError {
     Acquire(#[source] AcquireError),
     /// All buffers are in use, and there may be no more.
     #[error(
-        "all {buffers} buffers of pool {pool:?} are in use, and there may be no more (max_buffers {max_buffers}): a buffer \
-         is empty again when it was read as often as its count; discard empties one that is not read, and so does \
-         a timeout"
+        "all {buffers} buffers of pool {pool:?} are in use (max_buffers {max_buffers}): a buffer is free again when it was \
+         read as often as its count; discard or a timeout frees a buffer that is not read"
     )]
     Full {
         /// The pool.
@@ -77,20 +76,20 @@ pub enum WriteAccessError {
     Cuda(#[from] xmem_cuda::error::CudaError),
     /// Only the process that wrote a buffer can do this.
     #[error(
-        "only the process that wrote a buffer discards it, and sets its timeout and its readers before it is published"
+        "only the process that wrote a buffer can discard it, and set its timeout and its readers before it is published"
     )]
     NotWriter,
     /// A reader that the buffer was to be kept for is not connected.
     #[error(
-        "{reader} is not connected, or not any more: name only readers that `readers` returns; one that has read nothing yet \
-         has to connect first (connect)"
+        "{reader} is not connected: name only readers that `readers` returns; a process that has read nothing yet must call \
+         connect first"
     )]
     NotConnected {
         /// The reader.
         reader: String,
     },
     /// The buffer was to be kept for no reader.
-    #[error("no reader was named: name at least one, or use the count (set_ref_count)")]
+    #[error("the list of readers is empty: name at least one, or use the count (set_ref_count)")]
     NoReaders,
     /// This is a forked child, which has no buffers of its parent's pool.
     #[error(transparent)]
@@ -158,7 +157,7 @@ pub enum GetError {
 #[non_exhaustive]
 pub enum AccessError {
     /// It was got for reading.
-    #[error("the buffer was got for reading: use get_mut or acquire_cpu to write")]
+    #[error("the buffer is read-only: use get_mut or acquire_cpu to write")]
     ReadOnly,
     /// It lies on a device.
     #[error("the buffer lies on a CUDA device: use as_cuda_ptr, or copy_to_cpu")]

@@ -114,7 +114,7 @@ impl Writer {
             Some(error) => error.into(),
             None => WriteAccessError::Denied {
                 reason: format!(
-                    "{MAX_WRITERS} processes write buffers of pool {:?}, and there may be no more",
+                    "{MAX_WRITERS} processes write buffers of pool {:?}, which is the maximum",
                     options.name()
                 ),
             },

@@ -148,7 +148,7 @@ fn welcome(pool: &Pool, joining: &Joining<'_>) -> Result<Welcome, NoWelcome> {
     let consumers = pool.lock_on_own_thread().consumers.len();
     if consumers >= settings.max_consumers as usize {
         return Err(NoWelcome::Refused(if settings.by_number {
-            format!("{consumers} processes read its buffers, and there may be no more")
+            format!("{consumers} processes read its buffers, which is the maximum")
         } else {
             format!("{consumers} consumers are connected and it takes no more: raise max-consumers")
         }));
