@@ -69,6 +69,9 @@ const STEPS: &[Row] = &[
     ("R close", "W acquire; W count 2; W forget; R get", &[], 1),
 ];
 
+/// How often a step is done to kill a process at a point that need not be on its way.
+const ATTEMPTS: u32 = 20;
+
 struct Part {
     pool: BufferPool,
     gpu: Gpu,
@@ -289,15 +292,19 @@ impl<'a> Scene<'a> {
     }
 }
 
+/// `None`: the process does not come to the point again, which is not expected.
 fn kill_at<'a>(
     lab: &'a Lab,
     (step, before): (&str, &str),
     victim: usize,
     point: Point,
-) -> Scene<'a> {
+    is_expected: bool,
+) -> Option<Scene<'a>> {
     let start = Instant::now();
+    let mut attempts = 0;
     // Memory is closed on a thread of its own, which need not come to that during the step.
-    while start.elapsed() < HANG {
+    while start.elapsed() < HANG && (is_expected || attempts < ATTEMPTS) {
+        attempts += 1;
         let mut scene = Scene::new(lab, before);
         if !try_arm_child(&mut scene.children[victim], point, 1) {
             continue;
@@ -306,10 +313,13 @@ fn kill_at<'a>(
         if !disarm_child(&mut scene.children[victim]) {
             assert_eq!(scene.children[victim].dies_of(), SIGKILL);
             println!("{step}: {} died at {point:?}", NAMES[victim]);
-            return scene;
+            return Some(scene);
         }
     }
-    panic!("{step}: {} did not come to {point:?}", NAMES[victim]);
+    let what = format!("{step}: {} did not come to {point:?}", NAMES[victim]);
+    assert!(!is_expected, "{what}");
+    println!("{what}");
+    None
 }
 
 #[test]
@@ -337,8 +347,11 @@ fn each_process_dies_at_each_point_of_each_step() {
                 scene.children[victim].kill();
                 scene.assert_other_goes_on(victim, *left..=*left);
                 for (point, _) in points.into_iter().filter(|(point, _)| point.is_cuda()) {
-                    kill_at(&lab, (step, before), victim, point)
-                        .assert_other_goes_on(victim, *left..=*left + 1);
+                    let is_expected = victim == actor && expected.contains(&point);
+                    let scene = kill_at(&lab, (step, before), victim, point, is_expected);
+                    if let Some(scene) = scene {
+                        scene.assert_other_goes_on(victim, *left..=*left + 1);
+                    }
                 }
             }
         }
