@@ -9,7 +9,7 @@ use gst::{
 use xmem_core::Sticky;
 
 use super::text as whole;
-use crate::stream::{caps::CUDA_MEMORY, meta, text};
+use crate::stream::{caps::CUDA_MEMORY, meta, start::Description, text};
 
 pub(crate) const CAPS: &str = "caps";
 pub(crate) const SEGMENT: &str = "segment";
@@ -39,10 +39,7 @@ pub(crate) fn update(sticky: &mut Sticky, event: &gst::EventRef) -> Result<(), S
             let custom: Vec<_> = sticky.iter().filter(|(key, _)| is_custom(key)).collect();
             let mut new = Sticky::new();
             new.set(STREAM_ID, event.stream_id());
-            new.set(
-                STREAM,
-                crate::stream::start::Description::of(event).to_text(),
-            );
+            new.set(STREAM, Description::of(event).to_text());
             for (key, value) in custom {
                 new.set(key, value);
             }

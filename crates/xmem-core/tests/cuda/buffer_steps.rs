@@ -4,16 +4,15 @@
 //! after the step. `fault_points/buffers.rs` has all other points, in host memory.
 
 use std::error::Error;
-use std::time::Instant;
 
 use xmem_core::fault::Point;
 use xmem_core::{AccessMode, BufferGuard, BufferPool, GetError};
 
 use crate::gpu::Gpu;
-use crate::lab::{Lab, ask};
+use crate::lab::Lab;
 use crate::support::child::{Child, reply};
+use crate::support::eventually;
 use crate::support::victim::*;
-use crate::support::{HANG, eventually};
 
 const SIZE: usize = 100_000;
 
@@ -68,9 +67,6 @@ const STEPS: &[Row] = &[
     ),
     ("R close", "W acquire; W count 2; W forget; R get", &[], 1),
 ];
-
-/// How often a step is done to kill a process at a point that need not be on its way.
-const ATTEMPTS: u32 = 20;
 
 struct Part {
     pool: BufferPool,
@@ -199,16 +195,9 @@ pub fn take_part(pool: &str) {
         byte: 0,
     };
     reply("ready");
-    while let Ok(command) = commands.recv() {
-        let words: Vec<&str> = command.split(' ').collect();
-        let [what, index, count] = words[..] else {
-            break;
-        };
-        match part.step(what, index.parse().unwrap(), count.parse().unwrap()) {
-            Ok(answer) => reply(format_args!("done {answer}")),
-            Err(error) => reply(format_args!("failed: {error}")),
-        }
-    }
+    do_steps(&commands, |what, index, count| {
+        part.step(what, index, count)
+    });
 }
 
 /// A writer, and a reader.
@@ -219,15 +208,6 @@ struct Scene<'a> {
 }
 
 const NAMES: [&str; 2] = ["W", "R"];
-
-fn done(child: &mut Child, line: &str) -> u32 {
-    let answer = ask(child, line);
-    let number = answer.strip_prefix("done ");
-    number
-        .unwrap_or_else(|| panic!("{line}: {answer}"))
-        .parse()
-        .unwrap()
-}
 
 impl<'a> Scene<'a> {
     fn new(lab: &'a Lab, before: &str) -> Self {
@@ -251,10 +231,10 @@ impl<'a> Scene<'a> {
     /// `None`: it died.
     fn run(&mut self, line: &str) -> Option<String> {
         let words: Vec<&str> = line.split(' ').collect();
-        let (who, what) = (usize::from(words[0] == NAMES[1]), words[1]);
+        let (side, what) = (usize::from(words[0] == NAMES[1]), words[1]);
         let count = words.get(2).unwrap_or(&"0");
-        self.children[who].try_send(&format!("{what} {} {count}", self.index));
-        let answer = self.children[who].next_line()?;
+        self.children[side].try_send(&format!("{what} {} {count}", self.index));
+        let answer = self.children[side].next_line()?;
         if let ("acquire" | "host", Some(index)) = (what, answer.strip_prefix("done ")) {
             self.index = index.parse().unwrap();
         }
@@ -292,36 +272,6 @@ impl<'a> Scene<'a> {
     }
 }
 
-/// `None`: the process does not come to the point again, which is not expected.
-fn kill_at<'a>(
-    lab: &'a Lab,
-    (step, before): (&str, &str),
-    victim: usize,
-    point: Point,
-    is_expected: bool,
-) -> Option<Scene<'a>> {
-    let start = Instant::now();
-    let mut attempts = 0;
-    // Memory is closed on a thread of its own, which need not come to that during the step.
-    while start.elapsed() < HANG && (is_expected || attempts < ATTEMPTS) {
-        attempts += 1;
-        let mut scene = Scene::new(lab, before);
-        if !try_arm_child(&mut scene.children[victim], point, 1) {
-            continue;
-        }
-        scene.run(step);
-        if !disarm_child(&mut scene.children[victim]) {
-            assert_eq!(scene.children[victim].dies_of(), SIGKILL);
-            println!("{step}: {} died at {point:?}", NAMES[victim]);
-            return Some(scene);
-        }
-    }
-    let what = format!("{step}: {} did not come to {point:?}", NAMES[victim]);
-    assert!(!is_expected, "{what}");
-    println!("{what}");
-    None
-}
-
 #[test]
 fn each_process_dies_at_each_point_of_each_step() {
     for quirk in ["", "no-vmm"] {
@@ -348,7 +298,13 @@ fn each_process_dies_at_each_point_of_each_step() {
                 scene.assert_other_goes_on(victim, *left..=*left);
                 for (point, _) in points.into_iter().filter(|(point, _)| point.is_cuda()) {
                     let is_expected = victim == actor && expected.contains(&point);
-                    let scene = kill_at(&lab, (step, before), victim, point, is_expected);
+                    let scene = kill_at(
+                        &format!("{step}: {}", NAMES[victim]),
+                        (point, 1, is_expected),
+                        || Scene::new(&lab, before),
+                        |scene| &mut scene.children[victim],
+                        |scene| drop(scene.run(step)),
+                    );
                     if let Some(scene) = scene {
                         scene.assert_other_goes_on(victim, *left..=*left + 1);
                     }

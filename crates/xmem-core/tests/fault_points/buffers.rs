@@ -5,7 +5,6 @@
 //! A step is done once to find the points, and once for each of them.
 
 use std::ops::RangeInclusive;
-use std::time::Instant;
 
 use xmem_core::fault::Point;
 
@@ -17,14 +16,11 @@ use crate::support::*;
 use crate::table::Kind;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Who {
+enum Side {
     Writer,
     Reader,
 }
-use Who::{Reader, Writer};
-
-/// How often a step is done to kill a process at a point that need not be on its way.
-const ATTEMPTS: u32 = 20;
+use Side::{Reader, Writer};
 
 /// A step, a line of the tables below.
 struct Step {
@@ -33,7 +29,7 @@ struct Step {
     before: &'static str,
     step: &'static str,
     /// Points where it kills: these at least.
-    expected: Vec<(Who, &'static [Point])>,
+    expected: Vec<(Side, &'static [Point])>,
     /// How many reads of the buffer are left when the reader is killed during the step. The first number is that of a reader
     /// that is killed after the step. `None`: the writer has closed, or the buffer is empty.
     left: Option<RangeInclusive<u32>>,
@@ -64,8 +60,8 @@ impl Scene {
         }
     }
 
-    fn child(&mut self, who: Who) -> &mut Child {
-        match who {
+    fn child(&mut self, side: Side) -> &mut Child {
+        match side {
             Writer => &mut self.writer,
             Reader => &mut self.reader,
         }
@@ -73,7 +69,7 @@ impl Scene {
 
     /// Does what the lines say, and returns when all is done, or the process died to which something may happen.
     #[track_caller]
-    fn run(&mut self, lines: &str, mortal: Option<Who>) {
+    fn run(&mut self, lines: &str, mortal: Option<Side>) {
         let mut later = Vec::new();
         for line in lines
             .split(';')
@@ -82,7 +78,7 @@ impl Scene {
         {
             let mut words: Vec<&str> = line.split(' ').collect();
             let is_later = words.last() == Some(&"&") && words.pop().is_some();
-            let who = if words[0] == "W" { Writer } else { Reader };
+            let side = if words[0] == "W" { Writer } else { Reader };
             let (what, argument) = (words[1], words.get(2).copied().unwrap_or("0"));
             let (index, count) = match argument {
                 "old" => (self.old, "0"),
@@ -92,22 +88,24 @@ impl Scene {
                 self.wait_for_reader(mortal);
                 continue;
             }
-            let was_there = self.child(who).try_send(&format!("{what} {index} {count}"));
-            assert!(was_there || mortal == Some(who), "{line}: it is gone");
+            let was_there = self
+                .child(side)
+                .try_send(&format!("{what} {index} {count}"));
+            assert!(was_there || mortal == Some(side), "{line}: it is gone");
             if is_later {
-                later.push((who, what));
-            } else if !self.end(who, what, mortal) {
+                later.push((side, what));
+            } else if !self.end(side, what, mortal) {
                 break;
             }
         }
-        for (who, what) in later {
-            self.end(who, what, mortal);
+        for (side, what) in later {
+            self.end(side, what, mortal);
         }
     }
 
     /// Until the writer has the reader among its own, or one of them died.
     #[track_caller]
-    fn wait_for_reader(&mut self, mortal: Option<Who>) {
+    fn wait_for_reader(&mut self, mortal: Option<Side>) {
         eventually("it joined", || {
             if mortal.is_some_and(|mortal| self.child(mortal).has_ended()) {
                 return true;
@@ -122,40 +120,33 @@ impl Scene {
 
     /// Waits for the end of a command. Returns whether the process is still there.
     #[track_caller]
-    fn end(&mut self, who: Who, what: &str, mortal: Option<Who>) -> bool {
-        let Some(reply) = self.child(who).next_line() else {
-            assert_eq!(mortal, Some(who), "{what}: it ended");
+    fn end(&mut self, side: Side, what: &str, mortal: Option<Side>) -> bool {
+        let Some(reply) = self.child(side).next_line() else {
+            assert_eq!(mortal, Some(side), "{what}: it ended");
             return false;
         };
         let Some(answer) = reply.strip_prefix("done ") else {
             // What the other process has to do with it.
             assert!(
-                mortal.is_some_and(|mortal| mortal != who),
+                mortal.is_some_and(|mortal| mortal != side),
                 "{what}: {reply}"
             );
             return true;
         };
-        if (who, what) == (Writer, "acquire") {
+        if (side, what) == (Writer, "acquire") {
             (self.old, self.index) = (self.index, answer.parse().unwrap());
         }
         true
     }
 
     #[track_caller]
-    fn ask(&mut self, who: Who, what: &str, index: u32) -> u32 {
-        let child = self.child(who);
-        child.send(&format!("{what} {index} 0"));
-        let reply = child.reply();
-        let answer = reply.strip_prefix("done ");
-        answer
-            .unwrap_or_else(|| panic!("{what}: {reply}"))
-            .parse()
-            .unwrap()
+    fn ask(&mut self, side: Side, what: &str, index: u32) -> u32 {
+        done(self.child(side), &format!("{what} {index} 0"))
     }
 
     /// After a process died: the other one goes on, with a third one, and nothing is left.
     #[track_caller]
-    fn assert_others_go_on(mut self, dead: Who, left: Option<RangeInclusive<u32>>) {
+    fn assert_others_go_on(mut self, dead: Side, left: Option<RangeInclusive<u32>>) {
         let index = self.index;
         let third = open(&self.place.pool());
         if dead == Writer {
@@ -192,7 +183,7 @@ impl Scene {
 
 impl Step {
     /// The points that a process passes in this step, and how often.
-    fn points(&self, victim: Who) -> Vec<(Point, u32)> {
+    fn points(&self, victim: Side) -> Vec<(Point, u32)> {
         let mut scene = Scene::new();
         scene.run(self.before, None);
         record(scene.child(victim));
@@ -200,39 +191,31 @@ impl Step {
         passed(scene.child(victim))
     }
 
-    fn kill_at(&self, victim: Who, point: Point, arrival: u32) {
+    fn kill_at(&self, victim: Side, point: Point, arrival: u32) {
         let is_expected = arrival == 1 && self.expects(victim, point);
-        let start = Instant::now();
-        let mut attempts = 0;
-        // Threads pass some points more often at one time than at another. A point that is not expected may have been passed late,
-        // by what came before the step.
-        while start.elapsed() < HANG && (is_expected || attempts < ATTEMPTS) {
-            attempts += 1;
+        let prepare = || {
             let mut scene = Scene::new();
             scene.run(self.before, None);
-            // It may come to the point by what it did before.
-            if !try_arm_child(scene.child(victim), point, arrival) {
-                continue;
-            }
-            scene.run(self.step, Some(victim));
-            if disarm_child(scene.child(victim)) {
-                continue;
-            }
-            assert_eq!(scene.child(victim).dies_of(), SIGKILL);
-            println!("{}: the {victim:?} died at {point:?} {arrival}", self.step);
-            return scene.assert_others_go_on(victim, self.left.clone());
+            scene
+        };
+        let scene = kill_at(
+            &format!("{}: the {victim:?}", self.step),
+            (point, arrival, is_expected),
+            prepare,
+            |scene| scene.child(victim),
+            |scene| scene.run(self.step, Some(victim)),
+        );
+        if let Some(scene) = scene {
+            scene.assert_others_go_on(victim, self.left.clone());
         }
-        let what = format!("{}: no {victim:?} came to {point:?} {arrival}", self.step);
-        assert!(!is_expected, "{what}");
-        println!("{what}");
     }
 
-    fn expects(&self, victim: Who, point: Point) -> bool {
+    fn expects(&self, victim: Side, point: Point) -> bool {
         let mut expected = self.expected.iter();
-        expected.any(|(who, points)| *who == victim && points.contains(&point))
+        expected.any(|(side, points)| *side == victim && points.contains(&point))
     }
 
-    fn kill_after(&self, victim: Who) {
+    fn kill_after(&self, victim: Side) {
         let mut scene = Scene::new();
         scene.run(self.before, None);
         scene.run(self.step, None);
@@ -244,7 +227,7 @@ impl Step {
     fn kill_each(&self) {
         for victim in [Writer, Reader] {
             let points = self.points(victim);
-            let expected = self.expected.iter().filter(|(who, _)| *who == victim);
+            let expected = self.expected.iter().filter(|(side, _)| *side == victim);
             for point in expected.flat_map(|(_, points)| *points) {
                 let is_passed = points.iter().any(|(passed, _)| passed == point);
                 assert!(is_passed, "{}: {point:?} is not in {points:?}", self.step);
@@ -266,7 +249,7 @@ impl Step {
         let words: Vec<&str> = expected.split_whitespace().collect();
         let expected = words
             .chunks(2)
-            .map(|words| (who(words[0]), points(words[1])));
+            .map(|words| (side(words[0]), points(words[1])));
         let left = (left != "-").then(|| {
             let (first, last) = left.split_once(' ').unwrap_or((left, left));
             first.parse().unwrap()..=last.parse().unwrap()
@@ -280,7 +263,7 @@ impl Step {
     }
 }
 
-fn who(word: &str) -> Who {
+fn side(word: &str) -> Side {
     match word {
         "W" => Writer,
         "R" => Reader,

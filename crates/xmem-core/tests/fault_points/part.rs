@@ -9,6 +9,7 @@ use std::time::Duration;
 use xmem_core::{AccessMode, BufferGuard, BufferPool, GetError, WriteAccessError};
 
 use crate::support::child::reply;
+use crate::support::victim::do_steps;
 use crate::support::*;
 
 pub(crate) const LEN: usize = 5000;
@@ -221,14 +222,5 @@ pub(crate) fn take_part(pool: &str, commands: &Receiver<String>) {
         byte: 0,
     };
     reply("ready");
-    while let Ok(command) = commands.recv() {
-        let words: Vec<&str> = command.split(' ').collect();
-        let [what, index, count] = words[..] else {
-            break;
-        };
-        match part.step(what, index.parse().unwrap(), count.parse().unwrap()) {
-            Ok(answer) => reply(format_args!("done {answer}")),
-            Err(error) => reply(format_args!("failed: {error}")),
-        }
-    }
+    do_steps(commands, |what, index, count| part.step(what, index, count));
 }

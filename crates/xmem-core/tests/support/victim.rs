@@ -2,11 +2,14 @@
 
 //! Child processes to which something happens at a point of their code, on command.
 
+use std::error::Error;
 use std::ops::Range;
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
+use std::time::Instant;
 
 use xmem_core::fault::{Action, Point, arm, arrivals, disarm};
 
+use super::HANG;
 use super::child::{Child, read_line, reply};
 
 /// Points that are passed only where frames of one pool are passed on in another (`fault_chains.rs`).
@@ -104,6 +107,69 @@ pub fn passed(child: &mut Child) -> Vec<(Point, u32)> {
         (Point::ALL[at], arrivals.parse().unwrap())
     });
     words.collect()
+}
+
+/// How often a step is done to kill a process at a point that need not be on its way.
+const ATTEMPTS: u32 = 20;
+
+/// Kills a process at a point of a step. `prepare` makes what the step needs, `child` selects the process, `step` does the step until
+/// its end or the death. `None`: the process does not come to the point again, which is not expected.
+#[track_caller]
+pub fn kill_at<S>(
+    what: &str,
+    (point, arrival, is_expected): (Point, u32, bool),
+    mut prepare: impl FnMut() -> S,
+    child: impl Fn(&mut S) -> &mut Child,
+    mut step: impl FnMut(&mut S),
+) -> Option<S> {
+    let start = Instant::now();
+    let mut attempts = 0;
+    // Threads pass some points more often at one time than at another. A point that is not expected may have been passed late, by
+    // what came before the step.
+    while start.elapsed() < HANG && (is_expected || attempts < ATTEMPTS) {
+        attempts += 1;
+        let mut scene = prepare();
+        // It may come to the point by what it did before.
+        if !try_arm_child(child(&mut scene), point, arrival) {
+            continue;
+        }
+        step(&mut scene);
+        if !disarm_child(child(&mut scene)) {
+            assert_eq!(child(&mut scene).dies_of(), SIGKILL);
+            println!("{what} died at {point:?} {arrival}");
+            return Some(scene);
+        }
+    }
+    assert!(!is_expected, "{what} did not come to {point:?} {arrival}");
+    println!("{what} did not come to {point:?} {arrival}");
+    None
+}
+
+/// Does a step at each command, which has two numbers, and replies with the step's own number.
+pub fn do_steps(
+    commands: &Receiver<String>,
+    mut step: impl FnMut(&str, u32, i32) -> Result<u32, Box<dyn Error>>,
+) {
+    while let Ok(command) = commands.recv() {
+        let words: Vec<&str> = command.split(' ').collect();
+        let [what, index, count] = words[..] else {
+            break;
+        };
+        match step(what, index.parse().unwrap(), count.parse().unwrap()) {
+            Ok(answer) => reply(format_args!("done {answer}")),
+            Err(error) => reply(format_args!("failed: {error}")),
+        }
+    }
+}
+
+/// The number of a step that a child does.
+#[track_caller]
+pub fn done(child: &mut Child, command: &str) -> u32 {
+    child.send(command);
+    let answer = child.reply();
+    let number = answer.strip_prefix("done ");
+    let number = number.unwrap_or_else(|| panic!("{command}: {answer}"));
+    number.parse().unwrap()
 }
 
 pub fn next_command(commands: &Receiver<String>) -> Option<String> {
