@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Functions of GstBaseSink without the bindings: those that it calls for each buffer, and the waits in `render` for something
-//! else than the buffer's time.
+//! GstBaseSink without the bindings: the virtual functions that it calls for each buffer, and the waits in `render` other than
+//! the wait for the buffer's time.
 
-// A class structure is filled with C function pointers, and fields of the instance are used.
+// Fills a class structure with C function pointers, and reads fields of the instance.
 #![allow(unsafe_code)]
 
 use std::{
@@ -21,8 +21,8 @@ pub(super) trait Render: BaseSinkImpl
 where
     Self::Type: IsA<gst_base::BaseSink>,
 {
-    /// Whether a buffer is rendered at once instead of at its time. GstBaseSink asks, once or several times, before it renders a
-    /// buffer and before it drops one that is late or outside of the segment.
+    /// Whether a buffer is rendered at once instead of at its time. GstBaseSink calls this once or several times before it
+    /// renders a buffer, and before it drops one that is late or outside of the segment.
     fn is_rendered_at_once(&self, buffer: &gst::BufferRef) -> bool;
 }
 
@@ -31,13 +31,14 @@ pub(super) fn init<T: Render>(class: &mut T::Class)
 where
     T::Type: IsA<gst_base::BaseSink>,
 {
-    // SAFETY: the class structure of a subclass starts with GstBaseSinkClass, and it is ours while it is set up.
+    // SAFETY: the class structure of a subclass starts with GstBaseSinkClass. Nothing else uses it while the class is
+    // initialised.
     unsafe {
         let class: *mut gst_base::ffi::GstBaseSinkClass = std::ptr::from_mut(class).cast();
         (*class).get_times = Some(get_times::<T>);
         (*class).render = Some(render::<T>);
-        // Those of the bindings only call the parent's, which has none. GstBaseSink computes the times of each buffer once more
-        // for a class with one of them.
+        // The bindings' functions only call the parent's, and GstBaseSink has none. If a class has one of them, GstBaseSink
+        // computes the times of each buffer once more.
         (*class).prepare = None;
         (*class).prepare_list = None;
     }
@@ -74,7 +75,7 @@ unsafe extern "C" fn get_times<T: Render>(
         let imp = instance.imp();
         let buffer = first_of(buffer);
         let look = || buffer.is_null() || imp.is_rendered_at_once(gst::BufferRef::from_ptr(buffer));
-        // No panic may reach C; to pace a frame by mistake is the smaller harm.
+        // A panic must not reach C. After one, the frame is rendered at its time.
         if catch_unwind(AssertUnwindSafe(look)).unwrap_or(false) {
             *start = gst::ffi::GST_CLOCK_TIME_NONE;
             *end = gst::ffi::GST_CLOCK_TIME_NONE;
@@ -90,14 +91,15 @@ unsafe extern "C" fn get_times<T: Render>(
     }
 }
 
-/// GstBaseSink asks for the times of a list of buffers too, as if it were a buffer: then its first one, if there is one.
+/// The buffer itself, or the first buffer of a list; null for an empty list. GstBaseSink passes a list to `get_times` as if it
+/// were a buffer.
 ///
 /// # Safety
 ///
-/// It is a live buffer or a live list of buffers.
+/// `object` is a live buffer or a live list of buffers.
 unsafe fn first_of(object: *mut gst::ffi::GstBuffer) -> *mut gst::ffi::GstBuffer {
     let list: *mut gst::ffi::GstBufferList = object.cast();
-    // SAFETY: by the caller; both begin with a GstMiniObject, which has their type.
+    // SAFETY: by the caller. Both types begin with a GstMiniObject, which holds the type.
     unsafe {
         if (*object.cast::<gst::ffi::GstMiniObject>()).type_ != gst::ffi::gst_buffer_list_get_type()
         {
@@ -110,7 +112,7 @@ unsafe fn first_of(object: *mut gst::ffi::GstBuffer) -> *mut gst::ffi::GstBuffer
     }
 }
 
-/// Makes `clock` the sink's clock, and returns the base time.
+/// Replaces `clock` if the sink has another clock. Returns the base time.
 pub(super) fn follow_clock(
     sink: &gst_base::BaseSink,
     clock: &mut Option<gst::Clock>,
@@ -119,8 +121,8 @@ pub(super) fn follow_clock(
     let before = clock
         .as_ref()
         .map_or(std::ptr::null_mut(), |clock| clock.as_ptr());
-    // SAFETY: a live instance, whose fields are read under the lock that changes them. The reference that is taken there is
-    // dropped, if it is the last, after the lock.
+    // SAFETY: a live instance, whose fields are read under the object lock. The previous reference is dropped after the lock is
+    // released, since it may be the last.
     let (base_time, other) = unsafe {
         let _lock = sink.object_lock();
         let now = (*element).clock;
@@ -133,13 +135,13 @@ pub(super) fn follow_clock(
     base_time
 }
 
-/// The segment of the stream. For the streaming thread, which alone changes it.
+/// The segment of the stream. Only for the streaming thread.
 pub(super) fn segment(sink: &gst_base::BaseSink) -> &gst::Segment {
-    // SAFETY: a field of a live instance, which no other thread writes, and this thread not while it renders.
+    // SAFETY: a field of a live instance. Only the streaming thread writes it, and not while it renders.
     unsafe { gst::Segment::from_glib_ptr_borrow(&raw const (*sink.as_ptr()).segment) }
 }
 
-/// If the pipeline is paused, completes that and waits until it plays. For the streaming thread, which has the preroll
+/// If the pipeline is paused, prerolls and waits until it plays. The caller is the streaming thread, which holds the preroll
 /// lock.
 pub(super) fn preroll(sink: &gst_base::BaseSink, data: Data<'_>) -> Result<(), gst::FlowError> {
     let object: *mut gst::ffi::GstMiniObject = match data {
@@ -147,22 +149,23 @@ pub(super) fn preroll(sink: &gst_base::BaseSink, data: Data<'_>) -> Result<(), g
         Data::Event(event) => event.as_mut_ptr().cast(),
     };
     let sink = sink.as_ptr();
-    // SAFETY: a live instance and a live object of the kinds that this function takes; the fields change only under the
-    // lock that the caller has.
+    // SAFETY: a live instance, and a live buffer or event. The fields change only under the preroll lock, which the caller
+    // holds.
     let flow = unsafe {
         if (*sink).flushing != glib::ffi::GFALSE {
             return Err(gst::FlowError::Flushing);
         }
         gst_base::ffi::gst_base_sink_do_preroll(sink, object)
     };
-    // SAFETY: GStreamer returns a flow.
+    // SAFETY: GStreamer returned this value.
     unsafe { gst::FlowSuccess::try_from_glib(flow) }.map(drop)
 }
 
-/// Releases the preroll lock for a moment, so that the state can be changed. For the streaming thread, which has it.
+/// Releases the preroll lock for a millisecond, so that the state can change. The caller is the streaming thread, which holds
+/// the lock.
 pub(super) fn yield_preroll_lock(sink: &gst_base::BaseSink) {
     let sink = sink.as_ptr();
-    // SAFETY: a live instance, whose lock this thread has by the caller's word and has again afterwards.
+    // SAFETY: a live instance. This thread holds the lock, and locks it again before it returns.
     unsafe {
         let lock = &raw mut (*sink).preroll_lock;
         glib::ffi::g_mutex_unlock(lock);
@@ -171,7 +174,7 @@ pub(super) fn yield_preroll_lock(sink: &gst_base::BaseSink) {
     }
 }
 
-/// The streaming thread's present buffer or event.
+/// The buffer or event that the streaming thread handles.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Data<'a> {
     Buffer(&'a gst::BufferRef),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Consumers that come and go, as signals and messages.
+//! Signals and messages for consumers that connect and disconnect.
 
 use std::sync::{Arc, LazyLock, OnceLock};
 
@@ -43,7 +43,7 @@ pub(super) fn signals() -> &'static [glib::subclass::Signal] {
     SIGNALS.as_ref()
 }
 
-/// The pool's callback for events of its consumers. It waits until the sink has its pool.
+/// The pool's callback for events of its consumers. It blocks until the sink is started.
 pub(super) fn handler(
     sink: &gst_base::BaseSink,
     requests: Arc<Requests>,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Buffers in the memory of CUDA devices: in a slot, in memory of upstream's that can be shared, or with one copy on the
+//! Buffers in the memory of CUDA devices: in a slot, in upstream's own memory if it can be shared, or copied once on the
 //! device.
 #![allow(unsafe_code)] // addresses of device memory
 
@@ -30,7 +30,7 @@ use crate::{
     stream::frame::Format,
 };
 
-/// Why a memory is not shared: sharing is not tried anew for each frame.
+/// Why a memory cannot be shared. It is kept with the memory, so that sharing is not tried again for each frame.
 #[derive(Debug, Clone)]
 struct Refused(&'static str);
 
@@ -38,7 +38,8 @@ impl Tie for Refused {
     const NAME: &'static glib::GStr = glib::gstr!("xmem-refused");
 }
 
-/// How many buffers upstream is to keep. Decoders give out as many surfaces and a few more, and go on decoding meanwhile.
+/// The number of buffers that upstream is asked to allocate besides its own. A decoder outputs this number and a few more, and
+/// continues to decode.
 const UPSTREAM_KEEPS: u32 = 4;
 
 /// Sets how the pool shares slots on devices.
@@ -52,7 +53,7 @@ pub(super) fn configure(builder: ProducerBuilder, settings: &Settings) -> Produc
         .release_timeout(Duration::from_nanos(settings.release_timeout))
 }
 
-/// Offers upstream a pool of slots on a device, if it works in the same context.
+/// Offers upstream a pool of slots on a device, if upstream uses the same CUDA context.
 pub(super) fn offer(
     sink: &gst::Element,
     started: &Started,
@@ -84,7 +85,7 @@ pub(super) fn offer(
     query.add_allocation_pool(Some(&pool), size, UPSTREAM_KEEPS, 0);
 }
 
-/// Publishes a buffer that lies on a device. `None`: it does not.
+/// Publishes a buffer in device memory. `None`: it is not in device memory.
 #[inline(never)]
 pub(super) fn publish(
     started: &Started,
@@ -100,10 +101,10 @@ pub(super) fn publish(
     let Some(on_device) = CudaMemory::of(memory) else {
         return Ok(None);
     };
-    // Each time: this call puts bytes that a CPU wrote on the device.
+    // Needed for each frame: if a CPU wrote the bytes, this call copies them to the device.
     let ptr = on_device.device_ptr().ok_or(Failure::Unreadable)?;
     let cause = match SlotMemory::of(memory) {
-        // Consumers get slots and memory from their first byte on.
+        // Consumers map slots and memories from their first byte.
         _ if memory.offset() > 0 => Cause::Unreachable("its first bytes were cut off"),
         Some(slot) if slot.belongs_to(&started.producer) => {
             match slot.publish(&started.producer, meta.clone()) {
@@ -143,7 +144,7 @@ pub(super) fn publish(
     })
 }
 
-/// Publishes a frame in memory of upstream's, which consumers open once. `Err`: why that is impossible.
+/// Publishes a frame in upstream's own memory, which each consumer opens once. `Err`: the reason why that is impossible.
 fn share(
     started: &Started,
     buffer: &gst::Buffer,
@@ -188,7 +189,7 @@ fn share(
     }
 }
 
-/// Memory of upstream's, as imported into the pool: its consumers open it once, for as long as upstream uses it again.
+/// Imports upstream's memory into the pool. Consumers open it once, and keep it open while upstream reuses it.
 fn import(
     producer: &Producer,
     memory: &gst::MemoryRef,
@@ -202,7 +203,7 @@ fn import(
         return Err(why);
     }
     let (deferred, released) = Deferred::new();
-    // SAFETY: it is not freed before every process has closed it, since its end is put off until then.
+    // SAFETY: the memory is not freed before every process has closed it, because `deferred` postpones that.
     let imported = unsafe {
         let size = memory.size();
         producer.import_cuda(ptr, size, device, released)
@@ -225,7 +226,7 @@ fn import(
     }
 }
 
-/// Publishes a frame with one copy, on its device. `false`: there was no slot for it.
+/// Publishes a frame with one copy on its device. `false`: no slot was free.
 fn publish_copy(
     started: &Started,
     buffer: &gst::Buffer,
@@ -254,7 +255,7 @@ fn publish_copy(
     let mut meta = meta.clone().with_layout(layout);
     meta.size = size as u64;
     let slot = lease.cuda().ok_or(failed(CudaError::NotOnDevice))?;
-    // SAFETY: the buffer is kept until the stream has copied it, whether that is published or not.
+    // SAFETY: `kept` below holds the buffer until the stream has copied it, whether publishing succeeds or not.
     let copied = unsafe {
         copy(
             slot,
@@ -273,8 +274,8 @@ fn publish_copy(
         }
         Err(error) => Err((lease, failed(error))),
     };
-    // A decoder's surface is written again by a part of the device that has no streams, and a slot perhaps on another stream:
-    // both wait for this copy.
+    // Keep the buffer and the slot until the copy has ended. The decoder hardware that writes the surface again does not wait
+    // for streams, and another stream may write the slot.
     let kept = buffer.clone();
     match published {
         Ok(frame) => {
@@ -298,11 +299,11 @@ fn failed(error: CudaError) -> Failure {
     Failure::Device(error.to_string())
 }
 
-/// Puts the copy of a frame on a stream.
+/// Queues the copy of a frame on a stream.
 ///
 /// # Safety
 ///
-/// There are so many bytes of the frame, laid out as in `info`, and they stay until the stream has copied them.
+/// `from` points to `size` bytes with the layout `info`. They stay valid and unchanged until the stream has copied them.
 unsafe fn copy(
     slot: CudaSlot<'_>,
     stream: xmem_core::cuda::Stream,
@@ -312,10 +313,10 @@ unsafe fn copy(
 ) -> Result<(), CudaError> {
     slot.wait_on(stream)?;
     if to.is_of(info.offset(), info.stride(), size) {
-        // SAFETY: the caller's promise.
+        // SAFETY: promised by the caller.
         return unsafe { slot.copy_from(stream, from, to.info().size()) };
     }
-    // Something may have cut off rows; of NV21 with an odd height, libgstcuda's own memory lacks one.
+    // Rows may have been cut off. libgstcuda's own memory lacks one row of NV21 with an odd height.
     let rows = to.planes().zip(cuda::planes(info)).map(|(to, own)| Rows {
         from: own.offset,
         from_pitch: own.pitch,
@@ -328,9 +329,9 @@ unsafe fn copy(
     unsafe { slot.copy_rows_from(stream, from, &rows.collect::<Vec<_>>()) }
 }
 
-/// A memory is about to be freed: consumers release it.
+/// Called before a memory is freed: makes consumers release it.
 fn give_up(memory: &gst::MemoryRef) {
-    // Its allocator may use it again for another frame, and then this would come for each.
+    // The allocator may use it again for another frame. Without this, every frame would be imported and released.
     tie(
         memory,
         Refused("upstream gives each frame memory of its own"),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The choices that properties offer.
+//! The values of enum properties.
 
 use crate::properties::choices;
 
@@ -17,13 +17,13 @@ choices! {
         Forbid = "forbid", "Forbid: a foreign frame is an element error";
     }
 
-    /// The kind of shared memory that the slots lie in.
+    /// The kind of shared memory that holds the slots.
     XmemSinkBacking = "GstXmemSinkBacking" {
         Memfd = "memfd", "Memfd: anonymous memory that consumers can neither write nor resize";
         PosixShm = "posix-shm", "POSIX shared memory: named segments, for this user only";
     }
 
-    /// When a frame is handed over.
+    /// When a frame is published.
     XmemSinkPace = "GstXmemSinkPace" {
         Auto = "auto", "Auto: live input at once, other input at its time";
         Always = "always", "Always: every frame at its time";

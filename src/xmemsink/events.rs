@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Events that stand between two frames, and those that cannot travel.
+//! Events between two frames, and events that cannot be published.
 
 use std::collections::BTreeSet;
 use std::sync::Mutex;
@@ -11,7 +11,7 @@ use super::{base::Data, log::CAT, way::Way};
 use crate::lock;
 use crate::stream::event::downstream::Packed;
 
-/// Kinds of events that are remembered to have been reported.
+/// At most this many names of dropped events are remembered, so that each is reported once.
 const MOST_REPORTED: usize = 64;
 
 /// The figures of published and dropped events.
@@ -26,18 +26,18 @@ struct State {
 }
 
 impl Events {
-    /// A new run.
+    /// Starts a new run.
     pub(super) fn reset(&self) {
         *lock(&self.0) = State::default();
     }
 
-    /// How many events were handed over, and how many were not.
+    /// How many events were published, and how many were dropped.
     pub(super) fn figures(&self) -> (u64, u64) {
         let state = lock(&self.0);
         (state.shared, state.dropped)
     }
 
-    /// Publishes an event that stands between two frames. `false`: the stream is being stopped.
+    /// Publishes an event between two frames. `false`: the stream is being stopped.
     pub(super) fn share(&self, way: Way<'_>, event: &gst::EventRef, packed: Packed) -> bool {
         let Packed {
             attachments,
@@ -50,7 +50,7 @@ impl Events {
             ..FrameMeta::default()
         };
         meta.producer = way.started.program;
-        // Other events come from any thread, and have no time.
+        // Out-of-band events have no time, and any thread sends them.
         let waits = event.is_serialized();
         if waits {
             meta.pts = when.pts().map(gst::ClockTime::nseconds);
@@ -69,8 +69,7 @@ impl Events {
         }
     }
 
-    /// Gives consumers the news of the sticky state although no frame comes, before the end of the stream. `false`: the stream
-    /// is being stopped.
+    /// Publishes the changed sticky state without a frame, before the end of the stream. `false`: the stream is being stopped.
     pub(super) fn share_rest(&self, way: Way<'_>, event: &gst::EventRef) -> bool {
         if !way.stream.note_sticky_delivered() {
             return true;
@@ -85,10 +84,11 @@ impl Events {
         }
     }
 
-    /// `Some(false)`: the stream is being stopped. `None`: a wait was cancelled. After a pause the event has another time.
+    /// Tries once. `Some(false)`: the stream is being stopped. `None`: a wait was cancelled, and after a pause the event has
+    /// another time.
     fn publish(&self, way: Way<'_>, event: &gst::EventRef, meta: &FrameMeta) -> Option<bool> {
         let producer = &way.started.producer;
-        // Other events come from any thread, and none of those may wait.
+        // Any thread may send an out-of-band event, and it must not block there.
         let waits = way.started.is_lossless() && event.is_serialized();
         let attempt = |cancel: &Canceller| {
             if waits {
@@ -131,7 +131,7 @@ impl Events {
         })
     }
 
-    /// Counts an event that consumers do not get, and names it the first time.
+    /// Counts an event that consumers do not get. Logs each name once.
     pub(super) fn give_up(&self, sink: &gst_base::BaseSink, event: &gst::EventRef, reason: &str) {
         let name = match event.structure() {
             Some(structure) if event.type_().name().starts_with("custom") => {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! A buffer on its way into the pool: its description, its times, and the messages about it.
+//! Publishes a buffer with its description and times, and reports problems with it.
 
 use xmem_core::Canceller;
 
@@ -18,7 +18,7 @@ use crate::stream::{
     meta::{self, Losses},
 };
 
-/// Describes a buffer, but for its times on CLOCK_MONOTONIC, and reports losses.
+/// Describes a buffer and reports lost metas. The times on CLOCK_MONOTONIC are set later.
 pub(super) fn describe(
     way: Way<'_>,
     buffer: &gst::BufferRef,
@@ -38,7 +38,7 @@ fn describe_anew(
 ) -> Result<Described, gst::FlowError> {
     let format = way.stream.format();
     let layout = format.layout(buffer, way.started.program);
-    // No consumer would take the frame.
+    // A consumer would refuse the frame.
     let layout = way.stream.check(layout, buffer.size()).map_err(|reason| {
         gst::element_error!(
             way.sink,
@@ -64,7 +64,7 @@ fn describe_anew(
     })
 }
 
-/// Publishes a buffer that is described but for its times, which are put there.
+/// Publishes a described buffer. Sets its times on CLOCK_MONOTONIC first.
 pub(super) fn hand_over(
     way: Way<'_>,
     requests: &Requests,
@@ -82,7 +82,7 @@ pub(super) fn hand_over(
     }
 }
 
-/// `None`: a wait was cancelled. After a pause the frame has other times.
+/// Tries once. `None`: a wait was cancelled. After a pause the frame has other times.
 fn attempt(
     way: Way<'_>,
     requests: &Requests,
@@ -105,7 +105,7 @@ fn attempt(
         };
         result
     } else {
-        // It does not wait.
+        // Live delivery does not wait.
         attempt(way.interrupts.canceller())
     };
     let outcome = result.map_err(|failure| fail(way.sink, failure))?;
@@ -117,7 +117,7 @@ fn attempt(
     Ok(Some(outcome))
 }
 
-/// Warns in the category GST_PERFORMANCE, once for each format, that frames are copied or dropped, and why.
+/// Warns in the category GST_PERFORMANCE that frames are copied or dropped, with the reason. Once for each format.
 #[inline(never)]
 pub(super) fn report(way: Way<'_>, buffer: &gst::Buffer, outcome: Outcome) {
     match outcome {
@@ -138,7 +138,7 @@ pub(super) fn report(way: Way<'_>, buffer: &gst::Buffer, outcome: Outcome) {
     }
 }
 
-/// Reports to the application why a buffer cannot be published.
+/// Posts an error that says why a buffer cannot be published.
 #[cold]
 fn fail(sink: &gst_base::BaseSink, failure: Failure) -> gst::FlowError {
     match failure {

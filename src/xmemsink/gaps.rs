@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Frames that came to the sink and did not get into the pool. A flag of the next one shows decoders that they are missing.
+//! Detects frames that reached the sink but not the pool. The next published frame gets a flag, so that decoders know of the
+//! gap.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-/// A number that no time has.
+/// No time has this value.
 const NONE: u64 = u64::MAX;
 
-/// A buffer, distinguished from earlier ones at its address.
+/// Identifies a buffer. Its times distinguish it from earlier buffers at the same address.
 #[derive(Debug, Default)]
 struct Seen {
     /// 0: no buffer.
@@ -17,7 +18,7 @@ struct Seen {
 }
 
 impl Seen {
-    /// Makes it this buffer. Returns whether it was another one.
+    /// Stores another buffer. Returns whether a different one was stored before.
     fn replace(&self, buffer: &gst::BufferRef) -> bool {
         let number = |time: Option<gst::ClockTime>| time.map_or(NONE, gst::ClockTime::nseconds);
         let it = [
@@ -42,50 +43,50 @@ impl Seen {
     }
 }
 
-/// The thread that has the pad's stream lock changes this, for each buffer, and others read the figure. Relaxed: no other data
-/// goes with it.
+/// Only a thread that holds the pad's stream lock changes these fields. Other threads read `skipped`. Relaxed: no other data
+/// depends on them.
 #[derive(Debug, Default)]
 pub(super) struct Gaps {
-    /// It came, and was not rendered so far.
+    /// The buffer that arrived and is not rendered yet.
     in_hand: Seen,
-    /// Frames are missing before the next one.
+    /// Frames before the next one are missing.
     is_open: AtomicBool,
-    /// How many came and were not rendered, or waited there until a flush or the end.
+    /// How many buffers arrived and were not rendered. Includes those that waited when a flush or the end of the stream came.
     skipped: AtomicU64,
 }
 
 impl Gaps {
-    /// GstBaseSink has looked at a buffer's times. It does so, once or several times, before it renders one, and before it
-    /// drops one since that is late or outside of the segment.
+    /// A buffer arrived: GstBaseSink calls `get_times`, once or several times, before it renders a buffer and before it drops
+    /// one that is late or outside of the segment. If the previous buffer was not rendered, it counts as skipped.
     pub(super) fn comes(&self, buffer: &gst::BufferRef) {
         if self.in_hand.replace(buffer) {
             self.skip();
         }
     }
 
-    /// How many buffers came and were never handed over. Of a list that is dropped as a whole, one.
+    /// How many buffers arrived and were not rendered. A list that is dropped as a whole counts as one.
     pub(super) fn skipped(&self) -> u64 {
         self.skipped.load(Relaxed)
     }
 
-    /// A buffer is rendered. Returns whether frames before it are missing.
+    /// The pending buffer is rendered. Returns whether frames before it are missing.
     pub(super) fn close(&self) -> bool {
         self.in_hand.clear();
         self.is_open.load(Relaxed) && self.is_open.swap(false, Relaxed)
     }
 
-    /// A rendered buffer did not get into the pool, and another figure counts it.
+    /// A rendered buffer was not published, and another figure counts it.
     pub(super) fn open(&self) {
         self.is_open.store(true, Relaxed);
     }
 
-    /// The same for a frame that no other figure counts.
+    /// A buffer was not published, and no other figure counts it.
     pub(super) fn skip(&self) {
         self.open();
         self.skipped.fetch_add(1, Relaxed);
     }
 
-    /// No buffer follows for now: one that came and was not rendered is skipped too.
+    /// No buffer follows for now. A pending buffer counts as skipped.
     pub(super) fn end(&self) {
         if self.in_hand.is_there() {
             self.in_hand.clear();
@@ -93,7 +94,7 @@ impl Gaps {
         }
     }
 
-    /// A new run.
+    /// Starts a new run.
     pub(super) fn reset(&self) {
         self.in_hand.clear();
         self.is_open.store(false, Relaxed);
@@ -111,7 +112,7 @@ mod tests {
         let mut buffer = gst::Buffer::new();
         let gaps = Gaps::default();
         let mut comes = |seconds| {
-            // As if each had the address of the one before.
+            // All buffers have the same address.
             buffer
                 .get_mut()
                 .unwrap()

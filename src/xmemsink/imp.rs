@@ -72,8 +72,8 @@ use crate::{
     uri,
 };
 
-/// No two of the locks are ever held at once, and none across a call that waits or that leads out of the element. One of
-/// `times` is an exception, which the streaming thread alone takes.
+/// No thread holds two of these locks at once, or holds one during a call that waits or leaves the element. Exception: the lock
+/// in `times` that only the streaming thread takes.
 #[derive(Debug, Default)]
 pub struct XmemSink {
     settings: Mutex<Settings>,
@@ -82,9 +82,9 @@ pub struct XmemSink {
     times: Times,
     events: Events,
     requests: Arc<Requests>,
-    /// The statistics of the last run, once it is over.
+    /// The statistics of the last run, after it has ended.
     last_stats: Mutex<(PoolStats, u64)>,
-    /// Metas that could not travel.
+    /// Metas that could not be published.
     losses: Losses,
     offer: Offer,
     gaps: Gaps,
@@ -113,7 +113,7 @@ impl ObjectImpl for XmemSink {
     }
 
     fn set_property(&self, id: usize, value: &glib::Value, pspec: &glib::ParamSpec) {
-        // Settings of the pool cannot change while it exists.
+        // The pool's settings cannot change while it exists.
         if self.started().is_some() && !pspec.flags().contains(gst::PARAM_FLAG_MUTABLE_PLAYING) {
             gst::warning!(
                 CAT,
@@ -142,7 +142,7 @@ impl ObjectImpl for XmemSink {
 
     fn constructed(&self) {
         self.parent_constructed();
-        // The last sample would keep a slot for as long as no other frame comes.
+        // The last sample would hold a slot until the next frame.
         self.obj().set_enable_last_sample(false);
     }
 }
@@ -182,7 +182,7 @@ impl ElementImpl for XmemSink {
         transition: gst::StateChange,
     ) -> Result<gst::StateChangeSuccess, gst::StateChangeError> {
         if transition == gst::StateChange::ReadyToPaused {
-            // The pool is there from READY on; running times begin anew.
+            // The pool exists from READY on. Running times restart here.
             self.times.reset();
         }
         if transition != gst::StateChange::PausedToPlaying {
@@ -199,7 +199,7 @@ impl ElementImpl for XmemSink {
         let is_latency = event.type_() == gst::EventType::Latency;
         let result = self.parent_send_event(event);
         if is_latency {
-            // It is sent when an element upstream has got another latency.
+            // An element upstream has changed its latency.
             self.times.forget_upstream();
         }
         result
@@ -218,7 +218,7 @@ impl URIHandlerImpl for XmemSink {
     }
 
     fn set_uri(&self, uri: &str) -> Result<(), glib::Error> {
-        // The pool is made on the way to READY.
+        // The pool is created in the transition to READY.
         uri::apply(self.obj().upcast_ref(), gst::State::Null, PROP_POOL, uri)
     }
 }
@@ -262,7 +262,7 @@ impl BaseSinkImpl for XmemSink {
             program: Text::new(program::name().as_deref().unwrap_or(&name)),
             copier: cuda::Copier::default(),
         }));
-        // The pool has been there for a moment, and consumers may have come.
+        // Consumers may already have connected. Their signals were held back until now.
         let _ = is_started.set(());
         Ok(())
     }
@@ -277,10 +277,10 @@ impl BaseSinkImpl for XmemSink {
         let mut stats = started.producer.stats();
         stats.slots_held = 0;
         stats.consumers.clear();
-        // First, so that the figures never fall back meanwhile.
+        // Before `started` is cleared, so that the figures never decrease.
         *lock(&self.last_stats) = (stats, started.slots.tally().copies());
         *lock(&self.started) = None;
-        // Upstream may keep buffers, pools and the allocator: they go on with private memory.
+        // Upstream may keep buffers, pools and the allocator. They continue with private memory.
         started.slots.close();
         started.producer.close();
         self.stream.reset();
@@ -305,7 +305,7 @@ impl BaseSinkImpl for XmemSink {
     }
 
     fn caps(&self, filter: Option<&gst::Caps>) -> Option<gst::Caps> {
-        // Without a filter the answer is ANY, and caps that cannot be taken are refused when they are tried.
+        // Without a filter the answer is ANY. Caps that the sink cannot accept are refused in `set_caps`.
         let caps = self.parent_caps(filter).or_else(|| filter.cloned());
         caps.map(caps::possible).map(caps::common_first)
     }
@@ -345,9 +345,9 @@ impl BaseSinkImpl for XmemSink {
             return goes_on;
         }
         match event.type_() {
-            // The pool has its caps before its first frame.
+            // The pool needs the caps before the first frame.
             gst::EventType::Caps => self.parent_event(event) && self.share_sticky(),
-            // The parent would wait for a preroll that never comes once the sink is being stopped.
+            // The parent waits for a preroll, which never completes while the sink is being stopped.
             gst::EventType::Eos => {
                 self.share_sticky() && self.end(&event) && self.parent_event(event)
             }
@@ -435,7 +435,7 @@ impl XmemSink {
             Some(started) => (started.producer.stats(), started.slots.tally().copies()),
             None => lock(&self.last_stats).clone(),
         };
-        // Frames past max-lateness do not come as far as this element.
+        // Frames later than max-lateness do not reach `render`.
         let late = BaseSinkExt::stats(&*self.obj()).get("dropped");
         let mut stats = stats::of_sink(&stats, copies, late.unwrap_or_default(), &self.losses);
         stats.set("skipped", self.gaps.skipped());
@@ -459,14 +459,14 @@ impl XmemSink {
         self.times.hands_over_at_once(self.obj().upcast_ref())
     }
 
-    /// The pool cannot serve upstream.
+    /// Posts an error: the pool cannot serve upstream.
     #[cold]
     fn refuse(&self, reason: &str) -> gst::FlowError {
         gst::element_imp_error!(self, gst::ResourceError::Settings, ("{reason}"));
         gst::FlowError::Error
     }
 
-    /// No consumer could use frames without their caps.
+    /// Posts an error. Consumers cannot use frames without caps.
     fn refuse_caps(&self, reason: &str) {
         gst::element_imp_error!(
             self,
@@ -480,7 +480,7 @@ impl XmemSink {
         self.events.give_up(self.obj().upcast_ref(), event, reason);
     }
 
-    /// The stream goes on, or a new one begins.
+    /// Called when the stream continues or a new one begins.
     fn begin(&self) {
         if self.stream.begin() {
             self.end_eos();
@@ -494,7 +494,7 @@ impl XmemSink {
         }
     }
 
-    /// Gives the pool the sticky state. `false`: it cannot have it.
+    /// Gives the pool the sticky state. `false`: the pool refused it.
     fn share_sticky(&self) -> bool {
         let obj = self.obj();
         self.started().is_some_and(|started| {
@@ -504,7 +504,7 @@ impl XmemSink {
         })
     }
 
-    /// Hands an event over that stands between two frames. `None`: it is none of these. `Some(false)`: the stream is being
+    /// Publishes an event between two frames. `None`: the event is not of that kind. `Some(false)`: the stream is being
     /// stopped.
     fn share_event(&self, event: &gst::Event) -> Option<bool> {
         let packed = match downstream::pack(event)? {
@@ -522,7 +522,7 @@ impl XmemSink {
         Some(self.wait_until_due(event) && self.events.share(way, event, packed))
     }
 
-    /// A gap is handed over when it is due, as the frame that it stands for would be.
+    /// Waits until a gap event is due, as for a frame at its position.
     fn wait_until_due(&self, event: &gst::Event) -> bool {
         if event.type_() != gst::EventType::Gap {
             true
@@ -533,7 +533,7 @@ impl XmemSink {
         }
     }
 
-    /// The stream is over. Lossless consumers get the last frames first. `false`: stopped before that.
+    /// Ends the stream. Waits until lossless consumers have taken the last frames. `false`: it was stopped before that.
     fn end(&self, event: &gst::EventRef) -> bool {
         let Some(started) = self.started() else {
             return false;

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Memory that upstream allocated, as imported into pools.
+//! Upstream's own memory, imported into pools.
 
 use gst::glib;
 use xmem_core::{ImportedMemory, Producer};
 
 use crate::buffers::tied::{Tie, tied, untie, update};
 
-/// For each sink that the memory comes by, behind a tee; and for earlier runs of one, as long as their pools are there.
+/// The imports of one memory: one for each sink that it reaches behind a tee, and for earlier runs of a sink while their pools
+/// exist.
 #[derive(Debug, Default, Clone)]
 pub(super) struct Imports(Vec<ImportedMemory>);
 
@@ -15,13 +16,13 @@ impl Tie for Imports {
     const NAME: &'static glib::GStr = glib::gstr!("xmem-imports");
 }
 
-/// A producer's import of the memory.
+/// The import of the memory into this producer's pool.
 pub(super) fn known(memory: &gst::MemoryRef, producer: &Producer) -> Option<ImportedMemory> {
     let Imports(imports) = tied(memory)?;
     imports.into_iter().find(|import| producer.owns(import))
 }
 
-/// Remembers it, for as long as the memory lives.
+/// Keeps the import while the memory exists.
 pub(super) fn remember(memory: &gst::MemoryRef, import: ImportedMemory) {
     let past: Vec<_> = update(memory, |Imports(imports)| {
         let past = imports.extract_if(.., |import| !import.is_used()).collect();
@@ -31,7 +32,7 @@ pub(super) fn remember(memory: &gst::MemoryRef, import: ImportedMemory) {
     drop(past);
 }
 
-/// Makes consumers release a memory that is about to be freed.
+/// Makes consumers release a memory. Called before it is freed.
 pub(super) fn forget(memory: &gst::MemoryRef) {
     drop(untie::<Imports>(memory));
 }

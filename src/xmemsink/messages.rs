@@ -10,8 +10,7 @@
 use gst::prelude::*;
 use xmem_core::{ConsumerEvent, ConsumerStats, Departure};
 
-/// Posts that a consumer is gone, if it did not leave by itself. Call it without a lock: a handler of the bus may ask for
-/// properties.
+/// Posts a message if a consumer did not leave by itself. The caller holds no lock, because a bus handler may read properties.
 pub(super) fn dropped(
     sink: &gst_base::BaseSink,
     client: &ConsumerStats,
@@ -27,11 +26,11 @@ pub(super) fn dropped(
         .field("name", &client.name)
         .field("reason", word)
         .build();
-    // It fails only without a bus.
+    // It fails only if the element has no bus.
     let _ = sink.post_message(gst::message::Element::builder(structure).src(sink).build());
 }
 
-/// Warns that consumers copy frames, or that one holds up the stream. Call it without a lock.
+/// Warns that consumers copy frames, or that one holds up the stream. The caller holds no lock.
 pub(super) fn warn(sink: &gst_base::BaseSink, event: &ConsumerEvent) {
     match event {
         ConsumerEvent::BudgetsCut {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! `xmemsink`: puts buffers into a pool.
+//! `xmemsink` publishes buffers in a pool.
 
 mod base;
 mod clients;

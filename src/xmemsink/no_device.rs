@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! In the place of `device` in builds without CUDA: no buffer lies on a device.
+//! Replaces `device` in builds without CUDA. No buffer is in device memory.
 
 use xmem_core::{Canceller, FrameMeta, ProducerBuilder};
 

@@ -9,27 +9,27 @@ use crate::buffers::{allocator::SlotSource, memory::XmemMemory};
 /// The outcome of a buffer.
 #[derive(Debug)]
 pub(super) enum Outcome {
-    /// It was published where it lies.
+    /// It was published in place.
     InPlace,
-    /// It was published from a copy.
+    /// It was copied, and the copy was published.
     Copied(Cause),
-    /// There was no slot for it, and live delivery does not wait.
+    /// No slot was free, and live delivery does not wait.
     Dropped,
 }
 
 /// Why a buffer is copied.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Cause {
-    /// It does not lie in a slot of ours.
+    /// It is not in a slot of this pool.
     Foreign,
-    /// Its metas do not fit behind it: how many bytes they have, and how many fit.
+    /// Its metas do not fit into the slot.
     Metas { needed: usize, room: usize },
-    /// It lies on a device, out of reach of others, and why.
+    /// It is in device memory that consumers cannot open, for this reason.
     Unreachable(&'static str),
 }
 
 impl Cause {
-    /// Why a buffer is copied, in words.
+    /// The reason for the copy as text.
     pub(super) fn describe(self, buffer: &gst::BufferRef, slots: &SlotSource) -> String {
         match self {
             Self::Foreign => why_foreign(buffer, slots),
@@ -79,18 +79,18 @@ fn why_foreign(buffer: &gst::BufferRef, slots: &SlotSource) -> String {
     )
 }
 
-/// Why a buffer could not be published.
+/// Why a buffer cannot be published.
 #[derive(Debug)]
 pub(super) enum Failure {
     /// Waiting was cancelled.
     Cancelled,
     /// The sink is being stopped.
     Closed,
-    /// It would have to be copied, and that is forbidden.
+    /// A copy is needed, and `copy=forbid` is set.
     CopyForbidden(String),
-    /// Its caps are those of DMA buffers, and it is none that can be shared.
+    /// Its caps require DMA buffers, and it is not in one that can be shared.
     NotShareable,
-    /// No slot can hold it.
+    /// No slot is available.
     NoSlot(AcquireError),
     /// Its bytes cannot be read.
     Unreadable,

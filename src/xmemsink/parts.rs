@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Buffers that do not lie in one slot of ours and travel as they are all the same: memory with a descriptor of its own,
-//! several slots, frames of another pool.
+//! Publishes buffers without a copy that are not in one slot of this pool: memories with a file descriptor, several slots,
+//! frames of another pool.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 
@@ -22,7 +22,7 @@ use crate::{
     stream::received::{TAG_DMABUF, TAG_HOST, received_frame},
 };
 
-/// Publishes a buffer whose memory can be shared as it is. `None`: it cannot.
+/// Publishes a buffer whose memories can be shared. `None`: they cannot.
 pub(super) fn publish(
     started: &Started,
     buffer: &gst::Buffer,
@@ -52,7 +52,7 @@ fn parts(
     cancel: &Canceller,
 ) -> Result<Option<Parts>, Failure> {
     if let Some(frame) = received_frame(buffer) {
-        // In live delivery it does not wait.
+        // It does not wait in live delivery.
         return match producer.forward_wait(&frame, FrameParts::All, None, cancel) {
             Ok(parts) => Ok(Some(parts)),
             Err(ForwardError::Cancelled) => Err(Failure::Cancelled),
@@ -69,7 +69,7 @@ fn parts(
     Ok(own_parts(producer, buffer))
 }
 
-/// The memories of a buffer, each in a slot of ours or with a descriptor of its own.
+/// The memories of a buffer as parts. Each is in a slot of this pool or has a file descriptor.
 fn own_parts(producer: &Producer, buffer: &gst::BufferRef) -> Option<Parts> {
     if !(1..=MAX_PARTS).contains(&buffer.n_memory()) {
         return None;
@@ -91,8 +91,8 @@ fn own_parts(producer: &Producer, buffer: &gst::BufferRef) -> Option<Parts> {
     Some(parts)
 }
 
-/// Memory with a descriptor, as imported into the pool: its consumers get the descriptor once, for as long as upstream uses the
-/// memory again.
+/// Imports a memory with a descriptor into the pool. Consumers get the descriptor once, and keep it while upstream reuses the
+/// memory.
 fn import(producer: &Producer, memory: &gst::MemoryRef) -> Option<ImportedMemory> {
     if let Some(known) = imports::known(memory, producer) {
         return Some(known);
@@ -110,19 +110,19 @@ fn import(producer: &Producer, memory: &gst::MemoryRef) -> Option<ImportedMemory
     }
 }
 
-/// Has a frame lie in parts of a buffer's memory, which upstream has back when the last consumer is done with them.
+/// Publishes a frame in parts of a buffer's memory. The buffer returns to upstream when the last consumer releases the frame.
 pub(super) fn lie_in(lease: &mut WriteLease, parts: Parts, buffer: &gst::Buffer) {
     lease.set_parts(parts);
-    // The buffer itself, not a copy: its pool would not use the memory again.
+    // Keep the buffer itself: a copy would not return the memory to its pool.
     let kept = buffer.clone();
     lease.set_release_hook(move || drop_later(kept));
 }
 
-/// A descriptor of our own for a memory's.
+/// Duplicates the file descriptor of a memory.
 #[allow(unsafe_code)]
 fn duplicate(memory: &gst_allocators::FdMemoryRef) -> Option<OwnedFd> {
     let number = memory.fd();
-    // SAFETY: the memory's descriptor, which is open for as long as the memory is borrowed. -1 is none.
+    // SAFETY: the memory keeps its descriptor open while it is borrowed. -1, the number without a descriptor, is excluded.
     let fd = (number >= 0).then(|| unsafe { BorrowedFd::borrow_raw(number) })?;
     fd.try_clone_to_owned().ok()
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The allocator and the pool that the sink offers upstream for its frames.
+//! The allocator and the buffer pool that the sink offers upstream.
 
 use std::sync::Mutex;
 
@@ -17,7 +17,7 @@ pub(super) struct Offer {
 }
 
 impl Offer {
-    /// Answers an ALLOCATION query that the sink got. No slot is taken and no memory made.
+    /// Answers an ALLOCATION query. Takes no slot and allocates no memory.
     pub(super) fn answer(
         &self,
         sink: &gst::Element,
@@ -25,10 +25,10 @@ impl Offer {
         query: &mut gst::query::Allocation,
     ) -> Result<(), gst::LoggableError> {
         let (caps, need_pool) = query.get_owned();
-        // Without caps the buffers are bytes, as those of filesrc.
+        // Without caps, the buffers are bytes, as from filesrc.
         let caps = caps.unwrap_or_else(gst::Caps::new_any);
         if caps::is_elsewhere(&caps) {
-            // Such caps exclude slots in host memory.
+            // These caps exclude slots in host memory.
             query.add_allocation_meta::<gst_video::VideoMeta>(None);
             if need_pool && caps::is_cuda(&caps) {
                 device::offer(sink, started, &caps, query);
@@ -41,7 +41,7 @@ impl Offer {
         if raw_video {
             query.add_allocation_meta::<gst_video::VideoMeta>(None);
         }
-        // A pool needs the caps for the size of the frames, which caps that are not complete do not give.
+        // The pool needs the size of a frame, which only complete caps give.
         if raw_video && let Ok(info) = gst_video::VideoInfo::from_caps(&caps) {
             let size = u32::try_from(info.size())
                 .map_err(|_| gst::loggable_error!(CAT, "Frames too large: {caps}"))?;
@@ -62,7 +62,7 @@ impl Offer {
         drop(pool);
     }
 
-    /// A pool for one element alone: if two shared it, one would stop it while the other uses it.
+    /// A pool for one element. If two elements shared it, one could deactivate it while the other uses it.
     fn pool(
         &self,
         started: &Started,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! A buffer into a slot: where it lies if upstream wrote it into one of ours, with one copy if not.
+//! Publishes a buffer in a slot: in place if upstream wrote it into one of this pool, otherwise with one copy.
 
 use xmem_core::{Canceller, FrameMeta, OwnSlot, PublishError, SlotSpec};
 
@@ -15,7 +15,7 @@ use super::{
 use crate::buffers::memory::{XmemMemory, XmemMemoryRef};
 use crate::stream::frame::Memory;
 
-/// Publishes a buffer that `meta` describes. Its caps require `memory`.
+/// Publishes the buffer that `meta` describes. Its caps require the kind of memory `memory`.
 pub(super) fn publish(
     started: &Started,
     buffer: &gst::Buffer,
@@ -47,7 +47,7 @@ pub(super) fn publish(
     publish_other(started, buffer, meta, memory, cause, cancel)
 }
 
-/// Publishes a buffer that cannot be published in a slot that it lies in.
+/// Publishes a buffer that is not in one slot of this pool.
 #[inline(never)]
 fn publish_other(
     started: &Started,
@@ -68,7 +68,7 @@ fn publish_other(
     if memory == Memory::Dmabuf {
         return Err(Failure::NotShareable);
     }
-    // A slot has at least one byte, also for a frame that has none.
+    // A slot has at least one byte, even for an empty frame.
     let room = meta.attachments.encoded_len();
     let spec = SlotSpec::new(buffer.size().max(1)).attachments(room);
     let Some(mut lease) = started.slot(spec, cancel)? else {
@@ -87,7 +87,7 @@ fn publish_other(
     Ok(Outcome::Copied(cause))
 }
 
-/// The one memory of the buffer, if it is one of ours.
+/// The buffer's memory, if it has only one and that is an XmemMemory.
 fn one_memory(buffer: &gst::BufferRef) -> Option<&XmemMemoryRef> {
     if buffer.n_memory() != 1 {
         return None;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Requests of consumers to upstream: key frames.
+//! Forwards the consumers' requests for key frames to upstream.
 //!
-//! Requests come on the pool's own thread, in any number. They are joined, wait in a short list, and another thread hands them
-//! on, one at a time and not too often.
+//! The pool's control thread receives requests, in any number. It merges them into a short list. Another thread sends them
+//! upstream, one at a time and at limited intervals.
 
 use std::{
     sync::{
@@ -20,29 +20,29 @@ use super::log::CAT;
 use crate::stream::event::key_frame::KeyFrame;
 use crate::{lock, stream::timing};
 
-/// How long a key frame that was asked for lasts for all others that want one.
+/// The minimum time between two requests to upstream.
 const INTERVAL: Duration = Duration::from_millis(200);
-/// Key frames at a time that may wait.
+/// At most this many requests with a time are kept.
 const MOST: usize = 16;
-/// Requests for later key frames are dropped: an encoder keeps them until their time.
+/// Requests further ahead are dropped, because an encoder keeps them until their time.
 const HORIZON: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Default)]
 pub(super) struct Requests {
     state: Mutex<State>,
     stopped: Condvar,
-    /// How often a key frame as soon as possible was asked for. Written under the lock.
+    /// Counts the requests for a key frame as soon as possible. Written under the lock.
     asked: AtomicU32,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// A key frame as soon as possible, and whether with all headers.
+    /// A request for a key frame as soon as possible: whether it wants all headers.
     now: Option<bool>,
     later: Vec<KeyFrame>,
-    /// How often one as soon as possible was asked for. Another number means another request.
+    /// Counts the requests for a key frame as soon as possible. If it changed, there was another request.
     asked: u32,
-    /// A thread hands them on.
+    /// A thread is sending them.
     served: bool,
     running: bool,
     last: Option<Instant>,
@@ -72,7 +72,8 @@ impl State {
         (!self.later.is_empty()).then(|| self.later.remove(0))
     }
 
-    /// There is a key frame for the requests until then. A later request may have followed from that frame.
+    /// A key frame answers the requests counted in `asked`. Later requests stay, because their consumers may already have
+    /// received that key frame.
     fn note_key_frame(&mut self, asked: u32) {
         if self.asked == asked {
             self.now = None;
@@ -96,13 +97,13 @@ impl Requests {
         self.asked.store(0, Ordering::Release);
     }
 
-    /// The sink is stopped. Nothing is handed on from here on.
+    /// The sink is stopped. From now on nothing is sent.
     pub(super) fn stop(&self) {
         lock(&self.state).running = false;
         self.stopped.notify_all();
     }
 
-    /// A consumer asks for a key frame. Returns at once.
+    /// Adds a request of a consumer. Returns at once.
     pub(super) fn ask(self: &Arc<Self>, sink: &gst_base::BaseSink, request: KeyFrame) {
         {
             let mut state = lock(&self.state);
@@ -119,21 +120,21 @@ impl Requests {
         sink.call_async(move |sink| requests.serve(sink));
     }
 
-    /// How often a key frame as soon as possible was asked for. Read it before a frame is published.
+    /// The number of requests for a key frame as soon as possible. Read it before a frame is published.
     pub(super) fn asked(&self) -> u32 {
         self.asked.load(Ordering::Acquire)
     }
 
-    /// A key frame is published, for the requests until `asked`.
+    /// A key frame was published. It answers the requests counted in `asked`.
     pub(super) fn note_key_frame(&self, asked: u32) {
-        // Each frame of a stream of key frames comes here.
+        // This is called for each frame if all frames are key frames.
         if asked == 0 {
             return;
         }
         lock(&self.state).note_key_frame(asked);
     }
 
-    /// Hands on the requests, until none is left.
+    /// Sends the requests upstream until none is left.
     fn serve(&self, sink: &gst_base::BaseSink) {
         let mut state = lock(&self.state);
         loop {
@@ -181,7 +182,7 @@ mod tests {
 
         state.add(KeyFrame::NOW);
         let asked = state.asked;
-        // A consumer has the key frame already, and asks for the next before the sink has noted it.
+        // The consumer received the key frame and requests the next one before the sink notes the first.
         state.add(KeyFrame::NOW);
         state.note_key_frame(asked);
         assert_eq!(state.take(), Some(KeyFrame::NOW));

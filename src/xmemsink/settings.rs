@@ -17,8 +17,8 @@ pub(super) const PROP_NUM_CLIENTS: &str = "num-clients";
 
 /// How many frames are kept by default.
 const LEAST_HISTORY: u32 = 4;
-/// How much of the stream is kept then. More than twice as long as a sink waits that has the processing deadline of
-/// GstBaseSink, behind that of xmemsrc; a sink for sound waits longer.
+/// How much time the default history covers. More than twice the time that a sink with GstBaseSink's processing deadline waits
+/// behind xmemsrc. An audio sink waits longer.
 const HISTORY_TIME: Duration = Duration::from_millis(100);
 
 settings! {
@@ -102,7 +102,7 @@ settings! {
      * with more takes a second, small slot for them, and later slots have that room. Only a frame that was
      * published before, and now has more metas than fit, is copied; so this matters only where no frame may be.
      */
-    // A frame with a handful of regions, or with captions.
+    // Room for a few regions of interest, or for captions.
     meta_room: u32 = 512,
         "meta-room", "Meta Room",
         "Bytes for metas in each slot, to begin with; it grows with what frames bring",
@@ -175,7 +175,7 @@ settings! {
      * socket's group too, with `0666` all users. They can read all frames of the pool, and change none.
      * Other users also have to be able to enter the socket's directory.
      */
-    // As it was set; read when the sink starts.
+    // Text as the user set it; parsed when the sink starts.
     socket_mode: String = "0600".to_owned(),
         "socket-mode", "Socket Mode",
         "File mode of the pool's socket in octal: which users may connect (\"0600\" = this user and root)";
@@ -196,7 +196,7 @@ settings! {
      * socket's file is then writable for all, since the kernel knows no list of users; other users are disconnected
      * before anything is shared.
      */
-    // As it was set, too.
+    // Text as the user set it; parsed when the sink starts.
     allow_uids: String = String::new(),
         "allow-uids", "Allowed Users",
         "Numbers of users that may connect too, with commas in between (\"1000,1001\")";
@@ -233,7 +233,7 @@ settings! {
      *
      * Without effect on frames in host memory, and where the plugin was built without CUDA.
      */
-    // -1: any.
+    // -1: any device.
     cuda_device_id: i32 = -1,
         "cuda-device-id", "CUDA Device",
         "Number of the CUDA device for slots (-1 = that of the frames; without effect in builds without CUDA)",
@@ -254,14 +254,14 @@ settings! {
 }
 
 impl Settings {
-    /// The device that was asked for.
+    /// The device that the user selected.
     pub(super) fn cuda_device(&self) -> Option<u32> {
         u32::try_from(self.cuda_device_id).ok()
     }
 
-    /// The pool that these settings describe, without its callback and its devices. `Err`: why they are not valid.
+    /// The options of the pool, without its callback and its devices. `Err`: why the settings are invalid.
     pub(super) fn producer(&self) -> Result<ProducerBuilder, String> {
-        // An error and not a warning: the mode controls which users may read the frames.
+        // An error and not a warning, because the mode controls which users may read the frames.
         let mode = parse_mode(&self.socket_mode).ok_or_else(|| {
             format!(
                 "socket-mode {:?} is no file mode: give octal digits, at most 0777, such as \"0660\"",

@@ -18,7 +18,7 @@ pub(super) struct Started {
     pub(super) producer: Producer,
     pub(super) slots: Arc<SlotSource>,
     pub(super) allocator: XmemAllocator,
-    /// As they were at the start; they can be changed only while the sink is stopped.
+    /// The settings at the start. They can be changed only while the sink is stopped.
     pub(super) settings: Settings,
     /// The producer's name in its frames.
     pub(super) program: Text<32>,
@@ -31,7 +31,7 @@ impl Started {
         self.settings.delivery == XmemSinkDelivery::Lossless
     }
 
-    /// A slot. Lossless delivery waits for one. `None`: no slot is free, and live delivery does not wait.
+    /// Acquires a slot. Lossless delivery waits for one. `None`: no slot is free, and live delivery does not wait.
     pub(super) fn slot(
         &self,
         spec: SlotSpec,

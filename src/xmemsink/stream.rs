@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The stream that the sink gets: its format, its sticky state, the meaning of its times, its beginning and its end.
+//! The stream that the sink receives: format, sticky state, timeline, beginning and end.
 
 use std::sync::{
     Arc, Mutex,
@@ -24,18 +24,18 @@ use crate::{
 #[derive(Debug, Default)]
 pub(super) struct Stream {
     state: Mutex<State>,
-    /// The pool has the end of the stream.
+    /// The end of the stream was given to the pool.
     eos: AtomicBool,
-    /// No frame or event has brought the pool's sticky state to running consumers yet.
+    /// The sticky state changed, and no frame or event has delivered it to the consumers yet.
     sticky_is_undelivered: AtomicBool,
 }
 
-/// Reads and clears a flag that is checked for each frame. Relaxed: nothing else is published with it.
+/// Reads and clears a flag that is checked for each frame. Relaxed: no other data depends on it.
 fn take(flag: &AtomicBool) -> bool {
     flag.load(Ordering::Relaxed) && flag.swap(false, Ordering::Relaxed)
 }
 
-/// A buffer on its way into the pool.
+/// The description of a buffer that is not published yet.
 #[derive(Debug)]
 pub(super) struct Described {
     pub(super) meta: FrameMeta,
@@ -48,14 +48,15 @@ struct State {
     format: Arc<Format>,
     /// The layout of the last frame.
     layout: Arc<FrameLayout>,
-    /// The size in bytes of a frame for which that layout was found valid.
+    /// The frame size in bytes for which that layout is valid.
     valid_size: Option<usize>,
     /// The attachments of the last frame.
     attachments: Attachments,
-    /// The source of both. `None`: it has too much to be compared.
+    /// The properties of the last frame that decide its layout and attachments. `None`: it has other metas, so its description
+    /// is not reused.
     look: Option<Look>,
     sticky: Sticky,
-    /// The pool does not have `sticky` yet.
+    /// The pool does not have the present `sticky` yet.
     sticky_is_new: bool,
     /// The timeline in `sticky`.
     timeline: Option<Timeline>,
@@ -64,7 +65,7 @@ struct State {
 }
 
 impl Stream {
-    /// Another run begins, or none is left.
+    /// Resets at the beginning and end of a run.
     pub(super) fn reset(&self) {
         self.eos.store(false, Ordering::Relaxed);
         self.sticky_is_undelivered.store(false, Ordering::Relaxed);
@@ -72,7 +73,7 @@ impl Stream {
         drop(before);
     }
 
-    /// Frames of other caps follow.
+    /// Sets the caps of the next frames.
     pub(super) fn set_caps(&self, caps: &gst::Caps) {
         let format = Arc::new(Format::from_caps(&sticky::shareable(caps.clone())));
         let mut state = lock(&self.state);
@@ -87,8 +88,8 @@ impl Stream {
         lock(&self.state).format.clone()
     }
 
-    /// Checks where a frame's planes lie, and returns the layout in a form that frames share. Every consumer would fail at an
-    /// impossible layout.
+    /// Checks where the planes of a frame are, and returns the layout in a form that frames share. Consumers would refuse an
+    /// invalid layout.
     pub(super) fn check(
         &self,
         layout: FrameLayout,
@@ -100,7 +101,7 @@ impl Stream {
             state.valid_size = None;
             state.look = None;
         }
-        // Frames copied on a device may lack rows.
+        // A frame that will be copied on a device may lack rows.
         if state.valid_size != Some(size)
             && state.format.memory != Memory::Cuda
             && let Some(planes) = &state.layout.video
@@ -111,7 +112,7 @@ impl Stream {
         Ok(state.layout.clone())
     }
 
-    /// The description of a buffer with the look of the last one.
+    /// The description of the last frame, if it applies to this buffer too.
     pub(super) fn describe(&self, buffer: &gst::BufferRef) -> Option<Described> {
         let state = lock(&self.state);
         let is_like_last = state.look.as_ref()?.is_of(buffer);
@@ -121,7 +122,7 @@ impl Stream {
         })
     }
 
-    /// The buffer whose layout was checked last has these attachments.
+    /// Stores the attachments of the buffer whose layout was checked last.
     pub(super) fn note_look(&self, buffer: &gst::BufferRef, attachments: &Attachments) {
         let look = Look::of(buffer);
         let mut state = lock(&self.state);
@@ -129,7 +130,7 @@ impl Stream {
         state.attachments = attachments.clone();
     }
 
-    /// Takes an event over into the sticky state, if it is one of that. `Err`: why that is impossible.
+    /// Adds a sticky event to the sticky state. Ignores other events. `Err`: why it cannot be added.
     pub(super) fn note_event(&self, event: &gst::EventRef) -> Result<(), String> {
         let mut state = lock(&self.state);
         if event.type_() == gst::EventType::StreamStart {
@@ -143,7 +144,7 @@ impl Stream {
         result
     }
 
-    /// Gives the pool the sticky state if it has changed, with the meaning of the frames' times, if that is known.
+    /// Gives the pool the sticky state, with the timeline if it is known. Does nothing if neither changed.
     pub(super) fn share(
         &self,
         sink: &gst_base::BaseSink,
@@ -196,27 +197,27 @@ impl Stream {
         }
     }
 
-    /// An event has brought the sticky state to consumers. Returns whether that was due.
+    /// An event delivered the sticky state to the consumers. Returns whether that was due.
     pub(super) fn note_sticky_delivered(&self) -> bool {
         take(&self.sticky_is_undelivered)
     }
 
-    /// The stream goes on, or a new one begins. Returns whether it was over.
+    /// The stream continues or a new one begins. Returns whether it had ended.
     pub(super) fn begin(&self) -> bool {
         take(&self.eos)
     }
 
-    /// The stream is over.
+    /// The stream has ended.
     pub(super) fn end(&self) {
         self.eos.store(true, Ordering::Relaxed);
     }
 
-    /// Whether no copy of this stream's frames was reported yet. Then it counts as reported.
+    /// Returns true once for each format: a copy of a frame is to be reported.
     pub(super) fn reports_copy(&self) -> bool {
         !std::mem::replace(&mut lock(&self.state).reported_copies, true)
     }
 
-    /// The same for frames that are dropped.
+    /// Returns true once for each format: a dropped frame is to be reported.
     pub(super) fn reports_drop(&self) -> bool {
         !std::mem::replace(&mut lock(&self.state).reported_drops, true)
     }

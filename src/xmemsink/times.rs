@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! When a frame is handed over, and its times on CLOCK_MONOTONIC.
+//! The time at which a frame is published, and its times on CLOCK_MONOTONIC.
 
 use std::sync::{
     Mutex,
@@ -19,20 +19,20 @@ use crate::{
     },
 };
 
-/// The state of the pipeline's time.
+/// The state that converts the pipeline's times.
 #[derive(Debug)]
 pub(super) struct Times {
-    /// A XmemSinkPace.
+    /// An `XmemSinkPace`.
     pace: AtomicU8,
-    /// Whether upstream is live, and its latency, as [`pack`] makes a number of them; or `UNKNOWN`.
+    /// Upstream's liveness and latency, encoded by [`pack`]; or `UNKNOWN`.
     upstream: AtomicU64,
-    /// CLOCK_MONOTONIC when the pipeline first played; for pipelines without a clock.
+    /// CLOCK_MONOTONIC when the pipeline first played. Used for pipelines without a clock.
     began: Mutex<Option<i64>>,
-    /// Taken by the streaming thread alone, so that it may call a clock meanwhile.
+    /// Only the streaming thread takes this lock, so it may call a clock while it holds the lock.
     followed: Mutex<Followed>,
 }
 
-/// Upstream was not asked yet.
+/// Upstream was not queried yet.
 const UNKNOWN: u64 = u64::MAX;
 
 #[derive(Debug, Default)]
@@ -41,11 +41,11 @@ struct Followed {
     offset: ClockOffset,
 }
 
-/// The present meaning of the times of buffers.
+/// Converts the times of buffers, for the present clock and latency.
 #[derive(Debug)]
 pub(super) struct Now {
     pub(super) timeline: Timeline,
-    /// Where the running time 0 lies on CLOCK_MONOTONIC.
+    /// The CLOCK_MONOTONIC time of running time 0.
     origin: Option<Origin>,
 }
 
@@ -77,19 +77,19 @@ fn unpack(upstream: u64) -> (bool, gst::ClockTime) {
 }
 
 impl Times {
-    /// Running times begin anew.
+    /// Running times restart.
     pub(super) fn reset(&self) {
         self.forget_upstream();
         *lock(&self.began) = None;
         *lock(&self.followed) = Followed::default();
     }
 
-    /// Asks upstream again, which may answer something else now.
+    /// Makes the next frame query upstream again.
     pub(super) fn forget_upstream(&self) {
         self.upstream.store(UNKNOWN, Ordering::Relaxed);
     }
 
-    /// The pipeline plays.
+    /// The pipeline changes to PLAYING.
     pub(super) fn begin(&self) {
         lock(&self.began).get_or_insert_with(xmem_core::monotonic_ns);
     }
@@ -98,7 +98,7 @@ impl Times {
         self.pace.store(pace as u8, Ordering::Relaxed);
     }
 
-    /// Whether frames are handed over as they come instead of at their times.
+    /// Whether frames are published when they arrive instead of at their times.
     pub(super) fn hands_over_at_once(&self, sink: &gst_base::BaseSink) -> bool {
         const ALWAYS: u8 = XmemSinkPace::Always as u8;
         const NEVER: u8 = XmemSinkPace::Never as u8;
@@ -131,7 +131,7 @@ impl Times {
         upstream
     }
 
-    /// The present meaning of the times of the frames. For the streaming thread.
+    /// The present conversion of the frames' times. Only for the streaming thread.
     pub(super) fn now(&self, sink: &gst_base::BaseSink) -> Now {
         let (live, latency) = self.upstream(sink);
         let paced = !self.hands_over_at_once(sink) && sink.is_sync();
@@ -167,7 +167,7 @@ impl Times {
 }
 
 impl Now {
-    /// The times of a buffer on CLOCK_MONOTONIC. For the streaming thread.
+    /// The times of a buffer on CLOCK_MONOTONIC. Only for the streaming thread.
     pub(super) fn stamps(&self, sink: &gst_base::BaseSink, buffer: &gst::BufferRef) -> Stamps {
         let Some(origin) = self.origin else {
             return Stamps::default();
@@ -178,7 +178,7 @@ impl Now {
         let monotonic =
             |time: Option<gst::ClockTime>| origin.to_monotonic(segment.to_running_time_full(time)?);
         let begins = match (buffer.pts(), buffer.duration()) {
-            // Backwards, a frame is shown from its end to its beginning.
+            // In reverse playback a frame is shown from its end to its beginning.
             (Some(pts), Some(duration)) if segment.rate() < 0.0 => pts.checked_add(duration),
             (pts, _) => pts,
         };

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Waiting in the streaming thread, for a consumer or for a slot, without blocking a change of state.
+//! Waits in the streaming thread, for a consumer or a slot, that do not block a change of state.
 //!
-//! The streaming thread has the preroll lock all the time, and a change of state needs it too. For a pause, a flush
-//! and a stop GstBaseSink calls `unlock` first. There is one more case: GstBaseSink may let a buffer through although the
-//! pipeline has been paused again meanwhile, and then `unlock` is not called before the pipeline plays.
+//! The streaming thread holds the preroll lock, and a change of state needs it too. GstBaseSink calls `unlock` before a pause,
+//! a flush and a stop. It does not in one case: it can let a buffer through although the pipeline was paused again meanwhile,
+//! and then calls `unlock` only when the pipeline plays.
 
 use std::sync::Mutex;
 
@@ -13,7 +13,7 @@ use xmem_core::Canceller;
 use super::base::{self, Data};
 use crate::lock;
 
-/// Why waits are not allowed now.
+/// Why waits are forbidden.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Reason {
     /// Between `unlock` and `unlock_stop`.
@@ -22,7 +22,7 @@ pub(super) enum Reason {
     Resuming,
 }
 
-/// Calls off waits, and records the reasons.
+/// Cancels waits, and records the reasons.
 #[derive(Debug, Default)]
 pub(super) struct Interrupts {
     reasons: Mutex<(bool, bool)>,
@@ -30,7 +30,7 @@ pub(super) struct Interrupts {
 }
 
 impl Interrupts {
-    /// Waits end while there is any reason.
+    /// Sets or clears a reason. Waits are cancelled while a reason is set.
     pub(super) fn set(&self, reason: Reason, is_so: bool) {
         let mut reasons = lock(&self.reasons);
         match reason {
@@ -45,12 +45,11 @@ impl Interrupts {
         }
     }
 
-    /// The canceller of waits.
     pub(super) fn canceller(&self) -> &Canceller {
         &self.canceller
     }
 
-    /// Repeats an attempt that may wait, until it ends without having been cancelled.
+    /// Repeats an attempt that may wait, until it ends without being cancelled.
     pub(super) fn wait<T, E>(
         &self,
         sink: &gst_base::BaseSink,
@@ -66,8 +65,8 @@ impl Interrupts {
         }
     }
 
-    /// The same for attempts that need new preparation after a pause of the pipeline. `None`: it was cancelled, and may be
-    /// tried again.
+    /// Tries once. For attempts that need new preparation after a pause of the pipeline. `None`: the wait was cancelled; try
+    /// again.
     pub(super) fn try_once<T, E>(
         &self,
         sink: &gst_base::BaseSink,

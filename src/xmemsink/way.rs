@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The waits of a frame or an event before it gets into the pool.
+//! What a frame or an event must wait for before it is published.
 
 use xmem_core::{Canceller, WaitError};
 
@@ -13,7 +13,7 @@ use super::{
     waiting::Interrupts,
 };
 
-/// A started sink, for its streaming thread.
+/// The parts of a started sink that its streaming thread uses.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Way<'a> {
     pub(super) sink: &'a gst_base::BaseSink,
@@ -24,7 +24,7 @@ pub(super) struct Way<'a> {
 }
 
 impl Way<'_> {
-    /// Waits until something may be put into the pool, and gives the pool the sticky state that it belongs to.
+    /// Waits until a frame or event may be published, then gives the pool the present sticky state.
     pub(super) fn clear(&self, data: Data<'_>) -> Result<Now, gst::FlowError> {
         let producer = &self.started.producer;
         if self.started.settings.wait_for_connection && producer.num_consumers() == 0 {
@@ -33,7 +33,7 @@ impl Way<'_> {
         if self.started.is_lossless() {
             self.wait_for_room(data)?;
         }
-        // Only now, since the pipeline may have been paused while this waited.
+        // After the waits, because the pipeline may have been paused meanwhile.
         let now = self.times.now(self.sink);
         self.stream.share(self.sink, producer, Some(now.timeline))?;
         Ok(now)
@@ -54,7 +54,7 @@ impl Way<'_> {
         })
     }
 
-    /// Waits until lossless consumers have got all frames.
+    /// Waits until lossless consumers have taken all frames.
     pub(super) fn drain(&self, data: Data<'_>) -> Result<(), gst::FlowError> {
         gst::debug!(
             CAT,
@@ -70,7 +70,7 @@ impl Way<'_> {
         wait: impl Fn(&Canceller) -> Result<(), WaitError>,
     ) -> Result<(), gst::FlowError> {
         let was_called_off = |error: &WaitError| *error == WaitError::Cancelled;
-        // The only other error here is a closed pool.
+        // The only other error is a closed pool.
         self.interrupts
             .wait(self.sink, data, wait, was_called_off)?
             .map_err(|_| gst::FlowError::Flushing)
