@@ -7,7 +7,7 @@ use std::sync::Mutex;
 
 use xmem_core::{AcquireError, Canceller, EventError, FrameMeta, PublishError};
 
-use super::{base::Data, log::CAT, way::Way};
+use super::{base::Data, context::SinkContext, log::CAT};
 use crate::lock;
 use crate::stream::event::downstream::Packed;
 
@@ -38,7 +38,12 @@ impl Events {
     }
 
     /// Publishes an event between two frames. `false`: the stream is being stopped.
-    pub(super) fn share(&self, way: Way<'_>, event: &gst::EventRef, packed: Packed) -> bool {
+    pub(super) fn share(
+        &self,
+        ctx: SinkContext<'_>,
+        event: &gst::EventRef,
+        packed: Packed,
+    ) -> bool {
         let Packed {
             attachments,
             when,
@@ -49,7 +54,7 @@ impl Events {
             attachments,
             ..FrameMeta::default()
         };
-        meta.producer = way.started.program;
+        meta.producer = ctx.started.program;
         // Out-of-band events have no time, and any thread sends them.
         let waits = event.is_serialized();
         if waits {
@@ -58,27 +63,27 @@ impl Events {
         }
         loop {
             if waits {
-                let Ok(now) = way.clear(Data::Event(event)) else {
+                let Ok(now) = ctx.clear(Data::Event(event)) else {
                     return false;
                 };
-                meta.timestamp = now.stamps(way.sink, &when).presentation;
+                meta.timestamp = now.stamps(ctx.sink, &when).presentation;
             }
-            if let Some(goes_on) = self.publish(way, event, &meta) {
+            if let Some(goes_on) = self.publish(ctx, event, &meta) {
                 return goes_on;
             }
         }
     }
 
     /// Publishes the changed sticky state without a frame, before the end of the stream. `false`: the stream is being stopped.
-    pub(super) fn share_rest(&self, way: Way<'_>, event: &gst::EventRef) -> bool {
-        if !way.stream.note_sticky_delivered() {
+    pub(super) fn share_rest(&self, ctx: SinkContext<'_>, event: &gst::EventRef) -> bool {
+        if !ctx.stream.note_sticky_delivered() {
             return true;
         }
-        if way.started.is_lossless() && way.wait_for_room(Data::Event(event)).is_err() {
+        if ctx.started.is_lossless() && ctx.wait_for_room(Data::Event(event)).is_err() {
             return false;
         }
         loop {
-            if let Some(goes_on) = self.publish(way, event, &FrameMeta::default()) {
+            if let Some(goes_on) = self.publish(ctx, event, &FrameMeta::default()) {
                 return goes_on;
             }
         }
@@ -86,10 +91,15 @@ impl Events {
 
     /// Tries once. `Some(false)`: the stream is being stopped. `None`: a wait was cancelled, and after a pause the event has
     /// another time.
-    fn publish(&self, way: Way<'_>, event: &gst::EventRef, meta: &FrameMeta) -> Option<bool> {
-        let producer = &way.started.producer;
+    fn publish(
+        &self,
+        ctx: SinkContext<'_>,
+        event: &gst::EventRef,
+        meta: &FrameMeta,
+    ) -> Option<bool> {
+        let producer = &ctx.started.producer;
         // Any thread may send an out-of-band event, and it must not block there.
-        let waits = way.started.is_lossless() && event.is_serialized();
+        let waits = ctx.started.is_lossless() && event.is_serialized();
         let attempt = |cancel: &Canceller| {
             if waits {
                 producer.publish_event_wait(meta.clone(), None, cancel)
@@ -101,20 +111,20 @@ impl Events {
             |error: &EventError| matches!(error, EventError::Acquire(AcquireError::Cancelled));
         let result = if waits {
             let data = Data::Event(event);
-            let tried = way
+            let tried = ctx
                 .interrupts
-                .try_once(way.sink, data, attempt, was_called_off);
+                .try_once(ctx.sink, data, attempt, was_called_off);
             match tried {
                 Ok(tried) => tried?,
                 Err(_) => return Some(false),
             }
         } else {
-            attempt(way.interrupts.canceller())
+            attempt(ctx.interrupts.canceller())
         };
         Some(match result {
             Ok(_) => {
-                gst::debug!(CAT, obj = way.sink, "Shared {event:?}");
-                way.stream.note_sticky_delivered();
+                gst::debug!(CAT, obj = ctx.sink, "Shared {event:?}");
+                ctx.stream.note_sticky_delivered();
                 if !meta.attachments.is_empty() {
                     lock(&self.0).shared += 1;
                 }
@@ -125,7 +135,7 @@ impl Events {
                 | EventError::Publish(PublishError::Closed),
             ) => false,
             Err(error) => {
-                self.give_up(way.sink, event, &error.to_string());
+                self.give_up(ctx.sink, event, &error.to_string());
                 true
             }
         })

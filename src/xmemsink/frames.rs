@@ -6,12 +6,12 @@ use xmem_core::Canceller;
 
 use super::{
     base::Data,
+    context::SinkContext,
     log::CAT,
     outcome::{Failure, Outcome},
     publish,
     requests::Requests,
     stream::Described,
-    way::Way,
 };
 use crate::stream::{
     frame,
@@ -20,28 +20,28 @@ use crate::stream::{
 
 /// Describes a buffer and reports lost metas. The times on CLOCK_MONOTONIC are set later.
 pub(super) fn describe(
-    way: Way<'_>,
+    ctx: SinkContext<'_>,
     buffer: &gst::BufferRef,
     losses: &Losses,
 ) -> Result<Described, gst::FlowError> {
-    match way.stream.describe(buffer) {
+    match ctx.stream.describe(buffer) {
         Some(described) => Ok(described),
-        None => describe_anew(way, buffer, losses),
+        None => describe_anew(ctx, buffer, losses),
     }
 }
 
 #[inline(never)]
 fn describe_anew(
-    way: Way<'_>,
+    ctx: SinkContext<'_>,
     buffer: &gst::BufferRef,
     losses: &Losses,
 ) -> Result<Described, gst::FlowError> {
-    let format = way.stream.format();
-    let layout = format.layout(buffer, way.started.program);
+    let format = ctx.stream.format();
+    let layout = format.layout(buffer, ctx.started.program);
     // A consumer would refuse the frame.
-    let layout = way.stream.check(layout, buffer.size()).map_err(|reason| {
+    let layout = ctx.stream.check(layout, buffer.size()).map_err(|reason| {
         gst::element_error!(
-            way.sink,
+            ctx.sink,
             gst::StreamError::Format,
             (
                 "A frame does not match its caps and its GstVideoMeta: {reason}. The upstream element must correct them"
@@ -52,12 +52,12 @@ fn describe_anew(
     let attachments = meta::of_buffer(buffer, losses);
     for (name, why) in losses.news() {
         gst::element_warning!(
-            way.sink,
+            ctx.sink,
             gst::StreamError::Format,
             ("Frames lose their {name}: {why}. See the field dropped-metas of stats")
         );
     }
-    way.stream.note_look(buffer, &attachments);
+    ctx.stream.note_look(buffer, &attachments);
     Ok(Described {
         meta: frame::describe(buffer, layout, &attachments),
         memory: format.memory,
@@ -66,17 +66,17 @@ fn describe_anew(
 
 /// Publishes a described buffer. Sets its times on CLOCK_MONOTONIC first.
 pub(super) fn hand_over(
-    way: Way<'_>,
+    ctx: SinkContext<'_>,
     requests: &Requests,
     buffer: &gst::Buffer,
     described: &mut Described,
 ) -> Result<Outcome, gst::FlowError> {
     loop {
-        let now = way.clear(Data::Buffer(buffer))?;
-        let stamps = now.stamps(way.sink, buffer);
+        let now = ctx.clear(Data::Buffer(buffer))?;
+        let stamps = now.stamps(ctx.sink, buffer);
         described.meta.timestamp = stamps.presentation;
         described.meta.decode_timestamp = stamps.decoding;
-        if let Some(outcome) = attempt(way, requests, buffer, described)? {
+        if let Some(outcome) = attempt(ctx, requests, buffer, described)? {
             return Ok(outcome);
         }
     }
@@ -84,7 +84,7 @@ pub(super) fn hand_over(
 
 /// Tries once. `None`: a wait was cancelled. After a pause the frame has other times.
 fn attempt(
-    way: Way<'_>,
+    ctx: SinkContext<'_>,
     requests: &Requests,
     buffer: &gst::Buffer,
     described: &Described,
@@ -92,24 +92,24 @@ fn attempt(
     let Described { meta, memory } = described;
     let asked = requests.asked();
     let attempt = |cancel: &Canceller| {
-        publish::publish(way.started, buffer, meta, *memory, way.stream, cancel)
+        publish::publish(ctx.started, buffer, meta, *memory, ctx.stream, cancel)
     };
-    let result = if way.started.is_lossless() {
+    let result = if ctx.started.is_lossless() {
         let was_called_off = |failure: &Failure| matches!(failure, Failure::Cancelled);
         let data = Data::Buffer(buffer);
-        let tried = way
+        let tried = ctx
             .interrupts
-            .try_once(way.sink, data, attempt, was_called_off)?;
+            .try_once(ctx.sink, data, attempt, was_called_off)?;
         let Some(result) = tried else {
             return Ok(None);
         };
         result
     } else {
         // Live delivery does not wait.
-        attempt(way.interrupts.canceller())
+        attempt(ctx.interrupts.canceller())
     };
-    let outcome = result.map_err(|failure| fail(way.sink, failure))?;
-    gst::trace!(CAT, obj = way.sink, "{outcome:?} {meta:?}");
+    let outcome = result.map_err(|failure| fail(ctx.sink, failure))?;
+    gst::trace!(CAT, obj = ctx.sink, "{outcome:?} {meta:?}");
     let is_key_frame = !buffer.flags().contains(gst::BufferFlags::DELTA_UNIT);
     if is_key_frame && !matches!(outcome, Outcome::Dropped) {
         requests.note_key_frame(asked);
@@ -119,19 +119,19 @@ fn attempt(
 
 /// Warns in the category GST_PERFORMANCE that frames are copied or dropped, with the reason. Once for each format.
 #[inline(never)]
-pub(super) fn report(way: Way<'_>, buffer: &gst::Buffer, outcome: Outcome) {
+pub(super) fn report(ctx: SinkContext<'_>, buffer: &gst::Buffer, outcome: Outcome) {
     match outcome {
-        Outcome::Copied(cause) if way.stream.reports_copy() => {
-            let cause = cause.describe(buffer, &way.started.slots);
+        Outcome::Copied(cause) if ctx.stream.reports_copy() => {
+            let cause = cause.describe(buffer, &ctx.started.slots);
             gst::warning!(
                 gst::CAT_PERFORMANCE,
-                obj = way.sink,
+                obj = ctx.sink,
                 "Frames are copied into their slots: {cause}"
             );
         }
-        Outcome::Dropped if way.stream.reports_drop() => gst::warning!(
+        Outcome::Dropped if ctx.stream.reports_drop() => gst::warning!(
             gst::CAT_PERFORMANCE,
-            obj = way.sink,
+            obj = ctx.sink,
             "Frames are dropped: consumers and upstream hold all slots. Raise max-slots or max-bytes"
         ),
         _ => {}

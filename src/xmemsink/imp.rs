@@ -49,7 +49,9 @@ use xmem_core::{CreateError, PoolStats, Text};
 
 use super::{
     base::{self, Data, Render},
-    clients, device,
+    clients,
+    context::SinkContext,
+    device,
     events::Events,
     frames,
     gaps::Gaps,
@@ -62,7 +64,6 @@ use super::{
     stream::Stream,
     times::Times,
     waiting::{Interrupts, Reason},
-    way::Way,
 };
 use crate::{
     buffers::allocator::{SlotSource, XmemAllocator},
@@ -391,12 +392,12 @@ impl BaseSinkImpl for XmemSink {
         }
         self.begin();
         let obj = self.obj();
-        let way = self.way(obj.upcast_ref(), &started);
-        let mut described = frames::describe(way, buffer, &self.losses)?;
+        let ctx = self.context(obj.upcast_ref(), &started);
+        let mut described = frames::describe(ctx, buffer, &self.losses)?;
         if self.gaps.close() {
             described.meta.flags |= AFTER_GAP;
         }
-        let outcome = frames::hand_over(way, &self.requests, buffer, &mut described);
+        let outcome = frames::hand_over(ctx, &self.requests, buffer, &mut described);
         match &outcome {
             Ok(Outcome::InPlace | Outcome::Copied(_)) => {
                 self.stream.note_sticky_delivered();
@@ -406,7 +407,7 @@ impl BaseSinkImpl for XmemSink {
         }
         match outcome? {
             Outcome::InPlace => {}
-            outcome => frames::report(way, buffer, outcome),
+            outcome => frames::report(ctx, buffer, outcome),
         }
         Ok(gst::FlowSuccess::Ok)
     }
@@ -445,8 +446,12 @@ impl XmemSink {
         stats
     }
 
-    fn way<'a>(&'a self, sink: &'a gst_base::BaseSink, started: &'a Started) -> Way<'a> {
-        Way {
+    fn context<'a>(
+        &'a self,
+        sink: &'a gst_base::BaseSink,
+        started: &'a Started,
+    ) -> SinkContext<'a> {
+        SinkContext {
             sink,
             started,
             stream: &self.stream,
@@ -518,8 +523,8 @@ impl XmemSink {
             return Some(false);
         };
         let obj = self.obj();
-        let way = self.way(obj.upcast_ref(), &started);
-        Some(self.wait_until_due(event) && self.events.share(way, event, packed))
+        let ctx = self.context(obj.upcast_ref(), &started);
+        Some(self.wait_until_due(event) && self.events.share(ctx, event, packed))
     }
 
     /// Waits until a gap event is due, as for a frame at its position.
@@ -539,15 +544,15 @@ impl XmemSink {
             return false;
         };
         let obj = self.obj();
-        let way = self.way(obj.upcast_ref(), &started);
-        if !self.events.share_rest(way, event) {
+        let ctx = self.context(obj.upcast_ref(), &started);
+        if !self.events.share_rest(ctx, event) {
             return false;
         }
         self.stream.end();
         if started.settings.send_eos {
             started.producer.set_eos(true);
         }
-        !started.is_lossless() || way.drain(Data::Event(event)).is_ok()
+        !started.is_lossless() || ctx.drain(Data::Event(event)).is_ok()
     }
 }
 

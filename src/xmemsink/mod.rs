@@ -4,6 +4,7 @@
 
 mod base;
 mod clients;
+mod context;
 #[cfg_attr(not(feature = "cuda"), path = "no_device.rs")]
 mod device;
 mod enums;
@@ -24,7 +25,6 @@ mod started;
 mod stream;
 mod times;
 mod waiting;
-mod way;
 
 use gst::{glib, prelude::*};
 

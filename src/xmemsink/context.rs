@@ -15,7 +15,7 @@ use super::{
 
 /// The parts of a started sink that its streaming thread uses.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Way<'a> {
+pub(super) struct SinkContext<'a> {
     pub(super) sink: &'a gst_base::BaseSink,
     pub(super) started: &'a Started,
     pub(super) stream: &'a Stream,
@@ -23,7 +23,7 @@ pub(super) struct Way<'a> {
     pub(super) interrupts: &'a Interrupts,
 }
 
-impl Way<'_> {
+impl SinkContext<'_> {
     /// Waits until a frame or event may be published, then gives the pool the present sticky state.
     pub(super) fn clear(&self, data: Data<'_>) -> Result<Now, gst::FlowError> {
         let producer = &self.started.producer;
