@@ -9,7 +9,7 @@ use super::{
     log::CAT,
     started::Started,
     stream::Stream,
-    times::{Now, Times},
+    times::{TimeMapping, Times},
     waiting::Interrupts,
 };
 
@@ -25,7 +25,7 @@ pub(super) struct SinkContext<'a> {
 
 impl SinkContext<'_> {
     /// Waits until a frame or event may be published, then gives the pool the present sticky state.
-    pub(super) fn clear(&self, data: Data<'_>) -> Result<Now, gst::FlowError> {
+    pub(super) fn prepare(&self, data: Data<'_>) -> Result<TimeMapping, gst::FlowError> {
         let producer = &self.started.producer;
         if self.started.settings.wait_for_connection && producer.num_consumers() == 0 {
             self.wait_for_consumer(data)?;
@@ -34,9 +34,10 @@ impl SinkContext<'_> {
             self.wait_for_room(data)?;
         }
         // After the waits, because the pipeline may have been paused meanwhile.
-        let now = self.times.now(self.sink);
-        self.stream.share(self.sink, producer, Some(now.timeline))?;
-        Ok(now)
+        let mapping = self.times.mapping(self.sink);
+        self.stream
+            .share(self.sink, producer, Some(mapping.timeline))?;
+        Ok(mapping)
     }
 
     #[cold]

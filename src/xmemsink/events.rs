@@ -63,10 +63,10 @@ impl Events {
         }
         loop {
             if waits {
-                let Ok(now) = ctx.clear(Data::Event(event)) else {
+                let Ok(mapping) = ctx.prepare(Data::Event(event)) else {
                     return false;
                 };
-                meta.timestamp = now.stamps(ctx.sink, &when).presentation;
+                meta.timestamp = mapping.stamps(ctx.sink, &when).presentation;
             }
             if let Some(goes_on) = self.publish(ctx, event, &meta) {
                 return goes_on;

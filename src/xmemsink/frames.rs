@@ -72,8 +72,8 @@ pub(super) fn hand_over(
     described: &mut Described,
 ) -> Result<Outcome, gst::FlowError> {
     loop {
-        let now = ctx.clear(Data::Buffer(buffer))?;
-        let stamps = now.stamps(ctx.sink, buffer);
+        let mapping = ctx.prepare(Data::Buffer(buffer))?;
+        let stamps = mapping.stamps(ctx.sink, buffer);
         described.meta.timestamp = stamps.presentation;
         described.meta.decode_timestamp = stamps.decoding;
         if let Some(outcome) = attempt(ctx, requests, buffer, described)? {

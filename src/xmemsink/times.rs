@@ -43,7 +43,7 @@ struct Followed {
 
 /// Converts the times of buffers, for the present clock and latency.
 #[derive(Debug)]
-pub(super) struct Now {
+pub(super) struct TimeMapping {
     pub(super) timeline: Timeline,
     /// The CLOCK_MONOTONIC time of running time 0.
     origin: Option<Origin>,
@@ -132,7 +132,7 @@ impl Times {
     }
 
     /// The present conversion of the frames' times. Only for the streaming thread.
-    pub(super) fn now(&self, sink: &gst_base::BaseSink) -> Now {
+    pub(super) fn mapping(&self, sink: &gst_base::BaseSink) -> TimeMapping {
         let (live, latency) = self.upstream(sink);
         let paced = !self.hands_over_at_once(sink) && sink.is_sync();
         let ts_offset = sink.ts_offset();
@@ -159,14 +159,14 @@ impl Times {
             None => lock(&self.began).map(Origin::without_clock),
         };
         let on_top = timeline.pacing.nseconds().cast_signed();
-        Now {
+        TimeMapping {
             timeline,
             origin: origin.map(|origin| origin.later(on_top.saturating_add(ts_offset))),
         }
     }
 }
 
-impl Now {
+impl TimeMapping {
     /// The times of a buffer on CLOCK_MONOTONIC. Only for the streaming thread.
     pub(super) fn stamps(&self, sink: &gst_base::BaseSink, buffer: &gst::BufferRef) -> Stamps {
         let Some(origin) = self.origin else {
