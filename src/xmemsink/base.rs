@@ -73,7 +73,7 @@ unsafe extern "C" fn get_times<T: Render>(
     unsafe {
         let instance = &*sink.cast::<T::Instance>();
         let imp = instance.imp();
-        let buffer = first_of(buffer);
+        let buffer = first_buffer(buffer);
         let look = || buffer.is_null() || imp.is_rendered_at_once(gst::BufferRef::from_ptr(buffer));
         // A panic must not reach C. After one, the frame is rendered at its time.
         if catch_unwind(AssertUnwindSafe(look)).unwrap_or(false) {
@@ -97,7 +97,7 @@ unsafe extern "C" fn get_times<T: Render>(
 /// # Safety
 ///
 /// `object` is a live buffer or a live list of buffers.
-unsafe fn first_of(object: *mut gst::ffi::GstBuffer) -> *mut gst::ffi::GstBuffer {
+unsafe fn first_buffer(object: *mut gst::ffi::GstBuffer) -> *mut gst::ffi::GstBuffer {
     let list: *mut gst::ffi::GstBufferList = object.cast();
     // SAFETY: by the caller. Both types begin with a GstMiniObject, which holds the type.
     unsafe {

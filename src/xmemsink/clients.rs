@@ -67,7 +67,7 @@ pub(super) fn handler(
             }
             ConsumerEvent::Request { name, data, .. } => {
                 match KeyFrame::decode(&data) {
-                    Some(request) if name == key_frame::NAME => requests.ask(&sink, request),
+                    Some(request) if name == key_frame::NAME => requests.add(&sink, request),
                     _ => gst::debug!(CAT, obj = sink, "Unknown request {name:?}"),
                 }
                 return;

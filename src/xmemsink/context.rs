@@ -70,10 +70,10 @@ impl SinkContext<'_> {
         data: Data<'_>,
         wait: impl Fn(&Canceller) -> Result<(), WaitError>,
     ) -> Result<(), gst::FlowError> {
-        let was_called_off = |error: &WaitError| *error == WaitError::Cancelled;
+        let is_cancelled = |error: &WaitError| *error == WaitError::Cancelled;
         // The only other error is a closed pool.
         self.interrupts
-            .wait(self.sink, data, wait, was_called_off)?
+            .wait(self.sink, data, wait, is_cancelled)?
             .map_err(|_| gst::FlowError::Flushing)
     }
 }

@@ -18,7 +18,7 @@ use super::{
     imports,
     log::CAT,
     outcome::{Cause, Failure, Outcome},
-    parts::{self, lie_in},
+    parts::{self, set_buffer_parts},
     settings::Settings,
     started::Started,
     stream::Stream,
@@ -38,9 +38,8 @@ impl Tie for Refused {
     const NAME: &'static glib::GStr = glib::gstr!("xmem-refused");
 }
 
-/// The number of buffers that upstream is asked to allocate besides its own. A decoder outputs this number and a few more, and
-/// continues to decode.
-const UPSTREAM_KEEPS: u32 = 4;
+/// The minimum number of buffers of the pool. Decoders output this many surfaces and a few more without a wait.
+const MIN_BUFFERS: u32 = 4;
 
 /// Sets how the pool shares slots on devices.
 pub(super) fn configure(builder: ProducerBuilder, settings: &Settings) -> ProducerBuilder {
@@ -74,7 +73,7 @@ pub(super) fn offer(
         .and_then(|device| XmemCudaBufferPool::new(&context, &device, &started.slots));
     let Some(pool) = pool else { return };
     let mut config = pool.config();
-    config.set_params(Some(caps), 0, UPSTREAM_KEEPS, 0);
+    config.set_params(Some(caps), 0, MIN_BUFFERS, 0);
     config.add_option(gst_video::BUFFER_POOL_OPTION_VIDEO_META);
     if let Err(error) = pool.set_config(config) {
         gst::debug!(CAT, obj = sink, "No pool on a CUDA device: {error}");
@@ -82,7 +81,7 @@ pub(super) fn offer(
     }
     let size = pool.config().params().map_or(0, |(_, size, ..)| size);
     // No maximum: some decoders discard a pool that has one.
-    query.add_allocation_pool(Some(&pool), size, UPSTREAM_KEEPS, 0);
+    query.add_allocation_pool(Some(&pool), size, MIN_BUFFERS, 0);
 }
 
 /// Publishes a buffer in device memory. `None`: it is not in device memory.
@@ -178,7 +177,7 @@ fn share(
         started.producer.note_dropped();
         return Ok(Ok(Outcome::Dropped));
     };
-    lie_in(&mut lease, parts, buffer);
+    set_buffer_parts(&mut lease, parts, buffer);
     let published = match memory.stream() {
         Some(stream) => lease.publish_on(stream, meta.clone()),
         None => lease.publish(meta.clone()),
@@ -211,7 +210,7 @@ fn import(
     match imported {
         Ok(imported) => {
             imports::remember(memory, imported.clone());
-            deferred.apply_to(memory, give_up);
+            deferred.apply_to(memory, release_import);
             Ok(imported)
         }
         Err(reason) => {
@@ -330,7 +329,7 @@ unsafe fn copy(
 }
 
 /// Called before a memory is freed: makes consumers release it.
-fn give_up(memory: &gst::MemoryRef) {
+fn release_import(memory: &gst::MemoryRef) {
     // The allocator may use it again for another frame. Without this, every frame would be imported and released.
     tie(
         memory,

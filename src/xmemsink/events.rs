@@ -12,7 +12,7 @@ use crate::lock;
 use crate::stream::event::downstream::Packed;
 
 /// At most this many names of dropped events are remembered, so that each is reported once.
-const MOST_REPORTED: usize = 64;
+const MAX_REPORTED: usize = 64;
 
 /// The figures of published and dropped events.
 #[derive(Debug, Default)]
@@ -68,14 +68,14 @@ impl Events {
                 };
                 meta.timestamp = mapping.stamps(ctx.sink, &when).presentation;
             }
-            if let Some(goes_on) = self.publish(ctx, event, &meta) {
-                return goes_on;
+            if let Some(continues) = self.publish(ctx, event, &meta) {
+                return continues;
             }
         }
     }
 
     /// Publishes the changed sticky state without a frame, before the end of the stream. `false`: the stream is being stopped.
-    pub(super) fn share_rest(&self, ctx: SinkContext<'_>, event: &gst::EventRef) -> bool {
+    pub(super) fn share_sticky(&self, ctx: SinkContext<'_>, event: &gst::EventRef) -> bool {
         if !ctx.stream.note_sticky_delivered() {
             return true;
         }
@@ -83,8 +83,8 @@ impl Events {
             return false;
         }
         loop {
-            if let Some(goes_on) = self.publish(ctx, event, &FrameMeta::default()) {
-                return goes_on;
+            if let Some(continues) = self.publish(ctx, event, &FrameMeta::default()) {
+                return continues;
             }
         }
     }
@@ -107,13 +107,13 @@ impl Events {
                 producer.publish_event(meta.clone())
             }
         };
-        let was_called_off =
+        let is_cancelled =
             |error: &EventError| matches!(error, EventError::Acquire(AcquireError::Cancelled));
         let result = if waits {
             let data = Data::Event(event);
             let tried = ctx
                 .interrupts
-                .try_once(ctx.sink, data, attempt, was_called_off);
+                .try_once(ctx.sink, data, attempt, is_cancelled);
             match tried {
                 Ok(tried) => tried?,
                 Err(_) => return Some(false),
@@ -135,14 +135,19 @@ impl Events {
                 | EventError::Publish(PublishError::Closed),
             ) => false,
             Err(error) => {
-                self.give_up(ctx.sink, event, &error.to_string());
+                self.note_dropped(ctx.sink, event, &error.to_string());
                 true
             }
         })
     }
 
     /// Counts an event that consumers do not get. Logs each name once.
-    pub(super) fn give_up(&self, sink: &gst_base::BaseSink, event: &gst::EventRef, reason: &str) {
+    pub(super) fn note_dropped(
+        &self,
+        sink: &gst_base::BaseSink,
+        event: &gst::EventRef,
+        reason: &str,
+    ) {
         let name = match event.structure() {
             Some(structure) if event.type_().name().starts_with("custom") => {
                 format!("{} {}", event.type_().name(), structure.name())
@@ -152,7 +157,7 @@ impl Events {
         let is_new = {
             let mut state = lock(&self.0);
             state.dropped += 1;
-            state.reported.len() < MOST_REPORTED && state.reported.insert(name.clone())
+            state.reported.len() < MAX_REPORTED && state.reported.insert(name.clone())
         };
         if is_new {
             gst::warning!(

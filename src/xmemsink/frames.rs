@@ -26,12 +26,12 @@ pub(super) fn describe(
 ) -> Result<Described, gst::FlowError> {
     match ctx.stream.describe(buffer) {
         Some(described) => Ok(described),
-        None => describe_anew(ctx, buffer, losses),
+        None => describe_fully(ctx, buffer, losses),
     }
 }
 
 #[inline(never)]
-fn describe_anew(
+fn describe_fully(
     ctx: SinkContext<'_>,
     buffer: &gst::BufferRef,
     losses: &Losses,
@@ -65,7 +65,7 @@ fn describe_anew(
 }
 
 /// Publishes a described buffer. Sets its times on CLOCK_MONOTONIC first.
-pub(super) fn hand_over(
+pub(super) fn publish(
     ctx: SinkContext<'_>,
     requests: &Requests,
     buffer: &gst::Buffer,
@@ -90,16 +90,16 @@ fn attempt(
     described: &Described,
 ) -> Result<Option<Outcome>, gst::FlowError> {
     let Described { meta, memory } = described;
-    let asked = requests.asked();
+    let num_requested = requests.num_requested();
     let attempt = |cancel: &Canceller| {
         publish::publish(ctx.started, buffer, meta, *memory, ctx.stream, cancel)
     };
     let result = if ctx.started.is_lossless() {
-        let was_called_off = |failure: &Failure| matches!(failure, Failure::Cancelled);
+        let is_cancelled = |failure: &Failure| matches!(failure, Failure::Cancelled);
         let data = Data::Buffer(buffer);
         let tried = ctx
             .interrupts
-            .try_once(ctx.sink, data, attempt, was_called_off)?;
+            .try_once(ctx.sink, data, attempt, is_cancelled)?;
         let Some(result) = tried else {
             return Ok(None);
         };
@@ -112,7 +112,7 @@ fn attempt(
     gst::trace!(CAT, obj = ctx.sink, "{outcome:?} {meta:?}");
     let is_key_frame = !buffer.flags().contains(gst::BufferFlags::DELTA_UNIT);
     if is_key_frame && !matches!(outcome, Outcome::Dropped) {
-        requests.note_key_frame(asked);
+        requests.note_key_frame(num_requested);
     }
     Ok(Some(outcome))
 }
@@ -121,7 +121,7 @@ fn attempt(
 #[inline(never)]
 pub(super) fn report(ctx: SinkContext<'_>, buffer: &gst::Buffer, outcome: Outcome) {
     match outcome {
-        Outcome::Copied(cause) if ctx.stream.reports_copy() => {
+        Outcome::Copied(cause) if ctx.stream.is_first_copy() => {
             let cause = cause.describe(buffer, &ctx.started.slots);
             gst::warning!(
                 gst::CAT_PERFORMANCE,
@@ -129,7 +129,7 @@ pub(super) fn report(ctx: SinkContext<'_>, buffer: &gst::Buffer, outcome: Outcom
                 "Frames are copied into their slots: {cause}"
             );
         }
-        Outcome::Dropped if ctx.stream.reports_drop() => gst::warning!(
+        Outcome::Dropped if ctx.stream.is_first_drop() => gst::warning!(
             gst::CAT_PERFORMANCE,
             obj = ctx.sink,
             "Frames are dropped: consumers and upstream hold all slots. Raise max-slots or max-bytes"

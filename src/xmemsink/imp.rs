@@ -340,7 +340,7 @@ impl BaseSinkImpl for XmemSink {
                 self.refuse_caps(&reason);
                 return false;
             }
-            self.give_up(&event, &reason);
+            self.note_dropped(&event, &reason);
         }
         if let Some(goes_on) = self.share_event(&event) {
             return goes_on;
@@ -353,7 +353,7 @@ impl BaseSinkImpl for XmemSink {
                 self.share_sticky() && self.end(&event) && self.parent_event(event)
             }
             gst::EventType::Toc | gst::EventType::Protection => {
-                self.give_up(&event, "events of this kind stay in this process");
+                self.note_dropped(&event, "events of this kind stay in this process");
                 self.parent_event(event)
             }
             _ => self.parent_event(event),
@@ -397,7 +397,7 @@ impl BaseSinkImpl for XmemSink {
         if self.gaps.close() {
             described.meta.flags |= AFTER_GAP;
         }
-        let outcome = frames::hand_over(ctx, &self.requests, buffer, &mut described);
+        let outcome = frames::publish(ctx, &self.requests, buffer, &mut described);
         match &outcome {
             Ok(Outcome::InPlace | Outcome::Copied(_)) => {
                 self.stream.note_sticky_delivered();
@@ -416,7 +416,7 @@ impl BaseSinkImpl for XmemSink {
 impl Render for XmemSink {
     fn is_rendered_at_once(&self, buffer: &gst::BufferRef) -> bool {
         self.gaps.comes(buffer);
-        self.hands_over_at_once()
+        self.publishes_immediately()
     }
 }
 
@@ -460,8 +460,8 @@ impl XmemSink {
         }
     }
 
-    fn hands_over_at_once(&self) -> bool {
-        self.times.hands_over_at_once(self.obj().upcast_ref())
+    fn publishes_immediately(&self) -> bool {
+        self.times.publishes_immediately(self.obj().upcast_ref())
     }
 
     /// Posts an error: the pool cannot serve upstream.
@@ -481,8 +481,9 @@ impl XmemSink {
         );
     }
 
-    fn give_up(&self, event: &gst::EventRef, reason: &str) {
-        self.events.give_up(self.obj().upcast_ref(), event, reason);
+    fn note_dropped(&self, event: &gst::EventRef, reason: &str) {
+        self.events
+            .note_dropped(self.obj().upcast_ref(), event, reason);
     }
 
     /// Called when the stream continues or a new one begins.
@@ -515,7 +516,7 @@ impl XmemSink {
         let packed = match downstream::pack(event)? {
             Ok(packed) => packed,
             Err(reason) => {
-                self.give_up(event, reason);
+                self.note_dropped(event, reason);
                 return Some(true);
             }
         };
@@ -531,7 +532,7 @@ impl XmemSink {
     fn wait_until_due(&self, event: &gst::Event) -> bool {
         if event.type_() != gst::EventType::Gap {
             true
-        } else if self.hands_over_at_once() {
+        } else if self.publishes_immediately() {
             base::preroll(self.obj().upcast_ref(), Data::Event(event)).is_ok()
         } else {
             self.parent_event(event.clone())
@@ -545,7 +546,7 @@ impl XmemSink {
         };
         let obj = self.obj();
         let ctx = self.context(obj.upcast_ref(), &started);
-        if !self.events.share_rest(ctx, event) {
+        if !self.events.share_sticky(ctx, event) {
             return false;
         }
         self.stream.end();

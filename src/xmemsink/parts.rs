@@ -38,7 +38,7 @@ pub(super) fn publish(
         started.producer.note_dropped();
         return Ok(Some(Outcome::Dropped));
     };
-    lie_in(&mut lease, parts, buffer);
+    set_buffer_parts(&mut lease, parts, buffer);
     match lease.publish(meta.clone()).map_err(|failure| failure.error) {
         Ok(_) => Ok(Some(Outcome::InPlace)),
         Err(PublishError::NotReached) => Ok(None),
@@ -111,7 +111,7 @@ fn import(producer: &Producer, memory: &gst::MemoryRef) -> Option<ImportedMemory
 }
 
 /// Publishes a frame in parts of a buffer's memory. The buffer returns to upstream when the last consumer releases the frame.
-pub(super) fn lie_in(lease: &mut WriteLease, parts: Parts, buffer: &gst::Buffer) {
+pub(super) fn set_buffer_parts(lease: &mut WriteLease, parts: Parts, buffer: &gst::Buffer) {
     lease.set_parts(parts);
     // Keep the buffer itself: a copy would not return the memory to its pool.
     let kept = buffer.clone();

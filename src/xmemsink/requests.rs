@@ -23,7 +23,7 @@ use crate::{lock, stream::timing};
 /// The minimum time between two requests to upstream.
 const INTERVAL: Duration = Duration::from_millis(200);
 /// At most this many requests with a time are kept.
-const MOST: usize = 16;
+const MAX_TIMED: usize = 16;
 /// Requests further ahead are dropped, because an encoder keeps them until their time.
 const HORIZON: Duration = Duration::from_secs(60);
 
@@ -32,7 +32,7 @@ pub(super) struct Requests {
     state: Mutex<State>,
     stopped: Condvar,
     /// Counts the requests for a key frame as soon as possible. Written under the lock.
-    asked: AtomicU32,
+    num_requested: AtomicU32,
 }
 
 #[derive(Debug, Default)]
@@ -41,10 +41,10 @@ struct State {
     now: Option<bool>,
     later: Vec<KeyFrame>,
     /// Counts the requests for a key frame as soon as possible. If it changed, there was another request.
-    asked: u32,
+    num_requested: u32,
     /// A thread is sending them.
-    served: bool,
-    running: bool,
+    is_serving: bool,
+    is_running: bool,
     last: Option<Instant>,
     count: u32,
 }
@@ -52,12 +52,12 @@ struct State {
 impl State {
     fn add(&mut self, request: KeyFrame) {
         let Some(at) = request.at else {
-            self.asked = self.asked.wrapping_add(1);
+            self.num_requested = self.num_requested.wrapping_add(1);
             self.now = Some(request.all_headers || self.now.unwrap_or_default());
             return;
         };
         let until = Duration::from(timing::elapsed(xmem_core::monotonic_ns(), at));
-        if until <= HORIZON && self.later.len() < MOST && !self.later.contains(&request) {
+        if until <= HORIZON && self.later.len() < MAX_TIMED && !self.later.contains(&request) {
             self.later.push(request);
         }
     }
@@ -72,10 +72,10 @@ impl State {
         (!self.later.is_empty()).then(|| self.later.remove(0))
     }
 
-    /// A key frame answers the requests counted in `asked`. Later requests stay, because their consumers may already have
+    /// A key frame answers the requests counted in `num_requested`. Later requests stay, because their consumers may already have
     /// received that key frame.
-    fn note_key_frame(&mut self, asked: u32) {
-        if self.asked == asked {
+    fn note_key_frame(&mut self, num_requested: u32) {
+        if self.num_requested == num_requested {
             self.now = None;
         }
     }
@@ -90,29 +90,30 @@ impl Requests {
     pub(super) fn start(&self) {
         let mut state = lock(&self.state);
         *state = State {
-            served: state.served,
-            running: true,
+            is_serving: state.is_serving,
+            is_running: true,
             ..State::default()
         };
-        self.asked.store(0, Ordering::Release);
+        self.num_requested.store(0, Ordering::Release);
     }
 
     /// The sink is stopped. From now on nothing is sent.
     pub(super) fn stop(&self) {
-        lock(&self.state).running = false;
+        lock(&self.state).is_running = false;
         self.stopped.notify_all();
     }
 
     /// Adds a request of a consumer. Returns at once.
-    pub(super) fn ask(self: &Arc<Self>, sink: &gst_base::BaseSink, request: KeyFrame) {
+    pub(super) fn add(self: &Arc<Self>, sink: &gst_base::BaseSink, request: KeyFrame) {
         {
             let mut state = lock(&self.state);
-            if !state.running {
+            if !state.is_running {
                 return;
             }
             state.add(request);
-            self.asked.store(state.asked, Ordering::Release);
-            if state.is_empty() || std::mem::replace(&mut state.served, true) {
+            self.num_requested
+                .store(state.num_requested, Ordering::Release);
+            if state.is_empty() || std::mem::replace(&mut state.is_serving, true) {
                 return;
             }
         }
@@ -121,25 +122,25 @@ impl Requests {
     }
 
     /// The number of requests for a key frame as soon as possible. Read it before a frame is published.
-    pub(super) fn asked(&self) -> u32 {
-        self.asked.load(Ordering::Acquire)
+    pub(super) fn num_requested(&self) -> u32 {
+        self.num_requested.load(Ordering::Acquire)
     }
 
-    /// A key frame was published. It answers the requests counted in `asked`.
-    pub(super) fn note_key_frame(&self, asked: u32) {
+    /// A key frame was published. It answers the requests counted in `num_requested`.
+    pub(super) fn note_key_frame(&self, num_requested: u32) {
         // This is called for each frame if all frames are key frames.
-        if asked == 0 {
+        if num_requested == 0 {
             return;
         }
-        lock(&self.state).note_key_frame(asked);
+        lock(&self.state).note_key_frame(num_requested);
     }
 
     /// Sends the requests upstream until none is left.
     fn serve(&self, sink: &gst_base::BaseSink) {
         let mut state = lock(&self.state);
         loop {
-            if !state.running || state.is_empty() {
-                state.served = false;
+            if !state.is_running || state.is_empty() {
+                state.is_serving = false;
                 return;
             }
             let pause = state.last.map_or(Duration::ZERO, |last| {
@@ -173,18 +174,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_frame_is_for_those_who_asked_before_it() {
+    fn a_key_frame_answers_earlier_requests() {
         let mut state = State::default();
         state.add(KeyFrame::NOW);
-        let asked = state.asked;
-        state.note_key_frame(asked);
+        let num_requested = state.num_requested;
+        state.note_key_frame(num_requested);
         assert!(state.is_empty());
 
         state.add(KeyFrame::NOW);
-        let asked = state.asked;
+        let num_requested = state.num_requested;
         // The consumer received the key frame and requests the next one before the sink notes the first.
         state.add(KeyFrame::NOW);
-        state.note_key_frame(asked);
+        state.note_key_frame(num_requested);
         assert_eq!(state.take(), Some(KeyFrame::NOW));
     }
 }

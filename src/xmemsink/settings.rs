@@ -16,7 +16,7 @@ pub(super) const PROP_POOL: &str = "pool";
 pub(super) const PROP_NUM_CLIENTS: &str = "num-clients";
 
 /// How many frames are kept by default.
-const LEAST_HISTORY: u32 = 4;
+const DEFAULT_HISTORY: u32 = 4;
 /// How much time the default history covers. More than twice the time that a sink with GstBaseSink's processing deadline waits
 /// behind xmemsrc. An audio sink waits longer.
 const HISTORY_TIME: Duration = Duration::from_millis(100);
@@ -287,7 +287,7 @@ impl Settings {
             .max_slots(self.max_slots)
             .max_bytes(self.max_bytes)
             .history(match self.history {
-                0 => LEAST_HISTORY,
+                0 => DEFAULT_HISTORY,
                 frames => frames,
             })
             .history_time(if self.history == 0 {

@@ -165,11 +165,11 @@ impl Stream {
         state.sticky_is_new = false;
         let sticky = state.sticky.clone();
         drop(state);
-        self.share_anew(sink, producer, &sticky)
+        self.share_changed(sink, producer, &sticky)
     }
 
     #[cold]
-    fn share_anew(
+    fn share_changed(
         &self,
         sink: &gst_base::BaseSink,
         producer: &Producer,
@@ -213,12 +213,12 @@ impl Stream {
     }
 
     /// Returns true once for each format: a copy of a frame is to be reported.
-    pub(super) fn reports_copy(&self) -> bool {
+    pub(super) fn is_first_copy(&self) -> bool {
         !std::mem::replace(&mut lock(&self.state).reported_copies, true)
     }
 
     /// Returns true once for each format: a dropped frame is to be reported.
-    pub(super) fn reports_drop(&self) -> bool {
+    pub(super) fn is_first_drop(&self) -> bool {
         !std::mem::replace(&mut lock(&self.state).reported_drops, true)
     }
 }

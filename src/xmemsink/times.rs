@@ -99,7 +99,7 @@ impl Times {
     }
 
     /// Whether frames are published when they arrive instead of at their times.
-    pub(super) fn hands_over_at_once(&self, sink: &gst_base::BaseSink) -> bool {
+    pub(super) fn publishes_immediately(&self, sink: &gst_base::BaseSink) -> bool {
         const ALWAYS: u8 = XmemSinkPace::Always as u8;
         const NEVER: u8 = XmemSinkPace::Never as u8;
         match self.pace.load(Ordering::Relaxed) {
@@ -112,13 +112,13 @@ impl Times {
     /// Queries upstream for its liveness and latency: once for each segment, and when the latency changes.
     fn upstream(&self, sink: &gst_base::BaseSink) -> (bool, gst::ClockTime) {
         match self.upstream.load(Ordering::Relaxed) {
-            UNKNOWN => self.ask_upstream(sink),
+            UNKNOWN => self.query_upstream(sink),
             known => unpack(known),
         }
     }
 
     #[cold]
-    fn ask_upstream(&self, sink: &gst_base::BaseSink) -> (bool, gst::ClockTime) {
+    fn query_upstream(&self, sink: &gst_base::BaseSink) -> (bool, gst::ClockTime) {
         let mut query = gst::query::Latency::new();
         let upstream = if sink.sink_pad().peer_query(&mut query) {
             let (live, latency, _) = query.result();
@@ -134,7 +134,7 @@ impl Times {
     /// The present conversion of the frames' times. Only for the streaming thread.
     pub(super) fn mapping(&self, sink: &gst_base::BaseSink) -> TimeMapping {
         let (live, latency) = self.upstream(sink);
-        let paced = !self.hands_over_at_once(sink) && sink.is_sync();
+        let paced = !self.publishes_immediately(sink) && sink.is_sync();
         let ts_offset = sink.ts_offset();
         let mut followed = lock(&self.followed);
         let Followed { clock, offset } = &mut *followed;

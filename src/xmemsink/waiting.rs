@@ -55,10 +55,10 @@ impl Interrupts {
         sink: &gst_base::BaseSink,
         data: Data<'_>,
         attempt: impl Fn(&Canceller) -> Result<T, E>,
-        was_called_off: impl Fn(&E) -> bool,
+        is_cancelled: impl Fn(&E) -> bool,
     ) -> Result<Result<T, E>, gst::FlowError> {
         loop {
-            let tried = self.try_once(sink, data, &attempt, &was_called_off)?;
+            let tried = self.try_once(sink, data, &attempt, &is_cancelled)?;
             if let Some(result) = tried {
                 return Ok(result);
             }
@@ -72,11 +72,11 @@ impl Interrupts {
         sink: &gst_base::BaseSink,
         data: Data<'_>,
         attempt: impl Fn(&Canceller) -> Result<T, E>,
-        was_called_off: impl Fn(&E) -> bool,
+        is_cancelled: impl Fn(&E) -> bool,
     ) -> Result<Option<Result<T, E>>, gst::FlowError> {
         base::preroll(sink, data)?;
         match attempt(&self.canceller) {
-            Err(error) if was_called_off(&error) => {
+            Err(error) if is_cancelled(&error) => {
                 while self.canceller.is_cancelled() {
                     base::yield_preroll_lock(sink);
                 }
