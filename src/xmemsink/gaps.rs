@@ -10,14 +10,14 @@ const NONE: u64 = u64::MAX;
 
 /// Identifies a buffer. Its times distinguish it from earlier buffers at the same address.
 #[derive(Debug, Default)]
-struct Seen {
+struct PendingBuffer {
     /// 0: no buffer.
     address: AtomicU64,
     pts: AtomicU64,
     dts: AtomicU64,
 }
 
-impl Seen {
+impl PendingBuffer {
     /// Stores another buffer. Returns whether a different one was stored before.
     fn replace(&self, buffer: &gst::BufferRef) -> bool {
         let number = |time: Option<gst::ClockTime>| time.map_or(NONE, gst::ClockTime::nseconds);
@@ -27,14 +27,14 @@ impl Seen {
             (&self.dts, number(buffer.dts())),
         ];
         let is_same = it.iter().all(|(word, now)| word.load(Relaxed) == *now);
-        let was_there = self.is_there();
+        let was_set = self.is_set();
         for (word, now) in it {
             word.store(now, Relaxed);
         }
-        was_there && !is_same
+        was_set && !is_same
     }
 
-    fn is_there(&self) -> bool {
+    fn is_set(&self) -> bool {
         self.address.load(Relaxed) != 0
     }
 
@@ -48,9 +48,9 @@ impl Seen {
 #[derive(Debug, Default)]
 pub(super) struct Gaps {
     /// The buffer that arrived and is not rendered yet.
-    in_hand: Seen,
+    pending: PendingBuffer,
     /// Frames before the next one are missing.
-    is_open: AtomicBool,
+    are_missing: AtomicBool,
     /// How many buffers arrived and were not rendered. Includes those that waited when a flush or the end of the stream came.
     skipped: AtomicU64,
 }
@@ -58,9 +58,9 @@ pub(super) struct Gaps {
 impl Gaps {
     /// A buffer arrived: GstBaseSink calls `get_times`, once or several times, before it renders a buffer and before it drops
     /// one that is late or outside of the segment. If the previous buffer was not rendered, it counts as skipped.
-    pub(super) fn comes(&self, buffer: &gst::BufferRef) {
-        if self.in_hand.replace(buffer) {
-            self.skip();
+    pub(super) fn note_arrival(&self, buffer: &gst::BufferRef) {
+        if self.pending.replace(buffer) {
+            self.note_skipped();
         }
     }
 
@@ -70,34 +70,34 @@ impl Gaps {
     }
 
     /// The pending buffer is rendered. Returns whether frames before it are missing.
-    pub(super) fn close(&self) -> bool {
-        self.in_hand.clear();
-        self.is_open.load(Relaxed) && self.is_open.swap(false, Relaxed)
+    pub(super) fn note_rendered(&self) -> bool {
+        self.pending.clear();
+        self.are_missing.load(Relaxed) && self.are_missing.swap(false, Relaxed)
     }
 
     /// A rendered buffer was not published, and another figure counts it.
-    pub(super) fn open(&self) {
-        self.is_open.store(true, Relaxed);
+    pub(super) fn note_missing(&self) {
+        self.are_missing.store(true, Relaxed);
     }
 
     /// A buffer was not published, and no other figure counts it.
-    pub(super) fn skip(&self) {
-        self.open();
+    pub(super) fn note_skipped(&self) {
+        self.note_missing();
         self.skipped.fetch_add(1, Relaxed);
     }
 
     /// No buffer follows for now. A pending buffer counts as skipped.
-    pub(super) fn end(&self) {
-        if self.in_hand.is_there() {
-            self.in_hand.clear();
-            self.skip();
+    pub(super) fn note_end(&self) {
+        if self.pending.is_set() {
+            self.pending.clear();
+            self.note_skipped();
         }
     }
 
     /// Starts a new run.
     pub(super) fn reset(&self) {
-        self.in_hand.clear();
-        self.is_open.store(false, Relaxed);
+        self.pending.clear();
+        self.are_missing.store(false, Relaxed);
         self.skipped.store(0, Relaxed);
     }
 }
@@ -107,43 +107,43 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_comes_and_is_not_rendered_leaves_a_gap() {
+    fn a_buffer_that_is_not_rendered_leaves_a_gap() {
         gst::init().unwrap();
         let mut buffer = gst::Buffer::new();
         let gaps = Gaps::default();
-        let mut comes = |seconds| {
+        let mut arrive = |seconds| {
             // All buffers have the same address.
             buffer
                 .get_mut()
                 .unwrap()
                 .set_pts(gst::ClockTime::from_seconds(seconds));
-            gaps.comes(&buffer);
+            gaps.note_arrival(&buffer);
         };
         for seconds in 0..3 {
-            comes(seconds);
-            comes(seconds);
-            assert!(!gaps.close());
+            arrive(seconds);
+            arrive(seconds);
+            assert!(!gaps.note_rendered());
         }
-        comes(4);
-        comes(5);
-        assert!(gaps.close());
-        comes(6);
-        assert!(!gaps.close());
-        gaps.open();
-        comes(7);
-        assert!(gaps.close());
+        arrive(4);
+        arrive(5);
+        assert!(gaps.note_rendered());
+        arrive(6);
+        assert!(!gaps.note_rendered());
+        gaps.note_missing();
+        arrive(7);
+        assert!(gaps.note_rendered());
         assert_eq!(gaps.skipped(), 1);
-        gaps.end();
+        gaps.note_end();
         assert_eq!(gaps.skipped(), 1, "it was rendered");
-        comes(7);
-        gaps.end();
-        gaps.end();
-        gaps.skip();
+        arrive(7);
+        gaps.note_end();
+        gaps.note_end();
+        gaps.note_skipped();
         assert_eq!(gaps.skipped(), 3);
-        assert!(gaps.close());
-        comes(8);
+        assert!(gaps.note_rendered());
+        arrive(8);
         gaps.reset();
-        comes(9);
-        assert!(!gaps.close());
+        arrive(9);
+        assert!(!gaps.note_rendered());
     }
 }

@@ -274,7 +274,7 @@ impl BaseSinkImpl for XmemSink {
         };
         self.requests.stop();
         self.offer.clear();
-        self.gaps.end();
+        self.gaps.note_end();
         let mut stats = started.producer.stats();
         stats.slots_held = 0;
         stats.consumers.clear();
@@ -326,7 +326,7 @@ impl BaseSinkImpl for XmemSink {
             event.type_(),
             gst::EventType::Eos | gst::EventType::FlushStop
         ) {
-            self.gaps.end();
+            self.gaps.note_end();
         }
         match event.type_() {
             gst::EventType::StreamStart | gst::EventType::Segment | gst::EventType::FlushStop => {
@@ -394,7 +394,7 @@ impl BaseSinkImpl for XmemSink {
         let obj = self.obj();
         let ctx = self.context(obj.upcast_ref(), &started);
         let mut described = frames::describe(ctx, buffer, &self.losses)?;
-        if self.gaps.close() {
+        if self.gaps.note_rendered() {
             described.meta.flags |= AFTER_GAP;
         }
         let outcome = frames::publish(ctx, &self.requests, buffer, &mut described);
@@ -402,8 +402,8 @@ impl BaseSinkImpl for XmemSink {
             Ok(Outcome::InPlace | Outcome::Copied(_)) => {
                 self.stream.note_sticky_delivered();
             }
-            Ok(Outcome::Dropped) => self.gaps.open(),
-            Err(_) => self.gaps.skip(),
+            Ok(Outcome::Dropped) => self.gaps.note_missing(),
+            Err(_) => self.gaps.note_skipped(),
         }
         match outcome? {
             Outcome::InPlace => {}
@@ -415,7 +415,7 @@ impl BaseSinkImpl for XmemSink {
 
 impl Render for XmemSink {
     fn is_rendered_at_once(&self, buffer: &gst::BufferRef) -> bool {
-        self.gaps.comes(buffer);
+        self.gaps.note_arrival(buffer);
         self.publishes_immediately()
     }
 }
