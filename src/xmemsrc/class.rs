@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
 //! Virtual functions that GstBaseSrc calls for each frame, without the bindings' wrappers.
-#![allow(unsafe_code)] // a class is filled with C function pointers
+#![allow(unsafe_code)] // fills a class structure with C function pointers
 
 use std::ptr;
 
@@ -13,12 +13,12 @@ use gst_base::{
 
 use crate::unwind;
 
-/// A source that makes one buffer after another.
+/// A source that creates one buffer after another.
 pub(super) trait Create: BaseSrcImpl
 where
     Self::Type: IsA<gst_base::BaseSrc>,
 {
-    /// Makes the next buffer.
+    /// Creates the next buffer.
     fn next_buffer(&self) -> Result<gst::Buffer, gst::FlowError>;
 }
 
@@ -28,7 +28,8 @@ where
     T::Type: IsA<gst_base::BaseSrc>,
 {
     let class: *mut GstBaseSrcClass = ptr::from_mut(class).cast();
-    // SAFETY: the class is being made, so that no other thread sees it. It begins with its parent's, which is GstBaseSrcClass.
+    // SAFETY: the class is being initialised, so no other thread uses it. It begins with its parent's structure,
+    // GstBaseSrcClass.
     unsafe {
         let parent = glib::gobject_ffi::g_type_class_peek_parent(class.cast());
         (*class).get_times = (*parent.cast::<GstBaseSrcClass>()).get_times;
@@ -48,11 +49,12 @@ where
 {
     // SAFETY: GstBaseSrc calls this with an instance of this class.
     let imp = unsafe { &*element.cast::<T::Instance>() }.imp();
-    // The bindings declare the pointer to the buffer's place as one to a buffer.
+    // The bindings declare the pointer to a buffer pointer as a pointer to a buffer.
     let place: *mut *mut gst::ffi::GstBuffer = buffer.cast();
     match unwind::catch(imp, || imp.next_buffer()) {
         Ok(buffer) => {
-            // SAFETY: the place is GstBaseSrc's, and empty: only pads in pull mode fill it, which this element has none of.
+            // SAFETY: GstBaseSrc passes a valid pointer to an empty buffer pointer. Only pads in pull mode fill it in advance,
+            // and this element has none.
             unsafe { *place = buffer.into_glib_ptr() };
             gst::ffi::GST_FLOW_OK
         }

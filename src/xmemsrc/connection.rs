@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Messages about finding and losing a producer, and the end of the stream.
+//! Messages about a producer that is found or lost, and about the end of the stream.
 
 use std::time::Duration;
 
@@ -14,13 +14,13 @@ use super::{
     settings::Settings, source::Source, started::Started, sticky_state,
 };
 
-/// After this long without a producer there is a warning.
+/// A warning is posted after this time without a producer.
 pub(super) const WARN_AFTER: Duration = Duration::from_secs(2);
 
-/// How long to wait for the sticky state of a stream that has ended.
+/// The longest wait for the sticky state of a stream that has ended.
 const STATE_TIME: Duration = Duration::from_secs(2);
 
-/// A follower with these settings.
+/// Makes a follower with these settings.
 pub(super) fn follower(settings: &Settings, builder: ConsumerBuilder) -> Follower {
     let timeout = settings.connection_timeout;
     builder
@@ -32,7 +32,7 @@ pub(super) fn follower(settings: &Settings, builder: ConsumerBuilder) -> Followe
         })
         .on_lost(match settings.on_producer_lost {
             XmemSrcOnProducerLost::Wait => OnLost::Wait,
-            // This element posts a message first.
+            // The element posts a message before it ends.
             XmemSrcOnProducerLost::Eos | XmemSrcOnProducerLost::Error => OnLost::Fail,
         })
         .over_budget(match settings.over_budget {
@@ -41,7 +41,7 @@ pub(super) fn follower(settings: &Settings, builder: ConsumerBuilder) -> Followe
         })
 }
 
-/// A producer was found.
+/// Called when the follower has joined a producer.
 #[cold]
 pub(super) fn joined(source: Source<'_>, follower: &Follower, started: &mut Started, again: bool) {
     let Some(consumer) = follower.consumer() else {
@@ -66,7 +66,7 @@ pub(super) fn joined(source: Source<'_>, follower: &Follower, started: &mut Star
     started.join(consumer.has_resumed(), consumer.delivery());
 }
 
-/// The producer's stream has ended, and another may follow.
+/// Called when the producer's stream has ended and another may follow.
 #[cold]
 pub(super) fn stream_ended(source: Source<'_>, started: &mut Started) {
     started.end(source);
@@ -77,7 +77,7 @@ pub(super) fn stream_ended(source: Source<'_>, started: &mut Started) {
     );
 }
 
-/// The producer went away without an end of stream.
+/// Called when the producer is lost without an end of stream.
 #[cold]
 pub(super) fn lost(source: Source<'_>, lost: &Lost) {
     if matches!(lost.error, ReceiveError::TimedOut) {
@@ -92,7 +92,7 @@ pub(super) fn lost(source: Source<'_>, lost: &Lost) {
     messages::lost(source.element, &source.settings.pool, lost);
 }
 
-/// Reports why the follower does not go on. Returns the flow of the streaming thread.
+/// Posts why the follower has ended. Returns the flow of the streaming thread.
 #[cold]
 pub(super) fn ended(
     source: Source<'_>,
@@ -131,11 +131,11 @@ pub(super) fn ended(
     gst::FlowError::Error
 }
 
-/// The producer's stream has ended, and this one with it.
+/// Ends the stream, because the producer's stream has ended.
 fn over(source: Source<'_>, follower: &Follower, started: &mut Started) -> gst::FlowError {
     started.end(source);
     gst::info!(CAT, obj = source.element, "End of stream");
-    // A source that joined after the last frame still announces the stream.
+    // A source that joined after the last frame still sends the start of the stream.
     let consumer = follower.consumer();
     let sticky = consumer.and_then(|consumer| consumer.wait_sticky(STATE_TIME));
     if let Some(Err(flow)) = sticky.map(|sticky| sticky_state::renew(source, &sticky, None)) {

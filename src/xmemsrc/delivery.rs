@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! A received frame as a GstBuffer.
+//! Converts a received frame to a GstBuffer.
 
 use std::sync::Arc;
 
@@ -20,16 +20,16 @@ use crate::{
     },
 };
 
-/// How a frame's bytes got into its buffer.
+/// Where the bytes of a buffer are, and why.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Way {
-    /// They are still in their slot.
+    /// In the slot of the frame.
     InPlace,
-    /// They were copied, because the budget was used up.
+    /// Copied, because the budget was used up.
     OverBudget,
-    /// They were copied, because downstream knows only the default layout.
+    /// Copied, because downstream can read only the default layout.
     Layout,
-    /// They were copied from a device, because `download` is set.
+    /// Copied from a device, because `download` is set.
     Downloaded,
 }
 
@@ -37,9 +37,9 @@ pub(super) enum Way {
 pub(super) enum Received {
     Buffer(gst::Buffer, Way),
     Dropped,
-    /// The element was stopped while the frame was waited for. Only frames in device memory are.
+    /// The element was stopped while it waited for a frame in device memory.
     Cancelled,
-    /// The key frame that it needs is missing.
+    /// The key frame that this frame needs is missing.
     Undecodable,
 }
 
@@ -47,19 +47,19 @@ pub(super) enum Received {
 #[derive(Debug)]
 pub(super) struct InvalidFrame(pub(super) String);
 
-/// Turns frames into buffers.
+/// Converts a frame to a buffer.
 #[derive(Debug)]
 pub(super) struct Converter<'a> {
     stream: &'a mut Snapshot,
     times: Times,
-    /// Metas that cannot be used here.
+    /// Counts metas that cannot be used here.
     losses: &'a Losses,
 }
 
-/// A frame as a buffer, and how its bytes got there.
+/// A frame as a buffer, and where its bytes are.
 type Converted = Result<(gst::Buffer, Way), InvalidFrame>;
 
-/// Reports what a conversion lost. An invalid frame ends the stream with an error.
+/// Warns of metas that the conversion lost. Posts an error for an invalid frame.
 pub(super) fn receive(
     source: Source<'_>,
     converted: Converted,
@@ -72,7 +72,7 @@ pub(super) fn receive(
         .map_err(|nonsense| fail(source, &nonsense))
 }
 
-/// Once for each name.
+/// Once for each kind of meta.
 #[cold]
 fn report_losses(source: Source<'_>) {
     for (name, why) in source.losses.news() {
@@ -103,7 +103,7 @@ impl<'a> Converter<'a> {
         }
     }
 
-    /// A buffer around the frame where it lies.
+    /// A buffer that refers to the frame in its slot.
     pub(super) fn in_place(mut self, lease: ReadLease, tally: &Arc<Tally>) -> Converted {
         if !lease.parts().is_empty() {
             let memories = parts::memories(&lease, tally)?;
@@ -127,7 +127,7 @@ impl<'a> Converter<'a> {
         self.lay_out(buffer, Way::InPlace)
     }
 
-    /// A buffer with a copy of the frame, which the caller gives back afterwards.
+    /// A buffer with a copy of the frame. The caller keeps the frame's lease.
     #[inline(never)]
     pub(super) fn copied(self, lease: &ReadLease) -> Converted {
         let parts: Result<Vec<&[u8]>, InvalidFrame> = match lease.parts() {
@@ -139,7 +139,7 @@ impl<'a> Converter<'a> {
         self.finish([memory], lease.meta(), Way::OverBudget)
     }
 
-    /// A buffer around memories that hold or stand for the frame.
+    /// A buffer around these memories.
     #[inline(never)]
     pub(super) fn finish(
         mut self,
@@ -176,12 +176,12 @@ impl<'a> Converter<'a> {
         buffer.set_duration(self.times.duration);
     }
 
-    /// Puts the metas on a buffer that has its memory and its planes.
+    /// Adds the metas to a buffer that has its memory and its planes.
     fn add_metas(&self, buffer: &mut gst::BufferRef, attachments: &Attachments) {
         meta::onto_buffer(attachments, buffer, self.stream.format(), self.losses);
     }
 
-    /// Copies a finished buffer if downstream could not read its layout.
+    /// Copies a finished buffer if downstream cannot read its layout.
     fn lay_out(self, buffer: gst::Buffer, way: Way) -> Converted {
         if self.stream.takes_any_layout() || self.stream.is_default() {
             return Ok((buffer, way));

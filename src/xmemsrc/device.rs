@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Frames in the memory of CUDA devices: as GstCudaMemory where they lie, or in host memory with one copy.
+//! Frames in the memory of CUDA devices: as GstCudaMemory in place, or copied once to host memory.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,11 +22,11 @@ use crate::cuda::{self, CudaContext, Home, Layout, Stream};
 
 /// Why a frame cannot be used.
 enum Wrong {
-    /// Its producer ended before it was complete. There may be another producer.
+    /// Its producer ended before the frame was complete. Another producer may follow.
     Lost(CudaError),
     Cuda(CudaError),
     Invalid(InvalidFrame),
-    /// Something that it needs is missing.
+    /// A resource or a property of the frame is missing.
     Missing(String),
     /// The element is being stopped.
     Cancelled,
@@ -51,7 +51,7 @@ fn missing(what: &str) -> Wrong {
     Wrong::Missing(what.to_owned())
 }
 
-/// A frame on a device as a buffer. `over_budget`: it is copied, as it cannot be held.
+/// Converts a frame on a device to a buffer. `over_budget`: the frame is copied, because it cannot be held.
 #[inline(never)]
 pub(super) fn receive(
     source: Source<'_>,
@@ -115,7 +115,7 @@ fn on_device(
             "it is no raw video, and GStreamer knows nothing else on CUDA devices; download=true takes any frame",
         ));
     };
-    // Without a layout it is that of the caps, as in host memory.
+    // Without a layout, the frame has the layout that its caps imply, as in host memory.
     let layout = lease.meta().video;
     let layout = layout.unwrap_or_else(|| planes::of_info(info));
     let planes = Planes::check(&layout, frame.len(), info);
@@ -149,9 +149,9 @@ fn on_device(
     ))
 }
 
-/// Waits until the producer's work on a frame has ended, unless the element is being stopped.
+/// Waits until the producer's work on a frame has ended, or the element is being stopped.
 fn wait_for(source: Source<'_>, frame: &CudaFrame) -> Result<(), Wrong> {
-    /// How long a stop may have to wait.
+    /// The interval at which the wait checks for a stop.
     const SLICE: Duration = Duration::from_millis(100);
     while !frame.synchronize_for(SLICE)? {
         if source.canceller.is_cancelled() {
@@ -161,7 +161,7 @@ fn wait_for(source: Source<'_>, frame: &CudaFrame) -> Result<(), Wrong> {
     Ok(())
 }
 
-/// The frame in host memory. The CPU waits for the device.
+/// Copies the frame to host memory. The CPU waits for the device.
 fn download(source: Source<'_>, lease: &ReadLease) -> Result<gst::Memory, Wrong> {
     let frame = lease.cuda()?;
     wait_for(source, &frame)?;
@@ -175,7 +175,7 @@ fn download(source: Source<'_>, lease: &ReadLease) -> Result<gst::Memory, Wrong>
     Ok(gst::Memory::from_mut_slice(bytes))
 }
 
-/// Where frames of this format on this device become GstCudaMemory.
+/// The cache of GstCudaMemory for frames of this format on this device.
 fn home_of(
     source: Source<'_>,
     started: &mut Started,
@@ -213,7 +213,7 @@ fn context_and_stream(
 ) -> Result<(CudaContext, Arc<Stream>), Wrong> {
     let context = cuda::shared(source.element.upcast_ref(), Some(device.ordinal()));
     let context = context.ok_or_else(|| missing("there is no GstCudaContext of its device"))?;
-    // A new one for each producer: the last one may wait for work of a killed process, which never ends.
+    // A new stream for each producer: the previous one may wait for work of a killed process, and that wait never ends.
     let stream = Stream::new(&context).ok_or_else(|| missing("no CUDA stream can be made"))?;
     Ok((context, Arc::new(stream)))
 }
@@ -228,7 +228,8 @@ fn check_device(settings: &Settings, frame: &CudaFrame) -> Result<(), Wrong> {
     }
 }
 
-/// A copy of the frame in private memory of its device, laid out as GStreamer's elements expect. The CPU waits for it.
+/// Copies the frame to private memory of its device, in the layout that GStreamer's elements expect. The CPU waits for the
+/// copy.
 fn copy(frame: &CudaFrame, planes: &Planes, home: &Arc<Home>) -> Result<gst::Memory, Wrong> {
     let mut rows = Vec::new();
     let places = planes.offsets().iter().zip(planes.strides());

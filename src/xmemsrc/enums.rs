@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The choices that properties offer.
+//! The values of enum properties.
 
 use crate::properties::choices;
 
 choices! {
-    /// The action when the producer goes away without an end of stream.
+    /// The action when the producer is lost without an end of stream.
     XmemSrcOnProducerLost = "GstXmemSrcOnProducerLost" {
         Wait = "wait", "Wait: for the next producer of the pool";
         Eos = "eos", "EOS: the stream is over";
@@ -18,7 +18,7 @@ choices! {
         Wait = "wait", "Wait: for the stream to go on, or for the next producer of the pool";
     }
 
-    /// The action on a frame that comes while downstream holds as many as it may.
+    /// The action for a frame that arrives while downstream holds as many as allowed.
     XmemSrcOverBudget = "GstXmemSrcOverBudget" {
         Copy = "copy", "Copy: into private memory";
         Drop = "drop", "Drop: the frame";
@@ -30,14 +30,14 @@ choices! {
         Cpu = "cpu", "CPU: this element, before it hands the frame on";
     }
 
-    /// The first frame a new consumer gets.
+    /// The first frame that a new consumer gets.
     XmemSrcStartFrom = "GstXmemSrcStartFrom" {
         Next = "next", "Next: the frame that is published next";
         Newest = "newest", "Newest: the frame that was published last";
         Oldest = "oldest", "Oldest: the oldest frame that is still kept";
     }
 
-    /// The times that the buffers get.
+    /// How the times of buffers are computed.
     XmemSrcTimestampMode = "GstXmemSrcTimestampMode" {
         Clock = "clock", "Clock: the producer's times, carried into this pipeline's running time";
         Arrival = "arrival", "Arrival: when the frame came into the pool";

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Events that this source sends by itself, in their order with those of GstBaseSrc.
+//! Sends this element's own events in order with those of GstBaseSrc.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::stream::{
     start::Description,
 };
 
-/// Corrects the events that leave by this pad, and ends the run's part in the stream with them.
+/// Corrects the events that leave by this pad. Disconnects at the end of the stream.
 pub(super) fn watch(pad: &gst::Pad, outgoing: Arc<Outgoing>, running: Arc<Running>) {
     let kinds = gst::PadProbeType::EVENT_DOWNSTREAM | gst::PadProbeType::EVENT_FLUSH;
     pad.add_probe(kinds, move |pad, info| {
@@ -27,7 +27,7 @@ pub(super) fn watch(pad: &gst::Pad, outgoing: Arc<Outgoing>, running: Arc<Runnin
         match event.type_() {
             gst::EventType::FlushStop => running.flush(),
             gst::EventType::Eos => {
-                // No frames are taken any more, and a lossless producer must not wait for this source.
+                // No frames are taken after this, so a lossless producer must not wait for this source.
                 running.leave();
                 if !outgoing.has_begun()
                     && let Some(start) = pad.sticky_event::<gst::event::StreamStart>(0)
@@ -62,7 +62,7 @@ pub(super) fn announce(source: Source<'_>, new: &Sticky) -> bool {
     begins
 }
 
-/// Sends the segment of the next buffer, if it was not sent. GstBaseSrc would send it with that buffer.
+/// Sends the segment of the next buffer, if it was not sent. GstBaseSrc would send it only with that buffer.
 pub(super) fn push_segment(source: Source<'_>) {
     if !source.outgoing.has_sent_segment() {
         let event = gst::event::Segment::new(&source.outgoing.segment(source.element));
@@ -70,14 +70,14 @@ pub(super) fn push_segment(source: Source<'_>) {
     }
 }
 
-/// Sends an event that comes after the segment, before the next event or buffer.
+/// Sends an event that belongs after the segment, before the next event or buffer.
 pub(super) fn push(source: Source<'_>, event: gst::Event) {
     push_segment(source);
     gst::debug!(CAT, obj = source.element, "{event:?}");
     source.element.src_pad().push_event(event);
 }
 
-/// Sends the changed sticky events that come after the segment.
+/// Sends the changed sticky events that belong after the segment.
 pub(super) fn push_sticky(source: Source<'_>, new: &Sticky, old: &Sticky) {
     for (key, value) in new.iter() {
         if old.get(key) == Some(value) {

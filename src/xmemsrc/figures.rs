@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Figures over all producers that a source was connected to, and the present connection, for any thread.
+//! Figures summed over all producers, and the present connection. Any thread may read them.
 
 use std::sync::{
     Mutex,
@@ -27,19 +27,19 @@ pub(super) struct Figures {
 }
 
 impl Figures {
-    /// Counts from 0 for a new follower.
+    /// Starts to count at 0, for a new follower.
     pub(super) fn restart(&self, follower: Handle) {
         *lock(&self.follower) = Some(follower);
         self.zero_copy.store(0, Ordering::Relaxed);
         self.undecodable.store(0, Ordering::Relaxed);
     }
 
-    /// Counts a frame that is handed downstream where it lies.
+    /// Counts a frame that is sent downstream in place.
     pub(super) fn note_zero_copy(&self) {
         self.zero_copy.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts a frame that needs a key frame that was not received.
+    /// Counts a frame that depends on a key frame that was not received.
     pub(super) fn note_undecodable(&self) {
         self.undecodable.fetch_add(1, Ordering::Relaxed);
     }
@@ -58,7 +58,7 @@ impl Figures {
         follower?.consumer()
     }
 
-    /// Asks the producer for a key frame. `false`: there is no producer, or it takes no requests.
+    /// Requests a key frame from the producer. `false`: there is no producer, or it takes no requests.
     pub(super) fn request(&self, element: &gst_base::BaseSrc, key_frame: KeyFrame) -> bool {
         let Some(consumer) = self.consumer() else {
             return false;

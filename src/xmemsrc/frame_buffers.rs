@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The buffers of received frames. When the last reference to one is gone, it is kept for a later frame.
+//! The buffers of received frames. When its last reference is dropped, a buffer is kept for a later frame.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::buffers::{
     planes::Planes,
 };
 
-/// Buffers for frames whose planes lie in the same way.
+/// Buffers for frames with the same planes.
 #[derive(Debug, Default)]
 pub(super) struct FrameBuffers {
     planes: Option<Planes>,
@@ -25,7 +25,7 @@ impl FrameBuffers {
         self.spare.open();
     }
 
-    /// A buffer with these planes, and with a memory that has no slot. `None`: there is none.
+    /// A buffer with these planes and a memory without a slot. `None`: it cannot be made.
     pub(super) fn empty(&self) -> Option<Spare> {
         self.spare.take_or(|| {
             let mut buffer = buffer_of([memory::empty()]);
@@ -39,7 +39,7 @@ impl FrameBuffers {
 
 impl Drop for FrameBuffers {
     fn drop(&mut self) {
-        // Buffers that are released after this are freed.
+        // From now on, released buffers are freed.
         self.spare.close();
     }
 }

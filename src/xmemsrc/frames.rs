@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! From an entry of the pool to a buffer that leaves the element.
+//! Turns entries of the pool into the buffers that the element outputs.
 
 use std::mem::replace;
 
@@ -21,7 +21,7 @@ use super::{
 };
 use crate::stream::{event::downstream, frame::Memory};
 
-/// The next buffer of the pool.
+/// Returns the next buffer.
 pub(super) fn next(
     source: Source<'_>,
     follower: &mut Follower,
@@ -66,7 +66,7 @@ pub(super) fn next(
     }
 }
 
-/// Takes an entry. `None`: it was no frame.
+/// Handles an entry. `None`: it was not a frame.
 fn take(
     source: Source<'_>,
     started: &mut Started,
@@ -108,12 +108,12 @@ fn take(
     received.map(Some)
 }
 
-/// Sends on an event that stands between two frames.
+/// Sends an event downstream that was published between two frames.
 #[cold]
 fn pass(source: Source<'_>, started: &mut Started, lease: &ReadLease) {
     let meta = lease.meta();
     if meta.attachments.is_empty() {
-        // It only brought the sticky state along.
+        // The entry only brought new sticky state.
         return;
     }
     let times = started.stamp(source, lease);
@@ -129,7 +129,7 @@ fn pass(source: Source<'_>, started: &mut Started, lease: &ReadLease) {
     }
 }
 
-/// Warns that the producer lets this source hold fewer slots than it asked for, when those are used up.
+/// Warns that the budget is used up, and that the producer granted fewer slots than were requested.
 #[cold]
 fn warn_of_budget(source: Source<'_>, follower: &Follower) {
     let Some(consumer) = follower.consumer() else {
@@ -157,7 +157,7 @@ fn deliver(
     follower: &Follower,
     received: Received,
 ) -> Result<Option<gst::Buffer>, gst::FlowError> {
-    // The producer's figures come first: they are never behind those of this element.
+    // The producer's figures are updated before this element's, so they are never lower.
     let (mut buffer, way) = match received {
         Received::Buffer(buffer, way) => (buffer, way),
         other => return count_lost(source, started, follower, &other).map(|()| None),
@@ -174,7 +174,7 @@ fn deliver(
     Ok(Some(buffer))
 }
 
-/// Counts a frame of which there is no buffer. `Err`: the element was stopped.
+/// Counts a frame that has no buffer. `Err`: the element was stopped.
 #[cold]
 fn count_lost(
     source: Source<'_>,
@@ -183,7 +183,7 @@ fn count_lost(
     received: &Received,
 ) -> Result<(), gst::FlowError> {
     if matches!(received, Received::Undecodable) {
-        // Only for the producer: this element has another figure for them.
+        // Counted only in the producer's figures, since this element has a separate figure for it.
         follower.consumer().inspect(|it| it.note_dropped());
         source.figures.note_undecodable();
         return Ok(());
@@ -196,7 +196,7 @@ fn count_lost(
     }
 }
 
-/// Counts a copied frame, and reports the reason for the first one.
+/// Counts a copied frame, and logs the reason once.
 #[inline(never)]
 fn count_copy(source: Source<'_>, started: &mut Started, follower: &Follower, way: Way) {
     follower.note_copied();
@@ -218,7 +218,7 @@ fn count_copy(source: Source<'_>, started: &mut Started, follower: &Follower, wa
     );
 }
 
-/// Warns once why frames are dropped that cannot be held. Otherwise only gaps in their sequence would show it.
+/// Warns once that frames are dropped because they cannot be held. Otherwise only a gap in the sequence would show it.
 #[cold]
 fn report_drop(source: Source<'_>, started: &mut Started, why: &str) {
     if started.reports(Report::Drops) {

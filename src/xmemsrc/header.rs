@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The header of a container. A late joiner has missed it, and no demuxer takes it from the caps, where muxers put it
-//! (`streamheader`). So it is sent first, as multifdsink and tcpserversink do.
+//! Sends the header of a container (Matroska, Ogg and others) before the first frame. A consumer that joins late has missed it,
+//! and demuxers do not read it from the caps (`streamheader`), where muxers put it. multifdsink and tcpserversink do the same.
 
 use gst::prelude::*;
 use gst_base::prelude::*;
 
 use super::{events, log::CAT, source::Source};
 
-/// Formats whose header is in the caps and at the beginning only. Decoders take theirs from the caps, and some of their
-/// streams have none in them (Opus).
+/// Formats with their header only in the caps and at the beginning of the stream. Other formats are left out, because their
+/// decoders read the caps. Some of their streams contain no headers (Opus).
 const CONTAINERS: [&str; 11] = [
     "application/ogg",
     "audio/ogg",
@@ -24,10 +24,10 @@ const CONTAINERS: [&str; 11] = [
     "application/x-gdp",
 ];
 
-/// No header has this many parts.
+/// The largest number of parts that is read. Real headers have fewer.
 const MOST: usize = 64;
 
-/// The header of a container, from its caps, which come from another process.
+/// The header of a container, from its caps. The caps come from another process.
 fn of_caps(caps: &gst::CapsRef) -> Vec<gst::Buffer> {
     let Some(structure) = caps.structure(0) else {
         return Vec::new();
@@ -54,14 +54,15 @@ fn is_same(one: &gst::BufferRef, other: &gst::BufferRef) -> bool {
         })
 }
 
-/// Marks the beginning of another stream for a demuxer that is in the middle of one. flvdemux looks at the offset.
+/// Marks a buffer as the start of a new stream, for a demuxer that still reads the previous one. flvdemux reads the offset.
 fn begin_anew(buffer: &mut gst::Buffer) {
     let buffer = buffer.make_mut();
     buffer.set_flags(gst::BufferFlags::DISCONT);
     buffer.set_offset(0);
 }
 
-/// Sends the stream's header before its first frame, unless it begins with that frame. It counts as no frame.
+/// Sends the stream's header before its first frame, unless that frame begins with the header. The header does not count as a
+/// frame.
 #[cold]
 pub(super) fn push(source: Source<'_>, first: &mut gst::Buffer) -> Result<(), gst::FlowError> {
     let header = source.stream.caps().map(|caps| of_caps(&caps));

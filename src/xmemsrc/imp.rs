@@ -67,7 +67,7 @@ use crate::{
     uri,
 };
 
-/// No two of the locks are ever held at once, and none across a call that waits or that leads out of the element.
+/// No thread holds two of these locks at once, or holds one during a call that waits or leaves the element.
 #[derive(Debug, Default)]
 pub struct XmemSrc {
     settings: Mutex<Settings>,
@@ -76,7 +76,7 @@ pub struct XmemSrc {
     outgoing: Arc<Outgoing>,
     figures: Figures,
     tally: Arc<Tally>,
-    /// Metas that cannot be used here.
+    /// Counts metas that cannot be used here.
     losses: Losses,
     canceller: Canceller,
 }
@@ -146,7 +146,7 @@ impl ElementImpl for XmemSrc {
         Some(&*METADATA)
     }
 
-    /// GstBaseSrc's error about frames that downstream refuses does not name their caps.
+    /// GstBaseSrc's error for caps that downstream refuses does not name the caps.
     fn post_message(&self, message: gst::Message) -> bool {
         if messages::is_not_negotiated(&message) {
             let pool = lock(&self.settings).pool.clone();
@@ -155,8 +155,8 @@ impl ElementImpl for XmemSrc {
         self.parent_post_message(message)
     }
 
-    /// GstBaseSrc blocks the application with an EOS until the streaming thread has returned from downstream, which in a pause
-    /// never happens. Here `create` ends the stream when the thread comes to it.
+    /// In GstBaseSrc, an EOS blocks the application until the streaming thread has returned from downstream. In a pause that
+    /// never happens. Here the streaming thread ends the stream in its next call of `create`.
     fn send_event(&self, event: gst::Event) -> bool {
         if event.type_() != gst::EventType::Eos {
             return self.parent_send_event(event);
@@ -166,7 +166,7 @@ impl ElementImpl for XmemSrc {
         if self.obj().src_pad().task_state() == gst::TaskState::Started {
             return true;
         }
-        // No thread comes to `create`, and GstBaseSrc has none to wait for.
+        // No streaming thread calls `create`, so the parent does not wait.
         let event = self.outgoing.take_eos();
         event.is_none_or(|event| self.parent_send_event(event))
     }
@@ -228,7 +228,7 @@ impl BaseSrcImpl for XmemSrc {
     }
 
     fn stop(&self) -> Result<(), gst::ErrorMessage> {
-        // Buffers that downstream has keep their resources themselves.
+        // The buffers that downstream holds keep their resources alive.
         drop(self.running.take());
         self.stream.reset();
         gst::info!(CAT, imp = self, "Stopped");
@@ -251,7 +251,7 @@ impl BaseSrcImpl for XmemSrc {
         false
     }
 
-    /// The caps come with the first frame; before that there is nothing to negotiate.
+    /// The caps come with the first frame. Before that, nothing can be negotiated.
     fn negotiate(&self) -> Result<(), gst::LoggableError> {
         match self.stream.caps() {
             Some(caps) => Ok(self.obj().set_caps(&caps)?),
@@ -259,7 +259,7 @@ impl BaseSrcImpl for XmemSrc {
         }
     }
 
-    /// Frames bring their memory along. The answer only shows whether downstream can read any layout.
+    /// Frames have their own memory. The answer only shows whether downstream can read any layout.
     fn decide_allocation(
         &self,
         query: &mut gst::query::Allocation,
@@ -282,7 +282,7 @@ impl BaseSrcImpl for XmemSrc {
         Ok(())
     }
 
-    /// The producer's caps, once they are known.
+    /// The producer's caps, if they are known.
     fn caps(&self, filter: Option<&gst::Caps>) -> Option<gst::Caps> {
         let caps = self.stream.caps().or_else(|| {
             let sticky = self.figures.consumer()?.sticky()?;
@@ -320,7 +320,7 @@ impl BaseSrcImpl for XmemSrc {
                     (settings.timestamp_mode, settings.processing_deadline)
                 };
                 let producer = self.stream.course().latency(mode);
-                // There is no maximum: frames that are not taken are overwritten.
+                // No maximum: if downstream is late, frames are overwritten.
                 query.set(
                     true,
                     producer.saturating_add(deadline),
@@ -334,7 +334,7 @@ impl BaseSrcImpl for XmemSrc {
                 true
             }
             gst::QueryViewMut::Scheduling(query) => {
-                // GstBaseSrc claims to be seekable.
+                // GstBaseSrc would report that it is seekable.
                 query.set(gst::SchedulingFlags::SEQUENTIAL, 1, -1, 0);
                 query.add_scheduling_modes([gst::PadMode::Push]);
                 true
@@ -359,7 +359,7 @@ impl Create for XmemSrc {
         let Some(mut run) = self.running.take() else {
             return Err(gst::FlowError::Flushing);
         };
-        // BaseSrc calls stop() only once this has returned.
+        // GstBaseSrc calls `stop` only after this has returned.
         let result = self.next_of(&mut run);
         self.running.put(run);
         result
@@ -391,7 +391,7 @@ impl XmemSrc {
             }
             if self.canceller.is_cancelled() {
                 self.wait_playing()?;
-                // Otherwise this is the frame that came as the pause began.
+                // Otherwise this frame arrived when the pause began, and is returned.
                 if self.is_ending() || matches!(result, Err(gst::FlowError::Flushing)) {
                     continue;
                 }
@@ -401,17 +401,18 @@ impl XmemSrc {
         Err(gst::FlowError::Eos)
     }
 
-    /// Waits until a pause is over, and lets calls wait again. `Err`: there is a flush, or the element is being stopped.
+    /// Waits until a pause ends, and allows waits again. `Err`: the pad is flushing, or the element is being stopped.
     ///
-    /// From 1.24 on, GstBaseSrc calls `unlock` for a pause, and discards a buffer that it gets in one. It stops the stream for
-    /// good if `create` returns `Flushing` when the pipeline already plays again.
+    /// Since 1.24, GstBaseSrc calls `unlock` for a pause, and discards a buffer that it gets during one. It stops the stream
+    /// for good if `create` returns `Flushing` after the pipeline plays again.
     #[cold]
     fn wait_playing(&self) -> Result<(), gst::FlowError> {
         let obj = self.obj();
         loop {
             obj.wait_playing()?;
             self.canceller.reset();
-            // Each call of `unlock` before the reset has left another trace: the flag of the pad, the event, or the pause itself.
+            // The reset may hide a call of `unlock`. Each such call left another trace: the pad's flag, the EOS, or the pause
+            // itself.
             if obj.src_pad().pad_flags().contains(gst::PadFlags::FLUSHING) {
                 return Err(gst::FlowError::Flushing);
             }
@@ -426,14 +427,14 @@ impl XmemSrc {
         }
     }
 
-    /// Whether the application has ended the stream, and the EOS was not sent yet.
+    /// Whether the application has ended the stream and the EOS was not sent yet.
     fn is_ending(&self) -> bool {
         self.canceller.is_cancelled() && self.outgoing.has_eos()
     }
 
     fn stats(&self) -> gst::Structure {
         let (stats, zero_copy, undecodable) = self.figures.get();
-        // Each buffer with the memory of a frame holds the tally, and so does the element.
+        // The tally has one reference for the element, and one for each buffer with the memory of a frame.
         let held = Arc::strong_count(&self.tally).saturating_sub(1) as u64;
         let copies = self.tally.copies();
         stats::of_source(&stats, zero_copy, undecodable, held, copies, &self.losses)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Waiting for a key frame: frames before it cannot be decoded.
+//! Drops frames that cannot be decoded, until a key frame arrives.
 
 use std::time::{Duration, Instant};
 
@@ -9,33 +9,33 @@ use xmem_core::FrameMeta;
 use super::{log::CAT, source::Source};
 use crate::stream::event::key_frame::KeyFrame;
 
-/// How long to wait for a key frame that was asked for.
+/// The time after which a key frame is requested again.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 
-/// After this long there is a warning.
+/// A warning is posted after this time.
 const WARN_AFTER: Duration = Duration::from_secs(2);
-/// Where frames are further apart, a pipeline is paused, and the delay is not that of the key frame.
+/// Longer intervals between frames do not count as waiting: the pipeline was probably paused.
 const MOST_APART: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Default)]
 pub(super) struct KeyFrameGate {
     closed: bool,
     asked: Option<Instant>,
-    /// When it last kept a frame back.
+    /// When the last frame was dropped.
     kept_back: Option<Instant>,
-    /// How long it has kept frames back.
+    /// How long frames have been dropped.
     waited: Duration,
     warned: bool,
 }
 
 impl KeyFrameGate {
-    /// Frames are missing: those that refer to them cannot be decoded.
+    /// Frames are missing, so frames that depend on them cannot be decoded.
     pub(super) fn close(&mut self) {
         self.closed = true;
         self.asked = None;
     }
 
-    /// Whether a frame can be decoded, by its flags. Asks for a key frame if not.
+    /// Whether a frame can be decoded, by its flags. Requests a key frame if not.
     pub(super) fn is_decodable(&mut self, source: Source<'_>, meta: &FrameMeta) -> bool {
         let flags = gst::BufferFlags::from_bits_truncate(meta.flags);
         if !source.settings.wait_for_keyframe
@@ -53,8 +53,8 @@ impl KeyFrameGate {
         false
     }
 
-    /// Warns once that there is no key frame: after a while, or when no more frames come. Otherwise nothing would explain
-    /// that no buffers come.
+    /// Warns once that no key frame arrives: after some time, or when the stream ends. Without it, the user would not learn why
+    /// there are no buffers.
     pub(super) fn warn(&mut self, source: Source<'_>, is_over: bool) {
         if self.warns(is_over) {
             gst::element_warning!(
@@ -69,7 +69,7 @@ impl KeyFrameGate {
         }
     }
 
-    /// Whether a frame may pass. A header may, but the gate stays closed.
+    /// Whether a frame passes. A key frame opens the gate. A header passes, and the gate stays closed.
     fn lets_pass(&mut self, flags: gst::BufferFlags) -> bool {
         if !flags.contains(gst::BufferFlags::DELTA_UNIT) {
             *self = Self {
@@ -80,7 +80,7 @@ impl KeyFrameGate {
         !self.closed || flags.contains(gst::BufferFlags::HEADER)
     }
 
-    /// Whether it is time to ask for a key frame. Then it counts as asked for.
+    /// Whether a key frame is to be requested now. The caller then requests it.
     fn asks(&mut self) -> bool {
         let asks = self.asked.is_none_or(|asked| asked.elapsed() >= ASK_AGAIN);
         if asks {
@@ -89,7 +89,7 @@ impl KeyFrameGate {
         asks
     }
 
-    /// Counts the time that frames are kept back.
+    /// Counts the time for which frames are dropped.
     fn keep_back(&mut self) {
         let now = Instant::now();
         if let Some(last) = self.kept_back.replace(now) {
@@ -136,7 +136,7 @@ mod tests {
         gate.keep_back();
         assert!(!gate.warns(false), "it has only begun");
         assert!(gate.warns(true));
-        // More frames are missed.
+        // More frames are missing.
         gate.close();
         gate.keep_back();
         assert!(!gate.warns(true), "it has warned");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! A producer that goes away and comes back, as element messages.
+//! Element messages about a producer that is lost or found again.
 //!
 //! * `GstXmemProducerLost`: the producer is gone, or goes on without this source, and the stream had not ended. Fields
 //!   `pool` (string), `pid` (guint, the producer's) and `reason` (string): `gone`, it was stopped or killed;
@@ -13,7 +13,7 @@ use std::ffi::OsStr;
 use gst::prelude::*;
 use xmem_core::{ReceiveError, follow::Lost};
 
-/// Posts that a producer is lost. Call it without a lock: a handler of the bus may ask for properties.
+/// Posts that a producer is lost. The caller holds no lock, because a bus handler may read properties.
 pub(super) fn lost(src: &gst_base::BaseSrc, pool: &OsStr, lost: &Lost) {
     let reason = match lost.error {
         ReceiveError::TimedOut => "timed-out",
@@ -29,7 +29,7 @@ pub(super) fn lost(src: &gst_base::BaseSrc, pool: &OsStr, lost: &Lost) {
     );
 }
 
-/// Posts that there is a producer again. Call it without a lock.
+/// Posts that a producer was found again. The caller holds no lock.
 pub(super) fn back(src: &gst_base::BaseSrc, pool: &OsStr, pid: u32) {
     post(
         src,
@@ -40,12 +40,12 @@ pub(super) fn back(src: &gst_base::BaseSrc, pool: &OsStr, pid: u32) {
     );
 }
 
-/// Posts that the latency has changed. The application has the pipeline ask for it then.
+/// Posts that the latency has changed. The application then makes the pipeline query it.
 pub(super) fn latency_changed(src: &gst_base::BaseSrc) {
     let _ = src.post_message(gst::message::Latency::builder().src(src).build());
 }
 
-/// Whether this is GstBaseSrc's error for frames that were refused.
+/// Whether this is GstBaseSrc's error for caps that were refused.
 pub(super) fn is_not_negotiated(message: &gst::Message) -> bool {
     let gst::MessageView::Error(error) = message.view() else {
         return false;
@@ -57,6 +57,6 @@ pub(super) fn is_not_negotiated(message: &gst::Message) -> bool {
 }
 
 fn post(src: &gst_base::BaseSrc, structure: gst::Structure) {
-    // It fails only without a bus.
+    // It fails only if the element has no bus.
     let _ = src.post_message(gst::message::Element::builder(structure).src(src).build());
 }

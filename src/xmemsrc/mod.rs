@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! `xmemsrc`: takes buffers out of a pool.
+//! `xmemsrc` outputs the frames of a pool as buffers.
 
 mod class;
 mod connection;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! In the place of `device` in builds without CUDA: frames on a device cannot be received.
+//! Replaces `device` in builds without CUDA. Frames on a device cannot be received.
 
 use xmem_core::ReadLease;
 
 use super::{delivery::Received, source::Source, started::Started};
 
-/// Ends the stream with an error.
+/// Posts an error.
 pub(super) fn receive(
     source: Source<'_>,
     _started: &mut Started,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The element's output, and corrections to GstBaseSrc's changes of it: GstBaseSrc gives each stream a segment of its own, sets
-//! the first frame to 0 if it has no time, and takes a decoding time for a missing presentation time.
+//! Corrects what GstBaseSrc does to this element's output. GstBaseSrc sends its own segment, sets the time of the first frame
+//! to 0 if it has none, and uses the decoding time in place of a missing presentation time.
 
 use std::sync::{
     Arc, Mutex,
@@ -16,21 +16,22 @@ use crate::{lock, stream::start::Description};
 #[derive(Debug, Default)]
 pub(super) struct Outgoing {
     state: Mutex<State>,
-    /// A probe sees each buffer. Most streams have no frame that needs it, and each call costs something.
+    /// A probe corrects each buffer. It is added for the first frame that needs it, because it costs time and most streams
+    /// never do.
     is_watching: AtomicBool,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// The start of the stream that was sent. `None`: GstBaseSrc's own waits for the producer's description.
+    /// The start of the stream that was sent. `None`: none was sent. GstBaseSrc's own is held back until there is a producer.
     start: Option<Start>,
-    /// The segment that was sent.
+    /// The segment that was sent, with its number.
     sent: Option<(gst::Seqnum, gst::Segment)>,
-    /// The segment in the place of GstBaseSrc's.
+    /// Replaces GstBaseSrc's segment.
     segment: Option<gst::Segment>,
-    /// The application's end of the stream, which was not sent yet.
+    /// The application's EOS that was not sent yet.
     eos: Option<gst::Event>,
-    /// The DTS of the frame on its way, which has no PTS.
+    /// The DTS of the frame that is being sent, if that frame has no PTS.
     without_pts: Option<Option<gst::ClockTime>>,
 }
 
@@ -42,14 +43,14 @@ struct Start {
 }
 
 impl Outgoing {
-    /// Another run begins.
+    /// Starts a new run.
     pub(super) fn reset(&self) {
         let before = std::mem::take(&mut *lock(&self.state));
         drop(before);
     }
 
-    /// Sends a frame with the times that it has. GstBaseSrc changes those of frames without a PTS only. With do-timestamp it
-    /// fills in the missing times.
+    /// Sends a frame with its own times. GstBaseSrc changes the times only of frames without a PTS. With do-timestamp,
+    /// GstBaseSrc sets the missing times.
     pub(super) fn keep_times(
         self: &Arc<Self>,
         element: &gst_base::BaseSrc,
@@ -62,7 +63,7 @@ impl Outgoing {
         self.watch(element, buffer);
     }
 
-    /// Has a probe see this buffer, and each later one.
+    /// Makes a probe correct this buffer, and each later one.
     #[cold]
     fn watch(self: &Arc<Self>, element: &gst_base::BaseSrc, buffer: &gst::BufferRef) {
         lock(&self.state).without_pts = buffer.pts().is_none().then(|| buffer.dts());
@@ -89,12 +90,12 @@ impl Outgoing {
         }
     }
 
-    /// Corrects and notes an event that GstBaseSrc or this element sends. `false`: it is not to be sent.
+    /// Corrects and records an event that GstBaseSrc or this element sends. `false`: it must not be sent.
     pub(super) fn correct_event(&self, event: &mut gst::Event) -> bool {
         let mut state = lock(&self.state);
         match event.type_() {
             gst::EventType::StreamStart => {
-                // GstBaseSrc begins a stream before there is a producer.
+                // GstBaseSrc starts a stream before there is a producer.
                 if state.start.as_ref().map(|start| start.seqnum) != Some(event.seqnum()) {
                     return false;
                 }
@@ -113,8 +114,8 @@ impl Outgoing {
                     && segment == event.segment()
                     && *last != seqnum
                 {
-                    // GstBaseSrc sends it with the first buffer, also when this element had to send it earlier. It sends the
-                    // same event again when the pad is linked to another.
+                    // GstBaseSrc sends the segment with the first buffer even if this element already sent it. Exception: when
+                    // the pad is linked again, GstBaseSrc repeats the same event, and that one is sent.
                     *last = seqnum;
                     return false;
                 }
@@ -137,7 +138,7 @@ impl Outgoing {
         lock(&self.state).start.is_some()
     }
 
-    /// Notes the start of a stream, which is sent next. `false`: the same stream was begun before.
+    /// Records the start of a stream, which is sent next. `false`: the same stream was started before.
     pub(super) fn begin(
         &self,
         seqnum: gst::Seqnum,
@@ -158,12 +159,12 @@ impl Outgoing {
         is_new
     }
 
-    /// The segment in the place of GstBaseSrc's.
+    /// The segment that replaces GstBaseSrc's.
     pub(super) fn own_segment(&self) -> Option<gst::Segment> {
         lock(&self.state).segment.clone()
     }
 
-    /// Puts a segment in the place of GstBaseSrc's. It is sent, also if it equals the one before.
+    /// Replaces GstBaseSrc's segment. The new one is sent even if it equals the previous one.
     pub(super) fn set_segment(&self, segment: Option<gst::Segment>) {
         let mut state = lock(&self.state);
         state.segment = segment;
@@ -180,13 +181,13 @@ impl Outgoing {
         let state = lock(&self.state);
         match (&state.sent, &state.segment) {
             (None, _) => false,
-            // GstBaseSrc notes its position in its own.
+            // GstBaseSrc updates the position in its own segment, so the two cannot be compared.
             (Some(_), None) => true,
             (Some((_, sent)), Some(segment)) => sent == segment,
         }
     }
 
-    /// Keeps the application's end of the stream until the streaming thread sends it.
+    /// Stores the application's EOS until the streaming thread sends it.
     pub(super) fn keep_eos(&self, event: gst::Event) {
         lock(&self.state).eos = Some(event);
     }

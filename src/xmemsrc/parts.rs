@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Received frames that do not lie in their slot, as GstMemory.
+//! Received frames that are not in their slot, as GstMemory.
 
-// Wrapping a descriptor is unsafe, since it has to be of the right kind and size.
+// To wrap a descriptor is unsafe: it must be of the right kind and size.
 #![allow(unsafe_code)]
 
 use std::{
@@ -20,7 +20,7 @@ use crate::{
     stream::received::{Kept, TAG_DMABUF},
 };
 
-/// The memories of a frame in parts, where they lie.
+/// The memories of a frame in parts.
 pub(super) fn memories(
     lease: &ReadLease,
     tally: &Arc<Tally>,
@@ -46,19 +46,20 @@ pub(super) fn bytes(part: &Part) -> Result<&[u8], InvalidFrame> {
 fn dmabuf(lease: &ReadLease, index: usize, part: &Part, tally: &Arc<Tally>) -> Option<gst::Memory> {
     static ALLOCATOR: LazyLock<gst_allocators::DmaBufAllocator> = LazyLock::new(|| {
         let allocator = gst_allocators::DmaBufAllocator::new();
-        // SAFETY: every GstAllocator is a GstObject; the bindings lack it for this type.
+        // SAFETY: every GstAllocator is a GstObject. The bindings do not declare it for this type.
         let object = unsafe { allocator.unsafe_cast_ref::<gst::Object>() };
         object.set_object_flags(gst::ObjectFlags::MAY_BE_LEAKED);
         allocator
     });
     let fd = part.fd()?.as_raw_fd();
     let end = part.offset().checked_add(part.len())?;
-    // SAFETY: the descriptor stays open as long as the lease that is tied to the memory below, and is not closed by it.
+    // SAFETY: the lease that is tied to the memory below keeps the descriptor open, and DONT_CLOSE keeps the memory from
+    // closing it.
     let memory = unsafe { ALLOCATOR.alloc_dmabuf_with_flags(fd, end, FdMemoryFlags::DONT_CLOSE) };
     let mut memory = memory.ok()?;
     let memory_ref = memory.get_mut()?;
     memory_ref.resize(part.offset()..end);
-    // SAFETY: a word of a memory that has no other user yet.
+    // SAFETY: sets a flag of a memory that has no other user yet.
     unsafe {
         (*memory_ref.as_mut_ptr()).mini_object.flags |= gst::ffi::GST_MEMORY_FLAG_READONLY;
     }

@@ -161,7 +161,7 @@ settings! {
         "busy-poll", "Busy Poll",
         "Time in nanoseconds to spin for the next frame before sleeping (0 = sleep at once)",
         mutable_ready();
-    // `None`: made from the program's and the element's name.
+    // `None`: built from the names of the program and the element.
     client_name: Option<String> = None,
         "client-name", "Client Name",
         "Name that the producer's statistics show (unset = names of the program and of this element)",
@@ -200,7 +200,7 @@ settings! {
      *
      * Without effect on frames in host memory, and where the plugin was built without CUDA.
      */
-    // -1: any.
+    // -1: any device.
     cuda_device_id: i32 = -1,
         "cuda-device-id", "CUDA Device",
         "Number of the CUDA device of the frames (-1 = theirs; without effect in builds without CUDA)",
@@ -208,17 +208,17 @@ settings! {
 }
 
 impl Settings {
-    /// The device that was asked for.
+    /// The device that the user selected.
     pub(super) fn cuda_device(&self) -> Option<u32> {
         u32::try_from(self.cuda_device_id).ok()
     }
 
-    /// `max-held`, if it is not the default, which is the core's as well.
+    /// `max-held`, unless it is the default, which is also the core's default.
     pub(super) fn asked_to_hold(&self) -> Option<u32> {
         (self.max_held != Self::default().max_held).then_some(self.max_held)
     }
 
-    /// The consumer that these settings describe, for an element of this name.
+    /// The options of the consumer, for an element with this name.
     pub(super) fn consumer(&self, name: &str) -> ConsumerBuilder {
         let client_name = self
             .client_name
@@ -228,7 +228,7 @@ impl Settings {
                 None => name.to_owned(),
             });
         let builder = Consumer::builder(&self.pool);
-        // Without a request there is no warning that the producer granted less.
+        // Without a request, the producer does not warn that it granted less.
         let builder = match self.asked_to_hold() {
             Some(slots) => builder.max_held(slots),
             None => builder,
@@ -242,7 +242,7 @@ impl Settings {
             .newest_only(self.newest_only)
     }
 
-    /// `start-from`, as the core has it.
+    /// `start-from` as the core's type.
     pub(super) fn start_from(&self) -> StartFrom {
         match self.start_from {
             XmemSrcStartFrom::Next => StartFrom::Next,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! How much later than their times frames come that are from before the consumer's pipeline. Audio and video that
-//! belong together, but come from two pools, are shifted by the same.
+//! Delays frames from before the start of the consumer's pipeline. Audio and video of one producer's pipeline come from two
+//! pools and share the delay.
 
 use std::sync::{
     Arc, Mutex, Weak,
@@ -10,17 +10,17 @@ use std::sync::{
 
 use crate::lock;
 
-/// The key of a shared shift: the base times of the producer's and of the consumer's pipeline.
+/// The key of a shared shift: the base times of the producer's and the consumer's pipelines.
 type Key = (gst::ClockTime, gst::ClockTime);
 
-/// The shifts that are in use.
+/// The shared shifts in use.
 static SHIFTS: Mutex<Vec<(Key, Weak<Shift>)>> = Mutex::new(Vec::new());
 
 #[derive(Debug, Default)]
 pub(super) struct Shift(AtomicU64);
 
 impl Shift {
-    /// The shift of everything with this key. Without one it is not shared.
+    /// The shift for this key. `None`: a shift that is not shared.
     pub(super) fn of(key: Option<Key>) -> Arc<Self> {
         let Some(key) = key else {
             return Arc::default();
@@ -36,14 +36,14 @@ impl Shift {
         shift
     }
 
-    /// Nanoseconds.
+    /// In nanoseconds.
     pub(super) fn get(&self) -> i64 {
-        // Relaxed: nothing else is published with it.
+        // Relaxed: no other data depends on it.
         self.0.load(Ordering::Relaxed).cast_signed()
     }
 
-    /// Makes it at least this much, and `room` more if it was less: another stream may need somewhat more, and should not have
-    /// to change frames on their way already.
+    /// Raises the shift to `by` plus `room`, if it is less than `by`. The room is for another stream that needs slightly more:
+    /// without it, the times of frames that were already sent would no longer match.
     pub(super) fn at_least(&self, by: gst::ClockTime, room: gst::ClockTime) {
         let known = |time: gst::ClockTime| time.nseconds().min(i64::MAX.unsigned_abs());
         let _ = self
@@ -53,7 +53,7 @@ impl Shift {
             });
     }
 
-    /// Makes it less by as much as is missing in the stream, as far as there is any. For a shift that is not shared.
+    /// Reduces the shift by the time that is missing in the stream, at most to 0. Only for a shift that is not shared.
     pub(super) fn catch_up(&self, missing: gst::ClockTime) {
         let _ = self
             .0

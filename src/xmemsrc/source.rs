@@ -9,11 +9,11 @@ use xmem_core::Canceller;
 use super::{figures::Figures, outgoing::Outgoing, settings::Settings, stream::Stream};
 use crate::{buffers::tally::Tally, stream::meta::Losses};
 
-/// A started source, for its streaming thread.
+/// The parts of a started source that its streaming thread uses.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Source<'a> {
     pub(super) element: &'a gst_base::BaseSrc,
-    /// As they were at the start.
+    /// The settings at the start.
     pub(super) settings: &'a Settings,
     pub(super) stream: &'a Stream,
     pub(super) outgoing: &'a Arc<Outgoing>,

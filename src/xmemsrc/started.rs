@@ -19,7 +19,7 @@ use crate::{cuda, lock, stream::frame::AFTER_GAP};
 /// The state of a started source.
 #[derive(Debug)]
 pub(super) struct Run {
-    /// As they were at the start; they can be changed only while the source is stopped.
+    /// The settings at the start. They can be changed only while the source is stopped.
     settings: Settings,
     follower: Follower,
     started: Started,
@@ -39,7 +39,7 @@ impl Run {
     }
 }
 
-/// The run, if there is one. The streaming thread takes it out while it makes a buffer. In a box, so that it is not moved.
+/// The run, if the source is started. The streaming thread takes it out while it creates a buffer. The box avoids a copy.
 #[derive(Debug, Default)]
 pub(super) struct Running(Mutex<Option<Box<Run>>>);
 
@@ -53,25 +53,25 @@ impl Running {
         lock(&self.0).take()
     }
 
-    /// Buffers on their way were discarded by a flush. The next frames may refer to them.
+    /// A flush discarded buffers. The next frames may depend on them.
     pub(super) fn flush(&self) {
         if let Some(run) = &mut *lock(&self.0) {
             run.started.note_gap();
         }
     }
 
-    /// Disconnects at the end of the stream. The follower connects again if it is asked for more.
+    /// Disconnects at the end of the stream. The follower connects again if another frame is requested.
     pub(super) fn leave(&self) {
         let left = lock(&self.0).as_mut().map(|run| {
             run.started.stream.leave();
             run.follower.leave()
         });
-        // Outside of the lock.
+        // Drop it after the lock is released.
         drop(left);
     }
 }
 
-/// The warnings that are posted once to the application.
+/// Warnings that are posted once.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Report {
     Copies,
@@ -79,20 +79,20 @@ pub(super) enum Report {
     Misses,
 }
 
-/// Where frames of a producer become GstCudaMemory, and the format that it was made for.
+/// The cache of GstCudaMemory for a producer's frames, and the format of these frames.
 pub(super) type Home = (Arc<cuda::Home>, gst_video::VideoInfo);
 
-/// How far the source has come in the stream.
+/// The position of the source in the stream.
 #[derive(Debug)]
 pub(super) struct Started {
-    /// Version of this producer's sticky state that has been sent downstream.
+    /// Version of this producer's sticky state that was sent downstream.
     sticky_version: Option<u64>,
-    /// Sequence of the frame that would follow the last one without a gap.
+    /// Sequence of the entry that follows the last one without a gap.
     next_sequence: Option<u64>,
-    /// The next buffer does not follow the last one.
+    /// The next buffer is not continuous with the last one.
     discont: bool,
     gate: KeyFrameGate,
-    /// No frame of this producer has been sent downstream.
+    /// No frame of this producer was sent downstream yet.
     header_is_due: bool,
     stamper: Stamper,
     stream: Snapshot,
@@ -115,12 +115,13 @@ impl Started {
         }
     }
 
-    /// The pipeline plays.
+    /// The pipeline changes to PLAYING.
     pub(super) fn begin(&mut self) {
         self.stamper.begin();
     }
 
-    /// There is a connection to a producer. If it has resumed the stream, some frames may be missing, and the rest goes on.
+    /// Called after a join. If the consumer has resumed the stream of the same producer, only some frames may be missing, and
+    /// the stream continues.
     pub(super) fn join(&mut self, has_resumed: bool, delivery: Delivery) {
         self.sticky_version = None;
         self.home = None;
@@ -133,17 +134,17 @@ impl Started {
         }
     }
 
-    /// Frames are missing before the next one, which may refer to them.
+    /// Frames before the next one are missing. It may depend on them.
     pub(super) fn note_gap(&mut self) {
         self.discont = true;
         self.gate.close();
     }
 
-    /// Takes the place of an entry in the sequence. Returns whether frames were missed after the first one.
+    /// Moves to the sequence of an entry. Returns whether frames were missed after the first one.
     pub(super) fn follow_sequence(&mut self, info: &FrameInfo, meta: &FrameMeta) -> bool {
         let has_begun = self.next_sequence.is_some();
         let missed = self.next_sequence != Some(info.sequence);
-        // Or the producer had to leave some out.
+        // AFTER_GAP: frames are missing on the producer's side.
         if missed || meta.flags & AFTER_GAP != 0 {
             self.note_gap();
         }
@@ -151,7 +152,8 @@ impl Started {
         missed && has_begun
     }
 
-    /// Whether this sticky state was sent downstream, for frames that are handed on there. `None`: not known from a frame.
+    /// Whether this sticky state was sent downstream, with caps for the memory of the frames. `on_device` is `None` for an
+    /// event, which does not show the memory.
     pub(super) fn has_sticky(&self, version: u64, on_device: Option<bool>) -> bool {
         self.sticky_version == Some(version) && !self.stream.is_elsewhere(on_device)
     }
@@ -160,7 +162,7 @@ impl Started {
         self.sticky_version = Some(version);
     }
 
-    /// Takes over the changes of the stream.
+    /// Copies the changes of the stream.
     pub(super) fn refresh(&mut self, stream: &Stream) {
         stream.refresh(&mut self.stream);
     }
@@ -173,12 +175,12 @@ impl Started {
         &mut self.stream
     }
 
-    /// Whether the next buffer begins after a gap. Then that is noted as sent.
+    /// Whether the next buffer comes after a gap. Clears the flag.
     pub(super) fn take_discont(&mut self) -> bool {
         take(&mut self.discont)
     }
 
-    /// Whether the stream's header comes before the next buffer.
+    /// Whether the stream's header must be sent before the next buffer.
     pub(super) fn is_header_due(&self) -> bool {
         self.header_is_due
     }
@@ -187,12 +189,12 @@ impl Started {
         self.header_is_due = false;
     }
 
-    /// Whether a frame can be decoded. Asks for a key frame if not.
+    /// Whether a frame can be decoded. Requests a key frame if not.
     pub(super) fn is_decodable(&mut self, source: Source<'_>, meta: &FrameMeta) -> bool {
         self.gate.is_decodable(source, meta)
     }
 
-    /// The stream is over. Warns if its frames were dropped for want of a key frame.
+    /// The stream has ended. Warns if its frames were dropped for lack of a key frame.
     pub(super) fn end(&mut self, source: Source<'_>) {
         self.gate.warn(source, true);
     }
@@ -202,7 +204,7 @@ impl Started {
             .stamp(source.element, lease, self.stream.course())
     }
 
-    /// Whether this is to be reported. Only the first time.
+    /// Whether to post this warning: true once.
     #[expect(
         clippy::indexing_slicing,
         reason = "a place for each variant of `Report`"

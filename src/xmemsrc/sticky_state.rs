@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Brings the stream to the sticky state of an entry.
+//! Sends changes of the producer's sticky state downstream.
 
 use std::ffi::OsStr;
 
@@ -22,7 +22,7 @@ use crate::{
     stream::{caps, event::sticky},
 };
 
-/// Brings the stream to where an entry belongs.
+/// Sends what belongs before an entry: counts missed frames, and sends changed sticky state.
 pub(super) fn follow(
     source: Source<'_>,
     started: &mut Started,
@@ -30,7 +30,7 @@ pub(super) fn follow(
 ) -> Result<(), gst::FlowError> {
     let version = lease.info().sticky_version;
     follow_sequence(source, started, lease.info(), lease.meta());
-    // An event does not show where frames are.
+    // An event does not show the memory of the frames.
     let on_device =
         (!lease.meta().event).then(|| lease.is_on_device() && !source.settings.download);
     started.refresh(source.stream);
@@ -42,7 +42,7 @@ pub(super) fn follow(
     Ok(())
 }
 
-/// Takes the place of an entry in the sequence, and warns once if frames are missed: only the frame rate would show it.
+/// Moves to the sequence of an entry. Warns once if frames are missed, which otherwise only the frame rate would show.
 pub(super) fn follow_sequence(
     source: Source<'_>,
     started: &mut Started,
@@ -64,7 +64,7 @@ fn warn_of_misses(source: Source<'_>, started: &mut Started) {
     }
 }
 
-/// Takes over the course of the frames' times.
+/// Applies changes of the producer's latency and segment.
 fn follow_course(source: Source<'_>, new: &Sticky, old: &Sticky) {
     let mode = source.settings.timestamp_mode;
     let segment = new.text(sticky::SEGMENT).and_then(sticky::parse_segment);
@@ -86,16 +86,16 @@ fn follow_course(source: Source<'_>, new: &Sticky, old: &Sticky) {
     }
     gst::debug!(CAT, obj = source.element, "Segment is {segment:?}");
     source.outgoing.set_segment(segment);
-    // GstBaseSrc takes only segments of its own format, and ends the stream where one ends. It sends this one before the
-    // frame, and ours leaves in its place.
+    // GstBaseSrc accepts only segments in its own format, and ends the stream at the end of a segment. So it gets an empty one,
+    // and `Outgoing` replaces that before it is sent.
     let any = gst::FormattedSegment::<gst::ClockTime>::new();
     if let Err(error) = source.element.new_segment(any.upcast_ref()) {
         gst::warning!(CAT, obj = source.element, "{error}");
     }
 }
 
-/// Sends the changes of the sticky state downstream. `on_device`: where frames are now handed on; `None`: not known from a
-/// frame.
+/// Sends the changes of the sticky state downstream. `on_device`: whether the frames are sent in device memory. `None` for an
+/// event, which does not show that.
 #[inline(never)]
 pub(super) fn renew(
     source: Source<'_>,
@@ -103,12 +103,12 @@ pub(super) fn renew(
     on_device: Option<bool>,
 ) -> Result<(), gst::FlowError> {
     let (mut old, moved, on_device) = source.stream.replace_sticky(new.clone(), on_device);
-    // Until a frame shows it, the caps decide.
+    // Until a frame shows its memory, the caps decide.
     let on_device = on_device.or(source.settings.download.then_some(false));
     let begins = events::announce(source, new);
     follow_course(source, new, &old);
     if begins {
-        // Everything sent belongs to the stream before.
+        // All earlier events belong to the previous stream.
         old = Sticky::new();
     }
     let pad = source.element.src_pad();
@@ -131,11 +131,11 @@ pub(super) fn renew(
         gst::info!(CAT, obj = source.element, "Caps are {parsed}");
         check_caps(source, &parsed)?;
         if pad.current_caps().as_ref() == Some(&parsed) {
-            // A new stream with the same caps; GstBaseSrc does not send them again.
+            // A new stream with the same caps. GstBaseSrc does not send the same caps again.
             pad.push_event(gst::event::Caps::new(&parsed));
         }
         source.stream.set_caps(parsed);
-        // Sets the caps and queries downstream.
+        // Sends the caps and queries downstream.
         if !source.element.negotiate() {
             return Err(if pad.pad_flags().contains(gst::PadFlags::FLUSHING) {
                 gst::FlowError::Flushing
@@ -151,7 +151,7 @@ pub(super) fn renew(
     Ok(())
 }
 
-/// Fails with an error message if the stream cannot go on with these caps.
+/// Posts an error if the caps cannot be used.
 fn check_caps(source: Source<'_>, caps: &gst::Caps) -> Result<(), gst::FlowError> {
     let pool = &source.settings.pool;
     let is_cuda = caps::is_cuda(caps);
@@ -186,8 +186,8 @@ fn check_caps(source: Source<'_>, caps: &gst::Caps) -> Result<(), gst::FlowError
     Err(gst::FlowError::NotNegotiated)
 }
 
-/// Posts an error about caps that an element behind the next one refused, unless the application has an error about the
-/// caps. GstBaseSrc's own error does not name them.
+/// Posts an error about caps that an element further downstream refused, unless an error about the caps was posted.
+/// GstBaseSrc's own error does not name them.
 pub(super) fn report_late_refusal(element: &gst_base::BaseSrc, stream: &Stream, pool: &OsStr) {
     let Some(caps) = stream.caps().filter(|_| !stream.note_refusal(true)) else {
         return;
@@ -201,13 +201,13 @@ pub(super) fn report_late_refusal(element: &gst_base::BaseSrc, stream: &Stream, 
     );
 }
 
-/// Whether downstream would refuse these caps. Sending them does not show it: a refusal comes back only as the flow of the
-/// next buffer, which the base class reports without a reason.
+/// Whether downstream would refuse these caps. It is queried in advance, because a refused event shows only in the flow of the
+/// next buffer, and GstBaseSrc reports that without a reason.
 fn is_refused(source: Source<'_>, caps: &gst::Caps) -> bool {
     let peer = source.element.src_pad().peer();
     peer.is_some_and(|peer| {
         let takes = peer.query_accept_caps(caps)
-            // Converters accept any memory and look only later whether they can do anything with it.
+            // Converters accept any memory, and check only later whether they can convert it.
             && !(caps::is_cuda(caps) && peer.query_caps(Some(caps)).is_empty());
         !takes && !peer.pad_flags().contains(gst::PadFlags::FLUSHING)
     })

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The stream that the source makes: its sticky state, its caps, and the formats that downstream can read.
+//! The stream that the source outputs: its sticky state, its caps, and the formats that downstream can read.
 
 use std::sync::{
     Arc, Mutex, MutexGuard,
@@ -19,7 +19,7 @@ use crate::{
 #[derive(Debug, Default)]
 pub(super) struct Stream {
     state: Mutex<State>,
-    /// The number of changes to the values that a [`Snapshot`] shows.
+    /// Counts the changes of the values that a [`Snapshot`] copies.
     version: AtomicU64,
 }
 
@@ -27,20 +27,20 @@ pub(super) struct Stream {
 struct State {
     sticky: Sticky,
     caps: Option<gst::Caps>,
-    /// The application has a message that the caps are refused.
+    /// An error about refused caps was posted.
     reported_refusal: bool,
-    /// Whether frames are handed on in the memory of a device. `None`: not known yet.
+    /// Whether frames are sent in device memory. `None`: not known yet.
     on_device: Option<bool>,
     format: Arc<Format>,
     course: Course,
     /// Downstream can read a GstVideoMeta.
     video_meta: bool,
-    /// The CUDA stream of downstream, if it names one.
+    /// The CUDA stream of downstream, if it reported one.
     reader: Option<Arc<cuda::Stream>>,
 }
 
 impl State {
-    /// Whether frames lie elsewhere than the present caps state.
+    /// Whether frames are in other memory than the present caps state.
     fn is_elsewhere(&self, on_device: Option<bool>) -> bool {
         self.caps.is_some() && differs(&self.format, on_device)
     }
@@ -50,7 +50,7 @@ fn differs(format: &Format, on_device: Option<bool>) -> bool {
     on_device.is_some_and(|on_device| on_device != (format.memory == Memory::Cuda))
 }
 
-/// The streaming thread's copy of the stream's state, for each frame. It is made anew only when that has changed.
+/// The streaming thread's copy of the stream's state. It is refreshed only after a change.
 #[derive(Debug, Default)]
 pub(super) struct Snapshot {
     version: u64,
@@ -59,17 +59,17 @@ pub(super) struct Snapshot {
     course: Course,
     any_layout: bool,
     reader: Option<Arc<cuda::Stream>>,
-    /// `None`: none has come.
+    /// `None`: no layout was checked yet.
     kind: Option<Kind>,
-    /// For frames of that kind.
+    /// For frames with that layout.
     buffers: FrameBuffers,
 }
 
-/// Frames of one layout, which was checked.
+/// A layout that was checked.
 #[derive(Debug)]
 struct Kind {
     layout: Arc<FrameLayout>,
-    /// Bytes of a frame. It decides whether a layout is valid.
+    /// The size of a frame in bytes, on which the validity depends.
     size: usize,
     planes: Option<Planes>,
 }
@@ -89,7 +89,8 @@ impl Snapshot {
         &self.course
     }
 
-    /// Checks a layout that another process wrote, as [`Format::check`]. Frames mostly have that of the frame before.
+    /// Checks a layout that another process wrote, as [`Format::check`]. Does nothing if it is the layout of the previous
+    /// frame.
     pub(super) fn check(
         &mut self,
         layout: &Arc<FrameLayout>,
@@ -117,15 +118,15 @@ impl Snapshot {
         Ok(())
     }
 
-    /// Whether an element finds the planes of the layout that was checked last by the caps alone.
+    /// Whether the last checked layout is the one that the caps imply.
     pub(super) fn is_default(&self) -> bool {
         let planes = self.kind.as_ref().and_then(|kind| kind.planes.as_ref());
         planes.is_none_or(Planes::is_default)
     }
 
-    /// Buffers for frames in their slots with the layout that was checked last. `None`: no buffers are kept for them.
+    /// Buffers for frames in their slots with the last checked layout. `None`: no buffers are kept for them.
     pub(super) fn buffers(&self) -> Option<&FrameBuffers> {
-        // DMA buffers have memories of their own.
+        // DMA buffers have their own memories.
         (self.format.memory == Memory::Any).then_some(&self.buffers)
     }
 
@@ -135,7 +136,7 @@ impl Snapshot {
         self.buffers.reset(None);
     }
 
-    /// Whether downstream finds the planes wherever they are. Memory other than the host's is never laid out anew.
+    /// Whether downstream accepts any layout. Only host memory is ever converted to the default layout.
     pub(super) fn takes_any_layout(&self) -> bool {
         self.any_layout
     }
@@ -144,7 +145,7 @@ impl Snapshot {
         self.reader.as_ref()
     }
 
-    /// Whether frames lie elsewhere than the present caps state.
+    /// Whether frames are in other memory than the present caps state.
     pub(super) fn is_elsewhere(&self, on_device: Option<bool>) -> bool {
         self.has_caps && differs(&self.format, on_device)
     }
@@ -155,10 +156,10 @@ impl Stream {
         lock(&self.state)
     }
 
-    /// The state, for a change that a snapshot shows.
+    /// Locks the state for a change that snapshots must copy.
     fn change(&self) -> MutexGuard<'_, State> {
         let state = self.lock();
-        // Under the lock: a thread that sees the new version waits for the change.
+        // Under the lock, so that a thread that reads the new version waits for the change.
         self.version.fetch_add(1, Ordering::Release);
         state
     }
@@ -168,7 +169,7 @@ impl Stream {
         drop(before);
     }
 
-    /// Makes a snapshot anew if the stream has changed.
+    /// Refreshes a snapshot if the stream has changed.
     #[inline]
     pub(super) fn refresh(&self, snapshot: &mut Snapshot) {
         if self.version.load(Ordering::Acquire) != snapshot.version {
@@ -207,20 +208,20 @@ impl Stream {
         self.lock().course
     }
 
-    /// Returns the course before.
+    /// Returns the previous value.
     pub(super) fn replace_course(&self, course: Course) -> Course {
         std::mem::replace(&mut self.change().course, course)
     }
 
-    /// Notes downstream's answer to an allocation query.
+    /// Stores downstream's answer to an allocation query.
     pub(super) fn set_downstream(&self, video_meta: bool, reader: Option<cuda::Stream>) {
         let mut state = self.change();
         state.video_meta = video_meta;
         state.reader = reader.map(Arc::new);
     }
 
-    /// Whether the frames need no others to be decoded, whatever their flags. GstVideoEncoder marks frames as DELTA_UNIT that
-    /// the encoder does not call sync points, and encoders of pictures, such as pngenc, mark no frame as one.
+    /// Whether each frame can be decoded alone, whatever its flags are. GstVideoEncoder sets DELTA_UNIT on each frame that the
+    /// encoder does not mark as a sync point, and image encoders such as pngenc mark none.
     pub(super) fn has_only_key_frames(&self) -> bool {
         let caps = self.caps();
         let structure = caps.as_ref().and_then(|caps| caps.structure(0));
@@ -232,8 +233,8 @@ impl Stream {
         })
     }
 
-    /// Takes over the sticky state, and where frames are now handed on, if that is known. Returns the state before, whether the
-    /// frames have moved, and where they are.
+    /// Replaces the sticky state, and the memory of the frames if that is known. Returns the previous state, whether the memory
+    /// has changed, and which it is.
     pub(super) fn replace_sticky(
         &self,
         new: Sticky,
@@ -246,7 +247,7 @@ impl Stream {
         (before, moved, state.on_device)
     }
 
-    /// Notes whether the application has a message that the caps are refused. Returns the value noted before.
+    /// Records whether an error about refused caps was posted. Returns the previous value.
     pub(super) fn note_refusal(&self, is_reported: bool) -> bool {
         std::mem::replace(&mut self.lock().reported_refusal, is_reported)
     }

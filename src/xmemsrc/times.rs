@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! A frame's times in this pipeline.
+//! The times of a frame in this pipeline.
 
 use std::sync::Arc;
 
@@ -18,16 +18,16 @@ use crate::stream::{
     timing::{self, ClockOffset, Origin},
 };
 
-/// Streams of one file are about that close together.
+/// Streams of one file start at most about this far apart.
 const ROOM: gst::ClockTime = gst::ClockTime::from_mseconds(500);
 
-/// The course of the frames' times, from the sticky state that they belong to.
+/// How the producer plays the stream, from the sticky state of a frame.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Course {
     timeline: Timeline,
-    /// How much faster than it was recorded the producer plays; never negative.
+    /// The producer's playback speed relative to the recording; never negative.
     speed: f64,
-    /// Frames may come in another order than that of their presentation.
+    /// Frames may arrive in another order than that of their presentation.
     may_reorder: bool,
 }
 
@@ -42,7 +42,7 @@ impl Default for Course {
 }
 
 impl Course {
-    /// The course of a sticky state with this segment.
+    /// From sticky state with this segment.
     pub(super) fn new(sticky: &Sticky, segment: Option<&gst::Segment>) -> Self {
         let caps = sticky.text(sticky::CAPS).unwrap_or_default();
         Self {
@@ -52,13 +52,13 @@ impl Course {
         }
     }
 
-    /// Whether a live stream can catch up where frames are missing. Where they come in another order than that of their times,
-    /// the missing time is not known.
+    /// Whether a live stream can reduce its shift at a gap. If frames arrive in decoding order and have no decoding time, the
+    /// length of the gap is not known.
     fn can_catch_up(&self, meta: &FrameMeta) -> bool {
         self.timeline.live && (!self.may_reorder || meta.decode_timestamp.is_some())
     }
 
-    /// How much later than their times frames may come.
+    /// How much later than their times frames may arrive.
     pub(super) fn latency(&self, mode: XmemSrcTimestampMode) -> gst::ClockTime {
         match mode {
             XmemSrcTimestampMode::Clock => self.timeline.latency,
@@ -70,16 +70,16 @@ impl Course {
     }
 }
 
-/// How far apart the frames of a stream are, on CLOCK_MONOTONIC.
+/// The intervals between the frames of a stream, on CLOCK_MONOTONIC.
 #[derive(Debug, Default)]
 struct Spacing {
     latest: Option<i64>,
-    /// The most so far where nothing was missing.
+    /// The longest interval without a gap.
     usual: gst::ClockTime,
 }
 
 impl Spacing {
-    /// How much is missing between the frames so far and this one.
+    /// The time that is missing between the previous frames and this one.
     fn missing(&mut self, time: i64, duration: Option<gst::ClockTime>) -> gst::ClockTime {
         let latest = self.latest.replace(time.max(self.latest.unwrap_or(time)));
         let step = timing::elapsed(latest.unwrap_or(time), time);
@@ -105,26 +105,26 @@ pub(super) struct Times {
     pub(super) duration: Option<gst::ClockTime>,
 }
 
-/// Puts times of a producer into times of this pipeline.
+/// Converts the producer's times to times of this pipeline.
 #[derive(Debug)]
 pub(super) struct Stamper {
     mode: XmemSrcTimestampMode,
-    /// Frames that were there before the pipeline are asked for, and keep their spacing.
+    /// `start-from=oldest`: frames from before the pipeline's start keep their spacing.
     from_oldest: bool,
     clock: ClockOffset,
-    /// CLOCK_MONOTONIC when the first frame was asked for; for pipelines without a clock.
+    /// CLOCK_MONOTONIC when the first frame was requested. Used for pipelines without a clock.
     began: Option<i64>,
-    /// Of the current producer.
+    /// The delivery of the present producer.
     delivery: Delivery,
     /// `None`: no frame of this producer had a time yet.
     shift: Option<Arc<Shift>>,
-    /// Of the current producer's frames.
+    /// The intervals of the present producer's frames.
     spacing: Spacing,
-    /// Of the frames so far, on a pipeline that has a clock.
+    /// The pipeline's base time at the last frame. `None`: no frame yet, or no clock.
     base_time: Option<gst::ClockTime>,
-    /// The running time at which the pipeline began, or went on after a pause. No frame is given an earlier one.
+    /// The running time at which the pipeline started or resumed. No frame gets an earlier time.
     went_on_at: gst::ClockTime,
-    /// The latest time at which a frame ended so far.
+    /// The latest end of a frame.
     latest: gst::ClockTime,
     /// The pipeline was paused after the last frame.
     was_paused: bool,
@@ -147,12 +147,12 @@ impl Stamper {
         }
     }
 
-    /// The pipeline plays.
+    /// The pipeline changes to PLAYING.
     pub(super) fn begin(&mut self) {
         self.began.get_or_insert_with(xmem_core::monotonic_ns);
     }
 
-    /// The next frames are of another producer.
+    /// The next frames are from another producer.
     pub(super) fn begin_producer(&mut self, delivery: Delivery) {
         self.delivery = delivery;
         self.shift = None;
@@ -185,11 +185,12 @@ impl Stamper {
         };
         self.follow_base_time(src, base_time);
         let (pts, dts) = if self.mode == XmemSrcTimestampMode::Arrival {
-            // Not when it is taken: a sink that waits for its time takes the next one so much later.
+            // The time when it was published, not when it was taken: a sink that waits for a frame's time delays the next frame
+            // by that.
             let arrival = origin
                 .to_running_time(lease.info().published_at)
                 .max(self.went_on_at);
-            // Frames that are decoded in another order than they are shown in stay in that order.
+            // Frames in decoding order keep the distance between their PTS and DTS.
             let raw = raw();
             let ahead = raw
                 .pts
@@ -207,7 +208,7 @@ impl Stamper {
         Times { pts, dts, duration }
     }
 
-    /// Where the running time 0 lies on CLOCK_MONOTONIC, and the base time of a pipeline that has a clock.
+    /// The CLOCK_MONOTONIC time of running time 0, and the pipeline's base time if it has a clock.
     fn origin(&mut self, src: &gst_base::BaseSrc) -> Option<(Origin, Option<gst::ClockTime>)> {
         let (base_time, offset) = self.clock.with_base_time(src.upcast_ref());
         match offset {
@@ -216,15 +217,15 @@ impl Stamper {
         }
     }
 
-    /// A pause makes the base time later, so the times of frames in the pool from before its end have passed already. A flush
-    /// that sets the running time back to 0 begins anew.
+    /// Detects a pause. A pause increases the base time, so frames that were published before its end have times in the past. A
+    /// flush that resets the running time to 0 starts again.
     fn follow_base_time(&mut self, src: &gst_base::BaseSrc, base_time: Option<gst::ClockTime>) {
         let before = std::mem::replace(&mut self.base_time, base_time);
         if before.is_none() || before == base_time {
             return;
         }
         self.was_paused = self.shift.is_some();
-        // Not known here if the application sets base times itself.
+        // Unknown if the application sets base times itself.
         let went_on = src.start_time().unwrap_or_default();
         if went_on.is_zero() {
             self.latest = gst::ClockTime::ZERO;
@@ -232,10 +233,12 @@ impl Stamper {
         self.went_on_at = went_on.max(self.latest);
     }
 
-    /// Frames from before the pipeline's start would all come at time 0, and lose their spacing. For those of a stream
-    /// that was held up, as a file is whose producer waited for us, and for those that were asked for, everything comes
-    /// later instead. Live streams go on at their own time unless they are lossless. After a pause it is the same with the
-    /// time at which the pipeline went on; a lossless stream was held up by that very pause.
+    /// The origin, later by the shift.
+    ///
+    /// Without a shift, all frames from before the pipeline's start would get time 0 and lose their spacing. So all frames are
+    /// shifted if the stream was held up (such as a file whose producer waited for this consumer), or if `start-from=oldest`.
+    /// Live streams are not shifted, unless they are lossless. The same applies after a pause, relative to the time when the
+    /// pipeline resumed. The pause itself held up a lossless stream.
     fn shifted(
         &mut self,
         src: &gst_base::BaseSrc,
@@ -255,7 +258,8 @@ impl Stamper {
             let missing = self.spacing.missing(earliest, duration);
             match &self.shift {
                 Some(shift) if !self.was_paused => {
-                    // A gap needs no lag. At the limit of the pool's history a lag would lose frames for ever.
+                    // After a gap the shift can shrink. If it stayed at the limit of the pool's history, each later frame would
+                    // be lost.
                     if !missing.is_zero()
                         && course.can_catch_up(meta)
                         && Arc::strong_count(shift) == 1
@@ -274,7 +278,7 @@ impl Stamper {
         )
     }
 
-    /// Finds how much later everything comes, from the first frame or from the first one after a pause.
+    /// Determines the shift, at the first frame and at the first frame after a pause.
     #[cold]
     fn begin_shift(
         &mut self,
@@ -296,7 +300,7 @@ impl Stamper {
         let before = origin
             .later(self.went_on_at.nseconds().cast_signed())
             .before_start(earliest);
-        // A live frame may be later than its time by its latency, and was not held up then.
+        // A live frame may arrive later than its time by the latency. That does not mean that the stream was held up.
         let late = timing::elapsed(earliest, lease.info().published_at);
         let held_up = if late > timeline.latency {
             late
@@ -305,11 +309,11 @@ impl Stamper {
         };
         let is_lossless = self.delivery == Delivery::Lossless;
         let room = room(src);
-        // Nor could a live stream catch up that is not alone.
+        // A live stream that shares its shift cannot catch up.
         let catches_up = course.can_catch_up(lease.meta()) && room.is_zero();
         let keeps_spacing = !timeline.live || (is_lossless && catches_up);
         if self.from_oldest || (was_paused && is_lossless && keeps_spacing) {
-            // Streams that paused together need about the same.
+            // Streams that were paused together need nearly the same shift.
             shift.at_least(before, gst::ClockTime::ZERO);
         } else if keeps_spacing {
             shift.at_least(before.min(held_up), room);
@@ -318,7 +322,7 @@ impl Stamper {
     }
 }
 
-/// How much earlier another stream may begin that is taken in the same pipeline. Zero: there is no other.
+/// How much earlier another stream of the same pipeline may start. Zero: there is no other stream.
 fn room(src: &gst_base::BaseSrc) -> gst::ClockTime {
     let bins = std::iter::successors(src.parent(), gst::Object::parent);
     let Some(all) = bins
@@ -339,7 +343,7 @@ fn shorter(duration: gst::ClockTime, speed: f64) -> gst::ClockTime {
     if speed == 1.0 {
         return duration;
     }
-    // A float is as precise as it has to be for the length of a frame; the cast saturates.
+    // A float is precise enough for the duration of a frame. The cast saturates.
     timing::known((duration.nseconds() as f64 / speed) as u64).unwrap_or(gst::ClockTime::MAX)
 }
 
@@ -351,7 +355,7 @@ mod tests {
         gst::ClockTime::from_mseconds(ms)
     }
 
-    /// The missing time before each of these frames, in milliseconds.
+    /// The missing time before each frame, in milliseconds.
     fn missing(duration: Option<u64>, times: &[i64]) -> Vec<u64> {
         let mut spacing = Spacing::default();
         let each = times.iter().map(|time| {
@@ -369,11 +373,11 @@ mod tests {
             [0, 0, 0, 33, 0, 966, 0]
         );
         assert_eq!(missing(None, &[0, 40, 80, 160, 240]), [0, 0, 0, 40, 40]);
-        // The caps of a camera have 30 frames a second; in the dark it gives 25.
+        // The caps of a camera state 30 frames per second. In the dark it delivers 25.
         assert_eq!(missing(Some(33), &[0, 40, 80, 120]), [0; 4]);
-        // The packets of a frame.
+        // Several packets of one frame.
         assert_eq!(missing(None, &[0, 0, 0, 33, 33, 66]), [0; 6]);
-        // Shown in another order.
+        // In decoding order.
         assert_eq!(missing(Some(33), &[66, 0, 33, 99]), [0; 4]);
         assert_eq!(missing(None, &[0, 60_000, 60_033]), [0, 60_000, 0]);
     }
