@@ -22,7 +22,7 @@ use crate::{
 
 /// Where the bytes of a buffer are, and why.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum Placement {
     /// In the slot of the frame.
     InPlace,
     /// Copied, because the budget was used up.
@@ -34,8 +34,8 @@ pub(super) enum Way {
 }
 
 /// The outcome of a received frame.
-pub(super) enum Received {
-    Buffer(gst::Buffer, Way),
+pub(super) enum Outcome {
+    Buffer(gst::Buffer, Placement),
     Dropped,
     /// The element was stopped while it waited for a frame in device memory.
     Cancelled,
@@ -57,19 +57,16 @@ pub(super) struct Converter<'a> {
 }
 
 /// A frame as a buffer, and where its bytes are.
-type Converted = Result<(gst::Buffer, Way), InvalidFrame>;
+type Converted = Result<(gst::Buffer, Placement), InvalidFrame>;
 
 /// Warns of metas that the conversion lost. Posts an error for an invalid frame.
-pub(super) fn receive(
-    source: Source<'_>,
-    converted: Converted,
-) -> Result<Received, gst::FlowError> {
+pub(super) fn outcome(source: Source<'_>, converted: Converted) -> Result<Outcome, gst::FlowError> {
     if source.losses.has_news() {
         report_losses(source);
     }
     converted
-        .map(|(buffer, way)| Received::Buffer(buffer, way))
-        .map_err(|nonsense| fail(source, &nonsense))
+        .map(|(buffer, placement)| Outcome::Buffer(buffer, placement))
+        .map_err(|invalid| fail(source, &invalid))
 }
 
 /// Once for each kind of meta.
@@ -107,13 +104,13 @@ impl<'a> Converter<'a> {
     pub(super) fn in_place(mut self, lease: ReadLease, tally: &Arc<Tally>) -> Converted {
         if !lease.parts().is_empty() {
             let memories = parts::memories(&lease, tally)?;
-            return self.finish(memories, lease.meta(), Way::InPlace);
+            return self.finish(memories, lease.meta(), Placement::InPlace);
         }
         self.check(lease.meta(), lease.len())?;
         let Some(buffers) = self.stream.buffers() else {
             let meta = lease.meta().clone();
             let memory = memory::readable(lease, None, tally);
-            return self.finish([memory], &meta, Way::InPlace);
+            return self.finish([memory], &meta, Placement::InPlace);
         };
         let spare = buffers.empty();
         let mut spare =
@@ -124,7 +121,7 @@ impl<'a> Converter<'a> {
         if !attachments.is_empty() {
             self.add_metas(buffer.make_mut(), &attachments);
         }
-        self.lay_out(buffer, Way::InPlace)
+        self.lay_out(buffer, Placement::InPlace)
     }
 
     /// A buffer with a copy of the frame. The caller keeps the frame's lease.
@@ -136,7 +133,7 @@ impl<'a> Converter<'a> {
         };
         let bytes = parts?.concat();
         let memory = gst::Memory::from_slice(bytes);
-        self.finish([memory], lease.meta(), Way::OverBudget)
+        self.finish([memory], lease.meta(), Placement::OverBudget)
     }
 
     /// A buffer around these memories.
@@ -145,7 +142,7 @@ impl<'a> Converter<'a> {
         mut self,
         memories: impl IntoIterator<Item = gst::Memory>,
         meta: &FrameMeta,
-        way: Way,
+        placement: Placement,
     ) -> Converted {
         let mut buffer = buffer_of(memories);
         if !self.stream.format().memory.is_of(&buffer) {
@@ -161,7 +158,7 @@ impl<'a> Converter<'a> {
         }
         self.describe(buffer_ref, meta);
         self.add_metas(buffer_ref, &meta.attachments);
-        self.lay_out(buffer, way)
+        self.lay_out(buffer, placement)
     }
 
     fn check(&mut self, meta: &FrameMeta, size: usize) -> Result<Option<&Planes>, InvalidFrame> {
@@ -182,20 +179,20 @@ impl<'a> Converter<'a> {
     }
 
     /// Copies a finished buffer if downstream cannot read its layout.
-    fn lay_out(self, buffer: gst::Buffer, way: Way) -> Converted {
+    fn lay_out(self, buffer: gst::Buffer, placement: Placement) -> Converted {
         if self.stream.takes_any_layout() || self.stream.is_default() {
-            return Ok((buffer, way));
+            return Ok((buffer, placement));
         }
-        self.copy_to_default(buffer, way)
+        self.copy_to_default(buffer, placement)
     }
 
     #[inline(never)]
-    fn copy_to_default(self, buffer: gst::Buffer, way: Way) -> Converted {
+    fn copy_to_default(self, buffer: gst::Buffer, placement: Placement) -> Converted {
         let Some(info) = &self.stream.format().video else {
-            return Ok((buffer, way));
+            return Ok((buffer, placement));
         };
         let copy = planes::to_default_layout(buffer, info)
             .map_err(|error| InvalidFrame(error.to_string()))?;
-        Ok((copy, Way::Layout))
+        Ok((copy, Placement::Layout))
     }
 }

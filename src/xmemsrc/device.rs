@@ -11,7 +11,7 @@ use xmem_core::{FrameMeta, ReadLease};
 
 use super::{
     XmemSrcCudaWait,
-    delivery::{self, Converter, InvalidFrame, Received, Way},
+    delivery::{self, Converter, InvalidFrame, Outcome, Placement},
     log::CAT,
     settings::Settings,
     source::Source,
@@ -58,34 +58,34 @@ pub(super) fn receive(
     started: &mut Started,
     lease: &ReadLease,
     over_budget: bool,
-) -> Result<Received, gst::FlowError> {
+) -> Result<Outcome, gst::FlowError> {
     let times = started.stamp(source, lease);
     let made = if source.settings.download {
-        download(source, lease).map(|memory| (memory, lease.meta().clone(), Way::Downloaded))
+        download(source, lease).map(|memory| (memory, lease.meta().clone(), Placement::Downloaded))
     } else {
         on_device(source, started, lease, over_budget)
     };
     match made {
-        Ok((memory, meta, way)) => {
+        Ok((memory, meta, placement)) => {
             let converter = Converter::new(source, started.stream_mut(), times);
-            delivery::receive(source, converter.finish([memory], &meta, way))
+            delivery::outcome(source, converter.finish([memory], &meta, placement))
         }
         Err(wrong) => fail(source, wrong),
     }
 }
 
-fn fail(source: Source<'_>, wrong: Wrong) -> Result<Received, gst::FlowError> {
+fn fail(source: Source<'_>, wrong: Wrong) -> Result<Outcome, gst::FlowError> {
     let text = match wrong {
         Wrong::Lost(error) => {
             gst::warning!(CAT, obj = source.element, "A frame is not whole: {error}");
-            return Ok(Received::Dropped);
+            return Ok(Outcome::Dropped);
         }
         Wrong::Cuda(error) => error.to_string(),
         Wrong::Invalid(InvalidFrame(reason)) => {
             format!("the producer's description of it is invalid: {reason}")
         }
         Wrong::Missing(what) => what,
-        Wrong::Cancelled => return Ok(Received::Cancelled),
+        Wrong::Cancelled => return Ok(Outcome::Cancelled),
     };
     gst::element_error!(
         source.element,
@@ -101,7 +101,7 @@ fn on_device(
     started: &mut Started,
     lease: &ReadLease,
     over_budget: bool,
-) -> Result<(gst::Memory, FrameMeta, Way), Wrong> {
+) -> Result<(gst::Memory, FrameMeta, Placement), Wrong> {
     let frame = lease.cuda()?;
     if frame.parts().len() != 1 {
         return Err(missing(
@@ -134,7 +134,7 @@ fn on_device(
         let reader = started.stream().reader();
         let memory = home.readable(frame, reader, source.tally);
         let memory = memory.ok_or_else(|| missing("libgstcuda does not take its layout"))?;
-        return Ok((memory, meta, Way::InPlace));
+        return Ok((memory, meta, Placement::InPlace));
     }
     wait_for(source, &frame)?;
     let memory = copy(&frame, &planes, &home)?;
@@ -142,9 +142,9 @@ fn on_device(
         memory,
         meta,
         if over_budget {
-            Way::OverBudget
+            Placement::OverBudget
         } else {
-            Way::Layout
+            Placement::Layout
         },
     ))
 }

@@ -12,7 +12,7 @@ use xmem_core::{
 use super::{
     XmemSrcOverBudget,
     connection::{self, WARN_AFTER},
-    delivery::{self, Converter, Received, Way},
+    delivery::{self, Converter, Outcome, Placement},
     device, events, header,
     log::CAT,
     source::Source,
@@ -32,9 +32,9 @@ pub(super) fn next(
         let is_waiting = follower.consumer().is_none() && !reported_waiting;
         let time = is_waiting.then_some(WARN_AFTER);
         match follower.step(time, |taken| take(source, started, taken)) {
-            Ok(Step::Took(received)) => {
-                let Some(received) = received? else { continue };
-                if let Some(mut buffer) = deliver(source, started, follower, received)? {
+            Ok(Step::Took(outcome)) => {
+                let Some(outcome) = outcome? else { continue };
+                if let Some(mut buffer) = deliver(source, started, follower, outcome)? {
                     if started.is_header_due() {
                         header::push(source, &mut buffer)?;
                         started.note_header();
@@ -71,7 +71,7 @@ fn take(
     source: Source<'_>,
     started: &mut Started,
     taken: Taken<'_>,
-) -> Result<Option<Received>, gst::FlowError> {
+) -> Result<Option<Outcome>, gst::FlowError> {
     let lease = match &taken {
         Taken::Kept(lease) => lease,
         Taken::Lent(lease) => *lease,
@@ -82,30 +82,30 @@ fn take(
         return Ok(None);
     }
     if !started.is_decodable(source, lease.meta()) {
-        return Ok(Some(Received::Undecodable));
+        return Ok(Some(Outcome::Undecodable));
     }
-    let received = match taken {
+    let outcome = match taken {
         Taken::Kept(lease) => {
             if lease.is_on_device() {
                 device::receive(source, started, &lease, false)
             } else {
                 let times = started.stamp(source, &lease);
                 let converter = Converter::new(source, started.stream_mut(), times);
-                delivery::receive(source, converter.in_place(lease, source.tally))
+                delivery::outcome(source, converter.in_place(lease, source.tally))
             }
         }
         Taken::Lent(_) if started.stream().format().memory == Memory::Dmabuf => {
             report_drop(source, started, "a copy of a DMA buffer is not one");
-            Ok(Received::Dropped)
+            Ok(Outcome::Dropped)
         }
         Taken::Lent(lease) if lease.is_on_device() => device::receive(source, started, lease, true),
         Taken::Lent(lease) => {
             let times = started.stamp(source, lease);
             let converter = Converter::new(source, started.stream_mut(), times);
-            delivery::receive(source, converter.copied(lease))
+            delivery::outcome(source, converter.copied(lease))
         }
     };
-    received.map(Some)
+    outcome.map(Some)
 }
 
 /// Sends an event downstream that was published between two frames.
@@ -155,22 +155,22 @@ fn deliver(
     source: Source<'_>,
     started: &mut Started,
     follower: &Follower,
-    received: Received,
+    outcome: Outcome,
 ) -> Result<Option<gst::Buffer>, gst::FlowError> {
     // The producer's figures are updated before this element's, so they are never lower.
-    let (mut buffer, way) = match received {
-        Received::Buffer(buffer, way) => (buffer, way),
+    let (mut buffer, placement) = match outcome {
+        Outcome::Buffer(buffer, placement) => (buffer, placement),
         other => return count_lost(source, started, follower, &other).map(|()| None),
     };
-    if way == Way::InPlace {
+    if placement == Placement::InPlace {
         source.figures.note_zero_copy();
     } else {
-        count_copy(source, started, follower, way);
+        count_copy(source, started, follower, placement);
     }
     if started.take_discont() {
         buffer.make_mut().set_flags(gst::BufferFlags::DISCONT);
     }
-    gst::trace!(CAT, obj = source.element, "{way:?} {buffer:?}");
+    gst::trace!(CAT, obj = source.element, "{placement:?} {buffer:?}");
     Ok(Some(buffer))
 }
 
@@ -180,9 +180,9 @@ fn count_lost(
     source: Source<'_>,
     started: &mut Started,
     follower: &Follower,
-    received: &Received,
+    outcome: &Outcome,
 ) -> Result<(), gst::FlowError> {
-    if matches!(received, Received::Undecodable) {
+    if matches!(outcome, Outcome::Undecodable) {
         // Counted only in the producer's figures, since this element has a separate figure for it.
         follower.consumer().inspect(|it| it.note_dropped());
         source.figures.note_undecodable();
@@ -190,22 +190,27 @@ fn count_lost(
     }
     started.note_gap();
     follower.note_dropped();
-    match received {
-        Received::Cancelled => Err(gst::FlowError::Flushing),
+    match outcome {
+        Outcome::Cancelled => Err(gst::FlowError::Flushing),
         _ => Ok(()),
     }
 }
 
 /// Counts a copied frame, and logs the reason once.
 #[inline(never)]
-fn count_copy(source: Source<'_>, started: &mut Started, follower: &Follower, way: Way) {
+fn count_copy(
+    source: Source<'_>,
+    started: &mut Started,
+    follower: &Follower,
+    placement: Placement,
+) {
     follower.note_copied();
     if !started.reports(Report::Copies) {
         return;
     }
-    let reason = match way {
-        Way::OverBudget => "downstream holds as many as it may: see max-held",
-        Way::Downloaded => "they lie on a CUDA device, and download is set",
+    let reason = match placement {
+        Placement::OverBudget => "downstream holds as many as it may: see max-held",
+        Placement::Downloaded => "they lie on a CUDA device, and download is set",
         _ if started.stream().format().memory == Memory::Cuda => {
             "their planes do not lie as GStreamer's CUDA elements expect"
         }

@@ -4,7 +4,7 @@
 
 use xmem_core::ReadLease;
 
-use super::{delivery::Received, source::Source, started::Started};
+use super::{delivery::Outcome, source::Source, started::Started};
 
 /// Posts an error.
 pub(super) fn receive(
@@ -12,7 +12,7 @@ pub(super) fn receive(
     _started: &mut Started,
     _lease: &ReadLease,
     _over_budget: bool,
-) -> Result<Received, gst::FlowError> {
+) -> Result<Outcome, gst::FlowError> {
     gst::element_error!(
         source.element,
         gst::StreamError::Format,
