@@ -319,7 +319,7 @@ impl BaseSrcImpl for XmemSrc {
                     let settings = lock(&self.settings);
                     (settings.timestamp_mode, settings.processing_deadline)
                 };
-                let producer = self.stream.course().latency(mode);
+                let producer = self.stream.playback().latency(mode);
                 // No maximum: if downstream is late, frames are overwritten.
                 query.set(
                     true,

@@ -201,7 +201,7 @@ impl Started {
 
     pub(super) fn stamp(&mut self, source: Source<'_>, lease: &ReadLease) -> Times {
         self.stamper
-            .stamp(source.element, lease, self.stream.course())
+            .stamp(source.element, lease, self.stream.playback())
     }
 
     /// Whether to post this warning: true once.

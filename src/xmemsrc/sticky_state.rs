@@ -15,7 +15,7 @@ use super::{
     source::Source,
     started::{Report, Started},
     stream::Stream,
-    times::Course,
+    times::Playback,
 };
 use crate::{
     cuda,
@@ -65,12 +65,12 @@ fn warn_of_misses(source: Source<'_>, started: &mut Started) {
 }
 
 /// Applies changes of the producer's latency and segment.
-fn follow_course(source: Source<'_>, new: &Sticky, old: &Sticky) {
+fn follow_playback(source: Source<'_>, new: &Sticky, old: &Sticky) {
     let mode = source.settings.timestamp_mode;
     let segment = new.text(sticky::SEGMENT).and_then(sticky::parse_segment);
-    let course = Course::new(new, segment.as_ref());
-    let before = source.stream.replace_course(course);
-    let latency = course.latency(mode);
+    let playback = Playback::new(new, segment.as_ref());
+    let before = source.stream.replace_playback(playback);
+    let latency = playback.latency(mode);
     if before.latency(mode) != latency {
         gst::debug!(
             CAT,
@@ -106,7 +106,7 @@ pub(super) fn renew(
     // Until a frame shows its memory, the caps decide.
     let on_device = on_device.or(source.settings.download.then_some(false));
     let begins = events::announce(source, new);
-    follow_course(source, new, &old);
+    follow_playback(source, new, &old);
     if begins {
         // All earlier events belong to the previous stream.
         old = Sticky::new();

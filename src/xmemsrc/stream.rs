@@ -9,7 +9,7 @@ use std::sync::{
 
 use xmem_core::{FrameLayout, Sticky};
 
-use super::{frame_buffers::FrameBuffers, times::Course};
+use super::{frame_buffers::FrameBuffers, times::Playback};
 use crate::{
     buffers::planes::Planes,
     cuda, lock,
@@ -32,7 +32,7 @@ struct State {
     /// Whether frames are sent in device memory. `None`: not known yet.
     on_device: Option<bool>,
     format: Arc<Format>,
-    course: Course,
+    playback: Playback,
     /// Downstream can read a GstVideoMeta.
     video_meta: bool,
     /// The CUDA stream of downstream, if it reported one.
@@ -56,7 +56,7 @@ pub(super) struct Snapshot {
     version: u64,
     has_caps: bool,
     format: Arc<Format>,
-    course: Course,
+    playback: Playback,
     any_layout: bool,
     reader: Option<Arc<cuda::Stream>>,
     /// `None`: no layout was checked yet.
@@ -85,8 +85,8 @@ impl Snapshot {
         &self.format
     }
 
-    pub(super) fn course(&self) -> &Course {
-        &self.course
+    pub(super) fn playback(&self) -> &Playback {
+        &self.playback
     }
 
     /// Checks a layout that another process wrote, as [`Format::check`]. Does nothing if it is the layout of the previous
@@ -185,7 +185,7 @@ impl Stream {
             version: self.version.load(Ordering::Relaxed),
             has_caps: state.caps.is_some(),
             format: state.format.clone(),
-            course: state.course,
+            playback: state.playback,
             any_layout: state.video_meta || state.format.memory != Memory::Any,
             reader: state.reader.clone(),
             kind: None,
@@ -204,13 +204,13 @@ impl Stream {
         state.video_meta = false;
     }
 
-    pub(super) fn course(&self) -> Course {
-        self.lock().course
+    pub(super) fn playback(&self) -> Playback {
+        self.lock().playback
     }
 
     /// Returns the previous value.
-    pub(super) fn replace_course(&self, course: Course) -> Course {
-        std::mem::replace(&mut self.change().course, course)
+    pub(super) fn replace_playback(&self, playback: Playback) -> Playback {
+        std::mem::replace(&mut self.change().playback, playback)
     }
 
     /// Stores downstream's answer to an allocation query.

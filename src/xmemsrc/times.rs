@@ -23,7 +23,7 @@ const ROOM: gst::ClockTime = gst::ClockTime::from_mseconds(500);
 
 /// How the producer plays the stream, from the sticky state of a frame.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Course {
+pub(super) struct Playback {
     timeline: Timeline,
     /// The producer's playback speed relative to the recording; never negative.
     speed: f64,
@@ -31,7 +31,7 @@ pub(super) struct Course {
     may_reorder: bool,
 }
 
-impl Default for Course {
+impl Default for Playback {
     fn default() -> Self {
         Self {
             timeline: Timeline::default(),
@@ -41,7 +41,7 @@ impl Default for Course {
     }
 }
 
-impl Course {
+impl Playback {
     /// From sticky state with this segment.
     pub(super) fn new(sticky: &Sticky, segment: Option<&gst::Segment>) -> Self {
         let caps = sticky.text(sticky::CAPS).unwrap_or_default();
@@ -164,7 +164,7 @@ impl Stamper {
         &mut self,
         src: &gst_base::BaseSrc,
         lease: &ReadLease,
-        course: &Course,
+        playback: &Playback,
     ) -> Times {
         let meta = lease.meta();
         let duration = meta.duration.and_then(timing::known);
@@ -176,7 +176,7 @@ impl Stamper {
         if self.mode == XmemSrcTimestampMode::Passthrough {
             return raw();
         }
-        let duration = duration.map(|duration| shorter(duration, course.speed));
+        let duration = duration.map(|duration| shorter(duration, playback.speed));
         let Some((origin, base_time)) = self.origin(src) else {
             return Times {
                 duration,
@@ -196,10 +196,10 @@ impl Stamper {
                 .pts
                 .zip(raw.dts)
                 .and_then(|(pts, dts)| pts.checked_sub(dts));
-            let pts = arrival.saturating_add(shorter(ahead.unwrap_or_default(), course.speed));
+            let pts = arrival.saturating_add(shorter(ahead.unwrap_or_default(), playback.speed));
             (Some(pts), raw.dts.map(|_| arrival))
         } else {
-            let origin = self.shifted(src, origin, base_time, lease, course);
+            let origin = self.shifted(src, origin, base_time, lease, playback);
             let time = |time: i64| origin.to_running_time(time).max(self.went_on_at);
             (meta.timestamp.map(time), meta.decode_timestamp.map(time))
         };
@@ -245,7 +245,7 @@ impl Stamper {
         origin: Origin,
         base_time: Option<gst::ClockTime>,
         lease: &ReadLease,
-        course: &Course,
+        playback: &Playback,
     ) -> Origin {
         let meta = lease.meta();
         let earliest = meta
@@ -261,13 +261,13 @@ impl Stamper {
                     // After a gap the shift can shrink. If it stayed at the limit of the pool's history, each later frame would
                     // be lost.
                     if !missing.is_zero()
-                        && course.can_catch_up(meta)
+                        && playback.can_catch_up(meta)
                         && Arc::strong_count(shift) == 1
                     {
                         shift.catch_up(missing);
                     }
                 }
-                _ => self.begin_shift(src, origin, base_time, earliest, lease, course),
+                _ => self.begin_shift(src, origin, base_time, earliest, lease, playback),
             }
         }
         origin.later(
@@ -287,9 +287,9 @@ impl Stamper {
         base_time: Option<gst::ClockTime>,
         earliest: i64,
         lease: &ReadLease,
-        course: &Course,
+        playback: &Playback,
     ) {
-        let timeline = &course.timeline;
+        let timeline = &playback.timeline;
         let by = self.shift.as_ref().map_or(0, |shift| shift.get());
         let was_paused = std::mem::take(&mut self.was_paused);
         let shift = Shift::of(timeline.base_time.zip(base_time));
@@ -310,7 +310,7 @@ impl Stamper {
         let is_lossless = self.delivery == Delivery::Lossless;
         let room = room(src);
         // A live stream that shares its shift cannot catch up.
-        let catches_up = course.can_catch_up(lease.meta()) && room.is_zero();
+        let catches_up = playback.can_catch_up(lease.meta()) && room.is_zero();
         let keeps_spacing = !timeline.live || (is_lossless && catches_up);
         if self.from_oldest || (was_paused && is_lossless && keeps_spacing) {
             // Streams that were paused together need nearly the same shift.
