@@ -138,7 +138,7 @@ fn over(source: Source<'_>, follower: &Follower, started: &mut Started) -> gst::
     // A source that joined after the last frame still sends the start of the stream.
     let consumer = follower.consumer();
     let sticky = consumer.and_then(|consumer| consumer.wait_sticky(STATE_TIME));
-    if let Some(Err(flow)) = sticky.map(|sticky| sticky_state::renew(source, &sticky, None)) {
+    if let Some(Err(flow)) = sticky.map(|sticky| sticky_state::update(source, &sticky, None)) {
         return flow;
     }
     events::push_segment(source);

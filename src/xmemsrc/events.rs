@@ -28,7 +28,7 @@ pub(super) fn watch(pad: &gst::Pad, outgoing: Arc<Outgoing>, running: Arc<Runnin
             gst::EventType::FlushStop => running.flush(),
             gst::EventType::Eos => {
                 // No frames are taken after this, so a lossless producer must not wait for this source.
-                running.leave();
+                running.disconnect();
                 if !outgoing.has_begun()
                     && let Some(start) = pad.sticky_event::<gst::event::StreamStart>(0)
                     && let Some(peer) = pad.peer()

@@ -61,13 +61,13 @@ impl Running {
     }
 
     /// Disconnects at the end of the stream. The follower connects again if another frame is requested.
-    pub(super) fn leave(&self) {
-        let left = lock(&self.0).as_mut().map(|run| {
-            run.started.stream.leave();
+    pub(super) fn disconnect(&self) {
+        let connection = lock(&self.0).as_mut().map(|run| {
+            run.started.stream.clear();
             run.follower.leave()
         });
         // Drop it after the lock is released.
-        drop(left);
+        drop(connection);
     }
 }
 
@@ -125,7 +125,7 @@ impl Started {
     pub(super) fn join(&mut self, has_resumed: bool, delivery: Delivery) {
         self.sticky_version = None;
         self.home = None;
-        self.stream.leave();
+        self.stream.clear();
         if !has_resumed {
             self.next_sequence = None;
             self.gate = KeyFrameGate::default();
@@ -155,7 +155,7 @@ impl Started {
     /// Whether this sticky state was sent downstream, with caps for the memory of the frames. `on_device` is `None` for an
     /// event, which does not show the memory.
     pub(super) fn has_sticky(&self, version: u64, on_device: Option<bool>) -> bool {
-        self.sticky_version == Some(version) && !self.stream.is_elsewhere(on_device)
+        self.sticky_version == Some(version) && !self.stream.differs_in_memory(on_device)
     }
 
     pub(super) fn note_sticky(&mut self, version: u64) {

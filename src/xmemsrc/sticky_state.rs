@@ -35,7 +35,7 @@ pub(super) fn follow(
         (!lease.meta().event).then(|| lease.is_on_device() && !source.settings.download);
     started.refresh(source.stream);
     if !started.has_sticky(version, on_device) {
-        renew(source, lease.sticky(), on_device)?;
+        update(source, lease.sticky(), on_device)?;
         started.note_sticky(version);
         started.refresh(source.stream);
     }
@@ -97,12 +97,12 @@ fn follow_playback(source: Source<'_>, new: &Sticky, old: &Sticky) {
 /// Sends the changes of the sticky state downstream. `on_device`: whether the frames are sent in device memory. `None` for an
 /// event, which does not show that.
 #[inline(never)]
-pub(super) fn renew(
+pub(super) fn update(
     source: Source<'_>,
     new: &Sticky,
     on_device: Option<bool>,
 ) -> Result<(), gst::FlowError> {
-    let (mut old, moved, on_device) = source.stream.replace_sticky(new.clone(), on_device);
+    let (mut old, memory_changed, on_device) = source.stream.replace_sticky(new.clone(), on_device);
     // Until a frame shows its memory, the caps decide.
     let on_device = on_device.or(source.settings.download.then_some(false));
     let begins = events::announce(source, new);
@@ -114,7 +114,7 @@ pub(super) fn renew(
     let pad = source.element.src_pad();
     let caps = new.text(sticky::CAPS);
     if let Some(caps) = caps
-        && (moved || old.text(sticky::CAPS) != Some(caps))
+        && (memory_changed || old.text(sticky::CAPS) != Some(caps))
     {
         let Some(parsed) = sticky::parse_caps(caps) else {
             gst::element_error!(

@@ -41,7 +41,7 @@ struct State {
 
 impl State {
     /// Whether frames are in other memory than the present caps state.
-    fn is_elsewhere(&self, on_device: Option<bool>) -> bool {
+    fn differs_in_memory(&self, on_device: Option<bool>) -> bool {
         self.caps.is_some() && differs(&self.format, on_device)
     }
 }
@@ -60,22 +60,22 @@ pub(super) struct Snapshot {
     any_layout: bool,
     reader: Option<Arc<cuda::Stream>>,
     /// `None`: no layout was checked yet.
-    kind: Option<Kind>,
+    checked: Option<CheckedLayout>,
     /// For frames with that layout.
     buffers: FrameBuffers,
 }
 
 /// A layout that was checked.
 #[derive(Debug)]
-struct Kind {
+struct CheckedLayout {
     layout: Arc<FrameLayout>,
     /// The size of a frame in bytes, on which the validity depends.
     size: usize,
     planes: Option<Planes>,
 }
 
-impl Kind {
-    fn has(&self, layout: &Arc<FrameLayout>, size: usize) -> bool {
+impl CheckedLayout {
+    fn is_for(&self, layout: &Arc<FrameLayout>, size: usize) -> bool {
         Arc::ptr_eq(&self.layout, layout) && (layout.video.is_none() || self.size == size)
     }
 }
@@ -96,21 +96,24 @@ impl Snapshot {
         layout: &Arc<FrameLayout>,
         size: usize,
     ) -> Result<Option<&Planes>, &'static str> {
-        let known = self.kind.as_ref();
-        if !known.is_some_and(|kind| kind.has(layout, size)) {
-            self.check_anew(layout, size)?;
+        let known = self.checked.as_ref();
+        if !known.is_some_and(|checked| checked.is_for(layout, size)) {
+            self.check_new(layout, size)?;
         }
-        Ok(self.kind.as_ref().and_then(|kind| kind.planes.as_ref()))
+        Ok(self
+            .checked
+            .as_ref()
+            .and_then(|checked| checked.planes.as_ref()))
     }
 
     #[cold]
-    fn check_anew(&mut self, layout: &Arc<FrameLayout>, size: usize) -> Result<(), &'static str> {
-        self.leave();
+    fn check_new(&mut self, layout: &Arc<FrameLayout>, size: usize) -> Result<(), &'static str> {
+        self.clear();
         let video = layout.video.as_ref();
         let planes = video.map(|video| self.format.check(video, size));
         let planes = planes.transpose()?.flatten();
         self.buffers.reset(planes.clone());
-        self.kind = Some(Kind {
+        self.checked = Some(CheckedLayout {
             layout: layout.clone(),
             size,
             planes,
@@ -120,7 +123,10 @@ impl Snapshot {
 
     /// Whether the last checked layout is the one that the caps imply.
     pub(super) fn is_default(&self) -> bool {
-        let planes = self.kind.as_ref().and_then(|kind| kind.planes.as_ref());
+        let planes = self
+            .checked
+            .as_ref()
+            .and_then(|checked| checked.planes.as_ref());
         planes.is_none_or(Planes::is_default)
     }
 
@@ -131,8 +137,8 @@ impl Snapshot {
     }
 
     /// Frees the buffers that are kept for the next frames.
-    pub(super) fn leave(&mut self) {
-        self.kind = None;
+    pub(super) fn clear(&mut self) {
+        self.checked = None;
         self.buffers.reset(None);
     }
 
@@ -146,7 +152,7 @@ impl Snapshot {
     }
 
     /// Whether frames are in other memory than the present caps state.
-    pub(super) fn is_elsewhere(&self, on_device: Option<bool>) -> bool {
+    pub(super) fn differs_in_memory(&self, on_device: Option<bool>) -> bool {
         self.has_caps && differs(&self.format, on_device)
     }
 }
@@ -173,7 +179,7 @@ impl Stream {
     #[inline]
     pub(super) fn refresh(&self, snapshot: &mut Snapshot) {
         if self.version.load(Ordering::Acquire) != snapshot.version {
-            snapshot.leave();
+            snapshot.clear();
             *snapshot = self.snapshot(std::mem::take(&mut snapshot.buffers));
         }
     }
@@ -188,7 +194,7 @@ impl Stream {
             playback: state.playback,
             any_layout: state.video_meta || state.format.memory != Memory::Any,
             reader: state.reader.clone(),
-            kind: None,
+            checked: None,
             buffers,
         }
     }
@@ -241,10 +247,10 @@ impl Stream {
         on_device: Option<bool>,
     ) -> (Sticky, bool, Option<bool>) {
         let mut state = self.lock();
-        let moved = state.is_elsewhere(on_device);
+        let memory_changed = state.differs_in_memory(on_device);
         state.on_device = on_device.or(state.on_device);
         let before = std::mem::replace(&mut state.sticky, new);
-        (before, moved, state.on_device)
+        (before, memory_changed, state.on_device)
     }
 
     /// Records whether an error about refused caps was posted. Returns the previous value.
