@@ -50,7 +50,7 @@ pub(super) fn joined(source: Source<'_>, follower: &Follower, started: &mut Star
     let (settings, pid) = (source.settings, consumer.producer_pid());
     gst::info!(CAT, obj = source.element, "Connected to process {pid}");
     let limit = consumer.budget_limit();
-    if let Some(asked) = settings.asked_to_hold()
+    if let Some(asked) = settings.requested_budget()
         && limit != BudgetLimit::Asked
     {
         gst::warning!(
@@ -103,7 +103,7 @@ pub(super) fn ended(
     let settings = source.settings;
     let (kind, text) = match error {
         FollowError::Cancelled => return gst::FlowError::Flushing,
-        FollowError::End => return over(source, follower, started),
+        FollowError::End => return end_of_stream(source, follower, started),
         FollowError::Lost(gone) => {
             lost(source, &gone);
             if settings.on_producer_lost == XmemSrcOnProducerLost::Eos {
@@ -132,7 +132,7 @@ pub(super) fn ended(
 }
 
 /// Ends the stream, because the producer's stream has ended.
-fn over(source: Source<'_>, follower: &Follower, started: &mut Started) -> gst::FlowError {
+fn end_of_stream(source: Source<'_>, follower: &Follower, started: &mut Started) -> gst::FlowError {
     started.end(source);
     gst::info!(CAT, obj = source.element, "End of stream");
     // A source that joined after the last frame still sends the start of the stream.

@@ -21,7 +21,7 @@ use crate::buffers::planes::{self, Planes};
 use crate::cuda::{self, CudaContext, Home, Layout, Stream};
 
 /// Why a frame cannot be used.
-enum Wrong {
+enum Failure {
     /// Its producer ended before the frame was complete. Another producer may follow.
     Lost(CudaError),
     Cuda(CudaError),
@@ -32,13 +32,13 @@ enum Wrong {
     Cancelled,
 }
 
-impl From<InvalidFrame> for Wrong {
+impl From<InvalidFrame> for Failure {
     fn from(invalid: InvalidFrame) -> Self {
         Self::Invalid(invalid)
     }
 }
 
-impl From<CudaError> for Wrong {
+impl From<CudaError> for Failure {
     fn from(error: CudaError) -> Self {
         match error {
             CudaError::ExporterGone | CudaError::Unfinished => Self::Lost(error),
@@ -47,8 +47,8 @@ impl From<CudaError> for Wrong {
     }
 }
 
-fn missing(what: &str) -> Wrong {
-    Wrong::Missing(what.to_owned())
+fn missing(what: &str) -> Failure {
+    Failure::Missing(what.to_owned())
 }
 
 /// Converts a frame on a device to a buffer. `over_budget`: the frame is copied, because it cannot be held.
@@ -70,22 +70,22 @@ pub(super) fn receive(
             let converter = Converter::new(source, started.stream_mut(), times);
             delivery::outcome(source, converter.finish([memory], &meta, placement))
         }
-        Err(wrong) => fail(source, wrong),
+        Err(failure) => fail(source, failure),
     }
 }
 
-fn fail(source: Source<'_>, wrong: Wrong) -> Result<Outcome, gst::FlowError> {
-    let text = match wrong {
-        Wrong::Lost(error) => {
+fn fail(source: Source<'_>, failure: Failure) -> Result<Outcome, gst::FlowError> {
+    let text = match failure {
+        Failure::Lost(error) => {
             gst::warning!(CAT, obj = source.element, "A frame is not whole: {error}");
             return Ok(Outcome::Dropped);
         }
-        Wrong::Cuda(error) => error.to_string(),
-        Wrong::Invalid(InvalidFrame(reason)) => {
+        Failure::Cuda(error) => error.to_string(),
+        Failure::Invalid(InvalidFrame(reason)) => {
             format!("the producer's description of it is invalid: {reason}")
         }
-        Wrong::Missing(what) => what,
-        Wrong::Cancelled => return Ok(Outcome::Cancelled),
+        Failure::Missing(what) => what,
+        Failure::Cancelled => return Ok(Outcome::Cancelled),
     };
     gst::element_error!(
         source.element,
@@ -101,7 +101,7 @@ fn on_device(
     started: &mut Started,
     lease: &ReadLease,
     over_budget: bool,
-) -> Result<(gst::Memory, FrameMeta, Placement), Wrong> {
+) -> Result<(gst::Memory, FrameMeta, Placement), Failure> {
     let frame = lease.cuda()?;
     if frame.parts().len() != 1 {
         return Err(missing(
@@ -150,26 +150,26 @@ fn on_device(
 }
 
 /// Waits until the producer's work on a frame has ended, or the element is being stopped.
-fn wait_for(source: Source<'_>, frame: &CudaFrame) -> Result<(), Wrong> {
+fn wait_for(source: Source<'_>, frame: &CudaFrame) -> Result<(), Failure> {
     /// The interval at which the wait checks for a stop.
     const SLICE: Duration = Duration::from_millis(100);
     while !frame.synchronize_for(SLICE)? {
         if source.canceller.is_cancelled() {
-            return Err(Wrong::Cancelled);
+            return Err(Failure::Cancelled);
         }
     }
     Ok(())
 }
 
 /// Copies the frame to host memory. The CPU waits for the device.
-fn download(source: Source<'_>, lease: &ReadLease) -> Result<gst::Memory, Wrong> {
+fn download(source: Source<'_>, lease: &ReadLease) -> Result<gst::Memory, Failure> {
     let frame = lease.cuda()?;
     wait_for(source, &frame)?;
     let size = frame.parts().map(|(_, len)| len).sum();
     let mut bytes = Vec::new();
     bytes
         .try_reserve_exact(size)
-        .map_err(|_| Wrong::Missing(format!("there is no host memory for {size} bytes")))?;
+        .map_err(|_| Failure::Missing(format!("there is no host memory for {size} bytes")))?;
     bytes.resize(size, 0);
     frame.download(&mut bytes)?;
     Ok(gst::Memory::from_mut_slice(bytes))
@@ -181,7 +181,7 @@ fn home_of(
     started: &mut Started,
     device: &Device,
     info: &gst_video::VideoInfo,
-) -> Result<Arc<Home>, Wrong> {
+) -> Result<Arc<Home>, Failure> {
     let known = started.home().filter(|(home, _)| home.device() == device);
     if let Some((home, of)) = known
         && of == info
@@ -194,7 +194,7 @@ fn home_of(
     };
     let layout = Layout::new(info, &context);
     let layout = layout
-        .map_err(|error| Wrong::Missing(format!("{error}; download=true takes any frame")))?;
+        .map_err(|error| Failure::Missing(format!("{error}; download=true takes any frame")))?;
     let home = Home::new(context, device.clone(), stream, layout);
     gst::debug!(
         CAT,
@@ -210,7 +210,7 @@ fn home_of(
 fn context_and_stream(
     source: Source<'_>,
     device: &Device,
-) -> Result<(CudaContext, Arc<Stream>), Wrong> {
+) -> Result<(CudaContext, Arc<Stream>), Failure> {
     let context = cuda::shared(source.element.upcast_ref(), Some(device.ordinal()));
     let context = context.ok_or_else(|| missing("there is no GstCudaContext of its device"))?;
     // A new stream for each producer: the previous one may wait for work of a killed process, and that wait never ends.
@@ -218,10 +218,10 @@ fn context_and_stream(
     Ok((context, Arc::new(stream)))
 }
 
-fn check_device(settings: &Settings, frame: &CudaFrame) -> Result<(), Wrong> {
+fn check_device(settings: &Settings, frame: &CudaFrame) -> Result<(), Failure> {
     let ordinal = frame.device().ordinal();
     match settings.cuda_device() {
-        Some(wanted) if wanted != ordinal => Err(Wrong::Missing(format!(
+        Some(wanted) if wanted != ordinal => Err(Failure::Missing(format!(
             "it lies on device {ordinal}, and cuda-device-id is {wanted}"
         ))),
         _ => Ok(()),
@@ -230,7 +230,7 @@ fn check_device(settings: &Settings, frame: &CudaFrame) -> Result<(), Wrong> {
 
 /// Copies the frame to private memory of its device, in the layout that GStreamer's elements expect. The CPU waits for the
 /// copy.
-fn copy(frame: &CudaFrame, planes: &Planes, home: &Arc<Home>) -> Result<gst::Memory, Wrong> {
+fn copy(frame: &CudaFrame, planes: &Planes, home: &Arc<Home>) -> Result<gst::Memory, Failure> {
     let mut rows = Vec::new();
     let places = planes.offsets().iter().zip(planes.strides());
     for (plane, (offset, stride)) in home.layout().planes().zip(places) {

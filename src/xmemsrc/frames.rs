@@ -78,7 +78,7 @@ fn take(
     };
     sticky_state::follow(source, started, lease)?;
     if lease.meta().event {
-        pass(source, started, lease);
+        push_event(source, started, lease);
         return Ok(None);
     }
     if !started.is_decodable(source, lease.meta()) {
@@ -110,7 +110,7 @@ fn take(
 
 /// Sends an event downstream that was published between two frames.
 #[cold]
-fn pass(source: Source<'_>, started: &mut Started, lease: &ReadLease) {
+fn push_event(source: Source<'_>, started: &mut Started, lease: &ReadLease) {
     let meta = lease.meta();
     if meta.attachments.is_empty() {
         // The entry only brought new sticky state.

@@ -25,7 +25,7 @@ const CONTAINERS: [&str; 11] = [
 ];
 
 /// The largest number of parts that is read. Real headers have fewer.
-const MOST: usize = 64;
+const MAX_PARTS: usize = 64;
 
 /// The header of a container, from its caps. The caps come from another process.
 fn of_caps(caps: &gst::CapsRef) -> Vec<gst::Buffer> {
@@ -39,7 +39,7 @@ fn of_caps(caps: &gst::CapsRef) -> Vec<gst::Buffer> {
     header.map_or_else(
         |_| Vec::new(),
         |parts| {
-            let parts = parts.iter().take(MOST);
+            let parts = parts.iter().take(MAX_PARTS);
             parts.filter_map(|part| part.get().ok()).collect()
         },
     )
@@ -55,7 +55,7 @@ fn is_same(one: &gst::BufferRef, other: &gst::BufferRef) -> bool {
 }
 
 /// Marks a buffer as the start of a new stream, for a demuxer that still reads the previous one. flvdemux reads the offset.
-fn begin_anew(buffer: &mut gst::Buffer) {
+fn mark_start(buffer: &mut gst::Buffer) {
     let buffer = buffer.make_mut();
     buffer.set_flags(gst::BufferFlags::DISCONT);
     buffer.set_offset(0);
@@ -68,7 +68,7 @@ pub(super) fn push(source: Source<'_>, first: &mut gst::Buffer) -> Result<(), gs
     let header = source.stream.caps().map(|caps| of_caps(&caps));
     let header = header.unwrap_or_default();
     match header.first() {
-        Some(begin) if is_same(begin, first) => begin_anew(first),
+        Some(begin) if is_same(begin, first) => mark_start(first),
         Some(_) => {
             gst::debug!(
                 CAT,
@@ -79,7 +79,7 @@ pub(super) fn push(source: Source<'_>, first: &mut gst::Buffer) -> Result<(), gs
             for (number, mut part) in (0..).zip(header) {
                 part.make_mut().set_flags(gst::BufferFlags::HEADER);
                 if number == 0 {
-                    begin_anew(&mut part);
+                    mark_start(&mut part);
                 }
                 source.element.src_pad().push(part)?;
             }
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn only_containers_have_one() {
+    fn only_containers_have_a_header() {
         let header = "streamheader=(buffer)<0102,03>";
         assert_eq!(parts(&format!("video/webm, {header}")), 2);
         assert_eq!(parts("video/webm"), 0);
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_none() {
+    fn an_invalid_header_is_ignored() {
         for value in [
             "(int)1",
             "(string)x",
@@ -124,6 +124,6 @@ mod tests {
         }
         let many = vec!["00"; 1000].join(",");
         let caps = format!("video/webm, streamheader=(buffer)<{many}>");
-        assert_eq!(parts(&caps), MOST);
+        assert_eq!(parts(&caps), MAX_PARTS);
     }
 }

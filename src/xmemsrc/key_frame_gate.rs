@@ -10,19 +10,19 @@ use super::{log::CAT, source::Source};
 use crate::stream::event::key_frame::KeyFrame;
 
 /// The time after which a key frame is requested again.
-const ASK_AGAIN: Duration = Duration::from_secs(1);
+const REQUEST_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A warning is posted after this time.
 const WARN_AFTER: Duration = Duration::from_secs(2);
 /// Longer intervals between frames do not count as waiting: the pipeline was probably paused.
-const MOST_APART: Duration = Duration::from_secs(1);
+const MAX_INTERVAL: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Default)]
 pub(super) struct KeyFrameGate {
     closed: bool,
-    asked: Option<Instant>,
+    requested: Option<Instant>,
     /// When the last frame was dropped.
-    kept_back: Option<Instant>,
+    last_dropped: Option<Instant>,
     /// How long frames have been dropped.
     waited: Duration,
     warned: bool,
@@ -32,23 +32,23 @@ impl KeyFrameGate {
     /// Frames are missing, so frames that depend on them cannot be decoded.
     pub(super) fn close(&mut self) {
         self.closed = true;
-        self.asked = None;
+        self.requested = None;
     }
 
     /// Whether a frame can be decoded, by its flags. Requests a key frame if not.
     pub(super) fn is_decodable(&mut self, source: Source<'_>, meta: &FrameMeta) -> bool {
         let flags = gst::BufferFlags::from_bits_truncate(meta.flags);
         if !source.settings.wait_for_keyframe
-            || self.lets_pass(flags)
+            || self.passes(flags)
             || source.stream.has_only_key_frames()
         {
             return true;
         }
         gst::log!(CAT, obj = source.element, "Waiting for a key frame");
-        if self.asks() {
+        if self.should_request() {
             source.figures.request(source.element, KeyFrame::NOW);
         }
-        self.keep_back();
+        self.note_dropped();
         self.warn(source, false);
         false
     }
@@ -56,7 +56,7 @@ impl KeyFrameGate {
     /// Warns once that no key frame arrives: after some time, or when the stream ends. Without it, the user would not learn why
     /// there are no buffers.
     pub(super) fn warn(&mut self, source: Source<'_>, is_over: bool) {
-        if self.warns(is_over) {
+        if self.should_warn(is_over) {
             gst::element_warning!(
                 source.element,
                 gst::StreamError::Decode,
@@ -70,7 +70,7 @@ impl KeyFrameGate {
     }
 
     /// Whether a frame passes. A key frame opens the gate. A header passes, and the gate stays closed.
-    fn lets_pass(&mut self, flags: gst::BufferFlags) -> bool {
+    fn passes(&mut self, flags: gst::BufferFlags) -> bool {
         if !flags.contains(gst::BufferFlags::DELTA_UNIT) {
             *self = Self {
                 warned: self.warned,
@@ -81,24 +81,26 @@ impl KeyFrameGate {
     }
 
     /// Whether a key frame is to be requested now. The caller then requests it.
-    fn asks(&mut self) -> bool {
-        let asks = self.asked.is_none_or(|asked| asked.elapsed() >= ASK_AGAIN);
-        if asks {
-            self.asked = Some(Instant::now());
+    fn should_request(&mut self) -> bool {
+        let is_due = self
+            .requested
+            .is_none_or(|requested| requested.elapsed() >= REQUEST_INTERVAL);
+        if is_due {
+            self.requested = Some(Instant::now());
         }
-        asks
+        is_due
     }
 
     /// Counts the time for which frames are dropped.
-    fn keep_back(&mut self) {
+    fn note_dropped(&mut self) {
         let now = Instant::now();
-        if let Some(last) = self.kept_back.replace(now) {
-            self.waited += now.duration_since(last).min(MOST_APART);
+        if let Some(last) = self.last_dropped.replace(now) {
+            self.waited += now.duration_since(last).min(MAX_INTERVAL);
         }
     }
 
-    fn warns(&mut self, is_over: bool) -> bool {
-        let is_time = self.waited >= WARN_AFTER || (is_over && self.kept_back.is_some());
+    fn should_warn(&mut self, is_over: bool) -> bool {
+        let is_time = self.waited >= WARN_AFTER || (is_over && self.last_dropped.is_some());
         is_time && !std::mem::replace(&mut self.warned, true)
     }
 }
@@ -108,41 +110,44 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_key_frame_opens_it() {
+    fn only_a_key_frame_opens_the_gate() {
         let (delta, header, key) = (
             gst::BufferFlags::DELTA_UNIT,
             gst::BufferFlags::HEADER,
             gst::BufferFlags::empty(),
         );
         let mut gate = KeyFrameGate::default();
-        assert!(gate.lets_pass(delta));
+        assert!(gate.passes(delta));
         gate.close();
-        assert!(!gate.lets_pass(delta));
-        assert!(gate.asks());
-        assert!(!gate.asks());
-        assert!(gate.lets_pass(delta | header));
-        assert!(!gate.lets_pass(delta));
-        assert!(gate.lets_pass(key));
-        assert!(gate.lets_pass(delta));
+        assert!(!gate.passes(delta));
+        assert!(gate.should_request());
+        assert!(!gate.should_request());
+        assert!(gate.passes(delta | header));
+        assert!(!gate.passes(delta));
+        assert!(gate.passes(key));
+        assert!(gate.passes(delta));
         gate.close();
-        assert!(gate.asks(), "it is another key frame that is needed now");
+        assert!(
+            gate.should_request(),
+            "it is another key frame that is needed now"
+        );
     }
 
     #[test]
     fn it_warns_once() {
         let mut gate = KeyFrameGate::default();
         gate.close();
-        assert!(!gate.warns(true), "it kept nothing back");
-        gate.keep_back();
-        assert!(!gate.warns(false), "it has only begun");
-        assert!(gate.warns(true));
+        assert!(!gate.should_warn(true), "it dropped nothing");
+        gate.note_dropped();
+        assert!(!gate.should_warn(false), "it has only begun");
+        assert!(gate.should_warn(true));
         // More frames are missing.
         gate.close();
-        gate.keep_back();
-        assert!(!gate.warns(true), "it has warned");
-        assert!(gate.lets_pass(gst::BufferFlags::empty()));
+        gate.note_dropped();
+        assert!(!gate.should_warn(true), "it has warned");
+        assert!(gate.passes(gst::BufferFlags::empty()));
         gate.close();
-        gate.keep_back();
-        assert!(!gate.warns(true), "it has warned");
+        gate.note_dropped();
+        assert!(!gate.should_warn(true), "it has warned");
     }
 }

@@ -214,7 +214,7 @@ impl Settings {
     }
 
     /// `max-held`, unless it is the default, which is also the core's default.
-    pub(super) fn asked_to_hold(&self) -> Option<u32> {
+    pub(super) fn requested_budget(&self) -> Option<u32> {
         (self.max_held != Self::default().max_held).then_some(self.max_held)
     }
 
@@ -229,7 +229,7 @@ impl Settings {
             });
         let builder = Consumer::builder(&self.pool);
         // Without a request, the producer does not warn that it granted less.
-        let builder = match self.asked_to_hold() {
+        let builder = match self.requested_budget() {
             Some(slots) => builder.max_held(slots),
             None => builder,
         };

@@ -27,8 +27,8 @@ impl Shift {
         };
         let mut shifts = lock(&SHIFTS);
         shifts.retain(|(_, shift)| shift.strong_count() > 0);
-        let there = shifts.iter().find(|(other, _)| *other == key);
-        if let Some(shift) = there.and_then(|(_, shift)| shift.upgrade()) {
+        let found = shifts.iter().find(|(other, _)| *other == key);
+        if let Some(shift) = found.and_then(|(_, shift)| shift.upgrade()) {
             return shift;
         }
         let shift = Arc::default();
@@ -42,14 +42,14 @@ impl Shift {
         self.0.load(Ordering::Relaxed).cast_signed()
     }
 
-    /// Raises the shift to `by` plus `room`, if it is less than `by`. The room is for another stream that needs slightly more:
+    /// Raises the shift to `by` plus `margin`, if it is less than `by`. The margin is for another stream that needs slightly more:
     /// without it, the times of frames that were already sent would no longer match.
-    pub(super) fn at_least(&self, by: gst::ClockTime, room: gst::ClockTime) {
+    pub(super) fn raise_to(&self, by: gst::ClockTime, margin: gst::ClockTime) {
         let known = |time: gst::ClockTime| time.nseconds().min(i64::MAX.unsigned_abs());
         let _ = self
             .0
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |now| {
-                (now < known(by)).then(|| known(by.saturating_add(room)))
+                (now < known(by)).then(|| known(by.saturating_add(margin)))
             });
     }
 
@@ -68,15 +68,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_belongs_together_is_shifted_together() {
+    fn streams_with_one_key_share_a_shift() {
         let time = gst::ClockTime::from_seconds;
         let key = Some((time(1), time(2)));
         let video = Shift::of(key);
         let audio = Shift::of(key);
         let other = Shift::of(Some((time(1), time(3))));
-        let need = |shift: &Shift, ns, room| {
+        let need = |shift: &Shift, ns, margin| {
             let time = gst::ClockTime::from_nseconds;
-            shift.at_least(time(ns), time(room));
+            shift.raise_to(time(ns), time(margin));
         };
         need(&video, 0, 10);
         assert_eq!((video.get(), audio.get()), (0, 0));
@@ -85,13 +85,13 @@ mod tests {
         assert_eq!((video.get(), audio.get(), other.get()), (15, 15, 0));
         need(&audio, 16, 0);
         assert_eq!(video.get(), 16);
-        other.at_least(time(1), time(0));
+        other.raise_to(time(1), time(0));
         other.catch_up(time(2));
         assert_eq!(other.get(), 0);
         drop((video, audio));
-        assert_eq!(Shift::of(key).get(), 0, "a new stream begins anew");
+        assert_eq!(Shift::of(key).get(), 0, "a new stream starts at 0");
         let alone = Shift::of(None);
-        alone.at_least(time(1), time(0));
+        alone.raise_to(time(1), time(0));
         assert_eq!(Shift::of(None).get(), 0);
     }
 }

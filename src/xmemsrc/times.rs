@@ -19,7 +19,7 @@ use crate::stream::{
 };
 
 /// Streams of one file start at most about this far apart.
-const ROOM: gst::ClockTime = gst::ClockTime::from_mseconds(500);
+const MARGIN: gst::ClockTime = gst::ClockTime::from_mseconds(500);
 
 /// How the producer plays the stream, from the sticky state of a frame.
 #[derive(Debug, Clone, Copy)]
@@ -85,7 +85,7 @@ impl Spacing {
         let step = timing::elapsed(latest.unwrap_or(time), time);
         let usual = self.usual.max(duration.unwrap_or_default());
         let most = if usual.is_zero() {
-            ROOM
+            MARGIN
         } else {
             usual.saturating_add(usual / 2)
         };
@@ -123,7 +123,7 @@ pub(super) struct Stamper {
     /// The pipeline's base time at the last frame. `None`: no frame yet, or no clock.
     base_time: Option<gst::ClockTime>,
     /// The running time at which the pipeline started or resumed. No frame gets an earlier time.
-    went_on_at: gst::ClockTime,
+    resumed_at: gst::ClockTime,
     /// The latest end of a frame.
     latest: gst::ClockTime,
     /// The pipeline was paused after the last frame.
@@ -141,7 +141,7 @@ impl Stamper {
             shift: None,
             spacing: Spacing::default(),
             base_time: None,
-            went_on_at: gst::ClockTime::ZERO,
+            resumed_at: gst::ClockTime::ZERO,
             latest: gst::ClockTime::ZERO,
             was_paused: false,
         }
@@ -176,7 +176,7 @@ impl Stamper {
         if self.mode == XmemSrcTimestampMode::Passthrough {
             return raw();
         }
-        let duration = duration.map(|duration| shorter(duration, playback.speed));
+        let duration = duration.map(|duration| at_speed(duration, playback.speed));
         let Some((origin, base_time)) = self.origin(src) else {
             return Times {
                 duration,
@@ -189,18 +189,18 @@ impl Stamper {
             // by that.
             let arrival = origin
                 .to_running_time(lease.info().published_at)
-                .max(self.went_on_at);
+                .max(self.resumed_at);
             // Frames in decoding order keep the distance between their PTS and DTS.
             let raw = raw();
             let ahead = raw
                 .pts
                 .zip(raw.dts)
                 .and_then(|(pts, dts)| pts.checked_sub(dts));
-            let pts = arrival.saturating_add(shorter(ahead.unwrap_or_default(), playback.speed));
+            let pts = arrival.saturating_add(at_speed(ahead.unwrap_or_default(), playback.speed));
             (Some(pts), raw.dts.map(|_| arrival))
         } else {
-            let origin = self.shifted(src, origin, base_time, lease, playback);
-            let time = |time: i64| origin.to_running_time(time).max(self.went_on_at);
+            let origin = self.shifted_origin(src, origin, base_time, lease, playback);
+            let time = |time: i64| origin.to_running_time(time).max(self.resumed_at);
             (meta.timestamp.map(time), meta.decode_timestamp.map(time))
         };
         let end = pts.map(|pts| pts.saturating_add(duration.unwrap_or_default()));
@@ -226,11 +226,11 @@ impl Stamper {
         }
         self.was_paused = self.shift.is_some();
         // Unknown if the application sets base times itself.
-        let went_on = src.start_time().unwrap_or_default();
-        if went_on.is_zero() {
+        let resumed = src.start_time().unwrap_or_default();
+        if resumed.is_zero() {
             self.latest = gst::ClockTime::ZERO;
         }
-        self.went_on_at = went_on.max(self.latest);
+        self.resumed_at = resumed.max(self.latest);
     }
 
     /// The origin, later by the shift.
@@ -239,7 +239,7 @@ impl Stamper {
     /// shifted if the stream was held up (such as a file whose producer waited for this consumer), or if `start-from=oldest`.
     /// Live streams are not shifted, unless they are lossless. The same applies after a pause, relative to the time when the
     /// pipeline resumed. The pause itself held up a lossless stream.
-    fn shifted(
+    fn shifted_origin(
         &mut self,
         src: &gst_base::BaseSrc,
         origin: Origin,
@@ -293,12 +293,12 @@ impl Stamper {
         let by = self.shift.as_ref().map_or(0, |shift| shift.get());
         let was_paused = std::mem::take(&mut self.was_paused);
         let shift = Shift::of(timeline.base_time.zip(base_time));
-        shift.at_least(
+        shift.raise_to(
             gst::ClockTime::from_nseconds(by.unsigned_abs()),
             gst::ClockTime::ZERO,
         );
         let before = origin
-            .later(self.went_on_at.nseconds().cast_signed())
+            .later(self.resumed_at.nseconds().cast_signed())
             .before_start(earliest);
         // A live frame may arrive later than its time by the latency. That does not mean that the stream was held up.
         let late = timing::elapsed(earliest, lease.info().published_at);
@@ -308,22 +308,22 @@ impl Stamper {
             gst::ClockTime::ZERO
         };
         let is_lossless = self.delivery == Delivery::Lossless;
-        let room = room(src);
+        let margin = margin(src);
         // A live stream that shares its shift cannot catch up.
-        let catches_up = playback.can_catch_up(lease.meta()) && room.is_zero();
+        let catches_up = playback.can_catch_up(lease.meta()) && margin.is_zero();
         let keeps_spacing = !timeline.live || (is_lossless && catches_up);
         if self.from_oldest || (was_paused && is_lossless && keeps_spacing) {
             // Streams that were paused together need nearly the same shift.
-            shift.at_least(before, gst::ClockTime::ZERO);
+            shift.raise_to(before, gst::ClockTime::ZERO);
         } else if keeps_spacing {
-            shift.at_least(before.min(held_up), room);
+            shift.raise_to(before.min(held_up), margin);
         }
         self.shift = Some(shift);
     }
 }
 
 /// How much earlier another stream of the same pipeline may start. Zero: there is no other stream.
-fn room(src: &gst_base::BaseSrc) -> gst::ClockTime {
+fn margin(src: &gst_base::BaseSrc) -> gst::ClockTime {
     let bins = std::iter::successors(src.parent(), gst::Object::parent);
     let Some(all) = bins
         .filter_map(|parent| parent.downcast::<gst::Bin>().ok())
@@ -336,10 +336,10 @@ fn room(src: &gst_base::BaseSrc) -> gst::ClockTime {
         .into_iter()
         .filter_map(Result::ok)
         .any(|element| element != *src);
-    if others { ROOM } else { gst::ClockTime::ZERO }
+    if others { MARGIN } else { gst::ClockTime::ZERO }
 }
 
-fn shorter(duration: gst::ClockTime, speed: f64) -> gst::ClockTime {
+fn at_speed(duration: gst::ClockTime, speed: f64) -> gst::ClockTime {
     if speed == 1.0 {
         return duration;
     }
@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gap_is_longer_than_frames_are_apart() {
+    fn a_gap_is_longer_than_the_usual_interval() {
         assert_eq!(
             missing(Some(33), &[0, 33, 66, 132, 166, 1_166, 1_200]),
             [0, 0, 0, 33, 0, 966, 0]
