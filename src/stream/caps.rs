@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Memory and formats in caps: where memory on CUDA devices is offered, how its feature is put on caps and taken off, and
-//! which format is preferred.
+//! Memory and formats in caps: when device memory is offered, how its feature is added and removed, and which format is
+//! preferred.
 
 use gst::glib;
 
 use crate::cuda;
 
-/// GstCudaMemory.
+/// The caps feature of GstCudaMemory.
 pub(crate) const CUDA_MEMORY: &str = "memory:CUDAMemory";
 
-/// Whether caps are of memory on CUDA devices.
+/// Whether caps require memory on CUDA devices.
 pub(crate) fn is_cuda(caps: &gst::CapsRef) -> bool {
     caps.features(0)
         .is_some_and(|features| features.contains(CUDA_MEMORY))
 }
 
-/// Whether caps are of other memory than the host's.
+/// Whether caps require memory other than the host's.
 pub(crate) fn is_elsewhere(caps: &gst::CapsRef) -> bool {
     let host = gst::CAPS_FEATURE_MEMORY_SYSTEM_MEMORY;
     caps.features(0).is_some_and(|features| {
@@ -25,9 +25,9 @@ pub(crate) fn is_elsewhere(caps: &gst::CapsRef) -> bool {
     })
 }
 
-/// The part of the caps that can be taken here.
+/// The part of the caps that is supported here.
 pub(crate) fn possible(caps: gst::Caps) -> gst::Caps {
-    // Most caps are without it; no device is searched then.
+    // Most caps are without the feature. In that case no device is searched.
     let needs_cuda = |features: &gst::CapsFeaturesRef| features.contains(CUDA_MEMORY);
     if !caps
         .iter_with_features()
@@ -42,15 +42,15 @@ pub(crate) fn possible(caps: gst::Caps) -> gst::Caps {
         .collect()
 }
 
-/// Formats that most programs read, in the order in which they are preferred.
+/// Formats that most programs read, in order of preference.
 const COMMON: [&str; 4] = ["NV12", "I420", "RGBA", "RGB"];
 
-/// Puts a common format in front of each list of formats that begins with one of 16 bits for each component. Elements that
-/// can make any format, such as videotestsrc, begin their list with those and take the first one that is accepted, and few
-/// programs read it. Other lists keep their order, which is the element's choice.
+/// Puts a common format before each list of formats that begins with one of 16 bits for each component. Elements that can
+/// produce any format, such as videotestsrc, begin their list with those, and use the first one that is accepted. Few programs
+/// read it. Other lists keep their order, because it is the element's choice.
 ///
-/// The common format gets a structure of its own: queues and filters on the way to the source restore the source's order
-/// inside a list, and keep the order of structures.
+/// The common format gets a structure of its own. Queues and filters towards the source restore the source's order inside a
+/// list, but keep the order of structures.
 pub(crate) fn common_first(caps: gst::Caps) -> gst::Caps {
     if caps.is_any() {
         return caps;
@@ -67,7 +67,7 @@ pub(crate) fn common_first(caps: gst::Caps) -> gst::Caps {
     with_common.collect()
 }
 
-/// The common format of a list that begins with one of 16 bits for each component.
+/// The common format for a list that begins with a format of 16 bits for each component.
 fn common(structure: &gst::StructureRef) -> Option<&'static str> {
     let formats = structure.get::<gst::List>("format").ok()?;
     formats.first().filter(|first| has_16_bits(first))?;
@@ -92,7 +92,7 @@ fn has_16_bits(format: &glib::SendValue) -> bool {
             .all(|bits| *bits == 16)
 }
 
-/// The caps with the feature, in place of any other memory; or without, and without any other memory.
+/// The caps with the CUDA feature in place of any other memory; or without it, and without any other memory.
 pub(crate) fn on_device(mut caps: gst::Caps, is_on_device: bool) -> gst::Caps {
     if is_cuda(&caps) == is_on_device {
         return caps;
@@ -146,7 +146,7 @@ mod tests {
                 "video/x-raw, format={ABGR64_LE, RGBA, P010_10LE, I420, NV12}",
                 "video/x-raw, format=NV12; video/x-raw, format={ABGR64_LE, RGBA, P010_10LE, I420, NV12}",
             ),
-            // The element's choice.
+            // This order is the element's choice.
             (
                 "video/x-raw, format={P010_10LE, NV12}",
                 "video/x-raw, format={P010_10LE, NV12}",
@@ -162,7 +162,7 @@ mod tests {
             ("ANY", "ANY"),
             ("EMPTY", "EMPTY"),
         ] {
-            // Caps in another order are equal.
+            // Compared as text, because caps are equal in any order.
             let answer = common_first(caps(before));
             assert_eq!(answer.to_string(), caps(after).to_string());
         }

@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Video in DMA buffers whose caps leave open how its bytes lie: `format=DMA_DRM`, which GStreamer has since 1.24. A
-//! frame's own GstVideoMeta has it, if anything does.
+//! Video in DMA buffers whose caps do not define the layout: `format=DMA_DRM`, in GStreamer since 1.24. Only the GstVideoMeta
+//! of a frame can define it.
 
 use gst_video::{VideoFormat, VideoInfo, VideoInterlaceMode};
 use xmem_core::VideoLayout;
 
 use crate::buffers::planes::Planes;
 
-/// The format's name. It is compared as text: older versions of GStreamer do not know it, and pass such frames on too.
+/// The name of the format. It is compared as text, because older versions of GStreamer do not know it and still forward such
+/// frames.
 const NAME: &str = "DMA_DRM";
 
-/// The common properties of all frames of such caps.
+/// The properties that all frames with these caps share.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Drm {
     pub(crate) width: u32,
@@ -20,7 +21,7 @@ pub(crate) struct Drm {
 }
 
 impl Drm {
-    /// `None`: the caps are others.
+    /// `None`: the caps have another format.
     pub(crate) fn from_caps(structure: &gst::StructureRef) -> Option<Self> {
         if structure.get::<&str>("format").ok()? != NAME {
             return None;
@@ -37,16 +38,16 @@ impl Drm {
         })
     }
 
-    /// Checks a layout that another process wrote, for a payload of `size` bytes. `None`: it cannot be used here.
+    /// Checks a layout that another process wrote, for a payload of `size` bytes. `None`: this GStreamer cannot use it.
     pub(crate) fn check(
         self,
         layout: &VideoLayout,
         size: usize,
     ) -> Result<Option<Planes>, &'static str> {
         match VideoFormat::from_string(layout.format.as_str()) {
-            // The producer's GStreamer may be newer than the one here.
+            // The producer's GStreamer may be newer than this one.
             VideoFormat::Unknown => Ok(None),
-            // It has no planes, and GStreamer describes none.
+            // The format has no planes. GStreamer never writes such a layout.
             VideoFormat::Encoded => Err("the frame's format is not that of its caps"),
             format if layout.format.as_str() == NAME => {
                 Planes::check_opaque(layout, size, format, self.width, self.height).map(Some)
@@ -111,7 +112,7 @@ mod tests {
         }
     }
 
-    /// Where this GStreamer has the format, frames that only devices can read travel with their offsets.
+    /// If this GStreamer has the format, frames that only devices can read keep their offsets.
     #[test]
     fn planes_for_devices_only() {
         let drm = drm(", width=64, height=64");
@@ -136,7 +137,7 @@ mod tests {
         }
     }
 
-    /// With one field per buffer, the height is that of both.
+    /// With one field in each buffer, the height in the caps is that of both fields.
     #[test]
     fn interlaced_fields_have_half_the_rows() {
         let mut layout = nv12();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! A GstBuffer's description to the pool's metadata and back. `memory` has the places of the bytes, and `timing` the meaning of
-//! the times.
+//! Converts the description of a GstBuffer to the pool's metadata and back. `memory` handles the places of the bytes, and
+//! `timing` the times.
 
 use std::sync::Arc;
 
@@ -16,21 +16,21 @@ use crate::stream::drm::Drm;
 /// GST_BUFFER_OFFSET_NONE.
 const OFFSET_NONE: u64 = u64::MAX;
 
-/// In the flags of a frame: frames before it are missing, and no number shows it. GStreamer's flags end below this, those of
-/// video at 1 << 28.
+/// A flag of a frame: frames before it are missing, and no number shows that. GStreamer's flags are below this bit, those of
+/// video at most 1 << 28.
 pub(crate) const AFTER_GAP: u32 = 1 << 31;
 
 fn known(offset: u64) -> Option<u64> {
     (offset != OFFSET_NONE).then_some(offset)
 }
 
-/// The properties that a stream's caps give to all of its frames.
+/// The properties of a stream's caps that apply to all of its frames.
 #[derive(Debug, Default)]
 pub(crate) struct Format {
     content_type: Text<32>,
-    /// For video whose caps define the layout of its bytes.
+    /// For video whose caps define the layout.
     pub(crate) video: Option<gst_video::VideoInfo>,
-    /// For video whose caps leave that open.
+    /// For video whose caps do not define the layout.
     drm: Option<Drm>,
     pub(crate) audio_info: Option<gst_audio::AudioInfo>,
     /// For interleaved samples.
@@ -41,17 +41,18 @@ pub(crate) struct Format {
 /// The memory that the caps require.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Memory {
-    /// Nothing that matters.
+    /// Any memory.
     #[default]
     Any,
-    /// It is a DMA buffer, which no copy can replace.
+    /// DMA buffers. They cannot be replaced by a copy.
     Dmabuf,
-    /// It is on a CUDA device.
+    /// Memory on a CUDA device.
     Cuda,
 }
 
 impl Memory {
-    /// Whether a buffer lies in the memory that its caps require. Only DMA buffers are checked: nothing else passes for one.
+    /// Whether a buffer is in the memory that its caps require. Only DMA buffers are checked, since all other memory is
+    /// accepted.
     pub(crate) fn is_of(self, buffer: &gst::BufferRef) -> bool {
         self != Self::Dmabuf
             || buffer
@@ -79,7 +80,7 @@ impl Format {
         match structure.name().as_str() {
             "video/x-raw" => {
                 let drm = Drm::from_caps(structure);
-                // GStreamer 1.24 makes such caps a format without planes, which no frame matches.
+                // GStreamer 1.24 parses such caps as a format without planes, which no frame matches.
                 let info = || gst_video::VideoInfo::from_caps(caps).ok();
                 Self {
                     content_type: Text::new("image/raw"),
@@ -113,7 +114,7 @@ impl Format {
         info.or_else(|| self.drm.map(|drm| (drm.width, drm.height)))
     }
 
-    /// Checks a layout that another process wrote, for a payload of `size` bytes. `None`: it is of no use here.
+    /// Checks a layout that another process wrote, for a payload of `size` bytes. `None`: it has no planes that are used here.
     pub(crate) fn check(
         &self,
         layout: &VideoLayout,
@@ -126,7 +127,7 @@ impl Format {
         }
     }
 
-    /// The layout of a copy, where `layout` is that of the frame.
+    /// The layout of a copy of a frame. `layout` is that of the frame.
     pub(crate) fn layout_of_copy(
         &self,
         layout: &FrameLayout,
@@ -148,7 +149,7 @@ impl Format {
             ..FrameLayout::default()
         };
         if self.video.is_some() || self.drm.is_some() {
-            // Memory on a device has a record of its planes.
+            // GstCudaMemory stores its own planes.
             let of_memory = CudaMemory::of_buffer(buffer).map(CudaMemory::info);
             layout.video = planes::of_buffer(buffer, of_memory.as_ref().or(self.video.as_ref()));
         }
@@ -162,7 +163,7 @@ impl Format {
     }
 }
 
-/// Describes a buffer, but for its times on CLOCK_MONOTONIC and where its bytes lie.
+/// Describes a buffer, except its times on CLOCK_MONOTONIC and the places of its bytes.
 pub(crate) fn describe(
     buffer: &gst::BufferRef,
     layout: Arc<FrameLayout>,
@@ -180,14 +181,14 @@ pub(crate) fn describe(
         duration: buffer.duration().map(gst::ClockTime::nseconds),
         buffer_offset: known(buffer.offset()),
         buffer_offset_end: known(buffer.offset_end()),
-        // The upper bits mean something else for each kind of stream; video's are the widest set of them.
+        // The upper flags depend on the type of the stream. Those of video include all others.
         flags: (buffer.flags() - gst::BufferFlags::TAG_MEMORY).bits() | buffer.video_flags().bits(),
         event: false,
         attachments: attachments.clone(),
     }
 }
 
-/// Applies the metadata to a buffer, but for its times and its planes.
+/// Sets the properties of a buffer, except its times and its planes.
 pub(crate) fn decorate(buffer: &mut gst::BufferRef, meta: &FrameMeta) {
     buffer.set_offset(meta.buffer_offset.unwrap_or(OFFSET_NONE));
     buffer.set_offset_end(meta.buffer_offset_end.unwrap_or(OFFSET_NONE));
@@ -196,7 +197,7 @@ pub(crate) fn decorate(buffer: &mut gst::BufferRef, meta: &FrameMeta) {
     buffer.set_video_flags(gst_video::VideoBufferFlags::from_bits_truncate(meta.flags));
 }
 
-/// Frames of one plane whose pixels are whole elements are also an array: rows, columns and channels.
+/// A frame with one plane whose pixels are whole elements is also an array of rows, columns and channels.
 fn describe_pixels(described: &mut FrameLayout, info: &gst_video::VideoInfo) {
     let Some(layout) = described.video else {
         return;

@@ -1,19 +1,18 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Which frame a memory is, for programs that have the plugin linked in.
+//! The frame that a memory holds, for programs that link the plugin.
 
 use xmem_core::ReadLease;
 
 use crate::buffers::memory::{XmemMemory, XmemMemoryRef};
 use crate::cuda::SlotMemory;
 
-/// Which frame of which pool a GstMemory is.
+/// The frame and the pool that a GstMemory belongs to.
 ///
-/// All memories over one slot, in any process, have the same numbers: two programs can compare their frames, and refer to a
-/// frame by them.
+/// All memories over one slot, in any process, have the same numbers. So two programs can compare their frames, and refer to a
+/// frame by its numbers.
 ///
-/// The plugin must be the one that is linked into this program, made known with
-/// [`plugin_register_static`](crate::plugin_register_static).
+/// The plugin must be linked into this program and registered with [`plugin_register_static`](crate::plugin_register_static).
 ///
 /// ```
 /// # let dir = tempfile::tempdir()?;
@@ -48,13 +47,13 @@ pub struct FrameInfo {
     pub slot: u32,
     /// How often the slot was reused, never 0.
     pub generation: u32,
-    /// Number of the frame in its pool. One that was published twice arrives under two numbers; to the producer's own
-    /// pipeline it is the first of them.
+    /// Number of the frame in its pool. A frame that is published twice gets two numbers; the producer's own pipeline sees the
+    /// first.
     pub sequence: u64,
 }
 
 impl FrameInfo {
-    /// `None` if the memory is not a slot, such as a copy of a frame, or a slot that is not published yet.
+    /// `None` if the memory is not a published slot, such as a copy of a frame.
     pub fn of(memory: &gst::MemoryRef) -> Option<Self> {
         match SlotMemory::of(memory) {
             Some(slot) => slot.frame().as_ref().map(Self::of_lease),
@@ -83,7 +82,7 @@ impl FrameInfo {
         }
     }
 
-    /// The same for a buffer's first memory that is a frame.
+    /// The frame of the first memory of a buffer that has one.
     pub fn of_buffer(buffer: &gst::BufferRef) -> Option<Self> {
         buffer.iter_memories().find_map(Self::of)
     }

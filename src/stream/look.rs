@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Buffers whose descriptions have most in common, so that the description of one serves for the next.
+//! Detects that the description of the previous buffer applies to the next one, so that it is not computed again.
 
 use xmem_core::MAX_PLANES;
 
 use crate::{cuda::CudaMemory, stream::meta::is_about_memory};
 
-/// The source of the rest of a buffer's description, with its caps. Buffers that are equal in this have equal descriptions, but
-/// for the additions of [`describe`](crate::stream::frame::describe) to layout and attachments.
+/// The properties of a buffer that, with its caps, decide its description. Buffers with equal keys have equal descriptions,
+/// except for what [`describe`](crate::stream::frame::describe) adds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Look {
     size: usize,
@@ -29,7 +29,7 @@ struct Planes {
 }
 
 impl Look {
-    /// Whether the description of a buffer with this look serves for another.
+    /// Whether a buffer has this key.
     pub(crate) fn is_of(&self, buffer: &gst::BufferRef) -> bool {
         let Ok(planes) = only_planes(buffer) else {
             return false;
@@ -42,7 +42,7 @@ impl Look {
         same_planes && self.size == buffer.size()
     }
 
-    /// `None`: the description comes from more, such as from other metas.
+    /// `None`: the description depends on other properties too, such as other metas.
     pub(crate) fn of(buffer: &gst::BufferRef) -> Option<Self> {
         let planes = match only_planes(buffer).ok()? {
             Some(meta) => Some(Planes::of(&meta)?),
@@ -55,10 +55,10 @@ impl Look {
     }
 }
 
-/// A buffer has metas that its description comes from as well.
+/// A buffer has other metas that its description depends on.
 struct OtherMetas;
 
-/// The GstVideoMeta of a buffer, if it has one, and no other meta that is part of its description.
+/// The GstVideoMeta of a buffer, if it has one. Fails if another meta is part of its description.
 fn only_planes(
     buffer: &gst::BufferRef,
 ) -> Result<Option<gst::MetaRef<'_, gst_video::VideoMeta>>, OtherMetas> {
@@ -70,7 +70,7 @@ fn only_planes(
             _ => return Err(OtherMetas),
         }
     }
-    // Memory on a device has a record of its planes.
+    // GstCudaMemory stores its own planes.
     if planes.is_none() && CudaMemory::of_buffer(buffer).is_some() {
         return Err(OtherMetas);
     }
@@ -86,14 +86,14 @@ impl Planes {
             && self.id == meta.id()
             && self.size == (meta.width(), meta.height())
             && self.count == meta.n_planes()
-            // The slices have as many, and comparing so few in place takes less than a call.
+            // Both have the same length. For so few elements, comparing in place is faster than a call.
             && self.offsets.iter().zip(offsets).all(|(one, other)| one == other)
             && self.strides.iter().zip(strides).all(|(one, other)| one == other)
             && self.padding == padding(&alignment)
             && self.stride_align == *alignment.stride_align()
     }
 
-    /// `None`: it has more planes than there is room for.
+    /// `None`: it has more planes than this can hold.
     fn of(meta: &gst_video::VideoMeta) -> Option<Self> {
         let mut look = Self {
             format: meta.format(),
@@ -164,7 +164,7 @@ mod tests {
             frame::describe(buffer, layout.into(), &meta::of_buffer(buffer, &losses))
         };
         let time = gst::ClockTime::SECOND;
-        // The first three look alike.
+        // The first three have equal keys.
         let buffers = [
             buffer(|_| ()),
             buffer(|buffer| {

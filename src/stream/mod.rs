@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Streams, frames and events as they travel between processes.
+//! Streams, frames and events in the form in which processes exchange them.
 
 pub(crate) mod caps;
 pub(crate) mod drm;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Finding the received frame that a buffer consists of.
+//! Finds the received frame that a buffer consists of.
 
 use std::sync::Arc;
 
@@ -16,16 +16,17 @@ use crate::{
     cuda::SlotMemory,
 };
 
-/// The tag that xmemsink gives to a part of a frame in any memory.
+/// xmemsink's tag for a part of a frame in ordinary memory.
 pub(crate) const TAG_HOST: u32 = 0;
-/// That it is a GstDmaBufMemory.
+/// xmemsink's tag for a part in a GstDmaBufMemory.
 pub(crate) const TAG_DMABUF: u32 = 1;
 
-/// The received frame of a memory that is no XmemMemory. The allocator of such a memory has no leases.
+/// The received frame of a memory that is not an XmemMemory. Such memories cannot hold leases, so the lease is attached to
+/// them.
 #[derive(Debug, Clone)]
 pub(crate) struct Kept {
     pub(crate) frame: ReadLease,
-    /// Which part of the frame it is.
+    /// The index of the part.
     pub(crate) index: usize,
     pub(crate) _tally: Arc<Tally>,
 }
@@ -34,7 +35,7 @@ impl Tie for Kept {
     const NAME: &'static glib::GStr = glib::gstr!("xmem-frame");
 }
 
-/// The received frame that a buffer is the whole of, in the order in which it came.
+/// The received frame, if a buffer consists of all of its parts in their order.
 pub(crate) fn received_frame(buffer: &gst::BufferRef) -> Option<ReadLease> {
     if buffer.n_memory() == 1
         && let Some(slot) = SlotMemory::of(buffer.peek_memory(0))

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Properties of a stream's start besides its name. Part of the sticky state.
+//! Properties of a stream's start besides its name. They are part of the sticky state.
 
 use std::{
     collections::VecDeque,
@@ -15,15 +15,15 @@ const FLAGS: &str = "flags";
 const TYPE: &str = "type";
 const GROUP: &str = "group";
 
-/// Groups of other processes that are remembered.
+/// At most this many groups of other processes are remembered.
 const MOST_GROUPS: usize = 64;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Description {
     pub(crate) flags: gst::StreamFlags,
-    /// The type of a GstStream; `None`: there was none.
+    /// The type of the GstStream. `None`: there was none.
     pub(crate) stream_type: Option<gst::StreamType>,
-    /// The same for all streams that belong together, and no others on this host.
+    /// Identifies streams that belong together. Unique on this host.
     pub(crate) group: Option<String>,
 }
 
@@ -39,7 +39,7 @@ impl Default for Description {
 
 impl Description {
     pub(crate) fn of(event: &gst::event::StreamStart) -> Self {
-        // Numbers of groups mean something in their own process only.
+        // A group's number is valid only in its own process.
         static PROCESS: LazyLock<String> =
             LazyLock::new(|| format!("{}-{:x}", std::process::id(), xmem_core::monotonic_ns()));
         Self {
@@ -60,7 +60,7 @@ impl Description {
         structure.build().to_string()
     }
 
-    /// An invalid field counts as unknown.
+    /// Invalid fields count as unknown.
     pub(crate) fn parse(text: Option<&str>) -> Self {
         let Some(structure) = text.and_then(text::to_structure) else {
             return Self::default();
@@ -73,7 +73,7 @@ impl Description {
         }
     }
 
-    /// The event that starts a stream like this.
+    /// The event that starts such a stream.
     pub(crate) fn to_event(
         &self,
         stream_id: &str,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Statistics as GstStructures. The fields are the same whether the element runs or not.
+//! Statistics as GstStructures. A stopped element has the same fields.
 
 use gst::prelude::*;
 use xmem_core::{ConsumerStats, PoolStats, follow};
@@ -41,7 +41,7 @@ pub(crate) fn of_sink(
         .build()
 }
 
-/// One consumer, as a structure of `clients` and as the argument of the sink's signals.
+/// One consumer: an element of `clients`, and the argument of the sink's signals.
 pub(crate) fn of_client(client: &ConsumerStats) -> gst::Structure {
     gst::Structure::builder("application/x-xmem-client")
         .field("id", client.id)

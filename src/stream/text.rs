@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Structures, caps and tags as text, which is how they travel.
+//! Structures, caps and tags as text, for exchange between processes.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use gst::{glib, prelude::*};
 
-/// GStreamer's parser calls itself for each level of nesting, and some ten thousand levels end the process. No caps need this
-/// many.
+/// The maximum nesting in a text. GStreamer's parser is recursive, and about ten thousand levels overflow the stack. Real caps
+/// need fewer.
 const DEEPEST: usize = 64;
-/// How many strings may be nested in strings.
+/// The maximum nesting of strings in strings.
 const MOST_QUOTED: usize = 8;
 
-/// Whether another process's text may be given to GStreamer's parser.
+/// Whether a text of another process can be passed to GStreamer's parser.
 pub(crate) fn is_parseable(text: &str) -> bool {
     !text.contains('\0') && is_flat(text.as_bytes(), MOST_QUOTED)
 }
 
-/// Whether brackets are not nested too deeply. A string can hold a structure again, so strings are checked too.
+/// Whether brackets are not nested too deeply. Strings are checked too, because they can hold structures.
 fn is_flat(text: &[u8], quoted: usize) -> bool {
     let mut depth = 0_usize;
     let mut rest = text.iter().copied();
@@ -35,7 +35,7 @@ fn is_flat(text: &[u8], quoted: usize) -> bool {
     true
 }
 
-/// The text in quotes, from behind the first one to behind the last one, as GStreamer escapes it.
+/// The text inside quotes, with GStreamer's escapes resolved. Reads up to the end quote.
 fn unquote(bytes: &mut impl Iterator<Item = u8>) -> Vec<u8> {
     let mut content = Vec::new();
     while let Some(byte) = bytes.next() {
@@ -57,7 +57,8 @@ fn unquote(bytes: &mut impl Iterator<Item = u8>) -> Vec<u8> {
     content
 }
 
-/// A string from another process, which GStreamer keeps for ever as a number. `None`: it is none, or there are too many.
+/// A quark for a string of another process. GLib keeps it until the process ends, so the number is limited. `None`: it is not
+/// valid, or the limit is reached.
 pub(crate) fn to_quark(text: &str) -> Option<glib::Quark> {
     const LONGEST: usize = 256;
     const MOST: u32 = 10_000;
@@ -71,8 +72,8 @@ pub(crate) fn to_quark(text: &str) -> Option<glib::Quark> {
     })
 }
 
-/// A structure as text, and the names of the fields that have no text, such as pointers and objects. Those are left
-/// out.
+/// A structure as text, and the names of the fields that were left out because they cannot be text, such as pointers and
+/// objects.
 pub(crate) fn of_structure(structure: &gst::StructureRef) -> (String, Vec<String>) {
     let lost: Vec<_> = structure
         .iter()
@@ -87,11 +88,11 @@ pub(crate) fn of_structure(structure: &gst::StructureRef) -> (String, Vec<String
     (kept.to_string(), lost)
 }
 
-/// Whether a value and the values inside it have a text, with the same meaning in another process.
+/// Whether a value and the values inside it can be written as text with the same meaning in another process.
 pub(crate) fn is_plain(value: &glib::Value) -> bool {
     use glib::Type;
     let kind = value.type_();
-    // Most are of these, and need no attempt.
+    // Most values have these types, and need no trial.
     let simple = [
         Type::STRING,
         Type::BOOL,
@@ -120,12 +121,12 @@ pub(crate) fn is_plain(value: &glib::Value) -> bool {
         Type::PARAM_SPEC,
         Type::INTERFACE,
     ];
-    // An object's text is its name, and an empty buffer's is nothing; neither can be read again.
+    // The text of an object is its name, and that of an empty buffer is empty. Neither can be read back.
     !of_this_process.iter().any(|no| kind.is_a(*no))
         && value.serialize().is_ok_and(|text| !text.is_empty())
 }
 
-/// A structure from another process's text. `None`: it is invalid.
+/// Parses a structure that another process wrote. `None`: it is invalid.
 pub(crate) fn to_structure(text: &str) -> Option<gst::Structure> {
     if !is_parseable(text) {
         return None;
@@ -133,7 +134,7 @@ pub(crate) fn to_structure(text: &str) -> Option<gst::Structure> {
     text.parse().ok()
 }
 
-/// Caps from another process's text. `None`: they are invalid.
+/// Parses caps that another process wrote. `None`: they are invalid.
 pub(crate) fn to_caps(text: &str) -> Option<gst::Caps> {
     if !is_parseable(text) {
         return None;
@@ -160,7 +161,7 @@ mod tests {
         }
     }
 
-    /// No text that passes the check may end this test program.
+    /// A text that passes the check must not end this program.
     #[test]
     fn deep_nesting_is_refused() {
         gst::init().unwrap();
@@ -187,8 +188,8 @@ mod tests {
         assert_eq!(to_structure(&format!("a/b, s={quotes}")), None);
     }
 
-    /// In a process of its own: where tests are threads of one (`cargo test`), the others count as well, and get none
-    /// when all are used up.
+    /// Runs in a process of its own. With `cargo test`, all tests are threads of one process, and the others would count too
+    /// and fail after the limit.
     #[test]
     fn strings_that_are_kept_for_good_are_counted() {
         let (_, module) = module_path!().split_once("::").unwrap();
@@ -236,7 +237,7 @@ mod tests {
         );
     }
 
-    /// Failures are not kept in a file.
+    /// Proptest stores no failures in a file.
     fn config() -> ProptestConfig {
         ProptestConfig {
             failure_persistence: None,
@@ -275,7 +276,7 @@ mod tests {
             let (as_text, lost) = of_structure(&structure);
             prop_assert!(lost.is_empty());
             let back = to_structure(&as_text).unwrap();
-            // Buffers are compared by their address.
+            // Buffers are compared by address.
             prop_assert_eq!(&back.to_string(), &as_text);
             prop_assert_eq!(back.n_fields(), structure.n_fields());
             for (name, value) in structure.iter().filter(|(name, _)| *name != "buffer") {
@@ -289,7 +290,7 @@ mod tests {
         #[test]
         fn no_text_ends_the_process(text in "[a-c\\[\\]{}<>,=\"\\\\0-9() ;]{0,200}") {
             gst::init().unwrap();
-            // GStreamer complains of names that are none.
+            // GStreamer logs messages about invalid names.
             glib::log_set_always_fatal(glib::LogLevels::LEVEL_ERROR);
             let _ = to_structure(&text);
             let _ = to_caps(&text);

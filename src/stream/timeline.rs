@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The meaning of a stream's times on CLOCK_MONOTONIC. Part of the sticky state.
+//! How a stream's times relate to CLOCK_MONOTONIC. Part of the sticky state.
 
 use crate::stream::{event::text, timing};
 
@@ -12,13 +12,13 @@ const BASE_TIME: &str = "base-time";
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Timeline {
-    /// The frames come at the source's pace, and not at that of the element that takes them.
+    /// The source decides when frames are published, and not the element that renders them.
     pub(crate) live: bool,
-    /// How much later than their time on CLOCK_MONOTONIC the frames may be handed over.
+    /// How much later than their time on CLOCK_MONOTONIC frames may be published.
     pub(crate) latency: gst::ClockTime,
-    /// How much later than the producer's running time their time on CLOCK_MONOTONIC is.
+    /// The distance from the producer's running time to the frames' times on CLOCK_MONOTONIC.
     pub(crate) pacing: gst::ClockTime,
-    /// The base time of the producer's pipeline: streams with the same one belong together. `None`: it has no clock.
+    /// The base time of the producer's pipeline. Streams of one pipeline have the same. `None`: it has no clock.
     pub(crate) base_time: Option<gst::ClockTime>,
 }
 

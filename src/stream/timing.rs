@@ -1,30 +1,30 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Times of a pipeline to CLOCK_MONOTONIC, which all processes of a host share, and back.
+//! Converts times of a pipeline to CLOCK_MONOTONIC, which all processes of a host share, and back.
 
-// Fields of GstElement are read under its lock.
+// Reads fields of GstElement under the object lock.
 #![allow(unsafe_code)]
 
 use std::collections::VecDeque;
 
 use gst::{glib::prelude::*, prelude::*};
 
-/// How far apart the samples are that a clock is followed by, at least.
+/// The minimum interval between two samples of a clock.
 const SPACING_NS: u64 = 50_000_000;
-/// How many of them count.
+/// The number of samples in the regression.
 const SAMPLES: usize = 32;
-/// A clock that is off by more than this from where it should be was set, and is followed at once.
+/// If a clock differs by more than this from the prediction, it was set, and earlier samples are discarded.
 const JUMP_NS: u64 = 20_000_000;
-/// Two readings of CLOCK_MONOTONIC, around one of the clock, that are at most this far apart need no second try.
+/// A sample is good enough if its two readings of CLOCK_MONOTONIC differ by at most this.
 const NEAR_NS: u64 = 5_000;
 const TRIES: u32 = 4;
 
-/// Now, in the type of GStreamer's arithmetic of clocks.
+/// The present time, in the type of GStreamer's clock functions.
 fn monotonic() -> u64 {
     xmem_core::monotonic_ns().cast_unsigned()
 }
 
-/// Where a clock was.
+/// A simultaneous reading of both clocks.
 #[derive(Debug, Clone, Copy)]
 struct Sample {
     monotonic: u64,
@@ -32,7 +32,8 @@ struct Sample {
 }
 
 impl Sample {
-    /// Reads both clocks; of several tries it takes the shortest, since there may be a pause in between.
+    /// Reads both clocks several times, and keeps the shortest attempt, because the thread may be interrupted between the
+    /// readings.
     fn take(clock: &gst::Clock) -> Self {
         let mut best: Option<(u64, Self)> = None;
         for _ in 0..TRIES {
@@ -54,11 +55,11 @@ impl Sample {
     }
 }
 
-/// Where a clock is, on a line through its last samples.
+/// A straight line through the last samples, which predicts the clock.
 #[derive(Debug, Clone, Copy)]
 struct Line {
     through: Sample,
-    /// Nanoseconds of the clock in `run` nanoseconds.
+    /// The clock advances by `rise` nanoseconds in `run` nanoseconds.
     rise: u64,
     run: u64,
 }
@@ -72,7 +73,7 @@ impl Line {
         }
     }
 
-    /// The line that fits best. `None`: the samples allow none.
+    /// The line with the best fit. `None`: the samples do not determine one.
     fn fit(samples: &[(u64, u64)]) -> Option<Self> {
         let (rise, run, clock, monotonic, _) = gst::calculate_linear_regression(samples, None)?;
         (run > 0).then_some(Self {
@@ -82,7 +83,7 @@ impl Line {
         })
     }
 
-    /// How far CLOCK_MONOTONIC is ahead of the clock when it shows `monotonic`.
+    /// How far CLOCK_MONOTONIC is ahead of the clock at the time `monotonic`.
     fn offset(self, monotonic: u64) -> i64 {
         let past = i128::from(monotonic) - i128::from(self.through.monotonic);
         let clock = i128::from(self.through.clock)
@@ -91,19 +92,20 @@ impl Line {
     }
 }
 
-/// How far CLOCK_MONOTONIC is ahead of a pipeline's clock, without the jitter of single readings. A clock that goes faster or
-/// slower is followed without lagging behind.
+/// How far CLOCK_MONOTONIC is ahead of a pipeline's clock. A linear regression removes the jitter of single readings and
+/// follows drift without a lag.
 #[derive(Debug, Default)]
 pub(crate) struct ClockOffset {
-    /// CLOCK_MONOTONIC and the clock, the newest last.
+    /// CLOCK_MONOTONIC and the clock. The newest sample is last.
     samples: VecDeque<(u64, u64)>,
     line: Option<Line>,
-    /// The clock, and whether it is a system clock that is set to show CLOCK_MONOTONIC. To ask it takes longer than all else here.
+    /// The last clock, and whether it is a system clock of type CLOCK_MONOTONIC. Cached, because the query takes longer than
+    /// all else here.
     last_clock: Option<(gst::Clock, bool)>,
 }
 
 impl ClockOffset {
-    /// An element's base time, and the offset now. An offset of `None`: the pipeline has no clock.
+    /// An element's base time and the present offset. An offset of `None`: the pipeline has no clock.
     pub(crate) fn with_base_time(
         &mut self,
         element: &gst::Element,
@@ -117,7 +119,7 @@ impl ClockOffset {
             unsafe { ((*element).clock, (*element).base_time) }
         };
         let offset = match known_clock {
-            // No reference to the clock is taken, since this has one.
+            // The clock is compared without a new reference. `last_clock` holds one, so the address is not reused.
             Some(known_clock) if known_clock.as_ptr() == clock && !is_calibrated(known_clock) => {
                 Some(0)
             }
@@ -126,7 +128,7 @@ impl ClockOffset {
         (known(base_time.cast_unsigned()), offset)
     }
 
-    /// The offset now. `None`: the pipeline has no clock.
+    /// The present offset. `None`: the pipeline has no clock.
     pub(crate) fn now(&mut self, clock: Option<&gst::Clock>) -> Option<i64> {
         let clock = clock?;
         if self.is_monotonic(clock) {
@@ -150,7 +152,7 @@ impl ClockOffset {
         self.line.map(|line| line.offset(now))
     }
 
-    /// Whether a clock shows CLOCK_MONOTONIC itself. One that follows another clock is calibrated.
+    /// Whether a clock shows CLOCK_MONOTONIC. A calibrated clock follows another clock.
     fn is_monotonic(&mut self, clock: &gst::Clock) -> bool {
         let set = match &self.last_clock {
             Some((last, set)) if last.as_ptr() == clock.as_ptr() => *set,
@@ -159,7 +161,7 @@ impl ClockOffset {
         set && !is_calibrated(clock)
     }
 
-    /// Returns whether this is a system clock that is set to show CLOCK_MONOTONIC. Network clocks are subclasses of it, and do
+    /// Caches whether this is a system clock of type CLOCK_MONOTONIC. Network clocks are subclasses of GstSystemClock and are
     /// not.
     #[cold]
     fn note(&mut self, clock: &gst::Clock) -> bool {
@@ -185,42 +187,41 @@ impl ClockOffset {
     }
 }
 
-/// Whether a clock is set to another time than its own.
+/// Whether a calibration changes the clock's time.
 fn is_calibrated(clock: &gst::Clock) -> bool {
     let (internal, external, rate, per) = clock.calibration();
     internal != external || rate != per
 }
 
-/// Where a pipeline's running time 0 lies on CLOCK_MONOTONIC, shifts included.
+/// The CLOCK_MONOTONIC time of a pipeline's running time 0, shifts included.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Origin {
     ns: i128,
 }
 
 impl Origin {
-    /// Base time is on the pipeline's clock, which CLOCK_MONOTONIC is `offset` ahead of.
+    /// For a pipeline with a clock. CLOCK_MONOTONIC is `offset` ahead of that clock.
     pub(crate) fn new(base_time: gst::ClockTime, offset: i64) -> Self {
         Self {
             ns: i128::from(base_time.nseconds()) + i128::from(offset),
         }
     }
 
-    /// Of a pipeline without a clock: its running time is taken to have begun when CLOCK_MONOTONIC showed this.
+    /// For a pipeline without a clock. Its running time starts at the CLOCK_MONOTONIC time `began`.
     pub(crate) fn without_clock(began: i64) -> Self {
         Self {
             ns: i128::from(began),
         }
     }
 
-    /// The same with everything so much later on CLOCK_MONOTONIC, in nanoseconds.
+    /// The origin, later by this many nanoseconds.
     pub(crate) fn later(self, by: i64) -> Self {
         Self {
             ns: self.ns + i128::from(by),
         }
     }
 
-    /// A running time on CLOCK_MONOTONIC; negative before the host was started. `None`: more than 292 years away from
-    /// that.
+    /// A running time on CLOCK_MONOTONIC. It is negative before the host's start. `None`: it is out of range (292 years).
     pub(crate) fn to_monotonic(self, running_time: gst::Signed<gst::ClockTime>) -> Option<i64> {
         let running_time = match running_time {
             gst::Signed::Positive(time) => i128::from(time.nseconds()),
@@ -229,29 +230,29 @@ impl Origin {
         i64::try_from(self.ns + running_time).ok()
     }
 
-    /// A time on CLOCK_MONOTONIC as running time; times before the pipeline's start become its start.
+    /// A time on CLOCK_MONOTONIC as running time. Times before the pipeline's start become 0.
     pub(crate) fn to_running_time(self, monotonic: i64) -> gst::ClockTime {
         clock_time(i128::from(monotonic) - self.ns)
     }
 
-    /// How long before the pipeline's start that was.
+    /// The distance from a time to the pipeline's start. 0 for later times.
     pub(crate) fn before_start(self, monotonic: i64) -> gst::ClockTime {
         clock_time(self.ns - i128::from(monotonic))
     }
 }
 
-/// From one time on CLOCK_MONOTONIC to a later one.
+/// The time from one CLOCK_MONOTONIC time to a later one. 0 if it is not later.
 pub(crate) fn elapsed(from: i64, to: i64) -> gst::ClockTime {
     clock_time(i128::from(to) - i128::from(from))
 }
 
-/// Nanoseconds in the range of GStreamer's type.
+/// Nanoseconds, limited to the range of GStreamer's type.
 fn clock_time(ns: i128) -> gst::ClockTime {
     let ns = ns.clamp(0, i128::from(gst::ClockTime::MAX.nseconds()));
     gst::ClockTime::from_nseconds(u64::try_from(ns).unwrap_or_default())
 }
 
-/// A time that another process wrote.
+/// A time that another process wrote. `None`: it is out of range.
 pub(crate) fn known(ns: u64) -> Option<gst::ClockTime> {
     (ns <= gst::ClockTime::MAX.nseconds()).then(|| gst::ClockTime::from_nseconds(ns))
 }
@@ -286,7 +287,7 @@ mod tests {
             gst::ClockTime::from_mseconds(40)
         );
         assert_eq!(there.before_start(104_000_000_000), gst::ClockTime::ZERO);
-        // A time from before the host was started is one like any other.
+        // Times before the host's start are valid.
         let before = gst::Signed::Negative(gst::ClockTime::from_seconds(101));
         let monotonic = here.to_monotonic(before).unwrap();
         assert_eq!(monotonic, -1_000_000_000 - 7);
@@ -298,11 +299,11 @@ mod tests {
         assert_eq!(here.to_monotonic(most), None);
     }
 
-    /// Samples of a clock that is so much ahead after `ns` nanoseconds, each a little wrong.
+    /// Adds samples of a clock that is `ahead(ns)` ahead after `ns` nanoseconds, each with a small error.
     fn follow(offset: &mut ClockOffset, seconds: std::ops::Range<u64>, ahead: impl Fn(u64) -> u64) {
         for step in seconds.start * 20..seconds.end * 20 {
             let ns = step * SPACING_NS;
-            // Numbers without a pattern, from -5 to +5 microseconds.
+            // Pseudo-random numbers from -5 to +5 microseconds.
             let jitter = (step * 7919) % 10_007;
             offset.add(Sample {
                 monotonic: ns,
@@ -323,7 +324,7 @@ mod tests {
         let mut offset = ClockOffset::default();
         follow(&mut offset, 0..10, |_| AHEAD);
         is_ahead(&offset, 10_000_000_000, AHEAD);
-        // 200 ppm is more than clocks are off.
+        // 200 ppm is more than real clocks drift.
         let drifting = |ns: u64| AHEAD + ns / 5_000;
         let mut offset = ClockOffset::default();
         follow(&mut offset, 0..60, drifting);

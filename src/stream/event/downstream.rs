@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Events that stand between two frames, as attachments of an entry of the pool. Times are in its metadata, as a frame's.
+//! Events between two frames, as attachments of an entry of the pool. Their times are in the entry's metadata, as for a frame.
 
 use gst_video::DownstreamForceKeyUnitEvent;
 use xmem_core::{Attachments, FrameMeta};
 
 use super::text;
 
-/// The kind of the event.
+/// The type of the event.
 const KIND: &str = "event";
 /// The structure of a custom event.
 const STRUCTURE: &str = "structure";
@@ -24,12 +24,12 @@ const CUSTOM: [(&str, gst::EventType); 4] = [
 #[derive(Debug)]
 pub(crate) struct Packed {
     pub(crate) attachments: Attachments,
-    /// When it is, as the buffer that would be there.
+    /// A buffer with the time of the event.
     pub(crate) when: gst::Buffer,
     pub(crate) flags: u32,
 }
 
-/// Packs an event that stands between two frames. `None`: it is none of these. `Err`: why it cannot be transported.
+/// Packs an event that belongs between two frames. `None`: it is another event. `Err`: why it cannot be shared.
 pub(crate) fn pack(event: &gst::EventRef) -> Option<Result<Packed, &'static str>> {
     if let gst::EventView::Gap(gap) = event.view() {
         let (timestamp, duration) = gap.get();
@@ -44,7 +44,7 @@ pub(crate) fn pack(event: &gst::EventRef) -> Option<Result<Packed, &'static str>
     let packed = text::of_structure(structure).map(|text| {
         let mut attachments = attachments(kind);
         attachments.set(STRUCTURE, text);
-        // The one custom event with a known content has times of the pipeline that it is in.
+        // This custom event contains times of its pipeline, so they are converted. The contents of others are not known.
         let timestamp = DownstreamForceKeyUnitEvent::parse(event)
             .ok()
             .and_then(|event| event.timestamp);
@@ -72,8 +72,8 @@ fn moment(timestamp: Option<gst::ClockTime>, duration: Option<gst::ClockTime>) -
     buffer
 }
 
-/// The event of an entry that is no frame. `pts` and `duration` are its times in this pipeline. `None`: it is of no kind known
-/// here.
+/// The event of an entry that is not a frame. `pts` and `duration` are its times in this pipeline. `None`: the type is not
+/// known here.
 pub(crate) fn unpack(
     meta: &FrameMeta,
     pts: Option<gst::ClockTime>,
@@ -92,7 +92,7 @@ pub(crate) fn unpack(
     let Ok(key_frame) = DownstreamForceKeyUnitEvent::parse(&event) else {
         return Some(event);
     };
-    // Without a time it is for the next frame that can be one.
+    // Without a time, it applies to the next frame that can be a key frame.
     let key_frame = DownstreamForceKeyUnitEvent::builder()
         .timestamp(pts)
         .running_time(segment.and_then(|segment| segment.to_running_time(pts)))

@@ -10,12 +10,12 @@ use crate::stream::timing;
 /// The request's name.
 pub(crate) const NAME: &str = "force-key-unit";
 
-/// A key frame that is requested.
+/// A request for a key frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct KeyFrame {
-    /// With everything that comes at the start of the stream.
+    /// Whether to send all headers with it.
     pub(crate) all_headers: bool,
-    /// When it has to be there, on CLOCK_MONOTONIC. `None`: as soon as possible.
+    /// The latest time for it, on CLOCK_MONOTONIC. `None`: as soon as possible.
     pub(crate) at: Option<i64>,
 }
 
@@ -25,7 +25,7 @@ impl KeyFrame {
         at: None,
     };
 
-    /// The request of an event.
+    /// The request in an event from downstream.
     pub(crate) fn from_event(event: &UpstreamForceKeyUnitEvent, element: &gst::Element) -> Self {
         let now = xmem_core::monotonic_ns();
         let at = event
@@ -41,7 +41,7 @@ impl KeyFrame {
         }
     }
 
-    /// The event that asks for it upstream of an element.
+    /// The event that requests it from upstream of an element.
     pub(crate) fn to_event(self, element: &gst::Element, count: u32) -> gst::Event {
         let now = xmem_core::monotonic_ns();
         let running_time = self.at.and_then(|at| {
@@ -62,7 +62,7 @@ impl KeyFrame {
         bytes
     }
 
-    /// `None`: it is invalid.
+    /// `None`: the bytes are invalid.
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         let (all_headers, at) = bytes.split_first()?;
         let at = i64::from_le_bytes(at.try_into().ok()?);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The state for late joiners: the stream's sticky events as named text.
+//! The sticky events of a stream as named text, for consumers that join later.
 
 use gst::{
     glib::{self, translate::IntoGlib},
@@ -13,29 +13,29 @@ use crate::stream::{caps::CUDA_MEMORY, meta, start::Description, text};
 
 pub(crate) const CAPS: &str = "caps";
 pub(crate) const SEGMENT: &str = "segment";
-/// Which event it came with, where it is in bytes: a file is written from the beginning again with the segment that it began
-/// with, as that of a muxer is which completes its header.
+/// The number of the segment event, if the segment is in bytes. A repeated segment in bytes means that the file is written
+/// again from its beginning; muxers do that to complete their header.
 pub(crate) const SEGMENT_EVENT: &str = "segment-event";
 pub(crate) const STREAM_ID: &str = "stream-start";
-/// Other properties of the start of the stream; stream.rs has them.
+/// Other properties of the start of the stream; see start.rs.
 pub(crate) const STREAM: &str = "stream";
 pub(crate) const TAGS: &str = "tags";
 pub(crate) const GLOBAL_TAGS: &str = "tags-global";
 /// Custom events, each under the name of its structure.
 pub(crate) const CUSTOM: &str = "custom/";
-/// The meaning of the frames' times on CLOCK_MONOTONIC; timeline.rs has it.
+/// The conversion of the frames' times to CLOCK_MONOTONIC; see timeline.rs.
 pub(crate) const TIMELINE: &str = "timeline";
 
-/// Longer tags are carried without pictures and the like.
+/// Longer tags are shared without images and similar data.
 const LONGEST_TAGS: usize = 1 << 20;
-/// A consumer has room for only so many entries.
+/// Consumers accept only a limited number of entries.
 const MOST_CUSTOM: usize = 64;
 
-/// Takes an event over into the state. `Err`: why that is impossible.
+/// Applies an event to the state. `Err`: why that is impossible.
 pub(crate) fn update(sticky: &mut Sticky, event: &gst::EventRef) -> Result<(), String> {
     match event.view() {
         gst::EventView::StreamStart(event) => {
-            // A new stream keeps only custom events of the old one, as on a pad.
+            // A new stream keeps only custom events of the previous one, as pads do.
             let custom: Vec<_> = sticky.iter().filter(|(key, _)| is_custom(key)).collect();
             let mut new = Sticky::new();
             new.set(STREAM_ID, event.stream_id());
@@ -58,7 +58,7 @@ pub(crate) fn update(sticky: &mut Sticky, event: &gst::EventRef) -> Result<(), S
                 sticky.remove(SEGMENT_EVENT);
             }
         }
-        // The next buffers have a segment of their own.
+        // The next buffers have their own segment.
         gst::EventView::FlushStop(_) => {
             sticky.remove(SEGMENT);
             sticky.remove(SEGMENT_EVENT);
@@ -105,7 +105,7 @@ fn without_pictures(mut tags: gst::TagList) -> gst::TagList {
     tags
 }
 
-/// Tags as they come back from the state, under this key.
+/// Reads tags from the state. `key` is their key.
 pub(crate) fn parse_tags(key: &str, text: &str) -> Option<gst::TagList> {
     if !text::is_parseable(text) {
         return None;
@@ -113,14 +113,14 @@ pub(crate) fn parse_tags(key: &str, text: &str) -> Option<gst::TagList> {
     let value = glib::Value::deserialize(text, gst::TagList::static_type());
     let mut tags = value.ok()?.get::<gst::TagList>().ok()?;
     if key == GLOBAL_TAGS {
-        // The text does not have it.
+        // The text does not contain the scope.
         tags.make_mut().set_scope(gst::TagScope::Global);
     }
     Some(tags)
 }
 
-/// Caps as text. `Err`: why a consumer could not read them. A field is not left out: without it the caps may be of another
-/// format than the frames.
+/// Caps as text. `Err`: why a consumer could not read them. A field is never left out, because the caps could then describe
+/// another format than that of the frames.
 fn caps_to_text(caps: &gst::Caps) -> Result<String, String> {
     let mut fields = caps.iter().flat_map(|structure| structure.iter());
     if let Some((name, value)) = fields.find(|(_, value)| !text::is_plain(value)) {
@@ -136,12 +136,12 @@ fn caps_to_text(caps: &gst::Caps) -> Result<String, String> {
     }
 }
 
-/// Caps as they come back from the state.
+/// Reads caps from the state.
 pub(crate) fn parse_caps(text: &str) -> Option<gst::Caps> {
     text::to_caps(text).filter(|caps| caps.is_fixed())
 }
 
-/// A segment as it comes back from the state.
+/// Reads a segment from the state.
 pub(crate) fn parse_segment(text: &str) -> Option<gst::Segment> {
     if !text::is_parseable(text) {
         return None;
@@ -150,7 +150,7 @@ pub(crate) fn parse_segment(text: &str) -> Option<gst::Segment> {
         .ok()?
         .get::<gst::Segment>()
         .ok()
-        // GStreamer sends no others, and aborts on some of them.
+        // GStreamer sends no other rates, and aborts on some of them.
         .filter(|segment| {
             [segment.rate(), segment.applied_rate()]
                 .iter()
@@ -159,8 +159,8 @@ pub(crate) fn parse_segment(text: &str) -> Option<gst::Segment> {
         })
 }
 
-/// The caps as a consumer sees them: bytes in a slot are in host memory, wherever upstream had them, and metas that do not
-/// travel are on no frame. DMA buffers travel as they are.
+/// The caps as a consumer gets them. Bytes in a slot are in host memory, even if upstream's memory was elsewhere, and features
+/// of metas that cannot be shared are removed. Features of DMA buffers stay.
 pub(crate) fn shareable(mut caps: gst::Caps) -> gst::Caps {
     let Some(features) = caps.features(0) else {
         return caps;
@@ -177,7 +177,7 @@ pub(crate) fn shareable(mut caps: gst::Caps) -> gst::Caps {
     caps
 }
 
-/// Whether a feature is one of frames in the producer's process only.
+/// Whether a feature applies only to frames in the producer's process.
 fn stays(name: &glib::GStr) -> bool {
     if let Some(meta) = name.strip_prefix("meta:") {
         return !meta::travels(meta);

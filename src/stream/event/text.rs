@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Structures of events as text: complete or not at all, and of bounded length.
+//! Structures of events as text. Structures that are too long or have a field without text are refused.
 
 use crate::stream::text;
 
-/// The longest structure of an event, in bytes.
+/// The maximum length of an event's structure, in bytes.
 const LONGEST: usize = 64 << 10;
 
-/// A structure as text. `Err`: why it cannot travel.
+/// A structure as text. `Err`: why it cannot be shared.
 pub(crate) fn of_structure(structure: &gst::StructureRef) -> Result<String, &'static str> {
     if !structure.iter().all(|(_, value)| text::is_plain(value)) {
         return Err("it has content that means something in its own process only");
@@ -16,14 +16,14 @@ pub(crate) fn of_structure(structure: &gst::StructureRef) -> Result<String, &'st
     if text.len() > LONGEST {
         return Err("it is too long");
     }
-    // Not every text form can be read back.
+    // GStreamer cannot read back each text that it writes.
     match to_structure(&text) {
         Some(same) if *same == *structure => Ok(text),
         _ => Err("it has no text form"),
     }
 }
 
-/// `None`: it is invalid.
+/// `None`: the text is invalid.
 pub(crate) fn to_structure(text: &str) -> Option<gst::Structure> {
     if text.len() > LONGEST {
         return None;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! A second encoded frame that holds the transparency of the first one.
+//! A second encoded frame that holds the transparency of the frame.
 
 // The bindings do not export this meta.
 #![allow(unsafe_code)]
@@ -35,7 +35,7 @@ impl Kind for Alpha {
         if meta.0.buffer.is_null() {
             return Err("it is empty".into());
         }
-        // SAFETY: the meta holds a reference to it.
+        // SAFETY: the meta holds a reference to the buffer.
         let alpha = unsafe { gst::BufferRef::from_ptr(meta.0.buffer) };
         let data = alpha.map_readable();
         let data = data.map_err(|_| Why::from("its bytes cannot be read"))?;
@@ -46,12 +46,12 @@ impl Kind for Alpha {
 
     fn add(record: AlphaRecord, buffer: &mut gst::BufferRef, _: &Format) -> Result<(), Why> {
         let mut alpha = gst::Buffer::from_mut_slice(record.data);
-        // It is decoded beside the frame, at the frame's time.
+        // It is decoded at the frame's time.
         let flags = gst::BufferCopyFlags::FLAGS | gst::BufferCopyFlags::TIMESTAMPS;
         buffer
             .copy_into(alpha.make_mut(), flags, ..)
             .map_err(|error| Why::from(error.message))?;
-        // SAFETY: a buffer that is borrowed for writing, and a reference that the meta takes over.
+        // SAFETY: the buffer is borrowed for writing. The meta takes over the reference.
         unsafe {
             ffi::gst_buffer_add_video_codec_alpha_meta(buffer.as_mut_ptr(), alpha.into_glib_ptr());
         }

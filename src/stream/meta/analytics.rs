@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Objects found in a frame: GstAnalyticsRelationMeta, from a library that GStreamer has since 1.24. It is looked up at run
-//! time.
+//! Objects found in a frame: GstAnalyticsRelationMeta. Its library exists since GStreamer 1.24, and is loaded at run time.
 
-// A library that the bindings for 1.22 do not have.
+// Calls a library that the bindings for 1.22 do not have.
 #![allow(unsafe_code)]
 
 use std::{
@@ -24,19 +23,19 @@ use crate::{library::functions, stream::text};
 pub(super) const KEY: &str = "meta:GstAnalyticsRelationMeta/1";
 pub(super) const NAME: &str = "GstAnalyticsRelationMeta";
 
-/// Each can be related to each.
+/// The maximum number of entries. The number of relations grows with its square.
 const MOST: usize = 1024;
 
 #[derive(Debug, Encode, Decode)]
 struct RelationRecord<'a> {
     #[b(0)]
     found: Vec<Found<'a>>,
-    /// Indices of two in `found`, and how the first is related to the second (GstAnalyticsRelTypes).
+    /// Two indices in `found`, and how the first is related to the second (GstAnalyticsRelTypes).
     #[n(1)]
     relations: Vec<(u32, u32, i32)>,
 }
 
-/// One of these. None: a kind of a later version.
+/// One of these. None is set if the kind is of a later version.
 #[derive(Debug, Default, Encode, Decode)]
 struct Found<'a> {
     #[b(0)]
@@ -47,10 +46,10 @@ struct Found<'a> {
     track: Option<Track>,
 }
 
-/// Where something is.
+/// The position of an object.
 #[derive(Debug, Encode, Decode)]
 struct Object<'a> {
-    /// Empty: nothing in particular.
+    /// Empty: unknown.
     #[b(0)]
     kind: &'a str,
     #[n(1)]
@@ -69,7 +68,7 @@ struct Object<'a> {
     rotation: Option<f32>,
 }
 
-/// One possible class of it.
+/// One possible class of the object.
 #[derive(Debug, Encode, Decode)]
 struct Class<'a> {
     #[b(0)]
@@ -79,7 +78,7 @@ struct Class<'a> {
     confidence: f32,
 }
 
-/// The identity of an object over frames. Times are as its maker counts them.
+/// The identity of an object over several frames. Its times are in the units of the program that tracks it.
 #[derive(Debug, Encode, Decode)]
 struct Track {
     #[n(0)]
@@ -130,9 +129,9 @@ functions! { Api {
     analytics_relation_meta_add_oriented_od_mtd: fn(*mut c_void, glib::ffi::GQuark, c_int, c_int, c_int, c_int, c_float, c_float, *mut Mtd) -> Bool;
 }}
 
-/// `None`: there is no such library, or an older one.
+/// `None`: the library is missing or too old.
 static API: LazyLock<Option<Api>> = LazyLock::new(|| {
-    // SAFETY: one of GStreamer's libraries, which run no code when they are loaded.
+    // SAFETY: GStreamer's libraries run no code when they are loaded. The types are those of its headers.
     unsafe { Api::of(Library::new("libgstanalytics-1.0.so.0").ok()?).ok() }
 });
 
@@ -143,7 +142,7 @@ pub(super) fn encode(meta: &MetaRef<'_, gst::Meta>, out: &mut Vec<u8>) -> Encode
     };
     let mut lost = Vec::new();
     let raw = meta.as_ptr().cast_mut().cast::<c_void>();
-    // SAFETY: a live meta of this kind, by its name; the functions only read it, although some take it as mutable.
+    // SAFETY: a live meta of this kind, identified by its name. The functions only read it, although some take it as mutable.
     let record = unsafe {
         let count = (api.analytics_relation_get_length)(raw);
         if count > MOST {
@@ -192,7 +191,7 @@ pub(super) fn decode(decoder: &mut Decoder<'_>, buffer: &mut gst::BufferRef) -> 
     for one in &record.found {
         found.push(Addition::of(one)?);
     }
-    // SAFETY: a buffer that is borrowed for writing, and the meta that was put on it.
+    // SAFETY: the buffer is borrowed for writing, and the meta was just added to it.
     unsafe {
         let meta = (api.buffer_add_analytics_relation_meta)(buffer.as_mut_ptr());
         if meta.is_null() {
@@ -216,7 +215,7 @@ pub(super) fn decode(decoder: &mut Decoder<'_>, buffer: &mut gst::BufferRef) -> 
     Ok(())
 }
 
-/// Something that was found, as the library takes it.
+/// An entry, as the library takes it.
 enum Addition<'a> {
     Object(glib::ffi::GQuark, &'a Object<'a>),
     Classes(Vec<c_float>, Vec<glib::ffi::GQuark>),
@@ -256,15 +255,15 @@ impl<'a> Addition<'a> {
 }
 
 impl Api {
-    /// The library's record under an index. `Err`: the name of its kind.
+    /// The library's entry with this index. `Err`: the name of its unknown kind.
     ///
     /// # Safety
     ///
     /// `meta` is a live GstAnalyticsRelationMeta.
     unsafe fn found(&self, meta: *mut c_void, id: c_uint) -> Result<Found<'static>, String> {
         let mut mtd = MaybeUninit::<Mtd>::uninit();
-        // SAFETY: by the caller. The handle is filled if the function returns true, and is of the kind that is asked
-        // for its parts.
+        // SAFETY: by the caller. The handle is initialised if the function returns true. Each part is read by the function for
+        // its kind.
         unsafe {
             if (self.analytics_relation_meta_get_mtd)(meta, id, 0, mtd.as_mut_ptr()) == 0 {
                 return Err(NAME.to_owned());
@@ -308,7 +307,7 @@ impl Api {
     unsafe fn object(&self, mtd: *const Mtd) -> Object<'static> {
         let (mut x, mut y, mut width, mut height) = (0, 0, 0, 0);
         let (mut rotation, mut confidence) = (0., 0.);
-        // SAFETY: by the caller, and places for the results.
+        // SAFETY: by the caller. The pointers are to variables for the results.
         let kind = unsafe {
             match self.analytics_od_mtd_get_oriented_location {
                 Some(get) => get(
@@ -347,7 +346,7 @@ impl Api {
     /// `mtd` is a live GstAnalyticsTrackingMtd.
     unsafe fn track(&self, mtd: *const Mtd) -> Track {
         let (mut id, mut first_seen, mut last_seen, mut lost) = (0, 0, 0, 0);
-        // SAFETY: by the caller, and places for the results.
+        // SAFETY: by the caller. The pointers are to variables for the results.
         unsafe {
             (self.analytics_tracking_mtd_get_info)(
                 mtd,
@@ -375,7 +374,7 @@ impl Api {
             id: 0,
             meta: ptr::null_mut(),
         };
-        // SAFETY: by the caller; lists of the given length, which the library copies.
+        // SAFETY: by the caller. Lists have the given length, and the library copies them.
         let added = unsafe {
             match found {
                 Addition::Object(kind, object) => self.add_object(meta, *kind, object, &mut mtd),
@@ -442,15 +441,15 @@ impl Api {
     }
 }
 
-/// The string behind a quark. Empty: none.
+/// The string of a quark. Empty if it has none.
 fn name_of(quark: glib::ffi::GQuark) -> &'static str {
     use glib::translate::TryFromGlib;
-    // SAFETY: quarks are 0 or name a string that stays for good.
+    // SAFETY: a quark is 0 or stands for a string that lives until the process ends.
     let quark = unsafe { glib::Quark::try_from_glib(quark) };
     quark.map_or("", |quark| quark.as_str().as_str())
 }
 
-/// A record with something of each kind.
+/// A record with an entry of each kind.
 #[cfg(test)]
 pub(super) fn sample() -> Vec<u8> {
     let object = Object {

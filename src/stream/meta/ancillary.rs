@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Data that is sent along with video: captions, bars, data of encoders.
+//! Data that accompany video: captions, active format, bars, data of encoders.
 
 // The bindings do not export one of these metas.
 #![allow(unsafe_code)]
@@ -20,7 +20,7 @@ pub(super) enum Caption {}
 
 #[derive(Debug, Encode, Decode)]
 pub(super) struct CaptionRecord<'a> {
-    /// As GstVideoCaptionType counts.
+    /// A number of GstVideoCaptionType.
     #[n(0)]
     kind: u8,
     #[cbor(b(1), with = "minicbor::bytes")]
@@ -60,7 +60,7 @@ pub(super) enum Afd {}
 pub(super) struct AfdRecord {
     #[n(0)]
     field: u8,
-    /// As GstVideoAFDSpec counts.
+    /// A number of GstVideoAFDSpec.
     #[n(1)]
     spec: u8,
     /// The code of the standard.
@@ -107,7 +107,7 @@ impl Kind for Afd {
         let spec = numbered(&AFD_SPECS, 0, record.spec)?;
         let afd = AFD_VALUES.iter().find(|(code, _)| *code == record.afd);
         let (_, afd) = *afd.ok_or(UNKNOWN)?;
-        // DVB has no code for that.
+        // DVB has no code for this value.
         if spec == VideoAFDSpec::DvbEtsi && afd == VideoAFDValue::Unavailable {
             return Err(UNKNOWN.into());
         }
@@ -117,7 +117,7 @@ impl Kind for Afd {
     }
 }
 
-/// Where the black bars are.
+/// The positions of black bars.
 pub(super) enum Bar {}
 
 #[derive(Debug, Encode, Decode)]
@@ -165,7 +165,7 @@ meta!(
     ffi::gst_video_sei_user_data_unregistered_meta_api_get_type
 );
 
-/// Data that an encoder put beside the frame (SEI user data).
+/// Data that an encoder added to the frame (SEI user data).
 pub(super) enum Sei {}
 
 #[derive(Debug, Encode, Decode)]
@@ -188,14 +188,14 @@ impl Kind for Sei {
         if data.is_null() || *size == 0 {
             return Err("it is empty".into());
         }
-        // SAFETY: the meta's own bytes, of that many.
+        // SAFETY: the meta owns these bytes, and states their number.
         let data = unsafe { std::slice::from_raw_parts(*data, *size) };
         Ok(Some(SeiRecord { uuid: *uuid, data }))
     }
 
     fn add(record: SeiRecord<'_>, buffer: &mut gst::BufferRef, _: &Format) -> Result<(), Why> {
         let (mut uuid, data) = (record.uuid, filled(record.data)?);
-        // SAFETY: a buffer that is borrowed for writing, and bytes that are only read and copied.
+        // SAFETY: the buffer is borrowed for writing. The bytes are only read and copied.
         unsafe {
             ffi::gst_buffer_add_video_sei_user_data_unregistered_meta(
                 buffer.as_mut_ptr(),
@@ -208,7 +208,7 @@ impl Kind for Sei {
     }
 }
 
-/// GStreamer refuses others, and the bindings do not expect that.
+/// GStreamer refuses other numbers, and the bindings panic then.
 fn check_field(field: u8) -> Result<(), Why> {
     if field > 1 {
         return Err("there is no such field".into());
@@ -218,7 +218,7 @@ fn check_field(field: u8) -> Result<(), Why> {
 
 const UNKNOWN: &str = "it is of no known kind";
 
-/// Which of the known values it is, counted from `first`.
+/// The number of a value in a list, counted from `first`.
 fn number<T: PartialEq>(known: &[T], first: u8, value: T) -> Result<u8, Why> {
     known
         .iter()
@@ -236,7 +236,7 @@ fn numbered<T: Copy>(known: &[T], first: u8, number: u8) -> Result<T, Why> {
         .ok_or_else(|| UNKNOWN.into())
 }
 
-/// The bindings do not take empty data.
+/// The bindings do not accept empty data.
 fn filled(data: &[u8]) -> Result<&[u8], Why> {
     if data.is_empty() {
         return Err("it is empty".into());

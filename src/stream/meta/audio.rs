@@ -9,18 +9,18 @@ use minicbor::{Decode, Encode};
 use super::kind::{Kind, Why};
 use crate::stream::frame::Format;
 
-/// How many samples there are, and where each channel's lie.
+/// The number of samples, and the position of each channel.
 pub(super) enum Audio {}
 
-/// Channels have planes of their own up to this many.
+/// The maximum number of channels with their own planes.
 const MOST_CHANNELS: usize = 1024;
 
 #[derive(Debug, Encode, Decode)]
 pub(super) struct AudioRecord {
-    /// Per channel.
+    /// The number of samples of each channel.
     #[n(0)]
     samples: u64,
-    /// First byte of each channel. Empty: the samples are interleaved.
+    /// The first byte of each channel. Empty: the samples are interleaved.
     #[n(1)]
     offsets: Vec<u64>,
 }
@@ -73,7 +73,7 @@ impl Kind for Audio {
     }
 }
 
-/// How loud it is.
+/// The loudness.
 pub(super) enum Level {}
 
 #[derive(Debug, Encode, Decode)]
@@ -106,12 +106,12 @@ impl Kind for Level {
     }
 }
 
-/// How much of the decoded audio is to be left out.
+/// The part of the decoded audio to leave out.
 pub(super) enum Clipping {}
 
 #[derive(Debug, Encode, Decode)]
 pub(super) struct ClippingRecord {
-    /// Of nanoseconds, if not of samples.
+    /// True: in nanoseconds. False: in samples.
     #[n(0)]
     time: bool,
     #[n(1)]
@@ -137,7 +137,7 @@ impl Kind for Clipping {
 
     fn add(record: ClippingRecord, buffer: &mut gst::BufferRef, _: &Format) -> Result<(), Why> {
         let ClippingRecord { time, start, end } = record;
-        // Some numbers mean that there is none.
+        // In GStreamer, some large numbers mean that there is no clipping.
         if start.max(end) > i64::MAX.unsigned_abs() {
             return Err("it is longer than anything".into());
         }

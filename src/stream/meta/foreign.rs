@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Metas that only their own library can serialize. GStreamer has functions for it since 1.24; this plugin is built for older
-//! versions too, so it looks them up at run time.
+//! Metas that only their own library can serialize. GStreamer has functions for it since 1.24. They are looked up at run time,
+//! because the plugin also supports older versions.
 
-// Functions that the bindings for 1.22 do not have.
+// Calls functions that the bindings for 1.22 do not have.
 #![allow(unsafe_code)]
 
 use std::{ffi::c_uint, sync::LazyLock};
@@ -18,7 +18,7 @@ use minicbor::{Decode, Decoder, Encode};
 use super::kind::{Why, append, read};
 use crate::library::functions;
 
-/// Key of metas in GStreamer's own format.
+/// Key of metas in GStreamer's format.
 pub(super) const KEY: &str = "meta:gstreamer/1";
 
 functions! { Api {
@@ -28,8 +28,7 @@ functions! { Api {
 
 /// `None`: GStreamer is older than 1.24.
 static API: LazyLock<Option<Api>> = LazyLock::new(|| {
-    // SAFETY: the library that this plugin is linked to, and thus loaded and initialised already; the types are those
-    // of its header.
+    // SAFETY: this plugin is linked to the library, so it is already loaded and initialised. The types are those of its header.
     unsafe { Api::of(Library::new("libgstreamer-1.0.so.0").ok()?).ok() }
 });
 
@@ -42,13 +41,13 @@ struct ForeignRecord<'a> {
     data: &'a [u8],
 }
 
-/// Appends a meta in its own serialization. `false`: it has none.
+/// Appends a meta in its own serialization. `false`: it cannot be serialized.
 pub(super) fn encode(meta: &MetaRef<'_, gst::Meta>, out: &mut Vec<u8>) -> Result<bool, Why> {
     let Some(api) = &*API else {
         return Ok(false);
     };
-    // SAFETY: a live meta, and an array that is freed once its bytes are copied. The array has no bytes if the meta
-    // has no serializer, and its data may be null then.
+    // SAFETY: a live meta, and an array that is freed after its bytes are copied. If the meta has no serializer, the array is
+    // empty and its data may be null.
     unsafe {
         let array = glib::ffi::g_byte_array_new();
         let done = (api.meta_serialize_simple)(meta.as_ptr(), array) != glib::ffi::GFALSE;
@@ -66,7 +65,7 @@ pub(super) fn encode(meta: &MetaRef<'_, gst::Meta>, out: &mut Vec<u8>) -> Result
     }
 }
 
-/// Reads a meta in GStreamer's format. `Err`: its name, and why not.
+/// Reads a meta in GStreamer's format. `Err`: its name and the reason.
 pub(super) fn decode(
     decoder: &mut Decoder<'_>,
     buffer: &mut gst::BufferRef,
@@ -77,12 +76,12 @@ pub(super) fn decode(
     let Some(api) = &*API else {
         return fail("GStreamer reads it from version 1.24 on, and this process has an older one");
     };
-    // Formats of our own are checked against the frame; GStreamer's are not.
+    // GStreamer's format may not replace a format of this module: only those are checked against the frame.
     if !has_header(record.data, record.name) || is_ours(record.name) || is_custom(record.name) {
         return fail("it is invalid");
     }
     let mut consumed = 0;
-    // SAFETY: a buffer that is borrowed for writing, and bytes of that length whose header names a meta and lies within them.
+    // SAFETY: the buffer is borrowed for writing. The bytes have that length, and their header names a meta and is within them.
     // The meta's own code is responsible for the rest.
     let meta = unsafe {
         (api.meta_deserialize)(
@@ -98,10 +97,10 @@ pub(super) fn decode(
     Ok(())
 }
 
-/// Whether this process has a custom meta of this name, which contains no zero.
+/// Whether this process has registered a custom meta with this name. The name contains no NUL.
 fn is_custom(name: &str) -> bool {
     name.run_with_gstr(|name| {
-        // SAFETY: a string, and the info returned for it lives as long as the process.
+        // SAFETY: a NUL-terminated string. The returned info lives until the process ends.
         unsafe {
             let info = gst::ffi::gst_meta_get_info(name.as_ptr());
             !info.is_null() && gst::ffi::gst_meta_info_is_custom(info) != glib::ffi::GFALSE
@@ -109,8 +108,8 @@ fn is_custom(name: &str) -> bool {
     })
 }
 
-/// Whether data begin as GStreamer writes them (total size and length of the name in 32 bits each, the name, a zero,
-/// a version), for a meta of this name. GStreamer itself does not check the length of the name well enough.
+/// Whether data begin with GStreamer's header for a meta of this name: total size and length of the name in 32 bits each, the
+/// name, a NUL, a version. GStreamer does not check the length of the name sufficiently.
 fn has_header(data: &[u8], name: &str) -> bool {
     let word = |at: usize| {
         let bytes = data.get(at..at + 4)?;

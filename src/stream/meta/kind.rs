@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The format of a kind of meta that travels: a record in CBOR, whose fields are numbered. A later version may add fields at
-//! the end, which an earlier one skips; any other change gets a new key.
+//! The format of a kind of meta: a CBOR record with numbered fields. A later version may add fields at the end, which earlier
+//! versions skip. Any other change needs a new key.
 
 use std::borrow::Cow;
 
@@ -13,26 +13,26 @@ use crate::stream::frame::Format;
 /// The prefix of the keys of attachments that hold metas.
 pub(super) const PREFIX: &str = "meta:";
 
-/// Why a meta does not travel, in words.
+/// The reason why a meta cannot be shared.
 pub(super) type Why = Cow<'static, str>;
 
-/// A kind of meta that has a format of our own.
+/// A kind of meta with a format of this plugin.
 pub(super) trait Kind {
-    /// Name of the attachment: [`PREFIX`], the meta's name as GStreamer has it, a slash and a version.
+    /// Name of the attachment: [`PREFIX`], GStreamer's name of the meta, a slash and a version.
     const KEY: &'static str;
     type Meta: MetaAPI;
-    /// The parts of it that travel.
+    /// The shared content of a meta.
     type Record<'a>: Encode<()> + Decode<'a, ()>;
 
-    /// A note about a meta. `None`: there is none.
+    /// The record of a meta. `None`: it has nothing to share.
     fn describe<'a>(meta: &'a MetaRef<'_, Self::Meta>) -> Result<Option<Self::Record<'a>>, Why>;
 
-    /// The names of the fields that had to be left out of the record.
+    /// The names of the fields that are missing in the record.
     fn lost<'a>(_record: &'a Self::Record<'_>) -> &'a [String] {
         &[]
     }
 
-    /// Puts a meta on a buffer whose memory and GstVideoMeta are there already. Another process wrote the record.
+    /// Adds a meta to a buffer that has its memory and its GstVideoMeta. Another process wrote the record.
     fn add(
         record: Self::Record<'_>,
         buffer: &mut gst::BufferRef,
@@ -40,14 +40,14 @@ pub(super) trait Kind {
     ) -> Result<(), Why>;
 }
 
-/// The result of writing a record: the names of the fields that cannot travel.
+/// The result of writing a record: the names of the fields that cannot be shared.
 pub(super) type Encoded = Result<Vec<String>, Why>;
 
-/// A [`Kind`] as a value.
+/// The functions of a [`Kind`].
 pub(super) struct Codec {
     pub(super) key: &'static str,
     pub(super) api: fn() -> glib::Type,
-    /// Appends a meta's record.
+    /// Appends the record of a meta.
     pub(super) encode: fn(&MetaRef<'_, gst::Meta>, &mut Vec<u8>) -> Encoded,
     /// Reads one record.
     pub(super) decode: fn(&mut Decoder<'_>, &mut gst::BufferRef, &Format) -> Result<(), Why>,
@@ -97,23 +97,23 @@ pub(super) fn read<'a, R: Decode<'a, ()>>(decoder: &mut Decoder<'a>) -> Result<R
     decoder.decode().map_err(|error| error.to_string().into())
 }
 
-/// A meta that the bindings do not export, by its structure and the function that returns its type.
+/// A meta that the bindings do not export, with its structure and the function that returns its type.
 macro_rules! meta {
     ($name:ident, $structure:ty, $api:path) => {
         #[repr(transparent)]
         pub(super) struct $name($structure);
 
-        // SAFETY: only code that may write a buffer changes its metas.
+        // SAFETY: metas change only while their buffer is borrowed for writing.
         unsafe impl Send for $name {}
         // SAFETY: as above.
         unsafe impl Sync for $name {}
 
-        // SAFETY: it is that structure, and the type is that of its API.
+        // SAFETY: the structure belongs to the type that the function returns.
         unsafe impl gst::meta::MetaAPI for $name {
             type GstType = $structure;
 
             fn meta_api() -> gst::glib::Type {
-                // SAFETY: takes nothing, and returns a registered type.
+                // SAFETY: takes no arguments, and returns a registered type.
                 unsafe { gst::glib::translate::from_glib($api()) }
             }
         }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Metas that did not travel: counted, and named once each.
+//! Counts metas that could not be shared, and reports each name once.
 
 use std::{
     collections::BTreeMap,
@@ -12,13 +12,13 @@ use std::{
 
 use crate::lock;
 
-/// Another process may make up names.
+/// Limits for names, because another process may invent them.
 const MOST_NAMES: usize = 64;
 const LONGEST_NAME: usize = 64;
-/// The name for losses that have no count of their own.
+/// The name for losses without a count of their own.
 const OTHERS: &str = "others";
 
-/// The losses of one element since it was started.
+/// The losses of one element since its start.
 #[derive(Debug, Default)]
 pub(crate) struct Losses {
     inner: Mutex<Inner>,
@@ -36,7 +36,7 @@ impl Losses {
         lock(&self.inner)
     }
 
-    /// Counts from 0 again.
+    /// Restarts the counts at 0.
     pub(crate) fn reset(&self) {
         *self.inner() = Inner::default();
     }
@@ -67,13 +67,13 @@ impl Losses {
         }
     }
 
-    /// Whether there are losses that are new since the last call of [`news`](Self::news).
+    /// Whether there are new losses since the last call of [`news`](Self::news).
     pub(crate) fn has_news(&self) -> bool {
         // Called for each frame. Acquire: pairs with the store of `note`.
         self.has_news.load(Ordering::Acquire)
     }
 
-    /// The losses that are new since the last call: names, and why.
+    /// The new losses since the last call: names and reasons.
     pub(crate) fn news(&self) -> Vec<(String, String)> {
         if !self.has_news() {
             return Vec::new();
@@ -87,7 +87,7 @@ impl Losses {
         self.inner().counts.values().sum()
     }
 
-    /// How many there were of each name.
+    /// The number of losses for each name.
     pub(crate) fn by_name(&self) -> gst::Structure {
         let mut structure = gst::Structure::new_empty("application/x-xmem-metas");
         for (name, count) in &self.inner().counts {
@@ -97,7 +97,7 @@ impl Losses {
     }
 }
 
-/// Whether GStreamer accepts it as the name of a field.
+/// Whether GStreamer accepts this as the name of a field.
 fn is_field_name(name: &str) -> bool {
     name.starts_with(|first: char| first.is_ascii_alphabetic())
         && name

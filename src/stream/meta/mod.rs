@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! GstMeta beside a frame: how they get into its attachments, and onto a buffer again. Where the planes of a video
-//! frame lie is in its fixed metadata instead, see planes.rs.
+//! Converts the GstMetas of a buffer to attachments of a frame, and back. The planes of a video frame are in the frame's fixed
+//! metadata instead; see planes.rs.
 //!
-//! Each kind of meta is an attachment of its own, with a record for each meta of that kind. The formats are our own, so that
-//! processes with different versions of GStreamer understand each other. GStreamer's format, which it has since 1.24 and for
-//! few metas, serves for metas without one of ours.
+//! Each kind of meta has an attachment of its own, with one record for each meta. The formats belong to this plugin, so that
+//! processes with different versions of GStreamer can exchange them. Other metas use GStreamer's format, which exists since
+//! 1.24 and for few metas.
 
 mod alpha;
 mod analytics;
@@ -49,10 +49,10 @@ static CODECS: &[Codec] = &[
     Codec::of::<structure::Protection>(),
 ];
 
-/// A frame with more metas than this is an error.
+/// More metas on one frame are an error.
 const MOST_METAS: usize = 1 << 16;
 
-/// The attachments of a frame that carry its metas.
+/// The metas of a buffer as attachments.
 pub(crate) fn of_buffer(buffer: &gst::BufferRef, losses: &Losses) -> Attachments {
     let mut records: BTreeMap<&str, Vec<u8>> = BTreeMap::new();
     let mut has_planes = false;
@@ -87,7 +87,7 @@ pub(crate) fn of_buffer(buffer: &gst::BufferRef, losses: &Losses) -> Attachments
             let record = records.entry(foreign::KEY).or_default();
             match foreign::encode(&meta, record) {
                 Ok(true) => {}
-                // A pooled meta concerns only its pool.
+                // A pooled meta belongs to its buffer pool.
                 Ok(false) if meta.flags().contains(gst::MetaFlags::POOLED) => {}
                 Ok(false) => losses.note(
                     meta.type_().name(),
@@ -123,13 +123,12 @@ fn note_fields(name: &str, fields: &[String], losses: &Losses) {
     }
 }
 
-/// Whether a meta is about the memory itself, such as a reference that keeps it, and is not needed on a frame that lies
-/// elsewhere.
+/// Whether a meta describes the memory, such as a reference that keeps it alive. A frame in other memory does not need it.
 pub(crate) fn is_about_memory(meta: &MetaRef<'_, gst::Meta>) -> bool {
     meta.has_tag::<tags::Memory>() || meta.has_tag::<tags::MemoryReference>()
 }
 
-/// Puts a frame's attachments on a buffer. The buffer has its memory and its planes. Invalid ones are left out.
+/// Adds the metas in a frame's attachments to a buffer that has its memory and its planes. Leaves out invalid ones.
 pub(crate) fn onto_buffer(
     attachments: &Attachments,
     buffer: &mut gst::BufferRef,
@@ -153,7 +152,7 @@ pub(crate) fn onto_buffer(
             let start = decoder.position();
             if let Err((name, why)) = decode(key, name, &mut decoder, buffer, format) {
                 losses.note(&name, &why);
-                // The next record begins where this one ends, if it is one.
+                // If this is a CBOR record, the next one begins after it.
                 decoder.set_position(start);
                 if decoder.skip().is_err() {
                     break;
@@ -163,7 +162,7 @@ pub(crate) fn onto_buffer(
     }
 }
 
-/// Reads one record. `Err`: its name, and why not.
+/// Reads one record. `Err`: its name and the reason.
 fn decode(
     key: &str,
     name: &str,
@@ -187,17 +186,17 @@ fn decode(
     (codec.decode)(decoder, buffer, format).map_err(|why| (name.to_owned(), why))
 }
 
-/// Whether a meta of this name has a format of our own.
+/// Whether this plugin has a format for metas with this name.
 fn is_ours(name: &str) -> bool {
     name == analytics::NAME || CODECS.iter().any(|codec| name_of(codec.key) == name)
 }
 
-/// Whether the metas of a caps feature travel. Its name is the meta's, mostly without its end.
+/// Whether metas of a caps feature can be shared. A feature has the meta's name, usually without `Meta`.
 pub(crate) fn travels(feature: &str) -> bool {
     is_ours(feature) || is_ours(&format!("{feature}Meta"))
 }
 
-/// The name of the metas behind a key, without its version.
+/// The name of the metas with this key, without the version.
 fn name_of(key: &str) -> &str {
     let kind = key.strip_prefix(PREFIX).unwrap_or(key);
     kind.rsplit_once('/').map_or(kind, |(name, _)| name)

@@ -2,7 +2,7 @@
 
 //! Regions of interest, with their parameters.
 
-// The bindings take a region without a type for one with a wrong one.
+// The bindings mistake a region without a type for one with a wrong type.
 #![allow(unsafe_code)]
 
 use gst::MetaRef;
@@ -16,7 +16,7 @@ pub(super) enum Region {}
 
 #[derive(Debug, Encode, Decode)]
 pub(super) struct RegionRecord<'a> {
-    /// The kind of object, such as `face`. Empty: nothing in particular.
+    /// The kind of object, such as `face`. Empty: none.
     #[b(0)]
     kind: &'a str,
     #[n(1)]
@@ -34,7 +34,7 @@ pub(super) struct RegionRecord<'a> {
     /// GstStructures as text.
     #[n(7)]
     params: Vec<String>,
-    /// Fields of the parameters that have no text.
+    /// Fields of the parameters that cannot be written as text.
     #[cbor(skip)]
     lost: Vec<String>,
 }
@@ -45,7 +45,7 @@ impl Kind for Region {
     type Record<'a> = RegionRecord<'a>;
 
     fn describe<'a>(meta: &'a MetaRef<'_, Self::Meta>) -> Result<Option<RegionRecord<'a>>, Why> {
-        // SAFETY: a live meta of this kind; a plain number.
+        // SAFETY: reads a number of a live meta of this kind.
         let has_type = unsafe { (*meta.as_ptr()).roi_type } != 0;
         let (x, y, width, height) = meta.rect();
         let (mut params, mut lost) = (Vec::new(), Vec::new());
@@ -83,7 +83,6 @@ impl Kind for Region {
         let mut meta = VideoRegionOfInterestMeta::add(buffer, record.kind, rectangle);
         meta.set_id(record.id);
         meta.set_parent_id(record.parent_id);
-        // GStreamer appends to a linked list.
         params.into_iter().for_each(|param| meta.add_param(param));
         Ok(())
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Metas that are a GstStructure: those that applications make up, and the data for decryption.
+//! Metas that consist of a GstStructure: custom metas of applications, and data for decryption.
 
 use std::sync::Mutex;
 
@@ -11,14 +11,14 @@ use super::kind::{Encoded, Kind, Why, append, read};
 use crate::lock;
 use crate::stream::{frame::Format, text};
 
-/// Key of the custom metas. They contain their names.
+/// Key of custom metas. The record contains the name.
 pub(super) const CUSTOM_KEY: &str = "meta:custom/1";
 
 #[derive(Debug, Encode, Decode)]
 struct CustomRecord<'a> {
     #[b(0)]
     name: &'a str,
-    /// The properties that the meta depends on, as it was registered.
+    /// The tags with which the meta was registered: the properties of the memory that it depends on.
     #[b(1)]
     tags: Vec<&'a str>,
     /// The fields, as text.
@@ -39,7 +39,7 @@ pub(super) fn encode_custom(meta: &MetaRef<'_, CustomMeta>, out: &mut Vec<u8>) -
     Ok(lost)
 }
 
-/// Reads a custom meta's record. `Err`: its name, and why not.
+/// Reads a custom meta's record. `Err`: its name and the reason.
 pub(super) fn decode_custom(
     decoder: &mut Decoder<'_>,
     buffer: &mut gst::BufferRef,
@@ -60,11 +60,11 @@ pub(super) fn decode_custom(
     Ok(())
 }
 
-/// Registers a custom meta that this process lacks. A registration lasts for the life of the process.
+/// Registers a custom meta that this process does not know. A registration lasts until the process ends.
 fn make_known(name: &str, tags: &[&str]) -> Result<(), &'static str> {
     const MOST: usize = 256;
     const MOST_TAGS: usize = 16;
-    /// How many there are. Two threads must not register the same one.
+    /// The number of registrations. The lock prevents that two threads register the same name.
     static REGISTERED: Mutex<usize> = Mutex::new(0);
     if !is_type_name(name) || tags.len() > MOST_TAGS {
         return Err("its name or its tags cannot be");
@@ -73,7 +73,7 @@ fn make_known(name: &str, tags: &[&str]) -> Result<(), &'static str> {
     if CustomMeta::is_registered(name) {
         return Ok(());
     }
-    // Another type has the name already, and GStreamer would warn.
+    // If a type has the name already, GStreamer would log a warning.
     let taken = |name: &str| glib::Type::from_name(name).is_some();
     if taken(name) || taken(&format!("{name}-api")) {
         return Err("something that is no meta has its name in this process");
@@ -90,7 +90,7 @@ fn make_known(name: &str, tags: &[&str]) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// Whether GLib accepts it as the name of a type.
+/// Whether GLib accepts this as the name of a type.
 fn is_type_name(name: &str) -> bool {
     (3..=128).contains(&name.len())
         && name.starts_with(|first: char| first.is_ascii_alphabetic() || first == '_')
@@ -116,7 +116,7 @@ impl Kind for Protection {
     fn describe(meta: &MetaRef<'_, Self::Meta>) -> Result<Option<ProtectionRecord>, Why> {
         let (info, lost) = text::of_structure(meta.info());
         if !lost.is_empty() {
-            // Without all of it nothing can be decrypted.
+            // Decryption needs all fields.
             return Err(format!("its fields {lost:?} are bound to this process").into());
         }
         Ok(Some(ProtectionRecord { info }))

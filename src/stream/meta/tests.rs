@@ -23,7 +23,7 @@ fn video() -> Format {
     )
 }
 
-/// A buffer with its memory and its planes, as a consumer has it before its metas.
+/// A buffer with memory and planes, before a consumer adds its metas.
 fn frame() -> gst::Buffer {
     gst::init().unwrap();
     let mut buffer = gst::Buffer::with_size(SIZE).unwrap();
@@ -38,7 +38,7 @@ fn frame() -> gst::Buffer {
     buffer
 }
 
-/// A frame with a meta of each kind that there is for video.
+/// A frame with each kind of meta for video.
 fn decorated() -> gst::Buffer {
     gst::init().unwrap();
     let mut buffer = gst::Buffer::with_size(SIZE).unwrap();
@@ -110,7 +110,7 @@ fn all_of_a_video_frames_metas_come_back() {
     assert_eq!(of_buffer(&back, &losses), attachments);
 }
 
-/// Where there is the library; where there is none, it is counted.
+/// Without the library, the meta counts as lost.
 #[test]
 fn analytics_come_back() {
     let (format, losses) = (video(), Losses::default());
@@ -164,7 +164,7 @@ fn audio_comes_back_and_stays_inside() {
         assert_eq!(of_buffer(&back, &losses), attachments);
         assert_eq!(names(&back).len(), 4);
 
-        // A buffer that is too small for it.
+        // The buffer is smaller than the meta states.
         let mut small = gst::Buffer::with_size(79).unwrap();
         onto_buffer(&attachments, small.make_mut(), &format, &losses);
         assert!(small.meta::<AudioMeta>().is_none());
@@ -232,7 +232,7 @@ fn a_record_that_is_nonsense_does_not_take_the_next_one_along() {
     let mut attachments = Attachments::new();
     attachments.set(
         "meta:GstVideoCropMeta/1",
-        // Outside; with a field more, as a later version might write it; no record.
+        // Outside of the frame; with one more field, as a later version may write; not a record.
         [
             &[0x84, 10, 0, 0x18, 60, 1][..],
             &[0x85, 1, 2, 3, 4, 0x61, b'x'],
@@ -288,7 +288,7 @@ fn there_is_an_end_to_metas_and_names() {
         onto_buffer(&attachments, buffer.make_mut(), &format, &losses);
         known += names(&buffer).len() - 1;
     }
-    // Another test of this process may have taken some.
+    // Another test of this process may have registered some.
     assert!((200..=256).contains(&known), "{known}");
 }
 
@@ -305,13 +305,13 @@ fn too_many_bytes_are_left_out() {
     assert_eq!(losses.news()[0].0, "GstVideoCaptionMeta");
 }
 
-/// GStreamer complains of structures whose names are none, which is no reason to end a test.
+/// GStreamer logs a critical message for invalid names of structures. The test must not end there.
 fn let_gstreamer_complain() {
     gst::init().unwrap();
     glib::log_set_always_fatal(glib::LogLevels::LEVEL_ERROR);
 }
 
-/// Failures are not kept in a file.
+/// Proptest stores no failures in a file.
 fn config() -> ProptestConfig {
     ProptestConfig {
         failure_persistence: None,
@@ -363,7 +363,7 @@ proptest! {
         }
         let mut buffer = frame();
         onto_buffer(&changed, buffer.make_mut(), &format, &Losses::default());
-        // Whatever got through can be used.
+        // A meta that was accepted must be usable.
         if let Some(crop) = buffer.meta::<VideoCropMeta>() {
             let (x, y, width, height) = crop.rect();
             prop_assert!(x + width <= WIDTH && y + height <= HEIGHT);

@@ -17,7 +17,7 @@ pub(super) enum Reference {}
 
 #[derive(Debug, Encode, Decode)]
 pub(super) struct ReferenceRecord {
-    /// Caps that name the clock, as text.
+    /// Caps that identify the clock, as text.
     #[n(0)]
     clock: String,
     /// In nanoseconds.
@@ -33,7 +33,7 @@ impl Kind for Reference {
     type Record<'a> = ReferenceRecord;
 
     fn describe(meta: &MetaRef<'_, Self::Meta>) -> Result<Option<ReferenceRecord>, Why> {
-        // SAFETY: a live meta of this kind; a plain number.
+        // SAFETY: reads a number of a live meta of this kind.
         let timestamp = unsafe { (*meta.as_ptr()).timestamp };
         Ok(Some(ReferenceRecord {
             clock: meta.reference().to_string(),
@@ -66,10 +66,10 @@ pub(super) struct TimeCodeRecord {
     fps: (i32, i32),
     #[n(1)]
     flags: u32,
-    /// Hours, minutes, seconds, frames, and the count of the field.
+    /// Hours, minutes, seconds, frames, and the number of the field.
     #[n(2)]
     time: [u32; 5],
-    /// The date and time that the hours count from, as ISO 8601 has it.
+    /// The date and time of 00:00:00:00, in ISO 8601.
     #[n(3)]
     latest_daily_jam: Option<String>,
 }
@@ -80,7 +80,7 @@ impl Kind for TimeCode {
     type Record<'a> = TimeCodeRecord;
 
     fn describe(meta: &MetaRef<'_, Self::Meta>) -> Result<Option<TimeCodeRecord>, Why> {
-        // SAFETY: a live meta of this kind; plain numbers.
+        // SAFETY: reads numbers of a live meta of this kind.
         let config = unsafe { &(*meta.as_ptr()).tc.config };
         let code = meta.tc();
         let jam = code.latest_daily_jam();

@@ -2,7 +2,7 @@
 
 //! Metadata of a video frame besides its planes.
 
-// The bindings have no way to set some fields of a GstVideoMeta.
+// The bindings cannot set some fields of a GstVideoMeta.
 #![allow(unsafe_code)]
 
 use gst::{MetaRef, glib::translate::IntoGlib};
@@ -12,7 +12,7 @@ use minicbor::{Decode, Encode};
 use super::kind::{Kind, Why};
 use crate::stream::frame::Format;
 
-/// The content of a GstVideoMeta besides the planes, which are in the frame's fixed metadata.
+/// The fields of a GstVideoMeta except the planes, which are in the frame's fixed metadata.
 pub(super) enum Video {}
 
 #[derive(Debug, Default, PartialEq, Encode, Decode)]
@@ -56,12 +56,12 @@ impl Kind for Video {
             return Err("the frame has no planes".into());
         };
         let raw = meta.as_mut_ptr();
-        // SAFETY: the meta is borrowed for writing, and these are plain numbers.
+        // SAFETY: the meta is borrowed for writing, and both fields are numbers.
         unsafe {
             (*raw).flags = VideoFrameFlags::from_bits_truncate(record.flags).into_glib();
             (*raw).id = record.id;
         }
-        // GStreamer computes with them, and never ends with values that are no masks.
+        // GStreamer computes with these values, and with an invalid mask a loop never ends.
         if record.padding.iter().any(|padding| *padding > MOST)
             || record
                 .stride_align
@@ -77,7 +77,7 @@ impl Kind for Video {
     }
 }
 
-/// The part of a frame that is to be seen.
+/// The visible part of a frame.
 pub(super) enum Crop {}
 
 #[derive(Debug, Encode, Decode)]
@@ -114,7 +114,7 @@ impl Kind for Crop {
             width,
             height,
         } = record;
-        // An element that crops adds it to the planes' addresses.
+        // Cropping elements add these offsets to the addresses of the planes.
         let frame = buffer
             .meta::<gst_video::VideoMeta>()
             .map(|meta| (meta.width(), meta.height()))
@@ -133,7 +133,7 @@ impl Kind for Crop {
     }
 }
 
-/// How a frame is to be turned and moved.
+/// A transformation of the frame.
 pub(super) enum Affine {}
 
 #[derive(Debug, Encode, Decode)]
