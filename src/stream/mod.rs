@@ -3,11 +3,11 @@
 //! Streams, frames and events in the form in which processes exchange them.
 
 pub(crate) mod caps;
+pub(crate) mod description_key;
 pub(crate) mod drm;
 pub(crate) mod event;
 pub(crate) mod frame;
 pub(crate) mod frame_info;
-pub(crate) mod look;
 pub(crate) mod meta;
 pub(crate) mod received;
 pub(crate) mod start;

@@ -57,7 +57,7 @@ fn describe_fully(
             ("Frames lose their {name}: {why}. See the field dropped-metas of stats")
         );
     }
-    ctx.stream.note_look(buffer, &attachments);
+    ctx.stream.note_described(buffer, &attachments);
     Ok(Described {
         meta: frame::describe(buffer, layout, &attachments),
         memory: format.memory,

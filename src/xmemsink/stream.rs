@@ -13,9 +13,9 @@ use super::log::CAT;
 use crate::{
     lock,
     stream::{
+        description_key::DescriptionKey,
         event::sticky,
         frame::{self, Format, Memory},
-        look::Look,
         timeline::Timeline,
     },
 };
@@ -54,7 +54,7 @@ struct State {
     attachments: Attachments,
     /// The properties of the last frame that decide its layout and attachments. `None`: it has other metas, so its description
     /// is not reused.
-    look: Option<Look>,
+    key: Option<DescriptionKey>,
     sticky: Sticky,
     /// The pool does not have the present `sticky` yet.
     sticky_is_new: bool,
@@ -79,7 +79,7 @@ impl Stream {
         let mut state = lock(&self.state);
         state.format = format;
         state.valid_size = None;
-        state.look = None;
+        state.key = None;
         (state.reported_copies, state.reported_drops) = (false, false);
     }
 
@@ -99,7 +99,7 @@ impl Stream {
         if *state.layout != layout {
             state.layout = Arc::new(layout);
             state.valid_size = None;
-            state.look = None;
+            state.key = None;
         }
         // A frame that will be copied on a device may lack rows.
         if state.valid_size != Some(size)
@@ -115,7 +115,7 @@ impl Stream {
     /// The description of the last frame, if it applies to this buffer too.
     pub(super) fn describe(&self, buffer: &gst::BufferRef) -> Option<Described> {
         let state = lock(&self.state);
-        let is_like_last = state.look.as_ref()?.is_of(buffer);
+        let is_like_last = state.key.as_ref()?.matches(buffer);
         is_like_last.then(|| Described {
             meta: frame::describe(buffer, state.layout.clone(), &state.attachments),
             memory: state.format.memory,
@@ -123,10 +123,10 @@ impl Stream {
     }
 
     /// Stores the attachments of the buffer whose layout was checked last.
-    pub(super) fn note_look(&self, buffer: &gst::BufferRef, attachments: &Attachments) {
-        let look = Look::of(buffer);
+    pub(super) fn note_described(&self, buffer: &gst::BufferRef, attachments: &Attachments) {
+        let key = DescriptionKey::of(buffer);
         let mut state = lock(&self.state);
-        state.look = look;
+        state.key = key;
         state.attachments = attachments.clone();
     }
 

@@ -9,14 +9,14 @@ use crate::{cuda::CudaMemory, stream::meta::is_about_memory};
 /// The properties of a buffer that, with its caps, decide its description. Buffers with equal keys have equal descriptions,
 /// except for what [`describe`](crate::stream::frame::describe) adds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Look {
+pub(crate) struct DescriptionKey {
     size: usize,
-    planes: Option<Planes>,
+    planes: Option<VideoMetaFields>,
 }
 
 /// The fields of a GstVideoMeta.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Planes {
+struct VideoMetaFields {
     format: gst_video::VideoFormat,
     flags: gst_video::VideoFrameFlags,
     id: i32,
@@ -28,14 +28,14 @@ struct Planes {
     stride_align: [u32; MAX_PLANES],
 }
 
-impl Look {
+impl DescriptionKey {
     /// Whether a buffer has this key.
-    pub(crate) fn is_of(&self, buffer: &gst::BufferRef) -> bool {
-        let Ok(planes) = only_planes(buffer) else {
+    pub(crate) fn matches(&self, buffer: &gst::BufferRef) -> bool {
+        let Ok(planes) = only_video_meta(buffer) else {
             return false;
         };
         let same_planes = match (&self.planes, &planes) {
-            (Some(before), Some(planes)) => before.are(planes),
+            (Some(before), Some(planes)) => before.matches(planes),
             (None, None) => true,
             _ => false,
         };
@@ -44,8 +44,8 @@ impl Look {
 
     /// `None`: the description depends on other properties too, such as other metas.
     pub(crate) fn of(buffer: &gst::BufferRef) -> Option<Self> {
-        let planes = match only_planes(buffer).ok()? {
-            Some(meta) => Some(Planes::of(&meta)?),
+        let planes = match only_video_meta(buffer).ok()? {
+            Some(meta) => Some(VideoMetaFields::of(&meta)?),
             None => None,
         };
         Some(Self {
@@ -59,7 +59,7 @@ impl Look {
 struct OtherMetas;
 
 /// The GstVideoMeta of a buffer, if it has one. Fails if another meta is part of its description.
-fn only_planes(
+fn only_video_meta(
     buffer: &gst::BufferRef,
 ) -> Result<Option<gst::MetaRef<'_, gst_video::VideoMeta>>, OtherMetas> {
     let mut planes = None;
@@ -77,8 +77,8 @@ fn only_planes(
     Ok(planes)
 }
 
-impl Planes {
-    fn are(&self, meta: &gst_video::VideoMeta) -> bool {
+impl VideoMetaFields {
+    fn matches(&self, meta: &gst_video::VideoMeta) -> bool {
         let (offsets, strides) = (meta.offset(), meta.stride());
         let alignment = meta.alignment();
         self.format == meta.format()
@@ -95,7 +95,7 @@ impl Planes {
 
     /// `None`: it has more planes than this can hold.
     fn of(meta: &gst_video::VideoMeta) -> Option<Self> {
-        let mut look = Self {
+        let mut key = Self {
             format: meta.format(),
             flags: meta.video_frame_flags(),
             id: meta.id(),
@@ -107,16 +107,16 @@ impl Planes {
             stride_align: [0; MAX_PLANES],
         };
         let (offsets, strides) = (meta.offset(), meta.stride());
-        look.offsets
+        key.offsets
             .get_mut(..offsets.len())?
             .copy_from_slice(offsets);
-        look.strides
+        key.strides
             .get_mut(..strides.len())?
             .copy_from_slice(strides);
         let alignment = meta.alignment();
-        look.padding = padding(&alignment);
-        look.stride_align = *alignment.stride_align();
-        Some(look)
+        key.padding = padding(&alignment);
+        key.stride_align = *alignment.stride_align();
+        Some(key)
     }
 }
 
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_looks_have_equal_descriptions() {
+    fn equal_keys_have_equal_descriptions() {
         gst::init().unwrap();
         let caps = "video/x-raw,format=I420,width=64,height=64,framerate=30/1";
         let format = Format::from_caps(&caps.parse::<gst::Caps>().unwrap());
@@ -203,26 +203,41 @@ mod tests {
                 .unwrap();
             }),
         ];
-        let mut alike = 0;
+        let mut equal = 0;
         for one in &buffers {
             for other in &buffers {
-                let look = Look::of(one);
-                let is_alike = look.is_some_and(|look| look.is_of(other));
-                assert_eq!(is_alike, look.is_some() && look == Look::of(other));
-                if is_alike {
+                let key = DescriptionKey::of(one);
+                let matches = key.is_some_and(|key| key.matches(other));
+                assert_eq!(matches, key.is_some() && key == DescriptionKey::of(other));
+                if matches {
                     let one = describe(one);
                     let reused = frame::describe(other, one.layout, &one.attachments);
                     assert_eq!(format!("{reused:?}"), format!("{:?}", describe(other)));
-                    alike += 1;
+                    equal += 1;
                 }
             }
         }
-        assert!(alike < buffers.len() * buffers.len() / 2);
-        assert_eq!(Look::of(&buffers[0]), Look::of(&buffers[1]));
-        assert_eq!(Look::of(&buffers[0]), Look::of(&buffers[2]));
-        assert_ne!(Look::of(&buffers[0]), Look::of(&buffers[3]));
-        assert_eq!(Look::of(&buffers[4]), None);
-        assert_ne!(Look::of(&buffers[0]), Look::of(&buffers[6]));
-        assert_ne!(Look::of(&buffers[0]), Look::of(&buffers[7]));
+        assert!(equal < buffers.len() * buffers.len() / 2);
+        assert_eq!(
+            DescriptionKey::of(&buffers[0]),
+            DescriptionKey::of(&buffers[1])
+        );
+        assert_eq!(
+            DescriptionKey::of(&buffers[0]),
+            DescriptionKey::of(&buffers[2])
+        );
+        assert_ne!(
+            DescriptionKey::of(&buffers[0]),
+            DescriptionKey::of(&buffers[3])
+        );
+        assert_eq!(DescriptionKey::of(&buffers[4]), None);
+        assert_ne!(
+            DescriptionKey::of(&buffers[0]),
+            DescriptionKey::of(&buffers[6])
+        );
+        assert_ne!(
+            DescriptionKey::of(&buffers[0]),
+            DescriptionKey::of(&buffers[7])
+        );
     }
 }
