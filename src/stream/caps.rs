@@ -17,7 +17,7 @@ pub(crate) fn is_cuda(caps: &gst::CapsRef) -> bool {
 }
 
 /// Whether caps require memory other than the host's.
-pub(crate) fn is_elsewhere(caps: &gst::CapsRef) -> bool {
+pub(crate) fn excludes_host_memory(caps: &gst::CapsRef) -> bool {
     let host = gst::CAPS_FEATURE_MEMORY_SYSTEM_MEMORY;
     caps.features(0).is_some_and(|features| {
         let mut names = features.iter();
@@ -26,7 +26,7 @@ pub(crate) fn is_elsewhere(caps: &gst::CapsRef) -> bool {
 }
 
 /// The part of the caps that is supported here.
-pub(crate) fn possible(caps: gst::Caps) -> gst::Caps {
+pub(crate) fn supported(caps: gst::Caps) -> gst::Caps {
     // Most caps are without the feature. In that case no device is searched.
     let needs_cuda = |features: &gst::CapsFeaturesRef| features.contains(CUDA_MEMORY);
     if !caps
@@ -51,7 +51,7 @@ const COMMON: [&str; 4] = ["NV12", "I420", "RGBA", "RGB"];
 ///
 /// The common format gets a structure of its own. Queues and filters towards the source restore the source's order inside a
 /// list, but keep the order of structures.
-pub(crate) fn common_first(caps: gst::Caps) -> gst::Caps {
+pub(crate) fn prefer_common_format(caps: gst::Caps) -> gst::Caps {
     if caps.is_any() {
         return caps;
     }
@@ -163,7 +163,7 @@ mod tests {
             ("EMPTY", "EMPTY"),
         ] {
             // Compared as text, because caps are equal in any order.
-            let answer = common_first(caps(before));
+            let answer = prefer_common_format(caps(before));
             assert_eq!(answer.to_string(), caps(after).to_string());
         }
     }
@@ -171,13 +171,13 @@ mod tests {
     #[test]
     fn without_a_device_only_host_memory_is_left() {
         let both = caps("video/x-raw(memory:CUDAMemory), format=NV12; video/x-raw, format=NV12");
-        let left = possible(both.clone());
+        let left = supported(both.clone());
         if cuda::is_offered() {
             assert_eq!(left, both);
         } else {
             assert_eq!(left, caps("video/x-raw, format=NV12"));
         }
         let any = gst::Caps::new_any();
-        assert_eq!(possible(any.clone()), any);
+        assert_eq!(supported(any.clone()), any);
     }
 }

@@ -189,7 +189,7 @@ pub(crate) fn describe(
 }
 
 /// Sets the properties of a buffer, except its times and its planes.
-pub(crate) fn decorate(buffer: &mut gst::BufferRef, meta: &FrameMeta) {
+pub(crate) fn apply(buffer: &mut gst::BufferRef, meta: &FrameMeta) {
     buffer.set_offset(meta.buffer_offset.unwrap_or(OFFSET_NONE));
     buffer.set_offset_end(meta.buffer_offset_end.unwrap_or(OFFSET_NONE));
     buffer
@@ -284,7 +284,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_number_of_another_process_does_harm() {
+    fn extreme_metadata_do_no_harm() {
         gst::init().unwrap();
         let mut buffer = gst::Buffer::new();
         for number in [0, 1, u64::MAX] {
@@ -292,7 +292,7 @@ mod tests {
             meta.flags = number as u32;
             meta.buffer_offset = Some(number);
             meta.buffer_offset_end = Some(number);
-            decorate(buffer.make_mut(), &meta);
+            apply(buffer.make_mut(), &meta);
             assert_eq!(buffer.offset(), number);
         }
     }

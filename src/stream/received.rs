@@ -24,14 +24,14 @@ pub(crate) const TAG_DMABUF: u32 = 1;
 /// The received frame of a memory that is not an XmemMemory. Such memories cannot hold leases, so the lease is attached to
 /// them.
 #[derive(Debug, Clone)]
-pub(crate) struct Kept {
+pub(crate) struct ReceivedPart {
     pub(crate) frame: ReadLease,
     /// The index of the part.
     pub(crate) index: usize,
     pub(crate) _tally: Arc<Tally>,
 }
 
-impl Tie for Kept {
+impl Tie for ReceivedPart {
     const NAME: &'static glib::GStr = glib::gstr!("xmem-frame");
 }
 
@@ -47,7 +47,7 @@ pub(crate) fn received_frame(buffer: &gst::BufferRef) -> Option<ReadLease> {
         let (frame, index) = match memory.downcast_memory_ref::<XmemMemory>() {
             Some(memory) => memory.received()?,
             None => {
-                let kept = tied::<Kept>(memory)?;
+                let kept = tied::<ReceivedPart>(memory)?;
                 let part = kept.frame.parts().get(kept.index)?;
                 let is_whole = memory.offset() == part.offset() && memory.size() == part.len();
                 is_whole.then_some((kept.frame, kept.index))?

@@ -16,7 +16,7 @@ const TYPE: &str = "type";
 const GROUP: &str = "group";
 
 /// At most this many groups of other processes are remembered.
-const MOST_GROUPS: usize = 64;
+const MAX_GROUPS: usize = 64;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Description {
@@ -82,7 +82,7 @@ impl Description {
     ) -> gst::Event {
         let start = gst::event::StreamStart::builder(stream_id)
             .flags(self.flags)
-            .group_id(self.group_here());
+            .group_id(self.local_group());
         match self.stream_type {
             Some(kind) => {
                 let stream = gst::Stream::new(Some(stream_id), caps, kind, self.flags);
@@ -94,7 +94,7 @@ impl Description {
     }
 
     /// The number of the group in this process.
-    fn group_here(&self) -> gst::GroupId {
+    fn local_group(&self) -> gst::GroupId {
         static GROUPS: Mutex<VecDeque<(String, gst::GroupId)>> = Mutex::new(VecDeque::new());
         let Some(group) = &self.group else {
             return gst::GroupId::next();
@@ -104,7 +104,7 @@ impl Description {
             return *number;
         }
         let number = gst::GroupId::next();
-        if groups.len() == MOST_GROUPS {
+        if groups.len() == MAX_GROUPS {
             groups.pop_front();
         }
         groups.push_back((group.clone(), number));
@@ -137,7 +137,7 @@ mod tests {
             group: Some("a-2".to_owned()),
             ..full.clone()
         };
-        assert_eq!(full.group_here(), full.group_here());
-        assert_ne!(full.group_here(), other.group_here());
+        assert_eq!(full.local_group(), full.local_group());
+        assert_ne!(full.local_group(), other.local_group());
     }
 }

@@ -8,13 +8,13 @@ use gst::{glib, prelude::*};
 
 /// The maximum nesting in a text. GStreamer's parser is recursive, and about ten thousand levels overflow the stack. Real caps
 /// need fewer.
-const DEEPEST: usize = 64;
+const MAX_DEPTH: usize = 64;
 /// The maximum nesting of strings in strings.
-const MOST_QUOTED: usize = 8;
+const MAX_QUOTE_DEPTH: usize = 8;
 
 /// Whether a text of another process can be passed to GStreamer's parser.
 pub(crate) fn is_parseable(text: &str) -> bool {
-    !text.contains('\0') && is_flat(text.as_bytes(), MOST_QUOTED)
+    !text.contains('\0') && is_flat(text.as_bytes(), MAX_QUOTE_DEPTH)
 }
 
 /// Whether brackets are not nested too deeply. Strings are checked too, because they can hold structures.
@@ -28,7 +28,7 @@ fn is_flat(text: &[u8], quoted: usize) -> bool {
             b'"' if quoted == 0 || !is_flat(&unquote(&mut rest), quoted - 1) => return false,
             _ => {}
         }
-        if depth > DEEPEST {
+        if depth > MAX_DEPTH {
             return false;
         }
     }
@@ -60,14 +60,14 @@ fn unquote(bytes: &mut impl Iterator<Item = u8>) -> Vec<u8> {
 /// A quark for a string of another process. GLib keeps it until the process ends, so the number is limited. `None`: it is not
 /// valid, or the limit is reached.
 pub(crate) fn to_quark(text: &str) -> Option<glib::Quark> {
-    const LONGEST: usize = 256;
-    const MOST: u32 = 10_000;
+    const MAX_LEN: usize = 256;
+    const MAX_NEW: u32 = 10_000;
     static NEW: AtomicU32 = AtomicU32::new(0);
-    if text.is_empty() || text.len() > LONGEST || text.contains('\0') {
+    if text.is_empty() || text.len() > MAX_LEN || text.contains('\0') {
         return None;
     }
     glib::Quark::try_from_str(text).or_else(|| {
-        let may = NEW.fetch_add(1, Ordering::Relaxed) < MOST;
+        let may = NEW.fetch_add(1, Ordering::Relaxed) < MAX_NEW;
         may.then(|| glib::Quark::from_str(text))
     })
 }

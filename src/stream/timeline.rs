@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn comes_back_and_survives_nonsense() {
+    fn round_trips_and_ignores_invalid_text() {
         gst::init().unwrap();
         let timeline = Timeline {
             live: true,

@@ -10,13 +10,13 @@ use std::collections::VecDeque;
 use gst::{glib::prelude::*, prelude::*};
 
 /// The minimum interval between two samples of a clock.
-const SPACING_NS: u64 = 50_000_000;
+const MIN_INTERVAL_NS: u64 = 50_000_000;
 /// The number of samples in the regression.
 const SAMPLES: usize = 32;
 /// If a clock differs by more than this from the prediction, it was set, and earlier samples are discarded.
 const JUMP_NS: u64 = 20_000_000;
 /// A sample is good enough if its two readings of CLOCK_MONOTONIC differ by at most this.
-const NEAR_NS: u64 = 5_000;
+const GOOD_NS: u64 = 5_000;
 const TRIES: u32 = 4;
 
 /// The present time, in the type of GStreamer's clock functions.
@@ -47,7 +47,7 @@ impl Sample {
                 };
                 best = Some((took, sample));
             }
-            if took <= NEAR_NS {
+            if took <= GOOD_NS {
                 break;
             }
         }
@@ -145,7 +145,7 @@ impl ClockOffset {
         if self
             .samples
             .back()
-            .is_none_or(|(last, _)| now.saturating_sub(*last) >= SPACING_NS)
+            .is_none_or(|(last, _)| now.saturating_sub(*last) >= MIN_INTERVAL_NS)
         {
             self.add(Sample::take(clock));
         }
@@ -262,7 +262,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn there_and_back() {
+    fn times_round_trip() {
         let here = Origin::new(gst::ClockTime::from_seconds(100), -7);
         let there = Origin::new(gst::ClockTime::from_seconds(103), 0);
         let five = gst::Signed::Positive(gst::ClockTime::from_seconds(5));
@@ -302,7 +302,7 @@ mod tests {
     /// Adds samples of a clock that is `ahead(ns)` ahead after `ns` nanoseconds, each with a small error.
     fn follow(offset: &mut ClockOffset, seconds: std::ops::Range<u64>, ahead: impl Fn(u64) -> u64) {
         for step in seconds.start * 20..seconds.end * 20 {
-            let ns = step * SPACING_NS;
+            let ns = step * MIN_INTERVAL_NS;
             // Pseudo-random numbers from -5 to +5 microseconds.
             let jitter = (step * 7919) % 10_007;
             offset.add(Sample {
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[track_caller]
-    fn is_ahead(offset: &ClockOffset, at: u64, ahead: u64) {
+    fn assert_ahead(offset: &ClockOffset, at: u64, ahead: u64) {
         let error = offset.line.unwrap().offset(at) + ahead.cast_signed();
         assert!(error.abs() < 3_000, "off by {error} ns");
     }
@@ -323,12 +323,12 @@ mod tests {
         const AHEAD: u64 = 1_700_000_000_000_000_000;
         let mut offset = ClockOffset::default();
         follow(&mut offset, 0..10, |_| AHEAD);
-        is_ahead(&offset, 10_000_000_000, AHEAD);
+        assert_ahead(&offset, 10_000_000_000, AHEAD);
         // 200 ppm is more than real clocks drift.
         let drifting = |ns: u64| AHEAD + ns / 5_000;
         let mut offset = ClockOffset::default();
         follow(&mut offset, 0..60, drifting);
-        is_ahead(&offset, 60_000_000_000, drifting(60_000_000_000));
+        assert_ahead(&offset, 60_000_000_000, drifting(60_000_000_000));
     }
 
     #[test]
@@ -336,11 +336,11 @@ mod tests {
         let mut offset = ClockOffset::default();
         follow(&mut offset, 0..10, |_| 1_000_000);
         follow(&mut offset, 10..11, |_| 3_600_000_000_000);
-        is_ahead(&offset, 11_000_000_000, 3_600_000_000_000);
+        assert_ahead(&offset, 11_000_000_000, 3_600_000_000_000);
     }
 
     #[test]
-    fn what_another_process_wrote_is_no_time_for_granted() {
+    fn times_of_other_processes_are_checked() {
         assert_eq!(known(u64::MAX), None);
         assert_eq!(known(7), Some(gst::ClockTime::from_nseconds(7)));
     }

@@ -308,7 +308,7 @@ impl BaseSinkImpl for XmemSink {
     fn caps(&self, filter: Option<&gst::Caps>) -> Option<gst::Caps> {
         // Without a filter the answer is ANY. Caps that the sink cannot accept are refused in `set_caps`.
         let caps = self.parent_caps(filter).or_else(|| filter.cloned());
-        caps.map(caps::possible).map(caps::common_first)
+        caps.map(caps::supported).map(caps::prefer_common_format)
     }
 
     fn propose_allocation(
@@ -373,7 +373,7 @@ impl BaseSinkImpl for XmemSink {
             }
             gst::QueryViewMut::AcceptCaps(query) => {
                 let wanted = query.caps_owned();
-                if caps::possible(wanted.clone()) != wanted {
+                if caps::supported(wanted.clone()) != wanted {
                     query.set_result(false);
                     return true;
                 }

@@ -27,7 +27,7 @@ impl Offer {
         let (caps, need_pool) = query.get_owned();
         // Without caps, the buffers are bytes, as from filesrc.
         let caps = caps.unwrap_or_else(gst::Caps::new_any);
-        if caps::is_elsewhere(&caps) {
+        if caps::excludes_host_memory(&caps) {
             // These caps exclude slots in host memory.
             query.add_allocation_meta::<gst_video::VideoMeta>(None);
             if need_pool && caps::is_cuda(&caps) {

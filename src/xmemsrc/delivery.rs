@@ -167,7 +167,7 @@ impl<'a> Converter<'a> {
     }
 
     fn describe(&self, buffer: &mut gst::BufferRef, meta: &FrameMeta) {
-        frame::decorate(buffer, meta);
+        frame::apply(buffer, meta);
         buffer.set_pts(self.times.pts);
         buffer.set_dts(self.times.dts);
         buffer.set_duration(self.times.duration);

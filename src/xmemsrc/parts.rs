@@ -17,7 +17,7 @@ use xmem_core::{Part, ReadLease};
 use super::delivery::InvalidFrame;
 use crate::{
     buffers::{memory, tally::Tally, tied::tie},
-    stream::received::{Kept, TAG_DMABUF},
+    stream::received::{ReceivedPart, TAG_DMABUF},
 };
 
 /// The memories of a frame in parts.
@@ -63,11 +63,11 @@ fn dmabuf(lease: &ReadLease, index: usize, part: &Part, tally: &Arc<Tally>) -> O
     unsafe {
         (*memory_ref.as_mut_ptr()).mini_object.flags |= gst::ffi::GST_MEMORY_FLAG_READONLY;
     }
-    let kept = Kept {
+    let received = ReceivedPart {
         frame: lease.clone(),
         index,
         _tally: tally.clone(),
     };
-    tie(&memory, kept);
+    tie(&memory, received);
     Some(memory)
 }

@@ -27,9 +27,9 @@ pub(crate) const CUSTOM: &str = "custom/";
 pub(crate) const TIMELINE: &str = "timeline";
 
 /// Longer tags are shared without images and similar data.
-const LONGEST_TAGS: usize = 1 << 20;
+const MAX_TAGS_LEN: usize = 1 << 20;
 /// Consumers accept only a limited number of entries.
-const MOST_CUSTOM: usize = 64;
+const MAX_CUSTOM: usize = 64;
 
 /// Applies an event to the state. `Err`: why that is impossible.
 pub(crate) fn update(sticky: &mut Sticky, event: &gst::EventRef) -> Result<(), String> {
@@ -69,10 +69,10 @@ pub(crate) fn update(sticky: &mut Sticky, event: &gst::EventRef) -> Result<(), S
                 _ => TAGS,
             };
             let mut text = event.tag().to_string();
-            if text.len() > LONGEST_TAGS {
+            if text.len() > MAX_TAGS_LEN {
                 text = without_pictures(event.tag_owned()).to_string();
             }
-            if text.len() > LONGEST_TAGS {
+            if text.len() > MAX_TAGS_LEN {
                 return Err("the tags are too long".to_owned());
             }
             sticky.set(key, text);
@@ -83,7 +83,7 @@ pub(crate) fn update(sticky: &mut Sticky, event: &gst::EventRef) -> Result<(), S
             let others = sticky
                 .iter()
                 .filter(|(other, _)| is_custom(other) && *other != key);
-            if others.count() >= MOST_CUSTOM {
+            if others.count() >= MAX_CUSTOM {
                 return Err("there are too many of them".to_owned());
             }
             sticky.set(&key, whole::of_structure(structure)?);
@@ -165,10 +165,10 @@ pub(crate) fn shareable(mut caps: gst::Caps) -> gst::Caps {
     let Some(features) = caps.features(0) else {
         return caps;
     };
-    if features.iter().any(stays) {
+    if features.iter().any(is_process_local) {
         let kept: Vec<_> = features
             .iter()
-            .filter(|name| !stays(name))
+            .filter(|name| !is_process_local(name))
             .map(|name| name.to_owned())
             .collect();
         caps.make_mut()
@@ -178,9 +178,9 @@ pub(crate) fn shareable(mut caps: gst::Caps) -> gst::Caps {
 }
 
 /// Whether a feature applies only to frames in the producer's process.
-fn stays(name: &glib::GStr) -> bool {
+fn is_process_local(name: &glib::GStr) -> bool {
     if let Some(meta) = name.strip_prefix("meta:") {
-        return !meta::travels(meta);
+        return !meta::can_be_shared(meta);
     }
     name.starts_with("memory:")
         && *name != *gst_allocators::CAPS_FEATURE_MEMORY_DMABUF

@@ -5,7 +5,7 @@
 use crate::stream::text;
 
 /// The maximum length of an event's structure, in bytes.
-const LONGEST: usize = 64 << 10;
+const MAX_LEN: usize = 64 << 10;
 
 /// A structure as text. `Err`: why it cannot be shared.
 pub(crate) fn of_structure(structure: &gst::StructureRef) -> Result<String, &'static str> {
@@ -13,7 +13,7 @@ pub(crate) fn of_structure(structure: &gst::StructureRef) -> Result<String, &'st
         return Err("it has content that means something in its own process only");
     }
     let text = structure.to_string();
-    if text.len() > LONGEST {
+    if text.len() > MAX_LEN {
         return Err("it is too long");
     }
     // GStreamer cannot read back each text that it writes.
@@ -25,7 +25,7 @@ pub(crate) fn of_structure(structure: &gst::StructureRef) -> Result<String, &'st
 
 /// `None`: the text is invalid.
 pub(crate) fn to_structure(text: &str) -> Option<gst::Structure> {
-    if text.len() > LONGEST {
+    if text.len() > MAX_LEN {
         return None;
     }
     text::to_structure(text)
@@ -71,7 +71,7 @@ mod tests {
         assert!(of_structure(&inner).is_err());
         assert!(of_structure(&outer).is_err());
         let long = gst::Structure::builder("long")
-            .field("text", "x".repeat(LONGEST))
+            .field("text", "x".repeat(MAX_LEN))
             .build();
         assert!(of_structure(&long).is_err());
     }

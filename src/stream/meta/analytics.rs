@@ -24,7 +24,7 @@ pub(super) const KEY: &str = "meta:GstAnalyticsRelationMeta/1";
 pub(super) const NAME: &str = "GstAnalyticsRelationMeta";
 
 /// The maximum number of entries. The number of relations grows with its square.
-const MOST: usize = 1024;
+const MAX_ENTRIES: usize = 1024;
 
 #[derive(Debug, Encode, Decode)]
 struct RelationRecord<'a> {
@@ -145,7 +145,7 @@ pub(super) fn encode(meta: &MetaRef<'_, gst::Meta>, out: &mut Vec<u8>) -> Encode
     // SAFETY: a live meta of this kind, identified by its name. The functions only read it, although some take it as mutable.
     let record = unsafe {
         let count = (api.analytics_relation_get_length)(raw);
-        if count > MOST {
+        if count > MAX_ENTRIES {
             return Err("more was found than a frame can carry".into());
         }
         let mut known = Vec::new();
@@ -184,7 +184,7 @@ pub(super) fn decode(decoder: &mut Decoder<'_>, buffer: &mut gst::BufferRef) -> 
     let related = |(first, second, kind): &(u32, u32, i32)| {
         (*first as usize) < count && (*second as usize) < count && (0..256).contains(kind)
     };
-    if count > MOST || !record.relations.iter().all(related) {
+    if count > MAX_ENTRIES || !record.relations.iter().all(related) {
         return Err("its relations cannot be".into());
     }
     let mut found = Vec::with_capacity(count);

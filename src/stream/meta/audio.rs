@@ -13,7 +13,7 @@ use crate::stream::frame::Format;
 pub(super) enum Audio {}
 
 /// The maximum number of channels with their own planes.
-const MOST_CHANNELS: usize = 1024;
+const MAX_CHANNELS: usize = 1024;
 
 #[derive(Debug, Encode, Decode)]
 pub(super) struct AudioRecord {
@@ -44,7 +44,7 @@ impl Kind for Audio {
         let outside = || Why::from("samples lie outside the payload");
         let planar = info.layout() == AudioLayout::NonInterleaved;
         let channels = if planar { info.channels() as usize } else { 0 };
-        if record.offsets.len() != channels || channels > MOST_CHANNELS {
+        if record.offsets.len() != channels || channels > MAX_CHANNELS {
             return Err("it is for another number of channels".into());
         }
         let unit = if planar { info.width() / 8 } else { info.bpf() };

@@ -13,8 +13,8 @@ use std::{
 use crate::lock;
 
 /// Limits for names, because another process may invent them.
-const MOST_NAMES: usize = 64;
-const LONGEST_NAME: usize = 64;
+const MAX_NAMES: usize = 64;
+const MAX_NAME_LEN: usize = 64;
 /// The name for losses without a count of their own.
 const OTHERS: &str = "others";
 
@@ -44,8 +44,8 @@ impl Losses {
     /// Counts a meta of this name.
     pub(super) fn note(&self, name: &str, why: &str) {
         let mut inner = self.inner();
-        let name = name.get(..LONGEST_NAME).unwrap_or(name);
-        let name = if name.len() > LONGEST_NAME || !is_field_name(name) {
+        let name = name.get(..MAX_NAME_LEN).unwrap_or(name);
+        let name = if name.len() > MAX_NAME_LEN || !is_field_name(name) {
             OTHERS
         } else {
             name
@@ -54,7 +54,7 @@ impl Losses {
             *count += 1;
             return;
         }
-        let name = if inner.counts.len() < MOST_NAMES {
+        let name = if inner.counts.len() < MAX_NAMES {
             name
         } else {
             OTHERS
@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_told_once_and_cannot_fill_the_memory() {
+    fn names_are_reported_once_and_limited() {
         gst::init().unwrap();
         let losses = Losses::default();
         losses.note("GstX", "why");
@@ -121,8 +121,8 @@ mod tests {
             losses.note(&format!("{n}{}", "ü".repeat(n)), "");
         }
         assert_eq!(losses.total(), 2002);
-        assert!(losses.by_name().n_fields() <= MOST_NAMES + 1);
-        assert!(losses.news().len() <= MOST_NAMES);
+        assert!(losses.by_name().n_fields() <= MAX_NAMES + 1);
+        assert!(losses.news().len() <= MAX_NAMES);
         assert!(losses.news().is_empty());
         losses.reset();
         assert_eq!(losses.total(), 0);

@@ -50,7 +50,7 @@ static CODECS: &[Codec] = &[
 ];
 
 /// More metas on one frame are an error.
-const MOST_METAS: usize = 1 << 16;
+const MAX_METAS: usize = 1 << 16;
 
 /// The metas of a buffer as attachments.
 pub(crate) fn of_buffer(buffer: &gst::BufferRef, losses: &Losses) -> Attachments {
@@ -135,7 +135,7 @@ pub(crate) fn onto_buffer(
     format: &Format,
     losses: &Losses,
 ) {
-    let mut left = MOST_METAS;
+    let mut left = MAX_METAS;
     for (key, records) in attachments.iter() {
         if !key.starts_with(PREFIX) {
             // An attachment of another program.
@@ -192,7 +192,7 @@ fn is_ours(name: &str) -> bool {
 }
 
 /// Whether metas of a caps feature can be shared. A feature has the meta's name, usually without `Meta`.
-pub(crate) fn travels(feature: &str) -> bool {
+pub(crate) fn can_be_shared(feature: &str) -> bool {
     is_ours(feature) || is_ours(&format!("{feature}Meta"))
 }
 

@@ -50,7 +50,7 @@ pub(super) fn decode_custom(
     let fields = text::to_structure(&record.fields)
         .filter(|fields| fields.name() == name)
         .ok_or_else(|| fail("its fields are invalid"))?;
-    make_known(name, &record.tags).map_err(fail)?;
+    register(name, &record.tags).map_err(fail)?;
     let mut meta = CustomMeta::add(buffer, name)
         .map_err(|_| fail("a meta of another kind has its name in this process"))?;
     let structure = meta.mut_structure();
@@ -61,12 +61,12 @@ pub(super) fn decode_custom(
 }
 
 /// Registers a custom meta that this process does not know. A registration lasts until the process ends.
-fn make_known(name: &str, tags: &[&str]) -> Result<(), &'static str> {
-    const MOST: usize = 256;
-    const MOST_TAGS: usize = 16;
+fn register(name: &str, tags: &[&str]) -> Result<(), &'static str> {
+    const MAX_REGISTERED: usize = 256;
+    const MAX_TAGS: usize = 16;
     /// The number of registrations. The lock prevents that two threads register the same name.
     static REGISTERED: Mutex<usize> = Mutex::new(0);
-    if !is_type_name(name) || tags.len() > MOST_TAGS {
+    if !is_type_name(name) || tags.len() > MAX_TAGS {
         return Err("its name or its tags cannot be");
     }
     let mut registered = lock(&REGISTERED);
@@ -78,7 +78,7 @@ fn make_known(name: &str, tags: &[&str]) -> Result<(), &'static str> {
     if taken(name) || taken(&format!("{name}-api")) {
         return Err("something that is no meta has its name in this process");
     }
-    if *registered == MOST || tags.iter().any(|tag| text::to_quark(tag).is_none()) {
+    if *registered == MAX_REGISTERED || tags.iter().any(|tag| text::to_quark(tag).is_none()) {
         return Err("this process has been made to know too many already");
     }
     *registered += 1;

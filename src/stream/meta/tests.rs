@@ -99,7 +99,7 @@ fn sorted(mut names: Vec<String>) -> Vec<String> {
 }
 
 #[test]
-fn all_of_a_video_frames_metas_come_back() {
+fn all_metas_of_a_video_frame_round_trip() {
     let (format, losses) = (video(), Losses::default());
     let sent = decorated();
     let attachments = of_buffer(&sent, &losses);
@@ -112,7 +112,7 @@ fn all_of_a_video_frames_metas_come_back() {
 
 /// Without the library, the meta counts as lost.
 #[test]
-fn analytics_come_back() {
+fn analytics_round_trip() {
     let (format, losses) = (video(), Losses::default());
     let mut attachments = Attachments::new();
     attachments.set(analytics::KEY, analytics::sample());
@@ -137,7 +137,7 @@ fn a_plain_frame_has_no_attachments() {
 }
 
 #[test]
-fn audio_comes_back_and_stays_inside() {
+fn audio_round_trips_within_the_buffer() {
     use gst_audio::{AudioClippingMeta, AudioLevelMeta, AudioMeta};
     gst::init().unwrap();
     for layout in ["interleaved", "non-interleaved"] {
@@ -173,7 +173,7 @@ fn audio_comes_back_and_stays_inside() {
 }
 
 #[test]
-fn the_second_buffer_comes_back() {
+fn the_alpha_frame_round_trips() {
     gst::init().unwrap();
     let (format, losses) = (Format::default(), Losses::default());
     // An array of one item: the bytes "alpha".
@@ -189,7 +189,7 @@ fn the_second_buffer_comes_back() {
 }
 
 #[test]
-fn what_cannot_be_is_left_out() {
+fn invalid_records_are_left_out() {
     let format = video();
     let refused = |key: &str, record: &[u8]| {
         let losses = Losses::default();
@@ -227,7 +227,7 @@ fn what_cannot_be_is_left_out() {
 }
 
 #[test]
-fn a_record_that_is_nonsense_does_not_take_the_next_one_along() {
+fn an_invalid_record_does_not_affect_the_next_one() {
     let losses = Losses::default();
     let mut attachments = Attachments::new();
     attachments.set(
@@ -249,7 +249,7 @@ fn a_record_that_is_nonsense_does_not_take_the_next_one_along() {
 }
 
 #[test]
-fn custom_metas_become_known() {
+fn custom_metas_are_registered() {
     let (format, losses) = (video(), Losses::default());
     let mut attachments = Attachments::new();
     let record = b"\x83\x6dTestsNewMeta1\x81\x66memory\x78\x18TestsNewMeta1, x=(int)1;".to_vec();
@@ -263,7 +263,7 @@ fn custom_metas_become_known() {
 }
 
 #[test]
-fn there_is_an_end_to_metas_and_names() {
+fn metas_and_names_are_limited() {
     let (format, losses) = (video(), Losses::default());
     let mut attachments = Attachments::new();
     attachments.set(
@@ -272,7 +272,7 @@ fn there_is_an_end_to_metas_and_names() {
     );
     let mut buffer = frame();
     onto_buffer(&attachments, buffer.make_mut(), &format, &losses);
-    assert_eq!(names(&buffer).len(), 1 + MOST_METAS);
+    assert_eq!(names(&buffer).len(), 1 + MAX_METAS);
 
     // Registered names stay until the process ends.
     let mut known = 0;
@@ -306,7 +306,7 @@ fn too_many_bytes_are_left_out() {
 }
 
 /// GStreamer logs a critical message for invalid names of structures. The test must not end there.
-fn let_gstreamer_complain() {
+fn allow_critical_messages() {
     gst::init().unwrap();
     glib::log_set_always_fatal(glib::LogLevels::LEVEL_ERROR);
 }
@@ -329,23 +329,23 @@ proptest! {
     #![proptest_config(config())]
 
     #[test]
-    fn no_bytes_do_harm(
+    fn random_bytes_do_no_harm(
         key in prop::sample::select(keys()),
         record in prop::collection::vec(any::<u8>(), 0..200),
     ) {
-        let_gstreamer_complain();
+        allow_critical_messages();
         let mut attachments = Attachments::new();
         attachments.set(key, record);
         onto_buffer(&attachments, frame().make_mut(), &video(), &Losses::default());
     }
 
     #[test]
-    fn no_change_does_harm(
+    fn random_changes_do_no_harm(
         changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
         cut in any::<prop::sample::Index>(),
         cuts in any::<bool>(),
     ) {
-        let_gstreamer_complain();
+        allow_critical_messages();
         let format = video();
         let mut attachments = of_buffer(&decorated(), &Losses::default());
         attachments.set(analytics::KEY, analytics::sample());

@@ -51,7 +51,7 @@ impl Kind for Video {
     }
 
     fn add(record: VideoRecord, buffer: &mut gst::BufferRef, _: &Format) -> Result<(), Why> {
-        const MOST: u32 = 1 << 16;
+        const LIMIT: u32 = 1 << 16;
         let Some(mut meta) = buffer.meta_mut::<gst_video::VideoMeta>() else {
             return Err("the frame has no planes".into());
         };
@@ -62,11 +62,11 @@ impl Kind for Video {
             (*raw).id = record.id;
         }
         // GStreamer computes with these values, and with an invalid mask a loop never ends.
-        if record.padding.iter().any(|padding| *padding > MOST)
+        if record.padding.iter().any(|padding| *padding > LIMIT)
             || record
                 .stride_align
                 .iter()
-                .any(|mask| *mask >= MOST || !(mask + 1).is_power_of_two())
+                .any(|mask| *mask >= LIMIT || !(mask + 1).is_power_of_two())
         {
             return Err("its alignment cannot be".into());
         }
