@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! GstBuffers over slots: the allocator, the buffer pool, the memory, and where planes lie in it.
+//! GstBuffers over slots: the allocator, the buffer pool, the memory, and the layout of planes.
 
 pub(crate) mod allocator;
 pub(crate) mod bufferpool;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Where the planes of a video frame lie: GstVideoMeta to the pool's layout and back.
+//! The planes of a video frame: converts GstVideoMeta to the pool's layout and back.
 
 use xmem_core::{MAX_PLANES, Text, VideoLayout};
 
-/// The layout of a buffer's planes: that of its GstVideoMeta, else the one that `info` has.
+/// The layout of a buffer's planes: that of its GstVideoMeta, otherwise that of `info`.
 pub(crate) fn of_buffer(
     buffer: &gst::BufferRef,
     info: Option<&gst_video::VideoInfo>,
@@ -20,13 +20,13 @@ pub(crate) fn of_buffer(
     }
 }
 
-/// GStreamer's default layout of frames. Formats have no more planes than there is room for.
+/// GStreamer's default layout. No format has more planes than a layout can hold.
 pub(crate) fn of_info(info: &gst_video::VideoInfo) -> VideoLayout {
     let size = (info.width(), info.height());
     of_planes(info.format(), size, info.offset(), info.stride()).unwrap_or_default()
 }
 
-/// `None`: there are more planes than a layout has room for.
+/// `None`: there are more planes than a layout can hold.
 fn of_planes(
     format: gst_video::VideoFormat,
     (width, height): (u32, u32),
@@ -52,7 +52,7 @@ fn of_planes(
     Some(layout)
 }
 
-/// A layout that has been checked against the caps and the payload, so that no reader goes outside of it.
+/// A layout that was checked against the caps and the payload, so that readers stay inside of the payload.
 #[derive(Debug, Clone)]
 pub(crate) struct Planes {
     format: gst_video::VideoFormat,
@@ -87,7 +87,7 @@ impl Planes {
         Ok(planes)
     }
 
-    /// Checks a layout of planes that only devices can read, whatever they do with the strides.
+    /// Checks a layout of planes that only devices can read. Strides are not checked.
     pub(crate) fn check_opaque(
         layout: &VideoLayout,
         size: usize,
@@ -102,7 +102,7 @@ impl Planes {
         Ok(planes)
     }
 
-    /// The same layout, of frames of at least this size.
+    /// Parses a layout, for frames of at least this size.
     fn read(
         layout: &VideoLayout,
         format: gst_video::VideoFormat,
@@ -142,18 +142,18 @@ impl Planes {
             .enumerate()
             .all(|(plane, ((offset, stride), default_stride))| {
                 let (row, rows) = extent(&format, plane, self.width, height, *default_stride);
-                // The first and the last row are the outermost ones, whichever way the rows run.
+                // The first and the last row are the outermost, in either direction.
                 let first = i64::try_from(*offset).unwrap_or(i64::MAX);
                 let last = i64::from(*stride)
                     .checked_mul(i64::from(rows.saturating_sub(1)))
-                    .and_then(|way| way.checked_add(first));
+                    .and_then(|distance| distance.checked_add(first));
                 let end = last.and_then(|last| last.max(first).checked_add(i64::from(row)));
                 let size = i64::try_from(size).unwrap_or(i64::MAX);
                 last.is_some_and(|last| last >= 0) && end.is_some_and(|end| end <= size)
             })
     }
 
-    /// The same for tiled formats, whose strides are numbers of tiles.
+    /// `fit` for tiled formats, whose strides are numbers of tiles.
     fn tiles_fit(&self, size: usize, info: &gst_video::VideoInfo) -> bool {
         let own = gst_video::VideoInfo::builder(self.format, self.width, self.height)
             .interlace_mode(info.interlace_mode())
@@ -176,22 +176,22 @@ impl Planes {
             })
     }
 
-    /// Whether the planes lie where an element finds them by the caps alone.
+    /// Whether the planes have the layout that the caps imply.
     pub(crate) fn is_default(&self) -> bool {
         self.is_default
     }
 
-    /// First byte of each plane.
+    /// The first byte of each plane.
     pub(crate) fn offsets(&self) -> &[usize] {
         self.offsets.get(..self.count).unwrap_or_default()
     }
 
-    /// How far apart each plane's rows are.
+    /// The distance between rows of each plane, in bytes.
     pub(crate) fn strides(&self) -> &[i32] {
         self.strides.get(..self.count).unwrap_or_default()
     }
 
-    /// Writes to the buffer's meta where its planes are.
+    /// Adds a GstVideoMeta with these planes to a buffer.
     pub(crate) fn describe(&self, buffer: &mut gst::BufferRef) -> Result<(), gst::glib::BoolError> {
         gst_video::VideoMeta::add_full(
             buffer,
@@ -206,13 +206,13 @@ impl Planes {
     }
 }
 
-/// How many tiles lie side by side and how many one below the other, by the stride of a tiled format.
+/// The number of tiles in each direction, from the stride of a tiled format.
 fn tiles(stride: i32) -> (u64, u64) {
     let stride = u64::from(stride.cast_unsigned());
     (stride & 0xffff, stride >> 16)
 }
 
-/// The rows that a buffer has of a picture. With one field per buffer, the height is still that of both.
+/// The number of rows in a buffer. With one field in each buffer, `height` is that of both fields.
 pub(crate) fn field_height(info: &gst_video::VideoInfo, height: u32) -> u32 {
     match info.interlace_mode() {
         gst_video::VideoInterlaceMode::Alternate => height.div_ceil(2),
@@ -220,7 +220,7 @@ pub(crate) fn field_height(info: &gst_video::VideoInfo, height: u32) -> u32 {
     }
 }
 
-/// Bytes in a row of a plane, and its rows.
+/// The bytes in a row of a plane, and the number of rows.
 pub(crate) fn extent(
     format: &gst_video::VideoFormatInfo,
     plane: usize,
@@ -245,7 +245,7 @@ pub(crate) fn extent(
                     format.scale_width(component, width).saturating_mul(bytes),
                     rows,
                 ),
-                // Pixels that share bytes.
+                // Several pixels share a byte.
                 _ => (default_stride.unsigned_abs(), rows),
             }
         })
@@ -253,7 +253,7 @@ pub(crate) fn extent(
         .unwrap_or((PALETTE_BYTES, 1))
 }
 
-/// A copy of the frame in the default layout of its caps. `buffer` has its GstVideoMeta.
+/// A copy of the frame in the default layout of its caps. `buffer` has a GstVideoMeta.
 pub(crate) fn to_default_layout(
     buffer: gst::Buffer,
     info: &gst_video::VideoInfo,
@@ -262,7 +262,7 @@ pub(crate) fn to_default_layout(
     let mut copy = gst::Buffer::with_size(info.size())?;
     buffer.copy_into(
         copy.make_mut(),
-        // Metas about the memory's layout are left out, the GstVideoMeta among them.
+        // Metas that describe the memory are not copied, such as the GstVideoMeta.
         gst::BufferCopyFlags::FLAGS | gst::BufferCopyFlags::TIMESTAMPS | gst::BufferCopyFlags::META,
         ..,
     )?;
@@ -274,7 +274,7 @@ pub(crate) fn to_default_layout(
     Ok(copy)
 }
 
-/// Bytes beyond the caps' size are not in the copy, so nothing can be cut out of it.
+/// Removes a crop region that is outside of the copy, which has only the bytes of the caps' size.
 fn forget_crop_outside(copy: &mut gst::BufferRef, info: &gst_video::VideoInfo) {
     let Some(crop) = copy.meta_mut::<gst_video::VideoCropMeta>() else {
         return;
@@ -317,7 +317,7 @@ mod tests {
         }
     }
 
-    /// As decoders pad their frames.
+    /// As in padded frames of decoders.
     #[test]
     fn tiles_may_be_more_than_the_frame_needs() {
         let needed = info(gst_video::VideoFormat::Nv1264z32, 128, 64);
@@ -355,7 +355,7 @@ mod tests {
         assert!(check(&|l| l.height = 1 << 20).is_err());
         assert!(check(&|l| l.height = 32).is_err());
         assert!(check(&|l| l.format = Text::new("NV12")).is_err());
-        // Bottom-up rows are fine as long as they stay inside.
+        // Bottom-up rows are valid if they stay inside.
         assert!(
             check(&|l| {
                 l.strides[0] = -64;

@@ -4,19 +4,19 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Counts copies out of slots. Each slot that is out holds a reference.
+/// Counts copies of slots. Each slot in use holds a reference to it.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     copies: AtomicU64,
 }
 
 impl Tally {
-    /// Counts from 0 again.
+    /// Restarts the count at 0.
     pub(crate) fn reset(&self) {
         self.copies.store(0, Ordering::Relaxed);
     }
 
-    /// GStreamer has copied the memory of a slot.
+    /// Counts a copy that GStreamer made of the memory of a slot.
     pub(crate) fn note_copy(&self) {
         self.copies.fetch_add(1, Ordering::Relaxed);
     }

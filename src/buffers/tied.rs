@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Values that live exactly as long as a GstMemory of another allocator.
+//! Values that are attached to a GstMemory of another allocator and freed with it.
 
 // Qdata of mini objects are C pointers with a destructor.
 #![allow(unsafe_code)]
@@ -13,14 +13,14 @@ use gst::glib::{self, translate::IntoGlib};
 
 use crate::lock;
 
-/// Something that can be tied to memories, at most one of its kind to each.
+/// A type of values that can be attached to memories, at most one value of each type to a memory.
 pub(crate) trait Tie: Any + Clone + Send + Sync {
-    /// Names the kind, in the whole process.
+    /// The name of the type. Unique in the process.
     const NAME: &'static glib::GStr;
 }
 
-/// Until the returned guard is dropped, no other thread reads or changes values tied to any memory. Behind a tee, several
-/// elements have one memory: none may take away a value that another reads.
+/// Locks all attached values. Behind a tee several elements have the same memory, and one must not remove a value while another
+/// reads it.
 fn alone() -> MutexGuard<'static, ()> {
     static LOCK: Mutex<()> = Mutex::new(());
     lock(&LOCK)
@@ -31,26 +31,26 @@ fn quark<T: Tie>() -> glib::Quark {
 }
 
 unsafe extern "C" fn free<T: Tie>(value: glib::ffi::gpointer) {
-    // SAFETY: made by Box in `tie`, for this type; GStreamer calls this once.
+    // SAFETY: `tie` made it with Box, for this type. GStreamer calls this once.
     drop(unsafe { Box::from_raw(value.cast::<T>()) });
 }
 
-/// Ties a value to a memory, in place of the value tied to it before.
+/// Attaches a value to a memory. Replaces the previous value.
 pub(crate) fn tie<T: Tie>(memory: &gst::MemoryRef, value: T) {
     exchange(memory, Some(value));
 }
 
-/// Takes away the value tied to a memory itself.
+/// Removes the value attached to a memory itself.
 pub(crate) fn untie<T: Tie>(memory: &gst::MemoryRef) -> Option<T> {
     exchange(memory, None)
 }
 
-/// Returns the old value, so that it ends when nothing is locked.
+/// Returns the old value, so that the caller drops it without the lock.
 fn exchange<T: Tie>(memory: &gst::MemoryRef, value: Option<T>) -> Option<T> {
     let object = memory.as_ptr().cast_mut().cast();
     let quark = quark::<T>().into_glib();
     let _alone = alone();
-    // SAFETY: a live memory. The value is of this type, as no other kind has its name, and was made by Box; the thread that
+    // SAFETY: a live memory. The name is unique to this type, so the value is of this type and was made by Box. The thread that
     // steals it frees it.
     let old = unsafe {
         let old = gst::ffi::gst_mini_object_steal_qdata(object, quark).cast::<T>();
@@ -58,7 +58,7 @@ fn exchange<T: Tie>(memory: &gst::MemoryRef, value: Option<T>) -> Option<T> {
     };
     let value = value.map_or(ptr::null_mut(), |value| Box::into_raw(Box::new(value)));
     if !value.is_null() {
-        // SAFETY: a live memory; GStreamer frees the value with it.
+        // SAFETY: a live memory. GStreamer frees the value together with it.
         unsafe {
             gst::ffi::gst_mini_object_set_qdata(object, quark, value.cast(), Some(free::<T>))
         };
@@ -66,8 +66,8 @@ fn exchange<T: Tie>(memory: &gst::MemoryRef, value: Option<T>) -> Option<T> {
     old
 }
 
-/// Changes the value tied to a memory itself, from the default if there is none. While this runs no other thread reads or
-/// changes values tied to any memory, so the caller has to drop values that `change` takes out.
+/// Changes the value attached to a memory itself. Starts with the default if there is none. All attached values are locked
+/// meanwhile, so the caller must drop values that `change` removes.
 pub(crate) fn update<T: Tie + Default, R>(
     memory: &gst::MemoryRef,
     change: impl FnOnce(&mut T) -> R,
@@ -75,8 +75,8 @@ pub(crate) fn update<T: Tie + Default, R>(
     let object = memory.as_ptr().cast_mut().cast();
     let quark = quark::<T>().into_glib();
     let _alone = alone();
-    // SAFETY: a live memory. The value is of this type, as no other kind has its name; it was made by Box, and no other
-    // thread has it meanwhile.
+    // SAFETY: a live memory. The name is unique to this type, so the value is of this type and was made by Box. The lock keeps
+    // other threads away.
     unsafe {
         let mut value = gst::ffi::gst_mini_object_get_qdata(object, quark).cast::<T>();
         if value.is_null() {
@@ -87,12 +87,12 @@ pub(crate) fn update<T: Tie + Default, R>(
     }
 }
 
-/// The value that is tied to a memory, or to the one that it is a part of.
+/// The value attached to a memory, or to the memory that it is a part of.
 pub(crate) fn tied<T: Tie>(memory: &gst::MemoryRef) -> Option<T> {
     let own = {
         let _alone = alone();
-        // SAFETY: a live memory. The value is of this type, as no other kind has its name, and no other thread takes it
-        // meanwhile.
+        // SAFETY: a live memory. The name is unique to this type, so the value is of this type. The lock keeps other threads
+        // from removing it.
         unsafe {
             let value = gst::ffi::gst_mini_object_get_qdata(
                 memory.as_ptr().cast_mut().cast(),

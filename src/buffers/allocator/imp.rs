@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-// The allocator's virtual functions are C function pointers, and alloc and free deal in raw memories.
+// The virtual functions are C function pointers, and `alloc` and `free` handle raw memories.
 #![allow(unsafe_code)]
 
 use std::{
@@ -29,7 +29,7 @@ impl ObjectSubclass for XmemAllocator {
 
     fn instance_init(obj: &glib::subclass::InitializingObject<Self>) {
         let allocator = obj.as_ptr().cast::<gst::ffi::GstAllocator>();
-        // SAFETY: the instance is being made, so that no other thread sees it, and it is a GstAllocator.
+        // SAFETY: the instance is being initialised, so no other thread uses it. It is a GstAllocator.
         unsafe {
             (*allocator).mem_type = memory::MEMORY_TYPE.as_ptr();
             (*allocator).mem_map = Some(memory::map);
@@ -37,7 +37,7 @@ impl ObjectSubclass for XmemAllocator {
             (*allocator).mem_copy = Some(memory::copy);
             (*allocator).mem_share = Some(memory::share);
             (*allocator).mem_is_span = Some(memory::is_span);
-            // Without it GStreamer's own copies would be allocated here, and each would take a slot.
+            // Without this flag GStreamer would allocate its copies here, and each copy would take a slot.
             (*allocator).object.flags |= gst::ffi::GST_ALLOCATOR_FLAG_CUSTOM_ALLOC;
         }
     }
@@ -46,8 +46,8 @@ impl ObjectSubclass for XmemAllocator {
 impl ObjectImpl for XmemAllocator {}
 impl GstObjectImpl for XmemAllocator {}
 
-// SAFETY: `alloc` returns a new memory or null, and `free` gets only memories that `memory` made, since nothing else
-// names an XmemAllocator as its allocator.
+// SAFETY: `alloc` returns a new memory or null. `free` gets only memories that `memory` made, because no other code sets an
+// XmemAllocator as the allocator of a memory.
 unsafe impl AllocatorImpl for XmemAllocator {
     unsafe fn alloc(
         &self,
@@ -60,14 +60,14 @@ unsafe impl AllocatorImpl for XmemAllocator {
     }
 
     unsafe fn free(&self, memory: *mut gst::ffi::GstMemory) {
-        // SAFETY: GStreamer frees a memory of ours, once.
+        // SAFETY: GStreamer frees each memory of this allocator once.
         unsafe { memory::free(memory) }
     }
 }
 
 impl XmemAllocator {
     pub(super) fn set_slots(&self, slots: Arc<SlotSource>) {
-        // Called once, right after construction.
+        // Called once, after construction.
         let _ = self.slots.set(slots);
     }
 
@@ -81,16 +81,16 @@ impl XmemAllocator {
         memory::writable(&self.obj(), room, size, params, tally)
     }
 
-    /// A place for such a memory. `None`: no slot is free.
+    /// The range of a free slot for such a memory. `None`: no slot is free.
     pub(super) fn room(&self, size: usize, params: &gst::AllocationParams) -> Option<memory::Room> {
         let slots = self.slots.get()?;
         let total = memory::total(size, params)?;
-        // GStreamer's align is a mask.
+        // GStreamer's `align` is a mask.
         let align = params.align();
         let mut lease = slots.acquire(total)?;
         let mut shift = lease.as_ptr() as usize & align;
         if shift != 0 {
-            // Slots are not aligned that far: take one with room to move.
+            // The slot is less aligned: take a larger one.
             drop(lease);
             lease = slots.acquire(total.checked_add(align)?)?;
             shift = lease.as_ptr() as usize & align;

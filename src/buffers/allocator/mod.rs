@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Where XmemMemory comes from.
+//! Allocates XmemMemory.
 
 mod imp;
 mod slots;
@@ -25,7 +25,7 @@ impl XmemAllocator {
         allocator
     }
 
-    /// The allocator of received frames. It has no slots of its own.
+    /// The allocator of received frames. It has no slots.
     pub(crate) fn of_received_frames() -> &'static Self {
         static ALLOCATOR: LazyLock<XmemAllocator> = LazyLock::new(|| {
             let allocator = glib::Object::new::<XmemAllocator>();
@@ -44,13 +44,13 @@ impl XmemAllocator {
         self.imp().alloc_slot(size, params)
     }
 
-    /// A place for a memory in a slot. `None`: no slot is free.
+    /// The range of a free slot for a memory. `None`: no slot is free.
     pub(crate) fn room(&self, size: usize, params: &gst::AllocationParams) -> Option<Room> {
         self.imp().room(size, params)
     }
 }
 
-/// Memory outside of any slot, laid out in the same way.
+/// Memory outside of any slot, with the same size, prefix and padding.
 pub(crate) fn system_memory(size: usize, params: &gst::AllocationParams) -> Option<gst::Memory> {
     gst::Allocator::find(None)?.alloc(size, Some(params)).ok()
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Where an allocator and its pools get their slots, for as long as the sink runs.
+//! Gives slots to an allocator and its buffer pools until the sink stops.
 
 use std::sync::{
     Arc, Mutex, Weak,
@@ -21,24 +21,24 @@ static CAT: std::sync::LazyLock<gst::DebugCategory> = std::sync::LazyLock::new(|
     )
 });
 
-/// The link from allocators and pools to the sink's producer. Upstream may keep both for any time.
+/// Connects allocators and buffer pools to the sink's producer. Upstream may keep both longer than the sink runs.
 #[derive(Debug)]
 pub(crate) struct SlotSource {
-    /// Gone once the sink has stopped.
+    /// `None` after the sink has stopped.
     producer: Mutex<Option<Producer>>,
-    /// Why the pool cannot serve this upstream, in words for an element error.
+    /// Why the pool cannot serve this upstream, as the text of an element error.
     refusal: Mutex<Option<String>>,
     is_refused: AtomicBool,
     tally: Arc<Tally>,
     private: AtomicU64,
-    /// The pools' kept buffers, which are freed when the sink stops.
+    /// The buffers that buffer pools keep. They are freed when the sink stops.
     spare: Mutex<Vec<Weak<SpareBuffers>>>,
-    /// Bytes behind each frame for its metas.
+    /// Room for the metas of a frame, in bytes.
     room: AtomicUsize,
 }
 
 impl SlotSource {
-    /// Slots with so many bytes of `room` for metas, to begin with.
+    /// `room` is the initial room for metas, in bytes.
     pub(crate) fn new(producer: Producer, room: usize) -> Arc<Self> {
         Arc::new(Self {
             producer: Mutex::new(Some(producer)),
@@ -62,14 +62,14 @@ impl SlotSource {
             .for_each(|spare| spare.close());
     }
 
-    /// Adds buffers to free when the sink stops.
+    /// Registers kept buffers that are freed when the sink stops.
     pub(crate) fn close_later(&self, buffers: &Arc<SpareBuffers>) {
         let mut spare = lock(&self.spare);
         spare.retain(|other| other.strong_count() > 0);
         spare.push(Arc::downgrade(buffers));
     }
 
-    /// The producer, for use without the lock: it may make a region, which takes time, and run hooks, which may call back.
+    /// The producer, for use without this lock: it may allocate a region, which takes time, and run hooks that call back.
     fn producer(&self) -> Option<Producer> {
         lock(&self.producer).clone()
     }
@@ -78,17 +78,17 @@ impl SlotSource {
         &self.tally
     }
 
-    /// How many buffers upstream got in private memory because no slot was free.
+    /// How many buffers in private memory upstream got because no slot was free.
     pub(crate) fn private(&self) -> u64 {
         self.private.load(Ordering::Relaxed)
     }
 
-    /// A slot, without waiting.
+    /// A slot. Does not wait.
     pub(crate) fn acquire(&self, size: usize) -> Option<WriteLease> {
         self.acquire_as(size, SlotSpec::new(size))
     }
 
-    /// The same for a slot of this kind, with room for metas.
+    /// A slot of this kind, with room for metas. Does not wait.
     pub(crate) fn acquire_as(&self, size: usize, spec: SlotSpec) -> Option<WriteLease> {
         let producer = self.producer()?;
         let room = self.room.load(Ordering::Relaxed);
@@ -107,16 +107,16 @@ impl SlotSource {
         }
     }
 
-    /// Makes later slots with room for so many bytes of metas.
+    /// Gives later slots at least this much room for metas.
     pub(crate) fn expect_metas(&self, bytes: usize) {
         if bytes > self.room.load(Ordering::Relaxed) {
-            // The next frame's may be somewhat larger.
+            // The metas of the next frame may be slightly larger.
             let room = bytes.checked_next_power_of_two().unwrap_or(bytes);
             self.room.fetch_max(room, Ordering::Relaxed);
         }
     }
 
-    /// Sets the number of slots that upstream keeps at once.
+    /// Sets the number of slots that upstream holds at one time.
     pub(crate) fn set_upstream_need(&self, slots: u32) {
         let Some(producer) = self.producer() else {
             return;
@@ -134,7 +134,7 @@ impl SlotSource {
 
     /// Why the pool cannot serve this upstream.
     pub(crate) fn refusal(&self) -> Option<String> {
-        // Called for each frame.
+        // This is called for each frame.
         let is_refused = self.is_refused.load(Ordering::Relaxed);
         is_refused.then(|| lock(&self.refusal).clone())?
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-// Everything here is called from C without a guard: a panic would abort the process.
+// C calls these functions without a guard, so a panic would abort the process.
 
 use std::sync::{Arc, LazyLock, Mutex, OnceLock};
 
@@ -39,7 +39,7 @@ impl GstObjectImpl for XmemBufferPool {}
 
 impl BufferPoolImpl for XmemBufferPool {
     fn options() -> &'static [&'static str] {
-        // The strings of these options are part of GStreamer's stable interface.
+        // The strings of these options are part of GStreamer's stable API.
         static OPTIONS: LazyLock<[&str; 2]> = LazyLock::new(|| {
             [
                 gst_video::BUFFER_POOL_OPTION_VIDEO_META.as_str(),
@@ -59,8 +59,8 @@ impl BufferPoolImpl for XmemBufferPool {
         self.parent_set_config(config)
     }
 
-    /// The parent class would allocate buffers here. A slot is taken when a frame needs one, not before; but now it is certain
-    /// that upstream uses this pool.
+    /// The parent class would allocate buffers here. This class acquires a slot only when a frame needs one. The call shows
+    /// that upstream uses the pool.
     fn start(&self) -> bool {
         if let (Some(layout), Some((_, slots))) = (self.layout(), self.backing.get()) {
             slots.set_upstream_need(layout.min);
@@ -76,8 +76,7 @@ impl BufferPoolImpl for XmemBufferPool {
         self.spare.open();
     }
 
-    /// A buffer of its own for every frame, in a slot of its own. It never waits and it never fails for want of a
-    /// slot.
+    /// A new or kept buffer in a slot. Does not wait. If no slot is free, the buffer is in private memory.
     fn acquire_buffer(
         &self,
         _params: Option<&gst::BufferPoolAcquireParams>,
@@ -98,15 +97,15 @@ impl BufferPoolImpl for XmemBufferPool {
         self.make(allocator)
     }
 
-    /// GStreamer's own resets fewer fields than others can write.
+    /// Does nothing: GStreamer's function resets fewer fields than elements can write. `release_buffer` resets all.
     fn reset_buffer(&self, _buffer: &mut gst::BufferRef) {}
 
-    /// The slot goes back to the shared pool, which reuses it once it is free. The rest of the buffer is kept.
+    /// Returns the slot to the shared pool, and keeps the rest of the buffer.
     fn release_buffer(&self, buffer: gst::Buffer) {
         self.spare.keep(buffer);
     }
 
-    /// `flush_start` has freed the kept buffers.
+    /// `flush_start` has already freed the kept buffers.
     fn stop(&self) -> bool {
         true
     }
@@ -138,7 +137,7 @@ impl XmemBufferPool {
 
     pub(super) fn set_backing(&self, allocator: XmemAllocator, slots: Arc<SlotSource>) {
         slots.close_later(&self.spare);
-        // Called once, right after construction.
+        // Called once, after construction.
         let _ = self.backing.set((allocator, slots));
     }
 }

@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The layout of the pool's buffers, from the pool's configuration.
+//! The layout of the pool's buffers, from its configuration.
 
 use gst_video::VideoBufferPoolConfig;
 
-/// The layout of every buffer of the pool.
+/// The layout of all buffers of the pool.
 #[derive(Debug, Clone)]
 pub(super) struct Layout {
     /// Size of the memory in bytes.
     pub(super) size: usize,
     pub(super) params: gst::AllocationParams,
-    /// How many buffers upstream keeps at once.
+    /// The number of buffers that upstream holds at one time.
     pub(super) min: u32,
-    /// The planes, when buffers get a GstVideoMeta.
+    /// The planes, if buffers get a GstVideoMeta.
     pub(super) video: Option<(gst_video::VideoInfo, Option<gst_video::VideoAlignment>)>,
 }
 
 impl Layout {
-    /// Reads the configuration, and writes the result back. `None`: it is invalid.
+    /// Reads the configuration, and writes the resulting values back. `None`: it is invalid.
     pub(super) fn negotiate(config: &mut gst::BufferPoolConfigRef) -> Option<Self> {
         let (caps, size, min, max) = config.params()?;
         let (allocator, mut params) = config.allocator().unwrap_or_default();
@@ -34,11 +34,11 @@ impl Layout {
                 .has_option(gst_video::BUFFER_POOL_OPTION_VIDEO_ALIGNMENT)
                 .then(|| config.video_alignment())
                 .flatten()
-                // Without the meta no element would find the planes.
+                // Without the meta, elements would not find the planes.
                 .filter(|_| with_meta);
             if let Some(alignment) = &mut alignment {
                 info.align(alignment).ok()?;
-                // The rows are aligned only if the memory is.
+                // The rows are aligned only if the memory is aligned too.
                 let mask = alignment
                     .stride_align()
                     .iter()
@@ -59,7 +59,7 @@ impl Layout {
         })
     }
 
-    /// Puts the GstVideoMeta of this layout on a buffer.
+    /// Adds the GstVideoMeta of this layout to a buffer.
     pub(super) fn describe(&self, buffer: &mut gst::BufferRef) -> Result<(), gst::glib::BoolError> {
         let Some((info, alignment)) = &self.video else {
             return Ok(());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Buffers for upstream, each in a slot of its own.
+//! Buffers for upstream, each in a slot.
 
 mod imp;
 mod layout;
@@ -12,7 +12,7 @@ use gst::{glib, subclass::prelude::*};
 use crate::buffers::allocator::{SlotSource, XmemAllocator};
 
 glib::wrapper! {
-    /// A pool whose buffers lie in the slots of an [`XmemAllocator`], and in private memory when none is free.
+    /// A buffer pool whose buffers are in the slots of an [`XmemAllocator`], or in private memory if no slot is free.
     pub struct XmemBufferPool(ObjectSubclass<imp::XmemBufferPool>) @extends gst::BufferPool, gst::Object;
 }
 
@@ -24,14 +24,14 @@ impl XmemBufferPool {
     }
 }
 
-/// A buffer that consists of these memories.
+/// A buffer with these memories.
 pub(crate) fn buffer_of(memories: impl IntoIterator<Item = gst::Memory>) -> gst::Buffer {
     let mut buffer = gst::Buffer::new();
     let buffer_ref = buffer.make_mut();
     for memory in memories {
         buffer_ref.append_memory(memory);
     }
-    // A buffer whose memories are exchanged carries this flag, and a new buffer has it too.
+    // Adding a memory sets this flag. A new buffer of GStreamer has it cleared.
     buffer_ref.unset_flags(gst::BufferFlags::TAG_MEMORY);
     buffer
 }

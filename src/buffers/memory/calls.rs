@@ -27,7 +27,7 @@ use super::{
 ///
 /// `mem` is an ffi::XmemMemory without references.
 pub(crate) unsafe fn free(mem: *mut gst::ffi::GstMemory) {
-    // SAFETY: made by Box in `raw`; GStreamer has finished with the C part.
+    // SAFETY: `raw` made it with Box. GStreamer has already released the C part.
     drop(unsafe { Box::from_raw(mem.cast::<ffi::XmemMemory>()) });
 }
 
@@ -35,12 +35,12 @@ pub(crate) unsafe fn free(mem: *mut gst::ffi::GstMemory) {
 ///
 /// `mem` is a live ffi::XmemMemory.
 unsafe fn slot_of<'a>(mem: *mut gst::ffi::GstMemory) -> &'a Arc<Slot> {
-    // SAFETY: by the caller; the slot is set before any other code sees the memory, and never changed.
+    // SAFETY: by the caller. The slot is set before other code gets the memory, and never changes.
     unsafe { &(*mem.cast::<ffi::XmemMemory>()).slot }
 }
 
-/// `GstAllocator::mem_map`. No write access to published bytes, whatever the flags of this memory are: the frame
-/// may have been published through another memory over the same slot.
+/// `GstAllocator::mem_map`. Refuses write access to published bytes, even if this memory's flags allow it: the frame may have
+/// been published through another memory over the same slot.
 pub(crate) unsafe extern "C" fn map(
     mem: *mut gst::ffi::GstMemory,
     _maxsize: usize,
@@ -61,21 +61,21 @@ pub(crate) unsafe extern "C" fn map(
     }
 }
 
-/// `GstAllocator::mem_unmap`. The slot stays mapped as long as it is out.
+/// `GstAllocator::mem_unmap`. A slot stays mapped while a memory refers to it.
 pub(crate) unsafe extern "C" fn unmap(_mem: *mut gst::ffi::GstMemory) {}
 
 /// `GstAllocator::mem_copy`.
 ///
-/// libav keeps the frames that it hands out mapped for writing, so that GStreamer, which then can take no second
-/// exclusive reference, asks for a copy of each of them. Such a copy of a whole slot, asked for while it is
-/// write-locked and before it is published, is a read-only alias of the slot. Any other copy is a real one.
+/// libav keeps its output frames mapped for writing. GStreamer then cannot lock them exclusively a second time, and asks for a
+/// copy of each. If the whole of an unpublished slot is to be copied while it is write-locked, this returns a read-only alias
+/// of the slot. Otherwise it copies.
 pub(crate) unsafe extern "C" fn copy(
     mem: *mut gst::ffi::GstMemory,
     offset: isize,
     size: isize,
 ) -> *mut gst::ffi::GstMemory {
-    // SAFETY: GStreamer calls this with a live memory of our allocator; `raw` gets that allocator and no parent (a parent would
-    // have to be locked exclusively, and that just failed).
+    // SAFETY: GStreamer calls this with a live memory of our allocator. `raw` gets that allocator and no parent, because a
+    // parent would have to be locked exclusively, which just failed.
     unsafe {
         let slot = slot_of(mem);
         let whole = offset == 0 && (size == -1 || size as usize == (*mem).size);
@@ -104,15 +104,15 @@ unsafe fn real_copy(
     offset: isize,
     size: isize,
 ) -> *mut gst::ffi::GstMemory {
-    // SAFETY: by the caller. The copied range is checked against the memory's size; GstMemory's offsets are
-    // unsigned numbers in signed types that may wrap.
+    // SAFETY: by the caller. The copied range is checked against the memory's size. GstMemory's offsets are unsigned numbers in
+    // signed types, and may wrap.
     unsafe {
         let size = match size {
             -1 => (*mem).size.saturating_sub(offset as usize),
             size => size as usize,
         };
         let start = (*mem).offset.wrapping_add(offset as usize);
-        // The slot stays as it is while there is a memory over it.
+        // The slot does not change while a memory refers to it.
         let (base, tally) = match &*slot.lock() {
             Contents {
                 lease: Lease::Gone, ..
@@ -147,13 +147,13 @@ unsafe fn real_copy(
     }
 }
 
-/// `GstAllocator::mem_share`: a read-only part of the memory, which refers to the whole.
+/// `GstAllocator::mem_share`: a read-only part of the memory, which holds a reference to it.
 pub(crate) unsafe extern "C" fn share(
     mem: *mut gst::ffi::GstMemory,
     offset: isize,
     size: isize,
 ) -> *mut gst::ffi::GstMemory {
-    // SAFETY: GStreamer calls this with a live memory of our allocator, whose parent, if any, is one too.
+    // SAFETY: GStreamer calls this with a live memory of our allocator. Its parent, if it has one, is of the same allocator.
     unsafe {
         let parent = if (*mem).parent.is_null() {
             mem
@@ -182,8 +182,8 @@ pub(crate) unsafe extern "C" fn share(
     }
 }
 
-/// `GstAllocator::mem_is_span`: whether the second part follows the first one. GStreamer has checked that both have
-/// the same parent.
+/// `GstAllocator::mem_is_span`: whether the second part directly follows the first. GStreamer has checked that both have the
+/// same parent.
 pub(crate) unsafe extern "C" fn is_span(
     first: *mut gst::ffi::GstMemory,
     second: *mut gst::ffi::GstMemory,
@@ -192,7 +192,7 @@ pub(crate) unsafe extern "C" fn is_span(
     // SAFETY: GStreamer calls this with two live memories of our allocator that have a parent.
     unsafe {
         if !offset.is_null() {
-            // Counted from the parent's own offset, as gst_memory_share on the parent wants it.
+            // Relative to the parent's offset, as gst_memory_share on the parent expects it.
             *offset = (*first).offset.wrapping_sub((*(*first).parent).offset);
         }
         let end = (*first).offset.wrapping_add((*first).size);

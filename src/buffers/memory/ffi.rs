@@ -8,15 +8,15 @@ use gst::glib;
 
 use super::{slot::Slot, spare::Home};
 
-/// The name of the memory's type for `gst_memory_is_type`.
+/// The type name of the memory, for `gst_memory_is_type`.
 pub(crate) const MEMORY_TYPE: &glib::GStr = glib::gstr!("XmemMemory");
 
 /// The C structure behind [`XmemMemory`](super::XmemMemory).
 #[repr(C)]
-#[allow(unreachable_pub, missing_debug_implementations)] // the wrapper's public traits name it
+#[allow(unreachable_pub, missing_debug_implementations)] // the public traits of the wrapper name it
 pub struct XmemMemory {
     pub(super) mem: gst::ffi::GstMemory,
     pub(super) slot: Arc<Slot>,
-    /// The buffer that it comes back with.
+    /// The buffer that is reused together with this memory.
     pub(super) home: Option<Home>,
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Making memories.
+//! Creates memories.
 
-// GstMemory is a C structure with C virtual functions; there is no safe way to make a new kind of it.
+// GstMemory is a C structure with C virtual functions. There is no safe way to define a new kind.
 #![allow(unsafe_code)]
 
 use std::{ptr, sync::Arc};
@@ -16,8 +16,8 @@ use super::{
 };
 use crate::buffers::{allocator::XmemAllocator, tally::Tally};
 
-/// A memory for a slot that is still to be written. It covers `size` bytes, `params.prefix()` bytes after the first one of
-/// the room, which is one for these parameters.
+/// A memory for a slot that is to be written. It covers `size` bytes of the range, after `params.prefix()` bytes. `room` was
+/// made for these parameters.
 pub(crate) fn writable(
     allocator: &XmemAllocator,
     room: Room,
@@ -34,7 +34,7 @@ pub(crate) fn writable(
     };
     let mut contents = Contents::default();
     room.enter(&mut contents, size, params, tally);
-    // SAFETY: the wrapper takes over the one reference that `raw` returns.
+    // SAFETY: the wrapper takes over the only reference, which `raw` returns.
     let memory = unsafe {
         from_glib_full(raw(
             allocator.as_ptr().cast(),
@@ -46,13 +46,13 @@ pub(crate) fn writable(
     Some(memory)
 }
 
-/// A read-only memory over a received frame, or over one part of it, which is mapped.
+/// A read-only memory over a received frame, or over one mapped part of it.
 pub(crate) fn readable(lease: ReadLease, part: Option<usize>, tally: &Arc<Tally>) -> gst::Memory {
     let (contents, size) = Contents::of_received(lease, part, tally);
     read_only(contents, size)
 }
 
-/// A read-only memory without bytes, for received frames that are put into it later.
+/// A read-only memory without bytes. A received frame is put into it later.
 pub(crate) fn empty() -> gst::Memory {
     read_only(Contents::default(), 0)
 }
@@ -66,7 +66,7 @@ fn read_only(contents: Contents, size: usize) -> gst::Memory {
         size,
     };
     let allocator = XmemAllocator::of_received_frames();
-    // SAFETY: the wrapper takes over the one reference that `raw` returns.
+    // SAFETY: the wrapper takes over the only reference, which `raw` returns.
     unsafe {
         from_glib_full(raw(
             allocator.as_ptr().cast(),
@@ -95,8 +95,8 @@ pub(super) unsafe fn raw(
     shape: Shape,
 ) -> *mut gst::ffi::GstMemory {
     let memory = Box::into_raw(Box::<ffi::XmemMemory>::new_uninit()).cast::<ffi::XmemMemory>();
-    // SAFETY: freshly allocated, and all fields are written before any other code sees it. gst_memory_init takes
-    // references of its own on allocator and parent.
+    // SAFETY: freshly allocated, and all fields are written before other code gets it. gst_memory_init takes its own references
+    // to allocator and parent.
     unsafe {
         (&raw mut (*memory).slot).write(slot);
         (&raw mut (*memory).home).write(None);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! A GstMemory over a slot: writable for the producer alone, and read-only for all once it is published.
+//! A GstMemory over a slot: writable only by the producer, and read-only after it is published.
 
-// GstMemory is a C structure with C virtual functions; there is no safe way to make a new kind of it.
+// GstMemory is a C structure with C virtual functions. There is no safe way to define a new kind.
 #![allow(unsafe_code)]
 
 pub(crate) mod access;
@@ -27,7 +27,7 @@ pub(crate) use spare::{Spare, SpareBuffers};
 use crate::buffers::allocator::XmemAllocator;
 use slot::{Lease, Slot};
 
-// The macro below is written for use inside gstreamer-rs and expects this one to be there.
+// The macro below is meant for use inside gstreamer-rs, and expects this macro.
 macro_rules! skip_assert_initialized {
     () => {};
 }
@@ -61,7 +61,7 @@ impl fmt::Debug for XmemMemoryRef {
 impl XmemMemoryRef {
     fn shared(&self) -> &Slot {
         let raw: *const ffi::XmemMemory = self.as_ptr();
-        // SAFETY: an XmemMemoryRef is a live ffi::XmemMemory, and its slot is set before any other code sees it.
+        // SAFETY: an XmemMemoryRef is a live ffi::XmemMemory, and its slot is set before other code gets it.
         unsafe { &(*raw).slot }
     }
 
@@ -103,7 +103,7 @@ impl XmemMemoryRef {
         }
     }
 
-    /// Whether consumers may read it, and it can no longer be written.
+    /// Whether the memory is published: consumers may read it, and it can no longer be written.
     pub fn is_published(&self) -> bool {
         match &self.shared().lock().lease {
             Lease::Own(slot) => slot.sequence().is_some(),
@@ -112,7 +112,7 @@ impl XmemMemoryRef {
         }
     }
 
-    /// The received frame that this memory is the whole of a part of, and which one.
+    /// The received frame, and the index of the part that this memory covers completely.
     pub(crate) fn received(&self) -> Option<(ReadLease, usize)> {
         let slot = self.shared().lock();
         let Lease::Received(frame) = &slot.lease else {

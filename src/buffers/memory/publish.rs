@@ -2,7 +2,7 @@
 
 //! Publishing the bytes of a memory.
 
-// The memory becomes read-only, which the bindings have no function for.
+// The bindings cannot make a memory read-only.
 #![allow(unsafe_code)]
 
 use std::mem;
@@ -12,14 +12,14 @@ use xmem_core::{FrameMeta, Parts, Producer, PublishError};
 use super::{XmemMemoryRef, access::freeze, slot::Lease};
 
 impl XmemMemoryRef {
-    /// Publishes the bytes that this memory covers, where they lie, which are as many as `meta` has; a second time with other metadata if they were
-    /// published before. The memory is read-only from here on. `None`: it lies in no slot that this producer can publish.
+    /// Publishes the bytes that this memory covers, in place. `meta` states their number. Publishes again with other metadata
+    /// if they were published before. Then the memory is read-only. `None`: it is not in a slot that this producer can publish.
     pub(crate) fn publish(
         &self,
         producer: &Producer,
         meta: &FrameMeta,
     ) -> Option<Result<u64, PublishError>> {
-        // The slot's own lock, held so that the memory is not mapped for writing in between. Publishing never waits.
+        // The lock of the slot prevents that the memory is mapped for writing meanwhile. Publishing never waits.
         let mut slot = self.shared().lock();
         let is_writable = slot.lease.is_writable();
         let offset = slot.base_offset + self.offset() as u64;
@@ -30,9 +30,9 @@ impl XmemMemoryRef {
             return None;
         }
         if is_writable {
-            // Before a consumer sees the frame. If publishing fails, a writer gets a copy.
+            // Before a consumer can read the frame. If publishing fails, a writer gets a copy.
             let raw: *mut gst::ffi::GstMemory = self.as_ptr().cast_mut().cast();
-            // SAFETY: `raw` is a live memory, and its parent lives as long as it does.
+            // SAFETY: `raw` is a live memory, and it keeps its parent alive.
             unsafe {
                 freeze(raw);
                 if !(*raw).parent.is_null() {
@@ -43,8 +43,8 @@ impl XmemMemoryRef {
         Some(own.publish(offset, meta))
     }
 
-    /// Adds the bytes that this memory covers to the parts of a frame. They are read-only from here on. `None`: they are not
-    /// in a slot of this producer that can still become a part.
+    /// Adds the bytes that this memory covers to the parts of a frame. Then they are read-only. `None`: they are not in a slot
+    /// of this producer, or cannot become a part.
     pub(crate) fn add_to(&self, parts: &mut Parts, producer: &Producer) -> Option<()> {
         let mut slot = self.shared().lock();
         let is_its_own = match &slot.lease {

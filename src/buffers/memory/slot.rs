@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The slot that memories over it share.
+//! The slot that several memories share.
 
-// A raw pointer goes from thread to thread.
+// A raw pointer is sent between threads.
 #![allow(unsafe_code)]
 
 use std::{
@@ -17,40 +17,40 @@ use crate::{buffers::tally::Tally, lock};
 /// The state of a slot.
 #[derive(Default)]
 pub(super) enum Lease {
-    /// A slot of a producer of this process: written by one owner, or published.
+    /// A slot of a producer in this process: being written, or published.
     Own(OwnSlot),
     Received(ReadLease),
-    /// It is a part of a published frame that lies in several slots.
+    /// A part of a published frame in several slots.
     Part(PartLease),
-    /// Between the two, under the lock only; or there is no slot.
+    /// No slot. Also the state under the lock while another one replaces it.
     #[default]
     Gone,
 }
 
 impl Lease {
-    /// Whether the slot is one to write, which no consumer sees yet.
+    /// Whether the slot is writable: consumers cannot see it yet.
     pub(super) fn is_writable(&self) -> bool {
         matches!(self, Self::Own(slot) if slot.sequence().is_none())
     }
 }
 
-/// The state that all memories over one slot, or over one part of a received frame, share.
+/// The state shared by all memories over one slot, or over one part of a received frame.
 #[derive(Default)]
 pub(super) struct Slot(Mutex<Contents>);
 
 pub(super) struct Contents {
-    /// The memories' first byte; offsets of a GstMemory count from here.
+    /// The first byte of the memories. Offsets of a GstMemory count from here.
     pub(super) base: *mut u8,
-    /// Where `base` lies in the slot.
+    /// The position of `base` in the slot.
     pub(super) base_offset: u64,
-    /// Which part of a received frame it is.
+    /// The index of the part of a received frame.
     pub(super) index: usize,
     pub(super) lease: Lease,
     pub(super) tally: Option<Arc<Tally>>,
 }
 
-// SAFETY: `base` points into memory that `lease` keeps mapped. Nothing here reads or writes through it but the
-// functions of GstMemory, under GStreamer's own rules for mapped memory, which hold in any thread.
+// SAFETY: `base` points into memory that `lease` keeps mapped. Only the functions of GstMemory access it, under GStreamer's
+// rules for mapped memory, which apply to all threads.
 unsafe impl Send for Contents {}
 
 impl Default for Contents {
@@ -66,14 +66,14 @@ impl Default for Contents {
 }
 
 impl Contents {
-    /// Gives the slot back.
+    /// Releases the slot.
     pub(super) fn clear(&mut self) {
         self.base = ptr::null_mut();
         self.lease = Lease::Gone;
         self.tally = None;
     }
 
-    /// A received frame, or one part of it, which is mapped. The other value is its size.
+    /// A received frame, or one mapped part of it, and its size.
     pub(super) fn of_received(
         lease: ReadLease,
         part: Option<usize>,
@@ -104,21 +104,20 @@ impl Slot {
         lock(&self.0)
     }
 
-    /// The same for a slot that no other memory shares.
+    /// The contents, for a slot that no other memory shares.
     pub(super) fn get_mut(&mut self) -> &mut Contents {
         self.0.get_mut().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A place for a memory in a slot that is still to be written.
+/// The range of a slot that a memory is to cover. The slot is not published yet.
 pub(crate) struct Room {
     slot: OwnSlot,
     base_offset: usize,
 }
 
 impl Room {
-    /// For a memory with these parameters, whose first byte is the one at `base_offset` in the slot. `None`: the slot is too
-    /// small.
+    /// For a memory with these parameters. Its prefix begins at `base_offset` in the slot. `None`: the slot is too small.
     pub(crate) fn new(
         lease: WriteLease,
         base_offset: usize,
@@ -132,7 +131,7 @@ impl Room {
         })
     }
 
-    /// Puts the memory there. Its parameters are those that the room is for.
+    /// Stores the slot in the contents of the memory. The parameters are those of the range.
     pub(super) fn enter(
         self,
         contents: &mut Contents,
@@ -143,7 +142,8 @@ impl Room {
         let base = self.slot.as_ptr().wrapping_add(self.base_offset);
         let flags = params.flags();
         if flags.contains(gst::MemoryFlags::ZERO_PREFIXED) {
-            // SAFETY: the slot is not published, so there is no other right to write these bytes, and they lie within it (`new`).
+            // SAFETY: the slot is not published, so only this `OwnSlot` may write these bytes, and `new` checked that they are
+            // inside of it.
             unsafe { ptr::write_bytes(base, 0, params.prefix()) };
         }
         if flags.contains(gst::MemoryFlags::ZERO_PADDED) {
@@ -157,7 +157,7 @@ impl Room {
     }
 }
 
-/// Bytes of a memory, with its prefix and its padding.
+/// The size of a memory with its prefix and padding, in bytes.
 pub(crate) fn total(size: usize, params: &gst::AllocationParams) -> Option<usize> {
     size.checked_add(params.prefix())?
         .checked_add(params.padding())

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Buffers that are kept when their last reference is gone, and handed out again with another slot.
+//! Keeps buffers after their last reference is dropped, and reuses them with another slot.
 //!
-//! A kept buffer is a GstBuffer with one GstMemory, and a GstVideoMeta where the caps are video. It has no slot, and nothing
-//! else of a pool. A buffer is kept only if there is no other reference to its memory or a copy of that, and nothing is
-//! tied to either.
+//! A kept buffer is a GstBuffer with one GstMemory, and with a GstVideoMeta if the caps are video. It holds no slot and no
+//! other resource of a pool. A buffer is kept only if its memory and copies of that have no other reference, and nothing is
+//! attached to buffer or memory.
 
-// Fields of GstBuffer, GstMemory and GstVideoMeta are written that the bindings have no functions for.
+// Writes fields of GstBuffer, GstMemory and GstVideoMeta for which the bindings have no functions.
 #![allow(unsafe_code)]
 
 use std::{
@@ -32,10 +32,10 @@ use xmem_core::ReadLease;
 
 use crate::buffers::tally::Tally;
 
-/// The bits of a lock state that stand for mappings. The others stand for owners.
+/// The bits of a lock state that count mappings. The others count owners.
 const MAPPED: i32 = 0xffff;
 
-/// How a buffer, its memory and its meta were when they were made. All of one layout were the same.
+/// The initial state of a buffer, its memory and its meta. It is the same for all buffers of one layout.
 #[derive(Clone, Copy)]
 struct Fresh {
     buffer: GstBuffer,
@@ -43,14 +43,15 @@ struct Fresh {
     planes: Option<GstVideoMeta>,
 }
 
-/// The buffer that a memory was made for.
+/// The buffer that a memory belongs to.
 pub(super) struct Home {
     buffer: *mut GstBuffer,
     /// Null if it has none.
     planes: *mut GstVideoMeta,
     layout: Arc<Layout>,
-    /// Where the buffer goes with its last reference. `None`: it is kept or being freed, or a GstBufferPool returns it. Only the
-    /// thread that has the buffer alone reads or writes it. Others may look at the home meanwhile, since they have the memory.
+    /// The list that keeps the buffer when its last reference is dropped. `None`: it is kept or being freed, or a GstBufferPool
+    /// returns it. Only the thread that owns the buffer alone reads or writes this field. Other threads that hold the memory
+    /// may read the other fields.
     list: UnsafeCell<Option<Arc<SpareBuffers>>>,
 }
 
@@ -60,12 +61,12 @@ struct Layout {
     params: gst::AllocationParams,
 }
 
-// SAFETY: the pointers in `fresh` are never followed.
+// SAFETY: the pointers in `fresh` are never dereferenced.
 unsafe impl Send for Layout {}
 // SAFETY: as above.
 unsafe impl Sync for Layout {}
 
-/// The buffers of one layout that are kept.
+/// The kept buffers of one layout.
 #[derive(Default)]
 pub(crate) struct SpareBuffers(Mutex<List>);
 
@@ -83,7 +84,7 @@ impl fmt::Debug for SpareBuffers {
 }
 
 impl List {
-    /// Whether a buffer is like those that are made now, and is to be kept.
+    /// Whether a buffer has the present layout, and buffers are kept.
     fn has_layout_of(&self, spare: &Spare) -> bool {
         let layout = self.layout.as_ref().filter(|_| self.is_open);
         layout.is_some_and(|layout| {
@@ -99,7 +100,7 @@ impl SpareBuffers {
         self.lock().is_open = true;
     }
 
-    /// Frees the buffers that are kept. No more are kept.
+    /// Frees the kept buffers. From now on none are kept.
     pub(crate) fn close(&self) {
         let list = mem::take(&mut *self.lock());
         drop(list);
@@ -109,7 +110,7 @@ impl SpareBuffers {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// `None`: another thread has the list, or a thread had it that a forked child does not have.
+    /// `None`: another thread has locked the list. In a forked child that thread may not exist.
     fn try_lock(&self) -> Option<MutexGuard<'_, List>> {
         match self.0.try_lock() {
             Ok(list) => Some(list),
@@ -118,12 +119,12 @@ impl SpareBuffers {
         }
     }
 
-    /// A kept buffer, if there is one.
+    /// Takes a kept buffer, if there is one.
     pub(crate) fn take(&self) -> Option<Spare> {
         self.try_lock()?.buffers.pop()
     }
 
-    /// A kept buffer, or one that `make` makes. It comes back with its last reference.
+    /// Takes a kept buffer, or makes one with `make`. It is kept again when its last reference is dropped.
     pub(crate) fn take_or(
         self: &Arc<Self>,
         make: impl FnOnce() -> Option<gst::Buffer>,
@@ -133,7 +134,7 @@ impl SpareBuffers {
             None => {
                 let mut buffer = make()?;
                 self.note_made(buffer.make_mut(), 0, &gst::AllocationParams::default());
-                // SAFETY: a new buffer, which no other code has.
+                // SAFETY: a new buffer that no other code has.
                 unsafe {
                     (*buffer.as_mut_ptr()).mini_object.dispose = Some(dispose);
                     let memory = memory_of(buffer.as_mut_ptr())?;
@@ -148,9 +149,9 @@ impl SpareBuffers {
         Some(spare)
     }
 
-    /// Takes back an unused buffer.
+    /// Puts an unused buffer back.
     pub(crate) fn put(&self, spare: Spare) {
-        // A buffer that cannot be kept is freed after the list is released.
+        // A buffer that cannot be kept is freed after the lock is released.
         let _rest = match self.try_lock() {
             Some(mut list) if list.has_layout_of(&spare) => {
                 list.buffers.push(spare);
@@ -160,7 +161,7 @@ impl SpareBuffers {
         };
     }
 
-    /// A buffer was made that may be kept later. All have been made in the same way since these were opened.
+    /// Registers a new buffer, so that it can be kept later. All buffers since `open` must be made in the same way.
     pub(crate) fn note_made(
         &self,
         buffer: &mut gst::BufferRef,
@@ -168,12 +169,12 @@ impl SpareBuffers {
         params: &gst::AllocationParams,
     ) {
         if let Some(mut list) = self.try_lock().filter(|list| list.is_open) {
-            // SAFETY: the caller has the buffer alone.
+            // SAFETY: the caller has the only reference to the buffer.
             unsafe { settle(buffer.as_mut_ptr(), &mut list.layout, size, params) };
         }
     }
 
-    /// Keeps a buffer that its last owner released, or frees it. Its lease ends with it.
+    /// Keeps a buffer that its last owner released, or frees it. Its lease ends here.
     pub(crate) fn keep(&self, buffer: gst::Buffer) {
         // SAFETY: a live buffer.
         if let Some(memory) = unsafe { empty(buffer.as_mut_ptr()) } {
@@ -182,28 +183,28 @@ impl SpareBuffers {
     }
 }
 
-/// A buffer that was kept. No other code has it or its memory, which has no slot.
+/// A kept buffer. No other code has it or its memory, which holds no slot.
 pub(crate) struct Spare {
     buffer: gst::Buffer,
     memory: *mut ffi::XmemMemory,
 }
 
-// SAFETY: the pointers are to the buffer's own parts, which go where it goes.
+// SAFETY: the pointers are to parts of the buffer, which move with it.
 unsafe impl Send for Spare {}
 
 impl Spare {
     fn home(&self) -> Option<&Home> {
-        // SAFETY: the buffer keeps its memory, and no other code has either.
+        // SAFETY: the buffer keeps its memory alive, and no other code has either.
         unsafe { (*self.memory).home.as_ref() }
     }
 
-    /// The layout of the slot to acquire.
+    /// The size and parameters for which a slot must be acquired.
     pub(crate) fn layout(&self) -> Option<(usize, &gst::AllocationParams)> {
         let layout = &self.home()?.layout;
         Some((layout.size, &layout.params))
     }
 
-    /// The buffer in a slot. The room is one for its layout.
+    /// Puts the buffer into a slot. `room` was made for its layout.
     pub(crate) fn fill(self, room: Room, tally: &Arc<Tally>) -> gst::Buffer {
         if let Some((size, params)) = self.layout() {
             // SAFETY: as in `home`.
@@ -213,13 +214,13 @@ impl Spare {
         self.buffer
     }
 
-    /// The buffer, for its description.
+    /// The buffer, so that it can be described.
     pub(crate) fn buffer_mut(&mut self) -> &mut gst::BufferRef {
         // SAFETY: no other code has the buffer.
         unsafe { gst::BufferRef::from_mut_ptr(self.buffer.as_mut_ptr()) }
     }
 
-    /// The buffer with a received frame that lies in its slot.
+    /// Puts a received frame into the buffer. The frame is in its slot.
     pub(crate) fn fill_received(self, lease: ReadLease, tally: &Arc<Tally>) -> gst::Buffer {
         let (contents, size) = Contents::of_received(lease, None, tally);
         // SAFETY: no other code has the memory.
@@ -232,35 +233,35 @@ impl Spare {
     }
 }
 
-/// `GstMiniObject::dispose`: keeps the buffer, or has it freed.
+/// `GstMiniObject::dispose`: keeps the buffer, or lets GStreamer free it.
 ///
 /// # Safety
 ///
 /// GStreamer calls this with a buffer of [`SpareBuffers::take_or`] that has no references.
 unsafe extern "C" fn dispose(object: *mut GstMiniObject) -> glib::ffi::gboolean {
     let buffer: *mut GstBuffer = object.cast();
-    // SAFETY: by the caller. Without a reference no other code has the buffer, so none has the list. Other code may have its
-    // memory, and read the rest of `home`.
+    // SAFETY: by the caller. The buffer has no reference, so no other code accesses `list`. Other code may hold its memory and
+    // read the other fields of `home`.
     unsafe {
         let home = memory_of(buffer).and_then(|memory| (*memory).home.as_ref());
         let home = home.filter(|home| home.buffer == buffer);
         let Some(list) = home.and_then(|home| (*home.list.get()).take()) else {
             return glib::ffi::GTRUE;
         };
-        // The list's. If it is dropped, this is called again, without a list.
+        // The reference of the list. If the list drops it, this is called again, then without a list.
         gst::ffi::gst_mini_object_ref(object);
         list.keep(gst::Buffer::from_glib_full(buffer));
         glib::ffi::GFALSE
     }
 }
 
-/// The one memory of a buffer, if it is one of ours.
+/// The memory of a buffer, if it has only one and that is an XmemMemory.
 ///
 /// # Safety
 ///
 /// `buffer` is live.
 unsafe fn memory_of(buffer: *mut GstBuffer) -> Option<*mut ffi::XmemMemory> {
-    // SAFETY: by the caller. The name is that of our allocators alone, and all their memories are ours.
+    // SAFETY: by the caller. Only our allocators have this type name, and all their memories are `ffi::XmemMemory`.
     unsafe {
         if gst::ffi::gst_buffer_n_memory(buffer) != 1 {
             return None;
@@ -270,12 +271,12 @@ unsafe fn memory_of(buffer: *mut GstBuffer) -> Option<*mut ffi::XmemMemory> {
     }
 }
 
-/// Makes a buffer the home of its memory, unless something is tied to the buffer already, as a tracer does: what is tied to it
-/// later would not be noticed.
+/// Makes a buffer the owner of its memory. Does nothing if something is already attached to the buffer, such as a tracer's
+/// data, because later attachments could then not be detected.
 ///
 /// # Safety
 ///
-/// The caller has the buffer and its memory alone.
+/// The caller has the only reference to the buffer and its memory.
 unsafe fn settle(
     buffer: *mut GstBuffer,
     layout: &mut Option<Arc<Layout>>,
@@ -293,7 +294,7 @@ unsafe fn settle(
         let planes: *mut GstVideoMeta =
             gst::ffi::gst_buffer_get_meta(buffer, gst_video_meta_api_get_type()).cast();
         if let Some(planes) = planes.as_mut() {
-            // As pools of GStreamer do, so that elements leave it there.
+            // Like pools of GStreamer, so that elements do not remove the meta.
             planes.meta.flags |= gst::ffi::GST_META_FLAG_POOLED | gst::ffi::GST_META_FLAG_LOCKED;
         }
         let layout = layout.get_or_insert_with(|| {
@@ -317,15 +318,14 @@ unsafe fn settle(
     }
 }
 
-/// Gives back the slot of a buffer that is to be kept, and makes the buffer as it was when it was new. `None`: it cannot be
-/// kept.
+/// Releases the slot of a buffer that is to be kept, and restores the buffer's initial state. `None`: it cannot be kept.
 ///
 /// # Safety
 ///
 /// `buffer` is live, and the caller has a reference.
 unsafe fn empty(buffer: *mut GstBuffer) -> Option<*mut ffi::XmemMemory> {
-    // SAFETY: by the caller. The checks come first: this reference is the only one to the buffer, the buffer's is the only one
-    // to its memory, and the memory's the only one to the slot. So no other thread reads or writes any of them.
+    // SAFETY: by the caller. The checks come first: this is the only reference to the buffer, the buffer has the only one to
+    // its memory, and the memory the only one to the slot. So no other thread accesses any of them.
     unsafe {
         let memory = memory_of(buffer)?;
         let home = (*memory).home.as_ref()?;
@@ -340,7 +340,7 @@ unsafe fn empty(buffer: *mut GstBuffer) -> Option<*mut ffi::XmemMemory> {
         if !is_unchanged || !clear_metas(buffer, home.planes.cast()) {
             return None;
         }
-        // A copy of the memory may share the slot, without a reference to the memory.
+        // A copy of the memory may share the slot without a reference to the memory.
         let slot = Arc::get_mut(&mut (*memory).slot)?;
         slot.get_mut().clear();
         renew(buffer, &raw mut (*memory).mem, home);
@@ -348,28 +348,27 @@ unsafe fn empty(buffer: *mut GstBuffer) -> Option<*mut ffi::XmemMemory> {
     }
 }
 
-/// Whether there is one reference, and nothing is tied to the object that was not from the beginning: parents, weak
-/// references, data.
+/// Whether there is only one reference, and nothing was attached since the object was made: parents, weak references, data.
 ///
 /// # Safety
 ///
 /// `object` is live, and the caller has a reference.
 unsafe fn is_alone(object: *const GstMiniObject, fresh: &GstMiniObject) -> bool {
-    // SAFETY: by the caller. GStreamer changes both words atomically. Acquire: the operations of other owners come before their
-    // release of the object.
+    // SAFETY: by the caller. GStreamer changes both words atomically. Acquire: pairs with the release of other owners'
+    // references, so their accesses are complete.
     unsafe {
         AtomicI32::from_ptr((&raw const (*object).refcount).cast_mut()).load(Ordering::Acquire) == 1
             && (*object).priv_uint == fresh.priv_uint
     }
 }
 
-/// Removes the metas that others put on a buffer. `false`: one cannot be removed, or `planes` is not there any more.
+/// Removes the metas that others added to a buffer. `false`: one cannot be removed, or `planes` is missing.
 ///
 /// # Safety
 ///
-/// The caller has the buffer alone.
+/// The caller has the only reference to the buffer.
 unsafe fn clear_metas(buffer: *mut GstBuffer, planes: *mut GstMeta) -> bool {
-    // SAFETY: by the caller. `planes` is not followed before it was found.
+    // SAFETY: by the caller. `planes` is dereferenced only after it was found on the buffer.
     unsafe {
         loop {
             let mut state = ptr::null_mut();
@@ -396,11 +395,11 @@ unsafe fn clear_metas(buffer: *mut GstBuffer, planes: *mut GstMeta) -> bool {
     }
 }
 
-/// Writes all that others can write.
+/// Restores each field that other code can write.
 ///
 /// # Safety
 ///
-/// The caller has the buffer and its memory alone, and `planes` of `home` is on it.
+/// The caller has the only reference to the buffer and its memory, and `planes` of `home` is on the buffer.
 unsafe fn renew(buffer: *mut GstBuffer, memory: *mut GstMemory, home: &Home) {
     let fresh = &home.layout.fresh;
     // SAFETY: by the caller.
@@ -411,7 +410,7 @@ unsafe fn renew(buffer: *mut GstBuffer, memory: *mut GstMemory, home: &Home) {
         (*buffer).duration = fresh.buffer.duration;
         (*buffer).offset = fresh.buffer.offset;
         (*buffer).offset_end = fresh.buffer.offset_end;
-        // Without the owner that `freeze` added.
+        // Without the lock that `freeze` added.
         (*memory).mini_object.lockstate = fresh.memory.mini_object.lockstate;
         (*memory).mini_object.flags = fresh.memory.mini_object.flags;
         (*memory).maxsize = fresh.memory.maxsize;
