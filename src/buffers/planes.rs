@@ -270,12 +270,12 @@ pub(crate) fn to_default_layout(
     let mut to = gst_video::VideoFrame::from_buffer_writable(copy, info).map_err(unmappable)?;
     from.copy(&mut to)?;
     let mut copy = to.into_buffer();
-    forget_crop_outside(copy.make_mut(), info);
+    remove_crop_outside(copy.make_mut(), info);
     Ok(copy)
 }
 
 /// Removes a crop region that is outside of the copy, which has only the bytes of the caps' size.
-fn forget_crop_outside(copy: &mut gst::BufferRef, info: &gst_video::VideoInfo) {
+fn remove_crop_outside(copy: &mut gst::BufferRef, info: &gst_video::VideoInfo) {
     let Some(crop) = copy.meta_mut::<gst_video::VideoCropMeta>() else {
         return;
     };
@@ -319,7 +319,7 @@ mod tests {
 
     /// As in padded frames of decoders.
     #[test]
-    fn tiles_may_be_more_than_the_frame_needs() {
+    fn more_tiles_than_needed_are_valid() {
         let needed = info(gst_video::VideoFormat::Nv1264z32, 128, 64);
         let padded = info(gst_video::VideoFormat::Nv1264z32, 256, 96);
         let mut wide = layout(&padded);

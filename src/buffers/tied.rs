@@ -21,7 +21,7 @@ pub(crate) trait Tie: Any + Clone + Send + Sync {
 
 /// Locks all attached values. Behind a tee several elements have the same memory, and one must not remove a value while another
 /// reads it.
-fn alone() -> MutexGuard<'static, ()> {
+fn lock_values() -> MutexGuard<'static, ()> {
     static LOCK: Mutex<()> = Mutex::new(());
     lock(&LOCK)
 }
@@ -49,7 +49,7 @@ pub(crate) fn untie<T: Tie>(memory: &gst::MemoryRef) -> Option<T> {
 fn exchange<T: Tie>(memory: &gst::MemoryRef, value: Option<T>) -> Option<T> {
     let object = memory.as_ptr().cast_mut().cast();
     let quark = quark::<T>().into_glib();
-    let _alone = alone();
+    let _lock = lock_values();
     // SAFETY: a live memory. The name is unique to this type, so the value is of this type and was made by Box. The thread that
     // steals it frees it.
     let old = unsafe {
@@ -74,7 +74,7 @@ pub(crate) fn update<T: Tie + Default, R>(
 ) -> R {
     let object = memory.as_ptr().cast_mut().cast();
     let quark = quark::<T>().into_glib();
-    let _alone = alone();
+    let _lock = lock_values();
     // SAFETY: a live memory. The name is unique to this type, so the value is of this type and was made by Box. The lock keeps
     // other threads away.
     unsafe {
@@ -90,7 +90,7 @@ pub(crate) fn update<T: Tie + Default, R>(
 /// The value attached to a memory, or to the memory that it is a part of.
 pub(crate) fn tied<T: Tie>(memory: &gst::MemoryRef) -> Option<T> {
     let own = {
-        let _alone = alone();
+        let _lock = lock_values();
         // SAFETY: a live memory. The name is unique to this type, so the value is of this type. The lock keeps other threads
         // from removing it.
         unsafe {

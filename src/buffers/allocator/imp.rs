@@ -76,13 +76,17 @@ impl XmemAllocator {
         size: usize,
         params: &gst::AllocationParams,
     ) -> Option<gst::Memory> {
-        let room = self.room(size, params)?;
+        let slot_range = self.slot_range(size, params)?;
         let tally = self.slots.get()?.tally();
-        memory::writable(&self.obj(), room, size, params, tally)
+        memory::writable(&self.obj(), slot_range, size, params, tally)
     }
 
     /// The range of a free slot for such a memory. `None`: no slot is free.
-    pub(super) fn room(&self, size: usize, params: &gst::AllocationParams) -> Option<memory::Room> {
+    pub(super) fn slot_range(
+        &self,
+        size: usize,
+        params: &gst::AllocationParams,
+    ) -> Option<memory::SlotRange> {
         let slots = self.slots.get()?;
         let total = memory::total(size, params)?;
         // GStreamer's `align` is a mask.
@@ -96,6 +100,6 @@ impl XmemAllocator {
             shift = lease.as_ptr() as usize & align;
         }
         let base_offset = if shift == 0 { 0 } else { align + 1 - shift };
-        memory::Room::new(lease, base_offset, size, params)
+        memory::SlotRange::new(lease, base_offset, size, params)
     }
 }

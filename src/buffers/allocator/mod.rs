@@ -9,7 +9,7 @@ use std::sync::{Arc, LazyLock};
 
 use gst::{glib, prelude::*, subclass::prelude::*};
 
-use crate::buffers::memory::Room;
+use crate::buffers::memory::SlotRange;
 pub(crate) use slots::SlotSource;
 
 glib::wrapper! {
@@ -45,8 +45,12 @@ impl XmemAllocator {
     }
 
     /// The range of a free slot for a memory. `None`: no slot is free.
-    pub(crate) fn room(&self, size: usize, params: &gst::AllocationParams) -> Option<Room> {
-        self.imp().room(size, params)
+    pub(crate) fn slot_range(
+        &self,
+        size: usize,
+        params: &gst::AllocationParams,
+    ) -> Option<SlotRange> {
+        self.imp().slot_range(size, params)
     }
 }
 

@@ -89,8 +89,8 @@ impl BufferPoolImpl for XmemBufferPool {
         };
         if let Some(spare) = self.spare.take() {
             let layout = spare.layout();
-            match layout.and_then(|(size, params)| allocator.room(size, params)) {
-                Some(room) => return Ok(spare.fill(room, slots.tally())),
+            match layout.and_then(|(size, params)| allocator.slot_range(size, params)) {
+                Some(slot_range) => return Ok(spare.fill(slot_range, slots.tally())),
                 None => self.spare.put(spare),
             }
         }
@@ -127,7 +127,7 @@ impl XmemBufferPool {
             return Err(gst::FlowError::Error);
         }
         self.spare
-            .note_made(buffer.make_mut(), layout.size, &layout.params);
+            .register(buffer.make_mut(), layout.size, &layout.params);
         Ok(buffer)
     }
 

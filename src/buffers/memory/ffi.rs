@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use gst::glib;
 
-use super::{slot::Slot, spare::Home};
+use super::{slot::Slot, spare::Owner};
 
 /// The type name of the memory, for `gst_memory_is_type`.
 pub(crate) const MEMORY_TYPE: &glib::GStr = glib::gstr!("XmemMemory");
@@ -18,5 +18,5 @@ pub struct XmemMemory {
     pub(super) mem: gst::ffi::GstMemory,
     pub(super) slot: Arc<Slot>,
     /// The buffer that is reused together with this memory.
-    pub(super) home: Option<Home>,
+    pub(super) owner: Option<Owner>,
 }

@@ -12,15 +12,15 @@ use xmem_core::ReadLease;
 
 use super::{
     ffi,
-    slot::{Contents, Room, Slot, total},
+    slot::{Contents, Slot, SlotRange, total},
 };
 use crate::buffers::{allocator::XmemAllocator, tally::Tally};
 
-/// A memory for a slot that is to be written. It covers `size` bytes of the range, after `params.prefix()` bytes. `room` was
+/// A memory for a slot that is to be written. It covers `size` bytes of the range, after `params.prefix()` bytes. `range` was
 /// made for these parameters.
 pub(crate) fn writable(
     allocator: &XmemAllocator,
-    room: Room,
+    range: SlotRange,
     size: usize,
     params: &gst::AllocationParams,
     tally: &Arc<Tally>,
@@ -33,7 +33,7 @@ pub(crate) fn writable(
         size,
     };
     let mut contents = Contents::default();
-    room.enter(&mut contents, size, params, tally);
+    range.assign_to(&mut contents, size, params, tally);
     // SAFETY: the wrapper takes over the only reference, which `raw` returns.
     let memory = unsafe {
         from_glib_full(raw(
@@ -99,7 +99,7 @@ pub(super) unsafe fn raw(
     // to allocator and parent.
     unsafe {
         (&raw mut (*memory).slot).write(slot);
-        (&raw mut (*memory).home).write(None);
+        (&raw mut (*memory).owner).write(None);
         gst::ffi::gst_memory_init(
             memory.cast(),
             shape.flags,

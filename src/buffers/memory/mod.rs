@@ -21,7 +21,7 @@ use xmem_core::ReadLease;
 pub(crate) use calls::{copy, free, is_span, map, share, unmap};
 pub(crate) use ffi::MEMORY_TYPE;
 pub(crate) use make::{empty, readable, writable};
-pub(crate) use slot::{Room, total};
+pub(crate) use slot::{SlotRange, total};
 pub(crate) use spare::{Spare, SpareBuffers};
 
 use crate::buffers::allocator::XmemAllocator;

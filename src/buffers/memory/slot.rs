@@ -111,12 +111,12 @@ impl Slot {
 }
 
 /// The range of a slot that a memory is to cover. The slot is not published yet.
-pub(crate) struct Room {
+pub(crate) struct SlotRange {
     slot: OwnSlot,
     base_offset: usize,
 }
 
-impl Room {
+impl SlotRange {
     /// For a memory with these parameters. Its prefix begins at `base_offset` in the slot. `None`: the slot is too small.
     pub(crate) fn new(
         lease: WriteLease,
@@ -132,7 +132,7 @@ impl Room {
     }
 
     /// Stores the slot in the contents of the memory. The parameters are those of the range.
-    pub(super) fn enter(
+    pub(super) fn assign_to(
         self,
         contents: &mut Contents,
         size: usize,

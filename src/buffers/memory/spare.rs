@@ -26,7 +26,7 @@ use gst_video::ffi::{GstVideoMeta, gst_video_meta_api_get_type};
 
 use super::{
     ffi,
-    slot::{Contents, Room},
+    slot::{Contents, SlotRange},
 };
 use xmem_core::ReadLease;
 
@@ -37,14 +37,14 @@ const MAPPED: i32 = 0xffff;
 
 /// The initial state of a buffer, its memory and its meta. It is the same for all buffers of one layout.
 #[derive(Clone, Copy)]
-struct Fresh {
+struct Initial {
     buffer: GstBuffer,
     memory: GstMemory,
     planes: Option<GstVideoMeta>,
 }
 
 /// The buffer that a memory belongs to.
-pub(super) struct Home {
+pub(super) struct Owner {
     buffer: *mut GstBuffer,
     /// Null if it has none.
     planes: *mut GstVideoMeta,
@@ -56,12 +56,12 @@ pub(super) struct Home {
 }
 
 struct Layout {
-    fresh: Fresh,
+    initial: Initial,
     size: usize,
     params: gst::AllocationParams,
 }
 
-// SAFETY: the pointers in `fresh` are never dereferenced.
+// SAFETY: the pointers in `initial` are never dereferenced.
 unsafe impl Send for Layout {}
 // SAFETY: as above.
 unsafe impl Sync for Layout {}
@@ -88,8 +88,8 @@ impl List {
     fn has_layout_of(&self, spare: &Spare) -> bool {
         let layout = self.layout.as_ref().filter(|_| self.is_open);
         layout.is_some_and(|layout| {
-            let home = spare.home();
-            home.is_some_and(|home| Arc::ptr_eq(layout, &home.layout))
+            let owner = spare.owner();
+            owner.is_some_and(|owner| Arc::ptr_eq(layout, &owner.layout))
         })
     }
 }
@@ -133,7 +133,7 @@ impl SpareBuffers {
             Some(spare) => spare,
             None => {
                 let mut buffer = make()?;
-                self.note_made(buffer.make_mut(), 0, &gst::AllocationParams::default());
+                self.register(buffer.make_mut(), 0, &gst::AllocationParams::default());
                 // SAFETY: a new buffer that no other code has.
                 unsafe {
                     (*buffer.as_mut_ptr()).mini_object.dispose = Some(dispose);
@@ -143,8 +143,8 @@ impl SpareBuffers {
             }
         };
         // SAFETY: no other code has the memory.
-        if let Some(home) = unsafe { &mut (*spare.memory).home } {
-            *home.list.get_mut() = Some(self.clone());
+        if let Some(owner) = unsafe { &mut (*spare.memory).owner } {
+            *owner.list.get_mut() = Some(self.clone());
         }
         Some(spare)
     }
@@ -162,7 +162,7 @@ impl SpareBuffers {
     }
 
     /// Registers a new buffer, so that it can be kept later. All buffers since `open` must be made in the same way.
-    pub(crate) fn note_made(
+    pub(crate) fn register(
         &self,
         buffer: &mut gst::BufferRef,
         size: usize,
@@ -170,14 +170,14 @@ impl SpareBuffers {
     ) {
         if let Some(mut list) = self.try_lock().filter(|list| list.is_open) {
             // SAFETY: the caller has the only reference to the buffer.
-            unsafe { settle(buffer.as_mut_ptr(), &mut list.layout, size, params) };
+            unsafe { set_owner(buffer.as_mut_ptr(), &mut list.layout, size, params) };
         }
     }
 
     /// Keeps a buffer that its last owner released, or frees it. Its lease ends here.
     pub(crate) fn keep(&self, buffer: gst::Buffer) {
         // SAFETY: a live buffer.
-        if let Some(memory) = unsafe { empty(buffer.as_mut_ptr()) } {
+        if let Some(memory) = unsafe { recycle(buffer.as_mut_ptr()) } {
             self.put(Spare { buffer, memory });
         }
     }
@@ -193,23 +193,23 @@ pub(crate) struct Spare {
 unsafe impl Send for Spare {}
 
 impl Spare {
-    fn home(&self) -> Option<&Home> {
+    fn owner(&self) -> Option<&Owner> {
         // SAFETY: the buffer keeps its memory alive, and no other code has either.
-        unsafe { (*self.memory).home.as_ref() }
+        unsafe { (*self.memory).owner.as_ref() }
     }
 
     /// The size and parameters for which a slot must be acquired.
     pub(crate) fn layout(&self) -> Option<(usize, &gst::AllocationParams)> {
-        let layout = &self.home()?.layout;
+        let layout = &self.owner()?.layout;
         Some((layout.size, &layout.params))
     }
 
-    /// Puts the buffer into a slot. `room` was made for its layout.
-    pub(crate) fn fill(self, room: Room, tally: &Arc<Tally>) -> gst::Buffer {
+    /// Puts the buffer into a slot. `range` was made for its layout.
+    pub(crate) fn fill(self, range: SlotRange, tally: &Arc<Tally>) -> gst::Buffer {
         if let Some((size, params)) = self.layout() {
-            // SAFETY: as in `home`.
+            // SAFETY: as in `owner`.
             let slot = unsafe { &(*self.memory).slot };
-            room.enter(&mut slot.lock(), size, params, tally);
+            range.assign_to(&mut slot.lock(), size, params, tally);
         }
         self.buffer
     }
@@ -241,11 +241,11 @@ impl Spare {
 unsafe extern "C" fn dispose(object: *mut GstMiniObject) -> glib::ffi::gboolean {
     let buffer: *mut GstBuffer = object.cast();
     // SAFETY: by the caller. The buffer has no reference, so no other code accesses `list`. Other code may hold its memory and
-    // read the other fields of `home`.
+    // read the other fields of `owner`.
     unsafe {
-        let home = memory_of(buffer).and_then(|memory| (*memory).home.as_ref());
-        let home = home.filter(|home| home.buffer == buffer);
-        let Some(list) = home.and_then(|home| (*home.list.get()).take()) else {
+        let owner = memory_of(buffer).and_then(|memory| (*memory).owner.as_ref());
+        let owner = owner.filter(|owner| owner.buffer == buffer);
+        let Some(list) = owner.and_then(|owner| (*owner.list.get()).take()) else {
             return glib::ffi::GTRUE;
         };
         // The reference of the list. If the list drops it, this is called again, then without a list.
@@ -277,7 +277,7 @@ unsafe fn memory_of(buffer: *mut GstBuffer) -> Option<*mut ffi::XmemMemory> {
 /// # Safety
 ///
 /// The caller has the only reference to the buffer and its memory.
-unsafe fn settle(
+unsafe fn set_owner(
     buffer: *mut GstBuffer,
     layout: &mut Option<Arc<Layout>>,
     size: usize,
@@ -298,18 +298,18 @@ unsafe fn settle(
             planes.meta.flags |= gst::ffi::GST_META_FLAG_POOLED | gst::ffi::GST_META_FLAG_LOCKED;
         }
         let layout = layout.get_or_insert_with(|| {
-            let fresh = Fresh {
+            let initial = Initial {
                 buffer: *buffer,
                 memory: (*memory).mem,
                 planes: planes.as_ref().copied(),
             };
             Arc::new(Layout {
-                fresh,
+                initial,
                 size,
                 params: *params,
             })
         });
-        (*memory).home = Some(Home {
+        (*memory).owner = Some(Owner {
             buffer,
             planes,
             layout: layout.clone(),
@@ -323,27 +323,30 @@ unsafe fn settle(
 /// # Safety
 ///
 /// `buffer` is live, and the caller has a reference.
-unsafe fn empty(buffer: *mut GstBuffer) -> Option<*mut ffi::XmemMemory> {
+unsafe fn recycle(buffer: *mut GstBuffer) -> Option<*mut ffi::XmemMemory> {
     // SAFETY: by the caller. The checks come first: this is the only reference to the buffer, the buffer has the only one to
     // its memory, and the memory the only one to the slot. So no other thread accesses any of them.
     unsafe {
         let memory = memory_of(buffer)?;
-        let home = (*memory).home.as_ref()?;
-        let fresh = &home.layout.fresh;
+        let owner = (*memory).owner.as_ref()?;
+        let initial = &owner.layout.initial;
         let object = &raw mut (*memory).mem.mini_object;
-        let is_unchanged = home.buffer == buffer
+        let is_unchanged = owner.buffer == buffer
             && (*buffer).mini_object.flags & gst::ffi::GST_BUFFER_FLAG_TAG_MEMORY == 0
-            && is_alone(&raw const (*buffer).mini_object, &fresh.buffer.mini_object)
-            && is_alone(object, &fresh.memory.mini_object)
+            && is_unshared(
+                &raw const (*buffer).mini_object,
+                &initial.buffer.mini_object,
+            )
+            && is_unshared(object, &initial.memory.mini_object)
             && (*object).priv_pointer == buffer.cast()
             && (*object).lockstate & MAPPED == 0;
-        if !is_unchanged || !clear_metas(buffer, home.planes.cast()) {
+        if !is_unchanged || !clear_metas(buffer, owner.planes.cast()) {
             return None;
         }
         // A copy of the memory may share the slot without a reference to the memory.
         let slot = Arc::get_mut(&mut (*memory).slot)?;
         slot.get_mut().clear();
-        renew(buffer, &raw mut (*memory).mem, home);
+        restore(buffer, &raw mut (*memory).mem, owner);
         Some(memory)
     }
 }
@@ -353,12 +356,12 @@ unsafe fn empty(buffer: *mut GstBuffer) -> Option<*mut ffi::XmemMemory> {
 /// # Safety
 ///
 /// `object` is live, and the caller has a reference.
-unsafe fn is_alone(object: *const GstMiniObject, fresh: &GstMiniObject) -> bool {
+unsafe fn is_unshared(object: *const GstMiniObject, initial: &GstMiniObject) -> bool {
     // SAFETY: by the caller. GStreamer changes both words atomically. Acquire: pairs with the release of other owners'
     // references, so their accesses are complete.
     unsafe {
         AtomicI32::from_ptr((&raw const (*object).refcount).cast_mut()).load(Ordering::Acquire) == 1
-            && (*object).priv_uint == fresh.priv_uint
+            && (*object).priv_uint == initial.priv_uint
     }
 }
 
@@ -399,32 +402,32 @@ unsafe fn clear_metas(buffer: *mut GstBuffer, planes: *mut GstMeta) -> bool {
 ///
 /// # Safety
 ///
-/// The caller has the only reference to the buffer and its memory, and `planes` of `home` is on the buffer.
-unsafe fn renew(buffer: *mut GstBuffer, memory: *mut GstMemory, home: &Home) {
-    let fresh = &home.layout.fresh;
+/// The caller has the only reference to the buffer and its memory, and `planes` of `owner` is on the buffer.
+unsafe fn restore(buffer: *mut GstBuffer, memory: *mut GstMemory, owner: &Owner) {
+    let initial = &owner.layout.initial;
     // SAFETY: by the caller.
     unsafe {
-        (*buffer).mini_object.flags = fresh.buffer.mini_object.flags;
-        (*buffer).pts = fresh.buffer.pts;
-        (*buffer).dts = fresh.buffer.dts;
-        (*buffer).duration = fresh.buffer.duration;
-        (*buffer).offset = fresh.buffer.offset;
-        (*buffer).offset_end = fresh.buffer.offset_end;
+        (*buffer).mini_object.flags = initial.buffer.mini_object.flags;
+        (*buffer).pts = initial.buffer.pts;
+        (*buffer).dts = initial.buffer.dts;
+        (*buffer).duration = initial.buffer.duration;
+        (*buffer).offset = initial.buffer.offset;
+        (*buffer).offset_end = initial.buffer.offset_end;
         // Without the lock that `freeze` added.
-        (*memory).mini_object.lockstate = fresh.memory.mini_object.lockstate;
-        (*memory).mini_object.flags = fresh.memory.mini_object.flags;
-        (*memory).maxsize = fresh.memory.maxsize;
-        (*memory).align = fresh.memory.align;
-        (*memory).offset = fresh.memory.offset;
-        (*memory).size = fresh.memory.size;
-        if let (Some(planes), Some(fresh)) = (home.planes.as_mut(), &fresh.planes) {
+        (*memory).mini_object.lockstate = initial.memory.mini_object.lockstate;
+        (*memory).mini_object.flags = initial.memory.mini_object.flags;
+        (*memory).maxsize = initial.memory.maxsize;
+        (*memory).align = initial.memory.align;
+        (*memory).offset = initial.memory.offset;
+        (*memory).size = initial.memory.size;
+        if let (Some(planes), Some(initial)) = (owner.planes.as_mut(), &initial.planes) {
             *planes = GstVideoMeta {
                 meta: GstMeta {
-                    flags: fresh.meta.flags,
+                    flags: initial.meta.flags,
                     info: planes.meta.info,
                 },
                 buffer,
-                ..*fresh
+                ..*initial
             };
         }
     }
@@ -443,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn a_buffer_comes_back_with_its_last_reference_until_the_list_is_closed() {
+    fn a_buffer_is_kept_at_its_last_reference_until_the_list_is_closed() {
         gst::init().unwrap();
         let list = Arc::<SpareBuffers>::default();
         list.open();
@@ -463,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn buffers_that_are_released_while_others_are_taken_all_end_with_the_list() {
+    fn all_buffers_are_freed_with_the_list_under_concurrent_use() {
         gst::init().unwrap();
         let list = Arc::<SpareBuffers>::default();
         list.open();
@@ -481,7 +484,7 @@ mod tests {
     }
 
     #[test]
-    fn a_buffer_that_something_is_tied_to_is_not_kept() {
+    fn a_buffer_with_an_attached_value_is_not_kept() {
         unsafe extern "C" fn ignore(_: glib::ffi::gpointer, _: *mut GstMiniObject) {}
 
         gst::init().unwrap();
