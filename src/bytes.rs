@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Strings from C, which need not be UTF-8. The bindings take them for UTF-8, and abort the process where they are not.
-#![allow(unsafe_code)] // an interface is filled with C function pointers
+//! Strings from C that may not be UTF-8. The bindings assume UTF-8, and abort the process otherwise.
+#![allow(unsafe_code)] // fills an interface with C function pointers
 
 use std::{
     borrow::Cow,
@@ -31,18 +31,18 @@ pub(crate) fn name_of(element: &impl IsA<gst::Element>) -> String {
     text(&element.property_value("name")).unwrap_or_default()
 }
 
-/// Bytes of a string that are not UTF-8 are replaced.
+/// Converts a C string. Bytes that are not UTF-8 are replaced.
 ///
 /// # Safety
 ///
-/// It is null, or a string with an end that outlives the result.
+/// `text` is null, or a NUL-terminated string that outlives the result.
 pub(crate) unsafe fn lossy<'a>(text: *const c_char) -> Option<Cow<'a, str>> {
     // SAFETY: by the caller.
     (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) }.to_string_lossy())
 }
 
 glib::wrapper! {
-    /// GstURIHandler, whose addresses may have any bytes.
+    /// GstURIHandler whose addresses may contain any bytes.
     pub struct UriHandler(Interface<gst::ffi::GstURIHandler, gst::ffi::GstURIHandlerInterface>);
 
     match fn {
@@ -50,7 +50,7 @@ glib::wrapper! {
     }
 }
 
-// SAFETY: it is the interface of the bindings, which fill it in, with another function of the same type.
+// SAFETY: the interface of the bindings, which initialise it. One function is replaced by another of the same type.
 unsafe impl<T: URIHandlerImpl> IsImplementable<T> for UriHandler {
     fn interface_init(iface: &mut glib::Interface<Self>) {
         let same: *mut glib::Interface<gst::URIHandler> = std::ptr::from_mut(iface).cast();
@@ -65,7 +65,7 @@ unsafe extern "C" fn set_uri<T: URIHandlerImpl>(
     uri: *const c_char,
     error: *mut *mut glib::ffi::GError,
 ) -> glib::ffi::gboolean {
-    // SAFETY: GStreamer calls this with an instance of T, a string, and null or a place for an error.
+    // SAFETY: GStreamer calls this with an instance of T, a string, and null or a pointer for an error.
     let (imp, uri) = unsafe {
         let instance = &*handler.cast::<T::Instance>();
         (instance.imp(), CStr::from_ptr(uri))
@@ -74,7 +74,7 @@ unsafe extern "C" fn set_uri<T: URIHandlerImpl>(
         Ok(()) => glib::ffi::GTRUE,
         Err(why) => {
             if !error.is_null() {
-                // SAFETY: as above; the caller frees it.
+                // SAFETY: as above. The caller frees the error.
                 unsafe { *error = why.into_glib_ptr() };
             }
             glib::ffi::GFALSE
@@ -82,7 +82,7 @@ unsafe extern "C" fn set_uri<T: URIHandlerImpl>(
     }
 }
 
-/// An address with bytes that are not UTF-8 percent-encoded, as they should have been.
+/// Percent-encodes the bytes of an address that are not UTF-8. A valid address has none.
 fn encoded(uri: &CStr) -> Cow<'_, str> {
     uri.to_str().map_or_else(
         |_| {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Messages of the core go to GStreamer's debug log.
+//! Writes the core's messages to GStreamer's debug log.
 
 use std::sync::LazyLock;
 
@@ -51,15 +51,15 @@ fn to_gst(level: Level) -> gst::DebugLevel {
     }
 }
 
-/// Takes the core's messages, if this copy of the crate `log` is the plugin's own: a program that links the plugin has one
-/// logger for all of it.
+/// Installs the logger, if this copy of the crate `log` belongs to the plugin alone. A program that links the plugin has one
+/// logger for all of its code.
 pub(crate) fn init(plugin: &gst::Plugin) {
     if plugin.filename().is_none() {
         return;
     }
     LazyLock::force(&CAT);
     if log::set_logger(&ToGStreamer).is_ok() {
-        // Each line is compared with the category's threshold, which can change at any time without notice.
+        // Each line is compared with the category's threshold, which can change at any time without a notification.
         log::set_max_level(LevelFilter::Trace);
     }
 }

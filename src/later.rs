@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! A thread that drops values of other threads.
+//! Drops values on another thread.
 //!
-//! The end of a buffer may wait for a device, and code on a thread that others depend on must not.
+//! Freeing a buffer may wait for a device. Threads that other code depends on must not wait for that.
 
 use std::sync::LazyLock;
 use std::sync::mpsc::{Sender, channel};
@@ -10,7 +10,7 @@ use std::thread;
 
 type Job = Box<dyn Send>;
 
-/// Drops a value soon, on that thread. A forked child has no such thread, and keeps the value.
+/// Drops a value on a background thread. A forked child has no such thread and leaks the value.
 pub(crate) fn drop_later(value: impl Send + 'static) {
     static JOBS: LazyLock<Option<Sender<Job>>> = LazyLock::new(|| {
         let (sender, jobs) = channel::<Job>();
@@ -22,6 +22,6 @@ pub(crate) fn drop_later(value: impl Send + 'static) {
         Some(jobs) => jobs.send(Box::new(value)).map_err(|error| error.0),
         None => Err(Box::new(value) as Job),
     };
-    // Without a thread, drop it here.
+    // There is no thread: drop it here.
     drop(unsent);
 }

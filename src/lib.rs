@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: MPL-2.0
 
 #![allow(unused_doc_comments)]
-// Nothing here panics on data from another process.
+// Data from another process must not cause a panic.
 #![cfg_attr(
     not(test),
     deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used)
 )]
-// Some functions serve memory on devices only.
+// Some functions are used only for device memory.
 #![cfg_attr(not(feature = "cuda"), allow(dead_code))]
 
 //! GStreamer elements that share frames between processes where they lie.
 //!
-//! `xmemsink` puts the buffers of a pipeline into the slots of a named pool; `xmemsrc` in another process takes them
-//! out, without a copy. The pool itself is the crate `xmem-core`; the elements choose the frames and their times.
+//! `xmemsink` publishes the buffers of a pipeline in a named pool. `xmemsrc` in another process outputs them without a copy.
+//! The crate `xmem-core` implements pools. The elements decide which frames are published and when.
 //!
 //! A program that links the plugin instead of letting GStreamer load it calls [`plugin_register_static`].
 
@@ -68,7 +68,7 @@ gst::plugin_define!(
     "MPL-2.0",
     env!("CARGO_PKG_NAME"),
     env!("CARGO_PKG_NAME"),
-    // GStreamer refuses a plugin without an origin, and the crate has no address yet.
+    // GStreamer requires an origin, and the crate has no URL yet.
     env!("CARGO_PKG_NAME"),
     env!("BUILD_REL_DATE")
 );

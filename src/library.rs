@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Functions of GStreamer's libraries that the build cannot ask for, because they are of later versions. They are looked up at run
-//! time.
+//! Functions of later versions of GStreamer's libraries. The build cannot link them, so they are looked up at run time.
 
-/// Makes a struct of a library's functions, by their names without `gst_`. Those behind `optional` may be missing.
+/// Declares a struct of a library's functions, by their names without `gst_`. Those after `optional` may be missing.
 macro_rules! functions {
     ($library:ident {
         $($name:ident: fn($($argument:ty),*) $(-> $result:ty)?;)*
@@ -14,7 +13,7 @@ macro_rules! functions {
         pub(super) struct $library {
             $(pub(super) $name: unsafe extern "C" fn($($argument),*) $(-> $result)?,)*
             $(pub(super) $later: Option<unsafe extern "C" fn($($arg),*) -> $res>,)*
-            /// Keeps the functions.
+            /// Keeps the functions loaded.
             _library: libloading::Library,
         }
 
@@ -23,7 +22,7 @@ macro_rules! functions {
             ///
             /// # Safety
             ///
-            /// `library` is the one whose headers have these types.
+            /// The types are those of the library's headers.
             unsafe fn of(library: libloading::Library) -> Result<Self, &'static str> {
                 // SAFETY: by the caller.
                 unsafe {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The properties of an element as one table: how GObject describes each, and which setting it is.
+//! The properties of an element as a table: the GObject specification of each, and the setting that it represents.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -9,22 +9,22 @@ use gst::glib::{self, prelude::*};
 
 use crate::bytes;
 
-/// A type that settings have.
+/// A type of settings.
 pub(crate) trait Setting: Clone {
     type Builder<'a>
     where
         Self: 'a;
 
-    /// Begins the description of a property.
+    /// Starts the specification of a property.
     fn spec<'a>(name: &'a str, default: &'a Self) -> Self::Builder<'a>;
 
     fn to_value(&self) -> glib::Value;
 
-    /// `None`: it is NULL, which stands for the default.
+    /// `None`: the value is NULL, which selects the default.
     fn of_value(value: &glib::Value) -> Option<Self>;
 }
 
-/// Settings that GObject has a type for.
+/// Types of settings for which GObject has a type.
 macro_rules! plain {
     ($($type:ty: $builder:ty, |$name:ident, $default:ident| $spec:expr;)*) => {
         $(impl $crate::properties::Setting for $type {
@@ -45,8 +45,8 @@ macro_rules! plain {
     };
 }
 
-/// Makes the enums of settings that are one of several choices: the name of the type, and the nick and description of each
-/// choice. The first choice is the default.
+/// Declares enums for settings: the name of the type, and the nick and description of each value. The first value is the
+/// default.
 macro_rules! choices {
     ($(
         $(#[$about:meta])* $type:ident = $gtype:tt {
@@ -90,7 +90,7 @@ plain! {
         |name, default| glib::ParamSpecUInt64::builder(name).default_value(*default);
 }
 
-/// A path, with any bytes.
+/// A path with any bytes.
 impl Setting for OsString {
     type Builder<'a> = glib::ParamSpecStringBuilder<'a>;
 
@@ -166,14 +166,14 @@ pub(crate) struct Property<S> {
     pub(crate) set: Set<S>,
 }
 
-/// All properties of an element. GObject numbers them from 1, in their order.
+/// All properties of an element. GObject numbers them from 1 in this order.
 pub(crate) struct Properties<S> {
     specs: Vec<glib::ParamSpec>,
     access: Vec<(Get<S>, Set<S>)>,
 }
 
 impl<S> Properties<S> {
-    /// `computed`: the element computes their values.
+    /// `computed`: properties whose values the element computes.
     pub(crate) fn new(rows: Vec<Property<S>>, computed: Vec<glib::ParamSpec>) -> Self {
         let (mut specs, access): (Vec<_>, _) = rows
             .into_iter()
@@ -183,7 +183,7 @@ impl<S> Properties<S> {
         Self { specs, access }
     }
 
-    /// Their GObject specifications.
+    /// The GObject specifications.
     pub(crate) fn specs(&self) -> &[glib::ParamSpec] {
         &self.specs
     }
@@ -193,7 +193,7 @@ impl<S> Properties<S> {
         self.access(number).map(|(get, _)| get(settings))
     }
 
-    /// Takes over the value of a setting.
+    /// Sets the value of a setting.
     pub(crate) fn set(&self, number: usize, settings: &mut S, value: &glib::Value) {
         if let Some((_, set)) = self.access(number) {
             set(settings, value);
@@ -205,9 +205,9 @@ impl<S> Properties<S> {
     }
 }
 
-/// Makes the struct `Settings`, its defaults, and the table `PROPERTIES`. A row has the field, its type and its default; the
-/// name, nick and description of the property; and perhaps calls for the builder of its specification. The element computes
-/// the values of the properties that are listed first.
+/// Declares the struct `Settings`, its defaults, and the table `PROPERTIES`. A row has the field, its type and default; the
+/// name, nick and description of the property; and optional calls on the builder of its specification. The properties that are
+/// listed first are computed by the element.
 macro_rules! settings {
     (
         computed { $($computed:expr;)* }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Panics in virtual functions that are called without the bindings' wrappers.
+//! Catches panics in virtual functions that C calls without the bindings' wrappers.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -9,7 +9,7 @@ use std::{
 
 use gst::{glib::subclass::prelude::*, prelude::*, subclass::prelude::*};
 
-/// Runs a virtual function for which C code waits. A panic becomes an error message, and ends the stream.
+/// Calls the implementation of a virtual function. A panic becomes an error message and ends the stream.
 pub(crate) fn catch<T: ElementImpl, R>(
     imp: &T,
     run: impl FnOnce() -> Result<R, gst::FlowError>,

@@ -2,8 +2,8 @@
 
 //! `xmem://` addresses: a pool by name or by path, and properties.
 //!
-//! The part after `xmem://` is the pool's name, percent-encoded. A name that begins with a slash is the path of the pool's
-//! socket, so there are three of them then. After a question mark come properties of the element.
+//! The part after `xmem://` is the percent-encoded name of the pool. A name that begins with a slash is the path of the pool's
+//! socket, so such an address has three slashes. A question mark separates properties of the element.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -32,11 +32,11 @@ pub(crate) fn of_pool(pool: &OsStr) -> Option<String> {
     (!pool.is_empty()).then(|| format!("{PREFIX}{escaped}"))
 }
 
-/// Sets an element that is not running to an address. Nothing is changed if any of it is wrong.
+/// Sets the properties in an address on an element that is not running. If any part is invalid, nothing is changed.
 ///
-/// `pool` is the name of the element's property for it. Other properties can be set if the element itself brings them.
+/// `pool` is the name of the property for the pool. Other properties must belong to the element's own class.
 ///
-/// `idle` is the last state in which the element has not taken over its properties yet.
+/// `idle` is the last state in which the element has not read its properties yet.
 pub(crate) fn apply(
     element: &gst::Element,
     idle: gst::State,
@@ -80,7 +80,7 @@ fn error(kind: gst::URIError, text: String) -> glib::Error {
     glib::Error::new(kind, &text)
 }
 
-/// `Err`: why it is not valid.
+/// `Err`: why it is invalid.
 fn parse(uri: &str) -> Result<Address, String> {
     let (scheme, rest) = uri.split_at_checked(PREFIX.len()).unwrap_or((uri, ""));
     if !scheme.eq_ignore_ascii_case(PREFIX) {
@@ -112,7 +112,7 @@ fn parse(uri: &str) -> Result<Address, String> {
 fn decode(text: &str) -> Result<Vec<u8>, String> {
     let bytes = glib::Uri::unescape_bytes(text, None)
         .map_err(|_| format!("{text:?} is not percent-encoded; a % itself is written %25"))?;
-    // C would see only the bytes in front of it.
+    // C would see only the bytes before it.
     if bytes.contains(&0) {
         return Err(format!("{text:?} has a null character in it"));
     }
@@ -123,7 +123,7 @@ fn decode_text(text: &str) -> Result<String, String> {
     String::from_utf8(decode(text)?).map_err(|_| format!("{text:?} is not UTF-8"))
 }
 
-/// A property's value from its text. `Err`: why it is not valid.
+/// Parses the value of a property. `Err`: why it is invalid.
 fn value(
     element: &gst::Element,
     pool: &str,

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! GstCudaContext, shared among the elements of a pipeline.
+//! GstCudaContext, shared by the elements of a pipeline.
 //!
-//! xmem works in each device's primary context. Elements take CUDA memory from each other without a detour only if they have
-//! the same GstCudaContext. So there is one for each device here, around the primary context, and every neighbour's query gets
-//! it. If another element has made one around the same context, that one is used.
-#![allow(unsafe_code)] // a library that is loaded
+//! xmem uses each device's primary context. Elements can exchange CUDA memory without a copy only if they have the same
+//! GstCudaContext. So there is one for each device here, around the primary context, and every query of a neighbour returns it.
+//! If another element has one around the same context, that one is used.
+#![allow(unsafe_code)] // calls a library that is loaded at run time
 
 use std::collections::VecDeque;
 use std::sync::Mutex;
@@ -22,18 +22,18 @@ glib::wrapper! {
     pub(crate) struct CudaContext(Object<GstCudaContext>) @extends gst::Object;
 
     match fn {
-        // Nothing of this type exists without the library.
+        // Without the library, no object of this type exists.
         type_ => || Library::get().map_or(glib::gobject_ffi::G_TYPE_INVALID, |library| (library.cuda_context_get_type)()),
     }
 }
 
-// SAFETY: a GstObject, around a CUcontext, both of which may be used from any thread.
+// SAFETY: a GstObject around a CUcontext. Any thread may use both.
 unsafe impl Send for CudaContext {}
 // SAFETY: as above.
 unsafe impl Sync for CudaContext {}
 
 impl CudaContext {
-    /// The one around a device's primary context.
+    /// The GstCudaContext around a device's primary context.
     pub(crate) fn of_device(device: &Device) -> Option<Self> {
         static MADE: Mutex<Vec<CudaContext>> = Mutex::new(Vec::new());
         let library = Library::get()?;
@@ -42,9 +42,9 @@ impl CudaContext {
             return Some(context.clone());
         }
         let handle = device.primary_context() as usize as CuContext;
-        // A device's CUdevice is its ordinal.
+        // A CUdevice is the ordinal of the device.
         let number = CuDevice::try_from(device.ordinal()).ok()?;
-        // SAFETY: the context is retained for as long as the process runs. Null is looked for.
+        // SAFETY: the context is retained until the process ends. The result is checked for null.
         let context: Self = unsafe {
             let context = (library.cuda_context_new_wrapped)(handle, number);
             if context.is_null() {
@@ -71,14 +71,14 @@ impl CudaContext {
         context.structure().get::<Self>(CONTEXT_TYPE).ok()
     }
 
-    /// The same as a GstContext.
+    /// Converts it to a GstContext.
     pub(crate) fn to_context(&self) -> Option<gst::Context> {
         let library = Library::get()?;
-        // SAFETY: it returns a new context for a live object.
+        // SAFETY: the function takes a live object and returns a new context.
         Some(unsafe { from_glib_full((library.context_new_cuda_context)(self.as_ptr())) })
     }
 
-    /// Its CUcontext.
+    /// The CUcontext.
     pub(crate) fn handle(&self) -> u64 {
         // SAFETY: a live context.
         let handle = Library::get()
@@ -86,12 +86,12 @@ impl CudaContext {
         handle.map_or(0, |handle| handle.addr() as u64)
     }
 
-    /// Whether it is around the primary context of a device.
+    /// Whether this is around the primary context of `device`.
     pub(crate) fn is_of(&self, device: &Device) -> bool {
         self.handle() == device.primary_context()
     }
 
-    /// Whether it is around that of its own device.
+    /// Whether this is around the primary context of its device.
     fn is_primary(&self) -> bool {
         self.device().is_some_and(|device| self.is_of(&device))
     }
@@ -109,14 +109,14 @@ impl CudaContext {
     }
 }
 
-/// The context that an element works in: of the device, or of whichever its pipeline uses, or of the first one. The element
-/// holds no lock.
+/// The context for an element: of the device `ordinal`, otherwise the context of its pipeline, otherwise of the first device.
+/// The caller holds no lock.
 pub(crate) fn shared(element: &gst::Element, ordinal: Option<u32>) -> Option<CudaContext> {
     Library::get()?;
     in_place_of(found(element, ordinal), element, ordinal)
 }
 
-/// The same, but `None` if the pipeline works in a context other than a primary one.
+/// Like `shared`, but `None` if the pipeline uses a context that is not a primary one.
 pub(crate) fn shared_by_all(element: &gst::Element, ordinal: Option<u32>) -> Option<CudaContext> {
     Library::get()?;
     let found = found(element, ordinal);
@@ -126,7 +126,7 @@ pub(crate) fn shared_by_all(element: &gst::Element, ordinal: Option<u32>) -> Opt
     in_place_of(found, element, ordinal)
 }
 
-/// The found one, if it is around a primary context; else one that is.
+/// `found`, if it is around a primary context. Otherwise another one that is.
 fn in_place_of(
     found: Option<CudaContext>,
     element: &gst::Element,
@@ -136,7 +136,7 @@ fn in_place_of(
         return found;
     }
     let device = match found.and_then(|context| context.device()) {
-        // The device that the pipeline uses, although in a context of its own.
+        // The pipeline uses this device, in another context.
         Some(device) => device,
         None => device_for(element, ordinal)?,
     };
@@ -152,7 +152,7 @@ fn in_place_of(
     Some(context)
 }
 
-/// The context that exists for the device, if one is asked for.
+/// An existing context, if it is of the requested device.
 fn found(element: &gst::Element, ordinal: Option<u32>) -> Option<CudaContext> {
     asked_for(element).filter(|found| {
         let device = found.device();
@@ -164,7 +164,7 @@ fn found(element: &gst::Element, ordinal: Option<u32>) -> Option<CudaContext> {
     })
 }
 
-/// The answer to a neighbour's query for a context of this kind. No other element is asked: the neighbour does so.
+/// Answers a neighbour's query for a context of this kind. Does not forward it, because the neighbour queries others itself.
 pub(crate) fn to_share(
     kind: &str,
     element: &gst::Element,
@@ -181,7 +181,7 @@ pub(crate) fn to_share(
     CudaContext::of_device(&device)?.to_context()
 }
 
-/// The device with this number; without one that of the neighbours, or else the first.
+/// The device with this number. Without a number, the device of the neighbours, otherwise the first.
 fn device_for(element: &gst::Element, ordinal: Option<u32>) -> Option<Device> {
     let ordinal = ordinal.or_else(|| ordinal_of_neighbours(element));
     Device::new(ordinal.unwrap_or(0))
@@ -189,10 +189,10 @@ fn device_for(element: &gst::Element, ordinal: Option<u32>) -> Option<Device> {
         .ok()
 }
 
-/// The device of the nearest element that has its `cuda-device-id` set. A query for a context names no device; an element
-/// that gets the context of another device makes a context of its own, which is not the primary one.
+/// The device of the nearest element with `cuda-device-id`. A context query does not name a device, and an element that gets
+/// the context of another device creates its own context, which is not the primary one.
 fn ordinal_of_neighbours(element: &gst::Element) -> Option<u32> {
-    /// More than there are between a decoder and a sink.
+    /// An upper bound for the links between a decoder and a sink.
     const MOST_LINKS: usize = 64;
     let mut pads = VecDeque::from(element.pads());
     for _ in 0..MOST_LINKS {
@@ -207,19 +207,19 @@ fn ordinal_of_neighbours(element: &gst::Element) -> Option<u32> {
     None
 }
 
-/// The property that all of GStreamer's CUDA elements have.
+/// The value of the property that all of GStreamer's CUDA elements have.
 fn ordinal_of(element: &gst::Element) -> Option<u32> {
     const PROPERTY: &str = "cuda-device-id";
     let property = element.find_property(PROPERTY)?;
     if !property.flags().contains(glib::ParamFlags::READABLE) {
         return None;
     }
-    // A guint in some, a gint with -1 for any device in others.
+    // Some elements have a guint, others a gint with -1 for any device.
     let ordinal = element.property_value(PROPERTY).transform::<i64>().ok()?;
     u32::try_from(ordinal.get::<i64>().ok()?).ok()
 }
 
-/// The context that was set on the element, of its neighbours, or of the application.
+/// The context that was set on the element, or of its neighbours, or of the application.
 fn asked_for(element: &gst::Element) -> Option<CudaContext> {
     let given = |element: &gst::Element| CudaContext::of_context(&element.context(CONTEXT_TYPE)?);
     given(element)
@@ -231,7 +231,7 @@ fn asked_for(element: &gst::Element) -> Option<CudaContext> {
             })
         })
         .or_else(|| {
-            // An application that has one sets it before this returns.
+            // An application with a context sets it before this call returns.
             let message = gst::message::NeedContext::builder(CONTEXT_TYPE)
                 .src(element)
                 .build();

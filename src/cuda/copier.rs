@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The stream and memory for copies of frames on their device.
+//! The stream and memory layout for copies of frames on their device.
 
 use std::sync::{Arc, Mutex};
 
@@ -11,23 +11,23 @@ use super::layout::Layout;
 use super::stream::Stream;
 use crate::lock;
 
-/// Keeps the means of the last copy, since the next one mostly needs the same.
+/// Caches the stream and layout of the last copy, because the next copy usually needs the same.
 #[derive(Debug, Default)]
 pub(crate) struct Copier(Mutex<Option<Ready>>);
 
-/// The stream and memory for copies of frames of one device and one layout.
+/// The stream and memory layout for copies of frames of one device and one layout.
 #[derive(Debug, Clone)]
 pub(crate) struct Ready {
     device: Device,
-    /// For memory that has no stream.
+    /// Used if a memory has no stream.
     stream: Arc<Stream>,
-    /// The layout that it was made for.
+    /// The layout of the frames that are copied.
     info: gst_video::VideoInfo,
     layout: Layout,
 }
 
 impl Copier {
-    /// For frames on a device whose planes lie as `info` has them.
+    /// For frames with the planes of `info` on a device.
     pub(crate) fn ready(
         &self,
         device: &Device,
@@ -48,7 +48,7 @@ impl Copier {
             Some(known) => known.stream,
             None => Arc::new(Stream::new(&context).ok_or_else(|| no("no stream can be made"))?),
         };
-        // Not that of the memory: the CUDA elements of consumers expect the library's own layout.
+        // Not the layout of the frame: the CUDA elements of consumers expect the library's layout.
         let layout = gst_video::VideoInfo::builder(info.format(), info.width(), info.height())
             .build()
             .and_then(|info| Layout::new(&info, &context))
@@ -65,12 +65,12 @@ impl Copier {
 }
 
 impl Ready {
-    /// The stream for memory that has none.
+    /// The stream for memory without a stream.
     pub(crate) fn stream(&self) -> cuda::Stream {
         self.stream.handle()
     }
 
-    /// Where the planes of a copy lie.
+    /// The layout of a copy.
     pub(crate) fn layout(&self) -> &Layout {
         &self.layout
     }

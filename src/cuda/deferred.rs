@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Memory of other allocators that must not be freed yet.
+//! Defers freeing memory of other allocators.
 //!
-//! Other processes have it open, and freeing it then is undefined. A reference would keep it, but its own pool would not use it
-//! again. So it is kept at its end: when its last reference goes, that reference is taken up until all processes have closed
-//! it. Only then its allocator gets it back, and may use it again or free it without notice.
-#![allow(unsafe_code)] // the end of a GstMemory is a C function
+//! Other processes have the memory open, and freeing it then is undefined. A reference held here would keep it, but its buffer
+//! pool could not reuse it. So freeing is deferred: when its last reference is dropped, `dispose` takes a new reference until
+//! all processes have closed it. Then its allocator gets it back, and may reuse or free it.
+#![allow(unsafe_code)] // replaces a C function of a GstMemory
 
 use std::ptr;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -18,20 +18,20 @@ use crate::buffers::tied::{Tie, tied, update};
 use crate::later::drop_later;
 use crate::lock;
 
-/// Whether memory may be freed.
+/// Whether a memory may be freed.
 #[derive(Debug, Clone)]
 pub(crate) struct Deferred(Arc<Mutex<State>>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// No other process has it open.
+    /// No other process has the memory open.
     released: bool,
-    /// The memory, after its end.
+    /// The memory, after its last reference was dropped.
     ended: Option<gst::Memory>,
 }
 
 impl Deferred {
-    /// Returns it with a function that allows the memory to be freed.
+    /// Returns the state, and a function that allows the memory to be freed.
     pub(crate) fn new() -> (Self, impl FnOnce() + Send + 'static) {
         let deferred = Self(Arc::default());
         let released = deferred.clone();
@@ -54,13 +54,13 @@ impl Deferred {
 
 type Dispose = unsafe extern "C" fn(*mut GstMiniObject) -> gboolean;
 
-/// The value that is tied to such a memory.
+/// The value that is attached to such a memory.
 #[derive(Debug, Default, Clone)]
 struct Held {
     deferred: Vec<Deferred>,
-    /// Notifies the processes that have it open.
+    /// Makes other processes close the memory.
     at_end: Option<fn(&gst::MemoryRef)>,
-    /// Its own allocator's function for its end.
+    /// The `dispose` function of the memory's allocator.
     before: Option<Dispose>,
 }
 
@@ -69,7 +69,7 @@ impl Tie for Held {
 }
 
 impl Deferred {
-    /// Puts the end of a memory off until it is released. `at_end` starts the release when the memory comes to its end.
+    /// Defers freeing a memory until it is released. `at_end` starts the release when the memory's last reference is dropped.
     pub(crate) fn apply_to(self, memory: &gst::MemoryRef, at_end: fn(&gst::MemoryRef)) {
         let raw = memory.as_ptr().cast_mut();
         let own = dispose as Dispose;
@@ -80,7 +80,7 @@ impl Deferred {
                 .collect();
             held.deferred.push(self);
             held.at_end = Some(at_end);
-            // SAFETY: a live memory. Streaming threads that have the memory exchange the function, one at a time.
+            // SAFETY: a live memory. Only streaming threads that hold the memory exchange the function, one at a time.
             unsafe {
                 let current = (*raw).mini_object.dispose;
                 if !current.is_some_and(|current| ptr::fn_addr_eq(current, own)) {
@@ -94,27 +94,27 @@ impl Deferred {
     }
 }
 
-/// `GstMiniObject.dispose` of a memory whose end is put off.
+/// `GstMiniObject.dispose` of a memory that is deferred.
 unsafe extern "C" fn dispose(object: *mut GstMiniObject) -> gboolean {
     let memory: *mut GstMemory = object.cast();
-    // SAFETY: the last reference of a live memory; there is no other.
+    // SAFETY: a live memory, whose last reference is being dropped.
     let memory_ref = unsafe { gst::MemoryRef::from_ptr(memory) };
     let Some(held) = tied::<Held>(memory_ref) else {
         return GTRUE;
     };
-    // With no lock held: it may be released at once.
+    // Called without a lock, because the memory may be released immediately.
     if let Some(at_end) = held.at_end {
         at_end(memory_ref);
     }
     for deferred in &held.deferred {
         let mut state = deferred.lock();
         if !state.released {
-            // SAFETY: the reference that was the last one is taken up again.
+            // SAFETY: takes a new reference to a memory whose last one is being dropped.
             state.ended = Some(unsafe { from_glib_none(memory) });
             return GFALSE;
         }
     }
-    // SAFETY: the dispose function of the memory's own allocator, which this is called in place of.
+    // SAFETY: the dispose function of the memory's allocator, which this function replaces.
     held.before
         .map_or(GTRUE, |before| unsafe { before(object) })
 }

@@ -2,15 +2,15 @@
 
 //! The types of libgstcuda-1.0 that are read or extended here.
 //!
-//! There are no bindings for that library, and the build asks for neither it nor its headers: it is loaded at run time.
-//! The structures are those of `gst/cuda/gstcudamemory.h`, `gstcudabufferpool.h` and `gstcudacontext.h`, the same in
-//! 1.22 to 1.28; `tests/layouts.rs` compares them with the C compiler's, where the headers are installed.
+//! The library has no bindings. The build needs neither it nor its headers, because it is loaded at run time. The structures
+//! are those of `gst/cuda/gstcudamemory.h`, `gstcudabufferpool.h` and `gstcudacontext.h`, unchanged from 1.22 to 1.28. If the
+//! headers are installed, `tests/layouts.rs` compares them with the C compiler's.
 
 use std::ffi::{c_int, c_void};
 
 /// `CUdeviceptr`: an address on a device.
 pub(crate) type CuDevicePtr = u64;
-/// `CUdevice`: a device by its number, as the driver counts.
+/// `CUdevice`: a device by its ordinal.
 pub(crate) type CuDevice = c_int;
 /// `CUcontext`, opaque.
 pub(crate) type CuContext = *mut c_void;
@@ -43,7 +43,7 @@ pub(crate) struct GstCudaAllocator {
 pub(crate) struct GstCudaMemory {
     pub(crate) mem: gst::ffi::GstMemory,
     pub(crate) context: *mut GstCudaContext,
-    /// With the planes' places and strides in this memory, which need not be those of the caps.
+    /// The offsets and strides in this memory, which may differ from those of the caps.
     pub(crate) info: gst_video::ffi::GstVideoInfo,
     priv_: *mut c_void,
     _gst_reserved: [*mut c_void; GST_PADDING],
@@ -52,7 +52,7 @@ pub(crate) struct GstCudaMemory {
 #[repr(C)]
 pub(crate) struct GstCudaBufferPool {
     pub(crate) parent: gst::ffi::GstBufferPool,
-    /// Elements ask a pool that is offered to them for this, to see whether it is of their context.
+    /// Elements read this field of a pool that is offered to them, and compare it with their own context.
     pub(crate) context: *mut GstCudaContext,
     priv_: *mut c_void,
 }
@@ -70,18 +70,18 @@ pub(crate) const GST_CUDA_MEMORY_ALLOC_MALLOC: GstCudaMemoryAllocMethod = 1;
 /// `GST_PADDING` of gstconfig.h.
 const GST_PADDING: usize = 4;
 
-/// `GST_MAP_CUDA`: map the device memory itself; the address is then one on the device.
+/// `GST_MAP_CUDA`: maps the device memory. The address is then on the device.
 pub(crate) const GST_MAP_CUDA: gst::ffi::GstMapFlags = gst::ffi::GST_MAP_FLAG_LAST << 1;
 
-/// The copy in host memory is older than the device memory.
+/// The host copy is older than the device memory.
 pub(crate) const GST_CUDA_MEMORY_TRANSFER_NEED_DOWNLOAD: gst::ffi::GstMemoryFlags =
     gst::ffi::GST_MEMORY_FLAG_LAST;
-/// The device memory is older than the copy in host memory.
+/// The device memory is older than the host copy.
 pub(crate) const GST_CUDA_MEMORY_TRANSFER_NEED_UPLOAD: gst::ffi::GstMemoryFlags =
     gst::ffi::GST_MEMORY_FLAG_LAST << 1;
-/// The work on the memory's stream must have ended before a CPU or another stream reads it; since 1.24.
+/// A CPU or another stream must wait for the work on the memory's stream before it reads. Since 1.24.
 pub(crate) const GST_CUDA_MEMORY_TRANSFER_NEED_SYNC: gst::ffi::GstMemoryFlags =
     gst::ffi::GST_MEMORY_FLAG_LAST << 2;
 
-/// `GST_CUDA_CONTEXT_TYPE`: of the GstContext, and in it the field that has the GstCudaContext.
+/// `GST_CUDA_CONTEXT_TYPE`: the type of the GstContext, and the field in it that holds the GstCudaContext.
 pub(crate) const CONTEXT_TYPE: &str = "gst.cuda.context";

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Where the planes of a frame lie on a device.
+//! The layout of a frame's planes on a device.
 
 use std::sync::Mutex;
 
@@ -12,19 +12,19 @@ use crate::buffers::planes::{extent, field_height};
 use crate::later::drop_later;
 use crate::lock;
 
-/// The layout that libgstcuda gives memory of its own: all planes have the same pitch, and textures can be made of them.
-/// Elements find planes by the layout that a memory has, and GStreamer copies memory on the assumption that it could have
-/// made it, so no other layout is handed on as GstCudaMemory.
+/// The layout of libgstcuda's own memory: all planes have the same pitch, and textures can be created from them. Elements read
+/// the planes from a memory's layout, and GStreamer copies memory as if libgstcuda had allocated it. So memory with another
+/// layout is never passed on as GstCudaMemory.
 #[derive(Debug, Clone)]
 pub(crate) struct Layout(gst_video::VideoInfo);
 
 impl Layout {
-    /// For frames of these caps. An error: the library does not know their format, or there is no memory.
+    /// For frames with these caps. An error: the library does not know the format, or there is no memory.
     pub(crate) fn new(
         info: &gst_video::VideoInfo,
         context: &CudaContext,
     ) -> Result<Self, glib::BoolError> {
-        /// The last ones. Upstream queries the same one repeatedly.
+        /// The last layouts. Upstream queries the same one repeatedly.
         static KNOWN: Mutex<Vec<(CudaContext, gst_video::VideoInfo, Layout)>> =
             Mutex::new(Vec::new());
         const KEPT: usize = 16;
@@ -44,7 +44,7 @@ impl Layout {
         Ok(layout)
     }
 
-    /// The library's layout depends on the format, on the device, and on its version.
+    /// The library's layout depends on the format, the device and the library's version, so a sample is allocated.
     fn of_sample(
         info: &gst_video::VideoInfo,
         context: &CudaContext,
@@ -59,7 +59,7 @@ impl Layout {
         Self::complete(found)
     }
 
-    /// With room for all rows. Of NV21 with an odd height, the library omits half of one.
+    /// Adds room for all rows. For NV21 with an odd height, the library omits half a row.
     fn complete(info: gst_video::VideoInfo) -> Result<Self, glib::BoolError> {
         let end = planes(&info).map(|plane| plane.offset + plane.pitch * plane.height);
         let size = info.size().max(end.max().unwrap_or(0));
@@ -71,24 +71,24 @@ impl Layout {
             .map(Self)
     }
 
-    /// Its planes and its size.
+    /// The planes and the size.
     pub(crate) fn info(&self) -> &gst_video::VideoInfo {
         &self.0
     }
 
-    /// Whether a frame of `size` bytes whose planes lie there has it.
+    /// Whether a frame of `size` bytes with these planes has this layout.
     pub(crate) fn is_of(&self, offsets: &[usize], strides: &[i32], size: usize) -> bool {
         offsets == self.0.offset() && strides == self.0.stride() && size >= self.0.size()
     }
 
-    /// Its planes, in the order of the format.
+    /// The planes, in the order of the format.
     pub(crate) fn planes(&self) -> impl Iterator<Item = Plane> + '_ {
         planes(&self.0)
     }
 
-    /// The info of wrapped memory with which the library copies all of it between device and CPU. It copies rows of the
-    /// first component's length: of NV12 with an odd width, the last byte of each row of chroma would not come along. The
-    /// memory's own info is [`Layout::info`] nevertheless.
+    /// The info with which memory is wrapped, so that the library copies all of it between device and CPU. The library copies
+    /// rows with the length of the first component. For NV12 with an odd width, that would omit the last byte of each chroma
+    /// row. Afterwards the memory gets [`Layout::info`].
     pub(super) fn to_wrap(&self) -> Result<gst_video::VideoInfo, glib::BoolError> {
         let info = &self.0;
         let widest = planes(info).map(|plane| plane.width).max().unwrap_or(0);
@@ -103,7 +103,7 @@ impl Layout {
     }
 }
 
-/// Writes to a buffer's meta where its planes are.
+/// Adds a GstVideoMeta with these planes to a buffer.
 pub(super) fn describe(
     info: &gst_video::VideoInfo,
     buffer: &mut gst::BufferRef,
@@ -120,25 +120,25 @@ pub(super) fn describe(
     .map(drop)
 }
 
-/// Rows of bytes.
+/// A plane as rows of bytes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Plane {
     pub(crate) offset: usize,
     pub(crate) pitch: usize,
-    /// Bytes of a row that belong to the picture.
+    /// The bytes of a row that belong to the frame.
     pub(crate) width: usize,
     pub(crate) height: usize,
 }
 
 impl Plane {
-    /// How many of its rows lie in memory of so many bytes.
+    /// How many rows of the plane are inside of memory with `size` bytes.
     pub(crate) fn rows_in(&self, size: usize) -> usize {
         let last = size.checked_sub(self.offset + self.width);
         last.map_or(0, |last| (last / self.pitch.max(1) + 1).min(self.height))
     }
 }
 
-/// Its planes, in the order of the format.
+/// The planes of a frame, in the order of the format.
 pub(crate) fn planes(info: &gst_video::VideoInfo) -> impl Iterator<Item = Plane> + '_ {
     let height = field_height(info, info.height());
     let places = info.offset().iter().zip(info.stride()).enumerate();
@@ -159,7 +159,7 @@ mod tests {
 
     use super::*;
 
-    /// As the library lays frames out; `size` depends on the device.
+    /// The layout that the library computes. `size` depends on the device.
     fn layout(format: VideoFormat, width: u32, height: u32) -> Layout {
         gst::init().unwrap();
         let info = gst_video::VideoInfo::builder(format, width, height)
@@ -204,7 +204,7 @@ mod tests {
             for (width, height) in [(1, 1), (320, 240), (321, 241), (853, 481), (511, 3)] {
                 let layout = layout(format, width, height);
                 let wrapped = layout.to_wrap().unwrap();
-                // As gst_cuda_allocator_alloc_wrapped reckons.
+                // As gst_cuda_allocator_alloc_wrapped computes it.
                 let pitch = wrapped.stride()[0] as usize;
                 let row = wrapped.comp_width(0) as usize * wrapped.comp_pstride(0) as usize;
                 let rows = wrapped.size() / pitch;

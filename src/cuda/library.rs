@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The functions of libgstcuda-1.0 and the conditions for them to work.
-#![allow(unsafe_code)] // a library that is loaded
+//! The functions of libgstcuda-1.0, and the conditions under which they work.
+#![allow(unsafe_code)] // calls a library that is loaded at run time
 
 use std::ffi::c_uint;
 use std::mem::{MaybeUninit, size_of};
@@ -43,14 +43,14 @@ functions! { Library {
     cuda_buffer_pool_get_type: fn() -> GType;
     buffer_pool_config_get_cuda_stream: fn(*mut gst::ffi::GstStructure) -> *mut GstCudaStream;
 } optional {
-    // Exported since 1.24, and declared for GStreamer's own plugins only.
+    // Exported since 1.24, but declared only in GStreamer's own plugins.
     cuda_memory_is_from_fixed_pool: fn(*mut gst::ffi::GstMemory) -> gboolean;
-    // The same, since 1.26.
+    // Likewise, since 1.26.
     cuda_memory_is_stream_ordered: fn(*mut gst::ffi::GstMemory) -> gboolean;
 }}
 
 impl Library {
-    /// The library, if all its conditions are met. A debug line gives the reason once if not.
+    /// The library, if all conditions are met. Otherwise a debug message gives the reason once.
     pub(super) fn get() -> Option<&'static Self> {
         static LIBRARY: LazyLock<Option<Library>> = LazyLock::new(|| match Library::load() {
             Ok(library) => Some(library),
@@ -63,20 +63,20 @@ impl Library {
     }
 
     fn load() -> Result<Self, String> {
-        // First, since the library itself warns of a missing driver.
+        // Before the library is loaded, because it logs a warning if there is no driver.
         match xmem_core::cuda::device_count() {
             Ok(0) => return Err("there is a driver, and no device".to_owned()),
             Ok(_) => {}
             Err(error) => return Err(error.to_string()),
         }
-        // SAFETY: GStreamer's own library, which does nothing when it is loaded.
+        // SAFETY: GStreamer's library runs no code when it is loaded.
         let library =
             unsafe { libloading::Library::new(SONAME) }.map_err(|error| error.to_string())?;
-        // SAFETY: it is that library.
+        // SAFETY: the types are those of this library's headers.
         let library = unsafe { Self::of(library) }.map_err(|name| {
             format!("{SONAME} has no {name}: it has to be of GStreamer 1.24 or later")
         })?;
-        // SAFETY: GStreamer is initialised, or there would be no plugin; the types are those of the headers.
+        // SAFETY: GStreamer is initialised, since the plugin is loaded.
         unsafe {
             if (library.cuda_load_library)() == 0 {
                 return Err(format!(
@@ -89,9 +89,9 @@ impl Library {
         Ok(library)
     }
 
-    /// The pool is extended by its type, so its size has to be the expected one.
+    /// The class of the buffer pool is extended, so its structures must have the expected size.
     fn check_sizes(&self) -> Result<(), String> {
-        // SAFETY: a registered type, and a place for the answer.
+        // SAFETY: a registered type, and memory for the result.
         let query = unsafe {
             let mut query = MaybeUninit::uninit();
             gst::glib::gobject_ffi::g_type_query(

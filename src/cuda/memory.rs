@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
 //! The properties of a GstCudaMemory of any allocator.
-#![allow(unsafe_code)] // a C structure, and a library that is loaded
+#![allow(unsafe_code)] // reads a C structure, and calls a library that is loaded at run time
 
 use std::mem::MaybeUninit;
 use std::ptr;
@@ -16,14 +16,14 @@ use super::library::Library;
 use super::stream::Stream;
 use crate::buffers::tied::{Tie, tied};
 
-/// Private memory of the library's own. `None`: there is no room, or it does not know the format.
+/// Private memory of the library. `None`: there is no memory, or the library does not know the format.
 pub(crate) fn allocate(
     context: &CudaContext,
     stream: Option<&Stream>,
     info: &gst_video::VideoInfo,
 ) -> Option<gst::Memory> {
     let library = Library::get()?;
-    // SAFETY: live objects; null is the library's own allocator, and the default stream. It returns a new memory or null.
+    // SAFETY: live objects. Null selects the library's allocator, and the default stream. The result is a new memory or null.
     unsafe {
         from_glib_full((library.cuda_allocator_alloc)(
             ptr::null_mut(),
@@ -50,7 +50,7 @@ pub(crate) struct CudaMemory<'a> {
 }
 
 impl<'a> CudaMemory<'a> {
-    /// `None`: it is of another kind.
+    /// `None`: it is another kind of memory.
     pub(crate) fn of(memory: &'a gst::MemoryRef) -> Option<Self> {
         let library = Library::get()?;
         // SAFETY: a live memory.
@@ -58,7 +58,7 @@ impl<'a> CudaMemory<'a> {
         is_cuda.then_some(Self { memory, library })
     }
 
-    /// The one memory of a buffer. `None`: it has several, or one of another kind.
+    /// The memory of a buffer. `None`: the buffer has several, or another kind.
     pub(crate) fn of_buffer(buffer: &'a gst::BufferRef) -> Option<Self> {
         let memory = (buffer.n_memory() == 1).then(|| buffer.peek_memory(0))?;
         Self::of(memory)
@@ -68,21 +68,21 @@ impl<'a> CudaMemory<'a> {
         self.memory.as_ptr().cast_mut().cast()
     }
 
-    /// Where its planes lie.
+    /// The layout of its planes.
     pub(crate) fn info(self) -> gst_video::VideoInfo {
-        // SAFETY: a live GstCudaMemory, whose info is set when it is made, and copied here.
+        // SAFETY: a live GstCudaMemory. Its info is set when it is made, and copied here.
         unsafe { from_glib_none(&raw const (*self.as_ptr()).info) }
     }
 
-    /// The context it is in.
+    /// The context of the memory.
     pub(crate) fn context(self) -> CudaContext {
-        // SAFETY: a live GstCudaMemory, which holds a reference on its context.
+        // SAFETY: a live GstCudaMemory, which holds a reference to its context.
         unsafe { from_glib_none((*self.as_ptr()).context) }
     }
 
-    /// The stream on which it is written and read. `None`: its last user has waited for its work.
+    /// The stream on which it is written and read. `None`: its last user has already waited.
     pub(crate) fn stream(self) -> Option<cuda::Stream> {
-        // SAFETY: a live memory, which holds a reference on its stream.
+        // SAFETY: a live memory, which holds a reference to its stream.
         unsafe {
             let stream = (self.library.cuda_memory_get_stream)(self.as_ptr());
             let handle =
@@ -91,11 +91,11 @@ impl<'a> CudaMemory<'a> {
         }
     }
 
-    /// Its address on the device. Bytes that the CPU wrote are put there first, on its stream. `None`: it cannot be mapped, for
-    /// example because it is mapped for writing.
+    /// The address on the device. Bytes that the CPU wrote are first copied there, on the memory's stream. `None`: it cannot be
+    /// mapped, for example because it is mapped for writing.
     pub(crate) fn device_ptr(self) -> Option<u64> {
         let memory = self.memory.as_ptr().cast_mut();
-        // SAFETY: a live memory, unmapped as it was mapped. The address stays good for as long as the memory lives.
+        // SAFETY: a live memory, unmapped in the same way as it was mapped. The address is valid while the memory lives.
         unsafe {
             let mut map = MaybeUninit::zeroed();
             let flags = gst::ffi::GST_MAP_READ | GST_MAP_CUDA;
@@ -109,7 +109,7 @@ impl<'a> CudaMemory<'a> {
         }
     }
 
-    /// Why other processes cannot have it where it lies. `None`: perhaps they can.
+    /// Why other processes cannot open the memory. `None`: no reason is known.
     pub(crate) fn why_not_exportable(self) -> Option<&'static str> {
         let memory = self.memory.as_ptr().cast_mut();
         let has = |function: Option<unsafe extern "C" fn(_) -> _>| {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! GstCudaMemory: slots on CUDA devices in the form of GStreamer's own elements.
+//! GstCudaMemory: slots on CUDA devices in the form that GStreamer's own elements use.
 //!
-//! All of it goes through libgstcuda, which is loaded at run time. Where it is missing or older than 1.24, or where there is
+//! All of it depends on libgstcuda, which is loaded at run time. If the library is missing or older than 1.24, or if there is
 //! no driver, `memory:CUDAMemory` is not offered.
 
 mod context;
@@ -25,7 +25,7 @@ pub(crate) use pool::XmemCudaBufferPool;
 pub(crate) use stream::Stream;
 pub(crate) use wrapped::{Home, SlotMemory};
 
-/// Whether GstCudaMemory can be read and made here.
+/// Whether GstCudaMemory can be read and created here.
 pub(crate) fn is_offered() -> bool {
     library::Library::get().is_some()
 }

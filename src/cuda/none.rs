@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! In the place of `cuda` in builds without CUDA: no memory lies on a device, and none is offered.
+//! Replaces `cuda` in builds without CUDA. No memory is on a device, and none is offered.
 
 use gst::prelude::*;
 use xmem_core::ReadLease;
 
-/// Copies frames on devices, of which there are none.
+/// Copies frames on devices. Unused.
 #[derive(Debug, Default)]
 pub(crate) struct Copier(());
 
-/// GstCudaMemory, of which there is none.
+/// GstCudaMemory. Has no values.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum CudaMemory {}
 
@@ -23,7 +23,7 @@ impl CudaMemory {
     }
 }
 
-/// A slot on a device, of which there is none.
+/// A slot on a device. Has no values.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum SlotMemory {}
 
@@ -41,11 +41,11 @@ impl SlotMemory {
     }
 }
 
-/// Memories of one layout on a device, of which there are none.
+/// A cache of memories on a device. Has no values.
 #[derive(Debug)]
 pub(crate) enum Home {}
 
-/// A GstCudaStream, of which there is none.
+/// A GstCudaStream. Has no values.
 #[derive(Debug)]
 pub(crate) enum Stream {}
 

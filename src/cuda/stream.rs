@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
 //! GstCudaStream.
-#![allow(unsafe_code)] // a library that is loaded
+#![allow(unsafe_code)] // calls a library that is loaded at run time
 
 use std::ptr;
 
@@ -16,13 +16,13 @@ use super::library::Library;
 #[derive(Debug)]
 pub(crate) struct Stream(ptr::NonNull<GstCudaStream>);
 
-// SAFETY: a mini object, whose reference count is atomic, around a stream, which may be used from any thread.
+// SAFETY: a mini object with an atomic reference count. Any thread may use the CUDA stream.
 unsafe impl Send for Stream {}
 // SAFETY: as above.
 unsafe impl Sync for Stream {}
 
 impl Stream {
-    /// A stream of its own in a context.
+    /// A new stream in a context.
     pub(crate) fn new(context: &CudaContext) -> Option<Self> {
         let library = Library::get()?;
         // SAFETY: a live context.
@@ -30,16 +30,16 @@ impl Stream {
         ptr::NonNull::new(stream).map(Self)
     }
 
-    /// The stream that the configuration of a pool asks for.
+    /// The stream in the configuration of a buffer pool.
     pub(crate) fn of_config(config: &gst::BufferPoolConfigRef) -> Option<Self> {
         let library = Library::get()?;
-        // SAFETY: a live structure, which is only read. It returns a reference of its own.
+        // SAFETY: a live structure, which is only read. The function returns a new reference.
         let stream =
             unsafe { (library.buffer_pool_config_get_cuda_stream)(config.as_ptr().cast_mut()) };
         ptr::NonNull::new(stream).map(Self)
     }
 
-    /// Whether it is of this context.
+    /// Whether the stream is of this context.
     pub(super) fn is_of(&self, context: &CudaContext) -> bool {
         // SAFETY: a live stream, which has a context.
         ptr::eq(unsafe { (*self.as_ptr()).context }, context.as_ptr())
@@ -49,10 +49,10 @@ impl Stream {
         self.0.as_ptr()
     }
 
-    /// The stream itself.
+    /// The CUDA stream.
     pub(crate) fn handle(&self) -> cuda::Stream {
-        // SAFETY: a live stream. A user keeps a reference until its work is done, or drops the last one after
-        // it: work on a stream that is destroyed still runs to its end.
+        // SAFETY: a live stream. Callers keep a reference until their work is done, or drop the last one after queuing it: work
+        // on a destroyed stream still runs to its end.
         Library::get().map_or(cuda::Stream::LEGACY_DEFAULT, |library| unsafe {
             cuda::Stream::from_raw((library.cuda_stream_get_handle)(self.0.as_ptr()).addr() as u64)
         })
@@ -61,7 +61,7 @@ impl Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        // SAFETY: the reference that this is.
+        // SAFETY: drops the reference of this value.
         unsafe { gst::ffi::gst_mini_object_unref(self.0.as_ptr().cast()) };
     }
 }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Slots on a device as GstCudaMemory, each made once.
+//! Caches GstCudaMemory over slots on a device.
 //!
-//! Elements keep textures of a memory with it, and would make them anew for a memory per frame. When the last reference to such
-//! a memory goes, only the lease in it ends; the memory itself waits at home for the next frame in the same slot, as the
-//! memories of GStreamer's own CUDA allocator do.
-#![allow(unsafe_code)] // GstMemory is a C structure, and its end a C function
+//! Elements cache textures in a memory, and would create them again for each new memory. So when the last reference to such a
+//! memory is dropped, only its lease ends. The memory is kept for the next frame in the same slot, as GStreamer's own CUDA
+//! allocator does.
+#![allow(unsafe_code)] // GstMemory is a C structure, and its dispose function is C
 
 use std::collections::HashMap;
 use std::mem;
@@ -38,29 +38,30 @@ use crate::lock;
 #[derive(Debug)]
 enum Lease {
     Writable(WriteLease),
-    /// Of this process's own pool.
+    /// Of a pool of this process.
     Published(ReadLease),
     Received(Reading),
     /// The memory is not in use.
     Gone,
 }
 
-/// A received frame, and the streams that read it.
+/// A received frame, and the stream that reads it besides the memory's.
 #[derive(Debug)]
 struct Reading {
     frame: CudaFrame,
-    /// The stream on which downstream works, which need not be the memory's. `None`: not known.
+    /// The stream that downstream uses, which may differ from the memory's. `None`: unknown.
     stream: Option<Arc<Stream>>,
     _tally: Arc<Tally>,
 }
 
 impl Reading {
-    /// Releases the frame when the streams are done with it that may read it.
+    /// Releases the frame after the work of the streams that may read it.
     fn end(self, own: &Stream) {
         let device = self.frame.device().clone();
         let other = match &self.stream {
             Some(stream) => stream.handle(),
-            // It waits for all of the context that do not ask to be left out; GStreamer's never do.
+            // The legacy default stream waits for all streams of the context except non-blocking ones, and GStreamer creates
+            // none of those.
             None => cuda::Stream::LEGACY_DEFAULT,
         };
         let streams = [own.handle(), other];
@@ -72,10 +73,10 @@ impl Reading {
     }
 }
 
-/// Where memory lies: the number of the memory that it is a part of, and its address.
+/// Identifies memory: the number of the allocation, and the address.
 type Place = (u128, u64);
 
-/// The allocation behind one memory.
+/// The slot behind one memory.
 #[derive(Debug)]
 struct Slot {
     lease: Mutex<Lease>,
@@ -91,7 +92,7 @@ impl Slot {
     }
 }
 
-/// The memories of one layout, stream and context that are not in use.
+/// The unused memories of one layout, stream and context.
 #[derive(Debug)]
 pub(crate) struct Home {
     context: CudaContext,
@@ -104,15 +105,15 @@ pub(crate) struct Home {
 #[derive(Debug, Default)]
 struct Idle {
     memories: HashMap<Place, (u64, gst::Memory)>,
-    /// How many were taken.
+    /// Counts the memories that were taken.
     taken: u64,
 }
 
-/// A memory that was not taken in so many frames goes: its slot is not used any more, or not there any more.
+/// A memory that was not taken for this many frames is freed, because its slot is unused or no longer exists.
 const KEPT_FOR: u64 = 1000;
 
 impl Home {
-    /// The stream is of the context, and the context of the device.
+    /// `stream` belongs to `context`, and `context` to `device`.
     pub(crate) fn new(
         context: CudaContext,
         device: Device,
@@ -128,12 +129,12 @@ impl Home {
         })
     }
 
-    /// Where the planes are in each of its memories.
+    /// The layout of all its memories.
     pub(crate) fn layout(&self) -> &Layout {
         &self.layout
     }
 
-    /// The context that its memories are in.
+    /// The context of its memories.
     pub(crate) fn context(&self) -> &CudaContext {
         &self.context
     }
@@ -148,22 +149,22 @@ impl Home {
         &self.stream
     }
 
-    /// A slot to write, which has room for the layout. `None`: it has not, or the library refuses.
+    /// A memory for a slot that is to be written. `None`: the slot is too small for the layout, or the library fails.
     pub(crate) fn writable(self: &Arc<Self>, lease: WriteLease) -> Option<gst::Memory> {
         let slot = lease.cuda()?;
         let place = (slot.memory_number(), slot.ptr());
         if slot.len() < self.layout.info().size() {
             return None;
         }
-        // The slot may have been written on another stream.
+        // Another stream may have used the slot.
         slot.wait_on(self.stream.handle())
             .inspect_err(|error| gst::warning!(CAT, "Cannot wait for a slot: {error}"))
             .ok()?;
         self.memory(place, Lease::Writable(lease), 0)
     }
 
-    /// A received frame, for reading; `reader` is the stream on which downstream works, if that is known. Work put on the
-    /// memory's stream from here on waits for the producer's work; that order exists already.
+    /// A read-only memory for a received frame. `reader` is the stream that downstream uses, if known. The caller has already
+    /// made the memory's stream wait for the producer's work.
     pub(crate) fn readable(
         self: &Arc<Self>,
         frame: CudaFrame,
@@ -180,22 +181,22 @@ impl Home {
         self.memory(place, Lease::Received(reading), flags)
     }
 
-    /// Private memory, for when no slot is free. Its layout is its own.
+    /// Private memory, used if no slot is free. It has its own layout.
     pub(crate) fn private(&self) -> Option<gst::Memory> {
         let memory = memory::allocate(&self.context, Some(&self.stream), self.layout.info())?;
         tie(&memory, OneFrame);
         Some(memory)
     }
 
-    /// Private memory of ours, which has the layout.
+    /// Wraps private memory of xmem that has this layout.
     pub(crate) fn wrap_private(&self, private: PrivateMemory) -> Option<gst::Memory> {
         if private.len() < self.layout.info().size() {
             return None;
         }
         let ptr = private.ptr();
-        // SAFETY: the memory lives as long as the GstMemory around it, and is freed as private memory.
+        // SAFETY: the GstMemory owns the private memory, and frees it when it is freed.
         let memory = unsafe { self.wrap(ptr, Box::new(private)) }?;
-        // To open it in other processes would take longer than a copy.
+        // Opening it in other processes would take longer than a copy.
         tie(&memory, OneFrame);
         Some(memory)
     }
@@ -208,7 +209,7 @@ impl Home {
         let memory = self.take(place).or_else(|| self.of_slot(place))?;
         *SlotMemory::of(&memory)?.0.lease() = lease;
         let raw = memory.as_ptr().cast_mut();
-        // SAFETY: the memory has no other user yet.
+        // SAFETY: no other code has the memory yet.
         unsafe { (*raw).mini_object.flags |= flags | GST_CUDA_MEMORY_TRANSFER_NEED_DOWNLOAD };
         Some(memory)
     }
@@ -219,7 +220,7 @@ impl Home {
         idle.memories.remove(&place).map(|(_, memory)| memory)
     }
 
-    /// A new memory for a place, in which nothing is leased yet.
+    /// A new memory for a slot, without a lease.
     fn of_slot(self: &Arc<Self>, place: Place) -> Option<gst::Memory> {
         let slot = Box::new(Slot {
             lease: Mutex::new(Lease::Gone),
@@ -228,7 +229,7 @@ impl Home {
             device: self.device.clone(),
             stream: self.stream.clone(),
         });
-        // SAFETY: the lease keeps the address valid while the memory is in use. It has no other user yet.
+        // SAFETY: the lease keeps the address valid while the memory is in use. No other code has the memory yet.
         unsafe {
             let memory = self.wrap(place.1, slot)?;
             (*memory.as_ptr().cast_mut()).mini_object.dispose = Some(dispose);
@@ -236,16 +237,17 @@ impl Home {
         }
     }
 
-    /// A memory around device memory, with user data that is dropped with it.
+    /// Wraps device memory in a GstMemory. `user_data` is dropped when the memory is freed.
     ///
     /// # Safety
     ///
-    /// As long as the memory is in use, there is room for the layout at this address.
+    /// While the memory is in use, the layout fits at this address.
     unsafe fn wrap<T: Send + 'static>(&self, ptr: u64, user_data: Box<T>) -> Option<gst::Memory> {
         let library = Library::get()?;
         let info = self.layout.to_wrap().ok()?;
         let user_data = Box::into_raw(user_data);
-        // SAFETY: live objects; by the caller. The user data is dropped by `free`, with the memory; here, if there is none.
+        // SAFETY: live objects, and by the caller. `free` drops the user data with the memory. If there is no memory, it is
+        // dropped here.
         unsafe {
             let memory = (library.cuda_allocator_alloc_wrapped)(
                 ptr::null_mut(),
@@ -266,7 +268,7 @@ impl Home {
         }
     }
 
-    /// Keeps a memory that is no longer in use. `Err`: there is one for its place already.
+    /// Keeps an unused memory. `Err`: one is already kept for the same slot.
     fn keep(&self, place: Place, memory: gst::Memory) -> Result<(), gst::Memory> {
         let old: Vec<_> = {
             let mut idle = self.idle();
@@ -295,10 +297,10 @@ impl Drop for Home {
     }
 }
 
-/// Frees a memory that is no longer in use. Work on the stream may still use its textures, and freeing it waits for the
-/// stream, which may be blocked if a producer was killed.
+/// Frees an unused memory after the work on its stream, which may still use its textures. Freeing waits for the stream, and the
+/// stream may be blocked if a producer was killed.
 fn end(memory: gst::Memory, device: &Device, stream: &Stream) {
-    // SAFETY: this is its only reference. It does not go home again.
+    // SAFETY: this is the only reference. The memory is not kept again.
     unsafe { (*memory.as_ptr().cast_mut()).mini_object.dispose = None };
     stream
         .handle()
@@ -307,21 +309,21 @@ fn end(memory: gst::Memory, device: &Device, stream: &Stream) {
 
 /// `GDestroyNotify` of a wrapped memory.
 unsafe extern "C" fn free<T>(user_data: gpointer) {
-    // SAFETY: made by Box in `Home::wrap`, of this type; the library calls this once.
+    // SAFETY: `wrap` made it with Box, with this type. The library calls this once.
     drop(unsafe { Box::from_raw(user_data.cast::<T>()) });
 }
 
-/// `GstMiniObject.dispose` of a slot's memory: its last reference is gone, and is taken up again here.
+/// `GstMiniObject.dispose` of a slot's memory. Takes a new reference and keeps the memory.
 unsafe extern "C" fn dispose(object: *mut GstMiniObject) -> gboolean {
     let raw: *mut GstMemory = object.cast();
-    // SAFETY: GStreamer calls this for the memory that has it, each time that its last reference is dropped.
+    // SAFETY: GStreamer calls this each time when the last reference of such a memory is dropped.
     let Some(slot) = (unsafe { slot_of(raw) }) else {
         return GTRUE;
     };
     let lease = mem::replace(&mut *slot.lease(), Lease::Gone);
     let (home, place) = (slot.home.upgrade(), slot.place);
     let (device, stream) = (slot.device.clone(), slot.stream.clone());
-    // SAFETY: there is no other reference; the memory becomes as it was when it was made.
+    // SAFETY: there is no other reference. The memory returns to its initial state.
     let memory: gst::Memory = unsafe {
         thaw(raw);
         (*raw).mini_object.flags &= !(GST_CUDA_MEMORY_TRANSFER_NEED_DOWNLOAD
@@ -337,7 +339,7 @@ unsafe extern "C" fn dispose(object: *mut GstMiniObject) -> gboolean {
     if let Err(memory) = kept {
         end(memory, &device, &stream);
     }
-    // Last, so that the next user of the slot finds its memory. Work on the stream may still use the slot.
+    // At the end, so that the memory is already kept when the slot is used again. Work on the stream may still use the slot.
     match lease {
         Lease::Received(reading) => reading.end(&stream),
         Lease::Writable(lease) => stream.handle().when_done(&device, move || drop(lease)),
@@ -352,7 +354,7 @@ unsafe extern "C" fn dispose(object: *mut GstMiniObject) -> gboolean {
 /// `memory` is a live memory.
 unsafe fn slot_of<'a>(memory: *mut GstMemory) -> Option<&'a Slot> {
     let library = Library::get()?;
-    // SAFETY: by the caller. Only our memories have this function, and those have a slot for as long as they live.
+    // SAFETY: by the caller. Only memories made here have this function, and they keep their `Slot` alive.
     unsafe {
         let is_ours = (*memory)
             .mini_object
@@ -364,18 +366,18 @@ unsafe fn slot_of<'a>(memory: *mut GstMemory) -> Option<&'a Slot> {
     }
 }
 
-/// A memory of ours: a slot.
+/// A memory over a slot, made by the cache.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SlotMemory<'a>(&'a Slot, &'a gst::MemoryRef);
 
 impl<'a> SlotMemory<'a> {
-    /// `None`: it is another's.
+    /// `None`: it is another memory.
     pub(crate) fn of(memory: &'a gst::MemoryRef) -> Option<Self> {
         // SAFETY: a live memory.
         unsafe { slot_of(memory.as_ptr().cast_mut()) }.map(|slot| Self(slot, memory))
     }
 
-    /// Whether the slot is one that `producer` can publish.
+    /// Whether `producer` can publish the slot.
     pub(crate) fn belongs_to(self, producer: &Producer) -> bool {
         match &*self.0.lease() {
             Lease::Writable(lease) => producer.owns(lease),
@@ -384,7 +386,7 @@ impl<'a> SlotMemory<'a> {
         }
     }
 
-    /// The lease of a frame that can be read.
+    /// The lease of a readable frame.
     pub(crate) fn frame(self) -> Option<ReadLease> {
         match &*self.0.lease() {
             Lease::Published(lease) => Some(lease.clone()),
@@ -393,7 +395,7 @@ impl<'a> SlotMemory<'a> {
         }
     }
 
-    /// The received frame that it is the whole of.
+    /// The received frame.
     pub(crate) fn received(self) -> Option<ReadLease> {
         match &*self.0.lease() {
             Lease::Received(reading) => Some(reading.frame.lease().clone()),
@@ -401,8 +403,8 @@ impl<'a> SlotMemory<'a> {
         }
     }
 
-    /// Publishes the slot as far as its stream has got, a second time with other metadata if it was published before. The
-    /// memory is read-only from here on.
+    /// Publishes the slot, ordered after the present work on its stream. Publishes again with other metadata if it was
+    /// published before. Then the memory is read-only.
     pub(crate) fn publish(
         self,
         producer: &Producer,
@@ -434,18 +436,18 @@ impl<'a> SlotMemory<'a> {
     }
 }
 
-/// Gives write access back that [`freeze`] or the memory's own read-only flag took.
+/// Restores write access that [`freeze`] or the read-only flag of the memory removed.
 ///
 /// # Safety
 ///
 /// `mem` is a GstMemory without references.
 unsafe fn thaw(mem: *mut gst::ffi::GstMemory) {
-    // SAFETY: by the caller; these words have no other user.
+    // SAFETY: by the caller. No other code accesses these fields.
     unsafe {
         let object = &mut (*mem).mini_object;
         object.flags &=
             !(gst::ffi::GST_MINI_OBJECT_FLAG_LOCK_READONLY | gst::ffi::GST_MEMORY_FLAG_READONLY);
-        // A memory without users has no lock but that of `freeze`.
+        // A memory without users has no lock except that of `freeze`.
         object.lockstate = 0;
     }
 }

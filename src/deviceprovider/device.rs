@@ -2,7 +2,7 @@
 
 //! A pool as a GstDevice.
 
-// A class structure is filled with C function pointers.
+// Fills a class structure with C function pointers.
 #![allow(unsafe_code)]
 
 use std::{
@@ -61,7 +61,7 @@ impl ObjectSubclass for XmemDevice {
 type CreateElement =
     unsafe extern "C" fn(*mut ffi::GstDevice, *const c_char) -> *mut ffi::GstElement;
 
-/// The function of the bindings, which takes a name for UTF-8.
+/// The function of the bindings, which requires a name in UTF-8.
 static CREATE_ELEMENT: OnceLock<CreateElement> = OnceLock::new();
 
 unsafe extern "C" fn create_element(
@@ -71,7 +71,8 @@ unsafe extern "C" fn create_element(
     let Some(of_bindings) = CREATE_ELEMENT.get() else {
         return std::ptr::null_mut();
     };
-    // SAFETY: GStreamer calls this with an instance of our class, and null or a string; so does this.
+    // SAFETY: GStreamer calls this with an instance of this class, and with null or a string. The bindings' function gets the
+    // same.
     unsafe {
         let name = bytes::lossy(name).and_then(|name| CString::new(name.as_bytes()).ok());
         of_bindings(

@@ -42,7 +42,7 @@ pub(super) static CAT: LazyLock<gst::DebugCategory> = LazyLock::new(|| {
     )
 });
 
-/// A killed producer changes no file, and neither do new caps.
+/// The interval of scans. They are needed because a killed producer and new caps change no file.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Default)]
@@ -68,7 +68,7 @@ impl DeviceProviderImpl for XmemDeviceProvider {
         static METADATA: LazyLock<gst::subclass::DeviceProviderMetadata> = LazyLock::new(|| {
             gst::subclass::DeviceProviderMetadata::new(
                 "Shared frame pools",
-                // A monitor asks only the providers of the classes in its filter.
+                // A monitor queries only the providers of the classes in its filter.
                 "Video/Audio/Source",
                 "Lists the pools that other processes have",
                 "The xmem developers",
@@ -88,7 +88,7 @@ impl DeviceProviderImpl for XmemDeviceProvider {
         self.canceller.reset();
         let watch = PoolWatch::new(&self.canceller)
             .map_err(|error| gst::loggable_error!(CAT, "Cannot watch for pools: {error}"))?;
-        // Existing pools are listed when this returns.
+        // Existing pools must be listed when this returns.
         let mut devices = Devices::default();
         devices.update(&self.obj(), &self.canceller);
         let provider = self.obj().downgrade();
@@ -104,7 +104,7 @@ impl DeviceProviderImpl for XmemDeviceProvider {
     fn stop(&self) {
         self.canceller.cancel();
         let thread = self.thread().take();
-        // The last reference may go on the thread itself, which cannot join itself.
+        // The last reference may be dropped on the thread itself, which cannot join itself.
         if let Some(thread) = thread
             && thread.thread().id() != thread::current().id()
             && thread.join().is_err()
@@ -130,7 +130,7 @@ impl Drop for XmemDeviceProvider {
     }
 }
 
-/// Keeps the list up to date until it is cancelled.
+/// Updates the list until cancelled.
 fn follow(
     provider: &glib::WeakRef<super::XmemDeviceProvider>,
     mut watch: PoolWatch,
@@ -153,7 +153,7 @@ struct Devices {
 }
 
 impl Devices {
-    /// Announces the changes.
+    /// Announces the changes since the last call.
     fn update(&mut self, provider: &super::XmemDeviceProvider, canceller: &Canceller) {
         let pools = pools::scan(&self.pools);
         if canceller.is_cancelled() {
@@ -163,7 +163,8 @@ impl Devices {
         for (name, old) in &before {
             match self.pools.get(name) {
                 Some(new) if new == old => {}
-                // An application that watches one class gets no message of a change into another one.
+                // Another class is announced as a new device, because an application that watches one class gets no message of
+                // a change to another.
                 Some(new) if new.class() == old.class() => {
                     gst::debug!(CAT, obj = provider, "Changed: {new:?}");
                     let device = XmemDevice::new(new);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The pools of this host as devices, for `gst-device-monitor-1.0` and every program that lets its user choose a source.
+//! The pools of this host as devices, for `gst-device-monitor-1.0` and other programs with a choice of sources.
 
 mod device;
 mod imp;
@@ -23,7 +23,7 @@ pub(crate) fn register(plugin: &gst::Plugin) -> Result<(), glib::BoolError> {
     gst::DeviceProvider::register(
         Some(plugin),
         "xmemdeviceprovider",
-        // Listed, but after cameras and microphones: programs that take the first device mean those.
+        // Below cameras and microphones, because some programs use the first device.
         gst::Rank::MARGINAL,
         XmemDeviceProvider::static_type(),
     )

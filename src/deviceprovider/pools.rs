@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The properties of a pool that are known before a consumer joins it.
+//! The properties of a pool that are known before joining it.
 
 use std::collections::BTreeMap;
 
@@ -12,12 +12,12 @@ use crate::stream::{event::sticky, text};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Pool {
     pub(super) name: String,
-    /// Of its socket.
+    /// The path of its socket.
     pub(super) path: String,
-    /// The producer's.
+    /// The producer's process ID.
     pub(super) pid: u32,
     pub(super) delivery: String,
-    /// `None`: its producer has not set any yet, or is no GStreamer pipeline.
+    /// `None`: the producer has not set any yet, or is not a GStreamer pipeline.
     pub(super) caps: Option<gst::Caps>,
 }
 
@@ -36,7 +36,7 @@ impl Pool {
         }
     }
 
-    /// The kind of the device.
+    /// The class of the device.
     pub(super) fn class(&self) -> &'static str {
         let media = self.caps.as_ref().and_then(|caps| caps.structure(0));
         let media = media.map(|structure| structure.name().as_str());
@@ -48,8 +48,8 @@ impl Pool {
     }
 }
 
-/// The pools of the runtime directory, by name, without those that this user may not join. A pool does not answer while its
-/// process is stopped. Then its `known` entry stays, and this takes a second.
+/// The pools of the runtime directory by name, without those that this user may not join. A stopped producer does not answer;
+/// then the entry in `known` is kept, and the scan takes a second.
 pub(super) fn scan(known: &BTreeMap<String, Pool>) -> BTreeMap<String, Pool> {
     let mut live = xmem_core::pools();
     live.retain(|entry| entry.live);
@@ -82,7 +82,7 @@ mod tests {
         Pool::new("p".to_owned(), "/p.sock".to_owned(), stats).caps
     }
 
-    /// No data of a producer may end this test program.
+    /// Data of a producer must not end this program.
     #[test]
     fn caps_of_another_process_are_not_parsed_without_bound() {
         gst::init().unwrap();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
-// Everything here is called from C without a guard: a panic would abort the process.
-#![allow(unsafe_code)] // a virtual function of a class further up
+// C calls these functions without a guard, so a panic would abort the process.
+#![allow(unsafe_code)] // calls a virtual function of an ancestor class
 
 use std::sync::{Arc, LazyLock, Mutex, OnceLock};
 
@@ -31,7 +31,7 @@ struct Backing {
 #[derive(Debug, Clone)]
 struct Configured {
     home: Arc<Home>,
-    /// How many buffers upstream keeps at once.
+    /// The number of buffers that upstream holds at one time.
     min: u32,
 }
 
@@ -65,12 +65,12 @@ impl BufferPoolImpl for XmemCudaBufferPool {
         };
         gst::debug!(CAT, imp = self, "Configured: {configured:?}");
         *lock(&self.configured) = Some(configured);
-        // The class in between would allocate memory of its own.
+        // The parent class would allocate memory, so its `set_config` is skipped.
         base_set_config(self.obj().upcast_ref(), config)
     }
 
-    /// The parent class would allocate buffers here. A slot is taken when a frame needs one, not before; but now it is certain
-    /// that upstream uses this pool.
+    /// The parent class would allocate buffers here. This class acquires a slot only when a frame needs one. The call shows
+    /// that upstream uses the pool.
     fn start(&self) -> bool {
         if let (Some(configured), Some(backing)) = (self.configured(), self.backing.get()) {
             backing.slots.set_upstream_need(configured.min);
@@ -78,13 +78,12 @@ impl BufferPoolImpl for XmemCudaBufferPool {
         true
     }
 
-    /// The parent would look for an allocator that it does not have.
+    /// Does nothing: the parent would use an allocator that this pool does not have.
     fn stop(&self) -> bool {
         true
     }
 
-    /// A buffer of its own for every frame, in a slot of its own. It never waits and it never fails for lack of a
-    /// slot.
+    /// A new buffer in a slot. Does not wait. If no slot is free, the buffer is in private device memory.
     fn acquire_buffer(
         &self,
         _params: Option<&gst::BufferPoolAcquireParams>,
@@ -118,7 +117,7 @@ impl BufferPoolImpl for XmemCudaBufferPool {
         Ok(buffer)
     }
 
-    /// Buffers are not kept: only the shared pool can tell when a slot is free.
+    /// Buffers are not kept: only the shared pool knows when a slot is free.
     fn release_buffer(&self, buffer: gst::Buffer) {
         drop(buffer);
     }
@@ -126,7 +125,7 @@ impl BufferPoolImpl for XmemCudaBufferPool {
 
 impl XmemCudaBufferPool {
     pub(super) fn set_backing(&self, context: CudaContext, device: Device, slots: Arc<SlotSource>) {
-        // Called once, right after construction.
+        // Called once, after construction.
         let _ = self.backing.set(Backing {
             context,
             device,
@@ -138,7 +137,7 @@ impl XmemCudaBufferPool {
         lock(&self.configured).clone()
     }
 
-    /// Reads the configuration, and writes back how large a buffer is.
+    /// Reads the configuration, and writes the size of a buffer back.
     fn configure(&self, config: &mut gst::BufferPoolConfigRef) -> Option<Configured> {
         let Backing {
             context, device, ..
@@ -149,7 +148,7 @@ impl XmemCudaBufferPool {
         let layout = Layout::new(&info, context).ok()?;
         let size = u32::try_from(layout.info().size()).ok()?;
         config.set_params(Some(&caps), size, min, max);
-        // Not the default stream, which waits for all others, also for a blocked one.
+        // Not the default stream, because it waits for all other streams, and one of them may be blocked.
         let stream = Stream::of_config(config).or_else(|| Stream::new(context))?;
         if !stream.is_of(context) {
             gst::debug!(CAT, imp = self, "Upstream works in another context");
@@ -160,9 +159,9 @@ impl XmemCudaBufferPool {
     }
 }
 
-/// GstBufferPool's own `set_config`.
+/// The `set_config` of GstBufferPool itself.
 fn base_set_config(pool: &gst::BufferPool, config: &mut gst::BufferPoolConfigRef) -> bool {
-    // SAFETY: the class of every pool, which is never unloaded, and a live pool and structure.
+    // SAFETY: a class that is never unloaded, and a live pool and structure.
     unsafe {
         let class =
             glib::gobject_ffi::g_type_class_peek(gst::BufferPool::static_type().into_glib());

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Buffers for upstream, each in a slot of its own on a device.
-#![allow(unsafe_code)] // a class of a library that is loaded
+//! Buffers for upstream, each in a slot on a device.
+#![allow(unsafe_code)] // extends a class of a library that is loaded at run time
 
 mod imp;
 
@@ -19,7 +19,7 @@ use super::library::Library;
 use crate::buffers::allocator::SlotSource;
 
 glib::wrapper! {
-    /// GstCudaBufferPool: elements take a pool of no other class for CUDA memory.
+    /// GstCudaBufferPool. Elements accept only pools of this class for CUDA memory.
     pub(crate) struct CudaBufferPool(Object<ffi::GstCudaBufferPool, ffi::GstCudaBufferPoolClass>)
         @extends gst::BufferPool, gst::Object;
 
@@ -28,17 +28,17 @@ glib::wrapper! {
     }
 }
 
-// SAFETY: the structures are as large as the library's (`Library::check_sizes`), and the class adds nothing to its parent's.
+// SAFETY: the structures have the library's sizes (`Library::check_sizes`), and the class adds no fields.
 unsafe impl<T: BufferPoolImpl> IsSubclassable<T> for CudaBufferPool {}
 
 glib::wrapper! {
-    /// A pool whose buffers lie in slots on a device, and in private device memory when none is free.
+    /// A buffer pool whose buffers are in slots on a device, or in private device memory if no slot is free.
     pub(crate) struct XmemCudaBufferPool(ObjectSubclass<imp::XmemCudaBufferPool>)
         @extends CudaBufferPool, gst::BufferPool, gst::Object;
 }
 
 impl XmemCudaBufferPool {
-    /// `None`: the library is not there.
+    /// `None`: the library is missing.
     pub(crate) fn new(
         context: &CudaContext,
         device: &Device,
@@ -47,7 +47,7 @@ impl XmemCudaBufferPool {
         Library::get()?;
         let pool = glib::Object::new::<Self>();
         let raw: *mut ffi::GstCudaBufferPool = pool.upcast_ref::<CudaBufferPool>().as_ptr();
-        // SAFETY: a new pool. The class that it is of gives this reference up when the pool goes.
+        // SAFETY: a new pool. Its class releases this reference when the pool is freed.
         unsafe {
             debug_assert!(ptr::eq((*raw).context, ptr::null()));
             (*raw).context = context.to_glib_full();
