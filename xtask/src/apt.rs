@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! apt-get, quiet unless it fails.
+//! Installs packages with apt-get. The output of apt-get is shown only if it fails.
 
 use std::os::unix::fs::MetadataExt;
 use std::process::Command;
@@ -8,19 +8,19 @@ use std::process::Command;
 use crate::Result;
 use crate::step::run_quietly;
 
-/// Whether this process is root's.
+/// Whether this process runs as root.
 pub(crate) fn is_root() -> bool {
     std::fs::metadata("/proc/self").is_ok_and(|own| own.uid() == 0)
 }
 
-/// apt-get, as root.
+/// apt-get, run as root.
 #[derive(Debug)]
 pub(crate) struct AptGet {
     sudo: bool,
 }
 
 impl AptGet {
-    /// `Err`: why it cannot be used.
+    /// `Err` gives the reason why apt-get cannot be used.
     pub(crate) fn find() -> Result<Self> {
         let is_there = |program: &str| Command::new(program).arg("--version").output().is_ok();
         if !is_there("apt-get") {
@@ -33,19 +33,19 @@ impl AptGet {
         Ok(Self { sudo })
     }
 
-    /// The arguments that install these packages.
+    /// The arguments of apt-get that install these packages.
     pub(crate) fn install_words<'a>(packages: &[&'a str]) -> Vec<&'a str> {
         [&["install", "--yes", "--no-install-recommends"], packages].concat()
     }
 
-    /// Installs these packages, and prints their size before.
+    /// Prints the size of these packages and installs them.
     pub(crate) fn install(&self, packages: &[&str]) -> Result {
         if self.sudo {
-            // It may ask for a password, which later commands could not show.
-            println!("Some packages have to be installed, with sudo.");
+            // Run sudo first, so that it can ask for a password. `run_quietly` hides the prompt.
+            println!("Some packages are missing. They are installed with sudo.");
             Command::new("sudo").arg("true").status()?;
         }
-        // A fresh machine may have no package lists, or old ones. One source that fails need not matter.
+        // The package lists of a new machine may be missing or out of date. A failed source is not an error.
         let update = self.command(&["update"]);
         if let Err(error) = run_quietly("Getting the lists of packages", update) {
             println!("{error}");
@@ -58,7 +58,7 @@ impl AptGet {
     fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(if self.sudo { "sudo" } else { "env" });
         if self.sudo {
-            // sudo drops the environment that it is called with.
+            // sudo clears the environment, so `env` sets the variable.
             command.arg("env");
         }
         command.args(["DEBIAN_FRONTEND=noninteractive", "apt-get"]);
@@ -67,7 +67,7 @@ impl AptGet {
     }
 }
 
-/// How many packages these arguments would install, and how large they are, in apt-get's words.
+/// The number and the size of the packages that these arguments would install, as apt-get prints them.
 fn size(install: &[&str]) -> Option<String> {
     let mut command = Command::new("apt-get");
     command.env("LC_ALL", "C").args(install).arg("--print-uris");
@@ -82,7 +82,7 @@ fn size(install: &[&str]) -> Option<String> {
     Some(format!("{new} packages: {get} to get, {disk} on disk"))
 }
 
-/// The mirror of Debian that this machine's apt uses.
+/// The Debian mirror that apt uses on this machine.
 pub(crate) fn mirror() -> Result<String> {
     let mut command = Command::new("apt-get");
     command.args(["indextargets", "--format", "$(LABEL) $(REPO_URI)"]);
@@ -90,8 +90,8 @@ pub(crate) fn mirror() -> Result<String> {
     let text = String::from_utf8(text.unwrap_or_default())?;
     let mut mirrors = text.lines().filter_map(|line| line.strip_prefix("Debian "));
     let mirror = mirrors.next().ok_or(
-        "this machine's apt uses no mirror of Debian (`apt-get indextargets` names none), and another Debian is made \
-         from one",
+        "apt uses no Debian mirror on this machine (`apt-get indextargets` lists none). A mirror is needed to install another \
+         Debian release",
     )?;
     Ok(mirror.to_owned())
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! `cargo xtask bench`: compare with what else hands frames to other processes.
+//! `cargo xtask bench`: compare xmem with other ways to share frames between processes.
 
 use crate::compat::Debian;
 use crate::packages::{self, Purpose};
@@ -9,10 +9,10 @@ use crate::{Result, cargo, root, target_dir};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Run what was built here with the newer GStreamer of Debian 13, which has unixfdsink (needs root; takes 1.2 GB)
+    /// Run the benchmark with the newer GStreamer of Debian 13, which has unixfdsink (needs root and 1.2 GB)
     #[arg(long)]
     compat: bool,
-    /// Passed on to xmem-bench; see `-- --help`
+    /// Arguments for xmem-bench; `-- --help` lists them
     #[arg(last = true)]
     rest: Vec<String>,
 }
@@ -34,7 +34,7 @@ pub(crate) fn run(args: &Args) -> Result {
     let step = |name, command| Step {
         name,
         command,
-        advice: "the message above says why",
+        advice: "see the error message above",
     };
     step::run_all(vec![step("build", build), step("measure", measure)])
 }

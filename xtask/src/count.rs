@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! `cargo xtask count`: what one frame costs, counted and not timed.
+//! `cargo xtask count`: count instructions, cache lines, locks and more for one frame. Nothing is timed.
 
 use crate::step::{self, Step};
 use crate::{Result, cargo, packages, root, target_dir};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// For xmem-count: `--check` compares with the ceilings, `--set` writes them, `--case NAME` counts a part
+    /// Arguments for xmem-count: `--check` compares with the limits in ceilings.txt, `--set` writes them, `--case NAME` selects
+    /// cases
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     rest: Vec<String>,
 }
@@ -17,9 +18,10 @@ pub(crate) fn run(args: &Args) -> Result {
     let step = |name, command| Step {
         name,
         command,
-        advice: "the message above says why",
+        advice: "see the error message above",
     };
-    // Each by itself, so that the plugin is what is shipped: packages that are built together share features.
+    // Build each package by itself. Packages that are built together share features, and the plugin would not be the one that is
+    // shipped.
     let build = |package| {
         let mut command = cargo();
         command.args(["build", "--release", "--locked", "--package", package]);

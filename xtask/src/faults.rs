@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! `cargo xtask faults`: hurt the processes of a pool at random, and count what that does to the others.
+//! `cargo xtask faults`: inject random faults into the processes of a pool, and count the effects on the other processes.
 
 use crate::step::{self, Step};
 use crate::{Result, cargo, packages};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// How many faults
+    /// Number of faults
     #[arg(long, default_value_t = 1000)]
     faults: u64,
-    /// The same seed gives the same schedule; without one it is drawn, and printed
+    /// Seed of the schedule; the same seed gives the same schedule [default: random; the program prints it]
     #[arg(long)]
     seed: Option<u64>,
-    /// Fail if a living process waited longer for another one than this
+    /// Fail if a live process waits longer than this for another process
     #[arg(long)]
     limit_ms: Option<u64>,
 }
@@ -27,7 +27,7 @@ pub(crate) fn run(args: &Args) -> Result {
         Step {
             name,
             command,
-            advice: "the message above says why",
+            advice: "see the error message above",
         }
     };
     let mut hurt = step("hurt", "run");

@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! `cargo xtask fuzz`: what reads the bytes of other processes, with bytes that a fuzzer guided by coverage makes up.
+//! `cargo xtask fuzz`: run coverage-guided fuzzing of the code that parses data from other processes.
 
 use std::process::Command;
 
 use crate::step::{self, Step};
 use crate::{Result, cargo, root};
 
-/// One per kind of bytes, in `crates/xmem-core/fuzz/fuzz_targets`.
+/// The fuzz targets in `crates/xmem-core/fuzz/fuzz_targets`, one for each kind of data.
 const TARGETS: [&str; 5] = ["messages", "entry", "sticky", "stats", "control"];
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// How long to try each kind of bytes
+    /// Time for each target
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     seconds: u64,
-    /// Only this kind
+    /// Run only this target
     #[arg(long, value_parser = TARGETS)]
     target: Option<String>,
 }
@@ -30,7 +30,7 @@ pub(crate) fn run(args: &Args) -> Result {
         let mut command: Command = cargo();
         command
             .current_dir(root().join("crates/xmem-core"))
-            // The fuzzer's flags are not stable yet.
+            // The compiler flags for fuzzing are unstable.
             .env("RUSTC_BOOTSTRAP", "1")
             .args(["fuzz", "run", target, "--"])
             .arg(format!("-max_total_time={}", args.seconds))
@@ -38,7 +38,7 @@ pub(crate) fn run(args: &Args) -> Result {
         Step {
             name: target,
             command,
-            advice: "the bytes that did it are in crates/xmem-core/fuzz/artifacts",
+            advice: "the input that caused the failure is in crates/xmem-core/fuzz/artifacts",
         }
     });
     step::run_all(steps.collect())

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The project's own commands. Each installs the system packages that it needs, where it can.
+//! The project's development commands. Each command installs missing system packages with apt-get where it can.
 
 mod apt;
 mod arm;
@@ -25,7 +25,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// An error, in words for the person at the terminal.
+/// The error text is printed on the terminal.
 type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error>>;
 
 #[derive(Debug, Parser)]
@@ -37,27 +37,27 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Check everything that has to hold before a change lands
+    /// Run all checks that a change must pass
     Test(test::Args),
-    /// Show the whole thing at work: decode once, share with three processes, survive kills
+    /// Run a demonstration: one decoder, three consumers, and SIGKILL for a consumer and the producer
     Demo(demo::Args),
-    /// Compare xmem with what else hands frames to other processes, side by side in one run
+    /// Compare xmem with other ways to share frames between processes
     Bench(bench::Args),
-    /// Count what one frame costs: instructions, cache lines, locks, allocations, system calls
+    /// Count the cost of one frame: instructions, cache lines, locks, allocations, system calls
     Count(count::Args),
-    /// Kill, stop, starve and fork the processes of a pool, and count what that does to the others
+    /// Inject random faults (kill, stop, fork, failing system calls) into the processes of a pool
     Faults(faults::Args),
-    /// Run four pools with sixteen consumers for long, and see whether anything grows
+    /// Run four pools with sixteen consumers for a long time, and check for leaks
     Soak(soak::Args),
-    /// Feed what reads other processes' bytes with whatever a fuzzer finds
+    /// Fuzz the code that parses data from other processes
     Fuzz(fuzz::Args),
-    /// Run tests once more with AddressSanitizer and with Valgrind
+    /// Run tests under AddressSanitizer and Valgrind
     Sanitize(sanitize::Args),
-    /// Build the Python module into an environment of its own, and test it there
+    /// Build the Python module into a virtual environment, and test it there
     Python(python::Args),
-    /// Install the plugin with cargo-c and with Meson, each somewhere else, and look whether it works there
+    /// Install the plugin with cargo-c and with Meson into separate prefixes, and check both installations
     Package,
-    /// Pack what gpu/run runs on a machine that has a GPU, and no Rust
+    /// Pack the programs that gpu/run needs on a machine with a GPU and without Rust
     GpuBundle,
 }
 
@@ -77,7 +77,7 @@ fn main() -> ExitCode {
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
-        // The table of the tests is what stands last.
+        // The table of results is the last output. It already names the failed tests.
         Err(error) if error.is::<test::Failed>() => ExitCode::FAILURE,
         Err(error) => {
             eprintln!("\nxtask: {error}");
@@ -93,7 +93,7 @@ fn root() -> PathBuf {
     here.parent().map(Path::to_owned).unwrap_or(here)
 }
 
-/// The cargo that runs us.
+/// The cargo that started this program.
 fn cargo() -> std::process::Command {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = std::process::Command::new(cargo);
@@ -101,8 +101,8 @@ fn cargo() -> std::process::Command {
     command
 }
 
-/// Where cargo puts what it builds.
+/// The target directory of cargo.
 fn target_dir() -> PathBuf {
-    // Joining an absolute path replaces the root, which is what cargo does too.
+    // Joining an absolute path replaces the root. Cargo resolves CARGO_TARGET_DIR the same way.
     root().join(std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into()))
 }

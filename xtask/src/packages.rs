@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The system packages that the commands need: found out, and installed where apt-get is.
+//! Finds missing system packages, and installs them if the machine has apt-get.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -10,25 +10,25 @@ use crate::apt::AptGet;
 use crate::step::run_quietly;
 use crate::{Result, target_dir};
 
-/// Something that has to be on this machine.
+/// A dependency of a command.
 #[derive(Debug, Clone, Copy)]
 enum Need {
     Program(&'static str),
-    /// A library of at least this version, as pkg-config knows it.
+    /// A library of at least this version, found by pkg-config.
     Library(&'static str, &'static str),
     /// A GStreamer element.
     Element(&'static str),
-    /// A module of the system's Python: what PyPI has may be built otherwise.
+    /// A module of the system's Python. A build of the same module from PyPI may have other options.
     PythonModule(&'static str),
-    /// Modules of a Python of at least 3.11.
+    /// Python 3.11 or newer with these modules.
     Python(&'static str),
 }
 
-/// The system's Python, whichever comes first in PATH.
+/// The system's Python, even if PATH has another one first.
 const PYTHON: &str = "/usr/bin/python3";
 
-/// The package of Debian 12/13 and Ubuntu 24.04 that brings it. Programs come first, since finding out
-/// about the others takes them.
+/// The packages of Debian 12, Debian 13 and Ubuntu 24.04 that provide each dependency. Programs come first, because the checks of
+/// the others run them.
 const NEEDS: Needs = &[
     ("pkg-config", &[Need::Program("pkg-config")]),
     // Tests start processes of other users, and containers.
@@ -76,7 +76,7 @@ const NEEDS: Needs = &[
             Need::Program("gst-device-monitor-1.0"),
         ],
     ),
-    // Here are the overlays that draw text.
+    // This package has the elements that draw text.
     ("gstreamer1.0-x", &[Need::Element("timeoverlay")]),
     (
         "gstreamer1.0-plugins-good",
@@ -99,13 +99,13 @@ const NEEDS: Needs = &[
     ("gstreamer1.0-libav", &[Need::Element("avdec_h264")]),
 ];
 
-/// Programs that only the tests need on top: they were not written for this, and read frames nevertheless.
+/// Additional dependencies of the tests: programs that read frames of a pool and do not know xmem.
 const TEST_NEEDS: Needs = &[
     ("ffmpeg", &[Need::Program("ffmpeg")]),
     ("python3-opencv", &[Need::PythonModule("cv2")]),
 ];
 
-/// Needed by the Python module's tests only: pipelines that gst-launch-1.0 cannot make.
+/// Additional dependencies of the Python module's tests, for pipelines that gst-launch-1.0 cannot create.
 const PYTHON_NEEDS: Needs = &[
     ("python3-gi", &[Need::PythonModule("gi")]),
     (
@@ -114,46 +114,47 @@ const PYTHON_NEEDS: Needs = &[
     ),
 ];
 
-/// Needed by the benchmark only.
+/// Additional dependencies of the benchmark.
 const BENCH_NEEDS: Needs = &[("strace", &[Need::Program("strace")])];
 
-/// Needed by `cargo xtask test --compat` only.
+/// Additional dependencies of `cargo xtask test --compat`.
 const COMPAT_NEEDS: Needs = &[
     ("debootstrap", &[Need::Program("debootstrap")]),
     ("util-linux", &[Need::Program("pivot_root")]),
 ];
 
-/// Needed by `cargo xtask package` only.
+/// Additional dependencies of `cargo xtask package`.
 const PACKAGE_NEEDS: Needs = &[
     ("meson", &[Need::Program("meson")]),
     ("ninja-build", &[Need::Program("ninja")]),
     ("gcc", &[Need::Program("cc")]),
 ];
 
-/// Needed by `cargo xtask sanitize` and `cargo xtask count`.
+/// Additional dependencies of `cargo xtask sanitize` and `cargo xtask count`.
 const VALGRIND_NEEDS: Needs = &[("valgrind", &[Need::Program("valgrind")])];
 
-/// Makes sure that what building, testing and showing needs is here.
+/// Installs the missing dependencies of building, testing and the demo.
 pub(crate) fn ensure() -> Result {
     ensure_all(&[NEEDS])
 }
 
-/// The same, with what the tests need.
+/// Also installs the dependencies of the tests.
 pub(crate) fn ensure_for_test() -> Result {
     ensure_all(&[NEEDS, PYTHON_NEEDS, TEST_NEEDS])?;
     fetch_cuda_headers()
 }
 
-/// The headers of libgstcuda, which only a test reads. Their package wants all of OpenCV's, so it is not installed.
+/// The package with the headers of libgstcuda, which one test needs. It depends on all of OpenCV, so it is unpacked and not
+/// installed.
 const CUDA_HEADERS: &str = "libgstreamer-plugins-bad1.0-dev";
 
-/// Where they are, if they were fetched.
+/// The folder with these headers, if they were unpacked.
 pub(crate) fn cuda_headers() -> Option<PathBuf> {
     let dir = target_dir().join("gst-cuda-headers/usr/include/gstreamer-1.0");
     dir.is_dir().then_some(dir)
 }
 
-/// Unpacks them, half a megabyte. The test that needs them reports it if this failed.
+/// Downloads and unpacks the headers (0.5 MB). If this fails, the test that needs them reports that it cannot run.
 fn fetch_cuda_headers() -> Result {
     let installed = Need::Library("gstreamer-cuda-1.0", "1.22").is_met();
     if installed || cuda_headers().is_some() || !Need::Program("dpkg-deb").is_met() {
@@ -167,52 +168,52 @@ fn fetch_cuda_headers() -> Result {
     let mut fetch = Command::new("sh");
     fetch.args(["-c", &script]).current_dir(dir);
     if let Err(error) = run_quietly(&format!("Getting {CUDA_HEADERS}"), fetch) {
-        println!("{error}\n{CUDA_HEADERS} could not be had: what it is for is not tested");
+        println!("{error}\n{CUDA_HEADERS} cannot be downloaded: the test that needs it is skipped");
     }
     Ok(())
 }
 
-/// The same, with what the Python module's tests need.
+/// Also installs the dependencies of the Python module's tests.
 pub(crate) fn ensure_for_python() -> Result {
     ensure_all(&[NEEDS, PYTHON_NEEDS])
 }
 
-/// The same, with what the benchmark needs.
+/// Also installs the dependencies of the benchmark.
 pub(crate) fn ensure_for_bench() -> Result {
     ensure_all(&[NEEDS, BENCH_NEEDS])
 }
 
-/// The same, with what counts instructions.
+/// Also installs Valgrind.
 pub(crate) fn ensure_for_count() -> Result {
     ensure_all(&[NEEDS, VALGRIND_NEEDS])
 }
 
-/// The same, with what makes and enters another Debian.
+/// Also installs the programs that create and enter another Debian release.
 pub(crate) fn ensure_for_compat() -> Result {
     ensure_all(&[NEEDS, COMPAT_NEEDS])
 }
 
-/// The same, with what installs the plugin.
+/// Also installs the programs that install the plugin.
 pub(crate) fn ensure_for_package() -> Result {
     ensure_all(&[NEEDS, PACKAGE_NEEDS])
 }
 
-/// The programs that another Debian is to run.
+/// The programs that run in another Debian release.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
     Tests(Tests),
     Bench,
 }
 
-/// Which of the tests.
+/// A selection of tests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Tests {
     All,
-    /// Those whose subject differs between the versions, which need few of the packages.
+    /// The tests whose subject differs between versions of GStreamer. They need few packages.
     Few,
 }
 
-/// The packages with what those tests and the benchmark need, which has one of its own on top.
+/// The packages that `Tests::Few` and the benchmark need at run time. The benchmark also needs `BENCH_NEEDS`.
 const FEW_PACKAGES: &[&str] = &[
     "util-linux",
     "gstreamer1.0-tools",
@@ -238,12 +239,12 @@ impl Purpose {
         needs.filter(|(_, needs)| !needs.is_empty())
     }
 
-    /// The packages that what is built here needs where it only runs, which is a Debian too.
+    /// The packages that a program which was built on this machine needs at run time in the other Debian release.
     pub(crate) fn packages(self) -> Vec<&'static str> {
         self.needs().map(|(package, _)| package).collect()
     }
 
-    /// The missing ones of them where `inside` runs programs.
+    /// The missing dependencies in the system where `inside` runs programs.
     pub(crate) fn missing(self, inside: impl Fn() -> Command) -> Vec<String> {
         let needs = self.needs().flat_map(|(_, needs)| needs);
         let missing = needs.filter(|need| !need.is_met_inside(inside()));
@@ -251,23 +252,23 @@ impl Purpose {
     }
 }
 
-/// Whether this machine's GStreamer is at least that new.
+/// Whether the GStreamer of this machine has at least this version.
 pub(crate) fn has_gstreamer(version: &'static str) -> bool {
     Need::Library("gstreamer-1.0", version).is_met()
 }
 
-/// Valgrind alone.
+/// Installs only Valgrind.
 pub(crate) fn ensure_for_valgrind() -> Result {
     ensure_all(&[VALGRIND_NEEDS])
 }
 
-/// The content of packages, and their names.
+/// Package names, each with the dependencies that the package provides.
 type Needs = &'static [(&'static str, &'static [Need])];
 
-/// All of them at once: a user without the rights to install them has to ask only once.
+/// Checks all dependencies before it installs any, so that a user without root gets one complete list.
 fn ensure_all(needs: &[Needs]) -> Result {
-    // GStreamer may have to look into all its plugins first.
-    println!("Looking for the programs and libraries that this needs ...");
+    // The first check can take long: GStreamer may have to scan all its plugins.
+    println!("Looking for the required programs and libraries ...");
     let missing = missing(needs);
     if missing.is_empty() {
         return Ok(());
@@ -289,7 +290,7 @@ fn ensure_all(needs: &[Needs]) -> Result {
     if !left.is_empty() {
         let left: Vec<String> = left.into_iter().flat_map(|(_, needs)| needs).collect();
         return Err(format!(
-            "still missing after the installation: {} (Debian 12 and Ubuntu 24.04 are the oldest that have all)",
+            "still missing after the installation: {} (Debian 12 and Ubuntu 24.04 are the oldest releases with all of them)",
             left.join(", ")
         )
         .into());
@@ -314,7 +315,8 @@ fn missing(needs: &[Needs]) -> Vec<(&'static str, Vec<String>)> {
 }
 
 impl Need {
-    /// Programs that are built link libraries, but do not need what links them.
+    /// Whether the dependency is needed to run programs that are already built. Only a build needs pkg-config and development
+    /// files.
     fn is_at_run_time(&self) -> bool {
         !matches!(
             self,
@@ -322,7 +324,7 @@ impl Need {
         )
     }
 
-    /// `inside` is what comes before a program to run it there.
+    /// `inside` is the command prefix that runs a program in the other system.
     fn is_met_inside(&self, mut inside: Command) -> bool {
         succeeds(match self {
             Self::Program(name) => inside.args(["which", name]),

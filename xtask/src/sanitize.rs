@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! `cargo xtask sanitize`: tests once more, under tools that watch each access to memory.
+//! `cargo xtask sanitize`: run tests under tools that check each memory access.
 
 use std::process::Command;
 
@@ -9,22 +9,22 @@ use crate::{Result, cargo, packages, target_dir, toolchain};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Only this one
+    /// Run only this tool
     #[arg(value_enum)]
     tool: Option<Tool>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Tool {
-    /// AddressSanitizer and LeakSanitizer over the core's tests, with all the processes that they start
+    /// AddressSanitizer and LeakSanitizer for tests of the core, including the processes that they start
     Core,
-    /// AddressSanitizer over tests of the plugin, which run GStreamer in their own process
+    /// AddressSanitizer for tests of the plugin that run GStreamer in their own process
     Plugin,
-    /// Valgrind's memcheck over the core's tests of one process; it checks what system calls read and write, too
+    /// Valgrind's memcheck for single-process tests of the core; it also checks the memory that system calls read and write
     Valgrind,
 }
 
-/// Tests of the core that map, unmap, fork, kill and lie.
+/// Tests of the core with memory mappings, forks, killed processes and hostile peers.
 const CORE_TESTS: &[&str] = &[
     "processes",
     "hostile",
@@ -35,9 +35,9 @@ const CORE_TESTS: &[&str] = &[
     "parts",
     "forward",
 ];
-/// Tests of the plugin that take memory through its whole life.
+/// Tests of the plugin that allocate, use and free shared memory.
 const PLUGIN_TESTS: &[&str] = &["zero_copy", "pool", "errors", "received_buffers"];
-/// Valgrind runs one thread at a time, and slowly.
+/// Valgrind is slow and runs one thread at a time, so few tests are selected.
 const VALGRIND_TESTS: &[&str] = &["buffer_pool", "late_region"];
 
 pub(crate) fn run(args: &Args) -> Result {
@@ -61,13 +61,13 @@ pub(crate) fn run(args: &Args) -> Result {
     step::run_all(tools.into_iter().map(Tool::step).collect())
 }
 
-/// The part that `cargo xtask test` runs, where the compiler can.
+/// The check that `cargo xtask test` runs if the compiler has AddressSanitizer.
 pub(crate) fn core() -> std::result::Result<Step, (&'static str, String)> {
     let step = Tool::Core.step();
     if is_available() {
         Ok(step)
     } else {
-        Err((step.name, "this Rust comes without it".into()))
+        Err((step.name, "this Rust has no AddressSanitizer".into()))
     }
 }
 
@@ -77,16 +77,16 @@ impl Tool {
             Self::Core => Step {
                 name: "AddressSanitizer, core",
                 command: with_tests(instrumented(), "xmem-core", CORE_TESTS),
-                advice: "the report above says which memory was used wrongly, or never given back",
+                advice: "see the report above for the invalid access or the leak",
             },
             Self::Plugin => {
                 let mut command = with_tests(instrumented(), "gst-plugin-xmem", PLUGIN_TESTS);
-                // GLib and GStreamer keep types, caps and caches for ever.
+                // LeakSanitizer is off: GLib and GStreamer never free types, caps and caches.
                 command.env("ASAN_OPTIONS", "detect_leaks=0");
                 Step {
                     name: "AddressSanitizer, plugin",
                     command,
-                    advice: "the report above says which memory was used wrongly",
+                    advice: "see the report above for the invalid access",
                 }
             }
             Self::Valgrind => {
@@ -102,7 +102,7 @@ impl Tool {
                 Step {
                     name: "Valgrind",
                     command,
-                    advice: "the report above says which memory was used wrongly, or never given back",
+                    advice: "see the report above for the invalid access or the leak",
                 }
             }
         }
@@ -115,18 +115,18 @@ fn with_tests(mut command: Command, package: &str, tests: &[&str]) -> Command {
     command
 }
 
-/// A test run with AddressSanitizer compiled in. Programs that it starts from itself have it too.
+/// `cargo test` with AddressSanitizer. Test programs that start themselves again are instrumented, too.
 fn instrumented() -> Command {
     let mut command = cargo();
-    // Naming the target keeps the sanitizer out of build scripts.
+    // An explicit target keeps the sanitizer out of build scripts.
     command.args(["test", "--locked", "--target", &target()]);
-    // Its own target directory: other RUSTFLAGS would throw away everything in the common one.
+    // A separate target directory: other RUSTFLAGS would invalidate everything in the common one.
     command
         .arg("--target-dir")
         .arg(target_dir().join("sanitize"));
     command
         .env("RUSTFLAGS", "-Zsanitizer=address")
-        // An unstable option; the libraries come with every toolchain of rustup's.
+        // The option is unstable. Each toolchain of rustup has the libraries.
         .env("RUSTC_BOOTSTRAP", "1")
         .env("XMEM_INSTRUMENTED", "1");
     command
@@ -136,7 +136,7 @@ fn target() -> String {
     format!("{}-unknown-linux-gnu", std::env::consts::ARCH)
 }
 
-/// Whether the compiler has the sanitizer's library.
+/// Whether the compiler has the library of AddressSanitizer.
 fn is_available() -> bool {
     toolchain::has_library(&target(), |name| name.ends_with("_rt.asan.a"))
 }

@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! `cargo xtask soak`: run four pools with sixteen consumers for long, and see whether anything grows.
+//! `cargo xtask soak`: run four pools with sixteen consumers for a long time, and check that memory, descriptors and latency do not
+//! grow.
 
 use crate::step::{self, Step};
 use crate::{Result, cargo, packages};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// How long
+    /// Duration
     #[arg(long, default_value_t = 20)]
     minutes: u64,
-    /// The same seed gives the same schedule; without one it is drawn, and printed
+    /// Seed of the schedule; the same seed gives the same schedule [default: random; the program prints it]
     #[arg(long)]
     seed: Option<u64>,
-    /// Write what was seen every 10 seconds into this file, as comma-separated values
+    /// Write a sample every 10 seconds to this file, as comma-separated values
     #[arg(long)]
     csv: Option<std::path::PathBuf>,
 }
@@ -29,11 +30,11 @@ pub(crate) fn run(args: &Args) -> Result {
             advice,
         }
     };
-    let build = step("build", "build", "the message above says why");
+    let build = step("build", "build", "see the error message above");
     let mut soak = step(
         "soak",
         "run",
-        "a figure that has to be 0 is not, or something grows: the tables above say which",
+        "see the tables above: a count that must be 0 is not, or a resource grows",
     );
     let seconds = args.minutes.saturating_mul(60).to_string();
     let command = &mut soak.command;
@@ -42,7 +43,7 @@ pub(crate) fn run(args: &Args) -> Result {
         command.args(["--seed", &seed.to_string()]);
     }
     if let Some(csv) = &args.csv {
-        // cargo runs elsewhere.
+        // cargo runs in the repository's root.
         command.arg("--csv").arg(std::path::absolute(csv)?);
     }
     step::run_all(vec![build, soak])

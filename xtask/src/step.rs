@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Commands that are run one after another, each with its time.
+//! Runs commands one after another, and prints the duration of each.
 
 use std::fmt::Display;
 use std::fs::File;
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use crate::{Result, root};
 
-/// One command and what to do when it fails.
+/// One command, and the advice that is printed if it fails.
 #[derive(Debug)]
 pub(crate) struct Step {
     pub(crate) name: &'static str,
@@ -19,7 +19,7 @@ pub(crate) struct Step {
     pub(crate) advice: &'static str,
 }
 
-/// Runs the steps in order and stops at the first that fails.
+/// Runs the steps in order and stops at the first failure.
 pub(crate) fn run_all(steps: Vec<Step>) -> Result {
     let count = steps.len();
     for (index, mut step) in steps.into_iter().enumerate() {
@@ -47,9 +47,9 @@ pub(crate) fn run_all(steps: Vec<Step>) -> Result {
     Ok(())
 }
 
-/// Runs a command and shows only what it is for and how long it takes. Returns its output as the error if it fails.
+/// Runs a command and prints only its purpose and its duration. If it fails, the error contains its output.
 pub(crate) fn run_quietly(what: &str, mut command: Command) -> Result {
-    // Not a pipe, which would last as long as any process that the command leaves behind.
+    // The output goes to a file. A pipe would stay open as long as any background process that the command started.
     let path = std::env::temp_dir().join(format!("xmem-output-{}", std::process::id()));
     let mut output = File::options()
         .read(true)
@@ -102,14 +102,14 @@ pub(crate) fn cannot_start(command: &Command, error: impl Display) -> String {
     format!("cannot start {}: {error}", command.get_program().display())
 }
 
-/// A command as one types it in the repository's root, with the environment that was set for it.
+/// A command line that a user can run in the repository's root, with the environment variables that were set.
 pub(crate) fn words(command: &Command) -> String {
     let env = command.get_envs().filter_map(|(name, value)| {
         let value = value?.display().to_string();
         Some(format!("{}={}", name.display(), quoted(&value)))
     });
     let path = Path::new(command.get_program());
-    // Cargo is given by its path, which a shell finds.
+    // Cargo is started by its absolute path; a shell finds it by its name.
     let program = match path.file_name() {
         Some(name) if name == "cargo" => Path::new(name),
         _ => path,
@@ -131,7 +131,7 @@ pub(crate) fn words(command: &Command) -> String {
         .join(" ")
 }
 
-/// A word as a shell reads it.
+/// A word, quoted for a shell.
 pub(crate) fn quoted(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "_-+=./,:@%".contains(c);
     if !word.is_empty() && word.chars().all(plain) {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The properties of this Rust.
+//! Properties of the installed Rust toolchain.
 
 use std::path::PathBuf;
 use std::process::Command;
 
-/// Whether it has such a library for a target.
+/// Whether the toolchain has a matching library file for a target.
 pub(crate) fn has_library(target: &str, is_it: impl Fn(&str) -> bool) -> bool {
     let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
     let output = Command::new(rustc)

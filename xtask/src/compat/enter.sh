@@ -3,14 +3,14 @@
 #
 # enter.sh MODE ROOT DIR... -- PROGRAM ARGUMENT...
 #
-# Runs a program with ROOT as its root directory, which it may write to if MODE is `rw` and not if it is `ro`. Each DIR is
-# there too, at the same path. All mounts are in a namespace of their own, so they are gone when the program is.
-# /tmp, /run and /dev/shm are empty.
+# Runs PROGRAM with ROOT as its root directory. ROOT is writable if MODE is `rw`, and read-only if it is `ro`. Each DIR is mounted
+# at
+# the same path. All mounts are in a separate namespace, so they end with PROGRAM. /tmp, /run and /dev/shm are empty.
 set -e
 
 case $1 in
 ro) exec unshare --mount --propagation private -- sh "$0" mounted "$@" ;;
-# The processes of an installation end with it, and it stops no others.
+# A PID namespace: processes that the installation starts end with it, and it cannot stop others.
 rw) exec unshare --mount --propagation private --pid --fork --kill-child -- sh "$0" mounted "$@" ;;
 mounted) ;;
 *)
@@ -38,14 +38,14 @@ if [ "$mode" = ro ]; then
     mount -o remount,bind,ro "$root"
 fi
 
-# A chroot would not do: in one, no process may make a user namespace.
+# pivot_root, not chroot: a process in a chroot cannot create a user namespace.
 here=$PWD
 cd "$root"
 pivot_root . .
 umount --lazy .
 cd "$here" 2>/dev/null || cd /
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/tmp
-# GStreamer's registry of plugins, for users that may not write.
+# The plugin registry of GStreamer. It is written in `rw` mode, and read by users without write access in `ro` mode.
 export GST_REGISTRY=/var/cache/gstreamer-registry.bin
 unset TMPDIR XDG_RUNTIME_DIR XDG_CACHE_HOME
 exec "$@"

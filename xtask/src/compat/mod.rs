@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Programs built with this machine's GStreamer, run with that of Debian 13: all of the plugin's tests with
-//! `cargo xtask test --compat`, those whose subject differs between the versions with `cargo xtask test` too, and the
-//! benchmark with `cargo xtask bench --compat`.
+//! Runs programs that were built with this machine's GStreamer with the GStreamer of Debian 13:
+//! - `cargo xtask test --compat` runs all tests of the plugin,
+//! - `cargo xtask test` runs the tests whose subject differs between the versions,
+//! - `cargo xtask bench --compat` runs the benchmark.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -16,7 +17,7 @@ use crate::{Result, cargo, root, target_dir};
 /// Debian 13, with GStreamer 1.26.
 pub(crate) const SUITE: &str = "trixie";
 
-/// The first version that loads CUDA memory into GStreamer.
+/// The first version with support for CUDA memory in GStreamer.
 const WITH_CUDA: &str = "1.24";
 
 pub(crate) fn run(suite: &str) -> Result {
@@ -24,9 +25,7 @@ pub(crate) fn run(suite: &str) -> Result {
     let here = gstreamer(Command::new("gst-launch-1.0"))?;
     let there = gstreamer(debian.inside("ro", &["gst-launch-1.0"]))?;
     if here == there {
-        return Err(
-            format!("this machine has {here} too: `cargo xtask test` is the same here").into(),
-        );
+        return Err(format!("this machine also has {here}: run `cargo xtask test` instead").into());
     }
     println!(
         "\nBuilt with {here}, run with {there} in {}",
@@ -42,7 +41,8 @@ pub(crate) fn run(suite: &str) -> Result {
     report.finish()
 }
 
-/// The tests with a newer GStreamer that `cargo xtask test` has, where this machine's is too old. `Err`: why not.
+/// The tests with a newer GStreamer that are part of `cargo xtask test`. `None` if this machine's GStreamer is new enough. `Err`
+/// gives the reason why they cannot run.
 pub(crate) fn few() -> Result<Option<Check>> {
     if packages::has_gstreamer(WITH_CUDA) {
         return Ok(None);
@@ -51,7 +51,7 @@ pub(crate) fn few() -> Result<Option<Check>> {
     Ok(Some(debian.tests(Tests::Few)))
 }
 
-/// Whether that Debian has to be made for them, and can be.
+/// Whether `few` has to install Debian 13, and can.
 pub(crate) fn is_wanted() -> bool {
     apt::is_root() && !packages::has_gstreamer(WITH_CUDA) && !cache().join(SUITE).exists()
 }
@@ -60,31 +60,33 @@ fn cache() -> PathBuf {
     target_dir().join("compat")
 }
 
-/// The root directory of a Debian that is kept for the next time.
+/// The root directory of an installed Debian release. It is kept for later runs.
 #[derive(Debug)]
 pub(crate) struct Debian(PathBuf);
 
 impl Debian {
-    /// Makes Debian 13 if it is not there, and installs what is missing in it.
+    /// Installs Debian 13 if needed, and the missing packages in it.
     pub(crate) fn ensure(purpose: Purpose) -> Result<Self> {
         Self::of(SUITE, purpose)
     }
 
-    /// The same with any of Debian's releases, by its name.
+    /// As `ensure`, for any release of Debian.
     fn of(suite: &str, purpose: Purpose) -> Result<Self> {
         if !apt::is_root() {
             return Err("only root can make and enter another Debian".into());
         }
         let unshare = Command::new("unshare").args(["--mount", "true"]).output();
         if !unshare.is_ok_and(|output| output.status.success()) {
-            return Err("there is no mount namespace to be had, to enter another Debian".into());
+            return Err(
+                "cannot create a mount namespace, which is needed to enter another Debian".into(),
+            );
         }
         packages::ensure_for_compat()?;
         let cache = cache();
         let debian = Self(cache.join(suite));
         if !debian.0.exists() {
             std::fs::create_dir_all(&cache)?;
-            // An unfinished installation.
+            // The folder of an unfinished installation.
             let new = cache.join(format!("{suite}.new"));
             if new.exists() {
                 std::fs::remove_dir_all(&new)?;
@@ -113,17 +115,17 @@ impl Debian {
         Ok(debian)
     }
 
-    /// Looks into a Debian that can be written to, so that GStreamer keeps there what it finds out about its plugins.
+    /// Uses a writable mount, so that GStreamer can store its plugin registry there.
     fn missing(&self, purpose: Purpose) -> Vec<String> {
         purpose.missing(|| self.inside("rw", &[]))
     }
 
-    /// Where a file of its own is, as this machine sees it.
+    /// The path on this machine of a file in that Debian.
     pub(crate) fn path(&self, file: &Path) -> PathBuf {
         self.0.join(file.strip_prefix("/").unwrap_or(file))
     }
 
-    /// The command in front of a program to run it there: cargo runs test programs with it, too.
+    /// The command prefix that runs a program in that Debian. Cargo uses it as the runner of test programs.
     fn enter(&self, mode: &str, with: &[&Path]) -> Vec<String> {
         let script = root().join("xtask/src/compat/enter.sh");
         let words = ["sh".into(), script.display().to_string(), mode.to_owned()];
@@ -137,7 +139,7 @@ impl Debian {
         self.inside_with(mode, &[], program)
     }
 
-    /// With these folders of this machine.
+    /// Also mounts these folders of this machine.
     pub(crate) fn inside_with(&self, mode: &str, dirs: &[&Path], program: &[&str]) -> Command {
         let words = self.enter(mode, dirs);
         let mut command = Command::new(&words[0]);
@@ -145,9 +147,9 @@ impl Debian {
         command
     }
 
-    /// Tests of the plugin, each with a /tmp and /dev/shm of its own.
+    /// Tests of the plugin, each with its own /tmp and /dev/shm.
     fn tests(&self, which: Tests) -> Check {
-        // Test programs know their places by the paths that they were built with.
+        // Test programs contain absolute paths, so the folders are mounted at the same paths.
         let runner = test::runner(&self.enter("ro", &[&root(), &target_dir()]));
         let mut command = cargo();
         if test::has_nextest() {
@@ -160,7 +162,7 @@ impl Debian {
             command.args(["test", "--locked"]);
             command.args(match which {
                 Tests::All => ["--package", "gst-plugin-xmem", "--tests"],
-                // The core's as well: fewer packages would be built anew, with fewer features.
+                // Also selects the tests of the core: cargo would rebuild a smaller set of packages with fewer features.
                 Tests::Few => ["--workspace", "--test", "cuda*"],
             });
             if which == Tests::Few {
@@ -173,23 +175,23 @@ impl Debian {
                 Tests::Few => "CUDA, pauses and states with a newer GStreamer",
             },
             command: test::strict(command_with(command, &["--config", &runner])),
-            advice: "what passes with the older one and fails here depends on GStreamer's version",
+            advice: "if the test passes with this machine's GStreamer, the failure depends on GStreamer's version",
         };
         test::of_rust(Rights::Me, step).needing(&[BUILD])
     }
 }
 
-/// One process with each of the versions, in one pool.
+/// Runs one pool between a process with this machine's GStreamer and a process with the newer one.
 fn both_at_once(debian: &Debian) -> Check {
     let mut command = cargo();
-    // With the packages that were built already: fewer would be built anew, with fewer features.
+    // Selects the whole workspace: cargo would rebuild a smaller set of packages with fewer features.
     command.args(["test", "--workspace", "--locked"]);
     command.args(["--test", "two_gstreamers", "--", "--ignored"]);
     command.env("XMEM_COMPAT_ROOT", &debian.0);
     let step = Step {
         name: "one pool with both versions",
         command: test::strict(command),
-        advice: "what one version writes, the other one has to read",
+        advice: "each version must be able to read what the other version writes",
     };
     Check::from(step).needing(&[BUILD])
 }
@@ -199,16 +201,16 @@ fn command_with(mut command: Command, args: &[&str]) -> Command {
     command
 }
 
-/// Runs a command that takes its time.
+/// Runs an installation command, which can take minutes.
 fn make(command: Command) -> Result {
     step::run_all(vec![Step {
         name: "another Debian",
         command,
-        advice: "this needs a Debian mirror and 2 GB; remove the folder compat in cargo's target folder to begin anew",
+        advice: "this needs a Debian mirror and 2 GB; to start again, remove the folder `compat` in cargo's target folder",
     }])
 }
 
-/// The version, in GStreamer's words.
+/// The version line that GStreamer prints.
 fn gstreamer(mut program: Command) -> Result<String> {
     let output = program.arg("--version").output()?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();

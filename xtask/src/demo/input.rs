@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The producer's input: a clip of our own, a file, or a camera.
+//! The producer's input: an encoded test clip, a file, or a camera.
 
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -14,24 +14,24 @@ use super::stage::{POOL, Stage};
 
 #[derive(Debug)]
 pub(super) enum Input {
-    /// Encoded by the demo, so it is known which decoder gets it.
+    /// A clip that the demo encodes, so that the decoder is known.
     Clip(Loop),
     File(Loop),
-    /// A file of a kind that cannot be played several times over as one stream.
+    /// A file of a format that cannot be played repeatedly as one stream.
     Once(PathBuf),
     Camera(String),
 }
 
-/// A file that is played again and again: the demo may take longer than it does.
+/// A file that is played repeatedly, because the demo may take longer than the file.
 #[derive(Debug)]
 pub(super) struct Loop {
     file: PathBuf,
-    /// Matches links to the file, one for each time.
+    /// A pattern that matches the links to the file, one link for each repetition.
     parts: PathBuf,
 }
 
 const CLIP_SECONDS: u32 = 10;
-/// The formats that splitmuxsrc reads.
+/// The formats that splitmuxsrc can read.
 const LOOPED: [&str; 6] = ["mp4", "m4v", "mov", "mkv", "webm", "ts"];
 const CODECS: &str =
     "video/x-h264;video/x-h265;video/mpeg;video/x-vp8;video/x-vp9;video/x-av1;image/jpeg";
@@ -59,7 +59,7 @@ impl Input {
         let path = std::path::absolute(name)?;
         let extension = path.extension().and_then(|extension| extension.to_str());
         if extension.is_some_and(|extension| LOOPED.contains(&extension.to_lowercase().as_str())) {
-            // Enough for a clip of two seconds; a part that is not reached costs next to nothing.
+            // Enough repetitions for a clip of two seconds. A part that is not played costs almost nothing.
             let times = seconds / 2 + 2;
             Ok(Self::File(Loop::new(path, times, stage)?))
         } else {
@@ -67,7 +67,7 @@ impl Input {
         }
     }
 
-    /// The frames come out of a decoder that writes into slots, so no copy is expected.
+    /// Whether the decoder writes into slots, so that no copy is expected.
     pub(super) fn is_copy_free(&self) -> bool {
         matches!(self, Self::Clip(_))
     }
@@ -80,7 +80,7 @@ impl Input {
         }
     }
 
-    /// The producer: decodes the input into the pool.
+    /// The pipeline of the producer: decodes the input into the pool.
     pub(super) fn producer(&self, stage: &Stage) -> Command {
         let mut command = stage.command("gst-launch-1.0");
         command.arg("-q");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! `cargo xtask demo`: decode once, share with three processes, survive kills.
+//! `cargo xtask demo`: decode once, share the frames with three processes, and kill a consumer and the producer.
 
 mod input;
 mod pool;
@@ -23,20 +23,20 @@ use self::stage::Stage;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// A video file, or a camera as v4l2:/dev/videoN [default: a clip that the demo encodes itself]
+    /// A video file, or a camera as v4l2:/dev/videoN [default: a clip that the demo encodes]
     #[arg(long)]
     input: Option<String>,
-    /// How long to show it
+    /// Duration in seconds
     #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u32).range(10..=3600))]
     seconds: u32,
-    /// Where the picture goes [default: demo in the target directory]
+    /// Directory for the picture [default: demo in the target directory]
     #[arg(long, value_name = "DIR")]
     output: Option<PathBuf>,
 }
 
 pub(crate) fn run(args: &Args) -> Result {
     packages::ensure()?;
-    run_quietly("Building (some minutes at the first time)", build())?;
+    run_quietly("Building (takes some minutes the first time)", build())?;
 
     let output = args
         .output
@@ -49,14 +49,14 @@ pub(crate) fn run(args: &Args) -> Result {
     let stage = Stage::set_up()?;
     let input = Input::prepare(args.input.as_deref(), args.seconds, &stage)?;
     let mut proof = Proof::default();
-    // Whatever happens in there, the processes end before the stage is taken down.
+    // On an error the processes end, too, before `take_down` removes the directory.
     let played =
         Show::new(&stage, &input, &picture).and_then(|show| show.play(args.seconds, &mut proof));
     let left = stage.take_down();
 
     if let Err(error) = played {
         eprintln!("\nxtask: {error}");
-        proof.claim(false, "the demo went to its end", "");
+        proof.claim(false, "the demo ran to its end", "");
     }
     proof.claim(
         left.is_none(),
@@ -68,12 +68,12 @@ pub(crate) fn run(args: &Args) -> Result {
         println!("\nNext, check that everything works on this machine:\n\n    cargo xtask test\n");
         Ok(())
     } else {
-        Err("the demo did not prove what it should".into())
+        Err("the demo failed: see `NOT proved` above".into())
     }
 }
 
-/// The programs of the demo. A debug build: it shares its work with `cargo xtask test` and is there in a third of the
-/// time; nothing of ours touches the frames' bytes, so it is as fast where it counts.
+/// Builds the programs of the demo. A debug build, because `cargo xtask test` shares it and it takes a third of the time. xmem does
+/// not read or write the frames' bytes, so the speed of the demo is about the same.
 fn build() -> Command {
     let mut command = cargo();
     command.args([

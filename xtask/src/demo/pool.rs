@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The pool in the output of `xmem show`.
+//! The state of the pool, from the output of `xmem show`.
 
 use serde_json::Value;
 
@@ -30,7 +30,7 @@ pub(super) struct Consumer {
 }
 
 impl Pool {
-    /// `None` when there is no producer.
+    /// `None` if the pool has no producer.
     pub(super) fn look(stage: &Stage) -> Result<Option<Self>> {
         let output = stage
             .command(Stage::built("xmem"))
@@ -46,7 +46,7 @@ impl Pool {
             .iter()
             .map(Consumer::from)
             .collect();
-        // The same order after they have connected anew.
+        // Consumers keep their order in the table after they reconnect.
         consumers.sort_by_key(|consumer| consumer.pid);
         Ok(Some(Self {
             pid: number(&json, "pid") as u32,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The demo's processes. Each ends when its value is dropped.
+//! The demo's processes. Each process is killed when its value is dropped.
 
 use std::fs::File;
 use std::path::PathBuf;
@@ -21,7 +21,7 @@ pub(super) struct Process {
 impl Process {
     pub(super) fn start(stage: &Stage, name: &'static str, mut command: Command) -> Result<Self> {
         let log = stage.path(&format!("{name}.log"));
-        // Appended: a process that is started again goes on in the same log.
+        // Append: a process that is started again continues the same log.
         let file = File::options().create(true).append(true).open(&log)?;
         let child = command
             .stdin(Stdio::null())
@@ -38,7 +38,7 @@ impl Process {
         self.child.id()
     }
 
-    /// An error with the end of its log, if it is not running any more.
+    /// Returns an error with the end of the log if the process has ended.
     pub(super) fn check(&mut self) -> Result {
         match self.child.try_wait()? {
             None => Ok(()),
@@ -46,7 +46,7 @@ impl Process {
         }
     }
 
-    /// Waits for it to end by itself, and well.
+    /// Waits until the process ends with success.
     pub(super) fn finish(mut self, timeout: Duration) -> Result {
         let deadline = Instant::now() + timeout;
         while Instant::now() < deadline {
@@ -59,7 +59,7 @@ impl Process {
         Err(format!("{} did not end: {}", self.name, self.log_end()).into())
     }
 
-    /// SIGKILL.
+    /// Sends SIGKILL.
     pub(super) fn kill(mut self) {
         self.end();
     }
@@ -79,7 +79,7 @@ impl Process {
     }
 
     fn end(&mut self) {
-        // Both fail only when it has ended already.
+        // Both calls fail only if the process has already ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

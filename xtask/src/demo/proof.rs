@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The results of the demo, as claims that hold or do not.
+//! The results of the demo: a list of claims that hold or do not hold.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ pub(super) struct Proof {
 }
 
 impl Proof {
-    /// A claim, and what was seen of it.
+    /// Adds a claim with the observed figures.
     pub(super) fn claim(&mut self, holds: bool, claim: &str, seen: &str) {
         let text = if seen.is_empty() {
             claim.to_owned()
@@ -37,7 +37,7 @@ impl fmt::Display for Proof {
             write!(f, "{title}:{}", lines.collect::<String>())
         };
         write("Proved", &self.proved)?;
-        // Last, where one looks first.
+        // The failed claims are printed last, so that the user sees them first.
         if !self.not_proved.is_empty() {
             write("\nNOT proved", &self.not_proved)?;
         }

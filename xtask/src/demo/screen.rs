@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The live table, and the lines of events.
+//! The live table of the demo, and its event lines.
 
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -9,14 +9,14 @@ use std::time::{Duration, Instant};
 
 use super::pool::Pool;
 
-/// How far back frames per second are measured.
+/// The interval over which the frame rate is measured.
 const WINDOW: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub(super) struct Screen {
     start: Instant,
     on_terminal: bool,
-    /// How many lines of the table stand above the cursor.
+    /// The number of table lines above the cursor.
     drawn: usize,
     last_drawn: Option<Instant>,
     counts: HashMap<(u32, u32), Vec<(Instant, u64)>>,
@@ -33,13 +33,13 @@ impl Screen {
         }
     }
 
-    /// Prints an event. The line stays.
+    /// Prints an event. The table is drawn below it.
     pub(super) fn say(&mut self, text: &str) {
         let line = format!("{:5.1} s  {text}\n", self.start.elapsed().as_secs_f32());
         self.print(&line, 0);
     }
 
-    /// Draws the table: in place on a terminal, else once a second.
+    /// Draws the table: in place on a terminal, otherwise once per second.
     pub(super) fn draw(&mut self, pool: Option<&Pool>) {
         let fps = pool.map(|pool| self.rates(pool)).unwrap_or_default();
         let pause = if self.on_terminal { WINDOW / 5 } else { WINDOW };
@@ -57,7 +57,7 @@ impl Screen {
             lines if self.on_terminal && lines > 0 => format!("\x1b[{lines}A\x1b[J"),
             _ => String::new(),
         };
-        // The output may be closed; the exit code still has the result.
+        // The write fails if the output is closed. The exit status still gives the result.
         let _ = write!(out, "{back}{text}").and_then(|()| out.flush());
         self.drawn = drawn;
     }
@@ -70,7 +70,7 @@ impl Screen {
             .into_iter()
             .chain(consumers)
             .map(|(process, count)| {
-                // A new producer counts from 0 again.
+                // The counters of a new producer start at 0.
                 let counts = self.counts.entry((pool.pid, process)).or_default();
                 counts.push((now, count));
                 let old = counts.partition_point(|(then, _)| now - *then > WINDOW);
@@ -87,7 +87,7 @@ impl Screen {
     }
 }
 
-/// At most 80 columns wide: a line that wraps could not be drawn over.
+/// At most 80 columns wide: a wrapped line could not be overwritten.
 fn table(pool: Option<&Pool>, fps: &[f64], time: Duration) -> String {
     let mut text = format!("{:5.1} s  ", time.as_secs_f32());
     let Some(pool) = pool else {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The events of the demo, and the observations meanwhile.
+//! The steps of the demo, and the checks between them.
 
 use std::path::Path;
 use std::process::Command;
@@ -15,9 +15,9 @@ use super::proof::Proof;
 use super::screen::Screen;
 use super::stage::{POOL, Stage};
 
-/// How many frames the Rust consumer keeps, and so loses when it is killed.
+/// The number of frames that the Rust consumer holds. It loses them when it is killed.
 const KEPT: u64 = 6;
-/// How long anything may take that should take a moment.
+/// The time limit of each wait.
 const PATIENCE: Duration = Duration::from_secs(20);
 const TICK: Duration = Duration::from_millis(100);
 
@@ -28,12 +28,12 @@ pub(super) struct Show<'a> {
     picture: &'a Path,
     screen: Screen,
     start: Instant,
-    /// Absent between its death and its restart.
+    /// `None` between the kill and the restart.
     producer: Option<Process>,
     consumers: Vec<Process>,
 }
 
-/// The three consumers; the last one is the one that gets killed.
+/// The three consumers. The demo kills the last one.
 fn consumers(stage: &Stage) -> Vec<(&'static str, Command)> {
     let launch = |name: &str, rest: &[&str]| {
         let mut command = stage.command("gst-launch-1.0");
@@ -129,7 +129,7 @@ impl<'a> Show<'a> {
             "one decoder fed 3 processes, which copied nothing",
             &format!("{} frames, {missed} missed", now.published),
         );
-        // Copies before the decoder uses the pool are no fault.
+        // Copies that xmemsink makes before the decoder uses the pool are not an error.
         proof.claim(
             now.copied == first.copied || !self.input.is_copy_free(),
             &format!("xmemsink copied {} of them", now.copied),
@@ -138,7 +138,7 @@ impl<'a> Show<'a> {
         Ok(())
     }
 
-    /// Kills a consumer that holds frames, and looks for its slots.
+    /// Kills a consumer that holds frames, and checks that its slots become free.
     fn kill_consumer(&mut self, proof: &mut Proof) -> Result {
         let victim = self.consumers.pop().ok_or("there is no consumer")?;
         let (name, pid) = (victim.name, victim.pid());
@@ -178,7 +178,7 @@ impl<'a> Show<'a> {
         Ok(())
     }
 
-    /// Kills the producer, starts it again, and looks for the consumers.
+    /// Kills the producer, starts it again, and checks that the consumers continue.
     fn kill_producer(&mut self, proof: &mut Proof) -> Result {
         self.wait_for_all_consumers()?;
         let producer = self.producer.take().ok_or("there is no producer")?;
@@ -191,14 +191,15 @@ impl<'a> Show<'a> {
         self.start_producer()?;
         self.screen.say("started it again");
         let again = Instant::now();
-        // The same processes as before: one that has ended would be an error here.
+        // The consumers must be the same processes: if one has ended, this returns an error.
         self.wait_for_all_consumers()?;
         let time = again.elapsed().as_secs_f32();
-        self.screen
-            .say(&format!("all consumers go on, {time:.1} s after its start"));
+        self.screen.say(&format!(
+            "all consumers continue, {time:.1} s after its start"
+        ));
         proof.claim(
             true,
-            "a killed producer's consumers waited and went on with the next one",
+            "a killed producer's consumers waited for the next producer and continued",
             &format!("all 3 within {time:.1} s of its start"),
         );
 
@@ -206,15 +207,15 @@ impl<'a> Show<'a> {
         let (same, held) = held_frames(&log).unwrap_or_default();
         proof.claim(
             held > 0 && same == held,
-            "frames that they held stayed as they were",
+            "frames that they held did not change",
             &format!("{same} of {held}"),
         );
         Ok(())
     }
 
-    /// Takes one frame out of the pool and writes it as a picture.
+    /// Takes one frame out of the pool and writes it as a PNG.
     fn take_picture(&mut self, proof: &mut Proof) -> Result {
-        // A file of an earlier run must not pass for ours.
+        // Remove the file of an earlier run, which would hide a failure.
         let _ = std::fs::remove_file(self.picture);
         let mut command = self.stage.command("gst-launch-1.0");
         command.args([
@@ -244,7 +245,7 @@ impl<'a> Show<'a> {
         Ok(())
     }
 
-    /// Waits until each consumer gets frames from the producer that runs now.
+    /// Waits until each consumer gets frames from the current producer.
     fn wait_for_all_consumers(&mut self) -> Result<Pool> {
         let producer = self.producer.as_ref().map(Process::pid);
         let pids: Vec<u32> = self.consumers.iter().map(Process::pid).collect();
@@ -278,7 +279,7 @@ impl<'a> Show<'a> {
         self.go_on_until(self.start.elapsed() + time)
     }
 
-    /// One look at everything.
+    /// Checks all processes, reads the pool, and draws the table.
     fn tick(&mut self) -> Result<Option<Pool>> {
         self.stage.check_interrupt()?;
         for process in self.producer.iter_mut().chain(&mut self.consumers) {
@@ -295,7 +296,7 @@ impl<'a> Show<'a> {
     }
 }
 
-/// The Rust consumer's last line about the frames it held when its producer died.
+/// Parses the Rust consumer's last log line about the frames that it held when its producer died.
 fn held_frames(log: &str) -> Option<(u32, u32)> {
     let line = log
         .lines()
@@ -307,12 +308,12 @@ fn held_frames(log: &str) -> Option<(u32, u32)> {
     Some((same, held))
 }
 
-/// Width and height, if it is a PNG.
+/// Width and height of a PNG file. `None` for other files.
 fn png_size(path: &Path) -> Option<(u32, u32)> {
     let bytes = std::fs::read(path).ok()?;
     let header = bytes.strip_prefix(b"\x89PNG\r\n\x1a\n")?;
     let number = |at: usize| Some(u32::from_be_bytes(header.get(at..at + 4)?.try_into().ok()?));
-    // After the length and the name of the first chunk.
+    // The fields follow the length and the name of the first chunk.
     Some((number(8)?, number(12)?))
 }
 

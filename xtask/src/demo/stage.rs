@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! A directory of the demo's own, and the environment that keeps all its processes inside.
+//! A temporary directory for the demo, and an environment that restricts its processes to it.
 
 use std::fs::{self, DirBuilder};
 use std::os::unix::fs::{DirBuilderExt, symlink};
@@ -13,13 +13,13 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::{Result, target_dir};
 
-/// The pool that is shown.
+/// The name of the demo's pool.
 pub(super) const POOL: &str = "demo";
 
-/// Gone, with all that is in it, when dropped.
+/// Removes the directory when it is dropped.
 #[derive(Debug)]
 pub(super) struct Stage {
-    /// Short, since a socket's path has to fit into 108 bytes.
+    /// The path is short, because the path of a socket is limited to 108 bytes.
     dir: PathBuf,
     interrupted: Arc<AtomicBool>,
 }
@@ -37,7 +37,7 @@ impl Stage {
             .map_err(|error| format!("cannot make {}: {error}", dir.display()))?;
         let stage = Self { dir, interrupted };
 
-        // GStreamer looks through all directories below the plugin path; the build directory would be too many.
+        // GStreamer scans all directories below the plugin path, so the whole build directory would take too long.
         fs::create_dir(stage.path("plugin"))?;
         let library = "libgstxmem.so";
         symlink(Self::built(library), stage.path("plugin").join(library))?;
@@ -54,18 +54,18 @@ impl Stage {
         self.dir.join(name)
     }
 
-    /// Something that was built.
+    /// The path of a program that was built.
     pub(super) fn built(name: impl AsRef<Path>) -> PathBuf {
         target_dir().join("debug").join(name)
     }
 
-    /// A command that finds the plugin and meets only the demo's pools.
+    /// A command with an environment that finds the plugin, and only the demo's pools.
     pub(super) fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut command = Command::new(program);
         command
             .env("XMEM_RUNTIME_DIR", &self.dir)
             .env("GST_PLUGIN_PATH", self.path("plugin"))
-            // The user's own registry stays as it is.
+            // The user's plugin registry is not changed.
             .env("GST_REGISTRY", self.path("registry.bin"));
         command
     }
@@ -77,7 +77,7 @@ impl Stage {
         Ok(())
     }
 
-    /// Removes the directory and prints what is left.
+    /// Removes the directory. Returns its path if it still exists.
     pub(super) fn take_down(self) -> Option<String> {
         let dir = self.dir.clone();
         drop(self);
@@ -87,7 +87,7 @@ impl Stage {
 
 impl Drop for Stage {
     fn drop(&mut self) {
-        // A failure here cannot be handled; `take_down` prints it.
+        // An error cannot be handled here. `take_down` checks whether the directory still exists.
         let _ = fs::remove_dir_all(&self.dir);
     }
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! A GStreamer that brings all that it needs, its loader too: where there is a GPU there need be none, or an older one.
+//! Packs a self-contained GStreamer with its libraries and its dynamic loader. The machine with the GPU may have none, or an older
+//! one.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -24,10 +25,10 @@ const PLUGINS: [&str; 5] = [
     "videoconvertscale",
     "videotestsrc",
 ];
-/// Libraries that drivers are linked with: those of the machine itself belong to another C library.
+/// Libraries that the driver links. The machine's own versions belong to another C library.
 const FOR_DRIVERS: [&str; 3] = ["libdl.so.2", "libpthread.so.0", "librt.so.1"];
 
-/// Packs it into a folder, with the plugin and a program that were built here. Each is in `bin`, `plugins` or `lib`.
+/// Packs GStreamer, the plugin and a program into the subfolders `bin`, `plugins` and `lib` of a folder.
 pub(super) fn pack(debian: &Debian, folder: &Path, plugin: &Path, program: &Path) -> Result {
     for part in ["bin", "plugins", "lib"] {
         std::fs::create_dir_all(folder.join(part))?;
@@ -57,10 +58,10 @@ pub(super) fn pack(debian: &Debian, folder: &Path, plugin: &Path, program: &Path
     Ok(())
 }
 
-/// The libraries of a program or plugin, as that Debian's loader finds them.
+/// The libraries of a program or plugin, as the loader of that Debian finds them.
 fn needed(debian: &Debian, file: &Path) -> Result<Vec<PathBuf>> {
     let dir = file.parent().ok_or("a file in no folder")?;
-    // The plugin that was built here is there too.
+    // The plugin was built on this machine, so its folder is mounted there.
     let with = if dir.starts_with("/usr") {
         vec![]
     } else {

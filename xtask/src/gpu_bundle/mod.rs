@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! `cargo xtask gpu-bundle`: pack what `gpu/run` runs on a machine with a GPU, which has neither Rust nor a network.
+//! `cargo xtask gpu-bundle`: pack the programs that `gpu/run` needs on a machine with a GPU, without Rust and without a network.
 
 mod gstreamer;
 
@@ -11,7 +11,7 @@ use crate::compat::Debian;
 use crate::packages::{Purpose, Tests};
 use crate::{Result, cargo, root, target_dir};
 
-/// More does not travel.
+/// The largest bundle that can be transferred.
 const MOST_BYTES: u64 = 64 << 20;
 
 /// Test programs: package, name, features.
@@ -90,7 +90,9 @@ pub(crate) fn run() -> Result {
             find("libgstxmem.so")?,
             find("xmem-gpu-gst")?,
         )?,
-        Err(why) => println!("GStreamer is left out, so its elements will not be tried: {why}"),
+        Err(why) => {
+            println!("GStreamer is not in the bundle, so the elements are not tested: {why}")
+        }
     }
     for script in SCRIPTS {
         std::fs::copy(root().join("gpu").join(script), bundle.join(script))?;
@@ -104,7 +106,7 @@ pub(crate) fn run() -> Result {
     );
     if size > MOST_BYTES {
         return Err(format!(
-            "that is more than {} MiB: leave out a test program",
+            "the bundle is larger than {} MiB: remove a test program",
             MOST_BYTES >> 20
         )
         .into());
@@ -112,7 +114,7 @@ pub(crate) fn run() -> Result {
     Ok(())
 }
 
-/// Cargo's output: optimised, and without debug information.
+/// Builds with optimisation and without debug information. Returns the files that cargo built.
 fn build(args: &[&str]) -> Result<Vec<PathBuf>> {
     let mut command = cargo();
     command.args(args).args([
@@ -120,7 +122,7 @@ fn build(args: &[&str]) -> Result<Vec<PathBuf>> {
         "--locked",
         "--message-format=json-render-diagnostics",
     ]);
-    // A folder of its own: other settings would throw away everything in the common one.
+    // A separate target directory: other settings would invalidate everything in the common one.
     command.arg("--target-dir").arg(target_dir().join("gpu"));
     command.env("CARGO_PROFILE_RELEASE_STRIP", "symbols");
     command.env("CARGO_PROFILE_RELEASE_DEBUG", "false");
@@ -129,7 +131,7 @@ fn build(args: &[&str]) -> Result<Vec<PathBuf>> {
     let output = command.stderr(Stdio::inherit()).output()?;
     if !output.status.success() {
         return Err(format!(
-            "cargo {} failed ({}): its message says why",
+            "cargo {} failed ({}): see its error message above",
             args.join(" "),
             output.status
         )
@@ -148,7 +150,7 @@ fn build(args: &[&str]) -> Result<Vec<PathBuf>> {
     Ok(built)
 }
 
-/// Whether this is the test program with that name: cargo adds a hash.
+/// Whether the path is the test program with this name. Cargo adds a hash to the name.
 fn is_program(path: &Path, name: &str) -> bool {
     let stem = path
         .file_name()
@@ -157,7 +159,7 @@ fn is_program(path: &Path, name: &str) -> bool {
     stem.is_some_and(|(own, _)| own == name) && path.extension().is_none()
 }
 
-/// The commit of the bundle; "+" with changes that are not committed.
+/// The commit of the bundle, followed by `+` if there are uncommitted changes.
 fn commit() -> String {
     let git = |args: &[&str]| {
         let output = Command::new("git")

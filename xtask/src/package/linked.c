@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MPL-2.0 */
-/* A program that has the plugin linked into it. */
+/* A program with the plugin linked statically. */
 
 #include <gst/gst.h>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! `cargo xtask package`: install the plugin as packagers do, with cargo-c and with Meson, and use what was installed.
+//! `cargo xtask package`: install the plugin with cargo-c and with Meson, as packagers do, and test both installations.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -25,7 +25,7 @@ pub(crate) fn run() -> Result {
         );
     }
     let dir = target_dir().join("package");
-    // Files of an earlier run would hide missing ones of this run.
+    // Files of an earlier run would hide files that this run does not install.
     for name in ["cargo-c", "meson"] {
         match std::fs::remove_dir_all(dir.join(name)) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error.into()),
@@ -41,17 +41,17 @@ pub(crate) fn run() -> Result {
         Step {
             name: "cargo cbuild",
             command: cargo_c.cargo("cbuild", &dir),
-            advice: "cargo's message says what is wrong",
+            advice: "see cargo's error message above",
         },
         Step {
             name: "cargo cinstall",
             command: cargo_c.cargo("cinstall", &dir),
-            advice: "cargo's message says what is wrong",
+            advice: "see cargo's error message above",
         },
         Step {
             name: "meson setup",
             command: meson.setup(&build),
-            advice: "Meson's message says what is missing",
+            advice: "see Meson's error message above",
         },
         Step {
             name: "ninja install",
@@ -60,7 +60,7 @@ pub(crate) fn run() -> Result {
                 command.arg("-C").arg(&build).arg("install");
                 command
             },
-            advice: "the message above says what is wrong",
+            advice: "see the error message above",
         },
     ])?;
     meson.check_command()?;
@@ -71,11 +71,11 @@ pub(crate) fn run() -> Result {
             prefix.0.display()
         );
     }
-    println!("\nxtask package: both ways install a plugin that works");
+    println!("\nxtask package: both installations work");
     Ok(())
 }
 
-/// Where a plugin is installed.
+/// The prefix of an installation.
 #[derive(Debug)]
 struct Prefix(PathBuf);
 
@@ -114,7 +114,7 @@ impl Prefix {
         command
     }
 
-    /// The plugin is found, and described, and can be linked.
+    /// Checks that gst-inspect-1.0 finds and describes the plugin, and that a program can link it.
     fn check(&self, dir: &Path) -> Result {
         let plugin = self.plugin_dir().join("libgstxmem.so");
         let registry = self.0.join("registry.bin");
@@ -141,7 +141,7 @@ impl Prefix {
         }
         let flags = output(&mut self.pkg_config(&["--cflags", "--libs", "gstreamer-1.0"]))?;
         let libraries = output(&mut self.pkg_config(&["--libs", "--static", "gstxmem"]))?;
-        // The folder has both kinds of library, and this is about the static one.
+        // The folder has the shared and the static library. The test needs the static one.
         let archive = "-l:libgstxmem.a";
         let libraries = libraries.split_whitespace().map(|word| match word {
             "-lgstxmem" => archive,
@@ -153,7 +153,7 @@ impl Prefix {
         compile.args(libraries).args(flags.split_whitespace());
         output(&mut compile)?;
         let mut linked = Command::new(program);
-        // Nothing but what is linked into it.
+        // Without GST_PLUGIN_PATH the program has only the linked plugin.
         linked
             .env("GST_REGISTRY", &registry)
             .env("GST_PLUGIN_PATH", "");
@@ -161,7 +161,7 @@ impl Prefix {
         Ok(())
     }
 
-    /// The command works, and what belongs to it is there.
+    /// Checks that the command `xmem` runs and that its files are installed.
     fn check_command(&self) -> Result {
         output(Command::new(self.0.join("bin/xmem")).arg("--version"))?;
         for file in [
@@ -187,7 +187,7 @@ impl Prefix {
     }
 }
 
-/// The output of a command that has to succeed.
+/// Returns the output of a command. Fails if the command fails.
 fn output(command: &mut Command) -> Result<String> {
     let output = command.output()?;
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();

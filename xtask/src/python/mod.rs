@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The Python module: an environment for it, its wheel, its tests and its comparison with others.
+//! The Python module: its virtual environment, its wheel, its tests and its benchmarks.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -9,7 +9,7 @@ use crate::step::{self, Step};
 use crate::test::{self, BUILD, Check, Harness, Rights};
 use crate::{Result, cargo, packages, root, target_dir};
 
-/// The packages of the environment, and those if there is room.
+/// The packages of the environment, and the packages that are installed only if there is enough disk space.
 const REQUIREMENTS: [&str; 2] = [
     "crates/xmem-python/tests/requirements.txt",
     "crates/xmem-python/tests/requirements-torch.txt",
@@ -18,7 +18,7 @@ const REQUIREMENTS: [&str; 2] = [
 const ENVIRONMENT: &str = "Python environment";
 const MODULE: &str = "Python module";
 
-/// The data of a comparison.
+/// The subject of a comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Comparison {
     Frames,
@@ -34,14 +34,14 @@ impl Comparison {
         Step {
             name,
             command: python(&[&format!("crates/xmem-python/bench/{script}")]),
-            advice: "the traceback says what went wrong",
+            advice: "see the traceback above",
         }
     }
 }
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Compare the module with other ways to hand frames, or objects, to another process, instead of testing it
+    /// Compare the module with other ways to pass frames or objects to another process, and run no tests
     #[arg(
         long,
         value_enum,
@@ -50,12 +50,12 @@ pub(crate) struct Args {
         default_missing_value = "frames,objects"
     )]
     bench: Option<Vec<Comparison>>,
-    /// For pytest, or for a comparison if it is a certain one
+    /// Arguments for pytest, or for the comparison if exactly one is selected
     #[arg(last = true)]
     args: Vec<String>,
 }
 
-/// `cargo xtask python`: only what concerns the module.
+/// `cargo xtask python`: builds and tests only the Python module.
 pub(crate) fn run(args: &Args) -> Result {
     packages::ensure_for_python()?;
     let mut steps = Vec::from(build(if args.bench.is_some() {
@@ -65,10 +65,7 @@ pub(crate) fn run(args: &Args) -> Result {
     }));
     if let Some(comparisons) = &args.bench {
         if comparisons.len() > 1 && !args.args.is_empty() {
-            return Err(
-                "say which comparison the arguments are for: --bench frames, or --bench objects"
-                    .into(),
-            );
+            return Err("arguments need one comparison: --bench frames or --bench objects".into());
         }
         steps.extend(comparisons.iter().map(|it| it.step()));
     } else {
@@ -79,7 +76,7 @@ pub(crate) fn run(args: &Args) -> Result {
                 command.args(["build", "--workspace", "--locked"]);
                 command
             },
-            advice: "the compiler's message says what is wrong",
+            advice: "see the compiler's error message above",
         });
         steps.push(tests(Rights::Me));
     }
@@ -89,7 +86,7 @@ pub(crate) fn run(args: &Args) -> Result {
     step::run_all(steps)
 }
 
-/// The module as it is shipped: a wheel.
+/// Builds the release wheel and returns its path.
 pub(crate) fn wheels() -> Result<Vec<PathBuf>> {
     packages::ensure_for_python()?;
     step::run_all(build("release").into())?;
@@ -98,7 +95,7 @@ pub(crate) fn wheels() -> Result<Vec<PathBuf>> {
     wheels.collect()
 }
 
-/// The steps of `cargo xtask test` before the module's tests.
+/// The steps of `cargo xtask test` that install the module.
 pub(crate) fn module() -> [Check; 2] {
     let [environment, module] = build("dev");
     [
@@ -107,12 +104,12 @@ pub(crate) fn module() -> [Check; 2] {
     ]
 }
 
-/// The module's tests. The plugin is built by then.
+/// The module's tests. They need the built plugin.
 pub(crate) fn pytest(rights: Rights) -> Check {
     Check::of_tests(Harness::Pytest, rights, tests(rights)).needing(&[BUILD, MODULE])
 }
 
-/// Whether the environment has to be made.
+/// Whether the environment does not exist yet.
 pub(crate) fn is_wanted() -> bool {
     !venv().exists()
 }
@@ -152,12 +149,12 @@ fn build(profile: &str) -> [Step; 2] {
         Step {
             name: ENVIRONMENT,
             command: environment,
-            advice: "pip says what is missing; Python 3.11 or newer with venv and pip is needed",
+            advice: "see pip's error message above; Python 3.11 or newer with venv and pip is needed",
         },
         Step {
             name: MODULE,
             command: module,
-            advice: "the compiler's message says what is wrong",
+            advice: "see the compiler's error message above",
         },
     ]
 }
@@ -166,7 +163,7 @@ fn tests(rights: Rights) -> Step {
     let mut command = rights.program(&interpreter());
     command
         .current_dir(root().join("crates/xmem-python"))
-        // The cache would be root's, or a user's.
+        // A cache directory would belong to root or to one of the test users.
         .args(["-m", "pytest", "-q", "-p", "no:cacheprovider"])
         .env("XMEM_PLUGIN_DIR", target_dir().join("debug"))
         .env(

@@ -3,10 +3,10 @@
 #
 # as.sh user|container PROGRAM ARGUMENT...
 #
-# Runs a program with fewer rights than root has, and with a home directory of its own.
-#   user       an ordinary user; takes root
-#   container  root without any capability, in namespaces that allow no further ones
-# The home directory is $XMEM_TEST_HOME. Without one it is a temporary directory, which is removed afterwards.
+# Runs a program with fewer rights than root, and with a separate home directory.
+#   user       an ordinary user; needs root
+#   container  root without capabilities, in namespaces where no further ones can be created
+# The home directory is $XMEM_TEST_HOME. If it is not set, the script uses a temporary directory and removes it afterwards.
 set -eu
 kind=$1
 shift
@@ -19,22 +19,22 @@ if [ -z "$home" ]; then
     trap 'rm -rf "$home"' EXIT
     trap 'exit 143' HUP INT TERM
 fi
-# An ID that no system gives to a user of its own.
+# An ID that no distribution assigns to a user.
 uid=61616
 if [ ! -d "$home/run" ]; then
     mkdir -p -m 700 "$home" "$home/run"
     [ "$kind" = container ] || chown -R "$uid:$uid" "$home"
 fi
 
-# pytest keeps a directory for each user name, which has to belong to that user.
+# pytest has a directory for each user name. It must belong to the user.
 set -- env HOME="$home" USER="xmem-$kind" LOGNAME="xmem-$kind" XDG_RUNTIME_DIR="$home/run" XDG_CACHE_HOME="$home/.cache" "$@"
 case $kind in
 user)
     $run setpriv --reuid="$uid" --regid="$uid" --clear-groups --inh-caps=-all "$@"
     ;;
 container)
-    # The limit holds in this user namespace only.
-    # shellcheck disable=SC2016 # expanded in there
+    # The limit applies only to the new user namespace.
+    # shellcheck disable=SC2016 # expanded by the inner shell
     $run unshare --user --map-root-user --mount --pid --fork --kill-child --mount-proc --ipc --uts -- sh -ec '
         echo 0 > /proc/sys/user/max_user_namespaces
         exec setpriv --bounding-set=-all --inh-caps=-all --no-new-privs "$@"' sh "$@"

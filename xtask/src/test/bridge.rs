@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The bridge to other hosts, which is a workspace of its own.
+//! Checks of the bridge to other hosts, which is a separate workspace.
 
 use std::process::Command;
 
@@ -10,7 +10,7 @@ use super::rights::Rights;
 use crate::step::Step;
 use crate::{cargo, root, target_dir};
 
-/// Cargo in that workspace. Its lockfile has other versions, so what it builds has a directory of its own.
+/// Cargo in the workspace of the bridge. It has a separate target directory, because its lockfile has other versions.
 fn in_bridge(args: &[&str]) -> Command {
     let mut command = cargo();
     command.current_dir(root().join("bridge")).args(args);
@@ -40,7 +40,7 @@ pub(super) fn checks() -> [Check; 3] {
     let lints = step(
         "lints of the bridge",
         in_bridge(&lints),
-        "do what clippy says; if bridge/Cargo.lock is at fault, run `cargo check` in bridge and commit it",
+        "fix clippy's warnings; if bridge/Cargo.lock is out of date, run `cargo check` in bridge and commit it",
     );
     let tests = step(
         "bridge",

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! One step of the tests.
+//! One step of `cargo xtask test`.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -11,16 +11,16 @@ use super::rights::{Home, Rights};
 use crate::step::{Step, cannot_start, words};
 use crate::{Result, target_dir};
 
-/// A step, and what is known about it.
+/// A step, with its prerequisites, its rights and the command that repeats it.
 #[derive(Debug)]
 pub(crate) struct Check {
     pub(super) step: Step,
-    /// The steps that make what this one needs.
+    /// The names of the steps that must pass first.
     pub(super) needs: &'static [&'static str],
     pub(super) rights: Rights,
-    /// `None`: the step passes or fails as a whole.
+    /// The format of the results. `None`: the step passes or fails as a whole.
     harness: Option<Harness>,
-    /// The command that repeats it.
+    /// The command that repeats the step.
     repeat: String,
 }
 
@@ -28,9 +28,9 @@ pub(crate) struct Check {
 #[derive(Debug)]
 pub(super) struct Outcome {
     pub(super) programs: Vec<Program>,
-    /// Tests, and why they did not run.
+    /// The tests that did not run, each with the reason.
     pub(super) not_run: BTreeSet<(String, String)>,
-    /// The step failed, and no test of it.
+    /// The step failed, but none of its tests did: for example, the build failed.
     pub(super) broken: bool,
 }
 
@@ -63,7 +63,7 @@ impl Check {
         self
     }
 
-    /// With further arguments, which repeating a test does without.
+    /// Adds arguments. The command that repeats a single test does not have them.
     pub(super) fn only(mut self, arguments: &[String]) -> Self {
         self.step.command.args(arguments);
         self
@@ -73,13 +73,13 @@ impl Check {
         format!("{}{}", self.step.name, self.rights.suffix())
     }
 
-    /// The command that repeats it, or one test of it.
+    /// The command that repeats the step, or one test of it.
     pub(super) fn repeat(&self, failure: Option<&Failure>) -> String {
         let only = failure.map(|failure| format!(" {}", failure.only));
         format!("{}{}", self.repeat, only.unwrap_or_default())
     }
 
-    /// The program that has to be there to run it.
+    /// The program that must exist and be executable with the step's rights.
     fn program(&self) -> PathBuf {
         match self.harness {
             Some(Harness::Pytest) => crate::python::interpreter(),
@@ -87,7 +87,7 @@ impl Check {
         }
     }
 
-    /// Runs it. `Err`: why that is not possible.
+    /// Runs the step. `Err` gives the reason why it cannot run.
     pub(super) fn run(&mut self, home: &Home) -> std::result::Result<Outcome, String> {
         if let Some(why) = self.rights.obstacle(&self.program(), home) {
             return Err(why);
@@ -125,7 +125,7 @@ impl Check {
     }
 }
 
-/// The file that tests of whatever user write into when they cannot run.
+/// The file to which tests write that they cannot run. Tests of all users can write to it.
 #[derive(Debug)]
 struct NotRun(PathBuf);
 
@@ -133,7 +133,7 @@ impl NotRun {
     const VARIABLE: &str = "XMEM_NOT_RUN";
 
     fn new() -> Result<Self> {
-        // The tests in another Debian have a /tmp of their own, and this folder.
+        // Tests in another Debian release have their own /tmp, but the same target directory.
         let file = target_dir().join("tests-not-run");
         empty_for_all(&file)?;
         Ok(Self(file))

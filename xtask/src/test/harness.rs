@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The harnesses: how their results are read, and how a test is repeated.
+//! Test harnesses: parses their results, and composes the command that repeats a test.
 
 use std::io::{self, BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use super::empty_for_all;
 use crate::step::{cannot_start, quoted};
 use crate::{Result, target_dir};
 
-/// A program that runs tests.
+/// A test harness.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Harness {
     /// `cargo nextest run`
@@ -26,7 +26,7 @@ pub(super) struct Program {
     pub(super) name: String,
     pub(super) passed: usize,
     pub(super) failed: Vec<Failure>,
-    /// Tests, and why they did not run.
+    /// The tests that did not run, each with the reason.
     pub(super) skipped: Vec<(String, String)>,
 }
 
@@ -34,12 +34,12 @@ pub(super) struct Program {
 #[derive(Debug)]
 pub(super) struct Failure {
     pub(super) test: String,
-    /// The arguments that select it.
+    /// The arguments that select the test.
     pub(super) only: String,
 }
 
 impl Failure {
-    /// `target`: cargo's arguments for the test program.
+    /// `target` are cargo's arguments that select the test program.
     fn in_target(test: &str, target: &str) -> Self {
         Self {
             test: test.to_owned(),
@@ -49,7 +49,7 @@ impl Failure {
 }
 
 impl Harness {
-    /// The arguments that are needed for results, and not to repeat a test.
+    /// Arguments that make the harness write its results. They are not needed to repeat a test.
     pub(super) fn arguments(self) -> Vec<String> {
         match self {
             Self::Nextest => vec![],
@@ -68,7 +68,7 @@ impl Harness {
         })
     }
 
-    /// Runs the tests. Returns whether the command succeeded, and what each program did as far as that is known.
+    /// Runs the tests. Returns whether the command succeeded, and the results of each program that reported any.
     pub(super) fn run(self, command: &mut Command) -> Result<(bool, Vec<Program>)> {
         if self == Self::Libtest {
             return run_libtest(command);
@@ -78,7 +78,7 @@ impl Harness {
         let status = command
             .status()
             .map_err(|error| cannot_start(command, error))?;
-        // It stays empty if nothing could be built.
+        // The file stays empty if the build fails.
         let programs = if std::fs::metadata(&junit)?.len() > 0 {
             self.read(&junit)?
         } else {
@@ -122,7 +122,7 @@ impl Harness {
     }
 }
 
-/// Why pytest skipped a test. For a whole module the reason is in the text, after the place.
+/// The reason why pytest skipped a test. For a skipped module, the reason follows the location in the text.
 fn reason(skipped: roxmltree::Node<'_, '_>) -> String {
     let text = skipped.text().unwrap_or_default();
     match text.split_once("'Skipped: ") {
@@ -131,8 +131,8 @@ fn reason(skipped: roxmltree::Node<'_, '_>) -> String {
     }
 }
 
-/// The arguments of cargo for a test program, by nextest's name of it: `PACKAGE::NAME`, `PACKAGE::KIND/NAME` or, for the
-/// library's own tests, `PACKAGE`.
+/// Cargo's arguments that select a test program, from nextest's name of it: `PACKAGE::NAME`, `PACKAGE::KIND/NAME` or, for the unit
+/// tests of a library, `PACKAGE`.
 fn target(binary_id: &str) -> String {
     let Some((_, name)) = binary_id.split_once("::") else {
         return "--lib".into();
@@ -143,13 +143,14 @@ fn target(binary_id: &str) -> String {
     }
 }
 
-/// Runs `cargo test`, shows its output and reads it.
+/// Runs `cargo test`, prints its output and parses it.
 fn run_libtest(command: &mut Command) -> Result<(bool, Vec<Program>)> {
-    // One pipe for both streams: cargo names programs on one, and they print their results on the other.
+    // One pipe for both streams, to keep the order: cargo prints the names of the programs to stderr, and the programs print their
+    // results to stdout.
     let (output, end) = io::pipe()?;
     command.stdout(end.try_clone()?).stderr(end);
     let child = command.spawn();
-    // Else the pipe would not end: the command keeps the other end of it.
+    // Close the copies of the pipe's end that `command` holds. Otherwise reading would never end.
     command
         .stdout(std::process::Stdio::null())
         .stderr(std::process::Stdio::null());
@@ -166,7 +167,7 @@ fn run_libtest(command: &mut Command) -> Result<(bool, Vec<Program>)> {
     Ok((child.wait()?.success(), reader.programs))
 }
 
-/// Reads the output of `cargo test`.
+/// Parses the output of `cargo test`.
 #[derive(Debug, Default)]
 struct Libtest {
     programs: Vec<Program>,
@@ -202,7 +203,7 @@ impl Libtest {
                     .failed
                     .extend(failures.map(|test| Failure::in_target(&test, target)));
                 if program.failed.is_empty() {
-                    // It ended before it could name the test.
+                    // The program ended before it printed the name of the test.
                     program.failed.push(Failure {
                         test: "the whole program".into(),
                         only: target.to_owned(),
@@ -217,7 +218,7 @@ impl Libtest {
     }
 }
 
-/// The program that cargo starts, if this is the line where it does.
+/// The test program that cargo starts in this line. `None` for other lines.
 fn started(line: &str) -> Option<String> {
     let line = line.trim_start();
     if let Some(package) = line.strip_prefix("Doc-tests ") {
@@ -232,11 +233,11 @@ fn started(line: &str) -> Option<String> {
     )
 }
 
-/// Cargo's arguments for the program that cargo reports as failed.
+/// Cargo's arguments that select the program which cargo reports as failed in this line.
 fn failed(line: &str) -> Option<&str> {
     let (_, arguments) = line.split_once("test failed, to rerun pass `")?;
     let arguments = arguments.strip_suffix('`')?;
-    // The package, if there is one: the whole command names it, or the workspace.
+    // Remove the package: the command that repeats the step already selects the packages.
     Some(match arguments.strip_prefix("-p ") {
         Some(rest) => rest.split_once(' ').map_or("", |(_, target)| target),
         None => arguments,

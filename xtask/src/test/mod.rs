@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! `cargo xtask test`: what has to pass before a change lands.
+//! `cargo xtask test`: the checks that a change must pass.
 
 mod bridge;
 mod check;
@@ -32,15 +32,14 @@ use self::suites::{FAULTS, Selection};
 pub(crate) struct Args {
     #[command(flatten)]
     selection: Selection,
-    /// Run test programs with these rights; everything else is done only with `me` [default: me, with --stress as root
+    /// Run test programs with the rights of these users; all other checks run only with `me` [default: me; with --stress as root:
     /// me,user]
     #[arg(long = "as", value_name = "USER", value_enum, value_delimiter = ',')]
     rights: Vec<Rights>,
-    /// Run all test programs so often, or those that are named, beside four busy loops
+    /// Run the test programs repeatedly, beside four busy loops
     #[arg(long, value_name = "TIMES", num_args = 0..=1, default_missing_value = "30")]
     stress: Option<u32>,
-    /// Run what was built here with the newer GStreamer of Debian 13 instead, or of another release of Debian, by its name
-    /// (needs root; takes 2 GB)
+    /// Run the plugin's tests with the newer GStreamer of Debian 13, or of another Debian release (needs root and 2 GB)
     #[arg(long, value_name = "RELEASE", num_args = 0..=1, default_missing_value = compat::SUITE)]
     #[arg(conflicts_with_all = ["stress", "rights", "programs", "arguments"])]
     compat: Option<String>,
@@ -101,7 +100,7 @@ pub(crate) fn run(args: &Args) -> Result {
     report.finish()
 }
 
-/// Prints the time, space and downloads that the run needs, before it starts.
+/// Prints the time, disk space and downloads that the run needs.
 fn announce() -> Result {
     let target = target_dir();
     std::fs::create_dir_all(&target)?;
@@ -112,7 +111,7 @@ fn announce() -> Result {
         Some(text.lines().last()?.trim().to_owned())
     });
     println!(
-        "This takes 25 minutes on two processors, and up to 15 GB in {}, where {} GB are free.",
+        "This takes about 30 minutes on two processors, and up to 15 GB in {}. {} GB are free there.",
         target.display(),
         free.as_deref().unwrap_or("?")
     );
@@ -127,15 +126,16 @@ fn announce() -> Result {
         ),
     ];
     for (_, what) in gets.iter().filter(|(is_wanted, _)| *is_wanted) {
-        println!("It installs there {what}.");
+        println!("It installs {what} there.");
     }
     Ok(())
 }
 
-/// Test programs whose names begin with this run once more, and only then report what they cannot run.
+/// Test programs whose names begin with the value of this variable run again in a later step. They write only then to the file of
+/// tests that did not run.
 const RUN_AGAIN: &str = "XMEM_RUN_AGAIN";
 
-/// The needs of test programs.
+/// The steps that build the test programs' prerequisites.
 fn prepare(selection: &Selection) -> Vec<Planned> {
     let mut steps = vec![Ok(build().into())];
     if selection.has_python() {
@@ -144,7 +144,7 @@ fn prepare(selection: &Selection) -> Vec<Planned> {
     steps
 }
 
-/// The test programs.
+/// The steps that run the selected test programs.
 fn programs(selection: &Selection, rights: Rights) -> Vec<Check> {
     let workspace = selection.workspace(rights, false);
     let rust = workspace.into_iter().chain(selection.faults(rights));
@@ -153,7 +153,7 @@ fn programs(selection: &Selection, rights: Rights) -> Vec<Check> {
         .collect()
 }
 
-/// All that has to pass.
+/// The steps of a complete run.
 fn everything(selection: &Selection) -> Vec<Planned> {
     let plain = |name, command, advice| {
         Ok(Check::from(Step {
@@ -173,9 +173,9 @@ fn everything(selection: &Selection) -> Vec<Planned> {
         plain(
             "lints",
             clippy(&["--workspace", "--locked"]),
-            "do what clippy says; if Cargo.lock is at fault, run `cargo check` and commit it",
+            "fix clippy's warnings; if Cargo.lock is out of date, run `cargo check` and commit it",
         ),
-        // The crates that others depend on: the rest of the workspace always has CUDA.
+        // Only the crates that others depend on. The rest of the workspace always has the feature `cuda`.
         plain(
             "lints without CUDA",
             clippy(&[
@@ -192,7 +192,7 @@ fn everything(selection: &Selection) -> Vec<Planned> {
                 "cpu",
                 "--locked",
             ]),
-            "do what clippy says: something is there only with the feature `cuda`",
+            "fix clippy's warnings: some code is compiled only with the feature `cuda`",
         ),
     ];
     steps.extend(prepare(selection));
@@ -201,7 +201,7 @@ fn everything(selection: &Selection) -> Vec<Planned> {
     let docs = Step {
         name: "tests in the docs",
         command: strict(with(cargo(), &["test", "--workspace", "--locked"])),
-        advice: "an example in a doc comment does not do what it says",
+        advice: "fix the example in the doc comment",
     };
     let docs = Check::of_tests(Harness::Libtest, Rights::Me, docs);
     steps.push(Ok(docs.only(&["--doc".into()])));
@@ -209,7 +209,7 @@ fn everything(selection: &Selection) -> Vec<Planned> {
     steps.push(plain(
         "lints with fault points",
         clippy(&FAULTS),
-        "do what clippy says",
+        "fix clippy's warnings",
     ));
     steps.extend(selection.faults(Rights::Me).map(Ok));
     steps.push(Ok(loom()));
@@ -223,7 +223,7 @@ fn everything(selection: &Selection) -> Vec<Planned> {
             command.env("RUSTDOCFLAGS", "-D warnings");
             command
         },
-        "do what rustdoc says",
+        "fix rustdoc's warnings",
     ));
     match newer {
         Ok(check) => steps.extend(check.map(Ok)),
@@ -239,7 +239,7 @@ fn clippy(args: &[&str]) -> Command {
 
 pub(crate) const BUILD: &str = "build";
 
-/// The tests start gst-launch-1.0, which loads the plugin's library from the target directory.
+/// The step that builds the workspace. The tests start gst-launch-1.0, which loads the plugin from the target directory.
 pub(crate) fn build() -> Step {
     Step {
         name: BUILD,
@@ -247,7 +247,7 @@ pub(crate) fn build() -> Step {
             cargo(),
             &["build", "--workspace", "--all-targets", "--locked"],
         ),
-        advice: "the compiler's message says what is wrong",
+        advice: "see the compiler's error message above",
     }
 }
 
@@ -264,16 +264,16 @@ fn loom() -> Check {
             "--locked",
         ],
     );
-    // Its own target directory: other RUSTFLAGS would throw away everything in the common one.
+    // A separate target directory: other RUSTFLAGS would invalidate everything in the common one.
     command.arg("--target-dir").arg(target_dir().join("loom"));
     command.env("RUSTFLAGS", "--cfg xmem_loom");
-    // Optimising across crates takes longer than the models run.
+    // Link-time optimisation would take longer than the models run.
     command.env("CARGO_PROFILE_RELEASE_LTO", "off");
     command.env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16");
     let step = Step {
         name: "loom",
         command,
-        advice: "loom printed the interleaving that breaks the slot protocol",
+        advice: "see above for the interleaving that violates the slot protocol",
     };
     Check::of_tests(Harness::Libtest, Rights::Me, step)
 }
@@ -283,7 +283,7 @@ fn with(mut command: Command, args: &[&str]) -> Command {
     command
 }
 
-/// Any critical message of GLib ends the test that caused it.
+/// A test fails at each warning or critical message of GLib.
 pub(crate) fn strict(mut command: Command) -> Command {
     command
         .env("G_DEBUG", "fatal_warnings")
@@ -298,7 +298,7 @@ pub(crate) fn has_nextest() -> bool {
     quietly(cargo().args(["nextest", "--version"]))
 }
 
-/// rustup's minimal profile comes without them.
+/// Installs rustfmt and clippy if they are missing. The minimal profile of rustup does not have them.
 fn ensure_rust_components() -> Result {
     for (command, component) in [("fmt", "rustfmt"), ("clippy", "clippy")] {
         if quietly(cargo().args([command, "--version"])) {
@@ -310,7 +310,7 @@ fn ensure_rust_components() -> Result {
             .status();
         if !added.is_ok_and(|status| status.success()) {
             return Err(format!(
-                "cargo {command} is missing: install the {component} of your Rust"
+                "cargo {command} is missing: install {component} for your Rust toolchain"
             )
             .into());
         }
@@ -326,7 +326,7 @@ fn quietly(command: &mut Command) -> bool {
         .is_ok_and(|status| status.success())
 }
 
-/// Makes a file that is empty, and that a test program of any user may write to.
+/// Creates an empty file that test programs of all users can write to.
 fn empty_for_all(file: &Path) -> Result {
     std::fs::create_dir_all(file.parent().unwrap_or(file))?;
     std::fs::write(file, "")?;
@@ -334,7 +334,8 @@ fn empty_for_all(file: &Path) -> Result {
     Ok(())
 }
 
-/// New files in /dev/shm that stay: other tests on this machine may be at work.
+/// New files in /dev/shm that do not disappear within 10 seconds. Tests of other runs on this machine may create files for a short
+/// time.
 fn left_in_shm(before: &BTreeSet<String>) -> Vec<String> {
     let mut left: BTreeSet<String> = &shm_names() - before;
     for _ in 0..20 {
@@ -347,7 +348,7 @@ fn left_in_shm(before: &BTreeSet<String>) -> Vec<String> {
     left.into_iter().collect()
 }
 
-/// Names in /dev/shm that are ours.
+/// The names of xmem's files in /dev/shm.
 fn shm_names() -> BTreeSet<String> {
     let Ok(dir) = std::fs::read_dir("/dev/shm") else {
         return BTreeSet::new();

@@ -11,10 +11,10 @@ use super::rights::Home;
 use crate::Result;
 use crate::step::words;
 
-/// A step that is to run, or that cannot, with its name and the reason.
+/// A step that will run, or the name of a step that cannot run and the reason.
 pub(crate) type Planned = std::result::Result<Check, (&'static str, String)>;
 
-/// The tests failed. The table names them.
+/// At least one test failed. The table has its name.
 #[derive(Debug)]
 pub(crate) struct Failed;
 
@@ -36,10 +36,10 @@ pub(crate) struct Report {
 struct Row {
     name: String,
     passed: usize,
-    /// The failures, and the command that repeats each.
+    /// The failed tests, each with the command that repeats it.
     failed: Vec<(String, String)>,
     advice: &'static str,
-    /// Tests by the reason for which they did not run.
+    /// The tests that did not run, grouped by the reason.
     not_run: BTreeMap<String, Vec<String>>,
     time: Duration,
 }
@@ -51,7 +51,7 @@ impl Row {
 }
 
 impl Report {
-    /// Runs the steps in order. One that needs a step that failed is not run.
+    /// Runs the steps in order. A step whose prerequisites failed is not run.
     pub(crate) fn run(&mut self, steps: Vec<Planned>) -> Result {
         let home = Home::new()?;
         let count = steps.len();
@@ -101,7 +101,7 @@ impl Report {
         Ok(row)
     }
 
-    /// Adds what was looked at without a command.
+    /// Adds the result of a check that is not a command.
     pub(crate) fn add(&mut self, name: &str, result: std::result::Result<(), String>) {
         self.rows.push(Row {
             name: name.to_owned(),
@@ -148,7 +148,7 @@ fn row(check: &Check, outcome: Outcome) -> Row {
     } else if outcome.programs.is_empty() {
         row.passed = 1;
     }
-    // A harness counts a test that ended early for lack of something as passed.
+    // A harness counts a test as passed that returned early because it could not run.
     let counted: usize = outcome
         .programs
         .iter()

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The rights of test programs: a script runs each of them.
+//! The users with whose rights test programs run.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::{Result, root};
 
-/// The rights of test programs.
+/// The user with whose rights a test program runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Rights {
-    /// Yours
+    /// Your rights
     Me,
-    /// An ordinary user's, with a home directory of its own (needs root)
+    /// The rights of an ordinary user with a separate home directory (needs root)
     User,
-    /// Root's in a container that has no capabilities and may not make namespaces
+    /// The rights of root in a container without capabilities, where no namespaces can be created
     Container,
 }
 
@@ -34,19 +34,19 @@ impl Rights {
             Self::User => "user",
             Self::Container => "container",
         };
-        // Where a program is run from differs, so the path is absolute.
+        // An absolute path, because programs are started from different directories.
         let script = root().join("xtask/src/test/as.sh").display().to_string();
         Some(["sh".into(), script, kind.into()])
     }
 
-    /// Cargo's arguments that have test programs run like this.
+    /// Cargo's arguments that run test programs with these rights.
     pub(super) fn arguments(self) -> Vec<String> {
         let before = self.before();
         let runner = before.map(|before| ["--config".into(), runner(&before)]);
         runner.into_iter().flatten().collect()
     }
 
-    /// A program that is run like this.
+    /// A command that runs a program with these rights.
     pub(crate) fn program(self, program: &Path) -> Command {
         match self.before() {
             None => Command::new(program),
@@ -58,7 +58,7 @@ impl Rights {
         }
     }
 
-    /// Why a program cannot be run like this.
+    /// The reason why a program cannot run with these rights.
     pub(super) fn obstacle(self, program: &Path, home: &Home) -> Option<String> {
         if self == Self::Me {
             return None;
@@ -80,26 +80,26 @@ impl Rights {
         }
         let path = program.display().to_string();
         run(&["test", "-x", &path])
-            .map(|_| format!("{path} is closed to it, or a folder above it is"))
+            .map(|_| format!("the user has no access to {path} or to a folder above it"))
     }
 }
 
-/// Cargo's setting for the command in front of each test program.
+/// Cargo's setting for the runner of test programs.
 pub(crate) fn runner(words: &[String]) -> String {
-    // A list of JSON is one of TOML, too.
+    // A JSON list of strings is also a TOML list.
     format!("target.'cfg(unix)'.runner={}", serde_json::json!(words))
 }
 
-/// The home directories of those that are not you. They are gone when this is dropped.
+/// The home directories of the other users. They are removed when the value is dropped.
 #[derive(Debug)]
 pub(super) struct Home(PathBuf);
 
 impl Home {
-    /// Passes the user to the script.
+    /// The variable that gives the home directory to the script.
     pub(super) const VARIABLE: &str = "XMEM_TEST_HOME";
 
     pub(super) fn new() -> Result<Self> {
-        // Short, since a socket's path has to fit into 108 bytes.
+        // The path is short, because the path of a socket is limited to 108 bytes.
         let dir = std::env::temp_dir().join(format!("xmem-home-{}", std::process::id()));
         std::fs::create_dir(&dir)
             .map_err(|error| format!("cannot make {}: {error}", dir.display()))?;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Test programs many times, while other programs want all processors.
+//! `cargo xtask test --stress`: runs test programs repeatedly on a busy machine.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +11,7 @@ use super::report::Failed;
 use super::rights::Home;
 use crate::Result;
 
-/// How many loops run beside the tests.
+/// The number of busy loops beside the tests.
 const LOOPS: usize = 4;
 
 /// The results of a test program in all rounds.
@@ -19,15 +19,15 @@ const LOOPS: usize = 4;
 struct Tally {
     runs: usize,
     failures: usize,
-    /// The tests that failed, and how one of them is repeated.
+    /// The tests that failed, each with the command that repeats it.
     tests: BTreeMap<String, String>,
 }
 
-/// Runs all checks so often, and prints a table.
+/// Runs all checks in each round, and prints a table.
 pub(super) fn run(rounds: u32, mut checks: Vec<Check>) -> Result {
     let start = Instant::now();
     for check in &mut checks {
-        // Passed tests are many lines, each time.
+        // Do not print passed tests.
         check.step.command.env("NEXTEST_STATUS_LEVEL", "fail");
     }
     let home = Home::new()?;
@@ -84,7 +84,7 @@ fn add(tallies: &mut BTreeMap<String, Tally>, check: &Check, outcome: super::che
         tally.tests.insert("all of it".into(), check.repeat(None));
     }
     for program in outcome.programs {
-        // A group has only one row for each program.
+        // One row of the table for each test program of a step.
         let tally = tallies
             .entry(format!("{label}: {}", program.name))
             .or_default();

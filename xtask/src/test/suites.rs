@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The test programs, in the groups that are built and run together.
+//! The test programs, in groups that are built and run together.
 
 use std::process::Command;
 
@@ -11,18 +11,18 @@ use super::{RUN_AGAIN, strict};
 use crate::step::Step;
 use crate::{cargo, python};
 
-/// Which test programs run, and their arguments.
+/// The selected test programs and their arguments.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Selection {
-    /// Only these test programs, by the name that `cargo test --test NAME` takes; `python` is the Python module's
+    /// Run only these test programs, by the NAME of `cargo test --test NAME`; `python` selects the Python module's tests
     pub(super) programs: Vec<String>,
-    /// For the test programs, such as `-- --exact NAME`; for pytest if `python` is all that is run
+    /// Arguments for the test programs, such as `-- --exact NAME`; for pytest if only `python` is selected
     #[arg(last = true)]
     arguments: Vec<String>,
 }
 
-/// Cargo's arguments for what needs a core with points at which it can be killed. Packages are named, so that nothing else is
-/// built on it.
+/// Cargo's arguments for tests that need a core with fault points. Packages are named, so that no other package is built with fault
+/// points.
 pub(super) const FAULTS: [&str; 7] = [
     "--package",
     "xmem-core",
@@ -32,9 +32,9 @@ pub(super) const FAULTS: [&str; 7] = [
     "fault-points,xmem-core/cuda",
     "--locked",
 ];
-/// The test programs of that.
+/// The test programs that need fault points.
 const FAULT_TESTS: [&str; 5] = ["fault_points", "fault_chains", "cuda", "short", "soak"];
-/// Those of them that are there without these points, too.
+/// The test program of `FAULT_TESTS` that also runs without fault points.
 const ALSO_WITHOUT: &str = "cuda";
 const PYTHON: &str = "python";
 
@@ -48,7 +48,7 @@ impl Selection {
         self.is_everything() || self.programs.iter().any(|program| program == PYTHON)
     }
 
-    /// The Rust programs of the workspace.
+    /// The Rust test programs of the workspace.
     pub(super) fn workspace(&self, rights: Rights, runs_again: bool) -> Option<Check> {
         let programs = self.of(|program| {
             program != PYTHON && (program == ALSO_WITHOUT || !FAULT_TESTS.contains(&program))
@@ -62,17 +62,17 @@ impl Selection {
             command,
             advice: "",
         };
-        // Not the examples in the docs, which have a step of their own.
+        // Without the documentation tests, which are a separate step.
         Some(self.rust(step, rights, &programs, &["--tests"]))
     }
 
-    /// Tests that need a core with points at which it can be killed.
+    /// The test programs that need a core with fault points.
     pub(super) fn faults(&self, rights: Rights) -> Option<Check> {
         let programs = self.of(|program| FAULT_TESTS.contains(&program))?;
         let step = Step {
             name: "faults",
             command: run(rights, &FAULTS),
-            advice: "what was killed, where, is the last line that the test printed",
+            advice: "the last line of the test's output names the killed process and the fault point",
         };
         let all = FAULT_TESTS.map(|program| format!("--test={program}"));
         let all: Vec<&str> = all.iter().map(String::as_str).chain(["--bins"]).collect();
@@ -85,14 +85,14 @@ impl Selection {
         Some(check.only(if alone { &self.arguments } else { &[] }))
     }
 
-    /// Those of the programs that belong to a group; none is all. `None`: nothing of it is wanted.
+    /// The selected programs of one group. An empty list selects the whole group. `None`: no program of the group is selected.
     fn of(&self, belongs: impl Fn(&str) -> bool) -> Option<Vec<String>> {
         let programs = self.programs.iter().filter(|program| belongs(program));
         let programs: Vec<String> = programs.cloned().collect();
         (self.programs.is_empty() || !programs.is_empty()).then_some(programs)
     }
 
-    /// `all`: cargo's arguments when no programs are named.
+    /// `all` are cargo's arguments if no programs are named.
     fn rust(&self, step: Step, rights: Rights, programs: &[String], all: &[&str]) -> Check {
         let tests = programs.iter().map(|program| format!("--test={program}"));
         let mut only: Vec<String> = tests.collect();
@@ -107,7 +107,7 @@ impl Selection {
     }
 }
 
-/// A step that runs test programs of Rust's.
+/// A step that runs Rust test programs.
 pub(crate) fn of_rust(rights: Rights, step: Step) -> Check {
     let harness = if super::has_nextest() {
         Harness::Nextest
@@ -117,7 +117,7 @@ pub(crate) fn of_rust(rights: Rights, step: Step) -> Check {
     Check::of_tests(harness, rights, step)
 }
 
-/// The command that runs tests.
+/// The command that runs the tests.
 fn run(rights: Rights, args: &[&str]) -> Command {
     let mut command = strict(cargo());
     let run: &[&str] = if super::has_nextest() {

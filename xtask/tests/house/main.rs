@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The sources are as docs/design/structure.md describes them: no module uses one of a row above its own, `unsafe` is where the
-//! page has it, and shared words are of the types in `xmem_shm::sync`.
+//! Checks the sources against the tables of docs/design/structure.md: a module uses only modules of rows below its own, and each
+//! folder has the listed number of files with `unsafe`. Atomics in shared memory use the types of `xmem_shm::sync`.
 
-mod circles;
+mod cycles;
 
 use std::collections::HashMap;
 use std::fs;
@@ -13,7 +13,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// The cells of the tables of the page.
+/// The cells of the tables in the page.
 fn rows() -> Vec<Vec<String>> {
     let page = fs::read_to_string(root().join("docs/design/structure.md")).unwrap();
     let lines = page.lines().filter(|line| line.starts_with('|'));
@@ -24,12 +24,12 @@ fn rows() -> Vec<Vec<String>> {
     lines.map(cells).collect()
 }
 
-/// The words of a cell that stand in backticks.
+/// The words of a cell that are in backticks.
 fn code(cell: &str) -> impl Iterator<Item = &str> {
     cell.split('`').skip(1).step_by(2)
 }
 
-/// Each crate of the table, and each folder with rows of its own, with the row of each of its modules: 0 is the top.
+/// Each crate of the table, and each folder that has its own rows, with the row of each of its modules. Row 0 is the top.
 fn ladders() -> Vec<(String, HashMap<String, usize>)> {
     let mut ladders: Vec<(String, HashMap<String, usize>)> = Vec::new();
     let mut is_in_table = false;
@@ -53,7 +53,7 @@ fn ladders() -> Vec<(String, HashMap<String, usize>)> {
     ladders
 }
 
-/// The folder with the sources of a crate.
+/// The source folder of a crate.
 fn source(name: &str) -> String {
     match name {
         "src" => name.to_owned(),
@@ -61,7 +61,7 @@ fn source(name: &str) -> String {
     }
 }
 
-/// The Rust files under a folder.
+/// The Rust files in a folder and its subfolders.
 fn sources(dir: &Path) -> Vec<PathBuf> {
     let mut files = Vec::new();
     for entry in fs::read_dir(dir).unwrap() {
@@ -75,7 +75,8 @@ fn sources(dir: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// The shipped part of a file: not its tests, and not its comments. Paths in visibilities are no arrows.
+/// The text of a file without tests and comments. Paths in visibilities such as `pub(in path)` are removed, because they are not
+/// dependencies.
 fn shipped(text: &str) -> String {
     let shipped = text.split("#[cfg(test)]\nmod tests").next().unwrap_or(text);
     let lines = shipped
@@ -89,9 +90,9 @@ fn shipped(text: &str) -> String {
     })
 }
 
-/// The modules under a path that the shipped part of a file names.
+/// The modules below `path` that the text uses.
 fn named(shipped: &str, path: &str) -> Vec<String> {
-    let paths = circles::paths(shipped).into_iter();
+    let paths = cycles::paths(shipped).into_iter();
     let inside = paths.filter_map(|(named, _)| Some(named.strip_prefix(path)?.to_owned()));
     inside
         .map(|inside| inside.split("::").next().unwrap_or_default().to_owned())
@@ -99,11 +100,11 @@ fn named(shipped: &str, path: &str) -> Vec<String> {
 }
 
 #[test]
-fn no_arrow_goes_up() {
+fn modules_use_only_rows_below() {
     let ladders = ladders();
-    assert_eq!(ladders.len(), 6, "the table was found");
+    assert_eq!(ladders.len(), 6, "the table was not found");
     let mut wrong = Vec::new();
-    let mut arrows = 0;
+    let mut dependencies = 0;
     for (name, modules) in &ladders {
         let (dir, path) = match name.split_once("/src/") {
             Some((_, folder)) => (
@@ -117,7 +118,7 @@ fn no_arrow_goes_up() {
             let inside = file.strip_prefix(&dir).unwrap();
             let module = inside.iter().next().unwrap().to_str().unwrap();
             let module = module.strip_suffix(".rs").unwrap_or(module);
-            // The face of the crate or of the folder, and what only the fuzzer builds.
+            // Skip the root of the crate or folder, and the code that is built only for fuzzing.
             if matches!(module, "lib" | "mod" | "fuzzing") {
                 continue;
             }
@@ -132,54 +133,52 @@ fn no_arrow_goes_up() {
                 let Some(at) = modules.get(&other) else {
                     continue;
                 };
-                arrows += usize::from(other != module);
-                let is_beside = at == own && other != module && !is_circle(module, &other);
+                dependencies += usize::from(other != module);
+                let is_beside =
+                    at == own && other != module && !may_depend_on_each_other(module, &other);
                 if at < own || is_beside {
                     wrong.push(format!("{}: {module} uses {other}", file.display()));
                 }
             }
         }
     }
-    assert!(arrows > 50, "the sources were read");
+    assert!(dependencies > 50, "the sources were not read");
     assert!(
         wrong.is_empty(),
-        "arrows that do not go down:\n{}",
+        "modules that use a module of a row above or of the same row:\n{}",
         wrong.join("\n")
     );
 }
 
-/// The most files of a crate that may use each other in a loop.
-const LARGEST_CIRCLE: usize = 5;
+/// The largest number of files of a crate that may depend on each other in a cycle.
+const LARGEST_CYCLE: usize = 5;
 
 #[test]
-fn circles_are_small() {
+fn dependency_cycles_are_small() {
     let mut largest = 0;
     let names = ladders().into_iter().map(|(name, _)| name);
     let crates = names.filter(|name| !name.contains("/src/"));
     for name in crates.map(|name| source(&name)) {
-        let circle = circles::largest(&root().join(&name));
-        largest = largest.max(circle.len());
+        let cycle = cycles::largest(&root().join(&name));
+        largest = largest.max(cycle.len());
         assert!(
-            circle.len() <= LARGEST_CIRCLE,
-            "{name}: these files use each other in a loop: {}",
-            circle.join(", ")
+            cycle.len() <= LARGEST_CYCLE,
+            "{name}: these files depend on each other in a cycle: {}",
+            cycle.join(", ")
         );
     }
-    assert!(
-        largest > 0,
-        "the imports were read: a type and its parts may be a circle"
-    );
+    assert!(largest > 0, "no cycle found: the imports were not read");
 }
 
-/// Pairs of modules that are two halves of one subject.
-fn is_circle(one: &str, other: &str) -> bool {
+/// Pairs of modules that implement one subject together and may depend on each other.
+fn may_depend_on_each_other(one: &str, other: &str) -> bool {
     [["device", "stream"], ["driver", "result"]]
         .iter()
         .any(|pair| pair.contains(&one) && pair.contains(&other))
 }
 
 #[test]
-fn unsafe_code_is_where_the_page_lists_it() {
+fn unsafe_code_matches_the_table() {
     let rows = rows();
     let table = rows.iter().skip_while(|row| row[0] != "folder").skip(2);
     let table = table.take_while(|row| row.len() == 3 && row[0].starts_with('`'));
@@ -197,17 +196,17 @@ fn unsafe_code_is_where_the_page_lists_it() {
         assert_eq!(found.to_string(), row[1], "files with `unsafe` in {folder}");
         folders += 1;
     }
-    assert_eq!(folders, 6, "the table was found");
+    assert_eq!(folders, 6, "the table was not found");
 }
 
-/// Crates whose words other processes read and write.
+/// Crates with atomics in memory that other processes read and write.
 const SHARING: [&str; 2] = ["crates/xmem-shm/src", "crates/xmem-core/src"];
 
-/// Files that take these types from `std`: the one that hands them on, and counters of test builds.
+/// Files that may use the types of `std`: the module that re-exports them, and counters of test builds.
 const TAKE_FROM_STD: [&str; 2] = ["xmem-shm/src/sync.rs", "xmem-shm/src/fault/armed.rs"];
 
 #[test]
-fn shared_words_are_of_the_types_that_loom_replaces() {
+fn shared_atomics_use_the_types_that_loom_replaces() {
     let is_wrong = |file: &PathBuf| {
         let text = fs::read_to_string(file).unwrap();
         let mut statements = text.split(';');

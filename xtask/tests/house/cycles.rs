@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Circles: files of a crate that use each other in a loop.
+//! Finds dependency cycles between the files of a crate.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -8,7 +8,7 @@ use std::path::Path;
 
 use crate::{shipped, sources};
 
-/// A module, as the path of its names from the crate's root.
+/// A module, as the list of names in its path from the crate's root.
 type Module = Vec<String>;
 
 /// The modules of a crate, each with the text of its file.
@@ -30,7 +30,7 @@ fn modules(dir: &Path) -> BTreeMap<Module, String> {
         .collect()
 }
 
-/// The paths that a tree of imports stands for: `a::{b, c::d}` is `a::b` and `a::c::d`.
+/// The paths of an import: `a::{b, c::d}` is `a::b` and `a::c::d`.
 fn expand(tree: &str) -> Vec<String> {
     let Some((before, rest)) = tree.split_once('{') else {
         let path = tree.split(" as ").next().unwrap_or(tree);
@@ -57,10 +57,10 @@ fn expand(tree: &str) -> Vec<String> {
     paths
 }
 
-/// A path that a text names, and whether `pub use` hands it on.
+/// A path in a text, and whether `pub use` re-exports it.
 pub(crate) type Named = (String, bool);
 
-/// The paths of a text: those of its imports, and those in its code.
+/// The paths in the imports and in the code of a text.
 pub(crate) fn paths(text: &str) -> Vec<Named> {
     let mut paths = Vec::new();
     for statement in text.split(';') {
@@ -69,13 +69,13 @@ pub(crate) fn paths(text: &str) -> Vec<Named> {
             line.is_empty() || line.starts_with("pub")
         });
         let code = import.map_or(statement, |(before, tree)| {
-            let is_face = before
+            let is_reexport = before
                 .rsplit('\n')
                 .next()
                 .unwrap_or_default()
                 .contains("pub");
             let tree = tree.replace('\n', " ");
-            paths.extend(expand(&tree).into_iter().map(|path| (path, is_face)));
+            paths.extend(expand(&tree).into_iter().map(|path| (path, is_reexport)));
             before
         });
         let words = code.split(|c: char| !(c.is_alphanumeric() || matches!(c, '_' | ':')));
@@ -85,7 +85,7 @@ pub(crate) fn paths(text: &str) -> Vec<Named> {
     paths
 }
 
-/// A path as names from the crate's root. `None`: it is of another crate, or of this very file.
+/// A path as the list of names from the crate's root. `None` for a path of another crate, or of the module itself.
 fn absolute(modules: &BTreeMap<Module, String>, module: &Module, path: &str) -> Option<Module> {
     let mut names: Vec<&str> = path.split("::").collect();
     let mut from = module.clone();
@@ -109,20 +109,20 @@ fn absolute(modules: &BTreeMap<Module, String>, module: &Module, path: &str) -> 
     Some(from)
 }
 
-/// The largest circle of a crate's files.
+/// The largest dependency cycle of a crate's files.
 pub(crate) fn largest(dir: &Path) -> Vec<String> {
     let modules = modules(dir);
-    let mut faces = BTreeMap::new();
+    let mut reexports = BTreeMap::new();
     for (module, text) in &modules {
-        for (path, is_face) in paths(text) {
-            if let (true, Some(target)) = (is_face, absolute(&modules, module, &path))
+        for (path, is_reexport) in paths(text) {
+            if let (true, Some(target)) = (is_reexport, absolute(&modules, module, &path))
                 && let Some(name) = target.last()
             {
-                faces.insert((module.clone(), name.clone()), target.clone());
+                reexports.insert((module.clone(), name.clone()), target.clone());
             }
         }
     }
-    // The file that has what a path names, through the faces of folders.
+    // The file that defines the item of a path. Follows re-exports of folders.
     let resolve = |mut path: Module| -> Option<Module> {
         for _ in 0..4 {
             let len = (0..=path.len())
@@ -131,7 +131,7 @@ pub(crate) fn largest(dir: &Path) -> Vec<String> {
             let found = path[..len].to_vec();
             match path
                 .get(len)
-                .and_then(|name| faces.get(&(found.clone(), name.clone())))
+                .and_then(|name| reexports.get(&(found.clone(), name.clone())))
             {
                 Some(next) if *next != path => {
                     path = [next.clone(), path[len + 1..].to_vec()].concat()
@@ -142,10 +142,12 @@ pub(crate) fn largest(dir: &Path) -> Vec<String> {
         None
     };
     let uses = |module: &Module, text: &str| -> BTreeSet<Module> {
-        let named = paths(text).into_iter().filter(|(_, is_face)| !is_face);
+        let named = paths(text)
+            .into_iter()
+            .filter(|(_, is_reexport)| !is_reexport);
         let paths = named.filter_map(|(path, _)| absolute(&modules, module, &path));
         let found = paths.filter_map(resolve);
-        // The root only declares modules.
+        // Skip the root, which only declares modules.
         found
             .filter(|other| other != module && !other.is_empty())
             .collect()
@@ -168,7 +170,7 @@ pub(crate) fn largest(dir: &Path) -> Vec<String> {
         .keys()
         .map(|module| (*module, reach(module)))
         .collect();
-    let circle = |of: &Module| -> Vec<String> {
+    let cycle = |of: &Module| -> Vec<String> {
         let both = reached[of]
             .iter()
             .filter(|other| reached[*other].contains(of));
@@ -176,7 +178,7 @@ pub(crate) fn largest(dir: &Path) -> Vec<String> {
     };
     graph
         .keys()
-        .map(|module| circle(module))
+        .map(|module| cycle(module))
         .max_by_key(Vec::len)
         .unwrap_or_default()
 }
