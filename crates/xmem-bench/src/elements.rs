@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! One side of a transport that is a pair of GStreamer elements.
+//! One side of a transport that consists of two GStreamer elements.
 
 use std::sync::Arc;
 
 use gst::prelude::*;
 
+use crate::commands::{self, RECEIVING, SENDING};
 use crate::figures::Meter;
-use crate::orders::{self, RECEIVING, SENDING};
 use crate::source::Source;
-use crate::{Error, Place, stamp};
+use crate::{Endpoint, Error, stamp};
 
-pub(crate) fn producer(place: &Place, fps: u32) -> Result<(), Error> {
+pub(crate) fn producer(endpoint: &Endpoint, fps: u32) -> Result<(), Error> {
     init()?;
-    let sink =
-        gst::parse::bin_from_description(&place.transport.sink(&place.socket), true)?.upcast();
+    let sink = gst::parse::bin_from_description(&endpoint.transport.sink(&endpoint.socket), true)?
+        .upcast();
     let meter = Arc::new(Meter::new()?);
-    let (pipeline, pad) = source_pipeline(place, fps, &sink)?;
+    let (pipeline, pad) = source_pipeline(endpoint, fps, &sink)?;
     let counter = meter.clone();
     pad.add_probe(gst::PadProbeType::BUFFER, move |_, _| {
         if counter.count() {
@@ -27,24 +27,24 @@ pub(crate) fn producer(place: &Place, fps: u32) -> Result<(), Error> {
     play(&pipeline, &meter)
 }
 
-pub(crate) fn consumer(place: &Place) -> Result<(), Error> {
+pub(crate) fn consumer(endpoint: &Endpoint) -> Result<(), Error> {
     init()?;
-    let description = place.transport.source(&place.socket, place.frames);
+    let description = endpoint.transport.source(&endpoint.socket, endpoint.frames);
     let source = gst::parse::bin_from_description(&description, true)?;
     let meter = Arc::new(Meter::new()?);
-    let sink = receiver(&meter, place.touch);
+    let sink = receiver(&meter, endpoint.touch);
     let pipeline = gst::Pipeline::default();
     pipeline.add_many([source.upcast_ref::<gst::Element>(), sink.upcast_ref()])?;
     source.link(&sink)?;
     play(&pipeline, &meter)
 }
 
-/// Both without a transport in between.
-pub(crate) fn alone(place: &Place, fps: u32) -> Result<(), Error> {
+/// The source and the receiver in one process, without a transport.
+pub(crate) fn alone(endpoint: &Endpoint, fps: u32) -> Result<(), Error> {
     init()?;
     let meter = Arc::new(Meter::new()?);
-    let sink = receiver(&meter, place.touch).upcast();
-    let (pipeline, _) = source_pipeline(place, fps, &sink)?;
+    let sink = receiver(&meter, endpoint.touch).upcast();
+    let (pipeline, _) = source_pipeline(endpoint, fps, &sink)?;
     play(&pipeline, &meter)
 }
 
@@ -55,11 +55,11 @@ fn init() -> Result<(), Error> {
 }
 
 fn source_pipeline(
-    place: &Place,
+    endpoint: &Endpoint,
     fps: u32,
     sink: &gst::Element,
 ) -> Result<(gst::Pipeline, gst::Pad), Error> {
-    let source: gst::Element = Source::new(place.frames, place.touch, fps).upcast();
+    let source: gst::Element = Source::new(endpoint.frames, endpoint.touch, fps).upcast();
     let pad = source.static_pad("src").ok_or("the source has no pad")?;
     let pipeline = gst::Pipeline::default();
     pipeline.add_many([&source, sink])?;
@@ -88,19 +88,19 @@ fn receiver(meter: &Arc<Meter>, touch: bool) -> gst_app::AppSink {
         .build()
 }
 
-/// Plays for as long as there are orders.
+/// Plays the pipeline until standard input ends.
 fn play(pipeline: &gst::Pipeline, meter: &Meter) -> Result<(), Error> {
     let bus = pipeline.bus().ok_or("a pipeline without a bus")?;
     bus.set_sync_handler(|_, message| {
         if let gst::MessageView::Error(error) = message.view() {
-            // The measurements are worthless now; the parent process sees the end of the output.
+            // The measurement is invalid. The parent process reads the end of the output as a failure.
             eprintln!("xmem-bench: {} {:?}", error.error(), error.debug());
             std::process::exit(1);
         }
         gst::BusSyncReply::Drop
     });
     pipeline.set_state(gst::State::Playing)?;
-    orders::serve(meter)?;
+    commands::serve(meter)?;
     // shmsink before 1.28 posts an error when it is stopped.
     bus.unset_sync_handler();
     pipeline.set_state(gst::State::Null)?;

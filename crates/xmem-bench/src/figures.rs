@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The figures that a process measures of itself.
+//! The figures that a process measures about itself.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,21 +12,22 @@ use serde::{Deserialize, Serialize};
 use crate::Error;
 use crate::memory::Memory;
 
-/// Between two moments.
+/// The figures of one measurement.
 #[derive(Debug, Default, Clone, Serialize, Deserialize)]
 pub(crate) struct Figures {
     pub(crate) frames: u64,
     pub(crate) cpu_ns: u64,
     pub(crate) page_faults: u64,
-    /// From the stamp to the frame's arrival, and how often; none on the producer's side.
+    /// Pairs of a latency and the number of frames with it. The latency is the time from the stamp to the arrival. Empty for a
+    /// producer.
     pub(crate) latencies_ns: Vec<(u64, u64)>,
-    /// The longest time without a frame, on the consumer's side.
+    /// The longest time between two frames of a consumer.
     pub(crate) longest_gap_ns: u64,
     pub(crate) before: Memory,
     pub(crate) after: Memory,
 }
 
-/// Counts frames from any thread.
+/// Counts frames. All threads can use it.
 #[derive(Debug)]
 pub(crate) struct Meter {
     frames: AtomicU64,
@@ -40,7 +41,7 @@ struct Arrivals {
     longest_gap_ns: u64,
 }
 
-/// A moment.
+/// The counters at the start of a measurement.
 #[derive(Debug)]
 pub(crate) struct Start {
     memory: Memory,
@@ -66,7 +67,7 @@ impl Meter {
         self.frames.fetch_add(1, Ordering::Relaxed) == 0
     }
 
-    /// A frame that arrived now, some time after it was stamped.
+    /// Records a frame that arrived at `now_ns`, `latency_ns` after it was stamped.
     pub(crate) fn arrived(&self, now_ns: u64, latency_ns: u64) {
         let mut arrivals = self.arrivals();
         arrivals.latencies.saturating_record(latency_ns.max(1));
@@ -116,7 +117,7 @@ impl Meter {
     }
 }
 
-/// The latency in nanoseconds that this share of all frames did not exceed; `None` without any frame.
+/// The latency in nanoseconds that this share of all frames did not exceed. `None` if there are no frames.
 pub(crate) fn latency_ns<'a>(
     figures: impl IntoIterator<Item = &'a Figures>,
     share: f64,
@@ -128,21 +129,22 @@ pub(crate) fn latency_ns<'a>(
     Ok((!all.is_empty()).then(|| all.value_at_quantile(share) as f64))
 }
 
-/// Two significant digits of anything up to ten seconds.
+/// A histogram with two significant digits, up to ten seconds.
 fn histogram() -> Result<Histogram<u64>, Error> {
     Ok(Histogram::new_with_bounds(1, 10_000_000_000, 2)?)
 }
 
-/// A clock in nanoseconds.
+/// The time of a clock in nanoseconds.
 pub(crate) fn now(clock: ClockId) -> u64 {
     let time = clock_gettime(clock);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Minor page faults of this process so far.
+/// The number of minor page faults of this process.
 fn page_faults() -> Result<u64, Error> {
     let stat = std::fs::read_to_string("/proc/self/stat")?;
-    // The program's name may have spaces and ends with a bracket; minflt is the tenth field, the eighth after it.
+    // The program's name may contain spaces and brackets, so the line is split at the last bracket. minflt is the tenth field, the
+    // eighth after it.
     let fields = stat
         .rsplit_once(')')
         .ok_or("no process name in /proc/self/stat")?

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The frames: their size, and the owner of the memory into which the producer writes.
+//! The frames: their size, and whether the producer writes into the transport's memory or into its own.
 
 use clap::ValueEnum;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Frames {
-    /// 1080p I420, into the memory that the transport offers
+    /// 1080p I420, written into the transport's memory
     Hd,
-    /// 4K NV12, into the memory that the transport offers
+    /// 4K NV12, written into the transport's memory
     Uhd,
-    /// 1080p I420, into memory of the producer's own
+    /// 1080p I420, written into the producer's own memory
     HdForeign,
-    /// 4K NV12, into memory of the producer's own
+    /// 4K NV12, written into the producer's own memory
     UhdForeign,
 }
 
@@ -21,7 +21,7 @@ impl Frames {
         matches!(self, Self::HdForeign | Self::UhdForeign)
     }
 
-    /// Bytes of one.
+    /// The size of a frame in bytes.
     pub(crate) fn size(self) -> usize {
         match self {
             Self::Hd | Self::HdForeign => 1920 * 1080 * 3 / 2,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! One producer and its consumers, in processes of their own, and what they measured.
+//! Runs one producer and its consumers as separate processes, and collects their figures.
 
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -8,23 +8,23 @@ use std::time::Duration;
 
 use rustix::event::{EventfdFlags, eventfd};
 
+use crate::commands::{RECEIVING, SENDING};
 use crate::figures::Figures;
 use crate::frames::Frames;
-use crate::orders::{RECEIVING, SENDING};
 use crate::process::Side;
-use crate::room::Room;
+use crate::run_dir::RunDir;
 use crate::transport::{Transport, argument};
 use crate::{Error, syscalls};
 
-/// Until pools are made, pages are mapped and the scheduler has settled.
+/// The time until pools are allocated, pages are mapped and the load is steady.
 const WARM_UP: Duration = Duration::from_secs(1);
 
-/// How long system calls and page faults are counted.
+/// The duration of a run that counts system calls and page faults.
 const COUNTED: Duration = Duration::from_secs(2);
-/// How long one process wakes another.
-const FLOOR_SECONDS: u32 = 2;
+/// The duration of a run with an eventfd.
+const WAKEUP_SECONDS: u32 = 2;
 
-/// The kind of a measurement.
+/// The transport, the frames and the number of consumers of a measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Case {
     pub(crate) transport: Transport,
@@ -38,7 +38,7 @@ pub(crate) struct Group {
     pub(crate) consumers: Vec<Figures>,
 }
 
-/// Per frame, on the producer's side and on a consumer's.
+/// Figures per frame. Index 0 is the producer, index 1 a consumer.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Counts {
     /// System calls by name, the most frequent first.
@@ -47,29 +47,29 @@ pub(crate) struct Counts {
 }
 
 pub(crate) fn measure(case: Case, time: Duration, fps: u32) -> Result<Group, Error> {
-    let room = Room::new()?;
-    let running = Running::start(case, fps, &room, Watch::Clock)?;
+    let run_dir = RunDir::new()?;
+    let running = Running::start(case, fps, &run_dir, Watch::Clock)?;
     running.measure(time)
 }
 
-/// System calls and page faults. This takes a run of its own: strace slows down what it watches, and touching each page
-/// costs more than the transport does.
+/// Counts system calls and page faults. This is a separate run, because strace slows the processes down, and touching each page
+/// costs more than the transport.
 pub(crate) fn count(case: Case, fps: u32) -> Result<Counts, Error> {
-    let room = Room::new()?;
-    let running = Running::start(case, fps, &room, Watch::Calls)?;
+    let run_dir = RunDir::new()?;
+    let running = Running::start(case, fps, &run_dir, Watch::Calls)?;
     let group = running.measure(COUNTED)?;
     let calls = |role: &str, figures: &Figures| -> Result<Vec<(String, f64)>, Error> {
-        let trace = std::fs::read_to_string(room.path().join(role))?;
+        let trace = std::fs::read_to_string(run_dir.path().join(role))?;
         let mut calls: Vec<(String, f64)> = syscalls::between_marks(&trace)
             .into_iter()
             .map(|(name, count)| (name, per_frame(count, figures)))
-            // Now and then a call has nothing to do with the frames.
+            // Rare calls do not belong to the frames.
             .filter(|(_, count)| *count >= 0.02)
             .collect();
         calls.sort_by(|a, b| b.1.total_cmp(&a.1));
         Ok(calls)
     };
-    // Only the first of them is watched.
+    // Only the first consumer is traced.
     let consumer = group.consumers.first().ok_or("no consumer")?;
     let producer = &group.producer;
     Ok(Counts {
@@ -85,7 +85,7 @@ fn per_frame(count: u64, figures: &Figures) -> f64 {
 /// The source and the receiver in one process, without a transport.
 pub(crate) fn measure_alone(frames: Frames, time: Duration, fps: u32) -> Result<Figures, Error> {
     let mut command = own_program()?;
-    // The transport and the socket do not matter here.
+    // The program ignores the transport and the socket here.
     command.args(["alone", &argument(Transport::Shm), &argument(frames), "-"]);
     command.args(["--fps", &fps.to_string()]);
     let mut side = Side::start(command)?;
@@ -97,9 +97,9 @@ pub(crate) fn measure_alone(frames: Frames, time: Duration, fps: u32) -> Result<
     side.finish()
 }
 
-/// One process that wakes another.
-pub(crate) fn measure_floor(fps: u32) -> Result<Figures, Error> {
-    let count = fps * FLOOR_SECONDS;
+/// One process wakes another process with an eventfd.
+pub(crate) fn measure_wakeup(fps: u32) -> Result<Figures, Error> {
+    let count = fps * WAKEUP_SECONDS;
     let eventfd = eventfd(0, EventfdFlags::CLOEXEC)?;
     let start = |role: &str, stdout| -> Result<Child, Error> {
         let mut command = own_program()?;
@@ -108,7 +108,7 @@ pub(crate) fn measure_floor(fps: u32) -> Result<Figures, Error> {
     };
     let sleeper = start("sleeper", Stdio::piped())?;
     let waker = start("waker", Stdio::null())?.wait();
-    // It has all it waits for, or ends without further input.
+    // The sleeper ends when it has counted all wake-ups.
     let output = sleeper.wait_with_output()?;
     if !waker?.success() || !output.status.success() {
         return Err("the eventfd run failed".into());
@@ -116,17 +116,17 @@ pub(crate) fn measure_floor(fps: u32) -> Result<Figures, Error> {
     Ok(serde_json::from_slice(&output.stdout)?)
 }
 
-/// The purpose of a run.
+/// What a run measures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Watch {
     Clock,
-    /// Each page of each frame is touched.
+    /// Both sides touch each page of each frame.
     Pages,
-    /// The same under strace, which watches the producer and one consumer.
+    /// As `Pages`, with strace on the producer and one consumer.
     Calls,
 }
 
-/// Frames are being sent, and every consumer has got some.
+/// Running processes. The producer has sent frames, and each consumer has received one.
 #[derive(Debug)]
 pub(crate) struct Running {
     pub(crate) producer: Side,
@@ -134,19 +134,24 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    pub(crate) fn start(case: Case, fps: u32, room: &Room, watch: Watch) -> Result<Self, Error> {
+    pub(crate) fn start(
+        case: Case,
+        fps: u32,
+        run_dir: &RunDir,
+        watch: Watch,
+    ) -> Result<Self, Error> {
         let start = |role: &str, is_watched: bool| -> Result<Side, Error> {
             let mut command = own_program()?;
             if watch == Watch::Calls && is_watched {
                 command = Command::new("strace");
                 command
                     .args(["-f", "-qq", "-o"])
-                    .arg(room.path().join(role));
+                    .arg(run_dir.path().join(role));
                 command.arg(std::env::current_exe()?);
             }
             command
                 .args([role, &argument(case.transport), &argument(case.frames)])
-                .arg(room.socket())
+                .arg(run_dir.socket())
                 .args(["--fps", &fps.to_string()]);
             if watch != Watch::Clock && is_watched {
                 command.arg("--touch");
@@ -154,9 +159,9 @@ impl Running {
             Side::start(command)
         };
         let mut producer = start("producer", true)?;
-        // Neither shmsrc nor unixfdsrc waits for it.
+        // The producer must be ready first: shmsrc and unixfdsrc do not wait for it.
         producer.expect(SENDING)?;
-        // One after the other: unixfdsrc fails when more of them come at once than its producer gets round to.
+        // One after the other: unixfdsrc fails if several connect at the same time.
         let mut consumers = Vec::new();
         for number in 0..case.consumers {
             let mut consumer = start("consumer", number == 0)?;

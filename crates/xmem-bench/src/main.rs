@@ -1,22 +1,20 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Compares xmem with other ways to pass frames to other processes. `docs/benchmarks.md` describes the method.
+//! Compares xmem with other ways to share frames between processes. `docs/benchmarks.md` describes the method.
 //!
-//! The program starts itself once for each side of a transport, so that both are processes of their own.
+//! The program starts itself for each side of a transport, so that both sides are separate processes.
 
-mod bare;
+mod commands;
 mod elements;
 mod figures;
-mod floor;
 mod frames;
 mod group;
 mod memory;
-mod orders;
 mod pace;
 mod process;
 mod report;
-mod room;
 mod rounds;
+mod run_dir;
 mod scenario;
 mod source;
 mod stamp;
@@ -25,6 +23,8 @@ mod stopped;
 mod syscalls;
 mod table;
 mod transport;
+mod wakeup;
+mod without_gstreamer;
 
 use std::process::ExitCode;
 
@@ -47,27 +47,27 @@ struct Cli {
     role: Option<Role>,
 }
 
-/// The role of the program when it starts itself.
+/// The role of a child process.
 #[derive(Debug, Subcommand)]
 #[command(hide = true)]
 enum Role {
     /// Sends frames
-    Producer(Place),
-    /// Receives them
-    Consumer(Place),
-    /// Both in one process, without a transport
-    Alone(Place),
-    /// Writes the time into the eventfd on its standard input
+    Producer(Endpoint),
+    /// Receives frames
+    Consumer(Endpoint),
+    /// Sends and receives in one process, without a transport
+    Alone(Endpoint),
+    /// Writes the time to the eventfd on its standard input
     Waker { count: u32 },
-    /// Reads it out of the eventfd on its standard input
+    /// Reads the time from the eventfd on its standard input
     Sleeper { count: u32 },
 }
 
 #[derive(Debug, Clone, clap::Args)]
-struct Place {
+struct Endpoint {
     transport: Transport,
     frames: Frames,
-    /// The socket where both sides meet
+    /// The socket of the transport
     socket: String,
     /// Write or read a byte of each page
     #[arg(long)]
@@ -78,13 +78,17 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     let result = match cli.role {
         None => rounds::run(&cli.plan, cli.fps),
-        Some(Role::Producer(place)) if place.transport.is_bare() => bare::producer(&place, cli.fps),
-        Some(Role::Consumer(place)) if place.transport.is_bare() => bare::consumer(&place),
-        Some(Role::Producer(place)) => elements::producer(&place, cli.fps),
-        Some(Role::Consumer(place)) => elements::consumer(&place),
-        Some(Role::Alone(place)) => elements::alone(&place, cli.fps),
-        Some(Role::Waker { count }) => floor::waker(count, cli.fps),
-        Some(Role::Sleeper { count }) => floor::sleeper(count),
+        Some(Role::Producer(endpoint)) if endpoint.transport.is_without_gstreamer() => {
+            without_gstreamer::producer(&endpoint, cli.fps)
+        }
+        Some(Role::Consumer(endpoint)) if endpoint.transport.is_without_gstreamer() => {
+            without_gstreamer::consumer(&endpoint)
+        }
+        Some(Role::Producer(endpoint)) => elements::producer(&endpoint, cli.fps),
+        Some(Role::Consumer(endpoint)) => elements::consumer(&endpoint),
+        Some(Role::Alone(endpoint)) => elements::alone(&endpoint, cli.fps),
+        Some(Role::Waker { count }) => wakeup::waker(count, cli.fps),
+        Some(Role::Sleeper { count }) => wakeup::sleeper(count),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The shared memory that a process keeps, as the kernel counts it.
+//! The shared memory of a process, as the kernel counts it.
 
 use std::collections::HashSet;
 use std::os::unix::fs::MetadataExt;
@@ -9,14 +9,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::Error;
 
-/// The unit of `st_blocks`, whatever the file system.
+/// The unit of `st_blocks` on all file systems.
 const BLOCK: u64 = 512;
 
 #[derive(Debug, Default, Clone, Copy, Serialize, Deserialize)]
 pub(crate) struct Memory {
-    /// Of shared memory that the process has a descriptor of, each counted once.
+    /// The size of the shared memory to which the process has a descriptor. A file with several descriptors counts once.
     pub(crate) bytes: u64,
-    /// Open descriptors of any kind.
+    /// The number of open descriptors of all kinds.
     pub(crate) descriptors: u64,
 }
 
@@ -26,7 +26,7 @@ impl Memory {
         let mut seen = HashSet::new();
         for entry in std::fs::read_dir("/proc/self/fd")? {
             let path = entry?.path();
-            // Another thread may have closed it by now.
+            // Another thread may have closed the descriptor.
             let (Ok(target), Ok(file)) = (std::fs::read_link(&path), std::fs::metadata(&path))
             else {
                 continue;

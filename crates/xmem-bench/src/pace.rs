@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! When the next frame is due.
+//! Paces the frames of the producer.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ impl Pace {
         }
     }
 
-    /// Waits until then. `is_polled`: without sleeping.
+    /// Waits until the next frame is due. `is_polled`: does not sleep.
     pub(crate) fn wait(&mut self, is_polled: bool) {
         let now = Instant::now();
         let due = self.due.unwrap_or(now);
@@ -30,7 +30,7 @@ impl Pace {
         } else {
             thread::sleep(due.saturating_duration_since(now));
         }
-        // Frames that could not be made in time are left out, as a camera does.
+        // Frames that are overdue are skipped, as a camera does.
         self.due = Some(due.max(now) + self.period);
     }
 }

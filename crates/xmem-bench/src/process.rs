@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! A process that takes orders.
+//! A child process that is one side of a transport.
 
 use std::io::{BufRead, BufReader, Lines, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -10,18 +10,18 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::Error;
+use crate::commands::{MEASURE, STOP};
 use crate::figures::Figures;
-use crate::orders::{MEASURE, STOP};
 
-/// How long it may take to end.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// The time within which a process must end by itself.
+const END_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// It ends when this value is dropped.
+/// Kills the process when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Side {
     child: Child,
-    orders: Option<ChildStdin>,
-    answers: Lines<BufReader<ChildStdout>>,
+    stdin: Option<ChildStdin>,
+    replies: Lines<BufReader<ChildStdout>>,
 }
 
 impl Side {
@@ -33,66 +33,66 @@ impl Side {
             .map_err(|error| {
                 format!("cannot start {}: {error}", command.get_program().display())
             })?;
-        let orders = child.stdin.take();
-        let answers = BufReader::new(child.stdout.take().ok_or("no output")?).lines();
+        let stdin = child.stdin.take();
+        let replies = BufReader::new(child.stdout.take().ok_or("no output")?).lines();
         Ok(Self {
             child,
-            orders,
-            answers,
+            stdin,
+            replies,
         })
     }
 
     pub(crate) fn measure(&mut self) -> Result<(), Error> {
-        self.order(MEASURE)
+        self.command(MEASURE)
     }
 
     pub(crate) fn stop(&mut self) -> Result<(), Error> {
-        self.order(STOP)
+        self.command(STOP)
     }
 
-    fn order(&mut self, order: &str) -> Result<(), Error> {
-        let orders = self.orders.as_mut().ok_or("it takes no more orders")?;
-        Ok(writeln!(orders, "{order}")?)
+    fn command(&mut self, command: &str) -> Result<(), Error> {
+        let stdin = self.stdin.as_mut().ok_or("the process is being stopped")?;
+        Ok(writeln!(stdin, "{command}")?)
     }
 
-    fn answer(&mut self) -> Result<String, Error> {
+    fn reply(&mut self) -> Result<String, Error> {
         Ok(self
-            .answers
+            .replies
             .next()
             .ok_or("a side of the transport ended early")??)
     }
 
     pub(crate) fn expect(&mut self, expected: &str) -> Result<(), Error> {
-        let answer = self.answer()?;
-        if answer == expected {
+        let reply = self.reply()?;
+        if reply == expected {
             Ok(())
         } else {
-            Err(format!("expected {expected:?}, got {answer:?}").into())
+            Err(format!("expected {expected:?}, got {reply:?}").into())
         }
     }
 
     pub(crate) fn figures(&mut self) -> Result<Figures, Error> {
-        Ok(serde_json::from_str(&self.answer()?)?)
+        Ok(serde_json::from_str(&self.reply()?)?)
     }
 
-    /// Its figures, and its end.
+    /// Returns the figures and ends the process.
     pub(crate) fn finish(mut self) -> Result<Figures, Error> {
         let figures = self.figures()?;
         self.end()?;
         Ok(figures)
     }
 
-    /// Has it end by itself, so that it leaves nothing behind.
+    /// Lets the process end by itself, so that it removes its files. A process that does not end is killed.
     pub(crate) fn end(mut self) -> Result<(), Error> {
-        self.orders = None;
-        let deadline = Instant::now() + PATIENCE;
+        self.stdin = None;
+        let deadline = Instant::now() + END_TIMEOUT;
         while self.child.try_wait()?.is_none() && Instant::now() < deadline {
             thread::sleep(Duration::from_millis(5));
         }
         Ok(())
     }
 
-    /// SIGSTOP.
+    /// Sends SIGSTOP.
     pub(crate) fn freeze(&self) -> Result<(), Error> {
         let pid = Pid::from_raw(self.child.id() as i32).ok_or("a process without a number")?;
         Ok(kill_process(pid, Signal::STOP)?)
@@ -101,9 +101,9 @@ impl Side {
 
 impl Drop for Side {
     fn drop(&mut self) {
-        // The process under strace is not our child; it ends because its orders end.
-        self.orders = None;
-        // Both fail only when it has ended already.
+        // Under strace the process is not a child of this one. It ends when its standard input ends.
+        self.stdin = None;
+        // Both calls fail only if the process has already ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

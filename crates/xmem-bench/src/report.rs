@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The figures as Markdown.
+//! Formats the figures as Markdown.
 
 use std::fmt::Write;
 
@@ -12,7 +12,7 @@ use crate::scenario::Scenario;
 use crate::statistics::mean;
 use crate::table::{Cell, Column, Table};
 
-/// The needs or results of one consumer on average, unless stated otherwise.
+/// Figures per frame. Those of consumers are averages over all consumers, except for `arrived, worst`.
 const COLUMNS: &[Column] = &[
     Column::new("p50 µs", 1),
     Column::new("p99 µs", 1),
@@ -26,7 +26,7 @@ const COLUMNS: &[Column] = &[
     Column::new("arrived, worst", 2),
 ];
 
-/// Where it was measured.
+/// The system on which the program measured, and its settings.
 pub(crate) fn heading(rounds: u32, seconds: u32, fps: u32) -> String {
     let file = |path| std::fs::read_to_string(path).unwrap_or_default();
     let cpuinfo = file("/proc/cpuinfo");
@@ -45,10 +45,10 @@ pub(crate) fn heading(rounds: u32, seconds: u32, fps: u32) -> String {
 /// The table of one scenario.
 pub(crate) fn section(scenario: Scenario, results: &Results) -> Result<String, Error> {
     let mut table = Table::new(COLUMNS);
-    let floor = cells_of_floor(&results.floor, false)?;
-    table.row("a bare eventfd wake", &floor);
+    let wakeup = cells_of_process(&results.wakeup, false)?;
+    table.row("eventfd wake-up", &wakeup);
     if scenario.has_alone() {
-        let alone = cells_of_floor(&results.alone, true)?;
+        let alone = cells_of_process(&results.alone, true)?;
         table.row("one process, no transport", &alone);
     }
     for consumers in scenario.consumers() {
@@ -88,7 +88,7 @@ fn cells(measured: &Measured) -> Result<Vec<Cell>, Error> {
         .map(|round| Some(mean(round.consumers.iter().map(cpu_us))));
     let sum = |calls: &[(String, f64)]| calls.iter().map(|(_, count)| count).sum();
     let Counts { calls, page_faults } = &measured.counts;
-    // Of each consumer, over all rounds.
+    // The share of the sent frames that each consumer received, over all rounds.
     let sent: u64 = producers.clone().map(|producer| producer.frames).sum();
     let arrived = (0..measured.case.consumers).map(|consumer| {
         let arrived = rounds.iter().map(|round| round.consumers[consumer].frames);
@@ -109,8 +109,8 @@ fn cells(measured: &Measured) -> Result<Vec<Cell>, Error> {
     ])
 }
 
-/// The figures of one process, without a transport.
-fn cells_of_floor(rounds: &[Figures], has_cpu: bool) -> Result<Vec<Cell>, Error> {
+/// The figures of one process.
+fn cells_of_process(rounds: &[Figures], has_cpu: bool) -> Result<Vec<Cell>, Error> {
     let latency = |share| latency_us(rounds.iter().map(std::slice::from_ref), share);
     let mut cells = vec![latency(0.5)?, latency(0.99)?];
     if has_cpu {
@@ -119,14 +119,14 @@ fn cells_of_floor(rounds: &[Figures], has_cpu: bool) -> Result<Vec<Cell>, Error>
     Ok(cells)
 }
 
-/// The latency that this share of all frames did not exceed, round by round.
+/// The latency that this share of all frames did not exceed, for each round.
 fn latency_us<'a>(rounds: impl Iterator<Item = &'a [Figures]>, share: f64) -> Result<Cell, Error> {
     let of_round = |consumers| Ok(latency_ns(consumers, share)?.map(|ns| ns / 1e3));
     let rounds = rounds.map(of_round).collect::<Result<_, Error>>()?;
     Ok(Cell::Rounds(rounds))
 }
 
-/// Which system calls they were.
+/// The system calls of each transport by name.
 fn calls(results: &Results) -> String {
     let mut text = "System calls per frame:\n\n".to_owned();
     let several = |measured: &&Measured| measured.case.consumers > 1;
@@ -150,7 +150,7 @@ fn calls(results: &Results) -> String {
     text
 }
 
-/// Processor time for each frame.
+/// Processor time per frame.
 fn cpu_us(figures: &Figures) -> f64 {
     figures.cpu_ns as f64 / figures.frames.max(1) as f64 / 1e3
 }

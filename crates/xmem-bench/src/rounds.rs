@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Runs the transports in turn, several times over, so that what else the machine does hits all alike.
+//! Measures the transports in turn, in several rounds, so that other load on the machine affects all of them alike.
 
 use std::time::Duration;
 
@@ -13,21 +13,21 @@ use crate::{Error, report, stopped};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Plan {
-    /// How often each transport is measured
+    /// Number of times that each transport is measured
     #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
-    /// How long each time
+    /// Duration of each measurement in seconds
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..))]
     seconds: u32,
-    /// What is measured [default: everything in turn]
+    /// The scenarios to run [default: all]
     #[arg(long = "scenario", value_name = "SCENARIO")]
     scenarios: Vec<Scenario>,
 }
 
-/// Everything that was measured in one scenario.
+/// The figures of one scenario.
 #[derive(Debug)]
 pub(crate) struct Results {
-    pub(crate) floor: Vec<Figures>,
+    pub(crate) wakeup: Vec<Figures>,
     pub(crate) alone: Vec<Figures>,
     pub(crate) cases: Vec<Measured>,
 }
@@ -49,8 +49,8 @@ pub(crate) fn run(plan: &Plan, fps: u32) -> Result<(), Error> {
     };
     for scenario in all {
         println!("### {}\n", scenario.title());
-        let left_out = scenario.left_out();
-        left_out.iter().for_each(|line| println!("{line}.\n"));
+        let unsupported = scenario.unsupported();
+        unsupported.iter().for_each(|line| println!("{line}.\n"));
         let section = match scenario {
             Scenario::Stopped => stopped::section(fps)?,
             _ => report::section(*scenario, &measure(plan, *scenario, scenario.fps(fps))?)?,
@@ -68,14 +68,14 @@ fn measure(plan: &Plan, scenario: Scenario, fps: u32) -> Result<Results, Error> 
         counts: Counts::default(),
     });
     let mut results = Results {
-        floor: Vec::new(),
+        wakeup: Vec::new(),
         alone: Vec::new(),
         cases: cases.collect(),
     };
     let title = scenario.title();
     for round in 0..plan.rounds {
         eprintln!("{title}: round {} of {}", round + 1, plan.rounds);
-        results.floor.push(group::measure_floor(fps)?);
+        results.wakeup.push(group::measure_wakeup(fps)?);
         if scenario.has_alone() {
             let alone = group::measure_alone(scenario.frames(), time, fps)?;
             results.alone.push(alone);

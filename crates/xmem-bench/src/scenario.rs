@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The scenarios, and the transports in each.
+//! The scenarios, and the transports that each one compares.
 
 use clap::ValueEnum;
 
@@ -10,29 +10,29 @@ use crate::transport::Transport;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Scenario {
-    /// 1080p I420, into the memory that the sink offers
+    /// 1080p I420, written into the sink's memory
     Hd,
-    /// 4K NV12, into the memory that the sink offers
+    /// 4K NV12, written into the sink's memory
     Uhd,
-    /// 1080p I420, into memory of the producer's own
+    /// 1080p I420, written into the producer's own memory
     HdForeign,
-    /// 4K NV12, into memory of the producer's own
+    /// 4K NV12, written into the producer's own memory
     UhdForeign,
     /// 1080p I420 for 1, 4 and 16 consumers
     FanOut,
-    /// Two consumers, of which one is stopped
+    /// Two consumers, one of them stopped
     Stopped,
     /// 1080p I420 for 1 and 4 consumers, without GStreamer
     Core,
-    /// The same for 1 consumer, 10,000 frames a second; neither side sleeps
+    /// As core, with 1 consumer and 10,000 frames a second; neither side sleeps
     Polled,
 }
 
 const ELEMENTS: &[Transport] = &[Transport::Shm, Transport::Unixfd, Transport::Xmem];
-const BARE: &[Transport] = &[Transport::Ring, Transport::Iceoryx2, Transport::Core];
+const WITHOUT_GSTREAMER: &[Transport] = &[Transport::Ring, Transport::Iceoryx2, Transport::Core];
 const POLLED: &[Transport] = &[Transport::Iceoryx2Polled, Transport::CorePolled];
 
-/// Close enough for a frame to find both sides' caches as the one before left them.
+/// The interval is short enough that the caches of both sides still contain their data.
 const POLLED_FPS: u32 = 10_000;
 
 impl Scenario {
@@ -40,8 +40,8 @@ impl Scenario {
         match self {
             Self::Hd => "1080p I420, written into the transport's memory",
             Self::Uhd => "4K NV12, written into the transport's memory",
-            Self::HdForeign => "1080p I420, from memory of the producer's own",
-            Self::UhdForeign => "4K NV12, from memory of the producer's own",
+            Self::HdForeign => "1080p I420, written into the producer's own memory",
+            Self::UhdForeign => "4K NV12, written into the producer's own memory",
             Self::FanOut => "Many consumers: 1080p I420, written into the transport's memory",
             Self::Stopped => "A stopped consumer: 1080p I420, written into the transport's memory",
             Self::Core => "Without GStreamer: 1080p I420, written into the transport's memory",
@@ -60,13 +60,13 @@ impl Scenario {
 
     pub(crate) fn transports(self) -> &'static [Transport] {
         match self {
-            Self::Core => BARE,
+            Self::Core => WITHOUT_GSTREAMER,
             Self::Polled => POLLED,
             _ => ELEMENTS,
         }
     }
 
-    /// Frames a second, where `fps` are asked for.
+    /// Frames per second. `fps` is the value of the option.
     pub(crate) fn fps(self, fps: u32) -> u32 {
         if self == Self::Polled {
             POLLED_FPS
@@ -75,7 +75,7 @@ impl Scenario {
         }
     }
 
-    /// How many consumers there are at once.
+    /// The numbers of consumers, each of which is measured.
     pub(crate) fn consumers(self) -> &'static [usize] {
         match self {
             Self::FanOut => &[1, 4, 16],
@@ -85,7 +85,7 @@ impl Scenario {
         }
     }
 
-    /// Whether to measure the source and the receiver without a transport, too.
+    /// Whether to also measure the source and the receiver in one process.
     pub(crate) fn has_alone(self) -> bool {
         !matches!(
             self,
@@ -93,7 +93,7 @@ impl Scenario {
         )
     }
 
-    /// All that can be measured here.
+    /// The cases that the system supports.
     pub(crate) fn cases(self) -> Vec<Case> {
         let frames = self.frames();
         let cases = self.consumers().iter().flat_map(|consumers| {
@@ -104,17 +104,17 @@ impl Scenario {
             })
         });
         cases
-            .filter(|case| case.transport.hindrance(frames).is_none())
+            .filter(|case| case.transport.unsupported_reason(frames).is_none())
             .collect()
     }
 
-    /// The transports that are left out here, and why.
-    pub(crate) fn left_out(self) -> Vec<String> {
+    /// The transports that the system does not support, with the reasons.
+    pub(crate) fn unsupported(self) -> Vec<String> {
         let transports = self.transports().iter();
-        let left_out = transports.filter_map(|transport| {
-            let why = transport.hindrance(self.frames())?;
-            Some(format!("{} is left out: {why}", transport.name()))
+        let unsupported = transports.filter_map(|transport| {
+            let why = transport.unsupported_reason(self.frames())?;
+            Some(format!("{} is not measured: {why}", transport.name()))
         });
-        left_out.collect()
+        unsupported.collect()
     }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! A live source that costs nearly nothing: it writes the time into each frame, and with a setting a byte into each page.
+//! A live source with little overhead. It writes the time into each frame, and with `touch` also a byte into each page.
 
 use std::sync::Mutex;
 
@@ -20,7 +20,7 @@ impl Source {
         let source: Self = glib::Object::builder().property("name", "source").build();
         source.set_live(true);
         source.set_format(gst::Format::Time);
-        // As a camera's frames, these have times.
+        // Frames have timestamps, as those of a camera.
         source.set_do_timestamp(true);
         source.set_blocksize(frames.size() as u32);
         let settings = imp::Settings {
@@ -86,13 +86,13 @@ mod imp {
             false
         }
 
-        /// One choice: with any caps at all, BaseSrc would not negotiate, and ask for memory without naming caps.
+        /// Fixed caps. With `ANY`, BaseSrc would not negotiate, and the allocation query would have no caps.
         fn caps(&self, _filter: Option<&gst::Caps>) -> Option<gst::Caps> {
             self.settings.get()?.frames.caps().parse().ok()
         }
 
-        /// Buffers are used again, as those of a camera or a decoder are: those of the sink's pool, or of one over its
-        /// allocator, as GStreamer's own sources and decoders make where the sink has an allocator only.
+        /// Uses the sink's buffer pool, or a new pool with the sink's allocator, as GStreamer's own sources and decoders do.
+        /// Buffers are reused, as those of a camera or a decoder.
         fn decide_allocation(
             &self,
             query: &mut gst::query::Allocation,

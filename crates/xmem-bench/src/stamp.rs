@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The content of a frame: the time, and with a setting a byte of each page. The same for all
-//! transports.
+//! The content of a frame: the time, and with `touch` a byte in each page. It is the same for all transports.
 
 use rustix::time::ClockId;
 
 use crate::Error;
 use crate::figures::{Meter, now};
 
-/// Size of a page of memory.
+/// The size of a memory page.
 const PAGE: usize = 4096;
 
 pub(crate) fn write(frame: &mut [u8], touch: bool) -> Result<(), Error> {
@@ -17,12 +16,12 @@ pub(crate) fn write(frame: &mut [u8], touch: bool) -> Result<(), Error> {
             page[0] = page[0].wrapping_add(1);
         }
     }
-    let stamp = frame.first_chunk_mut().ok_or("a frame without room")?;
+    let stamp = frame.first_chunk_mut().ok_or("a frame without run_dir")?;
     *stamp = now(ClockId::Monotonic).to_le_bytes();
     Ok(())
 }
 
-/// The frame has arrived when its first bytes were read. Returns whether it was the first frame.
+/// Records the arrival after the stamp was read. Returns whether this was the first frame.
 pub(crate) fn read(frame: &[u8], touch: bool, meter: &Meter) -> Result<bool, Error> {
     let stamp = frame.first_chunk().ok_or("a frame without a time")?;
     let stamp = std::hint::black_box(u64::from_le_bytes(*stamp));

@@ -2,10 +2,10 @@
 
 //! Statistics over several rounds.
 
-/// How often an interval that [`interval`] gives may miss the true median.
+/// The probability that [`interval`] does not contain the true median.
 const RISK: f64 = 0.05;
 
-/// The middle of the values. `None`: there are none.
+/// The median of the values. `None` if there are none.
 pub(crate) fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
     let values = sorted(values);
     match values.len() {
@@ -20,15 +20,16 @@ pub(crate) fn mean(values: impl IntoIterator<Item = f64>) -> f64 {
     values.iter().sum::<f64>() / values.len().max(1) as f64
 }
 
-/// Between which two of the values the true median lies with 95 %, however they are distributed: each of them is above it
-/// as likely as below. Fewer than six values allow no such claim; then the lowest and the highest. `None`: fewer than two.
+/// The 95 % confidence interval of the median, by the sign test. It assumes no distribution: each value is above or below the
+/// median with the same probability. With fewer than six values the interval is the smallest and the largest value, at a lower
+/// confidence. `None` if there are fewer than two values.
 pub(crate) fn interval(values: impl IntoIterator<Item = f64>) -> Option<(f64, f64)> {
     let values = sorted(values);
     let n = values.len();
     if n < 2 {
         return None;
     }
-    // The chance that at most `left_out` of n lie below the median, or as many above it.
+    // `missed` is the probability that at most `left_out` of n values are below the median, or at most as many above it.
     let mut left_out = 0;
     let mut chance = 2.0 * 0.5_f64.powi(i32::try_from(n).unwrap_or(i32::MAX));
     let mut missed = chance;
@@ -67,7 +68,7 @@ mod tests {
         assert_eq!(upto(1), None);
         assert_eq!(upto(2), Some((1.0, 2.0)));
         assert_eq!(upto(5), Some((1.0, 5.0)));
-        // Ranks of the sign test's interval of 95 %, as printed in tables of it.
+        // The ranks of the 95 % interval, as printed in tables of the sign test.
         assert_eq!(upto(8), Some((1.0, 8.0)));
         assert_eq!(upto(9), Some((2.0, 8.0)));
         assert_eq!(upto(12), Some((3.0, 10.0)));

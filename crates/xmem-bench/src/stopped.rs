@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Two consumers, of which one is stopped (SIGSTOP) and holds whatever it holds: what the producer and the other one
-//! get.
+//! Two consumers, one of which is stopped (SIGSTOP) while it holds frames. Measures the producer and the other consumer.
 
 use std::fmt::Write;
 use std::thread;
@@ -10,11 +9,11 @@ use std::time::Duration;
 use crate::Error;
 use crate::figures::Figures;
 use crate::group::{Case, Running, Watch};
-use crate::room::Room;
+use crate::run_dir::RunDir;
 use crate::scenario::Scenario;
 use crate::table::{Cell, Column, Table};
 
-/// How long it is stopped.
+/// The time for which the consumer is stopped.
 const TIME: Duration = Duration::from_secs(10);
 
 const COLUMNS: &[Column] = &[
@@ -58,10 +57,10 @@ pub(crate) fn section(fps: u32) -> Result<String, Error> {
     Ok(text)
 }
 
-/// Measurements of the producer and of the consumer that is not stopped, if they survived.
+/// The figures of the producer and of the consumer that runs. `None` if the process ended with an error.
 fn run(case: Case, fps: u32) -> Result<(Option<Figures>, Option<Figures>), Error> {
-    let room = Room::new()?;
-    let mut running = Running::start(case, fps, &room, Watch::Pages)?;
+    let run_dir = RunDir::new()?;
+    let mut running = Running::start(case, fps, &run_dir, Watch::Pages)?;
     let stopped = running.consumers.pop().ok_or("no consumer to stop")?;
     let mut reader = running.consumers.pop().ok_or("no consumer to read")?;
     let mut producer = running.producer;
@@ -73,7 +72,7 @@ fn run(case: Case, fps: u32) -> Result<(Option<Figures>, Option<Figures>), Error
     for (side, figures) in [&mut producer, &mut reader].into_iter().zip(&mut figures) {
         *figures = side.stop().and_then(|()| side.figures()).ok();
     }
-    // A producer that waits for it would not end otherwise.
+    // Kill the stopped consumer first: a producer that waits for it would not end.
     drop(stopped);
     reader.end()?;
     producer.end()?;

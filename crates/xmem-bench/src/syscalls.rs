@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! System calls per frame, counted in what strace wrote.
+//! Counts system calls in the output of strace.
 
 use std::collections::BTreeMap;
 
-use crate::orders::MARK;
+use crate::commands::MARK;
 
-/// The source's own waiting for the next frame; no transport's doing.
+/// The source sleeps between frames. This is not part of the transport.
 const PACING: &str = "clock_nanosleep";
 
-/// How often each call was made between the two marks.
+/// The number of calls between the two marks, by name.
 pub(crate) fn between_marks(trace: &str) -> BTreeMap<String, u64> {
     let mut calls = BTreeMap::new();
     let mut marks = 0;
@@ -23,7 +23,7 @@ pub(crate) fn between_marks(trace: &str) -> BTreeMap<String, u64> {
     calls
 }
 
-/// The call that begins in this line: `123  futex(0x7f..., FUTEX_WAIT, ...`.
+/// The name of the call that begins in this line: `123  futex(0x7f..., FUTEX_WAIT, ...`.
 fn call(line: &str) -> Option<&str> {
     let (_pid, rest) = line.split_once(' ')?;
     let (name, _) = rest.trim_start().split_once('(')?;

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! A table in Markdown.
+//! A Markdown table.
 
 use std::fmt::Write;
 
 use crate::statistics::{interval, median};
 
-/// The value of a column, before it is text.
+/// The value of a cell.
 #[derive(Debug, Clone)]
 pub(crate) enum Cell {
     /// An empty cell.
     Empty,
-    /// Measured once.
+    /// A value that was measured once.
     Once(f64),
-    /// Measured in each round, where there was something to measure.
+    /// A value for each round. `None`: the round has no value.
     Rounds(Vec<Option<f64>>),
 }
 
@@ -32,10 +32,11 @@ impl Cell {
         }
     }
 
-    /// One divided by the other: what both are, or round by round, since what else the machine does hits both alike there.
+    /// The ratio of two cells. Values of rounds are divided round by round, because other load on the machine affects both values
+    /// of a round alike.
     fn ratio(&self, other: &Self) -> Self {
         let divide = |one: Option<f64>, other: Option<f64>| {
-            let other = other.filter(|other| *other >= LEAST)?;
+            let other = other.filter(|other| *other >= MIN_DIVISOR)?;
             Some(one? / other)
         };
         match (self, other) {
@@ -52,7 +53,7 @@ impl Cell {
             .map_or_else(|| "–".to_owned(), |value| format!("{value:.digits$}"))
     }
 
-    /// With where the median may lie all the same.
+    /// The value with its 95 % interval.
     fn text_with_interval(&self, digits: usize) -> String {
         let mut text = self.text(digits);
         if let Self::Rounds(rounds) = self
@@ -77,8 +78,8 @@ impl Column {
     }
 }
 
-/// A smaller value is noise, and nothing is divided by it.
-const LEAST: f64 = 0.05;
+/// Smaller values are noise. No ratio is computed with such a divisor.
+const MIN_DIVISOR: f64 = 0.05;
 
 #[derive(Debug)]
 pub(crate) struct Table {
@@ -94,7 +95,7 @@ impl Table {
         }
     }
 
-    /// A missing value is shown as a dash.
+    /// Adds a row. A missing value is shown as a dash.
     pub(crate) fn row(&mut self, name: &str, cells: &[Cell]) {
         let cells = cells.iter().zip(self.columns);
         let cells = cells.map(|(cell, column)| cell.text(column.digits));
@@ -102,7 +103,7 @@ impl Table {
         self.line(name, cells);
     }
 
-    /// The one divided by the other.
+    /// Adds a row with ratios.
     pub(crate) fn ratio(&mut self, name: &str, one: &[Cell], other: &[Cell]) {
         let pairs = one.iter().zip(other);
         let cells = pairs.map(|(one, other)| one.ratio(other).text_with_interval(2));
@@ -151,7 +152,7 @@ mod tests {
     #[test]
     fn rounds_are_compared_in_pairs() {
         let rounds = |values: &[f64]| Cell::Rounds(values.iter().copied().map(Some).collect());
-        // In its second round the machine was slower.
+        // The machine was slower in the second round.
         let (one, other) = (rounds(&[10.0, 90.0, 11.0]), rounds(&[20.0, 100.0, 10.0]));
         assert_eq!(one.text_with_interval(1), "11.0 (10.0–90.0)");
         assert_eq!(one.ratio(&other).text_with_interval(2), "0.90 (0.50–1.10)");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! By what frames are sent.
+//! The transports that are compared.
 
 use clap::ValueEnum;
 use gst::prelude::*;
@@ -17,13 +17,13 @@ pub(crate) enum Transport {
     Xmem,
     /// The crate xmem-core, without GStreamer
     Core,
-    /// The same, and the consumer polls
+    /// As core, with a consumer that polls
     CorePolled,
-    /// The crate iceoryx2: publish-subscribe, and an event for each frame
+    /// The crate iceoryx2: publish-subscribe with an event for each frame
     Iceoryx2,
-    /// The same without events, and the consumer polls
+    /// As iceoryx2, without events, with a consumer that polls
     Iceoryx2Polled,
-    /// A ring in a memfd, and a socket for the numbers of its slots
+    /// A ring in a memfd, and a socket for the slot numbers
     Ring,
 }
 
@@ -35,27 +35,27 @@ impl Transport {
             Self::Xmem => "xmemsink/xmemsrc",
             Self::Core | Self::CorePolled => "xmem-core",
             Self::Iceoryx2 | Self::Iceoryx2Polled => "iceoryx2",
-            Self::Ring => "a ring by hand",
+            Self::Ring => "ring",
         }
     }
 
-    /// As in a ratio.
+    /// The name in a ratio.
     pub(crate) fn short_name(self) -> &'static str {
         match self {
             Self::Shm => "shm",
             Self::Unixfd => "unixfd",
             Self::Xmem | Self::Core | Self::CorePolled => "xmem",
             Self::Iceoryx2 | Self::Iceoryx2Polled => "iceoryx2",
-            Self::Ring => "by hand",
+            Self::Ring => "ring",
         }
     }
 
-    /// Whether it is used without GStreamer.
-    pub(crate) fn is_bare(self) -> bool {
+    /// Whether the transport works without GStreamer.
+    pub(crate) fn is_without_gstreamer(self) -> bool {
         self.is_polled() || matches!(self, Self::Core | Self::Iceoryx2 | Self::Ring)
     }
 
-    /// Whether neither side sleeps.
+    /// Whether both sides poll and do not sleep.
     pub(crate) fn is_polled(self) -> bool {
         matches!(self, Self::CorePolled | Self::Iceoryx2Polled)
     }
@@ -64,23 +64,23 @@ impl Transport {
         self.short_name() == Self::Xmem.short_name()
     }
 
-    /// Why it cannot send these frames here.
-    pub(crate) fn hindrance(self, frames: Frames) -> Option<String> {
+    /// The reason why the transport cannot send these frames on this system.
+    pub(crate) fn unsupported_reason(self, frames: Frames) -> Option<String> {
         match self {
             Self::Unixfd => {
                 let sink = gst::ElementFactory::make("unixfdsink").build().ok();
                 let version = gst::version_string();
                 match sink {
                     None => Some(format!(
-                        "{version} has none, it came with 1.24; `cargo xtask bench --compat` has it"
+                        "{version} does not have it, 1.24 or newer does; use `cargo xtask bench --compat`"
                     )),
-                    // The copying elements came with this property.
+                    // The elements copy frames since the version that has this property.
                     Some(sink)
                         if frames.is_foreign()
                             && sink.find_property("min-memory-size").is_none() =>
                     {
                         Some(format!(
-                            "that of {version} refuses memory without a descriptor; from 1.28 on it copies"
+                            "the one of {version} does not accept memory without a descriptor; since 1.28 it copies such memory"
                         ))
                     }
                     Some(_) => None,
@@ -93,10 +93,10 @@ impl Transport {
         }
     }
 
-    /// The producer's element. It hands frames over as they come, as a live pipeline does.
+    /// The description of the producer's element. It sends each frame immediately, as in a live pipeline.
     pub(crate) fn sink(self, socket: &str) -> String {
         match self {
-            // Room for a dozen 4K frames; the default would hold five.
+            // Memory for a dozen 4K frames. The default has memory for five.
             Self::Shm => format!(
                 "shmsink socket-path={socket} shm-size=201326592 sync=false wait-for-connection=false"
             ),
@@ -105,7 +105,7 @@ impl Transport {
         }
     }
 
-    /// The consumer's element. shmsrc does not know the caps.
+    /// The description of the consumer's element. shmsrc needs the caps.
     pub(crate) fn source(self, socket: &str, frames: Frames) -> String {
         match self {
             Self::Shm => format!(
@@ -118,7 +118,7 @@ impl Transport {
     }
 }
 
-/// The word that stands for it on the command line.
+/// The name of a value on the command line.
 pub(crate) fn argument(value: impl ValueEnum) -> String {
     let value = value.to_possible_value();
     value.map_or_else(String::new, |value| value.get_name().to_owned())

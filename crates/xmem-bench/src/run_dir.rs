@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! A folder for what one run leaves while it runs: sockets, and what strace writes.
+//! A temporary folder for one run, for sockets and the output of strace.
 
 use std::path::{Path, PathBuf};
 
 use crate::Error;
 
 #[derive(Debug)]
-pub(crate) struct Room(tempfile::TempDir);
+pub(crate) struct RunDir(tempfile::TempDir);
 
-impl Room {
+impl RunDir {
     pub(crate) fn new() -> Result<Self, Error> {
         Ok(Self(tempfile::Builder::new().prefix(PREFIX).tempdir()?))
     }
@@ -25,15 +25,15 @@ impl Room {
 
 const PREFIX: &str = "xmem-bench-";
 
-/// The prefix of names of shared memory, if a transport has a setting for it: the name of the socket's room.
+/// The prefix of the names of shared memory: the name of the socket's folder. For transports that have a setting for it.
 pub(crate) fn shm_prefix(socket: &Path) -> Result<&str, Error> {
-    let room = socket.parent().and_then(Path::file_name);
-    let name = room.and_then(|name| name.to_str());
-    name.ok_or_else(|| "a folder with an odd name".into())
+    let run_dir = socket.parent().and_then(Path::file_name);
+    let name = run_dir.and_then(|name| name.to_str());
+    name.ok_or_else(|| "the name of the folder is not UTF-8".into())
 }
 
-impl Drop for Room {
-    /// iceoryx2 leaves a file for the next process.
+impl Drop for RunDir {
+    /// Removes the file that iceoryx2 keeps in /dev/shm for later processes.
     fn drop(&mut self) {
         let socket = self.socket();
         let (Ok(prefix), Ok(dir)) = (shm_prefix(&socket), std::fs::read_dir("/dev/shm")) else {
@@ -41,7 +41,7 @@ impl Drop for Room {
         };
         for file in dir.flatten() {
             if file.file_name().to_string_lossy().starts_with(prefix) {
-                // Another process may have been quicker.
+                // Another process may have removed the file already.
                 let _ = std::fs::remove_file(file.path());
             }
         }

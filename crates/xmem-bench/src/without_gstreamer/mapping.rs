@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Mapped memory for the ring.
+//! A memory mapping for the ring.
 
 #![allow(unsafe_code)]
 
@@ -11,14 +11,14 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use crate::Error;
 
-/// Shared memory, all of it.
+/// A mapping of a whole shared memory file.
 pub(super) struct Mapping {
     start: *mut u8,
     len: usize,
     is_writable: bool,
 }
 
-// SAFETY: nothing in it belongs to a thread.
+// SAFETY: the mapping is not bound to a thread.
 unsafe impl Send for Mapping {}
 
 impl Mapping {
@@ -31,7 +31,7 @@ impl Mapping {
         if is_writable {
             access |= ProtFlags::WRITE;
         }
-        // SAFETY: a new mapping at a place of the kernel's choice overlaps no other.
+        // SAFETY: the kernel chooses the address of the new mapping, so it overlaps no other mapping.
         let start = unsafe { mmap(ptr::null_mut(), len, access, MapFlags::SHARED, memory, 0)? };
         Ok(Self {
             start: start.cast(),
@@ -41,21 +41,21 @@ impl Mapping {
     }
 
     pub(super) fn bytes(&self) -> &[u8] {
-        // SAFETY: mapped for reading for as long as we live. The sender writes it again only seven frames later;
-        // nothing checks more than that.
+        // SAFETY: the memory is mapped readable while `self` exists. The sender overwrites a slot after seven other frames; the
+        // benchmark does not check that it was read.
         unsafe { slice::from_raw_parts(self.start, self.len) }
     }
 
     pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
         assert!(self.is_writable, "mapped for reading only");
-        // SAFETY: mapped for writing for as long as we live; receivers read what was sent, which is elsewhere.
+        // SAFETY: the memory is mapped writable while `self` exists. Receivers read other slots.
         unsafe { slice::from_raw_parts_mut(self.start, self.len) }
     }
 }
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: no slice of it exists any more.
+        // SAFETY: slices borrow `self`, so none of them exists any more.
         let _ = unsafe { munmap(self.start.cast(), self.len) };
     }
 }

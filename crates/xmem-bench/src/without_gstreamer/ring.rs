@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! A simple transport: slots in a memfd, used one after the other, and a socket of whole messages for the
-//! number of each. It does not check whether a slot is still being read, so it is the least that sending a frame by a
-//! socket can cost.
+//! A minimal ring: slots in a memfd that are used in turn, and a SOCK_SEQPACKET message with the number of each slot. It does not
+//! check whether a slot is still being read, so it is the lower bound for a transport that sends a message per frame.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -20,7 +19,7 @@ use rustix::net::{
 };
 
 use super::mapping::Mapping;
-use super::{LOOK, Publisher, Subscriber};
+use super::{Publisher, RECEIVE_TIMEOUT, Subscriber};
 use crate::Error;
 
 const SLOTS: usize = 8;
@@ -65,7 +64,7 @@ impl Publisher for Sender {
     ) -> Result<(), Error> {
         write(&mut self.ring.bytes_mut()[self.next * self.size..][..self.size])?;
         let number = (self.next as u32).to_le_bytes();
-        // A full queue is that of a receiver that does not read: it misses the frame.
+        // The queue of a receiver that does not read is full. The receiver misses the frame.
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         lock(&self.receivers)
             .retain(|receiver| matches!(send(receiver, &number, flags), Ok(_) | Err(Errno::AGAIN)));
@@ -84,7 +83,7 @@ impl Receiver {
     pub(super) fn new(path: &str, size: usize) -> Result<Self, Error> {
         let socket = socket()?;
         connect(&socket, &SocketAddrUnix::new(path)?)?;
-        set_socket_timeout(&socket, Timeout::Recv, Some(LOOK))?;
+        set_socket_timeout(&socket, Timeout::Recv, Some(RECEIVE_TIMEOUT))?;
         let memory = take(&socket)?;
         let ring = Mapping::new(memory.as_fd(), size * SLOTS, false)?;
         Ok(Self { ring, size, socket })
@@ -112,13 +111,13 @@ fn socket() -> Result<OwnedFd, Error> {
     Ok(socket_with(family, kind, SocketFlags::CLOEXEC, None)?)
 }
 
-/// Sends the memory.
+/// Sends the descriptor of the memory.
 fn give(receiver: &OwnedFd, memory: BorrowedFd<'_>) -> Result<(), Error> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
     let memory = [memory];
     if !ancillary.push(SendAncillaryMessage::ScmRights(&memory)) {
-        return Err("no room for a descriptor".into());
+        return Err("no run_dir for a descriptor".into());
     }
     sendmsg(
         receiver,
@@ -129,7 +128,7 @@ fn give(receiver: &OwnedFd, memory: BorrowedFd<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Receives the memory.
+/// Receives the descriptor of the memory.
 fn take(sender: &OwnedFd) -> Result<OwnedFd, Error> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);

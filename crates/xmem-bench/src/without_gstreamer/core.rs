@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The crate xmem-core, as it comes.
+//! The crate xmem-core with its default settings.
 
 use std::time::Duration;
 
 use xmem_core::{AcquireError, Consumer, FrameMeta, Producer, PublishError, ReceiveError};
 
-use super::{LOOK, Publisher, Subscriber};
+use super::{Publisher, RECEIVE_TIMEOUT, Subscriber};
 use crate::Error;
 
 pub(super) struct Sender {
@@ -33,7 +33,7 @@ impl Publisher for Sender {
                 published.map_err(PublishError::from)?;
                 Ok(())
             }
-            // Left out, which shows in what arrives.
+            // Skip the frame. The consumer's share of received frames shows it.
             Err(AcquireError::Exhausted { .. }) => Ok(()),
             Err(error) => Err(error.into()),
         }
@@ -44,14 +44,18 @@ pub(super) struct Receiver(Consumer);
 
 impl Receiver {
     pub(super) fn new(socket: &str, is_polled: bool) -> Result<Self, Error> {
-        let time = if is_polled { LOOK } else { Duration::ZERO };
+        let time = if is_polled {
+            RECEIVE_TIMEOUT
+        } else {
+            Duration::ZERO
+        };
         Ok(Self(Consumer::builder(socket).busy_poll(time).connect()?))
     }
 }
 
 impl Subscriber for Receiver {
     fn receive(&mut self, read: &mut dyn FnMut(&[u8]) -> Result<(), Error>) -> Result<(), Error> {
-        match self.0.receive(Some(LOOK)) {
+        match self.0.receive(Some(RECEIVE_TIMEOUT)) {
             Ok(frame) => read(frame.data()),
             Err(ReceiveError::Timeout) => Ok(()),
             Err(error) => Err(error.into()),

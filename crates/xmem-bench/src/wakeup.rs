@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The least that a hand-over can cost: one process wakes another with an eventfd.
+//! The lower bound of the latency: one process wakes another process with an eventfd.
 //!
-//! The eventfd carries the time itself, since what is written to it is added up and a read takes it all.
+//! The waker writes the current time to the eventfd. The kernel adds up the values that are written, and a read returns the sum.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -33,7 +33,7 @@ pub(crate) fn sleeper(count: u32) -> Result<(), Error> {
         let mut sum = [0; 8];
         io::read(&eventfd, &mut sum)?;
         let now = now(ClockId::Monotonic);
-        let (wakes, latency) = take_apart(u64::from_ne_bytes(sum), now);
+        let (wakes, latency) = split_sum(u64::from_ne_bytes(sum), now);
         meter.arrived(now, latency);
         meter.count();
         left = left.saturating_sub(wakes);
@@ -42,21 +42,21 @@ pub(crate) fn sleeper(count: u32) -> Result<(), Error> {
     Ok(())
 }
 
-/// How many wakes are in the sum of their times, and how long ago they were on average. There may be several when this
-/// process did not get to run in between; they are alike enough to be counted.
-fn take_apart(sum: u64, now: u64) -> (u64, u64) {
+/// The number of wake-ups in a sum of times, and their average age. A sum has several wake-ups if this process did not run in
+/// between. The times differ by little, so dividing by the current time gives their number.
+fn split_sum(sum: u64, now: u64) -> (u64, u64) {
     let wakes = ((sum + now / 2) / now).max(1);
     (wakes, now.saturating_sub(sum / wakes))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::take_apart;
+    use super::split_sum;
 
     #[test]
     fn several_wakes_in_one_counter_are_separated() {
         let now = 5_000_000_000_000;
-        assert_eq!(take_apart(now - 20_000, now), (1, 20_000));
-        assert_eq!(take_apart(2 * now - 16_000_000, now), (2, 8_000_000));
+        assert_eq!(split_sum(now - 20_000, now), (1, 20_000));
+        assert_eq!(split_sum(2 * now - 16_000_000, now), (2, 8_000_000));
     }
 }

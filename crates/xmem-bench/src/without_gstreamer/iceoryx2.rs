@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The crate iceoryx2: frames by publish-subscribe, as slices loaned in shared memory, and an event that wakes the
-//! process that waits for them, as in its own example of event-based communication.
+//! The crate iceoryx2: publish-subscribe with slices that are loaned in shared memory, and an event that wakes the consumer, as in
+//! its example of event-based communication.
 
 #![allow(unsafe_code)] // a loaned slice is not initialised
 
@@ -14,21 +14,21 @@ use iceoryx2::port::subscriber::Subscriber as SubscriberPort;
 use iceoryx2::prelude::*;
 use iceoryx2::service::port_factory::{event, publish_subscribe};
 
-use super::{LOOK, Publisher, Subscriber};
+use super::{Publisher, RECEIVE_TIMEOUT, Subscriber};
 use crate::Error;
-use crate::room::shm_prefix;
+use crate::run_dir::shm_prefix;
 
 type Service = ipc::Service;
 
-/// As many frames as xmem keeps for a consumer that has not taken them yet, and as many subscribers as there are at
-/// most. What is more costs memory, and page faults until all of it was used once.
+/// The queue has as many frames as xmem keeps for a consumer. Larger values cost memory, and page faults until all of it was used
+/// once.
 const QUEUE: usize = 4;
 const HELD: usize = 2;
 const SUBSCRIBERS: usize = 4;
 
 pub(super) struct Sender {
     publisher: Port<Service, [u8], ()>,
-    /// `None`: the receivers poll.
+    /// `None` if the receivers poll.
     notifier: Option<Notifier<Service>>,
     size: usize,
 }
@@ -54,7 +54,7 @@ impl Publisher for Sender {
         write: &mut dyn FnMut(&mut [u8]) -> Result<(), Error>,
     ) -> Result<(), Error> {
         let sample = self.publisher.loan_slice_uninit(self.size)?;
-        // SAFETY: its shared memory came from the kernel, which fills it with zeros, and any byte is a u8.
+        // SAFETY: the kernel initialised the shared memory with zeros, and each byte is a valid u8.
         let mut sample = unsafe { sample.assume_init() };
         write(sample.payload_mut())?;
         sample.send()?;
@@ -67,7 +67,7 @@ impl Publisher for Sender {
 
 pub(super) struct Receiver {
     subscriber: SubscriberPort<Service, [u8], ()>,
-    /// `None`: it polls.
+    /// `None` if the receiver polls.
     listener: Option<Listener<Service>>,
 }
 
@@ -86,7 +86,7 @@ impl Receiver {
 impl Subscriber for Receiver {
     fn receive(&mut self, read: &mut dyn FnMut(&[u8]) -> Result<(), Error>) -> Result<(), Error> {
         if let Some(listener) = &self.listener {
-            listener.timed_wait(|_| {}, LOOK)?;
+            listener.timed_wait(|_| {}, RECEIVE_TIMEOUT)?;
         }
         while let Some(sample) = self.subscriber.receive()? {
             read(sample.payload())?;
@@ -100,15 +100,15 @@ type Services = (
     event::PortFactory<Service>,
 );
 
-/// Both sides use the same settings, so either may come first.
+/// Both sides use the same settings, so they can start in any order.
 fn services(socket: &str) -> Result<Services, Error> {
     let socket = std::path::Path::new(socket);
-    let room = socket.parent().ok_or("a socket without a folder")?;
+    let run_dir = socket.parent().ok_or("a socket without a folder")?;
     let mut config = Config::default();
-    // Its files are removed with the room.
+    // The files of iceoryx2 are removed with the folder.
     config
         .global
-        .set_root_path(&Path::new(room.as_os_str().as_bytes())?);
+        .set_root_path(&Path::new(run_dir.as_os_str().as_bytes())?);
     config.global.prefix = FileName::new(shm_prefix(socket)?.as_bytes())?;
     let node = NodeBuilder::new().config(&config).create::<Service>()?;
     let name: ServiceName = "frames".try_into()?;

@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The commands to a side of a transport on its standard input, and its answers.
+//! The commands that a child process reads from its standard input, and its replies.
 
 use std::io::{BufRead, Write};
 
 use crate::Error;
 use crate::figures::Meter;
 
-/// A path that does not exist. Asking for it leaves a mark among the system calls.
+/// A path that does not exist. A `stat` of it marks a position in the output of strace.
 pub(crate) const MARK: &str = "/xmem-bench-mark";
 
-/// The first frame was sent.
+/// The producer has sent its first frame.
 pub(crate) const SENDING: &str = "sending";
-/// The first frame has come.
+/// The consumer has received its first frame.
 pub(crate) const RECEIVING: &str = "receiving";
 pub(crate) const MEASURE: &str = "measure";
 pub(crate) const STOP: &str = "stop";
 
-/// Measures between `measure` and `stop`, and returns when there are no more orders. Until then everything goes on, so
-/// that a consumer that waits for a frame ends with the next one.
+/// Measures between the commands `measure` and `stop`, until standard input ends. Frames continue after `stop`, so that a consumer
+/// that waits for a frame can end.
 pub(crate) fn serve(meter: &Meter) -> Result<(), Error> {
     let mut start = None;
     for line in std::io::stdin().lock().lines() {
@@ -33,13 +33,13 @@ pub(crate) fn serve(meter: &Meter) -> Result<(), Error> {
                 println!("{}", serde_json::to_string(&meter.figures_since(start)?)?);
                 std::io::stdout().flush()?;
             }
-            other => return Err(format!("unknown order {other:?}").into()),
+            other => return Err(format!("unknown command {other:?}").into()),
         }
     }
     Ok(())
 }
 
 fn mark() {
-    // That it is not there is the point.
+    // The call fails; only the system call matters.
     let _ = std::fs::metadata(MARK);
 }
