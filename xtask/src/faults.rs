@@ -30,8 +30,8 @@ pub(crate) fn run(args: &Args) -> Result {
             advice: "see the error message above",
         }
     };
-    let mut hurt = step("hurt", "run");
-    let command = &mut hurt.command;
+    let mut run = step("faults", "run");
+    let command = &mut run.command;
     command.args(["--", "--faults", &args.faults.to_string()]);
     let options = [("--seed", args.seed), ("--limit-ms", args.limit_ms)];
     for (name, value) in options {
@@ -41,5 +41,5 @@ pub(crate) fn run(args: &Args) -> Result {
                 .flat_map(|value| [name.to_owned(), value.to_string()]),
         );
     }
-    step::run_all(vec![step("build", "build"), hurt])
+    step::run_all(vec![step("build", "build"), run])
 }

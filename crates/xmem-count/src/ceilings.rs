@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The file with what a frame may cost, and the versions for which that holds.
+//! The file with the ceilings of a frame, and the versions for which they hold.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -16,7 +16,7 @@ const HEAD: &str = "\
 # `cargo xtask count --set` writes this file, and `cargo xtask count --check` compares a run with it.
 ";
 
-/// Names what the figures depend on.
+/// The versions of the software on which the figures depend.
 fn versions() -> Result<Vec<(&'static str, String)>, Error> {
     let programs = [
         ("gstreamer", "pkg-config --modversion gstreamer-1.0"),
@@ -34,7 +34,7 @@ fn versions() -> Result<Vec<(&'static str, String)>, Error> {
     Ok(versions)
 }
 
-/// Valgrind passes on few features of a processor. Copies depend on this one.
+/// The processor type. Valgrind supports only some features of a processor, and copies depend on AVX2.
 fn processor() -> String {
     #[cfg(target_arch = "x86_64")]
     if std::arch::is_x86_feature_detected!("avx2") {
@@ -72,7 +72,9 @@ pub(crate) fn check(path: &Path, rows: &[Row]) -> Result<(), Error> {
     for (name, version) in versions()? {
         let entry = entries.get(name).copied().unwrap_or_default();
         if entry != version {
-            println!("\nNot compared: the ceilings hold for {name} {entry}, and here is {version}");
+            println!(
+                "\nNot compared: the ceilings are for {name} {entry}, but this system has {version}"
+            );
             return Ok(());
         }
     }
@@ -88,7 +90,7 @@ pub(crate) fn check(path: &Path, rows: &[Row]) -> Result<(), Error> {
         {
             let ceiling: u64 = ceiling.parse()?;
             let column_name = crate::figures::name(*column);
-            if *figure > ceiling + room(*column, ceiling, name.ends_with("ours")) {
+            if *figure > ceiling + tolerance(*column, ceiling, name.ends_with("ours")) {
                 above += 1;
                 println!("\n{name}: {figure} {column_name}, above the ceiling of {ceiling}");
             }
@@ -101,10 +103,10 @@ pub(crate) fn check(path: &Path, rows: &[Row]) -> Result<(), Error> {
     Ok(())
 }
 
-/// By how much a figure may differ from run to run.
-fn room(column: Column, ceiling: u64, is_ours: bool) -> u64 {
+/// The difference between runs that is not reported.
+fn tolerance(column: Column, ceiling: u64, is_ours: bool) -> u64 {
     match column {
-        // Where the linker and the loader put things.
+        // The addresses depend on the linker and the loader.
         Column::CodePages | Column::DataPages => 5,
         Column::CodeLines | Column::DataLines if is_ours => 2,
         Column::CodeLines | Column::DataLines | Column::Instructions | Column::Locked

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The instructions of a traced process: their owners, and which of them are counted.
+//! The instructions of a traced process: the owner of each, and whether it is counted.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -14,14 +14,14 @@ use crate::Error;
 use crate::figures::Column;
 use crate::side::Mark;
 
-/// Whose code an instruction belongs to.
+/// The owner of an instruction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Owner {
-    /// The plugin's.
+    /// The plugin.
     Ours,
-    /// This program's, which is not counted.
+    /// This program. Its instructions are not counted.
     Tool,
-    /// The C library's. What calls it made the system call or the allocation.
+    /// The C library. Its system calls and allocations count for the owner that called it.
     Libc,
     Other,
 }
@@ -30,13 +30,13 @@ pub(crate) enum Owner {
 pub(crate) struct Instruction {
     pub(crate) owner: Owner,
     pub(crate) is_locked: bool,
-    /// The column of the function that begins here, or of the system call.
+    /// The column that counts the function which begins here, or the system call.
     pub(crate) calls: Option<Column>,
-    /// The number that it puts into EAX, which may be that of a system call.
+    /// The constant that the instruction loads into EAX. It may be the number of a system call.
     pub(crate) number: Option<u32>,
 }
 
-/// The code of a process.
+/// The code of a traced process.
 #[derive(Debug)]
 pub(crate) struct Code {
     pid: u32,
@@ -49,7 +49,7 @@ pub(crate) struct Code {
 }
 
 impl Code {
-    /// `marks` is the address of the first mark, and `functions` are those whose calls are counted.
+    /// `marks` is the address of the first mark. `functions` are the functions whose calls are counted.
     pub(crate) fn new(
         pid: u32,
         marks: u64,
@@ -67,7 +67,7 @@ impl Code {
         })
     }
 
-    /// The mark at that address.
+    /// The mark at an address. `None` if the address is not that of a mark.
     pub(crate) fn mark(&self, address: u64) -> Option<Mark> {
         let index = address.checked_sub(self.marks)?;
         Mark::value_variants()
@@ -75,12 +75,12 @@ impl Code {
             .copied()
     }
 
-    /// The instruction of that many bytes at that address.
+    /// Decodes the instruction of `size` bytes at an address.
     pub(crate) fn at(&mut self, address: u64, size: usize) -> Result<Instruction, Error> {
         if let Some(known) = self.known.get(&address) {
             return Ok(*known);
         }
-        // Valgrind takes its own requests for one instruction of 19 bytes; others have up to 15.
+        // Valgrind reports its own requests as one instruction of 19 bytes. Other instructions have at most 15.
         let mut bytes = [0; 19];
         let bytes = bytes
             .get_mut(..size)
@@ -140,7 +140,7 @@ fn is_locked(bytes: &[u8]) -> bool {
         [0x40..=0x4f, rest @ ..] => rest,
         rest => rest,
     };
-    // A mode below 3 is a place in memory.
+    // A mode below 3 is a memory operand.
     prefixes.contains(&0xf0) || matches!(rest, [0x86 | 0x87, modes, ..] if *modes < 0xc0)
 }
 

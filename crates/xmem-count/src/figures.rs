@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The figures of a frame, and their tables.
+//! The figures of a frame, and the tables that show them.
 
 use clap::ValueEnum;
 
@@ -24,24 +24,24 @@ pub(crate) enum Column {
 /// One number for each column.
 pub(crate) type Figures = [u64; Column::SystemCalls as usize + 1];
 
-/// The cost of a part of a frame's way: all of it, and of that the plugin's own code.
+/// The cost of one stage of a frame: of all code, and of the plugin's code.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Cost {
     pub(crate) all: Figures,
     pub(crate) ours: Figures,
 }
 
-/// A part of a frame's way in one case.
+/// The cost of one stage of a frame in one case.
 #[derive(Debug)]
 pub(crate) struct Row {
     pub(crate) case: &'static str,
-    /// The mark that the part begins with.
+    /// The mark at which the stage begins.
     pub(crate) part: Mark,
     pub(crate) cost: Cost,
 }
 
 impl Row {
-    /// The figures of the row, with whose they are.
+    /// The figures of the row, each with its owner.
     pub(crate) fn lines(&self) -> impl Iterator<Item = (&'static str, &Figures)> {
         let lines = [("all", &self.cost.all), ("ours", &self.cost.ours)];
         lines.into_iter().take(1 + usize::from(self.has_ours()))
@@ -52,7 +52,8 @@ impl Row {
     }
 }
 
-/// Each column by itself: a table that grows, or another thread, adds to some figures of a single frame.
+/// The median of each column. Columns are independent, because a growing table or another thread adds to some figures of a single
+/// frame.
 pub(crate) fn median(frames: &[Cost]) -> Cost {
     let middle = |of: fn(&Cost) -> &Figures| {
         std::array::from_fn(|column| {
@@ -67,7 +68,7 @@ pub(crate) fn median(frames: &[Cost]) -> Cost {
     }
 }
 
-/// A table of Markdown for each part.
+/// Prints a Markdown table for each stage.
 pub(crate) fn print(rows: &[Row]) {
     let parts = [
         (Mark::Acquire, "producer: acquire from the pool"),
@@ -91,7 +92,7 @@ pub(crate) fn names(between: &str) -> String {
     names.collect::<Vec<_>>().join(between)
 }
 
-/// The word for a value, as on the command line.
+/// The name of a value on the command line.
 pub(crate) fn name(value: impl ValueEnum) -> String {
     let value = value.to_possible_value();
     value.map_or_else(String::new, |value| value.get_name().to_owned())

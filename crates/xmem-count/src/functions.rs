@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The functions that the instructions of a stretch belong to, from the debug information of the files that they lie in.
+//! Finds the functions to which instructions belong, from the debug information of the mapped files.
 
 use std::collections::{BTreeMap, HashMap};
 use std::process::Command;
@@ -8,22 +8,22 @@ use std::process::Command;
 use crate::Error;
 use crate::trace::Place;
 
-/// A file in the memory of a process.
+/// A file that is mapped in the traced process.
 struct Mapping {
     start: u64,
     end: u64,
-    /// Where the file's first byte would be.
+    /// The address that the first byte of the file would have.
     base: u64,
     path: String,
 }
 
-/// How many functions a line names: one that is called, and those that are inlined there.
+/// The number of functions in a line: the called function, and the innermost functions that are inlined there.
 const DEPTH: usize = 2;
 
-/// Prints a line for each function, with what its own instructions cost.
+/// Prints a line for each function with the cost of its own instructions.
 pub(crate) fn print(pid: u32, places: &[Place]) -> Result<(), Error> {
     let names = names(pid, places)?;
-    // In the order of the first instruction.
+    // In the order of their first instruction.
     let mut functions: Vec<(&str, [u64; 3])> = Vec::new();
     let mut indices = HashMap::new();
     for place in places {
@@ -63,7 +63,7 @@ fn names(pid: u32, places: &[Place]) -> Result<HashMap<u64, String>, Error> {
             .output()
             .map_err(|error| format!("cannot start addr2line: {error}"))?;
         let text = String::from_utf8_lossy(&output.stdout);
-        // A line with the address, then two for each function: its name, and the place in the source.
+        // addr2line prints a line with the address, then two lines for each function: its name, and its source location.
         let mut blocks = text.split("0x").skip(1).map(|block| {
             let functions = block.lines().skip(1).step_by(2);
             let mut functions: Vec<_> = functions.map(short).collect();
@@ -80,7 +80,7 @@ fn names(pid: u32, places: &[Place]) -> Result<HashMap<u64, String>, Error> {
     Ok(names)
 }
 
-/// A function's name without its crates and types' arguments.
+/// The name of a function without crate names and type arguments.
 fn short(name: &str) -> String {
     let mut depth = 0_usize;
     let plain: String = name

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Counts what one frame costs. `docs/benchmarks.md` describes what is counted, and how.
+//! Counts the cost of one frame. `docs/benchmarks.md` describes the figures and the method.
 //!
-//! The program starts itself under Valgrind, once for each side of a transport, and reads the trace of both.
+//! The program starts itself under Valgrind for each side of a transport, and reads both traces.
 
 mod ceilings;
 mod code;
@@ -23,23 +23,23 @@ type Error = Box<dyn std::error::Error + Send + Sync>;
 #[derive(Debug, Parser)]
 #[command(about)]
 enum Role {
-    /// Count, and print the figures
+    /// Count and print the figures
     Count(Plan),
-    /// Under Valgrind: push a frame for each line of the standard input
+    /// Push a frame for each line of standard input (runs under Valgrind)
     #[command(hide = true)]
     Producer(side::Args),
-    /// Under Valgrind: receive frames from the first line of the standard input to its end
+    /// Receive frames from the first line of standard input to its end (runs under Valgrind)
     #[command(hide = true)]
     Consumer(side::Args),
 }
 
 #[derive(Debug, clap::Args)]
 struct Plan {
-    /// The plugin, as it was built
+    /// The plugin's library
     plugin: PathBuf,
     /// The file with the ceilings
     ceilings: PathBuf,
-    /// Count only the cases with this in their name
+    /// Count only the cases whose names contain this text
     #[arg(long, default_value = "")]
     case: String,
     /// Print the functions that a frame passes through, in the order of their first instruction

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The cases that are counted, frame by frame.
+//! The cases that are counted.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
@@ -12,15 +12,15 @@ use crate::Error;
 use crate::figures::{Cost, Row, median, name};
 use crate::functions;
 use crate::side::Mark;
-use crate::trace::Stretch;
-use crate::traced::{Setting, Traced};
+use crate::trace::Interval;
+use crate::traced::{Environment, Traced};
 
-/// A way that a frame can take. `{}` stands for the path of a socket.
+/// A transport with its settings. `{}` in the descriptions is replaced by the path of a socket.
 #[derive(Debug)]
 struct Case {
     name: &'static str,
     sink: &'static str,
-    /// None where the frame ends in the sink.
+    /// `None` if the sink is the end of the pipeline.
     source: Option<&'static str>,
     is_foreign: bool,
 }
@@ -61,15 +61,15 @@ const CASES: &[Case] = &[
     },
 ];
 
-/// Frames before those that are counted. By then each slot has been used, and each table has its size.
+/// The number of frames before the counted ones. Then each slot has been used, and tables do not grow any more.
 const WARM_UP: usize = 24;
-/// Frames that are counted.
+/// The number of frames that are counted.
 const COUNTED: usize = 9;
-/// A process that writes no trace for that long sleeps.
-const SLEEPS: Duration = Duration::from_millis(50);
-/// A frame that takes longer under Valgrind is stuck.
-const PATIENCE: Duration = Duration::from_secs(60);
-/// The first frames may come before the consumer does.
+/// A process that writes no trace for this time sleeps.
+const IDLE_TIME: Duration = Duration::from_millis(50);
+/// The time limit for one frame under Valgrind.
+const FRAME_TIMEOUT: Duration = Duration::from_secs(60);
+/// The time to wait for the first frame before the next one is pushed: the consumer may not be connected yet.
 const FIRST: Duration = Duration::from_secs(2);
 
 /// Counts the cases with `filter` in their name. With `functions`, prints the functions that a frame passes through.
@@ -86,7 +86,7 @@ pub(crate) fn run(plugin: &Path, filter: &str, functions: bool) -> Result<Vec<Ro
     Ok(rows)
 }
 
-/// The file that an element is in.
+/// The file of the plugin that has an element.
 fn plugin_of(element: &str) -> Result<PathBuf, Error> {
     let factory = gst::ElementFactory::find(element);
     let plugin = factory.and_then(|factory| factory.plugin());
@@ -96,24 +96,24 @@ fn plugin_of(element: &str) -> Result<PathBuf, Error> {
 
 impl Case {
     fn count(&self, plugin: &Path, others: &[PathBuf], functions: bool) -> Result<Vec<Row>, Error> {
-        let room = tempfile::Builder::new().prefix("xmem-count-").tempdir()?;
-        let setting = Setting {
+        let folder = tempfile::Builder::new().prefix("xmem-count-").tempdir()?;
+        let environment = Environment {
             plugin,
             others,
-            room: room.path(),
+            folder: folder.path(),
         };
-        let socket = room.path().join("socket").display().to_string();
+        let socket = folder.path().join("socket").display().to_string();
         let sink = self.sink.replace("{}", &socket);
         let foreign = self.is_foreign.then_some("--foreign");
         let args: Vec<&str> = ["producer", &sink].into_iter().chain(foreign).collect();
-        let producer = Traced::start(setting, &args)?;
+        let producer = Traced::start(environment, &args)?;
         let source = self.source.map(|source| source.replace("{}", &socket));
-        let consumer = source.map(|source| Traced::start(setting, &["consumer", &source]));
+        let consumer = source.map(|source| Traced::start(environment, &["consumer", &source]));
         let mut pair = Pair {
             producer,
             consumer: consumer.transpose()?,
         };
-        pair.warm_up(setting)?;
+        pair.warm_up(environment)?;
         let frames = (0..COUNTED).map(|_| pair.frame());
         let frames = frames.collect::<Result<Vec<_>, _>>()?;
         if let Some(frame) = frames.last().filter(|_| functions) {
@@ -143,21 +143,21 @@ struct Pair {
 }
 
 impl Pair {
-    fn warm_up(&mut self, setting: Setting) -> Result<(), Error> {
-        self.producer.ready(setting)?;
+    fn warm_up(&mut self, environment: Environment) -> Result<(), Error> {
+        self.producer.ready(environment)?;
         if let Some(consumer) = &mut self.consumer {
-            consumer.ready(setting)?;
-            consumer.order()?;
+            consumer.ready(environment)?;
+            consumer.next_step()?;
         }
         let start = Instant::now();
         loop {
             self.push()?;
             let consumer = self.consumer.as_ref();
-            // The time to the first frame is counted as well, from no mark.
+            // The instructions before the first frame are reported without a mark.
             if consumer.is_none_or(|consumer| consumer.counted(None, FIRST).is_ok()) {
                 break;
             }
-            if start.elapsed() > PATIENCE {
+            if start.elapsed() > FRAME_TIMEOUT {
                 return Err("no frame came to the consumer".into());
             }
         }
@@ -165,31 +165,31 @@ impl Pair {
         (0..WARM_UP).try_for_each(|_| self.frame().map(drop))
     }
 
-    /// A frame from the pool to the consumer, which sleeps when the frame comes. The cost of each part.
-    fn frame(&mut self) -> Result<Vec<Stretch>, Error> {
+    /// Passes one frame from the pool to the consumer, which sleeps when the frame is published. Returns the cost of each stage.
+    fn frame(&mut self) -> Result<Vec<Interval>, Error> {
         let pushed = self.push()?;
         let consumer = self.consumer.iter();
-        let received = consumer.map(|consumer| consumer.counted(Some(Mark::Loop), PATIENCE));
+        let received = consumer.map(|consumer| consumer.counted(Some(Mark::Loop), FRAME_TIMEOUT));
         let frame = pushed.into_iter().map(Ok).chain(received).collect();
         self.sleep();
         frame
     }
 
-    fn push(&mut self) -> Result<[Stretch; 2], Error> {
-        self.producer.order()?;
-        let counted = |part| self.producer.counted(Some(part), PATIENCE);
+    fn push(&mut self) -> Result<[Interval; 2], Error> {
+        self.producer.next_step()?;
+        let counted = |part| self.producer.counted(Some(part), FRAME_TIMEOUT);
         Ok([counted(Mark::Acquire)?, counted(Mark::Push)?])
     }
 
-    fn print_functions(&self, case: &str, frame: &[Stretch]) -> Result<(), Error> {
+    fn print_functions(&self, case: &str, frame: &[Interval]) -> Result<(), Error> {
         let sides = [
             Some(&self.producer),
             Some(&self.producer),
             self.consumer.as_ref(),
         ];
-        for (stretch, side) in frame.iter().zip(sides.into_iter().flatten()) {
-            println!("\n{case}, {}", stretch.from.map_or_else(String::new, name));
-            functions::print(side.pid(), &stretch.places)?;
+        for (interval, side) in frame.iter().zip(sides.into_iter().flatten()) {
+            println!("\n{case}, {}", interval.from.map_or_else(String::new, name));
+            functions::print(side.pid(), &interval.places)?;
         }
         Ok(())
     }
@@ -203,7 +203,7 @@ impl Pair {
         let mut before = None;
         while before != Some(sides()) {
             before = Some(sides());
-            std::thread::sleep(SLEEPS);
+            std::thread::sleep(IDLE_TIME);
         }
     }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! One side of a transport, as it runs under Valgrind.
+//! One side of a transport, which runs under Valgrind.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
@@ -14,23 +14,23 @@ use crate::figures::{Column, name};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// A plugin to load; no others are
+    /// A plugin to load. No other plugins are loaded
     #[arg(long)]
     plugin: Vec<PathBuf>,
-    /// The frames are in memory of the producer's own
+    /// The frames are in the producer's own memory
     #[arg(long)]
     foreign: bool,
-    /// The sink or the source, as for gst-launch-1.0
+    /// The description of the sink or the source, as for gst-launch-1.0
     elements: String,
 }
 
-/// A place on a frame's way, where a part of it begins. The trace shows it as a store to an address that stands for it.
+/// The beginning of a stage of a frame. In the trace, a mark is a store to an address that is reserved for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Mark {
     Acquire,
     Push,
     Loop,
-    /// From here on nothing is counted.
+    /// Nothing is counted after this mark.
     Rest,
 }
 
@@ -42,7 +42,7 @@ impl Mark {
 
 static MARKS: [AtomicU8; Mark::Rest as usize + 1] = [const { AtomicU8::new(0) }; _];
 
-/// The functions whose calls are counted. The mutexes of Rust's standard library have none.
+/// The functions whose calls are counted. Mutexes of Rust's standard library have no function.
 const FUNCTIONS: &[(Column, *const ())] = &[
     (Column::Mutexes, glib::g_mutex_lock as _),
     (Column::Mutexes, glib::g_mutex_trylock as _),
@@ -57,10 +57,10 @@ const FUNCTIONS: &[(Column, *const ())] = &[
     (Column::Frees, libc::free as _),
 ];
 
-/// The beginning of the line with the address of the marks, which is the last.
+/// The prefix of the last line, which has the address of the marks.
 pub(crate) const MARKS_AT: &str = "marks";
 
-/// Prints the addresses that the reader of the trace needs.
+/// Prints the addresses that are needed to read the trace.
 fn announce() {
     for (column, function) in FUNCTIONS {
         println!("{} {}", name(*column), function.addr());
@@ -107,8 +107,8 @@ pub(crate) fn producer(args: &Args) -> Result<(), Error> {
     stop(&pipeline)
 }
 
-/// Chosen as GStreamer's own sources and decoders do: the sink's pool, or one over its allocator, or one of the
-/// producer's own.
+/// The buffer pool of the producer, chosen as GStreamer's own sources and decoders do: the sink's pool, a new pool with the sink's
+/// allocator, or a new pool in the producer's memory.
 fn pool(
     pad: &gst::Pad,
     caps: &gst::Caps,
@@ -145,11 +145,11 @@ pub(crate) fn consumer(args: &Args) -> Result<(), Error> {
         gst::PadProbeReturn::Ok
     });
     announce();
-    let mut orders = std::io::stdin().lines();
-    // The producer is there.
-    orders.next().transpose()?;
+    let mut stdin = std::io::stdin().lines();
+    // The first line: the producer is ready.
+    stdin.next().transpose()?;
     play(&pipeline)?;
-    orders.next().transpose()?;
+    stdin.next().transpose()?;
     Mark::Rest.set();
     stop(&pipeline)
 }

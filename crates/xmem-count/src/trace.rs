@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Reads what Valgrind's lackey writes with `--trace-mem=yes`, and counts from mark to mark.
+//! Parses the output of Valgrind's lackey with `--trace-mem=yes`, and counts from one mark to the next.
 //!
-//! Lackey writes a line for each instruction, and after it a line for each access to memory that the instruction makes.
+//! Lackey writes a line for each instruction, followed by a line for each memory access of the instruction.
 
 use std::collections::HashMap;
 use std::io::BufRead;
@@ -14,41 +14,41 @@ use crate::code::{Code, Owner};
 use crate::figures::{Column, Cost};
 use crate::side::Mark;
 
-/// The bytes of a cache line.
+/// The size of a cache line in bytes.
 const LINE: u64 = 64;
-/// The bytes of a page.
+/// The size of a page in bytes.
 const PAGE: u64 = 4096;
-/// The system call that reads a clock.
+/// The number of the system call that reads a clock.
 const CLOCK: u32 = libc::SYS_clock_gettime as u32;
 
 /// The figures from one mark to the next.
 #[derive(Debug)]
-pub(crate) struct Stretch {
-    /// None before the first mark.
+pub(crate) struct Interval {
+    /// `None` before the first mark.
     pub(crate) from: Option<Mark>,
     pub(crate) cost: Cost,
-    /// The instructions, in the order of their first use.
+    /// The instructions, in the order of their first execution.
     pub(crate) places: Vec<Place>,
 }
 
-/// What one instruction costs in a stretch.
+/// The cost of one instruction between two marks.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Place {
     pub(crate) address: u64,
-    /// How often it was executed.
+    /// The number of executions.
     pub(crate) times: u64,
-    /// The lines that it was the first to touch.
+    /// The number of cache lines that this instruction used first.
     pub(crate) code_lines: u64,
     pub(crate) data_lines: u64,
 }
 
-/// Reads a trace to its end. Lines before `code` comes are skipped. `seen` counts the lines, so that others notice
-/// when the process sleeps.
+/// Parses a trace to its end. Lines before `code` is received are skipped. `seen` is the number of lines, from which other threads
+/// detect that the process sleeps.
 pub(crate) fn read(
     mut trace: impl BufRead,
     code: &Receiver<Code>,
     seen: &AtomicU64,
-    stretches: &Sender<Stretch>,
+    intervals: &Sender<Interval>,
 ) -> Result<(), Error> {
     let mut line = Vec::new();
     let mut code_here = None;
@@ -60,7 +60,7 @@ pub(crate) fn read(
     } {
         seen.fetch_add(1, Relaxed);
         let Some((kind, address, size)) = event(&line) else {
-            // Messages of Valgrind's begin with `==` or `--`, those of the process otherwise.
+            // Valgrind's messages begin with `==` or `--`. Other lines are messages of the process.
             if !matches!(line.get(..2), Some(b"==" | b"--")) {
                 eprint!("{}", String::from_utf8_lossy(&line));
             }
@@ -74,11 +74,11 @@ pub(crate) fn read(
         };
         if let (b'S', Some(mark)) = (kind, code.mark(address)) {
             let (cost, places) = std::mem::take(&mut counter).finish();
-            // The receiver may be gone at the end.
-            let _ = stretches.send(Stretch { from, cost, places });
+            // The receiver may have been dropped at the end.
+            let _ = intervals.send(Interval { from, cost, places });
             from = Some(mark);
         } else if from.is_none_or(|from| from == Mark::Rest) {
-            // Nothing is counted here.
+            // Nothing is counted after this mark.
         } else if kind == b'I' {
             counter.instruction(code, address, size)?;
         } else {
@@ -88,7 +88,7 @@ pub(crate) fn read(
     Ok(())
 }
 
-/// The kind, the address and the size in a line such as `I  04025310,3` or ` S 1ffeffe7e8,8`.
+/// The kind, address and size in a line such as `I  04025310,3` or ` S 1ffeffe7e8,8`.
 fn event(line: &[u8]) -> Option<(u8, u64, u64)> {
     let kind = match line.get(..3)? {
         b"I  " => b'I',
@@ -104,23 +104,23 @@ fn event(line: &[u8]) -> Option<(u8, u64, u64)> {
     ))
 }
 
-/// Counts a stretch.
+/// The counters between two marks.
 #[derive(Debug, Default)]
 struct Counter {
     cost: Cost,
-    /// The lines that were touched, and whether the plugin's code touched them.
+    /// The cache lines that were used, and whether the plugin's code used them.
     code: HashMap<u64, bool>,
     data: HashMap<u64, bool>,
-    /// Whose the last instruction was.
+    /// The owner of the last instruction.
     owner: Option<Owner>,
-    /// Whose the last instruction outside of the C library was.
+    /// The owner of the last instruction outside of the C library.
     caller: Option<Owner>,
-    /// The last value of EAX since the last system call.
+    /// The last constant that was loaded into EAX since the last system call.
     number: Option<u32>,
     places: Vec<Place>,
-    /// Where in `places` an address is.
+    /// The index in `places` of each address.
     indices: HashMap<u64, usize>,
-    /// Where in `places` the last instruction is.
+    /// The index in `places` of the last instruction.
     place: usize,
 }
 
@@ -136,7 +136,7 @@ impl Counter {
             self.number = instruction.number;
         }
         match instruction.calls {
-            // Valgrind hides the way around the system call that is there otherwise.
+            // Under Valgrind, reading a clock is a system call. Without Valgrind it is not, so it has a separate column.
             Some(Column::SystemCalls) if self.number.take() == Some(CLOCK) => {
                 self.count(Column::ClockReads, self.caller);
             }
@@ -167,7 +167,7 @@ impl Counter {
         Ok(())
     }
 
-    /// Memory that the last instruction reads or writes.
+    /// Counts a memory access of the last instruction.
     fn access(&mut self, address: u64, size: u64) {
         if self.owner != Some(Owner::Tool) {
             let lines = touch(&mut self.data, address, size, self.owner);
@@ -197,7 +197,7 @@ impl Counter {
     }
 }
 
-/// The pages of these lines, and whether the plugin's code touched them.
+/// The pages of these cache lines, and whether the plugin's code used them.
 fn pages(lines: &HashMap<u64, bool>) -> HashMap<u64, bool> {
     let mut pages = HashMap::new();
     for (line, ours) in lines {
@@ -206,7 +206,7 @@ fn pages(lines: &HashMap<u64, bool>) -> HashMap<u64, bool> {
     pages
 }
 
-/// Returns how many of the lines were not touched before.
+/// Adds the cache lines of an access. Returns the number of lines that were not used before.
 fn touch(lines: &mut HashMap<u64, bool>, address: u64, size: u64, owner: Option<Owner>) -> u64 {
     let before = lines.len();
     for line in address / LINE..=(address + size.max(1) - 1) / LINE {

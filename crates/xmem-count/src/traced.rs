@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! A side of a transport under Valgrind.
+//! A child process under Valgrind that is one side of a transport.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -18,47 +18,48 @@ use crate::Error;
 use crate::code::Code;
 use crate::figures::Column;
 use crate::side::{MARKS_AT, Mark};
-use crate::trace::{self, Stretch};
+use crate::trace::{self, Interval};
 
-/// The environment of the processes of a case.
+/// The settings of all processes of a case.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Setting<'a> {
-    /// The plugin whose code is "ours".
+pub(crate) struct Environment<'a> {
+    /// The plugin whose code is counted as "ours".
     pub(crate) plugin: &'a Path,
-    /// Whatever else has to be loaded.
+    /// The other plugins to load.
     pub(crate) others: &'a [PathBuf],
     /// An empty folder.
-    pub(crate) room: &'a Path,
+    pub(crate) folder: &'a Path,
 }
 
 #[derive(Debug)]
 pub(crate) struct Traced {
     child: Child,
-    orders: Option<ChildStdin>,
+    stdin: Option<ChildStdin>,
     output: BufReader<ChildStdout>,
-    /// How many lines its trace has.
+    /// The number of lines in the trace.
     pub(crate) lines: Arc<AtomicU64>,
     code: Sender<Code>,
-    stretches: Receiver<Stretch>,
+    intervals: Receiver<Interval>,
 }
 
 impl Traced {
-    pub(crate) fn start(setting: Setting, args: &[&str]) -> Result<Self, Error> {
+    pub(crate) fn start(environment: Environment, args: &[&str]) -> Result<Self, Error> {
         let mut command = Command::new("valgrind");
         command.args(["-q", "--tool=lackey", "--trace-mem=yes", "--log-fd=2"]);
         command.arg(std::env::current_exe()?).args(args);
-        for plugin in setting.others {
+        for plugin in environment.others {
             command.arg("--plugin").arg(plugin);
         }
-        command.arg("--plugin").arg(setting.plugin);
-        // No registry, which would be read or made under Valgrind. The rest of the environment would be on the stack.
+        command.arg("--plugin").arg(environment.plugin);
+        // An empty environment without plugin registry: reading or creating one under Valgrind is slow, and environment variables
+        // change the layout of the stack.
         command.env_clear().env("PATH", "/usr/bin:/bin");
-        command.env("GST_REGISTRY", setting.room.join("registry"));
+        command.env("GST_REGISTRY", environment.folder.join("registry"));
         command.env("GST_REGISTRY_FORK", "no");
         for name in ["GST_PLUGIN_PATH_1_0", "GST_PLUGIN_SYSTEM_PATH_1_0"] {
-            command.env(name, setting.room);
+            command.env(name, environment.folder);
         }
-        // Unless this is set, GLib allocates otherwise under Valgrind.
+        // Without this variable GLib uses another allocator under Valgrind.
         command.env("G_SLICE", "");
         command.stdin(Stdio::piped());
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -66,29 +67,29 @@ impl Traced {
         let mut child = command.spawn().map_err(cannot)?;
         let output = child.stdout.take().ok_or("no output")?;
         let trace = child.stderr.take().ok_or("no trace")?;
-        let trace = BufReader::with_capacity(1 << 16, Leisurely(trace));
+        let trace = BufReader::with_capacity(1 << 16, BatchedReader(trace));
         let lines = Arc::new(AtomicU64::new(0));
         let (code, code_there) = mpsc::channel();
-        let (counted, stretches) = mpsc::channel();
+        let (counted, intervals) = mpsc::channel();
         let seen = lines.clone();
         thread::spawn(move || {
-            // A thread that waits for a stretch notices the end.
+            // The channel closes, so a thread that waits for figures returns an error.
             if let Err(error) = trace::read(trace, &code_there, &seen, &counted) {
                 eprintln!("xmem-count: cannot read the trace: {error}");
             }
         });
         Ok(Self {
-            orders: child.stdin.take(),
+            stdin: child.stdin.take(),
             child,
             output: BufReader::new(output),
             lines,
             code,
-            stretches,
+            intervals,
         })
     }
 
-    /// Waits until the process is ready for orders.
-    pub(crate) fn ready(&mut self, setting: Setting) -> Result<(), Error> {
+    /// Waits until the process is ready for commands.
+    pub(crate) fn ready(&mut self, environment: Environment) -> Result<(), Error> {
         let mut functions = HashMap::new();
         let mut line = String::new();
         while {
@@ -99,7 +100,7 @@ impl Traced {
             let address = address.parse()?;
             if what == MARKS_AT {
                 let pid = self.child.id();
-                let code = Code::new(pid, address, setting.plugin, functions)?;
+                let code = Code::new(pid, address, environment.plugin, functions)?;
                 return Ok(self.code.send(code)?);
             }
             functions.insert(address, Column::from_str(what, false)?);
@@ -111,26 +112,26 @@ impl Traced {
         self.child.id()
     }
 
-    /// Has the process take its next step.
-    pub(crate) fn order(&mut self) -> Result<(), Error> {
-        let orders = self.orders.as_mut().ok_or("the process was stopped")?;
-        Ok(orders.write_all(b"\n")?)
+    /// Starts the next step of the process.
+    pub(crate) fn next_step(&mut self) -> Result<(), Error> {
+        let stdin = self.stdin.as_mut().ok_or("the process was stopped")?;
+        Ok(stdin.write_all(b"\n")?)
     }
 
-    /// Waits for what is counted from a mark to the next.
-    pub(crate) fn counted(&self, from: Option<Mark>, time: Duration) -> Result<Stretch, Error> {
+    /// Waits for the figures from a mark to the next one.
+    pub(crate) fn counted(&self, from: Option<Mark>, time: Duration) -> Result<Interval, Error> {
         loop {
-            let stretch = self.stretches.recv_timeout(time);
-            let stretch = stretch.map_err(|_| "a frame does not come through")?;
-            if stretch.from == from {
-                return Ok(stretch);
+            let interval = self.intervals.recv_timeout(time);
+            let interval = interval.map_err(|_| "a frame does not come through")?;
+            if interval.from == from {
+                return Ok(interval);
             }
         }
     }
 
-    /// Ends the process as it would end by itself.
+    /// Closes standard input and waits until the process ends.
     pub(crate) fn stop(mut self) -> Result<(), Error> {
-        self.orders = None;
+        self.stdin = None;
         let status = self.child.wait()?;
         if !status.success() {
             return Err(format!("a traced process ended with {status}").into());
@@ -141,17 +142,18 @@ impl Traced {
 
 impl Drop for Traced {
     fn drop(&mut self) {
-        // It has ended already unless something went wrong.
+        // Has an effect only after an error; otherwise the process has ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Valgrind writes each line by itself. To read each by itself would wake this process a million times a second.
+/// Reads several lines at once. Valgrind writes each line separately, and reading each separately would wake this process a million
+/// times per second.
 #[derive(Debug)]
-struct Leisurely<T>(T);
+struct BatchedReader<T>(T);
 
-impl<T: Read> Read for Leisurely<T> {
+impl<T: Read> Read for BatchedReader<T> {
     fn read(&mut self, bytes: &mut [u8]) -> std::io::Result<usize> {
         thread::sleep(Duration::from_millis(1));
         self.0.read(bytes)

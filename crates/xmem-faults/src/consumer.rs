@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! A consumer: checks every byte of every frame when it comes, and again before it releases the frame.
+//! A consumer that checks every byte of each frame when it arrives, and again before it releases the frame.
 
 use std::collections::VecDeque;
 use std::sync::mpsc::TryRecvError;
@@ -19,20 +19,20 @@ pub(crate) struct Args {
     pool: String,
     #[arg(long, default_value_t = 4)]
     max_held: u32,
-    /// Frames that it keeps for a while
+    /// Number of frames to hold
     #[arg(long, default_value_t = 2)]
     keep: usize,
-    /// Milliseconds that it takes over each frame
+    /// Time to process each frame, in milliseconds
     #[arg(long, default_value_t = 0)]
     slow: u64,
-    /// This one is never hurt, so that its waits count
+    /// Inject no faults into this consumer, and measure its waits
     #[arg(long)]
     watcher: bool,
     #[arg(long, default_value_t = 0)]
     seed: u64,
 }
 
-/// A frame that is held, and what it was when it came.
+/// A held frame, and its content when it arrived.
 struct Kept {
     lease: ReadLease,
     was: (u64, u64),
@@ -45,7 +45,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     let mut kept: VecDeque<Kept> = VecDeque::new();
     let mut report = Instant::now();
     let mut first = true;
-    let mut refusal = own::Refusal::default();
+    let mut fault = own::TemporaryFault::default();
     'connections: loop {
         let builder = Consumer::builder(&args.pool)
             .max_held(args.max_held)
@@ -55,10 +55,10 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
             Err(error @ (ConnectError::Name(_) | ConnectError::Denied { .. })) => {
                 return Err(error.into());
             }
-            // Out of descriptors on either side, or no producer: both pass.
+            // There are no descriptors on one side, or there is no producer. Both are temporary.
             Err(_) => {
                 tally.add("no-producer", 1);
-                if ended(&commands, &mut refusal, &mut tally)? {
+                if ended(&commands, &mut fault, &mut tally)? {
                     break;
                 }
                 continue;
@@ -70,7 +70,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
         let lossless = consumer.delivery() == Delivery::Lossless;
         let mut last: Option<(u64, u64)> = None;
         loop {
-            if ended(&commands, &mut refusal, &mut tally)? {
+            if ended(&commands, &mut fault, &mut tally)? {
                 break 'connections;
             }
             if report.elapsed() >= REPORT {
@@ -95,15 +95,15 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
                     tally.add("cut-off", 1);
                     break;
                 }
-                // No memory for the frame's region: it comes when there is some.
+                // There is no memory to map the frame's region. The frame arrives when there is.
                 Err(ReceiveError::Region(_)) if lossless => continue,
                 Err(error) => return Err(error.into()),
             };
             if args.watcher {
-                // None: the producer's clock is ahead.
+                // `None` if the clock of the producer is ahead.
                 let age = monotonic_ns().checked_sub(lease.info().published_at);
                 let age = age.and_then(|age| age.try_into().ok());
-                // A frame that was there before we looked is late by our own checking of the one before.
+                // Frames that were published before this receive call are not measured: the check of the frame before delayed them.
                 if let Some(age) = age.map(Duration::from_nanos)
                     && last.is_some()
                     && age < watch.waited() + watch.delayed()
@@ -117,7 +117,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
                 continue;
             };
             if lossless && let Some(last) = last {
-                // In one connection every frame comes, in order.
+                // Within one connection, no frame may be missing.
                 if was.0 != last.0 || was.1 != last.1 + 1 {
                     tally.add("lost", was.1.abs_diff(last.1 + 1).max(1));
                 }
@@ -132,7 +132,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
                 check(kept, &mut tally);
             }
         }
-        // Frames of the producer that is gone do not change; some of them are checked later.
+        // Held frames of a dead producer must not change. Some of them are checked later.
         if random.bool() {
             kept.drain(..)
                 .for_each(|kept| check(Some(kept), &mut tally));
@@ -145,7 +145,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     Ok(())
 }
 
-/// Looks at a frame for the last time.
+/// Checks a frame before it is released.
 fn check(kept: Option<Kept>, tally: &mut Tally) {
     if let Some(kept) = kept {
         tally.add("checked", 1);
@@ -157,10 +157,10 @@ fn check(kept: Option<Kept>, tally: &mut Tally) {
 
 fn ended(
     commands: &std::sync::mpsc::Receiver<String>,
-    refusal: &mut own::Refusal,
+    fault: &mut own::TemporaryFault,
     tally: &mut Tally,
 ) -> Result<bool, Error> {
-    refusal.tend();
+    fault.update();
     match commands.try_recv() {
         Ok(command) => match command.split_once(' ').unwrap_or((&command, "")) {
             ("end", _) => return Ok(true),
@@ -168,16 +168,16 @@ fn ended(
             ("starve", _) => own::limit_descriptors(Some(own::descriptors() as u64)),
             ("refuse", words) => {
                 let (millis, call) = words.split_once(' ').unwrap_or((words, ""));
-                refusal.begin(call, millis.parse()?);
+                fault.begin(call, millis.parse()?);
             }
             ("jump", words) => {
                 let (millis, seconds) = words.split_once(' ').unwrap_or((words, "0"));
-                refusal.jump(seconds.parse()?, millis.parse()?);
+                fault.jump(seconds.parse()?, millis.parse()?);
             }
             _ => return Err(format!("an unknown command: {command}").into()),
         },
         Err(TryRecvError::Empty) => {}
-        // The rig is gone.
+        // The rig has ended.
         Err(TryRecvError::Disconnected) => return Ok(true),
     }
     tally.max(

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The content of a frame: its producer, its number, and words that follow from both.
+//! The content of a frame: its producer, its number, and words that are computed from both.
 
 const HEADER: usize = 16;
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -9,7 +9,7 @@ fn seed(epoch: u64, number: u64) -> u64 {
     (epoch ^ number.rotate_left(17)).wrapping_mul(STEP)
 }
 
-/// Writes a frame over the whole slice.
+/// Writes a frame to the whole slice.
 pub(crate) fn write(bytes: &mut [u8], epoch: u64, number: u64) {
     let Some((header, words)) = bytes.split_at_mut_checked(HEADER) else {
         return;
@@ -23,13 +23,13 @@ pub(crate) fn write(bytes: &mut [u8], epoch: u64, number: u64) {
     }
 }
 
-/// Epoch and number of a frame; `None` if it is not one whole frame.
+/// The epoch and the number of a frame. `None` if the content is not one complete frame.
 pub(crate) fn read(bytes: &[u8]) -> Option<(u64, u64)> {
     let (header, words) = bytes.split_at_checked(HEADER)?;
     let epoch = u64::from_le_bytes(header[..8].try_into().ok()?);
     let number = u64::from_le_bytes(header[8..].try_into().ok()?);
     let mut word = seed(epoch, number);
-    // No early end: a frame that changes while it is read shall be read to its end.
+    // Read all words even after a difference: the frame may change while it is read.
     let mut same = true;
     for chunk in words.chunks_exact(8) {
         same &= *chunk == word.to_le_bytes();

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Tests that a process cannot harm another one: a producer and consumers in processes of their own, a random schedule of
-//! faults from a printed seed, and figures at the end. `docs/reliability.md` explains them.
+//! Tests that one process cannot harm another. The program starts a producer and consumers as separate processes, injects random
+//! faults from a printed seed, and prints figures. `docs/reliability.md` explains them.
 //!
-//! The program starts itself once for each role.
+//! The program starts itself for each role.
 
 mod consumer;
 mod frame;
@@ -29,10 +29,10 @@ struct Cli {
     role: Option<Role>,
 }
 
-/// The other commands of the program, and its roles when it starts itself.
+/// The other command of the program, and the roles of its child processes.
 #[derive(Debug, Subcommand)]
 enum Role {
-    /// Run for long without faults, and check whether anything grows
+    /// Run for a long time without faults, and check that memory, descriptors and latency do not grow
     Soak(soak::Plan),
     #[command(hide = true)]
     Producer(producer::Args),

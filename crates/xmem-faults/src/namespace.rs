@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! A /dev/shm that can be filled up, and clocks that are ahead, without disturbing the machine.
-#![allow(unsafe_code)] // unshare, and what a child does before it becomes another program
+//! A separate /dev/shm that can be filled, and a separate clock, without effects on other processes of the machine.
+#![allow(unsafe_code)] // unshare, and the code of a child process between fork and exec
 
 use std::fs;
 use std::io;
@@ -15,12 +15,12 @@ use rustix::thread::{UnshareFlags, unshare_unsafe};
 const SHM: &str = "/dev/shm";
 const BALLAST: &str = "/dev/shm/ballast";
 
-/// Gives this process and its children a /dev/shm of their own. To be called before there are other threads.
+/// Mounts a separate /dev/shm for this process and its children. Must be called before other threads are started.
 pub(crate) fn own_shm(megabytes: u64) -> io::Result<()> {
-    // SAFETY: this is the only thread, and it has nothing open whose meaning changes.
+    // SAFETY: this is the only thread, and it has no open file that the new namespace affects.
     let unshare = |flags| unsafe { unshare_unsafe(flags) };
     if unshare(UnshareFlags::NEWNS).is_err() {
-        // Not root: root of a user namespace may mount, too.
+        // Without root: root of a new user namespace has the right to mount.
         let (uid, gid) = (rustix::process::getuid(), rustix::process::getgid());
         unshare(UnshareFlags::NEWUSER | UnshareFlags::NEWNS)?;
         fs::write("/proc/self/setgroups", "deny")?;
@@ -48,7 +48,7 @@ pub(crate) fn own_shm(megabytes: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Takes all the room that is left in our /dev/shm.
+/// Allocates all free memory of the separate /dev/shm.
 pub(crate) fn fill_shm() -> io::Result<()> {
     let file = open(
         BALLAST,
@@ -56,7 +56,7 @@ pub(crate) fn fill_shm() -> io::Result<()> {
         Mode::RUSR | Mode::WUSR,
     )?;
     let mut taken = 0;
-    // Others take and give back meanwhile.
+    // Repeat: other processes allocate and free memory at the same time.
     loop {
         let stat = statvfs(SHM)?;
         let free = stat.f_bavail * stat.f_frsize;
@@ -71,21 +71,21 @@ pub(crate) fn empty_shm() {
     let _ = fs::remove_file(BALLAST);
 }
 
-/// Has the program run in a time namespace whose CLOCK_MONOTONIC is ahead, as in a container.
+/// Runs the command in a time namespace whose CLOCK_MONOTONIC is ahead, as in a container.
 pub(crate) fn with_clock_ahead(command: &mut Command, seconds: u64) {
     let offset = format!("monotonic {seconds} 0\n");
     let enter = move || {
-        // SAFETY: the child has one thread; the namespace is entered at exec.
+        // SAFETY: the child has one thread. It enters the namespace at exec.
         unsafe { unshare_unsafe(UnshareFlags::NEWTIME) }?;
         let file = open("/proc/self/timens_offsets", OFlags::WRONLY, Mode::empty())?;
         rustix::io::write(&file, offset.as_bytes())?;
         Ok(())
     };
-    // SAFETY: the closure makes system calls only, and allocates nothing.
+    // SAFETY: the closure only makes system calls and does not allocate.
     unsafe { command.pre_exec(enter) };
 }
 
-/// Whether such namespaces can be made here, and are entered at exec.
+/// Whether this process can create time namespaces that children enter at exec.
 pub(crate) fn clocks_can_differ() -> bool {
     let mut command = Command::new("readlink");
     command.arg("/proc/self/ns/time");

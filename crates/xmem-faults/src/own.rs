@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! A process's figures about itself, and faults that it causes to itself.
+//! Figures that a process measures about itself, and faults that it injects into itself.
 #![allow(unsafe_code)] // fork without exec
 
 use std::fs;
@@ -10,13 +10,13 @@ use std::time::{Duration, Instant};
 
 use xmem_core::fault::{Action, Point, arm, disarm, set_clock_offset};
 
-/// Open descriptors.
+/// The number of open descriptors.
 pub(crate) fn descriptors() -> usize {
-    // The one that lists them is one too many.
+    // Does not count the descriptor of the directory listing.
     fs::read_dir("/proc/self/fd").map_or(0, |dir| dir.count().saturating_sub(1))
 }
 
-/// Mappings of shared frames.
+/// The number of mappings of shared memory.
 pub(crate) fn mappings() -> usize {
     fs::read_to_string("/proc/self/maps").map_or(0, |maps| {
         maps.lines()
@@ -25,7 +25,7 @@ pub(crate) fn mappings() -> usize {
     })
 }
 
-/// How long this thread could run and did not get a core: no process of the rig causes that.
+/// The time during which this thread could run but had no processor. Other processes of the rig do not cause it.
 fn run_delay() -> Duration {
     fs::read_to_string("/proc/thread-self/schedstat")
         .ok()
@@ -33,7 +33,7 @@ fn run_delay() -> Duration {
         .map_or(Duration::ZERO, Duration::from_nanos)
 }
 
-/// Measures waits, less the time for which only a core was missing.
+/// Measures waits, without the time during which only a processor was missing.
 #[derive(Debug)]
 pub(crate) struct Stopwatch {
     start: Instant,
@@ -53,15 +53,15 @@ impl Stopwatch {
         elapsed.saturating_sub(run_delay().saturating_sub(self.delay))
     }
 
-    /// The time since the start for which only a core was missing.
+    /// The time since the start during which only a processor was missing.
     pub(crate) fn delayed(&self) -> Duration {
         run_delay().saturating_sub(self.delay)
     }
 }
 
-/// A child that inherits everything, does nothing and goes away after a while.
+/// Forks a child that inherits everything, sleeps, and exits.
 pub(crate) fn fork(life: Duration) {
-    // SAFETY: the child calls nothing but nanosleep and _exit, which are allowed there.
+    // SAFETY: the child calls only nanosleep and _exit, which are async-signal-safe.
     unsafe {
         if libc::fork() == 0 {
             let time = libc::timespec {
@@ -74,7 +74,7 @@ pub(crate) fn fork(life: Duration) {
     }
 }
 
-/// Lets the process have this many descriptors and no more; `None`: as many as it may.
+/// Sets the limit of descriptors for this process. `None` sets the maximum.
 pub(crate) fn limit_descriptors(limit: Option<u64>) {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let now = getrlimit(Resource::Nofile);
@@ -85,12 +85,12 @@ pub(crate) fn limit_descriptors(limit: Option<u64>) {
     let _ = setrlimit(Resource::Nofile, new);
 }
 
-/// The resources that the system refuses this process for a while: memory, descriptors in flight.
+/// A temporary fault in this process: a failing system call, or a clock that jumps.
 #[derive(Debug, Default)]
-pub(crate) struct Refusal(Option<Instant>);
+pub(crate) struct TemporaryFault(Option<Instant>);
 
-impl Refusal {
-    /// "refuse CALL MILLIS": from now on each such system call fails.
+impl TemporaryFault {
+    /// Command "refuse CALL MILLIS": makes each such system call fail for this time.
     pub(crate) fn begin(&mut self, call: &str, millis: u64) {
         let (point, errno) = match call {
             "memfd" => (Point::MemfdCreate, libc::EMFILE),
@@ -102,14 +102,14 @@ impl Refusal {
         self.0 = Some(Instant::now() + Duration::from_millis(millis));
     }
 
-    /// This process's clock jumps by so many seconds, for a while.
+    /// Sets the clock of this process ahead for a time.
     pub(crate) fn jump(&mut self, seconds: i64, millis: u64) {
         set_clock_offset(seconds * 1_000_000_000);
         self.0 = Some(Instant::now() + Duration::from_millis(millis));
     }
 
-    /// Ends it when it is time.
-    pub(crate) fn tend(&mut self) {
+    /// Ends the fault if its time has passed.
+    pub(crate) fn update(&mut self) {
         if self.0.is_some_and(|until| until <= Instant::now()) {
             self.end();
         }
@@ -122,7 +122,7 @@ impl Refusal {
     }
 }
 
-/// The lines of standard input, as they come. The channel closes at its end, so an orphan notices.
+/// The lines of standard input. The channel closes at the end of input, so that a process without a rig ends.
 pub(crate) fn commands() -> Receiver<String> {
     let (send, receive) = channel();
     std::thread::spawn(move || {
@@ -135,7 +135,7 @@ pub(crate) fn commands() -> Receiver<String> {
     receive
 }
 
-/// Prints a line for the rig. One write, so that a kill does not cut it in two.
+/// Prints a line for the rig with one write, so that a kill does not split it.
 pub(crate) fn print_line(line: &str) {
     let _ = std::io::stdout().write_all(format!("{line}\n").as_bytes());
     let _ = std::io::stdout().flush();

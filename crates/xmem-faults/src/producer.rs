@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The producer: so many frames a second, whatever happens.
+//! A producer that publishes at a fixed frame rate, also during faults.
 
 use std::sync::mpsc::TryRecvError;
 use std::time::{Duration, Instant};
@@ -15,17 +15,17 @@ use crate::{Error, frame};
 
 pub(crate) const HISTORY: u32 = 4;
 const REPORT: Duration = Duration::from_millis(100);
-/// A lossless consumer that is stopped is given up on after this.
+/// The time after which a stopped lossless consumer is disconnected.
 const LOSSLESS_TIMEOUT: Duration = Duration::from_millis(300);
-/// A slot that is not back after this is lost. Less than the rig's wait for the end.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// A slot that is not returned within this time counts as lost. Less than the time for which the rig waits for the end.
+const SLOT_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     pool: String,
-    /// Distinguishes the producers of a pool
+    /// Number that distinguishes the producers of a pool
     epoch: u64,
-    /// Frames a second
+    /// Frames per second
     #[arg(long, default_value_t = 120)]
     fps: u32,
     #[arg(long)]
@@ -58,7 +58,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     let cancel = Canceller::new();
     let mut tally = Tally::default();
     let mut grabbed: Vec<WriteLease> = Vec::new();
-    let mut refusal = own::Refusal::default();
+    let mut fault = own::TemporaryFault::default();
     let period = Duration::from_secs(1) / args.fps.max(1);
     let mut size = 64 << 10;
     let mut number = 0;
@@ -81,20 +81,20 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
                     ("starve", _) => own::limit_descriptors(Some(own::descriptors() as u64)),
                     ("feed", _) => own::limit_descriptors(None),
                     ("refuse", Some(millis)) => {
-                        refusal.begin(words.next().unwrap_or_default(), millis);
+                        fault.begin(words.next().unwrap_or_default(), millis);
                     }
                     ("jump", Some(millis)) => {
-                        refusal.jump(words.next().unwrap_or_default().parse()?, millis);
+                        fault.jump(words.next().unwrap_or_default().parse()?, millis);
                     }
                     ("end", _) => break,
                     _ => return Err(format!("an unknown command: {command}").into()),
                 }
             }
             Err(TryRecvError::Empty) => {}
-            // The rig is gone.
+            // The rig has ended.
             Err(TryRecvError::Disconnected) => return Ok(()),
         }
-        refusal.tend();
+        fault.update();
         match publish(&producer, size, args, number, &cancel, &mut tally)? {
             true => number += 1,
             false => tally.add("dropped", 1),
@@ -106,20 +106,20 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
         next += period;
         match next.checked_duration_since(Instant::now()) {
             Some(left) => std::thread::sleep(left),
-            // Late: go on from here instead of catching up.
+            // The frame is late. Continue from here, without catching up.
             None => next = Instant::now(),
         }
     }
     grabbed.clear();
-    refusal.end();
+    fault.end();
     own::limit_descriptors(None);
-    // The consumers are gone by now; what they leave is to come back.
+    // The consumers have ended. Wait until their slots are returned.
     let start = Instant::now();
     let stats = loop {
         producer.collect();
         let stats = producer.stats();
         let is_back = stats.consumers.is_empty() && stats.slots_held <= HISTORY;
-        if is_back || start.elapsed() >= PATIENCE {
+        if is_back || start.elapsed() >= SLOT_TIMEOUT {
             break stats;
         }
         std::thread::sleep(Duration::from_millis(1));
@@ -132,7 +132,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
         u64::from(stats.slots_held.saturating_sub(HISTORY)),
     );
     let regions = stats.regions as usize;
-    // Each region is one mapping more than there were before the first, and one descriptor; two, if it is locked.
+    // Each region adds one mapping and one descriptor, or two descriptors if its file is locked.
     let fds = if backing == Backing::PosixShm { 2 } else { 1 };
     let descriptors = own::descriptors().saturating_sub(before.0 + fds * regions);
     let mappings = own::mappings().saturating_sub(before.1 + regions);
@@ -165,7 +165,7 @@ fn publish(
     let waiting = Stopwatch::start();
     let lease = match producer.acquire(size) {
         Ok(lease) => lease,
-        // No slot, or no descriptor for one: the frame is dropped and counted, and the camera goes on.
+        // There is no slot, or no descriptor for a new region. As a live source, drop and count the frame.
         Err(AcquireError::Exhausted { .. } | AcquireError::Region(_)) if !args.lossless => {
             producer.note_dropped();
             return Ok(false);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The rig: starts the processes, hurts them at random, and reports the results.
+//! The rig: starts the processes, injects random faults, and reports the results.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -16,28 +16,28 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::tally::Tally;
 use crate::{Error, namespace};
 
-/// After this a process that should have ended counts as hung.
-const HANGS: Duration = Duration::from_secs(20);
+/// A process that does not end within this time hangs.
+const END_TIMEOUT: Duration = Duration::from_secs(20);
 const VICTIMS: usize = 4;
-/// Megabytes of the /dev/shm that the rig has for itself.
+/// The size of the rig's separate /dev/shm in megabytes.
 const SHM_SIZE: u64 = 64;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Plan {
-    /// How many faults
+    /// Number of faults
     #[arg(long, default_value_t = 100)]
     faults: u64,
-    /// The same seed gives the same schedule; without one it is drawn, and printed
+    /// Seed of the schedule; the same seed gives the same schedule [default: random; the program prints it]
     #[arg(long)]
     seed: Option<u64>,
-    /// Fail if a living process waited longer for another one than this
+    /// Fail if a live process waits longer than this for another process
     #[arg(long)]
     limit_ms: Option<u64>,
 }
 
 pub(crate) type Shared = Arc<Mutex<Tally>>;
 
-/// A process of the rig.
+/// A child process of the rig.
 pub(crate) struct Actor {
     child: Child,
     stdin: Option<ChildStdin>,
@@ -94,7 +94,7 @@ impl Actor {
 
     pub(crate) fn send(&mut self, line: &str) {
         if let Some(stdin) = &mut self.stdin {
-            // A process that was killed reads nothing.
+            // The write fails if the process was killed.
             let _ = stdin.write_all(format!("{line}\n").as_bytes());
         }
     }
@@ -112,7 +112,7 @@ impl Actor {
     }
 
     pub(crate) fn wait_for(&self, word: &str) -> Result<(), Error> {
-        let until = Instant::now() + HANGS;
+        let until = Instant::now() + END_TIMEOUT;
         loop {
             match self
                 .lines
@@ -130,7 +130,7 @@ impl Actor {
         }
     }
 
-    /// Lets it end by itself.
+    /// Asks the process to end and waits for it.
     pub(crate) fn end(&mut self, tally: &Shared) -> Result<(), Error> {
         self.signal(Signal::CONT);
         self.send("end");
@@ -146,7 +146,7 @@ impl Actor {
         result
     }
 
-    /// Whether it ended although the rig did not kill it.
+    /// Whether the process ended and was not killed by the rig.
     pub(crate) fn crashed(&mut self) -> bool {
         match self.child.try_wait() {
             Ok(Some(status)) => {
@@ -173,8 +173,8 @@ enum Kind {
     PosixShm,
 }
 
-/// A pool, its producer, and its consumers: one that is never hurt, and victims.
-struct Scene {
+/// A pool with its producer and consumers. Faults are injected into all consumers except for the watcher.
+struct TestPool {
     kind: Kind,
     pool: String,
     epoch: u64,
@@ -187,14 +187,14 @@ struct Scene {
     abilities: Abilities,
 }
 
-/// The rights of the rig on this machine.
+/// The namespaces that the rig can create on this machine.
 #[derive(Debug, Clone, Copy)]
 struct Abilities {
     own_shm: bool,
     own_clocks: bool,
 }
 
-impl Scene {
+impl TestPool {
     fn start(
         kind: Kind,
         dir: &Path,
@@ -204,7 +204,7 @@ impl Scene {
         let pool = socket(dir, kind).to_string_lossy().into_owned();
         let tally = Shared::default();
         let producer = Self::new_producer(kind, &pool, 1, &tally)?;
-        let mut scene = Self {
+        let mut pool = Self {
             kind,
             watcher: Some(Self::new_consumer(
                 &pool, "watcher", abilities, random, &tally,
@@ -219,10 +219,10 @@ impl Scene {
             abilities,
         };
         for _ in 0..VICTIMS {
-            let victim = scene.new_victim(random)?;
-            scene.victims.push(victim);
+            let victim = pool.new_victim(random)?;
+            pool.victims.push(victim);
         }
-        Ok(scene)
+        Ok(pool)
     }
 
     fn new_producer(kind: Kind, pool: &str, epoch: u64, tally: &Shared) -> Result<Actor, Error> {
@@ -252,7 +252,7 @@ impl Scene {
         if role == "watcher" {
             args.push("--watcher".into());
         } else {
-            // Fast ones, slow ones, and some that hold their budget for ever.
+            // Fast consumers, slow consumers, and consumers that never release frames.
             let budget = random.u64(1..8);
             arg("max-held", budget);
             let forever = random.u8(..4) == 0;
@@ -278,8 +278,8 @@ impl Scene {
         Self::new_consumer(&self.pool, "victim", self.abilities, random, &self.tally)
     }
 
-    /// One fault. Returns its name.
-    fn hurt(&mut self, random: &mut fastrand::Rng) -> Result<&'static str, Error> {
+    /// Injects one fault. Returns its name.
+    fn inject_fault(&mut self, random: &mut fastrand::Rng) -> Result<&'static str, Error> {
         let at = random.usize(..self.victims.len());
         Ok(match random.u8(..100) {
             0..28 => {
@@ -367,7 +367,7 @@ impl Scene {
             _ if self.abilities.own_shm && self.kind == Kind::PosixShm => {
                 namespace::fill_shm()?;
                 self.full_until = Some(Instant::now() + Duration::from_millis(random.u64(20..400)));
-                // So that it needs more.
+                // Larger frames and more slots, so that the pool needs more memory.
                 self.producer
                     .send(&format!("size {}", random.u64(16..200) << 10));
                 self.producer.send(&format!("grab {}", random.u64(1..40)));
@@ -381,8 +381,8 @@ impl Scene {
         })
     }
 
-    /// Ends what was to last for a while, and looks for processes that died by themselves.
-    fn tend(&mut self, random: &mut fastrand::Rng) -> Result<(), Error> {
+    /// Ends faults whose time has passed, and checks that no process has crashed.
+    fn update(&mut self, random: &mut fastrand::Rng) -> Result<(), Error> {
         let now = Instant::now();
         for at in 0..self.victims.len() {
             let victim = &mut self.victims[at];
@@ -431,7 +431,7 @@ impl Scene {
     }
 }
 
-impl Drop for Scene {
+impl Drop for TestPool {
     fn drop(&mut self) {
         for actor in self.victims.iter_mut().chain(self.watcher.as_mut()) {
             let _ = actor.kill();
@@ -440,12 +440,12 @@ impl Drop for Scene {
     }
 }
 
-/// The socket of a pool of the rig.
+/// The socket of a pool.
 fn socket(dir: &Path, kind: Kind) -> PathBuf {
     dir.join(format!("{kind:?}.sock"))
 }
 
-/// The segments that a pool left in `/dev/shm`. Other programs may have segments there.
+/// The number of segments that a pool left in `/dev/shm`. Segments of other programs are not counted.
 fn segments_left(pool: &Path) -> Result<usize, Error> {
     let removed = xmem_core::remove_stale(pool)?;
     Ok(removed
@@ -454,14 +454,14 @@ fn segments_left(pool: &Path) -> Result<usize, Error> {
         .count())
 }
 
-/// Returns whether all went well.
+/// Returns whether all checks passed.
 pub(crate) fn run(plan: &Plan) -> Result<bool, Error> {
     let seed = plan.seed.unwrap_or_else(|| fastrand::u64(..));
     println!("{} faults, seed {seed}", plan.faults);
     let mut random = fastrand::Rng::with_seed(seed);
     let own_shm = namespace::own_shm(SHM_SIZE);
     if let Err(error) = &own_shm {
-        println!("NOT TRIED: a full /dev/shm; no mount namespace can be had here ({error})");
+        println!("NOT TESTED: a full /dev/shm; cannot create a mount namespace ({error})");
     }
     let abilities = Abilities {
         own_shm: own_shm.is_ok(),
@@ -469,30 +469,32 @@ pub(crate) fn run(plan: &Plan) -> Result<bool, Error> {
     };
     if !abilities.own_clocks {
         println!(
-            "NOT TRIED: consumers with another CLOCK_MONOTONIC; no time namespace can be had here"
+            "NOT TESTED: consumers with another CLOCK_MONOTONIC; cannot create a time namespace"
         );
     }
     let dir = tempfile::tempdir()?;
     let start = Instant::now();
     let mut faults: BTreeMap<&str, u64> = BTreeMap::new();
-    let mut scenes = [Kind::Live, Kind::Lossless, Kind::PosixShm]
+    let mut pools = [Kind::Live, Kind::Lossless, Kind::PosixShm]
         .into_iter()
-        .map(|kind| Scene::start(kind, dir.path(), abilities, &mut random))
+        .map(|kind| TestPool::start(kind, dir.path(), abilities, &mut random))
         .collect::<Result<Vec<_>, _>>()?;
     for _ in 0..plan.faults {
-        let at = random.usize(..scenes.len());
-        *faults.entry(scenes[at].hurt(&mut random)?).or_default() += 1;
+        let at = random.usize(..pools.len());
+        *faults
+            .entry(pools[at].inject_fault(&mut random)?)
+            .or_default() += 1;
         let pause = Instant::now() + Duration::from_millis(random.u64(..120));
         while Instant::now() < pause {
             std::thread::sleep(Duration::from_millis(5));
-            for scene in &mut scenes {
-                scene.tend(&mut random)?;
+            for pool in &mut pools {
+                pool.update(&mut random)?;
             }
         }
     }
-    let tallies = scenes
+    let tallies = pools
         .into_iter()
-        .map(|scene| Ok((scene.kind, scene.end()?)))
+        .map(|pool| Ok((pool.kind, pool.end()?)))
         .collect::<Result<Vec<_>, Error>>()?;
     let left = std::fs::read_dir(dir.path())?.count();
     let segments_left = segments_left(&socket(dir.path(), Kind::PosixShm))?;
@@ -504,7 +506,7 @@ pub(crate) fn run(plan: &Plan) -> Result<bool, Error> {
     Ok(report(&tallies, left, segments_left, plan.limit_ms))
 }
 
-/// Prints the figures. Returns whether those that have to be 0 are.
+/// Prints the figures. Returns whether all figures that must be 0 are 0, and no wait is above the limit.
 fn report(
     tallies: &[(Kind, Tally)],
     files_left: usize,
@@ -534,21 +536,24 @@ fn report(
             &["watcher-checked", "victim-checked"],
         ),
         (
-            "times a consumer found a new producer",
+            "reconnections of consumers to a new producer",
             &["watcher-reconnects", "victim-reconnects"],
         ),
-        ("consumers that held all they may for ever", &["holding"]),
-        ("consumers that took up to 40 ms over each frame", &["slow"]),
+        ("consumers that never released frames", &["holding"]),
+        (
+            "consumers that processed each frame for up to 40 ms",
+            &["slow"],
+        ),
         ("consumers with another CLOCK_MONOTONIC", &["elsewhere"]),
         (
-            "stopped lossless consumers given up on",
+            "stopped lossless consumers disconnected",
             &["producer-timed-out"],
         ),
     ] {
         row(name, &|tally| sum(keys)(tally).to_string());
     }
     row(
-        "longest wait of a live producer",
+        "longest wait of a live producer for any process",
         &millis("max-producer-wait"),
     );
     row(
@@ -556,10 +561,10 @@ fn report(
         &millis("max-producer-lossless-wait"),
     );
     row(
-        "longest wait of an untouched consumer for a published frame",
+        "longest wait of an unharmed consumer for a published frame",
         &millis("max-watcher-wait"),
     );
-    let mut well = true;
+    let mut passed = true;
     for (name, keys) in [
         ("**torn frames**", &["watcher-torn", "victim-torn"][..]),
         (
@@ -577,24 +582,24 @@ fn report(
         ("**mappings leaked**", &["producer-mappings-leaked"]),
     ] {
         row(name, &|tally| sum(keys)(tally).to_string());
-        well &= tallies.iter().all(|(_, tally)| sum(keys)(tally) == 0);
+        passed &= tallies.iter().all(|(_, tally)| sum(keys)(tally) == 0);
     }
     println!("| **files left behind** | {files_left} | | {segments_left} |");
-    well &= files_left == 0 && segments_left == 0;
+    passed &= files_left == 0 && segments_left == 0;
     if let Some(limit) = limit_ms {
         let waits = ["max-producer-wait", "max-watcher-wait"];
-        well &= tallies
+        passed &= tallies
             .iter()
             .filter(|(kind, _)| *kind != Kind::Lossless)
             .all(|(_, tally)| waits.iter().all(|key| tally.get(key) <= limit * 1000));
     }
     println!(
         "\n{}",
-        if well {
-            "All that has to be 0 is 0."
+        if passed {
+            "PASSED: all figures that must be 0 are 0."
         } else {
-            "NOT ALL IS WELL."
+            "FAILED: a figure that must be 0 is not, or a wait is above the limit."
         }
     );
-    well
+    passed
 }

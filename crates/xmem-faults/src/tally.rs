@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The reports of the processes, added up. A report is a line `tally KEY=N ...` with what is new since the last one.
+//! Adds up the reports of the processes. A report is a line `tally KEY=N ...` with the changes since the last report.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::time::Duration;
 
-/// Counters by name. Names that begin with `max` keep the largest value instead of the sum.
+/// Counters by name. A name that begins with `max` keeps the largest value, the others the sum.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Tally(BTreeMap<String, u64>);
 
@@ -28,7 +28,7 @@ impl Tally {
         self.0.get(key).copied().unwrap_or(0)
     }
 
-    /// The report, and nothing new from here on.
+    /// Returns the report and resets the counters.
     pub(crate) fn take_line(&mut self) -> Option<String> {
         if self.0.is_empty() {
             return None;
@@ -40,7 +40,7 @@ impl Tally {
         Some(line)
     }
 
-    /// Adds a report, with a prefix to its names.
+    /// Adds a report. `role` is the prefix of its names.
     pub(crate) fn add_line(&mut self, line: &str, role: &str) {
         let Some(rest) = line.strip_prefix("tally ") else {
             return;

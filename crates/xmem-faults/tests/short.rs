@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! A short run of the rig, with another schedule each time. The seed is in what it prints.
+//! A short run of the rig with a random schedule. The output has the seed.
 
 use std::process::Command;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! A short soak. In so short a time only what is left at the end is conclusive.
+//! A short soak test. It is too short to find growth; it finds resources that are left at the end.
 
 use std::process::Command;
 

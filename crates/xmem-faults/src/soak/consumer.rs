@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! A consumer of the soak: checks every frame when it comes and when it goes, and may leave and join again.
+//! A consumer of the soak test: checks each frame when it arrives and before it is released. It may leave and join repeatedly.
 
 use std::collections::VecDeque;
 use std::sync::mpsc::TryRecvError;
@@ -13,13 +13,13 @@ use crate::tally::Tally;
 use crate::{Error, frame};
 
 const REPORT: Duration = Duration::from_secs(1);
-/// How long one that joins again stays, in milliseconds.
+/// The time for which a consumer with `--rejoin` stays, in milliseconds.
 const STAY: std::ops::Range<u64> = 50..2000;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     pool: String,
-    /// Leave and join again, all the time
+    /// Leave and join repeatedly
     #[arg(long)]
     rejoin: bool,
     #[arg(long, default_value_t = 0)]
@@ -34,7 +34,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     let mut tally = Tally::default();
     let mut report = Instant::now();
     let mut first = true;
-    // The rig sent "end", or is gone.
+    // The rig sent "end", or has ended.
     let ended = || !matches!(commands.try_recv(), Err(TryRecvError::Empty));
     while !ended() {
         let builder = Consumer::builder(&args.pool).max_held(4).name("soak");
@@ -61,7 +61,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
             let lease = match consumer.receive(Some(Duration::from_millis(50))) {
                 Ok(lease) => lease,
                 Err(ReceiveError::Timeout) => continue,
-                // Late in a lossless pool, or without a producer.
+                // The consumer was late in a lossless pool, or there is no producer.
                 Err(ReceiveError::TimedOut | ReceiveError::ProducerLost) => break,
                 Err(error) => return Err(error.into()),
             };
@@ -75,7 +75,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
             }
         }
         tally.add("missed", consumer.stats().missed);
-        // Frames outlive the consumer that took them.
+        // Frames stay valid after the consumer that received them is dropped.
         drop(consumer);
         while !kept.is_empty() {
             check(kept.pop_front(), &mut tally);
@@ -89,7 +89,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     Ok(())
 }
 
-/// Looks at a frame for the last time.
+/// Checks a frame before it is released.
 fn check(kept: Option<Kept>, tally: &mut Tally) {
     if kept.is_some_and(|(lease, was)| frame::read(&lease) != Some(was)) {
         tally.add("torn", 1);

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The resources that a process uses, over time, and whether they grow.
+//! The resource usage of a process over time, and whether it grows.
 
 use std::{fmt, fs};
 
 use super::Outcome;
 use crate::Error;
 
-/// Figures of a process, with what may be added from the first third of the time to the last before it counts as
-/// growth: a part of what it was, and a number.
+/// The figures of a process. Growth from the first third of the run to the last third is allowed up to a part of the first value,
+/// plus a number.
 const FIGURES: [(&str, f64, f64); 4] = [
     ("heap, KiB", 0.0, 64.0),
     ("shared memory, KiB", 0.25, 4096.0),
@@ -16,7 +16,7 @@ const FIGURES: [(&str, f64, f64); 4] = [
     ("mappings", 0.0, 8.0),
 ];
 
-/// The resources of a process at one time, in the order of `FIGURES`.
+/// The resource usage of a process at one time, in the order of `FIGURES`.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Usage([f64; 4]);
 
@@ -41,7 +41,7 @@ impl Usage {
     }
 }
 
-/// Names of the segments that a process has mapped.
+/// The names of the segments that a process has mapped.
 pub(super) fn segments_of(pid: u32) -> Result<Vec<String>, Error> {
     let maps = fs::read_to_string(format!("/proc/{pid}/maps"))?;
     let names = maps
@@ -51,20 +51,20 @@ pub(super) fn segments_of(pid: u32) -> Result<Vec<String>, Error> {
     Ok(names.map(|name| format!("xmem-{name}")).collect())
 }
 
-/// The resources of a process, over time.
+/// The resource usage of a process over time.
 #[derive(Debug, Default)]
 pub(super) struct Series {
     usage: Vec<Usage>,
-    /// Seconds between two looks.
+    /// Seconds between two samples.
     every: f64,
 }
 
-/// One figure, over time.
+/// One figure over time.
 #[derive(Debug, PartialEq)]
 struct Trend {
     first: f64,
     last: f64,
-    /// Growth per hour, by the straight line that fits best.
+    /// Growth per hour, by linear regression.
     slope: f64,
     flat: bool,
 }
@@ -96,14 +96,14 @@ impl Series {
     }
 }
 
-/// The median: a consumer that just joins or leaves does not count.
+/// The median of the values. A single sample during a join or a leave has no effect on it.
 fn median(values: &[f64]) -> f64 {
     let mut values = values.to_vec();
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(0.0)
 }
 
-/// Growth from one value to the next (least squares).
+/// The slope per value, by least squares.
 fn slope(values: &[f64]) -> f64 {
     let middle = (values.len() as f64 - 1.0) / 2.0;
     let mean = values.iter().sum::<f64>() / values.len() as f64;
@@ -114,10 +114,10 @@ fn slope(values: &[f64]) -> f64 {
     if under > 0.0 { over / under } else { 0.0 }
 }
 
-/// The consumers of each pool that are measured.
+/// The processes of each pool that are measured.
 const ROLES: [&str; 3] = ["producer", "consumer that stays", "consumer that rejoins"];
 
-/// Each look, in a line of its own.
+/// All samples, one per line.
 pub(super) fn csv(outcomes: &[Outcome]) -> String {
     let mut text = "pool,process,seconds,heap KiB,shared KiB,descriptors,mappings\n".to_owned();
     for Outcome { name, usage, .. } in outcomes {
@@ -132,24 +132,24 @@ pub(super) fn csv(outcomes: &[Outcome]) -> String {
     text
 }
 
-/// Prints what the processes used: in the middle of the first third and of the last, and by how much it grew per hour.
-/// Returns whether it stayed as it was.
+/// Prints the resource usage of each process: the medians of the first and the last third, and the growth per hour. Returns whether
+/// nothing grows.
 pub(super) fn report(outcomes: &[Outcome]) -> bool {
     let names = FIGURES.map(|(name, _, _)| name);
     println!(
         "\n| process | {} |\n|---|---|---|---|---|",
         names.join(" | ")
     );
-    let mut well = true;
+    let mut passed = true;
     for Outcome { name, usage, .. } in outcomes {
         for (role, series) in ROLES.iter().zip(usage) {
             let trends: Vec<Trend> = (0..FIGURES.len()).map(|at| series.trend(at)).collect();
             let cells: Vec<String> = trends.iter().map(ToString::to_string).collect();
             println!("| {name}, {role} | {} |", cells.join(" | "));
-            well &= !series.usage.is_empty() && trends.iter().all(|trend| trend.flat);
+            passed &= !series.usage.is_empty() && trends.iter().all(|trend| trend.flat);
         }
     }
-    well
+    passed
 }
 
 impl fmt::Display for Trend {
@@ -186,7 +186,7 @@ mod tests {
     fn fluctuation_is_not_growth() {
         let noise = series((0..120).map(|at| 20.0 + f64::from(at * 7 % 13)));
         assert!(noise.trend(2).flat);
-        // One that came late for the last look, and what was there before the pool was full.
+        // An outlier in the last sample, and values that grow until the pool is full.
         let edges = (0..120).map(|at| {
             if at == 119 {
                 90.0

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! A soak: four pools at 60 frames a second, sixteen consumers that join and leave, and a look every few seconds at
-//! what the processes that live on use. That has to stay where it was.
+//! A soak test: four pools at 60 frames per second and sixteen consumers, some of which join and leave. Samples the resource usage
+//! of the permanent processes, which must not grow.
 
 pub(crate) mod consumer;
 mod figures;
@@ -15,40 +15,40 @@ use crate::rig::{Actor, Shared, lock};
 use crate::tally::Tally;
 use figures::{Series, Usage};
 
-/// Consumers of each pool whose processes end, and are started anew.
+/// The number of consumers per pool whose processes end and are replaced.
 const GUESTS: usize = 2;
-/// How long a guest lives.
+/// The lifetime of a guest in milliseconds.
 const LIFE: std::ops::Range<u64> = 500..12_000;
-/// How often the pool of changing sizes has another one.
+/// The interval at which the pool `sizes` changes its frame size.
 const RESIZE: Duration = Duration::from_secs(2);
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Plan {
-    /// How long
+    /// Duration in seconds
     #[arg(long, default_value_t = 1200)]
     seconds: u64,
-    /// How often to look, in seconds
+    /// Interval between samples, in seconds
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..))]
     every: u64,
-    /// Bytes of a frame; the default is I420 of 640x360
+    /// Size of a frame in bytes; the default is I420 of 640x360
     #[arg(long, default_value_t = 345_600)]
     frame_bytes: u64,
-    /// The same seed gives the same schedule; without one it is drawn, and printed
+    /// Seed of the schedule; the same seed gives the same schedule [default: random; the program prints it]
     #[arg(long)]
     seed: Option<u64>,
-    /// Write each look into this file, as comma-separated values
+    /// Write each sample to this file, as comma-separated values
     #[arg(long)]
     csv: Option<PathBuf>,
 }
 
 /// A pool and its processes.
-struct Scene {
+struct TestPool {
     name: &'static str,
     pool: String,
     producer: Actor,
-    /// Stays connected all the time.
+    /// A consumer that stays connected.
     stayer: Actor,
-    /// One process that leaves and joins again.
+    /// A consumer that leaves and joins repeatedly.
     rejoiner: Actor,
     guests: Vec<(Actor, Instant)>,
     tally: Shared,
@@ -61,14 +61,14 @@ struct Scene {
 struct Outcome {
     name: &'static str,
     tally: Tally,
-    /// How long it was there, in seconds.
+    /// The lifetime of the pool in seconds.
     seconds: f64,
     usage: [Series; 3],
-    /// Segments that its producer had, and that are there still.
+    /// The number of segments of the producer that still exist.
     segments: usize,
 }
 
-impl Scene {
+impl TestPool {
     fn start(
         name: &'static str,
         options: &[&str],
@@ -85,7 +85,7 @@ impl Scene {
         let mut producer = Actor::start("producer", &args, &tally)?;
         producer.wait_for("ready")?;
         producer.send(&format!("size {}", plan.frame_bytes));
-        let mut scene = Self {
+        let mut pool = Self {
             name,
             stayer: new_consumer("stayer", &pool, random, &tally)?,
             rejoiner: new_consumer("rejoiner", &pool, random, &tally)?,
@@ -98,15 +98,15 @@ impl Scene {
             born: Instant::now(),
         };
         for _ in 0..GUESTS {
-            scene.invite(random)?;
+            pool.start_guest(random)?;
         }
-        // Their use before does not count.
-        scene.stayer.wait_for("joined")?;
-        scene.rejoiner.wait_for("joined")?;
-        Ok(scene)
+        // Samples begin after both have joined.
+        pool.stayer.wait_for("joined")?;
+        pool.rejoiner.wait_for("joined")?;
+        Ok(pool)
     }
 
-    fn invite(&mut self, random: &mut fastrand::Rng) -> Result<(), Error> {
+    fn start_guest(&mut self, random: &mut fastrand::Rng) -> Result<(), Error> {
         let guest = new_consumer("guest", &self.pool, random, &self.tally)?;
         let until = Instant::now() + Duration::from_millis(random.u64(LIFE));
         self.guests.push((guest, until));
@@ -114,8 +114,8 @@ impl Scene {
         Ok(())
     }
 
-    /// Sees off guests whose time is over, one in four by SIGKILL, and has others come.
-    fn tend(&mut self, random: &mut fastrand::Rng) -> Result<(), Error> {
+    /// Ends guests whose lifetime is over, one in four by SIGKILL, and starts replacements.
+    fn update(&mut self, random: &mut fastrand::Rng) -> Result<(), Error> {
         while let Some(at) = (self.guests.iter()).position(|(_, until)| *until <= Instant::now()) {
             let (mut guest, _) = self.guests.swap_remove(at);
             if random.u8(..4) == 0 {
@@ -124,9 +124,9 @@ impl Scene {
             } else {
                 guest.end(&self.tally)?;
             }
-            self.invite(random)?;
+            self.start_guest(random)?;
         }
-        for actor in self.lasting() {
+        for actor in self.permanent() {
             if actor.crashed() {
                 return Err("a process died by itself".into());
             }
@@ -134,13 +134,13 @@ impl Scene {
         Ok(())
     }
 
-    /// The processes that are there from beginning to end.
-    fn lasting(&mut self) -> [&mut Actor; 3] {
+    /// The processes that run from beginning to end.
+    fn permanent(&mut self) -> [&mut Actor; 3] {
         [&mut self.producer, &mut self.stayer, &mut self.rejoiner]
     }
 
-    fn look(&mut self) -> Result<(), Error> {
-        let pids = self.lasting().map(|actor| actor.pid());
+    fn sample(&mut self) -> Result<(), Error> {
+        let pids = self.permanent().map(|actor| actor.pid());
         for (series, pid) in self.usage.iter_mut().zip(pids) {
             series.push(Usage::of(pid)?);
         }
@@ -148,7 +148,7 @@ impl Scene {
         Ok(())
     }
 
-    /// Ends its processes.
+    /// Ends the processes and collects the result.
     fn end(mut self) -> Result<Outcome, Error> {
         for (mut guest, _) in self.guests.drain(..) {
             guest.end(&self.tally)?;
@@ -169,12 +169,12 @@ impl Scene {
     }
 }
 
-impl Drop for Scene {
+impl Drop for TestPool {
     fn drop(&mut self) {
         for (guest, _) in &mut self.guests {
             let _ = guest.kill();
         }
-        for actor in self.lasting() {
+        for actor in self.permanent() {
             let _ = actor.kill();
         }
     }
@@ -194,7 +194,7 @@ fn new_consumer(
     Actor::start(role, &args, tally)
 }
 
-/// Returns whether all stayed as it was.
+/// Returns whether all checks passed.
 pub(crate) fn run(plan: &Plan) -> Result<bool, Error> {
     let seed = plan.seed.unwrap_or_else(|| fastrand::u64(..));
     println!(
@@ -209,55 +209,55 @@ pub(crate) fn run(plan: &Plan) -> Result<bool, Error> {
         ("posix-shm", &["--posix-shm"]),
         ("sizes", &[]),
     ];
-    let mut scenes = kinds
+    let mut pools = kinds
         .into_iter()
-        .map(|(name, options)| Scene::start(name, options, dir.path(), plan, &mut random))
+        .map(|(name, options)| TestPool::start(name, options, dir.path(), plan, &mut random))
         .collect::<Result<Vec<_>, _>>()?;
     let start = Instant::now();
     let end = start + Duration::from_secs(plan.seconds);
     let every = Duration::from_secs(plan.every);
-    let (mut look, mut resize) = (start + every, start + RESIZE);
+    let (mut next_sample, mut resize) = (start + every, start + RESIZE);
     while Instant::now() < end {
         std::thread::sleep(Duration::from_millis(20));
-        for scene in &mut scenes {
-            scene.tend(&mut random)?;
+        for pool in &mut pools {
+            pool.update(&mut random)?;
         }
-        if Instant::now() >= look {
-            look += every;
-            scenes.iter_mut().try_for_each(Scene::look)?;
+        if Instant::now() >= next_sample {
+            next_sample += every;
+            pools.iter_mut().try_for_each(TestPool::sample)?;
         }
         if Instant::now() >= resize {
             resize += RESIZE;
-            for scene in scenes.iter_mut().filter(|scene| scene.name == "sizes") {
+            for pool in pools.iter_mut().filter(|pool| pool.name == "sizes") {
                 let bytes = random.u64(plan.frame_bytes / 4..plan.frame_bytes * 2);
-                scene.producer.send(&format!("size {bytes}"));
+                pool.producer.send(&format!("size {bytes}"));
             }
         }
     }
-    let outcomes = scenes
+    let outcomes = pools
         .into_iter()
-        .map(Scene::end)
+        .map(TestPool::end)
         .collect::<Result<Vec<_>, _>>()?;
     let files = std::fs::read_dir(dir.path())?.count();
     if let Some(csv) = &plan.csv {
         std::fs::write(csv, figures::csv(&outcomes))?;
     }
-    let mut well = count(&outcomes);
+    let mut passed = count(&outcomes);
     println!("| **files left behind** | {files} | | | |");
-    well &= files == 0;
-    well &= figures::report(&outcomes);
+    passed &= files == 0;
+    passed &= figures::report(&outcomes);
     println!(
         "\n{}",
-        if well {
-            "All stayed as it was."
+        if passed {
+            "PASSED: nothing grows, and all figures that must be 0 are 0."
         } else {
-            "NOT ALL STAYED AS IT WAS."
+            "FAILED: a resource grows, or a figure that must be 0 is not."
         }
     );
-    Ok(well)
+    Ok(passed)
 }
 
-/// Prints what was counted. Returns whether what has to be 0 is.
+/// Prints the counters. Returns whether those that must be 0 are 0.
 fn count(outcomes: &[Outcome]) -> bool {
     let row = |name: &str, value: &dyn Fn(&Outcome) -> String| {
         let values: Vec<String> = outcomes.iter().map(value).collect();
@@ -274,7 +274,7 @@ fn count(outcomes: &[Outcome]) -> bool {
     });
     for (name, keys) in [
         (
-            "frames dropped for want of slots",
+            "frames dropped because no slot was free",
             &["producer-dropped"][..],
         ),
         (
@@ -286,18 +286,18 @@ fn count(outcomes: &[Outcome]) -> bool {
             &["stayer-missed", "rejoiner-missed", "guest-missed"],
         ),
         (
-            "times that a consumer joined",
+            "joins of consumers",
             &["stayer-joins", "rejoiner-joins", "guest-joins"],
         ),
-        ("of the leaving ones, killed", &["killed"]),
+        ("guests that were killed", &["killed"]),
         (
-            "late lossless consumers given up on",
+            "late lossless consumers disconnected",
             &["producer-timed-out"],
         ),
     ] {
         row(name, &|outcome| sum(keys)(outcome).to_string());
     }
-    let mut well = true;
+    let mut passed = true;
     for (name, keys) in [
         (
             "**torn frames**",
@@ -317,17 +317,17 @@ fn count(outcomes: &[Outcome]) -> bool {
         ),
     ] {
         row(name, &|outcome| sum(keys)(outcome).to_string());
-        well &= outcomes.iter().all(|outcome| sum(keys)(outcome) == 0);
+        passed &= outcomes.iter().all(|outcome| sum(keys)(outcome) == 0);
     }
     row("**segments left behind**", &|outcome| {
         outcome.segments.to_string()
     });
-    well &= outcomes.iter().all(|outcome| outcome.segments == 0);
-    // Otherwise nothing was tried.
-    well &= outcomes.iter().all(|outcome| {
+    passed &= outcomes.iter().all(|outcome| outcome.segments == 0);
+    // Otherwise the run tested nothing.
+    passed &= outcomes.iter().all(|outcome| {
         ["stayer-received", "rejoiner-received", "guest-received"]
             .iter()
             .all(|key| outcome.tally.get(key) > 0)
     });
-    well
+    passed
 }
