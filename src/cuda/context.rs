@@ -113,29 +113,32 @@ impl CudaContext {
 /// The caller holds no lock.
 pub(crate) fn shared(element: &gst::Element, ordinal: Option<u32>) -> Option<CudaContext> {
     Library::get()?;
-    in_place_of(found(element, ordinal), element, ordinal)
+    primary_context(existing_context(element, ordinal), element, ordinal)
 }
 
 /// Like `shared`, but `None` if the pipeline uses a context that is not a primary one.
 pub(crate) fn shared_by_all(element: &gst::Element, ordinal: Option<u32>) -> Option<CudaContext> {
     Library::get()?;
-    let found = found(element, ordinal);
-    if found.as_ref().is_some_and(|found| !found.is_primary()) {
+    let existing = existing_context(element, ordinal);
+    if existing
+        .as_ref()
+        .is_some_and(|existing| !existing.is_primary())
+    {
         return None;
     }
-    in_place_of(found, element, ordinal)
+    primary_context(existing, element, ordinal)
 }
 
-/// `found`, if it is around a primary context. Otherwise another one that is.
-fn in_place_of(
-    found: Option<CudaContext>,
+/// `existing`, if it is around a primary context. Otherwise another one that is.
+fn primary_context(
+    existing: Option<CudaContext>,
     element: &gst::Element,
     ordinal: Option<u32>,
 ) -> Option<CudaContext> {
-    if found.as_ref().is_some_and(CudaContext::is_primary) {
-        return found;
+    if existing.as_ref().is_some_and(CudaContext::is_primary) {
+        return existing;
     }
-    let device = match found.and_then(|context| context.device()) {
+    let device = match existing.and_then(|context| context.device()) {
         // The pipeline uses this device, in another context.
         Some(device) => device,
         None => device_for(element, ordinal)?,
@@ -153,9 +156,9 @@ fn in_place_of(
 }
 
 /// An existing context, if it is of the requested device.
-fn found(element: &gst::Element, ordinal: Option<u32>) -> Option<CudaContext> {
-    asked_for(element).filter(|found| {
-        let device = found.device();
+fn existing_context(element: &gst::Element, ordinal: Option<u32>) -> Option<CudaContext> {
+    find_context(element).filter(|existing| {
+        let device = existing.device();
         ordinal.is_none_or(|ordinal| {
             device
                 .as_ref()
@@ -193,9 +196,9 @@ fn device_for(element: &gst::Element, ordinal: Option<u32>) -> Option<Device> {
 /// the context of another device creates its own context, which is not the primary one.
 fn ordinal_of_neighbours(element: &gst::Element) -> Option<u32> {
     /// An upper bound for the links between a decoder and a sink.
-    const MOST_LINKS: usize = 64;
+    const MAX_LINKS: usize = 64;
     let mut pads = VecDeque::from(element.pads());
-    for _ in 0..MOST_LINKS {
+    for _ in 0..MAX_LINKS {
         let Some(peer) = pads.pop_front()?.peer() else {
             continue;
         };
@@ -220,7 +223,7 @@ fn ordinal_of(element: &gst::Element) -> Option<u32> {
 }
 
 /// The context that was set on the element, or of its neighbours, or of the application.
-fn asked_for(element: &gst::Element) -> Option<CudaContext> {
+fn find_context(element: &gst::Element) -> Option<CudaContext> {
     let given = |element: &gst::Element| CudaContext::of_context(&element.context(CONTEXT_TYPE)?);
     given(element)
         .or_else(|| {

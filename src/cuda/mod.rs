@@ -23,7 +23,7 @@ pub(crate) use layout::{Layout, planes};
 pub(crate) use memory::CudaMemory;
 pub(crate) use pool::XmemCudaBufferPool;
 pub(crate) use stream::Stream;
-pub(crate) use wrapped::{Home, SlotMemory};
+pub(crate) use wrapped::{MemoryCache, SlotMemory};
 
 /// Whether GstCudaMemory can be read and created here.
 pub(crate) fn is_offered() -> bool {

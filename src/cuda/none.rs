@@ -43,7 +43,7 @@ impl SlotMemory {
 
 /// A cache of memories on a device. Has no values.
 #[derive(Debug)]
-pub(crate) enum Home {}
+pub(crate) enum MemoryCache {}
 
 /// A GstCudaStream. Has no values.
 #[derive(Debug)]

@@ -80,7 +80,7 @@ type Place = (u128, u64);
 #[derive(Debug)]
 struct Slot {
     lease: Mutex<Lease>,
-    home: Weak<Home>,
+    cache: Weak<MemoryCache>,
     place: Place,
     device: Device,
     stream: Arc<Stream>,
@@ -94,7 +94,7 @@ impl Slot {
 
 /// The unused memories of one layout, stream and context.
 #[derive(Debug)]
-pub(crate) struct Home {
+pub(crate) struct MemoryCache {
     context: CudaContext,
     device: Device,
     stream: Arc<Stream>,
@@ -112,7 +112,7 @@ struct Idle {
 /// A memory that was not taken for this many frames is freed, because its slot is unused or no longer exists.
 const KEPT_FOR: u64 = 1000;
 
-impl Home {
+impl MemoryCache {
     /// `stream` belongs to `context`, and `context` to `device`.
     pub(crate) fn new(
         context: CudaContext,
@@ -224,7 +224,7 @@ impl Home {
     fn of_slot(self: &Arc<Self>, place: Place) -> Option<gst::Memory> {
         let slot = Box::new(Slot {
             lease: Mutex::new(Lease::Gone),
-            home: Arc::downgrade(self),
+            cache: Arc::downgrade(self),
             place,
             device: self.device.clone(),
             stream: self.stream.clone(),
@@ -283,23 +283,23 @@ impl Home {
             old
         };
         old.into_iter()
-            .for_each(|memory| end(memory, &self.device, &self.stream));
+            .for_each(|memory| free_when_done(memory, &self.device, &self.stream));
         Ok(())
     }
 }
 
-impl Drop for Home {
+impl Drop for MemoryCache {
     fn drop(&mut self) {
         let idle = mem::take(self.idle.get_mut().unwrap_or_else(PoisonError::into_inner));
         for (_, (_, memory)) in idle.memories {
-            end(memory, &self.device, &self.stream);
+            free_when_done(memory, &self.device, &self.stream);
         }
     }
 }
 
 /// Frees an unused memory after the work on its stream, which may still use its textures. Freeing waits for the stream, and the
 /// stream may be blocked if a producer was killed.
-fn end(memory: gst::Memory, device: &Device, stream: &Stream) {
+fn free_when_done(memory: gst::Memory, device: &Device, stream: &Stream) {
     // SAFETY: this is the only reference. The memory is not kept again.
     unsafe { (*memory.as_ptr().cast_mut()).mini_object.dispose = None };
     stream
@@ -321,23 +321,23 @@ unsafe extern "C" fn dispose(object: *mut GstMiniObject) -> gboolean {
         return GTRUE;
     };
     let lease = mem::replace(&mut *slot.lease(), Lease::Gone);
-    let (home, place) = (slot.home.upgrade(), slot.place);
+    let (cache, place) = (slot.cache.upgrade(), slot.place);
     let (device, stream) = (slot.device.clone(), slot.stream.clone());
     // SAFETY: there is no other reference. The memory returns to its initial state.
     let memory: gst::Memory = unsafe {
-        thaw(raw);
+        unfreeze(raw);
         (*raw).mini_object.flags &= !(GST_CUDA_MEMORY_TRANSFER_NEED_DOWNLOAD
             | GST_CUDA_MEMORY_TRANSFER_NEED_UPLOAD
             | GST_CUDA_MEMORY_TRANSFER_NEED_SYNC);
         ((*raw).offset, (*raw).size) = (0, (*raw).maxsize);
         from_glib_none(raw)
     };
-    let kept = match home {
-        Some(home) => home.keep(place, memory),
+    let kept = match cache {
+        Some(cache) => cache.keep(place, memory),
         None => Err(memory),
     };
     if let Err(memory) = kept {
-        end(memory, &device, &stream);
+        free_when_done(memory, &device, &stream);
     }
     // At the end, so that the memory is already kept when the slot is used again. Work on the stream may still use the slot.
     match lease {
@@ -441,7 +441,7 @@ impl<'a> SlotMemory<'a> {
 /// # Safety
 ///
 /// `mem` is a GstMemory without references.
-unsafe fn thaw(mem: *mut gst::ffi::GstMemory) {
+unsafe fn unfreeze(mem: *mut gst::ffi::GstMemory) {
     // SAFETY: by the caller. No other code accesses these fields.
     unsafe {
         let object = &mut (*mem).mini_object;

@@ -43,7 +43,7 @@ pub(super) static CAT: LazyLock<gst::DebugCategory> = LazyLock::new(|| {
 });
 
 /// The interval of scans. They are needed because a killed producer and new caps change no file.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
+const SCAN_INTERVAL: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Default)]
 pub struct XmemDeviceProvider {
@@ -137,7 +137,7 @@ fn follow(
     mut devices: Devices,
     canceller: &Canceller,
 ) {
-    while watch.wait(Some(LOOK_AGAIN)) != Watched::Cancelled {
+    while watch.wait(Some(SCAN_INTERVAL)) != Watched::Cancelled {
         let Some(provider) = provider.upgrade() else {
             return;
         };

@@ -18,7 +18,7 @@ use super::{
     started::Started,
 };
 use crate::buffers::planes::{self, Planes};
-use crate::cuda::{self, CudaContext, Home, Layout, Stream};
+use crate::cuda::{self, CudaContext, Layout, MemoryCache, Stream};
 
 /// Why a frame cannot be used.
 enum Failure {
@@ -120,24 +120,24 @@ fn on_device(
     let layout = layout.unwrap_or_else(|| planes::of_info(info));
     let planes = Planes::check(&layout, frame.len(), info);
     let planes = planes.map_err(|reason| InvalidFrame(reason.to_owned()))?;
-    let home = home_of(source, started, frame.device(), info)?;
+    let cache = cache_for(source, started, frame.device(), info)?;
     let mut meta = lease.meta().clone();
-    meta.video = Some(planes::of_info(home.layout().info()));
-    let in_place = home
+    meta.video = Some(planes::of_info(cache.layout().info()));
+    let in_place = cache
         .layout()
         .is_of(planes.offsets(), planes.strides(), frame.len());
     if in_place && !over_budget {
         match source.settings.cuda_wait {
-            XmemSrcCudaWait::Device => frame.wait_on(home.stream().handle())?,
+            XmemSrcCudaWait::Device => frame.wait_on(cache.stream().handle())?,
             XmemSrcCudaWait::Cpu => wait_for(source, &frame)?,
         }
         let reader = started.stream().reader();
-        let memory = home.readable(frame, reader, source.tally);
+        let memory = cache.readable(frame, reader, source.tally);
         let memory = memory.ok_or_else(|| missing("libgstcuda does not take its layout"))?;
         return Ok((memory, meta, Placement::InPlace));
     }
     wait_for(source, &frame)?;
-    let memory = copy(&frame, &planes, &home)?;
+    let memory = copy(&frame, &planes, &cache)?;
     Ok((
         memory,
         meta,
@@ -176,35 +176,37 @@ fn download(source: Source<'_>, lease: &ReadLease) -> Result<gst::Memory, Failur
 }
 
 /// The cache of GstCudaMemory for frames of this format on this device.
-fn home_of(
+fn cache_for(
     source: Source<'_>,
     started: &mut Started,
     device: &Device,
     info: &gst_video::VideoInfo,
-) -> Result<Arc<Home>, Failure> {
-    let known = started.home().filter(|(home, _)| home.device() == device);
-    if let Some((home, of)) = known
+) -> Result<Arc<MemoryCache>, Failure> {
+    let known = started
+        .cache()
+        .filter(|(cache, _)| cache.device() == device);
+    if let Some((cache, of)) = known
         && of == info
     {
-        return Ok(home.clone());
+        return Ok(cache.clone());
     }
     let (context, stream) = match known {
-        Some((home, _)) => (home.context().clone(), home.stream().clone()),
+        Some((cache, _)) => (cache.context().clone(), cache.stream().clone()),
         None => context_and_stream(source, device)?,
     };
     let layout = Layout::new(info, &context);
     let layout = layout
         .map_err(|error| Failure::Missing(format!("{error}; download=true takes any frame")))?;
-    let home = Home::new(context, device.clone(), stream, layout);
+    let cache = MemoryCache::new(context, device.clone(), stream, layout);
     gst::debug!(
         CAT,
         obj = source.element,
         "Frames on device {}: {:?}",
         device.ordinal(),
-        home.layout()
+        cache.layout()
     );
-    started.set_home((home.clone(), info.clone()));
-    Ok(home)
+    started.set_cache((cache.clone(), info.clone()));
+    Ok(cache)
 }
 
 fn context_and_stream(
@@ -230,10 +232,14 @@ fn check_device(settings: &Settings, frame: &CudaFrame) -> Result<(), Failure> {
 
 /// Copies the frame to private memory of its device, in the layout that GStreamer's elements expect. The CPU waits for the
 /// copy.
-fn copy(frame: &CudaFrame, planes: &Planes, home: &Arc<Home>) -> Result<gst::Memory, Failure> {
+fn copy(
+    frame: &CudaFrame,
+    planes: &Planes,
+    cache: &Arc<MemoryCache>,
+) -> Result<gst::Memory, Failure> {
     let mut rows = Vec::new();
     let places = planes.offsets().iter().zip(planes.strides());
-    for (plane, (offset, stride)) in home.layout().planes().zip(places) {
+    for (plane, (offset, stride)) in cache.layout().planes().zip(places) {
         rows.push(Rows {
             from: *offset,
             from_pitch: usize::try_from(*stride)
@@ -244,8 +250,9 @@ fn copy(frame: &CudaFrame, planes: &Planes, home: &Arc<Home>) -> Result<gst::Mem
             height: plane.height,
         });
     }
-    let private = PrivateMemory::new(frame.device(), home.layout().info().size())?;
+    let private = PrivateMemory::new(frame.device(), cache.layout().info().size())?;
     frame.copy_rows_to(&private, &rows)?;
-    home.wrap_private(private)
+    cache
+        .wrap_private(private)
         .ok_or_else(|| missing("libgstcuda does not take its layout"))
 }

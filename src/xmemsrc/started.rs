@@ -80,7 +80,7 @@ pub(super) enum Report {
 }
 
 /// The cache of GstCudaMemory for a producer's frames, and the format of these frames.
-pub(super) type Home = (Arc<cuda::Home>, gst_video::VideoInfo);
+pub(super) type FormatCache = (Arc<cuda::MemoryCache>, gst_video::VideoInfo);
 
 /// The position of the source in the stream.
 #[derive(Debug)]
@@ -97,7 +97,7 @@ pub(super) struct Started {
     stamper: Stamper,
     stream: Snapshot,
     reported: [bool; Report::Misses as usize + 1],
-    home: Option<Home>,
+    cache: Option<FormatCache>,
 }
 
 impl Started {
@@ -111,7 +111,7 @@ impl Started {
             stamper: Stamper::new(settings),
             stream: Snapshot::default(),
             reported: Default::default(),
-            home: None,
+            cache: None,
         }
     }
 
@@ -124,7 +124,7 @@ impl Started {
     /// the stream continues.
     pub(super) fn join(&mut self, has_resumed: bool, delivery: Delivery) {
         self.sticky_version = None;
-        self.home = None;
+        self.cache = None;
         self.stream.clear();
         if !has_resumed {
             self.next_sequence = None;
@@ -213,11 +213,11 @@ impl Started {
         !replace(&mut self.reported[report as usize], true)
     }
 
-    pub(super) fn home(&self) -> Option<&Home> {
-        self.home.as_ref()
+    pub(super) fn cache(&self) -> Option<&FormatCache> {
+        self.cache.as_ref()
     }
 
-    pub(super) fn set_home(&mut self, home: Home) {
-        self.home = Some(home);
+    pub(super) fn set_cache(&mut self, cache: FormatCache) {
+        self.cache = Some(cache);
     }
 }

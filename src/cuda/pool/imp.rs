@@ -16,7 +16,7 @@ use crate::cuda::layout::{Layout, describe};
 use crate::cuda::library::CAT;
 use crate::cuda::memory::CudaMemory;
 use crate::cuda::stream::Stream;
-use crate::cuda::wrapped::Home;
+use crate::cuda::wrapped::MemoryCache;
 use crate::lock;
 
 /// The context, device and slots of the pool.
@@ -30,7 +30,7 @@ struct Backing {
 /// The pool's configuration.
 #[derive(Debug, Clone)]
 struct Configured {
-    home: Arc<Home>,
+    cache: Arc<MemoryCache>,
     /// The number of buffers that upstream holds at one time.
     min: u32,
 }
@@ -91,18 +91,18 @@ impl BufferPoolImpl for XmemCudaBufferPool {
         if self.obj().is_flushing() {
             return Err(gst::FlowError::Flushing);
         }
-        let (Some(Configured { home, .. }), Some(backing)) =
+        let (Some(Configured { cache, .. }), Some(backing)) =
             (self.configured(), self.backing.get())
         else {
             gst::error!(CAT, imp = self, "Used without a configuration");
             return Err(gst::FlowError::NotNegotiated);
         };
-        let size = home.layout().info().size();
+        let size = cache.layout().info().size();
         let spec = SlotSpec::new(size).on(&backing.device);
         let slot = backing.slots.acquire_as(size, spec);
         let memory = slot
-            .and_then(|slot| home.writable(slot))
-            .or_else(|| home.private())
+            .and_then(|slot| cache.writable(slot))
+            .or_else(|| cache.private())
             .ok_or_else(|| {
                 gst::error!(CAT, imp = self, "No memory on the device");
                 gst::FlowError::Error
@@ -154,8 +154,8 @@ impl XmemCudaBufferPool {
             gst::debug!(CAT, imp = self, "Upstream works in another context");
             return None;
         }
-        let home = Home::new(context.clone(), device.clone(), Arc::new(stream), layout);
-        Some(Configured { home, min })
+        let cache = MemoryCache::new(context.clone(), device.clone(), Arc::new(stream), layout);
+        Some(Configured { cache, min })
     }
 }
 
