@@ -196,9 +196,9 @@ impl ProducerBuilder {
         let socket = socket_path(&pool)?;
         prepare_dir(&pool, &socket)?;
         let lock = take_lock(&pool, &socket)?;
-        // From here on only this process may touch the pool's files.
+        // From here on only this process may change the pool's files.
         let shm_prefix = region::shm_prefix(&socket);
-        // Whatever the backing of this producer: an earlier one may have left segments.
+        // With any backing, because an earlier producer may have left segments.
         region::sweep_shm(&shm_prefix);
         let constants = Constants {
             shape: settings.shape(),

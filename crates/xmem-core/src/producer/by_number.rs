@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What only pools of buffers by number do: slots that are set aside, reads that count, and readers that do not come.
+//! Operations of pools of buffers by number: slots that are set aside, counted reads, and timeouts of readers.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -21,8 +21,8 @@ use crate::cancel::Canceller;
 use crate::error::{AcquireError, WaitError};
 
 impl Producer {
-    /// As [`acquire`](Self::acquire), but takes slots that are set aside for this size first, and none that are set aside for
-    /// others.
+    /// Like [`acquire`](Self::acquire), but first takes slots that are set aside for this size, and never slots that are set
+    /// aside for another.
     pub(crate) fn acquire_buffer(&self, spec: &SlotSpec) -> Result<WriteLease, AcquireError> {
         let kind = Kind::of(spec.want()?);
         if let Some(claimed) = kind.and_then(|kind| self.claim_set_aside(kind)) {
@@ -31,7 +31,7 @@ impl Producer {
         self.acquire_unless(spec, &mut Vec::new(), |other| Some(other) != kind)
     }
 
-    /// Acquires a slot that is set aside for no such frames. `others` keeps the leases of those that are.
+    /// Acquires a slot that is not set aside for frames of this kind. `others` keeps the leases of slots that are.
     fn acquire_unless(
         &self,
         spec: &SlotSpec,
@@ -73,7 +73,7 @@ impl Producer {
         })
     }
 
-    /// How many slots there may be that are set aside for such frames.
+    /// The maximum number of slots that can be set aside for such frames.
     pub(crate) fn room_to_set_aside(&self, spec: &SlotSpec) -> Result<usize, AcquireError> {
         let kind = Kind::of(spec.want()?);
         let guard = self.inner().guard()?;
@@ -85,7 +85,7 @@ impl Producer {
         Ok((self.inner().settings().max_slots as usize).saturating_sub(taken))
     }
 
-    /// Sets slots aside for such frames, until there are `count` of them. Returns their numbers. An error changes nothing.
+    /// Sets slots aside for such frames until there are `count`. Returns their numbers. On an error nothing changes.
     pub(crate) fn set_aside(
         &self,
         spec: &SlotSpec,
@@ -96,7 +96,7 @@ impl Producer {
             (Some(kind), Some(guard)) => guard.regions.set_aside.of_kind(kind),
             _ => Vec::new(),
         };
-        // All at once, so that they are distinct.
+        // The leases are held until all are acquired, so that the slots are distinct.
         let (mut added, mut others, mut larger) = (Vec::new(), Vec::new(), Vec::new());
         while slots.len() + added.len() < count {
             match self.acquire_unless(spec, &mut others, |_| true) {
@@ -104,7 +104,7 @@ impl Producer {
                     added.push(lease);
                 }
                 Ok(lease) => larger.push(lease),
-                // Where there may be no more, a slot that was made for larger frames does too.
+                // If the pool may not grow, a slot that was made for larger frames is used.
                 Err(error) => added.push(larger.pop().ok_or(error)?),
             }
         }
@@ -119,7 +119,7 @@ impl Producer {
         Ok(slots)
     }
 
-    /// Slots may serve other frames again, or go. Returns how many were set aside.
+    /// Ends that slots are set aside. Returns how many were.
     pub(crate) fn give_up(&self, slots: &[u32]) -> usize {
         let Some(mut guard) = self.inner().lock() else {
             return 0;
@@ -131,7 +131,7 @@ impl Producer {
             .count()
     }
 
-    /// The consumers that are connected.
+    /// The connected consumers.
     pub(crate) fn readers(&self) -> Vec<Reader> {
         let Some(guard) = self.inner().lock() else {
             return Vec::new();
@@ -140,23 +140,22 @@ impl Producer {
         readers.map(|it| Reader::of(it)).collect()
     }
 
-    /// Whether the frame of this generation is in a slot.
+    /// Whether a slot has the frame of this generation.
     pub(crate) fn has_published(&self, slot: u32, generation: u32) -> bool {
         self.inner().has_published(slot, generation)
     }
 
-    /// Counts a read of this process. The caller holds the frame.
+    /// Counts a read by this process. The caller holds the frame.
     pub(crate) fn count_read(&self, slot: u32, generation: u32) {
         self.inner().count_read(slot, generation, None);
     }
 
-    /// Empties a published slot after this time, unless its readers took the frame by then.
-    /// `index`: the number for the report.
+    /// Empties a published slot after this time, unless its readers have taken the frame. `index`: the number for the report.
     pub(crate) fn give_up_after(&self, slot: u32, generation: u32, index: u32, timeout: Duration) {
         let Some(mut guard) = self.inner().lock() else {
             return;
         };
-        // A time that no clock reaches is none.
+        // A time that the clock cannot represent counts as no timeout.
         if let Some(until) = Instant::now().checked_add(timeout) {
             guard.timeouts.add(slot, generation, index, until);
         }
@@ -164,7 +163,7 @@ impl Producer {
         self.inner().commands().send(Command::LookAtTimeouts);
     }
 
-    /// Waits until all counts are used up, and nobody reads a frame that had one.
+    /// Waits until each count is used up and no frame with a count is being read.
     pub(crate) fn wait_until_read(
         &self,
         timeout: Option<Duration>,
@@ -188,24 +187,24 @@ impl Pool {
         })
     }
 
-    /// Counts one more reader of a frame that its count keeps. `reader`: the consumer that claims to read it once more.
+    /// Counts one more reader of a frame that its count keeps. `reader`: the consumer that states that it reads.
     pub(super) fn count_read(&self, slot: u32, generation: u32, reader: Option<&ConsumerRecord>) {
         let Some(mut guard) = self.lock().filter(|_| self.settings().by_number) else {
             return;
         };
-        // A consumer can only use up a count, and only of a frame that it has.
+        // A consumer can only use up a count, and only for a frame that it took.
         let has_it = reader.is_none_or(|reader| reader.took(slot, generation));
         if has_it && self.has_published(slot, generation) {
             guard.slots.note_departed(|other| other == slot);
         }
     }
 
-    /// When the next frame is given up.
+    /// The time at which the next frame times out.
     pub(super) fn next_timeout(&self) -> Option<Instant> {
         self.lock_on_own_thread().timeouts.next()
     }
 
-    /// Empties the frames whose readers did not come in time.
+    /// Empties the frames whose readers did not take them in time.
     pub(super) fn give_up_unread(&self) -> Vec<Unread> {
         let mut guard = self.lock_on_own_thread();
         let mut unread = Vec::new();
@@ -229,7 +228,7 @@ impl Pool {
                 missing,
                 readers: late.map(ToString::to_string).collect(),
             });
-            // A reader that has it keeps it until it is done.
+            // A reader that already took the frame still holds it.
             guard.slots.keep_until(slot, 0);
         }
         guard.finalize_watched();

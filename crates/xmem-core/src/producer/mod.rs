@@ -94,7 +94,7 @@ pub struct Producer {
     owner: Arc<Owner>,
 }
 
-/// State that the clones of a producer share. Published frames keep the pool, not this.
+/// State that the clones of a producer share. Published frames keep the pool alive, but not this.
 #[derive(Debug)]
 struct Owner {
     pool: Arc<Pool>,
@@ -117,7 +117,7 @@ impl Owner {
         self.pool.close();
         devices::wait_until_done(&self.pool);
         let thread = lock(&self.thread);
-        // On the control thread itself consumers could not be answered.
+        // While this runs on the control thread, consumers could not be answered.
         let is_elsewhere = thread.as_ref().is_some_and(|thread| !thread.is_current());
         drop(thread);
         if is_elsewhere {
@@ -127,7 +127,7 @@ impl Owner {
         }
         self.pool.commands().send(Command::Stop);
         let thread = lock(&self.thread).take();
-        // Called on the control thread itself, by `on_consumer`: the thread cannot wait for itself, and ends after this.
+        // On the control thread itself (called by `on_consumer`), the thread cannot wait for itself, and ends later.
         if let Some(mut thread) = thread {
             thread.join();
         }
@@ -285,8 +285,8 @@ impl Producer {
         publish_event(self.inner(), lease, meta)
     }
 
-    /// A write lease on this very slot, with the frame of this generation (`None`: if it is empty), if nothing else holds it, and
-    /// how many readers of its count are still to come.
+    /// A write lease on the slot with this number, if it has the frame of this generation (`None`: if it is empty) and nothing
+    /// else holds it. Also returns how many readers of its count are still missing.
     pub(crate) fn acquire_index(
         &self,
         slot: u32,
@@ -298,12 +298,12 @@ impl Producer {
         Some((lease, left))
     }
 
-    /// A reference to the frame that an entry of this slot describes, if it is still there.
+    /// A reference to the frame that an entry of this slot describes, if the slot still has it.
     pub(crate) fn read_index(&self, entry: &Entry, meta: FrameMeta) -> Option<ReadLease> {
         let (hold, sticky) = find_own(self.inner(), entry.slot(), entry.generation())?;
         let place = self.control().place(entry.slot())?;
         let info = entry.info(place.storage, place.device_id);
-        // Frames in parts are for consumers that follow the stream.
+        // Frames in parts are only for consumers that follow the stream.
         let no_parts = |_| Ok::<_, Malformed>(None);
         let mut kept = Descriptions::default();
         let attached = entry.attached();
@@ -319,9 +319,8 @@ impl Producer {
         self.inner().keep_until(slot, consumers)
     }
 
-    /// Whether this belongs to the producer's pool: a slot ([`WriteLease`], [`OwnSlot`],
-    /// [`PartLease`]), [`ImportedMemory`], or the
-    /// producer's own reference to a frame that it published ([`ReadLease`]).
+    /// Whether an object belongs to this producer's pool: a slot ([`WriteLease`], [`OwnSlot`], [`PartLease`]),
+    /// [`ImportedMemory`], or the producer's own reference to a frame that it published ([`ReadLease`]).
     pub fn owns(&self, of_pool: &impl OfPool) -> bool {
         of_pool.is_of(self)
     }
@@ -350,7 +349,7 @@ impl Producer {
         wait::wait_for_backlog(pool, max, timeout, cancel)
     }
 
-    /// Lossless: the consumers that have so much left to take that the next frame waits for them, in words.
+    /// Lossless: the consumers that the next frame would wait for, as text.
     pub fn held_up_by(&self) -> Vec<String> {
         let pool = self.inner();
         if !pool.lossless() {

@@ -38,7 +38,7 @@ impl ControlThread {
             return Next::Stay;
         };
         if let Err(error) = self.check_in_flight(connection) {
-            // Close without `Refused`: this may pass, so the consumer tries again.
+            // Close without `Refused`: the cause may be temporary, so the consumer tries again.
             log::warn!(
                 "pool {:?}: cannot answer process {}: {error}",
                 self.pool.name(),
@@ -87,7 +87,7 @@ impl ControlThread {
         Next::Close(Departure::CutOff)
     }
 
-    /// Answers a consumer. `leaves`: it takes no more frames.
+    /// Answers a consumer. `leaves`: whether it takes no more frames.
     fn answer_consumer(
         &mut self,
         id: u64,
@@ -106,7 +106,7 @@ impl ControlThread {
             Some(ToProducer::GetRegion { id: region }) => self.send_region(id, connection, region),
             Some(ToProducer::GetSticky { version }) => {
                 let _ = self.send_sticky(connection, version);
-                // A version other than the newest has to be copied first.
+                // A version other than the newest must first be copied, which takes time.
                 return Next::Yield;
             }
             Some(ToProducer::Leave) => {
@@ -154,7 +154,7 @@ impl ControlThread {
             }
             Some(ToProducer::ReadAgain { slot, generation }) => {
                 self.pool.count_read(slot, generation, Some(consumer));
-                // The bell of the release may have come first.
+                // The `Bell` message of the release may have arrived before.
                 self.has_released = true;
                 Ok(())
             }
@@ -166,7 +166,7 @@ impl ControlThread {
                 return Next::Close(Departure::CutOff);
             }
         };
-        // A peer that does not read gets no answer, and asks again. Any other error shows as a hang-up.
+        // If the queue of a peer that does not read is full, it gets no answer and asks again. Other errors show as a hang-up.
         if let Err(error) = result {
             log::debug!(
                 "pool {:?}: an answer was not sent: {error}",
@@ -184,7 +184,7 @@ impl ControlThread {
             if let Stage::Joined(consumer) = &connection.stage
                 && consumer.follows_stream()
             {
-                // A consumer whose queue is full now asks when it meets such a frame.
+                // If its queue is full, the consumer asks when it takes a frame of this pool of origin.
                 let _ = connection.send(&origin(pool_id, &path), &[]);
             }
         }
@@ -195,12 +195,12 @@ impl ControlThread {
         guard.origins.path_of(pool_id).map(str::to_owned)
     }
 
-    /// Asks consumers to unmap a region that is gone.
+    /// Makes consumers unmap a region that was removed.
     pub(super) fn announce_gone(&self, id: u32) {
         let consumers = self.pool.lock_on_own_thread().regions.mapped_by(id);
         for consumer in consumers {
             if let Some(connection) = self.connections.get(&consumer) {
-                // A consumer whose queue is full now sees the retired region when it looks for the next frame.
+                // If its queue is full, the consumer sees that the region is retired when it looks for the next frame.
                 let _ = connection.send(&ToConsumer::NoRegion { id }, &[]);
             }
         }
@@ -233,7 +233,7 @@ impl ControlThread {
         self.check_in_flight(connection)?;
         let found = self.pool.lock_on_own_thread().sticky.get(version);
         match found {
-            // Without the lock: any version but the newest is copied.
+            // Without the lock, because all versions except the newest are copied.
             Some(found) => {
                 let fd = found.descriptor()?;
                 connection.send(&ToConsumer::Sticky { version }, &[fd.as_fd()])
@@ -246,11 +246,11 @@ impl ControlThread {
         let version = self.pool.lock_on_own_thread().sticky.version();
         for connection in self.connections.values() {
             if matches!(connection.stage, Stage::Joined(_)) {
-                // A consumer whose queue is full now asks for the version when it meets it.
+                // If its queue is full, the consumer asks for the version when it takes a frame of it.
                 let _ = self.send_sticky(connection, version);
             }
         }
-        // Consumers that sleep may wait for the state itself.
+        // Sleeping consumers may wait for the sticky state itself.
         self.pool.lock_on_own_thread().wake_consumers();
     }
 }

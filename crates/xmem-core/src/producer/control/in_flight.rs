@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Bounds on the descriptors that wait in sockets until the peer reads them.
+//! Limits the descriptors that are in sockets until the peer reads them.
 //!
-//! The kernel counts a user's descriptors in flight, over all processes of the user. Past RLIMIT_NOFILE none of them can send a
-//! descriptor (ETOOMANYREFS), unless it has CAP_SYS_RESOURCE or CAP_SYS_ADMIN. A descriptor is in flight until the peer reads it
-//! or closes its socket; closing this end changes nothing. Without bounds a consumer of another user, which only had to stop
-//! reading, could thus cut this user off from every pool.
+//! The kernel counts the descriptors in flight of each user, over all its processes. Above RLIMIT_NOFILE none of the processes
+//! can send a descriptor (ETOOMANYREFS), unless it has CAP_SYS_RESOURCE or CAP_SYS_ADMIN. A descriptor is in flight until the
+//! peer reads it or closes its socket; closing this end has no effect. Without limits, a consumer of another user that stops
+//! reading could prevent this user from using any pool.
 //!
-//! Root and this user are exempt: they can use up the limit without any pool.
+//! Root and this user are exempt, because they can use up the limit without a pool.
 
 use std::cell::Cell;
 use std::io;
@@ -21,15 +21,16 @@ use xmem_shm::os::fork::KeptFromChildren;
 
 use super::{Connection, ControlThread};
 
-/// Less than the kernel counts for any message, in bytes.
+/// A lower bound for the bytes that the kernel counts for any message.
 const LESS_THAN_A_MESSAGE: usize = 512;
-/// The limit to share out, where RLIMIT_NOFILE is not lower: a higher one would let peers cost this process more sockets.
+/// An upper bound for the limit that is shared out, because a higher RLIMIT_NOFILE would let peers use up more sockets of this
+/// process.
 const MAX_LIMIT: u64 = 1024;
-/// One user may have this part of the limit, and all other users together that.
+/// One user may use 1/8 of the limit, all other users together 1/4.
 const OF_ONE_USER: u64 = 8;
 const OF_ALL_USERS: u64 = 4;
 
-/// The descriptors sent to a peer since its queue was last seen empty.
+/// The descriptors sent to a peer since its queue was last empty.
 #[derive(Debug, Default)]
 pub(super) struct InFlight(Cell<u64>);
 
@@ -46,7 +47,7 @@ impl InFlight {
     }
 }
 
-/// A connection that is over, with descriptors that its peer has not read. The socket is kept, to see when they are read.
+/// A closed connection whose peer has not read all descriptors. The socket is kept open, to detect when it has.
 #[derive(Debug)]
 pub(super) struct Unread {
     _kept: KeptFromChildren,
@@ -60,7 +61,7 @@ fn is_exempt(uid: u32) -> bool {
 }
 
 impl ControlThread {
-    /// Whether the peer may be sent descriptors now: not if its user leaves too many unread.
+    /// Fails if the peer may not be sent descriptors now, because its user leaves too many unread.
     pub(super) fn check_in_flight(&self, connection: &Connection) -> io::Result<()> {
         let uid = connection.peer.uid;
         if is_exempt(uid) {
@@ -89,7 +90,7 @@ impl ControlThread {
         Err(io::Error::new(io::ErrorKind::WouldBlock, reason))
     }
 
-    /// Ends a connection. Its socket stays open for as long as the peer leaves descriptors in it unread.
+    /// Ends a connection. Its socket stays open until the peer has read or closed its end.
     pub(super) fn end_connection(&mut self, id: u64, connection: Connection) {
         let unread = Unread {
             _kept: connection._kept,
@@ -101,14 +102,14 @@ impl ControlThread {
             return;
         }
         let _ = shutdown(&unread.socket, Shutdown::Both);
-        // It becomes writable when the peer reads, and when the peer closes its end.
+        // The socket becomes writable when the peer reads or closes its end.
         let flags = EventFlags::OUT | EventFlags::ET;
         if epoll::add(&self.epoll, &unread.socket, EventData::new_u64(id), flags).is_ok() {
             self.unread.insert(id, unread);
         }
     }
 
-    /// Closes the socket of a connection that is over if the peer has read all.
+    /// Closes the socket of an ended connection if the peer has read everything.
     pub(super) fn look_at_unread(&mut self, id: u64) {
         let unread = self.unread.get(&id);
         if unread.is_some_and(|unread| unread.in_flight.count(&unread.socket) == 0) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! How a consumer joins: its lease page is listed before it can hold a frame.
+//! Admits consumers. The lease page of a consumer is on the list before the consumer can hold a frame.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -21,7 +21,7 @@ use crate::producer::pool::event::{ConsumerEvent, Departure};
 use crate::producer::pool::guard::Guard;
 
 impl ControlThread {
-    /// A consumer that joined has answered for every pool of origin: it gets its place in the stream.
+    /// A consumer has answered for every pool of origin: sets its cursor.
     pub(super) fn arrive(&mut self, id: u64, consumer: &ConsumerRecord) -> Next {
         let guard = self.pool.lock_on_own_thread();
         give_place(&guard, consumer);
@@ -62,7 +62,7 @@ impl ControlThread {
                 return Next::Close(Departure::CutOff);
             }
             Err(NoWelcome::NotNow(error)) => {
-                // Close without `Refused`: this may pass, so the consumer tries again.
+                // Close without `Refused`: the cause may be temporary, so the consumer tries again.
                 log::warn!(
                     "pool {:?}: cannot make a lease page for process {}: {error}",
                     pool.name(),
@@ -79,8 +79,8 @@ impl ControlThread {
             origins: welcome.origins.len() as u32,
         };
         connection.stage = Stage::Joined(welcome.consumer.clone());
-        // The page is in the list already (`welcome`): a consumer that could hold a frame before its page counts would
-        // read torn frames.
+        // `welcome` has already put the page on the list. If a consumer could hold a frame before that, the frame could be
+        // overwritten while it is read.
         let fds = [pool.control_fd(), welcome.page_fd.as_fd()];
         if let Err(error) = connection.send(&message, &fds) {
             if error.kind() != io::ErrorKind::BrokenPipe {
@@ -90,7 +90,7 @@ impl ControlThread {
                     connection.peer.pid
                 );
             }
-            // The program was not notified of its arrival.
+            // The program was not notified that the consumer joined.
             connection.departure_reported = true;
             return Next::Close(Departure::Died);
         }
@@ -116,7 +116,7 @@ impl ControlThread {
             }
         }
         if !welcome.origins.is_empty() {
-            // The program is notified of the consumer, and of its departure, only once it has its place.
+            // The program is notified of the consumer, and of its departure, only after its cursor is set.
             if let Some(connection) = self.connections.get_mut(&id) {
                 connection.departure_reported = true;
             }
@@ -136,9 +136,9 @@ pub(super) struct Welcome {
 
 /// Why a consumer is not admitted.
 enum NoWelcome {
-    /// The reason, in words.
+    /// The reason as text.
     Refused(String),
-    /// The system has no memory or no descriptors left.
+    /// The system has no memory or no descriptors left. This may be temporary.
     NotNow(io::Error),
 }
 
@@ -155,7 +155,7 @@ fn welcome(pool: &Pool, joining: &Joining<'_>) -> Result<Welcome, NoWelcome> {
     }
     // 0 counts as 1, as in `ConsumerBuilder::max_held`.
     let budget = joining.max_held.max(1).min(settings.max_held);
-    // A page takes a few system calls, so the lock is not held meanwhile. Only this thread admits consumers.
+    // Creating a page takes several system calls, so the lock is not held. Only this thread admits consumers.
     let (page, page_fd) = LeasePage::create(pool.shape()).map_err(NoWelcome::NotNow)?;
     fault::point(Point::LeasePageMade);
     let consumer = Arc::new(ConsumerRecord::new(joining, budget, page));
@@ -167,8 +167,8 @@ fn welcome(pool: &Pool, joining: &Joining<'_>) -> Result<Welcome, NoWelcome> {
     })
 }
 
-/// Puts a consumer on the list: from here on its page counts. Returns the pools of origin that it has to answer for
-/// before it gets its place in the stream.
+/// Puts a consumer on the list, so that its leases are respected. Returns the pools of origin for which it must answer before
+/// its cursor is set.
 fn add_to_list(pool: &Pool, consumer: Arc<ConsumerRecord>) -> Vec<(u64, String)> {
     let mut guard = pool.lock_on_own_thread();
     let origins = if consumer.follows_stream() {
@@ -190,7 +190,7 @@ fn add_to_list(pool: &Pool, consumer: Arc<ConsumerRecord>) -> Vec<(u64, String)>
     origins
 }
 
-/// Gives a consumer its place in the stream.
+/// Sets a consumer's cursor.
 fn give_place(guard: &Guard<'_>, consumer: &ConsumerRecord) {
     let start = guard.history.start(consumer.start_from());
     consumer.set_cursor(start.unwrap_or_else(|| guard.pool().control().head()));

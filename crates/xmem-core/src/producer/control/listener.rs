@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The pool's socket: made in place of a stale one, never of a live one, and removed at the end.
+//! The pool's socket. It replaces a stale one, never a live one, and is removed at the end.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
@@ -23,15 +23,15 @@ pub(in crate::producer) struct Listener {
     _kept: KeptFromChildren,
     pub(super) socket: OwnedFd,
     path: PathBuf,
-    /// Identity of the socket's file, so that only this producer's own is removed.
+    /// Identity of the socket's file, so that no other producer's socket is removed.
     inode: (u64, u64),
-    /// The group that the socket's file belongs to.
+    /// The group that owns the socket's file.
     pub(super) group: u32,
     _lock: LockFile,
 }
 
 impl Listener {
-    /// Listens at the path, in place of a socket that a killed producer left.
+    /// Listens at the path. Replaces a socket that a killed producer left.
     pub(in crate::producer) fn bind(
         path: &Path,
         lock: LockFile,
@@ -51,7 +51,7 @@ impl Listener {
             _lock: lock,
         };
         if let Some(gid) = access.gid() {
-            // By the file's own descriptor: its path may lead elsewhere by now.
+            // Uses the file's own descriptor, because the path may refer to another file by now.
             chownat(
                 &file,
                 "",
@@ -66,7 +66,7 @@ impl Listener {
     }
 }
 
-/// The socket could not be given to its group.
+/// The error if the socket's group cannot be set.
 fn not_the_groups(gid: u32, error: Errno) -> CreateError {
     match error {
         Errno::PERM | Errno::INVAL => CreateError::Settings(format!(

@@ -12,8 +12,7 @@ use xmem_shm::os::{cred, socket};
 use crate::error::{CreateError, SystemError};
 use crate::rendezvous::lock_path;
 
-/// Whether this process listens there. By the kernel's credentials: process ids in a file may be of another PID
-/// namespace.
+/// Whether this process listens there, by the kernel's credentials. A process ID in a file could be from another PID namespace.
 fn is_own(path: &Path) -> bool {
     let listener = socket::connect_to(path).and_then(cred::peer);
     listener.is_ok_and(|peer| peer.pid == std::process::id())

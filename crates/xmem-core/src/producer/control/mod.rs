@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The control thread: admits consumers, answers them, and notices when they are gone. No frame passes here.
+//! The control thread: admits consumers, answers them, and detects their end. No frame passes through it.
 
 mod answers;
 mod in_flight;
@@ -37,22 +37,22 @@ use crate::stats::ConsumerStats;
 use in_flight::{InFlight, Unread};
 use listener::Listener;
 
-/// Time for a connection to send its first message.
+/// The time in which a connection must send its first message.
 const HANDSHAKE_TIME: Duration = Duration::from_secs(2);
-/// Connections that have not sent their first message.
+/// The maximum number of connections without a first message.
 const MAX_PENDING: usize = 64;
-/// Messages of one connection that are answered before the others have their turn.
+/// The number of messages of one connection that are answered before the other connections.
 const MESSAGES_PER_TURN: usize = 16;
-/// Bytes, as the kernel counts them, that a peer may leave unread and still be sent a descriptor: some five messages.
-/// [`in_flight`] has the reason.
+/// If a peer has more unread bytes than this, by the kernel's count, it is sent no descriptor: about five messages. See
+/// [`in_flight`].
 const MAX_UNREAD: usize = 4 << 10;
-/// How long a pool that is closed answers consumers that have frames to take yet.
+/// After a pool is closed, it answers consumers that still have frames to take for this long.
 const LINGER: Duration = Duration::from_millis(50);
 
 const LISTENER: u64 = 0;
 const COMMANDS: u64 = 1;
 const FIRST_CONNECTION: u64 = 2;
-/// Flag in an event's number: the event is of the connection's process, not of its socket.
+/// A flag in an event's number: the event is from the connection's process, not from its socket.
 const PROCESS: u64 = 1 << 63;
 
 /// Starts the control thread.
@@ -86,10 +86,10 @@ pub(super) fn spawn(pool: &Arc<Pool>, listener: Listener) -> io::Result<Thread> 
 
 #[derive(Debug)]
 enum Stage {
-    /// Has not sent its first message.
+    /// It has not sent its first message.
     Pending(Instant),
     Joined(Arc<ConsumerRecord>),
-    /// Has joined, and takes no more frames. Its leases hold until it closes.
+    /// It has joined and takes no more frames. Its leases are valid until it closes.
     Leaving(Arc<ConsumerRecord>),
 }
 
@@ -98,11 +98,11 @@ struct Connection {
     _kept: KeptFromChildren,
     socket: OwnedFd,
     in_flight: InFlight,
-    /// A second sign of the process's end: a forked child may keep the socket open.
+    /// Reports the end of the process. The socket may not, because a forked child may keep it open.
     process: Option<OwnedFd>,
     peer: cred::Peer,
     stage: Stage,
-    /// The program has been notified of the departure, or was not notified of the consumer.
+    /// The program was notified of the departure, or never of the consumer.
     departure_reported: bool,
 }
 
@@ -124,10 +124,10 @@ impl Connection {
     }
 }
 
-/// The next step for a connection after a message.
+/// What to do with a connection after a message.
 enum Next {
     Stay,
-    /// The message cost time. The other connections have their turn.
+    /// The message took time: handle the other connections first.
     Yield,
     Close(Departure),
 }
@@ -137,14 +137,14 @@ struct ControlThread {
     listener: Listener,
     epoll: OwnedFd,
     connections: HashMap<u64, Connection>,
-    /// Connections that are over.
+    /// Connections that have ended, with unread descriptors.
     unread: HashMap<u64, Unread>,
     next: u64,
-    /// A consumer released something.
+    /// A consumer has released a frame.
     has_released: bool,
-    /// Frames are given up at some time.
+    /// Some frames have a timeout.
     has_timeouts: bool,
-    /// Closed when no descriptors are left, to accept and so refuse a connection.
+    /// Closed to get a descriptor when none is left, so that a connection can be accepted and refused.
     spare: Option<File>,
 }
 
@@ -173,7 +173,7 @@ impl ControlThread {
                     return self.end();
                 }
             }
-            // Once for all messages: it takes the pool's lock.
+            // Once for all messages, because it takes the pool's lock.
             if std::mem::take(&mut self.has_released) {
                 self.pool.look_at_released();
             }
@@ -183,7 +183,7 @@ impl ControlThread {
         self.end();
     }
 
-    /// Until the first connection is late, or a frame is given up.
+    /// The time until the first connection is late, or a frame times out.
     fn timeout(&self) -> Option<rustix::time::Timespec> {
         let oldest = self
             .connections
@@ -203,7 +203,7 @@ impl ControlThread {
         left.try_into().ok()
     }
 
-    /// Empties the buffers whose readers did not come in time.
+    /// Empties the buffers whose readers did not take them in time.
     fn give_up_unread(&mut self) {
         if self.has_timeouts {
             for unread in self.pool.give_up_unread() {
@@ -227,7 +227,7 @@ impl ControlThread {
         }
     }
 
-    /// Returns whether to go on.
+    /// Returns whether to continue.
     fn handle(&mut self, event: &Event) -> bool {
         match event.data.u64() {
             LISTENER => self.accept(),
@@ -270,7 +270,7 @@ impl ControlThread {
         true
     }
 
-    /// The pool is closed. Consumers with frames left to take may still ask for the answers those need.
+    /// Answers consumers that still have frames to take, after the pool was closed.
     fn end(mut self) {
         let _ = epoll::delete(&self.epoll, &self.listener.socket);
         let until = Instant::now() + LINGER;
@@ -312,7 +312,7 @@ impl ControlThread {
                         "pool {:?}: cannot accept a consumer: {error}",
                         self.pool.name()
                     );
-                    // Out of descriptors: a connection that is not accepted would wake this thread again and again.
+                    // No descriptors are left. A connection that is not accepted would wake this thread again and again.
                     if self.spare.take().is_some() {
                         drop(socket::accept(&self.listener.socket));
                         self.spare = File::open("/dev/null").ok();
@@ -347,7 +347,7 @@ impl ControlThread {
         if pending().count() >= MAX_PENDING
             && let Some((_, oldest)) = pending().min()
         {
-            // A connection that has sent its message meanwhile is answered, and is not pending any more.
+            // If its message has arrived meanwhile, the connection is answered and no longer pending.
             self.read(oldest);
             let waits = |connection: &Connection| matches!(connection.stage, Stage::Pending(_));
             if self.connections.get(&oldest).is_some_and(waits) {
@@ -387,7 +387,7 @@ impl ControlThread {
             let Some(connection) = self.connections.get(&id) else {
                 return;
             };
-            // Descriptors that come along are closed at once: consumers have none to send.
+            // Descriptors sent by the peer are closed at once: consumers never need to send any.
             let next = match socket::recv(&connection.socket, &mut buffer) {
                 Ok(Some(message)) => self.answer(id, message.bytes),
                 Ok(None) => Next::Close(if matches!(connection.stage, Stage::Leaving(_)) {
@@ -406,7 +406,7 @@ impl ControlThread {
         }
     }
 
-    /// Reads the messages that a process sent before it died. Its queue is bounded, and nothing is added any more.
+    /// Reads the messages that a process sent before it died. The queue is bounded, and nothing is added to it.
     fn read_rest(&mut self, id: u64) {
         for _ in 0..MAX_QUEUED / MESSAGES_PER_TURN {
             self.read(id);
@@ -448,7 +448,7 @@ impl ControlThread {
             connection.consumer().cloned(),
             connection.departure_reported,
         );
-        // The figures while its page still counts.
+        // Reads the figures while its page is still on the list.
         let event = consumer
             .as_ref()
             .map(|consumer| ConsumerEvent::Disconnected {
@@ -486,7 +486,7 @@ impl ControlThread {
         let Some(on_consumer) = &self.pool.settings().on_consumer else {
             return;
         };
-        // A panic of the callback must not end this thread: all consumers depend on it.
+        // A panic of the callback must not end this thread, because all consumers depend on it.
         if catch_unwind(AssertUnwindSafe(|| on_consumer(event))).is_err() {
             log::error!("pool {:?}: on_consumer panicked", self.pool.name());
         }

@@ -21,8 +21,8 @@ use crate::rendezvous::{has_safe_dir, is_in_runtime_dir, lock_path, socket_path}
 pub(super) fn remove_socket(path: &Path) -> Result<bool, CreateError> {
     match fs::symlink_metadata(path) {
         Ok(meta) if meta.file_type().is_socket() => {
-            // The caller holds the lock, so no xmem producer listens there. Another program might; only a refused
-            // connection shows that none does.
+            // No xmem producer listens there, because the caller holds the lock. Another program might. A refused connection
+            // shows that none does.
             let refused = socket::connect_to(path)
                 .is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused);
             if !refused {
@@ -92,16 +92,16 @@ pub fn remove_stale(pool: &(impl AsRef<OsStr> + ?Sized)) -> Result<Vec<PathBuf>,
     let had_lock = is_there(&lock_file);
     let prefix = region::shm_prefix(&socket);
     if !had_lock && !is_there(&socket) {
-        // A lock file would be made only to be removed. Segments have their own locks.
+        // There is no lock file, and none is made. Segments have their own locks.
         return Ok(region::sweep_shm(&prefix));
     }
-    // An empty file may be anything. Locking it shows whether it is a producer's lock.
+    // An empty file may belong to another program, so it is not locked. A producer's lock file has content.
     let has_content = fs::symlink_metadata(&lock_file).is_ok_and(|meta| meta.len() > 0);
     if !has_content && is_there(&socket) && !is_in_runtime_dir(pool, &socket) {
         return Err(RemoveError::NotAPools { path: socket });
     }
     let lock = take_lock(pool, &socket).map_err(|error| match error {
-        // Another user's lock cannot be tried, but perhaps the socket can.
+        // The lock file of another user cannot be opened, but perhaps its socket can be connected to.
         CreateError::Foreign { uid, .. } if socket::connect_to(&socket).is_ok() => {
             CreateError::InUse {
                 pool: pool.to_string_lossy().into_owned(),

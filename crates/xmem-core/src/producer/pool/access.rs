@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Access rules of a pool. The kernel names the process that connects; the check comes before anything is shared.
+//! Access rules of a pool. They are checked by the kernel's credentials of the connecting process, before anything is shared.
 
 use std::fs;
 use std::os::fd::AsFd;
@@ -36,7 +36,7 @@ impl Access {
         self.mode & 0o022 != 0 || !self.allow_uids.is_empty()
     }
 
-    /// Finds the group's number, and refuses settings that would admit more users than they seem to.
+    /// Resolves the group's number. Refuses settings that would admit more users than intended.
     pub(in crate::producer) fn resolve(&mut self) -> Result<(), CreateError> {
         if self.allow_uids.contains(&NOBODY) {
             return Err(CreateError::Settings(format!(
@@ -75,13 +75,13 @@ impl Access {
         Ok(())
     }
 
-    /// The group that the socket is to have, if one was asked for.
+    /// The group for the socket, if one was set.
     pub(in crate::producer) fn gid(&self) -> Option<u32> {
         self.gid
     }
 
-    /// Permissions of the socket's file. The kernel has no list of users for a file, so all users may connect, and
-    /// `check` decides by the peer's credentials.
+    /// Permissions of the socket's file. A file has no list of users, so with `allow_uids` all users may connect, and `check`
+    /// refuses the others.
     pub(in crate::producer) fn file_mode(&self) -> u32 {
         if self.allow_uids.is_empty() {
             self.mode
@@ -99,14 +99,14 @@ impl Access {
     ) -> Result<(), String> {
         let uid = peer.uid;
         if uid == NOBODY {
-            // The kernel gives no credentials here. But the file's mode let the peer reach the socket.
+            // The kernel does not know the user here. But the file's mode allowed the peer to connect.
             return Ok(());
         }
         if uid == own_uid() || uid == 0 || self.allow_uids.contains(&uid) || self.mode & 0o002 != 0
         {
             return Ok(());
         }
-        // The credentials have the main group only; the others need a further call.
+        // The credentials contain only the main group. The other groups need another call.
         if self.mode & 0o020 != 0
             && (peer.gid == group || cred::peer_groups(&socket).contains(&group))
         {

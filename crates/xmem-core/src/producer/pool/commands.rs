@@ -16,11 +16,11 @@ use super::event::{Cut, Departure};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::producer) enum Command {
     Stop,
-    /// The consumer's page no longer counts; close its connection.
+    /// The consumer's page was removed from the list; close its connection.
     Disconnect(u64, Departure),
     /// The producer stopped waiting for the consumer; report it.
     TimedOut(u64),
-    /// Consumers may hold fewer slots than they asked for.
+    /// The budgets of consumers are smaller than requested; report it.
     BudgetsCut(Cut),
     /// The consumer holds the producer up; report it.
     HoldsUp(u64),
@@ -28,10 +28,9 @@ pub(in crate::producer) enum Command {
     PushSticky,
     /// Announce a pool of origin to all consumers.
     Introduce(u64),
-    /// The region is retired; announce it to the consumers that have it mapped, also those that do not look for frames
-    /// now.
+    /// The region is retired. Announce it to the consumers that have it mapped, including those that take no frames now.
     RegionGone(u32),
-    /// There is a frame that is given up at some time.
+    /// A frame got a timeout.
     LookAtTimeouts,
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The producer's record of one consumer: its lease page, and how far the words there are trusted.
+//! The producer's record of one consumer, with its lease page and the checks of the values there.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -20,46 +20,46 @@ use xmem_shm::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
 use crate::stats::{ConsumerStats, device_words};
 
-/// Pools of origin that are remembered of a consumer.
+/// The maximum number of pools of origin that are remembered for one consumer.
 const MAX_REACHED: usize = 16;
 
-/// One consumer. Its process writes the lease page, so no value there is trusted beyond the granted limits.
+/// One consumer. Its process writes the lease page, so values there are trusted only within the granted limits.
 #[derive(Debug)]
 pub(in crate::producer) struct ConsumerRecord {
     id: u64,
     process: cred::Peer,
     name: String,
-    /// Not empty: it takes no frames. It only holds frames that the pool of this name forwards.
+    /// If not empty, the consumer takes no frames. It only holds frames that the pool with this name forwards.
     via: String,
     start_from: StartFrom,
-    /// The budget that it asked for, as far as `max_held` allows it.
+    /// The requested budget, limited by `max_held`.
     budget: u32,
     page: LeasePage,
-    /// It takes no more frames; its leases hold.
+    /// It takes no more frames. Its leases are still valid.
     left: AtomicBool,
-    /// Slots that are reserved for it: the most that it may hold.
+    /// The slots reserved for it: the most that it may hold.
     reserved: AtomicU32,
-    /// It has a lease page, and no place in the stream yet: answers about pools of origin are awaited.
+    /// It has a lease page but no cursor yet, because answers about pools of origin are missing.
     arriving: AtomicBool,
     answers: Mutex<Answers>,
-    /// How it opened device memory.
+    /// How it opened device memory, as text.
     device: Mutex<String>,
-    /// It cannot open events, and reads the marks of frames.
+    /// It cannot open CUDA events, and reads the marks of frames instead.
     wants_marks: AtomicBool,
-    /// It was already reported as one that holds the producer up.
+    /// It was already reported because it holds the producer up.
     was_named: AtomicBool,
-    /// The largest cursor read so far. A cursor that moves back would hold a lossless pool up for ever.
+    /// The largest cursor read. A cursor that moves back would hold a lossless pool up forever.
     furthest: AtomicU64,
 }
 
-/// The slots that one consumer takes up.
+/// The slots that one consumer occupies.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Claim {
-    /// The budget that it asked for. 0 when it takes no more frames.
+    /// The requested budget. 0 if it takes no more frames.
     pub(super) asked: u32,
     /// 1 while it may take one frame past its budget.
     pub(super) look: u32,
-    /// The slots that it may hold from before, the frame past its budget included.
+    /// The slots that it may hold from before, including the frame past its budget.
     pub(super) kept: u32,
 }
 
@@ -72,7 +72,7 @@ impl Claim {
         self.kept.saturating_sub(self.look)
     }
 
-    /// The slots that are reserved for it where each consumer gets this share.
+    /// The slots that are reserved for it, if each consumer gets this share.
     pub(super) fn slots(self, share: u32) -> u32 {
         self.budget(share).saturating_add(self.look).max(self.kept)
     }
@@ -81,13 +81,13 @@ impl Claim {
 /// The consumer's answers about pools of origin.
 #[derive(Debug, Default)]
 struct Answers {
-    /// Whether it can hold frames in each pool, the newest answer last.
+    /// Whether it can hold frames of each pool. The newest answer is last.
     known: VecDeque<(u64, bool)>,
-    /// The pools for which it needs an answer before it gets its place in the stream.
+    /// The pools for which an answer is needed before its cursor is set.
     awaited: Vec<u64>,
 }
 
-/// A request to join: the consumer's message, and the process as the kernel names it.
+/// A request to join: the consumer's message, and the kernel's credentials of its process.
 #[derive(Debug)]
 pub(in crate::producer) struct Joining<'a> {
     pub(in crate::producer) id: u64,
@@ -98,7 +98,7 @@ pub(in crate::producer) struct Joining<'a> {
     pub(in crate::producer) via: &'a str,
 }
 
-/// As log lines name it.
+/// The form for log lines.
 impl fmt::Display for ConsumerRecord {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { id, name, .. } = self;
@@ -147,23 +147,23 @@ impl ConsumerRecord {
         self.budget
     }
 
-    /// Whether it follows the stream. If not, it only holds frames that another pool forwards.
+    /// Whether it follows the stream. Otherwise it only holds frames that another pool forwards.
     pub(in crate::producer) fn follows_stream(&self) -> bool {
         self.via.is_empty()
     }
 
-    /// Wakes it if it sleeps.
+    /// Wakes the consumer if it sleeps.
     pub(super) fn wake(&self) {
         self.page.wake();
     }
 
-    /// Its page no longer counts: marks the page, so that the consumer sees that its frames are not safe.
+    /// Marks the page as cut off, so that the consumer sees that its frames are no longer protected.
     pub(in crate::producer) fn mark_cut_off(&self) {
         self.page.flags().fetch_or(FLAG_CUT_OFF, Ordering::Release);
         self.page.wake();
     }
 
-    /// Marks that the producer waited too long for it. It takes no more frames.
+    /// Marks that the producer waited too long. The consumer takes no more frames.
     pub(super) fn mark_timed_out(&self) {
         self.leave();
         self.page
@@ -173,20 +173,21 @@ impl ConsumerRecord {
         self.page.wake();
     }
 
-    /// Gives it its place in the stream. Only before it takes frames.
+    /// Sets its cursor. Only before it takes frames.
     pub(in crate::producer) fn set_cursor(&self, sequence: u64) {
         self.page.cursor().store(sequence, Ordering::Relaxed);
         fault::point(Point::CursorGiven);
     }
 
-    /// Up to which version of the list it has unmapped the regions that are gone. `None`: it has unmapped all.
+    /// The version of the list up to which it has unmapped removed regions. `None`: it has unmapped all.
     pub(super) fn regions_seen(&self) -> Option<u32> {
-        // Pairs with the release store in `MappedRegions::store_report`: memory that is freed then is mapped nowhere any more.
+        // Pairs with the release store in `MappedRegions::store_report`: memory that is freed after this load is no longer
+        // mapped.
         let seen = self.page.regions_seen().load(Ordering::Acquire);
         (seen != REGIONS_LET_GO).then_some(seen as u32)
     }
 
-    /// It joins with this version of the list of regions.
+    /// Records the version of the list of regions with which it joins.
     pub(in crate::producer) fn set_regions_seen(&self, version: u32) {
         let seen = self.page.regions_seen();
         seen.store(version.into(), Ordering::Relaxed);
@@ -200,7 +201,7 @@ impl ConsumerRecord {
         self.wants_marks.store(true, Ordering::Release);
     }
 
-    /// Notes that it was reported as one that holds the producer up. `false`: it already was.
+    /// Records that it was reported because it holds the producer up. `false`: it already was.
     pub(super) fn note_named(&self) -> bool {
         !self.was_named.swap(true, Ordering::Relaxed)
     }
@@ -209,7 +210,7 @@ impl ConsumerRecord {
         lock(&self.answers)
     }
 
-    /// It gets its place in the stream when there is an answer for each of these pools.
+    /// The consumer gets its cursor after it has answered for each of these pools.
     pub(in crate::producer) fn awaits(&self, pool_ids: Vec<u64>) {
         self.arriving.store(!pool_ids.is_empty(), Ordering::Release);
         self.answers().awaited = pool_ids;
@@ -223,7 +224,7 @@ impl ConsumerRecord {
         self.arriving.store(false, Ordering::Release);
     }
 
-    /// Notes whether it can hold frames in another pool. Returns whether no further answer is awaited.
+    /// Records whether it can hold frames of another pool. Returns whether all answers have arrived.
     pub(in crate::producer) fn answer(&self, pool_id: u64, yes: bool) -> bool {
         let mut answers = self.answers();
         answers.known.retain(|(known, _)| *known != pool_id);
@@ -235,24 +236,24 @@ impl ConsumerRecord {
         answers.awaited.is_empty()
     }
 
-    /// Whether it can hold frames in another pool. `None`: not known yet.
+    /// Whether it can hold frames of another pool. `None`: not known yet.
     pub(in crate::producer) fn reaches(&self, pool_id: u64) -> Option<bool> {
         let answers = self.answers();
         let answer = answers.known.iter().find(|(known, _)| *known == pool_id);
         answer.map(|(_, yes)| *yes)
     }
 
-    /// Notes how it opened device memory, or why that failed.
+    /// Records how it opened device memory, or why that failed.
     pub(in crate::producer) fn set_device(&self, works: bool, how: &str) {
         *lock(&self.device) = device_words(works, how);
     }
 
-    /// The slots that it takes up. The number kept from before only shrinks, so a page with false words pins no more slots than
-    /// were granted.
+    /// The slots that it occupies. `kept` can only shrink, so a page with false values reserves no more slots than were
+    /// granted.
     pub(super) fn claim(&self) -> Claim {
-        // A consumer that only holds frames has no cursor; it leaves with its connection.
+        // A consumer that only holds frames has no cursor. It leaves with its connection.
         let takes_frames = self.follows_stream();
-        // Before the leases are read: the last frame is taken before the goodbye. Its message may still be on the way.
+        // Read before the leases: a consumer takes its last frame before it stores CURSOR_LEFT. Its message may arrive later.
         let sent_goodbye =
             takes_frames && self.page.cursor().load(Ordering::Acquire) == CURSOR_LEFT;
         let leaves = sent_goodbye || takes_frames && self.has_left();
@@ -269,7 +270,7 @@ impl ConsumerRecord {
         }
     }
 
-    /// Reserves the slots that it may hold where each consumer gets this share.
+    /// Reserves the slots that it may hold with this share.
     pub(super) fn reserve(&self, share: u32) {
         let slots = self.claim().slots(share);
         self.reserved.store(slots, Ordering::Relaxed);
@@ -279,7 +280,7 @@ impl ConsumerRecord {
         self.left.load(Ordering::Acquire)
     }
 
-    /// It takes no more frames, so the producer does not wait for it.
+    /// Records that it takes no more frames, so that the producer does not wait for it.
     pub(in crate::producer) fn leave(&self) {
         self.left.store(true, Ordering::Release);
     }
@@ -289,17 +290,17 @@ impl ConsumerRecord {
         self.follows_stream() && !self.has_left()
     }
 
-    /// Whether it has a place in the stream.
+    /// Whether it has a cursor.
     pub(in crate::producer) fn takes_frames(&self) -> bool {
         !self.has_left() && !self.is_arriving()
     }
 
-    /// Whether it may still take the entry with this sequence. Nothing is ordered by this load: only a lease protects a frame.
+    /// Whether it may still take the entry with this sequence. This load orders nothing: only a lease protects a frame.
     pub(super) fn lags_behind(&self, sequence: u64) -> bool {
         self.takes_frames() && self.page.cursor().load(Ordering::Relaxed) <= sequence
     }
 
-    /// The sequence of the next frame that it takes, and never less than before; `None` when it takes none.
+    /// The sequence of the next frame that it takes. It never decreases. `None`: it takes none.
     pub(in crate::producer) fn cursor(&self) -> Option<u64> {
         if !self.takes_frames() {
             return None;
@@ -312,27 +313,27 @@ impl ConsumerRecord {
         if cursor == CURSOR_LEFT {
             return None;
         }
-        // Pairs with the release store of the cursor: a lease it took before is visible to loads after this.
+        // Pairs with the release store of the cursor: leases stored before it are visible to loads after this.
         fence(Ordering::Acquire);
         Some(cursor)
     }
 
-    /// Whether it holds this generation of a slot. If not, its reads are over.
+    /// Whether it holds this generation of a slot. Otherwise its reads have ended.
     pub(in crate::producer) fn holds(&self, slot: u32, generation: u32) -> bool {
         self.page.leases().get(slot as usize).is_some_and(|lease| {
-            // Pairs with the release store in `release`, also where no claim follows: in a pool that is closed.
+            // Pairs with the release store in `release`, also if no claim follows, as in a closed pool.
             lease.load(Ordering::Acquire) == generation
         })
     }
 
-    /// Whether it took this generation of a slot at some time.
+    /// Whether it ever took this generation of a slot.
     pub(in crate::producer) fn took(&self, slot: u32, generation: u32) -> bool {
         let took = self
             .page
             .taken()
             .get(slot as usize)
             .is_some_and(|taken| taken.load(Ordering::Relaxed) == generation);
-        // A consumer stores `taken` while it holds the lease: a load that sees the first sees the second.
+        // A consumer stores `taken` while it holds the lease. So a load after this one sees the lease.
         fence(Ordering::Acquire);
         took
     }
@@ -349,7 +350,7 @@ impl ConsumerRecord {
             .map(|(slot, _)| slot)
     }
 
-    /// How its page breaks the protocol, if it does. Only with the pool locked: no generation changes then.
+    /// How its page violates the protocol, if it does. Requires the pool's lock, so that no generation changes.
     pub(super) fn protocol_violation(&self, control: &Control, head: u64) -> Option<&'static str> {
         if self.cursor().is_some_and(|cursor| cursor > head) {
             return Some("its cursor is ahead of the stream");
@@ -361,21 +362,21 @@ impl ConsumerRecord {
                 continue;
             }
             let slot_word = SlotWord(control.slot(slot)?.load(Ordering::Relaxed));
-            // Older generations are attempts that came too late; the consumer withdraws them itself.
+            // Older generations are late attempts, which the consumer withdraws itself.
             match lease.wrapping_sub(slot_word.generation()) as i32 {
                 1.. => return Some("it leases frames that do not exist yet"),
                 0 => held.push((word, lease)),
                 _ => {}
             }
         }
-        // The words were not read at one instant, and a correct consumer changes them meanwhile. A lease that is still
-        // there at the second look was there all the time.
+        // The words were not read at one instant, and a correct consumer may change them meanwhile. A lease that is found twice
+        // was there all the time.
         let limit = self.reserved.load(Ordering::Relaxed) as usize;
         let too_many = held.len() > limit && lease::still_held(&held) > limit;
         too_many.then_some("it holds more frames than it may")
     }
 
-    /// Figures, with the frames it holds and the time the oldest of them was published.
+    /// Its figures, with the frames that it holds and the publication time of the oldest.
     pub(super) fn stats(
         &self,
         control: &Control,

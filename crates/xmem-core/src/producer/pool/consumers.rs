@@ -8,8 +8,8 @@ use xmem_shm::abi::layout::Control;
 
 use super::consumer::ConsumerRecord;
 
-/// The list of a pool's consumers. It changes only with the pool locked, and so do the slots that are claimed: a consumer
-/// that may hold a frame is on the list before any slot is claimed.
+/// The list of a pool's consumers. It changes only under the pool's lock, and slots are claimed under the same lock. So a
+/// consumer that may hold a frame is on the list before any slot is claimed.
 #[derive(Debug)]
 pub(in crate::producer) struct Consumers(Arc<[Arc<ConsumerRecord>]>);
 
@@ -26,7 +26,7 @@ impl Consumers {
         self.0.len()
     }
 
-    /// The list as it is now, for use without the lock. `None`: it is empty.
+    /// The present list, for use without the lock. `None`: it is empty.
     pub(super) fn shared(&self) -> Option<Arc<[Arc<ConsumerRecord>]>> {
         (!self.0.is_empty()).then(|| self.0.clone())
     }
@@ -65,13 +65,13 @@ impl Consumers {
         took.count() as u32
     }
 
-    /// The consumers that take frames.
+    /// The consumers that may take frames.
     pub(in crate::producer) fn readers(&self) -> Arc<[u64]> {
         let readers = self.iter().filter(|it| it.reads());
         readers.map(|it| it.id()).collect()
     }
 
-    /// Those of the named consumers that may still take this frame, and did not.
+    /// Those of the given consumers that may still take this frame and have not.
     pub(in crate::producer) fn awaited(
         &self,
         ids: &[u64],
@@ -94,7 +94,7 @@ impl Consumers {
         self.iter().any(|consumer| consumer.lags_behind(sequence))
     }
 
-    /// The consumers that are furthest behind, and how far that is.
+    /// The consumers that are furthest behind, and by how many entries.
     pub(in crate::producer) fn slowest(&self, head: u64) -> (u64, Vec<Arc<ConsumerRecord>>) {
         let most = self.backlog(head);
         let behind = |consumer: &ConsumerRecord| {
@@ -106,7 +106,7 @@ impl Consumers {
         (most, self.iter().filter(is_slowest).cloned().collect())
     }
 
-    /// The consumers whose pages break the protocol, each with how.
+    /// The consumers whose pages violate the protocol, with the violation.
     pub(super) fn protocol_violations(
         &self,
         control: &Control,

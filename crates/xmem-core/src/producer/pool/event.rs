@@ -11,23 +11,23 @@ use crate::stats::ConsumerStats;
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum ConsumerEvent {
-    /// It is connected.
+    /// A consumer has joined.
     Connected(ConsumerStats),
-    /// It is not connected any more.
+    /// A consumer is not connected any more.
     Disconnected {
         /// Its last figures.
         consumer: ConsumerStats,
-        /// Why.
+        /// The reason.
         reason: Departure,
     },
     /// Each consumer may hold fewer slots than it asked for, and copies frames beyond that. Reported the first time, and
     /// when the budget is 0.
     BudgetsCut {
-        /// How many each may hold.
+        /// The budget of each consumer.
         budget: u32,
-        /// How many consumers there are.
+        /// The number of consumers.
         consumers: u32,
-        /// The limit that has no room for more.
+        /// The limit that caused it.
         limit: BudgetLimit,
     },
     /// It has taken no frame for two seconds, and a lossless producer waits for it. Reported once for each consumer.

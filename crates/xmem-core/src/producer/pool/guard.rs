@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! A locked pool: its state, and the operations on several parts of it.
+//! A locked pool: its state, and operations that involve several parts of it.
 //!
-//! A change has effects outside: it wakes consumers, runs hooks, unmaps regions, writes log lines. The guard collects
-//! these [`Effects`] and carries them out when it is dropped, after the lock is released: the program's hooks and logger
-//! may call back.
+//! A change can have effects outside of the state: it wakes consumers, runs hooks, unmaps regions, writes log lines. The guard
+//! collects these [`Effects`] and runs them when it is dropped, after the lock is released, because the program's hooks and
+//! logger may call back.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::Ordering;
@@ -26,7 +26,7 @@ use super::slots::{Hook, Keep, SlotInfo, Slots, run_hook};
 use super::state::State;
 use crate::region::Region;
 
-/// The lock of a pool. Drop order of the fields: first the lock is released, then the effects take place.
+/// The lock of a pool. Fields are dropped in order: first the lock is released, then the effects run.
 pub(in crate::producer) struct Guard<'a> {
     state: MutexGuard<'a, State>,
     effects: Effects<'a>,
@@ -70,12 +70,12 @@ impl<'a> Guard<'a> {
         self.pool().settings()
     }
 
-    /// Wakes the consumers that are on the list now, without the lock.
+    /// Wakes the consumers that are on the list now, after the lock is released.
     pub(in crate::producer) fn wake_consumers(&mut self) {
         self.effects.wake = self.state.consumers.shared();
     }
 
-    /// Runs hooks without the lock.
+    /// Runs hooks after the lock is released.
     pub(in crate::producer) fn run_later(&mut self, hooks: impl IntoIterator<Item = Hook>) {
         for hook in hooks {
             self.effects.rare().hooks.push(hook);
@@ -87,7 +87,7 @@ impl<'a> Guard<'a> {
         self.consumers.backlog(self.control().head())
     }
 
-    /// How many readers have begun with the frame in a slot, of its present generation.
+    /// How many readers have taken the frame that is in a slot now.
     pub(super) fn readers_begun(&self, slot: u32) -> u32 {
         let departed = self.slots.departed(slot);
         let generation = self.generation(slot);
@@ -95,7 +95,7 @@ impl<'a> Guard<'a> {
         took.saturating_add(departed)
     }
 
-    /// How many of the readers that the frame in a slot is kept for are still to come.
+    /// How many of the readers for which the frame in a slot is kept are still missing.
     pub(in crate::producer) fn readers_left(&self, slot: u32) -> u32 {
         let keep = self.slots.get(slot).and_then(|info| info.keep.as_deref());
         match (keep, self.generation(slot)) {
@@ -113,8 +113,8 @@ impl<'a> Guard<'a> {
         Some(SlotWord(word.load(Ordering::Relaxed)).generation())
     }
 
-    /// Whether no consumer needs the frame in an idle slot. This may change at once: only `claim` is final.
-    // It is called for each frame, and a call costs more than the look itself.
+    /// Whether no consumer needs the frame in an idle slot. The answer may change at once: only `claim` is final.
+    // Inlined, because it runs for each frame and a call would take longer than the check.
     #[inline(always)]
     pub(in crate::producer) fn looks_free(&self, slot: u32) -> bool {
         let (Some(info), Some(word)) = (self.slots.get(slot), self.control().slot(slot)) else {
@@ -131,8 +131,8 @@ impl<'a> Guard<'a> {
             return false;
         }
         let lossless = self.pool().lossless();
-        // The cursor first: a consumer stores its lease before it moves the cursor. So a consumer whose cursor is further
-        // on and that has no lease is done with the frame.
+        // Read the cursor first: a consumer stores its lease before it moves the cursor. So a consumer with a later cursor and
+        // no lease has finished with the frame.
         self.consumers.iter().all(|consumer| {
             let waits_for_it = lossless
                 && consumer
@@ -142,7 +142,7 @@ impl<'a> Guard<'a> {
         })
     }
 
-    /// Whether a frame is kept for readers that are still to come.
+    /// Whether a frame is kept for readers that are still missing.
     #[cold]
     fn awaits_readers(&self, keep: &Keep, slot: u32, generation: u32) -> bool {
         match keep {
@@ -163,7 +163,7 @@ impl<'a> Guard<'a> {
             return None;
         }
         fault::point(Point::ClaimLooked);
-        // The list of consumers cannot change in between: joining takes the same lock as claiming.
+        // The list of consumers cannot change meanwhile, because joining takes the same lock.
         lease::claim(self.control().slot(slot)?, |generation| {
             self.consumers.hold(slot, generation)
         })
@@ -177,23 +177,23 @@ impl<'a> Guard<'a> {
         }
     }
 
-    /// Gives a slot back that was claimed and not published.
+    /// Gives back a slot that was claimed and not published.
     pub(super) fn abandon(&mut self, slot: u32, word: SlotWord) {
         self.free(slot, word, Point::SlotAbandoned);
         self.slots.stop_writing(slot);
     }
 
-    /// Drops one reference of the producer's side.
+    /// Drops one reference of the producer.
     pub(super) fn dereference(&mut self, slot: u32) {
         if self.slots.dereference(slot) && !self.finalize(slot) {
             self.slots.watch(slot);
         }
     }
 
-    /// Takes an idle frame with a hook or a count out of circulation if no consumer needs it, and runs its hook.
+    /// If no consumer needs an idle frame with a hook or a count, empties its slot and runs its hook.
     fn finalize(&mut self, slot: u32) -> bool {
         if self.pool().is_closed() {
-            // No later frame is written into the slot, so this one stays there for consumers that are behind.
+            // No later frame is written into the slot, so this one stays for consumers that are behind.
             if !self.looks_free(slot) {
                 return false;
             }
@@ -208,20 +208,20 @@ impl<'a> Guard<'a> {
         true
     }
 
-    /// Looks again at the frames that wait for consumers.
+    /// Checks the frames that wait for consumers again.
     pub(in crate::producer) fn finalize_watched(&mut self) {
         let mut watched = self.slots.take_watched();
-        // Not idle: the producer's side took a reference again; `dereference` comes back to it.
+        // If a slot is not idle, the producer has a reference again. `dereference` then handles the slot.
         watched.retain(|slot| self.slots.is_idle(*slot) && !self.finalize(*slot));
         self.slots.set_watched(watched);
     }
 
-    /// Takes out the entries of the history that are too old.
+    /// Removes the entries that are too old from the history.
     pub(in crate::producer) fn trim_history(&mut self, span: Span) {
         while self.forget_spare(span) {}
     }
 
-    /// Takes out one entry of the history that `span` does not keep. `false`: there is none.
+    /// Removes one entry that `span` does not keep from the history. `false`: there is none.
     pub(in crate::producer) fn forget_spare(&mut self, span: Span) -> bool {
         let State {
             history, consumers, ..
@@ -233,7 +233,7 @@ impl<'a> Guard<'a> {
         true
     }
 
-    /// Takes some entries out of the history.
+    /// Removes the entries for which `goes` returns true from the history.
     pub(in crate::producer) fn forget_history(&mut self, goes: impl Fn(&Slots, &Kept) -> bool) {
         let State { history, slots, .. } = &mut *self.state;
         for slot in history.take_if(|kept| goes(slots, kept)) {
@@ -241,7 +241,7 @@ impl<'a> Guard<'a> {
         }
     }
 
-    /// Disconnects the consumers whose pages break the protocol.
+    /// Disconnects the consumers whose pages violate the protocol.
     pub(in crate::producer) fn audit(&mut self) {
         for (consumer, violation) in self.consumers.protocol_violations(self.control()) {
             consumer.mark_cut_off();
@@ -250,7 +250,7 @@ impl<'a> Guard<'a> {
         }
     }
 
-    /// Removes a consumer. Its page no longer counts.
+    /// Removes a consumer from the list. Its leases no longer protect frames.
     pub(super) fn remove_consumer(&mut self, id: u64) {
         let control = self.control();
         let Some(consumer) = self.consumers.remove(id) else {
@@ -262,7 +262,7 @@ impl<'a> Guard<'a> {
         });
     }
 
-    /// Recomputes the budget of each consumer for their present number.
+    /// Recomputes the budget of each consumer.
     pub(in crate::producer) fn share_out(&mut self) {
         let (control, settings) = (self.control(), self.settings());
         let State {
@@ -278,7 +278,7 @@ impl<'a> Guard<'a> {
         }
     }
 
-    /// Takes the places of a region's slots away where nothing is held, and removes the region if it has no slots left.
+    /// Takes the unused slots of a region out of use, and removes the region if it has no slots left.
     pub(in crate::producer) fn retire_region(&mut self, id: u32) {
         let idle = |(_, info): &(u32, &SlotInfo)| info.can_be_claimed();
         let slots = self.slots.of_region(id).filter(idle);
@@ -297,19 +297,19 @@ impl<'a> Guard<'a> {
         }
     }
 
-    /// Unmaps a region after the lock is released: for a large one that takes milliseconds.
+    /// Unmaps a region after the lock is released, because that takes milliseconds for a large region.
     fn unmap_later(&mut self, region: Option<Arc<Region>>) {
         if region.is_some() {
             self.effects.rare().regions.extend(region);
         }
     }
 
-    /// Asks consumers to unmap a region that is gone.
+    /// Makes consumers unmap a removed region.
     pub(in crate::producer) fn announce_gone(&mut self, id: u32) {
         self.effects.rare().gone.push(id);
     }
 
-    /// Shows where the slots of a new region lie. They are not used there yet.
+    /// Writes the places of a new region's slots to control memory. The slots are not used yet.
     pub(in crate::producer) fn show_places(&self, region: u32) {
         for (slot, info) in self.slots.of_region(region) {
             if let Some(place) = info.place {
@@ -318,14 +318,14 @@ impl<'a> Guard<'a> {
         }
     }
 
-    /// Writes into control memory which regions there are.
+    /// Writes the list of regions to control memory.
     pub(in crate::producer) fn show_regions(&self) {
         self.control()
             .show_regions(self.regions.ids(), self.regions.version());
         fault::point(Point::RegionsShown);
     }
 
-    /// Forgets the retired regions that no consumer has mapped any more.
+    /// Frees the retired regions that no consumer has mapped any more.
     pub(in crate::producer) fn forget_retired(&mut self) {
         let State {
             regions, consumers, ..
@@ -334,7 +334,7 @@ impl<'a> Guard<'a> {
         self.run_later(released);
     }
 
-    /// Retires regions. Returns how many are gone.
+    /// Retires regions. Returns how many were removed.
     pub(in crate::producer) fn retire(&mut self, when: Cold) -> usize {
         let before = self.regions.count();
         let min_slots = self.settings().min_slots.max(1);
@@ -356,23 +356,23 @@ impl<'a> Guard<'a> {
     }
 }
 
-/// Effects that take place after the lock is released.
+/// Effects that run after the lock is released.
 struct Effects<'a> {
     pool: &'a Pool,
     /// These consumers are woken.
     wake: Option<Arc<[Arc<ConsumerRecord>]>>,
-    /// Boxed: most guards have none.
+    /// Boxed, because most guards have none.
     rare: Option<Box<Rare>>,
 }
 
 #[derive(Default)]
 struct Rare {
-    /// Consumers that are disconnected, and why.
+    /// Consumers to disconnect, with the reason.
     cut_off: Vec<(Arc<ConsumerRecord>, &'static str)>,
     cut: Option<Cut>,
-    /// Regions that consumers are asked to unmap.
+    /// Regions that consumers must unmap.
     gone: Vec<u32>,
-    /// Regions that are unmapped here.
+    /// Regions to unmap in this process.
     regions: Vec<Arc<Region>>,
     hooks: Vec<Hook>,
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The newest entries, which the producer keeps for consumers: which of them stay.
+//! The newest entries, which the producer keeps for consumers, and the rules for which of them are kept.
 
 use std::collections::VecDeque;
 
@@ -9,16 +9,16 @@ use xmem_shm::abi::start_from::StartFrom;
 use super::settings::{KEPT_FOR_TIME, Settings};
 use crate::delivery::Delivery;
 
-/// Events that are kept besides the frames of the history.
+/// The number of events that are kept in addition to the frames of the history.
 const KEPT_EVENTS: usize = 4;
 
-/// Which entries stay when the history is trimmed.
+/// Which entries are kept when the history is trimmed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::producer) enum Span {
     Nothing,
     /// As many frames as the setting `history`.
     Promised,
-    /// Also events, and what consumers have yet to take of the entries within `history_time`.
+    /// Also events, and entries within `history_time` that a consumer has not taken yet.
     Time,
 }
 
@@ -27,27 +27,27 @@ pub(in crate::producer) enum Span {
 pub(in crate::producer) struct Kept {
     pub(in crate::producer) slot: u32,
     pub(in crate::producer) sequence: u64,
-    /// It is not a frame.
+    /// It is an event.
     pub(in crate::producer) event: bool,
     /// Its slot has a release hook or a count.
     pub(in crate::producer) is_waited_for: bool,
-    /// When it is decoded, or else presented, in nanoseconds on CLOCK_MONOTONIC. Events without a time have that of the
-    /// entry before them.
+    /// The time when the frame is decoded, otherwise when it is presented, in nanoseconds on CLOCK_MONOTONIC. An event without
+    /// a time gets that of the previous entry.
     pub(in crate::producer) time: Option<i64>,
 }
 
-/// The newest frames and the events between them. Each entry is a reference to its slot, which the caller counts.
+/// The newest frames and the events between them. Each entry holds a reference to its slot, which the caller counts.
 #[derive(Debug)]
 pub(in crate::producer) struct History {
     /// Oldest first.
     entries: VecDeque<Kept>,
-    /// How many of them are frames.
+    /// The number of entries that are frames.
     frames: usize,
     /// The setting `history`, in frames.
     promised: usize,
     /// How much longer other frames are kept, in nanoseconds; 0 in a lossless pool.
     time: u128,
-    /// There was no memory for another region, so the history has no more frames than promised.
+    /// There was no memory for another region, so only the promised frames are kept.
     is_short: bool,
 }
 
@@ -80,7 +80,7 @@ impl History {
         self.entries.push_back(kept);
     }
 
-    /// From here on no frames are kept for `history_time`.
+    /// From now on no frames are kept for `history_time`.
     pub(in crate::producer) fn set_short(&mut self) {
         self.is_short = true;
     }
@@ -95,15 +95,16 @@ impl History {
         first.map(|kept| kept.sequence)
     }
 
-    /// The oldest sequence that consumers are not to skip, where `newest` is the newest one.
+    /// The oldest sequence that consumers must not skip. `newest` is the newest sequence.
     pub(in crate::producer) fn oldest(&self, newest: u64) -> u64 {
-        // Events may stand between the frames that are kept.
+        // There may be events between the kept frames.
         let frames_only = (newest + 1).saturating_sub(self.promised.max(1) as u64);
         let oldest = self.entries.front().map_or(newest, |kept| kept.sequence);
         oldest.min(frames_only)
     }
 
-    /// Takes out one entry that `span` does not keep. `is_wanted`: whether a consumer has yet to take the entry with a sequence.
+    /// Removes one entry that `span` does not keep. `is_wanted`: whether a consumer has not taken the entry with a sequence
+    /// yet.
     pub(super) fn take_spare(
         &mut self,
         span: Span,
@@ -118,7 +119,7 @@ impl History {
         Some(kept)
     }
 
-    /// Takes out some entries, and returns their slots.
+    /// Removes some entries. Returns their slots.
     pub(super) fn take_if(&mut self, mut goes: impl FnMut(&Kept) -> bool) -> Vec<u32> {
         let mut gone = Vec::new();
         self.entries.retain(|kept| {
@@ -132,7 +133,7 @@ impl History {
         gone
     }
 
-    /// The place of the first entry to go. An event pushes no frame out.
+    /// The index of the first entry to remove. An event does not displace a frame.
     fn spare(&self, span: Span, is_wanted: impl FnOnce(u64) -> bool) -> Option<usize> {
         let (most_frames, most_events) = match (span, self.promised) {
             (Span::Nothing, _) | (_, 0) => (0, 0),
@@ -152,7 +153,7 @@ impl History {
         (!stays).then_some(at)
     }
 
-    /// Whether an entry may be kept although there are as many newer ones of its kind as are promised.
+    /// Whether an entry may be kept although there are already enough newer ones of its type.
     fn is_within_time(&self, at: usize, promised: usize) -> bool {
         if self.time == 0 || self.is_short || self.entries.len() > KEPT_FOR_TIME {
             return false;
@@ -162,7 +163,7 @@ impl History {
         let is_near = oldest
             .zip(newest)
             .is_some_and(|(oldest, newest)| u128::from(newest.abs_diff(oldest)) < self.time);
-        // Upstream may have no other memory than that of such frames.
+        // Upstream may depend on the memory of such frames.
         let frames = self.entries.iter().rev().filter(|kept| !kept.event);
         is_near && !frames.skip(promised).any(|kept| kept.is_waited_for)
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The table of layouts in control memory. A row is written once and stays as it is: a consumer may read it at any time.
+//! The table of layouts in control memory. A row is written once and never changes, because a consumer may read it at any time.
 
 use std::sync::Arc;
 
@@ -11,12 +11,12 @@ use xmem_shm::abi::layout::{Control, LayoutId};
 #[derive(Debug, Default)]
 pub(in crate::producer) struct Layouts {
     rows: Vec<(LayoutId, Arc<FrameLayout>)>,
-    /// The row of the last frame: most frames have the layout of the one before.
+    /// The row of the last frame, because most frames have the layout of the previous one.
     last: usize,
 }
 
 impl Layouts {
-    /// The number of a layout in the table, which gets it if it has room. `None`: it has not.
+    /// The number of a layout in the table. Adds it if the table has room. `None`: it has not.
     pub(in crate::producer) fn find(
         &mut self,
         layout: &Arc<FrameLayout>,

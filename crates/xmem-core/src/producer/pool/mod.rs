@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! A pool in its producer. [`Guard`] has the operations under its lock.
+//! The producer's state of a pool. [`Guard`] has the operations under the lock.
 
 pub(super) mod access;
 pub(super) mod commands;
@@ -58,7 +58,7 @@ use sticky_log::StickyLog;
 
 #[derive(Debug, Default)]
 pub(super) struct Counters {
-    /// Entries that are not frames; counted before they are published.
+    /// Entries that are events. Counted before they are published.
     pub(super) events: AtomicU64,
     pub(super) copied: AtomicU64,
     pub(super) dropped: AtomicU64,
@@ -66,14 +66,14 @@ pub(super) struct Counters {
     timed_out: AtomicU64,
 }
 
-/// Which checks of devices are running.
+/// The background checks of devices that are running.
 #[derive(Debug, Default)]
 pub(super) struct DeviceLooks {
-    /// A thread checks whether devices may still finish published frames.
+    /// A thread checks whether devices can still finish published frames.
     pub(super) watches: AtomicBool,
-    /// Consumers want frames marked when devices are done with them.
+    /// Consumers need marks on frames whose work has ended on the device.
     pub(super) marks_wanted: AtomicBool,
-    /// A thread marks them.
+    /// A thread sets these marks.
     pub(super) marks: AtomicBool,
 }
 
@@ -86,10 +86,10 @@ pub(super) struct Pool {
     control: Control,
     control_fd: OwnedFd,
     process: ProcessId,
-    /// When it was made, on CLOCK_MONOTONIC.
+    /// The creation time on CLOCK_MONOTONIC.
     made_at: i64,
     commands: Arc<Commands>,
-    /// Notified when consumers release something, come or go.
+    /// Notified when consumers release something, join or leave.
     notifier: Arc<Notifier>,
     counters: Counters,
     /// Set under the lock.
@@ -101,17 +101,17 @@ pub(super) struct Pool {
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        // Frames that consumers held when the pool was closed: their hooks run now.
+        // Runs the hooks of frames that consumers held when the pool was closed.
         if self.is_of_this_process() {
             let state = inside(&mut self.state);
             state.slots.take_hooks().for_each(run_hook);
-            // Upstream gets its memory back now at the latest.
+            // Returns upstream's memory at the latest now.
             state.regions.take_borrowed().into_iter().for_each(run_hook);
         }
     }
 }
 
-/// Without the slots: their lock could be held.
+/// Without the slots, because the lock could be held.
 impl fmt::Debug for Pool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Pool")
@@ -157,18 +157,18 @@ impl Pool {
         }
     }
 
-    /// Locks the pool. `None` in a forked child, where a thread that the child does not have may hold the lock for ever.
+    /// Locks the pool. `None` in a forked child, where the lock may be held forever by a thread that exists only in the parent.
     pub(super) fn lock(&self) -> Option<Guard<'_>> {
         self.is_of_this_process()
             .then(|| Guard::new(self, lock(&self.state)))
     }
 
-    /// The same, with an error for the caller.
+    /// Locks the pool, with an error for the caller.
     pub(super) fn guard(&self) -> Result<Guard<'_>, Forked> {
         self.lock().ok_or(Forked)
     }
 
-    /// Locks the pool on a thread that this library started. A forked child has no such thread.
+    /// Locks the pool on a thread of this library. A forked child has no such thread.
     pub(super) fn lock_on_own_thread(&self) -> Guard<'_> {
         Guard::new(self, lock(&self.state))
     }
@@ -239,7 +239,7 @@ impl Pool {
         self.closed.load(Ordering::Acquire)
     }
 
-    /// A reference of the producer's side is gone.
+    /// Drops a reference of the producer.
     pub(super) fn dereference(&self, slot: u32) {
         if let Some(mut guard) = self.lock() {
             guard.dereference(slot);
@@ -248,7 +248,7 @@ impl Pool {
         }
     }
 
-    /// Gives a slot back that was claimed and not published.
+    /// Gives back a slot that was claimed and not published.
     pub(super) fn abandon(&self, slot: u32, word: SlotWord) {
         if let Some(mut guard) = self.lock() {
             guard.abandon(slot, word);
@@ -257,7 +257,7 @@ impl Pool {
         }
     }
 
-    /// Notifies threads of this process: something may have become free.
+    /// Notifies threads of this process that something may have become free.
     fn notice(&self) {
         if self.control.waiting().load(Ordering::Relaxed) != 0 {
             self.notifier.notify();
@@ -278,7 +278,7 @@ impl Pool {
         true
     }
 
-    /// Handles the slots that consumers released.
+    /// Handles the slots that consumers have released.
     pub(super) fn look_at_released(&self) {
         let mut guard = self.lock_on_own_thread();
         guard.finalize_watched();
@@ -287,7 +287,7 @@ impl Pool {
         self.notifier.notify();
     }
 
-    /// Removes a consumer: from here on its page does not count.
+    /// Removes a consumer from the list. Its leases no longer protect frames.
     pub(super) fn remove_consumer(&self, id: u64) {
         let mut guard = self.lock_on_own_thread();
         guard.remove_consumer(id);
@@ -299,7 +299,7 @@ impl Pool {
         self.notifier.notify();
     }
 
-    /// Removes every region that is not needed. Returns how many are gone.
+    /// Removes all regions that are not needed. Returns how many were removed.
     pub(super) fn collect(&self) -> usize {
         self.lock().map_or(0, |mut guard| {
             guard.finalize_watched();
@@ -323,7 +323,7 @@ impl Pool {
         }
     }
 
-    /// Ends the stream. Consumers keep the frames they hold.
+    /// Closes the pool. Consumers keep the frames that they hold.
     pub(super) fn close(&self) {
         let Some(mut guard) = self.lock() else {
             return;

@@ -4,7 +4,7 @@
 
 use std::collections::VecDeque;
 
-/// The most pools of origin that are announced to consumers.
+/// The maximum number of pools of origin that are announced to consumers.
 const MAX_ORIGINS: usize = 8;
 
 /// Pools of origin, each with its number and the path of its socket.
@@ -12,12 +12,12 @@ const MAX_ORIGINS: usize = 8;
 pub(in crate::producer) struct Origins(VecDeque<(u64, String)>);
 
 impl Origins {
-    /// Adds a pool of origin, in place of an earlier one with this socket. `false`: it is known already.
+    /// Adds a pool of origin. Replaces an earlier one with the same socket. `false`: it is already known.
     pub(in crate::producer) fn add(&mut self, pool_id: u64, path: &str) -> bool {
         if self.path_of(pool_id).is_some() {
             return false;
         }
-        // Of the pools that had this socket one after the other, only the last one exists.
+        // Of several pools that used a socket one after another, only the last exists.
         self.0.retain(|(_, known)| known != path);
         if self.0.len() == MAX_ORIGINS {
             self.0.pop_front();

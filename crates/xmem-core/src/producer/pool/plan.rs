@@ -1,29 +1,29 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The sizes of a region that is to be made, and which frames go into its slots.
+//! The sizes of a region that will be allocated, and the rules for which frames fit into its slots.
 
 use xmem_shm::abi::device_header::{SLOT_HEAD, header_len};
 
 use super::slots::{DevicePlace, Place, Want};
 
-/// From this size on a slot is exactly as large as its frames (raw video has one size). Below it, sizes vary (encoded
-/// data), and slots are rounded up to powers of two so that they can be reused.
+/// From this size on a slot has exactly the size of its frames, because raw video has one size. Smaller sizes vary (encoded
+/// data), so slots are rounded up to powers of two and can be reused.
 pub(super) const EXACT_FROM: usize = 256 << 10;
-/// A region is not made larger than this to have more slots.
+/// A region gets no more slots than fit into this size.
 const REGION_LEN: usize = 64 << 20;
 
-/// A region that is to be made.
+/// A region that will be allocated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::producer) struct Plan {
     pub(in crate::producer) slots: u32,
-    /// Bytes of a slot where the payload lies.
+    /// The size of a slot in the memory of the payload, in bytes.
     pub(in crate::producer) slot_len: usize,
-    /// If that is on a device: its number, and bytes of a slot in the host half.
+    /// For a payload on a device: the number of the device, and the size of a slot in the host half.
     pub(in crate::producer) device: Option<(u16, usize)>,
 }
 
 impl Plan {
-    /// A region with one slot for such frames. `None`: no address space has so much memory.
+    /// A region with one slot for such frames. `None`: the size exceeds the address space.
     pub(super) fn of_one_slot(want: Want) -> Option<Self> {
         let slot_len = match want.slot_size() {
             0 => 0,
@@ -40,18 +40,18 @@ impl Plan {
         })
     }
 
-    /// How many such slots a region may have, at least one.
+    /// The maximum number of such slots in a region, at least one.
     pub(super) fn most_slots(self) -> u32 {
         let most = REGION_LEN / self.slot_len.max(1);
         u32::try_from(most).unwrap_or(u32::MAX).max(1)
     }
 
-    /// Bytes of a slot, in all memory.
+    /// The size of a slot in all memories.
     pub(super) fn slot_bytes(self) -> u64 {
         self.slot_len as u64 + self.device.map_or(0, |(_, host_stride)| host_stride as u64)
     }
 
-    /// Bytes of host memory.
+    /// The size in host memory.
     pub(in crate::producer) fn len(self) -> usize {
         match self.device {
             None => self.slots as usize * self.slot_len,
@@ -59,7 +59,7 @@ impl Plan {
         }
     }
 
-    /// Bytes of all memory, about.
+    /// The approximate size in all memories.
     pub(super) fn bytes(self) -> u64 {
         let on_device = self
             .device
@@ -67,7 +67,7 @@ impl Plan {
         self.len() as u64 + on_device as u64
     }
 
-    /// Where its slots lie.
+    /// The places of its slots.
     pub(super) fn places(self, region: u32) -> impl Iterator<Item = Place> {
         (0..self.slots).map(move |index| match self.device {
             None => Place {
@@ -90,19 +90,19 @@ impl Plan {
         })
     }
 
-    /// Whether such frames go into its slots.
+    /// Whether such frames fit into its slots.
     pub(super) fn takes(self, want: Want) -> bool {
         self.places(0).next().is_some_and(|place| want.fits(place))
     }
 }
 
 impl Want {
-    /// Bytes of a slot that is made for such a frame, in all memory.
+    /// The size of a slot for such a frame, in all memories.
     pub(in crate::producer) fn slot_bytes(self) -> u64 {
         Plan::of_one_slot(self).map_or(u64::MAX, Plan::slot_bytes)
     }
 
-    /// Whether a place can take such a frame without wasting it.
+    /// Whether a place fits such a frame without wasting memory.
     pub(in crate::producer) fn fits(self, place: Place) -> bool {
         match (place.device, self.device) {
             (None, None) => fits(place.len, self.slot_size()),
@@ -117,12 +117,12 @@ impl Want {
     }
 }
 
-/// Whether a frame of `size` bytes goes into a slot without wasting it.
+/// Whether a frame of `size` bytes fits into a slot without wasting memory.
 fn fits(slot_len: usize, size: usize) -> bool {
     size <= slot_len && slot_len <= size.saturating_mul(4).max(64 << 10)
 }
 
-/// `None`: no address space has so much memory.
+/// `None`: the size exceeds the address space.
 fn slot_len_for(size: usize) -> Option<usize> {
     let page = rustix::param::page_size();
     let len = if size >= EXACT_FROM {
@@ -134,7 +134,7 @@ fn slot_len_for(size: usize) -> Option<usize> {
     i64::try_from(len).ok().map(|_| len)
 }
 
-/// Bytes of a slot in the host half of a CUDA region: the frame's description, and room for attachments.
+/// The size of a slot in the host half of a CUDA region: the slot head, and room for attachments.
 fn host_stride_for(room: usize) -> Option<usize> {
     SLOT_HEAD.checked_add(room)?.checked_next_multiple_of(4096)
 }

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The rate of a pool's frames, from the times in its ring.
+//! The frame rate of a pool, from the times in its ring.
 
 use xmem_shm::abi::layout::Control;
 
-/// Frames older than this count only if there are no others.
+/// Older frames count only if there are no newer ones.
 const WINDOW: i64 = 2_000_000_000;
 
-/// Frames per second now. 0 before the second frame.
+/// The present frame rate per second. 0 before the second frame.
 pub(super) fn now(control: &Control, now: i64) -> f64 {
     let head = control.head();
     let ring = u64::from(control.constants().shape.ring_len);
@@ -17,7 +17,7 @@ pub(super) fn now(control: &Control, now: i64) -> f64 {
     of_times(frames.map(|entry| entry.published_at()), now)
 }
 
-/// `times`: when frames were published, the newest first, in nanoseconds.
+/// `times`: the publication times in nanoseconds, newest first.
 fn of_times(mut times: impl Iterator<Item = i64>, now: i64) -> f64 {
     let Some(newest) = times.next() else {
         return 0.0;
@@ -34,7 +34,7 @@ fn of_times(mut times: impl Iterator<Item = i64>, now: i64) -> f64 {
     if periods == 0 || span <= 0 {
         return 0.0;
     }
-    // A stream that has paused for longer than one period is slower than its frames were.
+    // If the stream has paused for longer than one period, the time since the newest frame counts too.
     let is_late = (now - newest).saturating_mul(periods) > span;
     let span = if is_late { now - oldest } else { span };
     periods as f64 * 1e9 / span as f64

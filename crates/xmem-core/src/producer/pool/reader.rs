@@ -6,7 +6,7 @@ use std::fmt;
 
 use super::consumer::ConsumerRecord;
 
-/// A process that is connected to this one and reads its buffers: see [`BufferPool::readers`](crate::BufferPool::readers).
+/// A process that is connected to this process and reads its buffers: see [`BufferPool::readers`](crate::BufferPool::readers).
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Reader {
     id: u64,
@@ -28,7 +28,7 @@ impl Reader {
         self.id
     }
 
-    /// The process, as this one sees it; 0 if it cannot, for example in another PID namespace.
+    /// The process ID as this process sees it. 0 if it cannot, for example from another PID namespace.
     pub fn pid(&self) -> u32 {
         self.pid
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Which regions a pool has: how large the next one is, and which one can go.
+//! The regions of a pool: the size of the next one, and which ones can be removed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::BorrowedFd;
@@ -13,58 +13,58 @@ use super::slots::{Slots, Use, Want};
 use crate::region::device::Fds as CudaFds;
 use crate::region::{Imported, Region, Ticket};
 
-/// How many slots are acquired before a region that was not used meanwhile goes.
+/// An unused region is removed after this many slots were acquired.
 const COLD_AFTER: u64 = 600;
-/// The same for one whose frames have a size that is not in use any more.
+/// `COLD_AFTER` for a region whose frames have a size that is no longer in use.
 const OUTDATED_AFTER: u64 = 16;
-/// A region has at most one part in so many of `max_bytes`, or one slot.
+/// A region uses at most 1/8 of `max_bytes`, or has one slot.
 const MOST_PARTS: u64 = 8;
 
 #[derive(Debug)]
 struct Entry {
     region: Arc<Region>,
     plan: Plan,
-    /// `Regions::clock` when one of its slots was last acquired.
+    /// The value of `Regions::clock` when one of its slots was last acquired.
     used_at: u64,
-    /// The consumers that were sent the region, and so may have it mapped.
+    /// The consumers that were sent the region and may have it mapped.
     sent_to: Vec<u64>,
 }
 
-/// Why there can be no further region.
+/// Why no further region is possible.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::producer) enum Full {
     Limit,
-    /// There are slots and bytes left, but no place in the list of regions.
+    /// The list of regions is full, although slots and bytes are left.
     List,
     TooLarge,
 }
 
-/// How many of the largest slots in use there can be.
+/// How many slots of the largest size in use fit.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Room {
     pub(super) slots: u32,
     pub(super) slot_bytes: u64,
 }
 
-/// Memory that other code allocated. The region goes when the importing side drops its last handle.
+/// Memory that other code allocated. The region is removed when the importing code drops its last handle.
 #[derive(Debug)]
 struct Foreign {
     memory: Taken,
     sent_to: Vec<u64>,
 }
 
-/// How imported memory is identified.
+/// Imported memory.
 #[derive(Debug, Clone)]
 pub(in crate::producer) enum Taken {
     /// A descriptor.
     Imported(Arc<Imported>),
-    /// A region of another pool, whose frames lie on a device.
+    /// A region of another pool, with frames on a device.
     OnDevice(Arc<CudaFds>),
-    /// The header of device memory that upstream owns.
+    /// The header of device memory that belongs to upstream.
     Borrowed(Arc<Region>),
 }
 
-/// A region, to be sent to a consumer.
+/// A region that is sent to a consumer.
 #[derive(Debug)]
 pub(in crate::producer) enum Sent {
     Own(Arc<Region>),
@@ -99,30 +99,30 @@ pub(in crate::producer) struct Regions {
     /// Counts acquired slots.
     clock: u64,
     retired: Retired,
-    /// The slots whose regions do not go.
+    /// Slots that are set aside. Their regions are not removed.
     pub(in crate::producer) set_aside: SetAside,
-    /// The slots that running plans will add.
+    /// The number of slots that running plans will add.
     planned: u32,
     planned_slots: u32,
     planned_bytes: u64,
-    /// Frames of one size do not replace those of another: both sizes keep coming.
+    /// Frames of several sizes continue to come, so regions of one size do not replace those of another.
     mixed_sizes: bool,
-    /// The most bytes that there may be; 0: any number.
+    /// The maximum number of bytes; 0: no limit.
     max_bytes: u64,
 }
 
-/// Which regions are to be removed.
+/// Selects the regions to remove.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::producer) enum Cold {
-    /// Regions that were not used for a while.
+    /// Regions that were not used for some time.
     ByNow,
     /// All regions except the one used last.
     NotInUse,
-    /// Regions in the way of such frames in which nothing is held.
+    /// Regions that do not fit such frames and have no held frame.
     UnusedAndUnfitFor(Want),
-    /// Regions in the way of such frames.
+    /// Regions that do not fit such frames.
     UnfitFor(Want),
-    /// The same, also where some of their slots are in use: the other slots move to regions that need them.
+    /// Also regions in which some slots are in use. Their other slots move to regions where they are needed.
     PartlyUnfitFor(Want),
 }
 
@@ -139,12 +139,12 @@ impl Regions {
         self.entries.get(&id).map(|entry| &entry.region)
     }
 
-    /// The version of the list, which grows with each region that goes.
+    /// The version of the list. It increases with each removed region.
     pub(in crate::producer) fn version(&self) -> u32 {
         self.retired.version()
     }
 
-    /// Forgets the retired regions that no consumer can have mapped any more (`Retired::forget`). Returns their hooks.
+    /// Frees the retired regions that no consumer can have mapped any more (`Retired::forget`). Returns their hooks.
     pub(super) fn forget_retired(&mut self, seen: impl Fn(u64) -> Option<u32>) -> Vec<Released> {
         self.retired.forget(seen)
     }
@@ -154,12 +154,12 @@ impl Regions {
         self.retired.mapped_by(id)
     }
 
-    /// Takes the hooks of upstream's retired memory when the pool ends.
+    /// Takes the hooks of upstream's retired memory. Called when the pool ends.
     pub(super) fn take_borrowed(&mut self) -> Vec<Released> {
         self.retired.take_borrowed()
     }
 
-    /// The regions that were made here and are in use.
+    /// The regions that were allocated here and are in use.
     pub(in crate::producer) fn own(&self) -> impl Iterator<Item = &Arc<Region>> {
         self.entries.values().map(|entry| &entry.region)
     }
@@ -168,7 +168,7 @@ impl Regions {
         self.entries.len() as u32
     }
 
-    /// The ids of all regions, ascending: consumers search them in this order (`protocol::regions`).
+    /// The IDs of all regions, ascending. Consumers search them in this order (`protocol::regions`).
     pub(super) fn ids(&self) -> impl Iterator<Item = u32> {
         let ids: BTreeSet<u32> = self
             .entries
@@ -179,13 +179,13 @@ impl Regions {
         ids.into_iter()
     }
 
-    /// Bytes of the regions in use, and of retired ones that consumers may still have mapped.
+    /// The bytes of the regions in use, and of retired ones that consumers may have mapped.
     pub(super) fn bytes(&self) -> u64 {
         let used: u64 = self.entries.values().map(|e| e.region.footprint()).sum();
         used + self.retired.bytes()
     }
 
-    /// The room of `max_bytes` in slots. `None`: unlimited; or the sizes differ too much for one number.
+    /// The number of slots that fit into `max_bytes`. `None`: there is no limit, or the sizes differ too much for one number.
     pub(super) fn room(&self) -> Option<Room> {
         if self.max_bytes == 0 || self.mixed_sizes {
             return None;
@@ -196,7 +196,7 @@ impl Regions {
         Some(Room { slots, slot_bytes })
     }
 
-    /// Of these, bytes on devices that are in use.
+    /// The bytes on devices among them, for regions in use.
     pub(super) fn device_bytes(&self) -> u64 {
         let regions = self.entries.values().map(|entry| &entry.region);
         regions
@@ -204,7 +204,7 @@ impl Regions {
             .sum()
     }
 
-    /// The devices that slots lie on, in words.
+    /// The devices of the regions, as text.
     pub(super) fn devices(&self) -> Vec<String> {
         let names: BTreeSet<String> = self
             .entries
@@ -214,7 +214,7 @@ impl Regions {
         names.into_iter().collect()
     }
 
-    /// The region of a slot that is acquired.
+    /// Returns the region of an acquired slot, and records its use.
     pub(in crate::producer) fn touch(&mut self, id: u32) -> Option<&Arc<Region>> {
         self.clock += 1;
         let entry = self.entries.get_mut(&id)?;
@@ -222,8 +222,8 @@ impl Regions {
         Some(&entry.region)
     }
 
-    /// Plans a region for such frames. `first` is how many slots the first one of its size has.
-    /// Every plan ends in `install` or `abandon`.
+    /// Plans a region for such frames. `first` is the number of slots in the first region of this size. Each plan ends with
+    /// `install` or `abandon`.
     pub(in crate::producer) fn plan(
         &mut self,
         slots: &Slots,
@@ -248,8 +248,8 @@ impl Regions {
             if slot_bytes > self.max_bytes {
                 return Err(Full::TooLarge);
             }
-            // One held frame keeps its whole region from frames of other sizes, so a region is a part of `max_bytes`
-            // only.
+            // A region gets only a part of `max_bytes`, because one held frame keeps its whole region from frames of other
+            // sizes.
             let part = (self.max_bytes / MOST_PARTS / slot_bytes).max(1);
             let left = self
                 .max_bytes
@@ -279,7 +279,7 @@ impl Regions {
         self.planned_bytes -= plan.bytes();
     }
 
-    /// Lists a region that was made, and returns its id.
+    /// Adds a region that was allocated. Returns its ID.
     pub(in crate::producer) fn install(
         &mut self,
         plan: Plan,
@@ -306,13 +306,13 @@ impl Regions {
         self.last_id
     }
 
-    /// The regions that are or will be listed for consumers. The list has room for as many as there may be slots
-    /// (`layout`); consumers take no frame of a region that is not listed.
+    /// The number of regions that are or will be on the list. The list has room for as many regions as there can be slots
+    /// (`layout`). Consumers take no frame of a region that is not on the list.
     fn listed(&self) -> usize {
         self.entries.len() + self.foreign.len() + self.planned as usize
     }
 
-    /// Lists memory that other code allocated, unless there are `max` regions already.
+    /// Adds memory that other code allocated, unless there are already `max` regions.
     pub(in crate::producer) fn import(&mut self, memory: Taken, max: u32) -> Option<u32> {
         if self.listed() >= max as usize {
             return None;
@@ -323,8 +323,7 @@ impl Regions {
         Some(id)
     }
 
-    /// Removes imported memory. `released` runs when no process has it open any more; it is returned if that is so
-    /// already.
+    /// Removes imported memory. `released` runs when no process has it open any more. If that is already so, it is returned.
     pub(in crate::producer) fn forget_import(
         &mut self,
         id: u32,
@@ -339,17 +338,17 @@ impl Regions {
 
     fn retire_foreign(&mut self, id: u32, lasting: Option<Lasting>) -> Option<Taken> {
         let foreign = self.foreign.remove(&id)?;
-        // It is not the pool's memory, so its bytes do not count.
+        // Its bytes do not count, because it is not the pool's memory.
         self.retired.add(id, 0, foreign.sent_to, lasting);
         Some(foreign.memory)
     }
 
-    /// The pool ends: retires upstream's device memory for consumers, even if upstream still has a handle.
+    /// Called when the pool ends: retires upstream's device memory for consumers, even if upstream still has a handle.
     pub(in crate::producer) fn retire_borrowed(&mut self, id: u32) -> Option<Taken> {
         self.retire_foreign(id, Some(Lasting::Kept))
     }
 
-    /// The regions that could go: all their slots idle on our side, and not used for a while.
+    /// The regions that can be removed: the producer uses none of their slots, and `when` selects them.
     pub(super) fn cold(&self, slots: &Slots, when: Cold) -> Vec<u32> {
         let newest = self.entries.values().max_by_key(|entry| entry.used_at);
         let kind = |entry: &Entry| {
@@ -386,7 +385,7 @@ impl Regions {
             .collect()
     }
 
-    /// Notes that a consumer is sent a region, so that it may map it.
+    /// Records that a region is sent to a consumer, which may then map it.
     pub(in crate::producer) fn send(&mut self, id: u32, consumer: u64) -> Option<Sent> {
         let (sent, sent_to) = match self.entries.get_mut(&id) {
             Some(entry) => (Sent::Own(entry.region.clone()), &mut entry.sent_to),
@@ -401,7 +400,7 @@ impl Regions {
         Some(sent)
     }
 
-    /// Forgets a consumer that is gone, and with it its mappings.
+    /// Removes a consumer that is gone, with its mappings.
     pub(super) fn forget_consumer(&mut self, consumer: u64) {
         let own = self.entries.values_mut().map(|entry| &mut entry.sent_to);
         let foreign = self.foreign.values_mut();
@@ -410,8 +409,8 @@ impl Regions {
         }
     }
 
-    /// Retires a region whose slots have lost their places. Returns the region, to be unmapped without the lock, unless
-    /// it must exist while consumers have it open.
+    /// Retires a region whose slots have no places any more. Returns it, so that the caller unmaps it without the lock.
+    /// Exception: memory that must exist while consumers have it open is kept.
     pub(super) fn retire(&mut self, id: u32) -> Option<Arc<Region>> {
         let entry = self.entries.remove(&id)?;
         let lasts = entry.region.ends_with_producer();
@@ -421,7 +420,7 @@ impl Regions {
         (!lasts).then_some(entry.region)
     }
 
-    /// The consumers of retired device memory that must not be freed yet, for each region.
+    /// For each region of retired device memory that must not be freed yet, the consumers that have it.
     pub(in crate::producer) fn lasting(&self) -> impl Iterator<Item = &[u64]> {
         let entries = self
             .entries
@@ -431,7 +430,7 @@ impl Regions {
         self.retired.lasting().chain(entries)
     }
 
-    /// The regions that are here and end with this process, and upstream's device memory.
+    /// The regions whose device memory ends with this process, and upstream's device memory.
     pub(in crate::producer) fn ending_with_producer(&self) -> (Vec<u32>, Vec<u32>) {
         let own = self
             .entries
@@ -448,7 +447,7 @@ impl Regions {
         )
     }
 
-    /// The pool ends while others have these regions open: they are kept until the process ends.
+    /// Called when the pool ends while consumers have these regions open: keeps them until the process ends.
     pub(in crate::producer) fn leak_lasting(&mut self) {
         for entry in self
             .entries
@@ -474,7 +473,7 @@ mod tests {
         let pool = dir.path().join("p.sock");
         let pool = pool.to_str().unwrap();
         let producer = Producer::builder(pool).build().unwrap();
-        // A frame that lies in its slot, and one that lies in memory of others.
+        // One frame in its slot, and one in imported memory.
         let slot = producer.acquire(100_000).unwrap();
         drop(slot.publish(FrameMeta::new(100_000)).unwrap());
         let fd = memfd::create("t", 4096).unwrap();

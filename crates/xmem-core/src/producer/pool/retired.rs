@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Regions that are retired here, but that consumers may still have mapped.
+//! Retired regions that consumers may still have mapped.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::region::Region;
 
-/// How long a retired region counts for a consumer that does not report that it unmapped it: one that is stopped or
-/// misbehaves.
+/// For this time a retired region counts for a consumer that does not report that it was unmapped. Such a consumer is stopped
+/// or violates the protocol.
 const LET_GO_TIME: Duration = Duration::from_secs(2);
 
 /// The hook that runs when no consumer can have a region mapped any more.
@@ -16,19 +16,19 @@ pub(in crate::producer) type Released = Box<dyn FnOnce() + Send>;
 
 /// Device memory that is freed with its allocation, not with its last user (legacy handles).
 pub(super) enum Lasting {
-    Own(#[allow(dead_code)] Arc<Region>), // held until it is dropped
+    Own(#[allow(dead_code)] Arc<Region>), // keeps the region until it is dropped
     /// Upstream's memory.
     Borrowed(Released),
-    /// Upstream's memory, to which upstream still has a handle while the pool ends.
+    /// Upstream's memory. Upstream still has a handle to it when the pool ends.
     Kept,
 }
 
 impl Lasting {
-    /// No consumer has it open any more: returns the hook to run.
+    /// Called when no consumer has it open any more. Returns the hook to run.
     fn end(self) -> Option<Released> {
         match self {
             Self::Borrowed(released) => Some(released),
-            // Device memory is freed by another thread; the host half is small.
+            // Dropping it is cheap: another thread frees device memory, and the host half is small.
             Self::Own(_) => None,
             Self::Kept => None,
         }
@@ -49,11 +49,11 @@ impl std::fmt::Debug for Lasting {
 struct Entry {
     id: u32,
     len: u64,
-    /// `Retired::version` after its removal.
+    /// The value of `Retired::version` after its removal.
     version: u32,
     since: Instant,
     sent_to: Vec<u64>,
-    /// Memory that must exist while any consumer has it open, however long that is.
+    /// Memory that must exist while a consumer has it open, without a time limit.
     lasting: Option<Lasting>,
 }
 
@@ -61,12 +61,12 @@ struct Entry {
 #[derive(Debug, Default)]
 pub(super) struct Retired {
     entries: Vec<Entry>,
-    /// Counts regions that went.
+    /// Counts the removed regions.
     version: u32,
 }
 
 impl Retired {
-    /// The value of `LeasePage::regions_seen` of consumers that have unmapped all regions retired so far.
+    /// The value of `LeasePage::regions_seen` of a consumer that has unmapped all retired regions.
     pub(super) fn version(&self) -> u32 {
         self.version
     }
@@ -83,14 +83,14 @@ impl Retired {
         });
     }
 
-    /// Bytes that consumers may still have mapped.
+    /// The bytes that consumers may still have mapped.
     pub(super) fn bytes(&self) -> u64 {
         // Memory that a stopped consumer keeps mapped must not use up the pool's limit.
         let counts = |entry: &&Entry| entry.since.elapsed() < LET_GO_TIME;
         self.entries.iter().filter(counts).map(|e| e.len).sum()
     }
 
-    /// Upstream drops its memory, which is retired already. `released` is returned if no consumer has it open any more.
+    /// Called when upstream drops its memory, which is already retired. Returns `released` if no consumer has it open any more.
     pub(super) fn let_go(&mut self, id: u32, released: Option<Released>) -> Option<Released> {
         match self.entries.iter_mut().find(|entry| entry.id == id) {
             Some(entry) => {
@@ -101,12 +101,12 @@ impl Retired {
         }
     }
 
-    /// Forgets regions that every consumer has unmapped, or had the time to unmap. `seen`: the version up to which a
+    /// Removes the regions that every consumer has unmapped, or had the time to unmap. `seen`: the version up to which a
     /// consumer has unmapped regions; `None`: all of them.
     pub(super) fn forget(&mut self, seen: impl Fn(u64) -> Option<u32>) -> Vec<Released> {
         for entry in &mut self.entries {
             entry.sent_to.retain(|consumer| {
-                // Versions wrap.
+                // Versions wrap around.
                 seen(*consumer).is_some_and(|seen| (seen.wrapping_sub(entry.version) as i32) < 0)
             });
         }
@@ -117,7 +117,7 @@ impl Retired {
         gone.filter_map(|entry| entry.lasting?.end()).collect()
     }
 
-    /// The consumers that have such device memory open, for each region.
+    /// For each region of such device memory, the consumers that have it open.
     pub(super) fn lasting(&self) -> impl Iterator<Item = &[u64]> {
         self.entries
             .iter()
@@ -125,7 +125,7 @@ impl Retired {
             .map(|entry| &*entry.sent_to)
     }
 
-    /// The pool ends while others have its device memory open: it is kept until the process ends.
+    /// Called when the pool ends while consumers have its device memory open: keeps it until the process ends.
     pub(super) fn leak(&mut self) {
         for entry in &mut self.entries {
             let own = |lasting: &mut Lasting| matches!(lasting, Lasting::Own(_));
@@ -133,7 +133,7 @@ impl Retired {
         }
     }
 
-    /// Takes the hooks of upstream's retired memory when the pool is gone.
+    /// Takes the hooks of upstream's retired memory. Called when the pool ends.
     pub(super) fn take_borrowed(&mut self) -> Vec<Released> {
         let end = |entry: &mut Entry| entry.lasting.take()?.end();
         self.entries.iter_mut().filter_map(end).collect()

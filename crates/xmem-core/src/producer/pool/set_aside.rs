@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Slots that are set aside for frames of one size: they stay, with their numbers, until they are given up.
+//! Slots that are set aside for frames of one size. They keep their numbers and memory until they are given up.
 
 use std::collections::BTreeMap;
 
 use super::plan::Plan;
 use super::slots::Want;
 
-/// What a slot is set aside for: bytes of the slot where the payload lies, and the number of the device, if it lies on one.
+/// The kind of slot that is set aside: the size of its payload's memory, and the number of its device if it is on one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::producer) struct Kind {
     slot_len: usize,
@@ -15,7 +15,7 @@ pub(in crate::producer) struct Kind {
 }
 
 impl Kind {
-    /// `None`: no address space has so much memory.
+    /// `None`: the size exceeds the address space.
     pub(in crate::producer) fn of(want: Want) -> Option<Self> {
         let plan = Plan::of_one_slot(want)?;
         Some(Self {
@@ -24,13 +24,13 @@ impl Kind {
         })
     }
 
-    /// Whether slots of this kind have so many bytes of payload.
+    /// Whether slots of this kind have a payload of this size.
     pub(in crate::producer) fn has_size(self, payload_len: usize) -> bool {
         self.slot_len == payload_len
     }
 }
 
-/// The slots that are set aside. Their regions do not go.
+/// The slots that are set aside. Their regions are not removed.
 #[derive(Debug, Default)]
 pub(in crate::producer) struct SetAside(BTreeMap<u32, Kind>);
 

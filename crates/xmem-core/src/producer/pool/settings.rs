@@ -16,11 +16,11 @@ use crate::region::device::mode::Mode;
 
 pub(super) type OnConsumer = Arc<dyn Fn(ConsumerEvent) + Send + Sync>;
 
-/// Entries that are kept for `history_time`, at most.
+/// The maximum number of entries that are kept for `history_time`.
 pub(super) const KEPT_FOR_TIME: usize = 64;
-/// How many frames a lossless pool's slowest consumer may be behind before the producer waits.
+/// How many frames the slowest consumer of a lossless pool may be behind before the producer waits.
 pub(super) const MAX_BACKLOG: u32 = 8;
-/// Room for events in the ring, besides the frames.
+/// Room for events in the ring, in addition to the frames.
 const EVENTS_BETWEEN: u32 = 64;
 
 #[derive(Clone)]
@@ -45,8 +45,8 @@ pub(in crate::producer) struct Settings {
 }
 
 impl Settings {
-    /// The sizes of control memory. The ring has room for the entries that are kept, for those that consumers may be behind,
-    /// and for events between them: live, they push out frames otherwise.
+    /// The sizes of control memory. The ring has room for the kept entries, for the entries that consumers may be behind, and
+    /// for events between them. In a live pool further events displace frames.
     pub(in crate::producer) fn shape(&self) -> Shape {
         let kept = self.history.max(KEPT_FOR_TIME as u32);
         let behind = match self.delivery {

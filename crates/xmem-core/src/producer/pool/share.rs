@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! How the slots that consumers may hold are shared out among them.
+//! Divides the slots that consumers may hold among them.
 //!
-//! Every consumer has the budget that it asked for, but at most the share of all, which is in control memory. Besides the
-//! budgets, one slot more is set aside for each consumer, for a frame that it looks at past its budget. The share is the
-//! largest with which all of this fits into `max_slots`, and the budgets into `max_bytes`. It is computed anew when a
-//! consumer comes or goes, when a region is made, and every 64 frames. Slots that a consumer holds from before stay its
-//! own, and count in place of its budget.
+//! The budget of a consumer is the requested one, limited by the share, which is in control memory. In addition, one slot is
+//! reserved for each consumer, for a frame that it takes past its budget. The share is the largest one with which all of these
+//! fit into `max_slots`, and the budgets into `max_bytes`. It is recomputed when a consumer joins or leaves, when a region is
+//! allocated, and every 64 frames. Slots that a consumer already holds stay reserved, and count in place of its budget.
 
 use xmem_shm::abi::budget::{BudgetLimit, Share};
 use xmem_shm::abi::layout::Control;
@@ -19,13 +18,13 @@ use super::regions::Regions;
 use super::settings::Settings;
 use super::slots::{Place, Slots};
 
-/// The slots left for an upstream whose need is not known: as many as a decoder usually needs.
+/// The slots reserved for upstream if its need is not known: as many as a decoder usually needs.
 const LIKELY_UPSTREAM_NEED: u32 = 16;
 
-/// The values that the shares depend on, besides the settings.
+/// The values besides the settings that the share depends on.
 #[derive(Debug, Default)]
 pub(in crate::producer) struct Shares {
-    /// Slots for buffers that upstream keeps. `None`: not known yet.
+    /// Slots for buffers that upstream holds. `None`: not known yet.
     upstream_need: Option<u32>,
     /// The smallest share that was reported.
     least: Option<u32>,
@@ -36,12 +35,12 @@ impl Shares {
         self.upstream_need = Some(slots);
     }
 
-    /// Slots for buffers that upstream keeps, as far as that is known.
+    /// Slots for buffers that upstream holds. 0 if not known.
     pub(in crate::producer) fn upstream_need(&self) -> u32 {
         self.upstream_need.unwrap_or(0)
     }
 
-    /// Gives each consumer its budget, for as many as there are now. Returns the cut to report.
+    /// Computes the share for the present consumers. Returns a cut that is to be reported.
     pub(super) fn share_out(
         &mut self,
         control: &Control,
@@ -51,7 +50,7 @@ impl Shares {
         slots: &Slots,
     ) -> Option<Cut> {
         if settings.by_number {
-            // No process promises another one anything: each may hold all buffers.
+            // No budgets are guaranteed: each consumer may hold all buffers.
             consumers
                 .iter()
                 .for_each(|consumer| consumer.reserve(u32::MAX));
@@ -65,8 +64,8 @@ impl Shares {
             if !is_smaller {
                 break;
             }
-            // Frames may have been taken within the larger budget since the leases were counted. Pairs with the fence in
-            // `lease::hold`: either such a lease is visible now, or its holder sees the smaller budget and withdraws.
+            // Since the leases were counted, consumers may have taken frames within the larger budget. Pairs with the fence in
+            // `lease::hold`: either such a lease is visible now, or its consumer sees the smaller budget and withdraws it.
             fence(Ordering::SeqCst);
             let again = largest();
             if again.most >= share.most {
@@ -89,7 +88,7 @@ impl Shares {
         })
     }
 
-    /// The largest share that there is room for.
+    /// The largest share that fits.
     fn largest(
         &self,
         control: &Control,
@@ -99,7 +98,7 @@ impl Shares {
         slots: &Slots,
     ) -> Share {
         let claims: Vec<_> = consumers.iter().map(|consumer| consumer.claim()).collect();
-        // One slot is being written, and the producer may keep the one before.
+        // One slot is being written, and the producer may hold the previous one.
         let unknown = (settings.max_slots / 8).min(LIKELY_UPSTREAM_NEED);
         let others = self.upstream_need.unwrap_or(unknown) + settings.history + 2;
         let left = settings.max_slots.saturating_sub(others);
@@ -113,7 +112,7 @@ impl Shares {
             limit: BudgetLimit::MaxSlots,
         };
         let by_bytes = regions.room().map(|room| {
-            // Here the history gives way, so nothing is set aside for it, nor for frames past a budget.
+            // For bytes the history gives way, so none are reserved for it or for frames past a budget.
             let left = room.slots.saturating_sub(2);
             let place = |slot| slots.get(slot).and_then(|info| info.place);
             let held: Vec<u64> = consumers
@@ -147,7 +146,7 @@ impl Shares {
     }
 }
 
-/// The largest share with which no more than `left` slots are taken; `u32::MAX` where there is room for all that was asked for.
+/// The largest share with which at most `left` slots are taken. `u32::MAX` if all requests fit.
 fn largest(claims: &[Claim], left: u32, taken: impl Fn(u32) -> u64) -> u32 {
     let asked = claims.iter().map(|claim| claim.asked).max().unwrap_or(0);
     match (0..=asked).find(|share| taken(*share) > left.into()) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The producer's own record of each slot: its place, and the references of the producer's side.
+//! The producer's record of each slot: its place, and the producer's references.
 
 use std::sync::Arc;
 
@@ -11,10 +11,10 @@ use xmem_shm::protocol::slot::SlotWord;
 
 use crate::region::Region;
 
-/// Runs in the producer when the last reference to a frame is gone.
+/// Runs in the producer when the last reference to a frame was dropped.
 pub(in crate::producer) type Hook = Box<dyn FnOnce() + Send>;
 
-/// Runs a hook. It may run on any thread that finds a frame released, so a panic stops here.
+/// Runs a hook. Catches a panic, because the hook runs on any thread that detects a release.
 pub(in crate::producer) fn run_hook(hook: Hook) {
     if std::panic::catch_unwind(std::panic::AssertUnwindSafe(hook)).is_err() {
         log::error!("a release hook panicked");
@@ -30,20 +30,20 @@ pub(in crate::producer) struct Claimed {
     pub(in crate::producer) region: Arc<Region>,
 }
 
-/// Where a frame's attachments lie in its slot: first byte and length.
+/// The place of a frame's attachments in its slot: first byte and length.
 pub(in crate::producer) type Attached = (usize, usize);
 
-/// Where a slot's bytes lie.
+/// The place of a slot's bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::producer) struct Place {
     pub(in crate::producer) region: u32,
     pub(in crate::producer) offset: usize,
     pub(in crate::producer) len: usize,
-    /// Where its payload lies, if that is on a device.
+    /// The place of its payload, if that is on a device.
     pub(in crate::producer) device: Option<DevicePlace>,
 }
 
-/// The part of a slot that lies on a device.
+/// The part of a slot that is on a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::producer) struct DevicePlace {
     /// Size in bytes.
@@ -52,12 +52,12 @@ pub(in crate::producer) struct DevicePlace {
     pub(in crate::producer) index: u32,
     /// The device's number in this process.
     pub(super) ordinal: u16,
-    /// Frames lie elsewhere; only their events are here.
+    /// Frames are in other memory, and the slot has only their CUDA events.
     pub(super) events_only: bool,
 }
 
 impl Place {
-    /// The memory that its payload lies in, and the number of its device.
+    /// The memory of its payload, and the number of its device.
     pub(in crate::producer) fn storage(self) -> (Storage, u8) {
         match self.device {
             Some(device) => (
@@ -68,7 +68,7 @@ impl Place {
         }
     }
 
-    /// The place as consumers see it.
+    /// The place in the form for consumers.
     pub(super) fn shared(self) -> SharedPlace {
         let (storage, device_id) = self.storage();
         SharedPlace {
@@ -80,22 +80,22 @@ impl Place {
         }
     }
 
-    /// Bytes that it takes, in all memory.
+    /// The size in all memories.
     pub(super) fn bytes(self) -> u64 {
         (self.len + self.device.map_or(0, |device| device.len)) as u64
     }
 
-    /// Bytes that a payload may have.
+    /// The maximum size of a payload.
     pub(in crate::producer) fn payload_len(self) -> usize {
         self.device.map_or(self.len, |device| device.len)
     }
 
-    /// The end of the host room that is taken, whatever the payload.
+    /// The end of the reserved host memory of the slot, for any payload.
     pub(in crate::producer) fn filled(self) -> usize {
         self.device.map_or(0, |_| SLOT_HEAD)
     }
 
-    /// Its first byte in its region, where payloads lie; the number of the slot, where there are only events.
+    /// The offset of the payload in its region. If the slot has only events, the number of the slot.
     pub(in crate::producer) fn payload_at(self) -> u64 {
         match self.device {
             None => self.offset as u64,
@@ -112,14 +112,14 @@ pub(in crate::producer) struct Want {
     pub(in crate::producer) size: usize,
     /// Bytes of room for attachments.
     pub(in crate::producer) room: usize,
-    /// The device that the payload is to lie on, by its number in this process.
+    /// The number of the device for the payload in this process.
     pub(in crate::producer) device: Option<u16>,
     /// For a frame that does not exist yet (`SlotSpec::ahead`).
     pub(in crate::producer) is_ahead: bool,
 }
 
 impl Want {
-    /// Bytes of a slot where the payload lies.
+    /// The size of a slot in the memory of the payload.
     pub(in crate::producer) fn slot_size(self) -> usize {
         match self.device {
             None => self.size.saturating_add(self.room),
@@ -127,7 +127,7 @@ impl Want {
         }
     }
 
-    /// Up to where a new slot's host room is taken.
+    /// The end of the reserved host memory of a new slot.
     pub(in crate::producer) fn filled(self) -> usize {
         match self.device {
             None => self.size,
@@ -136,16 +136,16 @@ impl Want {
     }
 }
 
-/// Keeps a frame for consumers.
+/// Keeps a frame for readers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::producer) enum Keep {
-    /// Until so many took and released it.
+    /// Until this many consumers took and released it.
     Count {
         until: u32,
-        /// Consumers that took it and are gone.
+        /// Consumers that took it and have left.
         departed: u32,
     },
-    /// Until each of these took and released it, or is gone.
+    /// Until each of these consumers took and released it, or has left.
     Named(Arc<[u64]>),
 }
 
@@ -155,31 +155,31 @@ impl Keep {
     }
 }
 
-/// The producer side's use of a slot.
+/// How the producer uses a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::producer) enum Use {
     /// The slot has no place in any region.
     Unassigned,
-    /// Unused by the producer's side. It may hold a frame that consumers can take, or hold.
+    /// The producer does not use it. It may have a frame that consumers can take or hold.
     Idle,
     /// A `WriteLease` exists.
     Writing,
-    /// It is published, and this many references of the producer's side keep it.
+    /// It is published, and the producer has this many references.
     Referenced(u64),
 }
 
 pub(in crate::producer) struct SlotInfo {
     pub(in crate::producer) place: Option<Place>,
     pub(in crate::producer) used: Use,
-    /// The end of the bytes that frames of this generation may have. Attachments of the next one go behind it.
+    /// The end of the bytes that frames of this generation may use. Later attachments are placed after it.
     pub(in crate::producer) filled: usize,
-    /// Where the newest attachments of this generation lie: first byte and length.
+    /// The place of the newest attachments of this generation: first byte and length.
     pub(in crate::producer) attached: Attached,
-    /// Of the newest entry that names the slot.
+    /// The sequence of the newest entry for the slot.
     pub(super) last_sequence: u64,
     pub(super) published_at: i64,
     pub(super) hook: Option<Hook>,
-    /// Boxed: most frames have none.
+    /// Boxed, because most frames have none.
     pub(in crate::producer) keep: Option<Box<Keep>>,
 }
 
@@ -189,7 +189,7 @@ impl SlotInfo {
         self.hook.is_some() || self.keep.is_some()
     }
 
-    /// Whether the producer's side does not use the slot, and no hook or count waits for its frame.
+    /// Whether the producer does not use the slot, and no hook waits for its frame.
     pub(in crate::producer) fn can_be_claimed(&self) -> bool {
         self.used == Use::Idle && self.hook.is_none()
     }
@@ -207,15 +207,15 @@ impl std::fmt::Debug for SlotInfo {
     }
 }
 
-/// All slots that a pool may have.
+/// All slots that a pool can have.
 #[derive(Debug)]
 pub(in crate::producer) struct Slots {
     slots: Vec<SlotInfo>,
-    /// The idle ones, those of the newest region first, and of each region the most recently used last. They are taken
-    /// from the end: the slot used last is most likely in a cache, and regions that were made for a peak fall out of use
-    /// when the peak is over.
+    /// The idle slots: those of the newest region first, and in each region the most recently used last. They are taken from
+    /// the end, for two reasons: the most recently used slot is likely in a cache, and regions that were allocated for a peak
+    /// become unused after the peak.
     idle: Vec<u32>,
-    /// Idle slots whose frames have a hook or a count, and that consumers still hold or await.
+    /// Idle slots whose frames have a hook or a count, and which consumers hold or have not taken yet.
     watched: Vec<u32>,
 }
 
@@ -251,13 +251,13 @@ impl Slots {
         (0..).zip(&self.slots)
     }
 
-    /// The slots that lie in a region.
+    /// The slots of a region.
     pub(super) fn of_region(&self, region: u32) -> impl Iterator<Item = (u32, &SlotInfo)> {
         self.iter()
             .filter(move |(_, info)| info.place.is_some_and(|place| place.region == region))
     }
 
-    /// Slots that have a place.
+    /// The number of slots that have a place.
     pub(in crate::producer) fn assigned(&self) -> u32 {
         self.slots
             .iter()
@@ -265,12 +265,12 @@ impl Slots {
             .count() as u32
     }
 
-    /// The idle slots, in the order in which they are to be taken.
+    /// The idle slots, in the order in which they are taken.
     pub(in crate::producer) fn idle(&self) -> impl Iterator<Item = u32> {
         self.idle.iter().rev().copied()
     }
 
-    /// Gives places to slots that have none.
+    /// Assigns places to slots without one.
     pub(super) fn assign(&mut self, places: impl IntoIterator<Item = Place>) {
         let mut places = places.into_iter();
         for (id, slot) in (0..).zip(&mut self.slots) {
@@ -287,7 +287,7 @@ impl Slots {
         );
     }
 
-    /// Takes an idle slot's place away.
+    /// Removes the place of an idle slot.
     pub(super) fn unassign(&mut self, slot: u32) {
         self.take_idle(slot);
         if let Some(info) = self.get_mut(slot) {
@@ -297,7 +297,7 @@ impl Slots {
         }
     }
 
-    /// An idle slot is written from here on; its first `filled` bytes are payload.
+    /// Marks an idle slot as being written. Its first `filled` bytes are reserved for the payload.
     pub(in crate::producer) fn start_writing(&mut self, slot: u32, filled: usize) {
         self.take_idle(slot);
         self.watched.retain(|s| *s != slot);
@@ -314,7 +314,7 @@ impl Slots {
         self.set_idle(slot);
     }
 
-    /// One more reference of the producer's side.
+    /// Adds a reference of the producer.
     pub(in crate::producer) fn reference(&mut self, slot: u32) {
         let Some(info) = self.get_mut(slot) else {
             return;
@@ -330,7 +330,8 @@ impl Slots {
         }
     }
 
-    /// Removes a reference. Returns whether it was the last, and a hook or a count waits for the release of the frame.
+    /// Drops a reference of the producer. Returns whether it was the last and a hook or a count waits for the release of the
+    /// frame.
     pub(super) fn dereference(&mut self, slot: u32) -> bool {
         let Some(info) = self.get_mut(slot) else {
             return false;
@@ -355,7 +356,7 @@ impl Slots {
         }
     }
 
-    /// Attachments were written into the slot.
+    /// Records the attachments that were written into the slot.
     pub(in crate::producer) fn set_attached(&mut self, slot: u32, attached: Attached) {
         if let Some(info) = self.get_mut(slot) {
             info.attached = attached;
@@ -375,8 +376,8 @@ impl Slots {
         }
     }
 
-    /// Records that a frame in the slot is published, and the reference of the history. Returns whether a hook or a count waits
-    /// for its release.
+    /// Records that the slot is published, with one reference for the history. Returns whether a hook or a count waits for its
+    /// release.
     pub(in crate::producer) fn publish(
         &mut self,
         slot: u32,
@@ -399,7 +400,7 @@ impl Slots {
         }
     }
 
-    /// How many consumers took the frame in the slot and are gone, as far as that counts.
+    /// The number of consumers that took the frame in the slot and have left. 0 if the frame has no count.
     pub(super) fn departed(&self, slot: u32) -> u32 {
         match self.get(slot).and_then(|info| info.keep.as_deref()) {
             Some(Keep::Count { departed, .. }) => *departed,
@@ -407,19 +408,19 @@ impl Slots {
         }
     }
 
-    /// Takes the count of a frame away.
+    /// Removes the count of a frame.
     pub(in crate::producer) fn take_keep(&mut self, slot: u32) -> Option<Box<Keep>> {
         self.get_mut(slot)?.keep.take()
     }
 
-    /// Gives a count back that was taken away.
+    /// Restores a count that was removed.
     pub(in crate::producer) fn restore_keep(&mut self, slot: u32, keep: Option<Box<Keep>>) {
         if let Some(info) = self.get_mut(slot) {
             info.keep = keep;
         }
     }
 
-    /// Records that a consumer is gone. `took`: whether the consumer took the frame of a slot.
+    /// Records that a consumer has left. `took`: whether it took the frame of a slot.
     pub(in crate::producer) fn note_departed(&mut self, took: impl Fn(u32) -> bool) {
         for (slot, info) in (0..).zip(&mut self.slots) {
             if let Some(Keep::Count { departed, .. }) = info.keep.as_deref_mut()
@@ -430,7 +431,7 @@ impl Slots {
         }
     }
 
-    /// The frame in the slot is released. Returns its hook.
+    /// Called when the frame in the slot is released. Returns its hook.
     pub(super) fn take_hook(&mut self, slot: u32) -> Option<Hook> {
         let info = self.get_mut(slot)?;
         info.keep = None;
@@ -449,7 +450,7 @@ impl Slots {
         }
     }
 
-    /// The slots whose frames wait for consumers. The caller [gives back](Self::set_watched) those that still do.
+    /// The slots whose frames wait for consumers. The caller [stores](Self::set_watched) those that still do.
     pub(super) fn take_watched(&mut self) -> Vec<u32> {
         std::mem::take(&mut self.watched)
     }
@@ -469,13 +470,13 @@ impl Slots {
                 .map(|place| place.region)
         };
         let own = region(slot);
-        // From the end: mostly the slot goes there.
+        // Searches from the end, where the slot usually belongs.
         let before = self.idle.iter().rposition(|other| region(*other) >= own);
         self.idle.insert(before.map_or(0, |at| at + 1), slot);
     }
 
     fn take_idle(&mut self, slot: u32) {
-        // From the end, from which slots are claimed.
+        // Searches from the end, because slots are claimed from there.
         if let Some(at) = self.idle.iter().rposition(|other| *other == slot) {
             self.idle.remove(at);
         }

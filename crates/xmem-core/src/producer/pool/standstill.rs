@@ -7,13 +7,12 @@ use std::time::{Duration, Instant};
 
 use xmem_shm::lock::lock;
 
-/// How far the slowest consumers were, and since when, while a thread waits without progress.
+/// The position of the slowest consumers and its time, while a thread waits without progress.
 #[derive(Debug, Default)]
 pub(super) struct Standstill(Mutex<Option<(u64, Instant)>>);
 
 impl Standstill {
-    /// Notes how much the slowest consumers have taken; `None` if the wait is over. Returns how long that has not
-    /// changed.
+    /// Records the position of the slowest consumers; `None`: the wait is over. Returns for how long it has not changed.
     pub(super) fn note(&self, taken: Option<u64>) -> Duration {
         let mut standstill = lock(&self.0);
         let before = standstill.filter(|(seen, _)| Some(*seen) == taken);
@@ -21,12 +20,12 @@ impl Standstill {
         before.map_or(Duration::ZERO, |(_, since)| since.elapsed())
     }
 
-    /// The next wait counts from its own start.
+    /// The next wait starts its own measurement.
     pub(super) fn reset(&self) {
         *lock(&self.0) = None;
     }
 
-    /// How long nothing has changed. `None`: no thread waits without progress.
+    /// The time without progress. `None`: no thread waits without progress.
     pub(super) fn elapsed(&self) -> Option<Duration> {
         lock(&self.0).map(|(_, since)| since.elapsed())
     }

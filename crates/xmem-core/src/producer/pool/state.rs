@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The producer's private state of a pool. One lock guards it ([`Guard`](super::guard::Guard)).
+//! The producer's private state of a pool. [`Guard`](super::guard::Guard) holds its lock.
 
 use super::consumers::Consumers;
 use super::history::History;
@@ -13,7 +13,7 @@ use super::slots::Slots;
 use super::sticky_log::StickyLog;
 use super::timeouts::Timeouts;
 
-/// The parts of the state. Each keeps its own rules; operations on several of them are methods of the guard.
+/// The parts of the state. Each keeps its own invariants. Operations that involve several are methods of the guard.
 #[derive(Debug)]
 pub(in crate::producer) struct State {
     pub(in crate::producer) slots: Slots,
@@ -25,7 +25,7 @@ pub(in crate::producer) struct State {
     pub(in crate::producer) sticky: StickyLog,
     pub(in crate::producer) origins: Origins,
     pub(in crate::producer) timeouts: Timeouts,
-    /// How many events were published, modulo 2^32.
+    /// The number of published events, modulo 2^32.
     pub(in crate::producer) events: u32,
 }
 

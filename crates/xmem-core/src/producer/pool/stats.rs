@@ -41,7 +41,7 @@ fn is_held(guard: &Guard<'_>, slot: u32) -> bool {
     word.state() == Some(SlotState::Published) && guard.consumers.hold(slot, word.generation())
 }
 
-/// Whether the producer's side or a consumer holds a slot.
+/// Whether the producer or a consumer uses a slot.
 pub(in crate::producer) fn is_in_use(guard: &Guard<'_>, slot: u32, info: &SlotInfo) -> bool {
     match info.used {
         Use::Unassigned => false,
@@ -50,7 +50,7 @@ pub(in crate::producer) fn is_in_use(guard: &Guard<'_>, slot: u32, info: &SlotIn
     }
 }
 
-/// In a forked child, the name only.
+/// In a forked child, only the name.
 pub(in crate::producer) fn of_pool(pool: &Pool) -> PoolStats {
     let Some(guard) = pool.lock() else {
         return PoolStats {
@@ -60,7 +60,7 @@ pub(in crate::producer) fn of_pool(pool: &Pool) -> PoolStats {
     };
     let (control, counters) = (pool.control(), pool.counters());
     let now = monotonic_ns();
-    // In this order, so that a concurrent publish never makes a count too large.
+    // Read in this order, so that a concurrent publish never makes a count too large.
     let entries = control.head();
     let events = counters.events.load(Ordering::Relaxed);
     let published = entries.saturating_sub(events);

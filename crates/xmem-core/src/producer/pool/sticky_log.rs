@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The versions of the sticky state that consumers may still ask for.
+//! The versions of the sticky state that consumers may still request.
 
 use std::collections::VecDeque;
 use std::io;
@@ -14,21 +14,21 @@ use xmem_shm::os::sealed;
 
 use crate::error::{RegionError, SystemError};
 
-/// Versions are kept as long as a frame may need them, but not with more bytes than this in all.
+/// The maximum size of all kept versions. Within it, versions are kept while a frame may need them.
 const MAX_BYTES: usize = 4 * MAX_NAMED_SIZE;
 
 #[derive(Debug)]
 struct Version {
     number: u64,
     bytes: Arc<[u8]>,
-    /// Only the newest version has a descriptor, because consumers ask for it most. A stream that changes its state with
-    /// every frame would otherwise use up all descriptors.
+    /// Only the newest version has a descriptor, because consumers request it most often. Otherwise a stream that changes its
+    /// state with each frame would use up all descriptors.
     fd: Option<Arc<OwnedFd>>,
     /// The first frame of this version.
     since: u64,
 }
 
-/// A version that a consumer asked for.
+/// A version that a consumer requested.
 #[derive(Debug)]
 pub(in crate::producer) enum Found {
     Descriptor(Arc<OwnedFd>),
@@ -36,7 +36,7 @@ pub(in crate::producer) enum Found {
 }
 
 impl Found {
-    /// Its descriptor; made now if there is none.
+    /// Its descriptor. Creates one if there is none.
     pub(in crate::producer) fn descriptor(self) -> io::Result<Arc<OwnedFd>> {
         match self {
             Self::Descriptor(fd) => Ok(fd),
@@ -75,7 +75,7 @@ impl StickyLog {
         self.current.clone()
     }
 
-    /// Adds a version, which the frames from `head` on belong to.
+    /// Adds a version for the frames from sequence `head` on.
     pub(super) fn push(&mut self, sticky: &Sticky, head: u64) -> Result<u64, RegionError> {
         let bytes = sticky.encode();
         let what = "keep the stream's sticky state";
@@ -92,7 +92,7 @@ impl StickyLog {
         let fd = descriptor(&bytes).map_err(SystemError::at(what))?;
         self.number += 1;
         self.current = Arc::new(sticky.clone());
-        // No frame was published in between, so none needs the last version.
+        // If no frame was published since, no frame needs the last version.
         if self.versions.back().is_some_and(|last| last.since == head) {
             self.versions.pop_back();
         }
@@ -127,7 +127,7 @@ impl StickyLog {
         })
     }
 
-    /// Forgets the versions that only frames before `sequence` belong to.
+    /// Removes the versions that only frames before `sequence` need.
     pub(in crate::producer) fn forget_before(&mut self, sequence: u64) {
         while self
             .versions

@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Published frames that are given up at some time.
+//! Timeouts of published frames.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Instant;
 
-/// A buffer that was emptied at its timeout, because readers did not come.
+/// A buffer that was emptied at its timeout, because readers did not take it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Unread {
     /// The buffer's number.
     pub index: u32,
-    /// How many readers it was for.
+    /// The number of readers that it was for.
     pub count: u32,
-    /// How many of them did not come.
+    /// The number of readers that did not take it.
     pub missing: u32,
-    /// The processes that are connected and did not get it, in words.
+    /// The connected processes that did not take it, as text.
     pub readers: Vec<String>,
 }
 
@@ -44,7 +44,7 @@ impl fmt::Display for Unread {
     }
 }
 
-/// A published slot that is given up at a time.
+/// A published slot with a timeout.
 #[derive(Debug)]
 struct Timeout {
     until: Instant,
@@ -53,7 +53,7 @@ struct Timeout {
     index: u32,
 }
 
-/// When published slots are given up, by slot.
+/// The timeouts, by slot.
 #[derive(Debug, Default)]
 pub(in crate::producer) struct Timeouts(BTreeMap<u32, Timeout>);
 
@@ -73,12 +73,12 @@ impl Timeouts {
         self.0.insert(slot, timeout);
     }
 
-    /// When the next one is over.
+    /// The time of the next timeout.
     pub(in crate::producer) fn next(&self) -> Option<Instant> {
         self.0.values().map(|timeout| timeout.until).min()
     }
 
-    /// Takes out those that are over: slot, generation, and the buffer's number.
+    /// Removes the timeouts that have passed: slot, generation, and the buffer's number.
     pub(in crate::producer) fn take_over(&mut self, now: Instant) -> Vec<(u32, u32, u32)> {
         let over = self.0.extract_if(.., |_, timeout| timeout.until <= now);
         over.map(|(slot, timeout)| (slot, timeout.generation, timeout.index))

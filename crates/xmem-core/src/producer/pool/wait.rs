@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The few places where a producer waits. Only lossless delivery and `wait_for_consumers` do.
+//! The waits of a producer: lossless delivery, and `wait_for_consumers`.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -17,21 +17,20 @@ use super::settings::{MAX_BACKLOG, Settings};
 use crate::cancel::{Canceller, Notifier, Wake};
 use crate::error::WaitError;
 
-/// The time between checks without a notification: for leases that a GPU ends, or a consumer that sends no message.
+/// The interval of checks without a notification, for leases that a GPU ends and for consumers that send no message.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
-/// How long a consumer may take no frame of a lossless pool before it is reported.
+/// If a consumer of a lossless pool takes no frame for this time, it is reported.
 const NAMED_AFTER: Duration = Duration::from_secs(2);
 
-/// Counts a waiting thread in control memory, where consumers look before they send a message.
+/// Counts a waiting thread in control memory. Consumers check that before they send a message.
 struct Waiting<'a>(&'a AtomicU64);
 
 impl<'a> Waiting<'a> {
     fn new(word: &'a AtomicU64) -> Self {
         word.fetch_add(1, Ordering::Relaxed);
         fault::point(Point::WaitCounted);
-        // Pairs with the fence in `lease::release`: either a consumer sees this waiting thread, or the thread sees the
-        // release.
+        // Pairs with the fence in `lease::release`: either a consumer sees this waiting thread, or the thread sees the release.
         fence(Ordering::SeqCst);
         Self(word)
     }
@@ -43,7 +42,7 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// Waits until `look` finds something.
+/// Waits until `look` returns a value.
 pub(in crate::producer) fn wait<T>(
     pool: &Pool,
     timeout: Option<Duration>,
@@ -79,8 +78,8 @@ pub(in crate::producer) fn wait<T>(
     }
 }
 
-/// As `wait`, and stops waiting for the slowest consumers each time that nothing moved for `lossless_timeout`. Short
-/// waits one after the other count as one wait.
+/// Like `wait`, but stops waiting for the slowest consumers whenever nothing changed for `lossless_timeout`. Consecutive short
+/// waits count as one.
 pub(in crate::producer) fn wait_lossless<T>(
     pool: &Pool,
     timeout: Option<Duration>,
@@ -103,7 +102,7 @@ pub(in crate::producer) fn wait_lossless<T>(
     })
 }
 
-/// Waits until the slowest consumer is less than so many entries behind.
+/// Waits until the slowest consumer is less than this many entries behind.
 pub(in crate::producer) fn wait_for_backlog(
     pool: &Pool,
     below: u64,
@@ -115,21 +114,21 @@ pub(in crate::producer) fn wait_for_backlog(
     })
 }
 
-/// How far consumers of a lossless pool may be behind before the producer waits.
+/// How many entries consumers of a lossless pool may be behind before the producer waits.
 pub(in crate::producer) fn max_backlog(settings: &Settings) -> u64 {
-    // At most as many as slots can exist, besides those reserved for others.
+    // At most the number of slots, minus those reserved for other uses.
     let room = settings.max_slots.saturating_sub(2).max(1);
     u64::from(MAX_BACKLOG.max(settings.history).min(room))
 }
 
-/// The sequence that the slowest consumers have reached; changes when they move.
+/// The sequence that the slowest consumers have reached.
 fn taken(pool: &Pool) -> Option<u64> {
     let guard = pool.lock()?;
     let head = pool.control().head();
     Some(head - guard.backlog().min(head))
 }
 
-/// Reports the consumers that the producer has waited for too long, each of them once.
+/// Reports, once each, the consumers for which the producer has waited too long.
 fn name_slowest(pool: &Pool) {
     for consumer in slowest(pool) {
         if !consumer.note_named() {
@@ -151,7 +150,7 @@ fn slowest(pool: &Pool) -> Vec<Arc<ConsumerRecord>> {
     guard.consumers.slowest(pool.control().head()).1
 }
 
-/// Stops waiting for the consumers that are furthest behind; their leases stay valid.
+/// Stops waiting for the slowest consumers. Their leases stay valid.
 fn give_up_on_slowest(pool: &Pool) {
     let Some(guard) = pool.lock() else {
         return;
@@ -172,7 +171,7 @@ fn give_up_on_slowest(pool: &Pool) {
     }
 }
 
-/// For how long the producer has been waiting for this consumer.
+/// For how long the producer has waited for this consumer.
 pub(super) fn waits_for(guard: &Guard<'_>, consumer: &ConsumerRecord) -> Duration {
     let control = guard.pool().control();
     let waited = guard.pool().standstill().elapsed();

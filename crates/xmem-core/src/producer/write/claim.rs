@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Claiming a slot to write: which slot, and which frame to give up when none is free.
+//! Claims a slot to write: selects the slot, and which frame to drop if none is free.
 
 use xmem_shm::fault::{self, Point};
 use xmem_shm::protocol::slot::{SlotState, SlotWord};
@@ -16,7 +16,7 @@ use crate::producer::pool::slots::{Claimed, Use, Want};
 use crate::producer::pool::state::State;
 use crate::region::{Region, RegionSettings};
 
-/// Makes a region that was planned. No lock is held.
+/// Allocates a planned region. Called without a lock.
 type MakeRegion<'a> = &'a dyn Fn(Plan) -> Result<Region, AcquireError>;
 
 enum Found {
@@ -37,7 +37,7 @@ pub(in crate::producer) fn on_host(pool: &Pool, want: Want) -> Result<Claimed, A
     in_regions(pool, want, &make)
 }
 
-/// Claims a slot in regions that `make` makes. Never waits.
+/// Claims a slot in regions that `make` allocates. Never waits.
 pub(super) fn in_regions(
     pool: &Pool,
     want: Want,
@@ -53,7 +53,7 @@ pub(super) fn in_regions(
     }
 }
 
-/// The same where no slot is free.
+/// `in_regions`, if no slot is free.
 #[cold]
 fn in_more_room(
     mut guard: Guard<'_>,
@@ -66,7 +66,7 @@ fn in_more_room(
         Found::Room(plan) => plan,
     };
     drop(guard);
-    // Reserving memory takes milliseconds, so the lock is not held.
+    // Allocating memory takes milliseconds, so the lock is not held.
     let region = make(plan);
     fault::point(Point::RegionMade);
     let mut guard = pool.guard()?;
@@ -84,7 +84,7 @@ fn in_more_room(
     guard.show_places(id);
     guard.show_regions();
     guard.share_out();
-    // Another thread may have taken the new slots, but then its own plan added as many.
+    // If another thread took the new slots, its own plan added as many.
     let claimed = claim_idle(&mut guard, want).ok_or_else(|| exhausted(&guard));
     drop(guard);
     log::debug!(
@@ -96,10 +96,10 @@ fn in_more_room(
     claimed
 }
 
-/// A slot that becomes free when history or other sizes give way, or else room for a new one.
+/// A slot that becomes free by dropping history or regions of other sizes, otherwise room for a new region.
 fn find(guard: &mut Guard<'_>, want: Want) -> Result<Found, AcquireError> {
-    // Before the pool grows: the last consumer of a frame may have released it without a message, and a consumer may hold
-    // slots beyond its budget.
+    // Before the pool grows: the last consumer of a frame may have released it without a message, and a consumer may hold slots
+    // beyond its budget.
     guard.finalize_watched();
     guard.audit();
     if let Some(claimed) = claim_idle(guard, want) {
@@ -119,8 +119,8 @@ fn find(guard: &mut Guard<'_>, want: Want) -> Result<Found, AcquireError> {
             return Ok(Found::Slot(claimed));
         }
     }
-    // Slots of other sizes without a frame go first. Then the history, which is for late joiners; and single slots of a
-    // region, so that one held frame does not keep the whole region.
+    // First remove slots of other sizes without a frame. Then drop the history, which is for late joiners, and remove single
+    // slots of a region, so that one held frame does not keep the whole region.
     for when in [Cold::UnfitFor(want), Cold::PartlyUnfitFor(want)] {
         let full = match result {
             Err(full @ (Full::Limit | Full::List)) => full,
@@ -132,7 +132,7 @@ fn find(guard: &mut Guard<'_>, want: Want) -> Result<Found, AcquireError> {
                 place.is_some_and(|place| !want.fits(place))
             });
         }
-        // Only a region that is removed as a whole makes room in the list.
+        // Only removing a whole region makes room in the list.
         let when = match full {
             Full::List => Cold::UnusedAndUnfitFor(want),
             _ => when,
@@ -140,7 +140,7 @@ fn find(guard: &mut Guard<'_>, want: Want) -> Result<Found, AcquireError> {
         guard.retire(when);
         result = plan(guard);
     }
-    // Give up this frame rather than one before it: `max_slots` has room for both, `max_bytes` may have none.
+    // Fail for this frame instead of dropping an earlier one: `max_slots` has room for both, `max_bytes` may not.
     if matches!(result, Err(Full::Limit))
         && guard.slots.assigned() < settings.max_slots
         && !want.is_ahead
@@ -184,7 +184,7 @@ fn exhausted(guard: &Guard<'_>) -> AcquireError {
     }
 }
 
-/// A slot for such a frame.
+/// Claims an idle slot that fits such a frame.
 fn claim_idle(guard: &mut Guard<'_>, want: Want) -> Option<Claimed> {
     let fits = |slot: &u32| {
         guard.slots.get(*slot).is_some_and(|info| {
@@ -215,8 +215,8 @@ fn start_writing(
     })
 }
 
-/// Claims the slot of this number, with the frame of this generation (`None`: if it is empty), if nothing else refers to it. Also
-/// returns how many readers of its count are still to come.
+/// Claims the slot with this number, if it has the frame of this generation (`None`: if it is empty) and has no other
+/// reference. Also returns how many readers of its count are still missing.
 pub(in crate::producer) fn by_number(
     pool: &Pool,
     slot: u32,
@@ -233,10 +233,10 @@ pub(in crate::producer) fn by_number(
     }
     let place = info.place?;
     let left = guard.readers_left(slot);
-    // The caller gets the frame itself, so readers that are still to come do not count.
+    // The caller gets the frame, so missing readers do not count.
     let keep = guard.slots.take_keep(slot);
     match guard.claim(slot) {
-        // All bytes that the writer may fill count as payload, and attachments go behind them.
+        // All bytes that the writer may fill count as payload. Attachments are placed after them.
         Some(word) => Some((start_writing(&mut guard, slot, word, place.filled())?, left)),
         None => {
             guard.slots.restore_keep(slot, keep);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The device half of a pool: claims of slots on devices, marks on frames that devices finish, and the wait at the end.
+//! The device side of a pool: claims slots on devices, marks frames that devices have finished, and waits at the end.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,7 +28,7 @@ use crate::region::device::owned::{FAILED, Owned, PENDING, READY, SlotHead};
 use crate::region::device::twin::{Twin, TwinPlan};
 use crate::region::device::{Fds, View};
 
-/// Imports the region of another pool that a part on a device lies in as a region of this pool.
+/// Imports the region of another pool that holds a part on a device.
 pub(super) fn import_region(
     pool: &Arc<Pool>,
     part: &HeldPart,
@@ -49,7 +49,7 @@ pub(super) fn ordinal(device: &Device) -> Result<u16, AcquireError> {
     Ok(number)
 }
 
-/// Claims a slot on a device. Without bytes: for the event of a frame that lies elsewhere.
+/// Claims a slot on a device. If the spec has no bytes, the slot holds only the event of a frame in other memory.
 pub(in crate::producer) fn claim_on(
     pool: &Pool,
     want: Want,
@@ -62,7 +62,7 @@ pub(in crate::producer) fn claim_on(
     }
     match acquired {
         Err(AcquireError::Cuda(CudaError::OutOfMemory { .. })) => {
-            // Regions that are only kept for later use go first.
+            // First remove regions that are kept only for later use.
             pool.collect();
             claim::in_regions(pool, want, &make)
         }
@@ -83,19 +83,19 @@ fn make_region(pool: &Pool, plan: Plan, device: &Device) -> Result<Region, Acqui
     Ok(Region::Cuda(region))
 }
 
-/// Marks whether the device is done with a slot. If not, consumers wait for the slot's event.
+/// Marks whether the device has finished with a slot. If not, consumers wait for the slot's event.
 pub(in crate::producer) fn set_ready(claimed: &Claimed, ready: bool) {
     let Claimed { place, region, .. } = claimed;
     if let (Some(device), Some(cuda)) = (place.device, region.cuda())
         && let Some(head) = cuda.slot_head(device.index)
     {
-        // Visible with the slot word, which is stored after this.
+        // Made visible by the slot word, which is stored later.
         let ready = if ready { READY } else { PENDING };
         head.ready.store(ready, Ordering::Relaxed);
     }
 }
 
-/// Marks whether the device is done with a slot: it may still work on the frame published there before.
+/// Marks whether the device has finished with a slot. It may still work on the previous frame there.
 pub(super) fn look_if_ready(pool: &Pool, claimed: &Claimed) -> Result<(), PublishError> {
     if let (Some(device), Some(cuda)) = (claimed.place.device, claimed.region.cuda()) {
         match cuda.twin.is_done(device.index) {
@@ -111,7 +111,8 @@ pub(super) fn look_if_ready(pool: &Pool, claimed: &Claimed) -> Result<(), Publis
     Ok(())
 }
 
-/// Waits until devices are done with published frames, and marks them so: consumers cannot ask this process after it ends.
+/// Waits until devices have finished published frames, and marks them. After this process has ended, consumers cannot ask for
+/// that.
 pub(in crate::producer) fn wait_until_done(pool: &Pool) {
     let regions = cuda_regions(pool);
     let until = Deadline::after(Some(pool.settings().release_timeout));
@@ -125,7 +126,7 @@ pub(in crate::producer) fn wait_until_done(pool: &Pool) {
                 }
                 std::thread::sleep(LOOK);
             };
-            // A frame that is late stays unmarked: consumers look at its event.
+            // A late frame stays unmarked, and consumers wait for its event.
             late |= done == Ok(false);
             if let (true, Some(head)) = (done != Ok(false), region.slot_head(slot)) {
                 settle(&head, done.is_ok());
@@ -142,15 +143,15 @@ pub(in crate::producer) fn wait_until_done(pool: &Pool) {
     fault::point(Point::DeviceSettled);
 }
 
-/// Marks the frames that never finish, if a context is in error.
+/// If a context is in error, marks the frames that will never be finished.
 pub(in crate::producer) fn heed(pool: &Pool, error: &CudaError) {
     if matches!(error, CudaError::ContextInError { .. }) {
         settle_ended(pool, false);
     }
 }
 
-/// Marks the frames that will never be done; with `done_too`, also those that are done. Returns whether
-/// some may still be done later.
+/// Marks the frames that will never be finished, and with `done_too` also those that are. Returns whether some may still be
+/// finished later.
 fn settle_ended(pool: &Pool, done_too: bool) -> bool {
     let mut waits = false;
     for region in cuda_regions(pool) {
@@ -176,8 +177,8 @@ fn settle_ended(pool: &Pool, done_too: bool) -> bool {
     waits
 }
 
-/// Starts a thread that checks every `SUSPICIOUS` whether devices may still finish published frames: no other call might show
-/// it, and consumers wait for it.
+/// Starts a thread that checks every `SUSPICIOUS` whether devices can still finish published frames. Consumers wait for them,
+/// and no other call might detect a failure.
 pub(in crate::producer) fn watch(pool: &Arc<Pool>) {
     look_again(
         pool,
@@ -190,7 +191,7 @@ pub(in crate::producer) fn watch(pool: &Arc<Pool>) {
     }
 }
 
-/// Starts the marking of frames, for a consumer that cannot open events.
+/// Starts to mark frames, for a consumer that cannot open events.
 pub(in crate::producer) fn mark(pool: &Arc<Pool>) {
     let wanted = &pool.device_looks().marks_wanted;
     wanted.store(true, Ordering::Release);
@@ -199,7 +200,7 @@ pub(in crate::producer) fn mark(pool: &Arc<Pool>) {
 
 fn mark_now(pool: &Arc<Pool>) {
     let look = |pool: &Pool| {
-        // Before the look: a consumer that comes after it stores this again.
+        // Before the check: a consumer that joins during it sets the flag again.
         let wanted = &pool.device_looks().marks_wanted;
         wanted.store(false, Ordering::Release);
         let guard = pool.lock_on_own_thread();
@@ -217,7 +218,7 @@ fn mark_now(pool: &Arc<Pool>) {
     look_again(pool, LOOK, |pool| &pool.device_looks().marks, look);
 }
 
-/// Repeats `look` on a thread while it returns true. The flag keeps it to one thread.
+/// Repeats `look` on a thread while it returns true. The flag ensures that there is only one thread.
 fn look_again(
     pool: &Arc<Pool>,
     pause: Duration,
@@ -232,17 +233,17 @@ fn look_again(
         let Some(pool) = pool.upgrade() else {
             return true;
         };
-        // Before the look: a frame that is published after it begins anew. An exchange: the look sees frames that a thread
-        // published before it found the flag set.
+        // Cleared before the check, so that a frame published later starts another one. An exchange, so that the check sees
+        // frames of a thread that found the flag set.
         flag(&pool).swap(false, Ordering::AcqRel);
         let goes_on = look(&pool) && !flag(&pool).swap(true, Ordering::AcqRel);
-        // Perhaps this is the last reference, and hooks run when it ends.
+        // This may be the last reference, and dropping it runs hooks.
         xmem_cuda::reaper::elsewhere(move || drop(pool));
         !goes_on
     });
 }
 
-/// Empty in a forked child, which has nothing to settle.
+/// Empty in a forked child.
 fn cuda_regions(pool: &Pool) -> Vec<Arc<Region>> {
     let Some(guard) = pool.lock() else {
         return Vec::new();
@@ -253,7 +254,7 @@ fn cuda_regions(pool: &Pool) -> Vec<Arc<Region>> {
         .collect()
 }
 
-/// Marks how the device's work on a frame ended, in place of its event.
+/// Marks how the device's work on a frame ended, instead of its event.
 fn settle(head: &SlotHead<'_>, well: bool) {
     let now = if well { READY } else { FAILED };
     let _ = head
@@ -261,8 +262,8 @@ fn settle(head: &SlotHead<'_>, well: bool) {
         .compare_exchange(PENDING, now, Ordering::Release, Ordering::Relaxed);
 }
 
-/// Waits until no consumer uses device memory that ends with this process, at most `release-timeout`, then logs which
-/// consumers still do. Only where consumers can be answered meanwhile.
+/// Waits until no consumer uses device memory that ends with this process, at most `release-timeout`. Then logs the consumers
+/// that still do. Requires that the control thread can answer consumers meanwhile.
 pub(in crate::producer) fn wait_until_unused(pool: &Pool) {
     let timeout = pool.settings().release_timeout;
     let until = Deadline::after(Some(timeout));
@@ -284,15 +285,15 @@ pub(in crate::producer) fn wait_until_unused(pool: &Pool) {
     }
 }
 
-/// Keeps the memory that consumers may have open until the process ends, because the pool cannot wait for them.
+/// Keeps memory that consumers may have open until the process ends, because the pool cannot wait for them.
 pub(in crate::producer) fn leak(pool: &Pool) {
     if let Some(mut guard) = pool.lock() {
         guard.regions.leak_lasting();
     }
 }
 
-/// The consumers that keep a pool from ending whose device memory ends with this process: they hold frames, have not taken them
-/// yet, or have the memory open.
+/// The consumers because of which the device memory of the pool must not be freed yet: they hold frames in it, have not taken
+/// them yet, or have the memory open.
 fn users(pool: &Pool) -> Vec<String> {
     let Some(mut guard) = pool.lock() else {
         return Vec::new();
@@ -305,13 +306,13 @@ fn users(pool: &Pool) -> Vec<String> {
     let head = control.head();
     let is_behind =
         |consumer: &ConsumerRecord| consumer.cursor().is_some_and(|cursor| cursor < head);
-    // Regions that consumers still need for frames to come stay; from the others no consumer takes any more.
+    // Regions of frames that consumers have not taken yet stay. From the other regions no consumer takes frames any more.
     if !guard.consumers.iter().any(|consumer| is_behind(consumer)) {
         for id in own {
             guard.retire_region(id);
         }
         for id in borrowed {
-            // Small: upstream's memory is no mapping of this pool.
+            // Dropping it is cheap: this pool has no mapping of upstream's memory.
             drop(guard.regions.retire_borrowed(id));
             guard.announce_gone(id);
         }
@@ -331,7 +332,7 @@ fn users(pool: &Pool) -> Vec<String> {
                 .slot(*slot)
                 .map_or(0, |word| word.load(Ordering::Relaxed));
             let generation = SlotWord(word).generation();
-            // A slot that was never used has generation 0, which in a lease word means no lease.
+            // A slot that was never used has generation 0. In a lease word, 0 means no lease.
             generation != 0 && consumer.holds(*slot, generation)
         };
         is_behind(consumer) || open.contains(&consumer.id()) || on_device.iter().any(holds)

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Forwarding: frames of another pool, published where they lie.
+//! Forwards frames of another pool without a copy.
 //!
-//! The forwarding process holds the frame while its own consumers have it. This hold ends if the process is killed. So
-//! each consumer takes a lease of its own in the pool of origin before its program gets the frame.
+//! The forwarding process holds the frame while its consumers hold it. If the process is killed, this hold ends. So each
+//! consumer also takes a lease in the pool of origin before its program gets the frame.
 //!
-//! A consumer that joins first gets the list of pools of origin, and its place in the stream when it has answered for
+//! A consumer that joins first gets the list of pools of origin. Its cursor is set after it has answered for each whether it
+//! can join. A pool of origin that appears later is announced to each consumer then.
 //! each whether it can join it. A pool of origin that is met later is announced to every consumer then.
 
 use std::path::Path;
@@ -26,11 +27,10 @@ use crate::producer::pool::guard::Guard;
 use crate::producer::pool::state::State;
 use crate::producer::pool::wait::wait;
 
-/// Time for a lossless pool's consumers to answer. Joining a pool takes two seconds at the most.
+/// The time in which consumers of a lossless pool must answer. Joining a pool takes at most two seconds.
 const ANSWER_TIME: Duration = Duration::from_secs(3);
 
-/// Whether every consumer can hold frames of these pools of origin itself. `None`: some answers are missing, and the
-/// others are yes.
+/// Whether every consumer can hold frames of these pools of origin. `None`: some answers are missing, and the others are yes.
 fn reached(state: &State, origins: impl Iterator<Item = Origin>) -> Option<bool> {
     let mut reached = Some(true);
     for origin in origins {
@@ -46,13 +46,13 @@ fn reached(state: &State, origins: impl Iterator<Item = Origin>) -> Option<bool>
     reached
 }
 
-/// Whether frames of these pools of origin may be published. In a live pool a consumer that has not answered waits, or misses
-/// the frame; in a lossless pool none may miss a frame.
+/// Whether frames of these pools of origin may be published. In a live pool, a consumer that has not answered yet waits or
+/// misses the frame. In a lossless pool no consumer may miss a frame.
 pub(super) fn may_forward(guard: &Guard<'_>, origins: impl Iterator<Item = Origin>) -> bool {
     reached(guard, origins).unwrap_or(!guard.pool().lossless())
 }
 
-/// Imports the parts of a frame that the selection has.
+/// Imports the selected parts of a frame.
 pub(in crate::producer) fn forward(
     pool: &Arc<Pool>,
     frame: &ReadLease,
@@ -67,7 +67,7 @@ pub(in crate::producer) fn forward(
     }
 }
 
-/// As `forward`, but waits at most `timeout`, and at most the time to answer.
+/// Like `forward`, but waits at most `timeout`, and at most ANSWER_TIME.
 pub(in crate::producer) fn forward_wait(
     pool: &Arc<Pool>,
     frame: &ReadLease,
@@ -94,7 +94,7 @@ pub(in crate::producer) fn forward_wait(
     }
 }
 
-/// Counts a missing answer as no, so that the next frame does not wait. A late answer still counts.
+/// Counts a missing answer as no, so that the next frame does not wait. A late answer is still accepted.
 fn stop_awaiting(pool: &Pool, parts: &Parts) {
     let Some(guard) = pool.lock() else { return };
     let consumers = guard.consumers.iter();
@@ -127,8 +127,7 @@ fn import_parts(
     Ok(parts)
 }
 
-/// The region that a part lies in, as a region of this pool. Imported once; removed together with the region of the other
-/// pool.
+/// Imports the region of a part into this pool, once. It is removed together with the region of the other pool.
 fn import_region(pool: &Arc<Pool>, part: &HeldPart) -> Result<ImportedMemory, ForwardError> {
     let pool_id = pool.control().constants().pool_id;
     if let Some(memory) = part.view.derived::<ImportedMemory>(pool_id) {

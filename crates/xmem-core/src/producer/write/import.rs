@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Imported memory: a pool's frames may lie in memory that other code allocated, such as a camera's driver.
+//! Imported memory: frames of a pool in memory that other code allocated, such as a camera's driver.
 
 use std::fmt;
 use std::os::fd::OwnedFd;
@@ -61,7 +61,7 @@ impl ImportedMemory {
         self.0.pool.as_ptr() == Arc::as_ptr(pool)
     }
 
-    /// Never: memory of no bytes is not imported.
+    /// Always false: memory without bytes is not imported.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -72,7 +72,7 @@ impl Drop for Handle {
         let released = inside(&mut self.released).take();
         match self.pool.upgrade() {
             Some(pool) => forget_import(&pool, self.id, released),
-            // The pool waited for it before it ended.
+            // The pool waited for that before it ended.
             None => {
                 if let Some(released) = released {
                     run_hook(released);
@@ -91,7 +91,7 @@ pub(in crate::producer) fn import(
     take_in(pool, Taken::Imported(Arc::new(memory)), len, None)
 }
 
-/// Lists the memory as a region of this pool. `released` runs when no process has it open any more.
+/// Adds the memory as a region of this pool. `released` runs when no process has it open any more.
 pub(in crate::producer) fn take_in(
     pool: &Arc<Pool>,
     memory: Taken,
@@ -146,7 +146,7 @@ pub struct Parts {
     pools: Vec<Weak<Pool>>,
     /// Frames that are forwarded.
     frames: Vec<ReadLease>,
-    /// Some part reaches beyond its memory.
+    /// Some part exceeds its memory.
     outside: bool,
 }
 
@@ -193,7 +193,7 @@ impl Parts {
         }
     }
 
-    /// Keeps a frame for as long as the new one is in use.
+    /// Keeps a frame while the new one is in use.
     pub(super) fn keep(&mut self, frame: ReadLease) {
         self.frames.push(frame);
     }
@@ -241,7 +241,7 @@ impl Parts {
         parts::encode(&self.places)
     }
 
-    /// Checks that consumers of a pool find them.
+    /// Checks that consumers of a pool can find them.
     pub(super) fn check(&self, pool: &Arc<Pool>) -> Result<(), PublishError> {
         let of_pool = |other: &Weak<Pool>| other.as_ptr() == Arc::as_ptr(pool);
         if !(1..=MAX_PARTS).contains(&self.places.len()) {
@@ -263,7 +263,7 @@ mod tests {
     use super::*;
     use crate::{Canceller, Consumer, Delivery, FrameMeta, Producer, ReceiveError, SlotSpec};
 
-    /// A frame as a producer that breaks the protocol could publish it.
+    /// A frame as a producer could publish it that violates the protocol.
     #[test]
     fn a_consumer_takes_no_part_that_reaches_beyond_its_memory() {
         let dir = tempfile::tempdir().unwrap();
@@ -285,7 +285,7 @@ mod tests {
             consumer.receive(None),
             Err(ReceiveError::Corrupt(_))
         ));
-        // The consumer does not hold the pool up.
+        // The skipped frame does not hold the producer up.
         producer.drain(None, &Canceller::new()).unwrap();
         let slot = producer.acquire(1).unwrap();
         slot.publish(FrameMeta::new(1)).unwrap();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Frames on their way into a pool: a slot is claimed, written and published.
+//! Publishing frames: claims, writes and publishes slots.
 
 pub(super) mod claim;
 #[cfg(feature = "cuda")]

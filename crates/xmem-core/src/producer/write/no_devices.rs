@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Stands in for `devices` in a build without CUDA: no slot of this pool lies on a device.
+//! Replaces `devices` in a build without CUDA. No slot of this pool is on a device.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ pub(super) fn ordinal(device: &Device) -> Result<u16, AcquireError> {
     match *device {}
 }
 
-/// Without CUDA only the region's host half could be forwarded, and that is not a frame.
+/// Without CUDA only the region's host half could be forwarded, which is not a frame.
 pub(super) fn import_region(
     _pool: &Arc<Pool>,
     _part: &HeldPart,

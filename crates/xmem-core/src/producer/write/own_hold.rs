@@ -14,7 +14,7 @@ use crate::frame::hold::{Hold, Holder, Memory, SlotPlace};
 use crate::producer::pool::Pool;
 use crate::producer::pool::slots::{Claimed, Use};
 
-/// Takes over a reference that was counted already.
+/// Takes over a reference that is already counted.
 pub(super) fn own_hold(pool: Arc<Pool>, claimed: &Claimed) -> Hold {
     let place = SlotPlace {
         slot: claimed.slot,
@@ -26,7 +26,7 @@ pub(super) fn own_hold(pool: Arc<Pool>, claimed: &Claimed) -> Hold {
     Hold::new(pool, place)
 }
 
-/// The slot of a frame that this reference is to.
+/// The slot of the frame that this reference refers to.
 pub(in crate::producer) fn own_claimed(
     pool: &Arc<Pool>,
     hold: &Hold,
@@ -47,7 +47,7 @@ pub(in crate::producer) fn own_claimed(
     })
 }
 
-/// A reference to this generation of a slot, if it is still there.
+/// A reference to this generation of a slot, if the slot still has it.
 pub(in crate::producer) fn find_own(
     pool: &Arc<Pool>,
     slot: u32,
@@ -88,7 +88,7 @@ impl Holder for Pool {
     }
 
     fn is_there(&self, _slot: u32, _generation: u32) -> bool {
-        // Each of its references keeps the frame.
+        // The references themselves keep the frame.
         true
     }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! A slot from its acquisition until it is given back.
+//! A slot between its acquisition and its release.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,12 +16,12 @@ use crate::error::PublishError;
 use crate::producer::pool::Pool;
 use crate::producer::pool::slots::Claimed;
 
-/// A slot that the producer's side uses. Dropping it gives the slot back.
+/// A slot that the producer uses. Dropping it gives the slot back.
 #[derive(Debug)]
 pub(super) struct Owned {
     pool: Arc<Pool>,
-    /// Its word is `Claimed` before the slot is published, `Published` after that, and `Free` when other code gives the slot
-    /// back.
+    /// The state of its word is `Claimed` before the slot is published, then `Published`, and `Free` if other code gives the
+    /// slot back.
     claimed: Claimed,
 }
 
@@ -47,7 +47,7 @@ impl Owned {
         self.claimed.word.state() == Some(SlotState::Published)
     }
 
-    /// Turns a slot that is not published into a part of frames.
+    /// Converts an unpublished slot to a part of frames.
     pub(super) fn into_part(mut self) -> PartLease {
         devices::set_ready(&self.claimed, true);
         let claimed = Claimed {
@@ -58,7 +58,7 @@ impl Owned {
         PartLease::new(&self.pool, claimed)
     }
 
-    /// Passes the duty to give the slot back to other code.
+    /// From now on other code gives the slot back.
     pub(super) fn hand_over(&mut self) {
         self.claimed.word = self.claimed.word.with_state(SlotState::Free);
     }
@@ -74,11 +74,10 @@ impl Drop for Owned {
     }
 }
 
-/// A slot that is written, then published, and stays where it is all the while. For memory that others have before and after its
-/// frame is published. Dropping it gives the slot back; the frame stays for consumers, as with a
-/// [`ReadLease`](crate::ReadLease).
+/// A slot that is written, then published, and stays in place. For memory that other code holds before and after its frame is
+/// published. Dropping it gives the slot back. The frame stays for consumers, as with a [`ReadLease`](crate::ReadLease).
 ///
-/// It does not restrict access to the bytes: the caller lets no one write them once the frame is published.
+/// It does not restrict access to the bytes: the caller must ensure that nothing writes them after the frame is published.
 pub struct OwnSlot {
     slot: Owned,
     /// The number of the first frame that was published in it.
@@ -97,7 +96,7 @@ impl fmt::Debug for OwnSlot {
 }
 
 impl From<WriteLease> for OwnSlot {
-    /// Hooks that were set are dropped.
+    /// Hooks of the lease are dropped.
     fn from(lease: WriteLease) -> Self {
         Self {
             slot: lease.into_slot(),

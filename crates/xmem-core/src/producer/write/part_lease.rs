@@ -10,8 +10,8 @@ use crate::producer::pool::slots::Claimed;
 /// Keeps a slot claimed that frames have as a part ([`Parts::add_slot`](crate::Parts::add_slot)). The slot is not written
 /// any more; dropping the lease gives it back.
 ///
-/// The lease keeps the slot's memory, but not the pool: a frame's release hook keeps the lease, and a hook that kept its
-/// own pool would keep that pool for as long as the frame is not released.
+/// The lease keeps the slot's memory alive, but not the pool. A frame's release hook holds the lease, and if it kept its own
+/// pool alive, the pool would live as long as the frame is not released.
 #[derive(Debug)]
 pub struct PartLease {
     pool: Weak<Pool>,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Making a frame visible.
+//! Publishes frames.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ use crate::producer::pool::history::{Kept, Span};
 use crate::producer::pool::regions::Cold;
 use crate::producer::pool::slots::{Attached, Claimed, Hook, Keep, Place};
 
-/// Actions that wait for the release of a frame, and the parts that are kept until then.
+/// Actions for the release of a frame, and the parts that are kept until then.
 #[derive(Default)]
 pub(super) struct ReleaseHooks {
     pub(super) hook: Option<Hook>,
@@ -33,7 +33,7 @@ pub(super) struct ReleaseHooks {
 }
 
 impl ReleaseHooks {
-    /// Whether there is anything to do when the frame is released.
+    /// Whether anything is to be done when the frame is released.
     fn any(&self) -> bool {
         self.hook.is_some() || self.keep.is_some() || self.parts.is_some()
     }
@@ -53,8 +53,8 @@ impl ReleaseHooks {
     }
 }
 
-/// Publishes a claimed slot whose payload was checked. The caller gets a reference. `offset`: the payload's first byte, in the place
-/// of the metadata's. Consumers are woken when the guard is dropped.
+/// Publishes a claimed slot whose payload was checked. The caller gets a reference. `offset` is the first byte of the payload,
+/// and replaces that in the metadata. Consumers are woken when the guard is dropped.
 pub(super) fn publish_claimed<'a>(
     pool: &'a Pool,
     claimed: &Claimed,
@@ -76,7 +76,7 @@ pub(super) fn publish_claimed<'a>(
     if !parts.is_none_or(|parts| may_forward(&guard, parts.origins())) {
         return Err(PublishError::NotReached);
     }
-    // No other thread could publish the slot so far, so nothing was attached behind less than this.
+    // Until now no other thread could publish the slot, so no attachments were placed before this end.
     guard.slots.fill(claimed.slot, payload_end);
     if let Some(hooks) = hooks {
         let hook = hooks.take_hook();
@@ -90,7 +90,7 @@ pub(super) fn publish_claimed<'a>(
     Ok((guard, info))
 }
 
-/// Publishes a frame that is published already once more, with other metadata. The caller has a reference. Returns the sequence.
+/// Publishes a frame again, with other metadata. The caller holds a reference. Returns the sequence.
 #[inline(never)]
 pub(in crate::producer) fn republish(
     pool: &Pool,
@@ -106,8 +106,8 @@ pub(in crate::producer) fn republish(
     Ok(announce(&mut guard, claimed, offset, attached, meta).sequence)
 }
 
-/// Puts a frame's attachments behind all that frames of its slot have there. A frame that is repeated with the same
-/// attachments takes no more room.
+/// Places the attachments of a frame after all other data in its slot. A frame that is published again with the same
+/// attachments needs no more room.
 #[inline(never)]
 fn attach(
     pool: &Pool,
@@ -130,7 +130,7 @@ fn attach(
     let bytes = attachments.encode();
     let attached = {
         let mut guard = pool.guard()?;
-        // Checked first: room that is taken now would be missing at a second try.
+        // Checked first, because room that is reserved now would be missing in a second attempt.
         check_room(&guard)?;
         let Some(info) = guard.slots.get(slot) else {
             return Err(PublishError::Closed);
@@ -179,7 +179,7 @@ pub(super) fn check_parts(
     Ok(())
 }
 
-/// Checks that apply wherever a frame lies.
+/// Checks that apply to frames in any memory.
 fn check_metadata(meta: &FrameMeta) -> Result<(), PublishError> {
     meta.check()
         .map_err(|MetaError(reason)| PublishError::Metadata { reason })?;
@@ -201,7 +201,7 @@ fn check_room(guard: &Guard<'_>) -> Result<(), PublishError> {
     Ok(())
 }
 
-/// Writes the entry, moves the head, updates the history. The consumers are woken when the guard is dropped, after the lock is
+/// Writes the entry, moves the head and updates the history. Consumers are woken when the guard is dropped, after the lock is
 /// released.
 fn announce(
     guard: &mut Guard<'_>,
@@ -236,7 +236,7 @@ fn announce(
         is_waited_for,
         time: meta.decode_timestamp.or(meta.timestamp),
     });
-    // A stream with one more frame is not over.
+    // Another frame was published, so the stream has not ended.
     control.set_eos_at(None);
     fault::point(Point::EosCleared);
     control.set_head(sequence + 1);
@@ -250,10 +250,10 @@ fn announce(
     info
 }
 
-/// Checks and clears the state of the pool, now and then.
+/// Checks consumers and trims the state of the pool. Called every few frames.
 #[cold]
 fn tidy(guard: &mut Guard<'_>, sequence: u64) {
-    // Violations that cost no slot are found here, if later.
+    // Finds violations that did not cost a slot.
     guard.audit();
     let ring_len = guard.pool().shape().ring_len;
     let oldest = (sequence + 1).saturating_sub(ring_len.into());
@@ -267,7 +267,7 @@ fn payload_end(offset: u64, meta: &FrameMeta, parts: Option<&Parts>, place: Plac
     if parts.is_some() || place.device.is_some() {
         return 0;
     }
-    // It lies inside the slot (`check_payload`).
+    // The payload is inside of the slot (`check_payload`).
     (offset + meta.size) as usize
 }
 

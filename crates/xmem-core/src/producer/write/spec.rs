@@ -30,7 +30,7 @@ pub struct SlotSpec {
     room: usize,
     is_ahead: bool,
     device: Option<Device>,
-    /// The frame lies elsewhere on the device: the slot has only its event.
+    /// The frame is in other memory of the device. The slot has only its event.
     is_event: bool,
 }
 

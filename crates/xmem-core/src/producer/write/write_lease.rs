@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
 //! The right to write a slot.
-#![allow(unsafe_code)] // slices over a slot that is claimed
+#![allow(unsafe_code)] // slices over a claimed slot
 
 use std::fmt;
 use std::sync::{Arc, Mutex};
@@ -32,10 +32,10 @@ use crate::region::Region;
 /// child must not write to an inherited lease: the slot belongs to its parent.
 pub struct WriteLease {
     slot: Owned,
-    /// Bytes that were asked for.
+    /// The requested size in bytes.
     len: usize,
-    /// Boxed, because most frames have none. The mutex is never locked: a hook need not be `Sync`, and the lease is, so
-    /// that the error that returns it fits into any other error.
+    /// Boxed, because most frames have none. The mutex is never locked. It makes the lease `Sync` although hooks need not be,
+    /// so that the error that returns the lease can be converted to any other error.
     hooks: Option<Box<Mutex<ReleaseHooks>>>,
 }
 
@@ -95,8 +95,8 @@ impl WriteLease {
 
     /// The bytes of the payload.
     pub fn as_slice(&self) -> &[u8] {
-        // SAFETY: inside the slot, which lies inside the region, which the lease keeps; while the slot is claimed only this lease may write it, and
-        // that takes `&mut self`.
+        // SAFETY: inside of the slot and the region, which the lease keeps mapped. While the slot is claimed only this lease
+        // may write it, which needs `&mut self`.
         unsafe { std::slice::from_raw_parts(self.as_ptr(), self.len()) }
     }
 
@@ -123,9 +123,9 @@ impl WriteLease {
             return None;
         }
         let from = self.as_ptr().wrapping_add(at as usize).cast_const();
-        // SAFETY: inside the slot, as in `as_slice`.
+        // SAFETY: inside of the slot, as in `as_slice`.
         let bytes = unsafe { std::slice::from_raw_parts(from, len as usize) };
-        // A copy: where consumers may write, a misbehaving one could change the bytes while they are read.
+        // Copied first: if consumers can write the memory, one could change the bytes while they are parsed.
         let bytes = bytes.to_vec();
         Attachments::decode(&bytes)
     }
@@ -238,17 +238,17 @@ impl From<PublishFailure> for PublishError {
     }
 }
 
-/// Writes into bytes of a slot that the caller reserved, and that no published entry refers to yet.
+/// Writes to bytes of a slot that the caller reserved. No published entry refers to them yet.
 pub(super) fn write_attachments(region: &Region, place: Place, at: usize, bytes: &[u8]) {
     let is_reserved = lie_inside(at as u64, bytes.len() as u64, place.len as u64);
     assert!(is_reserved, "reserved before");
     let to = region.ptr().wrapping_add(place.offset + at);
-    // SAFETY: inside the slot, which lies inside the region. The slot is claimed, or referenced by its producer; and
-    // these bytes are behind all that its frames refer to (`SlotInfo::filled`), so no process reads them.
+    // SAFETY: inside of the slot and the region. The slot is claimed, or referenced by its producer. The bytes are after all
+    // that its frames refer to (`SlotInfo::filled`), so no process reads them.
     unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
 }
 
-/// Whether these bytes lie in a slot already, as attachments of a frame that is published.
+/// Whether a slot already has these bytes, as attachments of a published frame.
 pub(super) fn has_attachments(
     region: &Region,
     place: Place,
@@ -260,7 +260,7 @@ pub(super) fn has_attachments(
         return false;
     }
     let from = region.ptr().wrapping_add(place.offset + at);
-    // SAFETY: inside the slot, which lies inside the region; published bytes are not written.
+    // SAFETY: inside of the slot and the region. Published bytes are not written.
     bytes == unsafe { std::slice::from_raw_parts(from.cast_const(), len) }
 }
 
