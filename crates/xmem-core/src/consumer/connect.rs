@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Joining a pool, and asking a producer about itself.
+//! Joins a pool, and queries a producer.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -34,21 +34,19 @@ use crate::error::{ConnectError, NameError, QueryError, SystemError};
 use crate::rendezvous::{check_default_dir, socket_path};
 use crate::stats::PoolStats;
 
-/// How long a producer that accepts may take to answer.
+/// The time in which a producer that accepts a connection must answer.
 const HANDSHAKE_TIME: Duration = Duration::from_secs(2);
 const LEAST_HANDSHAKE_TIME: Duration = Duration::from_millis(500);
-/// How long it may take until there is a place in a stream that is passed on: joining the pools that it comes from is part
-/// of that.
+/// The longest wait for a cursor if the pool forwards frames: the consumer first joins the pools of origin.
 const PLACE_TIME: Duration = Duration::from_secs(5);
-/// How long `query` waits for its answer.
+/// The time in which `query` expects an answer.
 const QUERY_TIME: Duration = Duration::from_secs(1);
 /// The default of [`ConsumerBuilder::max_held`].
 const DEFAULT_MAX_HELD: u32 = 8;
 const MAX_STATS_SIZE: usize = 8 << 20;
-/// How long the mode and the group of a new socket may take. A socket gets its name before them: the umask counts for the
-/// mode that it is made with.
+/// The time in which a new socket gets its mode and group. A socket exists before that, with a mode that depends on the umask.
 const SETTLE_TIME: Duration = Duration::from_secs(1);
-/// How often to look for a producer that is not there yet: first, and at the most.
+/// The intervals of attempts to reach a producer that does not exist yet: the first and the longest.
 const LOOK_AGAIN: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(100));
 
 /// Makes a [`Consumer`].
@@ -56,16 +54,16 @@ const LOOK_AGAIN: (Duration, Duration) = (Duration::from_millis(5), Duration::fr
 #[must_use]
 pub struct ConsumerBuilder {
     pool: OsString,
-    /// `None`: as many as usual.
+    /// `None`: the default.
     max_held: Option<u32>,
     name: String,
     start_from: StartFrom,
-    /// Where an earlier consumer was.
+    /// The position of an earlier consumer.
     pub(super) resume: Option<Whereabouts>,
     pub(super) newest_only: bool,
     pub(super) events: bool,
     pub(super) parts: bool,
-    /// It takes no frames, it only holds some that the pool of this name passes on.
+    /// If set, it takes no frames. It only holds frames that the pool with this name forwards.
     holds_only_for: Option<String>,
     pub(super) busy_poll: Duration,
     pub(super) canceller: Canceller,
@@ -135,8 +133,8 @@ impl ConsumerBuilder {
         self
     }
 
-    /// Whether to receive frames that do not lie in their slot as [parts](crate::ReadLease::parts). Default: no; frames of one part
-    /// are mapped, and frames of several parts are missed.
+    /// Whether to receive frames that are not in their slot as [parts](crate::ReadLease::parts). Default: no; frames of one
+    /// part are mapped, and frames of several parts are missed.
     pub fn parts(mut self, parts: bool) -> Self {
         self.parts = parts;
         self
@@ -178,7 +176,7 @@ impl ConsumerBuilder {
         self.connect_within(HANDSHAKE_TIME)
     }
 
-    /// As `connect`, with a limit for the producer's answer.
+    /// Like `connect`, with a limit for the producer's answer.
     fn connect_within(&self, time: Duration) -> Result<Consumer, ConnectError> {
         let path = self.socket_path()?;
         check_default_dir(&self.pool, &path)?;
@@ -237,7 +235,7 @@ impl ConsumerBuilder {
         if let Some(asked) = self.max_held
             && limit != BudgetLimit::Asked
             && self.holds_only_for.is_none()
-            // A reader of buffers takes what it gets.
+            // For buffers by number a smaller budget is expected.
             && !connection.control().constants().shape.by_number
         {
             log::warn!(
@@ -262,7 +260,7 @@ impl ConsumerBuilder {
         Ok(Consumer::new(session, thread, self))
     }
 
-    /// Joins pools that frames of this pool come from. `None`: this consumer takes no frames.
+    /// Joins the pools of origin of frames. `None`: this consumer takes no frames.
     fn joins_origins(&self, terms: &Terms) -> Option<Arc<Join>> {
         if self.holds_only_for.is_some() {
             return None;
@@ -274,7 +272,7 @@ impl ConsumerBuilder {
                 .name(&name)
                 .holds_only_for(&pool)
                 .connect()?;
-            // Dropping the consumer here notifies the producer there that it takes no frames.
+            // Dropping the consumer notifies that producer that it takes no frames.
             Ok(origin.session().leases().clone())
         }))
     }
@@ -303,7 +301,7 @@ impl ConsumerBuilder {
             if self.canceller.is_cancelled() {
                 return Err(ConnectError::Cancelled);
             }
-            // A busy producer gets time to answer, however little is left.
+            // A busy producer gets time to answer, even if little is left.
             let time = deadline
                 .left_up_to(HANDSHAKE_TIME)
                 .max(LEAST_HANDSHAKE_TIME);
@@ -363,12 +361,12 @@ pub fn query(pool: &(impl AsRef<OsStr> + ?Sized)) -> Result<PoolStats, QueryErro
     }
 }
 
-/// The producer's process, as it is numbered here: in another PID namespace it has another number. 0: it has no number here.
+/// The process ID of the producer in this PID namespace. 0: it has none here.
 fn producer_pid(socket: impl AsFd) -> u32 {
     cred::peer(socket).map_or(0, |peer| peer.pid)
 }
 
-/// Connects, sends the first message, and takes the first answer.
+/// Connects, sends the first message, and receives the first answer.
 fn ask_first(
     path: &Path,
     message: &ToProducer,
@@ -384,7 +382,7 @@ fn ask_first(
         path: path.to_owned(),
         reason: reason.to_owned(),
     };
-    // A producer that refuses at once may have closed before this is sent; its reason is still to be read.
+    // A producer that refuses may already have closed the connection. Its reason can still be read.
     let sent = socket::send(&socket, &message.encode(), &[]);
     let deadline = Deadline::after(Some(time));
     let mut buffer = [0; MAX_MESSAGE + 1];
@@ -422,14 +420,14 @@ fn ask_first(
         if cancel.is_cancelled() {
             return Err(ConnectError::Cancelled);
         }
-        // In short turns, so that a wait that is cancelled ends.
+        // In short intervals, so that a cancelled wait ends.
         let turn = deadline.left_up_to(Duration::from_millis(50));
         let turn = Timespec::try_from(turn).ok();
         let _ = poll(&mut [PollFd::new(&socket, PollFlags::IN)], turn.as_ref());
     }
 }
 
-/// Whether a file was made or changed less than [`SETTLE_TIME`] ago.
+/// Whether a file was created or changed less than [`SETTLE_TIME`] ago.
 fn is_new(path: &Path) -> bool {
     let Ok(meta) = std::fs::metadata(path) else {
         return false;
@@ -438,7 +436,7 @@ fn is_new(path: &Path) -> bool {
     let changed = u64::try_from(meta.ctime())
         .map(|seconds| SystemTime::UNIX_EPOCH + Duration::new(seconds, nanos));
     changed.is_ok_and(|changed| {
-        // The clock may have been set back since.
+        // The clock may have been set back since then.
         let age = changed.elapsed().unwrap_or_else(|error| error.duration());
         age < SETTLE_TIME
     })

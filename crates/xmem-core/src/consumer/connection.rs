@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! A connection to a producer: the link, the memory that both processes map, and the terms of the welcome.
+//! A connection to a producer: the link, the shared memory, and the terms in the welcome.
 //!
-//! Frames keep it: it lives until the last of them is dropped, also when the consumer has left.
+//! Frames hold a reference to it. It lives until the last frame is dropped, even if the consumer has left.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -22,9 +22,9 @@ use super::stickies::Stickies;
 use crate::cancel::{Canceller, Wake};
 use crate::error::ReceiveError;
 
-/// The consumer's request, and the answer in the producer's welcome.
+/// The consumer's request, and the producer's answer.
 pub(super) struct Terms {
-    /// How many slots it asked for, and the most that the producer ever lets it hold at once.
+    /// The requested budget, and the largest budget that the producer will grant.
     pub(super) asked: u32,
     pub(super) granted: u32,
     pub(super) producer_pid: u32,
@@ -39,7 +39,7 @@ pub(super) struct Connection {
     page: Arc<LeasePage>,
     terms: Terms,
     stickies: Stickies,
-    /// The producer has given this consumer its place in the stream.
+    /// The producer has set this consumer's cursor.
     arrived: AtomicBool,
     warned_of_budget: AtomicBool,
 }
@@ -99,9 +99,9 @@ impl Connection {
         &self.terms.pool
     }
 
-    /// How many slots it may hold at once now.
+    /// The present budget.
     pub(super) fn budget(&self) -> u32 {
-        // A forked child does not have the memory.
+        // A forked child does not map the memory.
         if self.is_of_this_process() {
             self.terms.granted.min(self.control.share().most)
         } else {
@@ -109,7 +109,7 @@ impl Connection {
         }
     }
 
-    /// The limit that sets the budget. A forked child may hold nothing.
+    /// The setting that limits the budget. A forked child may hold nothing.
     pub(super) fn budget_limit(&self) -> BudgetLimit {
         if !self.is_of_this_process() {
             return BudgetLimit::Asked;
@@ -124,7 +124,7 @@ impl Connection {
         }
     }
 
-    /// Logs once why the budget that is used up is smaller than the number that was asked for.
+    /// Logs once why a used-up budget is smaller than requested.
     #[cold]
     pub(super) fn warn_of_budget(&self) {
         let limit = self.budget_limit();
@@ -137,12 +137,12 @@ impl Connection {
         }
     }
 
-    /// Whether the producer is gone. The frames that it published before are in the ring.
+    /// Whether the producer is gone. Frames that it published before are still in the ring.
     pub(super) fn is_lost(&self) -> bool {
         self.link.is_lost() || self.control.closed()
     }
 
-    /// The flags by which the producer ends this consumer.
+    /// Checks the flags with which the producer ends this consumer.
     pub(super) fn check_flags(&self) -> Result<(), ReceiveError> {
         let flags = self.page.flags().load(Ordering::Relaxed);
         if flags & FLAG_CUT_OFF != 0 {
@@ -154,7 +154,7 @@ impl Connection {
         }
     }
 
-    /// Tells the producer that something was given back, if it `asked` for that or waits. Call it after a full fence.
+    /// Notifies the producer of a release, if it `asked` for that or is waiting. The caller has executed a full fence.
     pub(super) fn given_back(&self, asked: bool) {
         if asked || self.control.waiting().load(Ordering::Relaxed) != 0 {
             self.link.notify_producer();
@@ -165,9 +165,9 @@ impl Connection {
         self.arrived.store(true, Ordering::Release);
     }
 
-    /// Waits until the producer has given this consumer its place in the stream.
+    /// Waits until the producer has set this consumer's cursor.
     pub(super) fn wait_for_place(&self, deadline: Deadline, cancel: &Canceller) -> bool {
-        // Nothing wakes this wait when it is cancelled.
+        // Cancelling does not wake this wait.
         let turn = Duration::from_millis(50);
         let look = || self.arrived.load(Ordering::Acquire).then_some(());
         self.link.wait_for(deadline, cancel, turn, look).is_some()
@@ -175,14 +175,14 @@ impl Connection {
 
     /// Notifies the producer that this consumer leaves, and ends the control thread. Held frames stay held.
     pub(super) fn leave(&self) {
-        // The word as well as the message: a producer whose queue is full must not wait for us for ever.
+        // The cursor as well as the message, because the producer's queue may be full, and it must not wait for this consumer.
         self.page.cursor().store(CURSOR_LEFT, Ordering::Release);
         fault::point(Point::LeaveMarked);
         let _ = self.link.send(&ToProducer::Leave);
         self.link.stop();
     }
 
-    /// Adds one to a figure. Only this side writes the word.
+    /// Increments a figure. Only this side writes the word.
     pub(super) fn count(&self, figure: fn(&LeasePage) -> &AtomicU64) {
         let figure = figure(&self.page);
         figure.store(
@@ -219,7 +219,7 @@ impl Connection {
 
 impl Wake for Connection {
     fn wake(&self) {
-        // A forked child does not have the page.
+        // A forked child does not map the page.
         if !self.is_of_this_process() {
             return;
         }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Reports to the producer about this consumer's devices. Nothing here calls a driver.
+//! Reports about this consumer's devices to the producer. This file calls no driver.
 
 use std::any::Any;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,16 +14,16 @@ use xmem_shm::lock::lock;
 use super::link::Link;
 use crate::stats::device_words;
 
-/// The device half of a connection.
+/// The device state of a connection.
 pub(crate) struct DeviceHalf {
     link: Arc<Link>,
-    /// How this process came by device memory, as it was reported.
+    /// How this process opened device memory, as reported.
     text: Mutex<String>,
     asked_for_marks: AtomicBool,
     kept: Mutex<Option<Kept>>,
 }
 
-/// The state that the module `cuda` keeps with a connection.
+/// The state that the module `cuda` attaches to a connection.
 type Kept = Arc<dyn Any + Send + Sync>;
 
 impl DeviceHalf {
@@ -36,7 +36,7 @@ impl DeviceHalf {
         }
     }
 
-    /// How this process came by device memory. Empty if it has none, and in a forked child.
+    /// How this process opened device memory. Empty if it has none, and in a forked child.
     pub(super) fn text(&self) -> String {
         if !self.link.is_of_this_process() {
             return String::new();
@@ -44,16 +44,16 @@ impl DeviceHalf {
         lock(&self.text).clone()
     }
 
-    /// Reports to the producer how this process came by device memory.
+    /// Reports to the producer how this process opened device memory.
     pub(crate) fn report(&self, works: bool, how: &str) {
         *lock(&self.text) = device_words(works, how);
         let how = Text::new(how);
-        // The producer needs it for its figures only.
+        // The producer uses it only for its figures, so an error is ignored.
         let _ = self.link.send(&ToProducer::Device { works, how });
         fault::point(Point::DeviceSaid);
     }
 
-    /// Has the producer mark frames when devices are done with them. Asked for once, and again if that could not be sent.
+    /// Requests that the producer marks frames whose work has ended. Sent once, and again if that failed.
     pub(crate) fn ask_for_marks(&self) {
         if !self.asked_for_marks.swap(true, Ordering::Relaxed)
             && self.link.send(&ToProducer::MarkReady).is_err()
@@ -62,7 +62,7 @@ impl DeviceHalf {
         }
     }
 
-    /// A place in which the module `cuda` keeps something for as long as the connection lives.
+    /// State of the module `cuda` that lives as long as the connection.
     pub(crate) fn kept(&self) -> MutexGuard<'_, Option<Kept>> {
         lock(&self.kept)
     }

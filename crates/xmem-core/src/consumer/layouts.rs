@@ -29,7 +29,7 @@ impl Layouts {
         }
     }
 
-    /// The description of the frame of an entry. `None`: the entry was overwritten.
+    /// The description of an entry's frame. `None`: the entry was overwritten.
     pub(super) fn describe(&self, entry: &Entry) -> Result<Option<FrameMeta>, MetaError> {
         if entry.has_extension() || entry.layout_number() == 0 {
             return self.describe_extended(entry);
@@ -58,7 +58,7 @@ impl Layouts {
         let Some(checked) = self.checked.get(id.index()) else {
             return Ok(Arc::default());
         };
-        // The row was written before the entry that names it.
+        // The row was written before the entry that refers to it.
         let check = || FrameLayout::decode(&self.connection.control().layout(id)).map(Arc::new);
         checked.get_or_init(check).clone()
     }

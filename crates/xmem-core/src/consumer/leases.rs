@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The leases of a connection. A slot is leased once, however many handles to it there are.
+//! The leases of a connection. A slot has one lease, and any number of handles in this process.
 
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
@@ -23,7 +23,7 @@ use crate::error::ReceiveError;
 use crate::frame::hold::{Hold, Holder, Memory, SlotPlace};
 use crate::stats::ReceiveStats;
 
-/// A lease that a device ends, and the memory that has to stay until then.
+/// A lease that a device ends, and the memory that must stay mapped until then.
 pub(crate) struct Handed {
     leases: Arc<Leases>,
     _memory: Memory,
@@ -32,13 +32,13 @@ pub(crate) struct Handed {
 }
 
 impl Handed {
-    /// Whether the device has ended it.
+    /// Whether the device has ended the lease.
     pub(crate) fn is_over(&self) -> bool {
         drop(self.leases.lock_swept());
         self.is_over.load(Ordering::Relaxed)
     }
 
-    /// Ends it, if the device has not, and notifies a producer that asked for that.
+    /// Ends the lease if the device has not. Notifies a producer that asked for that.
     pub(crate) fn end(self) {
         if !self.leases.connection.is_of_this_process() {
             return;
@@ -47,7 +47,7 @@ impl Handed {
         let mut asked = false;
         if let Some((word, lease_word)) = self.leases.words(self.slot) {
             if self.is_over.load(Ordering::Relaxed) {
-                // By now the word may be another lease's.
+                // The word may already belong to another lease.
                 asked = lease::rings(word);
             } else {
                 asked = lease::release(word, lease_word);
@@ -59,27 +59,27 @@ impl Handed {
     }
 }
 
-/// The use of a frame that is taken.
+/// The purpose for which a frame is taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Purpose {
-    /// To be held, within the budget. With a budget of 0, one at a time.
+    /// To hold it, within the budget. With a budget of 0, one at a time.
     Keep,
-    /// To be held, within the budget only.
+    /// To hold it, only within the budget.
     KeepWithinBudget,
-    /// To be copied out at once, also past the budget: one at a time.
+    /// To copy it at once. Also past the budget, one at a time.
     CopyOut,
 }
 
 /// Why a frame was not taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TakeError {
-    /// The slot holds another frame by now.
+    /// The slot already has another frame.
     Gone,
-    /// As many leases are held as may be.
+    /// The budget is used up.
     OverBudget,
 }
 
-/// The handles of this process to a slot.
+/// The handles of this process to one slot.
 #[derive(Clone, Default)]
 struct Leased {
     generation: u32,
@@ -91,9 +91,9 @@ struct Table {
     /// By slot.
     slots: Box<[Leased]>,
     num_leased: u32,
-    /// Slots whose leases a device ends, by a store at an unknown time. No other lease of such a slot is given out.
+    /// Slots whose leases a device will end by a store at an unknown time. No other lease of such a slot may be taken.
     handed: Vec<(u32, Arc<AtomicBool>)>,
-    /// The slot of the last lease that was taken past the budget.
+    /// The slot of the last lease past the budget.
     extra: Option<u32>,
 }
 
@@ -102,7 +102,7 @@ impl Table {
         self.num_leased + self.handed.len() as u32
     }
 
-    /// The slot, if there is a lease on it.
+    /// The entry of a slot that has a lease.
     fn leased(&mut self, slot: u32) -> Option<&mut Leased> {
         let leased = self.slots.get_mut(slot as usize);
         leased.filter(|leased| leased.handles > 0)
@@ -112,7 +112,8 @@ impl Table {
         self.handed.iter().any(|(handed, _)| *handed == slot)
     }
 
-    /// Whether one more frame may be taken, and if so, whether it is past the budget. There is one such frame at a time.
+    /// Whether another frame would be past the budget. An error if it may not be taken; at most one frame at a time may be past
+    /// the budget.
     fn is_extra(&mut self, budget: u32, purpose: Purpose) -> Result<bool, TakeError> {
         let held = self.count();
         if held < budget {
@@ -128,7 +129,7 @@ impl Table {
         budget: u32,
         purpose: Purpose,
     ) -> Result<bool, TakeError> {
-        // A larger budget may have room by now for the frame that was taken past it.
+        // The budget may have grown, and include the frame that was taken past it.
         let has_extra = held > budget
             && self
                 .extra
@@ -151,13 +152,13 @@ pub(crate) struct Leases {
     connection: Arc<Connection>,
     device: DeviceHalf,
     table: Mutex<Table>,
-    /// How many leases are handed over to a device. Without any, `take` need not look.
+    /// The number of leases that devices will end. If 0, `take` need not check the table for them.
     num_handed: AtomicU32,
 }
 
-/// The number of times to read a slot again that the producer is checking.
+/// How often a slot is read again while the producer checks it.
 const CLAIMED_RETRIES: u32 = 1000;
-/// The time between checks whether a device has ended a lease.
+/// The interval of checks whether a device has ended a lease.
 const DEVICE_PAUSE: Duration = Duration::from_micros(100);
 
 impl Leases {
@@ -180,14 +181,14 @@ impl Leases {
         &self.connection
     }
 
-    /// How this process came by device memory.
+    /// How this process opened device memory.
     pub(super) fn device(&self) -> String {
         self.device.text()
     }
 
     pub(super) fn stats(&self) -> ReceiveStats {
         if !self.connection.is_of_this_process() {
-            // A forked child does not have the page.
+            // A forked child does not map the page.
             return ReceiveStats {
                 budget: self.connection.budget(),
                 ..ReceiveStats::default()
@@ -219,7 +220,7 @@ impl Leases {
         let words = self.connection.page().leases();
         table.handed.retain(|(slot, is_over)| {
             let word = words.get(*slot as usize);
-            // Acquire: all reads of the device came before.
+            // Acquire: all reads of the device happened before.
             if word.is_some_and(|word| word.load(Ordering::Acquire) != 0) {
                 return true;
             }
@@ -229,7 +230,7 @@ impl Leases {
         });
     }
 
-    /// Whether a device is going to end a lease of this slot.
+    /// Whether a device will end a lease of this slot.
     #[cold]
     fn awaits_device(&self, table: &mut Table, slot: u32) -> bool {
         self.sweep_handed(table);
@@ -242,7 +243,7 @@ impl Leases {
         table
     }
 
-    /// Waits until no device is going to end a lease of this slot: its store would end the next one.
+    /// Waits until no device will end a lease of this slot, because its store would end the next lease.
     pub(super) fn wait_for_device(
         &self,
         slot: u32,
@@ -265,7 +266,8 @@ impl Leases {
         let limit = Deadline::after(Some(ANSWER_TIME));
         loop {
             let waits = self.lock_swept().is_handed(slot);
-            // After the limit it will not end it: its kernel hangs, or was never launched. The frame counts as missed then.
+            // After the limit the device will not end it: the kernel hangs, or was never launched. Then the frame counts as
+            // missed.
             if !waits || limit.is_over() {
                 return Ok(());
             }
@@ -279,7 +281,7 @@ impl Leases {
         }
     }
 
-    /// Takes a lease on a frame, or one more handle to one that is held already.
+    /// Takes a lease on a frame, or another handle if it has a lease.
     pub(super) fn take(
         self: &Arc<Self>,
         place: SlotPlace,
@@ -289,18 +291,18 @@ impl Leases {
         Ok(Hold::new(self.clone(), place))
     }
 
-    /// Counts one more handle to a frame. For the first one it takes the lease.
+    /// Counts another handle to a frame. Takes the lease for the first one.
     fn count(&self, slot: u32, generation: u32, purpose: Purpose) -> Result<(), TakeError> {
         let (word, lease_word) = self.words(slot).ok_or(TakeError::Gone)?;
         let taken = self.connection.page().taken().get(slot as usize);
         let taken = taken.ok_or(TakeError::Gone)?;
         let mut table = self.lock();
-        // The device's store would end the new lease too.
+        // The device's store would also end the new lease.
         if !table.handed.is_empty() && self.awaits_device(&mut table, slot) {
             return Err(TakeError::Gone);
         }
         if let Some(leased) = table.leased(slot) {
-            // A held slot cannot hold another frame, unless the producer breaks the protocol.
+            // A held slot has no other frame, unless the producer violates the protocol.
             if leased.generation != generation {
                 return Err(TakeError::Gone);
             }
@@ -313,7 +315,7 @@ impl Leases {
         loop {
             match lease::hold(word, lease_word, generation) {
                 lease::Hold::Held => break,
-                // The producer checks it briefly, and puts it back if another consumer holds it.
+                // The producer is checking the slot. It publishes it again if another consumer holds it.
                 lease::Hold::Claimed if tries < CLAIMED_RETRIES => {
                     tries += 1;
                     std::hint::spin_loop();
@@ -321,8 +323,8 @@ impl Leases {
                 lease::Hold::Claimed | lease::Hold::Gone => return Err(TakeError::Gone),
             }
         }
-        // The budget counts as it is now. The fence in `hold` pairs with the one in `State::share_out`: either the producer saw
-        // the lease when it made the budget smaller, or the smaller budget is seen here.
+        // Checks the budget again. The fence in `hold` pairs with the one in `Shares::share_out`: either the producer saw the
+        // lease when it reduced the budget, or the smaller budget is visible here.
         let budget_now = self.connection.budget();
         if budget_now != budget {
             is_extra = match table.is_extra(budget_now, purpose) {
@@ -335,7 +337,7 @@ impl Leases {
                 }
             };
         }
-        // A frame within the budget means that all leases are within it.
+        // If the frame is within the budget, all leases are.
         table.extra = is_extra.then_some(slot);
         taken.store(generation, Ordering::Release);
         fault::point(Point::TakenStored);
@@ -349,8 +351,8 @@ impl Leases {
         Ok(())
     }
 
-    /// The same for a frame to be copied out. Past the budget the frame is read without a lease, while another process has
-    /// one. The copy is of the frame only if it [is intact](Hold::is_intact) afterwards.
+    /// Takes a frame that is to be copied. Past the budget it is read without a lease, while another process has one. The copy
+    /// is valid only if the frame [is intact](Hold::is_intact) afterwards.
     pub(super) fn take_or_read_unleased(
         self: &Arc<Self>,
         place: SlotPlace,
@@ -417,13 +419,13 @@ impl Holder for Leases {
     }
 }
 
-/// The functions for the module `cuda`.
+/// Functions for the module `cuda`.
 impl Leases {
     pub(crate) fn is_of_this_process(&self) -> bool {
         self.connection.is_of_this_process()
     }
 
-    /// The connection. Its end makes the producer drop everything that this process holds there.
+    /// The connection. When it ends, the producer releases everything that this process holds there.
     pub(crate) fn link(&self) -> Arc<Link> {
         self.connection.link().clone()
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The socket of a connection: messages to the producer, waiting for its answers, and the end of the connection.
+//! The socket of a connection: sends messages to the producer, waits for its answers, and detects the end of the connection.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -22,15 +22,15 @@ use xmem_shm::os::socket::{self, Received};
 use crate::cancel::{Canceller, Notifier};
 use crate::error::{ReceiveError, RequestError};
 
-/// How long to wait for an answer before the question is sent again: the producer's full queue may have dropped it.
+/// The time after which a question is sent again, because the producer's full queue may have dropped the answer.
 pub(super) const ASK_AGAIN: Duration = Duration::from_millis(500);
 
-/// The socket of a connection. Its end makes the producer drop everything that the consumer holds.
+/// The socket of a connection. When it closes, the producer releases everything that the consumer holds.
 pub(crate) struct Link {
     process: ProcessId,
     _kept: KeptFromChildren,
     socket: OwnedFd,
-    /// The producer's process. A second notice of its death: a forked child may keep its end of the socket open.
+    /// Reports the end of the producer's process. The socket may not, because a forked child may keep its end open.
     producer: Option<OwnedFd>,
     /// Ends the control thread.
     stop: OwnedFd,
@@ -41,11 +41,11 @@ pub(crate) struct Link {
 
 /// Why the control thread woke up.
 pub(super) enum Woken {
-    /// The consumer leaves.
+    /// The consumer is leaving.
     Stop,
-    /// The producer's process has ended. There may be messages that it sent before.
+    /// The producer's process has ended. Earlier messages of it may be unread.
     ProducerDied,
-    /// There is a message, or the producer closed the socket.
+    /// A message has arrived, or the producer closed the socket.
     Message,
 }
 
@@ -81,13 +81,13 @@ impl Link {
 
     pub(crate) fn send(&self, message: &ToProducer) -> io::Result<()> {
         if !self.process.is_current() {
-            // Inherited through fork: the connection is the parent's.
+            // Inherited through fork: the connection belongs to the parent.
             return Err(io::ErrorKind::NotConnected.into());
         }
         socket::send(&self.socket, &message.encode(), &[])
     }
 
-    /// As [`send`](Self::send), but waits until there is room in the queue.
+    /// Like [`send`](Self::send), but waits until the queue has room.
     pub(crate) fn send_before(&self, message: &ToProducer, deadline: Deadline) -> io::Result<()> {
         loop {
             match self.send(message) {
@@ -118,13 +118,13 @@ impl Link {
         })
     }
 
-    /// Tells the producer that something was given back.
+    /// Notifies the producer of a release.
     pub(super) fn notify_producer(&self) {
-        // A producer whose queue is full still has messages to read, and checks everything then.
+        // If the producer's queue is full, it has messages to read, and then checks all slots.
         let _ = self.send(&ToProducer::Bell);
     }
 
-    /// Whether the control thread found the producer gone.
+    /// Whether the control thread has detected that the producer is gone.
     pub(super) fn is_lost(&self) -> bool {
         self.lost.load(Ordering::Acquire)
     }
@@ -134,9 +134,9 @@ impl Link {
         self.arrivals.notify();
     }
 
-    /// Whether the connection is over, because the producer is gone or has ended it.
+    /// Whether the connection has ended, because the producer is gone or closed it.
     ///
-    /// This looks at the socket: after the consumer has left there is no control thread, and its frames may still be held.
+    /// This checks the socket: after the consumer has left there is no control thread, but its frames may still be held.
     pub(super) fn is_disconnected(&self) -> bool {
         if self.is_lost() {
             return true;
@@ -145,7 +145,7 @@ impl Link {
             // In a forked child these numbers are other descriptors.
             return false;
         }
-        // Without flags poll reports a hang-up, and no messages.
+        // With empty flags, poll reports only a hang-up.
         let mut fds = vec![PollFd::new(&self.socket, PollFlags::empty())];
         fds.extend(
             self.producer
@@ -160,7 +160,7 @@ impl Link {
         eventfd::ring(&self.stop);
     }
 
-    /// Waits, for the control thread. Only that thread calls this.
+    /// Waits for an event. Only the control thread calls this.
     pub(super) fn wait(&self) -> io::Result<Woken> {
         let mut fds = vec![
             PollFd::new(&self.stop, PollFlags::IN),
@@ -187,17 +187,17 @@ impl Link {
         socket::recv(&self.socket, buffer)
     }
 
-    /// How many messages were stored so far.
+    /// The number of stored messages.
     pub(super) fn arrivals(&self) -> u64 {
         self.arrivals.count()
     }
 
-    /// Wakes the threads that wait for an answer. Call it after the answer was stored.
+    /// Wakes the threads that wait for an answer. Call it after storing the answer.
     pub(super) fn notify(&self) {
         self.arrivals.notify();
     }
 
-    /// Sends a question, and waits until `look` finds the answer.
+    /// Sends a question, and waits until `look` returns the answer.
     pub(super) fn ask<T>(
         &self,
         question: &ToProducer,
@@ -216,19 +216,19 @@ impl Link {
                 return Ok(found);
             }
             if self.is_lost() {
-                // All answers that came before the end are stored now, so this look is the last.
+                // All earlier answers are stored now, so this check is the last.
                 return look().ok_or(ReceiveError::ProducerLost);
             }
             if cancel.is_cancelled() {
                 return Err(ReceiveError::Cancelled);
             }
-            // Answers to other questions end the wait too.
+            // Answers to other questions also end the wait.
             if asked.is_none_or(|at| repeat && at.elapsed() >= ASK_AGAIN)
                 && self.send(question).is_ok()
             {
                 asked = Some(Instant::now());
             }
-            // After the question: a caller that never waits finds the answer when it calls again.
+            // After the question was sent: a caller with a timeout of zero finds the answer in its next call.
             if deadline.is_over() {
                 return Err(ReceiveError::Timeout);
             }
@@ -236,8 +236,8 @@ impl Link {
         }
     }
 
-    /// Waits until `look` finds something that comes without a question. `None`: the time is over, the wait was cancelled, or
-    /// the connection was lost. The canceller is looked at every `turn`.
+    /// Waits for something that is sent without a question, until `look` returns it. `None`: the time is over, the wait was
+    /// cancelled, or the connection was lost. The canceller is checked every `turn`.
     pub(super) fn wait_for<T>(
         &self,
         deadline: Deadline,
@@ -249,7 +249,7 @@ impl Link {
             let seen = self.arrivals.count();
             let found = look();
             if found.is_some() || deadline.is_over() || cancel.is_cancelled() || self.is_lost() {
-                // The messages that came before the end of the connection are stored now.
+                // All messages from before the end of the connection are stored now.
                 return found.or_else(look);
             }
             self.arrivals.wait(seen, deadline.left_up_to(turn));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The control thread of a connection: reads the producer's messages, until the producer is gone or the consumer leaves.
+//! The control thread of a connection: reads the producer's messages until the producer is gone or the consumer leaves.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -19,7 +19,7 @@ use super::session::Session;
 use crate::cancel::Wake;
 use crate::region::Ticket;
 
-/// Messages that are read before the thread checks whether it has to end.
+/// The number of messages that are read before the thread checks whether it must end.
 const MESSAGES_PER_TURN: usize = 64;
 
 /// The control thread.
@@ -58,13 +58,13 @@ impl Listener {
         self.connection().page().wake();
     }
 
-    /// Reads the messages there are, at most [`MESSAGES_PER_TURN`]. `false`: the producer is gone, or sent an invalid message.
+    /// Reads the available messages, at most [`MESSAGES_PER_TURN`]. `false`: the producer is gone, or sent an invalid message.
     fn read_some(&self) -> bool {
         let mut buffer = [0; MAX_MESSAGE + 1];
         let pool = self.connection().pool_name();
         for _ in 0..MESSAGES_PER_TURN {
             match self.session.link().receive(&mut buffer) {
-                // Missing descriptors are asked for again.
+                // The descriptors are requested again.
                 Ok(Some(message)) if message.fds_lost => log::warn!(
                     "pool {pool:?}: no descriptors are left to take what its producer sent: raise RLIMIT_NOFILE"
                 ),
@@ -84,7 +84,7 @@ impl Listener {
         true
     }
 
-    /// Reads the messages that the producer sent before it died. Its queue is bounded, and nothing is added any more.
+    /// Reads the messages that the producer sent before it died. The queue is bounded, and nothing is added to it.
     fn read_rest(&self) {
         for _ in 0..MAX_QUEUED / MESSAGES_PER_TURN {
             if !self.read_some() {
@@ -129,10 +129,10 @@ impl Listener {
                 fault::point(Point::Arrived);
                 self.connection().set_arrived();
             }
-            // Those belong to the handshake.
+            // These messages belong to the handshake.
             ToConsumer::Welcome { .. } | ToConsumer::Refused { .. } | ToConsumer::Stats => {}
         }
-        // Threads that wait for an answer, and a consumer that polls: it sleeps on the page's wake word.
+        // Wakes threads that wait for an answer, and a consumer with an eventfd, whose thread sleeps on the page's wake word.
         self.connection().wake();
     }
 }

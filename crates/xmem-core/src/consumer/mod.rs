@@ -72,15 +72,15 @@ pub struct Consumer {
     thread: Thread,
     position: Position,
     descriptions: Descriptions,
-    /// Where the caller got `Eos`.
+    /// The cursor at which the caller got `Eos`.
     eos_reported_at: Option<u64>,
     /// Skips a frame if a newer one exists.
     newest_only: bool,
-    /// Takes events too.
+    /// Also receives events.
     events: bool,
-    /// The end of the stream after which it goes on waiting.
+    /// The end of the stream after which it continues to wait.
     passed_eos: Option<u64>,
-    /// Takes frames in parts as they are.
+    /// Receives frames in parts as parts.
     parts: bool,
     busy_poll: Duration,
     notifier: Option<EventFdNotifier>,
@@ -349,7 +349,7 @@ impl ConsumerHandle {
 impl Drop for Consumer {
     fn drop(&mut self) {
         if !self.session.is_of_this_process() {
-            // Inherited through fork: the connection is the parent's.
+            // Inherited through fork: the connection belongs to the parent.
             return;
         }
         self.notifier = None;

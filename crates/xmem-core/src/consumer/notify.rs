@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! A descriptor that can be polled, for programs whose loop waits for descriptors. The protocol has none: a producer that
-//! wrote to a consumer's descriptor could be blocked by it. So a thread of the consumer's own process sleeps, and writes to it.
+//! An eventfd for programs with an event loop. The protocol has none, because a producer that writes to a consumer's descriptor
+//! could be blocked by it. Instead, a thread in the consumer's process sleeps on the wake word, and writes to the eventfd.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -19,7 +19,7 @@ use crate::cancel::{Canceller, Wake};
 
 #[derive(Debug, Default)]
 struct State {
-    /// The condition that the thread waits for. `None`: the consumer did not ask.
+    /// The condition that the thread waits for. `None`: the consumer did not request a notification.
     waiting: Option<Waiting>,
     stop: bool,
 }
@@ -36,7 +36,7 @@ impl Shared {
     }
 }
 
-/// Sleeps for a consumer, and makes an eventfd readable when there is something to receive.
+/// A thread that waits for a consumer, and makes an eventfd readable when something can be received.
 #[derive(Debug)]
 pub(super) struct EventFdNotifier {
     eventfd: Arc<OwnedFd>,
@@ -46,7 +46,7 @@ pub(super) struct EventFdNotifier {
 }
 
 impl EventFdNotifier {
-    /// No other thread may sleep on the wake word of the lease page from here on.
+    /// From now on no other thread may sleep on the wake word of the lease page.
     pub(super) fn start(
         connection: &Arc<Connection>,
         eventfd: Arc<OwnedFd>,
@@ -66,16 +66,16 @@ impl EventFdNotifier {
         })
     }
 
-    /// There is nothing to receive now: the descriptor is not readable until there is.
+    /// Nothing can be received now: clears the eventfd until something can.
     pub(super) fn ask(&self, waiting: Waiting) {
         let mut state = self.shared.state();
-        // Under the lock, so that no answer to this question is taken away.
+        // Under the lock, so that a notification for this request is not cleared.
         eventfd::silence(&*self.eventfd);
         let before = state.waiting.replace(waiting);
         drop(state);
         match before {
             None => self.shared.asked.notify_one(),
-            // The thread sleeps, and for something else.
+            // The thread sleeps with another time limit.
             Some(before) if before.at_most() != waiting.at_most() => {
                 self.connection.page().wake();
             }
@@ -130,14 +130,14 @@ fn run(shared: &Shared, connection: &Connection, readable: &impl AsFd, canceller
 impl Drop for EventFdNotifier {
     fn drop(&mut self) {
         if !self.connection.is_of_this_process() {
-            // The thread is not in this forked child.
+            // A forked child does not have the thread.
             return;
         }
         self.shared.state().stop = true;
         self.shared.asked.notify_one();
         self.connection.wake();
         self.thread.join();
-        // A program that polls finds out that nothing will come.
+        // A program that polls must learn that nothing will arrive.
         eventfd::ring(&*self.eventfd);
     }
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The pools that frames of a pool come from. A forwarded frame lies in a slot of another pool. A consumer that takes it needs a
-//! lease there, because the lease of the forwarding process ends with that process.
+//! Pools of origin. A forwarded frame is in a slot of another pool. A consumer that takes it needs a lease there too, because
+//! the lease of the forwarding process ends with that process.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -19,9 +19,9 @@ use crate::error::{ConnectError, ReceiveError};
 use crate::frame::hold::{Hold, Memory, SlotPlace};
 use crate::region::RegionView;
 
-/// The most pools of origin that a consumer joins.
+/// The maximum number of pools of origin that a consumer joins.
 const MAX_JOINED: usize = 8;
-/// The most pools that are recorded as out of reach.
+/// The maximum number of pools that are recorded as unreachable.
 const MAX_OUT_OF_REACH: usize = 16;
 
 enum Progress {
@@ -73,8 +73,7 @@ impl Origins {
         lock(&self.known)
     }
 
-    /// The leases in a pool of origin, `Some(None)` if it is out of reach. `None`: it is not known yet, or is being
-    /// joined.
+    /// The leases in a pool of origin; `Some(None)` if it is unreachable. `None`: it is unknown, or is being joined.
     fn settled(&self, pool_id: u64) -> Option<Option<Arc<Leases>>> {
         let known = self.lock();
         let known = known.iter().find(|known| known.pool_id == pool_id)?;
@@ -85,7 +84,7 @@ impl Origins {
         }
     }
 
-    /// Whether it is to be joined now. `false`: it is known already, or there are too many.
+    /// Whether to join it now. `false`: it is already known, or there are too many.
     fn begin(&self, pool_id: u64) -> bool {
         let mut known = self.lock();
         if known.iter().any(|known| known.pool_id == pool_id) {
@@ -99,7 +98,7 @@ impl Origins {
         };
         let mut gone = Vec::new();
         if joined(&known) >= MAX_JOINED {
-            // Frames that are held keep their connection.
+            // Held frames keep their connection.
             gone = known.extract_if(.., |known| known.is_lost()).collect();
         }
         let is_room = joined(&known) < MAX_JOINED;
@@ -129,7 +128,7 @@ impl Origins {
         }
     }
 
-    /// Frames may come from this pool. Joins it, to hold frames there, and reports whether that worked.
+    /// Frames of this pool may be forwarded. Joins it, and reports whether that succeeded.
     pub(super) fn meet(self: &Arc<Self>, pool_id: u64, path: &str) {
         let Some(join) = &self.join else {
             return;
@@ -147,7 +146,7 @@ impl Origins {
         }
         let (join, path) = (join.clone(), path.to_owned());
         let origins = Arc::downgrade(self);
-        // Joining may take long at the other producer, and this thread has other messages to read.
+        // Joining can take long, and this thread must read other messages.
         let thread = std::thread::Builder::new().name("xmem-origin".into());
         let spawned = thread.spawn(move || {
             let joined = join_origin(&*join, &path, pool_id);
@@ -161,7 +160,7 @@ impl Origins {
         }
     }
 
-    /// The producer has no path of this pool.
+    /// Called when the producer has no path for this pool.
     pub(super) fn miss(&self, pool_id: u64) {
         if self.begin(pool_id) {
             self.settle(pool_id, None);
@@ -175,7 +174,7 @@ impl Origins {
         self.set_progress(pool_id, progress);
         self.report(pool_id, is_reached);
         fault::point(Point::OriginSaid);
-        // `hold` may wait for this.
+        // `hold` may be waiting for this.
         self.connection.link().notify();
     }
 
@@ -184,9 +183,9 @@ impl Origins {
         let _ = self.connection.link().send(&message);
     }
 
-    /// A lease on a frame where it lies, in the pool that it came from. Waits until that pool is joined. Past the budget
-    /// there, a frame that is to be copied out is read without a lease: the forwarding process has one, for as long as our
-    /// lease in its pool lasts and it lives.
+    /// A lease on a frame in its pool of origin. Waits until that pool is joined. If the budget there is used up, a frame that
+    /// is to be copied is read without a lease: the forwarding process has one, while it lives and this consumer's lease in its
+    /// pool lasts.
     pub(super) fn hold(
         &self,
         origin: Origin,
@@ -215,7 +214,7 @@ impl Origins {
             len: view.len(),
         };
         let held = match purpose {
-            // This lease ends an instant after that of the frame it was taken for, so one more than the budget is allowed.
+            // This lease may end slightly after the lease of the previous frame, so one past the budget is allowed.
             Purpose::Keep | Purpose::KeepWithinBudget => leases.take(place, Purpose::CopyOut),
             Purpose::CopyOut => leases.take_or_read_unleased(place),
         };
@@ -224,7 +223,7 @@ impl Origins {
     }
 }
 
-/// `None`: it is out of reach.
+/// `None`: it is unreachable.
 fn join_origin(join: &Join, path: &str, pool_id: u64) -> Option<Arc<Leases>> {
     match join(path) {
         Ok(leases) if leases.connection().pool_id() == pool_id => Some(leases),
@@ -232,7 +231,7 @@ fn join_origin(join: &Join, path: &str, pool_id: u64) -> Option<Arc<Leases>> {
             log::debug!("the pool of origin has another producer by now");
             None
         }
-        // Then the producer copies frames for this consumer.
+        // The producer then copies frames for this consumer.
         Err(error @ ConnectError::NotFound { .. }) => {
             log::debug!("a pool of origin cannot be joined: {error}");
             None

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Where in its stream a consumer is, and which frames it missed on the way there.
+//! The position of a consumer in the stream, and the count of frames that it missed.
 
 use std::sync::Arc;
 
@@ -10,15 +10,15 @@ use xmem_shm::sync::{Ordering, fence};
 
 use super::connection::Connection;
 
-/// A place in a stream, up to which all missed frames were counted.
+/// A position up to which all missed frames are counted.
 #[derive(Debug, Default, Clone, Copy)]
 pub(super) struct Counted {
     sequence: u64,
-    /// How many events come before it, modulo 2^32. `None`: not known, so that events count as frames up to the next entry.
+    /// The number of events before it, modulo 2^32. `None`: not known, so events up to the next entry count as frames.
     events: Option<u32>,
 }
 
-/// The same, and in which pool that is.
+/// A position, and its pool.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Whereabouts {
     pool_id: u64,
@@ -27,7 +27,7 @@ pub(super) struct Whereabouts {
 }
 
 impl Counted {
-    /// Before this entry.
+    /// The position before this entry.
     pub(super) fn before(entry: &Entry) -> Self {
         Self {
             sequence: entry.sequence(),
@@ -35,7 +35,7 @@ impl Counted {
         }
     }
 
-    /// Behind it.
+    /// The position after this entry.
     pub(super) fn behind(entry: &Entry) -> Self {
         let events = entry.events_before().wrapping_add(entry.is_event().into());
         Self {
@@ -44,7 +44,8 @@ impl Counted {
         }
     }
 
-    /// How many frames lie between the two. Never more than entries, whatever the producer wrote.
+    /// The number of frames between two positions. Never more than there are entries, even if the producer wrote invalid
+    /// values.
     fn frames_until(self, later: Self) -> u64 {
         let entries = later.sequence.saturating_sub(self.sequence);
         let events = match (self.events, later.events) {
@@ -55,20 +56,20 @@ impl Counted {
     }
 }
 
-/// Where a consumer is in the stream of a connection.
+/// The position of a consumer in the stream of a connection.
 #[derive(Debug)]
 pub(super) struct Position {
     connection: Arc<Connection>,
     /// The sequence of the next frame.
     cursor: u64,
-    /// Up to where it is known which frames were missed.
+    /// The position up to which missed frames are counted.
     counted: Counted,
-    /// It goes on in the stream of an earlier consumer.
+    /// It continues the stream of an earlier consumer.
     resumed: bool,
 }
 
 impl Position {
-    /// Begins at the place that the producer gave, or goes on behind the last frame taken before.
+    /// Starts at the cursor that the producer set, or after the last frame of an earlier consumer.
     pub(super) fn begin(connection: &Arc<Connection>, resumed: Option<Whereabouts>) -> Self {
         let cursor = connection.page().cursor().load(Ordering::Relaxed);
         let mut position = Self {
@@ -109,19 +110,19 @@ impl Position {
         }
     }
 
-    /// It goes on behind an entry that was taken or skipped.
+    /// Moves after an entry that was taken or skipped.
     pub(super) fn pass(&mut self, behind: Counted) {
         self.counted = behind;
         self.move_to(behind.sequence);
     }
 
-    /// It goes on behind a frame that was missed.
+    /// Moves after a frame that was missed, and counts it.
     pub(super) fn miss(&mut self, behind: Counted) {
         self.connection.count_missed(1);
         self.pass(behind);
     }
 
-    /// All frames before this place that were not taken count as missed.
+    /// Counts all frames before this position that were not taken as missed.
     pub(super) fn reach(&mut self, there: Counted) {
         let missed = self.counted.frames_until(there);
         if missed > 0 {
@@ -132,13 +133,13 @@ impl Position {
 
     pub(super) fn move_to(&mut self, cursor: u64) {
         self.cursor = cursor;
-        // Release: a producer that sees the new cursor also sees the lease that was taken before.
+        // Release: a producer that reads the new cursor also sees earlier leases.
         self.connection
             .page()
             .cursor()
             .store(cursor, Ordering::Release);
         fault::point(Point::CursorMoved);
-        // A producer that waits for this consumer to take a frame sees the lease end; but this frame may be held for long.
+        // A waiting producer sees when a lease ends. But this frame may be held for long, so it is notified of the cursor too.
         if self.connection.control().constants().lossless {
             fence(Ordering::SeqCst);
             self.connection.given_back(false);
@@ -146,7 +147,7 @@ impl Position {
     }
 }
 
-/// The counts at a place, from the entry before it.
+/// The counts at a position, from the previous entry.
 fn counted_until(connection: &Connection, cursor: u64) -> Counted {
     let unknown = Counted {
         sequence: cursor,

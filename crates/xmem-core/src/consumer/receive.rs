@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Receiving: which frame is next, and is it still there.
+//! Receives frames: finds the next entry, and takes its frame if the slot still has it.
 
 use std::time::{Duration, Instant};
 
@@ -20,7 +20,7 @@ use crate::error::ReceiveError;
 use crate::frame::description::Descriptions;
 use crate::frame::lease::ReadLease;
 
-/// Frames that are looked for before looking at the time.
+/// The number of entries that are tried before the time is checked.
 const LOOKS: u32 = 256;
 
 impl Consumer {
@@ -35,7 +35,7 @@ impl Consumer {
         self.receive_for(Purpose::Keep, Deadline::after(timeout))
     }
 
-    /// As [`receive`](Self::receive), but with a budget of 0 each frame is beyond the budget.
+    /// Like [`receive`](Self::receive), but with a budget of 0 each frame is beyond the budget.
     pub(crate) fn receive_within_budget(
         &mut self,
         timeout: Option<Duration>,
@@ -45,9 +45,9 @@ impl Consumer {
 
     /// Receives the next frame and calls the function with it, also when the budget is used up. Use it to copy frames.
     ///
-    /// A forwarded frame lies in another pool. If the budget there is used up too, the lease of the forwarding process keeps
-    /// the frame. If that process is killed while the function runs, the frame counts as missed, and the function runs again
-    /// with the next one.
+    /// A forwarded frame is in another pool. If the budget there is used up too, the lease of the forwarding process keeps the
+    /// frame. If that process is killed while the function runs, the frame counts as missed, and the function runs again with
+    /// the next one.
     ///
     /// # Errors
     ///
@@ -102,32 +102,32 @@ impl Consumer {
         }
     }
 
-    /// No frame was taken. `asked_at`: how many messages had come from the producer before.
+    /// Called when no frame was taken. `asked_at`: the number of stored messages before the producer was asked.
     #[cold]
     fn not_taken(&self, error: ReceiveError, asked_at: Option<u64>) -> ReceiveError {
         if let (ReceiveError::Timeout, Some(notifier)) = (&error, &self.notifier) {
-            // There is a frame, but the producer's answer that is needed to take it has not come.
+            // A frame exists, but an answer of the producer that is needed for it has not arrived.
             notifier.ask(self.waiting().since(asked_at));
         }
         error
     }
 
-    /// The next frame that is still there. `None`: there is none yet.
+    /// The next frame that its slot still has. `None`: there is none yet.
     fn take_next(
         &mut self,
         purpose: Purpose,
         deadline: Deadline,
     ) -> Result<Option<ReadLease>, ReceiveError> {
         self.session.regions().sweep();
-        // Bounded, so that the caller checks the time and the canceller: a malicious producer could go on for ever.
+        // Bounded, so that the caller checks the time and the canceller even if a malicious producer never stops.
         for _ in 0..LOOKS {
             self.connection().check_flags()?;
-            // Before the head: frames that were published before the end are received before the end.
+            // Read before the head, so that frames from before the end are received before the error.
             let lost = self.connection().is_lost();
             let head = self.connection().control().head();
             if head <= self.position.cursor() {
                 let over = self.waiting().is_stream_over(self.connection());
-                // Once at least; but a caller that waits for another stream has to get `ProducerLost`.
+                // Returned at least once. A caller that waits for another stream gets `ProducerLost`.
                 if over && !(lost && self.eos_reported_at == Some(self.position.cursor())) {
                     self.eos_reported_at = Some(self.position.cursor());
                     return Err(ReceiveError::Eos);
@@ -140,7 +140,7 @@ impl Consumer {
             self.skip_what_is_too_old(head);
             let sequence = self.position.cursor();
             let Some(entry) = self.connection().control().read_entry(sequence) else {
-                // Overwritten since, so much too late. The next entry shows whether it was a frame.
+                // It was overwritten, so it is far too late. The next entry shows whether it was a frame.
                 self.position.move_to(sequence + 1);
                 continue;
             };
@@ -165,7 +165,7 @@ impl Consumer {
                     return Ok(Some(lease));
                 }
                 Ok(None) => {}
-                // The frame is missed, as one that comes too late; the next one may find room.
+                // The frame counts as missed, like a late one. The next one may be mapped.
                 Err(ReceiveError::Region(_))
                     if !self.connection().control().constants().lossless => {}
                 Err(ReceiveError::Corrupt(what)) => return Err(self.corrupt(what)),
@@ -180,18 +180,18 @@ impl Consumer {
         Ok(None)
     }
 
-    /// The next entry is not valid. The cursor moves past it, so that the next call takes the one after it, and a lossless
-    /// producer does not wait for ever.
+    /// The next entry is invalid. Moves the cursor after it, so that the next call continues there, and a lossless producer
+    /// does not wait forever.
     #[cold]
     fn corrupt(&mut self, what: &'static str) -> ReceiveError {
         self.position.move_to(self.position.cursor() + 1);
         ReceiveError::Corrupt(what)
     }
 
-    /// A live consumer that is further behind than the history skips to the oldest frame that is kept for it.
+    /// If a live consumer is further behind than the history, moves to the oldest entry that is kept for it.
     fn skip_what_is_too_old(&mut self, head: u64) {
         let constants = self.connection().control().constants();
-        // A valid head is never further away than the ring is long; an invalid one must not take for ever.
+        // A valid head is at most one ring length away. The limit keeps the loop short if it is invalid.
         let in_ring = head.saturating_sub(constants.shape.ring_len.into());
         let oldest = if constants.lossless {
             in_ring
@@ -206,7 +206,7 @@ impl Consumer {
         }
     }
 
-    /// Whether there is a frame behind this one. Events are none.
+    /// Whether a newer frame exists. Events do not count.
     fn is_outdated(&self, sequence: u64, head: u64) -> bool {
         (sequence + 1..head).rev().any(|later| {
             let entry = self.connection().control().read_entry(later);
@@ -214,7 +214,7 @@ impl Consumer {
         })
     }
 
-    /// Takes the frame of an entry of the ring. `None`: it is gone.
+    /// Takes the frame of an entry. `None`: the slot has another frame.
     fn take_described(
         &mut self,
         entry: &Entry,
@@ -239,12 +239,12 @@ impl Consumer {
         Waiting::new(self.position.cursor(), self.passed_eos)
     }
 
-    /// Whether there is a frame, or a reason why there will be none.
+    /// Whether a frame can be received, or never will be.
     fn is_ready(&self) -> bool {
         self.waiting().is_over(self.connection(), &self.canceller)
     }
 
-    /// Polls for a while without sleeping. Returns whether there is something.
+    /// Polls without sleeping for `busy_poll`. Returns whether something can be received.
     #[inline(never)]
     fn spin(&self, deadline: Deadline) -> bool {
         let start = Instant::now();
@@ -264,7 +264,7 @@ impl Consumer {
                 let page = self.connection().page();
                 page.sleep(deadline.left(), || self.is_ready());
             }
-            // Its thread is the one that sleeps on the wake word.
+            // The notifier's thread is the one that sleeps on the wake word.
             Some(notifier) => {
                 notifier.ask(self.waiting());
                 notifier.wait(deadline);
@@ -272,7 +272,7 @@ impl Consumer {
         }
     }
 
-    /// Takes the frame of an entry, whichever is next. `None`: the frame is gone.
+    /// Takes the frame of any entry. `None`: the slot has another frame.
     pub(crate) fn take_index(
         &self,
         entry: &Entry,

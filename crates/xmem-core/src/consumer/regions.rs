@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The regions that a connection has mapped: mapped when the producer sends them, unmapped when it retires them.
+//! The mapped regions of a connection. They are mapped when the producer sends them, and unmapped when it retires them.
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::io;
@@ -20,21 +20,21 @@ use crate::cancel::Canceller;
 use crate::error::{ReceiveError, RegionError};
 use crate::region::{RegionView, Ticket, device};
 
-/// The most regions that are mapped. A process may have 65,530 mappings, and the program needs some of them.
+/// The maximum number of mapped regions. A process can have 65,530 mappings, and the program needs some of them.
 const MAX_REGIONS: usize = 8192;
-/// The most regions that are asked for at the same time.
+/// The maximum number of regions that are requested at the same time.
 const MAX_ASKED: usize = 64;
 
 enum Answer {
     Ready(Arc<RegionView>),
-    /// There is no such region, or none that can be trusted.
+    /// The region does not exist, or cannot be trusted.
     Gone,
-    /// The system refuses to map it now.
+    /// The system cannot map it now.
     Refused(RegionError),
 }
 
 impl Answer {
-    /// A flag that is set when the region's device memory is closed, if its producer has to wait for that.
+    /// A flag that is set when the region's device memory is closed, if its producer must wait for that.
     fn closing(&self) -> Option<Arc<AtomicBool>> {
         match self {
             Self::Ready(view) => view.cuda()?.closing(),
@@ -43,11 +43,11 @@ impl Answer {
     }
 }
 
-/// Its size is bounded, whatever messages a producer sends.
+/// The size is bounded, even if a producer sends other messages.
 #[derive(Default)]
 struct State {
     answers: BTreeMap<u32, Answer>,
-    /// Regions that were asked for and not answered yet, newest first.
+    /// Regions that were requested and not answered yet, newest first.
     asked: VecDeque<u32>,
 }
 
@@ -70,7 +70,7 @@ impl State {
         }
     }
 
-    /// The answer for a region. A failure is removed, so that the region is asked for again when it is needed again.
+    /// The answer for a region. A failure is removed, so that the region is requested again when it is needed.
     fn find(&mut self, id: u32) -> Option<Result<Option<Arc<RegionView>>, ReceiveError>> {
         if let Answer::Ready(view) = self.answers.get(&id)? {
             return Some(Ok(Some(view.clone())));
@@ -87,12 +87,12 @@ impl State {
     }
 }
 
-/// A report to the producer that waits until device memory is closed.
+/// A report to the producer that is delayed until device memory is closed.
 #[derive(Default)]
 struct Closing {
     /// The version of the list of regions up to which retired regions are unmapped.
     version: u64,
-    /// A flag for each region that is still open. Set when it is closed.
+    /// A flag for each region that is still open. It is set when the region is closed.
     closed: Vec<Arc<AtomicBool>>,
 }
 
@@ -100,9 +100,9 @@ struct Closing {
 pub(crate) struct MappedRegions {
     connection: Arc<Connection>,
     state: Mutex<State>,
-    /// The version of the list of regions that `sweep` saw last.
+    /// The version of the list of regions at the last `sweep`.
     swept: AtomicU32,
-    /// Locked while retired regions are unmapped.
+    /// Held while retired regions are unmapped.
     unmapping: Mutex<()>,
     closing: Mutex<Closing>,
 }
@@ -122,7 +122,7 @@ impl MappedRegions {
         lock(&self.state)
     }
 
-    /// The region of this id, mapped. The producer is asked for it when it is needed for the first time. `None`: it is gone.
+    /// The mapped region with this ID. It is requested from the producer at its first use. `None`: it is retired.
     pub(crate) fn get(
         &self,
         id: u32,
@@ -155,7 +155,7 @@ impl MappedRegions {
         })?
     }
 
-    /// Maps a region that was asked for. `ticket`: `None`, if the producer's message has none.
+    /// Maps a requested region. `ticket`: `None` if the producer's message has none.
     pub(super) fn map(self: &Arc<Self>, id: u32, ticket: Option<Ticket<OwnedFd>>, len: u64) {
         if !self.lock().is_asked(id) {
             return;
@@ -173,7 +173,7 @@ impl MappedRegions {
         }
         let answer = match view {
             Ok(view) => Answer::Ready(Arc::new(view)),
-            // A segment's name is gone as soon as the producer retires it.
+            // The segment's name is removed when the producer retires it.
             Err(RegionError::System(it)) if it.error.kind() == io::ErrorKind::NotFound => {
                 Answer::Gone
             }
@@ -181,8 +181,8 @@ impl MappedRegions {
             Err(_) => Answer::Gone,
         };
         let mut state = self.lock();
-        // The producer may have retired it while the answer was on its way, and may know already that we unmapped all
-        // regions up to that version.
+        // The producer may have retired it while the answer was on its way. Then it may already know that this consumer has
+        // unmapped all regions up to that version.
         let mut ids = self.connection.control().region_ids();
         let answer = if ids.any(|other| other == id) {
             answer
@@ -209,8 +209,7 @@ impl MappedRegions {
         RegionView::open(ticket, len)
     }
 
-    /// Handles the message that the producer does not have a region: the answer to a question, or the news that it retired
-    /// the region.
+    /// Handles the message that the producer does not have a region: an answer, or the notification that it was retired.
     pub(super) fn retired(self: &Arc<Self>, id: u32) {
         let mut state = self.lock();
         if state.is_asked(id) {
@@ -239,9 +238,9 @@ impl MappedRegions {
         self.swept.store(version, Ordering::Relaxed);
     }
 
-    /// Unmaps retired regions and reports that. Returns the version of the list of regions that it saw.
+    /// Unmaps retired regions and reports that. Returns the version of the list of regions that it read.
     fn unmap_retired(self: &Arc<Self>) -> u32 {
-        // One thread after another: the last report has to be the newest.
+        // Serialised, because the last report must be the newest.
         let _unmapping = lock(&self.unmapping);
         let control = self.connection.control();
         let mut state = self.lock();
@@ -256,13 +255,14 @@ impl MappedRegions {
             .collect();
         drop(state);
         self.unmap(retired, version.into(), Point::RegionsLetGo);
-        // Pairs with the fence of a producer that begins to wait: either we see that it waits, or it sees our report.
+        // Pairs with the fence of a producer that begins to wait: either this thread sees that it waits, or the producer sees
+        // the report.
         fence(Ordering::SeqCst);
         self.connection.given_back(false);
         version
     }
 
-    /// Unmaps all regions, when the consumer leaves. Frames keep the regions that they need.
+    /// Unmaps all regions, when the consumer leaves. Frames keep the regions that they use.
     pub(super) fn unmap_all(self: &Arc<Self>) {
         let answers = std::mem::take(&mut self.lock().answers);
         self.unmap(
@@ -274,13 +274,14 @@ impl MappedRegions {
 
     fn unmap(self: &Arc<Self>, answers: Vec<Answer>, version: u64, unmapped: Point) {
         let closing = answers.iter().filter_map(Answer::closing).collect();
-        // Without the lock, and before the producer hears of it.
+        // Without the lock, and before the producer is notified.
         drop(answers);
         fault::point(unmapped);
         self.report(version, closing);
     }
 
-    /// Reports the version up to which retired regions are unmapped; if device memory of them has to be closed first, later.
+    /// Reports the version up to which retired regions are unmapped. If their device memory is still open, reports when it is
+    /// closed.
     fn report(self: &Arc<Self>, version: u64, closed: Vec<Arc<AtomicBool>>) {
         let had_device_memory = !closed.is_empty();
         let mut closing = lock(&self.closing);
@@ -298,7 +299,7 @@ impl MappedRegions {
             return device::until(move || regions.report_closed());
         }
         self.store_report(version);
-        // As in `report_closed`: it was closed before the producer had to wait, or was never opened.
+        // As in `report_closed`. The memory was closed before the producer had to wait, or was never opened.
         if had_device_memory {
             self.connection.link().notify_producer();
         }
@@ -310,7 +311,7 @@ impl MappedRegions {
         fault::point(Point::RegionsSeenStored);
     }
 
-    /// Reports, if all device memory is closed. Returns whether it is.
+    /// Reports if all device memory is closed. Returns whether it is.
     fn report_closed(&self) -> bool {
         let mut closing = lock(&self.closing);
         closing
@@ -323,7 +324,7 @@ impl MappedRegions {
             // Under the lock, so that no newer report is overwritten.
             self.store_report(closing.version);
             drop(closing);
-            // Its owner may wait for this to free it.
+            // The memory's owner may wait for this before it frees the memory.
             self.connection.link().notify_producer();
         }
         true

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The parts of a consumer's connection, put together.
+//! All parts of a consumer's connection.
 
 use std::fmt;
 use std::io;
@@ -16,7 +16,7 @@ use super::link::Link;
 use super::origin::{Join, Origins};
 use super::regions::MappedRegions;
 
-/// The state of a consumer in a pool that it joined.
+/// The state of a consumer in a joined pool.
 pub(crate) struct Session {
     connection: Arc<Connection>,
     leases: Arc<Leases>,
@@ -32,7 +32,7 @@ impl fmt::Debug for Session {
 }
 
 impl Session {
-    /// `join`: joins the pools that frames come from.
+    /// `join` joins pools of origin.
     pub(super) fn new(
         socket: OwnedFd,
         control: Control,

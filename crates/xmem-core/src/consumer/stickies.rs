@@ -16,18 +16,18 @@ use super::link::{ASK_AGAIN, Link};
 use crate::cancel::Canceller;
 use crate::error::ReceiveError;
 
-/// The most versions that are kept besides those that frames have, and the most bytes of them in encoded form. A producer
-/// keeps as many.
+/// The maximum number of versions that are kept besides those of frames, and their maximum size in encoded form. A producer has
+/// the same limits.
 const MAX_STICKIES: usize = 64;
 const MAX_STICKY_BYTES: usize = 4 * MAX_NAMED_SIZE;
 
-/// A version, and its size in bytes. `None`: the producer does not have it any more, or it is not valid.
+/// A version, and its size in bytes. `None`: the producer no longer has it, or it is invalid.
 struct Version(Option<Arc<Sticky>>, usize);
 
 #[derive(Default)]
 pub(super) struct Versions {
     known: BTreeMap<u64, Version>,
-    /// The version that the last frame had. Most frames have that of the frame before.
+    /// The version of the last frame. Most frames have the version of the previous one.
     reached: Option<(u64, Arc<Sticky>)>,
 }
 
@@ -41,7 +41,7 @@ impl Versions {
         newest_first.find_map(|version| version.0.clone())
     }
 
-    /// The version that a frame has. Older versions are dropped: frames come in order, so none of them is needed again.
+    /// The version of a frame. Older versions are dropped: frames arrive in order, so they are not needed again.
     fn reach(&mut self, number: u64) -> Option<Option<Arc<Sticky>>> {
         if let Some((reached, sticky)) = &self.reached
             && *reached == number
@@ -62,7 +62,7 @@ impl Versions {
     }
 }
 
-/// The versions of the sticky state of one connection. Their number and size are bounded, whatever a producer sends.
+/// The versions of the sticky state of one connection. Their number and size are bounded, even if a producer sends more.
 pub(super) struct Stickies {
     link: Arc<Link>,
     versions: Mutex<Versions>,
@@ -85,14 +85,14 @@ impl Stickies {
         let mut versions = self.lock();
         versions.known.insert(number, Version(sticky, size));
         while versions.known.len() > MAX_STICKIES || versions.bytes() > MAX_STICKY_BYTES {
-            // The next frame needs the oldest, and `newest` the newest. One from between is asked for again when its
-            // frame comes.
+            // The next frame needs the oldest, and `newest` the newest. Another version is requested again when its frame
+            // arrives.
             let spare = versions.known.keys().nth_back(1).copied();
             versions.known.remove(&spare.unwrap_or(number));
         }
     }
 
-    /// This version. The producer is asked for it only if it was not sent already.
+    /// This version. It is requested from the producer if it was not sent yet.
     pub(super) fn get(
         &self,
         version: u64,
@@ -126,7 +126,7 @@ impl Stickies {
         self.lock().newest()
     }
 
-    /// The same; waits until there is one.
+    /// The newest version. Waits until there is one.
     pub(super) fn wait(&self, timeout: Duration, cancel: &Canceller) -> Option<Arc<Sticky>> {
         if !self.link.is_of_this_process() {
             return None;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Taking the frame that an entry describes: its sticky state, its region, its lease, its parts.
+//! Takes the frame of an entry: its sticky state, its region, its lease, its parts.
 
 use xmem_shm::abi::entry::Entry;
 use xmem_shm::abi::meta::FrameMeta;
@@ -23,18 +23,19 @@ impl From<Malformed> for ReceiveError {
     }
 }
 
-/// How a frame is taken: its use, and the time limit.
+/// How a frame is taken: its purpose, and the time limit.
 pub(super) struct Take<'a> {
     pub(super) session: &'a Session,
     pub(super) purpose: Purpose,
-    /// Frames in parts are taken as they are.
+    /// Frames in parts are received as parts.
     pub(super) wants_parts: bool,
     pub(super) deadline: Deadline,
     pub(super) cancel: &'a Canceller,
 }
 
 impl Take<'_> {
-    /// Takes the frame of an entry, with its description. `kept`: memory for that. `None`: the frame is gone.
+    /// Takes the frame of an entry, with its description. `kept`: reusable memory for descriptions. `None`: the slot has
+    /// another frame.
     pub(super) fn frame(
         &self,
         entry: &Entry,
@@ -71,7 +72,7 @@ impl Take<'_> {
             len: shared.len as usize,
         };
         match leases.take(place, self.purpose) {
-            // Only with the lease it is known that the place was that of this frame.
+            // Checked after the lease was taken, because only then the place is known to be that of this frame.
             Ok(_) if !is_inside => Err(ReceiveError::Corrupt("a slot lies outside its region")),
             Ok(_) if !has_slots => Err(ReceiveError::Corrupt("a slot lies in imported memory")),
             Ok(held) => {
@@ -95,7 +96,7 @@ impl Take<'_> {
         }
     }
 
-    /// Finds the parts of a frame that is held. `None`: one is gone, or the caller cannot take it as it is.
+    /// The parts of a held frame. `None`: one is gone, or the caller does not receive parts.
     #[cold]
     fn parts(&self, places: Vec<PartPlace>) -> Result<Option<Vec<Part>>, ReceiveError> {
         let (deadline, cancel) = (self.deadline, self.cancel);
@@ -123,7 +124,7 @@ impl Take<'_> {
             return Ok(Some(parts));
         }
         if parts.iter().all(Part::is_on_device) {
-            // It is for the device to read.
+            // The payload is for the device.
             return Ok(Some(parts));
         }
         let readable = match parts.as_slice() {

@@ -10,12 +10,12 @@ use super::connection::Connection;
 use super::link::ASK_AGAIN;
 use crate::cancel::Canceller;
 
-/// The place in the stream of a consumer that waits.
+/// The position of a waiting consumer.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Waiting {
     cursor: u64,
     passed_eos: Option<u64>,
-    /// How many messages had come when the producer was asked for something. `None`: it was not asked.
+    /// The number of stored messages when the producer was asked for something. `None`: it was not asked.
     asked_at: Option<u64>,
 }
 
@@ -28,17 +28,17 @@ impl Waiting {
         }
     }
 
-    /// The same for an answer of the producer, which was asked when so many messages had come.
+    /// Also waits for an answer of the producer, which was asked when `asked_at` messages were stored.
     pub(super) fn since(self, asked_at: Option<u64>) -> Self {
         Self { asked_at, ..self }
     }
 
-    /// When to look again in any case: an answer can get lost.
+    /// The longest sleep before the next check, because an answer can get lost.
     pub(super) fn at_most(self) -> Option<Duration> {
         self.asked_at.map(|_| ASK_AGAIN)
     }
 
-    /// Whether the consumer has to look: there is something to receive, or a reason why there will be nothing.
+    /// Whether the consumer must check: something can be received, or never will be.
     pub(super) fn is_over(self, connection: &Connection, canceller: &Canceller) -> bool {
         let has_come = match self.asked_at {
             Some(arrivals) => connection.link().arrivals() != arrivals,
@@ -50,7 +50,7 @@ impl Waiting {
             || canceller.is_cancelled()
     }
 
-    /// Whether the stream is over, and the caller does not wait for the next one.
+    /// Whether the stream has ended, and the caller does not wait for the next one.
     pub(super) fn is_stream_over(self, connection: &Connection) -> bool {
         let eos_at = connection.control().eos_at();
         eos_at.is_some_and(|at| at <= self.cursor) && self.passed_eos != Some(self.cursor)

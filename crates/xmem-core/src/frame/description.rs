@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The description of a frame, which the handles to it share.
+//! The description of a frame, shared by its handles.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use xmem_shm::abi::named::Sticky;
 
 use super::parts::Part;
 
-/// All that is known of a frame besides its slot.
+/// The properties of a frame besides its slot.
 pub(super) struct Description {
     pub(super) info: FrameInfo,
     pub(super) meta: FrameMeta,
@@ -18,25 +18,25 @@ pub(super) struct Description {
     pub(super) payload: Payload,
 }
 
-/// Where the payload lies.
+/// The place of the payload.
 pub(super) enum Payload {
     Slot,
     Parts(Box<[Part]>),
-    /// In parts, which this lease, the producer's own, does not have.
+    /// In parts. This is the producer's own lease, which does not have them.
     UnknownParts,
 }
 
 impl Description {
-    /// Whether it has nothing of the frame's own that takes memory or a lease.
+    /// Whether it holds no memory and no leases of its own.
     fn is_plain(&self) -> bool {
         matches!(self.payload, Payload::Slot) && self.meta.attachments.is_empty()
     }
 }
 
-/// The most descriptions that are kept.
+/// The maximum number of kept descriptions.
 const MAX_KEPT: usize = 16;
 
-/// Memory of descriptions, for the next ones: a consumer that releases its frames allocates none for the next frame.
+/// Reuses the memory of descriptions. A consumer that releases its frames allocates none for the next frame.
 #[derive(Default)]
 pub(crate) struct Descriptions(Vec<Arc<Description>>);
 
@@ -47,7 +47,7 @@ impl std::fmt::Debug for Descriptions {
 }
 
 impl Descriptions {
-    /// Shares a description, in memory that no frame uses any more if there is some.
+    /// Shares a description, in memory that no frame uses any more if there is any.
     pub(super) fn share(&mut self, description: Description) -> Arc<Description> {
         if !description.is_plain() {
             return Arc::new(description);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The handle to a slot. It keeps the frame in its place, and counts with the role that has the slot.
+//! A handle to a slot. It keeps the slot from being written. The role that owns the handle counts it.
 
 use std::any::Any;
 use std::fmt;
@@ -12,16 +12,16 @@ use xmem_shm::abi::parts::Origin;
 
 use crate::region::{Region, RegionView, device};
 
-/// Counts the handles of this process to the slots of a pool: the leases of a consumer, or the producer's own pool. In a
-/// forked child nothing counts, and no lock is taken: the slots belong to its parent.
+/// Counts the handles of this process to the slots of a pool: a consumer's leases, or the producer's pool. In a forked child
+/// nothing is counted and no lock is taken, because the slots belong to its parent.
 pub(crate) trait Holder: Any + Send + Sync {
-    /// One more handle to a slot that has one.
+    /// Adds a handle to a slot that has one.
     fn add(&self, slot: u32);
 
-    /// One handle fewer. The last one gives the slot back.
+    /// Removes a handle. The last one gives the slot back.
     fn remove(&self, slot: u32);
 
-    /// Whether the slot still holds this frame. Generations do not come again.
+    /// Whether the slot still has this frame. Generations are not reused.
     fn is_there(&self, slot: u32, generation: u32) -> bool;
 
     fn producer_is_gone(&self) -> bool;
@@ -34,7 +34,7 @@ pub(crate) trait Holder: Any + Send + Sync {
     fn socket_path(&self) -> &Path;
 }
 
-/// The region of a slot, as the producer or as a consumer has it.
+/// The region of a slot, in the producer or in a consumer.
 #[derive(Debug, Clone)]
 pub(crate) enum Memory {
     Own(Arc<Region>),
@@ -51,7 +51,7 @@ pub(crate) struct SlotPlace {
     pub(crate) len: usize,
 }
 
-/// A handle that keeps a slot from being written. The slot is given back with the last of its handles.
+/// A handle that keeps a slot from being written. The slot is given back when its last handle is dropped.
 pub(crate) struct Hold {
     holder: Arc<dyn Holder>,
     place: SlotPlace,
@@ -93,7 +93,7 @@ impl Drop for Hold {
 }
 
 impl Hold {
-    /// A handle that `holder` has counted already.
+    /// A handle that `holder` has already counted.
     pub(crate) fn new(holder: Arc<dyn Holder>, place: SlotPlace) -> Self {
         Self {
             holder,
@@ -102,7 +102,7 @@ impl Hold {
         }
     }
 
-    /// A handle that does not count, to a frame that another process holds.
+    /// A handle that is not counted, to a frame that another process holds.
     pub(crate) fn unleased(holder: Arc<dyn Holder>, place: SlotPlace) -> Self {
         Self {
             holder,
@@ -111,7 +111,7 @@ impl Hold {
         }
     }
 
-    /// For a holder that has taken the handle out of its count.
+    /// Called by a holder that has removed the handle from its count.
     pub(crate) fn stop_counting(&mut self) {
         self.is_counted = false;
     }
@@ -157,7 +157,7 @@ impl Hold {
         start.wrapping_add(self.place.offset).cast_const()
     }
 
-    /// The header of the slot's region, if that lies on a device.
+    /// The header of the slot's region, if the region is on a device.
     pub(crate) fn device_header(&self) -> Option<&DeviceHeader> {
         match &self.place.memory {
             Memory::Own(region) => region.cuda().map(device::Owned::header),
@@ -165,7 +165,7 @@ impl Hold {
         }
     }
 
-    /// Bytes of the slot that a payload may have, if the payload lies on a device.
+    /// The maximum size of a payload, if it is on a device.
     pub(crate) fn device_len(&self) -> Option<usize> {
         usize::try_from(self.device_header()?.device_stride).ok()
     }
@@ -175,13 +175,13 @@ impl Hold {
         matches!(self.place.memory, Memory::Own(_))
     }
 
-    /// Whether it keeps the slot. Otherwise another process does.
+    /// Whether this handle keeps the slot. Otherwise another process does.
     pub(crate) fn is_lease(&self) -> bool {
         self.is_counted
     }
 
-    /// Whether the frame is still there. With a lease it is. Otherwise all bytes that were read before this call were of the
-    /// frame, if it is still there.
+    /// Whether the slot still has the frame. With a lease it always has. Without one, all bytes that were read before this call
+    /// belonged to the frame if it returns true.
     pub(crate) fn is_intact(&self) -> bool {
         self.is_counted || self.holder.is_there(self.place.slot, self.place.generation)
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The right to read a frame, whichever process published it.
-#![allow(unsafe_code)] // slices over shared memory, for as long as the protocol keeps writers out
+//! The right to read a frame, of this process or another.
+#![allow(unsafe_code)] // slices over shared memory, while the protocol keeps writers out
 
 use std::fmt;
 use std::ops::Deref;
@@ -20,11 +20,11 @@ use super::hold::{Hold, Memory};
 use super::parts::Part;
 use crate::region::RegionView;
 
-/// The reason why another process's description of a frame is not valid.
+/// Why another process's description of a frame is invalid.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Malformed(pub(crate) &'static str);
 
-/// Reads the attachments of a frame that is held.
+/// Reads the attachments of a held frame.
 #[inline(never)]
 fn attachments(hold: &Hold, (at, len): (u64, u64)) -> Result<Named, Malformed> {
     let outside = Malformed("attachments lie outside their slot");
@@ -32,14 +32,14 @@ fn attachments(hold: &Hold, (at, len): (u64, u64)) -> Result<Named, Malformed> {
         return Err(outside);
     }
     let (at, len) = (at as usize, len as usize);
-    // SAFETY: inside the slot, for which see `ReadLease::data`.
+    // SAFETY: inside of the slot. See `ReadLease::data`.
     let bytes = unsafe { std::slice::from_raw_parts(hold.ptr().wrapping_add(at), len) };
-    // A copy: a malicious producer could change them while they are read.
+    // Copied first, because a malicious producer could change the bytes while they are parsed.
     let bytes = bytes.to_vec();
     Named::decode(&bytes).ok_or(Malformed("invalid attachments"))
 }
 
-/// The places of a frame's parts, from the attachment that lists them.
+/// The places of a frame's parts, from the attachment with their list.
 #[cold]
 fn part_places(list: &[u8], meta: &FrameMeta) -> Result<Vec<PartPlace>, Malformed> {
     parts::decode(list)
@@ -78,7 +78,7 @@ pub struct ReadLease {
     frame: Arc<Description>,
 }
 
-/// Finds the parts of a frame that is held. `None`: they are gone.
+/// Finds the parts of a held frame. `None`: they are gone.
 pub(crate) type FindParts<'a, E> = &'a dyn Fn(Vec<PartPlace>) -> Result<Option<Vec<Part>>, E>;
 
 impl fmt::Debug for ReadLease {
@@ -107,7 +107,7 @@ pub enum FrameParts<'a> {
 }
 
 impl FrameParts<'_> {
-    /// Whether it has a part.
+    /// Whether the selection includes a part.
     pub(crate) fn has(self, number: Option<usize>) -> bool {
         match (self, number) {
             (Self::All, number) => number.is_some(),
@@ -118,22 +118,22 @@ impl FrameParts<'_> {
     }
 }
 
-/// A part of a frame that was received, and the slot that it lies in.
+/// A part of a received frame, and its slot.
 pub(crate) struct HeldPart {
-    /// Its number in the frame. `None`: it is the slot, without bytes.
+    /// The index of the part in the frame. `None`: the slot, without bytes.
     pub(crate) number: Option<usize>,
     pub(crate) view: Arc<RegionView>,
     pub(crate) offset: usize,
     pub(crate) size: usize,
     pub(crate) tag: u32,
     pub(crate) origin: Origin,
-    /// The socket of that slot's pool.
+    /// The socket of the pool of that slot.
     pub(crate) path: PathBuf,
 }
 
 impl ReadLease {
-    /// The parts of a frame that was received, also if it lies in its slot, and that slot if it lies elsewhere. `None`: it was
-    /// not received, or a part is not held where it came from.
+    /// The parts of a received frame, or the slot if it is the payload, and the frame's own slot if the payload is elsewhere.
+    /// `None`: the frame was not received, or a part is not held in its pool of origin.
     pub(crate) fn held_parts(&self) -> Option<Vec<HeldPart>> {
         let Memory::Received(view) = self.hold.memory() else {
             return None;
@@ -143,7 +143,7 @@ impl ReadLease {
         if self.parts().is_empty() {
             let slot_at = match view.cuda() {
                 None => slot_at,
-                // Parts on a device are counted there.
+                // Offsets of parts on a device count in the twin.
                 Some(cuda) => cuda.device_offset(slot_at, slot_len)?,
             };
             return Some(vec![HeldPart {
@@ -157,7 +157,7 @@ impl ReadLease {
             }]);
         }
         let part = |(number, part): (usize, &Part)| {
-            // The place where it lay first: the processes on the way may be killed.
+            // The first place of the part, because forwarding processes between may be killed.
             let (origin, path) = match part.held_at_origin() {
                 Some(held) if !held.is_lease() => return None,
                 Some(held) => held.origin(),
@@ -180,9 +180,9 @@ impl ReadLease {
             .map(part)
             .collect::<Option<Vec<HeldPart>>>()?;
         let (number, offset) = match view.cuda() {
-            // The frame lies outside of the slot; the slot's event marks the end of the device's work.
+            // The payload is in other memory. The slot's event marks the end of the device's work.
             Some(cuda) => (Some(parts.len()), cuda.device_offset(slot_at, slot_len)?),
-            // The caller holds the slot, and with it the resources that the publisher keeps.
+            // The caller holds the slot, and so the resources that the publisher keeps.
             None => (None, slot_at),
         };
         parts.push(HeldPart {
@@ -197,8 +197,8 @@ impl ReadLease {
         Some(parts)
     }
 
-    /// A lease on a frame that is held, with a description that another process may have written. `attached`: where its attachments
-    /// lie. `kept`: memory for the description. `None`: a part of it is gone.
+    /// A lease on a held frame, with a description that another process may have written. `attached`: the place of its
+    /// attachments. `kept`: reusable memory for the description. `None`: a part of it is gone.
     pub(crate) fn new<E: From<Malformed>>(
         kept: &mut Descriptions,
         hold: Hold,
@@ -234,7 +234,7 @@ impl ReadLease {
         Ok(Some(Self { hold, frame }))
     }
 
-    /// The producer's own lease on the frame it just published. It lacks the frame's parts, if there are any.
+    /// The producer's own lease on a frame that it just published. It does not have the frame's parts.
     pub(crate) fn of_own(
         hold: Hold,
         info: FrameInfo,
@@ -256,7 +256,7 @@ impl ReadLease {
         Self { hold, frame }
     }
 
-    /// Whether all that was read so far was of this frame. With all its leases it is; see
+    /// Whether all bytes that were read belonged to this frame. With all leases they did; see
     /// [`receive_with`](crate::Consumer::receive_with).
     pub(crate) fn is_intact(&self) -> bool {
         let mut at_origin = self.parts().iter().filter_map(Part::held_at_origin);
@@ -271,7 +271,7 @@ impl ReadLease {
         &mut self.hold
     }
 
-    /// Whether the frame lies in parts, which this lease, the producer's own, does not have.
+    /// Whether the frame is in parts that this lease does not have, because it is the producer's own.
     pub(crate) fn has_unknown_parts(&self) -> bool {
         matches!(self.frame.payload, Payload::UnknownParts)
     }
@@ -337,12 +337,12 @@ impl ReadLease {
             return &[];
         }
         if self.is_local() && offset.saturating_add(size) > self.slot_len() {
-            // Parts, which the producer's own lease does not have.
+            // The payload is in parts, which the producer's own lease does not have.
             return &[];
         }
-        // SAFETY: the payload lies inside the slot (checked by `new`, or above), the slot inside a mapping that the hold keeps
-        // (by `Take::frame`, or as the producer planned it). While the hold lives no producer that follows the protocol
-        // writes there. One that does not can tear its own frames; bytes have no invalid values.
+        // SAFETY: the payload is inside of the slot (checked by `new`, or above), and the slot inside of a mapping that the
+        // hold keeps (checked by `Take::frame`, or planned by the producer). While the hold lives, a producer that follows the
+        // protocol does not write there. Another producer can only corrupt its own frames: bytes have no invalid values.
         unsafe { std::slice::from_raw_parts(self.slot_ptr().wrapping_add(offset), size) }
     }
 

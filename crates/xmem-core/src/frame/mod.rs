@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! A published frame as its readers have it. This module does not depend on the role that keeps the frame in place.
+//! A published frame for readers. This module does not depend on the role that holds the frame.
 
 pub(crate) mod description;
 pub(crate) mod hold;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Frames that do not lie in their slot but elsewhere, in one or several parts. A reader holds the slot; the attachments of
-//! the slot have the places of the parts.
-#![allow(unsafe_code)] // slices over shared memory, for as long as the protocol keeps writers out
+//! Frames in one or more parts, which are not in their slot. A reader holds the slot, and the slot's attachments contain the
+//! places of the parts.
+#![allow(unsafe_code)] // slices over shared memory, while the protocol keeps writers out
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -15,21 +15,21 @@ use xmem_shm::lock::{inside, lock};
 use super::hold::Hold;
 use crate::region::RegionView;
 
-/// A part of a frame, as a consumer has it.
+/// A part of a received frame.
 #[derive(Debug)]
 pub struct Part {
     view: Arc<RegionView>,
     offset: usize,
     size: usize,
     tag: u32,
-    /// The lease in the pool that the part came from.
+    /// The lease in the pool of origin.
     at_origin: Option<Hold>,
-    /// Whether its device has been notified that the CPU reads it. Locked during the notification.
+    /// Whether the device was notified that the CPU reads the part. Locked during the notification.
     is_read: Mutex<bool>,
 }
 
 impl Part {
-    /// `None`: it lies outside its region.
+    /// `None`: it is outside of its region.
     pub(crate) fn new(
         view: Arc<RegionView>,
         place: PartPlace,
@@ -61,7 +61,7 @@ impl Part {
         self.view.cuda().is_some()
     }
 
-    /// This process's handle to it in the pool that it was forwarded from: a lease, or only a reference without one.
+    /// This process's handle in the pool of origin: a lease, or a reference without one.
     pub(crate) fn held_at_origin(&self) -> Option<&Hold> {
         self.at_origin.as_ref()
     }
@@ -116,12 +116,12 @@ impl Part {
             }
             None => self.view.ptr(),
         };
-        // SAFETY: inside the region (checked by `new`), whose mapping the view keeps; the lease that this part belongs to
-        // keeps writers out, as far as they follow the protocol, and bytes have no invalid values.
+        // SAFETY: inside of the region (checked by `new`), which the view keeps mapped. The lease of the frame keeps out
+        // writers that follow the protocol, and bytes have no invalid values.
         Ok(unsafe { std::slice::from_raw_parts(start.wrapping_add(self.offset), self.size) })
     }
 
-    /// The same, if it is mapped already.
+    /// The bytes, if the part is already mapped.
     pub(crate) fn mapped(&self) -> Option<&[u8]> {
         let is_mapped = self.view.imported().is_none() || *self.is_read();
         if is_mapped { self.map().ok() } else { None }

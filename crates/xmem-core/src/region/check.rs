@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Checks of memory that another process made, and the errors of system calls.
+//! Checks of memory from another process, and errors of system calls.
 
 use std::io;
 
 use crate::error::{RegionError, SystemError};
 
-/// The memory of another process has at least the stated size. Returns its real size.
+/// Checks that the memory of another process has at least the stated size. Returns its real size.
 pub(super) fn check_len(
     actual: Result<usize, &'static str>,
     len: usize,

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Memory that other code allocated, identified by its descriptor: a DMA buffer, or a memfd that is sealed against
-//! shrinking.
+//! Memory that other code allocated, identified by its descriptor: a DMA buffer, or a memfd that is sealed against shrinking.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -15,23 +14,23 @@ use xmem_shm::os::memfd::{self, Seal};
 use super::check::check_len;
 use crate::error::RegionError;
 
-/// A descriptor whose memory cannot vanish under a reader.
+/// A descriptor whose memory cannot shrink while it is read.
 #[derive(Debug)]
 pub(crate) struct Imported {
     fd: OwnedFd,
     len: usize,
     is_dmabuf: bool,
-    /// Made at the first read by the CPU; devices do not need it.
+    /// Mapped at the first read by the CPU. Devices do not need it.
     mapping: OnceLock<Mapping>,
 }
 
 impl Imported {
-    /// Checks a descriptor, of at least `len` bytes.
+    /// Checks a descriptor of memory with at least `len` bytes.
     pub(crate) fn new(fd: OwnedFd, len: usize) -> Result<Self, RegionError> {
         let dmabuf_len = dmabuf::len(&fd).unwrap_or(None);
         let actual = match dmabuf_len {
             Some(len) => Ok(len),
-            // Its owner may go on writing, so the seal against that is not required.
+            // The owner may continue to write, so a seal against writing is not required.
             None => memfd::sealed_len(&fd, Seal::Size),
         };
         let actual = check_len(actual, len)?;
@@ -60,7 +59,7 @@ impl Imported {
         Ok(self.mapping.get_or_init(|| mapping))
     }
 
-    /// Call before the CPU reads it, and `end_read` afterwards.
+    /// Call this before the CPU reads the memory, and `end_read` afterwards.
     pub(crate) fn begin_read(&self) -> io::Result<()> {
         fault::call(Point::BeginRead)?;
         if self.is_dmabuf {

@@ -15,7 +15,7 @@ use crate::error::RegionError;
 #[derive(Debug)]
 pub(crate) struct Owned {
     pub(super) fd: OwnedFd,
-    /// The only writable view: after the seal a second one cannot be made.
+    /// The only writable mapping. After the seal no other one can be created.
     pub(super) mapping: Arc<Mapping>,
     /// Whether it is registered with devices.
     pub(super) pinned: Pinned,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Regions: blocks of shared memory that hold slots. One kind per way to share memory.
+//! Regions: blocks of shared memory that hold slots, with one kind for each way to share memory.
 
 mod check;
 pub(crate) mod device;
@@ -22,7 +22,7 @@ pub(crate) use imported::Imported;
 pub use posix_shm::remove_stale_segments;
 pub(crate) use posix_shm::{prefix as shm_prefix, sweep as sweep_shm};
 
-/// Where the slots of a pool lie.
+/// The memory of a pool's slots.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Backing {
@@ -68,7 +68,7 @@ pub(crate) struct RegionSettings<'a> {
     pub(crate) shm_prefix: &'a str,
 }
 
-/// A region in its producer: writable.
+/// A writable region in its producer.
 #[derive(Debug)]
 pub(crate) enum Region {
     Memfd(memfd::Owned),
@@ -76,18 +76,18 @@ pub(crate) enum Region {
     Cuda(device::Owned),
 }
 
-/// A region as it is sent to a consumer.
+/// The content of a message that sends a region to a consumer.
 #[derive(Debug)]
 pub(crate) enum Ticket<Fd> {
     Memfd(Fd),
     PosixShm(String),
     Imported(Fd),
-    /// The host half of a CUDA region, and its device memory if that has a descriptor.
+    /// The host half of a CUDA region, and its device memory if it has a descriptor.
     Cuda(Fd, Option<Fd>),
 }
 
 impl Region {
-    /// Makes a region whose every byte is reserved.
+    /// Allocates a region. All of its memory is reserved.
     pub(crate) fn create(len: usize, settings: RegionSettings<'_>) -> Result<Self, RegionError> {
         match settings.backing {
             Backing::Memfd => memfd::Owned::create(len).map(Self::Memfd),
@@ -113,7 +113,7 @@ impl Region {
         }
     }
 
-    /// Bytes that it takes, on the host and on a device.
+    /// The size on the host and on a device.
     pub(crate) fn footprint(&self) -> u64 {
         let on_device = match self {
             Self::Cuda(region) => region.twin_len(),
@@ -130,7 +130,7 @@ impl Region {
         }
     }
 
-    /// The device that it lies on, and how its memory is shared.
+    /// The device of the region, and how its memory is shared.
     pub(crate) fn device(&self) -> Option<String> {
         match self {
             Self::Cuda(region) => region.describe(),
@@ -176,7 +176,7 @@ enum Memory {
 }
 
 impl RegionView {
-    /// Opens the region of a ticket, of at least `len` bytes.
+    /// Opens the region of a ticket, with at least `len` bytes.
     pub(crate) fn open(ticket: Ticket<OwnedFd>, len: usize) -> Result<Self, RegionError> {
         let memory = match ticket {
             Ticket::Memfd(fd) => Memory::Memfd(Arc::new(memfd::view(&fd, len)?), fd),
@@ -210,7 +210,7 @@ impl RegionView {
         }
     }
 
-    /// Whether slots may lie in it: imported memory is for parts of frames only.
+    /// Whether it can have slots. Imported memory has only parts of frames.
     pub(crate) fn has_slots(&self) -> bool {
         match &self.memory {
             Memory::Memfd(..) | Memory::PosixShm(_) => true,
@@ -219,7 +219,7 @@ impl RegionView {
         }
     }
 
-    /// Bytes in which parts of frames may lie: on a device, those of the twin.
+    /// The size of the range in which parts of frames can be. On a device, that of the twin.
     pub(crate) fn payload_len(&self) -> u64 {
         match &self.memory {
             Memory::Cuda(view) => view.payload_len(),
@@ -241,7 +241,7 @@ impl RegionView {
         }
     }
 
-    /// A descriptor of the memory that can be passed on.
+    /// A descriptor of the memory that can be sent to other processes.
     pub(crate) fn fd(&self) -> Option<BorrowedFd<'_>> {
         match &self.memory {
             Memory::Memfd(_, fd) => Some(fd.as_fd()),
@@ -255,14 +255,14 @@ impl RegionView {
         lock(&self.derived)
     }
 
-    /// The value that was derived from the region under this key.
+    /// The value with this key that was derived from the region.
     pub(crate) fn derived<T: Any + Clone>(&self, by: u64) -> Option<T> {
         let derived = self.lock_derived();
         let (_, made) = derived.iter().find(|(other, _)| *other == by)?;
         made.downcast_ref().cloned()
     }
 
-    /// Keeps a derived value under this key for as long as the value's owner does.
+    /// Keeps a derived value with this key, as long as the region is mapped.
     pub(crate) fn derive<T: Any + Send + Sync>(&self, by: u64, made: T) {
         self.lock_derived().push((by, Arc::new(made)));
     }

@@ -2,9 +2,9 @@
 
 //! Named segments under /dev/shm, through the crate `shared_memory`.
 //!
-//! They cannot be sealed, and they outlive a killed owner. The owner holds a lock (flock) on each while it lives; any
-//! process of the same user may remove a segment without a lock.
-#![allow(unsafe_code)] // shared_memory's handle holds a raw pointer and so is not Send
+//! They cannot be sealed, and they remain after their owner is killed. The owner holds a lock (flock) on each segment while it
+//! lives. Any process of the same user may remove a segment without a lock.
+#![allow(unsafe_code)] // a handle of shared_memory holds a raw pointer, so it is not Send
 
 use std::fs;
 use std::io;
@@ -27,7 +27,7 @@ use crate::error::RegionError;
 
 const DIR: &str = "/dev/shm";
 
-/// How often to make a segment anew that another process took for a killed producer's before it was locked.
+/// How often a segment is created again, if another process removes it before it is locked.
 const TRIES: u32 = 5;
 
 /// Prefix of the names of all segments of this user.
@@ -35,8 +35,8 @@ fn prefix_of_all() -> String {
     format!("xmem-{}-", own_uid())
 }
 
-/// Prefix of the names of a pool's segments: a hash of the directory's identity and the socket's name, so that it does
-/// not depend on how the path is written, or where the directory is mounted.
+/// The prefix of the names of a pool's segments: a hash of the directory's identity and the socket's name. So it does not
+/// depend on the spelling of the path, or on where the directory is mounted.
 pub(crate) fn prefix(socket: &Path) -> String {
     let dir = match socket.parent() {
         Some(dir) if !dir.as_os_str().is_empty() => dir,
@@ -44,7 +44,7 @@ pub(crate) fn prefix(socket: &Path) -> String {
     };
     let place = fs::metadata(dir).map_or((0, 0), |meta| (meta.dev(), meta.ino()));
     let name = socket.file_name().unwrap_or_default().as_encoded_bytes();
-    // FNV-1a: the prefixes of two pools should differ. If they do not, the locks keep their segments apart.
+    // FNV-1a. If two pools have the same prefix, the locks still protect their segments.
     let hash = [place.0.to_le_bytes(), place.1.to_le_bytes()]
         .iter()
         .flatten()
@@ -55,7 +55,7 @@ pub(crate) fn prefix(socket: &Path) -> String {
     format!("{}{hash:016x}.", prefix_of_all())
 }
 
-/// Removes the segments that killed producers left, of the pool with this prefix; returns the removed paths.
+/// Removes the segments with this prefix that killed producers left. Returns the removed paths.
 pub(crate) fn sweep(prefix: &str) -> Vec<PathBuf> {
     sweep_if(|name| name.starts_with(prefix))
 }
@@ -70,7 +70,7 @@ pub fn remove_stale_segments() -> Vec<PathBuf> {
     sweep_if(|name| {
         let rest = name.strip_prefix(&prefix);
         let parts = rest.and_then(|rest| rest.split_once('.'));
-        // The whole name has to match, not only its beginning.
+        // The whole name must match, not only its beginning.
         parts.is_some_and(|(pool, number)| is_hex(pool) && is_hex(number))
     })
 }
@@ -96,7 +96,7 @@ fn remove_if_left(path: &Path) -> bool {
     let is_ours = fstat(&file).is_ok_and(|stat| {
         FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile && stat.st_uid == own_uid()
     });
-    // Held while the file is removed, so that an owner that is about to lock it notices.
+    // The lock is held while the file is removed, so that an owner that is about to lock it detects that.
     if !is_ours || !lock(&file) {
         return false;
     }
@@ -115,7 +115,7 @@ pub(crate) struct Owned {
     segment: Shmem,
     len: usize,
     process: ProcessId,
-    /// The lock shows that the owner lives. A forked child must not hold it in the owner's place.
+    /// The lock shows that the owner lives. A forked child must not inherit it.
     lock: Option<(KeptFromChildren, OwnedFd)>,
 }
 
@@ -128,10 +128,9 @@ impl Drop for Owned {
     }
 }
 
-// SAFETY: the segment is plain memory with an owner flag; it is used from one thread at a time to drop it, and its
-// address and length do not change.
+// SAFETY: the segment is plain memory with an owner flag. Only one thread drops it, and its address and length do not change.
 unsafe impl Send for Owned {}
-// SAFETY: as above; no method changes it through a shared reference.
+// SAFETY: as above. No method changes it through a shared reference.
 unsafe impl Sync for Owned {}
 
 impl std::fmt::Debug for Owned {
@@ -148,7 +147,7 @@ impl Owned {
         memfd::check_file_size(len).map_err(|error| RegionError::NoSpace { size: len, error })?;
         for _ in 0..TRIES {
             let mut segment = Self::make(len, prefix)?;
-            // The crate only sets the size; without the reservation a full /dev/shm would be a SIGBUS later.
+            // `ftruncate` only sets the size. Without reserving the memory, a full /dev/shm would later cause SIGBUS.
             if let Some(lock) = segment.open_and_lock()? {
                 let (_, fd) = segment.lock.insert(lock);
                 memfd::reserve(fd, len)
@@ -184,15 +183,15 @@ impl Owned {
         })
     }
 
-    /// Opens the segment and locks it. `None`: another process took it for one that a killed producer left, and has
-    /// removed it or is about to.
+    /// Opens the segment and locks it. `None`: another process removed it or will, because it took it for the segment of a
+    /// killed producer.
     fn open_and_lock(&self) -> Result<Option<(KeptFromChildren, OwnedFd)>, RegionError> {
         let fd = match shm::open(self.name(), shm::OFlags::RDWR, Mode::empty()) {
             Ok(fd) => fd,
             Err(Errno::NOENT) => return Ok(None),
             Err(error) => return Err(system("open a segment again")(error.into())),
         };
-        // Before the lock: reserving the memory takes time, and this process may fork meanwhile.
+        // Before the lock, because reserving the memory takes time, and this process may fork meanwhile.
         let kept = KeptFromChildren::new(&fd);
         match retry_on_intr(|| flock(&fd, FlockOperation::NonBlockingLockExclusive)) {
             Ok(()) => {}
@@ -217,11 +216,11 @@ impl Owned {
 }
 
 pub(super) fn view(name: &str, len: usize) -> Result<Mapping, RegionError> {
-    // The name comes from the producer, so it must not lead anywhere else.
+    // The name comes from the producer, so it must not refer to other files.
     if !name.starts_with("/xmem-") || name[1..].contains('/') || name.contains('\0') {
         return Err(RegionError::Untrusted("its name is not one of a segment"));
     }
-    // Read-only, although the crate could map it for writing too: a consumer's own bugs must not reach a frame.
+    // Read-only, so that bugs of the consumer cannot change a frame. The crate would map it for writing.
     let fd = shm::open(name, shm::OFlags::RDONLY, Mode::empty())
         .map_err(|e| system("open a segment")(e.into()))?;
     let stat = fstat(&fd).map_err(|e| system("look at a segment")(e.into()))?;
@@ -239,7 +238,7 @@ mod tests {
     use super::*;
     use xmem_shm::testing::is_so_in_a_child;
 
-    /// A child's lock would keep a killed owner's segment from being removed.
+    /// A lock in the child would prevent that a killed owner's segment is removed.
     #[test]
     fn a_child_has_no_lock_of_a_segment_that_is_being_made() {
         let segment = Owned::make(4096, &prefix(Path::new("/r/p.sock"))).unwrap();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! A region's device twin in a consumer: imported once, checked by its canary. Its slots' events are opened at first use.
+//! The device twin of a region in a consumer. It is imported once, and verified with its canary. The events of its slots are
+//! opened at their first use.
 
 use std::any::Any;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -28,20 +29,20 @@ enum Memory {
     Foreign {
         ptr: u64,
         mode: Mode,
-        // Fields drop in this order: the memory is closed before the producer is notified.
+        // Fields are dropped in this order: the memory is closed before the producer is notified.
         _memory: ForeignMemory,
         _keep: Keep,
     },
     /// The producer is this process.
     Same(Twin),
-    /// There are only events.
+    /// There is no memory, only events.
     None,
 }
 
-/// The connection to the producer. Its end means to the producer that no memory is open here any more.
+/// The connection to the producer. When it ends, the producer knows that no memory is open here.
 pub(crate) type Connection = dyn Any + Send + Sync;
 
-/// Kept until the memory is closed. Dropping it notifies the producer.
+/// Lives until the memory is closed. Dropping it notifies the producer.
 #[derive(Debug)]
 struct Keep {
     link: Arc<Connection>,
@@ -51,7 +52,7 @@ struct Keep {
 impl Drop for Keep {
     fn drop(&mut self) {
         let (link, closed) = (self.link.clone(), self.closed.clone());
-        // Queued behind the closing of the memory.
+        // Queued after the closing of the memory.
         reaper::later(move || {
             count(&COUNTERS.closed);
             closed.store(true, Ordering::Release);
@@ -60,26 +61,26 @@ impl Drop for Keep {
     }
 }
 
-/// A twin that can be used in this process.
+/// An imported twin.
 #[derive(Debug)]
 pub(crate) struct Import {
     device: Device,
     memory: Memory,
     events: Mutex<Vec<Option<Arc<Event>>>>,
-    /// They could not be opened here while the producer lived.
+    /// Events could not be opened here while the producer lived.
     refuses_events: AtomicBool,
 }
 
-/// How the end of the producer's work in a slot shows.
+/// How the end of the producer's work in a slot is detected.
 pub(crate) enum Completion {
     Event(Arc<Event>),
-    /// It had ended when the frame was published.
+    /// It had already ended when the frame was published.
     Published,
-    /// By the word of the slot: events of that process cannot be opened here.
+    /// By the `ready` word of the slot, because events of that process cannot be opened here.
     Mark,
 }
 
-/// The import of a region, once it was made.
+/// The import of a region, after it was made.
 #[derive(Debug, Default)]
 pub(crate) struct Imports(Mutex<State>);
 
@@ -88,7 +89,7 @@ struct State {
     import: Option<Arc<Import>>,
     /// The last outcome that was reported to the producer.
     reported: Option<Result<(), CudaError>>,
-    /// Set when the memory is closed, or when it can no longer be opened.
+    /// Set when the memory is closed, or can no longer be opened.
     closed: Arc<AtomicBool>,
 }
 
@@ -96,7 +97,7 @@ impl Drop for Imports {
     fn drop(&mut self) {
         let state = self.lock();
         let memory = state.import.as_ref().map(|import| &import.memory);
-        // Imported memory sets the flag when it is closed. In the producer's process there is none.
+        // Dropping imported memory sets the flag. In the producer's process there is none.
         if !matches!(memory, Some(Memory::Foreign { .. })) {
             state.closed.store(true, Ordering::Release);
         }
@@ -108,8 +109,8 @@ impl Imports {
         lock(&self.0)
     }
 
-    /// A flag that is set when the memory is closed, if it must not be freed before. A holder of a frame in it may still
-    /// open it.
+    /// A flag that is set when the memory is closed, if it must not be freed before. While a frame in the memory is held, it
+    /// may still be opened.
     pub(crate) fn closing(&self, header: &DeviceHeader) -> Option<Arc<AtomicBool>> {
         let state = self.lock();
         let is_waited_for = match &state.import {
@@ -125,8 +126,7 @@ impl Imports {
         is_waited_for.then(|| state.closed.clone())
     }
 
-    /// The import; made now, if it does not exist yet. Calls `report` with the outcome if that differs from the last
-    /// report.
+    /// The import. Imports the memory if needed. Calls `report` with the outcome if it differs from the last report.
     pub(crate) fn get(
         &self,
         header: &DeviceHeader,
@@ -162,7 +162,7 @@ fn check_canary(device: &Device, at: u64, expected: &Canary) -> Result<(), CudaE
     }
 }
 
-/// The canary identifies the memory; the driver reports its real size.
+/// Checks the size that the driver reports. The canary has identified the memory.
 fn check_size(memory: &ForeignMemory, offset: u64, len: u64) -> Result<(), CudaError> {
     if memory.has(offset, len)? {
         Ok(())
@@ -235,8 +235,8 @@ impl Import {
                         .map_err(refused("opening its handle"))
                 };
                 if header.kind == TwinKind::Foreign {
-                    // Memory that other code allocated must not be written, so the canary is in another allocation of
-                    // that process.
+                    // Memory that other code allocated must not be written, so the canary is in another allocation of that
+                    // process.
                     let canary = open(&header.canary_handle)?;
                     check_size(&canary, header.canary_at, size_of::<Canary>() as u64)?;
                     check_canary(device, canary.ptr() + header.canary_at, &header.canary)?;
@@ -280,7 +280,7 @@ impl Import {
         }
     }
 
-    /// In words, for statistics.
+    /// As text, for statistics.
     pub(crate) fn outcome(&self) -> &'static str {
         match (&self.memory, self.mode()) {
             (Memory::Same(_), _) => "same process",
@@ -290,7 +290,7 @@ impl Import {
         }
     }
 
-    /// First byte of the memory, if there is any.
+    /// The first byte of the memory, if there is any.
     pub(crate) fn ptr(&self) -> Option<u64> {
         match &self.memory {
             Memory::Foreign { ptr, .. } => Some(*ptr),
@@ -299,7 +299,7 @@ impl Import {
         }
     }
 
-    /// How the end of the producer's work in a slot shows. `is_lost`: whether the producer is gone.
+    /// How the end of the producer's work in a slot is detected. `is_lost`: whether the producer is gone.
     pub(crate) fn completion(
         &self,
         header: &DeviceHeader,
@@ -322,9 +322,9 @@ impl Import {
             return Ok(Completion::Mark);
         }
         let event = match Event::open(&self.device, handle) {
-            // Events of a process that is gone cannot be opened any more.
+            // Events of an ended process can no longer be opened.
             Err(CudaError::Driver { .. }) if is_lost() => return Err(CudaError::ExporterGone),
-            // Also if events run out, which is reported as a lack of memory.
+            // Also if events run out, which the driver reports as a lack of memory.
             Err(
                 CudaError::Driver { .. }
                 | CudaError::DriverTooOld { .. }
@@ -341,8 +341,8 @@ impl Import {
         Ok(Completion::Event(event))
     }
 
-    /// Makes a stream wait for the producer's device work in a slot. `is_lost`: whether the producer is gone. `false`:
-    /// only the slot's word shows the end, so the stream does not wait.
+    /// Makes a stream wait for the producer's device work in a slot. `is_lost`: whether the producer is gone. `false`: the end
+    /// can only be read in the slot's word, so the stream does not wait.
     pub(crate) fn wait(
         &self,
         header: &DeviceHeader,
@@ -356,14 +356,13 @@ impl Import {
         match self.completion(header, slot, &is_lost)? {
             Completion::Published => Ok(true),
             Completion::Mark => Ok(false),
-            // A stream that waits for an event that never comes would hang for ever.
+            // A stream that waits for an event that never happens would hang forever.
             Completion::Event(_) if is_lost() => self.is_done(header, slot, || true).map(|_| true),
             Completion::Event(event) => event.wait_on(stream).map(|()| true),
         }
     }
 
-    /// Whether the producer's device work in a slot has ended, as far as its event shows. `is_lost`: as for
-    /// [`wait`](Self::wait).
+    /// Whether the producer's device work in a slot has ended, according to its event. `is_lost`: as for [`wait`](Self::wait).
     pub(crate) fn is_done(
         &self,
         header: &DeviceHeader,
@@ -373,7 +372,7 @@ impl Import {
         if let Memory::Same(twin) = &self.memory {
             return twin.is_done(slot);
         }
-        // Before the check: a producer that is lost by now does nothing more.
+        // Before the check, because a lost producer does nothing more.
         let lost = is_lost();
         let look = || match self.completion(header, slot, || lost)? {
             Completion::Event(event) => event.has_happened(),
@@ -392,7 +391,7 @@ mod tests {
     use super::*;
     use xmem_shm::testing::device_header as sample;
 
-    /// A consumer that has left holds a frame, and opens its memory only then.
+    /// A consumer that has left holds a frame, and opens its memory afterwards.
     #[test]
     fn close_waits_for_memory_that_can_still_be_opened() {
         let header = |kind| DeviceHeader { kind, ..sample() };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! CUDA regions: an ordinary sealed memfd, the host half, with a twin on a device. Slot words, leases and attachments lie
-//! in the host half as for host memory; only the payload lies on the device.
+//! CUDA regions: a sealed memfd, the host half, with a twin on a device. Slot heads, events and attachments are in the host
+//! half. The payload is on the device.
 
 #[cfg(feature = "cuda")]
 pub(crate) mod import;
@@ -29,7 +29,7 @@ use crate::error::RegionError;
 use crate::region::Region;
 use crate::region::check::{check_len, system};
 
-// The functions that a region calls, with and without CUDA.
+// The names that a region uses, with and without CUDA.
 #[cfg(not(feature = "cuda"))]
 pub(crate) use none::{Device, Fds, Imports, Owned, Pinned, drop_elsewhere, until};
 #[cfg(feature = "cuda")]
@@ -40,7 +40,7 @@ pub(crate) use {
     xmem_cuda::device::Device,
 };
 
-/// A CUDA region in a consumer: its host half, and the data for the twin's import. Mapped without a driver.
+/// A CUDA region in a consumer: its host half, and the data to import the twin. Mapped without a driver.
 #[derive(Debug)]
 pub(crate) struct View {
     mapping: Mapping,
@@ -58,7 +58,7 @@ impl View {
         twin_fd: Option<OwnedFd>,
         len: usize,
     ) -> Result<Self, RegionError> {
-        // Always sealed against writing, whatever the pool's setting.
+        // Always sealed against writing, with any setting of the pool.
         check_len(memfd::sealed_len(&fd, Seal::SizeAndFutureWrites), len)?;
         let mapping = Mapping::new(&fd, len, Access::Read).map_err(system("map a region"))?;
         let header = read_header(&mapping).map_err(RegionError::Untrusted)?;
@@ -84,12 +84,13 @@ impl View {
         &self.header
     }
 
-    /// A flag that is set when the device memory is closed, if its producer has to wait for that.
+    /// A flag that is set when the device memory is closed, if its producer must wait for that.
     pub(crate) fn closing(&self) -> Option<Arc<AtomicBool>> {
         self.imports.closing(&self.header)
     }
 
-    /// The place on the device of the slot with these bytes of the host half; its number, where there are only events.
+    /// The offset on the device of the slot with these bytes in the host half. If there are only events, the number of the
+    /// slot.
     pub(crate) fn device_offset(&self, slot_at: usize, slot_len: usize) -> Option<usize> {
         let slot = u64::from(self.header.slot_at(slot_at, slot_len)?);
         let offset = match self.header.kind {
@@ -99,7 +100,8 @@ impl View {
         usize::try_from(offset).ok()
     }
 
-    /// Bytes in which parts of frames may lie. Where there are only events, each slot's event is a part at its number.
+    /// The size of the range in which parts of frames can be. If there are only events, each slot's event is a part at the
+    /// slot's number.
     pub(in crate::region) fn payload_len(&self) -> u64 {
         match self.header.kind {
             TwinKind::None => self.header.slots.into(),
@@ -122,9 +124,9 @@ impl From<Owned> for Region {
     }
 }
 
-/// Reads and checks the header of a region that another process made.
+/// Reads and checks the header of a region from another process.
 fn read_header(mapping: &Mapping) -> Result<DeviceHeader, &'static str> {
-    // A copy, word by word: its producer could change it during the checks.
+    // Copied word by word first, because its producer could change it during the checks.
     let copy = |len: usize| -> Vec<u8> {
         let words = mapping.words32(0, len / 4);
         words

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Replaces the modules beside it in a build without CUDA: no region of this process lies on a device, and regions on
-//! devices of other processes are not opened.
+//! Replaces the other modules of this folder in a build without CUDA. No region of this process is on a device, and regions of
+//! other processes on devices are not opened.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -12,11 +12,11 @@ use xmem_shm::os::mapping::Mapping;
 
 use crate::region::Ticket;
 
-/// There is none.
+/// Has no values.
 #[derive(Debug, Clone)]
 pub(crate) enum Device {}
 
-/// There is none.
+/// Has no values.
 #[derive(Debug)]
 pub(crate) enum Owned {}
 
@@ -50,7 +50,7 @@ impl Owned {
     }
 }
 
-/// There are none.
+/// Has no values.
 #[derive(Debug)]
 pub(crate) enum Fds {}
 
@@ -79,7 +79,7 @@ pub(crate) struct Pinned();
 /// A build without CUDA has no thread of the driver.
 pub(crate) fn drop_elsewhere<T>(_value: &mut T) {}
 
-/// Calls `is_over` until it returns true. A build without CUDA waits for nothing.
+/// Calls `is_over` until it returns true. A build without CUDA never waits.
 pub(crate) fn until(mut is_over: impl FnMut() -> bool + Send + 'static) {
     is_over();
 }

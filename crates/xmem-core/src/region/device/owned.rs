@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
 //! A CUDA region in its producer.
-#![allow(unsafe_code)] // a header is copied into a fresh mapping
+#![allow(unsafe_code)] // copies a header into a new mapping
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -17,7 +17,7 @@ use crate::region::Ticket;
 pub(crate) const PENDING: u32 = 0;
 /// A slot's `ready` word: the device's work has ended.
 pub(crate) const READY: u32 = 1;
-/// A slot's `ready` word: the work never ends, because the producer's context is in error. The frame is not whole.
+/// A slot's `ready` word: the work will never end, because the producer's context is in error. The frame is incomplete.
 pub(crate) const FAILED: u32 = 2;
 
 /// The words at the beginning of a slot's host room.
@@ -59,7 +59,7 @@ impl Owned {
         let host = crate::region::memfd::Owned::create(host_len)?;
         let bytes = header.encode();
         assert!(bytes.len() <= host_len, "planned with its header");
-        // SAFETY: inside a mapping that no other code has yet.
+        // SAFETY: inside of a mapping that no other code has yet.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), host.mapping.ptr(), bytes.len()) };
         Ok(Self { host, header, twin })
     }
@@ -72,7 +72,7 @@ impl Owned {
         &self.header
     }
 
-    /// Bytes of device memory.
+    /// The size of the device memory in bytes.
     pub(in crate::region) fn twin_len(&self) -> usize {
         self.twin.len()
     }

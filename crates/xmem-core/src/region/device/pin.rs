@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Regions of host memory that devices access directly, and work that must not run on a thread of the driver.
+//! Registers host memory with devices for direct access, and keeps work off the driver's threads.
 
 use xmem_cuda::device::Device;
 use xmem_cuda::{pending, reaper};
@@ -11,7 +11,7 @@ pub(crate) use xmem_cuda::copy::Pinned;
 pub(crate) use xmem_cuda::reaper::until;
 
 impl Region {
-    /// Registers it with a device, if that works.
+    /// Registers the region with a device, if possible.
     pub(crate) fn pin(&self, device: &Device) {
         if let Self::Memfd(region) = self {
             region.pinned.pin(&region.mapping, false, device);
@@ -20,7 +20,7 @@ impl Region {
 }
 
 impl RegionView {
-    /// Registers it with a device, if that works.
+    /// Registers the region with a device, if possible.
     pub(crate) fn pin(&self, device: &Device) {
         if let Memory::Memfd(mapping, _) = &self.memory {
             // For reading only, even if it is mapped for writing.
@@ -29,8 +29,8 @@ impl RegionView {
     }
 }
 
-/// If called on a thread of the driver, drops the value on another thread: release hooks run with it, and they are code
-/// of the program, which may call the driver.
+/// On a thread of the driver, drops the value on another thread. Release hooks run with it, and are code of the program that
+/// may call the driver.
 pub(crate) fn drop_elsewhere<T: Default + Send + 'static>(value: &mut T) {
     if pending::is_host_function() {
         let value = std::mem::take(value);
@@ -47,7 +47,7 @@ mod tests {
     use super::*;
     use crate::region::{Backing, RegionSettings, Ticket};
 
-    /// Reports on which thread it is dropped.
+    /// Reports the thread on which it is dropped.
     #[derive(Clone)]
     struct Reports(Sender<Option<String>>);
 

@@ -85,7 +85,7 @@ impl CudaSlot<'_> {
     /// The source lies in memory of this process that is neither freed nor written until the stream has copied it. The
     /// slot's lease is kept as long, or published on the stream.
     pub unsafe fn copy_from(&self, stream: Stream, from: u64, len: usize) -> Result<(), CudaError> {
-        // SAFETY: the caller's promise.
+        // SAFETY: promised by the caller.
         unsafe { self.copy_rows_from(stream, from, &[Rows::plain(0, 0, len)]) }
     }
 
@@ -114,7 +114,8 @@ impl CudaSlot<'_> {
             check_device(self.device(), from)?;
             count(&COUNTERS.copies);
             rows.iter().try_for_each(|rows| {
-                // SAFETY: the rows fit into the slot, and the caller promises all else; the stream is alive (`Stream::from_raw`).
+                // SAFETY: the rows fit into the slot, and the caller promises the rest. The stream is alive
+                // (`Stream::from_raw`).
                 unsafe { rows::enqueue(stream, To::Device(self.ptr), from, rows) }
             })
         })

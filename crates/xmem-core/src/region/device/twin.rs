@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The device twin of a region: its memory and its slots' events, in the producer.
+//! The device twin of a region in the producer: its memory and the events of its slots.
 
 use std::collections::HashMap;
 use std::os::fd::BorrowedFd;
@@ -22,18 +22,18 @@ use xmem_shm::os::random;
 
 use super::mode::Mode;
 
-/// Layout of a region on a device.
+/// The layout of a region on a device.
 #[derive(Debug, Clone)]
 pub(crate) struct TwinPlan {
     pub(crate) device: Device,
     pub(crate) mode: Mode,
     pub(crate) slots: u32,
-    /// Bytes of each slot on the device; 0: there is no memory there, only events.
+    /// The size of each slot on the device. 0: there is no memory, only events.
     pub(crate) device_stride: usize,
     pub(crate) host_stride: usize,
 }
 
-/// The memory of a region on its device. Clones are handles to the same one.
+/// The memory of a region on its device. Clones are handles to the same memory.
 #[derive(Debug, Clone)]
 pub(crate) struct Twin(Arc<Inner>);
 
@@ -41,17 +41,18 @@ pub(crate) struct Twin(Arc<Inner>);
 pub(crate) struct Inner {
     device: Device,
     memory: Option<OwnMemory>,
-    /// `None`: the driver has no events for other processes, so consumers wait for the slot's `ready` word.
+    /// `None`: the driver cannot share events, so consumers wait for the slot's `ready` word.
     events: Vec<Option<Event>>,
-    /// The context of the stream that the slot was written on last.
+    /// The context of the stream on which each slot was last written.
     writers: Vec<AtomicUsize>,
-    /// Locked while a slot is published, and during the check whether one will never be done.
+    /// Held while a slot is published, and during the check whether its work will never end.
     settling: Mutex<()>,
-    /// The header that consumers were sent.
+    /// The header that consumers get.
     header: DeviceHeader,
 }
 
-/// The memory that this process shares, by the number in its header: a process cannot import its own memory.
+/// The shared memory of this process, by the nonce in its header. A process cannot import its own memory, so it is looked up
+/// here.
 static OWN: LazyLock<Mutex<HashMap<[u8; 16], Weak<Inner>>>> = LazyLock::new(Mutex::default);
 
 fn own() -> MutexGuard<'static, HashMap<[u8; 16], Weak<Inner>>> {
@@ -87,7 +88,7 @@ fn allocate(plan: &TwinPlan, len: usize) -> Result<OwnMemory, CudaError> {
 }
 
 impl Twin {
-    /// Makes the memory, and the header that describes it.
+    /// Allocates the memory, and the header that describes it.
     pub(crate) fn create(plan: &TwinPlan) -> Result<(Self, DeviceHeader), CudaError> {
         let device = &plan.device;
         let payload = plan.slots as usize * plan.device_stride;
@@ -97,7 +98,7 @@ impl Twin {
         } else {
             let len = payload + size_of::<Canary>();
             let memory = allocate(plan, len).or_else(|error| match error {
-                // Memory that is just being freed may be enough.
+                // Memory that is being freed may suffice.
                 CudaError::OutOfMemory { .. } => {
                     reaper::flush(FREEING_TIME);
                     allocate(plan, len)
@@ -114,7 +115,7 @@ impl Twin {
         for _ in 0..plan.slots {
             let (event, handle) = match Event::interprocess(device) {
                 Ok((event, handle)) => (Some(event), handle),
-                // Also if events run out, which is reported as a lack of memory: they take none of the device's.
+                // Also if events run out. The driver reports that as a lack of memory, although no device memory is missing.
                 Err(
                     error @ (CudaError::Driver { .. }
                     | CudaError::DriverTooOld { .. }
@@ -156,7 +157,7 @@ impl Twin {
         Ok((twin, header))
     }
 
-    /// A twin that this process finds among its own by the number in its header.
+    /// A twin that this process can look up by the nonce in its header.
     fn listed(
         device: &Device,
         memory: Option<OwnMemory>,
@@ -180,7 +181,7 @@ impl Twin {
         self.0.header.number()
     }
 
-    /// Memory that other code of this process allocated, and the header that describes it.
+    /// A twin over memory that other code of this process allocated, and the header that describes it.
     pub(crate) fn borrow(
         device: &Device,
         ptr: u64,
@@ -212,7 +213,7 @@ impl Twin {
     pub(crate) fn of_this_process(header: &DeviceHeader) -> Result<Option<Self>, CudaError> {
         let inner = own().get(&header.nonce).and_then(Weak::upgrade);
         match inner {
-            // The number is known to every consumer, and may come back with other sizes.
+            // Every consumer knows the nonce, and could send it with other sizes.
             Some(inner) if inner.header != *header => Err(CudaError::Corrupt(
                 "it is marked as memory of this process, and is not",
             )),
@@ -237,12 +238,12 @@ impl Twin {
         ))
     }
 
-    /// First byte of the memory, if there is any.
+    /// The first byte of the memory, if there is any.
     pub(crate) fn ptr(&self) -> Option<u64> {
         self.0.memory.as_ref().map(OwnMemory::ptr)
     }
 
-    /// Bytes of device memory.
+    /// The size of the device memory in bytes.
     pub(crate) fn len(&self) -> usize {
         self.0.memory.as_ref().map_or(0, OwnMemory::len)
     }
@@ -251,7 +252,7 @@ impl Twin {
         self.0.memory.as_ref().and_then(OwnMemory::fd)
     }
 
-    /// Whether it must not be freed while another process has it open.
+    /// Whether the memory must not be freed while another process has it open.
     pub(crate) fn is_legacy(&self) -> bool {
         matches!(self.0.memory, Some(OwnMemory::Legacy { .. }))
     }
@@ -276,8 +277,8 @@ impl Twin {
             .map_or(Ok(()), |event| event.wait_on(stream))
     }
 
-    /// Whether the recorded event of a slot has happened. [`CudaError::Unfinished`]: it never will, because it was put on
-    /// a stream of another context that has ended.
+    /// Whether the recorded event of a slot has happened. [`CudaError::Unfinished`]: it never will, because its stream belonged
+    /// to another context that has ended.
     pub(crate) fn is_done(&self, slot: u32) -> Result<bool, CudaError> {
         let done = self.event(slot).map_or(Ok(true), Event::has_happened)?;
         if !done && !self.0.may_end(slot as usize) {
@@ -286,7 +287,7 @@ impl Twin {
         Ok(done)
     }
 
-    /// Keeps slots from being published during the check whether they will never be done.
+    /// Prevents slots from being published during the check whether their work will never end.
     pub(crate) fn settling(&self) -> MutexGuard<'_, ()> {
         lock(&self.0.settling)
     }
@@ -300,7 +301,8 @@ impl Twin {
     }
 }
 
-/// Shows consumers that legacy handles of this process work for them: nothing may be written into imported memory.
+/// Proves to consumers that legacy handles of this process work for them. The canary needs an allocation of its own, because
+/// borrowed memory must not be written.
 struct SharedCanary {
     _memory: OwnMemory,
     handle: IpcHandle,
@@ -335,7 +337,7 @@ fn shared_canary(device: &Device) -> Result<Arc<SharedCanary>, CudaError> {
 }
 
 impl Inner {
-    /// Whether the unfinished work on a slot may still end. The primary context reports its own errors.
+    /// Whether unfinished work in a slot can still end. The primary context reports its own errors.
     fn may_end(&self, slot: usize) -> bool {
         let writer = self.writers.get(slot);
         let context = writer.map_or(0, |writer| writer.load(Ordering::Relaxed));
@@ -345,15 +347,14 @@ impl Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // In a forked child a thread that does not exist there may hold the list's lock.
+        // In a forked child, the lock of the list may be held by a thread that exists only in the parent.
         if !self.device.is_of_this_process() {
             return;
         }
         own().remove(&self.header.nonce);
         let (memory, events) = (self.memory.take(), std::mem::take(&mut self.events));
-        // A late device may still write frames after the last wait for them. Unmapping waits for that "for most use
-        // cases", but the thread that unmaps has other work. If nothing runs any more, it does not wait. Other errors
-        // leave that open.
+        // A slow device may still write frames after the last wait for them. Unmapping waits for that "for most use cases", but
+        // the thread that unmaps has other work. If no work runs, nothing is waited for. Other errors do not show that.
         let is_done = |event: &Event| {
             matches!(
                 event.has_happened(),
