@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Reads the buffers of a pool whose numbers it gets, one in a line, where they lie. `producer` writes them:
+//! Reads buffers of a pool in place. Reads their numbers from standard input, one in each line. `producer` writes them:
 //!
 //! ```text
 //! cargo run --example producer -- my_pool 20 | cargo run --example consumer -- my_pool

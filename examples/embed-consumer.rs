@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! A program that has the elements linked in, and takes frames from a pool with `appsink`. Nothing has to be
-//! installed for it, and `GST_PLUGIN_PATH` is not needed.
+//! A program that links the elements, and receives frames of a pool with `appsink`. Nothing must be installed for it, and
+//! `GST_PLUGIN_PATH` is not needed.
 //!
 //! ```text
 //! cargo run --example embed-consumer -- cam0
 //! ```
 //!
-//! `embed-producer` makes frames for it.
+//! `embed-producer` publishes frames for it.
 
 use std::{
     error::Error,
@@ -30,7 +30,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         .property_from_str("on-producer-lost", "eos")
         .build()?;
     let sink = gst_app::AppSink::builder()
-        // A frame counts against this consumer's budget until its sample is gone.
+        // A frame counts towards this consumer's budget until its sample is dropped.
         .max_buffers(1)
         .drop(true)
         .callbacks(
@@ -49,7 +49,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     result
 }
 
-/// Prints which frame it is, and the brightness of its first plane, read where it lies.
+/// Prints the number of the frame, and the brightness of its first plane, which is read in place.
 fn look(sample: &gst::Sample) -> Result<gst::FlowSuccess, gst::FlowError> {
     let info = sample
         .caps()
@@ -61,7 +61,7 @@ fn look(sample: &gst::Sample) -> Result<gst::FlowSuccess, gst::FlowError> {
         .map_err(|_| gst::FlowError::Error)?;
     let plane = frame.plane_data(0).map_err(|_| gst::FlowError::Error)?;
     let sum: u64 = plane.iter().map(|byte| u64::from(*byte)).sum();
-    // A frame that had to be copied is none of the pool's any more.
+    // A copied frame does not belong to the pool.
     let number = gstxmem::FrameInfo::of_buffer(buffer).map_or("a copy".to_owned(), |frame| {
         format!("frame {}", frame.sequence)
     });
@@ -74,12 +74,12 @@ fn look(sample: &gst::Sample) -> Result<gst::FlowSuccess, gst::FlowError> {
         frame.format(),
         sum / plane.len().max(1) as u64
     );
-    // The reader has closed, as behind `| head`: the stream is over.
+    // The output was closed, for example by `| head`: end the stream.
     told.map(|()| gst::FlowSuccess::Ok)
         .map_err(|_| gst::FlowError::Eos)
 }
 
-/// Until the producer is gone or something fails.
+/// Waits until the producer is gone or an error occurs.
 fn wait(pipeline: &gst::Pipeline) -> Result<(), Box<dyn Error>> {
     let bus = pipeline.bus().ok_or("a pipeline without a bus")?;
     for message in bus.iter_timed(gst::ClockTime::NONE) {

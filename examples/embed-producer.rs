@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! A program that has the elements linked in, and writes frames of its own straight into a pool's slots. Nothing has to
-//! be installed for it, and `GST_PLUGIN_PATH` is not needed.
+//! A program that links the elements, and writes its frames directly into a pool's slots. Nothing must be installed for it, and
+//! `GST_PLUGIN_PATH` is not needed.
 //!
 //! ```text
 //! cargo run --example embed-producer -- cam0 [FRAMES]
@@ -43,7 +43,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     result
 }
 
-/// Frames that get brighter from one to the next, and start over.
+/// Frames of increasing brightness, which then starts again.
 fn produce(
     source: &gst_app::AppSrc,
     info: &gst_video::VideoInfo,
@@ -55,7 +55,7 @@ fn produce(
         let mut buffer = slots.acquire_buffer(None)?;
         paint(&mut buffer, info, number as u8)?;
         if source.push_buffer(buffer).is_err() {
-            // It has stopped; the error is on the bus.
+            // It has stopped. The error is on the bus.
             break;
         }
         thread::sleep(FRAME_TIME);
@@ -65,7 +65,7 @@ fn produce(
     Ok(())
 }
 
-/// `appsrc` does not ask for buffers in the pool by itself.
+/// `appsrc` does not use an offered buffer pool by itself.
 fn offered_pool(
     source: &gst_app::AppSrc,
     info: &gst_video::VideoInfo,
@@ -85,13 +85,13 @@ fn paint(
     brightness: u8,
 ) -> Result<(), Box<dyn Error>> {
     let buffer = buffer.get_mut().ok_or("the buffer is shared")?;
-    // The rows may be further apart than they are wide: the slot's own layout counts.
+    // The distance between rows may be larger than their width: the layout of the slot applies.
     let mut frame = gst_video::VideoFrameRef::from_buffer_ref_writable(buffer, info)?;
     frame.plane_data_mut(0)?.fill(brightness);
     Ok(())
 }
 
-/// Until the stream has ended or something fails.
+/// Waits until the stream has ended or an error occurs.
 fn wait(pipeline: &gst::Pipeline) -> Result<(), Box<dyn Error>> {
     let bus = pipeline.bus().ok_or("a pipeline without a bus")?;
     for message in bus.iter_timed(gst::ClockTime::NONE) {

@@ -13,7 +13,7 @@ use std::time::Duration;
 use xmem_core::BufferPool;
 
 const SIZE: usize = 1920 * 1080 * 3;
-/// After this a buffer that nobody reads is empty again.
+/// After this time a buffer that was not read is emptied.
 const READ_WITHIN: Duration = Duration::from_secs(10);
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -22,17 +22,17 @@ fn main() -> Result<(), Box<dyn Error>> {
     let buffers = args.next().map_or(Ok(20), |text| text.parse())?;
 
     let pool = BufferPool::new(&name)?;
-    // Memory that is set aside before it is needed.
+    // Sets memory aside before it is needed.
     pool.preallocate_cpu(SIZE, 8)?;
     for number in 0..buffers {
         let mut buffer = pool.acquire_cpu(SIZE)?;
         buffer.as_cpu_slice_mut()?.fill(number);
-        // One `get` is to come, in whichever process.
+        // One `get`, in any process.
         pool.set_ref_count(buffer.meta_index(), 1)?;
         buffer.set_timeout(READ_WITHIN)?;
         let index = buffer.forget()?;
         if writeln!(io::stdout(), "{index}").is_err() {
-            // The reader has closed, as behind `| head`.
+            // The output was closed, for example by `| head`.
             break;
         }
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Takes frames out of a pool and keeps the newest few, until the stream ends or Ctrl-C. Rides over the
-//! producer's restarts.
+//! Receives frames of a pool and keeps the newest few, until the stream ends or Ctrl-C. Continues after restarts of the
+//! producer.
 //!
 //! ```text
 //! cargo run --example xmem-consumer -- cam0 6
@@ -28,7 +28,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         .map_or(Ok(1), |n| n.parse())
         .map_err(|_| usage)?;
 
-    // A signal handler may not call this itself.
+    // A signal handler must not call `cancel` itself.
     let canceller = Canceller::new();
     let on_signal = canceller.clone();
     let mut signals = Signals::new([SIGINT, SIGTERM])?;
@@ -39,11 +39,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     });
 
     println!("waiting for a producer of {pool}");
-    // The producer need not be there yet. One more than we keep: the frame that is being received.
+    // The producer may start later. One slot more than are kept: the frame that is being received.
     let consumer = Consumer::builder(&pool).name("xmem-consumer");
     let consumer = consumer.max_held(keep + 1).canceller(&canceller);
     let mut follower = consumer.follow();
-    // A frame is ours, and stays as it is, for as long as its lease lives.
+    // A frame does not change while its lease lives.
     let mut kept: VecDeque<(ReadLease, u64)> = VecDeque::new();
     let mut report = Instant::now();
     loop {
@@ -89,7 +89,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
 }
 
-/// Stands for whatever a program does with a frame: it reads every byte where it lies.
+/// In place of real work: reads every byte of the frame in its slot.
 fn hash(frame: &ReadLease) -> u64 {
     let mut hasher = DefaultHasher::new();
     hasher.write(frame.data());

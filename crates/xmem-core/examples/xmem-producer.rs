@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Puts a moving picture into a pool, 30 times a second, until it is ended.
+//! Publishes a moving picture in a pool, 30 times a second, until it is ended.
 //!
 //! ```text
 //! cargo run --example xmem-producer -- cam0
@@ -30,7 +30,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         "caps",
         format!("video/x-raw,format={FORMAT},width={WIDTH},height={HEIGHT},framerate=30/1"),
     );
-    // Frames come when they do, as a camera's.
+    // The frames are live, like those of a camera.
     sticky.set("timeline", "timeline, live=(boolean)true;");
     producer.set_sticky(&sticky)?;
     println!("publishing at {}", producer.socket_path().display());
@@ -41,14 +41,14 @@ fn main() -> Result<(), Box<dyn Error>> {
     for number in 0.. {
         let due = FRAME_TIME * number;
         thread::sleep(due.saturating_sub(start.elapsed()));
-        // When the picture was taken. A slot may be larger than what was asked for.
+        // The time when the picture was taken. A slot may be larger than requested.
         let taken = monotonic_ns();
         match producer.acquire(size) {
             Ok(mut lease) => {
                 draw(lease.as_mut_slice(), number as usize);
                 lease.publish(describe(layout, size, due, taken))?;
             }
-            // Consumers hold all there is. A live producer goes on with its next frame.
+            // Consumers hold all slots. A live producer continues with its next frame.
             Err(AcquireError::Exhausted { .. }) => producer.note_dropped(),
             Err(error) => return Err(error.into()),
         }
@@ -56,7 +56,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// A bright bar that wanders to the right.
+/// A bright bar that moves to the right.
 fn draw(pixels: &mut [u8], number: usize) {
     let bar = number * 4 % WIDTH;
     for row in pixels.chunks_exact_mut(WIDTH) {
@@ -67,7 +67,7 @@ fn draw(pixels: &mut [u8], number: usize) {
 
 fn describe(layout: VideoLayout, size: usize, pts: Duration, taken: i64) -> FrameMeta {
     FrameMeta {
-        // The time that all processes share; xmemsrc makes the buffer's own of it.
+        // On the clock that all processes share. xmemsrc converts it to the time of the buffer.
         timestamp: Some(taken),
         pts: Some(pts.as_nanos() as u64),
         duration: Some(FRAME_TIME.as_nanos() as u64),

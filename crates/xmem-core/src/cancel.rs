@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use xmem_shm::lock::lock;
 
-/// A thread's wait that can be woken.
+/// A thread's wait that can be interrupted.
 pub(crate) trait Wake: Send + Sync {
     fn wake(&self);
 }
@@ -19,7 +19,7 @@ struct Inner {
     sleepers: Mutex<Vec<Weak<dyn Wake>>>,
 }
 
-/// Cancels the waits that were given it, from any thread, until it is [reset](Self::reset).
+/// Cancels waits that use this canceller, from any thread, until it is [reset](Self::reset).
 ///
 /// ```
 /// use xmem_core::{Canceller, ConnectError, Consumer};
@@ -53,7 +53,7 @@ impl Canceller {
     /// Not for a signal handler: it takes a lock, which the interrupted thread may hold. Let a thread wait for the signal
     /// and call this, as the example `xmem-consumer` does.
     pub fn cancel(&self) {
-        // SeqCst: a sleeper that read the flag before this store was registered as asleep by then, so `wake` finds it.
+        // SeqCst: if a sleeper read the flag before this store, it was already registered, so `wake` finds it.
         self.0.cancelled.store(true, Ordering::SeqCst);
         let sleepers = self.sleepers().clone();
         for sleeper in sleepers.iter().filter_map(Weak::upgrade) {
@@ -107,7 +107,7 @@ impl Drop for Registration {
     }
 }
 
-/// Wakes threads of this process. It counts its notifications, so that none is lost between a look and a wait.
+/// Wakes threads of this process. It counts notifications, so that none is lost between a check and a wait.
 #[derive(Debug, Default)]
 pub(crate) struct Notifier {
     count: Mutex<u64>,
@@ -115,7 +115,7 @@ pub(crate) struct Notifier {
 }
 
 impl Notifier {
-    /// The number of notifications so far. Read it first, then check the condition, then pass the number to `wait`.
+    /// The number of notifications. Read it first, then check the condition, then pass the number to `wait`.
     pub(crate) fn count(&self) -> u64 {
         *lock(&self.count)
     }
@@ -125,7 +125,7 @@ impl Notifier {
         self.changed.notify_all();
     }
 
-    /// Waits until there were more than `seen` notifications, for at most `timeout`.
+    /// Waits until there are more than `seen` notifications, at most for `timeout`.
     pub(crate) fn wait(&self, seen: u64, timeout: Duration) {
         let count = lock(&self.count);
         let _ = self

@@ -5,7 +5,7 @@
 /// The behaviour when a consumer is slower than the producer.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Delivery {
-    /// The producer goes on; the newest frames are kept, and a slow consumer misses the others.
+    /// The producer continues. The newest frames are kept, and a slow consumer misses others.
     #[default]
     Live,
     /// The producer waits until every connected consumer took each frame, or is gone.
@@ -51,7 +51,7 @@ pub enum Delivery {
 }
 
 impl Delivery {
-    /// From control memory.
+    /// From the constant in control memory.
     pub(crate) fn of(lossless: bool) -> Self {
         if lossless { Self::Lossless } else { Self::Live }
     }

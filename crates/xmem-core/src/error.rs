@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use thiserror::Error;
 use xmem_shm::abi::limits::{MAX_NAMED_ENTRIES, MAX_PARTS, MAX_REQUEST};
 
-/// The message of every operation on a handle that was inherited through fork.
+/// The message of each operation on a handle that was inherited through fork.
 const FORKED: &str = "this handle belongs to the process that made it: make a new one after fork";
 
 /// The handle was inherited through fork.
@@ -41,7 +41,7 @@ pub struct SystemError {
 }
 
 impl SystemError {
-    /// Names the operation that failed.
+    /// Adds the operation that failed.
     pub(crate) fn at<E: Into<io::Error>>(what: &'static str) -> impl FnOnce(E) -> Self {
         move |error| Self {
             what,
@@ -57,7 +57,7 @@ pub enum NameError {
     /// The name is empty.
     #[error("the pool name is empty: give it a name such as \"cam0\"")]
     Empty,
-    /// The name has characters that no file name should have.
+    /// The name contains control characters.
     #[error(
         "the pool name {0:?} has a control character in it: use letters, digits, '-', '_' and '.'"
     )]
@@ -65,12 +65,12 @@ pub enum NameError {
     /// The name is `.` or `..`, or a path that ends in a slash.
     #[error("the pool name {0:?} names a directory: give a file name, or a path that ends in one")]
     Directory(OsString),
-    /// The name is not UTF-8. A path need not be.
+    /// The name is not UTF-8. A path may be.
     #[error(
         "the pool name {0:?} is not UTF-8: choose another one, or name the pool by the path of its socket"
     )]
     NotUtf8(OsString),
-    /// The socket's path would not fit into a socket address.
+    /// The socket's path does not fit into a socket address.
     #[error(
         "the socket path {path:?} has {len} bytes and a socket address takes {max}: \
          choose a shorter pool name, or set XMEM_RUNTIME_DIR to a shorter directory"
@@ -83,7 +83,7 @@ pub enum NameError {
         /// The longest path that fits, in bytes.
         max: usize,
     },
-    /// The directory of a pool that was named by its socket's path is not there.
+    /// The directory of a pool that was given as a path does not exist.
     #[error("there is no directory {path:?}: create it, or use a pool name without a slash")]
     NoDirectory {
         /// The directory.
@@ -115,7 +115,7 @@ pub enum CreateError {
     InUse {
         /// The pool.
         pool: String,
-        /// The process that has it, in words (name and id where they are known).
+        /// The process that is its producer, as text (name and ID if known).
         holder: String,
     },
     /// A file that is not a socket has the path of the pool's socket.
@@ -172,7 +172,7 @@ pub enum RemoveError {
     Live {
         /// The pool.
         pool: String,
-        /// The process that has it, in words (name and id where they are known).
+        /// The process that is its producer, as text (name and ID if known).
         holder: String,
     },
     /// It belongs to another user.
@@ -185,7 +185,7 @@ pub enum RemoveError {
         /// The user that owns it.
         uid: u32,
     },
-    /// No producer made the files, or nothing shows that one did.
+    /// The files were not made by a producer, or that is not certain.
     #[error(
         "{path:?} is not known to be a file of a pool, and was not removed: remove it by hand if it is one"
     )]
@@ -254,30 +254,30 @@ pub enum AcquireError {
     Exhausted {
         /// The pool.
         pool: String,
-        /// How many slots there are.
+        /// The number of slots.
         slots: u32,
         /// The limit on slots.
         max_slots: u32,
-        /// The limit on bytes, 0 = none.
+        /// The limit on bytes; 0: none.
         max_bytes: u64,
     },
-    /// One frame alone is larger than the pool may be.
+    /// One frame is larger than the pool may be.
     #[error("{}", too_large(*size, *slot_size, *max_bytes))]
     TooLarge {
         /// The frame's size in bytes, with the room for its attachments.
         size: usize,
-        /// Bytes of the slot that it would take.
+        /// The size of the slot that it would need.
         slot_size: u64,
         /// The limit in bytes; 0: the system's memory.
         max_bytes: u64,
     },
-    /// A frame of no bytes has no slot.
+    /// A frame without bytes has no slot.
     #[error("a slot needs a size of at least one byte")]
     ZeroSize,
     /// The pool needed a new region and could not get one.
     #[error(transparent)]
     Region(#[from] RegionError),
-    /// The slot was to lie on a CUDA device.
+    /// An operation on a CUDA device failed.
     #[cfg(feature = "cuda")]
     #[error(transparent)]
     Cuda(#[from] xmem_cuda::error::CudaError),
@@ -301,7 +301,7 @@ pub enum AcquireError {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum PublishError {
-    /// The metadata point outside the slot.
+    /// The payload in the metadata is outside of the slot.
     #[error("the frame's bytes {offset}..{end} do not fit into its slot of {slot_size} bytes")]
     OutOfSlot {
         /// First byte of the payload in the slot.
@@ -311,7 +311,7 @@ pub enum PublishError {
         /// The slot's size in bytes.
         slot_size: usize,
     },
-    /// The attachments do not fit behind the payload.
+    /// The attachments do not fit into the slot after the payload.
     #[error(
         "the frame's attachments have {needed} bytes, and its slot has room for {room}: acquire the slot with \
          SlotSpec::attachments({needed})"
@@ -322,15 +322,15 @@ pub enum PublishError {
         /// Bytes of room for them.
         room: usize,
     },
-    /// There are more attachments than a consumer takes.
+    /// There are more attachments than a consumer accepts.
     #[error(
         "the frame has {count} attachments, with its parts; the maximum is {MAX_NAMED_ENTRIES}: put several into one"
     )]
     TooManyAttachments {
-        /// How many there are.
+        /// The number.
         count: usize,
     },
-    /// Consumers would refuse such metadata.
+    /// Consumers would refuse the metadata.
     #[error("the frame's metadata is invalid: {reason}")]
     Metadata {
         /// The reason.
@@ -339,7 +339,7 @@ pub enum PublishError {
     /// The lease belongs to another pool.
     #[error("this slot was acquired from another pool: publish it in that pool")]
     OtherPool,
-    /// A consumer that came meanwhile cannot join the pool that the frame was forwarded from.
+    /// A consumer that joined meanwhile cannot join the pool of origin.
     #[error("a consumer cannot join the pool that the frame comes from: copy the frame")]
     NotReached,
     /// The event for the end of the device's work on the frame was not recorded.
@@ -349,7 +349,7 @@ pub enum PublishError {
     /// The frame has no parts, or too many.
     #[error("a frame in parts has 1 to {MAX_PARTS} of them; this one has {count}")]
     PartCount {
-        /// How many there are.
+        /// The number.
         count: usize,
     },
     /// A part belongs to another pool.
@@ -357,12 +357,12 @@ pub enum PublishError {
         "a part of the frame belongs to another pool: import its memory into this pool, or copy it"
     )]
     PartOfOtherPool,
-    /// A part reaches beyond its memory.
+    /// A part exceeds its memory.
     #[error(
         "a part of the frame reaches beyond the end of its memory: check its offset and its size"
     )]
     PartOutOfMemory,
-    /// Consumers of a lossless pool have not taken the frames that this one would replace.
+    /// Consumers of a lossless pool have not taken the frames that this one would overwrite.
     #[error("consumers are too far behind to take one more frame: call wait_for_room first")]
     NoRoom,
     /// The pool is closed.
@@ -389,14 +389,14 @@ pub enum EventError {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ImportError {
-    /// Its owner could remove it under a reader, or it cannot be used for another reason.
+    /// Its owner could shrink it while it is read, or it cannot be used for another reason.
     #[error("this memory cannot be shared where it lies: {0}; copy it")]
     Memory(#[from] RegionError),
-    /// It lies on a CUDA device, and cannot be shared there.
+    /// It is on a CUDA device, and cannot be shared there.
     #[cfg(feature = "cuda")]
     #[error(transparent)]
     Cuda(#[from] xmem_cuda::error::CudaError),
-    /// The pool has as many regions as it may.
+    /// The pool has the maximum number of regions.
     #[error("the pool has {max} regions already, the limit of max-slots")]
     TooMany {
         /// The limit.
@@ -410,7 +410,7 @@ pub enum ImportError {
     Forked,
 }
 
-/// A frame cannot be forwarded where it lies; copy it.
+/// A frame cannot be forwarded without a copy; copy it.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ForwardError {
@@ -511,7 +511,7 @@ pub enum ConnectError {
     Refused {
         /// The socket.
         path: PathBuf,
-        /// The producer's reason, in words.
+        /// The producer's reason as text.
         reason: String,
     },
     /// The process that listens there does not speak this protocol.
@@ -540,7 +540,7 @@ pub enum ConnectError {
 }
 
 impl ConnectError {
-    /// Whether waiting for the producer may mend it: there is none yet, it is just starting, or it does not answer now.
+    /// Whether waiting may resolve the error: there is no producer yet, it is starting, or it does not answer now.
     pub fn may_pass(&self) -> bool {
         matches!(
             self,
@@ -548,7 +548,7 @@ impl ConnectError {
         )
     }
 
-    /// Whether the system has no descriptors or no memory left, which may pass.
+    /// Whether the system lacks descriptors or memory. This may be temporary.
     pub fn is_shortage(&self) -> bool {
         let Self::System(SystemError { error, .. }) = self else {
             return false;
@@ -564,45 +564,45 @@ impl ConnectError {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ReceiveError {
-    /// No frame came in time.
+    /// No frame arrived in time.
     #[error("no frame came before the timeout")]
     Timeout,
     /// The wait was cancelled.
     #[error("the wait for a frame was cancelled")]
     Cancelled,
-    /// The stream is over. A frame may still come if the producer starts a new stream. When the producer is gone, the
-    /// next call returns [`ProducerLost`](Self::ProducerLost).
+    /// The stream has ended. More frames may arrive if the producer starts a new stream. If the producer is gone, the next call
+    /// returns [`ProducerLost`](Self::ProducerLost).
     #[error("the stream has ended")]
     Eos,
     /// The producer is gone, and all its frames have been received.
     #[error("the producer is gone: connect again")]
     ProducerLost,
-    /// This consumer holds as many frames as it may.
+    /// The budget of this consumer is used up.
     #[error(
         "this consumer holds its budget of {budget} frames: drop one before it receives another; copy frames that it keeps"
     )]
     OverBudget {
-        /// How many it may hold.
+        /// The budget.
         budget: u32,
     },
-    /// The producer disconnected this consumer; the frames that it still holds may be overwritten.
+    /// The producer disconnected this consumer. The frames that it still holds may be overwritten.
     #[error(
         "the producer disconnected this consumer, because its lease page was invalid: drop all frames, since they may be \
          overwritten, and connect again"
     )]
     CutOff,
-    /// The producer of a lossless pool does not wait for this consumer any more; the frames that it holds stay valid.
+    /// The producer of a lossless pool no longer waits for this consumer. The frames that it holds stay valid.
     #[error(
         "the producer waited longer than its lossless-timeout for this consumer: read frames faster or raise \
          lossless-timeout, and connect again"
     )]
     TimedOut,
-    /// The frame's memory could not be mapped. The frame was not skipped; a later call tries again. Only in lossless
-    /// pools: elsewhere such a frame counts as missed.
+    /// The frame's memory could not be mapped. The frame was not skipped; a later call tries again. Only in lossless pools: in
+    /// live pools such a frame counts as missed.
     #[error("the next frame's memory cannot be used: {0}")]
     Region(#[source] RegionError),
-    /// The control memory is corrupt. If the error is in one frame's entry, that frame counts as missed, and a later call
-    /// goes on behind it.
+    /// The control memory is corrupt. If only the entry of one frame is, that frame counts as missed, and a later call
+    /// continues after it.
     #[error("the producer's control memory is corrupt: {0}; restart the producer")]
     Corrupt(&'static str),
     /// The handle was inherited through fork.

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The frames of a pool over all of its producers, one after another.
+//! The frames of a pool over successive producers.
 //!
-//! A [`Consumer`] is a connection to one producer, and ends with it. A [`Follower`] makes a new connection each time, and goes
-//! on where the last one was.
+//! A [`Consumer`] is a connection to one producer, and ends with it. A [`Follower`] makes a new connection each time, and
+//! continues after the last frame.
 //!
 //! ```no_run
 //! use xmem_core::Consumer;
@@ -17,8 +17,7 @@
 //! # Ok::<(), xmem_core::follow::FollowError>(())
 //! ```
 //!
-//! [`Follower::step`] is the same with time limits, with frames past the budget, and with a report of what happened between the
-//! frames.
+//! [`Follower::step`] does the same with time limits, with frames past the budget, and with a report of events between frames.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -37,7 +36,7 @@ use crate::error::{ConnectError, ReceiveError, SystemError};
 use crate::frame::lease::ReadLease;
 use crate::stats::ReceiveStats;
 
-/// The pause after an attempt that failed for want of descriptors or memory, which fails at once.
+/// The pause after an attempt that failed for lack of descriptors or memory, because such an attempt fails at once.
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// The action of a follower at the end of the producer's stream.
@@ -65,12 +64,12 @@ pub enum OnLost {
 /// The action of a follower on a frame for which its budget has no room.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum OverBudget {
-    /// It is an error. The frame stays where it is, as long as the producer keeps it.
+    /// An error. The frame is not taken, and stays while the producer keeps it.
     #[default]
     Fail,
-    /// It is [lent](Taken::Lent), to be copied. With a budget of 0 every frame is.
+    /// The frame is [lent](Taken::Lent), so that it can be copied. With a budget of 0 each frame is lent.
     Copy,
-    /// It is dropped. Events are lent.
+    /// The frame is dropped. Events are lent.
     Drop,
 }
 
@@ -84,7 +83,7 @@ pub enum Taken<'a> {
 }
 
 impl Taken<'_> {
-    /// The lease, of a frame that can be kept.
+    /// The lease of a frame that can be kept.
     pub fn kept(self) -> Option<ReadLease> {
         match self {
             Self::Kept(lease) => Some(lease),
@@ -103,7 +102,7 @@ pub enum Step<T> {
     Dropped(FrameInfo, FrameMeta),
     /// No frame came before the timeout.
     Nothing,
-    /// There is no producer yet; the next step looks again.
+    /// There is no producer yet. The next step tries again.
     NoProducer {
         /// The error of the last attempt.
         error: ConnectError,
@@ -115,12 +114,12 @@ pub enum Step<T> {
         /// Whether there was one before.
         again: bool,
     },
-    /// The producer is lost; the next step searches for the next one ([`OnLost::Wait`]).
+    /// The producer is lost. The next step looks for the next one ([`OnLost::Wait`]).
     Lost(Lost),
-    /// The stream is over; the next step waits for the next stream ([`OnEos::Wait`]).
+    /// The stream has ended. The next step waits for the next stream ([`OnEos::Wait`]).
     Eos,
-    /// The producer's limits keep the budget ([`Consumer::budget_limit`]) so small that frames have to be copied or dropped. Comes
-    /// once, before the first of these frames.
+    /// The producer's limits keep the budget ([`Consumer::budget_limit`]) so small that frames must be copied or dropped.
+    /// Returned once, before the first of these frames.
     SmallBudget,
 }
 
@@ -130,11 +129,11 @@ pub enum Step<T> {
 pub struct Lost {
     /// [`ReceiveError::ProducerLost`], or [`ReceiveError::TimedOut`].
     pub error: ReceiveError,
-    /// The pool's name, as the producer had it.
+    /// The name of the pool, from its producer.
     pub pool: String,
     /// As [`Consumer::producer_pid`].
     pub producer_pid: u32,
-    /// The sequence of the frame or event that was taken last, of any producer.
+    /// The sequence of the last frame or event that was taken, of any producer.
     pub last: Option<u64>,
 }
 
@@ -148,7 +147,7 @@ pub enum FollowError {
     /// The wait was cancelled.
     #[error("the wait was cancelled")]
     Cancelled,
-    /// No producer came within [`Follower::connect_timeout`].
+    /// No producer was found within [`Follower::connect_timeout`].
     #[error(transparent)]
     NoProducer(ConnectError),
     /// The producer cannot be joined.
@@ -170,7 +169,7 @@ pub struct Stats {
     pub receive: ReceiveStats,
     /// Frames that were copied: [`Follower::note_copied`].
     pub copied: u64,
-    /// Frames that were taken and given up: [`Follower::note_dropped`], [`Step::Dropped`].
+    /// Frames that were taken and dropped: [`Follower::note_dropped`], [`Step::Dropped`].
     pub dropped: u64,
     /// The number of joins after the first.
     pub reconnects: u64,
@@ -192,15 +191,15 @@ impl Stats {
 
 #[derive(Debug, Default)]
 struct Figures {
-    /// Without those of the present connection.
+    /// Without the figures of the present connection.
     total: Stats,
-    /// Connections that are over, of which frames may still be held.
+    /// Ended connections of which frames may still be held.
     past: Vec<ConsumerHandle>,
     now: Option<ConsumerHandle>,
 }
 
 impl Figures {
-    /// Slots held, of all connections. Forgets those of which none is.
+    /// The number of held slots over all connections. Removes ended connections without held slots.
     fn held(&mut self) -> u32 {
         let held = |handle: &ConsumerHandle| handle.stats().map_or(0, |stats| stats.held);
         self.past.retain(|handle| held(handle) > 0);
@@ -216,7 +215,7 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// `None`: this is a forked child, and the thread that had the lock is not in it.
+    /// `None`: this is a forked child, where the lock may be held by a thread that exists only in the parent.
     fn with<T>(&self, f: impl FnOnce(&mut Figures) -> T) -> Option<T> {
         if self.process.is_current() {
             return Some(f(&mut lock(&self.figures)));
@@ -231,7 +230,7 @@ impl Handle {
 
     /// The figures, also after the follower was dropped.
     pub fn stats(&self) -> Stats {
-        // Under the lock each connection is in the total, or it is the present one.
+        // Under the lock, so that each connection is either in the total or the present one.
         let stats = self.with(|figures| {
             let mut stats = figures.total.clone();
             if let Some(now) = &figures.now
@@ -280,7 +279,7 @@ impl ConsumerBuilder {
 #[derive(Debug)]
 #[must_use]
 pub struct Follower {
-    /// How it joins at the start.
+    /// How it joins first.
     begin: ConsumerBuilder,
     /// How it joins next.
     next: ConsumerBuilder,
@@ -292,10 +291,10 @@ pub struct Follower {
     over_budget: OverBudget,
     /// `None`: there is a producer, or no step has looked for one yet.
     waiting_since: Option<Instant>,
-    /// It had a producer since the start.
+    /// It has joined a producer before.
     joined: bool,
     last: Option<u64>,
-    /// There was a [`Step::SmallBudget`].
+    /// [`Step::SmallBudget`] was returned.
     hinted: bool,
     eventfd: Option<Arc<OwnedFd>>,
     handle: Handle,
@@ -387,7 +386,7 @@ impl Follower {
             return self.look(timeout);
         };
         let received = if self.over_budget == OverBudget::Copy {
-            // With a budget of 0 a frame is given on the condition that it is dropped soon, which only a copy ensures.
+            // With a budget of 0, a frame must be dropped soon. Only a copy ensures that.
             consumer.receive_within_budget(timeout)
         } else if !self.hinted && consumer.budget() == 0 && is_cut(consumer) {
             self.hinted = true;
@@ -404,7 +403,7 @@ impl Follower {
         }
     }
 
-    /// The same after a frame that is past the budget, or another reason why none was received.
+    /// Continues after a frame past the budget, or after another reason why no frame was received.
     #[cold]
     fn go_on_after<T>(
         &mut self,
@@ -457,7 +456,7 @@ impl Follower {
         let time = timeout.into_iter().chain(left).min();
         let found = self.next.connect_wait(time);
         if found.as_ref().is_err_and(ConnectError::is_shortage) {
-            // So that a caller that tries again at once is no busy loop.
+            // The pause keeps a caller that tries again at once from a busy loop.
             std::thread::sleep(time.map_or(PAUSE, |time| time.min(PAUSE)));
         }
         self.found(found)
@@ -469,12 +468,12 @@ impl Follower {
             .elapsed()
     }
 
-    /// How it joins next: for a look by another thread. Pass the result to [`found`](Self::found).
+    /// How it joins next, for a search on another thread. Pass the result to [`found`](Self::found).
     pub fn next_join(&self) -> &ConsumerBuilder {
         &self.next
     }
 
-    /// Goes on with another thread's result, instead of a search of its own.
+    /// Continues with the result of another thread's search.
     ///
     /// # Errors
     ///
@@ -491,7 +490,7 @@ impl Follower {
             }
             Err(error) => error,
         };
-        // At the start a shortage is an error at once. Later the stream outlasts it, as it outlasts a restart of the producer.
+        // At the start a shortage is an error. Later it is waited for, like a restart of the producer.
         let may_pass = error.may_pass() || self.joined && error.is_shortage();
         if !may_pass {
             return Err(FollowError::Connect(error));
@@ -542,21 +541,21 @@ impl Follower {
         Ok(Step::Lost(lost))
     }
 
-    /// Ends the connection for the figures.
+    /// Ends the connection, and updates the figures.
     fn disconnect(&mut self) -> Option<Consumer> {
         let consumer = self.consumer.take()?;
         let (stats, device) = (consumer.stats(), consumer.device());
         self.handle.with(|figures| {
             figures.total.add(stats, device);
-            // Keeps the list of past connections short.
+            // Keeps the list of ended connections short.
             figures.held();
             figures.past.extend(figures.now.take());
         });
         Some(consumer)
     }
 
-    /// Leaves the pool, if it is in one; a later step begins anew. The connection ends when the returned consumer is dropped,
-    /// which waits for a thread to end.
+    /// Leaves the pool, if it has joined one. A later step starts again. The connection ends when the returned consumer is
+    /// dropped, which waits for a thread to end.
     pub fn leave(&mut self) -> Option<Consumer> {
         self.next = self.begin.clone();
         self.joined = false;
@@ -564,8 +563,8 @@ impl Follower {
         self.disconnect()
     }
 
-    /// As [`Consumer::notify`], for each connection. Between two producers the descriptor announces nothing: there a step has to
-    /// look.
+    /// Like [`Consumer::notify`], for each connection. Without a producer the descriptor reports nothing: call a step to look
+    /// for one.
     ///
     /// # Errors
     ///
@@ -580,7 +579,7 @@ impl Follower {
 
     /// As [`Consumer::note_copied`], and for [`Stats::copied`].
     pub fn note_copied(&self) {
-        // The producer first: a frame that is in these figures is in the producer's too.
+        // The producer's figures are updated first, so they are never lower.
         self.consumer.iter().for_each(Consumer::note_copied);
         self.handle.with(|figures| figures.total.copied += 1);
     }
@@ -592,7 +591,7 @@ impl Follower {
     }
 }
 
-/// Whether a consumer may hold fewer slots than it asked for.
+/// Whether a consumer's budget is smaller than requested.
 fn is_cut(consumer: &Consumer) -> bool {
     consumer.budget_limit() != BudgetLimit::Asked
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Entry points of `cargo xtask fuzz`, for bytes that another process could have written. Only in its builds.
+//! Entry points of `cargo xtask fuzz`, for bytes that another process could have written. Only in fuzzing builds.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -29,7 +29,7 @@ fn words<const N: usize>(data: &[u8]) -> [u64; N] {
     words
 }
 
-/// Messages in both directions. A message that can be read encodes to the same bytes again.
+/// Messages in both directions. A message that can be decoded encodes to the same bytes.
 pub fn messages(data: &[u8]) {
     if let Some(message) = ToProducer::decode(data) {
         assert_eq!(ToProducer::decode(&message.encode()), Some(message));
@@ -55,7 +55,7 @@ pub fn entry(data: &[u8]) {
     }
 }
 
-/// The header of a region whose frames lie on a device.
+/// The header of a region with frames on a device.
 pub fn device_header(data: &[u8]) {
     let _ = DeviceHeader::len_of(data);
     if let Ok(header) = DeviceHeader::decode(data, 1 << 20) {
@@ -66,7 +66,7 @@ pub fn device_header(data: &[u8]) {
     }
 }
 
-/// A sticky state; attachments have the same format, and the parts of a frame are one of them.
+/// A sticky state. Attachments have the same format, and the parts of a frame are an attachment.
 pub fn sticky(data: &[u8]) {
     if let Some(sticky) = Sticky::decode(data) {
         assert_eq!(sticky.encode(), data);
@@ -88,7 +88,7 @@ pub fn stats(data: &[u8]) {
     }
 }
 
-/// Control memory: the constants, the changing words, and the beginning of the rest. The first byte gives the length.
+/// Control memory: the constants, the changing words, and the beginning of the rest. The first byte sets the length.
 pub fn control(data: &[u8]) {
     let Some((size, data)) = data.split_first() else {
         return;
@@ -99,7 +99,7 @@ pub fn control(data: &[u8]) {
     };
     let file = File::from(fd);
     let data = &data[..data.len().min(len)];
-    // Mostly with valid first words, so that the others are reached.
+    // Usually with valid first words, so that the others are read.
     let mut head = Vec::new();
     if size & 0x80 == 0 {
         head.extend_from_slice(b"xmemctl\0");

@@ -33,9 +33,9 @@
 //! and `consumer`, [`follow`] (one producer after another), `cuda` (with the feature of that name), `buffer_pool`.
 //! `docs/overview.md` in the repository begins the description of the design.
 
-#![cfg(not(xmem_loom))] // loom explores xmem-shm alone
+#![cfg(not(xmem_loom))] // loom tests only xmem-shm
 #![warn(missing_docs)]
-// Nothing here panics on data from another process.
+// Data from another process must not cause a panic.
 #![cfg_attr(
     not(test),
     deny(
@@ -46,7 +46,7 @@
         clippy::unwrap_used
     )
 )]
-// A build without CUDA keeps the functions that only the module `cuda` calls, and the compiler leaves them out of the library.
+// Without the feature `cuda`, functions that only the module `cuda` calls are unused.
 #![cfg_attr(not(feature = "cuda"), allow(dead_code))]
 
 #[cfg(feature = "fault-points")]

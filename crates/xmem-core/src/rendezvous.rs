@@ -18,17 +18,17 @@ use crate::error::NameError;
 
 const SOCKET_SUFFIX: &str = ".sock";
 const LOCK_SUFFIX: &str = ".lock";
-/// Between the name of a socket without a suffix and the suffix of its lock.
+/// Between the name of a socket without a suffix and the suffix of its lock file.
 const BARE_SUFFIX: &str = ".xmem";
 
-/// A directory named by an environment variable; an empty value counts as unset.
+/// A directory from an environment variable. An empty value counts as unset.
 fn dir_in(variable: &str) -> Option<PathBuf> {
     env::var_os(variable)
         .filter(|dir| !dir.is_empty())
         .map(PathBuf::from)
 }
 
-/// The user's directory of the XDG base directory specification. By that specification a relative path does not count.
+/// The user's directory of the XDG base directory specification, which ignores relative paths.
 fn xdg_dir() -> Option<PathBuf> {
     dir_in("XDG_RUNTIME_DIR").filter(|dir| dir.is_absolute())
 }
@@ -40,12 +40,12 @@ pub fn runtime_dir() -> PathBuf {
         .unwrap_or_else(|| PathBuf::from(format!("/tmp/xmem-{}", own_uid())))
 }
 
-/// Whether a pool's name is the path of its socket.
+/// Whether a pool is given as the path of its socket.
 fn is_path(pool: &OsStr) -> bool {
     pool.as_encoded_bytes().contains(&b'/')
 }
 
-/// The path of a pool's socket. A name with a slash in it is that path already.
+/// The path of a pool's socket. A name with a slash is already that path.
 ///
 /// ```
 /// let path = xmem_core::socket_path("/run/cameras/cam0.sock")?;
@@ -92,7 +92,7 @@ pub(crate) fn lock_path(socket: &Path) -> PathBuf {
     let bytes = name.as_bytes();
     let mut lock = match bytes.strip_suffix(SOCKET_SUFFIX.as_bytes()) {
         Some(stem) => OsStr::from_bytes(stem).to_owned(),
-        // Differs from the lock of the pool beside it whose socket has the suffix.
+        // Different from the lock file of the pool whose socket has the suffix.
         None => [name, OsStr::new(BARE_SUFFIX)].into_iter().collect(),
     };
     lock.push(LOCK_SUFFIX);
@@ -108,7 +108,7 @@ fn refused(path: &Path, reason: impl Into<String>) -> NameError {
 
 /// Whether only this user and root can replace files in a directory. `Ok(false)`: it does not exist.
 fn check_dir(path: &Path) -> Result<bool, NameError> {
-    // Without following a link: the owner of a link can redirect it.
+    // Without following a link, because the owner of a link can redirect it.
     let meta = match fs::symlink_metadata(path) {
         Ok(meta) => meta,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
@@ -137,11 +137,11 @@ fn check_dir(path: &Path) -> Result<bool, NameError> {
     Ok(true)
 }
 
-/// Makes sure that a pool's socket has a safe directory.
+/// Ensures that a pool's socket has a safe directory.
 pub(crate) fn prepare_dir(pool: &OsStr, socket: &Path) -> Result<(), NameError> {
     let dir = socket.parent().unwrap_or(Path::new("/"));
     if is_path(pool) {
-        // The user named the place; it has to exist.
+        // The user chose the directory, so it must exist.
         return if dir.as_os_str().is_empty() || dir.is_dir() {
             Ok(())
         } else {
@@ -161,8 +161,8 @@ pub(crate) fn prepare_dir(pool: &OsStr, socket: &Path) -> Result<(), NameError> 
     Ok(())
 }
 
-/// Whether the directory of a pool's socket exists, and no other user can replace files in it. A directory that was named
-/// with the pool is not checked.
+/// Whether the directory of a pool's socket exists and no other user can replace files in it. A directory that was given with
+/// the pool is not checked.
 pub(crate) fn has_safe_dir(pool: &OsStr, socket: &Path) -> Result<bool, NameError> {
     let dir = socket.parent().unwrap_or(Path::new("/"));
     if is_path(pool) {
@@ -172,12 +172,12 @@ pub(crate) fn has_safe_dir(pool: &OsStr, socket: &Path) -> Result<bool, NameErro
     }
 }
 
-/// Whether the user named the runtime directory.
+/// Whether the user chose the runtime directory.
 fn is_dir_given() -> bool {
     dir_in("XMEM_RUNTIME_DIR").is_some()
 }
 
-/// Protects a consumer from a directory under /tmp that another user made in its user's name.
+/// Checks that no other user has made this user's default directory under /tmp.
 pub(crate) fn check_default_dir(pool: &OsStr, socket: &Path) -> Result<(), NameError> {
     let explicit = is_path(pool) || is_dir_given();
     match socket.parent() {
@@ -224,8 +224,8 @@ pub fn read_pools() -> Result<Vec<PoolEntry>, NameError> {
             if !may_be_socket(&path) {
                 return None;
             }
-            // By the socket, never by the lock: a test would hold the lock for a moment, and could stop a producer that
-            // starts just then.
+            // Checked by the socket, never by the lock: a check would hold the lock briefly, and could make a producer fail that
+            // starts at that time.
             let refused = socket::connect_to(&path)
                 .inspect(|_| fault::point(Point::PoolTried))
                 .is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused);
@@ -238,7 +238,7 @@ pub fn read_pools() -> Result<Vec<PoolEntry>, NameError> {
 }
 
 /// The pools of the runtime directory that have a lock file and no socket, by the path that the socket would have. Their
-/// producers were killed, or are starting or ending just now: [`remove_stale`](crate::remove_stale) distinguishes these.
+/// producers were killed, or are starting or ending: [`remove_stale`](crate::remove_stale) distinguishes these.
 ///
 /// # Errors
 ///
@@ -249,7 +249,7 @@ pub fn read_lone_locks() -> Result<Vec<PathBuf>, NameError> {
         .filter_map(|path| {
             let name = path.file_name()?.to_str()?;
             let stem = name.strip_suffix(LOCK_SUFFIX)?;
-            // It may be the lock of a socket without a suffix.
+            // It may be the lock file of a socket without a suffix.
             let bare = stem.strip_suffix(BARE_SUFFIX);
             if bare.is_some_and(|bare| path.with_file_name(bare).exists()) {
                 return None;
@@ -276,7 +276,7 @@ fn files() -> Result<Vec<PathBuf>, NameError> {
     }
 }
 
-/// Whether it looks like a socket, or a link to one.
+/// Whether the file is a socket, or a link to one.
 fn may_be_socket(path: &Path) -> bool {
     match fs::metadata(path) {
         Ok(meta) => meta.file_type().is_socket(),
@@ -284,7 +284,7 @@ fn may_be_socket(path: &Path) -> bool {
     }
 }
 
-/// Whether a pool's socket lies in a directory that contains only pools.
+/// Whether a pool's socket is in a directory that contains only pools.
 pub(crate) fn is_in_runtime_dir(pool: &OsStr, socket: &Path) -> bool {
     let place = |dir: &Path| fs::metadata(dir).map(|meta| (meta.dev(), meta.ino())).ok();
     !is_path(pool)
@@ -333,7 +333,7 @@ pub fn other_runtime_dirs() -> Vec<PathBuf> {
     dirs
 }
 
-/// The pools there are, in words, for messages about a pool without a producer.
+/// The existing pools as text, for messages about a pool without a producer.
 pub fn pools_in_words(pool: &(impl AsRef<OsStr> + ?Sized)) -> String {
     let live = pools().into_iter().filter(|pool| pool.live);
     let live: Vec<_> = live.map(|pool| pool.name).collect();
@@ -411,7 +411,7 @@ mod tests {
         assert!(check_dir(&link).is_err());
         let other = dir.path().join("other");
         fs::create_dir(&other).unwrap();
-        // An ordinary user, and root in a container, may not do this.
+        // Ordinary users, and root in some containers, may not do this.
         if std::os::unix::fs::chown(&other, Some(4242), None).is_ok() {
             assert!(check_dir(&other).is_err());
         }

@@ -11,11 +11,12 @@ use crate::consumer::query;
 use crate::error::QueryError;
 use crate::stats::PoolStats;
 
-/// Threads that ask at the same time. Most pools answer at once, so more threads would end unused.
+/// The maximum number of threads that query at the same time. Most pools answer at once, so more threads would have nothing to
+/// do.
 const MAX_ASKING: usize = 64;
 
-/// Asks pools for their figures, as [`query`] does, but all at the same time: pools whose process is stopped take one
-/// second in all, instead of one each (two from 65 pools on, and so on). The answers are in the order of the pools.
+/// Queries the figures of pools like [`query`], but all at the same time. Stopped pools together take one second instead of one
+/// each (two seconds from 65 pools on, and so on). The answers are in the order of the pools.
 ///
 /// ```
 /// let answers = xmem_core::query_all(&["cam0", "no/such/pool"]);
@@ -25,7 +26,7 @@ pub fn query_all<P: AsRef<OsStr> + Sync>(pools: &[P]) -> Vec<Result<PoolStats, Q
     let answers: Vec<_> = pools.iter().map(|pool| (pool, OnceLock::new())).collect();
     let next = AtomicUsize::new(0);
     let ask = || {
-        // Relaxed: it only hands out numbers. The answers are ordered by their locks and the end of the scope.
+        // Relaxed: the counter only assigns indices. The locks of the answers and the end of the scope order the answers.
         while let Some((pool, answer)) = answers.get(next.fetch_add(1, Ordering::Relaxed)) {
             let _ = answer.set(query(pool));
         }
@@ -34,7 +35,7 @@ pub fn query_all<P: AsRef<OsStr> + Sync>(pools: &[P]) -> Vec<Result<PoolStats, Q
         for _ in 1..pools.len().min(MAX_ASKING) {
             let thread = thread::Builder::new().name("xmem-query".into());
             if thread.spawn_scoped(scope, ask).is_err() {
-                // Fewer threads ask, in the end this one alone.
+                // Fewer threads query, at least this one.
                 break;
             }
         }

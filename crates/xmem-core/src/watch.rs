@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Watches for pools that come and go.
+//! Watches for new and removed pools.
 
 use std::fmt;
 use std::io;
@@ -19,13 +19,13 @@ use xmem_shm::os::eventfd;
 use crate::cancel::{Canceller, Registration, Wake};
 use crate::rendezvous::runtime_dir;
 
-/// How often to check whether the directory was made or replaced.
+/// The interval of checks whether the directory was created or replaced.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// The result of [`PoolWatch::wait`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Watched {
-    /// A file of the runtime directory came or went. [`pools`](crate::pools) lists the pools.
+    /// A file of the runtime directory was created or removed. [`pools`](crate::pools) lists the pools.
     Changed,
     /// Nothing happened in time.
     Nothing,
@@ -33,9 +33,9 @@ pub enum Watched {
     Cancelled,
 }
 
-/// Watches for pools of the runtime directory that are made or closed.
+/// Watches for new and closed pools in the runtime directory.
 ///
-/// The death of a producer changes no file, nor do new caps: to see these, poll too.
+/// The death of a producer changes no file, and new caps do not either. To detect these, poll as well.
 ///
 /// ```
 /// use std::time::Duration;
@@ -89,7 +89,7 @@ impl PoolWatch {
         Ok(watch)
     }
 
-    /// Waits for a change, at most `timeout` (`None`: for ever).
+    /// Waits for a change, at most `timeout` (`None`: no limit).
     pub fn wait(&mut self, timeout: Option<Duration>) -> Watched {
         let deadline = Deadline::after(timeout);
         loop {
@@ -111,20 +111,20 @@ impl PoolWatch {
                 log::warn!("cannot wait for changes of {:?}: {error}", self.dir);
                 return Watched::Cancelled;
             }
-            // Cleared, so that it does not wake again after the canceller was reset.
+            // Cleared, so that it does not wake the next wait after the canceller was reset.
             eventfd::silence(&self.stop.0);
         }
     }
 
-    /// Watches the directory that is at the path now. `true`: it was replaced.
+    /// Watches the directory that has this path now. `true`: it was replaced.
     fn look_for_directory(&mut self) -> bool {
         let flags = WatchFlags::CREATE | WatchFlags::DELETE | WatchFlags::MOVE;
-        // inotify returns the same number again if it watches that directory already.
+        // inotify returns the same number if it already watches that directory.
         let now = add_watch(&self.inotify, &self.dir, flags | WatchFlags::ONLYDIR).ok();
         now != std::mem::replace(&mut self.watched, now)
     }
 
-    /// Whether there were any.
+    /// Reads all events. Returns whether there were any.
     fn take_events(&self) -> bool {
         let mut buffer = [MaybeUninit::uninit(); 4096];
         let mut reader = Reader::new(&self.inotify, &mut buffer);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The connections to the processes that wrote buffers. Each is made when the first buffer of its process is read.
+//! The connections to the processes that write buffers. A connection is made when the first buffer of its process is read.
 
 use std::collections::HashMap;
 use std::io::ErrorKind;
@@ -21,12 +21,13 @@ use crate::consumer::Consumer;
 use crate::error::{ConnectError, ReceiveError};
 use crate::frame::lease::ReadLease;
 
-/// Connections to processes that have ended. Buffers that they published can be read as long as these are kept.
+/// The maximum number of kept connections to processes that have ended. Their published buffers can be read while these are
+/// kept.
 const MOST_LOST: usize = 4;
-/// How long a process that accepts no connection just now is tried again: it has a queue of others, or is ending.
+/// How long joining is tried again if a process accepts no connection, because its queue is full or it is ending.
 const JOIN_TIME: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(5);
-/// Threads that join one process wait for each other, and seldom for those that join others.
+/// Threads that join the same process wait for each other. Threads that join different ones seldom do.
 const LANES: usize = 16;
 
 /// The connection to one process.
@@ -34,7 +35,7 @@ const LANES: usize = 16;
 pub(super) struct Connection {
     writer: u8,
     consumer: Consumer,
-    /// By slot: the newest generation that was read.
+    /// For each slot, the newest generation that was read.
     got: Mutex<HashMap<u32, u32>>,
 }
 
@@ -43,7 +44,7 @@ impl Connection {
         self.consumer.is_lost()
     }
 
-    /// `None`: nothing is published there under this number.
+    /// `None`: nothing is published there with this number.
     fn read(&self, number: Number) -> Result<Option<(ReadLease, Number)>, ReceiveError> {
         let record = Record::read(self.consumer.control(), number.slot);
         let Some(Record { entry, meta, tag }) = record else {
@@ -57,7 +58,7 @@ impl Connection {
         Ok(lease.map(|lease| (lease, found)))
     }
 
-    /// The size of the buffer, if it lies in host memory.
+    /// The size of the buffer, if it is in host memory.
     fn size(&self, number: Number) -> Option<usize> {
         let control = self.consumer.control();
         let record = Record::read(control, number.slot)?;
@@ -69,13 +70,13 @@ impl Connection {
     /// Counts a read of a buffer that this process holds.
     pub(super) fn count_read(&self, lease: &ReadLease) -> Result<(), ReceiveError> {
         let (slot, generation) = (lease.info().slot, lease.info().generation);
-        // The first read of a process shows in its lease page.
+        // The first read of a process is recorded in its lease page.
         let before = lock(&self.got).insert(slot, generation);
         if before == Some(generation) {
             let message = ToProducer::ReadAgain { slot, generation };
             let link = self.consumer.session().link();
             let sent = link.send_before(&message, Deadline::after(Some(ANSWER_TIME)));
-            // Where the writer has ended nothing counts any more.
+            // If the writer has ended, counts have no effect any more.
             if sent.is_err_and(|error| error.kind() == ErrorKind::WouldBlock) {
                 return Err(ReceiveError::Timeout);
             }
@@ -97,7 +98,7 @@ fn no_writer(options: &BufferPoolOptions, number: Number) -> GetError {
 
 #[derive(Debug, Default)]
 pub(super) struct Connections {
-    /// The oldest first.
+    /// Oldest first.
     all: Mutex<Vec<Arc<Connection>>>,
     joining: [Mutex<()>; LANES],
 }
@@ -107,7 +108,7 @@ impl Connections {
         lock(&self.all)
     }
 
-    /// Joins the pool of another process, if this was not done yet.
+    /// Joins the pool of another process, unless this process already has.
     pub(super) fn connect(
         &self,
         options: &BufferPoolOptions,
@@ -136,7 +137,7 @@ impl Connections {
                 Err(ReceiveError::OverBudget { budget }) => {
                     return Err(GetError::OverBudget { budget });
                 }
-                // Where the writer has ended, this process can read what it had mapped before.
+                // If the writer has ended, this process can still read buffers in regions that it has mapped.
                 Err(_) if connection.is_lost() => {}
                 Err(error) => failure = Some(error),
             }
@@ -159,7 +160,7 @@ impl Connections {
         Ok(sizes.find_map(|size| size))
     }
 
-    /// The connections to a process, the present one last if there is one.
+    /// The connections to a process. The present one is last, if there is one.
     fn joined(
         &self,
         options: &BufferPoolOptions,
@@ -184,7 +185,7 @@ impl Connections {
         of_writer.cloned().collect()
     }
 
-    /// Joins the pool of a process. `None`: there is none.
+    /// Joins the pool of a process. `None`: it does not exist.
     fn join(
         &self,
         options: &BufferPoolOptions,
@@ -225,7 +226,7 @@ impl Connections {
             })
             .collect();
         drop(all);
-        // A thread may end here.
+        // Dropping it may end a thread, so the lock is released first.
         drop(gone);
         Ok(Some(connection))
     }

@@ -19,14 +19,14 @@ fn device(device_id: i32) -> Result<Device, CudaError> {
 }
 
 impl BufferPool {
-    /// As [`preallocate_cpu`](Self::preallocate_cpu), on a device.
+    /// Like [`preallocate_cpu`](Self::preallocate_cpu), on a device.
     ///
-    /// Each process writes device memory of its own. Other processes have it for reading only: if a process were killed while its
-    /// kernel writes a buffer, the end of that work would not be known, and so not when the buffer may be reused.
+    /// Each process writes only its own device memory, and other processes can only read it. Reason: if a process were killed
+    /// while its kernel writes a buffer, nothing would report the end of that work, and so when the buffer can be reused.
     ///
     /// # Errors
     ///
-    /// [`WriteAccessError::Denied`] if there may not be as many, [`WriteAccessError::Cuda`] if the device fails; see
+    /// [`WriteAccessError::Denied`] if the limits do not allow as many, [`WriteAccessError::Cuda`] if the device fails; see
     /// [`WriteAccessError`] for the others.
     pub fn preallocate_cuda(
         &self,
@@ -38,10 +38,10 @@ impl BufferPool {
         self.inner.writer()?.set_aside(&spec, count)
     }
 
-    /// A buffer of at least `size` bytes on a device, to be written.
+    /// Acquires a buffer of at least `size` bytes on a device, for writing.
     ///
-    /// It is [published](BufferGuard::forget) behind the default stream. If a non-blocking stream writes it, use
-    /// [`forget_on`](BufferGuard::forget_on). When the guard is dropped, the device must be done.
+    /// It is [published](BufferGuard::forget) in the order of the default stream. If a non-blocking stream writes it, use
+    /// [`forget_on`](BufferGuard::forget_on). When the guard is dropped, the device's work must have ended.
     ///
     /// # Errors
     ///
@@ -56,7 +56,7 @@ impl BufferPool {
 }
 
 impl BufferGuard {
-    /// First byte of the buffer on its device. For a buffer that is read, waits until it is written; [`cuda`](Self::cuda)
+    /// The first byte of the buffer on its device. For a buffer that is read, waits until it is written; [`cuda`](Self::cuda)
     /// does not wait.
     ///
     /// # Errors
@@ -74,7 +74,7 @@ impl BufferGuard {
         }
     }
 
-    /// As [`as_cuda_ptr`](Self::as_cuda_ptr), for writing.
+    /// Like [`as_cuda_ptr`](Self::as_cuda_ptr), for writing.
     ///
     /// # Errors
     ///
@@ -86,7 +86,7 @@ impl BufferGuard {
         }
     }
 
-    /// The device of the buffer. `None`: it lies in host memory.
+    /// The device of the buffer. `None`: it is in host memory.
     pub fn device(&self) -> Option<Device> {
         match &self.storage {
             Storage::Writing(lease) => Some(lease.cuda()?.device().clone()),
@@ -95,7 +95,7 @@ impl BufferGuard {
         }
     }
 
-    /// A buffer that is read, as a frame that streams can wait for and release.
+    /// A buffer that is read, as a frame. Streams can wait for it and release it.
     ///
     /// # Errors
     ///
@@ -109,8 +109,8 @@ impl BufferGuard {
         }
     }
 
-    /// As [`forget`](Self::forget), for a buffer that this stream is still to write: readers wait until the stream has
-    /// reached its current end.
+    /// Like [`forget`](Self::forget), for a buffer that this stream still writes: readers wait until the stream has reached its
+    /// current end.
     ///
     /// # Errors
     ///
@@ -127,7 +127,7 @@ impl BufferGuard {
         matches!(&self.storage, Storage::Writing(lease) if lease.is_on_device())
     }
 
-    /// The source of a copy, if it lies on a device.
+    /// The source of a copy, if the buffer is on a device.
     fn source<T>(
         &self,
         copy: impl FnOnce(Source<'_>) -> Result<T, CudaError>,
@@ -142,8 +142,8 @@ impl BufferGuard {
         }
     }
 
-    /// Copies a buffer in host memory to a device. The host memory is registered with CUDA first, so that the device reads it
-    /// where it lies. Waits for the copy. It is made as that of [`copy_to_cpu`](Self::copy_to_cpu).
+    /// Copies a buffer in host memory to a device, and waits for the copy. The host memory is registered with CUDA first, so
+    /// that the device reads it in place. The copy is created as by [`copy_to_cpu`](Self::copy_to_cpu).
     ///
     /// # Errors
     ///
@@ -165,7 +165,7 @@ impl BufferGuard {
         Ok(self.finish(copy))
     }
 
-    /// Copies a buffer on a device to that or another device. Waits for the copy. It is made as that of
+    /// Copies a buffer on a device to the same or another device, and waits for the copy. The copy is created as by
     /// [`copy_to_cpu`](Self::copy_to_cpu).
     ///
     /// # Errors
@@ -186,7 +186,7 @@ impl BufferGuard {
         Ok(self.finish(copy))
     }
 
-    /// Copies the bytes of a buffer on a device into host memory.
+    /// Copies the bytes of a buffer on a device to host memory.
     pub(super) fn download(&self, to: &mut Self) -> Result<(), CudaError> {
         self.source(|source| {
             if let Storage::Writing(lease) = &to.storage {

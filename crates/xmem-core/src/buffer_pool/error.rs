@@ -30,14 +30,14 @@ pub enum OpenError {
     },
 }
 
-/// The right to write a buffer was not given.
+/// A buffer cannot be written.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum WriteAccessError {
-    /// The pool is this process's own, and has none.
+    /// The process's own pool has no slot.
     #[error("{0}")]
     Acquire(#[source] AcquireError),
-    /// All buffers are in use, and there may be no more.
+    /// All buffers are in use, and the limit is reached.
     #[error(
         "all {buffers} buffers of pool {pool:?} are in use (max_buffers {max_buffers}): a buffer is free again when it was \
          read as often as its count; discard or a timeout frees a buffer that is not read"
@@ -45,21 +45,21 @@ pub enum WriteAccessError {
     Full {
         /// The pool.
         pool: String,
-        /// How many buffers there are.
+        /// The number of buffers.
         buffers: u32,
         /// The limit.
         max_buffers: u32,
     },
-    /// This process's buffers could not be made.
+    /// The pool of this process could not be created.
     #[error(transparent)]
     Create(#[from] CreateError),
-    /// There may not be as many buffers, or it could not be published.
+    /// The limits do not allow as many buffers, or the buffer could not be published.
     #[error("{reason}")]
     Denied {
-        /// Why, in words.
+        /// The reason as text.
         reason: String,
     },
-    /// It could not be read, to be edited.
+    /// The buffer to edit could not be read.
     #[error(transparent)]
     Get(#[from] GetError),
     /// The buffer is held, or there is no such buffer.
@@ -70,7 +70,7 @@ pub enum WriteAccessError {
         /// The buffer.
         index: u32,
     },
-    /// The buffer was to lie on a CUDA device, or lies there.
+    /// An operation on a CUDA device failed.
     #[cfg(feature = "cuda")]
     #[error(transparent)]
     Cuda(#[from] xmem_cuda::error::CudaError),
@@ -79,7 +79,7 @@ pub enum WriteAccessError {
         "only the process that wrote a buffer can discard it, and set its timeout and its readers before it is published"
     )]
     NotWriter,
-    /// A reader that the buffer was to be kept for is not connected.
+    /// A reader that the buffer should be kept for is not connected.
     #[error(
         "{reader} is not connected: name only readers that `readers` returns; a process that has read nothing yet must call \
          connect first"
@@ -88,7 +88,7 @@ pub enum WriteAccessError {
         /// The reader.
         reader: String,
     },
-    /// The buffer was to be kept for no reader.
+    /// The list of readers is empty.
     #[error("the list of readers is empty: name at least one, or use the count (set_ref_count)")]
     NoReaders,
     /// This is a forked child, which has no buffers of its parent's pool.
@@ -105,7 +105,7 @@ impl From<AcquireError> for WriteAccessError {
                 max_slots: max_buffers,
                 ..
             } => Self::Full {
-                // Users know the name of the buffer pool, and not that of the process's own.
+                // Users know the name of the buffer pool, not that of the process's own pool.
                 pool: name_of(&pool).unwrap_or(&pool).to_owned(),
                 buffers,
                 max_buffers,
@@ -119,7 +119,7 @@ impl From<AcquireError> for WriteAccessError {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum GetError {
-    /// Nothing is published under that number, or not any more.
+    /// Nothing is published with that number, or not any more.
     #[error(
         "buffer {index} holds nothing: it was not published yet, its count reached zero, or the number is of an earlier use"
     )]
@@ -127,7 +127,7 @@ pub enum GetError {
         /// The buffer.
         index: u32,
     },
-    /// The process that wrote it has ended, or there was none.
+    /// The process that wrote the buffer has ended, or never existed.
     #[error("no process of pool {pool:?} wrote buffer {index}, or that process has ended")]
     NoWriter {
         /// The buffer.
@@ -135,19 +135,19 @@ pub enum GetError {
         /// The pool.
         pool: String,
     },
-    /// This process holds as many as it may.
+    /// This process's budget is used up.
     #[error(
         "this process holds its budget of {budget} buffers: drop one first, or open the pool with a larger max_held, here and \
          in the process that writes them"
     )]
     OverBudget {
-        /// How many of one process it may hold.
+        /// The maximum number of buffers of one process that it may hold.
         budget: u32,
     },
-    /// The process that wrote it could not be connected to.
+    /// The process that wrote the buffer could not be joined.
     #[error(transparent)]
     Connect(#[from] ConnectError),
-    /// The process that wrote it did not answer, or its description of the buffer is invalid.
+    /// The process that wrote the buffer did not answer, or its description of the buffer is invalid.
     #[error("asking the process that wrote the buffer failed: {0}")]
     Receive(#[from] ReceiveError),
 }
@@ -156,13 +156,13 @@ pub enum GetError {
 #[derive(Debug, Error, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AccessError {
-    /// It was got for reading.
+    /// The guard is for reading.
     #[error("the buffer is read-only: use get_mut or acquire_cpu to write")]
     ReadOnly,
-    /// It lies on a device.
+    /// The buffer is on a device.
     #[error("the buffer lies on a CUDA device: use as_cuda_ptr, or copy_to_cpu")]
     OnDevice,
-    /// It is being written, so there can be no second reference to it.
+    /// The buffer is being written, so no second reference is possible.
     #[error("the buffer is being written: publish it (forget) before it is shared")]
     Writing,
 }
@@ -176,7 +176,7 @@ pub enum RefCountError {
         "a count of {0} keeps nothing: give the number of consumers that are to take the buffer"
     )]
     BadCount(i32),
-    /// Not one that this process writes or has published.
+    /// This process neither writes nor has published the buffer.
     #[error(
         "the count of buffer {0} is not this process's to change: another process wrote it, or it is empty"
     )]

@@ -35,22 +35,22 @@ pub(super) enum Storage {
     Gone,
 }
 
-/// A buffer of a [`BufferPool`](crate::BufferPool), for as long as this lives.
+/// A buffer of a [`BufferPool`](crate::BufferPool) that is held for reading or writing.
 ///
-/// When a guard is dropped, a buffer that is read is released. A buffer that is written is published, for one read less than
-/// its count, which is for this guard; with a count of 1, the default, it is given back empty. If a panic drops a guard for
-/// writing, the buffer is left empty.
+/// Dropping a guard for reading releases the buffer. Dropping a guard for writing publishes the buffer for one read less than
+/// its count, because the guard counts as one. With a count of 1, the default, the buffer is given back empty. If a panic drops
+/// a guard for writing, the buffer is left empty.
 pub struct BufferGuard {
     pub(super) pool: Arc<Inner>,
     pub(super) storage: Storage,
     number: Number,
-    /// Bytes that were asked for, or published.
+    /// The requested or published size in bytes.
     pub(super) size: usize,
     info: FrameInfo,
     pub(super) meta: FrameMeta,
-    /// How long it waits for its readers.
+    /// The timeout for its readers.
     timeout: Option<Duration>,
-    /// The readers that it is kept for, by their numbers. `None`: as many as its count.
+    /// The readers that it is kept for, by their numbers. `None`: the count applies.
     readers: Option<Arc<[u64]>>,
 }
 
@@ -65,7 +65,7 @@ impl fmt::Debug for BufferGuard {
 }
 
 impl BufferGuard {
-    /// A guard for writing `size` bytes. `None`: as many as the publication that is edited has, or as there is room for.
+    /// A guard for writing `size` bytes. `None`: as many as the edited publication has, or as the slot has.
     pub(super) fn writing(pool: Arc<Inner>, taken: Taken, size: Option<usize>) -> Self {
         let room = taken.lease.payload_len();
         let (info, mut meta) = taken
@@ -103,7 +103,7 @@ impl BufferGuard {
         }
     }
 
-    /// Whether the buffer may be written.
+    /// The permitted access.
     pub fn mode(&self) -> AccessMode {
         match self.storage {
             Storage::Writing(_) => AccessMode::ReadWrite,
@@ -111,14 +111,14 @@ impl BufferGuard {
         }
     }
 
-    /// The buffer's number, which other processes [get](crate::BufferPool::get) it by. It is one of this use of the buffer. When
-    /// the buffer is used again it gets another number, and the former one is an error, but for one case of 4095.
+    /// The number of the buffer, with which other processes [get](crate::BufferPool::get) it. It identifies this use of the
+    /// buffer. The next use gets another number. An earlier number is then an error, except in one case of 4095.
     pub fn meta_index(&self) -> u32 {
         self.number.pack()
     }
 
-    /// The number of the buffer's memory: the same for each use, as
-    /// [`preallocate_cpu`](crate::BufferPool::preallocate_cpu) returns it. For tables with something for each buffer.
+    /// The number of the buffer's memory, which is the same for each use:
+    /// [`preallocate_cpu`](crate::BufferPool::preallocate_cpu) returns it. Use it for tables with an entry for each buffer.
     pub fn buffer(&self) -> u32 {
         self.number.of_slot().pack()
     }
@@ -133,8 +133,8 @@ impl BufferGuard {
         &self.meta
     }
 
-    /// Sets the metadata of the buffer: shape, type, content type and so on. Its place and size stay.
-    /// [`reserved`](FrameMeta::reserved) is not passed on.
+    /// Sets the metadata of the buffer: shape, type, content type and so on. Its place and size do not change.
+    /// [`reserved`](FrameMeta::reserved) is not kept.
     ///
     /// # Errors
     ///
@@ -148,9 +148,9 @@ impl BufferGuard {
         Ok(())
     }
 
-    /// Empties the buffer this time after it is published, if its readers did not come by then
-    /// ([`BufferPoolOptions::on_unread`](crate::BufferPoolOptions::on_unread)). A process that has it then keeps it until it
-    /// is done. Default: a buffer waits for its readers for as long as its process has the pool.
+    /// Empties the buffer this time after it is published, if its readers did not take it until then
+    /// ([`BufferPoolOptions::on_unread`](crate::BufferPoolOptions::on_unread)). A process that holds it keeps it until it
+    /// releases it. Default: a buffer is kept for its readers while its process has the pool open.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -175,8 +175,8 @@ impl BufferGuard {
         Ok(())
     }
 
-    /// Keeps the buffer, when it is [forgotten](Self::forget), until each of these readers got and released it, in place of its
-    /// count. A reader whose process ends is done, whether it had got the buffer or not. Other reads do not count.
+    /// Keeps the [forgotten](Self::forget) buffer until each of these readers took and released it, instead of using its count.
+    /// A reader whose process ends counts as having released it. Other reads do not count.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -196,8 +196,8 @@ impl BufferGuard {
     ///
     /// # Errors
     ///
-    /// [`WriteAccessError::NotConnected`] if one of them is not connected, [`WriteAccessError::NoReaders`] without any,
-    /// [`WriteAccessError::NotWriter`] for a buffer that is read. None of them changes anything.
+    /// [`WriteAccessError::NotConnected`] if one of them is not connected, [`WriteAccessError::NoReaders`] if the list is
+    /// empty, [`WriteAccessError::NotWriter`] for a buffer that is read. On an error nothing changes.
     pub fn set_readers(&mut self, readers: &[Reader]) -> Result<(), WriteAccessError> {
         if self.mode() == AccessMode::ReadOnly {
             return Err(WriteAccessError::NotWriter);
@@ -214,7 +214,7 @@ impl BufferGuard {
         Ok(())
     }
 
-    /// Whether it lies on a CUDA device.
+    /// Whether the buffer is on a CUDA device.
     pub fn is_on_device(&self) -> bool {
         match &self.storage {
             Storage::Writing(lease) => lease.is_on_device(),
@@ -223,7 +223,7 @@ impl BufferGuard {
         }
     }
 
-    /// A copy that this process may write, in the memory that the buffer lies in.
+    /// A writable copy in this process, in the same kind of memory.
     pub(super) fn copy(&self) -> Result<Self, WriteAccessError> {
         #[cfg(feature = "cuda")]
         if let Some(device) = self.device() {
@@ -248,7 +248,7 @@ impl BufferGuard {
         })
     }
 
-    /// The bytes, to be written.
+    /// The bytes, for writing.
     ///
     /// # Errors
     ///
@@ -267,7 +267,7 @@ impl BufferGuard {
         }
     }
 
-    /// One more guard for the same buffer.
+    /// Another guard for the same buffer.
     ///
     /// # Errors
     ///
@@ -288,10 +288,11 @@ impl BufferGuard {
         }
     }
 
-    /// Copies the buffer into host memory. Waits for the copy, a buffer that this process acquired, with the same metadata.
+    /// Copies the buffer to host memory, and waits for the copy. The copy is a buffer that this process acquired, with the same
+    /// metadata.
     ///
-    /// A buffer on a CUDA device that is being written is copied behind the default stream, as [`forget`](Self::forget) publishes
-    /// it.
+    /// A buffer on a CUDA device that is being written is copied in the order of the default stream, as
+    /// [`forget`](Self::forget) publishes it.
     ///
     /// # Errors
     ///
@@ -301,7 +302,7 @@ impl BufferGuard {
         self.copy_into(copy)
     }
 
-    /// Copies the buffer into one in host memory that is as large.
+    /// Copies the buffer to one in host memory with the same size.
     pub(super) fn copy_into(&self, mut copy: Self) -> Result<Self, WriteAccessError> {
         match (self.as_cpu_slice(), copy.as_cpu_slice_mut()) {
             (Ok(from), Ok(to)) => to.copy_from_slice(from),
@@ -313,7 +314,7 @@ impl BufferGuard {
         Ok(self.finish(copy))
     }
 
-    /// Completes a copy: it has the same metadata.
+    /// Completes a copy with the same metadata.
     pub(super) fn finish(&self, mut copy: Self) -> Self {
         copy.meta = self.meta.clone();
         (copy.meta.offset, copy.meta.size) = (0, self.size as u64);
@@ -322,13 +323,13 @@ impl BufferGuard {
 
     /// Consumes the guard and keeps the buffer. Returns its index.
     ///
-    /// A buffer that is being written is published, and kept until it was read as often as its count. A buffer that is
-    /// being read stays held until [`BufferPool::release`](crate::BufferPool::release).
+    /// A buffer that is being written is published, and kept until its count is used up. A buffer that is being read stays held
+    /// until [`BufferPool::release`](crate::BufferPool::release).
     ///
-    /// A buffer on a CUDA device is published behind the default stream, which waits for all streams except non-blocking ones:
-    /// the device need not be done. For others see `forget_on`.
+    /// A buffer on a CUDA device is published in the order of the default stream, which waits for all streams except
+    /// non-blocking ones. So the device's work need not have ended. For non-blocking streams see `forget_on`.
     ///
-    /// [`std::mem::forget`] does none of this: it leaks the guard, and the buffer is in use for as long as the process runs.
+    /// [`std::mem::forget`] instead leaks the guard, and the buffer stays in use until the process ends.
     ///
     /// # Errors
     ///
@@ -341,7 +342,7 @@ impl BufferGuard {
         self.forget_with(|lease, meta| lease.publish(meta))
     }
 
-    /// The same, published by this function.
+    /// `forget`, with this function to publish.
     pub(super) fn forget_with(
         &mut self,
         publish: impl FnOnce(WriteLease, FrameMeta) -> Result<ReadLease, PublishFailure>,
@@ -357,7 +358,7 @@ impl BufferGuard {
         Ok(self.meta_index())
     }
 
-    /// Gives the buffer back. A buffer that is being written is empty then, whatever its count is. A buffer that is being
+    /// Gives the buffer back. A buffer that is being written is then empty, regardless of its count. A buffer that is being
     /// read is released, as when the guard is dropped.
     pub fn discard(mut self) {
         if self.pool.is_of_this_process() {
@@ -367,13 +368,13 @@ impl BufferGuard {
 
     fn give_back(&mut self) {
         if let (Storage::Writing(_), Some(writer)) = (&self.storage, self.pool.writer.get()) {
-            // Before another thread can get the slot.
+            // Before another thread can acquire the slot.
             writer.end(self.number);
         }
         self.storage = Storage::Gone;
     }
 
-    /// Publishes the buffer for the reads of its count, less those that are `done`. If none is left, it is given back.
+    /// Publishes the buffer for the reads of its count minus `done`. If none are left, it is given back.
     fn publish(
         &self,
         mut lease: WriteLease,
@@ -385,7 +386,7 @@ impl BufferGuard {
         };
         let reads = writer.end(self.number).saturating_sub(done);
         match &self.readers {
-            // The count is for guards that are dropped.
+            // The count applies to dropped guards.
             Some(readers) if done == 0 => lease.keep_for(readers.clone()),
             _ if reads == 0 => return Ok(()),
             _ => lease.keep_until(reads),
@@ -408,7 +409,7 @@ impl Drop for BufferGuard {
             // A forked child inherits the guard, but not the buffer.
             return;
         }
-        // A panic may have left the bytes half written.
+        // A panic may have left the bytes incomplete.
         if std::thread::panicking() {
             return self.give_back();
         }

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Buffers by number: a pool in which processes pass each other indices by other means.
+//! Buffers by number: a pool whose processes exchange indices by other means.
 //!
-//! All processes that open a pool are equal. Each that writes has a [`Producer`] of its own, made when it acquires its first
-//! buffer, and each that reads a [`Consumer`] for each writer, made when it gets the first buffer of that one. The index names
-//! the writer and its slot. The writer sets the number of reads that a buffer is for, passes its index on, and forgets it;
-//! each reader gets it by its index. Each `get` counts as a read. A reader that dies with a buffer counts as having released
-//! it. A reader that never comes does not count: see [`BufferPool::discard`] and [`BufferGuard::set_timeout`].
+//! All processes that open a pool are equal. Each process that writes has its own [`Producer`], created when it acquires its
+//! first buffer. Each process that reads has a [`Consumer`] for each writer, created when it gets the first buffer of that
+//! writer. An index identifies the writer and its slot. The writer sets the number of reads for a buffer, sends its index to
+//! others, and forgets it. Each reader gets it by its index, and each `get` counts as a read. A reader that dies with a buffer
+//! counts as having released it. A reader that never gets it does not count: see [`BufferPool::discard`] and
+//! [`BufferGuard::set_timeout`].
 
 mod connections;
 #[cfg(feature = "cuda")]
@@ -65,13 +66,13 @@ pub struct BufferPool {
 struct Inner {
     options: BufferPoolOptions,
     process: ProcessId,
-    /// Made with the first buffer that is acquired.
+    /// Created with the first acquired buffer.
     writer: OnceLock<Writer>,
-    /// One thread makes the writer.
+    /// Held by the thread that creates the writer.
     making: Mutex<()>,
     connections: Connections,
     canceller: Canceller,
-    /// References without a guard (`forget` of a guard for reading, `add_ref`).
+    /// References without a guard (from `forget` of a guard for reading, and `add_ref`).
     loose: Mutex<Vec<(Number, ReadLease)>>,
 }
 
@@ -101,7 +102,7 @@ impl BufferPool {
         self.inner.options.name()
     }
 
-    /// The name of the buffer pool that a process writes in its own pool, from the name of that one.
+    /// The name of the buffer pool, from the name of the pool of one of its processes.
     ///
     /// ```
     /// assert_eq!(xmem_core::BufferPool::name_of_writer("my_pool.b3f"), Some("my_pool"));
@@ -111,8 +112,8 @@ impl BufferPool {
         writer::name_of(pool)
     }
 
-    /// The names of the pools of the processes that write buffers of this pool, for [`query_all`](crate::query_all). The process
-    /// of one of them may have been killed.
+    /// The names of the pools of the processes that write buffers of this pool, for [`query_all`](crate::query_all). Some of
+    /// these processes may have been killed.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -130,11 +131,11 @@ impl BufferPool {
         writer::pools_of(name)
     }
 
-    /// Sets `count` buffers of `size` bytes aside. Returns their indices. If there are some of this size already, these are
-    /// among them.
+    /// Sets `count` buffers of `size` bytes aside. Returns their indices. If some buffers of this size are already set aside,
+    /// they are included.
     ///
-    /// They stay, with their indices, until they are [given up](Self::give_up), and serve requests of this process for this
-    /// size only. Such an index names the memory, whatever is in it: see [`BufferGuard::buffer`].
+    /// They keep their memory and their indices until [`give_up`](Self::give_up), and are used only for requests of this
+    /// process with this size. Such an index identifies the memory, with any content: see [`BufferGuard::buffer`].
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -149,28 +150,28 @@ impl BufferPool {
     ///
     /// # Errors
     ///
-    /// [`WriteAccessError::Denied`] if there may not be as many ([`max_buffers`](BufferPoolOptions::max_buffers)); see
+    /// [`WriteAccessError::Denied`] if the limits do not allow as many ([`max_buffers`](BufferPoolOptions::max_buffers)); see
     /// [`WriteAccessError`] for the others.
     pub fn preallocate_cpu(&self, size: usize, count: usize) -> Result<Vec<u32>, WriteAccessError> {
         self.inner.writer()?.set_aside(&SlotSpec::new(size), count)
     }
 
-    /// Buffers that were [preallocated](Self::preallocate_cpu) may go, or serve other sizes. Returns how many were set aside.
-    /// What they hold stays.
+    /// Allows that [preallocated](Self::preallocate_cpu) buffers are freed or used for other sizes. Returns how many were set
+    /// aside. Their content stays.
     pub fn give_up(&self, indices: &[u32]) -> usize {
         let writer = self.inner.writer.get();
         writer.map_or(0, |writer| writer.give_up(indices))
     }
 
-    /// Figures of the buffers that this process writes. All zero before the first of them.
+    /// Figures of the buffers that this process writes. All zero before the first.
     pub fn stats(&self) -> PoolStats {
         let writer = self.inner.writer.get();
         writer.map_or_else(PoolStats::default, |writer| writer.producer().stats())
     }
 
     /// Waits until all buffers that this process published were read as often as their counts, and no process holds one: at
-    /// most `timeout` (`None`: for ever). Call it before the process ends: its buffers end with it, but for those that other
-    /// processes hold.
+    /// most `timeout` (`None`: no limit). Call it before the process ends, because its buffers end with it, except those that
+    /// other processes hold.
     ///
     /// # Errors
     ///
@@ -183,7 +184,7 @@ impl BufferPool {
         producer.wait_until_read(timeout, &self.inner.canceller)
     }
 
-    /// A buffer of at least `size` bytes, to be written.
+    /// Acquires a buffer of at least `size` bytes, for writing.
     ///
     /// # Errors
     ///
@@ -197,8 +198,8 @@ impl BufferPool {
         Ok(BufferGuard::writing(self.inner.clone(), taken, Some(size)))
     }
 
-    /// Connects to the process that wrote this buffer, so that this process is among its [readers](Self::readers). The first
-    /// [`get`](Self::get) does so too.
+    /// Joins the process that wrote this buffer, so that this process is among its [readers](Self::readers). The first
+    /// [`get`](Self::get) does that too.
     ///
     /// # Errors
     ///
@@ -217,8 +218,7 @@ impl BufferPool {
         writer.map_or_else(Vec::new, |writer| writer.producer().readers())
     }
 
-    /// A buffer that was published, for reading. Each call counts as one of its reads, also a second one of the same
-    /// process.
+    /// Gets a published buffer for reading. Each call counts as one read, also a second call in the same process.
     ///
     /// # Errors
     ///
@@ -234,14 +234,14 @@ impl BufferPool {
 
     /// A published buffer, to be edited.
     ///
-    /// A buffer that this process wrote is edited in place. That fails while any process holds it. While the guard exists,
-    /// no process can get the buffer. When the guard is [forgotten](BufferGuard::forget), the buffer is published again under
-    /// the same index, with the edit and its metadata, for the reads that are still to come. A guard that is dropped uses up
-    /// one of them, as the guard of each read does: if none is left, the buffer is empty. [`BufferGuard::discard`] empties it
-    /// in any case. So does a panic that drops the guard, because the edit may be half done.
+    /// A buffer that this process wrote is edited in place. That fails while any process holds it. While the guard exists, no
+    /// process can get the buffer. [Forgetting](BufferGuard::forget) the guard publishes the buffer again with the same index,
+    /// with the edit and its metadata, for the missing reads. Dropping the guard counts as one of them; if none are left, the
+    /// buffer is empty. [`BufferGuard::discard`] empties it always. So does a panic that drops the guard, because the edit may
+    /// be incomplete.
     ///
-    /// A buffer of another process is copied: its memory cannot be written here. That counts as a read. The guard has the
-    /// copy, a buffer that this process acquired, with the same metadata: pass on the index that `forget` returns.
+    /// A buffer of another process is copied, because its memory cannot be written here. That counts as a read. The guard has
+    /// the copy, a buffer that this process acquired, with the same metadata. Send the index that `forget` returns to others.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -267,14 +267,14 @@ impl BufferPool {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// The index of a [preallocated](Self::preallocate_cpu) buffer that is empty gives that buffer, as if it was just acquired.
+    /// The index of an empty [preallocated](Self::preallocate_cpu) buffer returns that buffer, as if it was just acquired.
     ///
     /// # Errors
     ///
     /// [`WriteAccessError::InUse`] while any process holds it; see [`WriteAccessError`] for the others.
     pub fn get_mut(&self, meta_index: u32) -> Result<BufferGuard, WriteAccessError> {
         let Some((writer, number)) = self.inner.own(meta_index) else {
-            // The room first: the read is used up by then, also if there is none.
+            // Acquires the memory first. Otherwise the read would be counted even if there is no memory.
             let size = self.inner.size_elsewhere(meta_index)?;
             let room = size.map(|size| self.acquire_cpu(size)).transpose()?;
             let buffer = self.get(meta_index)?;
@@ -287,8 +287,8 @@ impl BufferPool {
         Ok(BufferGuard::writing(self.inner.clone(), taken, None))
     }
 
-    /// Empties a buffer that this process published, whatever its count: it may be reused. For buffers whose readers never
-    /// come; they would be kept for as long as this process has the pool.
+    /// Empties a buffer that this process published, regardless of its count, so that it can be reused. Use it for buffers
+    /// whose readers never get them. Otherwise they are kept while this process has the pool open.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -310,9 +310,9 @@ impl BufferPool {
         self.get_mut(meta_index).map(BufferGuard::discard)
     }
 
-    /// Sets how many reads a buffer is for: it is kept until it was [got](Self::get) and released this often, by
-    /// whichever processes. For a buffer that this process writes, or that it published: then the reads count that are still
-    /// to come. Default: 1. A buffer whose readers never come is kept until [`discard`](Self::discard).
+    /// Sets the number of reads for a buffer: it is kept until processes [got](Self::get) and released it this often. For a
+    /// buffer that this process writes, or has published; then only missing reads count. Default: 1. A buffer whose readers
+    /// never get it is kept until [`discard`](Self::discard).
     ///
     /// # Errors
     ///
@@ -329,8 +329,8 @@ impl BufferPool {
         }
     }
 
-    /// Adds a reference of this process, without a guard, until [`release`](Self::release). It does not count as a read, unless
-    /// another process wrote the buffer and this one never [gets](Self::get) it.
+    /// Adds a reference of this process without a guard, until [`release`](Self::release). It does not count as a read, unless
+    /// another process wrote the buffer and this process never [gets](Self::get) it.
     ///
     /// # Errors
     ///
@@ -341,7 +341,7 @@ impl BufferPool {
         Ok(())
     }
 
-    /// Gives back one reference without a guard. Returns whether there was one.
+    /// Drops one reference without a guard. Returns whether there was one.
     pub fn release(&self, meta_index: u32) -> bool {
         let Some(number) = Number::unpack(meta_index).filter(|_| self.inner.is_of_this_process())
         else {
@@ -368,12 +368,12 @@ impl Inner {
         }
     }
 
-    /// Whether this was not inherited through fork: a child may inherit a lock that is never released.
+    /// Whether this was not inherited through fork. A child may inherit a lock that is never released.
     fn is_of_this_process(&self) -> bool {
         self.process.is_current()
     }
 
-    /// The buffers of this process, which can be acquired from here on.
+    /// The writer of this process. Created if there is none.
     fn writer(&self) -> Result<&Writer, WriteAccessError> {
         if !self.is_of_this_process() {
             return Err(ReceiveError::Forked.into());
@@ -391,7 +391,7 @@ impl Inner {
         }
     }
 
-    /// The writer of a buffer, if that is this process.
+    /// The writer of a buffer, if it is this process.
     fn own(&self, index: u32) -> Option<(&Writer, Number)> {
         let writer = self.writer.get().filter(|_| self.is_of_this_process())?;
         let number = Number::unpack(index)?;
@@ -405,7 +405,7 @@ impl Inner {
         Number::unpack(index).ok_or(GetError::Empty { index })
     }
 
-    /// The size of a buffer of another process, if it lies in host memory.
+    /// The size of a buffer of another process, if it is in host memory.
     fn size_elsewhere(&self, index: u32) -> Result<Option<usize>, GetError> {
         let number = self.number(index)?;
         self.connections.size(&self.options, number)
@@ -439,7 +439,7 @@ mod tests {
         let index = second.as_ref().unwrap().meta_index();
         pool.set_ref_count(index, 2).unwrap();
         let does_nothing = || {
-            // Of a count of two, one is for other reads.
+            // The count is two, and one read is missing.
             drop((second.take(), read.take()));
             first.take().unwrap().forget().is_err()
                 && pool.acquire_cpu(10).is_err()
@@ -459,7 +459,7 @@ mod tests {
             (own, writer.lock(), inner.connections.lock())
         };
         assert!(is_so_in_a_child_without(locks, does_nothing), "it hung");
-        // In this process all is as it was.
+        // In this process nothing has changed.
         first.unwrap().forget().unwrap();
     }
 
@@ -493,11 +493,11 @@ mod tests {
         let give_up = |index: u32| give_up_of(index, generation(index));
         let next = || reports.recv_timeout(Duration::from_secs(60)).unwrap();
 
-        // Nothing of a buffer that both have; what they hold stays.
+        // A buffer that both readers hold is not reported, and stays held.
         let index = publish();
         let held = [0, 1].map(|at| readers[at].get(index).unwrap());
         give_up(index);
-        // One of two has this one.
+        // One of two readers holds this buffer.
         let one = publish();
         let held_too = readers[0].get(one).unwrap();
         give_up(one);
@@ -508,7 +508,7 @@ mod tests {
         drop((held, held_too));
         owner.wait_until_read(None).unwrap();
 
-        // Nor of what a buffer holds by then.
+        // A buffer that was used again is not reported.
         let before = publish();
         let then = generation(before);
         owner.get_mut(before).unwrap().forget().unwrap();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The number of a buffer: the process that wrote it, the slot there, and a tag of the slot's use. Other processes pass it on.
+//! The number of a buffer, which processes send to each other: the process that wrote it, its slot, and a tag for the use of
+//! the slot.
 
 use xmem_shm::abi::meta::FrameMeta;
 
@@ -8,28 +9,28 @@ const SLOT_BITS: u32 = 12;
 const TAG_BITS: u32 = 12;
 const TAGS: u32 = (1 << TAG_BITS) - 1;
 
-/// The most buffers that a process may have, by the room for their numbers.
+/// The maximum number of buffers of a process, limited by the bits for their numbers.
 pub(super) const MAX_BUFFERS: u32 = 1 << SLOT_BITS;
-/// How many processes may write. The number after theirs is in no buffer's number, so that `u32::MAX` is none.
+/// The maximum number of writers. The next number is unused, so that `u32::MAX` is never a buffer.
 pub(super) const MAX_WRITERS: u8 = u8::MAX;
 
-/// A number, taken apart.
+/// The parts of a number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Number {
     pub(super) writer: u8,
     pub(super) slot: u32,
-    /// 0: whatever use of the slot.
+    /// 0: any use of the slot.
     pub(super) tag: Tag,
 }
 
-/// Counts the uses of a slot, modulo 4095. Never 0 for a use.
+/// The count of uses of a slot, modulo 4095. Never 0 for a use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Tag(u32);
 
 impl Tag {
     pub(super) const ANY: Self = Self(0);
 
-    /// The tag of a slot's first use. A random one differs from that of an earlier process's, mostly.
+    /// The tag of a slot's first use. It is random, so that it probably differs from that of an earlier process.
     pub(super) fn random() -> Self {
         Self((xmem_shm::os::random::u64() as u32 & TAGS).max(1))
     }
@@ -38,12 +39,12 @@ impl Tag {
         Self(self.0 % TAGS + 1)
     }
 
-    /// Whether a number with this tag is one of that use.
+    /// Whether a number with this tag refers to that use.
     pub(super) fn is_of(self, used: Self) -> bool {
         self == Self::ANY || self == used
     }
 
-    /// Puts it into the metadata of a buffer that is published.
+    /// Stores the tag in the metadata of a buffer that is published.
     pub(super) fn put(self, meta: &mut FrameMeta) {
         let reserved = meta.reserved.get_or_insert_with(|| Box::new([0; _]));
         if let Some(place) = reserved.first_chunk_mut() {
@@ -51,7 +52,7 @@ impl Tag {
         }
     }
 
-    /// Takes it out of metadata, which another process may have written.
+    /// Removes the tag from metadata that another process may have written.
     pub(super) fn take(meta: &mut FrameMeta) -> Self {
         let reserved = meta.reserved.take();
         let tag = reserved.and_then(|bytes| bytes.first_chunk().copied());
@@ -66,7 +67,7 @@ impl Number {
             | self.tag.0
     }
 
-    /// `None`: no buffer has this number.
+    /// `None`: the number is invalid.
     pub(super) fn unpack(number: u32) -> Option<Self> {
         let writer = (number >> (SLOT_BITS + TAG_BITS)) as u8;
         (writer < MAX_WRITERS).then_some(Self {
@@ -76,7 +77,7 @@ impl Number {
         })
     }
 
-    /// The number of the slot, whatever its use.
+    /// The number of the slot, for any use.
     pub(super) fn of_slot(self) -> Self {
         Self {
             tag: Tag::ANY,
@@ -84,7 +85,7 @@ impl Number {
         }
     }
 
-    /// Whether a number means the same buffer.
+    /// Whether a number refers to the same buffer.
     pub(super) fn means(self, other: Self) -> bool {
         self.of_slot() == other.of_slot() && self.tag.is_of(other.tag)
     }

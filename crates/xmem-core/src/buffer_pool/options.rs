@@ -14,12 +14,12 @@ use crate::error::CreateError;
 use crate::producer::{ConsumerEvent, Producer, Unread};
 use crate::rendezvous::socket_path;
 
-/// The most processes that may be connected to one writer.
+/// The maximum number of processes that may be connected to one writer.
 const MAX_READERS: u32 = 1024;
 
 type OnUnread = Arc<dyn Fn(&Unread) + Send + Sync>;
 
-/// Options for opening a [`BufferPool`]. They apply to the buffers that this process writes, but for
+/// Options for opening a [`BufferPool`]. They apply to the buffers that this process writes, except
 /// [`max_held`](Self::max_held).
 #[derive(Clone)]
 #[must_use]
@@ -50,33 +50,33 @@ impl BufferPoolOptions {
         }
     }
 
-    /// The most buffers that this process may write and keep published: at least 2 and at most 4096. Default: 256.
+    /// The maximum number of buffers that this process may write and keep published, from 2 to 4096. Default: 256.
     pub fn max_buffers(mut self, buffers: u32) -> Self {
         self.max_buffers = buffers;
         self
     }
 
-    /// The most buffers of one process that another process may hold at once: the smaller number of the writer's and the
-    /// reader's. Default: all.
+    /// The maximum number of buffers of one process that another process may hold at one time. The smaller value of writer and
+    /// reader applies. Default: all.
     pub fn max_held(mut self, buffers: u32) -> Self {
         self.max_held = buffers;
         self
     }
 
-    /// Calls this when a buffer was emptied at its timeout ([`BufferGuard::set_timeout`](crate::BufferGuard::set_timeout)), from
-    /// a thread of the pool, which serves nobody meanwhile. Default: a warning in the log.
+    /// Calls this when a buffer was emptied at its timeout ([`BufferGuard::set_timeout`](crate::BufferGuard::set_timeout)), on
+    /// a thread of the pool. It must not block, because no process can join meanwhile. Default: a warning in the log.
     pub fn on_unread(mut self, f: impl Fn(&Unread) + Send + Sync + 'static) -> Self {
         self.on_unread = Some(Arc::new(f));
         self
     }
 
-    /// Opens the pool. It exists by its name alone: nothing is made before a buffer is acquired.
+    /// Opens the pool. Nothing is created before a buffer is acquired.
     ///
     /// # Errors
     ///
     /// See [`OpenError`].
     pub fn open(self) -> Result<BufferPool, OpenError> {
-        // The longest name of a process's own pool.
+        // Checks the longest name of a process's own pool.
         socket_path(&pool_of(&self.name, 0))?;
         if !(2..=MAX_BUFFERS).contains(&self.max_buffers) {
             return Err(OpenError::MaxBuffers {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The buffers that this process writes: a pool of its own, which is made when the first of them is acquired.
+//! The buffers that this process writes, in its own pool. The pool is created when the first buffer is acquired.
 
 use std::collections::HashMap;
 use std::io::ErrorKind;
@@ -51,7 +51,7 @@ pub(super) struct Record {
 impl Record {
     /// Reads the record of a slot. Another process may have written it. `None`: nothing was ever published there.
     pub(super) fn read(control: &Control, slot: u32) -> Option<Self> {
-        // It may be replaced during a look; the next one serves as well.
+        // The record may be replaced while it is read. A newer one is acceptable too.
         let (entry, extension) = (0..3).find_map(|_| control.read_record(slot))?;
         let mut meta = extension.describe(&entry).ok()?;
         let tag = Tag::take(&mut meta);
@@ -63,16 +63,16 @@ impl Record {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Use {
     tag: Tag,
-    /// The reads that it is to be published for; 0 while it is not written.
+    /// The number of reads for which it will be published. 0 while it is not being written.
     count: u32,
 }
 
-/// A slot that is taken for writing.
+/// A slot that was acquired for writing.
 #[derive(Debug)]
 pub(super) struct Taken {
     pub(super) lease: WriteLease,
     pub(super) number: Number,
-    /// The publication that is edited. `None`: the slot is empty.
+    /// The edited publication. `None`: the slot is empty.
     pub(super) edited: Option<(FrameInfo, FrameMeta)>,
 }
 
@@ -84,12 +84,12 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    /// Makes the pool, under a number that no other process has.
+    /// Creates the pool, with a number that no other process has.
     pub(super) fn make(options: &BufferPoolOptions) -> Result<Self, WriteAccessError> {
         remove_killed(options.name());
         let first = random::u64() % u64::from(MAX_WRITERS);
         let mut other = None;
-        // Twice: a process that was passed may have ended by now.
+        // Tries each number twice, because a process may have ended meanwhile.
         for step in 0..2 * u64::from(MAX_WRITERS) {
             let number = ((first + step) % u64::from(MAX_WRITERS)) as u8;
             match options.producer(&pool_of(options.name(), number)) {
@@ -101,7 +101,7 @@ impl Writer {
                     });
                 }
                 Err(CreateError::InUse { .. }) => {}
-                // A file of another user, or of another program.
+                // The file belongs to another user, or to another program.
                 Err(
                     error @ (CreateError::Foreign { .. }
                     | CreateError::NotALock { .. }
@@ -142,7 +142,7 @@ impl Writer {
         Ok(self.begin(lease))
     }
 
-    /// An empty slot is used anew.
+    /// Begins a new use of an empty slot.
     fn begin(&self, lease: WriteLease) -> Taken {
         let slot = lease.slot();
         let mut uses = self.lock();
@@ -165,7 +165,7 @@ impl Writer {
         }
     }
 
-    /// Takes a slot that nobody holds, with the publication in it.
+    /// Acquires a slot that nothing holds, with its publication.
     pub(super) fn edit(&self, number: Number) -> Result<Taken, WriteAccessError> {
         let (index, slot) = (number.pack(), number.slot);
         let record = Record::read(self.producer.control(), slot);
@@ -202,7 +202,7 @@ impl Writer {
         Ok(self.begin(empty.ok_or_else(in_use)?.0))
     }
 
-    /// Sets how many reads a buffer is for. `false`: it is none that this process writes or has published.
+    /// Sets the number of reads for a buffer. `false`: this process neither writes nor has published it.
     pub(super) fn set_count(&self, number: Number, count: u32) -> bool {
         if let Some(used) = self.lock().get_mut(&number.slot)
             && used.count > 0
@@ -217,7 +217,7 @@ impl Writer {
         })
     }
 
-    /// A buffer is about to be published. Returns its count.
+    /// Ends the writing of a buffer that is about to be published. Returns its count.
     pub(super) fn end(&self, number: Number) -> u32 {
         let mut uses = self.lock();
         let used = uses.get_mut(&number.slot);
@@ -240,14 +240,14 @@ impl Writer {
         self.producer.count_read(info.slot, info.generation);
     }
 
-    /// Empties a published buffer after this time, unless its readers took it by then.
+    /// Empties a published buffer after this time, unless its readers took it.
     pub(super) fn give_up_after(&self, number: Number, info: &FrameInfo, timeout: Duration) {
         let (slot, generation) = (info.slot, info.generation);
         self.producer
             .give_up_after(slot, generation, number.pack(), timeout);
     }
 
-    /// Sets buffers aside. A request that cannot succeed fails before any memory of other sizes is given up for it.
+    /// Sets buffers aside. If a request cannot succeed, it fails before memory of other sizes is freed for it.
     pub(super) fn set_aside(
         &self,
         spec: &SlotSpec,
@@ -255,7 +255,7 @@ impl Writer {
     ) -> Result<Vec<u32>, WriteAccessError> {
         let producer = &self.producer;
         let before = producer.stats();
-        // A forked child has no figures, and acquires nothing.
+        // A forked child has no figures, and cannot acquire buffers.
         if self.is_of_this_process() && count > producer.room_to_set_aside(spec)? {
             let (most, held, aside) = (before.max_slots, before.slots_held, before.set_aside);
             return Err(WriteAccessError::Denied {
@@ -274,7 +274,7 @@ impl Writer {
         Ok(slots?.into_iter().map(number).collect())
     }
 
-    /// Gives up buffers that were set aside. Returns how many.
+    /// Ends that buffers are set aside. Returns how many were.
     pub(super) fn give_up(&self, indices: &[u32]) -> usize {
         let numbers = indices.iter().filter_map(|index| Number::unpack(*index));
         let own = numbers.filter(|number| number.writer == self.number);
@@ -283,7 +283,7 @@ impl Writer {
     }
 }
 
-/// Removes the files of processes that were killed. Nobody else would, unless a process gets the same number.
+/// Removes the files of killed processes. Otherwise they would stay until another process gets the same number.
 fn remove_killed(name: &str) {
     for writer in 0..MAX_WRITERS {
         remove_if_killed(&pool_of(name, writer));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
 //! Copies of frames and slots between host and device.
-#![allow(unsafe_code)] // calls of the driver
+#![allow(unsafe_code)] // calls the driver
 
 use xmem_cuda::copy::{to_device_now, to_host_now};
 use xmem_cuda::counts::{COUNTERS, count};
@@ -16,8 +16,8 @@ use crate::frame::hold::Memory;
 use crate::frame::lease::ReadLease;
 use crate::region::device::slot::CudaSlot;
 
-/// The source of a copy from a device: a frame, or a slot that this process writes. The frame published in a slot before may not
-/// be done.
+/// The source of a copy from a device: a frame, or a slot that this process writes. The device may still work on the previous
+/// frame of the slot.
 pub(crate) enum Source<'a> {
     Frame(&'a CudaFrame),
     Slot(CudaSlot<'a>),
@@ -31,7 +31,7 @@ impl Source<'_> {
         }
     }
 
-    /// First byte, when it is written: a slot by the default stream, as it is published.
+    /// The first byte, after it is written. Work on a slot is ordered by the default stream, as when it is published.
     fn wait(&self) -> Result<u64, CudaError> {
         match self {
             Self::Frame(frame) => frame.until_done().map(|()| frame.ptr()),
@@ -44,14 +44,14 @@ impl Source<'_> {
     }
 }
 
-/// Copies from a device to host memory, and waits for that.
+/// Copies from a device to host memory, and waits for the copy.
 pub(crate) fn download(from: &Source<'_>, to: &mut [u8]) -> Result<(), CudaError> {
     count(&COUNTERS.copies);
     count(&COUNTERS.host_syncs);
     to_host_now(from.device(), to, from.wait()?)
 }
 
-/// Copies from device to device, and waits for that.
+/// Copies from device to device, and waits for the copy.
 pub(crate) fn between(from: &Source<'_>, to: (&Device, u64), len: usize) -> Result<(), CudaError> {
     count(&COUNTERS.copies);
     count(&COUNTERS.host_syncs);
@@ -61,13 +61,13 @@ pub(crate) fn between(from: &Source<'_>, to: (&Device, u64), len: usize) -> Resu
     let stream = spare.stream().raw();
     let copied = device.with(|| {
         let (from_context, to_context) = (device.context(), to_device.context());
-        // SAFETY: the caller has both; contexts are kept for as long as the process runs.
+        // SAFETY: the caller has both. Contexts live until the process ends.
         unsafe { result::copy_peer_async(to, to_context, ptr, from_context, len, stream) }?;
         // SAFETY: a stream of this process.
         unsafe { result::stream_synchronize(stream) }
     });
     match copied {
-        // Memory that is mapped for one device only need not be within the other's reach: then by way of the host.
+        // Memory that is mapped for one device only may be inaccessible to the other. Then it is copied through the host.
         Err(CudaError::Driver { .. }) if device != to_device => {
             let mut bytes = vec![0; len];
             to_host_now(device, &mut bytes, ptr)?;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! A frame on a device, for the process that reads it.
+//! A frame on a device, for a process that reads it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -33,14 +33,14 @@ use crate::region::device::mode::Mode;
 struct DevicePart {
     ptr: u64,
     len: usize,
-    /// The name of its memory.
+    /// The number of its memory.
     memory: u128,
 }
 
-/// A frame on a device, as one process may read it. It holds the frame like the [`ReadLease`] that it was made of.
+/// A frame on a device that this process may read. It holds the frame like the [`ReadLease`] from which it was made.
 ///
-/// The device may read the bytes in work that is put on a stream behind [`wait_on`](Self::wait_on). It has to be done with them
-/// when the frame is released, which [`release_on`](Self::release_on) ensures. Merely dropped, the frame is released at once.
+/// The device may read the bytes in work that is queued on a stream after [`wait_on`](Self::wait_on). That work must have ended
+/// when the frame is released; [`release_on`](Self::release_on) ensures that. Dropping it releases the frame at once.
 pub struct CudaFrame {
     lease: ReadLease,
     device: Device,
@@ -60,29 +60,30 @@ impl fmt::Debug for CudaFrame {
     }
 }
 
-/// A frame was not released; it is still there.
+/// A frame was not released, and is returned.
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
 pub struct FrameFailure {
     /// The frame.
     pub frame: Box<CudaFrame>,
-    /// Why.
+    /// The reason.
     #[source]
     pub error: CudaError,
 }
 
 // No conversion to `CudaError`: the `?` of a caller would drop the frame, and end the lease while the device reads it.
 impl FrameFailure {
-    /// Releases the frame nevertheless, when the stream is done; the CPU waits for that. Returns why it came to this. On a
-    /// stream that is being captured, a thread's default one excepted, the frame is released after the capture, until when the
-    /// stream has to live. A stream that cannot be waited for otherwise, in a context that works, may read on: then the frame is
-    /// kept for as long as the process runs.
+    /// Releases the frame nevertheless, after the stream's work has ended. The CPU waits. Returns the error.
+    ///
+    /// On a stream that is being captured, except a thread's default stream, the frame is released after the capture; the
+    /// stream must live until then. If a working context's stream cannot be waited for in another way, its work may continue;
+    /// then the frame is kept until the process ends.
     pub fn release_after(self, stream: Stream) -> CudaError {
         let Self { frame, error } = self;
         match stream.synchronize(frame.device()) {
-            // In a context that is in error nothing reads any more.
+            // In a context that is in error no work runs any more.
             Ok(()) | Err(CudaError::ContextInError { .. }) => drop(frame),
-            // A thread's default stream can be used only by that thread.
+            // Only its own thread can use a thread's default stream.
             Err(CudaError::Captured) if stream != Stream::PER_THREAD => {
                 release_after_capture(frame, stream);
             }
@@ -95,7 +96,7 @@ impl FrameFailure {
     }
 }
 
-/// Releases a frame when its stream is not being captured any more.
+/// Releases a frame when its stream is no longer being captured.
 fn release_after_capture(frame: Box<CudaFrame>, stream: Stream) {
     let mut frame = Some(frame);
     reaper::DRIVER.every(LOOK, move || {
@@ -117,7 +118,7 @@ fn release_after_capture(frame: Box<CudaFrame>, stream: Stream) {
 }
 
 impl ReadLease {
-    /// The frame as it lies on its device; its memory is imported when the first frame of it comes.
+    /// The frame on its device. Its memory is imported with the first frame in it.
     ///
     /// # Errors
     ///
@@ -126,17 +127,17 @@ impl ReadLease {
         CudaFrame::new(self.clone())
     }
 
-    /// The same, in place of this handle.
+    /// Like [`cuda`](Self::cuda), and consumes this handle.
     ///
     /// # Errors
     ///
-    /// As [`cuda`](Self::cuda); the handle is gone then.
+    /// As [`cuda`](Self::cuda). The handle is dropped then.
     pub fn into_cuda(self) -> Result<CudaFrame, CudaError> {
         CudaFrame::new(self)
     }
 }
 
-/// Imports the region of a frame that is held, and reports to its producer how that went.
+/// Imports the region of a held frame, and reports the outcome to its producer.
 fn import(view: &RegionView, leases: &Leases) -> Result<Arc<Import>, CudaError> {
     let cuda = view.cuda().ok_or(CudaError::NotOnDevice)?;
     if !leases.is_of_this_process() {
@@ -155,7 +156,7 @@ fn import(view: &RegionView, leases: &Leases) -> Result<Arc<Import>, CudaError> 
     Ok(import)
 }
 
-/// The leases that a handle is of. The producer's own references are of none.
+/// The leases of a handle. The producer's own references have none.
 fn leases(hold: &Hold) -> Result<Arc<Leases>, CudaError> {
     hold.holder().ok_or(CudaError::NotOnDevice)
 }
@@ -204,7 +205,7 @@ impl CudaFrame {
                 let (slot, header) = slot()?;
                 let start =
                     import.ptr().ok_or_else(outside)? + u64::from(slot) * header.device_stride;
-                // Its bounds were checked when it was received (`ReadLease::new`).
+                // The bounds were checked when the frame was received (`ReadLease::new`).
                 let view = view.clone();
                 Self {
                     device: import.device().clone(),
@@ -227,12 +228,12 @@ impl CudaFrame {
             Memory::Received(_) => Self::in_parts(lease)?,
         };
         frame.waits.retain(|wait| !wait.is_ready());
-        // While the producer lives: its events cannot be opened any more when it is gone.
+        // While the producer lives, because its events cannot be opened afterwards.
         frame.waits.iter().for_each(Wait::prepare);
         Ok(frame)
     }
 
-    /// A frame whose parts lie in other regions. The events of each region show when its part is done.
+    /// A frame whose parts are in other regions. The events of each region report the end of the work on its part.
     fn in_parts(lease: ReadLease) -> Result<Self, CudaError> {
         let outside = || CudaError::Corrupt("a part lies outside its memory");
         let mut parts = Vec::new();
@@ -262,7 +263,7 @@ impl CudaFrame {
             let import = import(view, &leases)?;
             let slot = match header.kind {
                 TwinKind::Foreign => None,
-                // Such a part has no bytes: it stands for the event of a slot.
+                // Such a part has no bytes. It represents the event of a slot.
                 TwinKind::None => Some(part.offset() as u64),
                 TwinKind::Vmm | TwinKind::Legacy => {
                     (part.offset() as u64).checked_div(header.device_stride)
@@ -308,12 +309,12 @@ impl CudaFrame {
         })
     }
 
-    /// First byte of the payload on the device; of its first part, if it lies in several.
+    /// The first byte of the payload on the device; of the first part, if it has several.
     pub fn ptr(&self) -> u64 {
         self.parts.first().map_or(0, |part| part.ptr)
     }
 
-    /// Size of the payload in bytes; of its first part, if it lies in several.
+    /// The size of the payload in bytes; of the first part, if it has several.
     pub fn len(&self) -> usize {
         self.parts.first().map_or(0, |part| part.len)
     }
@@ -323,13 +324,13 @@ impl CudaFrame {
         self.len() == 0
     }
 
-    /// Where the payload lies, part by part: first byte on the device, and size in bytes.
+    /// The places of the payload's parts: first byte on the device, and size in bytes.
     pub fn parts(&self) -> impl ExactSizeIterator<Item = (u64, usize)> {
         self.parts.iter().map(|part| (part.ptr, part.len))
     }
 
-    /// Names the memory that the payload is in, at random; its first part's, if it lies in several. When memory is freed its
-    /// address may name other memory, and this number changes.
+    /// A random number that identifies the memory of the payload; of the first part, if it has several. If memory is freed and
+    /// the address is reused, the number changes.
     pub fn memory_number(&self) -> u128 {
         self.parts.first().map_or(0, |part| part.memory)
     }
@@ -339,17 +340,17 @@ impl CudaFrame {
         &self.device
     }
 
-    /// How this process came by the memory; `None`: it is its own producer's.
+    /// How this process opened the memory. `None`: the memory belongs to this process.
     pub fn mode(&self) -> Option<Mode> {
         self.mode
     }
 
-    /// Whether the frame's producer is in this process, so that its memory is used as it is.
+    /// Whether the frame's producer is in this process, so that its memory is used directly.
     pub fn is_same_process(&self) -> bool {
         self.is_same_process
     }
 
-    /// Whether the producer's work on the frame had ended when this was made, so that there is nothing to wait for.
+    /// Whether the producer's work on the frame had ended when this was made, so that nothing must be waited for.
     pub fn is_ready(&self) -> bool {
         self.waits.is_empty()
     }
@@ -359,13 +360,13 @@ impl CudaFrame {
         &self.lease
     }
 
-    /// Has a stream wait until the producer's work on the frame has ended. No CPU waits, unless the producer's events cannot be
-    /// opened here, as in another PID namespace: then the CPU does, and that is counted.
+    /// Makes a stream wait until the producer's work on the frame has ended. No CPU waits, except if the producer's events
+    /// cannot be opened here, as from another PID namespace. That is counted.
     ///
     /// # Errors
     ///
-    /// [`CudaError::ExporterGone`] if the producer is gone and that will not be known, [`CudaError::Unfinished`] if its
-    /// context is in error: the frame is not to be used then.
+    /// [`CudaError::ExporterGone`] if the producer is gone and the end of its work will never be known,
+    /// [`CudaError::Unfinished`] if its context is in error. The frame must not be used then.
     pub fn wait_on(&self, stream: Stream) -> Result<(), CudaError> {
         self.waits
             .iter()
@@ -374,11 +375,11 @@ impl CudaFrame {
         Ok(())
     }
 
-    /// Waits until the producer's work on the frame has ended. The CPU waits; [`wait_on`](Self::wait_on) does without.
+    /// Waits on the CPU until the producer's work on the frame has ended. With [`wait_on`](Self::wait_on) no CPU waits.
     ///
     /// # Errors
     ///
-    /// As [`wait_on`](Self::wait_on), also if the producer goes while this waits.
+    /// As [`wait_on`](Self::wait_on), also if the producer ends during the wait.
     pub fn synchronize(&self) -> Result<(), CudaError> {
         if self.waits.iter().all(Wait::is_ready) {
             return Ok(());
@@ -387,7 +388,7 @@ impl CudaFrame {
         self.until_done()
     }
 
-    /// As [`synchronize`](Self::synchronize), but not for longer than `time`. Returns whether the work has ended.
+    /// Like [`synchronize`](Self::synchronize), but at most `time`. Returns whether the work has ended.
     ///
     /// # Errors
     ///
@@ -406,15 +407,15 @@ impl CudaFrame {
         Ok(true)
     }
 
-    /// As [`synchronize`](Self::synchronize), for a caller that counts the wait as part of something else.
+    /// Like [`synchronize`](Self::synchronize), for a caller that counts the wait itself.
     pub(super) fn until_done(&self) -> Result<(), CudaError> {
         self.waits
             .iter()
             .try_for_each(|wait| until_done(|| wait.is_done()))
     }
 
-    /// Copies the payload to host memory, from its beginning, as much as there is room for. Waits until the producer's work on
-    /// the frame has ended, and for the copy: the CPU waits.
+    /// Copies the payload to host memory, from its beginning, until `to` is full. Waits on the CPU for the producer's work on
+    /// the frame, and for the copy.
     ///
     /// # Errors
     ///
@@ -433,9 +434,9 @@ impl CudaFrame {
         self.download_rows(&rows, to)
     }
 
-    /// The same with rows of bytes: those of each plane, for example. Where they are copied from is counted from the beginning
-    /// of the payload, through its parts, if it lies in several; rows that are copied at once lie in one of them. It counts
-    /// as one copy ([`counts`](xmem_cuda::counts::counts)).
+    /// Like [`download`](Self::download), for rows of bytes, such as those of each plane. Source offsets count from the
+    /// beginning of the payload, over all of its parts. Rows that are copied together are in one part. It counts as one copy
+    /// ([`counts`](xmem_cuda::counts::counts)).
     ///
     /// # Errors
     ///
@@ -448,7 +449,7 @@ impl CudaFrame {
         xmem_cuda::copy::rows_now(&self.device, To::Host(to.as_mut_ptr()), &found)
     }
 
-    /// Rows to be copied into so many bytes, each with the address from which its first byte is counted.
+    /// Checks rows that are copied into this many bytes. Returns each with the address from which its offsets count.
     pub(super) fn find<'a>(
         &self,
         rows: &'a [Rows],
@@ -461,7 +462,7 @@ impl CudaFrame {
         rows.iter().map(find).collect()
     }
 
-    /// Where the rows' first byte would be if the part that they lie in began with the payload.
+    /// The address from which the rows' offsets count: that of their part, minus the part's offset in the payload.
     fn start_of(&self, rows: &Rows) -> Result<u64, CudaError> {
         let end = rows.read_end()?;
         let mut before = 0;
@@ -475,13 +476,12 @@ impl CudaFrame {
         Err(CudaError::OutOfBounds)
     }
 
-    /// Releases the frame after all work that was put on the stream so far. If there are other handles to the lease, it ends
-    /// with the last of them.
+    /// Releases the frame after all present work on the stream. If the lease has other handles, it ends with the last of them.
     ///
     /// # Errors
     ///
-    /// If the driver refuses; the frame is given back, since the device may still read it:
-    /// [`release_after`](FrameFailure::release_after) is for that.
+    /// If the driver fails. The frame is returned, because the device may still read it: use
+    /// [`release_after`](FrameFailure::release_after).
     pub fn release_on(self, stream: Stream) -> Result<(), FrameFailure> {
         release::by_host_function(&self.lease, &self.device, stream).map_err(|error| FrameFailure {
             frame: Box::new(self),
@@ -489,7 +489,7 @@ impl CudaFrame {
         })
     }
 
-    /// The same for work on several streams: the lease ends after the work on all of them.
+    /// Like [`release_on`](Self::release_on), for several streams. The lease ends after the work on all of them.
     ///
     /// # Errors
     ///
@@ -504,16 +504,16 @@ impl CudaFrame {
         Ok(())
     }
 
-    /// As [`release_on`](Self::release_on), but the device itself clears the lease's word, without a thread of the driver.
+    /// Like [`release_on`](Self::release_on), but the device clears the lease's word itself, without a thread of the driver.
     /// Only with the last handle to the lease.
     ///
     /// # Errors
     ///
-    /// [`CudaError::Shared`] if there are other handles, [`CudaError::Unsupported`] if the device cannot; the frame is
-    /// given back.
+    /// [`CudaError::Shared`] if there are other handles, [`CudaError::Unsupported`] if the device cannot do that. The frame is
+    /// returned.
     pub fn release_by_write_on(self, stream: Stream) -> Result<(), FrameFailure> {
         let device = self.device.clone();
-        // Before it is handed over: from there on it cannot be given back.
+        // Checked before the lease is handed over, because afterwards the frame cannot be returned.
         if let Err(error) = device.with_context_of(stream, |_| Ok(())) {
             let frame = Box::new(self);
             return Err(FrameFailure { frame, error });
@@ -522,9 +522,9 @@ impl CudaFrame {
         Ok(())
     }
 
-    /// Hands the lease over to the device: a kernel that is launched behind this ends it, by storing 0 to a word after a
-    /// fence for the whole system. Until then the frame counts towards this consumer's budget. Only with the last handle to
-    /// the lease; the address of the frame's bytes stays good until the kernel's store.
+    /// Hands the lease over to the device. A kernel that is launched later ends it: it stores 0 to a word after a system-wide
+    /// fence. Until then the frame counts towards this consumer's budget. Only with the last handle to the lease. The address
+    /// of the frame's bytes is valid until the kernel's store.
     ///
     /// # Errors
     ///

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Leases that a device ends by itself, by a plain store of 0 to the lease's word.
+//! Leases that a device ends itself, by a store of 0 to the lease's word.
 //!
-//! The store may come at any time, and ends the lease that the word stands for then. So once the word's address is given out,
-//! this process leases that slot no more until it has seen the 0. Nothing else writes the word, so no store comes after the 0.
-#![allow(unsafe_code)] // calls of the driver
+//! The store can happen at any time, and ends the lease that the word has then. So after the word's address was given out, this
+//! process takes no other lease of that slot until it has read the 0. Nothing else writes the word, so no store follows the 0.
+#![allow(unsafe_code)] // calls the driver
 
 use std::fmt;
 
@@ -35,22 +35,22 @@ impl fmt::Debug for HandedOver {
 }
 
 impl HandedOver {
-    /// The address, on the device, of the 32-bit word that the kernel stores 0 to when it is done with the frame, once.
+    /// The address on the device of the 32-bit word. The kernel stores 0 to it once, when it has finished with the frame.
     pub fn word(&self) -> u64 {
         self.word
     }
 
-    /// Ends the lease now: no kernel was launched that would.
+    /// Ends the lease now. No kernel was launched that would.
     pub fn end(self) {
         pending::end(self.number);
     }
 }
 
-/// Hands a lease over. On failure the lease stays as it was.
+/// Hands a lease over. On an error the lease does not change.
 pub(super) fn hand_over(lease: &mut ReadLease, device: &Device) -> Result<HandedOver, CudaError> {
     let unsupported = |what| Err(CudaError::Unsupported { what });
     let Some(leases) = lease.hold().holder::<Leases>() else {
-        // The producer's own references are no words that a device could write.
+        // The producer's own references have no words that a device could write.
         return unsupported("end a producer's own lease");
     };
     if !lease.parts().is_empty() {
@@ -64,24 +64,24 @@ pub(super) fn hand_over(lease: &mut ReadLease, device: &Device) -> Result<Handed
     let handed = handed.ok_or(CudaError::Shared)?;
     fault::point(Point::HandedOver);
     let number = when::list_only(Box::new(handed), device);
-    // No notification comes when the word is 0, so the reaper polls for it.
+    // Nothing reports that the word is 0, so the reaper polls it.
     reaper::until(move || pending::end_if_over(number));
     Ok(HandedOver { word, number })
 }
 
-/// Has a stream end a lease that was handed over.
+/// Makes a stream end a lease that was handed over.
 pub(super) fn by_write(handed: HandedOver, device: &Device, stream: Stream) {
     let HandedOver { word, number } = handed;
     let written = device.with_context_of(stream, |context| {
         pending::waits_in(number, context);
-        // SAFETY: the stream is alive (`Stream::from_raw`), and the word is registered until it was seen to be 0.
+        // SAFETY: the stream is alive (`Stream::from_raw`), and the word stays registered until it was read as 0.
         unsafe { result::write_value(stream.raw(), word, 0, 0) }
     });
     fault::point(Point::ReleaseEnqueued);
     if let Err(error) = written {
         log::debug!("a lease is ended by a host function, since {error}");
         if let Err(error) = when::end_listed(number, device, stream) {
-            // The program that put work on that stream has to wait for it: this process cannot tell when it is done.
+            // Only the program that queued the work can wait for it: this process cannot detect its end.
             log::error!(
                 "a lease cannot be ended in the order of its stream ({error}): it ends with its connection"
             );

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The release of frames and slots from any thread, also from one that must not call the driver: other libraries drop
-//! arrays on threads of their choice. A thread of this crate calls the driver instead.
+//! Releases frames and slots from any thread, including threads that must not call the driver, because other libraries drop
+//! arrays on any thread. A thread of this crate calls the driver instead.
 
 use std::mem::ManuallyDrop;
 
@@ -14,7 +14,7 @@ use super::frame::CudaFrame;
 use super::release;
 use crate::producer::WriteLease;
 
-/// A per-thread stream is a different one on each thread. The default stream waits for those of all threads.
+/// A per-thread stream is a different stream on each thread. The default stream waits for those of all threads.
 fn of_any_thread(mut streams: Vec<Stream>) -> Vec<Stream> {
     for stream in &mut streams {
         if *stream == Stream::PER_THREAD {
@@ -25,10 +25,10 @@ fn of_any_thread(mut streams: Vec<Stream>) -> Vec<Stream> {
 }
 
 impl CudaFrame {
-    /// Releases the frame when all of these streams have reached their current end; without streams, at once. Callable on
-    /// any thread, also in a host function: a thread of this crate calls the driver soon after. So the streams have to
-    /// exist a little longer than the frame. A [per-thread stream](Stream::PER_THREAD) is replaced by the default stream,
-    /// which waits for it.
+    /// Releases the frame when all of these streams have reached their current end; without streams, at once. Can be called on
+    /// any thread, also in a host function. A thread of this crate calls the driver soon afterwards, so the streams must exist
+    /// slightly longer than the frame. A [per-thread stream](Stream::PER_THREAD) is replaced by the default stream, which waits
+    /// for it.
     pub fn release_later(self, streams: Vec<Stream>) {
         if streams.is_empty() {
             return;
@@ -46,8 +46,8 @@ impl CudaFrame {
 }
 
 impl WriteLease {
-    /// Gives the slot back unpublished, although these streams may still write it: the next writer can wait for that
-    /// ([`CudaSlot::wait_on`](super::CudaSlot::wait_on)). Callable on any thread, as [`CudaFrame::release_later`].
+    /// Gives the slot back without publishing it, although these streams may still write it. The next writer can wait for that
+    /// ([`CudaSlot::wait_on`](super::CudaSlot::wait_on)). Can be called on any thread, like [`CudaFrame::release_later`].
     pub fn give_back_later(self, streams: Vec<Stream>) {
         let Some(device) = self.cuda().map(|slot| slot.device().clone()) else {
             return;
@@ -57,7 +57,7 @@ impl WriteLease {
             let (Some(slot), Some((last, others))) = (lease.cuda(), streams.split_last()) else {
                 return Ok(());
             };
-            // One event covers one stream.
+            // One event covers only one stream.
             if !others.is_empty() {
                 return Err(CudaError::Unsupported {
                     what: "wait for several streams at once",
@@ -68,9 +68,8 @@ impl WriteLease {
     }
 }
 
-/// Enqueues the end of a slot's hold on streams, on the reaper's thread, and drops the holder. Nothing can be enqueued on a
-/// stream that is being captured into a graph, and waiting for the device would spoil the capture, so this is retried until the
-/// capture is over.
+/// On the reaper's thread, queues the release of a slot on streams, and drops the holder. Retried while a stream is being
+/// captured into a graph: nothing can be queued on it, and waiting for the device would invalidate the capture.
 fn when_it_can_be<T: Send + 'static>(
     held: T,
     device: Device,
@@ -98,20 +97,20 @@ fn when_it_can_be<T: Send + 'static>(
     });
 }
 
-/// Drops the holder of a slot when all work that this process gave to the device is done: one of the streams cannot be
+/// Drops the holder of a slot when all work of this process on the device has ended. Used if one of the streams cannot be
 /// queried, perhaps because it was destroyed.
 fn after_everything<T: Send + 'static>(held: T, device: &Device, why: &CudaError) {
     log::debug!("a slot is released when its device has finished all work, because of this: {why}");
-    // Without a thread it stays held.
+    // If there is no thread, the slot stays held.
     let (held, device) = (ManuallyDrop::new(held), device.clone());
     let wait = move || match device.synchronize() {
-        // In a context that is in error nothing runs any more.
+        // In a context that is in error no work runs any more.
         Ok(()) | Err(CudaError::ContextInError { .. }) => drop(ManuallyDrop::into_inner(held)),
         Err(error) => {
             log::error!("a slot stays held, since its device cannot be waited for: {error}")
         }
     };
-    // This may take long, and the reaper has other work.
+    // This may take long, so it does not run on the reaper's thread.
     let thread = std::thread::Builder::new().name("xmem-cuda-wait".into());
     if let Err(error) = thread.spawn(wait) {
         log::error!("a slot stays held, because no thread can wait for its device: {error}");

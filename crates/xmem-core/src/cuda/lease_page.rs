@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
 //! A lease page that devices can write.
-#![allow(unsafe_code)] // calls of the driver
+#![allow(unsafe_code)] // calls the driver
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ impl Pages for Page {
 }
 
 impl DeviceLeasePage {
-    /// The page of a connection. Registered once, for as long as the connection lives.
+    /// The registered page of a connection. Registered once, while the connection lives.
     pub(super) fn of(leases: &Leases, device: &Device) -> Result<Arc<Self>, CudaError> {
         let mut kept = leases.device_half().kept();
         if let Some(page) = kept.clone().and_then(|kept| kept.downcast().ok()) {
@@ -57,7 +57,7 @@ impl DeviceLeasePage {
         let word = page.leases().get(slot as usize).ok_or(CudaError::Gone)?;
         let offset = std::ptr::from_ref(word).addr() - start.addr();
         let mut address = 0;
-        // SAFETY: a place for the address, and memory that is registered.
+        // SAFETY: a pointer to a variable for the address, and registered memory.
         device.with(|| unsafe { result::host_pointer(&raw mut address, start.cast(), 0) })?;
         Ok(address + offset as u64)
     }

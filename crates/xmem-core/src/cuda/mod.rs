@@ -2,11 +2,11 @@
 
 //! Frames in the memory of CUDA devices.
 //!
-//! A CUDA region is an ordinary region with a twin on a device: leases and slot words are the same as for host memory;
-//! only the payload lies on the device. A consumer's stream waits for the producer's work by an event, and its lease ends
-//! in the order of its stream, so no CPU waits for a device, and no slot is written while a kernel reads it.
+//! A CUDA region is an ordinary region with a twin on a device. Leases and slot words are the same as for host memory, and only
+//! the payload is on the device. A consumer's stream waits for the producer's work with an event, and its lease ends in the
+//! order of its stream. So no CPU waits for a device, and no slot is written while a kernel reads it.
 //!
-//! A driver is needed at the first use only; without one, that use returns an error. CUDA does not survive fork.
+//! A driver is needed only at the first use. Without one, that use returns an error. CUDA does not survive fork.
 //!
 //! ```no_run
 //! use xmem_core::cuda::{Device, Stream};

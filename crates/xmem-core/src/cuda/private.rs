@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Copies of frames in device memory of this process that is not shared.
+//! Copies of frames to private device memory of this process.
 
 use xmem_cuda::copy::rows_now;
 use xmem_cuda::counts::{COUNTERS, count};
@@ -15,12 +15,12 @@ impl CudaFrame {
         check(&self.parts().collect::<Vec<_>>(), ptr, len)
     }
 
-    /// A copy of `len` bytes of the frame, from the address `ptr` on, on its device. Waits for the producer's work and for the
+    /// Copies `len` bytes of the frame, from the address `ptr` on, on its device. Waits for the producer's work and for the
     /// copy.
     ///
     /// # Errors
     ///
-    /// [`CudaError::Gone`] if they do not lie in one of its [parts](Self::parts), and others as
+    /// [`CudaError::Gone`] if they are not in one of its [parts](Self::parts), and others as
     /// [`synchronize`](Self::synchronize).
     pub fn copy(&self, ptr: u64, len: usize) -> Result<PrivateMemory, CudaError> {
         self.check(ptr, len)?;
@@ -28,8 +28,8 @@ impl CudaFrame {
         copied(self.device(), ptr, len)
     }
 
-    /// Copies rows of bytes to private memory on the frame's device, those of each plane for example. Offsets count as
-    /// for [`download_rows`](Self::download_rows). Waits as [`copy`](Self::copy), and counts as one copy.
+    /// Copies rows of bytes, such as those of each plane, to private memory on the frame's device. Offsets count as in
+    /// [`download_rows`](Self::download_rows). Waits like [`copy`](Self::copy), and counts as one copy.
     ///
     /// # Errors
     ///
@@ -48,7 +48,7 @@ impl CudaFrame {
         rows_now(self.device(), To::Device(to.ptr()), &found)
     }
 
-    /// Copies bytes of the frame, from the address `ptr` on, to host memory. Waits as [`copy`](Self::copy).
+    /// Copies bytes of the frame, from the address `ptr` on, to host memory. Waits like [`copy`](Self::copy).
     ///
     /// # Errors
     ///

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The end of a lease in the order of a stream: by a host function, or by a store of the device.
+//! Ends a lease in the order of a stream: by a host function, or by a store of the device.
 
 use xmem_cuda::device::Device;
 use xmem_cuda::error::CudaError;
@@ -15,7 +15,7 @@ use crate::frame::lease::ReadLease;
 impl Ends for ReadLease {
     fn end(self: Box<Self>) {
         if self.is_local() {
-            // Release hooks run with the producer's own lease, and they are code of the program.
+            // Release hooks run with the producer's own lease, and are code of the program.
             reaper::elsewhere(move || drop(self));
         } else {
             drop(self);
@@ -35,7 +35,7 @@ impl Ends for Handed {
     }
 }
 
-/// Ends a lease when the stream gets there and the caller's own handle is gone. On failure only that handle is left.
+/// Ends a lease when the stream reaches this point and the caller's handle is dropped. On an error only that handle is left.
 pub(super) fn by_host_function(
     lease: &ReadLease,
     device: &Device,

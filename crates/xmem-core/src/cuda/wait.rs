@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Waiting for a producer's work on a frame.
+//! Waits for a producer's work on a frame.
 
 use std::sync::Arc;
 
@@ -17,16 +17,16 @@ use crate::region::device::owned::{FAILED, PENDING, READY};
 use crate::region::device::twin::Twin;
 use crate::region::{Region, RegionView};
 
-/// The end of a producer's work on a frame. The lease of the frame is kept beside it.
+/// Waits for the end of a producer's work on a frame. The caller keeps the lease of the frame.
 pub(super) enum Wait {
-    /// A slot of a region that was imported.
+    /// A slot of an imported region.
     Slot {
         import: Arc<Import>,
         view: Arc<RegionView>,
         slot: u32,
         leases: Arc<Leases>,
     },
-    /// A slot of this process's own pool.
+    /// A slot of a pool of this process.
     Own { region: Arc<Region>, slot: u32 },
 }
 
@@ -40,14 +40,14 @@ impl Wait {
         self.word() == READY
     }
 
-    /// The state of the device's work, from the producer.
+    /// The `ready` word, which the producer stores.
     fn word(&self) -> u32 {
         let head = match self {
             Self::Slot { view, slot, .. } => view.cuda().and_then(|cuda| cuda.slot_head(*slot)),
             Self::Own { region, slot } => region.cuda().and_then(|cuda| cuda.slot_head(*slot)),
         };
         let word = head.map_or(PENDING, |head| head.ready.load(Ordering::Relaxed));
-        // Pairs with the producer's release store. A fence, since consumers may only read there.
+        // Pairs with the producer's release store. A fence, because consumers can only read this memory.
         fence(Ordering::Acquire);
         word
     }
@@ -70,7 +70,7 @@ impl Wait {
         } = self
             && let Some(cuda) = view.cuda()
         {
-            // Whether that works shows when a stream is to wait.
+            // An error is reported later, when a stream is to wait.
             let completion = import.completion(cuda.header(), *slot, || leases.producer_is_gone());
             if let Ok(Completion::Mark) = completion {
                 leases.device_half().ask_for_marks();
@@ -92,12 +92,12 @@ impl Wait {
                 let header = view.cuda().ok_or(CudaError::NotOnDevice)?.header();
                 match import.wait(header, *slot, stream, || leases.producer_is_gone()) {
                     Ok(true) => Ok(()),
-                    // Streams cannot wait for a word.
+                    // Streams cannot wait for this word.
                     Ok(false) => {
                         count(&COUNTERS.host_syncs);
                         until_done(|| self.is_done())
                     }
-                    // A producer that ends well reports that it is done, and then its events are gone.
+                    // A producer that ends normally stores that the work has ended. Its events no longer exist then.
                     Err(_) if self.is_ready() => Ok(()),
                     Err(error) => Err(error),
                 }
