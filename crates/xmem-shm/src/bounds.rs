@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Checks of ranges. Each of the numbers may come from another process.
+//! Checks of ranges. The numbers may come from another process.
 
-/// Whether `size` bytes from `at` on lie inside of `len` bytes.
+/// Whether `size` bytes from `at` on are inside of `len` bytes.
 pub fn lie_inside(at: u64, size: u64, len: u64) -> bool {
     at.checked_add(size).is_some_and(|end| end <= len)
 }

@@ -7,7 +7,7 @@
 //! is the pool on top. This crate is a part of `xmem-core`, and has no stable interface of its own.
 
 #![warn(missing_docs)]
-// Nothing here panics on data from another process.
+// Data from another process must not cause a panic.
 #![cfg_attr(
     not(test),
     deny(

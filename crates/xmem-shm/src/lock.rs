@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Mutexes over state that is valid at every moment, so that other threads go on after a panic of a holder.
+//! Mutexes over state that is always valid, so that other threads can continue after a holder panics.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Locks a mutex, also after a panic of a thread that had it.
+/// Locks a mutex, also if a thread panicked while it held the lock.
 #[inline]
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)

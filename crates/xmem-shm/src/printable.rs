@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Text of another process, made safe to show.
+//! Makes text of another process safe to print.
 
-/// The text with U+FFFD for each character that could mislead the reader of a terminal or a log: control characters, ends
-/// of lines, and those that change the order in which text is shown.
+/// Replaces each character that could mislead the reader of a terminal or a log by U+FFFD: control characters, line ends, and
+/// characters that change the direction of text.
 ///
-/// Use it for all text of another process: its name, a key, the reason of a refusal.
+/// Use it for all text from another process: its name, a key, the reason of a refusal.
 pub fn printable(text: &str) -> String {
     text.chars()
         .map(|c| {

@@ -2,8 +2,8 @@
 
 //! The only import of atomics, so that loom can replace them.
 //!
-//! Accesses to shared memory are `Relaxed`, with fences beside them: on memory that is mapped read-only, Rust
-//! defines relaxed loads only, and loom understands `fence(SeqCst)` but not `SeqCst` accesses.
+//! Accesses to shared memory are `Relaxed`, with separate fences. On memory that is mapped read-only, Rust defines only relaxed
+//! loads, and loom supports `fence(SeqCst)` but not `SeqCst` accesses.
 
 #[cfg(not(xmem_loom))]
 pub use std::hint::spin_loop;

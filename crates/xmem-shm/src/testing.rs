@@ -6,9 +6,9 @@
 
 use crate::abi::device_header::{DeviceHeader, TwinKind, Uuid, header_len};
 
-/// Whether `look` returns true in a forked child, which runs only that, and is ended when that hangs.
+/// Whether `look` returns true in a forked child. The child runs only that, and is ended if it hangs.
 pub fn is_so_in_a_child(look: impl FnOnce() -> bool) -> bool {
-    // SAFETY: the child only looks, and ends without the handlers of exit; the alarm ends it if that hangs.
+    // SAFETY: the child only calls `look`, and ends without exit handlers. The alarm ends it if it hangs.
     let child = unsafe { libc::fork() };
     if child == 0 {
         // SAFETY: as above.
@@ -18,13 +18,13 @@ pub fn is_so_in_a_child(look: impl FnOnce() -> bool) -> bool {
         unsafe { libc::_exit((!is_so).into()) };
     }
     let mut status = -1;
-    // SAFETY: the child is ours, and the status a local variable.
+    // SAFETY: a child of this process, and a pointer to a local variable.
     let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
     assert_eq!(waited, child);
     status == 0
 }
 
-/// The same while another thread has these locks, which is not there in the child.
+/// Like `is_so_in_a_child`, while another thread holds these locks. The child does not have that thread.
 pub fn is_so_in_a_child_without<Locks>(
     lock: impl FnOnce() -> Locks + Send,
     look: impl FnOnce() -> bool,
@@ -45,7 +45,7 @@ pub fn is_so_in_a_child_without<Locks>(
     })
 }
 
-/// A device header with each field filled in.
+/// A device header with all fields set.
 pub fn device_header() -> DeviceHeader {
     let slots_at = header_len(3) as u64;
     DeviceHeader {

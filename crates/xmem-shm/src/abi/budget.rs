@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! How many slots a consumer may hold at a time, and the setting that limits the number.
+//! The budget of a consumer, and the setting that limits it.
 
 use std::fmt;
 
-/// The limit that keeps a consumer's budget from being larger.
+/// The limit because of which a consumer's budget is not larger.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BudgetLimit {
@@ -19,7 +19,7 @@ pub enum BudgetLimit {
     MaxBytes,
 }
 
-/// The property of the producer to raise, as `xmemsink` has it; empty for [`BudgetLimit::Asked`].
+/// The name of the producer's property to raise, as in `xmemsink`; empty for [`BudgetLimit::Asked`].
 impl fmt::Display for BudgetLimit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
@@ -31,12 +31,12 @@ impl fmt::Display for BudgetLimit {
     }
 }
 
-/// The largest budget that a consumer of a pool may have now.
+/// The largest possible budget of a consumer of a pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Share {
     /// The largest number of slots that one consumer may hold at a time.
     pub most: u32,
-    /// The setting that keeps the number this low.
+    /// The setting that limits the number.
     pub limit: BudgetLimit,
 }
 
@@ -44,13 +44,13 @@ const BYTES: u64 = 2;
 const SLOTS: u64 = 1;
 
 impl Share {
-    /// There is room for all that consumers asked for.
+    /// All requested budgets fit.
     pub const ALL: Self = Self {
         most: u32::MAX,
         limit: BudgetLimit::Asked,
     };
 
-    /// As it lies in control memory. 0 is [`ALL`](Self::ALL), as in memory that was just made.
+    /// The form in control memory. 0 is [`ALL`](Self::ALL), so that new memory has this value.
     pub(crate) fn word(self) -> u64 {
         let limit = match self.limit {
             BudgetLimit::Asked | BudgetLimit::MaxHeld => return 0,

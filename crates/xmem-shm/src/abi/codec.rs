@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Values as bytes, little-endian and one behind the other. The bytes to read come from another process.
+//! Encodes values as bytes, little-endian and without gaps. The bytes to decode come from another process.
 
 use crate::abi::meta::Text;
 
 /// A value in a message or a header.
 pub(super) trait Field: Sized {
     fn put(&self, to: &mut Vec<u8>);
-    /// Takes the value from the beginning of these bytes. `None`: they are too few, or not valid.
+    /// Decodes the value at the beginning of these bytes, and removes it. `None`: there are too few bytes, or they are invalid.
     fn take(from: &mut &[u8]) -> Option<Self>;
 }
 

@@ -14,7 +14,7 @@ pub struct Uuid(pub [u8; 16]);
 
 impl fmt::Display for Uuid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // As nvidia-smi and CUDA_VISIBLE_DEVICES have it.
+        // The form of nvidia-smi and CUDA_VISIBLE_DEVICES.
         f.write_str("GPU")?;
         for (at, byte) in self.0.iter().enumerate() {
             if matches!(at, 0 | 4 | 6 | 8 | 10) {
@@ -36,13 +36,13 @@ impl fmt::Debug for Uuid {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum TwinKind {
-    /// Its descriptor travels with the region's.
+    /// Its descriptor is sent with the region's.
     Vmm = 1,
     /// Its handle is in the header.
     Legacy = 2,
-    /// There is none: frames lie in other regions, and only their events are here.
+    /// There is no memory: frames are in other regions, and this region has only their events.
     None = 3,
-    /// As `Legacy`, but the memory was allocated outside of xmem, and has no slots.
+    /// Like `Legacy`, but the memory was allocated outside of xmem, and has no slots.
     Foreign = 4,
 }
 
@@ -56,17 +56,17 @@ impl TwinKind {
 
 /// An interprocess handle of the driver, for memory or for an event.
 pub type IpcHandle = [u8; 64];
-/// Bytes that only the device memory has, besides the header.
+/// Bytes that are in the device memory, besides the header.
 pub type Canary = [u8; 32];
 
 const MAGIC: u64 = u64::from_le_bytes(*b"xmemdev\0");
-/// Raised with every change to the header.
+/// Increased with each change of the header.
 const FORMAT: u32 = 1;
-/// Where the handles of the slots' events begin.
+/// The offset of the handles of the slots' events.
 const EVENTS_AT: usize = 320;
-/// Bytes at the beginning of each slot's host room: the word that tells whether the frame is ready.
+/// Bytes at the beginning of each slot's host room: the word that states whether the frame is ready.
 pub const SLOT_HEAD: usize = 64;
-/// More memory than a device has.
+/// More than the memory of any device.
 const MAX_DEVICE_LEN: u64 = 1 << 46;
 
 /// The description of a region's device memory.
@@ -76,11 +76,11 @@ pub struct DeviceHeader {
     pub kind: TwinKind,
     /// The device.
     pub uuid: Uuid,
-    /// Random. A process that reads its own nonce made the region itself.
+    /// A random number. A process that finds its own nonce has made the region itself.
     pub nonce: [u8; 16],
     /// Size of the device memory in bytes.
     pub device_len: u64,
-    /// First byte of the memory in the allocation that `handle` names.
+    /// The offset of the memory in the allocation that `handle` refers to.
     pub device_offset: u64,
     /// The number of slots.
     pub slots: u32,
@@ -94,15 +94,15 @@ pub struct DeviceHeader {
     pub canary_at: u64,
     /// The canary itself.
     pub canary: Canary,
-    /// Of the memory; zeros for other kinds than `Legacy` and `Foreign`.
+    /// The handle of the memory; zeros for kinds other than `Legacy` and `Foreign`.
     pub handle: IpcHandle,
-    /// Of the memory that the canary lies in, if it is another (`Foreign`).
+    /// The handle of the canary's memory, if that is another allocation (`Foreign`).
     pub canary_handle: IpcHandle,
-    /// The events of the slots; zeros where there is none.
+    /// The events of the slots; zeros for a slot without an event.
     pub events: Vec<IpcHandle>,
 }
 
-/// Bytes that the header of so many slots takes.
+/// The size of the header for this many slots, in bytes.
 pub fn header_len(slots: u32) -> usize {
     (EVENTS_AT + slots as usize * size_of::<IpcHandle>()).next_multiple_of(4096)
 }
@@ -133,7 +133,7 @@ impl DeviceHeader {
         bytes
     }
 
-    /// How many bytes the header at the beginning of these has. `None`: it is none.
+    /// The size of the header that begins with these bytes. `None`: it is not a header.
     pub fn len_of(start: &[u8]) -> Option<usize> {
         let at = 8 + 4 + 4 + 16 + 16 + 8 + 8;
         let slots = u64::take(&mut start.get(at..)?)?;
@@ -181,7 +181,7 @@ impl DeviceHeader {
             return Err("it has too many slots");
         }
         let slots = u64::from(self.slots);
-        // No product or sum overflows: each factor is bounded here.
+        // No product or sum overflows, because each factor is limited here.
         if self.device_len > MAX_DEVICE_LEN
             || self.device_offset > MAX_DEVICE_LEN
             || self.device_stride > MAX_DEVICE_LEN >> 16
@@ -229,15 +229,15 @@ impl DeviceHeader {
         Ok(())
     }
 
-    /// The number that names the memory.
+    /// The number that identifies the memory.
     pub fn number(&self) -> u128 {
         u128::from_ne_bytes(self.nonce)
     }
 
-    /// The number of the slot of this region that has these bytes of the host half.
+    /// The number of the slot with these bytes of the host half.
     pub fn slot_at(&self, offset: usize, len: usize) -> Option<u32> {
         let offset = (offset as u64).checked_sub(self.slots_at)?;
-        // Where there are no slots their size is not checked, and may be 0.
+        // Without slots their size was not checked, and may be 0.
         if self.slots == 0 {
             return None;
         }

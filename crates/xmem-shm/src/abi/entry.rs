@@ -31,19 +31,19 @@ const W_DURATION: usize = 12;
 const W_BUFFER_OFFSET: usize = 13;
 const W_BUFFER_OFFSET_END: usize = 14;
 
-// Bits of `W_KIND`. Below them is the layout's id, above them are the flags of the buffer.
+// Bits of `W_KIND`. The bits below are the layout's ID, the bits above are the flags of the buffer.
 const IS_EVENT: u64 = 1 << 16;
 const HAS_RESERVED: u64 = 1 << 17;
-/// The bit of the word `W_TIMESTAMP`: it has a value. The bits of the words behind it follow.
+/// The bit that states that the word `W_TIMESTAMP` has a value. The bits of the following words follow.
 const HAS_TIMESTAMP: u64 = 1 << 18;
 const FLAGS_SHIFT: u32 = 32;
 
-/// The word of the attachments has their first byte in this many bits, and their size in the others.
+/// The number of bits for the first byte of the attachments. The other bits of the word are their size.
 const ATTACHED_AT_BITS: u32 = 39;
-/// Attachments begin before this byte of their slot.
+/// Attachments begin before this offset of their slot.
 pub const MAX_ATTACHED_AT: u64 = 1 << ATTACHED_AT_BITS;
 
-/// An entry. All words are valid; the places that they refer to are checked at their use.
+/// An entry. All word values are valid. The places that they refer to are checked when they are used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry {
     sequence: u64,
@@ -55,8 +55,9 @@ fn has(word: usize) -> u64 {
 }
 
 impl Entry {
-    /// The entry of a frame. `offset`: the payload's first byte, in the place of the description's. `attached`: where its attachments lie, counted from the slot's first byte, and their size in bytes.
-    /// `layout`: `None`, if the layout is in the extension.
+    /// The entry of a frame. `offset`: the first byte of the payload, which replaces that in the description. `attached`: the
+    /// place of its attachments, counted from the slot's first byte, and their size in bytes. `layout`: `None` if the layout is
+    /// in the extension.
     pub fn new(
         info: &FrameInfo,
         meta: &FrameMeta,
@@ -104,12 +105,12 @@ impl Entry {
         Self { sequence, words }
     }
 
-    /// Its words.
+    /// The words of the entry.
     pub fn words(&self) -> &EntryWords {
         &self.words
     }
 
-    /// Its number in the pool.
+    /// The number of the entry in the pool.
     pub fn sequence(&self) -> u64 {
         self.sequence
     }
@@ -129,7 +130,7 @@ impl Entry {
         self.words[W_EVENTS] as u32
     }
 
-    /// Whether it is no frame, but an event.
+    /// Whether it is an event and not a frame.
     pub fn is_event(&self) -> bool {
         self.words[W_KIND] & IS_EVENT != 0
     }
@@ -144,12 +145,12 @@ impl Entry {
         self.words[W_STICKY]
     }
 
-    /// Size of the payload in bytes.
+    /// The size of the payload in bytes.
     pub fn size(&self) -> u64 {
         self.words[W_SIZE]
     }
 
-    /// Where the attachments lie, counted from the slot's first byte, and their size in bytes: 0, there are none.
+    /// The place of the attachments, counted from the slot's first byte, and their size in bytes. Size 0: there are none.
     pub fn attached(&self) -> (u64, u64) {
         let word = self.words[W_ATTACHED];
         (word & (MAX_ATTACHED_AT - 1), word >> ATTACHED_AT_BITS)
@@ -170,7 +171,7 @@ impl Entry {
         self.layout_number() == 0 || self.has_reserved()
     }
 
-    /// The values that publishing added to the frame's description, where its slot lies in this memory.
+    /// The values that publishing added to the frame's description, for a slot in this memory.
     pub fn info(&self, storage: Storage, device_id: u8) -> FrameInfo {
         FrameInfo {
             sequence: self.sequence,
@@ -189,7 +190,7 @@ impl Entry {
         value.filter(|_| self.words[W_KIND] & has(word) != 0)
     }
 
-    /// The frame's description, without the attachments, which lie in the slot.
+    /// The frame's description, without the attachments, which are in the slot.
     pub fn meta(&self, layout: Arc<FrameLayout>, reserved: Option<Box<Reserved>>) -> FrameMeta {
         FrameMeta {
             offset: self.words[W_OFFSET],

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The data that an entry of the ring has no words for: a layout that is not in the table, and the bytes for the user's own
-//! use.
+//! Data for which an entry of the ring has no words: a layout that is not in the table, and bytes for the user.
 
 use std::sync::Arc;
 
@@ -10,10 +9,10 @@ use crate::abi::frame_layout::{FrameLayout, LAYOUT_WORDS};
 use crate::abi::limits::RESERVED_LEN;
 use crate::abi::meta::{FrameMeta, MetaError};
 
-/// The bytes of a frame's description that are for the user's own use.
+/// The bytes of a frame's description that the user defines.
 pub type Reserved = [u8; RESERVED_LEN];
 
-/// Words of an extension.
+/// The number of words of an extension.
 pub const EXTENSION_WORDS: usize = LAYOUT_WORDS + RESERVED_LEN / 8;
 
 /// An extension.
@@ -23,7 +22,7 @@ pub struct Extension {
 }
 
 impl Extension {
-    /// The extension of the entry of such a frame.
+    /// The extension for the entry of this frame.
     pub fn of(meta: &FrameMeta) -> Self {
         let mut words = [0; EXTENSION_WORDS];
         if let Some((layout, reserved)) = words.split_first_chunk_mut() {
@@ -41,12 +40,12 @@ impl Extension {
         Self { words }
     }
 
-    /// Its words.
+    /// The words of the extension.
     pub fn words(&self) -> &[u64] {
         &self.words
     }
 
-    /// The description of the frame of an entry whose layout is in here.
+    /// The description of the frame of an entry whose layout is in this extension.
     pub fn describe(&self, entry: &Entry) -> Result<FrameMeta, MetaError> {
         let reserved = entry.has_reserved().then(|| self.reserved());
         Ok(entry.meta(Arc::new(self.layout()?), reserved))
@@ -59,7 +58,7 @@ impl Extension {
         }
     }
 
-    /// The bytes for the user's own use.
+    /// The bytes that the user defines.
     pub fn reserved(&self) -> Box<Reserved> {
         let mut reserved = Box::new([0; RESERVED_LEN]);
         let words = self.words.iter().skip(LAYOUT_WORDS);

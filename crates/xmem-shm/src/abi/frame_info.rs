@@ -2,7 +2,7 @@
 
 //! The values that publishing adds to the description of a frame.
 
-/// The kind of memory that a frame lies in.
+/// The kind of memory of a frame.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Storage {

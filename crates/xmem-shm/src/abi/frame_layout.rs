@@ -7,18 +7,18 @@ use std::sync::{Arc, LazyLock};
 use crate::abi::limits::{MAX_DIMS, MAX_PLANES};
 use crate::abi::meta::{DType, MetaError, Text, VideoLayout};
 
-/// Words of a layout.
+/// The number of words of a layout.
 pub const LAYOUT_WORDS: usize = 34;
 
 /// A layout as words.
 pub type LayoutWords = [u64; LAYOUT_WORDS];
 
-/// How the bytes of a frame are to be read. Frames of a stream [share](crate::abi::meta::FrameMeta::layout) it.
+/// How to interpret the bytes of a frame. Frames of a stream [share](crate::abi::meta::FrameMeta::layout) it.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct FrameLayout {
     /// Type of one element.
     pub dtype: DType,
-    /// How many entries of `shape` and `strides` count.
+    /// The number of valid entries of `shape` and `strides`.
     pub ndim: u8,
     /// Elements per dimension.
     pub shape: [u64; MAX_DIMS],
@@ -28,20 +28,20 @@ pub struct FrameLayout {
     pub content_type: Text<32>,
     /// The program that made it.
     pub producer: Text<32>,
-    /// Where the planes lie, for video.
+    /// The planes, for video.
     pub video: Option<VideoLayout>,
 }
 
-/// The layout of frames with unknown contents.
+/// The layout of frames with unknown content.
 static UNKNOWN: LazyLock<Arc<FrameLayout>> = LazyLock::new(Arc::default);
 
 impl FrameLayout {
-    /// The layout of frames with unknown contents.
+    /// The layout of frames with unknown content.
     pub(super) fn unknown() -> Arc<Self> {
         UNKNOWN.clone()
     }
 
-    /// Whether consumers take it.
+    /// Checks that consumers accept the layout.
     pub fn check(&self) -> Result<(), MetaError> {
         if usize::from(self.ndim) > MAX_DIMS {
             return Err(MetaError("there are more than 8 dimensions"));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The description of a frame, which the caller of `publish` gives besides its bytes.
+//! The description of a frame, which the caller of `publish` supplies in addition to its bytes.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -53,7 +53,7 @@ impl<const N: usize> Text<N> {
         std::str::from_utf8(&self.0[..len]).unwrap_or_default()
     }
 
-    /// Whether there is none.
+    /// Whether the text is empty.
     pub fn is_empty(&self) -> bool {
         self.as_str().is_empty()
     }
@@ -122,7 +122,7 @@ dtypes! {
     Bool = 12, 1;
 }
 
-/// Where the planes of a video frame lie. [`VideoLayout::new`] makes the usual one of a format.
+/// The planes of a video frame. [`VideoLayout::new`] creates the default layout of a format.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct VideoLayout {
     /// The format's name as GStreamer spells it, such as `NV12` or `P010_10LE`.
@@ -131,7 +131,7 @@ pub struct VideoLayout {
     pub width: u32,
     /// Height in pixels.
     pub height: u32,
-    /// How many planes there are, at most [`MAX_PLANES`].
+    /// The number of planes, at most [`MAX_PLANES`].
     pub n_planes: u32,
     /// First byte of each plane, counted from the payload's first byte.
     pub offsets: [u64; MAX_PLANES],
@@ -139,8 +139,8 @@ pub struct VideoLayout {
     pub strides: [i32; MAX_PLANES],
 }
 
-/// The description of a frame. The caller of `publish` fills it in; [`FrameInfo`](crate::abi::frame_info::FrameInfo) has the
-/// values that publishing adds. All times are nanoseconds.
+/// The description of a frame. The caller of `publish` fills it in. [`FrameInfo`](crate::abi::frame_info::FrameInfo) has the
+/// values that publishing adds. All times are in nanoseconds.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FrameMeta {
     /// First byte of the payload, counted from the slot's first byte.
@@ -148,38 +148,39 @@ pub struct FrameMeta {
     /// Size of the payload in bytes.
     pub size: u64,
 
-    /// How the bytes are to be read. Its fields are read as if they were fields of this: `meta.video`. Setting one copies the layout
-    /// if other frames share it, so a program that publishes many frames makes a layout once and uses it for
-    /// [all of them](Self::with_layout).
+    /// How to interpret the bytes. Its fields are accessible as fields of this type: `meta.video`. Setting one copies the
+    /// layout if other frames share it. So a program that publishes many frames should create a layout once and use it for [all
+    /// of them](Self::with_layout).
     pub layout: Arc<FrameLayout>,
-    /// For the user's own use.
+    /// For the user's own data.
     pub reserved: Option<Box<[u8; RESERVED_LEN]>>,
 
-    /// When the frame is to be presented, on CLOCK_MONOTONIC ([`monotonic_ns`](crate::os::clock::monotonic_ns) is now). Negative: before
-    /// the host was started.
+    /// The presentation time on CLOCK_MONOTONIC ([`monotonic_ns`](crate::os::clock::monotonic_ns) returns the present time).
+    /// Negative: before the host's start.
     ///
-    /// This is the time that means the same in every process, so set it: xmemsrc makes each buffer's PTS of it (with its
-    /// default `timestamp-mode=clock`), and without it buffers have none. For live frames it is when they were taken.
+    /// This time has the same meaning in every process, so set it. xmemsrc converts it to the PTS of each buffer (with its
+    /// default `timestamp-mode=clock`), and without it buffers have no PTS. For live frames it is the time when they were
+    /// captured.
     pub timestamp: Option<i64>,
-    /// The same for its decoding time.
+    /// The decoding time on CLOCK_MONOTONIC.
     pub decode_timestamp: Option<i64>,
-    /// Presentation time as the producer's pipeline had it. xmemsrc uses it with `timestamp-mode=passthrough` only.
+    /// Presentation time of the producer's pipeline. xmemsrc uses it only with `timestamp-mode=passthrough`.
     pub pts: Option<u64>,
-    /// Decoding time as the producer's pipeline had it.
+    /// Decoding time of the producer's pipeline.
     pub dts: Option<u64>,
-    /// How long the frame lasts.
+    /// The duration of the frame.
     pub duration: Option<u64>,
-    /// The producer's own count at the frame's start (GstBuffer's `offset`).
+    /// The producer's offset at the frame's start (GstBuffer's `offset`).
     pub buffer_offset: Option<u64>,
-    /// The producer's own count at the frame's end (GstBuffer's `offset-end`).
+    /// The producer's offset at the frame's end (GstBuffer's `offset-end`).
     pub buffer_offset_end: Option<u64>,
-    /// Flags of the frame (GstBufferFlags, those that mean something outside the process). xmemsink sets `1 << 31` on a frame
-    /// before which it lost some.
+    /// Flags of the frame (those GstBufferFlags that are meaningful in other processes). xmemsink sets `1 << 31` on a frame if
+    /// frames before it were lost.
     pub flags: u32,
-    /// This is no frame but an event of the stream, between two frames: it has attachments, and no payload.
-    /// Consumers get it only if they asked for `ConsumerBuilder::events`.
+    /// This is an event of the stream between two frames, and not a frame. It has attachments and no payload. Consumers get it
+    /// only with `ConsumerBuilder::events`.
     pub event: bool,
-    /// Further data, by name. It lies behind the payload in the slot, in the room (`SlotSpec::attachments`) that was asked for.
+    /// Further data, by name. They are in the slot after the payload, in the requested room (`SlotSpec::attachments`).
     pub attachments: Attachments,
 }
 
@@ -204,12 +205,12 @@ impl Default for FrameMeta {
     }
 }
 
-/// A description that no consumer takes, and why.
+/// Why consumers would refuse a description.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MetaError(pub &'static str);
 
 impl FrameMeta {
-    /// A frame of `size` bytes at the start of its slot, and nothing else known.
+    /// A frame of `size` bytes at the start of its slot. All other properties are unknown.
     pub fn new(size: usize) -> Self {
         Self {
             size: size as u64,
@@ -217,7 +218,7 @@ impl FrameMeta {
         }
     }
 
-    /// The same with this layout.
+    /// Returns the description with this layout.
     pub fn with_layout(self, layout: impl Into<Arc<FrameLayout>>) -> Self {
         Self {
             layout: layout.into(),

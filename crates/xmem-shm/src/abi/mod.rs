@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The layout of the shared memory and the form of the messages. `VERSION` in [`layout`] numbers both.
+//! The layout of the shared memory and the format of the messages. `VERSION` in [`layout`] is the version of both.
 
 pub mod budget;
 mod codec;

@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use crate::abi::limits::MAX_NAMED_ENTRIES;
 
-/// The state that a late joiner needs before its first frame: caps, segment, tags and the like.
+/// The state that a consumer needs before its first frame: caps, segment, tags and others.
 ///
-/// The core does not read it. Every frame has the version of the state that it belongs to. xmemsink and xmemsrc know these
-/// keys; a program that is no pipeline should set `caps`, and may set `tags`:
+/// The core does not interpret it. Each frame has the version of its state. xmemsink and xmemsrc use these keys. A program that
+/// is not a pipeline should set `caps`, and may set `tags`:
 ///
 /// | key | content | form |
 /// |---|---|---|
@@ -20,8 +20,8 @@ use crate::abi::limits::MAX_NAMED_ENTRIES;
 /// | `timeline` | the meaning of the frames' [timestamps](crate::abi::meta::FrameMeta::timestamp): whether they are live, latency, base time. Without it they are taken for those of a file: see below | a GstStructure as text: `timeline, live=(boolean)true;` |
 /// | `custom/NAME` | a sticky custom event of that name | a GstStructure as text |
 ///
-/// Text is as `gst_caps_to_string` and the serialization of GStreamer's values have it. Other keys are for the programs' own use.
-/// A live source without a pipeline sets `timeline` as above, so that xmemsrc keeps its frames at their time.
+/// Text has the form of `gst_caps_to_string` and of GStreamer's value serialization. Programs may use other keys. A live source
+/// without a pipeline sets `timeline` as above, so that xmemsrc keeps the times of its frames.
 ///
 /// ```
 /// # let dir = tempfile::tempdir()?;
@@ -38,7 +38,7 @@ use crate::abi::limits::MAX_NAMED_ENTRIES;
 /// ```
 pub type Sticky = Named;
 
-/// The data attached to one frame besides its fixed metadata, such as regions of interest. The core does not read it.
+/// Data of one frame besides its fixed metadata, such as regions of interest. The core does not interpret them.
 pub type Attachments = Named;
 
 /// Byte strings by name, in the order in which they were set.
@@ -50,19 +50,19 @@ pub type Attachments = Named;
 /// ```
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Named {
-    /// Shared by clones until one of them is changed. `None`: there are none.
+    /// Shared by clones until one of them changes. `None`: there are none.
     entries: Option<Arc<Entries>>,
 }
 
 type Entries = Vec<(String, Vec<u8>)>;
 
-/// How many bytes an entry has, encoded.
+/// The size of an encoded entry in bytes.
 pub fn entry_len(key: &str, value: &[u8]) -> usize {
     8 + key.len() + value.len()
 }
 
 impl Named {
-    /// Nothing.
+    /// No entries.
     pub fn new() -> Self {
         Self::default()
     }
@@ -71,17 +71,17 @@ impl Named {
         self.entries.as_ref().map_or(&[], |entries| entries)
     }
 
-    /// How many entries it has.
+    /// The number of entries.
     pub fn len(&self) -> usize {
         self.entries().len()
     }
 
-    /// Whether there is nothing.
+    /// Whether there are no entries.
     pub fn is_empty(&self) -> bool {
         self.entries.is_none()
     }
 
-    /// Sets an entry, in place of the one of that name.
+    /// Sets an entry. Replaces the entry with this name.
     pub fn set(&mut self, key: &str, value: impl Into<Vec<u8>>) {
         let value = value.into();
         let entries = Arc::make_mut(self.entries.get_or_insert_default());
@@ -91,12 +91,12 @@ impl Named {
         }
     }
 
-    /// Takes an entry away.
+    /// Removes an entry.
     pub fn remove(&mut self, key: &str) {
         let _ = self.take(key);
     }
 
-    /// Takes an entry out.
+    /// Removes an entry and returns it.
     pub fn take(&mut self, key: &str) -> Option<Vec<u8>> {
         let at = self.entries().iter().position(|(k, _)| k == key)?;
         let entries = Arc::make_mut(self.entries.as_mut()?);
@@ -107,7 +107,7 @@ impl Named {
         Some(value)
     }
 
-    /// An entry's bytes.
+    /// The bytes of an entry.
     pub fn get(&self, key: &str) -> Option<&[u8]> {
         self.entries()
             .iter()
@@ -115,7 +115,7 @@ impl Named {
             .map(|(_, v)| v.as_slice())
     }
 
-    /// An entry's text, if it is text.
+    /// The text of an entry, if it is UTF-8.
     pub fn text(&self, key: &str) -> Option<&str> {
         self.get(key).and_then(|v| std::str::from_utf8(v).ok())
     }
@@ -127,7 +127,7 @@ impl Named {
             .map(|(k, v)| (k.as_str(), v.as_slice()))
     }
 
-    /// How many bytes it has as it is stored: the room (`SlotSpec::attachments`) that attachments need.
+    /// The encoded size in bytes: the room (`SlotSpec::attachments`) that attachments need.
     pub fn encoded_len(&self) -> usize {
         self.entries().iter().map(|(k, v)| entry_len(k, v)).sum()
     }
@@ -144,7 +144,7 @@ impl Named {
         out
     }
 
-    /// Decodes bytes that another process wrote. `None`: they are not valid.
+    /// Decodes bytes that another process wrote. `None`: they are invalid.
     pub fn decode(mut bytes: &[u8]) -> Option<Self> {
         fn part<'a>(bytes: &mut &'a [u8]) -> Option<&'a [u8]> {
             let (len, rest) = bytes.split_first_chunk::<4>()?;

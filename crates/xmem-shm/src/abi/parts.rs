@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Where the parts of a frame lie that does not lie in its slot, as bytes that are attached to the frame.
+//! The places of a frame's parts, if the frame is not in its slot. They are encoded in an attachment of the frame.
 
 use crate::abi::limits::MAX_PARTS;
 
-/// The name under which they are attached.
+/// The name of the attachment.
 pub const NAME: &str = "xmem:parts";
 
-/// Where a part lies.
+/// The place of a part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PartPlace {
     /// The number of the region.
@@ -18,7 +18,7 @@ pub struct PartPlace {
     pub size: u64,
     /// A number that the publisher chose. xmem does not read it.
     pub tag: u32,
-    /// The slot that it lies in, if it was forwarded from another pool.
+    /// The slot of the part, if the part was forwarded from another pool.
     pub origin: Option<Origin>,
 }
 
@@ -54,7 +54,7 @@ pub fn encode(places: &[PartPlace]) -> Vec<u8> {
     bytes
 }
 
-/// Decodes bytes that another process wrote. `None`: they are not valid.
+/// Decodes bytes that another process wrote. `None`: they are invalid.
 pub fn decode(bytes: &[u8]) -> Option<Vec<PartPlace>> {
     let (places, []) = bytes.as_chunks::<PLACE_LEN>() else {
         return None;
@@ -85,7 +85,7 @@ pub fn decode(bytes: &[u8]) -> Option<Vec<PartPlace>> {
     places.iter().map(place).collect()
 }
 
-/// The size of a frame in parts. `None`: no frame has that size.
+/// The total size of a frame in parts. `None`: it overflows.
 pub fn total(places: &[PartPlace]) -> Option<u64> {
     places
         .iter()

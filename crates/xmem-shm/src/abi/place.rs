@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Where a slot lies.
+//! The place of a slot.
 
 use crate::abi::frame_info::Storage;
 
-/// Words of a place.
+/// The number of words of a place.
 pub const PLACE_WORDS: usize = 3;
 
-/// Where a slot lies, as the processes share it. A slot has one place until its region is retired.
+/// The place of a slot in shared form. A slot has one place until its region is retired.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct SharedPlace {
-    /// The region that it lies in.
+    /// The region of the slot.
     pub region: u32,
     /// Its first byte in the region.
     pub offset: u64,
     /// Its size in bytes.
     pub len: u64,
-    /// The memory that its payload lies in.
+    /// The kind of memory of its payload.
     pub storage: Storage,
-    /// Number of the device that its payload lies on, 0 for host memory.
+    /// Number of the device of its payload, 0 for host memory.
     pub device_id: u8,
 }
 
@@ -34,7 +34,7 @@ impl SharedPlace {
         [first, self.offset, self.len]
     }
 
-    /// Decodes words that another process wrote. `None`: it lies in memory of an unknown kind.
+    /// Decodes words that another process wrote. `None`: the kind of memory is unknown.
     pub fn decode([first, offset, len]: [u64; PLACE_WORDS]) -> Option<Self> {
         let [storage, device_id, _, _] = ((first >> 32) as u32).to_le_bytes();
         Some(Self {

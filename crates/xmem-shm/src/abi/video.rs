@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Raw video formats: their planes, and where GStreamer puts them by default (its `video-info.c` and `video-format.c`; the
-//! plugin's tests compare each with GStreamer's result).
+//! Raw video formats: their planes, and GStreamer's default layout (of its `video-info.c` and `video-format.c`). The plugin's
+//! tests compare each with GStreamer's result.
 
 use std::sync::LazyLock;
 
@@ -10,16 +10,16 @@ use thiserror::Error;
 use crate::abi::limits::MAX_PLANES;
 use crate::abi::meta::{DType, Text, VideoLayout};
 
-/// How many pixels share a column and a row of a plane, and elements where these meet.
+/// How many pixels of a row and of a column share one position of a plane, and the number of elements at each position.
 type Share = (u32, u32, u32);
 
-/// A plane of full size, and planes of colour.
+/// A plane in full resolution, and planes of colour.
 const FULL: Share = (1, 1, 1);
 const HALF_WIDTH: Share = (2, 1, 1);
 const HALF: Share = (2, 2, 1);
 const QUARTER_WIDTH: Share = (4, 1, 1);
 
-/// A raw video format, of those whose planes are known here.
+/// A raw video format whose planes are known here.
 ///
 /// ```
 /// use xmem_core::{DType, VideoFormat};
@@ -38,7 +38,7 @@ pub struct VideoFormat {
     /// The type of one element of a plane.
     pub dtype: DType,
     planes: &'static [Share],
-    /// By default GStreamer adds a row to an odd height.
+    /// GStreamer's default layout adds a row to an odd height.
     even_rows: bool,
 }
 
@@ -57,18 +57,18 @@ pub struct PlaneSize {
 }
 
 impl PlaneSize {
-    /// Bytes of a row that count; the bytes between them and the next row are padding.
+    /// The bytes of a row without padding.
     pub fn row_bytes(&self) -> u64 {
-        // Three numbers of 32 bits at most, two of which are small.
+        // No overflow: the factors have at most 32 bits, and two of them are small.
         u64::from(self.columns) * u64::from(self.channels) * self.dtype.size() as u64
     }
 }
 
-/// The formats by their planes and type, and whether GStreamer makes their rows even. Sixteen bits are in the machine's own
-/// order, which is little-endian on all that the core supports.
+/// The formats by their planes and type, and whether GStreamer makes their rows even. 16-bit elements are in native order,
+/// which is little-endian on all platforms of the core.
 #[rustfmt::skip]
 const FORMATS: &[(&[Share], bool, DType, &str)] = &[
-    // One plane. Of the third row, two pixels share their colour.
+    // One plane. In the formats of the third line, two pixels share their colour.
     (&[FULL], false, DType::U8, "GRAY8"),
     (&[FULL], false, DType::U16, "GRAY16_LE RGB16 BGR16 RGB15 BGR15"),
     (&[(1, 1, 2)], false, DType::U8, "YUY2 YVYU UYVY VYUY"),
@@ -106,17 +106,17 @@ static ALL: LazyLock<Vec<VideoFormat>> = LazyLock::new(|| {
 });
 
 impl VideoFormat {
-    /// All formats that are known.
+    /// All known formats.
     pub fn all() -> &'static [Self] {
         &ALL
     }
 
-    /// The format of this name, as GStreamer spells it.
+    /// The format with this name, in GStreamer's spelling.
     pub fn find(name: &str) -> Option<&'static Self> {
         ALL.iter().find(|format| format.name == name)
     }
 
-    /// The planes of a frame of this size.
+    /// The planes of a frame with this size.
     pub fn planes(&self, width: u32, height: u32) -> Vec<PlaneSize> {
         let plane = |(wide, high, channels): &Share| PlaneSize {
             rows: height.div_ceil(*high),
@@ -127,12 +127,12 @@ impl VideoFormat {
         self.planes.iter().map(plane).collect()
     }
 
-    /// Whether a frame is one array.
+    /// Whether a frame is a single array.
     pub fn is_packed(&self) -> bool {
         self.planes.len() == 1
     }
 
-    /// Bytes from one row to the next, and rows with those that only pad, of each plane as GStreamer has them by default.
+    /// For each plane in GStreamer's default layout: bytes from one row to the next, and the number of rows with padding rows.
     fn default_planes(&self, width: u32, height: u32) -> Vec<(u64, u64)> {
         let planes = self.planes(width, height);
         let height = u64::from(height);
@@ -149,7 +149,7 @@ impl VideoFormat {
         planes.map(default).collect()
     }
 
-    /// Where GStreamer puts the planes of a frame of this size, and how many bytes it has. `None`: no frame is that large.
+    /// GStreamer's default layout of a frame with this size, and its size in bytes. `None`: the size overflows.
     pub fn default_layout(&self, width: u32, height: u32) -> Option<(VideoLayout, usize)> {
         let planes = self.default_planes(width, height);
         let mut layout = VideoLayout {
@@ -171,8 +171,8 @@ impl VideoFormat {
 }
 
 impl VideoLayout {
-    /// The layout that GStreamer gives a frame of this format and size by default: strides are rounded up, and so are the
-    /// rows of some formats. Frames that lie so need no copy in any element.
+    /// GStreamer's default layout for a frame of this format and size. Strides are rounded up, and for some formats the number
+    /// of rows is too. Frames with this layout need no copy in any element.
     ///
     /// ```
     /// use xmem_core::VideoLayout;
@@ -203,7 +203,7 @@ impl VideoLayout {
             .ok_or(LayoutError::Size { width, height })
     }
 
-    /// Rows, and the contents of a row, of each plane.
+    /// The rows of each plane, and the content of a row.
     ///
     /// # Errors
     ///
@@ -212,12 +212,11 @@ impl VideoLayout {
         Ok(find(self.format.as_str())?.planes(self.width, self.height))
     }
 
-    /// How many bytes a frame has that lies so: up to the end of its last plane, with the rows that only pad, as GStreamer
-    /// counts them.
+    /// The size of a frame with this layout in bytes: up to the end of its last plane, including padding rows, as in GStreamer.
     ///
     /// # Errors
     ///
-    /// [`LayoutError`], also for offsets and strides that cannot be: another process may have written them.
+    /// [`LayoutError`], also for invalid offsets and strides, because another process may have written them.
     pub fn size(&self) -> Result<usize, LayoutError> {
         let planes = find(self.format.as_str())?.default_planes(self.width, self.height);
         if planes.len() != self.n_planes as usize {
@@ -238,7 +237,7 @@ fn find(name: &str) -> Result<&'static VideoFormat, LayoutError> {
     VideoFormat::find(name).ok_or_else(|| LayoutError::UnknownFormat(name.to_owned()))
 }
 
-/// There is no layout of that format and size.
+/// There is no layout for this format and size.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum LayoutError {
@@ -248,7 +247,7 @@ pub enum LayoutError {
          yourself"
     )]
     UnknownFormat(String),
-    /// No frame has that size.
+    /// No frame can have this size.
     #[error("no frame has {width}x{height} pixels: neither 0, nor more than fits into memory")]
     Size {
         /// Width in pixels.
@@ -256,7 +255,7 @@ pub enum LayoutError {
         /// Height in pixels.
         height: u32,
     },
-    /// The planes cannot lie at the offsets of the layout.
+    /// The offsets of the layout are impossible for its planes.
     #[error("the layout's planes cannot lie at its offsets")]
     Impossible,
 }
@@ -282,7 +281,7 @@ mod tests {
         ] {
             assert_eq!(impossible, Err(LayoutError::Impossible));
         }
-        // With other strides it is as large as they make it.
+        // Other strides change the size.
         assert_eq!(
             bend(|layout| layout.strides[1] = 128),
             Ok(64 * 48 + 128 * 24)

@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The messages of the control socket. One packet each, small, and never trusted.
+//! The messages of the control socket. Each is one small packet. The receiver does not trust its content.
 
 use crate::abi::codec::Field;
 use crate::abi::limits::MAX_REQUEST;
 use crate::abi::meta::Text;
 use crate::abi::start_from::StartFrom;
 
-/// The first bytes of a hello.
+/// The first bytes of a first message.
 const MAGIC: [u8; 8] = *b"xmem-hi\0";
-/// The longest message in bytes. Receivers give one byte more, so that longer ones show.
+/// The maximum size of a message in bytes. Receivers use a buffer with one more byte, to detect longer ones.
 pub const MAX_MESSAGE: usize = 512;
-/// More messages than fit into a socket's queue.
+/// More messages than a socket's queue can hold.
 pub const MAX_QUEUED: usize = 1024;
 
-/// Makes an enum of messages. Each has a number, which is its first byte, perhaps fixed bytes behind that, and then its fields
-/// in their order.
+/// Declares an enum of messages. A message begins with its number in one byte. Some have fixed bytes after that. Then its
+/// fields follow in order.
 macro_rules! messages {
     ($(#[$doc:meta])* $name:ident {
         $($(#[$about:meta])* $number:literal $(+ $fixed:ident)? = $message:ident $({
@@ -42,7 +42,7 @@ macro_rules! messages {
                 packet
             }
 
-            /// Decodes a packet that another process sent. `None`: it is not valid.
+            /// Decodes a packet that another process sent. `None`: it is invalid.
             pub fn decode(packet: &[u8]) -> Option<Self> {
                 let (number, mut rest) = packet.split_first()?;
                 let message = match *number {
@@ -52,7 +52,7 @@ macro_rules! messages {
                     })*
                     _ => return None,
                 };
-                // A message has an end, and nothing after it.
+                // Nothing may follow the message.
                 rest.is_empty().then_some(message)
             }
         }
@@ -66,63 +66,63 @@ messages! {
         1 + MAGIC = Join {
             /// The sender's [`VERSION`](crate::abi::layout::VERSION).
             version: u32,
-            /// How many frames the consumer wants to hold at a time.
+            /// The requested budget.
             max_held: u32,
-            /// The frame to start with.
+            /// The first frame.
             start_from: StartFrom,
-            /// The consumer's name, for statistics.
+            /// The consumer's name, for figures.
             name: Text<64>,
-            /// It takes no frames here, it only holds some that a pool of this name passes on. Empty: it takes frames.
+            /// If not empty, the sender takes no frames. It only holds frames that the pool with this name forwards.
             via: Text<64>,
         },
-        /// The first message of a process that only asks for statistics. `Stats` answers it and ends the connection.
+        /// The first message of a process that only queries figures. `Stats` answers it and ends the connection.
         2 + MAGIC = Query {
             /// The sender's [`VERSION`](crate::abi::layout::VERSION).
             version: u32,
         },
-        /// "Send me this region."
+        /// Requests a region.
         3 = GetRegion {
             /// The number of the region.
             id: u32,
         },
-        /// "Send me this version of the sticky state."
+        /// Requests a version of the sticky state.
         4 = GetSticky {
             /// The version.
             version: u64,
         },
-        /// "I gave something back that you wait for."
+        /// The consumer has released something that the producer waits for.
         5 = Bell,
-        /// "I take no more frames." Held frames stay held.
+        /// The consumer takes no more frames. Held frames stay held.
         6 = Leave,
         /// A request to the program that feeds the pool, such as for a key frame.
         7 = Request {
             /// The name of the request.
             name: Text<32>,
-            /// At most [`MAX_REQUEST`] bytes, which xmem does not read.
+            /// At most [`MAX_REQUEST`] bytes, which xmem does not interpret.
             data: Vec<u8>,
         },
-        /// "I can hold frames in this pool myself", or "I cannot".
+        /// States whether the consumer can hold frames in a pool of origin.
         8 = Reaches {
             /// The pool of origin.
             pool_id: u64,
             /// Whether the consumer can hold frames there.
             yes: bool,
         },
-        /// "Where is this pool, that a frame comes from?"
+        /// Requests the path of a pool of origin.
         9 = GetOrigin {
             /// The pool of origin.
             pool_id: u64,
         },
-        /// "I can use the device memory of your frames in this way", or "I cannot, and why".
+        /// States how the consumer opened device memory, or why it cannot.
         10 = Device {
-            /// Whether the consumer can use it.
+            /// Whether it can use the memory.
             works: bool,
-            /// The way, or the reason why not, in words.
+            /// The way, or the reason for the failure, as text.
             how: Text<256>,
         },
-        /// "Your events cannot be opened here: mark frames when devices are done with them."
+        /// The producer's events cannot be opened: requests that it marks frames whose work has ended.
         11 = MarkReady,
-        /// "I read this buffer once more": it counts as a reader of its own.
+        /// The consumer read this buffer again, which counts as another read.
         12 = ReadAgain {
             /// The number of the slot.
             slot: u32,
@@ -141,22 +141,22 @@ messages! {
             version: u32,
             /// The number of this consumer in the pool.
             id: u64,
-            /// How many frames the consumer may hold at a time.
+            /// The budget of the consumer.
             budget: u32,
             /// The name of the pool.
             pool: Text<128>,
-            /// How many `Origin` messages follow. If there are any, `Arrived` comes after the consumer has answered each with
-            /// `Reaches`.
+            /// The number of `Origin` messages that follow. If it is not 0, `Arrived` follows after the consumer has answered
+            /// each of them with `Reaches`.
             origins: u32,
         },
-        /// The answer to a first message that is not accepted.
+        /// The answer to a first message that was refused.
         2 = Refused {
             /// The producer's [`VERSION`](crate::abi::layout::VERSION).
             version: u32,
-            /// Why, in words.
+            /// The reason as text.
             reason: Text<256>,
         },
-        /// With a descriptor, unless the region has a name; and with another descriptor, if it has device memory that has one.
+        /// Sends a region, with a descriptor unless it has a name, and with another one if its device memory has a descriptor.
         3 = Region {
             /// The number of the region.
             id: u32,
@@ -167,36 +167,36 @@ messages! {
             /// The name of its segment (`PosixShm`); empty for other kinds.
             name: Text<128>,
         },
-        /// There is no such region (any more).
+        /// There is no such region, or not any more.
         4 = NoRegion {
             /// The number of the region.
             id: u32,
         },
-        /// With a descriptor: the sticky state.
+        /// Sends the sticky state, with a descriptor.
         5 = Sticky {
             /// Its version.
             version: u64,
         },
-        /// That version is gone.
+        /// That version is no longer kept.
         6 = NoSticky {
-            /// The version that was asked for.
+            /// The requested version.
             version: u64,
         },
-        /// With a descriptor: statistics as JSON.
+        /// Sends the figures as JSON, with a descriptor.
         7 = Stats,
-        /// "Frames may come from this pool: join it, to hold them there."
+        /// Frames of this pool may be forwarded: the consumer should join it, to hold them there.
         8 = Origin {
             /// The pool of origin.
             pool_id: u64,
             /// The path of its socket.
             path: Text<128>,
         },
-        /// No frames come from that pool any more.
+        /// No frames of that pool are forwarded any more.
         9 = NoOrigin {
             /// The pool of origin.
             pool_id: u64,
         },
-        /// The consumer has its place in the stream now.
+        /// The consumer's cursor is set.
         10 = Arrived,
     }
 }
@@ -205,13 +205,13 @@ messages! {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum RegionKind {
-    /// A sealed memfd. Its descriptor comes with the message.
+    /// A sealed memfd. Its descriptor is sent with the message.
     Memfd = 0,
     /// A POSIX segment, opened by its name.
     PosixShm = 1,
-    /// Memory from outside of xmem, with parts of frames in it and no slots.
+    /// Memory from outside of xmem, with parts of frames and without slots.
     Imported = 3,
-    /// The host half of a region whose frames lie on a device.
+    /// The host half of a region with frames on a device.
     Cuda = 4,
 }
 
@@ -251,7 +251,7 @@ impl Field for Vec<u8> {
 }
 
 impl ToProducer {
-    /// The protocol version of a first message, whatever the rest of it is: it follows the magic in every version.
+    /// The protocol version in a first message. It follows the magic in every version.
     pub fn version_of(packet: &[u8]) -> Option<u32> {
         let [1 | 2, rest @ ..] = packet else {
             return None;

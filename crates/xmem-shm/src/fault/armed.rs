@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MPL-2.0
 
 //! The plans for the points of this process.
-#![allow(unsafe_code)] // raise: a signal of this very thread, so that it does not pass the point
-#![allow(clippy::indexing_slicing)] // `ARRIVALS` has a place for each point
+#![allow(unsafe_code)] // raise: sends a signal to this thread, so that it does not pass the point
+#![allow(clippy::indexing_slicing)] // `ARRIVALS` has an entry for each point
 
 use std::io;
 use std::ops::Range;
@@ -18,7 +18,7 @@ pub enum Action {
     Kill,
     /// SIGSTOP.
     Stop,
-    /// The system call fails with this error. At points that are before none, nothing happens.
+    /// The system call fails with this error. Has no effect at points without a system call.
     Fail(i32),
 }
 
@@ -42,7 +42,7 @@ pub fn disarm() {
     plans.clear();
 }
 
-/// Whether a plan has arrivals left.
+/// Whether a plan has remaining arrivals.
 pub fn is_armed() -> bool {
     let plans = PLANS.lock().unwrap_or_else(PoisonError::into_inner);
     plans.iter().any(|(point, arrivals, _)| {
@@ -50,7 +50,7 @@ pub fn is_armed() -> bool {
     })
 }
 
-/// How often this process passed a point since a plan was made for it.
+/// How often this process has passed a point since a plan was made for it.
 pub fn arrivals(point: Point) -> u32 {
     ARRIVALS[point as usize].load(Ordering::Relaxed)
 }
@@ -80,12 +80,12 @@ fn action(point: Point) -> Option<Action> {
     plan.map(|plan| plan.2)
 }
 
-/// The process passes a point.
+/// Called when the process passes a point.
 pub fn point(point: Point) {
     let _ = call(point);
 }
 
-/// The process is about to make a system call, which a plan may make fail.
+/// Called before a system call. A plan can make it fail.
 pub fn call(call: Point) -> io::Result<()> {
     let signal = match action(call) {
         Some(Action::Kill) => libc::SIGKILL,
@@ -93,7 +93,7 @@ pub fn call(call: Point) -> io::Result<()> {
         Some(Action::Fail(errno)) => return Err(io::Error::from_raw_os_error(errno)),
         None => return Ok(()),
     };
-    // SAFETY: both signals are the kernel's to handle; no code of this process runs for them.
+    // SAFETY: the kernel handles both signals. No code of this process runs for them.
     unsafe { libc::raise(signal) };
     Ok(())
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Points between any two steps that other processes can see, where tests make a process die, stop or fail.
+//! Points between steps that other processes can observe. Tests make a process die, stop or fail there.
 //!
 //! A build without the feature `fault-points` has none of them.
 
@@ -26,8 +26,8 @@ pub enum Side {
 
 macro_rules! points {
     ($($side:ident { $($(#[$doc:meta])* $name:ident,)* })*) => {
-        /// A step that a process took, or is about to take. Tests can stop it there.
-        #[allow(missing_docs)] // most names are their description
+        /// A step that a process has taken, or is about to take. Tests can stop the process there.
+        #[allow(missing_docs)] // most names describe the point
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Point {
             $($($(#[$doc])* $name,)*)*
@@ -35,7 +35,7 @@ macro_rules! points {
 
         #[cfg(feature = "fault-points")]
         impl Point {
-            /// All there are.
+            /// All points.
             pub const ALL: &[Self] = &[$($(Self::$name,)*)*];
 
             /// Whether only processes with frames on devices pass it.
@@ -71,13 +71,13 @@ macro_rules! points {
 
 points! {
     Consumer {
-        /// The entry of the next frame was copied out of the ring.
+        /// An entry of the ring was copied.
         EntryRead,
         /// The generation is in the lease word, and not validated yet.
         HoldAnnounced,
         /// The lease is valid.
         HoldGained,
-        /// The lease word is cleared again, since the frame is gone.
+        /// The lease word is cleared again, because the slot has another frame.
         HoldWithdrawn,
         TakenStored,
         CursorMoved,
@@ -85,48 +85,48 @@ points! {
         ReceivedCounted,
         /// The lease word is cleared; the producer is not woken yet.
         ReleaseCleared,
-        /// The bit "sleeps" is in the wake word.
+        /// The bit "sleeps" is set in the wake word.
         SleepAnnounced,
         SleepEnded,
-        /// The socket is connected, and no message sent.
+        /// The socket is connected, and no message was sent.
         Connected,
-        /// The answer to the first message is here, with its descriptors.
+        /// The answer to the first message has arrived with its descriptors.
         Answered,
         ControlMapped,
         PageMapped,
         SessionStarted,
-        /// A region that was sent is mapped, and not listed yet.
+        /// A region was mapped, and is not listed yet.
         RegionMapped,
         StickyRead,
-        /// Retired regions are unmapped, and the producer has no message yet.
+        /// Retired regions are unmapped, and the producer was not notified yet.
         RegionsLetGo,
         RegionsSeenStored,
         LeaveMarked,
         LeaveLetGo,
         LeaveDone,
-        /// A pool that frames come from was named, and is not joined yet.
+        /// A pool of origin was announced, and is not joined yet.
         OriginMet,
-        /// That pool is joined, and the producer has no message yet.
+        /// A pool of origin is joined, and the producer was not notified yet.
         OriginJoined,
         OriginSaid,
-        /// The consumer has its place in a stream that is passed on.
+        /// The cursor of a consumer of forwarded frames is set.
         Arrived,
-        /// A part is held in the pool that it comes from, and the frame not received yet.
+        /// A part is held in its pool of origin, and the frame is not received yet.
         OriginHeld,
         BeginRead,
-        /// A connection was made only to test whether the pool is live.
+        /// A connection was made only to check whether the pool is live.
         PoolTried,
         /// Device memory of another process is mapped, and not checked yet.
         TwinImported,
         CanaryRead,
-        /// The producer has the message about the way to device memory.
+        /// The message about the way to device memory was sent.
         DeviceSaid,
         EventOpened,
         /// A stream waits for the producer's work.
         EventWaited,
-        /// The end of a lease is on a stream.
+        /// The end of a lease is queued on a stream.
         ReleaseEnqueued,
-        /// A stream got to the end of a lease.
+        /// A stream has reached the end of a lease.
         ReleaseRan,
         /// The address of a lease's word is about to be given to a device.
         HandedOver,
@@ -154,7 +154,7 @@ points! {
         CursorGiven,
         ConsumerListed,
         ConsumerWatched,
-        /// A consumer that joined a stream that is passed on has its place there, and no message yet.
+        /// The cursor of a consumer of forwarded frames is set, and no message was sent.
         ConsumerArrived,
         ConsumerForgotten,
         ConnectionClosed,
@@ -168,7 +168,7 @@ points! {
         SlotPublished,
         /// A slot has a place, and was not used there yet.
         PlaceStored,
-        /// A layout is in the table, and no entry names it yet.
+        /// A layout is in the table, and no entry refers to it yet.
         LayoutStored,
         EntryStamped,
         EntryFilled,
@@ -178,12 +178,12 @@ points! {
         HeadMoved,
         FrameFinalized,
         RingAsked,
-        /// Memory is listed as a region, and no frame lies in it yet.
+        /// Memory is listed as a region, and has no frame yet.
         MemoryImported,
         ImportForgotten,
-        /// A pool that frames come from is known, and no consumer has a message yet.
+        /// A pool of origin is known, and no consumer was notified yet.
         OriginNoted,
-        /// All parts of a frame of another pool are regions here, and it is not published yet.
+        /// All parts of a frame of another pool are regions of this pool, and the frame is not published yet.
         PartsImported,
         RegionMade,
         RegionsListed,
@@ -198,9 +198,9 @@ points! {
         TwinMade,
         CanaryWritten,
         EventsMade,
-        /// The slot's event is on a stream, and the frame not published.
+        /// The slot's event is queued on a stream, and the frame is not published.
         EventRecorded,
-        /// The device is done with the published frames, and the pool ends.
+        /// The device has finished the published frames, and the pool ends.
         DeviceSettled,
     }
     Both {
@@ -210,7 +210,7 @@ points! {
         Send,
         Sent,
         Received,
-        /// The wake word is changed, and its sleeper sleeps on.
+        /// The wake word is changed, and the consumer still sleeps.
         WakeChanged,
         WakeSent,
         /// Device memory is unmapped or freed.
@@ -218,12 +218,12 @@ points! {
     }
 }
 
-/// A process passes a point.
+/// Called when a process passes a point.
 #[cfg(not(feature = "fault-points"))]
 #[inline(always)]
 pub fn point(_: Point) {}
 
-/// A process is about to make a system call, which may be made to fail.
+/// Called before a system call. A test can make it fail.
 #[cfg(not(any(feature = "fault-points", xmem_loom)))]
 #[inline(always)]
 pub fn call(_: Point) -> std::io::Result<()> {

@@ -13,18 +13,18 @@ pub fn monotonic_ns() -> i64 {
     (now.tv_sec * 1_000_000_000 + now.tv_nsec).saturating_add(fault::clock_offset())
 }
 
-/// The end of a wait, or none.
+/// The end of a wait, if it has one.
 #[derive(Debug, Clone, Copy)]
 pub struct Deadline(Option<Instant>);
 
 impl Deadline {
-    /// A wait that ends after `timeout`; `None` for ever.
+    /// A wait that ends after `timeout`; `None`: never.
     pub fn after(timeout: Option<Duration>) -> Self {
-        // A time that `Instant` cannot express is for ever.
+        // A time that `Instant` cannot represent counts as never.
         Self(timeout.and_then(|timeout| Instant::now().checked_add(timeout)))
     }
 
-    /// How long is left; `None` for ever.
+    /// The remaining time; `None`: unlimited.
     pub fn left(self) -> Option<Duration> {
         self.0
             .map(|at| at.saturating_duration_since(Instant::now()))
@@ -35,7 +35,7 @@ impl Deadline {
         self.left() == Some(Duration::ZERO)
     }
 
-    /// How long is left, but no longer than this.
+    /// The remaining time, limited to `limit`.
     pub fn left_up_to(self, limit: Duration) -> Duration {
         self.left().map_or(limit, |left| left.min(limit))
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The process at the other end of a Unix socket, and the bytes that it has not read yet, from the kernel.
+//! The kernel's information about a Unix socket: the process at the other end, and the unread bytes.
 #![allow(unsafe_code)] // getsockopt: rustix's SO_PEERCRED cannot return PID 0, and it has no SO_PEERGROUPS and TIOCOUTQ
 
 use std::io;
@@ -12,7 +12,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
 use super::probe;
 
-/// No user or group has this number: `chown` and its like read it as "unchanged".
+/// No user or group has this number: `chown` and similar calls treat it as "unchanged".
 pub const NOBODY: u32 = u32::MAX;
 
 /// The peer of a socket.
@@ -34,7 +34,7 @@ impl Peer {
     };
 }
 
-/// The process that connected (SO_PEERCRED), as it was at that time.
+/// The process that connected (SO_PEERCRED), with its credentials at that time.
 pub fn peer(socket: impl AsFd) -> io::Result<Peer> {
     if identifies_peers()? {
         peer_from_socket(socket)
@@ -104,7 +104,7 @@ pub fn peer_groups(socket: impl AsFd) -> Vec<u32> {
             groups.truncate(count);
             return groups;
         }
-        // Too many for the buffer: the kernel returns the number.
+        // The buffer is too small. The kernel returned the required number.
         if io::Error::last_os_error().raw_os_error() != Some(libc::ERANGE) || count <= groups.len()
         {
             return Vec::new();
@@ -113,7 +113,7 @@ pub fn peer_groups(socket: impl AsFd) -> Vec<u32> {
     }
 }
 
-/// Sent and unread messages, in bytes of kernel memory (SIOCOUTQ).
+/// The size of sent and unread messages in kernel memory, in bytes (SIOCOUTQ).
 pub fn unread(socket: impl AsFd) -> io::Result<usize> {
     let mut bytes: libc::c_int = 0;
     // SAFETY: the kernel writes one integer, and the descriptor is open while borrowed.

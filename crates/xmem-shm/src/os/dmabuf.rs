@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! DMA buffers: memory of a device in a descriptor, of a fixed size.
+//! DMA buffers: memory of a device with a descriptor and a fixed size.
 #![allow(unsafe_code)] // ioctl
 
 use std::io;
@@ -12,37 +12,37 @@ use rustix::ioctl::{Setter, ioctl, opcode};
 /// DMA_BUF_MAGIC of linux/magic.h.
 const MAGIC: i64 = 0x444d_4142;
 
-/// `struct dma_buf_sync` and its ioctl, of linux/dma-buf.h.
+/// `struct dma_buf_sync` and its ioctl, from linux/dma-buf.h.
 type Sync = u64;
 const DMA_BUF_IOCTL_SYNC: rustix::ioctl::Opcode = opcode::write::<Sync>(b'b', 0);
 const SYNC_READ: Sync = 1;
 const SYNC_END: Sync = 1 << 2;
 
-/// The size of a DMA buffer in bytes. `None`: the descriptor is something else.
+/// The size of a DMA buffer in bytes. `None`: the descriptor is of another kind.
 pub fn len(fd: impl AsFd) -> io::Result<Option<usize>> {
     #[allow(clippy::unnecessary_cast)] // its type depends on the platform
     if fstatfs(&fd)?.f_type as i64 != MAGIC {
         return Ok(None);
     }
-    // Its offset means nothing, so moving it does no harm.
+    // The offset of a DMA buffer has no meaning, so it may be moved.
     let len = seek(&fd, SeekFrom::End(0))?;
     Ok(usize::try_from(len).ok())
 }
 
-/// Before the CPU reads data that a device wrote. Waits for the device.
+/// Call this before the CPU reads data that a device wrote. Waits for the device.
 pub fn begin_read(fd: impl AsFd) -> io::Result<()> {
     sync(fd, SYNC_READ)
 }
 
-/// The CPU has read.
+/// Call this after the CPU has read.
 pub fn end_read(fd: impl AsFd) -> io::Result<()> {
     sync(fd, SYNC_READ | SYNC_END)
 }
 
 fn sync(fd: impl AsFd, flags: Sync) -> io::Result<()> {
     rustix::io::retry_on_intr(|| {
-        // SAFETY: the ioctl takes the address of a `dma_buf_sync`, which is one word, and writes nothing; a descriptor
-        // that is no DMA buffer refuses it.
+        // SAFETY: the ioctl takes the address of a `dma_buf_sync`, which is one word, and only reads it. It fails for other
+        // descriptors.
         unsafe { ioctl(&fd, Setter::<DMA_BUF_IOCTL_SYNC, Sync>::new(flags)) }
     })?;
     Ok(())

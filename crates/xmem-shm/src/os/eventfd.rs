@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::event::EventfdFlags;
 
-/// One that is not readable yet.
+/// Creates one that is not readable.
 pub fn new() -> io::Result<OwnedFd> {
     let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
     Ok(rustix::event::eventfd(0, flags)?)
@@ -15,11 +15,11 @@ pub fn new() -> io::Result<OwnedFd> {
 
 /// Makes it readable.
 pub fn ring(fd: impl AsFd) {
-    // The only way to fail is a counter that is full, and then it is readable anyway.
+    // It fails only if the counter is full, and then it is already readable.
     let _ = rustix::io::write(fd, &1u64.to_ne_bytes());
 }
 
-/// It is not readable any more, until it is made readable again.
+/// Makes it unreadable until `ring`.
 pub fn silence(fd: impl AsFd) {
     let _ = rustix::io::read(fd, &mut [0; 8]);
 }

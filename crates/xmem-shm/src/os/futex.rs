@@ -7,13 +7,13 @@ use std::time::Duration;
 use crate::sync::AtomicU32;
 use rustix::thread::futex::{self, Flags, Timespec};
 
-/// Sleeps while the word has this value, at most for `timeout`. May wake for no reason.
+/// Sleeps while the word has this value, at most for `timeout`. May return without a reason.
 pub fn wait(word: &AtomicU32, value: u32, timeout: Option<Duration>) {
     let timeout = timeout.map(|t| Timespec {
         tv_sec: i64::try_from(t.as_secs()).unwrap_or(i64::MAX),
         tv_nsec: t.subsec_nanos().into(),
     });
-    // Every way to return (woken, changed word, signal, time over) means the same here: look again.
+    // All results (woken, changed word, signal, timeout) are treated alike: the caller checks its condition again.
     let _ = futex::wait(word, Flags::empty(), value, timeout.as_ref());
 }
 

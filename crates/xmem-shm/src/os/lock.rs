@@ -18,19 +18,19 @@ use super::memfd::check_file_size;
 use crate::fault::{self, Point};
 use crate::printable::printable;
 
-/// The text in a lock file is at most this long, and ends in [`HOLDER_END`].
+/// The maximum length of the text in a lock file, which ends with [`HOLDER_END`].
 const MAX_HOLDER: u64 = 256;
 const HOLDER_END: &str = ")";
 
-/// How often to try again, and how long to wait in between, before a lock counts as held.
+/// The number of attempts and the pause between them, before a lock counts as held.
 const TRIES: u32 = 5;
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// A lock file that is held. Dropping it removes the file.
+/// A held lock file. Dropping it removes the file.
 #[derive(Debug)]
 pub struct LockFile {
     _kept: KeptFromChildren,
-    /// Held as long as this is open.
+    /// The lock is held while this is open.
     file: File,
     path: PathBuf,
 }
@@ -38,11 +38,11 @@ pub struct LockFile {
 /// The lock was not acquired.
 #[derive(Debug)]
 pub enum LockError {
-    /// Another process holds it, and wrote this into it.
+    /// Another process holds it. The text is from the file.
     Held(String),
-    /// A file that no producer made stands in its place.
+    /// The path has a file that no producer made.
     NotALock,
-    /// The file belongs to this other user.
+    /// The file belongs to this user.
     Foreign(u32),
     /// A system call failed.
     Io(io::Error),
@@ -58,14 +58,14 @@ impl LockFile {
                 continue;
             };
             let stat = fstat(&file).map_err(|error| LockError::Io(error.into()))?;
-            // A file with more than one name was not made as a lock.
+            // A file with several names was not created as a lock file.
             if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile || stat.st_nlink > 1 {
                 return Err(LockError::NotALock);
             }
             fault::point(Point::LockOpened);
             match retry_on_intr(|| flock(&file, FlockOperation::NonBlockingLockExclusive)) {
                 Ok(()) => {}
-                // A killed holder may be about to go, or live on for an instant in a child that it was just forking.
+                // A killed holder may still be ending, or a child that it was forking may still hold the lock.
                 Err(Errno::WOULDBLOCK) if tries < TRIES => {
                     tries += 1;
                     std::thread::sleep(PAUSE);
@@ -83,12 +83,12 @@ impl LockFile {
             if !is_new && stat.st_uid != own_uid() {
                 return Err(LockError::Foreign(stat.st_uid));
             }
-            // The holder before us may have removed the file between our open and our lock. Then we locked a file
-            // that no other process can find, and have to start over.
+            // The previous holder may have removed the file after this process opened it. Then this process has locked a file
+            // that no other process can find, and must start again.
             if !is_at(&file, path).map_err(LockError::Io)? {
                 continue;
             }
-            // A file of that name need not be ours.
+            // The file may belong to another program.
             let mut text = String::new();
             let read = (&mut file).take(MAX_HOLDER + 1).read_to_string(&mut text);
             if read.is_err()
@@ -102,7 +102,7 @@ impl LockFile {
                 file,
                 path: path.to_owned(),
             };
-            // Where there is no room for the name there is no lock: dropped, it takes the file with it.
+            // If there is no room for the name, the lock is not taken: dropping `lock` removes the file.
             let file = &mut lock.file;
             file.set_len(0)
                 .inspect(|()| fault::point(Point::LockEmptied))
@@ -115,7 +115,7 @@ impl LockFile {
     }
 }
 
-/// Opens a lock file, or makes one (`true`). `None`: it came or went meanwhile.
+/// Opens a lock file, or creates one (`true`). `None`: it was created or removed meanwhile.
 fn open_or_make(path: &Path) -> Result<Option<(File, bool)>, LockError> {
     // NONBLOCK: an open of a FIFO would wait for a writer.
     let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
@@ -128,7 +128,7 @@ fn open_or_make(path: &Path) -> Result<Option<(File, bool)>, LockError> {
     match open(path, flags, Mode::empty()) {
         Ok(fd) => Ok(Some((fd.into(), false))),
         Err(Errno::NOENT) => Ok(None),
-        // A link, a directory, a socket.
+        // A link, a directory or a socket.
         Err(Errno::LOOP | Errno::ISDIR | Errno::NXIO) => Err(LockError::NotALock),
         Err(error) => Err(match statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) if error == Errno::ACCESS && stat.st_uid != own_uid() => {
@@ -150,7 +150,7 @@ fn is_at(file: &File, path: &Path) -> io::Result<bool> {
 
 impl Drop for LockFile {
     fn drop(&mut self) {
-        // Removed while it is locked, and compared after locking (see `acquire`): so two holders never coexist.
+        // Removed while it is locked, and compared after locking (see `acquire`), so there are never two holders.
         if is_at(&self.file, &self.path).unwrap_or(false) {
             let _ = unlink(&self.path);
             fault::point(Point::LockRemoved);

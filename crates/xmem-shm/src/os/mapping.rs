@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Mappings of shared memory. References into them are to atomics only: other processes write there.
+//! Mappings of shared memory. All references into them are to atomics, because other processes write there.
 #![allow(unsafe_code)] // mmap, and references into the mapping
 
 use std::ffi::c_void;
@@ -29,25 +29,25 @@ pub enum Access {
 pub struct Mapping {
     ptr: NonNull<u8>,
     len: usize,
-    /// The process that has the mapping, if its children do not.
+    /// The process of the mapping, if forked children do not inherit it.
     only_in: Option<ProcessId>,
 }
 
-// SAFETY: a mapping is plain memory without thread affinity; all access through it is atomic or by raw pointer.
+// SAFETY: a mapping is plain memory without thread affinity. All access through it is atomic or by raw pointer.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
 
 #[allow(clippy::len_without_is_empty)] // no mapping is empty
 impl Mapping {
-    /// Maps a descriptor. Its pages are put into the page table at once, so that first touches do not fault.
+    /// Maps a descriptor. Its pages are added to the page table at once, so that the first accesses do not fault.
     pub fn new(fd: impl AsFd, len: usize, access: Access) -> io::Result<Self> {
         let prot = match access {
             Access::Read => ProtFlags::READ,
             Access::ReadWrite => ProtFlags::READ | ProtFlags::WRITE,
         };
         fault::call(Point::Mmap)?;
-        // SAFETY: a fresh mapping at an address that the kernel chooses overlaps nothing.
+        // SAFETY: a new mapping at an address that the kernel chooses overlaps nothing.
         let ptr = unsafe {
             mmap(
                 ptr::null_mut(),
@@ -67,9 +67,9 @@ impl Mapping {
         })
     }
 
-    /// Keeps the mapping out of processes that are forked from this one.
+    /// Excludes the mapping from processes that are forked from this one.
     pub fn keep_from_children(&mut self) -> io::Result<()> {
-        // SAFETY: the range is this mapping, and DONTFORK does not change it here.
+        // SAFETY: the range is this mapping, and DONTFORK does not change it in this process.
         unsafe {
             madvise(
                 self.ptr.as_ptr().cast::<c_void>(),
@@ -93,18 +93,18 @@ impl Mapping {
         self.len
     }
 
-    /// `count` words from byte `offset` on; empty if they do not lie inside the mapping.
+    /// `count` words from byte `offset` on; empty if they are not inside of the mapping.
     #[inline]
     pub fn words64(&self, offset: usize, count: usize) -> &[AtomicU64] {
         match self.range::<AtomicU64>(offset, count) {
-            // SAFETY: in range and aligned (checked), valid while `self` is borrowed, and every bit pattern is an
-            // AtomicU64. On read-only mappings callers use relaxed loads only, which Rust defines there.
+            // SAFETY: in range and aligned (checked), valid while `self` is borrowed, and every bit pattern is a valid
+            // AtomicU64. On read-only mappings callers use only relaxed loads, which Rust defines there.
             Some(ptr) => unsafe { std::slice::from_raw_parts(ptr, count) },
             None => &[],
         }
     }
 
-    /// The same with 32-bit words.
+    /// Like `words64`, for 32-bit words.
     #[inline]
     pub fn words32(&self, offset: usize, count: usize) -> &[AtomicU32] {
         match self.range::<AtomicU32>(offset, count) {
@@ -125,11 +125,11 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // In a forked child that does not have it, something else may lie at the address.
+        // In a forked child without the mapping, the address may be used for something else.
         if self.only_in.is_some_and(|process| !process.is_current()) {
             return;
         }
-        // SAFETY: mapped by `new` with this length; references into it borrow `self`, so there are none left.
+        // SAFETY: mapped by `new` with this length. References into it borrow `self`, so there are none left.
         let _ = unsafe { munmap(self.ptr.as_ptr().cast(), self.len) };
         fault::point(Point::Unmapped);
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Anonymous memory in a descriptor: reserved, so that no touch ends in SIGBUS, and sealed against resizing.
+//! Anonymous memory with a descriptor. It is reserved, so that no access causes SIGBUS, and sealed against resizing.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -19,7 +19,7 @@ use crate::fault::{self, Point};
 
 const RESERVE_STEP: usize = 8 << 20;
 
-/// Makes `len` bytes of zeros, all of them reserved. Nothing is sealed yet.
+/// Creates `len` bytes of reserved zeros. Seals nothing.
 pub fn create(name: &str, len: usize) -> io::Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     fault::call(Point::MemfdCreate)?;
@@ -36,8 +36,8 @@ pub fn create(name: &str, len: usize) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// Whether this process may make a file of so many bytes. It has to be asked for before: past the limit (RLIMIT_FSIZE, which
-/// counts for files in memory too) the kernel sends a signal that ends the process, SIGXFSZ.
+/// Checks whether this process may create a file of this size. Above the limit (RLIMIT_FSIZE, which also applies to files in
+/// memory) the kernel sends SIGXFSZ, which ends the process.
 pub fn check_file_size(len: usize) -> io::Result<()> {
     match getrlimit(Resource::Fsize).current {
         Some(limit) if len as u64 > limit => Err(io::Error::new(
@@ -54,10 +54,10 @@ pub fn check_file_size(len: usize) -> io::Result<()> {
 pub fn reserve(fd: impl AsFd, len: usize) -> io::Result<()> {
     check_file_size(len)?;
     if len as u64 > all_memory() {
-        // The kernel would try nevertheless, and then the OOM killer picks a process.
+        // The kernel would try, and the OOM killer would end a process.
         return Err(Errno::NOMEM.into());
     }
-    // In steps: a signal undoes the step it interrupts, so that under a profiler's timer a large one would never end.
+    // In steps: a signal undoes the step that it interrupts, so with a profiler's timer a large step would never end.
     for start in (0..len).step_by(RESERVE_STEP) {
         fault::call(Point::Fallocate)?;
         let step = RESERVE_STEP.min(len - start);
@@ -73,12 +73,12 @@ fn all_memory() -> u64 {
     units.saturating_mul(info.mem_unit.into())
 }
 
-/// The operations that a descriptor still allows.
+/// The operations that remain possible.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Seal {
     /// Write through mappings, but not resize.
     Size,
-    /// As `Size`, and write only through mappings that exist already.
+    /// Like `Size`, and write only through existing mappings.
     SizeAndFutureWrites,
     /// Only read.
     Everything,
@@ -97,10 +97,11 @@ pub fn seal(fd: impl AsFd, seal: Seal) -> io::Result<()> {
     Ok(())
 }
 
-/// The descriptor for processes that may only read memory sealed against future writes: the same, if the seal works.
+/// A descriptor for processes that may only read memory that is sealed against future writes. It is the same descriptor if the
+/// seal works.
 ///
-/// gVisor accepts the seal and does not enforce it (as of 2026). There the descriptor is one that cannot write. A process of
-/// the same user, or root, can open it anew and write nevertheless.
+/// gVisor accepts the seal and does not enforce it (as of 2026). There the result is a descriptor that cannot write. A process
+/// of the same user, or of root, can reopen it and write nevertheless.
 pub fn for_reading(fd: OwnedFd) -> io::Result<OwnedFd> {
     if future_writes_are_refused()? {
         Ok(fd)
@@ -109,7 +110,7 @@ pub fn for_reading(fd: OwnedFd) -> io::Result<OwnedFd> {
     }
 }
 
-/// A descriptor of the same memory that cannot write, and that other users cannot open anew for it.
+/// A descriptor of the same memory that cannot write, and that other users cannot reopen for writing.
 fn without_writing(fd: &OwnedFd) -> io::Result<OwnedFd> {
     fchmod(fd, Mode::RUSR)?;
     let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
@@ -129,20 +130,20 @@ fn future_writes_are_refused() -> io::Result<bool> {
         match Mapping::new(&fd, LEN, Access::ReadWrite) {
             Ok(_) => Ok(false),
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(true),
-            // That is no answer about the seal.
+            // Another error does not show whether the seal works.
             Err(error) => Err(error),
         }
     })
 }
 
-/// The size of memory that a peer made, if touching it can do no harm: none of it can be taken away as far as the
-/// seals that are asked for go, and all of it is there. A hole would take memory from the process that touches it.
+/// The size of memory from a peer, if accesses to it are safe: the requested seals are set, and all of it is reserved. An
+/// access to a hole would allocate memory for the accessing process.
 pub fn sealed_len(fd: impl AsFd, seal: Seal) -> Result<usize, &'static str> {
     let seals = fcntl_get_seals(&fd).map_err(|_| "it is no memory that can be sealed")?;
     if !seals.contains(SealFlags::SHRINK) {
         return Err("it is not sealed against truncation");
     }
-    // Without this seal its maker could punch holes.
+    // Without this seal, its creator could punch holes.
     let frozen = SealFlags::FUTURE_WRITE | SealFlags::WRITE;
     if seal != Seal::Size && !seals.intersects(frozen) {
         return Err("it is not sealed against writing");
@@ -151,10 +152,10 @@ pub fn sealed_len(fd: impl AsFd, seal: Seal) -> Result<usize, &'static str> {
     reserved_len(&stat)
 }
 
-/// The size of a file of which all is there.
+/// The size of a file that is fully allocated.
 pub fn reserved_len(stat: &Stat) -> Result<usize, &'static str> {
     let len = usize::try_from(stat.st_size).map_err(|_| "it has no size")?;
-    // Blocks are of 512 bytes, whatever the file system's are.
+    // Blocks have 512 bytes, independent of the file system.
     let reserved = u64::try_from(stat.st_blocks).unwrap_or(0);
     if reserved.saturating_mul(512) < len as u64 {
         return Err("its memory is not reserved");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! System calls. Nothing here depends on their use.
+//! System calls. Nothing here depends on how they are used.
 
 pub mod clock;
 pub mod cred;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Properties of the kernel, tried once in a process.
+//! Properties of the kernel that are tested once in a process.
 
 use std::io;
 use std::sync::OnceLock;
 
-/// The known answer, or else a new one from `probe`. A failure is no answer, and is not kept.
+/// The known result, otherwise a new one from `probe`. A failure is not stored.
 pub(super) fn once(
     known: &OnceLock<bool>,
     find: impl FnOnce() -> io::Result<bool>,

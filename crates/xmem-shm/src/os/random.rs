@@ -9,7 +9,7 @@ pub fn u64() -> u64 {
     let mut bytes = [0; 8];
     match getrandom(&mut bytes, GetRandomFlags::empty()) {
         Ok(8) => u64::from_ne_bytes(bytes),
-        // Only before the kernel has gathered entropy at boot. The time is unique enough for names.
+        // Only before the kernel has enough entropy at boot. The time is unique enough for names.
         _ => crate::os::clock::monotonic_ns().cast_unsigned(),
     }
 }

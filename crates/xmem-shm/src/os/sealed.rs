@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Bytes of any length that travel as one descriptor. Nothing can change them.
+//! Bytes of any length in one sealed descriptor. They cannot change.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -10,9 +10,9 @@ use std::os::unix::fs::FileExt;
 use crate::fault::{self, Point};
 use crate::os::memfd::{self, Seal};
 
-/// Puts bytes into a sealed descriptor.
+/// Writes bytes to a sealed descriptor.
 pub fn write(name: &str, bytes: &[u8]) -> io::Result<OwnedFd> {
-    // An empty file cannot be reserved; one byte more does no harm, since the length is in front.
+    // An empty file cannot be reserved. The length is stored first, so the file is never empty.
     let fd = memfd::create(name, bytes.len() + 8)?;
     let mut file = File::from(fd);
     file.write_all(&(bytes.len() as u64).to_le_bytes())?;
@@ -29,7 +29,7 @@ pub fn read(fd: OwnedFd, max: usize) -> io::Result<Vec<u8>> {
         .map_err(|reason| io::Error::new(io::ErrorKind::InvalidData, reason))?;
     let file = File::from(fd);
     let mut size = [0; 8];
-    // By position: all that got the descriptor share its offset.
+    // By position, because all processes with the descriptor share its offset.
     file.read_exact_at(&mut size, 0)?;
     let size = u64::from_le_bytes(size);
     if size > len as u64 || size > max as u64 {

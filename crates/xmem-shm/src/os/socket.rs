@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Unix sockets that carry whole messages (SOCK_SEQPACKET) and descriptors. Nothing here blocks.
+//! Unix sockets for whole messages (SOCK_SEQPACKET) with descriptors. No function blocks.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -18,12 +18,12 @@ use rustix::net::{
 
 use crate::fault::{self, Point};
 
-/// The longest path that fits into a socket address, its final NUL included in the kernel's 108 bytes.
+/// The maximum length of a path in a socket address. The kernel's limit is 108 bytes with the final NUL.
 pub const MAX_PATH_LEN: usize = 107;
-/// Descriptors that travel with one message at most.
+/// The maximum number of descriptors in one message.
 pub const MAX_FDS: usize = 4;
 
-/// Bytes that may wait for a peer to read them: a dozen messages, as the kernel counts.
+/// The maximum number of unread bytes for a peer: about twelve messages, by the kernel's count.
 const SEND_BUFFER: usize = 8 << 10;
 
 const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
@@ -37,20 +37,20 @@ fn seqpacket() -> io::Result<OwnedFd> {
     )?)
 }
 
-/// A socket that listens, and its file.
+/// A listening socket, and its file.
 #[derive(Debug)]
 pub struct Listening {
-    /// The socket that listens.
+    /// The listening socket.
     pub socket: OwnedFd,
-    /// The file itself (O_PATH): a path could name another file later.
+    /// The file (O_PATH), because the path could refer to another file later.
     pub file: OwnedFd,
 }
 
-/// Listens at a path. Never has the file more permissions than these, for a moment it may have fewer.
+/// Listens at a path. The file never has more permissions than these, and may briefly have fewer.
 pub fn listen_at(path: &Path, mode: u32) -> io::Result<Listening> {
     let socket = seqpacket()?;
     let mode = Mode::from_raw_mode(mode & 0o777);
-    // bind gives the file the mode of the unbound socket, less the umask.
+    // bind gives the file the mode of the unbound socket, minus the umask.
     fchmod(&socket, mode)?;
     bind(&socket, &SocketAddrUnix::new(path)?)?;
     fault::point(Point::SocketBound);
@@ -60,7 +60,7 @@ pub fn listen_at(path: &Path, mode: u32) -> io::Result<Listening> {
     Ok(Listening { socket, file })
 }
 
-/// Listens on a socket whose file has just been made. Returns the file.
+/// Listens on a socket whose file was just created. Returns the file.
 fn finish(socket: impl AsFd, path: &Path, mode: Mode) -> io::Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = open(path, flags, Mode::empty())?;
@@ -69,7 +69,7 @@ fn finish(socket: impl AsFd, path: &Path, mode: Mode) -> io::Result<OwnedFd> {
         return Err(io::Error::other("another file is in its place now"));
     }
     if Mode::from_raw_mode(stat.st_mode) != mode {
-        // Not by its path: that may lead elsewhere by now. (fchmodat2 would do, from Linux 6.6 on.)
+        // Not by the path, which may refer to another file by now. (fchmodat2 could be used from Linux 6.6 on.)
         chmod(format!("/proc/self/fd/{}", file.as_raw_fd()), mode)?;
     }
     listen(&socket, 128)?;
@@ -77,16 +77,16 @@ fn finish(socket: impl AsFd, path: &Path, mode: Mode) -> io::Result<OwnedFd> {
     Ok(file)
 }
 
-/// Takes one waiting connection.
+/// Accepts a waiting connection.
 pub fn accept(listener: impl AsFd) -> io::Result<OwnedFd> {
     let socket = retry_on_intr(|| accept_with(&listener, FLAGS))?;
     fault::point(Point::Accepted);
-    // Descriptors in the queue of a peer that does not read count towards a limit that all of a user's processes share.
+    // Descriptors in the queue of a peer that does not read count towards a limit of all processes of the user.
     let _ = set_socket_send_buffer_size(&socket, SEND_BUFFER);
     Ok(socket)
 }
 
-/// Connects to a path, or fails at once.
+/// Connects to a path, or fails immediately.
 pub fn connect_to(path: &Path) -> io::Result<OwnedFd> {
     let socket = seqpacket()?;
     let address = SocketAddrUnix::new(path)?;
@@ -94,7 +94,7 @@ pub fn connect_to(path: &Path) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Sends one message, whole or not at all. `WouldBlock`: the peer does not read.
+/// Sends a whole message or fails. `WouldBlock`: the peer does not read.
 pub fn send(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
     let mut control = SendAncillaryBuffer::new(&mut space);
@@ -121,20 +121,20 @@ pub fn send(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Resu
 pub struct Received<'a> {
     /// The message, never empty.
     pub bytes: &'a [u8],
-    /// The descriptors that came with it.
+    /// The descriptors in the message.
     pub fds: Vec<OwnedFd>,
-    /// Descriptors came along that this process has no room for (RLIMIT_NOFILE).
+    /// Descriptors were lost because this process has no room for them (RLIMIT_NOFILE).
     pub fds_lost: bool,
 }
 
-/// Takes one message. `None`: the peer is gone. `WouldBlock`: there is none.
+/// Receives a message. `None`: the peer is gone. `WouldBlock`: there is none.
 pub fn recv<'a>(socket: impl AsFd, buffer: &'a mut [u8]) -> io::Result<Option<Received<'a>>> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
     let mut receive =
         || retry_on_intr(|| recvmsg(&socket, &mut [IoSliceMut::new(buffer)], &mut control, flags));
-    // A peer that went without reading everything shows as a reset first; the messages it sent before come after that.
+    // If a peer ends without reading everything, the first result is a reset. The messages that it sent before follow.
     let message = match receive() {
         Err(Errno::CONNRESET) => receive(),
         message => message,
@@ -150,8 +150,8 @@ pub fn recv<'a>(socket: impl AsFd, buffer: &'a mut [u8]) -> io::Result<Option<Re
             fds.extend(rights);
         }
     }
-    // The kernel sets CTRUNC both for descriptors that do not fit into the message and for those that the process may not
-    // have. Only in the first case did as many arrive as fit.
+    // The kernel sets CTRUNC if descriptors do not fit into the buffer, and if the process cannot have more. Only in the first
+    // case MAX_FDS descriptors have arrived.
     let cut = message.flags.contains(ReturnFlags::CTRUNC);
     let too_many = cut && fds.len() >= MAX_FDS;
     if too_many || message.flags.contains(ReturnFlags::TRUNC) {
@@ -161,7 +161,7 @@ pub fn recv<'a>(socket: impl AsFd, buffer: &'a mut [u8]) -> io::Result<Option<Re
         ));
     }
     fault::point(Point::Received);
-    // An empty packet looks like the end; the protocol has none.
+    // An empty packet is indistinguishable from the end. The protocol has none.
     let bytes = buffer.get(..message.bytes).unwrap_or_default();
     if bytes.is_empty() {
         return Ok(None);

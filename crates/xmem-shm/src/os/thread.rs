@@ -7,10 +7,10 @@ use std::thread::{self, JoinHandle};
 
 use super::fork::ProcessId;
 
-/// A thread of this process. It goes on by itself when this is dropped.
+/// A thread of this process. If this is dropped without a join, the thread continues.
 ///
-/// A forked child does not have the thread, and there its handle may name a thread of the child: the C library reuses the
-/// place. So a child neither joins nor detaches it.
+/// A forked child does not have the thread. There the handle may refer to a thread of the child, because the C library reuses
+/// the memory. So a child neither joins nor detaches it.
 #[derive(Debug)]
 pub struct Thread {
     handle: Option<JoinHandle<()>>,
@@ -27,19 +27,19 @@ impl Thread {
         })
     }
 
-    /// Whether it is the calling thread.
+    /// Whether this is the calling thread.
     pub fn is_current(&self) -> bool {
         let handle = self.handle.as_ref();
         handle.is_some_and(|handle| handle.thread().id() == thread::current().id())
     }
 
-    /// Waits for its end, once. Not for itself.
+    /// Waits for its end, once. Does nothing on the thread itself.
     pub fn join(&mut self) {
         if self.process.is_current()
             && !self.is_current()
             && let Some(handle) = self.handle.take()
         {
-            // A panic was reported when it happened.
+            // A panic was already reported.
             let _ = handle.join();
         }
     }

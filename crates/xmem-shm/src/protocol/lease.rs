@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Holding and claiming: how a reader and the writer of a slot keep out of each other's way.
+//! Holding and claiming: how a reader and the writer of a slot exclude each other.
 //!
 //! The reader announces (its lease word), then validates (the slot word). The writer announces (`CLAIMED` in the
 //! slot word), then validates (all lease words). Each side has a full fence between its store and its loads, so at
@@ -17,9 +17,9 @@ use super::slot::{SlotState, SlotWord};
 pub enum Hold {
     /// The frame is held until [`release`].
     Held,
-    /// The slot holds another frame by now, or none.
+    /// The slot has another frame, or none.
     Gone,
-    /// The writer checks this very frame; it may put it back.
+    /// The writer is checking this frame, and may publish it again.
     Claimed,
 }
 
@@ -48,13 +48,14 @@ pub fn hold(slot: &AtomicU64, lease: &AtomicU32, generation: u32) -> Hold {
     }
 }
 
-/// The number of times to read a slot again that the writer is checking.
+/// How often a slot is read again while the writer checks it.
 const LOOKS: u32 = 1000;
 
-/// Whether the frame of `generation` is still in a slot, for a reader without a lease of it. If it is, then all that was read of the
-/// slot before was that frame.
+/// Whether a slot still has the frame of `generation`, for a reader without a lease. If so, all bytes that were read from the
+/// slot before belonged to that frame.
 pub fn is_there(slot: &AtomicU64, generation: u32) -> bool {
-    // Pairs with the fence in `claim`: a reader that saw bytes written after it finds the slot claimed, or used again.
+    // Pairs with the fence in `claim`: a reader that saw bytes written after that fence finds the slot claimed, or with another
+    // generation.
     fence(Ordering::Acquire);
     for _ in 0..LOOKS {
         let word = SlotWord(slot.load(Ordering::Relaxed));
@@ -67,7 +68,7 @@ pub fn is_there(slot: &AtomicU64, generation: u32) -> bool {
                 fence(Ordering::Acquire);
                 return true;
             }
-            // The writer checks it briefly, and puts it back if it is held.
+            // The writer is checking the slot, and publishes it again if it is held.
             Some(SlotState::Claimed) => spin_loop(),
             _ => return false,
         }
@@ -75,7 +76,7 @@ pub fn is_there(slot: &AtomicU64, generation: u32) -> bool {
     false
 }
 
-/// Ends a lease. Returns whether the producer asked for a ring (for this frame).
+/// Ends a lease. Returns whether the producer requested a notification for this frame.
 pub fn release(slot: &AtomicU64, lease: &AtomicU32) -> bool {
     // Release: all reads of the frame are done before the writer can see the word cleared.
     lease.store(0, Ordering::Release);
@@ -83,28 +84,28 @@ pub fn release(slot: &AtomicU64, lease: &AtomicU32) -> bool {
     rings(slot)
 }
 
-/// Whether the producer asked for a ring when a lease ends, for a lease that was ended before.
+/// Whether the producer requested a notification, for a lease that has already ended.
 pub fn rings(slot: &AtomicU64) -> bool {
-    // Pairs with the fence in `ask_to_ring`: either we see its flag, or it sees our lease gone.
+    // Pairs with the fence in `ask_to_ring`: either this thread sees the flag, or the producer sees that the lease has ended.
     fence(Ordering::SeqCst);
     SlotWord(slot.load(Ordering::Relaxed)).rings()
 }
 
-/// How many of these leases, each with the generation that was seen in it, are held still. So many were held at one moment,
-/// although the words were not read at one.
+/// How many of these leases are still held, each with the generation that was read. That many were held at one moment, although
+/// the words were not read at one.
 pub fn still_held(seen: &[(&AtomicU32, u32)]) -> usize {
-    // Pairs with the release store in `hold`: the holder of a lease that was seen had ended those before it. So this look comes
-    // after all of the first.
+    // Pairs with the release store in `hold`: the consumer that took a lease that was read had already ended its earlier ones.
+    // So this check happens after all reads of the first.
     fence(Ordering::Acquire);
     let is_held =
         |(lease, generation): &&(&AtomicU32, u32)| lease.load(Ordering::Relaxed) == *generation;
     seen.iter().filter(is_held).count()
 }
 
-/// Claims a slot for writing, unless `held` finds a lease on the generation that is in it.
+/// Claims a slot for writing, unless `held` finds a lease on the generation in it.
 ///
-/// `held` is called after the announcement and must look at every consumer that there is *then*: a list that was
-/// read before would miss one that joined in between.
+/// `held` is called after the announcement and must check all consumers that exist *then*. A list that was read before would
+/// lack a consumer that joined meanwhile.
 pub fn claim(slot: &AtomicU64, held: impl FnOnce(u32) -> bool) -> Option<SlotWord> {
     // Only the producer writes slot words, so this is its own last store.
     let word = SlotWord(slot.load(Ordering::Relaxed));
@@ -126,19 +127,19 @@ pub fn claim(slot: &AtomicU64, held: impl FnOnce(u32) -> bool) -> Option<SlotWor
     Some(next)
 }
 
-/// Makes a claimed slot's frame visible.
+/// Publishes a claimed slot.
 pub fn publish(slot: &AtomicU64, claimed: SlotWord, ring: bool) -> SlotWord {
     let mut word = claimed.with_state(SlotState::Published);
     if ring {
         word = word.ringing();
     }
-    // Release: the frame's bytes come first.
+    // Release: the frame's bytes are visible first.
     slot.store(word.0, Ordering::Release);
     fault::point(Point::SlotPublished);
     word
 }
 
-/// Asks the consumers that release the published frame to ring. Look at the leases only after this.
+/// Requests a notification from the consumers that release the published frame. Check the leases only after this call.
 pub fn ask_to_ring(slot: &AtomicU64) {
     let word = SlotWord(slot.load(Ordering::Relaxed));
     if !word.rings() {

@@ -2,7 +2,7 @@
 
 //! The slot protocol, as algorithms over references to atomics.
 //!
-//! No algorithm depends on where the words lie, so the code that ships is also the code that loom explores.
+//! No algorithm depends on the place of the words, so loom tests the code that ships.
 
 pub mod lease;
 pub mod regions;

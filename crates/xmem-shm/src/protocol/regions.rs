@@ -2,26 +2,26 @@
 
 //! The list of the regions in use: one writer, any number of readers.
 //!
-//! Ids are ascending, and new ones are larger than all before. So an id that stays in the list only ever moves towards
-//! its beginning, into words that are written before the one it leaves; and a reader that goes through the list
-//! backwards meets it. A region that is in use is never taken for one that went.
+//! IDs are ascending, and each new ID is larger than all earlier ones. So an ID that stays in the list only moves towards the
+//! beginning, into words that are written before the word that it leaves. A reader that reads the list backwards therefore
+//! finds it. So a region in use is never mistaken for a removed one.
 
 use crate::fault::{self, Point};
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
-/// Shows the ids, ascending, and a version that changes when one of them goes.
+/// Stores the IDs, ascending, and a version that changes when one of them is removed.
 pub fn show(words: &[AtomicU32], version: &AtomicU64, ids: impl Iterator<Item = u32>, now: u32) {
     let ids = ids.chain(std::iter::repeat(0));
     for (word, id) in words.iter().zip(ids) {
-        // Release: a reader that sees this word sees those before it.
+        // Release: a reader that sees this word sees the previous ones.
         word.store(id, Ordering::Release);
     }
     fault::point(Point::RegionsListed);
-    // Release: a reader that sees the version sees the list that belongs to it, or a newer one.
+    // Release: a reader that sees the version sees the list of that version, or a newer one.
     version.store(now.into(), Ordering::Release);
 }
 
-/// The version. A list that `list` returns after this belongs to it, or is newer.
+/// The version. A later call of `list` returns the list of this version, or a newer one.
 pub fn version(version: &AtomicU64) -> u32 {
     let now = version.load(Ordering::Relaxed) as u32;
     // Pairs with the release store of the version in `show`.
@@ -33,7 +33,7 @@ pub fn version(version: &AtomicU64) -> u32 {
 pub fn list(words: &[AtomicU32]) -> impl Iterator<Item = u32> {
     words.iter().rev().map(|word| {
         let id = word.load(Ordering::Relaxed);
-        // Pairs with the release stores in `show`: the words before this one are as new.
+        // Pairs with the release stores in `show`: the words before this one are at least as new.
         fence(Ordering::Acquire);
         id
     })

@@ -2,14 +2,14 @@
 
 //! The ring of published entries: one writer, any number of readers that may be lapped.
 //!
-//! Each entry is a sequence lock over plain relaxed words: a stamp that is odd while the entry is written, and a
-//! payload. A reader that is lapped while it copies notices by the stamp. Few entries have an extension, which lies
-//! elsewhere, and which the same stamp covers.
+//! Each entry is a sequence lock over relaxed words: a stamp, which is odd while the entry is written, and a payload. A reader
+//! that is lapped while it copies detects that by the stamp. Few entries have an extension. It is stored separately and covered
+//! by the same stamp.
 
 use crate::fault::{self, Point};
 use crate::sync::{AtomicU64, Ordering, fence};
 
-/// Words in an entry: the stamp, then the payload. They are two cache lines.
+/// The number of words of an entry: the stamp, then the payload. They fill two cache lines.
 pub const ENTRY_WORDS: usize = 16;
 /// Words of payload in an entry.
 pub const PAYLOAD_WORDS: usize = ENTRY_WORDS - 1;
@@ -28,7 +28,7 @@ fn store(words: &[AtomicU64], values: &[u64]) {
     }
 }
 
-/// Writes an entry, and its extension. Only the producer does, one at a time.
+/// Writes an entry and its extension. Only one thread of the producer at a time calls this.
 pub fn write(
     entry: &[AtomicU64],
     sequence: u64,
@@ -40,7 +40,7 @@ pub fn write(
     };
     stamp.store(writing(sequence), Ordering::Relaxed);
     fault::point(Point::EntryStamped);
-    // A reader that sees any of the words below must see the odd stamp when it looks again.
+    // A reader that sees any of the words below must see the odd stamp when it checks again.
     fence(Ordering::Release);
     store(words, payload);
     if let Some((words, extension)) = extension {
@@ -51,7 +51,7 @@ pub fn write(
     fault::point(Point::EntryWritten);
 }
 
-/// Copies the entry of `sequence` out. `false`: it was overwritten, or is not written yet.
+/// Copies the entry with `sequence`. `false`: it was overwritten, or is not written yet.
 pub fn read(entry: &[AtomicU64], sequence: u64, payload: &mut [u64]) -> bool {
     match entry.split_first() {
         Some((stamp, words)) => read_if(stamp, words, payload, |it| it == written(sequence)),
@@ -59,7 +59,7 @@ pub fn read(entry: &[AtomicU64], sequence: u64, payload: &mut [u64]) -> bool {
     }
 }
 
-/// Copies the extension of the entry of `sequence` out. `false`: the entry was overwritten.
+/// Copies the extension of the entry with `sequence`. `false`: the entry was overwritten.
 pub fn read_extension(
     entry: &[AtomicU64],
     extension: &[AtomicU64],
@@ -72,7 +72,7 @@ pub fn read_extension(
     }
 }
 
-/// Copies the entry out, whatever its sequence, and returns that. `None`: it is being written, or never was.
+/// Copies the entry with any sequence, and returns the sequence. `None`: it is being written, or never was.
 pub fn read_any(entry: &[AtomicU64], payload: &mut [u64]) -> Option<u64> {
     let (stamp, words) = entry.split_first()?;
     let mut sequence = 0;

@@ -5,15 +5,15 @@
 /// The state of a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SlotState {
-    /// It holds no frame.
+    /// It has no frame.
     Free,
     /// The producer writes it, or checks whether it may.
     Claimed,
-    /// It holds a frame.
+    /// It has a frame.
     Published,
 }
 
-/// A slot word, taken apart. 32 bits of generation, then flags, then the state.
+/// The parts of a slot word: 32 bits of generation, then flags, then the state.
 ///
 /// Only the producer writes slot words. A generation is never 0, so that 0 in a lease word means "none".
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,11 +23,11 @@ const STATE_MASK: u64 = 0xff;
 const FREE: u64 = 0;
 const CLAIMED: u64 = 1;
 const PUBLISHED: u64 = 2;
-/// A consumer that releases this frame is to wake the producer.
+/// A consumer that releases this frame must notify the producer.
 const RING: u64 = 1 << 8;
 
 impl SlotWord {
-    /// A word of its parts.
+    /// Builds a word from its parts.
     pub fn new(generation: u32, state: SlotState) -> Self {
         let state = match state {
             SlotState::Free => FREE,
@@ -42,7 +42,7 @@ impl SlotWord {
         (self.0 >> 32) as u32
     }
 
-    /// The slot's state; `None` for a word that no producer writes.
+    /// The slot's state; `None`: invalid.
     pub fn state(self) -> Option<SlotState> {
         match self.0 & STATE_MASK {
             FREE => Some(SlotState::Free),
@@ -57,22 +57,22 @@ impl SlotWord {
         Self::new(self.generation(), state)
     }
 
-    /// The same frame while the producer checks whether it may take the slot. The request to ring stays.
+    /// The same frame while the producer checks whether it may claim the slot. Keeps the request for a notification.
     pub fn looked_at(self) -> Self {
         Self(self.0 & !STATE_MASK | CLAIMED)
     }
 
-    /// The next generation, which skips 0.
+    /// The next generation. Skips 0.
     pub fn next(self, state: SlotState) -> Self {
         Self::new(self.generation().checked_add(1).unwrap_or(1), state)
     }
 
-    /// The same word with the request to ring: a consumer that releases the frame wakes the producer.
+    /// The same word with a request that a consumer that releases the frame notifies the producer.
     pub fn ringing(self) -> Self {
         Self(self.0 | RING)
     }
 
-    /// Whether a consumer that releases the frame is to wake the producer.
+    /// Whether a consumer that releases the frame must notify the producer.
     pub fn rings(self) -> bool {
         self.0 & RING != 0
     }

@@ -44,7 +44,7 @@ const W_OLDEST: usize = 21;
 const W_SHARE: usize = 22;
 pub(super) const HEADER_WORDS: usize = 32;
 
-/// Control memory, mapped.
+/// The mapped control memory.
 #[derive(Debug)]
 pub struct Control {
     mapping: Mapping,
@@ -52,7 +52,7 @@ pub struct Control {
 }
 
 impl Control {
-    /// Makes control memory and its sealed descriptor.
+    /// Creates control memory and its sealed descriptor.
     pub fn create(constants: Constants) -> io::Result<(Self, OwnedFd)> {
         let len = constants.shape.control_len();
         let fd = memfd::create("xmem-control", len)?;
@@ -82,7 +82,7 @@ impl Control {
         if len < HEADER_WORDS * 8 {
             return Err(invalid("it is too small"));
         }
-        // The header alone first: the sizes in it are checked before they are used.
+        // Map only the header first, because the sizes in it must be checked before they are used.
         let map = |len| Mapping::new(&fd, len, Access::Read).map_err(OpenError::System);
         let mapping = map(HEADER_WORDS * 8)?;
         let header = mapping.words64(0, HEADER_WORDS);
@@ -116,7 +116,7 @@ impl Control {
         })
     }
 
-    /// The constants, as they were when the memory was mapped.
+    /// The constants, as read when the memory was mapped.
     #[inline]
     pub fn constants(&self) -> Constants {
         self.constants
@@ -131,54 +131,54 @@ impl Control {
         &self.mapping.words64(0, HEADER_WORDS)[word]
     }
 
-    /// How many frames were published: the sequence of the next one.
+    /// The sequence of the next entry, which is the number of published entries.
     #[inline]
     pub fn head(&self) -> u64 {
         let head = self.header(W_HEAD).load(Ordering::Relaxed);
-        // Pairs with the release store in `set_head`: the entries below it are written.
+        // Pairs with the release store in `set_head`: the entries below the head are written.
         fence(Ordering::Acquire);
         head
     }
 
-    /// Sets the sequence of the next frame. Write the entries below it first.
+    /// Sets the sequence of the next entry. The entries below it must be written before.
     #[inline]
     pub fn set_head(&self, head: u64) {
         self.header(W_HEAD).store(head, Ordering::Release);
     }
 
-    /// The sequence at which the stream is over, if it is.
+    /// The sequence at which the stream has ended, if it has.
     #[inline]
     pub fn eos_at(&self) -> Option<u64> {
         self.header(W_EOS_AT).load(Ordering::Relaxed).checked_sub(1)
     }
 
-    /// Sets or clears the sequence at which the stream is over.
+    /// Sets or clears the sequence at which the stream ends.
     pub fn set_eos_at(&self, sequence: Option<u64>) {
         let word = sequence.map_or(0, |sequence| sequence + 1);
         self.header(W_EOS_AT).store(word, Ordering::Release);
     }
 
-    /// Whether the producer closed the pool. A head that is read after `true` is the last one.
+    /// Whether the producer has closed the pool. A head that is read after `true` is final.
     #[inline]
     pub fn closed(&self) -> bool {
         let closed = self.header(W_CLOSED).load(Ordering::Relaxed) != 0;
-        // Pairs with the release store in `set_closed`: the head that is read after this is the last one.
+        // Pairs with the release store in `set_closed`: a head that is read after this is final.
         fence(Ordering::Acquire);
         closed
     }
 
-    /// Marks the pool as closed. Store the last head first.
+    /// Marks the pool as closed. The final head must be stored before.
     pub fn set_closed(&self) {
         self.header(W_CLOSED).store(1, Ordering::Release);
     }
 
-    /// How many of the producer's threads wait for consumers to give something back.
+    /// The number of the producer's threads that wait for consumers to release something.
     #[inline]
     pub fn waiting(&self) -> &AtomicU64 {
         self.header(W_WAITING)
     }
 
-    /// The oldest sequence that is kept for consumers; in a live pool they skip older ones. Not beyond the head.
+    /// The oldest sequence that is kept for consumers. In a live pool they skip older ones. Never larger than the head.
     pub fn oldest(&self) -> u64 {
         self.header(W_OLDEST).load(Ordering::Relaxed)
     }
@@ -199,18 +199,18 @@ impl Control {
         self.header(W_SHARE).store(share.word(), Ordering::Relaxed);
     }
 
-    /// Changes when a region goes.
+    /// The version of the list of regions, which changes when a region is removed.
     #[inline]
     pub fn regions_version(&self) -> u32 {
         regions::version(self.header(W_REGIONS_VERSION))
     }
 
-    /// The ids of the regions in use, 0 = none. As new as the version that was read before.
+    /// The IDs of the regions in use; 0: none. At least as new as the version that was read before.
     pub fn region_ids(&self) -> impl Iterator<Item = u32> {
         regions::list(self.region_words())
     }
 
-    /// Shows the ids of the regions in use, ascending, and the version.
+    /// Stores the IDs of the regions in use, ascending, and the version.
     pub fn show_regions(&self, ids: impl Iterator<Item = u32>, version: u32) {
         regions::show(
             self.region_words(),
@@ -227,7 +227,7 @@ impl Control {
         )
     }
 
-    /// The word of a slot; `None` for a slot that there cannot be.
+    /// The word of a slot; `None` if the number exceeds the maximum.
     #[inline]
     pub fn slot(&self, slot: u32) -> Option<&AtomicU64> {
         self.mapping
@@ -239,7 +239,7 @@ impl Control {
         self.mapping.words64(word * 8, count)
     }
 
-    /// The words of one of the rows that begin there.
+    /// The words of one row of the table at `at`.
     fn row(&self, at: usize, row: usize, stride: usize) -> &[AtomicU64] {
         self.words(at + row * stride, stride)
     }
@@ -255,15 +255,14 @@ impl Control {
         )
     }
 
-    /// Stores where a slot lies. Only before the slot is used for the first time there: consumers read it without a lock.
+    /// Stores the place of a slot. Only before the slot is first used there, because consumers read it without a lock.
     pub fn set_place(&self, slot: u32, place: &SharedPlace) {
         store(self.place_row(slot), &place.encode());
         fault::point(Point::PlaceStored);
     }
 
-    /// Where a slot lies. It is the place of a frame that an entry names if a lease on that frame
-    /// [is gained](crate::protocol::lease::hold) after this. `None`: there is no such slot, or it lies in memory of an unknown
-    /// kind.
+    /// The place of a slot. It is the place of an entry's frame if a lease on that frame [is
+    /// taken](crate::protocol::lease::hold) afterwards. `None`: there is no such slot, or its memory is of an unknown kind.
     #[inline]
     pub fn place(&self, slot: u32) -> Option<SharedPlace> {
         let row = self.place_row(slot).first_chunk::<PLACE_WORDS>()?;
@@ -275,13 +274,13 @@ impl Control {
         self.row(shape.layouts_at(), id.index(), LAYOUT_STRIDE)
     }
 
-    /// Stores a layout. Once, before the first entry that names it.
+    /// Stores a layout. Once, before the first entry that refers to it.
     pub fn set_layout(&self, id: LayoutId, layout: &FrameLayout) {
         store(self.layout_row(id), &layout.encode());
         fault::point(Point::LayoutStored);
     }
 
-    /// The words of a layout that an entry names.
+    /// The words of a layout that an entry refers to.
     pub fn layout(&self, id: LayoutId) -> LayoutWords {
         let mut words = [0; LAYOUT_WORDS];
         for (value, word) in words.iter_mut().zip(self.layout_row(id)) {
@@ -314,8 +313,8 @@ impl Control {
             .split_at_checked(ENTRY_WORDS)
     }
 
-    /// Writes the entry of a frame: into the ring, and with buffers by number into the record of its slot.
-    /// `offset`, `attached`, `layout`: as in [`Entry::new`].
+    /// Writes the entry of a frame to the ring, and with buffers by number also to the record of its slot. `offset`,
+    /// `attached`, `layout`: as in [`Entry::new`].
     pub fn write_entry(
         &self,
         info: &FrameInfo,
@@ -356,7 +355,7 @@ impl Control {
         ring::write(words, sequence, entry.words(), extension);
     }
 
-    /// The entry of a sequence number, unless it is gone.
+    /// The entry with this sequence, unless it was overwritten.
     #[inline]
     pub fn read_entry(&self, sequence: u64) -> Option<Entry> {
         let mut words = [0; PAYLOAD_WORDS];
@@ -364,7 +363,7 @@ impl Control {
             .then(|| Entry::of_words(sequence, words))
     }
 
-    /// The extension of the entry of a sequence number, unless it is gone.
+    /// The extension of the entry with this sequence, unless it was overwritten.
     pub fn read_extension(&self, sequence: u64) -> Option<Extension> {
         let mut words = [0; EXTENSION_WORDS];
         let (entry, extension) = (self.ring_entry(sequence), self.extension(sequence));
@@ -372,12 +371,12 @@ impl Control {
             .then(|| Extension::of_words(words))
     }
 
-    /// The newest entry of a slot, unless it is just being written, or there are no records. Its layout is in its extension.
+    /// The newest entry of a slot, with its layout in the extension. `None`: it is being written, or there are no records.
     pub fn read_record(&self, slot: u32) -> Option<(Entry, Extension)> {
         let (entry, extension) = self.record(slot)?;
         let (mut words, mut more) = ([0; PAYLOAD_WORDS], [0; EXTENSION_WORDS]);
         let sequence = ring::read_any(entry, &mut words)?;
-        // Under the stamp of that entry.
+        // With the stamp of that entry.
         ring::read_extension(entry, extension, sequence, &mut more)
             .then(|| (Entry::of_words(sequence, words), Extension::of_words(more)))
     }
@@ -430,7 +429,7 @@ mod tests {
         }
     }
 
-    /// Writes an entry, and returns the values that a reader must get.
+    /// Writes an entry. Returns the values that a reader must get.
     fn write(control: &Control, sequence: u64, reserved: u8) -> (Entry, Extension) {
         let info = FrameInfo {
             sequence,

@@ -29,13 +29,13 @@ pub use control::{Control, LayoutId};
 pub use page::{CURSOR_LEFT, FLAG_CUT_OFF, FLAG_TIMED_OUT, LeasePage, REGIONS_LET_GO};
 pub use shape::{Constants, Shape};
 
-/// Raised with every change to the shared memory, the messages, or the meaning of either.
+/// Increased with each change of the shared memory, of the messages, or of the meaning of either.
 pub const VERSION: u32 = 9;
 
 /// Memory that a producer sent cannot be used.
 #[derive(Debug)]
 pub enum OpenError {
-    /// Which memory, and why it is not valid.
+    /// The memory, and why it is invalid.
     Invalid(&'static str, &'static str),
     /// This process could not map it.
     System(io::Error),

@@ -13,7 +13,7 @@ use crate::protocol::wake;
 use crate::sync::{AtomicU32, AtomicU64};
 
 pub(super) const PAGE_HEADER_WORDS: usize = 16;
-// Words of the header, in 64 bits. The consumer writes all but FLAGS.
+// Words of the header, in 64 bits. The consumer writes all except FLAGS.
 const P_CURSOR: usize = 0;
 const P_FLAGS: usize = 1;
 const P_REGIONS_SEEN: usize = 2;
@@ -22,20 +22,20 @@ const P_MISSED: usize = 4;
 const P_COPIED: usize = 5;
 const P_LATENCY: usize = 6;
 const P_DROPPED: usize = 7;
-const P_WAKE: usize = 8; // in its own cache line, as a 32-bit word
+const P_WAKE: usize = 8; // in a separate cache line, as a 32-bit word
 
-/// A cursor that means: the consumer takes no more frames.
+/// The cursor of a consumer that takes no more frames.
 pub const CURSOR_LEFT: u64 = u64::MAX;
 
-/// A `regions_seen` that means: only held frames keep regions mapped.
+/// The `regions_seen` of a consumer that has unmapped all regions except those of held frames.
 pub const REGIONS_LET_GO: u64 = u64::MAX;
 
-/// The producer cut the consumer off.
+/// The producer disconnected the consumer.
 pub const FLAG_CUT_OFF: u64 = 1;
-/// The producer does not wait for this consumer any more; its leases hold.
+/// The producer no longer waits for this consumer. Its leases are still valid.
 pub const FLAG_TIMED_OUT: u64 = 2;
 
-/// A consumer's lease page, mapped.
+/// The mapped lease page of a consumer.
 #[derive(Debug)]
 pub struct LeasePage {
     mapping: Mapping,
@@ -43,7 +43,7 @@ pub struct LeasePage {
 }
 
 impl LeasePage {
-    /// Makes a lease page and its sealed descriptor.
+    /// Creates a lease page and its sealed descriptor.
     pub fn create(shape: Shape) -> io::Result<(Self, OwnedFd)> {
         let len = shape.page_len();
         let fd = memfd::create("xmem-lease", len)?;
@@ -87,41 +87,41 @@ impl LeasePage {
         self.header(P_FLAGS)
     }
 
-    /// The version of the list up to which the consumer has unmapped regions that left it.
+    /// The version of the list of regions up to which the consumer has unmapped removed regions.
     #[inline]
     pub fn regions_seen(&self) -> &AtomicU64 {
         self.header(P_REGIONS_SEEN)
     }
 
-    /// How many frames the consumer received.
+    /// The number of frames that the consumer received.
     #[inline]
     pub fn received(&self) -> &AtomicU64 {
         self.header(P_RECEIVED)
     }
 
-    /// How many frames the consumer missed.
+    /// The number of frames that the consumer missed.
     #[inline]
     pub fn missed(&self) -> &AtomicU64 {
         self.header(P_MISSED)
     }
 
-    /// How many frames the consumer copied, because its budget was used up or it needs another layout.
+    /// The number of frames that the consumer copied, because its budget was used up or it needs another layout.
     pub fn copied(&self) -> &AtomicU64 {
         self.header(P_COPIED)
     }
 
-    /// How many frames the consumer took and gave up.
+    /// The number of frames that the consumer took and dropped.
     pub fn dropped(&self) -> &AtomicU64 {
         self.header(P_DROPPED)
     }
 
-    /// Nanoseconds from the publication of a frame to its reception, smoothed.
+    /// Nanoseconds from the publication of a frame to its reception, as a moving average.
     #[inline]
     pub fn latency(&self) -> &AtomicU64 {
         self.header(P_LATENCY)
     }
 
-    /// Its pages, for a device to write lease words in.
+    /// The memory of the page, in which a device can write lease words.
     pub fn memory(&self) -> (*mut u8, usize) {
         let len = self
             .mapping
@@ -142,7 +142,7 @@ impl LeasePage {
             .words32(PAGE_HEADER_WORDS * 8, self.shape.slots())
     }
 
-    /// The last generation that the consumer took, one word per slot.
+    /// The last generation that the consumer took of each slot.
     #[inline]
     pub fn taken(&self) -> &[AtomicU32] {
         let slots = self.shape.slots();
@@ -150,7 +150,7 @@ impl LeasePage {
             .words32(PAGE_HEADER_WORDS * 8 + slots * 4, slots)
     }
 
-    /// Wakes the consumer if it sleeps. A system call only if it does.
+    /// Wakes the consumer if it sleeps. Makes a system call only then.
     pub fn wake(&self) {
         if wake::wake(self.wake_word()) {
             fault::point(Point::WakeChanged);
@@ -159,7 +159,7 @@ impl LeasePage {
         }
     }
 
-    /// Sleeps unless `ready` finds something to do.
+    /// Sleeps unless `ready` returns true.
     pub fn sleep(&self, timeout: Option<std::time::Duration>, ready: impl FnOnce() -> bool) {
         let value = wake::prepare(self.wake_word());
         if !ready() {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The constants of a pool: the sizes of its memory, and where its parts begin.
+//! The constants of a pool: the sizes of its memory, and the offsets of its parts.
 
 use super::control::HEADER_WORDS;
 use super::page::PAGE_HEADER_WORDS;
@@ -12,7 +12,7 @@ use crate::protocol::ring::ENTRY_WORDS;
 
 const MAX_RING_LEN: u32 = 1 << 18;
 
-/// Words from one place to the next. A place has fewer, but lies in one cache line.
+/// Words from one place to the next. A place has fewer, so that it is in one cache line.
 pub(super) const PLACE_STRIDE: usize = 4;
 /// Words from one layout to the next: whole cache lines.
 pub(super) const LAYOUT_STRIDE: usize = 40;
@@ -27,19 +27,19 @@ const _: () = {
     assert!(EXTENSION_WORDS <= EXTENSION_STRIDE);
 };
 
-/// The sizes from which all places are computed.
+/// The sizes from which all offsets are computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shape {
     /// The largest number of slots: 1 to [`MAX_SLOTS`].
     pub max_slots: u32,
     /// Entries of the ring, a power of two.
     pub ring_len: u32,
-    /// Slots are found by their numbers too, so each has a record of its newest entry.
+    /// Slots are also found by number, so each has a record of its newest entry.
     pub by_number: bool,
 }
 
 impl Shape {
-    /// Whether memory may have these sizes.
+    /// Whether these sizes are valid.
     pub(super) fn is_valid(self) -> bool {
         (1..=MAX_SLOTS).contains(&self.max_slots)
             && self.ring_len.is_power_of_two()
@@ -58,7 +58,7 @@ impl Shape {
         if self.by_number { self.slots() } else { 0 }
     }
 
-    // Where the parts of control memory begin, in words. All that follows the ids of regions begins with a cache line.
+    // The offsets of the parts of control memory, in words. All parts after the IDs of regions begin at a cache line.
 
     pub(super) fn regions_at(self) -> usize {
         HEADER_WORDS + self.slots()
@@ -93,16 +93,16 @@ impl Shape {
     }
 }
 
-/// The values that do not change in a pool's life.
+/// The values that never change in a pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Constants {
     /// The sizes of the control memory.
     pub shape: Shape,
     /// A random number that identifies the pool.
     pub pool_id: u64,
-    /// Whether the producer waits for consumers instead of overtaking them.
+    /// Whether the producer waits for consumers instead of overwriting frames.
     pub lossless: bool,
-    /// How many frames the producer keeps for consumers that join later. At least 1.
+    /// The number of frames that the producer keeps for consumers that join later. At least 1.
     pub history: u32,
 }
 
