@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Bytes that the driver's header calls `char`, which has a sign on x86-64 and none on 64-bit ARM.
+//! Bytes of the C type `char`, which is signed on x86-64 and unsigned on 64-bit ARM.
 
 use std::ffi::c_char;
 

@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Counters of what this process did with devices. While a stream runs, the first three do not change.
+//! Counts what this process did with devices. In a running stream, the first three counts do not change.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// How often this process took each of the steps that cost time.
+/// How often this process took each of these slow steps.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Counts {
-    /// Device memory of other processes that was imported.
+    /// Imports of device memory of other processes.
     pub imports: u64,
-    /// Times that the CPU waited for a device.
+    /// Waits of the CPU for a device.
     pub host_syncs: u64,
     /// Copies of frames between host and device, or between devices.
     pub copies: u64,
-    /// Events of other processes that were opened.
+    /// Opened events of other processes.
     pub events_opened: u64,
-    /// Device memory of other processes that was imported and is closed again.
+    /// Imports of device memory of other processes that are closed again.
     pub closed: u64,
-    /// Device memory that this process made to share it, and that it has freed.
+    /// Device memory that this process allocated for sharing, and has freed.
     pub freed: u64,
 }
 
@@ -54,7 +54,7 @@ pub fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
 }
 
-/// The counters of this process so far.
+/// The present counts of this process.
 pub fn counts() -> Counts {
     let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     Counts {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Devices of this process, known by their UUID, each with its primary context.
-#![allow(unsafe_code)] // calls of the driver
+//! Devices in this process, identified by their UUID, with their primary contexts.
+#![allow(unsafe_code)] // calls the driver
 
 use std::ffi::{c_char, c_int};
 use std::fmt;
@@ -19,22 +19,22 @@ use crate::pending::Place;
 use crate::stream::Stream;
 use crate::{chars, pending, reaper, result};
 
-/// cuda.h: the device can do virtual memory management.
+/// cuda.h: the device supports virtual memory management.
 const VMM_SUPPORTED: c_int = 102;
 /// cuda.h: such memory can be exported as a descriptor.
 const POSIX_FD_SUPPORTED: c_int = 103;
 
 /// cuda.h: host memory can be registered for reading only.
 const READ_ONLY_REGISTER_SUPPORTED: c_int = 113;
-/// cuda.h: a thread that captures of the program do not forbid anything, nor it disturbs them.
+/// cuda.h: a capture mode in which this thread's calls are neither forbidden by captures of the program nor disturb them.
 const RELAXED: u32 = 2;
 /// cuda.h: an event without times.
 pub const DISABLE_TIMING: u32 = 2;
-/// cuda.h: a stream that does not wait for the default one.
+/// cuda.h: a stream that does not synchronise with the default stream.
 const NON_BLOCKING: u32 = 1;
 
-/// A CUDA device, with its primary context, which PyTorch, CuPy and the CUDA runtime use too. Clones are handles to the
-/// same one. The context is kept for as long as the process runs.
+/// A CUDA device with its primary context, which PyTorch, CuPy and the CUDA runtime also use. Clones are handles to the same
+/// device. The context is kept until the process ends.
 #[derive(Clone)]
 pub struct Device(Arc<Inner>);
 
@@ -45,16 +45,16 @@ struct Inner {
     name: String,
     vmm: bool,
     read_only_register: bool,
-    /// Streams of our own that are not in use: the default stream would wait for the program's kernels.
+    /// Idle streams of this crate. The default stream is not used, because it would wait for the program's kernels.
     spare: Mutex<Vec<u64>>,
-    /// A kernel failed: nothing works here any more.
+    /// A kernel failed, so no call in the context succeeds any more.
     broken: AtomicBool,
     process: ProcessId,
 }
 
-// SAFETY: a context may be used from any thread.
+// SAFETY: any thread may use a context.
 unsafe impl Send for Inner {}
-// SAFETY: as above; the driver locks what has to be locked.
+// SAFETY: as above. The driver does its own locking.
 unsafe impl Sync for Inner {}
 
 impl fmt::Debug for Device {
@@ -74,17 +74,17 @@ impl PartialEq for Device {
 
 impl Eq for Device {}
 
-/// The devices that were asked for. Never given back: so its context is retained once in a process.
+/// The devices that were requested. Never released, so that each context is retained once in a process.
 static DEVICES: Mutex<Vec<Device>> = Mutex::new(Vec::new());
 
-/// How many devices this process sees. Takes the context of none.
+/// The number of devices that this process sees. Retains no context.
 ///
 /// # Errors
 ///
 /// See [`CudaError`].
 pub fn device_count() -> Result<u32, CudaError> {
     let mut count = 0;
-    // SAFETY: a place for the result.
+    // SAFETY: a pointer to a variable for the result.
     unsafe { result::device_count(&raw mut count) }?;
     Ok(u32::try_from(count).unwrap_or(0))
 }
@@ -94,14 +94,14 @@ fn raw(ordinal: u32) -> Result<c_int, CudaError> {
     let asked = c_int::try_from(ordinal).ok().filter(|_| ordinal < count);
     let asked = asked.ok_or(CudaError::NoDevice { ordinal, count })?;
     let mut device = 0;
-    // SAFETY: a place for the result.
+    // SAFETY: a pointer to a variable for the result.
     unsafe { result::device_get(&raw mut device, asked) }?;
     Ok(device)
 }
 
 fn uuid_of(device: c_int) -> Result<Uuid, CudaError> {
     let mut uuid = CUuuid { bytes: [0; 16] };
-    // SAFETY: a place for the result. The first version does not distinguish the parts of a divided device.
+    // SAFETY: a pointer to a variable for the result. The first version does not distinguish the parts of a partitioned device.
     let asked = match unsafe { result::device_uuid(&raw mut uuid, device) } {
         // SAFETY: as above.
         Err(CudaError::DriverTooOld { .. }) => unsafe {
@@ -115,7 +115,7 @@ fn uuid_of(device: c_int) -> Result<Uuid, CudaError> {
 
 fn attribute(device: c_int, attribute: c_int) -> bool {
     let mut value = 0;
-    // SAFETY: a place for the result. What a driver does not know, its devices do not have.
+    // SAFETY: a pointer to a variable for the result. If the driver does not know an attribute, its devices do not have it.
     unsafe { result::device_attribute(&raw mut value, attribute, device) }.is_ok() && value != 0
 }
 
@@ -124,7 +124,7 @@ pub fn is_available() -> bool {
     device_count().is_ok_and(|count| count > 0)
 }
 
-/// The devices that this process sees. Takes their primary contexts.
+/// The devices that this process sees. Retains their primary contexts.
 ///
 /// # Errors
 ///
@@ -134,7 +134,7 @@ pub fn devices() -> Result<Vec<Device>, CudaError> {
 }
 
 impl Device {
-    /// The device of this number, as CUDA counts in this process.
+    /// The device with this number, as CUDA numbers devices in this process.
     ///
     /// # Errors
     ///
@@ -147,13 +147,13 @@ impl Device {
         }
         let device = raw(ordinal)?;
         let mut name = [0 as c_char; 100];
-        // SAFETY: a place for the result, with its length.
+        // SAFETY: a buffer for the result, with its length.
         unsafe { result::device_name(name.as_mut_ptr(), name.len() as c_int - 1, device) }?;
         let name = chars::bytes(name);
         let name = name.split(|byte| *byte == 0).next().unwrap_or_default();
         let uuid = uuid_of(device)?;
         let mut context = std::ptr::null_mut();
-        // SAFETY: a place for the result.
+        // SAFETY: a pointer to a variable for the result.
         unsafe { result::primary_retain(&raw mut context, device) }?;
         let device = Self(Arc::new(Inner {
             ordinal,
@@ -170,13 +170,13 @@ impl Device {
         Ok(device)
     }
 
-    /// The device of this UUID, whatever its number here.
+    /// The device with this UUID, with any number in this process.
     ///
     /// # Errors
     ///
     /// [`CudaError::WrongDevice`] if this process does not see it. For others see [`CudaError`].
     pub fn by_uuid(uuid: Uuid) -> Result<Self, CudaError> {
-        // Other devices are not touched: a context takes memory.
+        // No context of another device is retained, because a context needs memory.
         for ordinal in 0..device_count()? {
             if uuid_of(raw(ordinal)?)? == uuid {
                 return Self::new(ordinal);
@@ -185,28 +185,28 @@ impl Device {
         Err(CudaError::WrongDevice { uuid })
     }
 
-    /// Its number, as CUDA counts in this process.
+    /// The number of the device, as CUDA numbers devices in this process.
     pub fn ordinal(&self) -> u32 {
         self.0.ordinal
     }
 
-    /// Its identity in all processes.
+    /// The identity of the device in all processes.
     pub fn uuid(&self) -> Uuid {
         self.0.uuid
     }
 
-    /// Its name.
+    /// The name of the device.
     pub fn name(&self) -> &str {
         &self.0.name
     }
 
-    /// Whether the device takes host memory that it may only read.
+    /// Whether the device can register host memory for reading only.
     pub(crate) fn registers_read_only(&self) -> bool {
         self.0.read_only_register
     }
 
-    /// The handle (`CUcontext`) of the device's primary context, in which all of xmem's work happens. It is retained for as
-    /// long as the process runs.
+    /// The handle (`CUcontext`) of the device's primary context, in which xmem does all of its work. It is retained until the
+    /// process ends.
     pub fn primary_context(&self) -> u64 {
         self.0.context.addr() as u64
     }
@@ -221,8 +221,8 @@ impl Device {
         self.0.vmm
     }
 
-    /// A stream that has nothing to do, for this library's own work. What is put on it may wait for other streams of this
-    /// process, also for such as never end: then it is not used again.
+    /// An idle stream for this crate's own work. Work on it may wait for other streams of this process, even for streams that
+    /// never finish. Then it is not used again.
     pub fn spare_stream(&self) -> Result<Spare, CudaError> {
         self.check_process()?;
         let spare = || lock(&self.0.spare);
@@ -231,7 +231,7 @@ impl Device {
         let mut rest = Vec::new();
         for stream in kept {
             let is_idle = || {
-                // SAFETY: made below, and never destroyed.
+                // SAFETY: created below, and never destroyed.
                 unsafe { result::stream_query(stream as CUstream) }
             };
             match found {
@@ -244,7 +244,7 @@ impl Device {
             Some(stream) => stream,
             None => {
                 let mut stream = std::ptr::null_mut();
-                // SAFETY: a place for the stream, which is never destroyed.
+                // SAFETY: a pointer to a variable for the stream, which is never destroyed.
                 self.with(|| unsafe { result::stream_create(&raw mut stream, NON_BLOCKING) })?;
                 stream as u64
             }
@@ -255,13 +255,13 @@ impl Device {
         })
     }
 
-    /// Waits until all is done that this process had given to the device so far. The CPU waits.
+    /// Waits on the CPU until all present work of this process on the device has ended.
     pub fn synchronize(&self) -> Result<(), CudaError> {
-        // SAFETY: a call without arguments.
+        // SAFETY: the call has no arguments.
         self.with(|| unsafe { result::context_synchronize() })
     }
 
-    /// [`CudaError::Forked`] in a forked child.
+    /// Returns [`CudaError::Forked`] in a forked child.
     pub(crate) fn check_process(&self) -> Result<(), CudaError> {
         if self.is_of_this_process() {
             Ok(())
@@ -270,33 +270,33 @@ impl Device {
         }
     }
 
-    /// Whether this is not a forked child, where nothing of a device works.
+    /// Whether this is not a forked child, where CUDA does not work.
     pub fn is_of_this_process(&self) -> bool {
         self.0.process.is_current()
     }
 
-    /// Calls the driver with the primary context current, and puts back what was current before.
+    /// Calls the driver with the primary context current, and restores the previous one.
     pub fn with<T>(&self, call: impl FnOnce() -> Result<T, CudaError>) -> Result<T, CudaError> {
         self.check_process()?;
         let (result, failed) = within(self.0.context, call);
         if failed {
             if !self.0.broken.swap(true, Ordering::Relaxed) {
                 let ordinal = self.ordinal();
-                // Callers may have something locked, and the program's logger may call back.
+                // Callers may hold locks, and the program's logger may call back.
                 reaper::elsewhere(move || {
                     log::error!(
                         "CUDA device {ordinal}: a kernel of this process failed, its context cannot be used any more"
                     );
                 });
             }
-            // Each time: leases may have been listed since.
+            // At each call, because leases may have been listed since the last one.
             pending::context_failed(self.place(self.0.context.addr()));
         }
         result
     }
 
-    /// The same with the context of a stream, which may be one that the program made on the device; for what is put on the
-    /// stream. The call gets the identity of that context.
+    /// Like `with`, for work on a stream, with the context of the stream. The program may have created that context on the
+    /// device. The call gets its identity.
     pub fn with_context_of<T>(
         &self,
         stream: Stream,
@@ -319,7 +319,7 @@ impl Device {
         })
     }
 
-    /// Whether work in a context may still end. A context of the program that is gone ended with its work.
+    /// Whether work in a context can still end. If a context of the program was destroyed, its work has ended.
     pub fn may_end(&self, context: usize) -> bool {
         let look = || Ok(is_current_in_error());
         let in_error = if self.is_primary(context) {
@@ -334,7 +334,7 @@ impl Device {
         }
     }
 
-    /// A context of this device, for the list of what waits.
+    /// A context of this device, as a key for the list of pending entries.
     pub fn place(&self, context: usize) -> Place {
         Place {
             ordinal: self.ordinal(),
@@ -354,9 +354,9 @@ impl Device {
             return own;
         }
         let mut context = std::ptr::null_mut();
-        // SAFETY: the stream is alive (`Stream::from_raw`), and there is a place for the result.
+        // SAFETY: the stream is alive (`Stream::from_raw`), and the pointer is to a variable for the result.
         let found = unsafe { result::stream_context(stream.raw(), &raw mut context) };
-        // Without an answer of the driver it counts as ours, as almost all are.
+        // If the driver does not answer, the stream counts as one of the primary context, as almost all are.
         match found {
             Ok(()) if !context.is_null() => context.addr(),
             _ => own,
@@ -374,7 +374,7 @@ pub struct Spare {
 impl Spare {
     /// The stream.
     pub fn stream(&self) -> Stream {
-        // SAFETY: streams of this kind are never destroyed.
+        // SAFETY: streams of this crate are never destroyed.
         unsafe { Stream::from_raw(self.stream) }
     }
 }
@@ -387,15 +387,15 @@ impl Drop for Spare {
     }
 }
 
-/// Calls the driver with a context current, and puts back what was current before. Whether nothing works in that context any
-/// more, besides: the call may have been about another one.
+/// Calls the driver with a context current, and restores the previous one. Also returns whether that context is in error,
+/// because the result of the call may be about another one.
 fn within<T>(
     context: CUcontext,
     call: impl FnOnce() -> Result<T, CudaError>,
 ) -> (Result<T, CudaError>, bool) {
-    // Otherwise what is called here would fail while the program captures a stream into a graph, and spoil that.
+    // Otherwise a call would fail while the program captures a stream into a graph, and invalidate the capture.
     let mut mode = RELAXED;
-    // SAFETY: a place for the mode that there was.
+    // SAFETY: a pointer to a variable with the new mode, which receives the previous one.
     let exchanged = unsafe { result::capture_mode(&raw mut mode) };
     let called = in_context(context, call);
     if exchanged.is_ok() {
@@ -409,7 +409,7 @@ fn in_context<T>(
     context: CUcontext,
     call: impl FnOnce() -> Result<T, CudaError>,
 ) -> (Result<T, CudaError>, bool) {
-    // SAFETY: the driver checks whether there is such a context.
+    // SAFETY: the driver checks whether the context exists.
     if let Err(error) = unsafe { result::context_push(context) } {
         let failed = matches!(error, CudaError::ContextInError { .. });
         return (Err(error), failed);
@@ -417,35 +417,35 @@ fn in_context<T>(
     let result = call();
     let failed = matches!(&result, Err(CudaError::ContextInError { .. })) && is_current_in_error();
     let mut before = std::ptr::null_mut();
-    // SAFETY: a place for the context that was pushed.
+    // SAFETY: a pointer to a variable for the popped context.
     let popped = unsafe { result::context_pop(&raw mut before) };
     (result.and_then(|result| popped.map(|()| result)), failed)
 }
 
-/// Work on a stream that is captured does not run until the graph runs, and then each time that it does.
+/// Fails if a stream is being captured. Captured work runs only with the graph, and each time that the graph runs.
 fn check_not_captured(stream: Stream) -> Result<(), CudaError> {
     let mut status = 0;
-    // SAFETY: the stream is alive (`Stream::from_raw`), and there is a place for the result.
+    // SAFETY: the stream is alive (`Stream::from_raw`), and the pointer is to a variable for the result.
     match unsafe { result::is_capturing(stream.raw(), &raw mut status) } {
         Ok(()) if status != 0 => Err(CudaError::Captured),
         Err(error) if error.is(CAPTURE_IMPLICIT) => Err(CudaError::Captured),
-        // Other errors of the stream show when it is used.
+        // Other errors of the stream are reported when it is used.
         _ => Ok(()),
     }
 }
 
-/// Whether nothing works in the context that is current.
+/// Whether the current context is in error.
 fn is_current_in_error() -> bool {
     let mut probe = std::ptr::null_mut();
-    // SAFETY: a place for the event.
+    // SAFETY: a pointer to a variable for the event.
     let made = unsafe { result::event_create(&raw mut probe, DISABLE_TIMING) };
-    // Calls that put no work on the device "may also return error codes from previous, asynchronous launches", or not.
+    // Calls that queue no work "may also return error codes from previous, asynchronous launches", but need not.
     let looked = made.clone().and_then(|()| {
-        // SAFETY: made just now.
+        // SAFETY: the event was created above.
         unsafe { result::event_query(probe) }
     });
     if made.is_ok() {
-        // SAFETY: made just now.
+        // SAFETY: the event was created above.
         let _ = unsafe { result::event_destroy(probe) };
     }
     matches!(looked, Err(CudaError::ContextInError { .. }))

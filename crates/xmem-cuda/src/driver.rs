@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The driver, if there is one: loaded once, each function looked for by name.
+//! The driver, if there is one. It is loaded once, and each function is looked up by name.
 //!
-//! cudarc has the types. Its own calls are not used: they panic on a driver that lacks a function, and return an enum, which a
-//! driver that is newer than the list of its values makes undefined. Nor is the library that it finds: it begins with
-//! `libcuda.so`, which may be the toolkit's, to link with, in which nothing works.
-#![allow(unsafe_code)] // a library that is loaded at run time
+//! The types are from cudarc. Its calls are not used: they panic if a driver lacks a function, and return an enum, which is
+//! undefined behaviour if a newer driver returns an unknown value. Its search for the library is not used either: it begins
+//! with `libcuda.so`, which may be the toolkit's stub library, with which no call works.
+#![allow(unsafe_code)] // loads a library at run time
 
 use std::error::Error;
 use std::ffi::{CStr, c_char};
@@ -17,10 +17,10 @@ use xmem_shm::os::fork::ProcessId;
 use crate::error::{CudaError, OUT_OF_MEMORY, is_fatal};
 use crate::result::Table;
 
-/// The name that the CUDA runtime, PyTorch and GStreamer use, too.
+/// The name that the CUDA runtime, PyTorch and GStreamer use too.
 const LIBRARY: &str = "libcuda.so.1";
 
-/// A driver that was initialized.
+/// An initialised driver.
 #[derive(Debug)]
 pub(crate) struct Driver {
     /// The functions.
@@ -46,14 +46,14 @@ impl Driver {
 
     fn load() -> Result<Self, CudaError> {
         let process = ProcessId::current();
-        // SAFETY: loading the driver runs its initializers, which are those of the installed driver.
+        // SAFETY: loading the library runs the initialisers of the installed driver.
         let library = unsafe { Library::new(LIBRARY) }.map_err(|error| CudaError::NoDriver {
-            // The loader's message is the error's source: "libcuda.so.1: cannot open shared object file: ...".
+            // The source of the error is the loader's message: "libcuda.so.1: cannot open shared object file: ...".
             reason: error
                 .source()
                 .map_or_else(|| error.to_string(), ToString::to_string),
         })?;
-        // Never unloaded: its threads may be at work.
+        // Never unloaded, because its threads may be running.
         let driver = Self {
             table: Table::load(Box::leak(Box::new(library))),
             process,
@@ -62,7 +62,7 @@ impl Driver {
             .table
             .init
             .ok_or(CudaError::DriverTooOld { symbol: "cuInit" })?;
-        // SAFETY: `cuInit` has this signature; 0 is the only value for its flags.
+        // SAFETY: `cuInit` has this signature, and 0 is the only valid value for its flags.
         match unsafe { init(0) } {
             0 => Ok(driver),
             code => Err(CudaError::NoDriver {
@@ -73,23 +73,23 @@ impl Driver {
 }
 
 impl Table {
-    /// The driver's name for an error.
+    /// The driver's name of an error.
     pub fn name_of(&self, code: u32) -> String {
         let mut name: *const c_char = std::ptr::null();
         let found = self.error_name.is_some_and(|error_name| {
-            // SAFETY: the signature of `cuGetErrorName`, with a place to write to.
+            // SAFETY: `cuGetErrorName` has this signature, and the pointer is to a variable for the result.
             unsafe { error_name(code, &raw mut name) == 0 }
         });
         if !found || name.is_null() {
             return format!("error {code}");
         }
-        // SAFETY: the driver's names are static strings that end in 0.
+        // SAFETY: the driver's names are static NUL-terminated strings.
         unsafe { CStr::from_ptr(name) }
             .to_string_lossy()
             .into_owned()
     }
 
-    /// The meaning of a call's result.
+    /// Converts the result of a call.
     pub fn check(&self, what: &'static str, code: u32) -> Result<(), CudaError> {
         match code {
             0 => Ok(()),

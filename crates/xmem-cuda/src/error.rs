@@ -6,35 +6,35 @@ use thiserror::Error;
 
 use xmem_shm::abi::device_header::Uuid;
 
-/// Something could not be done with a CUDA device. Pools in host memory are not affected by any of these.
+/// An operation on a CUDA device failed. Pools in host memory are never affected.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum CudaError {
-    /// There is no driver that could be used.
+    /// There is no usable driver.
     #[error(
         "there is no CUDA driver to use ({reason}): install NVIDIA's driver, or let this container see it"
     )]
     NoDriver {
-        /// The attempts.
+        /// The attempts to load it.
         reason: String,
     },
-    /// The driver has no function of this name.
+    /// The driver has no function with this name.
     #[error("the CUDA driver is too old, it has no {symbol}: update it")]
     DriverTooOld {
         /// The function.
         symbol: &'static str,
     },
-    /// There is no device of this number.
+    /// There is no device with this number.
     #[error(
         "there is no CUDA device {ordinal}, this process sees {count}: check CUDA_VISIBLE_DEVICES"
     )]
     NoDevice {
-        /// The number that was asked for.
+        /// The requested number.
         ordinal: u32,
-        /// How many there are.
+        /// The number of devices.
         count: u32,
     },
-    /// The frame lies on a device that this process does not see.
+    /// The frame is on a device that this process does not see.
     #[error(
         "the frame lies on device {uuid}, which this process does not see: let it see that device (CUDA_VISIBLE_DEVICES)"
     )]
@@ -48,18 +48,18 @@ pub enum CudaError {
         /// The requested size, in bytes.
         size: usize,
     },
-    /// A kernel of this process failed, and nothing works in its context any more.
+    /// A kernel of this process failed, so no call in its context succeeds any more.
     #[error(
         "the CUDA context of this process is in error ({name}) since a kernel failed: start the process anew"
     )]
     ContextInError {
-        /// The driver's name for it.
+        /// The driver's name of the error.
         name: String,
     },
-    /// The process that made the frame is gone, and its work on the frame is not known to have ended.
+    /// The frame's producer is gone, and it is not known whether its work on the frame has ended.
     #[error("the frame's producer is gone and may not have finished it: drop the frame")]
     ExporterGone,
-    /// The context of the process that made the frame is in error, so its work on the frame never ends.
+    /// The context of the frame's producer is in error, so its work on the frame never ends.
     #[error(
         "a kernel of the frame's producer failed, so it could not finish the frame: drop the frame"
     )]
@@ -67,44 +67,44 @@ pub enum CudaError {
     /// The frame's memory cannot be used in this process.
     #[error("the frame's device memory cannot be used here: {why}")]
     NotImportable {
-        /// Why not, and what to do.
+        /// The reason, and the remedy.
         why: String,
     },
-    /// The imported memory is not that of the producer.
+    /// The imported memory is not the producer's.
     #[error(
         "the imported device memory is not the producer's (its canary differs): both processes must see the same device, and \
          for legacy handles share a PID namespace"
     )]
     Canary,
-    /// The frame or slot does not lie on a device.
+    /// The frame or slot is not on a device.
     #[error("this frame lies in host memory: read it there")]
     NotOnDevice,
-    /// The frame or slot lies on a device.
+    /// The frame or slot is on a device.
     #[error("this frame lies on a device: use cuda()")]
     OnDevice,
-    /// It was got for reading.
+    /// The guard is for reading.
     #[error("the buffer was got for reading: use get_mut or acquire_cuda to write")]
     ReadOnly,
-    /// It is being written.
+    /// The buffer is being written.
     #[error("the buffer is being written: publish it (forget) before it is read")]
     Writing,
-    /// It lies on another device than is asked for.
+    /// The memory is on a device other than the requested one.
     #[error("this memory lies on device {actual}, and device {asked} was asked for")]
     OtherDevice {
-        /// Where it lies.
+        /// The device of the memory.
         actual: u32,
-        /// Where it should.
+        /// The requested device.
         asked: u32,
     },
-    /// The bytes to copy lie outside the frame or the slot.
+    /// The bytes to copy are outside of the frame or the slot.
     #[error("what is to be copied lies outside the frame, the slot or the memory that was given")]
     OutOfBounds,
-    /// The stream is being captured: what is put on it would happen when the graph runs, and not at all or again and again.
+    /// The stream is being captured. Work on it would run with the graph: never, once or repeatedly.
     #[error(
         "this stream is being captured into a graph: publish frames, wait for them, copy and release them outside of the capture"
     )]
     Captured,
-    /// There are other handles to the lease.
+    /// The lease has other handles.
     #[error("this lease has other handles: only the last one can be handed over to the device")]
     Shared,
     /// The device or its driver cannot do this.
@@ -113,10 +113,10 @@ pub enum CudaError {
         /// The missing capability.
         what: &'static str,
     },
-    /// The description of another process's memory is not valid.
+    /// The description of another process's memory is invalid.
     #[error("the producer described its device memory wrongly: {0}")]
     Corrupt(&'static str),
-    /// The memory's region is gone, or the pool is closed.
+    /// The memory's region was removed, or the pool is closed.
     #[error("this memory is not there any more")]
     Gone,
     /// The handle was inherited through fork.
@@ -127,9 +127,9 @@ pub enum CudaError {
     Driver {
         /// The attempted operation.
         what: &'static str,
-        /// The driver's number for it.
+        /// The driver's number of the error.
         code: u32,
-        /// The driver's name for it.
+        /// The driver's name of the error.
         name: String,
     },
 }
@@ -144,14 +144,14 @@ pub(crate) const ALREADY_MAPPED: u32 = 208;
 pub(crate) const CAPTURE_IMPLICIT: u32 = 906;
 /// CUDA_ERROR_NOT_READY
 pub(crate) const NOT_READY: u32 = 600;
-/// The driver's CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED. These codes are numbers and no enum: a driver may be newer than
-/// any list.
+/// The driver's CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED. These codes are numbers and not an enum, because a newer driver may
+/// return others.
 pub const HOST_MEMORY_ALREADY_REGISTERED: u32 = 712;
 
-/// Whether nothing runs in a context any more after this.
+/// Whether no work runs in a context after this error.
 pub fn is_fatal(code: u32) -> bool {
-    // Uncorrectable ECC errors, errors that were contained, NVLink, and what failed kernels leave. Not that the driver is being
-    // unloaded (4): its devices may still run.
+    // Uncorrectable ECC errors, contained errors, NVLink errors, and errors of failed kernels. Not the error that the driver is
+    // being unloaded (4): its devices may still run.
     matches!(
         code,
         214 | 220 | 226 | 700 | 702 | 709 | 710 | 714..=719 | 721
@@ -159,7 +159,7 @@ pub fn is_fatal(code: u32) -> bool {
 }
 
 impl CudaError {
-    /// The driver's number, for a [`Driver`](Self::Driver) error.
+    /// The driver's number of a [`Driver`](Self::Driver) error.
     pub fn code(&self) -> Option<u32> {
         match self {
             Self::Driver { code, .. } => Some(*code),

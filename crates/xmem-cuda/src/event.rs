@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Interprocess events, one per slot: the producer records it behind its work, consumers' streams wait for it.
-#![allow(unsafe_code)] // calls of the driver
+//! Interprocess events, one for each slot. The producer records it after its work, and consumers' streams wait for it.
+#![allow(unsafe_code)] // calls the driver
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::reaper::{self, LOOK};
 use crate::stream::Stream;
 use crate::{chars, result};
 
-/// cuda.h: for other processes too.
+/// cuda.h: the event can be shared with other processes.
 const INTERPROCESS: u32 = 4;
 
 /// An event of this process, or of another one.
@@ -28,34 +28,34 @@ pub struct Event {
 #[derive(Debug, Clone, Copy)]
 struct Raw(CUevent);
 
-// SAFETY: events may be used from any thread.
+// SAFETY: any thread may use an event.
 unsafe impl Send for Raw {}
-// SAFETY: as above; the driver locks what has to be locked.
+// SAFETY: as above. The driver does its own locking.
 unsafe impl Sync for Raw {}
 
 impl Event {
-    /// Makes an event for all processes, and the handle by which they know it.
+    /// Creates an event for all processes, and the handle for them.
     pub fn interprocess(device: &Device) -> Result<(Self, IpcHandle), CudaError> {
         let event = Self::create(device, DISABLE_TIMING | INTERPROCESS)?;
         let mut handle = CUipcEventHandle { reserved: [0; 64] };
-        // SAFETY: an event that was made for this, and a place for the handle.
+        // SAFETY: an interprocess event, and a pointer to a variable for the handle.
         device.with(|| unsafe { result::ipc_get_event(&raw mut handle, event.raw.0) })?;
         Ok((event, chars::bytes(handle.reserved)))
     }
 
-    /// Makes an event for this process.
+    /// Creates an event for this process.
     pub fn plain(device: &Device) -> Result<Self, CudaError> {
         Self::create(device, DISABLE_TIMING)
     }
 
-    /// The device that the event was made on.
+    /// The device on which the event was created.
     pub fn device(&self) -> &Device {
         &self.device
     }
 
     fn create(device: &Device, flags: u32) -> Result<Self, CudaError> {
         let mut raw = std::ptr::null_mut();
-        // SAFETY: a place for the event.
+        // SAFETY: a pointer to a variable for the event.
         device.with(|| unsafe { result::event_create(&raw mut raw, flags) })?;
         Ok(Self {
             raw: Raw(raw),
@@ -69,7 +69,7 @@ impl Event {
             reserved: chars::chars(*handle),
         };
         let mut raw = std::ptr::null_mut();
-        // SAFETY: a place for the event; the driver checks the handle.
+        // SAFETY: a pointer to a variable for the event. The driver checks the handle.
         device.with(|| unsafe { result::ipc_open_event(&raw mut raw, handle) })?;
         Ok(Self {
             raw: Raw(raw),
@@ -82,48 +82,48 @@ impl Event {
         let mut there = None;
         let recorded = self.device.with_context_of(stream, |context| {
             if self.device.is_primary(context) {
-                // SAFETY: the event is alive, and so is the stream (`Stream::from_raw`).
+                // SAFETY: the event and the stream (`Stream::from_raw`) are alive.
                 unsafe { result::event_record(self.raw.0, stream.raw()) }?;
                 return Ok(context);
             }
-            // On a stream of another context only events of that can be recorded.
+            // On a stream of another context, only events of that context can be recorded.
             let mut event = std::ptr::null_mut();
-            // SAFETY: a place for the event.
+            // SAFETY: a pointer to a variable for the event.
             unsafe { result::event_create(&raw mut event, DISABLE_TIMING) }?;
             there = Some(event);
-            // SAFETY: the event is of this context, as the stream is, which is alive.
+            // SAFETY: the event and the stream are of this context, and the stream is alive.
             unsafe { result::event_record(event, stream.raw()) }?;
             Ok(context)
         });
         let Some(there) = there else { return recorded };
         let recorded = recorded.and_then(|context| self.record_behind(there).map(|()| context));
-        // SAFETY: made above; the caller that waits for it keeps what the wait needs.
+        // SAFETY: created above. A wait that is already queued does not need the event any more.
         let destroy = |_| unsafe { result::event_destroy(there) };
         let _ = self.device.with_context_of(stream, destroy);
         recorded
     }
 
-    /// Records an event of another context: a stream of ours waits for that event.
+    /// Makes a stream of this crate wait for an event of another context, and records this event there.
     fn record_behind(&self, other: CUevent) -> Result<(), CudaError> {
         let spare = self.device.spare_stream()?;
         let ours = spare.stream().raw();
         self.device.with(|| {
-            // SAFETY: both are alive; streams may wait for events of other contexts.
+            // SAFETY: both are alive. Streams may wait for events of other contexts.
             unsafe { result::stream_wait(ours, other, 0) }?;
             // SAFETY: both are alive, and of the primary context.
             unsafe { result::event_record(self.raw.0, ours) }
         })
     }
 
-    /// Has a stream wait for what was recorded last.
+    /// Makes a stream wait for the last recorded work.
     pub fn wait_on(&self, stream: Stream) -> Result<(), CudaError> {
-        // SAFETY: the event is alive, and so is the stream (`Stream::from_raw`); there are no flags.
+        // SAFETY: the event and the stream (`Stream::from_raw`) are alive. There are no flags.
         self.device.with_context_of(stream, |_| unsafe {
             result::stream_wait(stream.raw(), self.raw.0, 0)
         })
     }
 
-    /// Whether what was recorded last has happened.
+    /// Whether the last recorded work has ended.
     pub fn has_happened(&self) -> Result<bool, CudaError> {
         // SAFETY: the event is alive.
         let look = || unsafe { result::event_query(self.raw.0) };
@@ -135,16 +135,16 @@ impl Event {
     }
 }
 
-/// How long it is slept at first before it is looked again; later up to `LOOK`.
+/// The first pause between two checks. It grows up to `LOOK`.
 const FIRST_LOOK: Duration = Duration::from_micros(20);
 
-/// Waits on the CPU until something is done. Not on a stream: one that waits for another process stops for ever when that
-/// process is killed, with all that is put on it later.
+/// Waits on the CPU until `is_done` returns true. A stream is not used for this: if it waits for a process that is killed, it
+/// and all later work on it stop forever.
 pub fn until_done(is_done: impl FnMut() -> Result<bool, CudaError>) -> Result<(), CudaError> {
     done_by(Deadline::after(None), is_done).map(drop)
 }
 
-/// The same, but not for longer than that. Returns whether it is done.
+/// Like `until_done`, but at most until the deadline. Returns whether it is done.
 pub fn done_by(
     deadline: Deadline,
     mut is_done: impl FnMut() -> Result<bool, CudaError>,
@@ -165,7 +165,7 @@ impl Drop for Event {
         let (raw, device) = (self.raw, self.device.clone());
         reaper::later(move || {
             let raw = raw;
-            // SAFETY: the handle's last use. Work that was put behind it keeps what it needs.
+            // SAFETY: the last use of the handle. Work that was queued after it does not need it.
             let _ = device.with(|| unsafe { result::event_destroy(raw.0) });
         });
     }

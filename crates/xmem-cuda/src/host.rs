@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Host memory that devices reach by themselves.
-#![allow(unsafe_code)] // calls of the driver
+//! Host memory that devices access directly.
+#![allow(unsafe_code)] // calls the driver
 
 use std::sync::Arc;
 
@@ -11,16 +11,16 @@ use crate::device::Device;
 use crate::error::CudaError;
 use crate::{reaper, result};
 
-/// cuda.h: for all contexts.
+/// cuda.h: registered for all contexts.
 const PORTABLE: u32 = 1;
 /// cuda.h: with an address on the device.
 pub const DEVICEMAP: u32 = 2;
 /// cuda.h: devices only read it.
 pub const READ_ONLY: u32 = 8;
 
-/// Memory of whole pages, which is mapped for as long as this lives.
+/// Memory of whole pages that stays mapped while this lives.
 pub trait Pages: Send + Sync + 'static {
-    /// First byte, and size in bytes.
+    /// The first byte, and the size in bytes.
     fn pages(&self) -> (*mut u8, usize);
 }
 
@@ -31,7 +31,7 @@ impl Pages for Mapping {
     }
 }
 
-/// Memory that is registered with the driver until this goes.
+/// Memory that is registered with the driver until this is dropped.
 #[derive(Debug)]
 pub struct Registered<M: Pages> {
     memory: Arc<M>,
@@ -61,7 +61,7 @@ impl<M: Pages> Drop for Registered<M> {
         let (memory, device) = (self.memory.clone(), self.device.clone());
         reaper::later(move || {
             let (ptr, _) = memory.pages();
-            // SAFETY: registered by `new`; it is unmapped after this.
+            // SAFETY: registered by `new`, and unmapped only afterwards.
             let _ = device.with(|| unsafe { result::host_unregister(ptr.cast()) });
         });
     }

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The CUDA driver for xmem: loaded at run time, without a panic where there is none.
+//! The CUDA driver for xmem. It is loaded at run time, and its absence causes no panic.
 //!
-//! Three floors: the types are cudarc's, [`result`] calls the driver's functions by name, and the rest is what `xmem-core`
-//! builds on: devices, streams, events, memory that processes share, and an end in the order of a stream ([`when`]). Nothing
-//! here knows a pool. This crate is a part of `xmem-core`, and has no stable interface of its own.
+//! There are three layers: the types are cudarc's, [`result`] calls the driver's functions by name, and the other modules
+//! provide what `xmem-core` needs: devices, streams, events, shared memory, and actions in the order of a stream ([`when`]). No
+//! module depends on pools. This crate is a part of `xmem-core`, and has no stable interface of its own.
 
 #![warn(missing_docs)]
-// Nothing here panics on what another process wrote.
+// Data from another process must not cause a panic.
 #![cfg_attr(
     not(test),
     deny(

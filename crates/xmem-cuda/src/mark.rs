@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! A place in the order of a stream.
+//! A position in the order of a stream.
 
 use std::time::Duration;
 
@@ -12,16 +12,16 @@ use crate::error::CudaError;
 use crate::event::{Event, done_by};
 use crate::stream::Stream;
 
-/// The work that was put on a stream so far. A wait for it does not wait for later work.
+/// The work that is queued on a stream at one time. Waiting for it does not wait for later work.
 #[derive(Debug)]
 pub struct StreamMark {
     event: Event,
-    /// The stream's ([`Device::with_context_of`]).
+    /// The context of the stream ([`Device::with_context_of`]).
     context: usize,
 }
 
 impl Stream {
-    /// Where the stream is now.
+    /// The present end of the stream.
     ///
     /// # Errors
     ///
@@ -32,7 +32,7 @@ impl Stream {
         Ok(StreamMark { event, context })
     }
 
-    /// Has this stream wait until another one of the device has got where it is now. No CPU waits.
+    /// Makes this stream wait until another one of the device has reached its present end. No CPU waits.
     ///
     /// # Errors
     ///
@@ -43,13 +43,13 @@ impl Stream {
 }
 
 impl StreamMark {
-    /// Waits until all is done that was put on the stream before, but not for longer than `time`. Returns whether it is. The
-    /// CPU waits; [`wait_for`](Stream::wait_for) does without.
+    /// Waits on the CPU until the marked work has ended, at most `time`. Returns whether it has. With
+    /// [`wait_for`](Stream::wait_for) no CPU waits.
     ///
     /// # Errors
     ///
-    /// [`CudaError::Unfinished`]: it never will be, as the stream is of a context that is in error, or over. For
-    /// others see [`CudaError`].
+    /// [`CudaError::Unfinished`] if it never will be, because the stream's context is in error or was destroyed. For others see
+    /// [`CudaError`].
     pub fn synchronize_for(&self, time: Duration) -> Result<bool, CudaError> {
         count(&COUNTERS.host_syncs);
         done_by(Deadline::after(Some(time)), || self.is_done())
@@ -58,7 +58,7 @@ impl StreamMark {
     fn is_done(&self) -> Result<bool, CudaError> {
         let done = self.event.has_happened()?;
         let device = self.event.device();
-        // An error in the primary context shows in the call above.
+        // The call above reports an error in the primary context.
         if !done && !device.is_primary(self.context) && !device.may_end(self.context) {
             return Err(CudaError::Unfinished);
         }

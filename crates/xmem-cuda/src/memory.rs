@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Device memory: this process's own, to be shared, and that of other processes, mapped.
-#![allow(unsafe_code)] // calls of the driver
+//! Device memory: of this process, for sharing, and of other processes, mapped.
+#![allow(unsafe_code)] // calls the driver
 
 use std::collections::HashMap;
 use std::ffi::c_void;
@@ -24,13 +24,13 @@ use crate::device::Device;
 use crate::error::{ALREADY_MAPPED, CudaError};
 use crate::{chars, reaper, result};
 
-/// The unit to which legacy allocations are rounded up, so that the driver puts nothing else into shared memory.
+/// The unit to which legacy allocations are rounded up, so that shared memory contains nothing else.
 const LEGACY_GRAIN: usize = 2 << 20;
 const POSIX_FD: CUmemAllocationHandleType = CUmemAllocationHandleType(1);
-/// cuda.h: peers may be reached too.
+/// cuda.h: enables access from peer devices too.
 const LAZY_PEER_ACCESS: u32 = 1;
 
-/// How long a new try waits for what is being freed.
+/// How long a second attempt waits for memory that is being freed.
 pub const FREEING_TIME: Duration = Duration::from_secs(2);
 
 fn location(device: &Device) -> CUmemLocation {
@@ -59,34 +59,34 @@ fn granularity(device: &Device) -> Result<usize, CudaError> {
     let mut granularity = 0;
     let wanted = allocation(device);
     let option = CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_MINIMUM;
-    // SAFETY: a place for the result, and a request that is filled in.
+    // SAFETY: a pointer to a variable for the result, and an initialised request.
     unsafe { result::vmm_granularity(&raw mut granularity, &raw const wanted, option) }?;
     Ok(granularity.max(1))
 }
 
-/// Memory by handle, for as long as it is needed to map or export it.
+/// A memory handle, which is needed only to map or export the memory.
 struct Handle(u64);
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        // SAFETY: the handle's last use; mappings and descriptors keep the memory.
+        // SAFETY: the last use of the handle. Mappings and descriptors keep the memory.
         let _ = unsafe { result::vmm_release(self.0) };
     }
 }
 
-/// Addresses, with memory mapped there.
+/// A range of addresses with mapped memory.
 #[derive(Debug)]
 pub struct VmmMapping {
     ptr: u64,
     len: usize,
     device: Device,
     is_mapped: bool,
-    /// It is this process's own, not another's.
+    /// The memory belongs to this process.
     is_own: bool,
 }
 
 impl VmmMapping {
-    /// Maps memory; the context of the device is current.
+    /// Maps memory. The context of the device is current.
     fn new(
         handle: &Handle,
         len: usize,
@@ -94,7 +94,7 @@ impl VmmMapping {
         access: CUmemAccess_flags,
     ) -> Result<Self, CudaError> {
         let mut ptr = 0;
-        // SAFETY: a place for the address; the driver chooses it.
+        // SAFETY: a pointer to a variable for the address, which the driver chooses.
         unsafe { result::vmm_reserve(&raw mut ptr, len, 0, 0, 0) }?;
         let mut mapping = Self {
             ptr,
@@ -103,14 +103,14 @@ impl VmmMapping {
             is_mapped: false,
             is_own: false,
         };
-        // SAFETY: addresses that were just reserved, and memory of that length.
+        // SAFETY: addresses that were just reserved, and memory of this length.
         unsafe { result::vmm_map(ptr, len, 0, handle.0, 0) }?;
         mapping.is_mapped = true;
         let access = CUmemAccessDesc {
             location: location(device),
             flags: access,
         };
-        // SAFETY: one description of addresses that are mapped.
+        // SAFETY: one access description for mapped addresses.
         unsafe { result::vmm_access(ptr, len, &raw const access, 1) }?;
         Ok(mapping)
     }
@@ -129,7 +129,7 @@ impl Drop for VmmMapping {
         reaper::later(move || {
             let _ = device.with(|| {
                 if is_mapped {
-                    // SAFETY: mapped by `new` with this length; its last user is gone.
+                    // SAFETY: mapped by `new` with this length, and no longer used.
                     unsafe { result::vmm_unmap(ptr, len) }?;
                 }
                 // SAFETY: reserved by `new` with this length.
@@ -143,17 +143,17 @@ impl Drop for VmmMapping {
     }
 }
 
-/// Memory that this process allocated to share it.
+/// Memory that this process allocated for sharing.
 #[derive(Debug)]
 pub enum OwnMemory {
-    /// It lives until the last mapping and the last descriptor of it are closed.
+    /// It lives until its last mapping and its last descriptor are closed.
     Vmm {
-        /// The memory, to be sent.
+        /// The memory's descriptor, which is sent to other processes.
         fd: OwnedFd,
-        /// Where it lies in this process.
+        /// The mapping in this process.
         mapping: VmmMapping,
     },
-    /// Another part of this process allocated it, and frees it.
+    /// Other code of this process allocated it, and frees it.
     Borrowed {
         /// Its first byte on the device.
         ptr: u64,
@@ -164,7 +164,7 @@ pub enum OwnMemory {
     Legacy {
         /// The memory.
         memory: LegacyAllocation,
-        /// The handle of the memory, to be sent.
+        /// The handle of the memory, which is sent to other processes.
         handle: IpcHandle,
     },
 }
@@ -181,7 +181,7 @@ impl LegacyAllocation {
     /// Allocates `len` bytes on a device.
     pub fn new(device: &Device, len: usize) -> Result<Self, CudaError> {
         let mut ptr = 0;
-        // SAFETY: a place for the address.
+        // SAFETY: a pointer to a variable for the address.
         device.with(|| unsafe { result::mem_alloc(&raw mut ptr, len) }.map_err(with_size(len)))?;
         Ok(Self {
             ptr,
@@ -195,7 +195,7 @@ impl LegacyAllocation {
         self.ptr
     }
 
-    /// The device that it lies on.
+    /// The device of the memory.
     pub fn device(&self) -> &Device {
         &self.device
     }
@@ -205,7 +205,7 @@ impl Drop for LegacyAllocation {
     fn drop(&mut self) {
         let (ptr, device) = (self.ptr, self.device.clone());
         reaper::later(move || {
-            // SAFETY: allocated by `new`, and its last user is gone.
+            // SAFETY: allocated by `new`, and no longer used.
             let _ = device.with(|| unsafe { result::mem_free(ptr) });
             count(&COUNTERS.freed);
             fault::point(Point::TwinClosed);
@@ -222,7 +222,7 @@ fn with_size(size: usize) -> impl FnOnce(CudaError) -> CudaError {
 
 #[allow(clippy::len_without_is_empty)] // no allocation is empty
 impl OwnMemory {
-    /// At least `len` bytes whose descriptor can be sent.
+    /// Allocates at least `len` bytes whose descriptor can be sent.
     pub fn vmm(device: &Device, len: usize) -> Result<Self, CudaError> {
         if !device.has_vmm() {
             return Err(CudaError::Unsupported {
@@ -234,7 +234,7 @@ impl OwnMemory {
             let len = len.ok_or(CudaError::OutOfMemory { size: usize::MAX })?;
             let mut handle = 0;
             let wanted = allocation(device);
-            // SAFETY: a place for the handle, and a request that is filled in.
+            // SAFETY: a pointer to a variable for the handle, and an initialised request.
             unsafe { result::vmm_create(&raw mut handle, len, &raw const wanted, 0) }
                 .map_err(with_size(len))?;
             let handle = Handle(handle);
@@ -242,9 +242,9 @@ impl OwnMemory {
             let to: *mut RawFd = &raw mut fd;
             // SAFETY: for this kind of handle the driver writes an int.
             unsafe { result::vmm_export(to.cast::<c_void>(), handle.0, POSIX_FD, 0) }?;
-            // SAFETY: a fresh descriptor, which is ours.
+            // SAFETY: a new descriptor that only this code has.
             let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-            // The driver may leave it open for a program that is started.
+            // The driver may not have set CLOEXEC.
             let _ = rustix::io::fcntl_setfd(&fd, rustix::io::FdFlags::CLOEXEC);
             let access = CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
             let mut mapping = VmmMapping::new(&handle, len, device, access)?;
@@ -253,7 +253,7 @@ impl OwnMemory {
         })
     }
 
-    /// At least `len` bytes that have a handle.
+    /// Allocates at least `len` bytes with a handle.
     pub fn legacy(device: &Device, len: usize) -> Result<Self, CudaError> {
         let len = len.checked_next_multiple_of(LEGACY_GRAIN);
         let len = len.ok_or(CudaError::OutOfMemory { size: usize::MAX })?;
@@ -282,7 +282,7 @@ impl OwnMemory {
         }
     }
 
-    /// The descriptor to send, for [`Vmm`](Self::Vmm).
+    /// The descriptor that is sent, for [`Vmm`](Self::Vmm).
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
         match self {
             Self::Vmm { fd, .. } => Some(fd.as_fd()),
@@ -291,36 +291,36 @@ impl OwnMemory {
     }
 }
 
-/// Where memory of this process lies in its allocation, for a handle of that.
+/// The position of memory of this process in its allocation, for the handle of the allocation.
 #[derive(Debug)]
 pub struct Borrowed {
     /// The handle of the allocation.
     pub handle: IpcHandle,
-    /// First byte of the memory in what the handle stands for.
+    /// The first byte of the memory, relative to the memory of the handle.
     pub offset: u64,
 }
 
-/// cuda.h: whether memory is the host's or a device's, the number of its device, and whether it has a legacy handle.
+/// cuda.h: attributes of an address: host or device memory, the number of the device, and whether it has a legacy handle.
 const MEMORY_TYPE: u32 = 2;
 const DEVICE_ORDINAL: u32 = 9;
 const IS_LEGACY_CAPABLE: u32 = 10;
-/// cuda.h: the range of addresses that an address is of.
+/// cuda.h: attributes of an address: the range that contains it.
 const RANGE_START: u32 = 11;
 const RANGE_SIZE: u32 = 12;
-/// The first one for registered host memory.
+/// The value of `MEMORY_TYPE` for registered host memory.
 const OF_HOST: u64 = 1;
 
-/// `bits`: which of them the driver writes.
+/// `bits`: the bits that the driver writes.
 fn attribute(ptr: u64, attribute: u32, bits: u64) -> Result<u64, CudaError> {
     let mut value = 0u64;
-    // SAFETY: a place that is large enough for any of the above; the driver checks the address.
+    // SAFETY: a variable that is large enough for each of these attributes. The driver checks the address.
     unsafe { result::pointer_attribute((&raw mut value).cast(), attribute, ptr) }?;
     Ok(value & bits)
 }
 
 const INT: u64 = 0xffff_ffff;
 
-/// Whether memory lies on a device. A context of it is current.
+/// Checks that memory is on a device. The device's context is current.
 pub fn check_device(device: &Device, ptr: u64) -> Result<(), CudaError> {
     let none = || CudaError::NotImportable {
         why: "it is no device memory".into(),
@@ -340,11 +340,11 @@ pub fn check_device(device: &Device, ptr: u64) -> Result<(), CudaError> {
     Ok(())
 }
 
-/// Finds the handle of memory that another part of this process allocated.
+/// Finds the handle of memory that other code of this process allocated.
 pub fn borrow(device: &Device, ptr: u64, len: usize) -> Result<Borrowed, CudaError> {
     device.with(|| {
         check_device(device, ptr)?;
-        // Drivers that do not know the attribute fail when the handle is made.
+        // A driver that does not know the attribute fails later, when the handle is created.
         if attribute(ptr, IS_LEGACY_CAPABLE, 0xff).is_ok_and(|capable| capable == 0) {
             return Err(CudaError::NotImportable {
                 why: "memory of pools, of virtual memory management and managed memory have no legacy handle: copy the frame \
@@ -353,7 +353,7 @@ pub fn borrow(device: &Device, ptr: u64, len: usize) -> Result<Borrowed, CudaErr
             });
         }
         let (mut base, mut size) = (0, 0);
-        // SAFETY: places for the results; the driver checks the address.
+        // SAFETY: pointers to variables for the results. The driver checks the address.
         unsafe { result::address_range(&raw mut base, &raw mut size, ptr) }?;
         let offset = ptr - base;
         if !lie_inside(offset, len as u64, size as u64) {
@@ -363,10 +363,10 @@ pub fn borrow(device: &Device, ptr: u64, len: usize) -> Result<Borrowed, CudaErr
     })
 }
 
-/// The handle of the allocation that an address is the first of. The device's context is current.
+/// The handle of the allocation that begins at this address. The device's context is current.
 pub fn legacy_handle(ptr: u64) -> Result<IpcHandle, CudaError> {
     let mut handle = CUipcMemHandle { reserved: [0; 64] };
-    // SAFETY: a place for the handle; the driver checks the address.
+    // SAFETY: a pointer to a variable for the handle. The driver checks the address.
     unsafe { result::ipc_get_mem(&raw mut handle, ptr) }?;
     Ok(chars::bytes(handle.reserved))
 }
@@ -374,14 +374,14 @@ pub fn legacy_handle(ptr: u64) -> Result<IpcHandle, CudaError> {
 /// Memory of another process.
 #[derive(Debug)]
 pub enum ForeignMemory {
-    /// It came as a descriptor.
+    /// Received as a descriptor.
     Vmm(VmmMapping),
-    /// It came as a legacy handle.
+    /// Received as a legacy handle.
     Legacy(Arc<LegacyOpen>),
 }
 
 impl ForeignMemory {
-    /// Maps what a descriptor stands for. It must have this length, or the driver refuses.
+    /// Maps the memory of a descriptor. The driver fails if it does not have this length.
     pub fn import_vmm(device: &Device, fd: BorrowedFd<'_>, len: usize) -> Result<Self, CudaError> {
         if !device.has_vmm() {
             return Err(CudaError::Unsupported {
@@ -390,13 +390,13 @@ impl ForeignMemory {
         }
         device.with(|| {
             let mut handle = 0;
-            // The driver takes the descriptor's number in place of an address.
+            // The driver expects the descriptor's number in place of a pointer.
             let number = fd.as_raw_fd() as usize as *mut c_void;
-            // SAFETY: a place for the handle, and an open descriptor, which the driver checks.
+            // SAFETY: a pointer to a variable for the handle, and an open descriptor, which the driver checks.
             unsafe { result::vmm_import(&raw mut handle, number, POSIX_FD) }?;
             let handle = Handle(handle);
             let map = |access| VmmMapping::new(&handle, len, device, access);
-            // Frames are not for consumers to write; not every driver can see to that.
+            // Consumers must not write frames, but not every driver can enforce that.
             let mapping = map(CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READ).or_else(
                 |error| match error {
                     CudaError::Driver { .. } => {
@@ -409,7 +409,7 @@ impl ForeignMemory {
         })
     }
 
-    /// Opens a handle, or finds that it is open.
+    /// Opens a handle, or returns the open one.
     pub fn open_legacy(device: &Device, handle: &IpcHandle) -> Result<Self, CudaError> {
         LegacyOpen::get(device, handle).map(Self::Legacy)
     }
@@ -422,18 +422,18 @@ impl ForeignMemory {
         }
     }
 
-    /// Whether it has these bytes. The sender of a handle may have announced any size.
+    /// Whether the memory contains these bytes. The sender of a handle may have stated any size.
     pub fn has(&self, offset: u64, len: u64) -> Result<bool, CudaError> {
         let (start, end) = match self {
             Self::Vmm(mapping) => (mapping.ptr, mapping.ptr + mapping.len as u64),
             Self::Legacy(open) => open.device.with(|| {
                 let (mut base, mut size) = (0, 0);
-                // SAFETY: places for the results; the address is of memory that is open.
+                // SAFETY: pointers to variables for the results, and an address of open memory.
                 let found =
                     unsafe { result::address_range(&raw mut base, &raw mut size, open.ptr) };
                 match found {
                     Ok(()) => Ok((base, base + size as u64)),
-                    // The function is documented for cuMemAlloc's memory only, not for opened handles.
+                    // The function is documented only for cuMemAlloc's memory, not for opened handles.
                     Err(CudaError::Driver { .. }) => {
                         let start = attribute(open.ptr, RANGE_START, u64::MAX)?;
                         Ok((start, start + attribute(open.ptr, RANGE_SIZE, u64::MAX)?))
@@ -448,8 +448,8 @@ impl ForeignMemory {
     }
 }
 
-/// A handle that is open. There is one for each handle in a process: opening it twice is an error with some drivers, and
-/// takes 10 ms with all.
+/// An open handle. Each handle is opened once in a process: opening it twice is an error with some drivers, and takes 10 ms
+/// with all.
 #[derive(Debug)]
 pub struct LegacyOpen {
     ptr: u64,
@@ -462,7 +462,7 @@ static LEGACY: LazyLock<Mutex<LegacyCache>> = LazyLock::new(Mutex::default);
 
 impl LegacyOpen {
     fn get(device: &Device, handle: &IpcHandle) -> Result<Arc<Self>, CudaError> {
-        // Nothing that host functions do takes this lock.
+        // Host functions never take this lock.
         let mut cache = lock(&LEGACY);
         let key = (device.ordinal(), *handle);
         if let Some(open) = cache.get(&key).and_then(Weak::upgrade) {
@@ -473,14 +473,14 @@ impl LegacyOpen {
             let handle = CUipcMemHandle {
                 reserved: chars::chars(*handle),
             };
-            // SAFETY: a place for the address; the driver checks the handle.
+            // SAFETY: a pointer to a variable for the address. The driver checks the handle.
             device
                 .with(|| unsafe { result::ipc_open_mem(&raw mut ptr, handle, LAZY_PEER_ACCESS) })
                 .map(|()| ptr)
         };
         let ptr = open().or_else(|error| {
             if error.is(ALREADY_MAPPED) {
-                // Its last user is gone, and it is about to be closed.
+                // Its last user was dropped, and it is about to be closed.
                 reaper::flush(FREEING_TIME);
                 return open();
             }
@@ -500,7 +500,7 @@ impl Drop for LegacyOpen {
     fn drop(&mut self) {
         let (ptr, device) = (self.ptr, self.device.clone());
         reaper::later(move || {
-            // SAFETY: opened by `get`, and its last user is gone.
+            // SAFETY: opened by `get`, and no longer used.
             let _ = device.with(|| unsafe { result::ipc_close_mem(ptr) });
             fault::point(Point::TwinClosed);
         });

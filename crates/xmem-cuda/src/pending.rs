@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Work that ends when a device gets there: leases, and jobs of the program.
+//! The list of entries that end in the order of a stream: leases, and jobs of the program.
 //!
-//! By default a host function ends an entry of this list ([`when`](crate::when)). It runs on a thread of the driver and may
-//! not call the driver. In a context that is in error no host function runs any more, so the entries of that context end
-//! here, in [`context_failed`].
+//! By default a host function ends an entry ([`when`](crate::when)). It runs on a thread of the driver and must not call the
+//! driver. In a context that is in error no host function runs, so [`context_failed`] ends the entries of that context.
 #![allow(unsafe_code)] // a function that the driver calls
 
 use std::cell::Cell;
@@ -18,12 +17,12 @@ use xmem_shm::os::fork::ProcessId;
 
 use crate::reaper;
 
-/// Ends when a device has got to a point in the order of a stream.
+/// Something that ends when a device reaches a point in the order of a stream.
 pub trait Ends: Send {
-    /// Ends it. On any thread, also on one of the driver, which may not call the driver.
+    /// Ends it. Called on any thread, including the driver's threads, where the driver must not be called.
     fn end(self: Box<Self>);
 
-    /// Whether the device has ended it by itself.
+    /// Whether the device has ended it itself.
     fn is_over(&self) -> bool {
         true
     }
@@ -48,11 +47,11 @@ static PENDING: LazyLock<Mutex<HashMap<u64, Pending>>> = LazyLock::new(Mutex::de
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
 fn pending() -> MutexGuard<'static, HashMap<u64, Pending>> {
-    // The driver is never called while this is locked: host functions take it.
+    // The driver must not be called while this is locked, because host functions take the lock.
     lock(&PENDING)
 }
 
-/// The process that the list belongs to.
+/// The process that owns the list.
 static MADE_IN: OnceLock<ProcessId> = OnceLock::new();
 
 /// Adds an entry. Returns its number.
@@ -63,19 +62,19 @@ pub fn list(what: Box<dyn Ends>, place: Place) -> u64 {
     number
 }
 
-/// Takes an entry out of the list. `None`: it has ended.
+/// Removes an entry from the list. `None`: it has ended.
 pub fn take(number: u64) -> Option<Box<dyn Ends>> {
     pending().remove(&number).map(|found| found.what)
 }
 
-/// The entry ends on a stream of this context.
+/// Records that the entry ends on a stream of this context.
 pub fn waits_in(number: u64, context: usize) {
     if let Some(entry) = pending().get_mut(&number) {
         entry.place.context = context;
     }
 }
 
-/// Ends an entry that the device has ended by itself. Returns whether it is not in the list any more.
+/// Ends an entry that the device has ended itself. Returns whether it is no longer in the list.
 pub fn end_if_over(number: u64) -> bool {
     let found = {
         let mut pending = pending();
@@ -93,7 +92,7 @@ pub fn end_if_over(number: u64) -> bool {
 /// Ends an entry now.
 pub fn end(number: u64) {
     if !MADE_IN.get().is_some_and(|process| process.is_current()) {
-        // Inherited through fork: the entry is the parent's.
+        // Inherited through fork: the entry belongs to the parent.
         return;
     }
     if let Some(what) = take(number) {
@@ -101,8 +100,8 @@ pub fn end(number: u64) {
     }
 }
 
-/// Where entries wait, each place once. Without any, `if_none` runs while the list is locked: an entry that is listed after
-/// that sees what it did.
+/// The places of all entries, without duplicates. If there are none, `if_none` runs while the list is locked, so that an entry
+/// that is listed later sees its effect.
 pub fn places_or_else(if_none: impl FnOnce()) -> Vec<Place> {
     let pending = pending();
     let mut places = Vec::new();
@@ -117,7 +116,7 @@ pub fn places_or_else(if_none: impl FnOnce()) -> Vec<Place> {
     places
 }
 
-/// Ends all entries of a context in which nothing runs any more. Streams of other contexts may still run.
+/// Ends all entries of a context that is in error. Streams of other contexts may still run.
 pub fn context_failed(place: Place) {
     let ended: Vec<Pending> = pending()
         .extract_if(|_, entry| entry.place == place)
@@ -142,10 +141,10 @@ pub fn is_host_function() -> bool {
     IN_HOST_FUNCTION.get()
 }
 
-/// Runs a call as a host function does.
+/// Calls a function in the way of a host function.
 pub fn as_host_function(call: impl FnOnce()) {
     IN_HOST_FUNCTION.set(true);
-    // A panic must not go through the driver.
+    // A panic must not unwind into the driver.
     let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(call));
     IN_HOST_FUNCTION.set(false);
 }
@@ -154,7 +153,7 @@ pub fn as_host_function(call: impl FnOnce()) {
 ///
 /// # Safety
 ///
-/// None is needed: any number will do.
+/// No conditions: any number is valid.
 pub unsafe extern "C" fn ended(data: *mut c_void) {
     if let Some(what) = take(data as usize as u64) {
         as_host_function(|| what.end());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Copies of frames in memory of this process's own, which is not shared.
+//! Copies of frames in private device memory of this process.
 
 use xmem_shm::bounds::lie_inside;
 
@@ -11,8 +11,7 @@ use crate::error::CudaError;
 use crate::memory::LegacyAllocation;
 use crate::rows::{Rows, To};
 
-/// Device memory that no other process sees. It is freed by a thread that waits for the device, from whatever thread it is
-/// dropped.
+/// Private device memory of this process. It can be dropped on any thread: a thread that may wait for the device frees it.
 #[derive(Debug)]
 pub struct PrivateMemory {
     memory: LegacyAllocation,
@@ -20,13 +19,13 @@ pub struct PrivateMemory {
 }
 
 impl PrivateMemory {
-    /// Memory for so many bytes, which are not set.
+    /// Allocates this many bytes, uninitialised.
     ///
     /// # Errors
     ///
     /// [`CudaError::OutOfMemory`]. For others see [`CudaError`].
     pub fn new(device: &Device, len: usize) -> Result<Self, CudaError> {
-        // The driver has no allocations without bytes.
+        // The driver has no empty allocations.
         let memory = LegacyAllocation::new(device, len.max(1))?;
         Ok(Self { memory, len })
     }
@@ -51,17 +50,17 @@ impl PrivateMemory {
         self.memory.device()
     }
 
-    /// A copy of `len` bytes of it from the address `ptr` on. Waits for the copy, but for no stream that writes there.
+    /// Copies `len` bytes from the address `ptr` on. Waits for the copy, but not for streams that write to the memory.
     ///
     /// # Errors
     ///
-    /// [`CudaError::Gone`] if they do not lie in it. For others see [`CudaError`].
+    /// [`CudaError::Gone`] if they are not in this memory. For others see [`CudaError`].
     pub fn copy(&self, ptr: u64, len: usize) -> Result<Self, CudaError> {
         check(&[(self.ptr(), self.len)], ptr, len)?;
         copied(self.device(), ptr, len)
     }
 
-    /// Copies bytes of it, from the address `ptr` on, to host memory. Waits for the copy, but for no stream that writes there.
+    /// Copies bytes from the address `ptr` on to host memory. Waits for the copy, but not for streams that write to the memory.
     ///
     /// # Errors
     ///
@@ -72,11 +71,11 @@ impl PrivateMemory {
     }
 }
 
-/// Whether bytes lie in one of these ranges.
+/// Checks that bytes are in one of these ranges.
 ///
 /// # Errors
 ///
-/// [`CudaError::Gone`] if they do not.
+/// [`CudaError::Gone`] if they are not.
 pub fn check(ranges: &[(u64, usize)], ptr: u64, len: usize) -> Result<(), CudaError> {
     let lies_in = |(start, size): &(u64, usize)| {
         ptr.checked_sub(*start)
@@ -89,7 +88,7 @@ pub fn check(ranges: &[(u64, usize)], ptr: u64, len: usize) -> Result<(), CudaEr
     }
 }
 
-/// A copy of `len` bytes. Waits for it.
+/// Copies `len` bytes to new memory. Waits for the copy.
 ///
 /// # Errors
 ///
@@ -103,7 +102,7 @@ pub fn copied(device: &Device, from: u64, len: usize) -> Result<PrivateMemory, C
     Ok(memory)
 }
 
-/// Copies to host memory. Waits for it.
+/// Copies to host memory. Waits for the copy.
 ///
 /// # Errors
 ///

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Two threads that do what other threads may not.
+//! Two threads for work that other threads must not do.
 //!
-//! Leases end on any thread, also on the driver's own, in host functions, where a call of the driver is forbidden. So
-//! nothing that is dropped calls the driver; it leaves that to one of these threads. The other one ends leases where that runs
-//! code of the program, or takes looking again and again: the driver may be slow, and no lease waits for that.
+//! Leases end on any thread, including threads of the driver in host functions, where calls of the driver are forbidden. So no
+//! `drop` calls the driver. The first thread does that. The second thread ends leases if that runs code of the program or needs
+//! polling, because the driver may be slow and no lease may wait for it.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -14,12 +14,12 @@ use std::time::{Duration, Instant};
 use xmem_shm::lock::lock;
 use xmem_shm::os::fork::ProcessId;
 
-/// The time between two looks at a device, which reports nothing by itself.
+/// The interval of checks of a device, which reports nothing by itself.
 pub const LOOK: Duration = Duration::from_millis(1);
 /// After this time a context is checked for errors.
 pub const SUSPICIOUS: Duration = Duration::from_secs(1);
 
-/// The longest interval between two looks at an entry. The interval grows with time.
+/// The longest interval of checks of an entry. The interval grows with time.
 const SELDOM: Duration = Duration::from_millis(50);
 
 enum Job {
@@ -40,7 +40,7 @@ struct Running {
     process: ProcessId,
 }
 
-/// One of the threads, which begins when it is needed.
+/// One of the threads. It starts when it is needed.
 #[derive(Debug)]
 pub struct Reaper {
     name: &'static str,
@@ -84,17 +84,17 @@ impl Reaper {
                 let jobs = lock(&running.jobs);
                 let _ = jobs.send(job);
             }
-            // In a forked child the thread is not there, nor is the driver. The memory is the parent's.
+            // A forked child has neither the thread nor the driver. The memory belongs to the parent.
             _ => std::mem::forget(job),
         }
     }
 
-    /// Has something done soon.
+    /// Runs a job soon.
     pub fn later(&self, job: impl FnOnce() + Send + 'static) {
         self.send(Job::Once(Box::new(job)));
     }
 
-    /// Repeats a job until it returns true: at first every `pause`, later less often.
+    /// Repeats a job until it returns true: first every `pause`, later less often.
     pub fn every(&self, pause: Duration, job: impl FnMut() -> bool + Send + 'static) {
         self.send(Job::Again(Again {
             job: Box::new(job),
@@ -104,30 +104,31 @@ impl Reaper {
     }
 }
 
-/// Has the driver called soon.
+/// Runs a job that calls the driver soon.
 pub fn later(job: impl FnOnce() + Send + 'static) {
     DRIVER.later(job);
 }
 
-/// Runs a job soon on the thread that does not call the driver: jobs may be code of the program, and take long.
+/// Runs a job soon on the thread that does not call the driver. The job may be code of the program, and take long.
 pub fn elsewhere(job: impl FnOnce() + Send + 'static) {
     LEASES.later(job);
 }
 
-/// Looks at a device every `pause` until `is_over` returns true.
+/// Checks a device every `pause` until `is_over` returns true.
 pub fn watch(pause: Duration, is_over: impl FnMut() -> bool + Send + 'static) {
     DRIVER.every(pause, is_over);
 }
 
-/// Looks until `is_so` returns true, without calls of the driver.
+/// Checks until `is_so` returns true, without calls of the driver.
 pub fn until(is_so: impl FnMut() -> bool + Send + 'static) {
     LEASES.every(LOOK, is_so);
 }
 
-/// Waits until what was to be done before is done, but not for ever: the driver may wait for a kernel.
+/// Waits until all earlier jobs are done, at most `timeout`, because the driver may wait for a kernel.
 pub fn flush(timeout: Duration) {
     let (done, is_done) = channel();
-    // In turns: what is done may leave something to be done, such as a lease its pool, and that the memory of its regions.
+    // Several rounds, because a job may add further ones: the end of a lease may end its pool, and that frees the memory of its
+    // regions.
     let say_so = move || {
         let _ = done.send(());
     };
@@ -137,7 +138,8 @@ pub fn flush(timeout: Duration) {
     let _ = is_done.recv_timeout(timeout);
 }
 
-/// The job is partly the program's code, and a panic of it must not end all others here. The message was printed.
+/// Catches a panic of a job, which may be code of the program, so that the other jobs still run. The message was already
+/// printed.
 fn guarded<T>(job: impl FnOnce() -> T) -> Option<T> {
     catch_unwind(AssertUnwindSafe(job)).ok()
 }
@@ -164,7 +166,7 @@ fn run(inbox: &Receiver<Job>) {
             }
             again.pause = (again.pause * 5 / 4).min(SELDOM.max(again.pause));
             again.due = now + again.pause;
-            // After a panic it is not done again.
+            // A job that panicked is not repeated.
             guarded(|| (again.job)()) == Some(false)
         });
     }

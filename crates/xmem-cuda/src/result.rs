@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The driver's functions, each with a result: a missing function is an error, and so is a number other than 0.
-#![allow(unsafe_code)] // foreign functions
+//! The driver's functions with a `Result`: a missing function is an error, and so is a result other than 0.
+#![allow(unsafe_code)] // calls foreign functions
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
@@ -16,7 +16,7 @@ use libloading::Library;
 use crate::driver::Driver;
 use crate::error::CudaError;
 
-/// A function that runs on a stream.
+/// A host function that runs in the order of a stream.
 pub type HostFn = Option<unsafe extern "C" fn(*mut c_void)>;
 
 macro_rules! calls {
@@ -32,11 +32,11 @@ macro_rules! calls {
         }
 
         impl Table {
-            /// Looks for each function in the library.
+            /// Looks up each function in the library.
             pub fn load(library: &Library) -> Self {
                 /// A function, if the driver has it.
                 fn find<F: Copy>(library: &Library, symbol: &str) -> Option<F> {
-                    // SAFETY: `F` is the function's type as cuda.h has it, with the number that CUresult is.
+                    // SAFETY: `F` is the function's type of cuda.h, with a number in place of CUresult.
                     unsafe { library.get::<F>(symbol.as_bytes()) }.ok().map(|found| *found)
                 }
                 Self {
@@ -52,11 +52,11 @@ macro_rules! calls {
             ///
             /// # Safety
             ///
-            /// The conditions of the driver's function: pointers are valid, handles are alive, the right context is current.
+            /// Those of the driver's function: pointers are valid, handles are alive, the right context is current.
             pub unsafe fn $name($($arg: $type),*) -> Result<(), CudaError> {
                 let table = &Driver::get()?.table;
                 let call = table.$name.ok_or(CudaError::DriverTooOld { symbol: $symbol })?;
-                // SAFETY: the caller's promise.
+                // SAFETY: promised by the caller.
                 table.check($what, unsafe { call($($arg),*) })
             }
         )*

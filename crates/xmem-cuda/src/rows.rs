@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Copies of rows of bytes, such as those of a plane whose rows are further apart at one end than at the other.
-#![allow(unsafe_code)] // calls of the driver
+//! Copies of rows of bytes, for example of a plane whose pitch differs between source and destination.
+#![allow(unsafe_code)] // calls the driver
 
 use cudarc::driver::sys::{CUDA_MEMCPY2D, CUmemorytype};
 
@@ -9,20 +9,20 @@ use crate::error::CudaError;
 use crate::result;
 use crate::stream::Stream;
 
-/// Rows of bytes to be copied. All numbers are in bytes but `height`.
+/// Rows of bytes to copy. All numbers except `height` are in bytes.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Rows {
-    /// First byte where they are copied from, counted from the beginning of that memory.
+    /// The offset of the first byte in the source.
     pub from: usize,
-    /// How far apart rows begin there.
+    /// The distance between rows in the source.
     pub from_pitch: usize,
-    /// First byte where they are copied to.
+    /// The offset of the first byte in the destination.
     pub to: usize,
-    /// How far apart rows begin there.
+    /// The distance between rows in the destination.
     pub to_pitch: usize,
-    /// How much of each row is copied.
+    /// The number of bytes to copy of each row.
     pub width: usize,
-    /// How many rows there are.
+    /// The number of rows.
     pub height: usize,
 }
 
@@ -43,7 +43,7 @@ impl Rows {
         self.width == 0 || self.height == 0
     }
 
-    /// One past the last byte of rows that begin there. `None`: rows overlap, or there are no such numbers.
+    /// The end of rows that begin at `start`. `None`: rows overlap, or the end overflows.
     fn end(&self, start: usize, pitch: usize) -> Option<usize> {
         if self.is_empty() {
             return Some(start);
@@ -55,13 +55,13 @@ impl Rows {
         start.checked_add(last)?.checked_add(self.width)
     }
 
-    /// One past the last byte that is read.
+    /// The end of the bytes that are read.
     pub fn read_end(&self) -> Result<usize, CudaError> {
         self.end(self.from, self.from_pitch)
             .ok_or(CudaError::OutOfBounds)
     }
 
-    /// That all of them lie in so many bytes where they are copied to.
+    /// Checks that the destination has enough bytes.
     pub fn check_to(&self, len: usize) -> Result<(), CudaError> {
         let end = self.end(self.to, self.to_pitch);
         end.filter(|end| *end <= len)
@@ -70,7 +70,7 @@ impl Rows {
     }
 }
 
-/// Where rows are copied to.
+/// The destination of rows.
 #[derive(Debug, Clone, Copy)]
 pub enum To {
     /// An address on a device.
@@ -79,12 +79,12 @@ pub enum To {
     Host(*mut u8),
 }
 
-/// Puts a copy from device memory on a stream whose context is current. Between device memory the driver finds out from the
-/// addresses what lies where, also memory of other contexts (CUDA's unified addressing).
+/// Queues a copy from device memory on a stream whose context is current. Between device memories the driver determines the
+/// devices and contexts from the addresses (CUDA's unified addressing).
 ///
 /// # Safety
 ///
-/// Both ends have that many bytes until the stream has copied them, and the stream is alive.
+/// Source and destination have these bytes until the stream has copied them, and the stream is alive.
 pub unsafe fn enqueue(stream: Stream, to: To, from: u64, rows: &Rows) -> Result<(), CudaError> {
     if rows.is_empty() {
         return Ok(());
@@ -96,7 +96,7 @@ pub unsafe fn enqueue(stream: Stream, to: To, from: u64, rows: &Rows) -> Result<
     };
     if rows.height == 1 {
         return match to {
-            // SAFETY: the caller's promise.
+            // SAFETY: promised by the caller.
             To::Device(to) => unsafe { result::copy_async(to, from, rows.width, stream) },
             // SAFETY: as above.
             To::Host(to) => unsafe {
@@ -130,7 +130,7 @@ pub unsafe fn enqueue(stream: Stream, to: To, from: u64, rows: &Rows) -> Result<
         WidthInBytes: rows.width,
         Height: rows.height,
     };
-    // SAFETY: the caller's promise; the description is read before this returns.
+    // SAFETY: promised by the caller. The description is read before the call returns.
     unsafe { result::copy_rows_async(&raw const copy, stream) }
 }
 
@@ -170,7 +170,7 @@ mod tests {
         ] {
             assert!(wrong.check_to(usize::MAX).is_err(), "{wrong:?}");
         }
-        // The distance between rows does not count for one row, and nothing counts for none.
+        // The pitch is irrelevant for one row, and all numbers are irrelevant for none.
         assert!(
             Rows {
                 to_pitch: 0,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Streams, which are the caller's.
+//! Streams of the caller.
 
 use cudarc::driver::sys::CUstream;
 
@@ -10,13 +10,13 @@ use crate::error::CudaError;
 use crate::result;
 
 /// A CUDA stream, by its handle (`CUstream`, `cudaStream_t`, `torch.cuda.Stream.cuda_stream`, `cupy.cuda.Stream.ptr`). It
-/// is of the device's primary context, or of another one on the same device. Default streams (0, 1 and 2) are the primary
-/// context's.
+/// belongs to the device's primary context, or to another one on the same device. The default streams (0, 1 and 2) belong to
+/// the primary context.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Stream(u64);
 
 impl Stream {
-    /// The default stream, which waits for all others.
+    /// The default stream, which waits for all other blocking streams.
     pub const LEGACY_DEFAULT: Self = Self(1);
     /// The default stream of the calling thread.
     pub const PER_THREAD: Self = Self(2);
@@ -25,9 +25,9 @@ impl Stream {
     ///
     /// # Safety
     ///
-    /// It is a stream of a device that it is used with, and is not destroyed before what was put on it through this
-    /// is done.
-    #[allow(unsafe_code)] // a promise
+    /// It is a stream of the device with which it is used, and it is not destroyed before the work that was queued through this
+    /// value has ended.
+    #[allow(unsafe_code)] // declares a condition for callers
     pub unsafe fn from_raw(handle: u64) -> Self {
         Self(handle)
     }
@@ -37,19 +37,19 @@ impl Stream {
         self.0
     }
 
-    /// Waits until all is done that was put on it. The CPU waits.
+    /// Waits on the CPU until all present work on the stream has ended.
     ///
     /// # Errors
     ///
     /// See [`CudaError`].
-    #[allow(unsafe_code)] // a call of the driver
+    #[allow(unsafe_code)] // calls the driver
     pub fn synchronize(self, device: &Device) -> Result<(), CudaError> {
         count(&COUNTERS.host_syncs);
         // SAFETY: the stream is alive (`from_raw`).
         device.with_context_of(self, |_| unsafe { result::stream_synchronize(self.raw()) })
     }
 
-    /// Whether the handle stands for a stream of whatever context is current.
+    /// Whether the handle refers to a default stream, which depends on the current context.
     pub fn is_default(self) -> bool {
         self.0 <= Self::PER_THREAD.0
     }

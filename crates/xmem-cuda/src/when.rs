@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
 //! Ends leases and runs jobs in the order of a stream, by a host function.
-#![allow(unsafe_code)] // calls of the driver
+#![allow(unsafe_code)] // calls the driver
 
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,7 +19,7 @@ fn list(what: Box<dyn Ends>, device: &Device) -> u64 {
     pending::list(what, device.place(device.primary_context() as usize))
 }
 
-/// Ends what is listed when the stream gets there.
+/// Ends a listed entry when the stream reaches this point.
 ///
 /// # Errors
 ///
@@ -28,20 +28,20 @@ pub fn end_listed(number: u64, device: &Device, stream: Stream) -> Result<(), Cu
     let data = number as usize as *mut c_void;
     let launched = device.with_context_of(stream, |context| {
         pending::waits_in(number, context);
-        // SAFETY: the stream is alive (`Stream::from_raw`); the function takes any number.
+        // SAFETY: the stream is alive (`Stream::from_raw`), and the function accepts any number.
         unsafe { result::launch_host(stream.raw(), Some(pending::ended), data) }
     });
     fault::point(Point::ReleaseEnqueued);
     launched
 }
 
-/// Ends `what` when the stream gets there. On failure `what` is dropped, and nothing waits.
+/// Ends `what` when the stream reaches this point. On an error `what` is dropped, and nothing is queued.
 ///
 /// # Errors
 ///
 /// See [`CudaError`].
 pub fn end(what: Box<dyn Ends>, device: &Device, stream: Stream) -> Result<(), CudaError> {
-    // In a forked child the list may be locked by a thread that is not there.
+    // In a forked child, the list may be locked by a thread that exists only in the parent.
     device.check_process()?;
     let number = list(what, device);
     match end_listed(number, device, stream) {
@@ -57,7 +57,7 @@ pub fn end(what: Box<dyn Ends>, device: &Device, stream: Stream) -> Result<(), C
     }
 }
 
-/// Lists what the device ends by itself. Returns its number for [`pending::end_if_over`] and [`end_listed`].
+/// Lists an entry that the device ends itself. Returns its number for [`pending::end_if_over`] and [`end_listed`].
 pub fn list_only(what: Box<dyn Ends>, device: &Device) -> u64 {
     let number = list(what, device);
     watch();
@@ -74,12 +74,12 @@ impl Ends for Job {
 }
 
 impl Stream {
-    /// Runs a job when all is done that was put on this stream so far: on a thread of the library, which may call the driver.
-    /// No CPU waits for that, unless the driver refuses to report the end; then this call does. In a context that fails the job
-    /// runs when that is noticed.
+    /// Runs a job when all present work on this stream has ended, on a thread of this crate that may call the driver. No CPU
+    /// waits for that, except if the driver cannot report the end; then this call waits. If the context fails, the job runs
+    /// when that is detected.
     pub fn when_done(self, device: &Device, job: impl FnOnce() + Send + 'static) {
         if device.check_process().is_err() {
-            // A forked child, in which nothing of this works: the job is the parent's.
+            // A forked child, where CUDA does not work. The job belongs to the parent.
             return std::mem::forget(job);
         }
         let number = list(Box::new(Job(Box::new(job))), device);
@@ -91,7 +91,7 @@ impl Stream {
             return;
         };
         match self.synchronize(device) {
-            // In a context that is in error nothing runs any more.
+            // In a context that is in error no work runs any more.
             Ok(()) | Err(CudaError::ContextInError { .. }) => refused.end(),
             Err(_) => {
                 log::error!(
@@ -105,7 +105,7 @@ impl Stream {
 
 static WATCHED: AtomicBool = AtomicBool::new(false);
 
-/// Checks now and then whether the contexts still work in which entries wait: in one that is in error they would wait for ever.
+/// Regularly checks the contexts of pending entries, because entries in a context that is in error would wait forever.
 fn watch() {
     if WATCHED.swap(true, Ordering::AcqRel) {
         return;
