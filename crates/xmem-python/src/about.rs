@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 use xmem_core::{FrameInfo, FrameMeta, ReadLease, Sticky};
 
-/// Where the sticky state has the stream's caps.
+/// The key of the stream's caps in the sticky state.
 const CAPS: &str = "caps";
 
 #[derive(Debug)]
@@ -29,7 +29,7 @@ impl About {
         })
     }
 
-    /// Of a frame that came another way than by a lease of its own.
+    /// Of a frame that was received without a lease of its own.
     pub(crate) fn new(
         info: FrameInfo,
         meta: FrameMeta,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The shared memory that this process holds, by address. A channel sends an array without a copy if its bytes lie in a held
-//! frame, or in a slot that the channel gave out. Any library may have made the array.
+//! The shared memory that this process holds, by address. A channel sends an array without a copy if its bytes are in a held
+//! frame, or in a slot of the channel. Any library may have created the array.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, Weak};
@@ -17,7 +17,7 @@ use crate::own_slot::OwnSlot;
 #[derive(Debug, Clone)]
 pub(crate) enum Source {
     Own(Arc<OwnSlot>),
-    /// A part of a received frame, by its number.
+    /// A part of a received frame, by its index.
     Received(Arc<ReadLease>, usize),
     /// A received frame on a device.
     Device(Arc<DeviceFrame>),
@@ -50,10 +50,10 @@ impl WeakSource {
 
 #[derive(Debug)]
 struct Ranges {
-    /// By first byte; several leases may be for one place.
+    /// By first byte. One place can have several leases.
     entries: BTreeMap<(usize, u64), (usize, WeakSource)>,
     next: u64,
-    /// At this many entries, the dead ones are removed.
+    /// When there are this many entries, dead ones are removed.
     prune_at: usize,
 }
 
@@ -68,19 +68,19 @@ impl Default for Ranges {
 }
 
 static RANGES: PerProcess<Mutex<Ranges>> = PerProcess::new();
-/// The same for devices, which have address spaces of their own.
+/// The same for devices, which have separate address spaces.
 static DEVICE_RANGES: PerProcess<Mutex<Ranges>> = PerProcess::new();
 
 /// The first value of `prune_at`.
 const PRUNE_AT: usize = 64;
 
-/// The most ranges before an address that a search reads.
+/// The maximum number of ranges before an address that a search reads.
 const LOOKS: usize = 64;
 
 fn insert(ranges: &Mutex<Ranges>, start: usize, len: usize, source: WeakSource) {
     let mut ranges = lock(ranges);
     let end = start + len;
-    // Slots are reused, so the entry of a slot's last frame is mostly dead.
+    // Slots are reused, so the entry of a slot's previous frame is usually dead.
     let mut here = ranges.entries.range_mut((start, 0)..=(start, u64::MAX));
     if let Some((_, before)) = here.find(|(_, (_, source))| source.is_gone()) {
         *before = (end, source);
@@ -115,7 +115,7 @@ pub(crate) fn note(lease: &Arc<ReadLease>) {
     }
 }
 
-/// Adds a slot that a channel gave out.
+/// Adds a slot that a channel acquired.
 pub(crate) fn note_own(slot: &Arc<OwnSlot>) {
     let source = WeakSource::Own(Arc::downgrade(slot));
     insert(RANGES.get(), slot.start(), slot.len(), source);
@@ -131,7 +131,7 @@ pub(crate) fn note_on_device(frame: &Arc<DeviceFrame>) {
     }
 }
 
-/// The held frame that bytes on a device lie in.
+/// The held frame that contains these bytes on a device.
 pub(crate) fn find_on_device(ordinal: u32, start: usize, len: usize) -> Option<Arc<DeviceFrame>> {
     match find_in(DEVICE_RANGES.get(), start, len)? {
         (Source::Device(frame), _) => (frame.device().ordinal() == ordinal).then_some(frame),
@@ -139,14 +139,14 @@ pub(crate) fn find_on_device(ordinal: u32, start: usize, len: usize) -> Option<A
     }
 }
 
-/// The held memory that bytes lie in, and their distance from its first byte.
+/// The held memory that contains these bytes, and their offset in it.
 pub(crate) fn find(start: usize, len: usize) -> Option<(Source, usize)> {
     find_in(RANGES.get(), start, len)
 }
 
 fn find_in(ranges: &Mutex<Ranges>, start: usize, len: usize) -> Option<(Source, usize)> {
     let end = start.checked_add(len)?;
-    // A reference made here may become the last one, which must not be dropped under the lock.
+    // A reference made here may be the last one by the end, and must not be dropped under the lock.
     let mut spare = Vec::new();
     let ranges = lock(ranges);
     let before = ranges.entries.range(..=(start, u64::MAX)).rev().take(LOOKS);
@@ -170,7 +170,7 @@ fn find_in(ranges: &Mutex<Ranges>, start: usize, len: usize) -> Option<(Source, 
     found
 }
 
-/// Whether bytes lie in a frame that is held, or in a slot that a channel gave. `device`: the number of the one they are on.
+/// Whether bytes are in a held frame, or in a slot of a channel. `device`: the number of their device.
 #[pyfunction(name = "_is_shared", signature = (start, len, device=None))]
 pub(crate) fn is_shared(start: usize, len: usize, device: Option<u32>) -> bool {
     match device {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! An array over bytes that a [`Keeper`] keeps: an address, a shape, strides and a type.
+//! An array over bytes that a [`Keeper`] holds: an address, a shape, strides and a type.
 #![allow(unsafe_code)] // addresses in shared memory
 
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::device::DeviceCopy;
 use crate::errors::{IntoPyResult, Kind};
 use crate::keeper::{Export, Keeper, PrivateBytes};
 
-/// Where the elements of an array are.
+/// The place of an array's elements.
 #[derive(Debug, Clone)]
 pub(crate) struct Array {
     pub(crate) keeper: Keeper,
@@ -23,14 +23,14 @@ pub(crate) struct Array {
     pub(crate) dtype: DType,
 }
 
-// SAFETY: `keeper` keeps the memory behind the pointer, which any thread may read.
+// SAFETY: `keeper` keeps the memory alive, and any thread may read it.
 unsafe impl Send for Array {}
 // SAFETY: as above.
 unsafe impl Sync for Array {}
 
 impl Array {
-    /// An array whose first element is `offset` bytes into `bytes`. `None`: an element lies outside of `bytes`, or elements
-    /// overlap. Reason: a copy of overlapping elements could need more memory than the frame has.
+    /// An array whose first element is at `offset` in `bytes`. `None`: an element is outside of `bytes`, or elements overlap.
+    /// Reason: a copy of overlapping elements could need more memory than the frame has.
     pub(crate) fn new(
         keeper: Keeper,
         (bytes, len): (*const u8, usize),
@@ -45,12 +45,12 @@ impl Array {
         let itemsize = isize::try_from(dtype.size()).ok()?;
         let offset_ = isize::try_from(offset).ok()?;
         let len_ = isize::try_from(len).ok()?;
-        // The lowest and the highest byte that an element may have.
+        // The lowest and the highest byte of all elements.
         let (mut low, mut high) = (offset_, offset_.checked_add(itemsize)?);
         let mut nbytes = itemsize;
         let is_empty = shape.contains(&0);
         for (size, stride) in shape.iter().zip(strides) {
-            // An empty array's size must not overflow either.
+            // The size of an empty array must not overflow either.
             nbytes = nbytes.checked_mul((*size).max(1))?;
             let way = stride.checked_mul((*size - 1).max(0))?;
             if way < 0 {
@@ -83,12 +83,12 @@ impl Array {
         self.ptr
     }
 
-    /// The number of the device that it lies on. `None`: in host memory.
+    /// The number of the array's device. `None`: host memory.
     pub(crate) fn device(&self) -> Option<u32> {
         self.keeper.device()
     }
 
-    /// Why the CPU cannot read it. `None`: it can.
+    /// Why the CPU cannot read the array. `None`: it can.
     pub(crate) fn on_device(&self) -> Option<String> {
         self.device().map(|ordinal| {
             format!(
@@ -102,7 +102,7 @@ impl Array {
         self.dtype.size().cast_signed()
     }
 
-    /// Elements of the first dimension, as for Python's `len`.
+    /// The size of the first dimension, as for Python's `len`.
     pub(crate) fn len(&self) -> usize {
         self.shape.first().map_or(0, |size| size.cast_unsigned())
     }
@@ -112,7 +112,7 @@ impl Array {
         self.shape.iter().product::<isize>() * self.itemsize()
     }
 
-    /// Its lowest byte, and the bytes from there to the end of its last element, with gaps.
+    /// The address of the lowest byte, and the number of bytes to the end of the highest element, including gaps.
     pub(crate) fn span(&self) -> (*const u8, usize) {
         // `new` does not check the strides of an empty array.
         if self.nbytes() == 0 {
@@ -127,10 +127,10 @@ impl Array {
         (self.ptr.wrapping_offset(below), len.cast_unsigned())
     }
 
-    /// The bytes of that span, in host memory.
+    /// The bytes of `span`, in host memory.
     pub(crate) fn bytes(&self) -> &[u8] {
         let (start, len) = self.span();
-        // SAFETY: `new` checked that the elements lie inside their memory, which `keeper` keeps.
+        // SAFETY: `new` checked that the elements are inside of the memory that `keeper` keeps alive.
         unsafe { std::slice::from_raw_parts(start, len) }
     }
 
@@ -154,7 +154,7 @@ impl Array {
         self.is_contiguous_in(0..self.shape.len())
     }
 
-    /// The same elements in a copy of the span.
+    /// The same elements over a copy of the span.
     fn over(&self, keeper: Keeper, span: *const u8) -> Self {
         let below = self.ptr.addr() - self.span().0.addr();
         Self {
@@ -164,7 +164,7 @@ impl Array {
         }
     }
 
-    /// A copy in memory of this process, after [`Keeper::settle`]: in host memory without gaps, on a device with them.
+    /// A copy in private memory, after [`Keeper::settle`]: in host memory without gaps, on a device with gaps.
     pub(crate) fn to_private(&self) -> PyResult<Self> {
         let (start, len) = (self.span().0.addr() as u64, self.span().1);
         let copy = match &self.keeper {
@@ -178,7 +178,7 @@ impl Array {
         Ok(self.over(Keeper::PrivateDevice(copy), span))
     }
 
-    /// Itself, if it lies in host memory; else a copy without gaps, after [`Keeper::settle`].
+    /// The array itself if it is in host memory. Otherwise a copy without gaps, after [`Keeper::settle`].
     pub(crate) fn to_host(&self) -> PyResult<Self> {
         let (start, len) = (self.span().0.addr() as u64, self.span().1);
         let mut bytes = Vec::new();
@@ -232,7 +232,7 @@ impl Array {
         }
         if self.is_contiguous_from(dim) {
             let len = rest.map(|dim| self.shape[dim]).product::<isize>() * self.itemsize();
-            // SAFETY: `new` checked that the elements lie inside their memory, which `keeper` keeps.
+            // SAFETY: `new` checked that the elements are inside of the memory that `keeper` keeps alive.
             let row = unsafe { std::slice::from_raw_parts(at, len.cast_unsigned()) };
             bytes.extend_from_slice(row);
             return;

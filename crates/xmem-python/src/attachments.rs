@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Metadata to be published with a frame, from Python.
+//! Parses metadata from Python that are published with a frame.
 
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -34,7 +34,7 @@ pub(crate) fn attachments(value: &Bound<'_, PyAny>) -> PyResult<Vec<(String, Vec
     items.iter().map(item).collect()
 }
 
-/// A content type that fits as a whole.
+/// A content type that is not truncated.
 pub(crate) fn content_type(text: &str) -> PyResult<Text<32>> {
     let stored = Text::new(text);
     if stored.as_str() == text {

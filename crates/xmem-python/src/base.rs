@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The class that frames and planes have in common: an array, for any library that takes arrays.
+//! The base class of frames and planes: an array for any library that takes arrays.
 #![allow(unsafe_code)] // the buffer protocol
 
 use std::ffi::c_int;
@@ -16,7 +16,7 @@ use crate::interfaces::{buffer, cuda, dlpack, numpy};
 use crate::layout::Arrays;
 use crate::{device, dtype};
 
-/// The common base of frames and planes: they are arrays, for whatever library takes arrays.
+/// The base class of frames and planes. They are arrays for any library that takes arrays.
 #[pyclass(frozen, subclass, module = "xmem._xmem", name = "_Array")]
 #[derive(Debug)]
 pub(crate) struct Base(Arc<Arrays>);
@@ -26,13 +26,13 @@ impl Base {
         self.0.whole()
     }
 
-    /// All planes are of one type, and lie at one place.
+    /// All planes have the same type and device.
     fn first(&self) -> &Array {
         &self.0.planes[0]
     }
 }
 
-/// A new object of a class that has this one as its base.
+/// Creates an object of a class with this base class.
 pub(crate) fn object<'py, T>(
     py: Python<'py>,
     arrays: Arc<Arrays>,
@@ -91,7 +91,7 @@ impl Base {
         device::name(self.first().device())
     }
 
-    /// It is there, whatever its length.
+    /// A frame is true, even if its length is 0.
     fn __bool__(&self) -> bool {
         true
     }
@@ -107,12 +107,12 @@ impl Base {
     ) -> PyResult<()> {
         let whole = slf.get().whole().cloned();
         let not_whole = |error: PyErr| PyBufferError::new_err(error.value(slf.py()).to_string());
-        // SAFETY: Python passes a view to be filled.
+        // SAFETY: Python passes a view to be initialised.
         unsafe { buffer::fill(view, flags, whole.map_err(not_whole), slf.as_any()) }
     }
 
     unsafe fn __releasebuffer__(&self, view: *mut ffi::Py_buffer) {
-        // SAFETY: Python passes a view that was filled above, once.
+        // SAFETY: Python passes a view that was initialised above, once.
         unsafe { buffer::release(view) }
     }
 

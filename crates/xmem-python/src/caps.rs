@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The caps of a stream, in GStreamer's form. xmemsrc needs them: it gives no frame downstream without caps.
+//! The caps of a stream, as text for GStreamer. xmemsrc needs them: it outputs no frame without caps.
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -8,7 +8,7 @@ use xmem_core::DType;
 
 use crate::dtype;
 
-/// Frames per second, as a fraction. 0/1: it varies, or is not known.
+/// Frames per second, as a fraction. 0/1: variable or unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Framerate(i32, i32);
 
@@ -26,7 +26,7 @@ impl Framerate {
         let (num, den) = if let Ok(pair) = value.extract::<(i32, i32)>() {
             pair
         } else {
-            // Integers and fractions have both. A float has not: it stands for no exact fraction.
+            // Integers and fractions have both attributes. A float has none, because it is not an exact fraction.
             let numerator = value.getattr("numerator").map_err(|_| bad())?;
             let denominator = value.getattr("denominator").map_err(|_| bad())?;
             (
@@ -47,13 +47,13 @@ impl std::fmt::Display for Framerate {
     }
 }
 
-/// The same caps for frames on a CUDA device: with the feature of that memory.
+/// The caps for frames on a CUDA device: with the feature for that memory.
 pub(crate) fn on_device(caps: &str) -> String {
     let (media_type, rest) = caps.split_once(',').unwrap_or((caps, ""));
     format!("{media_type}(memory:CUDAMemory),{rest}")
 }
 
-/// Of raw video.
+/// Caps of raw video.
 pub(crate) fn of_video(format: &str, width: u32, height: u32, framerate: Framerate) -> String {
     format!(
         "video/x-raw, format=(string){format}, width=(int){width}, height=(int){height}, \
@@ -61,7 +61,7 @@ pub(crate) fn of_video(format: &str, width: u32, height: u32, framerate: Framera
     )
 }
 
-/// Of a tensor, in the form of NNStreamer, whose elements take tensors: the innermost dimension comes first.
+/// Caps of a tensor, in the form of NNStreamer, whose elements process tensors. The innermost dimension is first.
 pub(crate) fn of_tensor(shape: &[u64], dtype: DType, framerate: Framerate) -> String {
     let dimensions: Vec<String> = shape.iter().rev().map(u64::to_string).collect();
     let dimensions = if dimensions.is_empty() {

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The base of `xmem.Channel`: messages of one pickle and large blocks, through lossless pools.
+//! The base of `xmem.Channel`: messages that consist of a pickle and large blocks, over lossless pools.
 //!
-//! The maker's pool has the channel's name. Each process that joins has a pool of its own, and sends the maker a request with its
-//! number. One thread for each of these pools takes its messages. `python/xmem/channel` turns objects into messages.
+//! The pool of the process that makes the channel (the maker) has the channel's name. Each process that joins has its own pool,
+//! and sends its number to the maker in a request. For each of these pools, one thread receives its messages.
+//! `python/xmem/channel` converts objects to messages.
 
 mod arrays;
 mod device;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The consumer of a pool, as Python has it.
+//! The Python class for the consumer of a pool.
 
 mod inner;
 
@@ -46,7 +46,7 @@ pub(crate) struct Consumer {
 }
 
 impl Consumer {
-    /// Does something with what is inside, when no other thread has it.
+    /// Calls a function with the inner state while no other thread uses it.
     fn with_inner<T: Send>(
         &self,
         py: Python<'_>,
@@ -62,7 +62,7 @@ impl Consumer {
         })
     }
 
-    /// `None`: nothing came in time.
+    /// `None`: nothing arrived in time.
     fn next(&self, py: Python<'_>, deadline: Deadline) -> PyResult<Result<Option<Item>, Failure>> {
         loop {
             let step = signals::wait(py, deadline, |slice| match self.seat.take(slice) {
@@ -95,7 +95,7 @@ impl Consumer {
     #[new]
     #[pyo3(signature = (pool, *, timeout=None, max_held=None, name=None, start_from="next", on_eos="end",
         on_producer_lost="wait", over_budget="copy", busy_poll=0.0, newest_only=false, events=false, _look=None))]
-    #[allow(clippy::too_many_arguments)] // keywords
+    #[allow(clippy::too_many_arguments)] // keyword arguments
     fn new(
         py: Python<'_>,
         pool: String,
@@ -224,7 +224,7 @@ impl Consumer {
     /// It stays readable until try_recv has returned None.
     fn fileno(&self, py: Python<'_>) -> PyResult<RawFd> {
         if self.canceller.is_cancelled() {
-            // As for sockets: a selector that has the descriptor can unregister it.
+            // -1 as for sockets: a selector with the descriptor can unregister it.
             return Ok(-1);
         }
         if let Some(notifier) = self.notifier.get() {
@@ -232,7 +232,7 @@ impl Consumer {
         }
         let notifier = Notifier::new().map_err(|error| Notifier::failed(&error))?;
         let made = self.with_inner(py, |inner| {
-            // Another thread may have been faster.
+            // Another thread may have set it meanwhile.
             let first = self.notifier.get_or_init(|| notifier.clone());
             if first.is(&notifier) {
                 inner.notify(notifier.clone())?;

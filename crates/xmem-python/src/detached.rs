@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Values whose end takes time.
+//! Values whose drop takes time.
 
 use std::ops::{Deref, DerefMut};
 
 use pyo3::prelude::*;
 
-/// A value that is dropped without the interpreter, although Python drops objects with it. Reason: the end of a pool waits for
-/// devices, threads and consumers, and these may wait for a thread that needs the interpreter.
+/// A value that is dropped without the interpreter, although Python drops its owner with the interpreter. Reason: closing a
+/// pool waits for devices, threads and consumers, and these may wait for a thread that needs the interpreter.
 #[derive(Debug)]
 pub(crate) struct Detached<T: Send>(
     /// `None` only while it is dropped.
@@ -51,7 +51,7 @@ impl<T: Send> Drop for Detached<T> {
             return;
         }
         let mut value = self.0.take();
-        // At the end of the interpreter there is none to attach to, and the value is dropped as it is.
+        // When the interpreter shuts down, it cannot be attached to. The value is then dropped directly.
         Python::try_attach(|py| py.detach(|| drop(value.take())));
     }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The types of elements, by the names that each of Python's protocols has for them.
+//! The types of elements, with their names in each of Python's protocols.
 
 use std::ffi::CStr;
 
@@ -11,13 +11,13 @@ use xmem_core::DType;
 
 struct Names {
     dtype: DType,
-    /// As NumPy and PyTorch call it.
+    /// The name in NumPy and PyTorch.
     name: &'static str,
-    /// Of the struct module, for the buffer protocol. `None`: it has none.
+    /// The code of the struct module, for the buffer protocol. `None`: it has none.
     format: Option<&'static CStr>,
-    /// NumPy's, for the array interface.
+    /// NumPy's name in the array interface.
     typestr: Option<&'static str>,
-    /// DLPack's code. With the size it is DLPack's type.
+    /// DLPack's type code. Together with the size it is DLPack's type.
     dlpack: u8,
 }
 
@@ -50,7 +50,7 @@ const ALL: &[Names] = &[
     names(DType::I16, "int16", c"h", "<i2", INT),
     names(DType::U32, "uint32", c"I", "<u4", UINT),
     names(DType::I32, "int32", c"i", "<i4", INT),
-    // "l" and "L" have eight bytes on all platforms that the core supports. NumPy uses them too.
+    // "l" and "L" have eight bytes on all platforms of the core. NumPy uses them too.
     names(DType::U64, "uint64", c"L", "<u8", UINT),
     names(DType::I64, "int64", c"l", "<i8", INT),
     names(DType::F16, "float16", c"e", "<f2", FLOAT),
@@ -67,7 +67,7 @@ const ALL: &[Names] = &[
 ];
 
 fn of(dtype: DType) -> &'static Names {
-    // The table has all types of the core: the Python test `every_type_has_names` checks it.
+    // The table has all types of the core. The Python test `every_type_has_names` checks that.
     ALL.iter()
         .find(|names| names.dtype == dtype)
         .unwrap_or(&ALL[0])
@@ -91,7 +91,7 @@ pub(crate) fn dlpack_code(dtype: DType) -> u8 {
 
 /// A type from Python: a name, a NumPy dtype or scalar type, a torch dtype, or `int`, `float`, `bool`.
 pub(crate) fn parse(dtype: &Bound<'_, PyAny>) -> PyResult<DType> {
-    // NumPy's name has no order of bytes.
+    // NumPy's name does not contain the byte order.
     if let Ok(false) = dtype
         .getattr("isnative")
         .and_then(|is_native| is_native.is_truthy())
@@ -118,7 +118,7 @@ pub(crate) fn parse(dtype: &Bound<'_, PyAny>) -> PyResult<DType> {
         "bool_" => "bool",
         name => name,
     };
-    // NumPy's short names: "f4", "<f4". On this machine "=" and "|" are the same order as "<".
+    // NumPy's short names: "f4", "<f4". On this platform "=" and "|" mean the same order as "<".
     let short = name.strip_prefix(['<', '=', '|']).unwrap_or(name);
     let is_it = |it: &&Names| {
         it.name == name || it.typestr.and_then(|typestr| typestr.get(1..)) == Some(short)

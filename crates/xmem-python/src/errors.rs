@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The exceptions for the core's errors. `xmem/_errors.py` has their classes.
+//! The exceptions for errors of the core. `xmem/_errors.py` has their classes.
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -16,7 +16,7 @@ macro_rules! kinds {
             $(pyo3::import_exception!(xmem._errors, $class);)*
         }
 
-        /// The classes in `_errors.py`, and Python's own for arguments that cannot be.
+        /// The classes in `_errors.py`, and Python's own for invalid arguments.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub(crate) enum Kind {
             Value,
@@ -24,7 +24,7 @@ macro_rules! kinds {
         }
 
         impl Kind {
-            /// An exception with this message. Python makes it when it is raised, so the caller needs no interpreter and may
+            /// An exception with this message. Python creates it when it is raised, so the caller needs no interpreter and may
             /// hold locks.
             pub(crate) fn error(self, message: impl Into<String>) -> PyErr {
                 let message = message.into();
@@ -54,18 +54,18 @@ kinds! {
     NoCuda is NoCuda,
 }
 
-/// Warns with the user's line of Python (`PoolWarning`). An error if Python turns warnings into errors.
+/// Emits a `PoolWarning` with the user's line of Python. An error if Python turns warnings into errors.
 pub(crate) fn warn(py: Python<'_>, message: String) -> PyResult<()> {
     py.import("xmem._warnings")?
         .call_method1("warn_each_time", (message,))?;
     Ok(())
 }
 
-/// A class of exceptions for each of the core's errors.
+/// Maps each error of the core to a class of exceptions.
 pub(crate) trait IntoPyErr: std::fmt::Display {
     fn kind(&self) -> Kind;
 
-    /// The message, in terms of the module.
+    /// The message, in terms of the Python module.
     fn message(&self) -> String {
         self.to_string()
     }
@@ -78,7 +78,7 @@ pub(crate) trait IntoPyErr: std::fmt::Display {
     }
 }
 
-/// The same for a result.
+/// Like `IntoPyErr`, for a result.
 pub(crate) trait IntoPyResult<T> {
     fn into_py_result(self) -> PyResult<T>;
 }
@@ -89,7 +89,7 @@ impl<T, E: IntoPyErr> IntoPyResult<T> for Result<T, E> {
     }
 }
 
-/// The classes of errors. `|error| text` is a message in terms of the module.
+/// Maps errors to classes. `|error| text` is a message in terms of the Python module.
 macro_rules! errors {
     ($($error:ty { $($pattern:pat => $kind:expr,)+ } $(|$it:ident| $message:expr)?;)*) => {
         $(impl $crate::errors::IntoPyErr for $error {
@@ -133,7 +133,7 @@ errors! {
         _ => Kind::Error,
     };
     AcquireError {
-        // 0 is no limit, so the number of bytes is the error.
+        // 0 means no limit, so the number of bytes is invalid.
         Self::ZeroSize | Self::TooLarge { max_bytes: 0, .. } => Kind::Value,
         Self::Exhausted { .. } | Self::TooLarge { .. } => Kind::PoolFull,
         Self::Timeout => Kind::Timeout,

@@ -11,12 +11,12 @@ use xmem_core::{Attachments, FrameMeta, ReadLease, monotonic_ns};
 
 use crate::about::About;
 
-// How xmemsink and xmemsrc attach events (their `event/downstream.rs`), so that pipelines and programs have the same.
+// The names that xmemsink and xmemsrc use (their `event/downstream.rs`), so that pipelines and programs can exchange events.
 const KIND: &str = "event";
 const STRUCTURE: &str = "structure";
 const GAP: &str = "gap";
 const CUSTOM: &str = "custom-downstream";
-/// Bytes for programs; pipelines have no use for them.
+/// Bytes for programs. Pipelines ignore them.
 const DATA: &str = "data";
 
 /// An event between two frames: a custom event of a GStreamer pipeline, a gap, or an event of a program.
@@ -27,7 +27,7 @@ const DATA: &str = "data";
 pub(crate) struct Event(Arc<About>);
 
 impl Event {
-    /// `None`: only the stream's state changed, and the next frame or event has the new state.
+    /// `None`: only the stream's sticky state changed, and the next frame or event has the new state.
     pub(crate) fn of(lease: &ReadLease) -> Option<Self> {
         (!lease.meta().attachments.is_empty()).then(|| Self(About::of(lease)))
     }
@@ -37,7 +37,7 @@ impl Event {
     }
 }
 
-/// An event to be published.
+/// An event to publish.
 pub(crate) fn describe(
     name: &str,
     data: Vec<u8>,
@@ -76,7 +76,7 @@ pub(crate) fn describe(
     })
 }
 
-/// Whether GStreamer takes it as the name of a structure.
+/// Whether GStreamer accepts this as the name of a structure.
 fn is_name(name: &str) -> bool {
     name.starts_with(|first: char| first.is_ascii_alphabetic())
         && name

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Forked children: they may not use what their parent holds, and begin with values of their own.
-#![allow(unsafe_code)] // a pointer to what is never freed
+//! Forked children must not use resources of their parent, and start with new values.
+#![allow(unsafe_code)] // a pointer to memory that is never freed
 
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -11,7 +11,7 @@ use xmem_core::ProcessId;
 
 use crate::errors::Kind;
 
-/// `Forked`, unless this is that process.
+/// Raises `Forked` unless this is that process.
 pub(crate) fn check_process(process: ProcessId) -> PyResult<()> {
     if process.is_current() {
         return Ok(());
@@ -22,8 +22,8 @@ pub(crate) fn check_process(process: ProcessId) -> PyResult<()> {
     ))
 }
 
-/// One value for each process. Reason: at the fork another thread may have held the value's lock, and the child would wait for
-/// it for ever.
+/// One value for each process. Reason: at the fork another thread may hold the value's lock, and the child would wait for it
+/// forever.
 #[derive(Debug)]
 pub(crate) struct PerProcess<T>(AtomicPtr<Of<T>>);
 
@@ -40,9 +40,9 @@ impl<T: Default + Sync + 'static> PerProcess<T> {
 
     pub(crate) fn get(&self) -> &'static T {
         let process = ProcessId::current();
-        // Acquire: pairs with the exchange below, so that what it points to is there.
+        // Acquire: pairs with the exchange below, so that the value is visible.
         let known = self.0.load(Ordering::Acquire);
-        // SAFETY: null, or leaked by this function, so it is never freed; there is no mutable reference.
+        // SAFETY: null, or leaked by this function, so it is never freed. There is no mutable reference.
         if let Some(known) = unsafe { known.as_ref() }
             && known.process == process
         {
@@ -61,7 +61,7 @@ impl<T: Default + Sync + 'static> PerProcess<T> {
                 other
             }
         };
-        // SAFETY: as above. Only threads of this process compete, so the winner is of this process.
+        // SAFETY: as above. Only threads of this process compete, so the winner belongs to this process.
         &unsafe { &*winner }.value
     }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! A frame that was received.
+//! A received frame.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -38,11 +38,11 @@ pub(crate) enum Way {
 }
 
 impl Frame {
-    /// Around a frame where it lies. It is copied if one of its planes lies in several parts.
+    /// Refers to a frame in place. The frame is copied if one of its planes is in several parts.
     pub(crate) fn in_place(lease: ReadLease) -> Result<(Self, Way), Unusable> {
         if lease.is_on_device() {
             let frame = DeviceFrame::new(lease.clone())?;
-            // So that a channel passes its arrays on where they lie.
+            // So that a channel can forward its arrays.
             addresses::note_on_device(&frame);
             let parts = layout::device_parts(&frame);
             return match layout::arrays(lease.meta(), is_field(&lease), &parts) {
@@ -55,12 +55,12 @@ impl Frame {
         let parts = layout::parts(&lease).ok_or(UNMAPPABLE)?;
         match layout::arrays(lease.meta(), is_field(&lease), &parts) {
             Some(arrays) => Ok((Self::new(arrays, &lease), Way::InPlace)),
-            // Over several parts, or not aligned for its type.
+            // A plane is in several parts, or not aligned for its type.
             None => Self::copied(&lease),
         }
     }
 
-    /// Around a copy, which lies where the frame does.
+    /// A copy, in the same kind of memory as the frame.
     pub(crate) fn copied(lease: &ReadLease) -> Result<(Self, Way), Unusable> {
         let part = if lease.is_on_device() {
             layout::copy_on_device(lease, PATIENCE, None)?.ok_or(Unusable::Unfinished)?
@@ -76,7 +76,7 @@ impl Frame {
         Self::assembled(arrays, About::of(lease))
     }
 
-    /// The same frame with something done to each of its arrays.
+    /// The same frame with each of its arrays converted.
     fn with_each(
         &self,
         py: Python<'_>,
@@ -89,7 +89,7 @@ impl Frame {
         Ok(Self::assembled(arrays, self.about.clone()))
     }
 
-    /// Of arrays that lie wherever they do.
+    /// A frame with arrays in any memory.
     pub(crate) fn assembled(arrays: Arrays, about: Arc<About>) -> Self {
         Self {
             arrays: Arc::new(arrays),
@@ -116,7 +116,7 @@ impl<'py> IntoPyObject<'py> for Frame {
     }
 }
 
-/// Whether the stream's frames are fields, which have half of the stated rows.
+/// Whether the stream's frames are fields, with half of the stated rows.
 fn is_field(lease: &ReadLease) -> bool {
     if lease.meta().video.is_none() {
         return false;
@@ -125,14 +125,14 @@ fn is_field(lease: &ReadLease) -> bool {
     caps.contains("interlace-mode=(string)alternate") || caps.contains("interlace-mode=alternate")
 }
 
-/// Why a frame cannot be used that was received.
+/// Why a received frame cannot be used.
 #[derive(Debug)]
 pub(crate) enum Unusable {
     /// It contradicts its producer's description.
     Invalid(Cow<'static, str>),
-    /// It lies on a device that cannot be reached.
+    /// It is on an inaccessible device.
     Cuda(CudaError),
-    /// It would have been copied, but a device takes too long to write it.
+    /// It must be copied, but the device did not finish writing it in time.
     Unfinished,
 }
 
@@ -142,7 +142,7 @@ impl From<CudaError> for Unusable {
     }
 }
 
-/// How long a frame is waited for that is copied, and so holds its slot beyond what its consumer may hold.
+/// The longest wait for a frame that is copied, because it holds its slot beyond the consumer's budget.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 const UNMAPPABLE: Unusable = Unusable::Invalid(Cow::Borrowed(
@@ -283,7 +283,7 @@ impl Frame {
 
     /// Waits until a frame on a device is written. Only reads without a stream need this.
     fn synchronize(&self, py: Python<'_>) -> PyResult<()> {
-        // A frame that came through a channel may lie in several frames.
+        // A frame from a channel may be in several frames of a pool.
         let mut planes = self.arrays.planes.iter();
         planes.try_for_each(|plane| plane.keeper.wait(py))
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The ways in which other libraries take an array.
+//! The interfaces through which other libraries use an array.
 
 pub(crate) mod buffer;
 pub(crate) mod cuda;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Keeps the bytes of an array in place, and counts the views of them that other libraries have.
+//! Keeps the memory of an array alive, and counts the views of other libraries.
 
 use std::sync::Arc;
 
@@ -13,12 +13,12 @@ use crate::fork::check_process;
 use crate::open_buffer::OpenBuffer;
 use crate::slot::WriteSlot;
 
-/// Keeps bytes in place until the last view of them is dropped. Dropping it needs no interpreter.
+/// Keeps memory alive until its last view is dropped. Can be dropped without the interpreter.
 #[derive(Debug, Clone)]
 pub(crate) enum Keeper {
     /// A received frame, or the producer's own reference to a frame that it published.
     Lease(Held),
-    /// A slot that is being written, or was.
+    /// A slot that is being written, or that was published.
     Slot(Arc<WriteSlot>),
     /// A copy.
     Private(#[expect(dead_code, reason = "kept, not read")] Arc<PrivateBytes>),
@@ -26,7 +26,7 @@ pub(crate) enum Keeper {
     Device(Arc<DeviceFrame>),
     /// A copy on a device.
     PrivateDevice(Arc<DeviceCopy>),
-    /// A buffer that is held by its number, if it lies in host memory or is being written.
+    /// A buffer by number, if it is in host memory or is being written.
     Buffer(Arc<OpenBuffer>),
 }
 
@@ -46,10 +46,10 @@ impl Held {
     }
 }
 
-/// Memory of this process alone. Views write it through its address.
+/// Private memory. Views write it through its address.
 #[derive(Debug)]
 pub(crate) struct PrivateBytes {
-    /// Kept for its memory, and not used after `start` was taken.
+    /// Keeps the memory. Not used after `start` was taken.
     _bytes: Vec<u8>,
     start: usize,
 }
@@ -59,7 +59,7 @@ impl PrivateBytes {
         Self::from_offset(bytes, 0)
     }
 
-    /// A copy that begins at a multiple of `align`. `None`: no memory.
+    /// A copy whose first byte is aligned to `align`. `None`: there is no memory.
     pub(crate) fn aligned(bytes: &[u8], align: usize) -> Option<Self> {
         let mut copy: Vec<u8> = Vec::new();
         copy.try_reserve_exact(bytes.len().checked_add(align)?)
@@ -85,7 +85,7 @@ impl PrivateBytes {
 }
 
 impl Keeper {
-    /// Whether views that are made now may write.
+    /// Whether new views may write.
     pub(crate) fn is_writable(&self) -> bool {
         match self {
             Self::Lease(_) | Self::Device(_) => false,
@@ -104,8 +104,7 @@ impl Keeper {
         }
     }
 
-    /// An error in a forked child: its parent alone decides when the bytes are written again. Frames on devices have checks of
-    /// their own.
+    /// An error in a forked child, because its parent may write the bytes again. Frames on devices have their own checks.
     pub(crate) fn check_process(&self) -> PyResult<()> {
         let process = match self {
             Self::Lease(held) => held.process,
@@ -117,7 +116,7 @@ impl Keeper {
         check_process(process)
     }
 
-    /// The number of the device that the bytes lie on. `None`: in host memory.
+    /// The number of the device of the bytes. `None`: host memory.
     pub(crate) fn device(&self) -> Option<u32> {
         match self {
             Self::Lease(_) | Self::Private(_) => None,
@@ -128,7 +127,7 @@ impl Keeper {
         }
     }
 
-    /// Waits until the bytes are written, for a reader that is not in the order of a stream.
+    /// Waits until the bytes are written, for a reader without a stream.
     pub(crate) fn wait(&self, py: Python<'_>) -> PyResult<()> {
         match self {
             Self::Device(frame) => frame.wait(py),
@@ -137,7 +136,7 @@ impl Keeper {
         }
     }
 
-    /// The same for a copy of the bytes: it also waits for views that write them.
+    /// Like `wait`, before the bytes are copied: also waits for views that write them.
     pub(crate) fn settle(&self, py: Python<'_>) -> PyResult<()> {
         match self {
             Self::PrivateDevice(copy) => copy.wait(py),
@@ -145,7 +144,7 @@ impl Keeper {
         }
     }
 
-    /// For a new view on a device: its stream waits until the bytes are written, and the lease ends behind that stream.
+    /// Called for a new view on a device: its stream waits until the bytes are written, and the lease ends after that stream.
     pub(crate) fn give_to(&self, to: Use) -> Result<(), CudaError> {
         match self {
             Self::Device(frame) => frame.give_to(to),
@@ -163,7 +162,7 @@ impl Keeper {
     }
 }
 
-/// A view that another library has. A slot is not published while a view that may write it exists.
+/// A view of another library. A slot is not published while a writable view exists.
 #[derive(Debug)]
 pub(crate) struct Export {
     keeper: Keeper,
@@ -171,7 +170,7 @@ pub(crate) struct Export {
 }
 
 impl Export {
-    /// A view that may write, if the memory may be written now.
+    /// A view. It is writable if the memory may be written now.
     pub(crate) fn new(keeper: &Keeper) -> PyResult<Self> {
         keeper.check_process()?;
         let writable = match keeper {
@@ -192,7 +191,7 @@ impl Export {
         self.writable
     }
 
-    /// Whether a write would reach the memory, allowed or not.
+    /// Whether a write would change the memory, even if it is not allowed.
     pub(crate) fn is_mapped_writable(&self) -> bool {
         match &self.keeper {
             Keeper::Lease(held) => held.lease.is_local(),

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The arrays of a frame, from its metadata. Another process wrote these, so each number is checked: `Array::new` makes no array
-//! outside of the frame's memory.
+//! The arrays of a frame, from its metadata. Another process wrote them, so each number is checked: `Array::new` creates no
+//! array outside of the frame's memory.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,16 +20,16 @@ use crate::signals::SLICE;
 /// A frame's arrays.
 #[derive(Debug, Clone)]
 pub(crate) struct Arrays {
-    /// Whether the frame is one array: its only plane.
+    /// Whether the frame is one array, which is its only plane.
     pub(crate) is_whole: bool,
     /// At least one.
     pub(crate) planes: Vec<Array>,
-    /// The format's name, for an error message.
+    /// The name of the format, for error messages.
     format: Text<16>,
 }
 
 impl Arrays {
-    /// `is_whole`: whether it is one array.
+    /// `is_whole`: whether the frame is one array.
     pub(crate) fn new(planes: Vec<Array>, is_whole: bool, format: Text<16>) -> Self {
         Self {
             is_whole,
@@ -42,7 +42,7 @@ impl Arrays {
         Self::new(vec![array], true, Text::default())
     }
 
-    /// The same with something done to each of them.
+    /// Converts each array.
     pub(crate) fn map(&self, make: impl Fn(&Array) -> PyResult<Array>) -> PyResult<Self> {
         let planes = self.planes.iter().map(make).collect::<PyResult<_>>()?;
         Ok(Self::new(planes, self.is_whole, self.format))
@@ -54,7 +54,7 @@ impl Arrays {
             .ok_or_else(|| PyTypeError::new_err(self.not_one_array()))
     }
 
-    /// The same for an attribute of one array: `hasattr` returns false for a frame of several.
+    /// Like `whole`, for an attribute: `hasattr` returns false for a frame with several arrays.
     pub(crate) fn whole_for_attribute(&self) -> PyResult<&Array> {
         self.one_array()
             .ok_or_else(|| PyAttributeError::new_err(self.not_one_array()))
@@ -91,16 +91,16 @@ impl Arrays {
         }
     }
 
-    /// Bytes of all elements.
+    /// The size of all elements in bytes.
     pub(crate) fn nbytes(&self) -> isize {
         self.planes.iter().map(Array::nbytes).sum()
     }
 }
 
-/// Memory that a part of a payload lies in.
+/// The memory of a part of a payload.
 pub(crate) struct Part {
     pub(crate) keeper: Keeper,
-    /// Where it begins in the payload.
+    /// The offset of the part in the payload.
     pub(crate) start: usize,
     pub(crate) bytes: (*const u8, usize),
 }
@@ -161,7 +161,7 @@ pub(crate) fn copy_on_device(
     Ok(Some(private_on_device(device::copy_all(&frame)?)))
 }
 
-/// Memory of this process on a device, as a part.
+/// Private memory on a device, as a part.
 pub(crate) fn private_on_device(memory: PrivateMemory) -> Part {
     let start = std::ptr::without_provenance(memory.ptr() as usize);
     Part {
@@ -183,7 +183,7 @@ pub(crate) fn copy_payload(lease: &ReadLease) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// Memory of this process, as a part.
+/// Private memory, as a part.
 pub(crate) fn private(bytes: Vec<u8>) -> Part {
     let len = bytes.len();
     let bytes = Arc::new(PrivateBytes::new(bytes));
@@ -194,10 +194,10 @@ pub(crate) fn private(bytes: Vec<u8>) -> Part {
     }
 }
 
-/// The arrays of a frame. `is_field`: it has only every second row of a picture. `None`: an array does not lie in one part of the
-/// frame.
+/// The arrays of a frame. `is_field`: the frame has only every second row of a picture. `None`: an array is not in a single
+/// part of the frame.
 pub(crate) fn arrays(meta: &FrameMeta, is_field: bool, parts: &[Part]) -> Option<Arrays> {
-    // The height is that of the whole picture.
+    // The stated height is that of the whole picture.
     let rows = |height: u64| {
         if is_field { height.div_ceil(2) } else { height }
     };
@@ -215,7 +215,7 @@ pub(crate) fn arrays(meta: &FrameMeta, is_field: bool, parts: &[Part]) -> Option
     bytes(part).map(Arrays::one)
 }
 
-/// The array of a buffer: the one that its metadata describe, in C order, or else its bytes. `None`: it is not aligned.
+/// The array of a buffer: the one that its metadata describe, in C order, otherwise its bytes. `None`: it is not aligned.
 pub(crate) fn of_buffer(meta: &FrameMeta, part: Part) -> Option<Array> {
     let parts = [part];
     let described = || described(meta, |rows| rows, &parts).filter(is_plain);
@@ -223,7 +223,7 @@ pub(crate) fn of_buffer(meta: &FrameMeta, part: Part) -> Option<Array> {
     array.or_else(|| bytes(&parts[0]))
 }
 
-/// Whether the buffer protocol has its type, and it has elements, in C order.
+/// Whether the buffer protocol supports its type, and it has elements in C order.
 fn is_plain(array: &Array) -> bool {
     dtype::format(array.dtype).is_some() && array.nbytes() > 0 && array.is_c_contiguous()
 }
@@ -233,7 +233,7 @@ pub(crate) fn bytes(part: &Part) -> Option<Array> {
     at(part, 0, &[part.bytes.1.cast_signed()], &[1], DType::U8)
 }
 
-/// The message for a frame whose description does not fit its bytes.
+/// The message for a frame whose description does not match its bytes.
 pub(crate) fn why_invalid(lease: &ReadLease) -> String {
     let meta = lease.meta();
     let what = match &meta.video {
@@ -264,7 +264,7 @@ pub(crate) fn why_invalid(lease: &ReadLease) -> String {
     )
 }
 
-/// The array that the metadata describe: a tensor, the pixels of packed video, the samples of audio.
+/// The array that the metadata describe: a tensor, the pixels of packed video, or the samples of audio.
 fn described(meta: &FrameMeta, rows: impl Fn(u64) -> u64, parts: &[Part]) -> Option<Array> {
     let ndim = usize::from(meta.ndim).min(MAX_DIMS);
     let mut shape = meta.shape;
@@ -314,7 +314,7 @@ fn planes(
         .collect()
 }
 
-/// An array that begins at this byte of the payload.
+/// An array that begins at this offset of the payload.
 fn find(
     parts: &[Part],
     start: usize,

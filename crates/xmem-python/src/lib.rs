@@ -2,7 +2,8 @@
 
 //! The extension module of the Python package `xmem`.
 //!
-//! Users import the package `python/xmem` around it, which has the parts that are easier to write in Python, such as asyncio.
+//! Users import the package `python/xmem`, which wraps it and contains the parts that are easier to write in Python, such as
+//! asyncio.
 
 mod about;
 mod addresses;
@@ -39,7 +40,7 @@ mod writable;
 
 use pyo3::prelude::*;
 
-// Threads share only atomics and values with locks of their own, and no such lock is held while Python code runs.
+// Threads share only atomics and values with their own locks. No such lock is held while Python code runs.
 #[pymodule(gil_used = false)]
 mod _xmem {
     use pyo3::prelude::*;

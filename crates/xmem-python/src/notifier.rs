@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The descriptor that event loops wait for: an eventfd of this process.
+//! The descriptor for event loops: an eventfd of this process.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -21,7 +21,7 @@ impl Notifier {
         Ok(Self(Arc::new(eventfd::new()?)))
     }
 
-    /// The exception for a notifier that could not be made.
+    /// The exception for a notifier that could not be created.
     pub(crate) fn failed(error: &io::Error) -> PyErr {
         PyOSError::new_err(format!("cannot make a descriptor to wait for: {error}"))
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Python's whole numbers, which have no range.
+//! Python's integers, which are unbounded.
 
 use pyo3::exceptions::{PyOverflowError, PyValueError};
 use pyo3::prelude::*;
@@ -26,7 +26,7 @@ impl Count for usize {
     const MOST: u64 = Self::MAX as u64;
 }
 
-/// A number of a type with a range. `ValueError` if it is outside; PyO3 adds the name of the argument.
+/// An integer of a bounded type. `ValueError` if it is out of range. PyO3 adds the name of the argument.
 pub(crate) fn count<T: Count>(number: &Bound<'_, PyAny>) -> PyResult<T> {
     number.extract().map_err(|error: PyErr| {
         if !error.is_instance_of::<PyOverflowError>(number.py()) {
@@ -36,7 +36,7 @@ pub(crate) fn count<T: Count>(number: &Bound<'_, PyAny>) -> PyResult<T> {
     })
 }
 
-/// The same, or None.
+/// Like `count`, or None.
 pub(crate) fn count_or_none<T: Count>(number: &Bound<'_, PyAny>) -> PyResult<Option<T>> {
     if number.is_none() {
         return Ok(None);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! A buffer that this process holds, until it is released and the last view of it is gone.
+//! A buffer that this process holds until it is released and its last view is dropped.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -13,40 +13,40 @@ use crate::device::{self, DeviceFrame, Streams, Use, wait_for_streams};
 use crate::errors::{IntoPyResult, Kind};
 use crate::fork::check_process;
 
-/// A pool, which ends with its last owner.
+/// A pool, which is closed with its last owner.
 pub(crate) type Pool = Arc<Detached<core::BufferPool>>;
 
-/// A buffer, and its pool, which it keeps.
+/// A buffer, and its pool.
 #[derive(Debug)]
 pub(crate) struct Held {
     pub(crate) guard: Detached<core::BufferGuard>,
     pub(crate) pool: Pool,
-    /// The frame on a device that views of a reader share.
+    /// The frame on a device that the views of a reader share.
     frame: Option<Arc<DeviceFrame>>,
 }
 
 #[derive(Debug)]
 pub(crate) struct State {
     pub(crate) held: Option<Held>,
-    /// A thread works with it, so it is not in `held` meanwhile.
+    /// A thread is using it, and has taken it out of `held`.
     busy: bool,
-    /// Views that exist now.
+    /// The number of existing views.
     views: usize,
     /// It was released, and ends with its last view.
     pub(crate) released: bool,
-    /// It is empty after that.
+    /// It is emptied when it ends.
     discarded: bool,
 }
 
-/// The common state of a guard and its views.
+/// The state that a guard and its views share.
 #[derive(Debug)]
 pub(crate) struct OpenBuffer {
-    /// The process that got it.
+    /// The process that acquired it.
     process: ProcessId,
-    /// `None`: it lies in host memory.
+    /// `None`: host memory.
     device: Option<Device>,
     mode: AccessMode,
-    /// The streams that have views of it, if it lies on a device and is being written.
+    /// The streams of its views, if it is being written on a device.
     streams: Streams,
     state: Mutex<State>,
 }
@@ -99,7 +99,7 @@ impl OpenBuffer {
         }
     }
 
-    /// The number of its device. `None`: it lies in host memory.
+    /// The number of its device. `None`: host memory.
     pub(crate) fn ordinal(&self) -> Option<u32> {
         self.device.as_ref().map(Device::ordinal)
     }
@@ -138,7 +138,7 @@ impl OpenBuffer {
         let Some(reading) = reading else {
             return Ok(None);
         };
-        // Without the lock and the interpreter: it may import memory.
+        // Without the lock and the interpreter, because it may import memory.
         let frame = py.detach(move || reading.cuda());
         let frame = DeviceFrame::of(frame.into_py_result()?);
         let mut state = self.lock();
@@ -160,13 +160,13 @@ impl OpenBuffer {
         self.end_unused(state);
     }
 
-    /// For a new view of a buffer that is being written on a device.
+    /// Called for a new view of a buffer that is being written on a device.
     pub(crate) fn give_to(&self, to: Use) {
         self.streams.add(to.ends_on());
     }
 
-    /// Runs slow work without the interpreter, and so without the lock: a thread with the interpreter could wait for the lock.
-    /// Other threads get an error for a buffer that is being written meanwhile.
+    /// Runs slow work without the interpreter, and so without the lock, because a thread with the interpreter could wait for
+    /// the lock. Meanwhile other threads get an error for a buffer that is being written.
     pub(crate) fn aside<T: Send>(
         &self,
         py: Python<'_>,
@@ -193,7 +193,7 @@ impl OpenBuffer {
         })
     }
 
-    /// Waits for the work of the streams that have views of a buffer that is being written.
+    /// Waits for the work of the streams with views of a buffer that is being written.
     pub(crate) fn settle(&self, py: Python<'_>) -> PyResult<()> {
         match &self.device {
             Some(device) => wait_for_streams(py, device, &self.streams),
@@ -201,8 +201,8 @@ impl OpenBuffer {
         }
     }
 
-    /// A stream that is behind the default stream and all that have views of a buffer that is being written on a device. The
-    /// default stream waits for the work of a stream that was destroyed.
+    /// A stream that waits for the default stream and all streams with views of a buffer that is being written on a device. The
+    /// default stream waits for the work of a destroyed stream.
     pub(crate) fn behind_writers(&self) -> Option<Stream> {
         let device = self.device.as_ref().filter(|_| self.is_writable())?;
         let mut last = Stream::LEGACY_DEFAULT;
@@ -214,7 +214,7 @@ impl OpenBuffer {
         Some(last)
     }
 
-    /// Takes the buffer to forget it, prepared by `prepare`. An error changes nothing.
+    /// Takes the buffer, prepared by `prepare`, to forget it. An error changes nothing.
     pub(crate) fn take(
         &self,
         prepare: impl FnOnce(&mut core::BufferGuard) -> PyResult<()>,
@@ -232,14 +232,14 @@ impl OpenBuffer {
         state.take()
     }
 
-    /// Releases the buffer, with the last view of it. Returns it if there is none.
+    /// Releases the buffer with its last view. Returns it if there is none.
     pub(crate) fn release(&self) -> Option<Held> {
         let mut state = self.lock();
         state.released = true;
         (state.views == 0).then(|| state.held.take()).flatten()
     }
 
-    /// The same, and empties it if it is being written.
+    /// Like `release`, and empties a buffer that is being written.
     pub(crate) fn discard(&self) {
         let mut state = self.lock();
         (state.released, state.discarded) = (true, true);
@@ -259,7 +259,7 @@ impl OpenBuffer {
         self.end_or_discard(held, false);
     }
 
-    /// The caller has not locked the state.
+    /// The caller does not hold the lock of the state.
     fn end_or_discard(&self, held: Option<Held>, discarded: bool) {
         let Some(Held { guard, .. }) = held else {
             return;
@@ -270,7 +270,7 @@ impl OpenBuffer {
                 end_behind(guard, discarded, device, streams);
             }
             _ if discarded => {
-                // Without the interpreter, as `Detached` does it.
+                // Without the interpreter, like `Detached`.
                 Python::try_attach(|py| {
                     py.detach(|| guard.into_inner().map(core::BufferGuard::discard))
                 });
@@ -282,7 +282,7 @@ impl OpenBuffer {
 
 impl Drop for OpenBuffer {
     fn drop(&mut self) {
-        // Not by the lock: a forked child may have inherited it locked.
+        // Without locking, because a forked child may have inherited the lock in its locked state.
         let state = self.state.get_mut();
         let state = state.unwrap_or_else(PoisonError::into_inner);
         let (held, discarded) = (state.held.take(), state.discarded);
@@ -308,14 +308,14 @@ pub(crate) fn wait_until_written(
     Ok(reading)
 }
 
-/// Gives a buffer on a device back that is being written, behind the work of the streams that have views of it.
+/// Gives back a buffer on a device that is being written, after the work of the streams of its views.
 fn end_behind(
     guard: Detached<core::BufferGuard>,
     discarded: bool,
     device: &Device,
     mut streams: Vec<Stream>,
 ) {
-    // Without the interpreter, as `Detached` does it.
+    // Without the interpreter, like `Detached`.
     Python::try_attach(|py| {
         py.detach(|| {
             let device_too = device.clone();

@@ -8,23 +8,23 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use xmem_core::{PartLease, Parts, Producer, WriteLease, lock};
 
-/// A slot that stays claimed while an object of this process, or a message that was not released, refers to it.
+/// A slot that stays claimed while an object of this process, or an unreleased message, refers to it.
 pub(crate) struct OwnSlot {
-    /// Only for the lease itself; the arrays write the bytes without it.
+    /// Only guards the lease. Arrays write the bytes without the lock.
     lease: Mutex<Lease>,
     start: usize,
-    /// Bytes that were asked for.
+    /// The requested size in bytes.
     len: usize,
-    /// A message has it, so it must not be written any more.
+    /// A message contains it, so it must not be written any more.
     sent: AtomicBool,
 }
 
 /// The right that keeps the slot claimed.
 enum Lease {
     Writing(WriteLease),
-    /// From the first message on that has it as a part.
+    /// Since the first message that contains it as a part.
     Part(PartLease),
-    /// Only within `as_part`.
+    /// Only during `as_part`.
     Moving,
 }
 
@@ -80,7 +80,7 @@ impl OwnSlot {
         }
     }
 
-    /// Bytes that were asked for.
+    /// The requested size in bytes.
     pub(crate) fn len(&self) -> usize {
         self.len
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! One plane of a frame, as Python has it.
+//! The Python class for a plane of a frame.
 
 use std::sync::Arc;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Which pools there are, and what they do.
+//! Lists pools, and returns their figures.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -31,7 +31,7 @@ impl PoolEntry {
 /// The pools in the runtime directory.
 #[pyfunction]
 pub(crate) fn pools(py: Python<'_>) -> Vec<PoolEntry> {
-    // Looking at files and sockets: other threads may run meanwhile.
+    // This accesses files and sockets, so other threads may run meanwhile.
     let entries = py.detach(xmem_core::pools);
     entries
         .into_iter()
@@ -43,7 +43,7 @@ pub(crate) fn pools(py: Python<'_>) -> Vec<PoolEntry> {
         .collect()
 }
 
-/// Where a pool is looked for, and which ones there are.
+/// The path where a pool is expected, and the existing pools, as text.
 #[pyfunction(name = "_whereabouts")]
 pub(crate) fn whereabouts(py: Python<'_>, pool: &str) -> PyResult<String> {
     let path = xmem_core::socket_path(pool).into_py_result()?;
@@ -51,11 +51,11 @@ pub(crate) fn whereabouts(py: Python<'_>, pool: &str) -> PyResult<String> {
     Ok(format!("{pool:?} at {}; {pools}", path.display()))
 }
 
-/// How long, and how often, to look for the end of a process whose connection has ended.
+/// How long, and how often, to check for the end of a process whose connection has ended.
 const DYING: (Duration, Duration) = (Duration::from_millis(500), Duration::from_millis(10));
 
-/// Removes the files of a process that has just been killed. Its descriptors are closed one after another, so its lock may be
-/// held a moment longer than its connection.
+/// Removes the files of a process that was just killed. Its descriptors are closed one after another, so its lock may be held
+/// slightly longer than its connection.
 pub(crate) fn remove_left(pool: &Path) {
     let start = Instant::now();
     while let Err(RemoveError::Live { .. }) = remove_stale(pool) {
@@ -66,7 +66,7 @@ pub(crate) fn remove_left(pool: &Path) {
     }
 }
 
-/// As `copy_to_cuda`.
+/// Calls `remove_left` without the interpreter.
 #[pyfunction]
 pub(crate) fn _remove_left(py: Python<'_>, pool: PathBuf) {
     py.detach(|| remove_left(&pool));

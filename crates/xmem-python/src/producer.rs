@@ -41,7 +41,7 @@ pub(crate) struct Producer {
     /// `None`: closed.
     publisher: Mutex<Option<Arc<Publisher>>>,
     pool: String,
-    /// The one that made it.
+    /// The process that made it.
     process: ProcessId,
     canceller: Canceller,
     lossless: bool,
@@ -50,7 +50,7 @@ pub(crate) struct Producer {
 
 impl Producer {
     fn publisher(&self) -> PyResult<Arc<Publisher>> {
-        // Some of the core's functions have no error for a forked child.
+        // Some functions of the core return no error in a forked child.
         if !self.process.is_current() {
             return Err(AcquireError::Forked.into_py_err());
         }
@@ -66,7 +66,7 @@ impl Producer {
     #[pyo3(signature = (pool, *, caps=None, framerate=None, lossless=false, lossless_timeout=None, history=4,
         min_slots=0, max_slots=256, max_bytes=0, max_consumers=256, max_held=8, backing="memfd", socket_mode=0o600,
         socket_group=None, allow_uids=Vec::new()))]
-    #[allow(clippy::too_many_arguments)] // keywords
+    #[allow(clippy::too_many_arguments)] // keyword arguments
     fn new(
         py: Python<'_>,
         pool: String,
@@ -188,9 +188,9 @@ impl Producer {
             .map(|ordinal| py.detach(|| Device::new(ordinal)))
             .transpose()
             .into_py_result()?;
-        // Before it takes a slot, which other threads may need meanwhile.
+        // Before it acquires a slot, which other threads may need meanwhile.
         publisher.wait_for_room(py, deadline)?;
-        // Without the interpreter: a driver may make memory, and wait for a thread that needs the interpreter.
+        // Without the interpreter, because a driver may allocate memory and wait for a thread that needs the interpreter.
         let mut slot = SlotSpec::new(size).attachments(room);
         if let Some(device) = &device {
             slot = slot.on(device);

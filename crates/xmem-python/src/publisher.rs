@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! A pool's producer, as the class `Producer` and the frames that it gave out share it.
+//! A pool's producer, shared by the class `Producer` and its frames.
 
 use std::ops::Deref;
 use std::sync::Mutex;
@@ -16,7 +16,7 @@ use crate::signals::{self, Deadline};
 #[derive(Debug)]
 pub(crate) struct Publisher {
     producer: Detached<Producer>,
-    /// Held from the change of the caps to the frame that they are for.
+    /// Held between a change of the caps and the publication of their first frame.
     publishing: Mutex<()>,
 }
 
@@ -36,7 +36,7 @@ impl Publisher {
         }
     }
 
-    /// Waits until consumers have room for one more frame. In a live pool it does not wait.
+    /// Waits until consumers have room for another frame. Does not wait in a live pool.
     pub(crate) fn wait_for_room(&self, py: Python<'_>, deadline: Deadline) -> PyResult<()> {
         if self.delivery() == Delivery::Live {
             return Ok(());
@@ -69,7 +69,7 @@ impl Publisher {
         ))
     }
 
-    /// Publishes a frame with these caps. Without the interpreter.
+    /// Publishes a frame with these caps, without the interpreter.
     pub(crate) fn publish_with<T>(
         &self,
         caps: &str,
@@ -80,7 +80,7 @@ impl Publisher {
         publish()
     }
 
-    /// Puts the caps into the sticky state, unless they are there.
+    /// Sets the caps in the sticky state, if they changed.
     fn set_caps(&self, caps: &str) -> PyResult<()> {
         let now = self.sticky();
         if now.text("caps") == Some(caps) {
@@ -88,7 +88,7 @@ impl Publisher {
         }
         let mut sticky = Sticky::clone(&now);
         sticky.set("caps", caps);
-        // For xmemsrc: the frames' times are those of a live stream.
+        // For xmemsrc: the frames are live.
         sticky.set("timeline", "timeline, live=(boolean)true;");
         self.producer.set_sticky(&sticky).into_py_result()?;
         Ok(())

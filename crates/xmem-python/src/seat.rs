@@ -12,7 +12,7 @@ use xmem_core::{ProcessId, lock};
 enum Place<T> {
     Free(Box<T>),
     Taken,
-    /// Closed for good.
+    /// Closed permanently.
     Empty,
 }
 
@@ -26,20 +26,20 @@ pub(crate) struct Seat<T> {
 #[derive(Debug)]
 struct Queue<T> {
     place: Place<T>,
-    /// Threads that wait for it. Without one, a wake-up would still be a system call.
+    /// The number of waiting threads. Without any, a wake-up would still be a system call.
     waiting: usize,
 }
 
-/// Why it was not taken.
+/// Why the lock was not acquired.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NotHad {
     Timeout,
     Closed,
-    /// This is a forked child. A thread of the parent may have held it at the fork, and never gives it back here.
+    /// This is a forked child. A thread of the parent may have held the lock at the fork, and never releases it here.
     Forked,
 }
 
-/// The right to use it.
+/// The acquired lock.
 #[derive(Debug)]
 pub(crate) struct Taken<'a, T> {
     seat: &'a Seat<T>,
@@ -92,7 +92,7 @@ impl<T> Seat<T> {
 }
 
 impl<T> Taken<'_, T> {
-    /// Takes it away for good.
+    /// Takes the value out permanently.
     pub(crate) fn close(mut self) -> Option<T> {
         self.it.take().map(|it| *it)
     }

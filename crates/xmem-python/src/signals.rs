@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Waiting without the interpreter, so that other threads run and Ctrl-C works.
+//! Waits without the interpreter, so that other threads run and Ctrl-C works.
 
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
@@ -11,10 +11,10 @@ use xmem_core::Canceller;
 
 use crate::errors::{IntoPyErr, IntoPyResult, Kind};
 
-/// The time between two checks for signals.
+/// The interval of checks for signals.
 pub(crate) const SLICE: Duration = Duration::from_millis(100);
 
-/// When a wait ends.
+/// The end of a wait.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Deadline(Option<Instant>);
 
@@ -22,12 +22,12 @@ impl Deadline {
     /// From Python's seconds. `None`: never.
     pub(crate) fn after(seconds: Option<f64>) -> PyResult<Self> {
         Ok(Self(duration(seconds)?.and_then(|time| {
-            // A time too far away for an `Instant` is for ever.
+            // A time that an `Instant` cannot represent counts as never.
             Instant::now().checked_add(time)
         })))
     }
 
-    /// The same, but no later than so long from now.
+    /// The deadline, but at most `time` from now.
     pub(crate) fn at_most(self, time: Duration) -> Self {
         let latest = Instant::now().checked_add(time);
         Self(match (self.0, latest) {
@@ -40,13 +40,13 @@ impl Deadline {
         self.0.is_some_and(|at| at <= Instant::now())
     }
 
-    /// The same as a time from now. `None`: for ever.
+    /// The remaining time. `None`: unlimited.
     pub(crate) fn timeout(self) -> Option<Duration> {
         self.0
             .map(|at| at.saturating_duration_since(Instant::now()))
     }
 
-    /// The same. For ever is the longest `Duration`.
+    /// The remaining time. Unlimited is the longest `Duration`.
     pub(crate) fn left(self) -> Duration {
         self.timeout().unwrap_or(Duration::MAX)
     }
@@ -56,7 +56,7 @@ impl Deadline {
     }
 }
 
-/// Python's seconds as a time. `None`: for ever.
+/// Python's seconds as a duration. `None`: unlimited.
 pub(crate) fn duration(seconds: Option<f64>) -> PyResult<Option<Duration>> {
     let Some(seconds) = seconds else {
         return Ok(None);
@@ -75,7 +75,7 @@ pub(crate) fn duration(seconds: Option<f64>) -> PyResult<Option<Duration>> {
     Ok(Duration::try_from_secs_f64(seconds.abs()).ok())
 }
 
-/// The time that a lossless producer waits for a consumer. `None`: for ever.
+/// The time that a lossless producer waits for a consumer. `None`: unlimited.
 pub(crate) fn lossless_timeout(seconds: Option<f64>) -> PyResult<Option<Duration>> {
     let time = duration(seconds)?;
     if time.is_some_and(|time| time.is_zero()) {
@@ -86,14 +86,14 @@ pub(crate) fn lossless_timeout(seconds: Option<f64>) -> PyResult<Option<Duration
     Ok(time)
 }
 
-/// Raises if these are no seconds that something could wait.
+/// Raises if the value is not a valid timeout.
 #[pyfunction(name = "_check_timeout")]
 pub(crate) fn check_timeout(seconds: Option<f64>) -> PyResult<()> {
     duration(seconds).map(drop)
 }
 
-/// Calls `step` without the interpreter until it returns a value. Its argument is the longest time that one call may take. `None`:
-/// the deadline passed.
+/// Calls `step` without the interpreter until it returns a value. Its argument is the longest time that one call may take.
+/// `None`: the deadline passed.
 pub(crate) fn wait<T: Send>(
     py: Python<'_>,
     deadline: Deadline,
@@ -111,7 +111,7 @@ pub(crate) fn wait<T: Send>(
     }
 }
 
-/// The same for an attempt that fails with a timeout as long as it takes more time.
+/// Like `wait`, for an attempt that fails with a timeout while it needs more time.
 pub(crate) fn retry<T: Send, E: IntoPyErr + Send>(
     py: Python<'_>,
     deadline: Deadline,
@@ -127,7 +127,7 @@ pub(crate) fn retry<T: Send, E: IntoPyErr + Send>(
     done.transpose().into_py_result()
 }
 
-/// As `wait`, for a step that may fail. `too_late` makes the error for a deadline that passed.
+/// Like `wait`, for a step that may fail. `too_late` creates the error for a passed deadline.
 pub(crate) fn wait_for<T: Send>(
     py: Python<'_>,
     deadline: Deadline,
@@ -137,7 +137,7 @@ pub(crate) fn wait_for<T: Send>(
     wait(py, deadline, step)?.unwrap_or_else(|| Err(too_late()))
 }
 
-/// Runs work that must not be sliced on a thread of its own. A signal cancels it.
+/// Runs work that cannot be divided into steps on a thread of its own. A signal cancels it.
 pub(crate) fn wait_apart<T: Send>(
     py: Python<'_>,
     work: impl FnOnce(&Canceller) -> T + Send,
@@ -164,7 +164,7 @@ pub(crate) fn wait_apart<T: Send>(
             }
             if let Err(error) = py.check_signals() {
                 canceller.cancel();
-                // Without the interpreter: the work may wait for a thread that needs it.
+                // Without the interpreter, because the work may wait for a thread that needs it.
                 py.detach(move || drop(receiver.recv()));
                 return Err(error);
             }

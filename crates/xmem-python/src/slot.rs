@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! A slot that this process acquired, until its last view is gone.
+//! A slot that this process acquired. It is kept until its last view is dropped.
 
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -16,7 +16,7 @@ use crate::fork::check_process;
 
 enum Lease {
     Writing(WriteLease),
-    /// A thread publishes it.
+    /// A thread is publishing it.
     Publishing,
     /// The producer's own reference.
     Published(ReadLease),
@@ -25,7 +25,7 @@ enum Lease {
 
 struct State {
     lease: Lease,
-    /// Views that other libraries have.
+    /// The number of views of other libraries.
     exports: usize,
     /// There may be views that are not counted. They keep this object.
     uncounted: bool,
@@ -33,14 +33,14 @@ struct State {
     closed: bool,
 }
 
-/// The common state of the views of a slot that this process writes.
+/// The state that the views of a slot being written share.
 pub(crate) struct WriteSlot {
     ptr: *mut u8,
     len: usize,
     /// On a device: the earlier work of this process in the slot.
     device: Option<SlotWork>,
     process: ProcessId,
-    /// The streams that have views of it.
+    /// The streams of its views.
     streams: Streams,
     state: Mutex<State>,
 }
@@ -53,13 +53,13 @@ impl fmt::Debug for WriteSlot {
 
 #[allow(unsafe_code)]
 mod threads {
-    // SAFETY: the lease keeps the slot behind the pointer; the views' owners order their writes.
+    // SAFETY: the lease keeps the memory alive. The owners of the views order their writes.
     unsafe impl Send for super::WriteSlot {}
     // SAFETY: as above.
     unsafe impl Sync for super::WriteSlot {}
 }
 
-/// Releases a slot; on a device, behind the work of the streams that have views of it.
+/// Releases a slot; on a device, after the work of the streams of its views.
 fn end(lease: Lease, streams: &Streams) {
     match lease {
         Lease::Writing(lease) if lease.is_on_device() => lease.give_back_later(streams.all()),
@@ -72,7 +72,7 @@ fn end(lease: Lease, streams: &Streams) {
     }
 }
 
-/// The reason why a frame with this lease cannot be published.
+/// Why a frame with this lease cannot be published.
 fn why_not(lease: &Lease) -> PyErr {
     match lease {
         Lease::Published(_) | Lease::Publishing => {
@@ -108,17 +108,17 @@ impl WriteSlot {
         }
     }
 
-    /// The number of the device that it lies on. `None`: in host memory.
+    /// The number of the slot's device. `None`: host memory.
     pub(crate) fn device(&self) -> Option<u32> {
         self.device.as_ref().map(|work| work.device().ordinal())
     }
 
-    /// The one that acquired it.
+    /// The process that acquired it.
     pub(crate) fn process(&self) -> ProcessId {
         self.process
     }
 
-    /// For a new view: its stream waits for earlier work in the slot.
+    /// Called for a new view: its stream waits for earlier work in the slot.
     pub(crate) fn give_to(&self, to: Use) -> Result<(), CudaError> {
         if let (Some(work), Use::On(stream)) = (&self.device, to) {
             work.wait_on(stream)?;
@@ -127,7 +127,7 @@ impl WriteSlot {
         Ok(())
     }
 
-    /// For a view that keeps this object, and whose stream and end are not known. Its owner has [waited](Self::wait).
+    /// Called for a view that keeps this object, and whose stream and end are unknown. Its owner has [waited](Self::wait).
     pub(crate) fn give_uncounted(&self) {
         self.state().uncounted = true;
         self.streams.add(Use::Anywhere.ends_on());
@@ -149,13 +149,13 @@ impl WriteSlot {
         (self.ptr.cast_const(), self.len)
     }
 
-    /// Whether views that are made now may write.
+    /// Whether new views may write.
     pub(crate) fn is_writing(&self) -> bool {
         let state = self.state();
         !state.closed && matches!(state.lease, Lease::Writing(_))
     }
 
-    /// Counts a view. Returns whether it may write.
+    /// Counts a view. Returns whether it is writable.
     pub(crate) fn begin_export(&self) -> PyResult<bool> {
         let mut state = self.state();
         if state.closed {
@@ -184,18 +184,18 @@ impl WriteSlot {
         let is_publishing = matches!(state.lease, Lease::Publishing);
         if state.closed && state.exports == 0 && !state.uncounted && !is_publishing {
             let lease = std::mem::replace(&mut state.lease, Lease::Gone);
-            // Without the lock: this runs hooks, and wakes consumers.
+            // Without the lock, because this runs hooks and wakes consumers.
             drop(state);
             end(lease, &self.streams);
         }
     }
 
-    /// The reason why a frame that was published or given back cannot be published.
+    /// Why a frame that was published or given back cannot be published.
     pub(crate) fn why_not(&self) -> PyErr {
         why_not(&self.state().lease)
     }
 
-    /// Whether the frame can be published. For callers that wait before: an error of now would still be one after the wait.
+    /// Checks that the frame can be published. For callers that wait first: a present error would still occur after the wait.
     pub(crate) fn check(&self, trust_views: bool, stream: Option<Stream>) -> PyResult<()> {
         check_process(self.process)?;
         self.may_publish(&self.state(), trust_views, stream)
@@ -226,8 +226,8 @@ impl WriteSlot {
         Ok(())
     }
 
-    /// Publishes the frame and returns its sequence. `trust_views`: the caller promises not to write through views that exist.
-    /// `stream`: the one that writes it; without it, all streams that have views.
+    /// Publishes the frame and returns its sequence. `trust_views`: the caller promises not to write through existing views.
+    /// `stream`: the stream that writes it. Without it, all streams of its views.
     pub(crate) fn publish(
         &self,
         meta: FrameMeta,
@@ -245,7 +245,7 @@ impl WriteSlot {
                 }
             }
         };
-        // Without the lock: threads with the interpreter wait for it, and a driver may wait for such a thread.
+        // Without the lock, because threads with the interpreter wait for it, and a driver may wait for such a thread.
         let (lease, result) = match self.publish_lease(lease, meta, stream) {
             Ok(published) => {
                 let sequence = published.info().sequence;
@@ -259,7 +259,7 @@ impl WriteSlot {
         state.lease = lease;
         if result.is_ok() && state.exports == 0 && !state.uncounted {
             // There is no view, and the published event covers the writes, so the end of the lease need not wait for these
-            // streams. A named stream covers only itself.
+            // streams. If a stream was given, the event covers only that one.
             self.streams.forget(stream);
         }
         // It may have been given back meanwhile.
@@ -281,10 +281,10 @@ impl WriteSlot {
         }
         let mut streams = self.streams.all();
         let Some(last) = streams.pop() else {
-            // Without a view, there was no write.
+            // Without a view there was no write.
             return lease.publish(meta);
         };
-        // An event is of one stream, so this stream waits for the others.
+        // An event belongs to one stream, so that stream waits for the others.
         for stream in streams {
             if let Err(error) = last.wait_for(work.device(), stream) {
                 let error = PublishError::Cuda(Box::new(error));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The description of a frame that is acquired: metadata, size and caps.
+//! The description of an acquired frame: metadata, size and caps.
 
 use std::sync::{Arc, Mutex};
 
@@ -22,19 +22,19 @@ pub(crate) enum What {
     Video(String, u32, u32),
 }
 
-/// The frame that follows from them.
+/// The frame for these arguments.
 #[derive(Debug)]
 pub(crate) struct Wanted {
     what: What,
     on_device: bool,
     pub(crate) meta: FrameMeta,
-    /// Size in bytes.
+    /// The size in bytes.
     pub(crate) size: usize,
-    /// The caps that it is published with.
+    /// The caps with which it is published.
     pub(crate) caps: String,
 }
 
-/// Describes frames. Most streams have one kind of them, so the last description is kept.
+/// Describes frames. Most streams have one type of frame, so the last description is cached.
 #[derive(Debug)]
 pub(crate) struct Describer {
     /// The caps of all frames, if the user has set them.
@@ -80,7 +80,7 @@ impl Describer {
     }
 
     fn tensor(&self, shape: &[u64], dtype: DType) -> PyResult<(FrameMeta, usize, String)> {
-        // Metadata without dimensions describe nothing, so a scalar is an array of one element.
+        // Metadata without dimensions describe no array, so a scalar is an array with one element.
         let shape = if shape.is_empty() { &[1] } else { shape };
         let mut meta = FrameMeta::new(0);
         meta.dtype = dtype;
@@ -115,7 +115,7 @@ impl Describer {
     }
 }
 
-/// Sets the shape of an array in C order, of the type that is set. Returns its size in bytes.
+/// Sets the shape of an array in C order, with the present type. Returns its size in bytes.
 pub(crate) fn set_shape(meta: &mut FrameMeta, shape: &[u64]) -> PyResult<usize> {
     if shape.len() > MAX_DIMS {
         return Err(PyValueError::new_err(format!(
@@ -137,7 +137,7 @@ pub(crate) fn set_shape(meta: &mut FrameMeta, shape: &[u64]) -> PyResult<usize> 
 
 /// A shape from Python: a number, or several.
 pub(crate) fn shape(shape: &Bound<'_, PyAny>) -> PyResult<Vec<u64>> {
-    // First, since most shapes are tuples, and an exception for each tuple would be slow.
+    // First, because most shapes are tuples, and an exception for each tuple would be slow.
     if let Ok(shape) = shape.cast::<PyTuple>() {
         return shape.iter().map(|size| count(&size)).collect();
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! A frame that this process writes and then publishes.
+//! A frame that this process writes and publishes.
 
 use std::sync::{Arc, Mutex};
 
@@ -28,7 +28,7 @@ use crate::wanted::Wanted;
 #[derive(Debug)]
 pub(crate) struct WritableFrame {
     pool: String,
-    /// `None`: it was published, or given back.
+    /// `None`: it was published or given back.
     publisher: Mutex<Option<Arc<Publisher>>>,
     slot: Arc<WriteSlot>,
     arrays: Arc<Arrays>,
@@ -59,10 +59,10 @@ impl WritableFrame {
         })
     }
 
-    /// Drops its reference to the pool, which ends with the last one.
+    /// Drops its reference to the pool. The last reference closes the pool.
     fn forget_publisher(&self) {
         let publisher = lock(&self.publisher).take();
-        // Without the lock: the end of a pool waits for threads.
+        // Without the lock, because closing a pool waits for threads.
         drop(publisher);
     }
 }
@@ -127,7 +127,7 @@ impl WritableFrame {
     /// be published later.
     #[pyo3(signature = (*, pts=None, dts=None, duration=None, timestamp=None, attachments=Vec::new(), flags=0, content_type=None,
         trust_views=false, stream=None, timeout=None))]
-    #[allow(clippy::too_many_arguments)] // keywords
+    #[allow(clippy::too_many_arguments)] // keyword arguments
     fn publish(
         &self,
         py: Python<'_>,

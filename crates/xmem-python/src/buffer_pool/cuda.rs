@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The functions of `BufferPool` and `BufferGuard` that need a CUDA device. They call the driver without the interpreter, since
-//! it may wait for a thread that needs the interpreter.
+//! The functions of `BufferPool` and `BufferGuard` that need a CUDA device. They release the interpreter before they call the
+//! driver, because the driver may wait for a thread that needs the interpreter.
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -12,7 +12,7 @@ use crate::detached::Detached;
 use crate::device;
 use crate::errors::{IntoPyErr, IntoPyResult};
 
-/// An error for a negative number of a device.
+/// An error for a negative device number.
 pub(super) fn check(device_id: i32) -> PyResult<()> {
     if device_id < 0 {
         return Err(PyValueError::new_err(format!(
@@ -22,7 +22,7 @@ pub(super) fn check(device_id: i32) -> PyResult<()> {
     Ok(())
 }
 
-/// A copy on a device, wherever the buffer lies.
+/// A copy on a device, from any memory.
 pub(super) fn copy_to_device(
     guard: &core::BufferGuard,
     device_id: i32,
@@ -40,7 +40,7 @@ fn only_on_device() -> PyErr {
     PyValueError::new_err("this buffer lies in host memory, where there are no streams: pass none")
 }
 
-/// An error for a stream and a buffer in host memory.
+/// An error if a stream is given for a buffer in host memory.
 pub(super) fn check_stream(guard: &core::BufferGuard, stream: Option<Stream>) -> PyResult<()> {
     if stream.is_some() && !guard.is_on_device() {
         return Err(only_on_device());
@@ -48,8 +48,8 @@ pub(super) fn check_stream(guard: &core::BufferGuard, stream: Option<Stream>) ->
     Ok(())
 }
 
-/// Releases a buffer behind the work of a stream. If it was acquired for writing, the CPU waits for the stream. Reason: the next
-/// owner may write it at once.
+/// Releases a buffer after the work of a stream. If the buffer was acquired for writing, the CPU waits for the stream. Reason:
+/// the next writer may write it at once.
 pub(super) fn release_on(
     py: Python<'_>,
     guard: Detached<core::BufferGuard>,
@@ -70,7 +70,7 @@ pub(super) fn release_on(
         .into_py_result()
         .and_then(|mark| device::wait_until(py, |slice| mark.synchronize_for(slice)));
     if waited.is_err() {
-        // The wait was cancelled. The buffer is released when the stream is done.
+        // The wait was cancelled. The buffer is released when the stream has finished.
         let guard = guard.into_inner();
         py.detach(|| stream.when_done(&device, move || drop(guard)));
     }

@@ -35,7 +35,7 @@ pub(crate) struct BufferGuard(Arc<OpenBuffer>);
 
 const ON_DEVICE: &str = "this buffer lies on a CUDA device, where the CPU cannot read it: use its cuda_ptr there, or copy_to_cpu()";
 
-/// The bytes of a buffer in host memory. Views can write if the guard can.
+/// The bytes of a buffer in host memory. Views are writable if the guard is.
 fn cpu_bytes(guard: &mut core::BufferGuard) -> PyResult<(*const u8, usize)> {
     let bytes = match guard.mode() {
         AccessMode::ReadOnly => guard.as_cpu_slice().map(|it| (it.as_ptr(), it.len())),
@@ -153,7 +153,7 @@ impl BufferGuard {
     /// The address on the device. For a reader, waits until the buffer is written.
     #[getter]
     fn cuda_ptr(&self, py: Python<'_>) -> PyResult<u64> {
-        // A reader waits until it is written.
+        // A reader waits until the buffer is written.
         match self.with(|guard| Ok(guard.clone_ref().ok()))? {
             Some(reading) => {
                 let reading = wait_until_written(py, reading)?;
@@ -235,7 +235,7 @@ impl BufferGuard {
             if let Some(dtype) = dtype {
                 meta.dtype = dtype;
             }
-            // With another type, a shape that was set before has another size.
+            // With another type, the size of an existing shape changes.
             let known = dtype.and_then(|_| meta.shape.get(..usize::from(meta.ndim)));
             let known = known.filter(|shape| !shape.is_empty()).map(<[u64]>::to_vec);
             if let Some(shape) = shape.or(known) {
@@ -279,7 +279,7 @@ impl BufferGuard {
         Ok(Self::new(pool, copy))
     }
 
-    /// As `copy_to_cuda`.
+    /// Like `copy_to_cuda`.
     fn copy_to_device(
         &self,
         py: Python<'_>,
@@ -394,7 +394,7 @@ impl BufferGuard {
         self.size()
     }
 
-    /// NumPy calls this when the buffer protocol fails. Without it, NumPy would make an array of one object.
+    /// NumPy calls this when the buffer protocol fails. Without it, NumPy would create an array with one object.
     #[pyo3(signature = (dtype=None, copy=None))]
     fn __array__<'py>(
         slf: &Bound<'py, Self>,
@@ -414,7 +414,7 @@ impl BufferGuard {
         }
     }
 
-    /// For CuPy, Numba and others, which hold this object. Waits until the bytes are written.
+    /// For CuPy, Numba and others, which keep this object. Waits until the bytes are written.
     #[getter]
     fn __cuda_array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         cuda_array::of(py, &self.array(py)?)
@@ -465,12 +465,12 @@ impl BufferGuard {
             Some(_) => Err(PyBufferError::new_err(ON_DEVICE)),
             None => this.array(slf.py()),
         };
-        // SAFETY: Python passes a view to be filled.
+        // SAFETY: Python passes a view to be initialised.
         unsafe { buffer::fill(view, flags, array, slf.as_any()) }
     }
 
     unsafe fn __releasebuffer__(&self, view: *mut ffi::Py_buffer) {
-        // SAFETY: Python passes a view that was filled above, once.
+        // SAFETY: Python passes a view that was initialised above, once.
         unsafe { buffer::release(view) }
     }
 }

@@ -28,7 +28,7 @@ pub(crate) struct BufferPool {
     process: ProcessId,
 }
 
-/// Warns that readers did not read a buffer. Runs on the pool's own thread, which has no line of Python.
+/// Warns that readers did not read a buffer. Runs on the pool's own thread, which has no Python stack.
 fn warn_of(pool: &str, unread: &core::Unread) {
     Python::try_attach(|py| {
         if let Err(error) = errors::warn(py, format!("pool {pool:?}: {unread}")) {
@@ -39,7 +39,7 @@ fn warn_of(pool: &str, unread: &core::Unread) {
 
 impl BufferPool {
     fn core(&self) -> PyResult<Pool> {
-        // Some of the core's functions have no error for a forked child.
+        // Some functions of the core return no error in a forked child.
         if !self.process.is_current() {
             return Err(AcquireError::Forked.into_py_err());
         }
@@ -58,7 +58,7 @@ impl BufferPool {
         py.detach(|| call(&pool)).into_py_result()
     }
 
-    /// The same for a call that returns a buffer.
+    /// Like `call`, for a call that returns a buffer.
     fn guard<E: IntoPyErr + Send>(
         &self,
         py: Python<'_>,
@@ -257,7 +257,7 @@ impl BufferPool {
     /// Closes the pool. The buffers that this process wrote end with its last guard.
     fn close(&self) {
         let pool = lock(&self.pool).take();
-        // Without the lock: the end of a pool waits for threads.
+        // Without the lock, because closing a pool waits for threads.
         drop(pool);
     }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The arrays of a received message that lie on CUDA devices.
+//! The arrays of a received message on CUDA devices.
 
 use std::time::Duration;
 
@@ -16,30 +16,30 @@ use crate::errors::IntoPyErr;
 use crate::keeper::Keeper;
 use crate::layout::{self, Part};
 
-/// The longest wait for arrays that are copied because there is no lease left.
+/// The longest wait for arrays that are copied because the budget is used up.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A frame with arrays of a received message: the bytes of each part of its payload, or the error for each use of them.
+/// A frame with arrays of a received message: the bytes of each part of its payload, or the error that each use of them raises.
 pub(super) type Arrays = Result<Vec<Array>, CudaError>;
 
 fn bytes_of(parts: &[Part]) -> Vec<Array> {
     parts.iter().filter_map(layout::bytes).collect()
 }
 
-/// A received frame, where it lies.
+/// A received frame in place.
 pub(super) fn received(lease: ReadLease) -> Arrays {
     let frame = DeviceFrame::new(lease)?;
     addresses::note_on_device(&frame);
     Ok(bytes_of(&layout::device_parts(&frame)))
 }
 
-/// A copy, because there is no lease left. Closing the channel ends the wait for the device.
+/// A copy, because the budget is used up. Closing the channel cancels the wait for the device.
 pub(super) fn copied(lease: &ReadLease, canceller: &Canceller) -> Arrays {
     let part = layout::copy_on_device(lease, PATIENCE, Some(canceller))?;
     Ok(bytes_of(&[part.ok_or(CudaError::Unfinished)?]))
 }
 
-/// The same in memory of this process.
+/// A copy of the arrays in private memory.
 pub(super) fn to_private(py: Python<'_>, arrays: &Arrays) -> PyResult<Arrays> {
     let first = arrays.as_ref().ok().and_then(|parts| parts.first());
     let Some(Keeper::Device(frame)) = first.map(|part| &part.keeper) else {
@@ -59,7 +59,7 @@ pub(crate) struct DeviceBlock {
 }
 
 impl DeviceBlock {
-    /// An array whose first element is `offset` bytes into it. `None`: it does not lie inside.
+    /// An array whose first element is at `offset` in the block. `None`: it is not inside of the block.
     pub(super) fn array(
         &self,
         offset: usize,

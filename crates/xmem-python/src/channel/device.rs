@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The arrays of a message that lie on CUDA devices, at the sender. They are frames of their own, which are published before the
-//! message: for each device one with the copied arrays, and one for each frame that is passed on. An array that
-//! a receiver has holds its frame.
+//! The arrays of a message on CUDA devices, at the sender. They are separate frames that are published before the message: for
+//! each device one with the copied arrays, and one for each forwarded frame. An array at a receiver holds its frame.
 #![allow(unsafe_code)] // addresses of device memory
 
 use std::collections::BTreeMap;
@@ -24,10 +23,10 @@ use crate::device::{self, DeviceFrame};
 use crate::errors::{IntoPyErr, IntoPyResult};
 use crate::signals::Deadline;
 
-/// Alignment of arrays in bytes, which libraries expect.
+/// The alignment of arrays in bytes, which libraries expect.
 const ALIGN: usize = 256;
 
-/// A frame that is passed on.
+/// A frame that is forwarded.
 #[derive(Debug)]
 struct Passed {
     frame: Arc<DeviceFrame>,
@@ -39,11 +38,11 @@ struct Passed {
 struct Copied {
     ptr: u64,
     len: usize,
-    /// First byte in the frame.
+    /// The offset in the frame.
     offset: usize,
     ready_on: Option<Stream>,
     keeps: bool,
-    /// The frame that it lies in.
+    /// The frame that contains the array.
     frame: Option<Arc<DeviceFrame>>,
 }
 
@@ -55,7 +54,7 @@ struct Copies {
 }
 
 impl Copies {
-    /// Adds an array, and returns its first byte in the frame.
+    /// Adds an array. Returns its offset in the frame.
     fn add(&mut self, item: &Item, on: &OnDevice, frame: Option<Arc<DeviceFrame>>) -> usize {
         let offset = self.size.next_multiple_of(ALIGN);
         self.size = offset + item.len;
@@ -70,7 +69,7 @@ impl Copies {
         offset
     }
 
-    /// The stream for the copies: one that writes some of the arrays, so that it need not wait for these.
+    /// The stream for the copies: one that writes some of the arrays, so that it need not wait for them.
     fn stream(&self) -> Stream {
         let named = self.arrays.iter().find_map(|array| array.ready_on);
         named.unwrap_or(Stream::LEGACY_DEFAULT)
@@ -83,13 +82,13 @@ impl Copies {
             .all(|array| array.frame.is_some() || (array.keeps && array.ready_on == Some(stream)))
     }
 
-    /// Makes a stream copy them into a slot, behind the work of the other streams. The CPU does not wait.
+    /// Makes a stream copy them into a slot, after the work of the other streams. The CPU does not wait.
     fn fill(&self, lease: &WriteLease, device: &Device, stream: Stream) -> Result<(), CudaError> {
         let frames = self.arrays.iter().filter_map(|array| array.frame.clone());
         let frames: Vec<Arc<DeviceFrame>> = frames.collect();
         let enqueued = self.enqueue(lease, device, stream);
         if !frames.is_empty() {
-            // Kept until the copies are done.
+            // Kept until the copies have ended.
             stream.when_done(device, move || drop(frames));
         }
         enqueued
@@ -116,7 +115,7 @@ impl Copies {
             }
             if array.len > 0 {
                 let rows = Rows::plain(0, array.offset, array.len);
-                // SAFETY: the array's memory, which stays until the stream has copied it; if not (`keeps`), the caller waits.
+                // SAFETY: the array's memory is kept until the stream has copied it. Otherwise (`keeps`) the caller waits.
                 unsafe { slot.copy_rows_from(stream, array.ptr, &[rows]) }?;
             }
         }
@@ -130,20 +129,19 @@ pub(super) struct Plan {
     passed: Vec<Passed>,
     /// By device.
     copies: BTreeMap<u32, Copies>,
-    /// By number of the item.
+    /// By index of the item.
     pub(super) places: BTreeMap<usize, Place>,
-    /// Bytes that are copied.
+    /// The number of copied bytes.
     pub(super) copied: usize,
-    /// Bytes that are not.
+    /// The number of bytes that are not copied.
     pub(super) shared: usize,
 }
 
 impl Plan {
-    /// `forward`: whether received frames are passed on where they lie. `first`: the number of frames that the message has
-    /// already.
+    /// `forward`: whether received frames are forwarded. `first`: the number of frames that the message already has.
     pub(super) fn new(producer: &Producer, items: &[Item], forward: bool, first: usize) -> Self {
         let mut plan = Self::default();
-        // The frames with copies come behind those that are passed on, whose number is known at the end.
+        // Frames with copies follow the forwarded frames, whose number is known only at the end.
         let mut copied = Vec::new();
         for (number, item) in items.iter().enumerate() {
             let Some(on) = &item.device else { continue };
@@ -181,7 +179,7 @@ impl Plan {
         plan
     }
 
-    /// The frame that an item lies in, and its place there. `None`: it has to be copied.
+    /// The frame that contains an item, and the item's place in it. `None`: it must be copied.
     fn pass_on(
         &mut self,
         producer: &Producer,
@@ -196,7 +194,7 @@ impl Plan {
         if self.passed.len() == MAX_FORWARDED {
             return None;
         }
-        // An error: its memory ends with its producer, or a receiver does not reach the pool that it comes from.
+        // An error if its memory ends with its producer, or a receiver cannot join its pool of origin.
         let parts = producer.forward(frame.received()?, FrameParts::All).ok()?;
         self.passed.push(Passed {
             frame: frame.clone(),
@@ -205,7 +203,7 @@ impl Plan {
         Some((self.passed.len() - 1, offset))
     }
 
-    /// Slots for the frames, in their order. Streams copy the arrays into them; `owners` is kept until that is done.
+    /// Slots for the frames, in order. Streams copy the arrays into them. `owners` is kept until that has ended.
     pub(super) fn fill(
         self,
         py: Python<'_>,
@@ -224,7 +222,7 @@ impl Plan {
                 size: EMPTY,
             });
         }
-        // All slots before the first copy: if one cannot be had, there is no copy to wait for.
+        // All slots are acquired before the first copy, so that no copy must be waited for if one cannot be acquired.
         let mut free = Vec::new();
         for (ordinal, copies) in self.copies {
             // A slot has at least one byte.
@@ -243,13 +241,13 @@ impl Plan {
                 size,
             };
             let keeps = copies.keeps(stream);
-            // Without the interpreter: a driver may wait for a thread that needs it.
+            // Without the interpreter, because a driver may wait for a thread that needs it.
             let (filled, device, slot) = py.detach(move || {
                 let lease = slot.lease.as_ref().ok_or(CudaError::Gone);
                 let filled = lease.and_then(|lease| copies.fill(lease, &device, stream));
                 (filled, device, slot)
             });
-            // After an error too: some copies may be under way.
+            // After an error too, because some copies may be running.
             if !keeps || filled.is_err() {
                 unsettled.push((device, stream));
             }
@@ -267,14 +265,14 @@ impl Plan {
     }
 }
 
-/// Waits until streams have copied memory that could change or end later. The timeout for receivers does not limit it. Reason: a
-/// second try would copy again.
+/// Waits until streams have copied memory that could change or end later. The timeout for receivers does not limit this wait.
+/// Reason: another attempt would copy again.
 fn settle(py: Python<'_>, streams: &[(Device, Stream)], canceller: &Canceller) -> PyResult<()> {
     for (device, stream) in streams {
         let mark = py.detach(|| stream.mark(device));
         let mark = mark.into_py_result()?;
         device::wait_until(py, |slice| {
-            // Closing the channel ends the wait.
+            // Closing the channel cancels the wait.
             Ok(canceller.is_cancelled() || mark.synchronize_for(slice)?)
         })?;
         if canceller.is_cancelled() {
@@ -284,7 +282,7 @@ fn settle(py: Python<'_>, streams: &[(Device, Stream)], canceller: &Canceller) -
     Ok(())
 }
 
-/// Keeps the memory that streams may still read, after the wait for them was given up.
+/// Keeps memory that streams may still read after the wait for them was cancelled.
 fn keep_until_done(py: Python<'_>, streams: &[(Device, Stream)], owners: &Py<PyAny>) {
     for (device, stream) in streams {
         let kept = Kept::new(owners.clone_ref(py));
@@ -328,7 +326,7 @@ impl Slot {
 }
 
 impl Drop for Slot {
-    /// It is not sent.
+    /// The frame is not sent.
     fn drop(&mut self) {
         if let (Some(lease), Some(stream)) = (self.lease.take(), self.stream) {
             lease.give_back_later(vec![stream]);

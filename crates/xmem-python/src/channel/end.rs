@@ -61,7 +61,7 @@ impl ChannelEnd {
         open::make(py, name, &options).map(Self::over)
     }
 
-    /// Joins a channel. Waits for its maker, in all at most `time` seconds, and `look` for there being one.
+    /// Joins a channel. Waits for its maker: at most `look` seconds until it exists, and at most `time` seconds in all.
     #[staticmethod]
     fn join(
         py: Python<'_>,
@@ -73,7 +73,7 @@ impl ChannelEnd {
         open::join(py, name, &options, look, time).map(Self::over)
     }
 
-    /// This end's number. 0 is the maker's.
+    /// The number of this end. The maker has number 0.
     #[getter]
     fn id(&self) -> u64 {
         self.link.id
@@ -85,18 +85,18 @@ impl ChannelEnd {
         self.link.socket.clone()
     }
 
-    /// The numbers of the ends that messages are taken from.
+    /// The numbers of the ends from which messages are received.
     fn senders(&self) -> PyResult<Vec<u64>> {
         self.link.outlet()?;
         Ok(self.link.inbox.senders())
     }
 
-    /// How many processes take what this end sends.
+    /// The number of processes that receive from this end.
     fn receivers(&self) -> PyResult<usize> {
         Ok(self.link.outlet()?.producer.num_consumers())
     }
 
-    /// Waits until so many processes take what this end sends, and the maker takes what they send.
+    /// Waits until this many processes receive from this end, and the maker receives from them.
     fn wait_for_receivers(&self, py: Python<'_>, count: usize, time: Option<f64>) -> PyResult<()> {
         let Outlet {
             producer,
@@ -124,7 +124,7 @@ impl ChannelEnd {
         })
     }
 
-    /// The reason why a `send` seems to wait for ever: messages wait here too, and the program does not receive them.
+    /// Why a `send` seems to wait forever: messages also wait at this end, and the program does not receive them.
     fn stuck(&self, py: Python<'_>) -> PyResult<Option<String>> {
         let outlet = self.link.outlet()?;
         let waiting = self.link.inbox.waiting();
@@ -140,7 +140,7 @@ impl ChannelEnd {
         )))
     }
 
-    /// Room for an array that will be sent without a copy.
+    /// Memory for an array that will be sent without a copy.
     fn room(&self, py: Python<'_>, size: usize, time: Option<f64>) -> PyResult<Room> {
         let outlet = self.link.outlet()?;
         let lease = outlet.acquire(py, size.max(1), Deadline::after(time)?)?;
@@ -149,11 +149,12 @@ impl ChannelEnd {
         Ok(Room::new(slot))
     }
 
-    /// Sends a message: a pickle, and blocks as (address, size, whether the pickle takes it in its order, bytes that were
-    /// left out before it, an array to be gathered, what is known of it on a device), which lie in `owners`. `refs` is kept
-    /// until no receiver has a reference of the message any more; `leases`, in the order of their tags, are held by receivers too,
-    /// where they can, for which receivers are waited for at most `answer_time` seconds. Returns how
-    /// many bytes were copied, and how many not.
+    /// Sends a message: a pickle, and blocks as (address, size, whether the pickle reads it in order, bytes that were omitted
+    /// before it, an array to gather, properties on a device), whose memory belongs to `owners`.
+    ///
+    /// `refs` is kept until no receiver has a reference of the message any more. `leases`, in the order of their tags, are held
+    /// by receivers too if possible; the call waits for the receivers' answers about that for at most `answer_time` seconds.
+    /// Returns the number of copied bytes, and of bytes that were not copied.
     #[expect(clippy::too_many_arguments, reason = "one caller, by name")]
     #[pyo3(signature = (pickle, blocks, *, owners, gather, refs, leases, to, timeout, answer_time))]
     fn send(
@@ -218,7 +219,7 @@ impl ChannelEnd {
         }
     }
 
-    /// Whether `receive` would return at once; waits for that.
+    /// Waits until `receive` would return at once. Returns whether it would.
     fn poll(&self, py: Python<'_>, sender: Option<u64>, time: Option<f64>) -> PyResult<bool> {
         self.link.outlet()?;
         let found = wait(py, Deadline::after(time)?, |slice| {
@@ -227,7 +228,7 @@ impl ChannelEnd {
         Ok(found.is_some())
     }
 
-    /// A descriptor that is readable while `receive` would return at once. -1 when it is closed, as of sockets.
+    /// A descriptor that is readable while `receive` would return at once. -1 if the end is closed, as for sockets.
     fn fileno(&self) -> PyResult<RawFd> {
         if self.is_closed() && !self.link.is_inherited() {
             return Ok(-1);
@@ -241,7 +242,7 @@ impl ChannelEnd {
         Ok(notifier.as_raw_fd())
     }
 
-    /// Waits until all receivers took all messages. `False`: the time was over.
+    /// Waits until all receivers have taken all messages. `False`: the time has passed.
     fn drain(&self, py: Python<'_>, time: Option<f64>) -> PyResult<bool> {
         let outlet = self.link.outlet()?;
         let drained = retry(py, Deadline::after(time)?, |slice| {
@@ -250,7 +251,7 @@ impl ChannelEnd {
         Ok(drained.is_some())
     }
 
-    /// Ends it: nothing is sent or received any more.
+    /// Closes the end. Nothing is sent or received any more.
     fn close(&self, py: Python<'_>) {
         py.detach(|| self.link.shut());
     }
@@ -292,7 +293,7 @@ impl ChannelEnd {
         }
     }
 
-    /// How many joined.
+    /// How many processes have joined.
     fn met(&self, producer: &Producer) -> usize {
         let receivers = producer.num_consumers();
         if self.link.id == MAKER {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Frames of pools in messages: a sender takes them apart, and a receiver puts them together.
+//! Frames of pools in messages: converts a frame to its parts at the sender, and back at the receiver.
 
 use std::collections::BTreeMap;
 
@@ -44,7 +44,8 @@ pub(crate) struct Known {
     attachments: BTreeMap<String, Vec<u8>>,
 }
 
-/// Where an array lies: from its lowest byte, how many bytes, the first element in them, shape, strides and type.
+/// The place of an array: the address of its lowest byte, the number of bytes, the offset of the first element, shape, strides
+/// and type.
 type Place<'py> = (
     usize,
     usize,
@@ -54,7 +55,7 @@ type Place<'py> = (
     &'static str,
 );
 
-/// The place of a plane, for its sender. `None`: it lies in a slot that this process writes, which only views keep.
+/// The place of a plane, for its sender. `None`: it is in a slot that this process writes, which only views keep.
 #[pyfunction(name = "_place_of")]
 pub(crate) fn place_of<'py>(plane: &Bound<'py, Plane>) -> PyResult<Option<Place<'py>>> {
     let array = plane.get().array();
@@ -72,7 +73,7 @@ pub(crate) fn place_of<'py>(plane: &Bound<'py, Plane>) -> PyResult<Option<Place<
     )))
 }
 
-/// All bytes of a plane, with the gaps between its elements.
+/// All bytes of a plane, including the gaps between elements.
 #[pyfunction(name = "_bytes_of")]
 pub(crate) fn bytes_of<'py>(plane: &Bound<'py, Plane>) -> PyResult<Bound<'py, PyBytes>> {
     let array = plane.get().array();
@@ -114,7 +115,7 @@ pub(crate) fn known_of<'py>(frame: &Bound<'py, Frame>) -> PyResult<Bound<'py, Py
     Ok(known.into_pyobject(frame.py())?.into_any())
 }
 
-/// A plane as it travels: the block that it lies in, or its bytes, and where.
+/// A plane in a message: its block, or its bytes, and its place there.
 #[derive(Debug, FromPyObject)]
 pub(crate) struct Part<'py>(
     Bound<'py, PyAny>,

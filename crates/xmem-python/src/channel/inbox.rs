@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The messages that came and that the program has not received yet, from all pools that this end takes messages from.
+//! Received messages of all senders that the program has not received yet.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -14,15 +14,15 @@ use super::incoming::Incoming;
 use super::names::MAKER;
 use crate::notifier::Notifier;
 
-/// The most messages of one sender that wait here. Further ones wait at the sender.
+/// The maximum number of messages of one sender that wait here. Further ones wait at the sender.
 const AHEAD: usize = 2;
-/// The most processes that messages are taken from.
+/// The maximum number of senders.
 const MAX_SOURCES: usize = 1024;
 
 #[derive(Debug, Default)]
 struct Source {
     queued: usize,
-    /// The reason why no message of it can be taken now.
+    /// Why no message of this sender can be received now.
     blocked: Option<String>,
 }
 
@@ -36,7 +36,7 @@ struct State {
     closed: bool,
     refused: u64,
     why_refused: Option<String>,
-    /// Readable while `take` would return at once. `None`: the program did not ask for it.
+    /// Readable while `take` would return at once. `None`: the program did not request it.
     notifier: Option<Notifier>,
 }
 
@@ -44,9 +44,9 @@ struct State {
 #[derive(Debug)]
 pub(super) enum Taken {
     Message(Incoming),
-    /// This process holds as many as it may.
+    /// The budget of this process is used up.
     Blocked(String),
-    /// No more messages come.
+    /// No more messages will arrive.
     Over(String),
     /// This end was closed.
     Closed,
@@ -55,9 +55,9 @@ pub(super) enum Taken {
 #[derive(Debug, Default)]
 pub(super) struct Inbox {
     state: Mutex<State>,
-    /// There is a message, or a reason why there is none.
+    /// Notified when a message, or a reason why there is none, was added.
     came: Condvar,
-    /// There is room for one.
+    /// Notified when there is room for a message.
     went: Condvar,
     pub(super) canceller: Canceller,
 }
@@ -67,7 +67,7 @@ impl Inbox {
         lock(&self.state)
     }
 
-    /// `false`: it is listed already, or there are too many, or this end is closed.
+    /// Adds a sender. `false`: it is already listed, there are too many, or this end is closed.
     pub(super) fn add(&self, sender: u64) -> bool {
         let mut state = self.state();
         if state.closed || state.sources.contains_key(&sender) || state.sources.len() >= MAX_SOURCES
@@ -79,7 +79,7 @@ impl Inbox {
         true
     }
 
-    /// A message came, or a reason why none does.
+    /// Notifies that a message, or a reason why there is none, was added.
     fn notify(&self, state: &State) {
         self.came.notify_all();
         state.notify();
@@ -103,7 +103,7 @@ impl Inbox {
         state.threads.push(thread);
     }
 
-    /// Waits until one more message of this sender may wait here. `false`: this end is closed.
+    /// Waits until another message of this sender may wait here. `false`: this end is closed.
     pub(super) fn wait_for_room(&self, sender: u64) -> bool {
         let mut state = self.state();
         loop {
@@ -123,7 +123,7 @@ impl Inbox {
     pub(super) fn deliver(&self, message: Incoming) {
         let mut state = self.state();
         if state.closed {
-            // The message and its lease are dropped without the lock.
+            // Dropped without the lock, because the message has a lease.
             drop(state);
             return;
         }
@@ -145,7 +145,7 @@ impl Inbox {
         }
     }
 
-    /// No more messages come from this sender.
+    /// Records that no more messages of this sender will arrive.
     pub(super) fn end(&self, sender: u64, why: String) {
         let mut state = self.state();
         state.sources.remove(&sender);
@@ -166,7 +166,7 @@ impl Inbox {
         (state.refused, state.why_refused.clone())
     }
 
-    /// Why the maker's messages ended, if they did.
+    /// Why the maker's messages ended, if they have.
     pub(super) fn ended(&self) -> Option<String> {
         self.state().ended.clone()
     }
@@ -175,7 +175,7 @@ impl Inbox {
         self.state().sources.keys().copied().collect()
     }
 
-    /// Waits until messages are taken of so many.
+    /// Waits until there are this many senders.
     pub(super) fn wait_for_senders(&self, count: usize, time: Duration) -> bool {
         let (state, _) = self
             .came
@@ -194,7 +194,7 @@ impl Inbox {
         self.state().queue.len()
     }
 
-    /// The next message, of any sender or of this one. `None`: none came in time.
+    /// The next message, of any sender or of this one. `None`: none arrived in time.
     pub(super) fn take(&self, sender: Option<u64>, time: Duration) -> Option<Taken> {
         self.wait_for(time, |state| {
             let taken = state.look(sender);
@@ -212,7 +212,7 @@ impl Inbox {
         found.is_some()
     }
 
-    /// Waits until `look` returns a value, and looks again when something came.
+    /// Waits until `look` returns a value. Calls it again after each notification.
     fn wait_for<T>(
         &self,
         time: Duration,
@@ -259,7 +259,7 @@ impl State {
         }
     }
 
-    /// Whether `look` would find something.
+    /// Whether `look` would return a value.
     fn has_any(&self, sender: Option<u64>) -> bool {
         let is_wanted = |id: u64| sender.is_none_or(|sender| sender == id);
         self.closed
@@ -269,7 +269,7 @@ impl State {
             || sender.is_some_and(|sender| !self.sources.contains_key(&sender))
     }
 
-    /// The reason why no message of these senders can be taken now.
+    /// Why no message of these senders can be received now.
     fn blocked(&self, sender: Option<u64>) -> Option<&String> {
         self.sources
             .iter()

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
 //! A received message, and its blocks.
-#![allow(unsafe_code)] // slices over parts of a frame that is held, and the buffer protocol
+#![allow(unsafe_code)] // slices over parts of a held frame, and the buffer protocol
 
 use std::ffi::c_int;
 use std::sync::Arc;
@@ -29,12 +29,12 @@ pub(super) struct Bytes {
 
 impl Bytes {
     fn as_slice(&self) -> &[u8] {
-        // SAFETY: `Table::decode` checked that the bytes lie in memory that the keeper keeps. A held frame is not written, and a
-        // private copy only through its arrays.
+        // SAFETY: `Table::decode` checked that the bytes are in memory that the keeper keeps alive. A held frame is not
+        // written, and a private copy only through its arrays.
         unsafe { std::slice::from_raw_parts(self.start as *const u8, self.len) }
     }
 
-    /// A copy in memory of this process. `Err`: no memory.
+    /// A copy in private memory. `Err`: there is no memory.
     fn to_private(&self) -> Result<Self, String> {
         let bytes = PrivateBytes::aligned(self.as_slice(), ALIGN)
             .ok_or_else(|| format!("no memory for a copy of {} bytes", self.len))?;
@@ -46,23 +46,23 @@ impl Bytes {
     }
 }
 
-/// A message, where it lies or copied.
+/// A message, in place or copied.
 #[derive(Debug)]
 pub(super) struct Message {
     pickle: Bytes,
-    /// `None`: it lies on a device.
+    /// `None`: the block is on a device.
     blocks: Vec<(Option<Bytes>, Place)>,
     is_private: bool,
 }
 
 impl Message {
-    /// A message of a held frame. `Err`: the reason why it is not one.
+    /// The message in a held frame. `Err`: why the frame is not a message.
     pub(super) fn new(lease: Arc<ReadLease>) -> Result<Self, String> {
         let parts = match lease.parts() {
             [] => vec![lease.data()],
             parts => {
                 let map = |part: &xmem_core::Part| {
-                    // SAFETY: the part lives as long as the lease, which the keeper has.
+                    // SAFETY: the lease keeps the part alive, and the keeper holds the lease.
                     part.map()
                         .map(|b| unsafe { std::slice::from_raw_parts(b.as_ptr(), b.len()) })
                 };
@@ -92,7 +92,7 @@ impl Message {
         })
     }
 
-    /// A copy in memory of this process, which may be written.
+    /// A writable copy in private memory.
     pub(super) fn to_private(&self) -> Result<Self, String> {
         let blocks = self.blocks.iter();
         let blocks = blocks.map(|(bytes, place)| {
@@ -107,14 +107,14 @@ impl Message {
     }
 }
 
-/// A message that came.
+/// A received message.
 #[pyclass(frozen, module = "xmem._xmem", name = "_Incoming")]
 #[derive(Debug)]
 pub(crate) struct Incoming {
     pub(super) message: Message,
     pub(super) sender: u64,
     pub(super) refs: Option<Arc<ReadLease>>,
-    /// The frames with its arrays on devices, and their numbers.
+    /// The frames with its arrays on devices, and the numbers of these frames.
     pub(super) devices: Vec<(u32, Arrays)>,
 }
 
@@ -141,13 +141,13 @@ impl Incoming {
         }
     }
 
-    /// The lease of a reference, by the tag that its sender gave that one.
+    /// The lease of a reference, by the tag that its sender chose.
     fn refs(&self, tag: u32) -> Option<RefLease> {
         let lease = self.refs.clone();
         lease.map(|lease| RefLease::new(lease, tag))
     }
 
-    /// Each block, whether the pickle takes it in its order, and how many bytes before it were left out.
+    /// The blocks, each with whether the pickle reads it in order, and the number of bytes that were omitted before it.
     fn blocks(&self) -> Vec<(AnyBlock, bool, usize)> {
         let block = |(bytes, place): &(Option<Bytes>, Place)| {
             let block = match bytes {
@@ -170,7 +170,7 @@ impl Incoming {
         self.message.blocks.iter().map(block).collect()
     }
 
-    /// The same message in memory of this process, which may be written.
+    /// The same message in writable private memory.
     fn copied(&self, py: Python<'_>) -> PyResult<Self> {
         self.message.pickle.keeper.check_process()?;
         let message = py.detach(|| self.message.to_private());
@@ -186,14 +186,14 @@ impl Incoming {
     }
 }
 
-/// A block, wherever it lies.
+/// A block in any memory.
 #[derive(Debug, IntoPyObject)]
 enum AnyBlock {
     Host(Block),
     Device(DeviceBlock),
 }
 
-/// Bytes of a message. It lives as long as the last array over it.
+/// Bytes of a message. They are kept until the last array over them is dropped.
 #[pyclass(frozen, module = "xmem._xmem", name = "_Block")]
 #[derive(Debug)]
 pub(crate) struct Block {
@@ -202,7 +202,7 @@ pub(crate) struct Block {
 }
 
 impl Block {
-    /// An array whose first element is `offset` bytes into it. `None`: it does not lie inside.
+    /// An array whose first element is at `offset` in the block. `None`: it is not inside of the block.
     pub(super) fn array(
         &self,
         offset: usize,
@@ -218,7 +218,7 @@ impl Block {
 
 #[pymethods]
 impl Block {
-    /// The same bytes for a library that has no read-only arrays. Writing them ends the process if they are shared.
+    /// The same bytes for a library without read-only arrays. If they are shared, writing to them ends the process.
     fn unprotected(&self) -> Self {
         Self {
             bytes: self.bytes.clone(),
@@ -236,7 +236,7 @@ impl Block {
 
     /// # Safety
     ///
-    /// `view` is Python's, to be filled in.
+    /// `view` is the argument of `__getbuffer__`.
     unsafe fn __getbuffer__(
         slf: Bound<'_, Self>,
         view: *mut ffi::Py_buffer,
@@ -245,7 +245,7 @@ impl Block {
         let Self { bytes, readonly } = slf.get();
         let checked = bytes.keeper.check_process();
         let bytes = checked.map(|()| (bytes.start, bytes.len, *readonly));
-        // SAFETY: the caller's promise; the keeper keeps the bytes as long as this object lives.
+        // SAFETY: promised by the caller. The keeper keeps the bytes as long as this object lives.
         unsafe { fill_bytes(view, flags, slf.as_any(), bytes) }
     }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The thread that takes the messages of one pool, without the interpreter.
+//! The thread that receives the messages of one pool, without the interpreter.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -18,17 +18,17 @@ use super::names::{self, MAKER, REFUSED, TAKEN};
 use crate::addresses;
 use crate::pools::remove_left;
 
-/// How long a process that joins may take to answer.
+/// The time in which a process that joins must answer.
 const MEET_TIME: Duration = Duration::from_secs(5);
-/// The time between two looks for a lease that was given back.
+/// The interval of checks for a released lease.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
-/// How messages are taken.
+/// The rules for receiving messages.
 #[derive(Debug, Clone)]
 pub(super) struct Terms {
-    /// The most frames of one sender that are held at once.
+    /// The maximum number of frames of one sender that are held at one time.
     pub(super) budget: u32,
-    /// The users whose pickles are accepted, besides this user.
+    /// The users whose pickles are accepted besides this user.
     pub(super) allow_uids: Vec<u32>,
     /// The number of this process.
     pub(super) me: u64,
@@ -57,7 +57,7 @@ impl Terms {
     }
 }
 
-/// Starts the thread for a process that joins. The thread connects to its pool.
+/// Starts the thread for a process that joins. The thread joins the pool of that process.
 pub(super) fn meet(inbox: &Arc<Inbox>, terms: Terms, channel: &Path, id: u64) {
     if !inbox.add(id) {
         return;
@@ -97,7 +97,7 @@ pub(super) fn meet(inbox: &Arc<Inbox>, terms: Terms, channel: &Path, id: u64) {
     }
 }
 
-/// Starts the thread for the maker's pool, which this process joined already.
+/// Starts the thread for the maker's pool, which this process has joined already.
 pub(super) fn follow(inbox: &Arc<Inbox>, terms: Terms, consumer: Consumer) -> std::io::Result<()> {
     inbox.add(MAKER);
     let thread = std::thread::Builder::new().name("xmem-channel".into());
@@ -114,11 +114,11 @@ struct Inlet {
     inbox: Arc<Inbox>,
     terms: Terms,
     sender: u64,
-    /// Frames for references whose message has not come yet. `None`: there was no lease left.
+    /// Frames for references whose message has not arrived yet. `None`: the budget was used up.
     refs: HashMap<u64, Option<Arc<ReadLease>>>,
-    /// Arrays on devices whose message has not come yet, by the first of their frames.
+    /// Arrays on devices whose message has not arrived yet, by the first of their frames.
     devices: HashMap<u64, Vec<(u32, Arrays)>>,
-    /// The first frame that came, for any receiver. A message that began before it is not for this process.
+    /// The first frame that arrived, for any receiver. Messages that began before it are not for this process.
     began: Option<u64>,
 }
 
@@ -147,12 +147,12 @@ impl Inlet {
         self.inbox.end(self.sender, why);
     }
 
-    /// `Err`: no more messages come.
+    /// `Err`: no more messages will arrive.
     fn take_one(&mut self) -> Result<(), String> {
         let me = self.terms.me;
         let (sequence, taken) = match self.consumer.receive(None) {
             Ok(lease) => (lease.info().sequence, sort(lease, me)),
-            // Copied, so that neither process waits for the other.
+            // Copied, so that sender and receiver never wait for each other.
             Err(ReceiveError::OverBudget { .. }) => {
                 let canceller = self.inbox.canceller.clone();
                 let copy =
@@ -171,7 +171,7 @@ impl Inlet {
             Sorted::Refs(sequence, lease) => {
                 self.refs.insert(sequence, lease);
             }
-            // Other frames of the message did not come.
+            // This process does not have the other frames of the message.
             Sorted::Device(first, ..) if first < began => {}
             Sorted::Device(first, number, arrays) => {
                 let of_message = self.devices.entry(first).or_default();
@@ -181,7 +181,7 @@ impl Inlet {
                 refs.and_then(|sequence| self.refs.remove(&sequence));
                 device.and_then(|first| self.devices.remove(&first));
             }
-            // Some of its frames were sent before this process joined.
+            // Some frames of the message were sent before this process joined.
             Sorted::Message(_, refs, Some(first)) if first < began => {
                 refs.and_then(|sequence| self.refs.remove(&sequence));
                 self.inbox.set_blocked(self.sender, None);
@@ -203,7 +203,7 @@ impl Inlet {
 
     fn trouble(&self, error: &ReceiveError) -> Result<(), String> {
         match error {
-            // `receive` raises this error; the message is not lost.
+            // `receive` raises this error. The message is not lost.
             ReceiveError::OverBudget { .. } | ReceiveError::Region(_) => {
                 let why = format!("the next message cannot be taken now: {error}");
                 self.inbox.set_blocked(self.sender, Some(why));
@@ -266,9 +266,9 @@ fn sort(lease: ReadLease, me: u64) -> Sorted {
     sort_by_label(&lease, me, refs, device, message)
 }
 
-/// Copies the frame, since there is no lease left for it.
+/// Copies the frame, because the budget is used up.
 fn sort_copied(lease: &ReadLease, me: u64, canceller: &Canceller) -> Sorted {
-    // Not in the list of addresses: it is held only while this runs.
+    // Not added to the list of addresses, because it is held only during this call.
     let copy = || Message::new(Arc::new(lease.clone()))?.to_private();
     let device = || arrays::copied(lease, canceller);
     sort_by_label(lease, me, || None, device, copy)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The blocks of a message that is sent, where they lie at the sender.
+//! The blocks of a message to send, at the sender.
 
 use std::sync::Arc;
 
@@ -11,16 +11,16 @@ use crate::device::{DeviceFrame, Use, stream_of};
 use crate::keeper::Keeper;
 use crate::plane::Plane;
 
-/// A block of a message, where it lies at the sender.
+/// A block of a message to send.
 #[derive(Debug)]
 pub(super) struct Item {
     pub(super) start: usize,
     pub(super) len: usize,
     pub(super) in_order: bool,
     pub(super) shift: usize,
-    /// An array with gaps, which the block is gathered from.
+    /// An array with gaps, from which the block is gathered.
     pub(super) gather: Option<Py<PyAny>>,
-    /// It lies on a device.
+    /// Set if the block is on a device.
     pub(super) device: Option<OnDevice>,
 }
 
@@ -28,15 +28,15 @@ pub(super) struct Item {
 #[derive(Debug)]
 pub(super) struct OnDevice {
     pub(super) ordinal: u32,
-    /// The stream that writes it. `None`: it is written, or its frame has an event for that.
+    /// The stream that writes the block. `None`: it is written, or its frame has an event.
     pub(super) ready_on: Option<Stream>,
-    /// Whether its memory stays unchanged until that stream is done, also after the end of its array.
+    /// Whether its memory stays unchanged until that stream has finished, even if its array is dropped.
     pub(super) keeps: bool,
-    /// The frame that it lies in, if it is an array of this module.
+    /// The frame that contains it, if it is an array of this module.
     pub(super) frame: Option<Arc<DeviceFrame>>,
 }
 
-/// The same, from Python.
+/// `OnDevice`, from Python.
 #[derive(Debug, FromPyObject)]
 pub(super) struct SentOnDevice<'py>(
     u32,
@@ -54,7 +54,7 @@ impl SentOnDevice<'_> {
             .map(|plane| plane.get().array().keeper.clone());
         Ok(OnDevice {
             ordinal: *ordinal,
-            // `asend` sends a message on another thread than its arrays were made on.
+            // `asend` sends a message on another thread than the one that created its arrays.
             ready_on: ready_on.map(|stream| Use::On(stream).ends_on()),
             keeps: *keeps,
             frame: match keeper {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! An open end of a channel: its own pool, and the messages that come.
+//! An open end of a channel: its own pool, and the received messages.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -41,7 +41,7 @@ impl Link {
         })
     }
 
-    /// Whether this is a forked child. Then there is nothing to close, and a lock may be held for ever.
+    /// Whether this is a forked child. Then nothing must be closed, and a lock may be held forever.
     pub(super) fn is_inherited(&self) -> bool {
         !self.process.is_current()
     }
@@ -65,7 +65,7 @@ impl Link {
         })
     }
 
-    /// Closes it, without the interpreter.
+    /// Closes the end, without the interpreter.
     pub(super) fn shut(&self) {
         if self.is_inherited() {
             return;

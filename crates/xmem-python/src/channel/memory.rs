@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Room for arrays that are sent without a copy, and views of plain bytes.
+//! Memory for arrays that are sent without a copy, and views of plain bytes.
 #![allow(unsafe_code)] // the buffer protocol
 
 use std::ffi::{c_int, c_void};
@@ -15,7 +15,7 @@ use super::message::ALIGN;
 use crate::fork::check_process;
 use crate::own_slot::OwnSlot;
 
-/// Room for an array that will be sent without a copy.
+/// Memory for an array that will be sent without a copy.
 #[pyclass(frozen, module = "xmem._xmem", name = "_Room")]
 #[derive(Debug)]
 pub(crate) struct Room {
@@ -36,7 +36,7 @@ impl Room {
 impl Room {
     /// # Safety
     ///
-    /// `view` is Python's, to be filled in.
+    /// `view` is the argument of `__getbuffer__`.
     unsafe fn __getbuffer__(
         slf: Bound<'_, Self>,
         view: *mut ffi::Py_buffer,
@@ -44,12 +44,12 @@ impl Room {
     ) -> PyResult<()> {
         let Self { slot, process } = slf.get();
         let bytes = check_process(*process).map(|()| (slot.start(), slot.len(), slot.is_sent()));
-        // SAFETY: the caller's promise; the slot stays claimed as long as this object lives, which the view keeps.
+        // SAFETY: promised by the caller. The slot stays claimed while this object lives, and the view keeps the object.
         unsafe { fill_bytes(view, flags, slf.as_any(), bytes) }
     }
 }
 
-/// Fills in a view of plain bytes: an address, a size, and whether they are read-only.
+/// Initialises a view of plain bytes: an address, a size, and whether they are read-only.
 ///
 /// # Safety
 ///
@@ -60,12 +60,12 @@ pub(super) unsafe fn fill_bytes(
     owner: &Bound<'_, PyAny>,
     bytes: PyResult<(usize, usize, bool)>,
 ) -> PyResult<()> {
-    // SAFETY: the caller's promise. Python wants it empty when the call fails.
+    // SAFETY: promised by the caller. Python requires a null owner if the call fails.
     unsafe { (*view).obj = std::ptr::null_mut() };
     let (start, len, readonly) = bytes?;
-    // An address that is never read, for no bytes.
+    // An address that is never read, because there are no bytes.
     let start = if len == 0 { ALIGN } else { start };
-    // SAFETY: the caller's promise.
+    // SAFETY: promised by the caller.
     let result = unsafe {
         ffi::PyBuffer_FillInfo(
             view,

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The form of a message in memory. Every number that another process wrote is checked.
+//! The format of a message. Each number is checked, because another process wrote it.
 //!
-//! The first part begins with a table of the message's blocks; the pickle and the copied blocks follow. Blocks that were
-//! not copied lie in other parts. In this process's own byte order: a message never leaves the host.
+//! The first part begins with a table of the message's blocks. The pickle and the copied blocks follow. Blocks that were not
+//! copied are in other parts. The byte order is native, because a message never leaves the host.
 
 use xmem_core::FrameMeta;
 
-/// Alignment of blocks in bytes: a cache line, which suits vector instructions too.
+/// The alignment of blocks in bytes: a cache line, which is also sufficient for vector instructions.
 pub(super) const ALIGN: usize = 64;
-/// The most blocks of a message.
+/// The maximum number of blocks of a message.
 const MAX_BLOCKS: usize = 1 << 20;
 const MAGIC: [u8; 4] = *b"xmCH";
 const VERSION: u8 = 3;
@@ -24,11 +24,11 @@ const ON_DEVICE: u32 = 2;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Message,
-    /// Held by the references of the message that follows.
+    /// Held by the references of the following message.
     Refs,
-    /// Cancels the frames with references or arrays before it: no message follows.
+    /// Cancels the previous frames with references or arrays: no message follows.
     Void,
-    /// Arrays on a device, of the message that follows. A message may have several such frames.
+    /// Arrays on a device, of the following message. A message may have several such frames.
     Device,
 }
 
@@ -40,10 +40,10 @@ pub(super) struct Label {
     pub(super) to: Option<u64>,
     /// The sequence of the frame for its references.
     pub(super) refs: Option<u64>,
-    /// The sequence of the first frame with its arrays on devices, in the others of these frames too. `None`: this is the first,
-    /// or there is none.
+    /// The sequence of the first frame with its arrays on devices. These frames have it too, except the first. `None`: this is
+    /// the first, or there is none.
     pub(super) device: Option<u64>,
-    /// The number of this one of these frames.
+    /// The index of this frame among them.
     pub(super) number: u32,
 }
 
@@ -69,7 +69,7 @@ impl Label {
         meta.reserved = Some(to);
     }
 
-    /// `None`: the frame is not a channel's.
+    /// `None`: the frame does not belong to a channel.
     pub(super) fn read(meta: &FrameMeta) -> Option<Self> {
         let from = meta.reserved.as_deref()?;
         if from[..4] != MAGIC || from[4] != VERSION || meta.content_type.as_str() != CONTENT_TYPE {
@@ -95,17 +95,17 @@ impl Label {
 /// The place of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Place {
-    /// The part of the message, or the number of the frame if it lies on a device.
+    /// The part of the message, or the number of the frame if the block is on a device.
     pub(super) part: u32,
-    /// It lies in one of the frames beside the message.
+    /// The block is in one of the separate frames on devices.
     pub(super) on_device: bool,
-    /// The pickle takes it in order, not by number.
+    /// The pickle reads the block in order, not by number.
     pub(super) in_order: bool,
-    /// First byte in its part, or in the payload of its frame.
+    /// The offset in its part, or in the payload of its frame.
     pub(super) offset: usize,
     /// Size in bytes.
     pub(super) len: usize,
-    /// How many bytes before it the sender left out.
+    /// The number of bytes that the sender omitted before it.
     pub(super) shift: usize,
 }
 
@@ -116,7 +116,7 @@ pub(super) struct Table {
     pub(super) pickle: Place,
 }
 
-/// Size of the table of so many blocks in bytes; the pickle comes behind it.
+/// The size of a table with this many blocks in bytes. The pickle follows it.
 pub(super) fn table_len(blocks: usize) -> usize {
     HEAD + blocks * ROW
 }
@@ -138,8 +138,8 @@ impl Table {
         bytes
     }
 
-    /// The table at the beginning of the first of these parts, whose sizes are given. `None`: it does not fit them. Blocks on
-    /// devices are checked when they are used.
+    /// Decodes the table at the beginning of the first of these parts. `parts` has their sizes. `None`: the table does not
+    /// match them. Blocks on devices are checked when they are used.
     pub(super) fn decode(bytes: &[u8], parts: &[usize]) -> Option<Self> {
         let word = |at: usize| {
             let word = bytes.get(at..at.checked_add(8)?)?;

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The pools of a channel. The maker's has the channel's name; the names of the others end in their number.
+//! The names of a channel's pools. The maker's pool has the channel's name, and the names of the others end with their number.
 
 use std::path::{Path, PathBuf};
 
 use xmem_core::{random, remove_stale};
 
-/// The request of a process that joins, with its number: take my messages.
+/// The request of a process that joins, with its number: the maker shall receive its messages.
 pub(super) const HELLO: &str = "xmem:channel";
 
-/// The maker's answer to that pool: it takes the messages, ...
+/// The maker's answer to that pool: it receives the messages.
 pub(super) const TAKEN: &str = "xmem:channel:taken";
-/// ... or the reason why not.
+/// The maker's answer with the reason why it does not.
 pub(super) const REFUSED: &str = "xmem:channel:refused";
 
 /// The number of the maker.
@@ -19,8 +19,8 @@ pub(super) const MAKER: u64 = 0;
 
 const DIGITS: usize = 16;
 
-/// A random number that no other process of the channel has. Never 0. From the kernel: forked children inherit all other
-/// sources of random numbers.
+/// A random number that no other process of the channel has. Never 0. It is from the kernel, because forked children inherit
+/// all other random states.
 pub(super) fn new_id() -> u64 {
     loop {
         match random::u64() {
@@ -30,7 +30,7 @@ pub(super) fn new_id() -> u64 {
     }
 }
 
-/// The socket of the pool of a process that joined the channel with this socket.
+/// The socket of the pool of a process that joined the channel.
 pub(super) fn socket_of(channel: &Path, id: u64) -> PathBuf {
     let mut path = channel.as_os_str().to_owned();
     path.push(format!(".{id:0DIGITS$x}"));
@@ -42,7 +42,7 @@ pub(super) fn parse_id(data: &[u8]) -> Option<u64> {
     Some(u64::from_le_bytes(data.try_into().ok()?)).filter(|id| *id != MAKER)
 }
 
-/// Removes the files of all processes that joined a channel and were killed, before it is made again.
+/// Removes the files of all killed processes of a channel, before the channel is made again.
 pub(super) fn clean_up(channel: &Path) {
     let (Some(dir), Some(name)) = (channel.parent(), channel.file_name()) else {
         return;
@@ -55,7 +55,7 @@ pub(super) fn clean_up(channel: &Path) {
             .strip_prefix(&*name)
             .and_then(|rest| rest.strip_prefix('.'));
         if number.is_some_and(|n| n.len() == DIGITS && n.bytes().all(|b| b.is_ascii_hexdigit())) {
-            // A process that still runs joins again.
+            // A running process joins again.
             let _ = remove_stale(&entry.path());
         }
     }

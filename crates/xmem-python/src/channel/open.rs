@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! How a channel is made and joined.
+//! Makes and joins channels.
 
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
@@ -22,9 +22,9 @@ use crate::signals::{self, Deadline, wait, wait_for};
 /// The key in the sticky state that marks a channel's pool.
 const MARK: &str = "xmem:channel";
 const MARK_VERSION: &str = "2";
-/// How long the mark of the maker's pool may take to come.
+/// The time in which the mark of the maker's pool must arrive.
 const MARK_TIME: Duration = Duration::from_secs(2);
-/// How long the maker may take to answer.
+/// The time in which the maker must answer.
 const ANSWER_TIME: Duration = Duration::from_secs(10);
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
@@ -58,7 +58,7 @@ impl Answer {
     }
 }
 
-/// How a channel's pools are made.
+/// The options of a channel's pools.
 #[derive(Debug, Clone, FromPyObject)]
 #[pyo3(from_item_all)]
 pub(super) struct Options {
@@ -147,7 +147,7 @@ pub(super) fn join(
     terms
         .check(&consumer)
         .map_err(|why| Kind::Refused.error(why))?;
-    // The maker marks its pool right after it made it. The pool sends each new state to its consumers.
+    // The maker marks its pool directly after it was created. The pool sends each new state to its consumers.
     let marked = wait(py, deadline.at_most(MARK_TIME), |_| {
         let state = consumer.wait_sticky(LOOK_AGAIN);
         let marked = state.is_some_and(|state| state.text(MARK) == Some(MARK_VERSION));
@@ -190,7 +190,7 @@ pub(super) fn join(
             "the channel's maker does not take messages of this process: {why}"
         ))
     };
-    // It answers from a thread of its own, which needs no interpreter.
+    // The maker answers on a thread that needs no interpreter.
     let met = |slice| {
         let answer = answer.wait(slice)?;
         Some(answer.map_err(|why| refused(&why)))
@@ -204,7 +204,7 @@ pub(super) fn join(
     Ok(link)
 }
 
-/// Handles a request. It runs on the pool's own thread, and any process may have sent the request.
+/// Handles a request. Runs on the pool's control thread. Any process may have sent the request.
 fn on_event(inbox: &Weak<Inbox>, terms: &Terms, socket: &Path, event: ConsumerEvent) {
     if let ConsumerEvent::Request { name, data, .. } = event
         && name == HELLO

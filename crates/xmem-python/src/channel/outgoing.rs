@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The places of a message's blocks: some are copied into its slot, and some lie in shared memory already.
+//! The places of a message's blocks. Some are copied into its slot, and some are already in shared memory.
 #![allow(unsafe_code)] // copies from arrays of the caller
 
 use std::collections::BTreeMap;
@@ -19,7 +19,7 @@ use crate::own_slot::OwnSlot;
 pub(super) struct Copied {
     start: usize,
     pub(super) len: usize,
-    /// First byte in the slot.
+    /// The offset in the slot.
     pub(super) offset: usize,
 }
 
@@ -28,15 +28,15 @@ pub(super) struct Copied {
 pub(super) struct Plan {
     pub(super) table: Table,
     pub(super) copies: Vec<Copied>,
-    /// The items that are gathered, by number, with their places.
+    /// The gathered items by index, with their places.
     pub(super) gathers: Vec<(usize, Copied)>,
-    /// Slots of this pool that blocks lie in.
+    /// Slots of this pool that contain blocks.
     pub(super) slots: Vec<Arc<OwnSlot>>,
-    /// Parts of frames that are passed on.
+    /// Parts of forwarded frames.
     pub(super) forwarded: Parts,
     /// Size of the message's slot in bytes.
     pub(super) len: usize,
-    /// Bytes that are not copied.
+    /// The number of bytes that are not copied.
     pub(super) shared: usize,
 }
 
@@ -44,13 +44,12 @@ pub(super) struct Plan {
 struct Passed {
     lease: Arc<ReadLease>,
     parts: Vec<usize>,
-    /// The number of its first part in the message; `None`: it is copied after all.
+    /// The number of its first part in the message; `None`: it is copied.
     first: Option<usize>,
 }
 
 impl Plan {
-    /// `forward`: whether frames that were received are passed on where they lie. `on_device`: the places of the items that lie
-    /// on devices, by their numbers.
+    /// `forward`: whether received frames are forwarded. `on_device`: the places of the items on devices, by index.
     pub(super) fn new(
         producer: &Producer,
         items: &[Item],
@@ -93,7 +92,7 @@ impl Plan {
         plan
     }
 
-    /// Room in the slot, for a copy.
+    /// Reserves space in the slot for a copy.
     fn room(&mut self, item: &Item) -> Copied {
         let offset = self.len.next_multiple_of(ALIGN);
         self.len = offset + item.len;
@@ -134,7 +133,7 @@ impl Plan {
         let mut next = 1 + self.slots.len();
         for frame in &mut passed {
             let forwarded = producer.forward(&frame.lease, FrameParts::Only(&frame.parts));
-            // It is copied unless every receiver reaches the pool that it comes from.
+            // It is copied if a receiver cannot join its pool of origin.
             if let Ok(parts) = forwarded
                 && next + parts.len() <= MAX_PARTS
             {
@@ -165,7 +164,7 @@ impl Plan {
         if self.slots.iter().any(|known| Arc::ptr_eq(known, slot)) {
             return true;
         }
-        // Some numbers are reserved for parts that are forwarded.
+        // Some part numbers are reserved for forwarded parts.
         let room = 1 + self.slots.len() + MAX_FORWARDED < MAX_PARTS;
         if room {
             self.slots.push(slot.clone());
@@ -181,7 +180,7 @@ impl Plan {
             let item = &items[number];
             let end = item.start + item.len;
             let shares = last.filter(|last| {
-                // The shared block has to be aligned too.
+                // The shared block must be aligned too.
                 let apart = item.start - last.start;
                 item.len > 0 && item.start < last.start + last.len && apart.is_multiple_of(ALIGN)
             });
@@ -208,20 +207,20 @@ impl Plan {
         }
     }
 
-    /// The size to acquire, rounded up. Reason: messages of similar sizes then use the same slots.
+    /// The size to acquire, rounded up, so that messages of similar sizes use the same slots.
     pub(super) fn slot_len(&self) -> usize {
         let step = (self.len.next_power_of_two() / 16).max(ALIGN);
         self.len.max(1).next_multiple_of(step)
     }
 
-    /// Writes all blocks except those that are gathered.
+    /// Writes all blocks except the gathered ones.
     ///
     /// # Safety
     ///
     /// `slot` has `len` bytes that nothing else writes, and the items' bytes can be read.
     pub(super) unsafe fn copy(&self, pickle: &[u8], slot: *mut u8) {
         let write = |offset: usize, start: *const u8, len: usize| {
-            // SAFETY: the caller's promise; `room` made offsets and sizes within `len`.
+            // SAFETY: promised by the caller. `room` computed offsets and sizes within `len`.
             unsafe { std::ptr::copy_nonoverlapping(start, slot.wrapping_add(offset), len) };
         };
         let table = self.table.encode();
@@ -233,7 +232,7 @@ impl Plan {
     }
 }
 
-/// Adds a part to those that are forwarded. `false`: there are too many.
+/// Adds a part to the forwarded ones. `false`: there are too many.
 fn pass_on(passed: &mut Vec<Passed>, lease: &Arc<ReadLease>, part: usize) -> bool {
     let parts: usize = passed.iter().map(|frame| frame.parts.len()).sum();
     let known = passed.iter_mut().find(|f| Arc::ptr_eq(&f.lease, lease));
@@ -248,7 +247,7 @@ fn pass_on(passed: &mut Vec<Passed>, lease: &Arc<ReadLease>, part: usize) -> boo
     match known {
         Some(frame) => {
             frame.parts.push(part);
-            // The order of `FrameParts::Only`.
+            // In the order of `FrameParts::Only`.
             frame.parts.sort_unstable();
         }
         None => passed.push(Passed {

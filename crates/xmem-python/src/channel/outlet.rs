@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! This end's own pool, which its messages go into.
+//! This end's own pool, in which its messages are published.
 
 use pyo3::prelude::*;
 use xmem_core::{Canceller, Producer, SlotSpec, WriteLease};
@@ -10,9 +10,10 @@ use crate::signals::{Deadline, retry};
 
 /// Size in bytes of a frame without a payload.
 pub(super) const EMPTY: usize = 1;
-/// A smaller part of a received frame is copied. Reason: to forward it takes a lease and holds the whole frame.
+/// A smaller part of a received frame is copied. Reason: forwarding needs a lease and holds the whole frame.
 pub(super) const FORWARD_FROM: usize = 64 << 10;
-/// The most parts of other frames in a message, and the most frames on devices beside it. Each is a lease of each receiver.
+/// The maximum number of parts of other frames in a message, and of separate frames on devices. Each is a lease at each
+/// receiver.
 pub(super) const MAX_FORWARDED: usize = 8;
 
 pub(super) fn timeout(what: &str) -> PyErr {
@@ -23,7 +24,7 @@ pub(super) fn closed() -> PyErr {
     Kind::Closed.error("this end of the channel is closed")
 }
 
-/// The pool's producer, with waits that end when the channel is closed.
+/// The pool's producer. Closing the channel cancels its waits.
 #[derive(Debug)]
 pub(super) struct Outlet {
     pub(super) producer: Producer,
@@ -31,7 +32,7 @@ pub(super) struct Outlet {
 }
 
 impl Outlet {
-    /// Waits until the receivers have room for one more message.
+    /// Waits until the receivers have room for another message.
     pub(super) fn wait_for_room(&self, py: Python<'_>, deadline: Deadline) -> PyResult<()> {
         let room = retry(py, deadline, |slice| {
             self.producer.wait_for_room(Some(slice), &self.canceller)

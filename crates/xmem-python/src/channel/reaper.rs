@@ -13,7 +13,7 @@ use crate::fork::PerProcess;
 
 type Objects = Sender<Py<PyAny>>;
 
-/// The thread's queue. A forked child has no such thread, and starts its own.
+/// The thread's queue. A forked child does not have the thread, and starts its own.
 static QUEUE: PerProcess<Mutex<Option<Objects>>> = PerProcess::new();
 
 fn queue() -> Option<Objects> {
@@ -27,7 +27,7 @@ fn queue() -> Option<Objects> {
         for object in objects {
             let mut object = Some(object);
             Python::try_attach(|_| object = None);
-            // Without an interpreter it cannot be dropped: the interpreter is at its end.
+            // Without an interpreter the object cannot be dropped: the interpreter is shutting down.
             mem::forget(object);
         }
     });
@@ -36,11 +36,11 @@ fn queue() -> Option<Objects> {
     Some(sender)
 }
 
-/// An object whose owner may have no interpreter.
+/// An object whose owner may be on a thread without an interpreter.
 #[derive(Debug)]
 pub(super) struct Kept {
     object: Option<Py<PyAny>>,
-    /// Made with the interpreter, since it may start the thread.
+    /// Created with the interpreter, because that may start the thread.
     queue: Option<Objects>,
 }
 
@@ -62,7 +62,7 @@ impl Drop for Kept {
             Some(queue) => queue.send(object).err().map(|error| error.0),
             None => Some(object),
         };
-        // An object must not be dropped without the interpreter, so this one leaks.
+        // An object must not be dropped without the interpreter, so it leaks.
         mem::forget(refused);
     }
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The frame that stands for the references of a message. Each reference has a lease of it. In the process of the object the
-//! frame keeps the object; in another process it keeps the lease that this process has.
+//! The frame for the references of a message. Each reference has a lease of this frame. In the process of the referenced
+//! object, the frame keeps the object. In another process, it keeps the lease of that process.
 
 use std::sync::Arc;
 
@@ -14,13 +14,13 @@ use super::outlet::{EMPTY, MAX_FORWARDED, Outlet};
 use super::reaper::Kept;
 use crate::signals::{Deadline, wait_apart};
 
-/// Held by a reference that came, so that what it refers to stays.
+/// Held by a received reference, so that the referenced object is kept.
 #[pyclass(frozen, module = "xmem._xmem", name = "_RefLease")]
 #[derive(Debug, Clone)]
 pub(crate) struct RefLease {
-    /// Of the frame that stands for the references of its message.
+    /// The lease of the frame for the references of the message.
     lease: Arc<ReadLease>,
-    /// The tag of that frame's parts for this reference. 0: there are none.
+    /// The tag of that frame's parts for this reference. 0: it has none.
     tag: u32,
 }
 
@@ -48,14 +48,14 @@ impl RefLease {
         Self { lease, tag }
     }
 
-    /// The parts that hold it besides its sender, with their numbers.
+    /// The parts that hold the object besides its sender, with their indices.
     fn parts(&self) -> impl Iterator<Item = (usize, &Part)> {
         let parts = self.lease.parts().iter().enumerate();
         parts.filter(|(_, part)| self.tag != 0 && part.tag() == self.tag)
     }
 
-    /// Waits for receivers that have not answered yet whether they reach the pool that it comes from. Reason: a reference cannot
-    /// be copied, so one that is not forwarded ends with this process.
+    /// Waits for receivers that have not answered yet whether they can join the pool of origin. Reason: a reference cannot be
+    /// copied, so one that is not forwarded ends with this process.
     fn pass_on(
         &self,
         py: Python<'_>,
@@ -83,9 +83,9 @@ impl RefLease {
 #[derive(Debug)]
 pub(super) struct Refs {
     objects: Py<PyAny>,
-    /// Those that came from other processes. The tag of the first is 1.
+    /// References that came from other processes. The first has tag 1.
     leases: Vec<RefLease>,
-    /// How long receivers are waited for that have not reported what they reach.
+    /// The end of the wait for receivers that have not answered yet.
     answer_by: Deadline,
 }
 
@@ -102,8 +102,8 @@ impl Refs {
         }
     }
 
-    /// The slot of the frame that stands for them. `forward`: receivers hold references from other processes in their own pools
-    /// too, so that these outlive this process.
+    /// The slot of the frame for the references. `forward`: receivers also hold references from other processes in their pools
+    /// of origin, so that these outlive this process.
     pub(super) fn slot(
         &self,
         py: Python<'_>,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! One message on its way into the pool.
+//! Sends one message.
 #![allow(unsafe_code)] // copies into a slot
 
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::signals::Deadline;
 
 /// Why a message was not sent.
 enum Failure {
-    /// A receiver joined that cannot join the pool that a part comes from.
+    /// A receiver that just joined cannot join the pool of origin of a part.
     NotReached,
     Python(PyErr),
 }
@@ -47,15 +47,15 @@ pub(super) struct Message<'a> {
     pub(super) items: &'a [Item],
     /// Copies an array with gaps.
     pub(super) gather: &'a Bound<'a, PyAny>,
-    /// Its references, until these are published.
+    /// Its references, until they are published.
     pub(super) refs: Option<Refs>,
-    /// The objects that the items lie in.
+    /// The objects that own the memory of the items.
     pub(super) owners: Py<PyAny>,
     /// `None`: to all.
     pub(super) to: Option<u64>,
 }
 
-/// Sends a message. Returns how many bytes were copied, and how many not.
+/// Sends a message. Returns the number of copied bytes, and of bytes that were not copied.
 pub(super) fn send(
     py: Python<'_>,
     outlet: &Outlet,
@@ -93,7 +93,7 @@ struct Outgoing<'a> {
     devices: Vec<device::Slot>,
     /// The sequence of the first of them.
     devices_at: Option<u64>,
-    /// How many of them were.
+    /// The number of them that were published.
     devices_sent: usize,
 }
 
@@ -128,7 +128,7 @@ impl Outgoing<'_> {
             ..
         } = self.message;
         let producer = &outlet.producer;
-        // Slots of an earlier try are given back before new ones are acquired.
+        // Slots of an earlier attempt are given back before new ones are acquired.
         self.devices.clear();
         if let Some(refs) = &self.message.refs {
             self.refs_slot = Some(refs.slot(py, outlet, forward, deadline)?);
@@ -141,7 +141,7 @@ impl Outgoing<'_> {
         let lease = outlet.acquire(py, plan.slot_len(), deadline)?;
         let body = Arc::new(OwnSlot::new(lease, plan.len));
         py.detach(|| {
-            // SAFETY: the slot has so many bytes, and is not shared yet; the caller keeps the objects that the items lie in.
+            // SAFETY: the slot has this many bytes and is not shared yet. The caller keeps the objects of the items.
             unsafe { plan.copy(pickle, body.start() as *mut u8) };
         });
         if !plan.gathers.is_empty() {
@@ -162,7 +162,7 @@ impl Outgoing<'_> {
                     }
                     Err(body) => body,
                 },
-                // Python kept the room that `gather` filled.
+                // Python kept the memory that `gather` filled.
                 Err(body) => body,
             }
         } else {
@@ -189,7 +189,7 @@ impl Outgoing<'_> {
         Ok((copied, shared))
     }
 
-    /// First the frames that belong to the message, so that its receivers have them.
+    /// Publishes the separate frames of the message first, so that its receivers have them.
     fn publish(
         &mut self,
         py: Python<'_>,
@@ -224,7 +224,7 @@ impl Outgoing<'_> {
 
 impl Drop for Outgoing<'_> {
     fn drop(&mut self) {
-        // Frames of the message were published, and the message was not: this frame cancels it.
+        // Frames of the message were published, but not the message: another frame cancels them.
         if (self.refs_at.is_some() || self.devices_at.is_some())
             && let Ok(lease) = self.outlet.producer.acquire(EMPTY)
         {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Receiving, over all producers that the pool has one after another.
+//! Receives frames over successive producers of the pool.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -21,11 +21,11 @@ type Found = Arc<Mutex<Option<Result<xmem_core::Consumer, ConnectError>>>>;
 #[derive(Debug)]
 pub(super) struct Inner {
     pub(super) follower: Follower,
-    /// Notified when there may be something to receive. `None`: no caller asked for a descriptor.
+    /// Notified when something may be received. `None`: no caller requested a descriptor.
     notifier: Option<Notifier>,
-    /// A thread looks for a producer while the notifier is waited for.
+    /// A thread searches for a producer while a caller waits for the notifier.
     looking: Option<Found>,
-    /// Why the last look for a producer failed.
+    /// The error of the last search for a producer.
     pub(super) last_look: Option<ConnectError>,
 }
 
@@ -39,7 +39,7 @@ pub(super) enum Item {
 /// An item that was taken from the pool.
 pub(super) enum Took {
     Frame(Result<(Frame, Way), Unusable>),
-    /// `None`: an event without meaning for Python.
+    /// `None`: an event that has no meaning in Python.
     Event(Option<Event>),
 }
 
@@ -47,7 +47,7 @@ pub(super) enum Took {
 pub(super) enum Step {
     Item(Item),
     Nothing,
-    /// There is something to warn of before the next step.
+    /// A warning before the next step.
     Warn(String),
     Failed(Failure),
 }
@@ -135,7 +135,7 @@ impl Inner {
             }
             Ok(follow::Step::NoProducer { error, .. }) => {
                 if let Some(notifier) = &self.notifier {
-                    // The caller that waits for it returns, and another thread looks.
+                    // The caller that waits for it returns, and another thread searches.
                     notifier.notify();
                 }
                 self.last_look = Some(error);
@@ -146,19 +146,19 @@ impl Inner {
         }
     }
 
-    /// The result of the thread that looks for a producer: a caller that waits for the notifier cannot look itself.
-    /// `None`: none yet.
+    /// The result of the thread that searches for a producer, because a caller that waits for the notifier cannot search
+    /// itself. `None`: there is none yet.
     fn look_for_producer(
         &mut self,
         notifier: &Notifier,
         timeout: Duration,
     ) -> Option<Result<xmem_core::Consumer, ConnectError>> {
-        // Before the look: what is found after it makes it readable again.
+        // Before the check, so that a later result makes it readable again.
         notifier.clear();
         if let Some(found) = &self.looking {
             let result = lock(found).take();
             if result.is_none() {
-                // A caller that waits here has to look at signals again anyway.
+                // A caller that waits here must check for signals anyway.
                 notifier.wait(timeout);
                 return None;
             }
@@ -174,7 +174,7 @@ impl Inner {
                 found.clone(),
             );
             move || {
-                // Not for ever, so that the thread ends when no caller waits any more.
+                // With a limit, so that the thread ends when no caller waits any more.
                 let result = builder.connect_wait(Some(PATIENCE_OF_THREAD));
                 *lock(&found) = Some(result);
                 notifier.notify();
@@ -189,17 +189,17 @@ impl Inner {
         }
     }
 
-    /// From here on the notifier is readable when there may be something to receive.
+    /// From now on the notifier is readable when something may be received.
     pub(super) fn notify(&mut self, notifier: Notifier) -> std::io::Result<()> {
         self.follower.notify(notifier.fd().clone())?;
-        // The first wait ends at once, so that the caller looks before it waits for anything.
+        // The first wait ends at once, so that the caller checks before it waits.
         notifier.notify();
         self.notifier = Some(notifier);
         Ok(())
     }
 }
 
-/// The producer's property that keeps a budget small, by its name in Python.
+/// The Python name of the producer's property that limits a budget.
 pub(super) fn property(limit: BudgetLimit) -> String {
     limit.to_string().replace('-', "_")
 }
@@ -227,7 +227,7 @@ fn left_behind(lost: &Lost) -> String {
     )
 }
 
-/// How long a thread looks for a producer.
+/// How long a thread searches for a producer.
 const PATIENCE_OF_THREAD: Duration = Duration::from_secs(1);
 
 fn no_thread(error: std::io::Error) -> ConnectError {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! A copy of a frame in device memory of this process alone, which views may write.
+//! A copy of a frame in private device memory, which views may write.
 
 use std::ops::Deref;
 
@@ -10,7 +10,7 @@ use xmem_core::cuda::PrivateMemory;
 use super::wait::wait_for_streams;
 use super::{Streams, Use};
 
-/// The memory, and the streams that its views were given to.
+/// The memory, and the streams of its views.
 #[derive(Debug)]
 pub(crate) struct DeviceCopy {
     memory: PrivateMemory,
@@ -25,7 +25,7 @@ impl DeviceCopy {
         }
     }
 
-    /// For a new view. The copy was written before it was made, so the stream does not wait.
+    /// Called for a new view. The stream need not wait, because the copy was written before the view was made.
     pub(crate) fn give_to(&self, to: Use) {
         self.streams.add(to.ends_on());
     }

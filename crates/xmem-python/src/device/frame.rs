@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! A received frame on a device, which lives as long as the last view of it.
+//! A received frame on a device. It is held until its last view is dropped.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -11,8 +11,8 @@ use xmem_core::cuda::{CudaError, CudaFrame, PrivateMemory, Rows, Stream};
 
 use super::{Streams, Use, wait};
 
-/// The frame's lease ends with this, behind the work of the streams that have views of it. It may be dropped on any thread,
-/// with or without the interpreter, and does not call the driver there.
+/// The frame's lease ends with this, after the work of the streams of its views. It may be dropped on any thread, with or
+/// without the interpreter, and does not call the driver there.
 #[derive(Debug)]
 pub(crate) struct DeviceFrame {
     /// `None` only while it is dropped.
@@ -21,7 +21,7 @@ pub(crate) struct DeviceFrame {
 }
 
 impl DeviceFrame {
-    /// Imports the frame's memory, if it is the first of it.
+    /// Imports the frame's memory, if this is the first frame in it.
     pub(crate) fn new(lease: ReadLease) -> Result<Arc<Self>, CudaError> {
         Ok(Self::of(lease.into_cuda()?))
     }
@@ -33,14 +33,14 @@ impl DeviceFrame {
         })
     }
 
-    /// The lease of a received frame. `None`: this process's producer published the frame, and a channel does not pass it on.
+    /// The lease of a received frame. `None`: a producer of this process published the frame, and a channel does not forward
+    /// it.
     pub(crate) fn received(&self) -> Option<&ReadLease> {
         let lease = self.lease();
         (!lease.is_local()).then_some(lease)
     }
 
-    /// The offset in the payload of bytes on the device; the parts of the payload follow each other. `None`: they lie in
-    /// no part.
+    /// The offset of bytes on the device in the payload, whose parts are concatenated. `None`: they are in no part.
     pub(crate) fn offset_of(&self, ptr: u64, len: usize) -> Option<usize> {
         let mut before = 0;
         self.parts().find_map(|(start, size)| {
@@ -51,7 +51,7 @@ impl DeviceFrame {
         })
     }
 
-    /// For a new view: its stream waits for the producer's work, and the end of this frame waits for that stream.
+    /// Called for a new view: its stream waits for the producer's work, and the end of this frame waits for that stream.
     pub(crate) fn give_to(&self, to: Use) -> Result<(), CudaError> {
         if let Use::On(stream) = to {
             self.wait_on(stream)?;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Frames on CUDA devices, and the streams that their views were given to.
+//! Frames on CUDA devices, and the streams of their views.
 
 mod copy;
 mod frame;
@@ -33,7 +33,7 @@ pub(crate) fn parse(device: Option<&str>) -> PyResult<Option<u32>> {
     })
 }
 
-/// The text for a device; `None` is host memory.
+/// The text for a device. `None` is host memory.
 pub(crate) fn name(ordinal: Option<u32>) -> String {
     ordinal.map_or("cpu".to_owned(), |ordinal| format!("cuda:{ordinal}"))
 }

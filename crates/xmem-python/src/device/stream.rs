@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The streams of Python's libraries.
-#![allow(unsafe_code)] // handles that callers promise to be streams
+//! Streams of Python libraries.
+#![allow(unsafe_code)] // callers promise that handles are streams
 
 use std::sync::Mutex;
 
@@ -10,12 +10,12 @@ use pyo3::prelude::*;
 use xmem_core::cuda::Stream;
 use xmem_core::lock;
 
-/// How the owner of a new view on a device uses it.
+/// How a new view on a device is used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Use {
     /// On this stream, which waits for unfinished work.
     On(Stream),
-    /// On streams that are not known. No stream waits: the owner of the view orders its own work.
+    /// On unknown streams. No stream waits: the owner of the view orders its own work.
     Anywhere,
 }
 
@@ -37,7 +37,7 @@ impl Use {
     /// The stream after whose work the memory can be reused.
     pub(crate) fn ends_on(self) -> Stream {
         match self {
-            // The same handle names another stream on another thread.
+            // The same handle refers to another stream on another thread.
             Self::On(Stream::PER_THREAD) | Self::Anywhere => Stream::LEGACY_DEFAULT,
             Self::On(stream) => stream,
         }
@@ -49,7 +49,7 @@ pub(crate) fn stream_of(stream: &Bound<'_, PyAny>) -> PyResult<Stream> {
     let handle = if let Ok(handle) = stream.extract::<u64>() {
         handle
     } else if let Ok(protocol) = stream.getattr("__cuda_stream__") {
-        // Version, and handle.
+        // Version and handle.
         protocol.call0()?.extract::<(u32, u64)>()?.1
     } else if let Ok(handle) = stream.getattr("cuda_stream") {
         handle.extract()?
@@ -64,12 +64,12 @@ pub(crate) fn stream_of(stream: &Bound<'_, PyAny>) -> PyResult<Stream> {
         // CUDA's null stream.
         0 => Stream::LEGACY_DEFAULT,
         // SAFETY: the caller of the Python function promises that the handle is a stream, and stays one while arrays are used
-        // there.
+        // on it.
         handle => unsafe { Stream::from_raw(handle) },
     })
 }
 
-/// The streams that views were given to, each once.
+/// The streams of views, without duplicates.
 #[derive(Debug, Default)]
 pub(crate) struct Streams(Mutex<Vec<Stream>>);
 
@@ -81,7 +81,7 @@ impl Streams {
         }
     }
 
-    /// Removes the stream that is done, or that an event stands for. `None`: all of them.
+    /// Removes a stream that has finished, or whose work an event covers. `None`: removes all.
     pub(crate) fn forget(&self, done: Option<Stream>) {
         lock(&self.0).retain(|stream| done.is_some_and(|done| *stream != done));
     }

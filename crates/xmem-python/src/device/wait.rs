@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Waits of the CPU for a device. Ctrl-C ends them.
+//! Waits of the CPU for a device. Ctrl-C cancels them.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use super::Streams;
 use crate::errors::{IntoPyErr, IntoPyResult};
 use crate::signals::{self, Deadline};
 
-/// Waits until a frame is written, for a reader that is not in the order of a stream.
+/// Waits until a frame is written, for a reader without a stream.
 pub(crate) fn wait(py: Python<'_>, frame: &CudaFrame) -> PyResult<()> {
     wait_until(py, |slice| frame.synchronize_for(slice))
 }
@@ -31,10 +31,10 @@ pub(crate) fn wait_until(
     })
 }
 
-/// Waits for the work that these streams have now.
+/// Waits for the present work of these streams.
 pub(crate) fn wait_for_streams(py: Python<'_>, device: &Device, streams: &Streams) -> PyResult<()> {
     for stream in streams.all() {
-        // A destroyed stream takes no mark. The default stream waits for its work.
+        // A destroyed stream cannot be marked. The default stream waits for its work.
         let mark = || {
             let mark = stream.mark(device);
             mark.or_else(|_| Stream::LEGACY_DEFAULT.mark(device))

@@ -18,24 +18,24 @@ fn wants(flags: c_int, what: c_int) -> bool {
     flags & what == what
 }
 
-/// The part of a view that it needs until it ends.
+/// The state of a view, kept until it is released.
 struct View {
     array: Array,
     _export: Export,
 }
 
-/// Fills a view of `array` for `owner`.
+/// Initialises a view of `array` for `owner`.
 ///
 /// # Safety
 ///
-/// `view` is what Python passed to `__getbuffer__`.
+/// `view` is the argument of `__getbuffer__`.
 pub(crate) unsafe fn fill(
     view: *mut ffi::Py_buffer,
     flags: c_int,
     array: PyResult<Array>,
     owner: &Bound<'_, PyAny>,
 ) -> PyResult<()> {
-    // SAFETY: the caller's promise. Python wants it empty when the call fails.
+    // SAFETY: promised by the caller. Python requires a null owner if the call fails.
     unsafe { (*view).obj = ptr::null_mut() };
     let array = array?;
     if let Some(reason) = array.on_device() {
@@ -62,7 +62,7 @@ pub(crate) unsafe fn fill(
              use numpy.asarray(frame), or frame.copy()"
         }));
     }
-    // A reader gets a view that may write too, if the memory may be written, as from a NumPy array.
+    // A reader gets a writable view if the memory may be written, like a view of a NumPy array.
     let export = Export::new(&array.keeper)?;
     if wants(flags, ffi::PyBUF_WRITABLE) && !export.is_writable() {
         return Err(PyBufferError::new_err(array.keeper.why_read_only()));
@@ -73,7 +73,7 @@ pub(crate) unsafe fn fill(
         _export: export,
     });
     let array = &kept.array;
-    // SAFETY: the caller's promise; the view points into the box, which `release` frees, and to static names of formats.
+    // SAFETY: promised by the caller. The view points into the box, which `release` frees, and to static names of formats.
     unsafe {
         (*view).buf = array.ptr().cast_mut().cast();
         (*view).len = array.nbytes();
@@ -102,16 +102,16 @@ pub(crate) unsafe fn fill(
     Ok(())
 }
 
-/// Ends a view.
+/// Releases a view.
 ///
 /// # Safety
 ///
-/// `view` was filled by `fill`, and is released once.
+/// `view` was initialised by `fill`, and is released once.
 pub(crate) unsafe fn release(view: *mut ffi::Py_buffer) {
-    // SAFETY: the caller's promise.
+    // SAFETY: promised by the caller.
     let kept = unsafe { std::mem::replace(&mut (*view).internal, ptr::null_mut()) };
     if !kept.is_null() {
-        // SAFETY: a box of this type, made by `fill`.
+        // SAFETY: `fill` made this box, with this type.
         drop(unsafe { Box::from_raw(kept.cast::<View>()) });
     }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The CUDA array interface, version 3. It has no lifetimes: its readers keep the object that it came from.
+//! The CUDA array interface, version 3. It has no lifetimes: its readers keep the object that they read.
 
 use pyo3::exceptions::{PyAttributeError, PyTypeError};
 use pyo3::prelude::*;
@@ -12,8 +12,8 @@ use crate::dtype;
 use crate::errors::IntoPyResult;
 use crate::keeper::{Export, Keeper};
 
-/// Waits until the bytes are written. Reason: not all libraries heed a stream that is named here, and none names the stream
-/// that it works on.
+/// Waits until the bytes are written. Reason: not all libraries wait for a stream that is stated here, and none states the
+/// stream that it uses.
 pub(crate) fn of<'py>(py: Python<'py>, array: &Array) -> PyResult<Bound<'py, PyDict>> {
     if array.device().is_none() {
         return Err(PyAttributeError::new_err(
@@ -51,7 +51,7 @@ pub(crate) fn of<'py>(py: Python<'py>, array: &Array) -> PyResult<Bound<'py, PyD
         array.ptr().addr()
     };
     interface.set_item("data", (ptr, !export.is_writable()))?;
-    // Nothing is left to wait for.
+    // Nothing must be waited for.
     interface.set_item("stream", py.None())?;
     Ok(interface)
 }

@@ -15,7 +15,7 @@ use crate::errors::IntoPyResult;
 use crate::keeper::Export;
 use crate::{device as devices, dtype};
 
-/// The newest version that this module has.
+/// The newest supported version.
 const VERSION: DLPackVersion = DLPackVersion { major: 1, minor: 1 };
 const CPU: i32 = 1;
 const CUDA: i32 = 2;
@@ -55,7 +55,7 @@ struct DLTensor {
 
 type Deleter<T> = Option<unsafe extern "C" fn(*mut T)>;
 
-/// DLManagedTensor, of before version 1.
+/// DLManagedTensor, from before version 1.
 #[repr(C)]
 struct Legacy {
     dl_tensor: DLTensor,
@@ -73,7 +73,7 @@ struct Versioned {
     dl_tensor: DLTensor,
 }
 
-/// Memory that a tensor points to, and the view that keeps its bytes.
+/// The memory that a tensor refers to, and the view that keeps its bytes.
 struct Context {
     shape: Vec<i64>,
     /// In elements.
@@ -130,18 +130,18 @@ impl Managed for Versioned {
     }
 }
 
-/// The owner of the tensor calls it, on any thread, with or without the interpreter.
+/// Called by the owner of the tensor, on any thread, with or without the interpreter.
 unsafe extern "C" fn delete<T: Managed>(managed: *mut T) {
-    // SAFETY: `capsule` made it, and DLPack's rule is that the deleter is called once.
+    // SAFETY: `capsule` made it, and DLPack requires that the deleter is called once.
     unsafe {
         let managed = Box::from_raw(managed);
         drop(Box::from_raw(managed.context().cast::<Context>()));
     }
 }
 
-/// Python calls it at the end of a capsule. An importer that takes the tensor gives the capsule another name.
+/// Called when a capsule is freed. An importer that takes the tensor renames the capsule.
 unsafe extern "C" fn destroy<T: Managed>(capsule: *mut ffi::PyObject) {
-    // SAFETY: `capsule` made the capsule, which holds a tensor of that type as long as it has that name.
+    // SAFETY: `capsule` made the capsule, which holds a tensor of this type while it has this name.
     unsafe {
         if ffi::PyCapsule_IsValid(capsule, T::NAME.as_ptr()) == 0 {
             return;
@@ -161,13 +161,13 @@ fn capsule<T: Managed>(
 ) -> PyResult<Py<PyAny>> {
     let context = Box::into_raw(context).cast();
     let managed = Box::into_raw(Box::new(T::new(tensor, context, flags)));
-    // SAFETY: the name is static, and `destroy` is of the same type.
+    // SAFETY: the name is static, and `destroy` has the same type.
     let capsule =
         unsafe { ffi::PyCapsule_New(managed.cast(), T::NAME.as_ptr(), Some(destroy::<T>)) };
     // SAFETY: a new reference, or null with an exception.
     let capsule = unsafe { Bound::from_owned_ptr_or_err(py, capsule) };
     if capsule.is_err() {
-        // SAFETY: no capsule has it.
+        // SAFETY: no capsule owns it.
         unsafe { delete(managed) };
     }
     Ok(capsule?.unbind())
@@ -182,7 +182,7 @@ pub(crate) struct Request<'py> {
     pub(crate) copy: Option<bool>,
 }
 
-/// Type and number of the device.
+/// The DLPack type and the number of the device.
 pub(crate) fn device(array: &Array) -> (i32, i32) {
     device_of(array.device())
 }
@@ -207,7 +207,7 @@ fn give(py: Python<'_>, array: &Array, stream: Option<&Bound<'_, PyAny>>) -> PyR
     }
     let to = Use::of_dlpack(stream)?;
     let keeper = &array.keeper;
-    // Without the interpreter: the driver may wait for a thread that needs it.
+    // Without the interpreter, because the driver may wait for a thread that needs it.
     py.detach(|| keeper.give_to(to)).into_py_result()
 }
 
@@ -234,7 +234,7 @@ pub(crate) fn export(py: Python<'_>, array: &Array, request: Request<'_>) -> PyR
     let is_versioned = request.max_version.is_some_and(|(major, _)| major >= 1);
     let array = copied.as_ref().unwrap_or(array);
     let device = device(array);
-    // Before `give`: from here on the slot is not given back under the view.
+    // Before `give`: from here on the slot is not given back while the view exists.
     let export = Export::new(&array.keeper)?;
     if wanted == here {
         give(py, array, request.stream.as_ref())?;
@@ -280,8 +280,8 @@ pub(crate) fn export(py: Python<'_>, array: &Array, request: Request<'_>) -> PyR
              read-only: use a newer version of it, or frame.copy()",
         ))
     } else {
-        // This version cannot express "read-only". An error would exclude many libraries. Host memory is safe, since it is
-        // mapped read-only. On a device that depends on the driver: where it maps writable memory, a write changes the frame.
+        // This version cannot express "read-only". An error would exclude many libraries. Host memory is safe, because it is
+        // mapped read-only. On a device that depends on the driver: if it maps the memory writable, a write changes the frame.
         capsule::<Legacy>(py, tensor, context, flags)
     }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! NumPy's array interface, version 3. It has no lifetimes: its readers keep the object that it came from.
+//! NumPy's array interface, version 3. It has no lifetimes: its readers keep the object that they read.
 
 use pyo3::exceptions::{PyAttributeError, PyTypeError};
 use pyo3::prelude::*;
@@ -10,9 +10,9 @@ use crate::array::Array;
 use crate::dtype;
 use crate::keeper::{Export, Keeper};
 
-/// An error for a slot that this process writes: its views are counted, and readers of this interface cannot be.
+/// An error for a slot that this process writes. Reason: its views are counted, and readers of this interface cannot be.
 pub(crate) fn of<'py>(py: Python<'py>, array: &Array) -> PyResult<Bound<'py, PyDict>> {
-    // NumPy asks for this after the buffer protocol failed, and shows only this error.
+    // NumPy reads this after the buffer protocol failed, and shows only this error.
     let _may_be_read = Export::new(&array.keeper)?;
     if let Some(reason) = array.on_device() {
         return Err(PyTypeError::new_err(reason));
