@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MPL-2.0
 
-"""The consumer, with what asyncio needs on top of the extension's."""
+"""The consumer of the extension module, with methods for asyncio."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Consumer(Waiting, _xmem.Consumer):
 
     @classmethod
     def _make(cls, pool: str, options: dict[str, Any], look: float | None) -> Self:
-        """One look for a producer, of so many seconds of the timeout."""
+        """One attempt to find a producer, for this many seconds of the timeout."""
         if options["name"] is None:
             program = os.path.basename(sys.argv[0]) if sys.argv and sys.argv[0] else "python"
             options = dict(options, name=program)
@@ -84,7 +84,7 @@ class Consumer(Waiting, _xmem.Consumer):
         return self
 
     def _warn_of_budget(self, max_held: int | None) -> None:
-        # Of the first producer only; the next one will be the same program.
+        # Only for the first producer, because the next one is usually the same program.
         if max_held is None:
             return
         stats = self.stats
@@ -131,12 +131,12 @@ class Consumer(Waiting, _xmem.Consumer):
         return self
 
     def request_key_frame(self) -> None:
-        """Asks an encoder that feeds the pool for a key frame, with its headers, as soon as possible."""
-        # As xmemsrc asks: with all headers, and at no certain time.
+        """Requests a key frame with its headers from the encoder of the pool's stream, as soon as possible."""
+        # The form of xmemsrc's request: with all headers, and without a time.
         self.request("force-key-unit", bytes([1]) + bytes(8))
 
     async def arecv(self, timeout: float | None = None) -> Frame | Any:
-        """The next frame; waits for it in the event loop. Raises what recv raises.
+        """Waits in the event loop for the next frame, and returns it. Raises the same exceptions as recv.
 
         With a timeout of 0 not for what belongs to the first frame either, which may still be on the way; as try_recv.
 

@@ -64,7 +64,7 @@ class PoolWarning(RuntimeWarning):
     processes wait for each other."""
 
 
-# Tracebacks name them as users do.
+# Tracebacks show the public names.
 for _name, _class in list(globals().items()):
     if isinstance(_class, type):
         _class.__module__ = "xmem"

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MPL-2.0
 
-"""Waiting, and waiting in event loops."""
+"""Waits, in threads and in event loops."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 from ._errors import NoProducer, PoolWarning
 from ._xmem import _check_timeout
 
-# How long a thread waits for an event loop before it checks whether the loop still wants that.
+# The interval at which a thread that waits for an event loop checks whether the loop still waits.
 LOOK_AGAIN = 0.2
-# After how many seconds a wait without result is warned of. As in xmemsrc.
+# A warning is emitted after a wait of this many seconds, as in xmemsrc.
 _SAY_AFTER = 2.0
 
 T = TypeVar("T")
 
 
 class Patience:
-    """The timeout of a wait in several steps. Seconds; None is for ever."""
+    """The timeout of a wait in several steps, in seconds. None: no limit."""
 
     def __init__(self, timeout: float | None) -> None:
         _check_timeout(timeout)
@@ -35,7 +35,7 @@ class Patience:
         return time.monotonic() - self._began
 
     def left(self, most: float | None = None) -> float | None:
-        """How long to wait now, at most so long."""
+        """The remaining time, limited to the argument."""
         if self._timeout is None:
             return most
         left = max(0.0, self._timeout - self.waited())
@@ -45,7 +45,7 @@ class Patience:
         return self._timeout is not None and self.waited() >= self._timeout
 
     def find(self, look: Callable[[float | None], T], waiting: Callable[[], str]) -> T:
-        """The result of `look`, which looks for so many seconds. After 2 it warns once with what it waits for.
+        """Calls `look` with the time that it may take. After 2 seconds without a result, warns once and calls it again.
 
         The warning names the line that called the method that calls this.
         """
@@ -72,7 +72,7 @@ class Patience:
 
 
 class Waiting:
-    """Has tasks of any event loop wait for a descriptor, that of `fileno`."""
+    """Lets tasks of any event loop wait for the descriptor that `fileno` returns."""
 
     fileno: Callable[[], int]
 
@@ -82,24 +82,24 @@ class Waiting:
         self._turns = WeakKeyDictionary()
 
     def _turn(self, sender: int | None = None) -> AbstractAsyncContextManager[None]:
-        """Lets tasks of a loop wait one behind the other, so that they get what comes in the order in which they asked."""
+        """Queues the waiting tasks of a loop, so that they get items in the order of their requests."""
         turns = self._turns.setdefault(asyncio.get_running_loop(), WeakValueDictionary())
-        # Kept by its holder and by waiting tasks.
+        # Its owner and waiting tasks keep it alive.
         lock = turns.get(sender)
         if lock is None:
             turns[sender] = lock = asyncio.Lock()
         return lock
 
     async def _readable(self) -> None:
-        """Waits until there may be something to receive."""
+        """Waits until something may be received."""
         loop = asyncio.get_running_loop()
         fd = self.fileno()
         if fd < 0:
-            # Another thread closed it. The next look gets the error.
+            # Another thread closed it. The next call raises the error.
             return
         waiting = self._waiting.setdefault(loop, set())
         if not waiting:
-            # An event loop takes one callback for a descriptor, and several tasks may wait.
+            # An event loop accepts only one callback for a descriptor, and several tasks may wait.
             loop.add_reader(fd, self._wake, waiting)
         future = loop.create_future()
         waiting.add(future)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MPL-2.0
 
-"""Warnings about what happens again."""
+"""Warnings that may be repeated."""
 
 import asyncio
 import os
@@ -9,12 +9,12 @@ import warnings
 
 from ._errors import PoolWarning
 
-# A warning on one of their lines would help no user.
+# A warning must not point to a line of these modules.
 _NOT_MEANT = tuple(os.path.join(os.path.dirname(file), "") for file in (__file__, asyncio.__file__))
 
 
 def warn_each_time(message: str) -> None:
-    """Warns with the line that led here from outside of this module, and of asyncio, from whose callbacks no line of a task leads.
+    """Warns with the innermost line outside of this module and of asyncio, whose callbacks have no line of a task.
 
     Each time: by default Python shows a text once for each line.
     """

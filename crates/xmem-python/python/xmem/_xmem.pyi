@@ -575,7 +575,7 @@ class BufferGuard:
     def copy_to_cuda(self, device_id: int = 0) -> BufferGuard:
         """Returns a writable copy on a CUDA device, in a buffer that this process acquires."""
     def copy_to_device(self, device_id: int) -> BufferGuard:
-        """As `copy_to_cuda`."""
+        """Like `copy_to_cuda`."""
     def forget(
         self, *, to: Sequence[Reader] | None = None, stream: Any | None = None, timeout: float | None = None
     ) -> int:

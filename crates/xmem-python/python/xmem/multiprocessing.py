@@ -53,13 +53,13 @@ from .channel import Channel, RefLost, _arrays, ref
 
 __all__ = ["install"]
 
-# How long a receiver waits before it looks whether the sender is still there, in seconds; and a sender, for what is too old.
+# The interval in seconds at which a receiver checks whether the sender still runs, and a sender drops what is too old.
 _LOOK_AGAIN = 1.0
 # A process, its user and its group.
 _UCRED = struct.Struct("3i")
 # Bytes of a request: a token, and the path of the receiver's channel.
 _TOKEN, _REQUEST = 16, 4096
-# What is smaller travels in the pickle.
+# Smaller data are sent in the pickle.
 _SMALL = 4096
 
 _timeout: float | None = 600.0
@@ -67,7 +67,7 @@ _linger = 10.0
 
 
 def _is_worker():
-    """Whether this is a worker of a data loader, which ends it when no more is wanted of it."""
+    """Whether this is a worker of a data loader. The loader ends it when it needs no more data."""
     torch = sys.modules.get("torch.utils.data")
     return torch is not None and torch.get_worker_info() is not None
 
@@ -81,10 +81,10 @@ def _user_of(control):
 
 
 class _Sender:
-    """What this process sent and no process has asked for yet. A thread answers those that ask."""
+    """The objects that this process sent and no process has requested yet. A thread answers requests."""
 
     def __init__(self):
-        # Without a file: the kernel removes the name with the process.
+        # An abstract name, without a file: the kernel removes it with the process.
         self.address = b"\0xmem-" + secrets.token_hex(16).encode()
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
         # Any user can find the name.
@@ -93,14 +93,14 @@ class _Sender:
         self.socket.settimeout(_LOOK_AGAIN)
         self.kept: collections.OrderedDict[bytes, tuple[float, Any]] = collections.OrderedDict()
         self.changed = threading.Condition()
-        # Now: at its end a worker does not know it any more.
+        # Read now, because a worker cannot determine it when it ends.
         self.is_worker = _is_worker()
-        # To the processes that asked, by their paths.
+        # Channels to the processes that sent requests, by path.
         self.channels: dict[str, Channel] = {}
         threading.Thread(target=self._serve, name="xmem-sender", daemon=True).start()
 
     def _linger(self):
-        """How long this process waits at its end."""
+        """How long this process waits before it ends."""
         return 0.0 if self.is_worker else _linger
 
     def keep(self, obj):
@@ -110,7 +110,7 @@ class _Sender:
         return self.address, token
 
     def take(self, token):
-        """In a list, if it is there."""
+        """A list with the object, or an empty list."""
         with self.changed:
             taken = self.kept.pop(token, None)
             self.changed.notify_all()
@@ -125,7 +125,7 @@ class _Sender:
             except TimeoutError:
                 pass
             except Exception as error:
-                # Other receivers get their answers.
+                # The other receivers must still be answered.
                 warnings.warn(f"an object was not sent to another process: {error}", PoolWarning, stacklevel=1)
             self._forget_old()
             self._forget_gone()
@@ -140,17 +140,17 @@ class _Sender:
         try:
             channel.send((token, found), timeout=_LOOK_AGAIN)
         except Error:
-            # Of the channel, such as one that ends with this process. The receiver asks again.
+            # An error of the channel, for example because this process ends. The receiver asks again.
             raise
         except Exception:
             # It cannot be sent at all.
             self.take(token)
             raise
-        # Not before, or this process might end meanwhile.
+        # Not earlier, because this process could end meanwhile.
         self.take(token)
 
     def _forget_gone(self):
-        """Ends the channels to processes that have ended. One that was killed leaves files."""
+        """Closes the channels to processes that have ended. A killed process leaves files."""
         for path, channel in list(self.channels.items()):
             if channel.closed or channel.receivers == 0:
                 del self.channels[path]
@@ -174,7 +174,7 @@ class _Sender:
             )
 
     def drain(self):
-        """Waits for the receivers, at the end of the process."""
+        """Waits for the receivers before the process ends."""
         with self.changed:
             self.changed.wait_for(lambda: not self.kept, self._linger())
         for channel in list(self.channels.values()):
@@ -182,7 +182,7 @@ class _Sender:
 
 
 class _Receiver:
-    """The channel by which this process gets what it asked for. One thread at a time reads it, for all."""
+    """The channel on which this process receives requested objects. One thread at a time reads it, for all threads."""
 
     def __init__(self):
         self.channel = Channel(f"mp.{os.getpid()}.{secrets.token_hex(4)}")
@@ -204,7 +204,7 @@ class _Receiver:
                     except ConnectionRefusedError:
                         raise RefLost("the process that sent this object has ended") from None
                     except TimeoutError:
-                        # It is stopped, or has much to do.
+                        # The sender is stopped or busy.
                         continue
                 found = self._wait(token)
                 if found is not None:
@@ -216,7 +216,7 @@ class _Receiver:
         return _the_one(found)
 
     def _wait(self, token):
-        """The answer. None: it is time to ask again, since the sender may have ended."""
+        """The answer. None: the request must be repeated, because the sender may have ended."""
         end = time.monotonic() + _LOOK_AGAIN
         while (left := end - time.monotonic()) > 0:
             with self.lock:
@@ -241,7 +241,7 @@ class _Receiver:
         except Timeout:
             return
         with self.lock:
-            # The second answer to a question that was asked again is dropped.
+            # A repeated request gets two answers. The second is dropped.
             if token in self.wanted:
                 self.arrived.setdefault(token, found)
 
@@ -259,8 +259,8 @@ def _drain():
 
 
 def _drain_at_the_end(_=None):
-    # After the queues have written all that was put into them, which is at -5. A process that ends runs only what is registered by
-    # then, and a queue may pickle its first object even later.
+    # After the queues have written all of their objects, which is at priority -5. At its end a process only runs finalizers that
+    # were registered before, and a queue may pickle its first object even later.
     util.Finalize(None, _drain, exitpriority=-100)
 
 
@@ -311,12 +311,12 @@ def _pool(name):
 
 
 def _get(name, index):
-    """A buffer that was published for this."""
+    """A buffer that was published to be sent."""
     return _pool(name).get(index)
 
 
 def _get_held(name, index, address, token):
-    """A buffer that its sender holds until it is got here, too, or this process is killed."""
+    """A buffer that its sender holds until this process holds it too or is killed."""
     held = _fetch(address, token)
     guard = _get(name, index)
     del held
@@ -338,7 +338,7 @@ def _array_of(guard, offset, shape, strides, dtype):
 
 
 def _guard_of(a):
-    """The buffer that an array lies in. None: it lies in none that was got."""
+    """The held buffer that contains an array. None: there is none."""
     while hasattr(a, "base"):
         a = a.base
     owner = a.obj if isinstance(a, memoryview) else None
@@ -385,7 +385,7 @@ def install(*, timeout: float | None = 600.0, linger: float = 10.0) -> None:
     if not _is_installed:
         _is_installed = True
         _drain_at_the_end()
-        # A process of `multiprocessing` forgets after the fork what is registered.
+        # A process of `multiprocessing` clears the registrations after the fork.
         util.register_after_fork(_Sender, _drain_at_the_end)
     ForkingPickler.register(Frame, _keep)
     ForkingPickler.register(Plane, _keep)
@@ -395,7 +395,7 @@ def install(*, timeout: float | None = 600.0, linger: float = 10.0) -> None:
 
         ForkingPickler.register(numpy.ndarray, _reduce_array)
     if "torch" in sys.modules:
-        # Which registers its own.
+        # torch registers its own reductions.
         import torch.multiprocessing
 
         ForkingPickler.register(torch.Tensor, _reduce_tensor)

@@ -39,7 +39,7 @@ class Runner:
         if unknown:
             raise ValueError(f"the model has no input {unknown[0]!r}: its inputs are {', '.join(sorted(self._inputs))}")
         binding = self._session.io_binding()
-        # Keeps the frames until the end of this function, whatever else releases them.
+        # Keeps the frames until the end of this function, even if other code releases them.
         held = []
         for name, feed in feeds.items():
             array = np.asarray(feed)

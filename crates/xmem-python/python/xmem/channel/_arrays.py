@@ -11,19 +11,19 @@ _MOST_GAPS = 4
 
 
 def reduce_array(out, a):
-    """A NumPy array, with its bytes out of band. Its strides are kept where it has no gaps."""
+    """A NumPy array with its bytes out of band. Its strides are kept if it has no gaps."""
     if a.dtype.hasobject or a.nbytes < out.inline:
         return NotImplemented
     full = None
     if 0 in a.strides:
-        # Repeated along an axis: sent once.
+        # Elements that are repeated along an axis are sent once.
         full = a.shape
         a = a[tuple(slice(0, 1) if s == 0 else slice(None) for s in a.strides)]
         if a.nbytes == 0:
             return NotImplemented
     axes = strides = None
     if not a.flags.c_contiguous:
-        # In the order in which it lies in memory it may have no gaps.
+        # In memory order it may have no gaps.
         order = sorted(range(a.ndim), key=lambda axis: -a.strides[axis])
         dense = a.transpose(order)
         if dense.flags.c_contiguous:
@@ -43,7 +43,7 @@ def reduce_array(out, a):
 
 
 def extent_of(a):
-    """From an array's first byte to its last. None: some lie before the first element."""
+    """The range of an array's bytes. None: some bytes are before the first element."""
     if min(a.strides) < 0:
         return None
     return sum((n - 1) * stride for n, stride in zip(a.shape, a.strides)) + a.itemsize
@@ -59,7 +59,7 @@ def gather(room, offset, size, a):
 
 
 def freeze(a):
-    """Takes the right to write from an array that was sent where it lies, and from those that it is a view of."""
+    """Makes an array that was sent without a copy read-only, and the arrays that it is a view of."""
     chain = []
     while a is not None and hasattr(a, "flags"):
         chain.append(a)

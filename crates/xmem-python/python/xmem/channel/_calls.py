@@ -40,7 +40,7 @@ def call(channel, function, args, kwargs, to, timeout):
     channel.send(asked, to=to, timeout=patience.left())
     while True:
         answer = channel.recv(timeout=patience.left(), sender=to)
-        # One of an earlier call came too late for it.
+        # A late answer to an earlier call.
         if isinstance(answer, _Answer) and answer.number == asked.number:
             break
     if answer.error is not None:
@@ -62,7 +62,7 @@ def serve(channel):
         except (EndOfStream, Closed):
             return
         _reply(channel, _answer(asked), sender if channel.id == 0 else None)
-        # Its arrays are released before the wait for the next.
+        # Release its arrays before the wait for the next call.
         del asked
 
 
@@ -80,7 +80,7 @@ def _reply(channel, answer, to):
     try:
         channel.send(answer, to=to)
     except (pickle.PicklingError, TypeError, AttributeError) as error:
-        # What does not pickle stays here.
+        # It cannot be pickled, so it is not sent.
         if answer.error is None:
             answer.value = ref(answer.value)
         else:

@@ -21,7 +21,7 @@ from .._xmem import _check_timeout, _ChannelEnd, _whereabouts
 from . import _calls, _pickling
 
 
-# After how many seconds `send` looks whether it waits for a process that may wait for this one.
+# After this many seconds `send` checks whether the other process may be waiting for this one.
 _STUCK_AFTER = 5.0
 
 
@@ -40,7 +40,7 @@ def _finish(end, linger):
         end.close()
 
 
-# Receivers of a process that joined are the maker, and the holders of what is passed on.
+# The receivers of a process that joined are the maker, and the processes that hold its forwarded frames.
 def _options(budget, max_slots, max_bytes, lossless_timeout, allow_uids, max_receivers=256):
     return dict(
         budget=budget,
@@ -66,7 +66,7 @@ def _extent(shape, dtype):
 class Room:
     """Shared memory for arrays that are sent together. ``Channel.room`` makes it."""
 
-    # Where arrays begin: each has its own cache lines.
+    # The alignment of arrays, so that each has its own cache lines.
     _ALIGN = 64
 
     def __init__(self, memory, size):
@@ -159,7 +159,7 @@ class Channel(Waiting):
 
     @classmethod
     def _join(cls, name, options, look, patience, inline, linger):
-        """Looks for the maker for so many seconds of the time that there is."""
+        """Searches for the maker for this many seconds of the remaining time."""
         _check_timeout(linger)
         end = _ChannelEnd.join(os.fspath(name), options, look, patience.left())
         self = cls.__new__(cls)
@@ -197,7 +197,7 @@ class Channel(Waiting):
         self._own_reducers = {}
         self._finalizer = weakref.finalize(self, _finish, end, linger)
         if "multiprocessing.util" in sys.modules:
-            # Its children end without what runs at exit otherwise.
+            # Children of multiprocessing do not run exit handlers.
             from multiprocessing.util import Finalize
 
             Finalize(self, _finish, (end, linger), exitpriority=0)
@@ -211,7 +211,7 @@ class Channel(Waiting):
         message = _pickling.dumps(obj, self._inline, self._own_reducers)
         patience = Patience(timeout)
         try:
-            # The time that receivers have to answer is the whole.
+            # Receivers may use the whole time to answer.
             return self._send(message, to, patience.left(_STUCK_AFTER), patience.left())
         except Timeout:
             if patience.is_over():
@@ -297,7 +297,7 @@ class Channel(Waiting):
                     if sender is None:
                         await self._readable()
                     else:
-                        # The descriptor is for messages of all senders.
+                        # The descriptor reports messages of all senders.
                         await asyncio.to_thread(self._end.poll, sender, patience.left(LOOK_AGAIN))
         except TimeoutError:
             raise Timeout("no message came in time") from None

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MPL-2.0
 
-"""Arrays on CUDA devices in messages: passed on where they lie, or copied there into a frame beside the message."""
+"""Arrays on CUDA devices in messages. They are forwarded, or copied on the device to a separate frame."""
 
 from .._xmem import _is_shared, _place_of
 from . import _loaders
@@ -19,7 +19,7 @@ _TYPES = {
 
 
 def reduce_tensor(out, t, requires_grad, parameter):
-    """A dense CUDA tensor of PyTorch's. Its memory stays on its stream, whatever releases it."""
+    """A dense CUDA tensor of PyTorch. Its memory is reused only in the order of its stream."""
     import torch
 
     name = str(t.dtype).removeprefix("torch.")
@@ -36,7 +36,7 @@ def reduce_tensor(out, t, requires_grad, parameter):
     stream = torch.cuda.current_stream(t.device)
     if extent:
         t.record_stream(stream)
-    # Memory that another library allocated is not PyTorch's to keep.
+    # PyTorch does not manage memory that another library allocated.
     keeps = t.untyped_storage().resizable()
     index = out.add(t.data_ptr(), extent, t, device=(device, stream.cuda_stream, keeps, None))
     strides = tuple(n * itemsize for n in t.stride())
@@ -44,7 +44,7 @@ def reduce_tensor(out, t, requires_grad, parameter):
 
 
 def _extent(shape, strides, itemsize):
-    """From an array's first byte to its last."""
+    """The range of an array's bytes."""
     return 0 if 0 in shape else sum((n - 1) * stride for n, stride in zip(shape, strides)) + itemsize
 
 
@@ -64,7 +64,7 @@ def reduce_interface(out, a):
 
 
 def part(out, a):
-    """An array as it travels: the number of its block, where in that it begins, shape, strides, type."""
+    """The form of an array in a message: the number of its block, the offset in the block, shape, strides, type."""
     interface = a.__cuda_array_interface__
     name = _TYPES.get(interface["typestr"])
     if name is None or interface.get("mask") is not None or not hasattr(a, "__dlpack_device__"):
@@ -86,7 +86,7 @@ def part(out, a):
 
 
 def plane_part(out, plane):
-    """The same for an array of a frame. A received one is not waited for."""
+    """Adds an array of a frame. Does not wait for a received frame."""
     device, place = plane.__dlpack_device__()[1], _place_of(plane)
     if place is None or not _is_shared(*place[:2], device):
         return part(out, plane)
@@ -97,7 +97,7 @@ def plane_part(out, plane):
 
 
 def finish(plane, library):
-    """An array of the library that it was sent from."""
+    """Creates an array of the sender's library."""
     if library == "cupy":
         import cupy
 

@@ -11,13 +11,13 @@ from .._xmem import Frame, Plane, _bytes_of, _is_shared, _known_of, _place_of
 
 
 def _part(out, plane):
-    """A plane as it travels: its bytes or the number of a block, where in them it begins, shape, strides and type."""
+    """The form of a plane in a message: its bytes or the number of a block, the offset, shape, strides and type."""
     if plane.device != "cpu":
         from . import _cuda
 
         return _cuda.plane_part(out, plane)
     place = _place_of(plane)
-    # The bytes between its elements are of no use to a receiver.
+    # Receivers do not need the bytes between its elements.
     if place is None or (place[1] != plane.nbytes and not _is_shared(*place[:2])):
         plane = plane.copy()
         place = _place_of(plane)

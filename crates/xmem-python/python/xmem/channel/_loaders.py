@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MPL-2.0
 
-"""Functions by which messages make arrays, tensors, views and references again.
+"""Functions that recreate arrays, tensors, views and references from a message.
 
 A message names these functions; the unpickler has methods of one :class:`Loader` stand for them, which knows the
 message.
@@ -67,7 +67,7 @@ class Loader:
         return made
 
     def storage(self, index):
-        """A block as a storage, and how much of it was left out."""
+        """A block as a storage, and the number of bytes that were omitted before it."""
         from . import _tensors
 
         block, _, shift = self.blocks[index]
@@ -80,7 +80,7 @@ class Loader:
         return _cuda.finish(self.plane(part), library)
 
     def cuda_tensor(self, part, requires_grad, parameter):
-        """The same for PyTorch."""
+        """An array on a device, for PyTorch."""
         from . import _tensors
 
         return _tensors.of_plane(self.plane(part), requires_grad, parameter)

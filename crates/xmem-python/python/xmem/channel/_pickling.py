@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MPL-2.0
 
-"""Objects to messages, and back."""
+"""Converts objects to messages, and back."""
 
 import io
 import pickle
@@ -12,7 +12,7 @@ from . import _frames, _loaders, _refs
 
 
 class Outgoing:
-    """A message that is being made: what is not in its pickle."""
+    """The parts of a new message that are not in its pickle."""
 
     __slots__ = ("blocks", "owners", "refs", "leases", "storages", "small", "later", "inline")
 
@@ -24,15 +24,15 @@ class Outgoing:
         # The owners of the blocks. Kept until the message is sent, so that no address or id is used for something else.
         self.owners = []
         self.refs = []
-        # Frames of other processes that those hold, each once, by its identity.
+        # Frames of other processes that they hold, without duplicates, by identity.
         self.leases = {}
-        # torch's, by their identity.
+        # Storages of torch, by identity.
         self.storages = {}
         self.small = {}
         self.later = {}
 
     def add(self, address, size, owner, *, gather=None, in_order=False, device=None):
-        """A block. Returns its number.
+        """Adds a block. Returns its number.
 
         device: the number of the CUDA device that it lies on, the stream that is still to write it, whether its memory stays
         until that stream is done with it, and the Plane that it is, if it is one.
@@ -42,11 +42,11 @@ class Outgoing:
         return len(self.blocks) - 1
 
     def add_later(self, owner):
-        """A block whose extent is known at the end."""
+        """Adds a block whose extent is determined at the end."""
         return self.add(0, 0, owner)
 
     def take_buffer(self, buffer):
-        """The buffer that an object gives to be sent out of band. Whether it is to be in band instead."""
+        """Adds an out-of-band buffer of an object. Returns whether it is to be sent in band instead."""
         raw = buffer.raw()
         if raw.nbytes < self.inline:
             return True
@@ -67,7 +67,7 @@ def _address(raw):
 
 def _reduce_view(out, view):
     if not view.contiguous or view.nbytes < out.inline or view.format not in _CASTABLE:
-        # As plain bytes, which are its own.
+        # As plain bytes of the pickle.
         return _make_view, (view.tobytes(), view.format, view.shape)
     flat = view.cast("B") if view.c_contiguous else None
     if flat is None:
@@ -85,8 +85,8 @@ def _make_view(data, format, shape):
 
 
 def _reduce_ref(out, ref):
-    # While the message is under way, and a receiver has the reference, this is what keeps the object: here the object
-    # itself, or else the lease that came with the reference.
+    # Keeps the object while the message is being sent and while a receiver has the reference: in its own process the object
+    # itself, otherwise the lease of the received reference.
     out.refs.append(ref)
     if ref._target is not None:
         tag = 0
@@ -94,7 +94,7 @@ def _reduce_ref(out, ref):
         out.leases.setdefault(ref._lease.key, ref._lease)
         tag = 1 + list(out.leases).index(ref._lease.key)
     else:
-        # Nor is it held by the receiver.
+        # The receiver does not hold it either.
         tag = None
     return _loaders.ref, (ref._token, tag)
 
@@ -104,7 +104,7 @@ _seen: set[str] = set()
 
 
 def reducers():
-    """How types are sent that are not left to pickle."""
+    """The reducers of types that pickle does not handle itself."""
     for name, module in (("numpy", "_arrays"), ("torch", "_tensors")):
         if name not in _seen and name in sys.modules:
             if name == "numpy":
@@ -120,7 +120,7 @@ def reducers():
 
 
 class Pickler(pickle.Pickler):
-    """Pickles one object, and puts what is large beside it."""
+    """Pickles one object, and sends large data out of band."""
 
     def __init__(self, file, out, own_reducers):
         super().__init__(file, protocol=5, buffer_callback=out.take_buffer)
@@ -143,7 +143,7 @@ class Pickler(pickle.Pickler):
         if not isinstance(obj, type) and hasattr(kind, "__cuda_array_interface__"):
             torch = sys.modules.get("torch")
             if torch is not None and isinstance(obj, torch.Tensor):
-                # Of a class of its own, which PyTorch pickles. It has the interface on a CPU too.
+                # A subclass that PyTorch pickles. Tensors on the CPU have the interface too.
                 return NotImplemented
             from . import _cuda
 
@@ -152,7 +152,7 @@ class Pickler(pickle.Pickler):
 
 
 def dumps(obj, inline, own_reducers):
-    """The pickle of an object, and what is beside it."""
+    """The pickle of an object, and its out-of-band data."""
     out = Outgoing(inline)
     file = io.BytesIO()
     try:
@@ -165,7 +165,7 @@ def dumps(obj, inline, own_reducers):
 
 
 class Unpickler(pickle.Unpickler):
-    """Makes the object of one message."""
+    """Recreates the object of one message."""
 
     def __init__(self, incoming):
         self.loader = loader = _loaders.Loader(incoming)

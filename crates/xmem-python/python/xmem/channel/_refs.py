@@ -20,7 +20,7 @@ class RefLost(Error, ReferenceError):
 
 
 class _Target:
-    """An object that references lead to. Each reference, and each holder of one for others, has this."""
+    """The target of references to an object. Each reference holds it, and each process that holds a reference for others."""
 
     __slots__ = ("obj", "number", "__weakref__")
 
@@ -30,7 +30,7 @@ class _Target:
 
 
 def _start_time(pid):
-    """When a process began, in the kernel's ticks: a later one of that number began later. None: there is none."""
+    """The start time of a process in the kernel's ticks. It distinguishes processes with the same ID. None: no such process."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as stat:
             return int(stat.read().rpartition(b")")[2].split()[19])
@@ -38,7 +38,7 @@ def _start_time(pid):
         return None
 
 
-class _Home:
+class _Objects:
     """The objects that this process keeps for others."""
 
     def __init__(self):
@@ -46,12 +46,12 @@ class _Home:
         self.pid = os.getpid()
         self.started = _start_time(self.pid)
         self.targets = weakref.WeakValueDictionary()
-        # Of the objects that have a target now. Those are kept by it, so no other object has their id.
+        # The targets by the id of their objects. A target keeps its object, so no other object has that id.
         self.by_id = weakref.WeakValueDictionary()
-        # Objects that are kept by others than references, and can be known without being kept.
+        # Weakly referenced objects, which other code keeps alive.
         self.objects = weakref.WeakValueDictionary()
         self.numbers = itertools.count(1)
-        # Something that goes while it is held may want a reference to something else.
+        # Reentrant, because an object that is freed meanwhile may create a reference to another one.
         self.lock = threading.RLock()
 
     def find_or_make(self, obj):
@@ -65,12 +65,12 @@ class _Home:
                 try:
                     self.objects[target.number] = obj
                 except TypeError:
-                    # A list, a number: only kept by its target.
+                    # A list or a number cannot be weakly referenced: only its target keeps it.
                     pass
             return target
 
     def find(self, number):
-        """The object of a number, in a list, if it is still there."""
+        """A list with the object of a number, or an empty list if it no longer exists."""
         target = self.targets.get(number)
         if target is not None:
             return [target.obj]
@@ -78,13 +78,13 @@ class _Home:
         return [] if obj is None else [obj]
 
 
-_home = _Home()
+_objects = _Objects()
 
 
 def _after_fork():
-    # The child has the objects too, but it is not their process: no reference leads here.
-    global _home
-    _home = _Home()
+    # The child has copies of the objects, but no reference refers to them.
+    global _objects
+    _objects = _Objects()
 
 
 os.register_at_fork(after_in_child=_after_fork)
@@ -103,7 +103,7 @@ class Ref:
     @property
     def is_here(self) -> bool:
         """Whether the object is in this process."""
-        return self._token[0] == _home.key
+        return self._token[0] == _objects.key
 
     @property
     def type_name(self) -> str:
@@ -138,7 +138,7 @@ class Ref:
         return now == started
 
     def get(self) -> Any:
-        """The object, in its own process."""
+        """The object. Only in its own process."""
         if self._target is not None and self.is_here:
             return self._target.obj
         raise RefLost(
@@ -164,18 +164,18 @@ def ref(obj: Any) -> Ref:
     """A reference to an object, which stays in this process for as long as a process has the reference."""
     if isinstance(obj, Ref):
         return obj
-    target = _home.find_or_make(obj)
+    target = _objects.find_or_make(obj)
     kind = type(obj)
-    token = (_home.key, target.number, _home.pid, _home.started, f"{kind.__module__}.{kind.__qualname__}")
+    token = (_objects.key, target.number, _objects.pid, _objects.started, f"{kind.__module__}.{kind.__qualname__}")
     return Ref(token, target, None)
 
 
 def resolve(token, lease):
-    """A reference that came: its object, if this is its process."""
+    """A received reference; its object, if the object is in this process."""
     token = tuple(token)
-    if token[0] != _home.key:
+    if token[0] != _objects.key:
         return Ref(token, None, lease)
-    found = _home.find(token[1])
+    found = _objects.find(token[1])
     if not found:
         raise RefLost(
             f"a reference to a {token[4]} came back, and the object is gone: no process held a reference any more. One is held "

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: MPL-2.0
 
-"""torch tensors in messages. Only imported when torch is there already."""
+"""torch tensors in messages. Imported only if torch is already imported."""
 
 import torch
 
 from . import _loaders
 
-# A storage's bytes are sent from a multiple of this on, so that elements of any type stay where they were.
+# The sent bytes of a storage begin at a multiple of this, so that elements of any type stay aligned.
 ALIGN = 64
 
 
 class Storage:
-    """A storage of a message, of which the bytes between the first and the last that some tensor has are sent."""
+    """A storage of a message. The bytes between the first and the last one that a tensor uses are sent."""
 
     __slots__ = ("index", "first", "last", "storage")
 
@@ -26,7 +26,7 @@ class Storage:
         self.last = max(self.last, last)
 
     def place(self):
-        """Address, size in bytes, and bytes that are left out before."""
+        """The address, the size in bytes, and the number of bytes omitted before it."""
         first = (self.first or 0) // ALIGN * ALIGN
         return self.storage.data_ptr() + first, max(self.last - first, 0), first
 
@@ -36,8 +36,8 @@ def reduce_storage_of_message(out, storage):
 
 
 def _storage(out, storage):
-    """The message's one entry for a storage, which tensors share."""
-    # Not its identity: a message's small storages come as several objects over the same bytes.
+    """The entry for a storage in the message. Tensors share it."""
+    # Not by identity, because small received storages may be several objects over the same bytes.
     key = (storage.data_ptr(), storage.nbytes())
     known = out.storages.get(key)
     if known is None:
@@ -47,7 +47,7 @@ def _storage(out, storage):
 
 
 def _small(out, storage):
-    """The bytes of a storage that travels in the pickle. All that have it get the same ones, and share them."""
+    """The bytes of a storage that is sent in the pickle. All tensors over it share them."""
     key = (storage.data_ptr(), storage.nbytes())
     small = out.small.get(key)
     if small is None:
@@ -66,7 +66,7 @@ def reduce_storage(out, storage):
 
 
 def extent_of(t):
-    """The first and last byte of its storage that a tensor has."""
+    """The first and the last byte of its storage that a tensor uses."""
     if t.numel() == 0:
         return 0, 0
     steps = sum((size - 1) * stride for size, stride in zip(t.size(), t.stride()))
@@ -82,7 +82,7 @@ def reduce_tensor(out, t):
 
         return _cuda.reduce_tensor(out, t, t.requires_grad, type(t) is torch.nn.Parameter)
     if t.device.type != "cpu" or t.is_quantized or t.is_nested:
-        # As torch does it, which copies.
+        # Use torch's own reduction, which copies.
         return NotImplemented
     parameter = type(t) is torch.nn.Parameter
     # The tensor's Python attributes.
@@ -131,7 +131,7 @@ def set_attributes(t, attributes):
 def make_storage(block):
     if len(block) == 0:
         return torch.UntypedStorage(0)
-    # torch has no read-only tensors; it would only warn.
+    # torch has no read-only tensors, and would only warn.
     return torch.frombuffer(block.unprotected(), dtype=torch.uint8).untyped_storage()
 
 
@@ -179,7 +179,7 @@ def make_compressed(layout, compressed, plain, values, size, requires_grad):
 
 
 def reducers():
-    """By exact type: what torch's own subclasses do is theirs."""
+    """By exact type. Subclasses of torch have their own reductions."""
     return {
         torch.Tensor: reduce_tensor,
         torch.nn.Parameter: reduce_tensor,
