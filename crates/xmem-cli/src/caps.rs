@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Caps, as text of GStreamer's, and in the words that people use for them.
+//! Caps: parsing GStreamer's text, and a short description.
 
 use xmem_core::PoolStats;
 
@@ -12,7 +12,7 @@ pub(crate) struct Caps {
 }
 
 impl Caps {
-    /// The caps of a pool. `None`: it has none.
+    /// The caps of a pool. `None` if it has none.
     pub(crate) fn of(stats: &PoolStats) -> Option<Self> {
         let caps = stats.sticky.iter().find(|(key, _)| key == "caps");
         caps.and_then(|(_, caps)| Self::from_text(caps))
@@ -27,7 +27,7 @@ impl Caps {
         })
     }
 
-    /// Such as `video/x-h264`.
+    /// The media type, such as `video/x-h264`.
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
@@ -37,12 +37,12 @@ impl Caps {
         field.map(|(_, value)| value.as_str())
     }
 
-    /// Whether it is video, or a picture, encoded or not.
+    /// Whether the media type is video or an image, raw or encoded.
     pub(crate) fn is_video(&self) -> bool {
         self.name.starts_with("video/") || self.name.starts_with("image/")
     }
 
-    /// Whether it is not encoded.
+    /// Whether the frames are not encoded.
     pub(crate) fn is_raw(&self) -> bool {
         self.name.ends_with("/x-raw")
     }
@@ -53,7 +53,7 @@ impl Caps {
         number("width").zip(number("height"))
     }
 
-    /// Such as `NV12 1280x720 30/1`.
+    /// A short description such as `NV12 1280x720 30/1`.
     pub(crate) fn summary(&self) -> String {
         let mut words = vec![match self.get("format") {
             Some(format) if self.is_raw() => format.to_owned(),
@@ -63,7 +63,7 @@ impl Caps {
             self.size()
                 .map(|(width, height)| format!("{width}x{height}")),
         );
-        // Without a constant rate it is 0/1.
+        // The framerate 0/1 means a variable rate.
         let rate = self.get("framerate").filter(|it| !it.starts_with("0/"));
         words.extend(rate.map(str::to_owned));
         if self.name.starts_with("audio/") {
@@ -77,7 +77,7 @@ impl Caps {
     }
 }
 
-/// The parts between commas, as far as the first structure goes. Commas in quotes and brackets separate nothing.
+/// Splits the first structure of caps at commas, except for commas in quotes and brackets.
 fn split(caps: &str) -> impl Iterator<Item = &str> {
     let (mut depth, mut quoted, mut escaped, mut over) = (0_u32, false, false, false);
     caps.split(move |c| {
@@ -101,7 +101,7 @@ fn split(caps: &str) -> impl Iterator<Item = &str> {
     .map(str::trim)
 }
 
-/// `key=(type)value`.
+/// Parses `key=(type)value`.
 fn field(text: &str) -> Option<(String, String)> {
     let (key, value) = text.split_once('=')?;
     let value = value.trim();

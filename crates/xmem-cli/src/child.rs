@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Tools of GStreamer that run for a while, and may hang.
+//! Runs GStreamer's command line tools as child processes, with a timeout.
 
 use std::env::args_os;
 use std::ffi::OsStr;
@@ -14,11 +14,11 @@ use crate::Error;
 use crate::launch::not_started;
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 
-/// The name under which this program starts itself to become a tool.
+/// The name with which this program starts itself before it executes a tool.
 const NAME: &str = "xmem-child";
 
-/// A tool that is interrupted when this process ends, even by SIGKILL: it would keep a camera and a pool. Start it
-/// from a thread that lives as long, since the kernel sends the signal when that thread ends.
+/// A command for a tool that gets SIGINT when this process ends, even by SIGKILL. Otherwise it would keep a camera and a pool. The
+/// kernel sends the signal when the thread that started the tool ends, so start it from a thread that lives as long as the tool.
 pub(crate) fn dependent(tool: &str) -> Command {
     let mut command = Command::new("/proc/self/exe");
     command
@@ -28,7 +28,7 @@ pub(crate) fn dependent(tool: &str) -> Command {
     command
 }
 
-/// Becomes the tool of [`dependent`] in the process that it starts; returns in any other. `Some`: that failed.
+/// Executes the tool of [`dependent`] if this process was started for it. Otherwise returns `None`. `Some` is the error.
 pub(crate) fn become_tool() -> Option<Error> {
     let mut args = args_os();
     if args.next().as_deref() != Some(OsStr::new(NAME)) {
@@ -38,31 +38,31 @@ pub(crate) fn become_tool() -> Option<Error> {
     let tool = args.next()?;
     let signal = set_parent_process_death_signal(Some(Signal::INT));
     Some(match signal {
-        // It ended before the kernel knew of the signal.
+        // The parent ended before the signal was set.
         Ok(()) if getppid().map(Pid::as_raw_pid) != parent => "its parent has ended".into(),
         Ok(()) => not_started(&Command::new(tool).args(args).exec()),
         Err(error) => error.into(),
     })
 }
 
-/// How often to look whether it has ended.
-const LOOK: Duration = Duration::from_millis(5);
+/// The interval between checks whether a tool has ended.
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// How a tool ended, and what it printed.
+/// The exit status of a tool, and its output.
 pub(crate) struct Ended {
     pub(crate) status: ExitStatus,
     pub(crate) stdout: String,
     pub(crate) stderr: String,
 }
 
-/// Runs a tool to its end. `None`: it did not end in this time, and was killed. The error is that of its start.
+/// Runs a tool to its end. `None`: it did not end in this time and was killed. `Err`: it cannot be started.
 pub(crate) fn run(command: &mut Command, time: Duration) -> io::Result<Option<Ended>> {
     let mut child = command
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()?;
-    // They are read all the while: a full pipe would stop the tool.
+    // Read both streams while the tool runs: a full pipe would block it.
     let (stdout, stderr) = (read(child.stdout.take()), read(child.stderr.take()));
     let Some(status) = wait(&mut child, time)? else {
         child.kill()?;
@@ -83,14 +83,14 @@ fn wait(child: &mut Child, time: Duration) -> io::Result<Option<ExitStatus>> {
         if status.is_some() || start.elapsed() > time {
             return Ok(status);
         }
-        thread::sleep(LOOK);
+        thread::sleep(POLL_INTERVAL);
     }
 }
 
 fn read(pipe: Option<impl Read + Send + 'static>) -> thread::JoinHandle<String> {
     thread::spawn(move || {
         let mut bytes = Vec::new();
-        // What came before an error counts.
+        // Bytes that were read before an error are returned.
         let _ = pipe.map(|mut pipe| pipe.read_to_end(&mut bytes));
         String::from_utf8_lossy(&bytes).into_owned()
     })

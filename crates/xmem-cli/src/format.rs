@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! How things are printed: a table for people, JSON for programs.
+//! Output formats: tables and JSON.
 
 use std::fmt::Display;
 use std::io::{self, Write};
@@ -12,7 +12,7 @@ use xmem_core::printable;
 
 use crate::Error;
 
-/// A process by its number. None has 0: it is in a PID namespace that cannot be seen.
+/// A process ID. 0 is shown as `-`: the process is in a PID namespace that is not visible.
 pub(crate) fn process(pid: u32) -> String {
     match pid {
         0 => "-".to_owned(),
@@ -20,7 +20,7 @@ pub(crate) fn process(pid: u32) -> String {
     }
 }
 
-/// Columns with a heading and two spaces between them.
+/// A table with a heading and two spaces between columns.
 #[derive(Debug)]
 pub(crate) struct Table(comfy_table::Table);
 
@@ -29,7 +29,7 @@ impl Table {
         let mut table = comfy_table::Table::new();
         table
             .load_style(presets::NOTHING)
-            // Lines are never wrapped: a script or a narrow terminal gets what a wide one gets.
+            // Lines are never wrapped, so that the output does not depend on the terminal.
             .set_content_arrangement(ContentArrangement::Disabled)
             .set_header(heading);
         for column in table.column_iter_mut() {
@@ -38,7 +38,7 @@ impl Table {
         Self(table)
     }
 
-    /// Marks columns of numbers.
+    /// Aligns columns of numbers to the right.
     pub(crate) fn numbers(&mut self, columns: &[usize]) {
         for index in columns {
             if let Some(column) = self.0.column_mut(*index) {
@@ -55,7 +55,7 @@ impl Table {
         self.print_cut(usize::MAX, out)
     }
 
-    /// With each line cut to so many columns: a line that the terminal wraps is two where one was cleared.
+    /// Prints the table with lines cut to `width`. A wrapped line would need two lines, but only one is cleared.
     pub(crate) fn print_cut(&self, width: usize, out: &mut impl Write) -> Result<(), Error> {
         for line in self.0.lines() {
             writeln!(out, "{}", cut(&line, width).trim_end())?;
@@ -64,7 +64,7 @@ impl Table {
     }
 }
 
-/// As much of a line as so many columns show: some characters take two.
+/// The part of a line that fits into this number of columns. Some characters take two columns.
 fn cut(line: &str, width: usize) -> &str {
     let mut columns = 0;
     let end = line.char_indices().find(|(_, c)| {
@@ -74,30 +74,30 @@ fn cut(line: &str, width: usize) -> &str {
     end.map_or(line, |(at, _)| &line[..at])
 }
 
-/// The columns of the terminal on standard output. `None`: it is no terminal, or its size is unknown.
+/// The width of the terminal on standard output. `None` if it is not a terminal or the width is unknown.
 pub(crate) fn terminal_width() -> Option<usize> {
     let size = rustix::termios::tcgetwinsize(std::io::stdout()).ok()?;
     (size.ws_col > 0).then_some(size.ws_col.into())
 }
 
-/// Writes a line to standard error. It may be closed, so errors are ignored.
+/// Prints a line on standard error. Errors are ignored, because standard error may be closed.
 pub(crate) fn to_stderr(what: impl Display) {
     let _ = writeln!(io::stderr(), "xmem: {what}");
 }
 
-/// One line of JSON.
+/// Prints one line of JSON.
 pub(crate) fn json(out: &mut impl Write, value: &impl Serialize) -> Result<(), Error> {
-    // All of it or nothing, so that what comes can be read.
+    // One write, so that the line is complete or missing.
     writeln!(out, "{}", serde_json::to_string(value)?)?;
     Ok(())
 }
 
-/// Nanoseconds as milliseconds.
+/// Formats nanoseconds as milliseconds.
 pub(crate) fn milliseconds(ns: u64) -> String {
     format!("{:.2}", ns as f64 / 1e6)
 }
 
-/// Nanoseconds as `d.hh:mm:ss`, without the parts in front that are 0.
+/// Formats nanoseconds as `d.hh:mm:ss`, without leading parts that are 0.
 pub(crate) fn duration(ns: u64) -> String {
     let seconds = ns / 1_000_000_000;
     let (minutes, hours, days) = (seconds / 60 % 60, seconds / 3600 % 24, seconds / 86_400);
@@ -109,7 +109,7 @@ pub(crate) fn duration(ns: u64) -> String {
     }
 }
 
-/// Bytes as MiB.
+/// Formats bytes as MiB.
 pub(crate) fn size(bytes: u64) -> String {
     format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20))
 }
@@ -135,7 +135,7 @@ mod tests {
         for (width, is) in [(0, ""), (3, "漢"), (4, "漢字"), (5, "漢字a"), (9, "漢字ab")] {
             assert_eq!(cut("漢字ab", width), is);
         }
-        // One that takes none stays with the one that it belongs to.
+        // A combining character has no width and stays with its base character.
         assert_eq!(cut("e\u{301}e", 1), "e\u{301}");
     }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! A small HTTP server: one request for each connection, a bounded number of connections, and a bounded time for each.
+//! A small HTTP server: one request per connection, with limits for the number of connections and the time of each.
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -11,26 +11,26 @@ use std::time::{Duration, Instant};
 use crate::Error;
 use crate::format::to_stderr;
 
-/// Further connections are closed at once.
+/// The limit of connections. Further connections are closed immediately.
 const CONNECTIONS: usize = 64;
-/// For the request, and for the answer.
+/// The time limit for reading a request, and for writing a response.
 const TIME: Duration = Duration::from_secs(10);
-/// Bytes and lines of a request's head.
+/// The limits of a request's header, in bytes and in lines.
 const HEAD: (usize, usize) = (16 << 10, 64);
-/// How long to wait if a connection cannot be accepted, such as for a lack of descriptors.
+/// The delay after a connection could not be accepted, for example because there are no descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// A request with GET or HEAD.
+/// A GET or HEAD request.
 #[derive(Debug)]
 pub(crate) struct Request {
     pub(crate) path: String,
-    /// What follows the question mark.
+    /// The part of the target after the question mark.
     pub(crate) query: String,
     host: String,
 }
 
 impl Request {
-    /// Whether it asks for this host by an address of its own or as `localhost`.
+    /// Whether the Host header is a loopback address or `localhost`.
     fn is_for_localhost(&self) -> bool {
         let name = match self.host.rsplit_once(':') {
             Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
@@ -80,10 +80,10 @@ impl Response {
     }
 }
 
-/// Answers requests until the process is ended. `what` is printed with its address.
+/// Serves requests until the process ends. Prints `what` with the address.
 ///
-/// On a loopback address only requests for this host are answered: a page of another site can make its own name resolve to
-/// this host, and could then read the answers.
+/// On a loopback address, only requests whose Host header names this host are answered. Reason: a page of another site can let its
+/// own name resolve to this host, and could then read the responses.
 pub(crate) fn serve(
     listen: SocketAddr,
     what: &str,
@@ -112,17 +112,17 @@ pub(crate) fn serve(
             thread::sleep(PAUSE);
             continue;
         };
-        // Each connection's thread holds a clone.
+        // The thread of each connection has a clone.
         if Arc::strong_count(&answer) > CONNECTIONS {
             continue;
         }
         let answer = answer.clone();
-        // The other side may be gone, or slow. Without a thread the connection is closed.
-        let _ = thread::Builder::new().spawn(move || converse(&stream, &*answer));
+        // Errors of one connection are ignored. If no thread can be created, the connection is closed.
+        let _ = thread::Builder::new().spawn(move || handle_connection(&stream, &*answer));
     }
 }
 
-fn converse(stream: &TcpStream, answer: impl Fn(&Request) -> Response) -> io::Result<()> {
+fn handle_connection(stream: &TcpStream, answer: impl Fn(&Request) -> Response) -> io::Result<()> {
     let (mut head, mut is_head) = (Vec::new(), false);
     let response = match read(stream, &mut head)? {
         Ok((method, request)) => {
@@ -151,13 +151,13 @@ fn converse(stream: &TcpStream, answer: impl Fn(&Request) -> Response) -> io::Re
     if !is_head {
         stream.write_all(&response.body)?;
     }
-    // Bytes that were not read would reset the connection, and the answer with it.
+    // Read the remaining bytes: closing a socket with unread bytes would reset the connection before the response arrives.
     stream.stream.shutdown(Shutdown::Write)?;
     io::copy(&mut stream.take(HEAD.0 as u64), &mut io::sink())?;
     Ok(())
 }
 
-/// The request, or what is wrong with it.
+/// Reads a request. The inner `Err` describes an invalid request.
 fn read(stream: &TcpStream, head: &mut Vec<u8>) -> io::Result<Result<(String, Request), String>> {
     let mut stream = Timed {
         stream,
@@ -173,7 +173,7 @@ fn read(stream: &TcpStream, head: &mut Vec<u8>) -> io::Result<Result<(String, Re
         let mut headers = [httparse::EMPTY_HEADER; HEAD.1];
         let mut request = httparse::Request::new(&mut headers);
         match request.parse(head) {
-            Ok(httparse::Status::Complete(_)) => return Ok(understand(&request)),
+            Ok(httparse::Status::Complete(_)) => return Ok(parse_request(&request)),
             Ok(httparse::Status::Partial) if head.len() < HEAD.0 => {}
             Ok(httparse::Status::Partial) => return Ok(Err("the request is too long".to_owned())),
             Err(error) => return Ok(Err(error.to_string())),
@@ -181,7 +181,7 @@ fn read(stream: &TcpStream, head: &mut Vec<u8>) -> io::Result<Result<(String, Re
     }
 }
 
-fn understand(request: &httparse::Request<'_, '_>) -> Result<(String, Request), String> {
+fn parse_request(request: &httparse::Request<'_, '_>) -> Result<(String, Request), String> {
     let (path, query) = request
         .path
         .map_or(("", ""), |it| it.split_once('?').unwrap_or((it, "")));
@@ -203,7 +203,7 @@ fn understand(request: &httparse::Request<'_, '_>) -> Result<(String, Request), 
     Ok((request.method.unwrap_or_default().to_owned(), request_line))
 }
 
-/// A connection until a time. A bound for each read or write alone would let a slow client have it for ever.
+/// A connection with a deadline for all reads or writes. A timeout of each call would let a slow client keep the connection.
 struct Timed<'a> {
     stream: &'a TcpStream,
     end: Instant,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Pipelines for a pool, run by GStreamer's own tool, so that the other commands need no GStreamer.
+//! Runs pipelines for a pool with GStreamer's tool, so that this program does not link GStreamer.
 
 use std::ffi::OsStr;
 use std::io;
@@ -17,7 +17,7 @@ use crate::format::to_stderr;
 
 pub(crate) const TOOL: &str = "gst-launch-1.0";
 
-/// The caps of a pool that has video. They come with its first frame, which is waited for (`None`: for ever).
+/// The caps of a pool with video. Waits for the first frame, which sets the caps, for at most `time` (`None`: no limit).
 pub(crate) fn video_pool(pool: &OsStr, time: Option<Duration>) -> Result<Caps, Error> {
     let query = || {
         xmem_core::query(pool)
@@ -31,7 +31,7 @@ pub(crate) fn video_pool(pool: &OsStr, time: Option<Duration>) -> Result<Caps, E
     video_caps(&stats)
 }
 
-/// Waits as a consumer, for which a source on demand is opened.
+/// Joins the pool as a consumer until there is a frame. This also opens a source on demand.
 fn first_frame(pool: &OsStr, time: Option<Duration>) -> Result<(), Error> {
     to_stderr("waiting for the first frame");
     let consumer = Consumer::builder(pool).name("xmem").max_held(1);
@@ -48,7 +48,7 @@ fn first_frame(pool: &OsStr, time: Option<Duration>) -> Result<(), Error> {
     }
 }
 
-/// The caps of a pool that has video.
+/// The caps of a pool with video.
 pub(crate) fn video_caps(stats: &PoolStats) -> Result<Caps, Error> {
     match Caps::of(stats) {
         Some(caps) if caps.is_video() => Ok(caps),
@@ -66,17 +66,17 @@ pub(crate) fn video_caps(stats: &PoolStats) -> Result<Caps, Error> {
     }
 }
 
-/// The elements that turn frames into raw video. They end in a link, or are none.
+/// The elements that decode frames to raw video, with a trailing ` ! `, or nothing.
 pub(crate) fn decoder(is_raw: bool) -> &'static str {
     if is_raw { "" } else { "decodebin ! " }
 }
 
-/// Whether a viewer skips frames. Encoded frames refer to one another.
+/// The setting whether a viewer skips frames. Encoded frames depend on one another, so they must not be skipped.
 pub(crate) fn newest_only(is_raw: bool) -> String {
     format!("newest-only={is_raw}")
 }
 
-/// The command to run the tool, with `xmemsrc pool=... ! ...`, which reads no more than it needs and holds one slot.
+/// A command that runs the tool with `xmemsrc pool=... ! ...`. It reads only the frames that it needs, and holds one slot.
 pub(crate) fn pipeline(
     mut command: Command,
     pool: &OsStr,
@@ -90,8 +90,8 @@ pub(crate) fn pipeline(
     command
 }
 
-/// A property, as an argument of the tool. The tool joins its arguments and reads them as one text, so a pool's name could
-/// end the value and add elements. Bytes that could have a meaning are octal numbers, which a value in quotes may have.
+/// A property as an argument of the tool. The tool joins its arguments and parses them as one text, so a pool's name could contain
+/// elements. Special characters are therefore written as octal escapes, which are valid in a quoted value.
 pub(crate) fn property(name: &str, value: impl AsRef<OsStr>) -> String {
     let mut text = format!("{name}=\\\"");
     for &byte in value.as_ref().as_bytes() {
@@ -109,19 +109,19 @@ pub(crate) fn connection_timeout(timeout: Duration) -> String {
     format!("connection-timeout={}", timeout.as_nanos())
 }
 
-/// Why the tool was not started.
+/// The error if the tool cannot be started.
 pub(crate) fn not_started(error: &io::Error) -> Error {
     format!("cannot run {TOOL}: {error}. Install GStreamer's tools (package gstreamer1.0-tools)")
         .into()
 }
 
-/// The error in what the tool printed on standard error.
+/// Finds the error in the tool's standard error.
 pub(crate) fn failure(stderr: &str) -> Error {
     let line = |part: &str| stderr.lines().find(|line| line.contains(part));
     const MISSING: &str = "Missing decoder: ";
     let missing = stderr.lines().filter_map(|line| line.strip_prefix(MISSING));
     let is_video = |codec: &&str| codec.contains(" (video/") || codec.contains(" (image/");
-    // The caps in brackets are long.
+    // Without the caps in brackets, which are long.
     let codec = |codec: &'_ str| codec.split(" (").next().unwrap_or(codec).to_owned();
     if let Some(name) = missing.clone().find(is_video).map(codec) {
         let package = package("libav");
@@ -137,7 +137,7 @@ pub(crate) fn failure(stderr: &str) -> Error {
         reason = reason.split_once(": ").map_or(reason, |(_, rest)| rest);
     }
     let reason = reason.trim().trim_end_matches('.');
-    // What the element adds follows the place in its source, such as the error of the system.
+    // Details that the element adds, such as a system error, follow the source location.
     let mut lines = stderr
         .lines()
         .skip_while(|line| *line != "Additional debug info:");
@@ -154,7 +154,7 @@ pub(crate) fn failure(stderr: &str) -> Error {
     printable(&format!("{reason}{detail}{advice}")).into()
 }
 
-/// What to install for an error of the tool.
+/// The package to install for an error of the tool.
 fn advice(reason: &str) -> String {
     let element = reason
         .split_once("no element \"")
@@ -169,7 +169,7 @@ fn advice(reason: &str) -> String {
         Some("h264parse" | "h265parse" | "openh264dec") => package("plugins-bad"),
         Some("x264enc") => package("plugins-ugly"),
         Some(name) if name.starts_with("avdec_") || name.starts_with("avenc_") => package("libav"),
-        // Cameras, RTSP, HTTP, Matroska, PNG, JPEG and Y4M.
+        // Plugins for cameras, RTSP, HTTP, Matroska, PNG, JPEG and Y4M.
         Some(_) => package("plugins-good"),
         None if reason.contains("No URI handler implemented") => package("plugins-good"),
         None => String::new(),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! `xmem`: the frame pools of this host.
+//! The command `xmem`: lists, inspects and creates the frame pools of this host.
 
 mod caps;
 mod child;
@@ -16,7 +16,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-/// An error, in words for the person at the terminal.
+/// The error text is printed on the terminal.
 type Error = Box<dyn std::error::Error>;
 
 fn main() -> ExitCode {
@@ -24,14 +24,14 @@ fn main() -> ExitCode {
         format::to_stderr(error);
         return ExitCode::FAILURE;
     }
-    // Wrong usage ends here, with exit code 2.
+    // On wrong usage this exits with code 2.
     let cli = cli::Cli::parse();
     if cli.verbose {
         verbose::init();
     }
     match command::run(&cli, &mut io::stdout()) {
         Ok(code) => code,
-        // The reader of standard output has seen enough, as in `xmem list | head -1`.
+        // The reader closed standard output, as in `xmem list | head -1`.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             format::to_stderr(error);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Log messages of the core on standard error, with `--verbose`.
+//! Prints log messages of the core on standard error, for `--verbose`.
 
 use log::{LevelFilter, Log, Metadata, Record};
 
@@ -24,7 +24,7 @@ impl Log for ToStandardError {
     fn flush(&self) {}
 }
 
-/// To be called once.
+/// Installs the logger. Must be called only once.
 pub(crate) fn init() {
     if log::set_logger(&ToStandardError).is_ok() {
         log::set_max_level(LevelFilter::Debug);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! `xmem show POOL` for a pool of buffers by number: a row for each process that writes.
+//! `xmem show POOL` for a pool of buffers by number: prints a row for each process that writes.
 
 use std::io::Write;
 

@@ -13,7 +13,7 @@ use crate::Error;
 use crate::cli::Format;
 use crate::format::{json, to_stderr};
 
-/// `pools`: by name or path. None: all of the runtime directory whose producer is gone, and segments whose producer is.
+/// `pools` are names or paths. Empty: all pools of the runtime directory without a producer, and all segments without one.
 pub(crate) fn run(pools: &[OsString], format: Format, out: &mut impl Write) -> Result<(), Error> {
     let mut removed = Vec::new();
     let mut errors = Vec::new();
@@ -26,9 +26,9 @@ pub(crate) fn run(pools: &[OsString], format: Format, out: &mut impl Write) -> R
                 continue;
             }
             match remove(path.as_os_str(), &mut removed) {
-                // It has a producer again.
+                // A new producer was started meanwhile.
                 Err(RemoveError::Live { .. }) => {}
-                // The user did not name these.
+                // Not an error, because the user did not name the pool.
                 Err(error @ (RemoveError::Foreign { .. } | RemoveError::NotAPools { .. })) => {
                     to_stderr(error);
                 }
@@ -36,7 +36,7 @@ pub(crate) fn run(pools: &[OsString], format: Format, out: &mut impl Write) -> R
                 Ok(()) => {}
             }
         }
-        // Of pools of which nothing else is left, wherever they were.
+        // Segments of pools whose other files are already removed. Their runtime directory is not known.
         removed.extend(xmem_core::remove_stale_segments());
     } else {
         let results = pools.iter().map(|pool| remove(pool, &mut removed));
@@ -56,7 +56,7 @@ pub(crate) fn run(pools: &[OsString], format: Format, out: &mut impl Write) -> R
             }
         }
     }
-    // Each error is printed here; the caller prints the last one.
+    // Prints all errors except for the last one, which the caller prints.
     let last = errors.pop();
     for error in errors {
         to_stderr(error);

@@ -15,11 +15,11 @@ use crate::Error;
 use crate::cli::Format;
 use crate::format::{Table, duration, json, process};
 
-/// A pool in the list. The producer's figures are absent when there is no producer, or it does not answer.
+/// A row of the list. Figures are absent if there is no producer or it does not answer.
 #[derive(Debug, Serialize)]
 struct Row {
     name: String,
-    /// As text, whatever it is: JSON has no other.
+    /// Converted to text with replacement characters, because JSON has only text.
     path: String,
     state: State,
     #[serde(flatten)]
@@ -42,16 +42,16 @@ struct Answer {
 #[serde(rename_all = "kebab-case")]
 pub(super) enum State {
     Live,
-    /// There is a producer, but it does not answer this user.
+    /// The producer does not answer this user.
     Silent,
-    /// This user may not ask.
+    /// This user has no access to the pool.
     NoAccess,
-    /// The producer is gone. Its files do no harm: the pool's next producer replaces them, and `xmem clean` removes them.
+    /// The producer was killed. Its files are harmless: the pool's next producer replaces them, and `xmem clean` removes them.
     Stale,
 }
 
 impl State {
-    /// That of a pool that was asked.
+    /// The state of a pool that was queried.
     pub(super) fn of(answer: &Result<PoolStats, QueryError>) -> Self {
         match answer {
             Ok(_) => Self::Live,
@@ -61,7 +61,7 @@ impl State {
         }
     }
 
-    /// For people.
+    /// The text in tables.
     pub(super) fn words(self) -> &'static str {
         match self {
             Self::Live => "live",
@@ -83,7 +83,7 @@ pub(super) struct Pool {
 }
 
 impl Pool {
-    /// `answer`: `None` if it was not asked, because it has no producer.
+    /// `answer` is `None` if the pool was not queried because it has no producer.
     fn new(name: String, path: PathBuf, answer: Option<Result<PoolStats, QueryError>>) -> Self {
         Self {
             name,
@@ -108,7 +108,7 @@ pub(super) fn pools() -> Result<Vec<Pool>, Error> {
     Ok(pools.collect())
 }
 
-/// The pools of these names.
+/// Queries the pools with these names.
 pub(super) fn ask(names: Vec<String>) -> Vec<Pool> {
     let answers = xmem_core::query_all(&names);
     let pools = names.into_iter().zip(answers).map(|(name, answer)| {
@@ -118,7 +118,7 @@ pub(super) fn ask(names: Vec<String>) -> Vec<Pool> {
     pools.collect()
 }
 
-/// The figures of each pool, as `show` prints them, and its state.
+/// The figures of each pool as `show` prints them, with its state.
 pub(super) fn as_json(pools: &[Pool]) -> Result<Vec<Value>, Error> {
     let as_json = |pool: &Pool| {
         let mut value = match &pool.stats {
@@ -131,7 +131,7 @@ pub(super) fn as_json(pools: &[Pool]) -> Result<Vec<Value>, Error> {
     pools.iter().map(as_json).collect()
 }
 
-/// For an empty list. The first producer makes the directory.
+/// The text for an empty list. The directory may not exist, because the first producer creates it.
 pub(super) fn no_pools() -> String {
     let dir = xmem_core::runtime_dir();
     let none = if dir.exists() {
@@ -188,15 +188,15 @@ pub(crate) fn run(format: Format, out: &mut impl Write) -> Result<(), Error> {
     table.print(out)
 }
 
-/// The content of a pool of buffers by number.
+/// The description of a pool of buffers by number.
 pub(super) fn buffers_of(writers: usize) -> String {
     let e = if writers == 1 { "" } else { "es" };
     format!("buffers of {writers} process{e}")
 }
 
-/// One row for all processes that write buffers of one pool: each has a pool of its own.
+/// Merges the pools of all processes that write buffers of one pool into one row.
 fn grouped(rows: Vec<Row>) -> Vec<Row> {
-    // Each with the number of such processes; 0: it is no pool of theirs.
+    // Each row with the number of processes, or 0 for other pools.
     let mut groups: Vec<(Row, usize)> = Vec::new();
     for mut row in rows {
         let Some(name) = BufferPool::name_of_writer(&row.name).map(str::to_owned) else {

@@ -43,7 +43,7 @@ fn text(pools: Vec<Pool>) -> Result<String, fmt::Error> {
     Ok(text)
 }
 
-/// The figures of one moment.
+/// The figures at one time.
 #[derive(Debug)]
 struct Pools(Vec<Pool>);
 
@@ -87,7 +87,7 @@ impl Collector for Pools {
         }
         for (name, help, value) in CONSUMER {
             let consumers = live().flat_map(|(labels, stats)| {
-                // Others are listed a second time, by the pool that they take frames of.
+                // Consumers with `via` are also listed by the pool from which they take frames.
                 let own = stats.consumers.iter().filter(|it| it.via.is_empty());
                 own.map(move |it| (consumer_labels(&labels, it), value(it)))
             });
@@ -104,7 +104,7 @@ fn pool_labels(name: &str) -> Labels {
 fn consumer_labels(pool: &Labels, consumer: &ConsumerStats) -> Labels {
     let mut labels = pool.clone();
     labels.push(("consumer", printable(&consumer.name)));
-    // Two may have the same name.
+    // A unique label, because two consumers may have the same name.
     labels.push(("id", consumer.id.to_string()));
     labels
 }
@@ -139,7 +139,7 @@ impl Value {
 
 type Figure<T> = (&'static str, &'static str, fn(&T) -> Value);
 
-/// Counters are printed with `_total` behind the name.
+/// The encoder adds the suffix `_total` to the names of counters.
 const POOL: [Figure<PoolStats>; 11] = [
     (
         "xmem_pool_up_seconds",
@@ -234,7 +234,7 @@ const CONSUMER: [Figure<ConsumerStats>; 9] = [
     ),
 ];
 
-/// One metric with all its series.
+/// Writes one metric with all its series.
 fn write(
     encoder: &mut DescriptorEncoder<'_>,
     name: &str,

@@ -24,7 +24,7 @@ use std::process::ExitCode;
 use crate::Error;
 use crate::cli::{Cli, Command};
 
-/// The name of the pool that has its socket there, in the runtime directory. `None`: no pool can have such a name, so it is none.
+/// The name of the pool with this socket in the runtime directory. `None` if the file cannot be a pool's socket.
 fn name_of(socket: &Path) -> Option<&str> {
     let name = socket.file_name()?.to_str()?.strip_suffix(".sock")?;
     let leads_there = xmem_core::socket_path(name).is_ok_and(|path| path == socket);

@@ -10,24 +10,24 @@ use std::process::Command;
 use crate::Error;
 use crate::launch::{TOOL, not_started, pipeline, property, video_pool};
 
-/// Frames wait there while the encoder or the disk is slow. They are copies past the budget.
+/// Holds copies of frames while the encoder or the disk is slow, so that the pool's budget does not limit them.
 const QUEUE: &str = "queue max-size-buffers=0 max-size-time=0 max-size-bytes=268435456";
 
-/// Turns this process into the one that writes the file. At SIGINT it completes the file.
+/// Replaces this process with GStreamer's tool, which writes the file. At SIGINT the tool completes the file.
 pub(crate) fn run(pool: &OsStr, file: &Path, h264: bool) -> Result<(), Error> {
     let name = file.display();
     if file.extension() != Some(OsStr::new("mkv")) {
         return Err(format!("{name}: use a name that ends in .mkv").into());
     }
     let caps = video_pool(pool, None)?;
-    // An earlier recording cannot be made again.
+    // Never overwrite a recording.
     if file.exists() {
         return Err(format!("{name} exists: remove it, or choose another name").into());
     }
     let convert = match caps.name() {
         _ if caps.is_raw() && h264 => "videoconvert ! x264enc tune=zerolatency ! ",
         _ if caps.is_raw() => "videoconvert ! avenc_ffv1 ! ",
-        // As they are, in the form of the file.
+        // Encoded frames are stored unchanged, in the form that the file format needs.
         "video/x-h264" => "h264parse ! ",
         "video/x-h265" => "h265parse ! ",
         _ => "",

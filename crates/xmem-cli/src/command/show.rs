@@ -35,7 +35,7 @@ pub(crate) fn run(
     }
 }
 
-/// The figures under the names that they have in the core, the time, and the format; the sticky state by its keys.
+/// The figures by their names in the core, the time of the query, and the format. The sticky state by its keys.
 pub(super) fn as_json(stats: &PoolStats) -> Result<Value, Error> {
     let mut json = serde_json::to_value(stats)?;
     json["time"] = unix_time().into();
@@ -54,12 +54,12 @@ fn unix_time() -> f64 {
     since.unwrap_or_default().as_secs_f64()
 }
 
-/// The pool's caps in few words. `None`: it has none.
+/// A short description of the pool's caps. `None` if it has none.
 pub(super) fn caps_summary(stats: &PoolStats) -> Option<String> {
     Caps::of(stats).map(|caps| caps.summary())
 }
 
-/// What people ask first.
+/// The line with the most important figures.
 pub(super) fn headline(stats: &PoolStats) -> String {
     let format = caps_summary(stats).map_or_else(String::new, |format| format + ", ");
     let end = if stats.eos { ", at its end" } else { "" };
@@ -72,7 +72,7 @@ pub(super) fn headline(stats: &PoolStats) -> String {
     ))
 }
 
-/// Text of the sticky state. GStreamer writes some values, such as segments, in quotes.
+/// Removes the quotes that GStreamer puts around some values, such as segments.
 fn unquoted(text: &str) -> String {
     let inner = text
         .strip_prefix('"')
@@ -134,7 +134,7 @@ fn print(stats: &PoolStats, verbose: bool, out: &mut impl Write) -> Result<(), E
     if stats.cut_off + stats.timed_out > 0 {
         writeln!(
             out,
-            "  sent off {} for a broken lease page, {} for holding all up",
+            "  removed  {} for an invalid lease page, {} by lossless-timeout",
             stats.cut_off, stats.timed_out
         )?;
     }
@@ -150,7 +150,7 @@ fn print(stats: &PoolStats, verbose: bool, out: &mut impl Write) -> Result<(), E
     consumers(stats, out)
 }
 
-/// The table of a pool's consumers.
+/// Prints the table of a pool's consumers.
 fn consumers(stats: &PoolStats, out: &mut impl Write) -> Result<(), Error> {
     if stats.consumers.is_empty() {
         writeln!(out, "no consumers")?;

@@ -17,14 +17,14 @@ use crate::launch::{
     TOOL, connection_timeout, decoder, failure, not_started, pipeline, property, video_pool,
 };
 
-/// The kinds of files, by their extension.
+/// File formats, by their extension.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Png,
     Jpeg,
-    /// An array for NumPy: rows, columns and the channels R, G and B.
+    /// A NumPy array with the dimensions rows, columns and RGB channels.
     Npy,
-    /// The frame as it is in the pool.
+    /// The frame in the pool's own format.
     Raw,
 }
 
@@ -44,7 +44,7 @@ impl Kind {
         }
     }
 
-    /// The elements that make one such file out of a stream, but for the last one.
+    /// The elements that convert a stream to this format, without the sink.
     fn elements(self, caps: &Caps) -> String {
         let decode = decoder(caps.is_raw());
         match self {
@@ -69,7 +69,7 @@ pub(crate) fn run(
     let caps = video_pool(pool, Some(timeout))?;
     let dir = file.parent().filter(|dir| !dir.as_os_str().is_empty());
     let dir = dir.unwrap_or(Path::new("."));
-    // Beside the file, which is replaced only by a whole one.
+    // A temporary file in the same directory. It replaces the file only when it is complete.
     let unfinished = tempfile::Builder::new()
         .permissions(fs::Permissions::from_mode(0o666)) // less the umask
         .tempfile_in(dir)
@@ -91,7 +91,7 @@ pub(crate) fn run(
     Ok(())
 }
 
-/// Runs the pipeline to its end.
+/// Runs the pipeline until it ends.
 fn wait(mut command: Command, timeout: Duration) -> Result<(), Error> {
     let ended = child::run(&mut command, timeout).map_err(|error| not_started(&error))?;
     match ended {
@@ -101,7 +101,7 @@ fn wait(mut command: Command, timeout: Duration) -> Result<(), Error> {
     }
 }
 
-/// Puts the head of a NumPy file before the rows, which GStreamer pads to four bytes.
+/// Adds the header of a NumPy file, and removes GStreamer's padding of rows to four bytes.
 fn to_npy(file: &Path, caps: &Caps) -> Result<(), Error> {
     let (width, height) = caps.size().ok_or("the caps have no width and height")?;
     let bytes = fs::read(file)?;

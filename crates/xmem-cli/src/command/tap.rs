@@ -10,7 +10,7 @@ use std::process::Command;
 use crate::Error;
 use crate::launch::{TOOL, decoder, newest_only, not_started, pipeline, video_pool};
 
-/// Turns this process into the one that writes frames, so that it ends as its reader or its user ends it.
+/// Replaces this process with GStreamer's tool, so that it ends when its reader closes the pipe or a signal ends it.
 pub(crate) fn run(pool: &OsStr, raw: bool) -> Result<(), Error> {
     if stdout().is_terminal() {
         let name = pool.to_string_lossy();

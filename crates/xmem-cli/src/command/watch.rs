@@ -15,9 +15,9 @@ use crate::Error;
 use crate::cli::Format;
 use crate::format::{Table, json, milliseconds, process, terminal_width, to_stderr};
 
-/// How often to look for a producer that is not there, at least.
-const LOOK: Duration = Duration::from_secs(1);
-/// Puts the cursor into the upper left corner and clears what is below.
+/// The longest interval between attempts to find a missing producer.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// Moves the cursor to the upper left corner and clears the screen below it.
 const CLEAR: &str = "\x1b[H\x1b[J";
 
 pub(crate) fn run(
@@ -48,12 +48,12 @@ pub(crate) fn run(
                 shown += 1;
                 interval
             }
-            // It may come, and come back: a producer restarts.
+            // Wait: a producer may be started or restarted.
             Err(error @ (QueryError::NotFound { .. } | QueryError::NoAnswer { .. })) => {
                 if !std::mem::replace(&mut is_waiting, true) {
                     to_stderr(format_args!("{error}; waiting for it"));
                 }
-                interval.min(LOOK)
+                interval.min(POLL_INTERVAL)
             }
             Err(error) => return Err(error.into()),
         };
@@ -82,7 +82,7 @@ fn print(stats: &PoolStats, rates: &mut Rates, out: &mut impl Write) -> Result<(
         stats.pool.clone(),
         process(stats.pid),
         stats.published.to_string(),
-        // A restarted producer counts from 0 again, and its consumers are numbered anew.
+        // A restarted producer counts from 0, and the ids of its consumers are new.
         rates.per_second((stats.pid, None), stats.published),
         stats.copied.to_string(),
         stats.dropped.to_string(),
@@ -112,7 +112,7 @@ fn print(stats: &PoolStats, rates: &mut Rates, out: &mut impl Write) -> Result<(
     }
 }
 
-/// Turns counters into frames per second: what was counted since the last round.
+/// Computes frames per second from counters: the increase since the last update.
 #[derive(Debug)]
 struct Rates {
     interval: Duration,
@@ -129,11 +129,11 @@ impl Rates {
         }
     }
 
-    /// A new round begins.
+    /// Begins a new update.
     fn tick(&mut self) {
         let now = Instant::now();
-        // A consumer that did not appear for a while is gone.
-        let patience = 10 * self.interval.max(LOOK);
+        // Forget a consumer that was not listed for some time.
+        let patience = 10 * self.interval.max(POLL_INTERVAL);
         self.last.retain(|_, (seen, _)| now - *seen < patience);
         self.now = Some(now);
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! CUDA devices, and how their memory can be shared.
+//! Checks CUDA devices and how their memory can be shared.
 
 use super::Finding;
 
@@ -43,5 +43,5 @@ pub(super) fn check() -> Vec<Finding> {
 
 #[cfg(not(feature = "cuda"))]
 pub(super) fn check() -> Vec<Finding> {
-    vec![Finding::ok(CHECK, "this build of xmem does without")]
+    vec![Finding::ok(CHECK, "this build of xmem has no CUDA support")]
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The runtime directory, and the pools in it and elsewhere.
+//! Checks the runtime directory, its pools, and pools in other directories.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -20,7 +20,7 @@ pub(super) fn check() -> Vec<Finding> {
         Err(error) => vec![Finding::problem(
             DIRECTORY,
             error.to_string(),
-            "Set XMEM_RUNTIME_DIR to a directory that only you can write to, in all processes",
+            "Set XMEM_RUNTIME_DIR in all processes to a directory that only you can write to",
         )],
     };
     findings.extend(pools_elsewhere());
@@ -40,7 +40,7 @@ fn directory(dir: &Path) -> Finding {
             meta.permissions().mode() & 0o7777
         ),
         Err(_) => format!(
-            "{}{source}: does not exist; the first producer makes it",
+            "{}{source}: does not exist; the first producer creates it",
             dir.display()
         ),
     };
@@ -60,7 +60,7 @@ fn pools_here(pools: &[PoolEntry]) -> Finding {
         return Finding::warning(
             POOLS,
             what,
-            "Its process is stopped or hangs: continue it, or end it",
+            "The process is stopped or hangs: continue or end it",
         );
     }
     let what = format!("{} with a producer", live.len());
@@ -68,10 +68,10 @@ fn pools_here(pools: &[PoolEntry]) -> Finding {
         return Finding::ok(POOLS, what);
     }
     let what = format!("{what}, {} of killed producers", stale.len());
-    Finding::ok(POOLS, what + "; `xmem clean` removes these")
+    Finding::ok(POOLS, what + "; `xmem clean` removes their files")
 }
 
-/// A pool in another directory is not found by its name.
+/// Looks for other runtime directories: a pool in another directory is not found by its name.
 fn pools_elsewhere() -> Option<Finding> {
     let has_sockets = |dir: &Path| {
         let files = fs::read_dir(dir).into_iter().flatten().flatten();
@@ -87,7 +87,7 @@ fn pools_elsewhere() -> Option<Finding> {
     (!dirs.is_empty()).then(|| {
         Finding::warning(
             POOLS,
-            format!("there are pools in {} too", dirs.join(", ")),
+            format!("there are also pools in {}", dirs.join(", ")),
             "To use them by name, set XMEM_RUNTIME_DIR to that directory",
         )
     })

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! GStreamer and the plugin, as its own tools see them. The library and the command `xmem` need neither.
+//! Checks GStreamer and the plugin with GStreamer's tools. The library and the command `xmem` need neither.
 
 use std::process::Command;
 use std::time::Duration;
@@ -8,15 +8,15 @@ use std::time::Duration;
 use super::{Finding, is_older};
 use crate::child;
 
-/// GStreamer loads every plugin once to list it, and one of them may hang.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// The first run of the tool loads every plugin, and a plugin may hang.
+const TOOL_TIMEOUT: Duration = Duration::from_secs(30);
 const TOOL: &str = "gst-inspect-1.0";
 
 pub(super) fn check() -> Vec<Finding> {
     let Some(version) = output(&["--version"]) else {
         return vec![Finding::warning(
             "GStreamer",
-            format!("{TOOL} is not there, or does not work"),
+            format!("{TOOL} is not installed, or does not work"),
             "For the elements, install GStreamer 1.22 or newer (package gstreamer1.0-tools). \
              Programs in Rust and Python need none",
         )];
@@ -43,8 +43,8 @@ fn plugin() -> Finding {
         return if is_blocked {
             Finding::warning(
                 CHECK,
-                "GStreamer could not load libgstxmem.so, and remembers that",
-                "See why with GST_DEBUG=GST_PLUGIN_LOADING:4, then remove the registry in ~/.cache/gstreamer-1.0",
+                "GStreamer could not load libgstxmem.so and has blacklisted it",
+                "GST_DEBUG=GST_PLUGIN_LOADING:4 prints the reason; then remove the registry in ~/.cache/gstreamer-1.0",
             )
         } else {
             Finding::warning(
@@ -63,7 +63,7 @@ fn plugin() -> Finding {
     };
     let what = format!("{} from {}", value("Version"), value("Filename"));
     let ours = env!("CARGO_PKG_VERSION");
-    // A build from a clone has the number of its commit after it.
+    // The version of a build from a clone is followed by the commit.
     if value("Version").split('-').next() == Some(ours) {
         Finding::ok(CHECK, what)
     } else {
@@ -72,10 +72,10 @@ fn plugin() -> Finding {
     }
 }
 
-/// What the tool prints. `None`: it is not there, it fails, or it does not end.
+/// The output of the tool. `None` if it is not installed, fails or does not end.
 fn output(args: &[&str]) -> Option<String> {
     let mut command = Command::new(TOOL);
     command.args(args).env("GST_INSPECT_NO_COLORS", "1");
-    let ended = child::run(&mut command, PATIENCE).ok()??;
+    let ended = child::run(&mut command, TOOL_TIMEOUT).ok()??;
     ended.status.success().then_some(ended.stdout)
 }

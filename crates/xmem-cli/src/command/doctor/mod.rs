@@ -21,9 +21,9 @@ use crate::format::json;
 #[serde(rename_all = "kebab-case")]
 enum Verdict {
     Ok,
-    /// Something that some users need does not work, or is not there.
+    /// Something that some users need is missing or does not work.
     Warning,
-    /// Nothing works before this is mended.
+    /// Pools do not work.
     Problem,
 }
 
@@ -33,7 +33,7 @@ struct Finding {
     check: &'static str,
     verdict: Verdict,
     what: String,
-    /// What to do about it.
+    /// The remedy.
     advice: Option<String>,
 }
 
@@ -82,7 +82,7 @@ pub(crate) fn run(format: Format, out: &mut impl Write) -> Result<ExitCode, Erro
     Ok(ExitCode::from(worst.map_or(0, |verdict| verdict as u8)))
 }
 
-/// Whether a version is below this one. One that is not understood is not.
+/// Whether a version is older than `than`. `false` if the version cannot be parsed.
 fn is_older(version: &str, than: (u32, u32)) -> bool {
     let mut numbers = version.split(['.', '-']).map(|part| part.parse().ok());
     let mut next = || numbers.next().flatten();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What the kernel and its limits allow.
+//! Checks the kernel and its limits.
 
 use std::path::Path;
 use std::time::Duration;
@@ -10,9 +10,9 @@ use xmem_core::{Consumer, FrameMeta, Producer};
 
 use super::{Finding, is_older};
 
-/// A producer needs a few descriptors for each consumer and region, and an application many for itself.
+/// The recommended limit. A producer needs a few descriptors for each consumer and region, and applications need more.
 const DESCRIPTORS: u64 = 1024;
-/// Some frames in 4K.
+/// The recommended size of /dev/shm: a few 4K frames.
 const SEGMENTS: u64 = 256 << 20;
 
 pub(super) fn check() -> Vec<Finding> {
@@ -27,17 +27,17 @@ fn kernel() -> Finding {
     let release = uname.release().to_string_lossy();
     let what = format!("Linux {release} on {}", uname.machine().to_string_lossy());
     if is_older(&release, (5, 1)) {
-        let advice = "xmem needs Linux 5.1 or newer: the seal against writing came with it";
+        let advice = "xmem needs Linux 5.1 or newer, which has the seal F_SEAL_FUTURE_WRITE";
         return Finding::problem("kernel", what, advice);
     }
     Finding::ok("kernel", what)
 }
 
-/// A frame through a real pool: memory, seals, the socket and its descriptors.
+/// Passes a frame through a pool: tests memory, seals, the socket and the transfer of descriptors.
 fn frame() -> Finding {
     const CHECK: &str = "shared memory";
     match pass_a_frame() {
-        Ok(()) => Finding::ok(CHECK, "a frame went through a pool of this process"),
+        Ok(()) => Finding::ok(CHECK, "a frame was passed through a pool of this process"),
         Err(error) => Finding::problem(
             CHECK,
             format!("a pool of this process does not work: {error}"),
@@ -59,7 +59,7 @@ fn pass_a_frame() -> Result<(), Box<dyn std::error::Error>> {
     if frame.data() == BYTES {
         Ok(())
     } else {
-        Err("other bytes came out than went in".into())
+        Err("the received bytes differ from the written ones".into())
     }
 }
 
@@ -79,7 +79,7 @@ fn descriptors() -> Finding {
     Finding::ok(CHECK, what)
 }
 
-/// Docker gives a container 64 MiB.
+/// /dev/shm in a container of Docker has 64 MiB by default.
 fn segments() -> Option<Finding> {
     const CHECK: &str = "/dev/shm";
     let stat = rustix::fs::statvfs("/dev/shm").ok()?;
@@ -89,7 +89,7 @@ fn segments() -> Option<Finding> {
         Finding::warning(
             CHECK,
             what,
-            "Use backing=memfd, the default, which needs no room there; or enlarge it (docker run --shm-size=1g)",
+            "Use backing=memfd, the default, which does not use it, or enlarge it (docker run --shm-size=1g)",
         )
     } else {
         Finding::ok(CHECK, what)

@@ -19,10 +19,10 @@ use crate::launch::video_caps;
 use picture::{Key, Pictures, locked};
 
 const PAGE: &str = include_str!("page.html");
-/// The page holds all that it needs: nothing is loaded from elsewhere, and no other page can frame it.
+/// The page is self-contained: it loads nothing from other hosts, and other pages cannot embed it.
 const POLICY: &str = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src blob: data:; \
                       connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
-/// How long all browsers share one answer of the producers: for the figures, and to know whether there can be a picture.
+/// How long all requests share one answer of the producers: for the figures, and to decide whether there can be a picture.
 const FRESH: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(3));
 
 pub(crate) fn run(listen: SocketAddr) -> Result<(), Error> {
@@ -57,7 +57,7 @@ impl Site {
         }
     }
 
-    /// The pools as the producers described them, at most this time ago.
+    /// The pools, with answers of the producers that are at most `age` old.
     fn figures(&self, age: Duration) -> Result<Figures, Error> {
         let kept = || {
             let kept = locked(&self.kept).clone();
@@ -67,7 +67,7 @@ impl Site {
         if let Some(figures) = kept() {
             return Ok(figures);
         }
-        // One request asks, which takes a second if a producer is stopped. The others take the answers that it got.
+        // One request queries the producers, which takes a second if a producer is stopped. The other requests wait for its result.
         let _asking = locked(&self.asking);
         if let Some(figures) = kept() {
             return Ok(figures);
@@ -81,7 +81,7 @@ impl Site {
         let pools = self.figures(FRESH.0)?;
         let mut json = list::as_json(&pools)?;
         for (value, pool) in json.iter_mut().zip(pools.iter()) {
-            // It can be long, as with a picture in its tags.
+            // Removed because it can be long, for example a picture in the tags.
             value.as_object_mut().map(|value| value.remove("sticky"));
             value["name"] = pool.name.clone().into();
             value["no_picture"] = self
@@ -95,7 +95,7 @@ impl Site {
         ))
     }
 
-    /// The newest picture, unless it is the one that the browser has.
+    /// The newest picture, unless the browser already has it.
     fn picture(&self, name: &str, query: &str) -> Result<Response, Error> {
         let is_asked_for = |pool: &&Pool| pool.name == name;
         let mut pools = self.figures(FRESH.1)?;
@@ -127,13 +127,13 @@ impl Site {
         })
     }
 
-    /// Whether the pool's viewer needs no decoder. The error is why there is no picture, such as the one that ended the last viewer.
-    /// If the pool has no room for a viewer, this ends its viewer.
+    /// Whether the viewer needs no decoder. `Err` is the reason why there is no picture, such as the error of the last viewer. If
+    /// the pool has no room for a viewer, this ends the viewer.
     fn is_raw(&self, pool: &Pool) -> Result<bool, Error> {
         let key = key(pool);
         let no_room = pool.stats.as_ref().and_then(no_room);
         if let Some(reason) = &no_room {
-            self.pictures.give_up(&key, reason);
+            self.pictures.end_viewer(&key, reason);
         }
         let is_raw = is_raw(pool)?;
         match no_room.or_else(|| self.pictures.failure(&key)) {
@@ -143,19 +143,19 @@ impl Site {
     }
 }
 
-/// Why a viewer would take slots from the consumers. `None`: it would not.
+/// The reason why a viewer would reduce the budgets of the consumers. `None` if it would not.
 fn no_room(stats: &PoolStats) -> Option<String> {
     let limit = &stats.budget_limit;
-    (!limit.is_empty()).then(|| format!("it has no slot to spare for a viewer: raise its {limit}"))
+    (!limit.is_empty()).then(|| format!("it has no free slot for a viewer: raise its {limit}"))
 }
 
-/// A pool until its producer is replaced: the next one may have what this one lacks.
+/// Identifies a pool until its producer is replaced. The next producer may have another format.
 fn key(pool: &Pool) -> Key {
     let producer = pool.stats.as_ref().map_or(0, |stats| stats.pid);
     (pool.name.clone().into(), producer)
 }
 
-/// Whether the pool's frames are raw video. The error is why there is no picture.
+/// Whether the pool's frames are raw video. `Err` is the reason why there is no picture.
 fn is_raw(pool: &Pool) -> Result<bool, Error> {
     let Some(stats) = &pool.stats else {
         return Err(match pool.state {
@@ -168,7 +168,7 @@ fn is_raw(pool: &Pool) -> Result<bool, Error> {
     if stats.delivery == "lossless" {
         return Err("it is lossless, so a viewer could hold up its producer; `xmem snapshot` takes one picture".into());
     }
-    // The caps come with the first frame, which may need a consumer.
+    // The caps are set with the first frame. A source on demand may need a consumer first.
     let has_begun = stats.published > 0;
     match video_caps(stats) {
         Ok(caps) => Ok(caps.is_raw()),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Pictures of pools, made while a browser asks for them.
+//! Pictures of pools. They are made only while a browser requests them.
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
@@ -18,50 +18,53 @@ use crate::Error;
 use crate::child;
 use crate::launch::{TOOL, decoder, failure, newest_only, not_started, pipeline};
 
-/// Pools that are shown at one time.
-const MOST: usize = 16;
-/// A viewer that was not asked for a picture for this time leaves the pool.
+/// The largest number of pools that are shown at the same time.
+const MAX_VIEWERS: usize = 16;
+/// A viewer leaves the pool if no picture was requested for this time.
 const LINGER: Duration = Duration::from_secs(3);
-/// How long the reason of a failure is shown before the next attempt.
+/// The reason of a failure is shown for this time before the next attempt.
 const RETRY: Duration = Duration::from_secs(5);
-/// The pause after a viewer that took slots from the pool's consumers.
+/// The pause after a viewer that reduced the budgets of the pool's consumers.
 const NO_ROOM: Duration = Duration::from_secs(600);
-/// How often to look whether pictures are still asked for.
-const LOOK: Timespec = Timespec {
+/// The interval between checks whether pictures are still requested.
+const POLL_INTERVAL: Timespec = Timespec {
     tv_sec: 0,
     tv_nsec: 500_000_000,
 };
-/// Small pictures, and few of them: enough to see what a camera sees.
+/// A low rate and small pictures reduce the load.
 const ENCODE: &str = "videorate max-rate=8 ! videoscale ! \
                       video/x-raw,width=[1,960],height=[1,960],pixel-aspect-ratio=1/1 ! \
                       videoconvert ! jpegenc ! multipartmux ! fdsink sync=false";
-/// No picture of this size is larger.
+/// The limit for the size of a picture.
 const MAX_JPEG: usize = 16 << 20;
 
 #[derive(Debug, Clone)]
 pub(super) struct Picture {
-    /// No other picture has this number, in any pool.
+    /// A number that is unique for all pictures of all pools.
     pub(super) number: u64,
     pub(super) jpeg: Arc<[u8]>,
 }
 
-/// A pool's name, and its producer's process.
+/// A pool's name, and the process of its producer.
 pub(super) type Key = (OsString, u32);
 
-/// A viewer for each pool that is shown.
+/// The viewers of the pools that are shown.
 #[derive(Default)]
 pub(super) struct Pictures(Mutex<HashMap<Key, Arc<Viewer>>>);
 
 impl Pictures {
-    /// The newest picture of a pool. The first request starts a viewer, and has none yet.
+    /// The newest picture of a pool. The first request starts a viewer and returns `None`.
     pub(super) fn ask(&self, pool: &Key, is_raw: bool) -> Result<Option<Picture>, Error> {
         let mut viewers = locked(&self.0);
         viewers.retain(|_, viewer| !viewer.is_over());
         if let Some(viewer) = viewers.get(pool) {
             return Ok(viewer.ask());
         }
-        if viewers.values().filter(|it| it.is_running()).count() >= MOST {
-            return Err(format!("{MOST} pools are shown already, and no more can be").into());
+        if viewers.values().filter(|it| it.is_running()).count() >= MAX_VIEWERS {
+            return Err(format!(
+                "pictures of at most {MAX_VIEWERS} pools can be shown at the same time"
+            )
+            .into());
         }
         let viewer = Arc::new(Viewer::new());
         let (starting, name) = (viewer.clone(), pool.0.clone());
@@ -70,7 +73,7 @@ impl Pictures {
         Ok(None)
     }
 
-    /// Why there are no pictures of a pool for now.
+    /// The reason why there are no pictures of a pool at present.
     pub(super) fn failure(&self, pool: &Key) -> Option<String> {
         match &locked(&locked(&self.0).get(pool)?.0).end {
             Some((Err(reason), next)) if Instant::now() < *next => Some(reason.clone()),
@@ -78,21 +81,21 @@ impl Pictures {
         }
     }
 
-    /// Ends the viewer of a pool if there is one, since it may be what the pool has no room for.
-    pub(super) fn give_up(&self, pool: &Key, reason: &str) {
+    /// Ends the viewer of a pool: it may be the reason why the pool has no free slot.
+    pub(super) fn end_viewer(&self, pool: &Key, reason: &str) {
         if let Some(viewer) = locked(&self.0).get(pool) {
             viewer.end(Err(reason.to_owned()), NO_ROOM);
         }
     }
 }
 
-/// One process of GStreamer that is a consumer of the pool.
+/// A process of GStreamer that is a consumer of the pool.
 struct Viewer(Mutex<Seen>);
 
 struct Seen {
     asked: Instant,
     newest: Option<Picture>,
-    /// How it ended, and when the next request starts another viewer.
+    /// The result of the viewer, and the time from which a request starts another one.
     end: Option<(Result<(), String>, Instant)>,
 }
 
@@ -125,7 +128,7 @@ impl Viewer {
         locked(&self.0).end.is_none()
     }
 
-    /// Whether the next request starts another one.
+    /// Whether the next request starts another viewer.
     fn is_over(&self) -> bool {
         let end = &locked(&self.0).end;
         matches!(end, Some((_, next)) if Instant::now() > *next)
@@ -141,14 +144,14 @@ impl Viewer {
         self.end(outcome.map_err(|error| error.to_string()), pause);
     }
 
-    /// Keeps the newest picture until no more are asked for. The error is that of GStreamer.
+    /// Keeps the newest picture as long as pictures are requested. `Err` is the error of GStreamer.
     fn view(&self, pool: &OsStr, is_raw: bool) -> Result<(), Error> {
         let mut printed = tempfile::tempfile()?;
         let source = [
             "client-name=xmem serve",
             "start-from=newest",
             "on-eos=wait",
-            // videorate keeps one.
+            // videorate holds one frame.
             "max-held=2",
             &newest_only(is_raw),
         ];
@@ -165,12 +168,16 @@ impl Viewer {
         }
     }
 
-    /// `false`: there are no more.
+    /// Returns `false` at the end of the stream.
     fn keep_newest(&self, mut from: ChildStdout) -> Result<bool, Error> {
         static NUMBER: AtomicU64 = AtomicU64::new(1);
         let (mut unread, mut part) = (Vec::new(), vec![0; 64 << 10]);
         while self.is_asked() {
-            if poll(&mut [PollFd::new(&from, PollFlags::IN)], Some(&LOOK))? == 0 {
+            if poll(
+                &mut [PollFd::new(&from, PollFlags::IN)],
+                Some(&POLL_INTERVAL),
+            )? == 0
+            {
                 continue;
             }
             let len = from.read(&mut part)?;
@@ -179,7 +186,7 @@ impl Viewer {
             }
             unread.extend_from_slice(&part[..len]);
             while let Some(jpeg) = take_jpeg(&mut unread)? {
-                // Relaxed: it only hands out numbers.
+                // Relaxed is sufficient: the counter only makes numbers unique.
                 let number = NUMBER.fetch_add(1, Ordering::Relaxed);
                 locked(&self.0).newest = Some(Picture {
                     number,
@@ -198,7 +205,7 @@ fn reason(printed: &mut File) -> Result<Error, Error> {
     Ok(failure(&String::from_utf8_lossy(&text)))
 }
 
-/// Takes the first part of a multipart stream off its bytes. `None`: more bytes have to come.
+/// Removes the first part of a multipart stream from the buffer. `None`: the part is incomplete.
 fn take_jpeg(unread: &mut Vec<u8>) -> Result<Option<Vec<u8>>, Error> {
     const END: &[u8] = b"\r\n\r\n";
     let Some(head) = unread.windows(END.len()).position(|it| it == END) else {
@@ -221,7 +228,7 @@ fn take_jpeg(unread: &mut Vec<u8>) -> Result<Option<Vec<u8>>, Error> {
     Ok(Some(jpeg))
 }
 
-/// A process that ends when this is dropped.
+/// A child process that is killed when the value is dropped.
 struct Tool(Child);
 
 impl Drop for Tool {
@@ -231,7 +238,7 @@ impl Drop for Tool {
     }
 }
 
-/// What it guards is whole after each statement, even if a thread panicked.
+/// Ignores poisoning: the guarded data is consistent after each statement.
 pub(super) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

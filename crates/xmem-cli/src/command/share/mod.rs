@@ -19,22 +19,22 @@ use crate::child;
 use crate::cli::Share;
 use crate::format::to_stderr;
 use crate::launch::{TOOL, not_started};
-use playing::{Event, Outcome, PATIENCE, Playing};
+use playing::{END_TIMEOUT, Event, Outcome, Playing};
 use source::Source;
 
-/// How long to wait before the source is started again: twice as long each time that it gives no frame.
+/// The delay before a restart: it doubles after each run without a frame.
 const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 
 pub(crate) fn run(share: &Share, verbose: bool) -> Result<(), Error> {
     let source = Source::of(&share.source)?;
-    child::run(Command::new(TOOL).arg("--version"), PATIENCE)
+    child::run(Command::new(TOOL).arg("--version"), END_TIMEOUT)
         .map_err(|error| not_started(&error))?;
     let (sender, events) = channel();
     stop_on_signals(sender.clone())?;
     let plays_once = matches!(source, Source::File(_)) && !share.repeat;
     let mut wait = BACKOFF.0;
     let mut is_wanted = !share.on_demand;
-    // That of the round before, since a round may be shorter than the time for which a source stays open.
+    // Taken from the previous run, because a run may be shorter than the time for which a source stays open.
     let mut last_consumer = None;
     to_stderr(format_args!(
         "{source}: sharing it in the pool {}",
@@ -60,15 +60,15 @@ pub(crate) fn run(share: &Share, verbose: bool) -> Result<(), Error> {
                 }
                 continue;
             }
-            Outcome::Useless(reason) => return Err(reason.into()),
+            Outcome::Fatal(reason) => return Err(reason.into()),
             Outcome::Failed(reason) if plays_once => return Err(reason.into()),
-            Outcome::Over if plays_once => return Ok(()),
-            // The next round of a file, which may be shorter than the time between two looks at the pool.
-            Outcome::Over if share.repeat => {
+            Outcome::Eos if plays_once => return Ok(()),
+            // The next run of a file. A run may be shorter than the interval at which the pool is queried.
+            Outcome::Eos if share.repeat => {
                 last_consumer = Some(playing.last_consumer);
                 continue;
             }
-            Outcome::Over => "at its end".to_owned(),
+            Outcome::Eos => "at its end".to_owned(),
             Outcome::Failed(reason) => reason,
         };
         is_wanted = !share.on_demand;
@@ -85,7 +85,7 @@ pub(crate) fn run(share: &Share, verbose: bool) -> Result<(), Error> {
     }
 }
 
-/// Reports SIGINT and SIGTERM, instead of ending by them.
+/// Sends an event for SIGINT and SIGTERM instead of ending the process.
 fn stop_on_signals(events: Sender<Event>) -> Result<(), Error> {
     let mut signals = Signals::new([SIGINT, SIGTERM])?;
     thread::spawn(move || {

@@ -20,50 +20,50 @@ use crate::command::show::caps_summary;
 use crate::format::to_stderr;
 use crate::launch::{TOOL, failure, not_started, property};
 
-/// How often to ask the pool whether frames come, and whether consumers come to a source on demand.
-const LOOK: (Duration, Duration) = (Duration::from_secs(1), Duration::from_millis(200));
-/// How long a source on demand goes on without a consumer: one may be about to come back.
+/// The interval between queries of the pool, without and with `--on-demand`.
+const POLL_INTERVALS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_millis(200));
+/// The time for which a source on demand stays open without a consumer, because a consumer may return.
 const LINGER: Duration = Duration::from_secs(5);
-/// How long a pipeline that was interrupted may take to end.
-pub(super) const PATIENCE: Duration = Duration::from_secs(5);
-/// Lines of the tool that are kept for the reason of its end.
+/// The time within which an interrupted pipeline must end.
+pub(super) const END_TIMEOUT: Duration = Duration::from_secs(5);
+/// The number of lines of the tool's output that are kept to find the reason of its end.
 const LINES: usize = 100;
 
 pub(super) enum Event {
-    /// SIGINT or SIGTERM.
+    /// SIGINT or SIGTERM was received.
     Stop,
-    /// A line of the tool on standard error.
+    /// The tool printed a line on standard error.
     Printed(String),
     /// The tool has ended.
     Ended,
 }
 
-/// How a run ended.
+/// The result of a run.
 pub(super) enum Outcome {
     Stopped,
-    /// The source was at its end.
-    Over,
-    /// Consumers came to a pool without a source, or left one with a source on demand.
+    /// The source has ended.
+    Eos,
+    /// With `--on-demand`: a consumer joined while the source was closed, or the last one left while it was open.
     Changed,
-    /// The reason, which another run may not have.
+    /// The reason of a failure that may not happen in another run.
     Failed(String),
-    /// The reason, which every other run has too.
-    Useless(String),
+    /// The reason of a failure that happens in every run.
+    Fatal(String),
 }
 
-/// One run of the tool, with a source or without one.
+/// One run of the tool, with or without a source.
 pub(super) struct Playing {
-    /// Without a source the pool is there for consumers to join.
+    /// Without a source, the pool exists so that consumers can join it.
     has_source: bool,
     tool: Child,
-    /// The newest lines of its standard error.
+    /// The newest lines of the tool's standard error.
     printed: Vec<String>,
-    /// Frames in the pool.
+    /// The number of frames that were published.
     pub(super) published: u64,
     last_frame: Instant,
     has_consumers: bool,
     pub(super) last_consumer: Instant,
-    /// When it is killed, since it was interrupted and has not ended.
+    /// The time at which the tool is killed, after it was interrupted.
     deadline: Option<Instant>,
 }
 
@@ -78,7 +78,7 @@ impl Playing {
         command.arg("--quiet");
         match source {
             Some(source) => command.args(source.elements()),
-            // Nothing is ever written to its standard input.
+            // fdsrc waits: nothing is written to its standard input.
             None => command.arg("fdsrc"),
         };
         if source.is_some() && share.format != "any" {
@@ -86,7 +86,7 @@ impl Playing {
             command.args(["!", "videoconvert", "!", &caps]);
         }
         command.args(["!", "xmemsink", &property("pool", &share.pool)]);
-        // Else each restart would end the consumers' streams.
+        // Without this setting each restart would end the consumers' streams.
         command
             .arg(format!("send-eos={plays_once}"))
             .args(&share.set);
@@ -98,7 +98,7 @@ impl Playing {
             })
             .stdout(Stdio::null())
             .stderr(Stdio::piped());
-        // A signal for this command's group, such as Ctrl+C, would end it before it has closed its pool.
+        // A separate process group: Ctrl+C would otherwise end the tool before this command can close the pool.
         command.process_group(0);
         let mut tool = command.spawn().map_err(|error| not_started(&error))?;
         let stderr = tool.stderr.take().map(BufReader::new);
@@ -124,15 +124,19 @@ impl Playing {
         })
     }
 
-    /// Waits for its end.
+    /// Waits until the run ends.
     pub(super) fn watch(
         &mut self,
         share: &Share,
         verbose: bool,
         events: &Receiver<Event>,
     ) -> Result<Outcome, Error> {
-        let interval = if share.on_demand { LOOK.1 } else { LOOK.0 };
-        // Why it was interrupted.
+        let interval = if share.on_demand {
+            POLL_INTERVALS.1
+        } else {
+            POLL_INTERVALS.0
+        };
+        // The result if the tool was interrupted.
         let mut outcome = None;
         let mut next_look = Instant::now() + interval;
         loop {
@@ -174,7 +178,7 @@ impl Playing {
         let status = self.tool.wait()?;
         Ok(match outcome {
             Some(outcome) => outcome,
-            None if status.success() => Outcome::Over,
+            None if status.success() => Outcome::Eos,
             None => self.failure(status),
         })
     }
@@ -197,16 +201,16 @@ impl Playing {
             false => format!("{TOOL} ended: {status}"),
         };
         if self.published == 0 && is_repeated(&stderr) {
-            Outcome::Useless(reason)
+            Outcome::Fatal(reason)
         } else {
             Outcome::Failed(reason)
         }
     }
 
-    /// Reads how many frames there are, and whether there are consumers.
+    /// Reads the number of frames, and whether there are consumers.
     fn look(&mut self, share: &Share) {
         let stats = xmem_core::query(&share.pool).ok();
-        // Another producer may have the pool.
+        // Ignore the statistics of another producer of the pool.
         let stats = stats.filter(|stats: &PoolStats| stats.pid == self.tool.id());
         let Some(stats) = stats else {
             return;
@@ -231,13 +235,13 @@ impl Playing {
     }
 
     fn interrupt(&mut self) {
-        self.deadline.get_or_insert(Instant::now() + PATIENCE);
-        // It ends by itself at the latest now.
+        self.deadline.get_or_insert(Instant::now() + END_TIMEOUT);
+        // Fails only if the tool has already ended.
         let _ = kill_process(Pid::from_child(&self.tool), Signal::INT);
     }
 }
 
-/// Whether another run fails in the same way: the pipeline, an element that is not there, or the pool.
+/// Whether another run would fail in the same way, because of the pipeline, a missing element or the pool.
 fn is_repeated(stderr: &str) -> bool {
     [
         "erroneous pipeline",

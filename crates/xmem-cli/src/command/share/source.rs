@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Where the frames come from.
+//! The sources of `xmem share`.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -21,7 +21,7 @@ pub(super) enum Source {
     Camera(PathBuf),
     Address(String),
     File(PathBuf),
-    /// Elements, as for gst-launch-1.0.
+    /// A pipeline description, as for gst-launch-1.0.
     Pipeline(String),
 }
 
@@ -44,7 +44,7 @@ impl Source {
         if kind.is_dir() {
             return Err(format!("{} is a directory", path.display()).into());
         }
-        // Some cameras can be opened once only, so this is before the pipeline opens it.
+        // Checked before the pipeline opens the device, because some cameras can be opened only once.
         File::open(path).map_err(unreadable)?;
         let path = fs::canonicalize(path).map_err(unreadable)?;
         Ok(if kind.is_char_device() {
@@ -54,7 +54,7 @@ impl Source {
         })
     }
 
-    /// The elements that give its frames.
+    /// The elements that produce the frames of the source.
     pub(super) fn elements(&self) -> Vec<String> {
         let words = |words: &str| words.split_whitespace().map(str::to_owned).collect();
         match self {
@@ -85,7 +85,7 @@ impl fmt::Display for Source {
     }
 }
 
-/// The video of an address; other streams are not decoded.
+/// Decodes the video of an address. Other streams are ignored.
 fn decoded(address: &str) -> Vec<String> {
     [
         "uridecodebin",
@@ -110,7 +110,7 @@ fn file_address(path: &Path) -> String {
     )
 }
 
-/// What is printed may be kept in a log.
+/// Removes the password from an address, because the output may be logged.
 fn without_password(address: &str) -> String {
     let parts = address.split_once("://").and_then(|(scheme, rest)| {
         let host = rest.split('/').next()?;

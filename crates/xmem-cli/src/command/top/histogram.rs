@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! How often which latency was seen.
+//! The distribution of latencies.
 
 use xmem_core::PoolStats;
 
-/// Upper bounds in microseconds, with their names. All above are in the last class.
+/// Upper bounds in microseconds, with their names. Larger values are in one more class.
 const BOUNDS: [(u64, &str); 7] = [
     (100, "0.1"),
     (300, "0.3"),
@@ -15,14 +15,14 @@ const BOUNDS: [(u64, &str); 7] = [
     (100_000, "100"),
 ];
 
-/// The latencies of a pool's consumers, each as it was at each look. The statistics have a smoothed latency only, so a single
-/// late frame moves it by an eighth.
+/// The latencies of a pool's consumers at each update. The statistics have only smoothed latencies, which a single late frame
+/// changes by an eighth.
 #[derive(Debug, Default)]
 pub(super) struct Histogram([u64; BOUNDS.len() + 1]);
 
 impl Histogram {
     pub(super) fn add(&mut self, stats: &PoolStats) {
-        // Before its first frame a consumer has none.
+        // A consumer has no latency before its first frame.
         for consumer in stats.consumers.iter().filter(|it| it.latency_ns > 0) {
             let micros = consumer.latency_ns / 1000;
             let at = BOUNDS.iter().take_while(|(bound, _)| micros >= *bound);
@@ -30,7 +30,7 @@ impl Histogram {
         }
     }
 
-    /// A line for each class, of at most this width. None if nothing was seen.
+    /// A line for each class, at most `width` wide. Empty if nothing was recorded.
     pub(super) fn lines(&self, width: u16) -> Vec<String> {
         let all: u64 = self.0.iter().sum();
         if all == 0 {
@@ -41,7 +41,7 @@ impl Histogram {
         let bounds = BOUNDS.iter().map(|(_, bound)| format!("< {bound}"));
         let names = bounds.chain([">= 100".to_owned()]);
         let line = |(count, name): (&u64, String)| {
-            // Each that was seen can be seen.
+            // Round up, so that each class with a value has a visible bar.
             let len = (count * room).div_ceil(most) as usize;
             format!(
                 "{name:>7} ms  {:>3}%  {}",

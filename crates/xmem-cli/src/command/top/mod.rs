@@ -23,10 +23,10 @@ use rows::Rows;
 use screen::Screen;
 
 enum Event {
-    /// The newest figures.
+    /// New figures.
     Pools(Result<Vec<Pool>, String>),
     Key(KeyEvent),
-    /// The terminal has another size.
+    /// The size of the terminal changed.
     Resized,
     Quit,
 }
@@ -52,7 +52,7 @@ pub(crate) fn run(
     quit_on_signals(sender.clone())?;
     ask(interval, sender.clone());
     read_keys(sender);
-    // It restores the terminal in a panic, too.
+    // ratatui also restores the terminal in a panic.
     let mut terminal = ratatui::try_init()?;
     let mut screen = Screen::default();
     let mut result = Ok(());
@@ -60,7 +60,7 @@ pub(crate) fn run(
         result = terminal.draw(|frame| screen.draw(frame)).map(drop);
         match events.recv() {
             Ok(Event::Pools(answer)) => screen.update(answer),
-            Ok(Event::Key(key)) if !takes(&mut screen, key) => break,
+            Ok(Event::Key(key)) if !handle_key(&mut screen, key) => break,
             Ok(Event::Key(_) | Event::Resized) => {}
             Ok(Event::Quit) | Err(_) => break,
         }
@@ -70,8 +70,8 @@ pub(crate) fn run(
     Ok(result?)
 }
 
-/// `false`: it is the key that ends the command.
-fn takes(screen: &mut Screen, key: KeyEvent) -> bool {
+/// Handles a key. Returns `false` if the key ends the command.
+fn handle_key(screen: &mut Screen, key: KeyEvent) -> bool {
     if key.kind == KeyEventKind::Release {
         return true;
     }
@@ -100,7 +100,7 @@ fn quit_on_signals(events: Sender<Event>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Asks in a thread of its own: the answer of a stopped producer takes a second to fail, and keys do not wait for it.
+/// Queries the pools on a separate thread, because the query of a stopped producer takes a second, and keys must not wait for it.
 fn ask(interval: Duration, events: Sender<Event>) {
     thread::spawn(move || {
         let ask = || list::pools().map_err(|error| error.to_string());
@@ -117,7 +117,7 @@ fn read_keys(events: Sender<Event>) {
                 Ok(event::Event::Key(key)) => Event::Key(key),
                 Ok(event::Event::Resize(..)) => Event::Resized,
                 Ok(_) => continue,
-                // The terminal is gone.
+                // The terminal was closed.
                 Err(_) => Event::Quit,
             };
             let is_last = matches!(event, Event::Quit);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The figures of pools and consumers, as cells of a table.
+//! The figures of pools and consumers as table cells.
 
 use unicode_width::UnicodeWidthStr;
 use xmem_core::{ConsumerStats, PoolStats, printable};
@@ -9,10 +9,10 @@ use crate::command::list::Pool;
 use crate::command::show::caps_summary;
 use crate::format::{milliseconds, process};
 
-/// Rows with the columns that fit on the screen.
+/// The rows, with the columns that fit on the screen.
 #[derive(Debug)]
 pub(super) struct Rows {
-    /// Title, width and whether it is a column of numbers.
+    /// Title, width, and whether the column has numbers.
     pub(super) columns: Vec<(&'static str, u16, bool)>,
     pub(super) cells: Vec<Vec<String>>,
 }
@@ -32,7 +32,7 @@ impl Rows {
         "WAITS FOR",
     ];
     pub(super) const POOL_NUMBERS: [usize; 7] = [3, 4, 5, 6, 7, 8, 9];
-    /// The columns that are left out on a narrow screen, the first one first.
+    /// The columns in the order in which they are omitted on a narrow screen.
     const POOL_LESS: [usize; 10] = [2, 6, 9, 8, 7, 10, 5, 4, 3, 1];
 
     const CONSUMER_TITLES: [&'static str; 9] = [
@@ -106,7 +106,7 @@ impl Rows {
     }
 }
 
-/// In the order of [`Rows::POOL_TITLES`].
+/// The cells of a pool, in the order of [`Rows::POOL_TITLES`].
 pub(super) fn of_pool(pool: &Pool) -> [String; 11] {
     let none = || "-".to_owned();
     let name = printable(&pool.name);
@@ -144,7 +144,7 @@ pub(super) fn of_pool(pool: &Pool) -> [String; 11] {
     ]
 }
 
-/// In the order of [`Rows::CONSUMER_TITLES`].
+/// The cells of a consumer, in the order of [`Rows::CONSUMER_TITLES`].
 fn of_consumer(consumer: &ConsumerStats) -> [String; 9] {
     let name = printable(&consumer.name);
     [
@@ -164,12 +164,12 @@ fn of_consumer(consumer: &ConsumerStats) -> [String; 9] {
     ]
 }
 
-/// Frames that all consumers missed.
+/// The frames that consumers missed, in total.
 pub(super) fn missed(stats: &PoolStats) -> u64 {
     stats.consumers.iter().map(|it| it.missed).sum()
 }
 
-/// That of the consumer that has the longest.
+/// The largest latency of a consumer.
 pub(super) fn latency_ns(stats: &PoolStats) -> u64 {
     let latencies = stats.consumers.iter().map(|it| it.latency_ns);
     latencies.max().unwrap_or(0)

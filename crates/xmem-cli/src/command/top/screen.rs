@@ -48,7 +48,7 @@ impl Order {
         }
     }
 
-    /// What the largest of comes first.
+    /// The figure to sort by. Pools with larger values come first.
     fn figure(self, stats: &PoolStats) -> f64 {
         match self {
             Self::Name => 0.0,
@@ -63,15 +63,15 @@ impl Order {
 #[derive(Debug, Default)]
 pub(super) struct Screen {
     pools: Vec<Pool>,
-    /// Of each pool, by its name.
+    /// The latencies of each pool, by its name.
     latencies: HashMap<String, Histogram>,
-    /// Why there are no newer figures.
+    /// The reason why the figures are not updated.
     error: Option<String>,
     order: Order,
     is_frozen: bool,
-    /// The name of the selected pool. It may be gone.
+    /// The name of the selected pool, which may no longer exist.
     selected: Option<String>,
-    /// The selected pool is shown alone.
+    /// Only the selected pool is shown.
     is_open: bool,
 }
 
@@ -224,7 +224,7 @@ impl Screen {
         let height = |lines: usize| u16::try_from(lines).unwrap_or(u16::MAX);
         let areas = Layout::vertical([
             Constraint::Length(height(lines.len())),
-            // One more for the titles, and one below. The histogram takes what is left.
+            // One more line for the titles, and one below. The histogram gets the remaining lines.
             Constraint::Max(height(consumers.cells.len() + 2)),
             Constraint::Fill(1),
         ]);
