@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MPL-2.0
-"""Where this machine has its driver's libraries: not always where the loader looks, and never where the bundle's looks."""
+"""Finds the libraries of the driver. They may not be on the loader's search path, and never are on that of the bundle's loader."""
 
 import ctypes
 import functools
@@ -9,7 +9,7 @@ import platform
 import subprocess
 import sys
 
-# Where containers and virtual machines have them mounted, and a Jetson has them.
+# The folders in which containers, virtual machines and Jetson boards have them.
 DEBIAN = f"/usr/lib/{platform.machine()}-linux-gnu"
 PLACES = ("/usr/local/nvidia/lib64", "/usr/local/nvidia/lib", DEBIAN, f"{DEBIAN}/nvidia", f"{DEBIAN}/tegra", "/usr/lib64", "/usr/lib/wsl/lib")
 CUDA = "libcuda.so.1"
@@ -27,17 +27,17 @@ def mapped(name):
 
 @functools.cache
 def folder():
-    """Where libcuda.so.1 is, and whether programs find it there by themselves."""
+    """The folder of libcuda.so.1, and whether it is on the loader's search path."""
     try:
         ctypes.CDLL(CUDA)
     except OSError:
         return next((place for place in PLACES if os.path.exists(f"{place}/{CUDA}")), None), False
-    # By its soname, or by that of the file which it is a link to.
+    # The file may be loaded by its own name or by the name of the link's target.
     return mapped("libcuda.so"), True
 
 
 def loads(library, environment):
-    """Whether programs find a library; asked of another process, which it stays in."""
+    """Whether programs find a library. Tested in a child process, because a library cannot be unloaded."""
     command = [sys.executable, "-c", f"import ctypes; ctypes.CDLL({library!r})"]
     try:
         return subprocess.run(command, env=environment, capture_output=True, timeout=30).returncode == 0
@@ -46,8 +46,8 @@ def loads(library, environment):
 
 
 def paths(environment):
-    """Folders for LD_LIBRARY_PATH: those that are in it, and the driver's if it would not be found otherwise. None of the
-    toolkit's libraries to link with, in which nothing works."""
+    """Folders for LD_LIBRARY_PATH: its present folders, and the driver's if it is not found otherwise. Folders of the toolkit's
+    stub libraries are removed."""
     have = [path for path in environment.get("LD_LIBRARY_PATH", "").split(os.pathsep) if path and not path.rstrip("/").endswith("/stubs")]
     place, found = folder()
     return have if found or place is None else [*have, place]

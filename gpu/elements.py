@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MPL-2.0
-"""GStreamer's elements on CUDA devices: xmemsink and xmemsrc, beside cudaipcsink/cudaipcsrc and unixfdsink/unixfdsrc.
+"""Tests GStreamer elements on CUDA devices: xmemsink and xmemsrc, compared with cudaipcsink/cudaipcsrc and unixfdsink/unixfdsrc.
 
-elements.py FOLDER FRAMES: prints lines for the record. FOLDER is the bundle, with a GStreamer of its own in gst.
+elements.py FOLDER FRAMES: prints results. FOLDER is the bundle, which contains a GStreamer in gst.
 
-Each side of a transport is a process that plays a pipeline (xmem-gpu-gst). What a consumer got is right if its checksum is one
-of those that the producer's videotestsrc had, and they come in the same order.
+Each side of a transport is a process with a pipeline (xmem-gpu-gst). A received frame is correct if its checksum is one of those
+of the producer's videotestsrc, in the same order.
 """
 
 import argparse
@@ -29,7 +29,7 @@ import time
 import driver
 
 CUDA = "video/x-raw(memory:CUDAMemory)"
-# Longer than anything takes that goes on.
+# The time limit in seconds for each wait.
 HANG = 30
 
 
@@ -42,12 +42,12 @@ class Failed(Exception):
 
 
 def words(failure):
-    """An error of any kind: the next thing is tried nevertheless."""
+    """The text of an error. The script continues with the next test after any error."""
     return str(failure) if isinstance(failure, Failed) else f"{type(failure).__name__}: {failure}"
 
 
 def copies(environment, process):
-    """How many copies on and off the device a process has asked the stand-in for so far."""
+    """The number of copies to and from the device in a process, as counted by the stand-in."""
     table = pathlib.Path(environment["XMEM_STANDIN_DIR"]) / "trace" / str(process)
     if not table.exists():
         return 0
@@ -56,28 +56,28 @@ def copies(environment, process):
 
 
 class Runtime:
-    """The GStreamer of the bundle. It has its own loader, as its C library is another one than this machine's."""
+    """The GStreamer of the bundle. It has its own loader, because its C library differs from this machine's."""
 
     def __init__(self, programs, folder, environment):
         self.gst = programs / "gst"
         libraries = [str(self.gst / "lib"), *driver.paths(environment)]
         if "XMEM_STANDIN_DIR" not in environment:
-            # This loader does not look where that of the machine does.
+            # The bundle's loader has another search path than the machine's.
             libraries += [place for place in (driver.folder()[0],) if place]
             libraries += [str(place) for place in (decoder(programs, folder, environment),) if place]
         if compiler := kernel_compiler(folder):
             libraries.append(str(compiler))
-        # Each architecture has a name of its own for it.
+        # The name of the loader depends on the architecture.
         loader = next((self.gst / "lib").glob("ld-linux-*.so.*"))
         self.loader = [str(loader), "--library-path", ":".join(libraries)]
         self.environment = dict(
             environment,
             GST_PLUGIN_SYSTEM_PATH_1_0=str(self.gst / "plugins"),
             GST_REGISTRY=str(pathlib.Path(folder) / "registry.bin"),
-            # The scanner would be a program of its own, for the other loader.
+            # The scanner is a separate program that the machine's loader would start.
             GST_REGISTRY_FORK="no",
             XMEM_RUNTIME_DIR=str(folder),
-            # As in record.py: a kernel that is loaded when it is launched may wait for streams.
+            # As in record.py: loading a kernel at its launch may wait for blocked streams.
             CUDA_MODULE_LOADING="EAGER",
         )
 
@@ -90,7 +90,7 @@ class Runtime:
 
 
 def stand_in(programs, folder):
-    """The environment of programs on the stand-in driver, which counts what they ask for."""
+    """The environment of programs that use the stand-in driver, which counts calls."""
     machine = pathlib.Path(folder) / "machine"
     (machine / "lib").mkdir(parents=True)
     for name in ("libcuda.so.1", "libnvcuvid.so.1"):
@@ -100,8 +100,8 @@ def stand_in(programs, folder):
 
 
 def decoder(programs, folder, environment):
-    """A folder with a libnvcuvid.so.1 that decodes nothing, if there is none here: GStreamer's plugin registers cudaupload only
-    beside a library for decoders or encoders."""
+    """Creates a folder with a libnvcuvid.so.1 without function if there is no real one. GStreamer's plugin registers cudaupload only
+    if it finds a library for decoders or encoders."""
     libraries = ("libnvcuvid.so.1", "libnvidia-encode.so.1")
     places = [place for place in (*driver.paths(environment), driver.folder()[0]) if place]
     if any(os.path.exists(f"{place}/{library}") for place in places for library in libraries):
@@ -117,7 +117,7 @@ def decoder(programs, folder, environment):
 
 
 def kernel_compiler(folder):
-    """A folder with libnvrtc.so, with which cudaconvert compiles its kernels: that of PyTorch, if there is none in the system."""
+    """A folder with libnvrtc.so, which cudaconvert needs to compile kernels: PyTorch's if the system has none."""
     for path in map(pathlib.Path, sys.path):
         for library in sorted(path.glob("nvidia/**/lib/libnvrtc.so.*[0-9]")) if path.is_dir() else []:
             place = pathlib.Path(folder) / "nvrtc"
@@ -131,10 +131,10 @@ def kernel_compiler(folder):
 
 
 class Side:
-    """A process that plays a pipeline."""
+    """A process with a pipeline."""
 
     def __init__(self, runtime, pipeline, **pads):
-        """`pads`: what is done at which pad, by the names of the program's options."""
+        """`pads`: the pad for each option of the program."""
         arguments = [pipeline]
         for what, pad in pads.items():
             if pad:
@@ -175,7 +175,7 @@ class Side:
             self.errors.append(line.strip())
 
     def wait(self, wanted, seconds=HANG):
-        """The next event of that kind; others before it are dropped, but for an error."""
+        """Waits for the next event of this kind. Drops other events, except for errors."""
         end = time.monotonic() + seconds
         while True:
             try:
@@ -196,7 +196,7 @@ class Side:
         return self.wait(reply, seconds)
 
     def frames(self, count, seconds=HANG):
-        """Waits for so many more frames, of which checksums are taken."""
+        """Waits for the checksums of `count` more frames."""
         wanted, end = len(self.sums) + count, time.monotonic() + seconds
         while len(self.sums) < wanted:
             if time.monotonic() > end or self.process.poll() is not None:
@@ -211,7 +211,7 @@ class Side:
             time.sleep(0.01)
 
     def stop(self, seconds=HANG):
-        """Stops it, and returns how many seconds that took it."""
+        """Stops the pipeline. Returns the duration in seconds."""
         took = self.order("stop", "stopped", seconds)["ns"] / 1e9
         self.process.wait(seconds)
         for thread in self.threads:
@@ -225,7 +225,7 @@ class Side:
 
 
 class Sides:
-    """Ends what was begun."""
+    """Ends the processes that were started."""
 
     def __init__(self, runtime):
         self.runtime = runtime
@@ -244,7 +244,7 @@ class Sides:
 
 
 def wrong(consumer, producer):
-    """How many frames of a consumer are none of the producer's, or come again or too late."""
+    """The number of a consumer's frames that are not the producer's, or are repeated or out of order."""
     count, following = 0, 0
     for checksum in consumer:
         try:
@@ -255,7 +255,7 @@ def wrong(consumer, producer):
 
 
 def report_wrong(what, pairs, more=""):
-    """Reports how many frames of each consumer are wrong, beside what its producer had."""
+    """Reports the number of wrong frames of each consumer, compared with its producer."""
     counts = [(wrong(consumer, producer), len(consumer)) for consumer, producer in pairs]
     report("elements", f"{what}: frames that are wrong", ", ".join(f"{bad} of {all}" for bad, all in counts) + more)
     if any(bad for bad, _ in counts):
@@ -282,7 +282,7 @@ class Elements:
         return f"{self.folder}/pool{self.number}"
 
     def producer(self, sides, pool, mode, caps=None, more=""):
-        """A live stream of noise: no two pictures are alike, and half of one with half of the next is like neither."""
+        """A live stream of noise: all pictures differ, so a torn frame equals none of them."""
         return sides.begin(
             f"videotestsrc name=source is-live=true pattern=snow ! capsfilter name=caps caps={caps or pictures()} {self.up} "
             f"! xmemsink name=share pool={pool} cuda-ipc-mode={mode} {more}",
@@ -363,7 +363,7 @@ class Elements:
             report_wrong(f"{mode}: over three changes of the caps", [(consumer.sums, producer.sums)], more)
 
     def stuck_consumer(self, mode):
-        """A consumer that is stopped by SIGSTOP while it holds frames, and the stop of its producer."""
+        """Stops a consumer that holds frames with SIGSTOP, and then stops its producer."""
         with Sides(self.runtime) as sides:
             pool = self.pool()
             producer = self.producer(sides, pool, mode, more="release-timeout=1000000000")
@@ -377,11 +377,11 @@ class Elements:
             report("elements", f"{mode}: stop of a producer whose consumer is stuck, release-timeout of 1 s", took)
 
     def slow_kernels(self, mode):
-        """Every frame is written by a slow kernel and read by others, as fast as the devices can: no slot is written under them."""
+        """Slow kernels write and read each frame at full speed. No slot may be written while a kernel reads it."""
         wanted = 50_000 if "XMEM_STANDIN_DIR" not in os.environ else 1000
         with Sides(self.runtime) as sides:
             pool = self.pool()
-            # The number of a frame is its time in milliseconds.
+            # A frame's number is its time in milliseconds.
             caps = pictures(128, 2, "RGBA", 1000)
             producer = sides.begin(
                 f"videotestsrc pattern=black ! {caps} ! cudaupload ! {CUDA} ! xmemsink name=share pool={pool} cuda-ipc-mode={mode} pace=never",
@@ -403,7 +403,7 @@ class Elements:
             raise Failed("frames were torn, see above")
 
     def python(self, mode):
-        """A program of Python reads the same frames, with PyTorch if that sees the device."""
+        """A Python program reads the same frames, with PyTorch if it supports the device."""
         from torch_reads import Frame, Library
 
         torch = None
@@ -416,7 +416,7 @@ class Elements:
         count = 50
         with Sides(self.runtime) as sides:
             pool = self.pool()
-            # Rows without padding.
+            # This format has no padding of rows.
             producer = self.producer(sides, pool, mode, caps=pictures(form="RGBA"))
             other = self.consumer(sides, pool)
             other.frames(1)
@@ -448,7 +448,7 @@ class Elements:
 
 
 class Driver:
-    """Reads device memory where there is no PyTorch."""
+    """Reads device memory without PyTorch."""
 
     def __init__(self):
         self.cuda = ctypes.CDLL("libcuda.so.1")
@@ -469,7 +469,7 @@ class Driver:
 
 
 def transports(folder):
-    """Name, the producer's end behind cudaupload, its pad, the consumer's end, its pad."""
+    """For each transport: name, the producer's elements after cudaupload, their pad, the consumer's elements, their pad."""
     cuda = [("xmemsink, vmm", "xmemsink name=share pool={} cuda-ipc-mode=vmm", "xmemsrc name=take pool={}")]
     cuda += [("xmemsink, legacy", "xmemsink name=share pool={} cuda-ipc-mode=legacy", "xmemsrc name=take pool={}")]
     for mode, io in (("legacy", "copy"), ("legacy", "import"), ("mmap", "copy")):
@@ -487,7 +487,7 @@ def make(rate):
 
 
 def measure(runtime, ends, frames, rate, counts):
-    """Figures of one transport. Without ends: of the producer's pipeline alone. `counts`: copies, which only a stand-in can."""
+    """Measures one transport. If `ends` is None: only the producer's pipeline. `counts`: count copies, which needs the stand-in."""
     sink, out, source, into = ends or (None, None, None, None)
     with Sides(runtime) as sides:
         producer = sides.begin(f"{make(rate)} ! {sink or 'fakesink name=share sync=false'}", times=out or "share.sink")
@@ -514,7 +514,7 @@ def measure(runtime, ends, frames, rate, counts):
         "frames": passed,
     }
     if source:
-        # Known by when they are due; what passed before or after is on one side only.
+        # Frames are matched by their due time. Frames before and after the measurement are on one side only.
         left = sorted((due, at) for due, at in results[0]["times"] if due)
         dues = [due for due, _ in left]
         latencies = []
@@ -527,7 +527,7 @@ def measure(runtime, ends, frames, rate, counts):
 
 
 def count_copies(counting, folder, rate):
-    """The stand-in's counters, by transport; None: of the pipeline alone."""
+    """The stand-in's counters by transport. None: of the producer's pipeline alone."""
     found = {}
     for name, *ends in [(None,), *transports(folder)]:
         try:
@@ -538,7 +538,7 @@ def count_copies(counting, folder, rate):
 
 
 def compare(runtime, counted, folder, frames, rate):
-    """All transports, one after another. `counted`: copies, as a driver does not count them; without, this one does."""
+    """Measures all transports in turn. `counted`: the numbers of copies from a run on the stand-in. None: this run is on the stand-in."""
     same = counted is None
     alone = measure(runtime, None, frames, rate, same)
     counted = counted.result() if counted else {None: alone["copies"]}
@@ -554,7 +554,7 @@ def compare(runtime, counted, folder, frames, rate):
             counted[name] = figures["copies"]
 
         def copied(side):
-            """More than by the pipeline alone, which makes some at the producer's."""
+            """The number of copies without those of the producer's pipeline alone."""
             own, all = counted.get(None), counted.get(name)
             if isinstance(own, list) and isinstance(all, list):
                 return f"{all[side] - (own[0] if side == 0 else 0):.1f}"
@@ -582,11 +582,11 @@ def compare(runtime, counted, folder, frames, rate):
 
 
 def stuck(runtime, folder, mode):
-    """The stop of cudaipcsink with a client that is stuck, to compare."""
+    """For comparison: stops cudaipcsink while one of its clients is stopped."""
     with Sides(runtime) as sides:
         address = f"{folder}/stuck-{mode}"
         producer = sides.begin(f"{make(30)} ! cudaipcsink name=share address={address} ipc-mode={mode} sync=false")
-        # It does not print its server; a client that comes too early is refused.
+        # cudaipcsink does not report when it is ready, and refuses clients before.
         time.sleep(1)
         consumer = sides.begin(f"cudaipcsrc name=take address={address} io-mode=import ! fakesink sync=false", times="take.src")
         consumer.wait("first")
@@ -604,8 +604,8 @@ def main():
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("programs", type=pathlib.Path)
     arguments.add_argument("frames", type=int)
-    arguments.add_argument("--only", help="parts, with commas in between: behaviour, kernels, python, stuck, transports")
-    arguments.add_argument("--host-memory", action="store_true", help="try the script itself, without devices")
+    arguments.add_argument("--only", help="comma-separated parts: behaviour, kernels, python, stuck, transports")
+    arguments.add_argument("--host-memory", action="store_true", help="test this script without devices")
     arguments = arguments.parse_args()
     # As in record.py.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -627,7 +627,7 @@ def main():
         elements = Elements(runtime, folder, arguments.host_memory)
         counted = None
         if "transports" in parts and counting is not runtime:
-            # Beside the others: it needs no device, and nothing of it is measured.
+            # Runs in parallel: it needs no device, and is not timed.
             counted = concurrent.futures.ThreadPoolExecutor(1).submit(count_copies, counting, place, 30)
         tried = []
         modes = ("vmm", "legacy")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MPL-2.0
-"""The Python module with PyTorch and CuPy: frames and objects that stay on the device between processes.
+"""Tests the Python module with PyTorch and CuPy: frames and objects are passed to other processes in device memory.
 
-module.py BIN FRAMES: prints lines for the record. BIN has the module's wheel.
+module.py BIN FRAMES: prints results. BIN contains the module's wheel.
 """
 
 import argparse
@@ -25,7 +25,7 @@ def report(what, result):
 
 
 def guarded(what, function):
-    """The result of a function, or how it failed. Whether it worked."""
+    """Reports the result of a function, or its error. Returns whether it succeeded."""
     try:
         report(what, function())
         return True
@@ -35,15 +35,15 @@ def guarded(what, function):
 
 
 def same(expected, got, what):
-    """An assertion that prints what it compared, also with `python -O`."""
+    """Asserts that two values are equal, also with `python -O`."""
     if expected != got:
         raise RuntimeError(f"{what}: {got}, not {expected}")
 
 
 class Role:
-    """A process of this script that plays a part, until its standard input ends."""
+    """A child process of this script. It has a role and ends when its standard input ends."""
 
-    # Begun before they are needed, all at once: importing PyTorch takes many seconds where it was not read before.
+    # Started in advance and in parallel, because the first import of PyTorch takes many seconds.
     spare = []
 
     @classmethod
@@ -89,7 +89,7 @@ def value(number):
 
 
 def publish(xmem, torch, pool, device):
-    """Frames, each of one value, until the consumer ends."""
+    """Publishes frames until the consumer ends. All bytes of a frame have one value."""
     producer = xmem.Producer(pool, max_slots=16)
     print("ready", flush=True)
     number = 0
@@ -113,7 +113,7 @@ def echo(xmem, torch, name, device):
 
 
 class Bytes:
-    """Memory on the device, by its address, as torch.as_tensor takes it."""
+    """Device memory at an address, in the form that torch.as_tensor accepts."""
 
     def __init__(self, address, size):
         self.__cuda_array_interface__ = {"shape": (size,), "typestr": "|u1", "data": (address, False), "version": 3}
@@ -139,7 +139,7 @@ class Reader:
         return self.xmem.Consumer(pool, timeout=HANG, **settings)
 
     def read(self):
-        """Each frame by torch.from_dlpack, on a stream of its own, released at once."""
+        """Reads each frame with torch.from_dlpack on a separate stream, and releases it at once."""
         torch, pool = self.torch, self.pool()
         wrong = torch.zeros((), dtype=torch.int64, device=self.device)
         stream = torch.cuda.stream(torch.cuda.Stream() if self.device else None)
@@ -156,7 +156,7 @@ class Reader:
         return f"{wrong} bytes wrong in {self.frames} frames, of which {copied} were copied"
 
     def lifetime(self):
-        """A tensor that outlives its frame, its consumer, and its producer, which is killed."""
+        """A tensor stays valid after its frame and its consumer are deleted, and after its producer was killed."""
         pool = self.pool()
         with self.producer(pool) as producer:
             consumer = self.taken(pool)
@@ -197,7 +197,7 @@ class Reader:
         return "frame.copy() is writable, frame.cpu() is right"
 
     def objects(self):
-        """All kinds of tensors there and back."""
+        """Sends all kinds of tensors to a process that returns them."""
         torch, name = self.torch, self.pool()
         make = lambda count, dtype: torch.arange(count, device=self.device).to(dtype)
         base = make(1_000_000, torch.float32).reshape(1000, 1000)
@@ -222,7 +222,7 @@ class Reader:
         return f"{len(pairs)} tensors came back as they were"
 
     def round_trip(self):
-        """100 MB there and back."""
+        """Measures a round trip of 100 MB."""
         torch, name = self.torch, self.pool()
         tensors = [torch.full((10_000_000,), number, dtype=torch.uint8, device=self.device) for number in range(10)]
         times = []
@@ -241,7 +241,7 @@ class Reader:
         return f"{sorted(times)[len(times) // 2] * 1e3:.2f}"
 
     def buffers(self):
-        """BufferPool, by number."""
+        """Tests BufferPool: buffers by number."""
         torch, size = self.torch, 1 << 20
         pool = self.xmem.BufferPool(self.pool())
         if self.device:
@@ -264,12 +264,12 @@ class Reader:
 
 
 def module(folder, wheels):
-    """The module of the wheel in that folder, unpacked."""
+    """Unpacks the wheel in that folder and imports the module."""
     found = sorted(pathlib.Path(wheels).glob("*.whl"))
     if found:
         with zipfile.ZipFile(found[0]) as wheel:
             wheel.extractall(folder)
-        # For the processes that this one starts, too.
+        # For child processes.
         os.environ["PYTHONPATH"] = os.pathsep.join([str(folder), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])
         sys.path.insert(0, str(folder))
     return importlib.import_module("xmem")
@@ -279,7 +279,7 @@ def main():
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("programs")
     arguments.add_argument("frames", type=int)
-    arguments.add_argument("--device", default="cuda:0", help="cpu: try the script itself, with frames in host memory")
+    arguments.add_argument("--device", default="cuda:0", help="cpu: test this script with frames in host memory")
     arguments.add_argument("--role", action="store_true", help=argparse.SUPPRESS)
     arguments = arguments.parse_args()
     device = None if arguments.device == "cpu" else arguments.device

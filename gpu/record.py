@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MPL-2.0
-"""Runs what `cargo xtask gpu-bundle` packed, and writes down what happened, as Markdown.
+"""Runs the programs of `cargo xtask gpu-bundle`, and writes the results as Markdown.
 
-Only the standard library is needed here; the scripts for PyTorch and CuPy are processes of their own.
+It uses only the standard library. The scripts for PyTorch and CuPy run as separate processes.
 """
 
 import argparse
@@ -25,14 +25,14 @@ import driver
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent
 ONLY_HERE = "ONLY ON THE STAND-IN: "
-# Bytes of what one program prints.
+# The limit for the output of one program, in bytes.
 MOST_OUTPUT = 4 << 20
-# Seconds that each part may take, and that those before leave to it.
+# For each part: the time limit, and the time that earlier parts reserve for it, in seconds.
 LIMITS = {
     "device": (40, 0),
     "cuda tests": (150, 40),
     "numbers": (100, 45),
-    # The first one reads PyTorch off the disk.
+    # The first script reads PyTorch from the disk.
     "torch_reads.py": (90, 25),
     "torch_queue.py": (60, 20),
     "module.py": (90, 30),
@@ -64,7 +64,7 @@ NOTES = {
 
 
 def bundle():
-    """The folder with the programs: this one, or where the repository has it."""
+    """The folder with the programs: the one of this script, or the repository's target folder."""
     for folder in (HERE, ROOT / "target" / "gpu-bundle"):
         if (folder / "bin" / "xmem-gpu").is_file():
             return folder
@@ -72,10 +72,10 @@ def bundle():
 
 
 def run(command, environment, seconds, look=None):
-    """A program's exit status (None: it was ended after so many seconds) and all that it printed. `look` is called with what
-    it has printed so far, now and then."""
+    """Runs a program. Returns its exit status (None: it was killed after `seconds`) and its output. `look` is called repeatedly with
+    the output so far."""
     with tempfile.TemporaryFile() as output:
-        # A file, since a wait for the end of a pipe is for all processes that have it, also those that cannot be killed.
+        # A file, not a pipe: reading a pipe to its end waits for all processes that have it open, and some cannot be killed.
         process = subprocess.Popen(
             [str(word) for word in command],
             env=environment,
@@ -96,7 +96,7 @@ def run(command, environment, seconds, look=None):
             except subprocess.TimeoutExpired:
                 if look:
                     look(printed())
-        # Its children too, also where it ended by itself.
+        # Kills its children as well, also if the program ended by itself.
         try:
             os.killpg(process.pid, signal.SIGKILL)
         except ProcessLookupError:
@@ -109,7 +109,7 @@ def run(command, environment, seconds, look=None):
 
 
 def lines(output):
-    """A program's output for the record: JSON objects, one a line."""
+    """The results in a program's output: JSON objects, one per line."""
     for line in output.splitlines():
         if line.startswith('{"'):
             try:
@@ -119,7 +119,7 @@ def lines(output):
 
 
 class Record:
-    """The results so far, by part. It is written as it comes, so that an interrupted run leaves what it had."""
+    """The results by part. The file is written after each result, so that an interrupted run leaves the results so far."""
 
     def __init__(self, end, write, log):
         self.parts = {}
@@ -131,12 +131,12 @@ class Record:
         self.lock = threading.Lock()
 
     def begin(self, name):
-        """Seconds that a part may take, so that something is left to each that comes after it."""
+        """Begins a part. Returns its time limit in seconds, which reserves time for the later parts."""
         self.to_come.remove(name)
         most, _ = LIMITS[name]
         later = sum(LIMITS[other][1] for other in self.to_come)
         left = self.end - time.monotonic()
-        # Where there is less than that, each has an equal part of it.
+        # If there is less time, the remaining parts share it equally.
         seconds = min(most, max(left - later, left / (1 + len(self.to_come))))
         print(f"gpu/run: {name}, {seconds:.0f} s at most", file=sys.stderr)
         return seconds
@@ -145,7 +145,7 @@ class Record:
         self.parts.setdefault(part, []).append((what, result))
 
     def fail(self, part, what, output):
-        """The part of a failure that is kept besides its line."""
+        """Adds a failure to the log, with the end of its output."""
         self.failed.append(part)
         text = f"==== {part}: {what}\n{output}\n"
         if self.log is None:
@@ -155,7 +155,7 @@ class Record:
                 log.write(text)
 
     def program(self, name, part, command, environment):
-        """Run a program that prints lines for the record."""
+        """Runs a program that prints results."""
         seconds = self.begin(name)
         if seconds < 5:
             self.add(part, name, "not run: no time was left")
@@ -166,7 +166,7 @@ class Record:
             nonlocal taken
             found = list(lines(output[: output.rfind("\n") + 1]))
             for line in found[taken:]:
-                # Some programs have results for more than one part.
+                # Some programs print results for several parts.
                 self.add(line["part"] if line["part"] in TITLES else part, line["what"], line["result"])
             if len(found) > taken:
                 taken = len(found)
@@ -185,7 +185,7 @@ class Record:
         self.write(self)
 
     def tests(self, name, programs, environment, each):
-        """All tests of some programs: each is a process, some at a time, as none depends on how fast it is."""
+        """Runs all tests of some programs. Each test is a process. Several run at the same time, because no test depends on timing."""
         end = time.monotonic() + self.begin(name)
         tests = []
         for program in programs:
@@ -197,7 +197,7 @@ class Record:
             if status != 0 or not names:
                 self.add("tests", program.name, f"cannot be started: {listed.strip()[-600:]}")
                 self.fail("tests", program.name, listed)
-            # The role of a test's child is not a test.
+            # `child` is the role of a test's child process.
             tests += [(program, test) for test in names if test != "child"]
         with concurrent.futures.ThreadPoolExecutor(min(6, os.cpu_count() or 1)) as pool:
             for _ in pool.map(lambda test: self.test(*test, environment, each, end), tests):
@@ -233,7 +233,7 @@ class Record:
                 self.fail("tests", what, output)
 
     def ratios(self):
-        """The queue of torch.multiprocessing, compared with ours."""
+        """Adds the ratios of torch.multiprocessing's queue to xmem."""
         figures = dict(self.parts.get("numbers", []) + self.parts.get("torch", []))
         for figure in ("CPU of both processes, µs per frame", "hand-over, µs, median"):
             for queue in ("torch.multiprocessing's queue, without clone", "torch.multiprocessing's queue, with clone"):
@@ -241,11 +241,11 @@ class Record:
                 try:
                     self.add("numbers", f"{queue} / xmem CUDA: {figure}", f"{float(theirs) / float(ours):.2f}")
                 except (TypeError, ValueError, ZeroDivisionError):
-                    # One of them failed, and reported it.
+                    # One of them failed; this is already reported.
                     pass
 
     def summary(self):
-        """The failures, in so few words that they can be read where only the end of the output is kept."""
+        """A short list of the failures, for systems that keep only the end of the output."""
         text = []
         for part, results in self.parts.items():
             texts = [(what, str(result)) for what, result in results]
@@ -273,7 +273,7 @@ class Record:
                 continue
             if part in NOTES:
                 text += [NOTES[part], ""]
-            # A result with several figures has a column for each.
+            # A result with several figures has one column for each.
             results = [(what, result if isinstance(result, dict) else {"result": result}) for what, result in self.parts[part]]
             columns = list(dict.fromkeys(name for _, result in results for name in result))
             clean = lambda cell: str(cell).replace("|", "\\|").replace("\n", " ")
@@ -284,11 +284,11 @@ class Record:
 
 
 def prepare(programs, folder, stand_in):
-    """The environment of all programs."""
+    """The environment variables of all programs."""
     environment = dict(os.environ, XMEM_CUDA_REAL="1", PYTHONUNBUFFERED="1", RUST_BACKTRACE="0", XMEM_RUNTIME_DIR=str(folder))
-    # A blocked stream must delay no other one: by default the device knows eight at a time.
+    # A blocked stream must not delay others. The default is eight hardware queues.
     environment["CUDA_DEVICE_MAX_CONNECTIONS"] = "32"
-    # Kernels are compiled once, also where there is no home.
+    # A cache for compiled kernels, also without a home directory.
     environment["CUDA_CACHE_PATH"] = str(folder / "kernels")
     environment["CUPY_CACHE_DIR"] = str(folder / "cupy")
     if not os.access(os.environ.get("HOME") or "/nowhere", os.W_OK):
@@ -304,7 +304,7 @@ def prepare(programs, folder, stand_in):
     else:
         environment["LD_LIBRARY_PATH"] = os.pathsep.join(driver.paths(os.environ))
     for program in (*(programs / "bin").iterdir(), *(programs / "tests").iterdir(), *programs.glob("gst/bin/*"), *programs.glob("gst/lib/ld-*")):
-        # The copy of the bundle to this machine may have lost that.
+        # The mode may have been lost when the bundle was copied to this machine.
         if not os.access(program, os.X_OK):
             program.chmod(0o755)
     return environment
@@ -312,12 +312,12 @@ def prepare(programs, folder, stand_in):
 
 def main():
     arguments = argparse.ArgumentParser(description=__doc__)
-    arguments.add_argument("--stand-in", action="store_true", help="try the scripts without a GPU")
-    arguments.add_argument("--frames", type=int, default=500, help="frames of each measurement")
-    arguments.add_argument("--seconds", type=int, default=45, help="after which a test is ended")
-    arguments.add_argument("--minutes", type=float, default=9, help="after which the run ends with what it has")
+    arguments.add_argument("--stand-in", action="store_true", help="test the scripts on the stand-in driver, without a GPU")
+    arguments.add_argument("--frames", type=int, default=500, help="number of frames of each measurement")
+    arguments.add_argument("--seconds", type=int, default=45, help="time limit of each test")
+    arguments.add_argument("--minutes", type=float, default=9, help="time limit of the run; its results so far are written")
     arguments = arguments.parse_args()
-    # gVisor sends it to all processes of a part when one of them ends while another is stopped. Children inherit this.
+    # gVisor sends SIGHUP to all processes of a part when one of them ends while another is stopped. Children inherit the setting.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     programs = bundle()
     commit = (programs / "commit").read_text().strip()
@@ -331,7 +331,7 @@ def main():
             return
         if not arguments.stand_in:
             text = record.markdown(f"{card}; {version()}", commit, False)
-            # As a whole or not at all: it may be the last thing that happens.
+            # Replaces the file atomically, because the run may be interrupted.
             place = to / "gpu-results.md.new"
             try:
                 place.write_text(text)
@@ -342,16 +342,16 @@ def main():
     record = Record(time.monotonic() + arguments.minutes * 60, write, out and out / "gpu-run.log")
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         environment = prepare(programs, pathlib.Path(folder), arguments.stand_in)
-        # Loading a kernel at its first launch may wait for blocked streams until a later one has run. PyTorch has
-        # too many to load them all.
+        # Without this, loading a kernel at its first launch may wait for blocked streams. PyTorch has too many kernels to load
+        # all of them, so its scripts do not use the setting.
         eager = dict(environment, CUDA_MODULE_LOADING="EAGER")
         record.program("device", "device", [tool, "device"], eager)
         card = next((result for what, result in record.parts.get("device", []) if what == "card"), None)
         if card is None:
-            sys.exit(f"gpu/run: no card here: {record.parts.get('device')}; libcuda.so.1: {driver.folder()}")
+            sys.exit(f"gpu/run: no device found: {record.parts.get('device')}; libcuda.so.1: {driver.folder()}")
         if ("stand-in" in card) != arguments.stand_in:
-            sys.exit(f"gpu/run: this is {card}; --stand-in is for that one, and only for it")
-        # First what needs a device.
+            sys.exit(f"gpu/run: the device is {card}: use --stand-in with the stand-in driver only")
+        # Parts that need a device come first.
         tests = sorted((programs / "tests").iterdir())
         on_devices = [program for program in tests if "cuda" in program.name]
         record.tests("cuda tests", on_devices, eager, arguments.seconds)
@@ -361,7 +361,7 @@ def main():
             record.program(script, part, command, environment)
         record.ratios()
         record.program("elements.py", "elements", [sys.executable, HERE / "elements.py", programs, str(arguments.frames)], environment)
-        # Parts that may leave processes that hang come last.
+        # Parts that may leave hanging processes come last.
         for question in "abcdefg":
             record.program(f"question {question}", question, [tool, "question", question], eager)
         others = [program for program in tests if program not in on_devices]
@@ -372,12 +372,12 @@ def main():
     if not arguments.stand_in:
         print(f"gpu/run: {to / 'gpu-results.md'}", file=sys.stderr)
     if record.failed:
-        sys.exit(f"gpu/run: something failed in: {', '.join(sorted(set(record.failed)))}")
+        sys.exit(f"gpu/run: failures in: {', '.join(sorted(set(record.failed)))}")
 
 
 @functools.cache
 def version():
-    """The driver's version, from the kernel module or its tool."""
+    """The version of the driver, from the kernel module or from nvidia-smi."""
     module = pathlib.Path("/proc/driver/nvidia/version")
     try:
         return module.read_text().splitlines()[0]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MPL-2.0
-"""The cost of the hand-over of a 4K NV12 frame by torch.multiprocessing's queue, with and without a clone.
+"""Measures the transfer of a 4K NV12 frame by torch.multiprocessing's queue, with and without a clone.
 
-torch_queue.py BIN FRAMES: prints lines for the record, to compare with those of `xmem-gpu numbers`: the same frame, the same
-rate, the same times.
+torch_queue.py BIN FRAMES: prints results that can be compared with those of `xmem-gpu numbers`. Frame, rate and measured times are
+the same.
 """
 
 import json
@@ -56,7 +56,7 @@ def measure(torch, frames, clone):
             time.sleep(max(0, start + number * INTERVAL - time.monotonic()))
             if number == WARM_UP:
                 begun = cpu()
-            # A new frame each time, as a decoder makes them.
+            # A new tensor for each frame, as from a decoder.
             tensor = torch.empty(SIZE, dtype=torch.uint8, device="cuda")
             queue.put((time.monotonic_ns(), tensor))
             del tensor

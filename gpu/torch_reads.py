@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MPL-2.0
-"""PyTorch and CuPy read frames of another process by their pointers, also after that was killed.
+"""Tests that PyTorch and CuPy can read frames of another process by pointer, also after that process was killed.
 
-torch_reads.py BIN FRAMES: prints lines for the record. BIN has xmem-gpu and libxmem_gpu.so.
+torch_reads.py BIN FRAMES: prints results. BIN contains xmem-gpu and libxmem_gpu.so.
 """
 
 import ctypes
@@ -20,7 +20,7 @@ def report(what, result):
 
 
 def guarded(what, function):
-    """The result of a function, or how it failed."""
+    """Reports the result of a function, or its error."""
     try:
         report(what, function())
     except Exception as error:
@@ -28,7 +28,7 @@ def guarded(what, function):
 
 
 class Frame:
-    """Bytes on the device, as CUDA-aware libraries take them."""
+    """Bytes on the device, in the form that CUDA libraries accept."""
 
     def __init__(self, address, size, read_only):
         self.__cuda_array_interface__ = {

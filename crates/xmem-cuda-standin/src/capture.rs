@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Streams that are captured into graphs: what is put on them does not happen. Graphs cannot be launched here; what is looked
-//! at is what disturbs a capture (cuda.h on cuThreadExchangeStreamCaptureMode): calls that may be unsafe are an error for
-//! threads that the capture's mode forbids them to, and spoil it.
+//! Stream capture. Operations on a captured stream are counted and not executed, and graphs cannot be launched. The stand-in checks
+//! what disturbs a capture (cuda.h on cuThreadExchangeStreamCaptureMode): a potentially unsafe call fails in a thread in which the
+//! capture's mode forbids it, and invalidates the capture.
 
 use std::cell::Cell;
 use std::ffi::c_uint;
@@ -21,7 +21,7 @@ const GLOBAL: c_uint = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL as c_u
 const THREAD_LOCAL: c_uint = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL as c_uint;
 const RELAXED: c_uint = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED as c_uint;
 
-/// The calls that may be unsafe while a stream is captured: those that may wait for work or change what is mapped.
+/// The calls that are potentially unsafe during a capture: they may wait for work or change mappings.
 const UNSAFE: [&str; 24] = [
     "cuCtxSynchronize",
     "cuEventQuery",
@@ -68,7 +68,7 @@ fn lock() -> MutexGuard<'static, Vec<Capture>> {
     CAPTURES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Looks whether a call is allowed to this thread now. If not, the captures that forbid it are spoiled.
+/// Checks whether this thread may make a call now. If not, the captures that forbid it are invalidated.
 pub(crate) fn check(name: &str) -> Outcome {
     if MODE.get() == RELAXED || !UNSAFE.contains(&name) {
         return Ok(());
@@ -89,7 +89,7 @@ pub(crate) fn check(name: &str) -> Outcome {
     allowed
 }
 
-/// Whether an operation goes into a graph. With an error if nothing can be put on the stream any more.
+/// Whether an operation on a stream is captured. An error if the stream accepts no operations.
 pub(crate) fn takes(context: u64, stream: u64) -> Outcome<bool> {
     let mut captures = lock();
     let capture = captures
@@ -105,7 +105,7 @@ pub(crate) fn takes(context: u64, stream: u64) -> Outcome<bool> {
     }
 }
 
-/// A call that cannot be made on a stream that is captured, whatever the thread's mode.
+/// Fails for a call that is forbidden on a captured stream in all modes.
 pub(crate) fn conflicts(context: u64, stream: u64) -> Outcome {
     let mut captures = lock();
     let capture = captures
@@ -153,7 +153,7 @@ api! {
             put(phGraph, std::ptr::null_mut())?;
             return Err(CUresult::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
         }
-        // A graph is known by nothing but how much is in it.
+        // A graph only has the number of its operations.
         put(phGraph, (0x5600_0000 + capture.operations) as CUgraph)
     }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Contexts: the primary one of each device, and others; a stack of current ones for each thread.
+//! Contexts: the primary context of each device, other contexts, and a stack of current contexts for each thread.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
@@ -16,12 +16,12 @@ use crate::entry::{Outcome, put, put_if_wanted};
 use crate::work::Work;
 use crate::{event, ipc, space, stream};
 
-/// A context that exists.
+/// An existing context.
 #[derive(Debug)]
 pub(crate) struct Context {
-    /// Its handle in programs.
+    /// The handle for programs.
     pub(crate) handle: u64,
-    /// The machine's ordinal.
+    /// The device's ordinal in the machine.
     pub(crate) device: u32,
     pub(crate) flags: c_uint,
     pub(crate) work: Arc<Work>,
@@ -36,7 +36,7 @@ struct Primary {
 #[derive(Debug, Default)]
 struct Contexts {
     existing: HashMap<u64, Arc<Context>>,
-    /// By the machine's ordinal.
+    /// By the device's ordinal in the machine.
     primary: BTreeMap<u32, Primary>,
 }
 
@@ -52,7 +52,7 @@ fn with<T>(use_it: impl FnOnce(&mut Contexts) -> T) -> T {
     use_it(contexts.get_or_insert_default())
 }
 
-/// The primary context of a device has the same handle whenever it exists.
+/// The handle of a device's primary context, which is the same whenever the context exists.
 fn primary_handle(device: u32) -> u64 {
     0x5100_0000 + u64::from(device) * 0x100
 }
@@ -72,20 +72,20 @@ fn add(contexts: &mut Contexts, handle: u64, device: u32, flags: c_uint) {
     contexts.existing.insert(handle, Arc::new(context));
 }
 
-/// The context with a handle, in whichever state.
+/// The context with a handle, also if it is in error.
 pub(crate) fn find(handle: u64) -> Outcome<Arc<Context>> {
     with(|contexts| contexts.existing.get(&handle).cloned())
         .ok_or(CUresult::CUDA_ERROR_INVALID_CONTEXT)
 }
 
-/// The thread's current context. An error that it is in ends every call that comes here.
+/// The thread's current context. If the context is in error, this error is returned to the caller.
 pub(crate) fn current() -> Outcome<Arc<Context>> {
     let context = current_as_it_is()?;
     context.work.check()?;
     Ok(context)
 }
 
-/// The same, whatever error it is in.
+/// The thread's current context, also if it is in error.
 pub(crate) fn current_as_it_is() -> Outcome<Arc<Context>> {
     let handle = CURRENT
         .with_borrow(|stack| stack.last().copied())
@@ -93,7 +93,7 @@ pub(crate) fn current_as_it_is() -> Outcome<Arc<Context>> {
     find(handle).map_err(|_| CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED)
 }
 
-/// Contexts on one device, to wait for their work.
+/// The contexts on one device, to wait for their work.
 pub(crate) fn on_device(device: u32) -> Vec<Arc<Context>> {
     with(|contexts| {
         contexts
@@ -105,7 +105,7 @@ pub(crate) fn on_device(device: u32) -> Vec<Arc<Context>> {
     })
 }
 
-/// End a context and everything in it.
+/// Destroys a context and everything in it.
 fn destroy(handle: u64) -> Outcome {
     let context = with(|contexts| contexts.existing.remove(&handle))
         .ok_or(CUresult::CUDA_ERROR_INVALID_CONTEXT)?;

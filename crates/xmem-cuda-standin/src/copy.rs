@@ -2,11 +2,11 @@
 
 //! Copies and fills. They wait for the host only where CUDA documents it ("API synchronization behavior"):
 //!
-//! - from ordinary host memory, the source is read before the call returns, but the device may not have the bytes yet, not
-//!   even with the calls that are not called `Async`;
-//! - to ordinary host memory, the call returns when the copy is done, also with `Async`;
-//! - from and to page-locked memory, `Async` returns at once, the others when the copy is done;
-//! - between device memory, and for fills of device memory, every call returns at once.
+//! - From pageable host memory, the source is read before the call returns. The device may not have the bytes yet, even with the
+//!   calls without `Async`.
+//! - To pageable host memory, the call returns when the copy is done, also with `Async`.
+//! - From and to page-locked memory, calls with `Async` return at once, the others when the copy is done.
+//! - Between device memory, and for fills of device memory, every call returns at once.
 
 use std::ffi::{c_uchar, c_uint, c_ushort, c_void};
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::space::{self, Access, Bytes};
 use crate::stream;
 use crate::work::{LEGACY, Random};
 
-/// Where one end of a copy is.
+/// The location of one end of a copy.
 #[derive(Debug)]
 enum End {
     Device(u64),
@@ -29,12 +29,12 @@ enum End {
     Pinned(u64),
     /// Ordinary host memory.
     Pageable(u64),
-    /// The driver has read it already.
+    /// Bytes that the driver has already read.
     Staged(Vec<u8>),
 }
 
 impl End {
-    /// A pointer that the program passes as host memory.
+    /// The end for a pointer that the program passes as host memory.
     fn host(pointer: u64, length: usize, access: Access) -> Self {
         if space::pinned_bytes(pointer, length, access).is_some() {
             Self::Pinned(pointer)
@@ -43,7 +43,7 @@ impl End {
         }
     }
 
-    /// An address of either.
+    /// The end for an address of device memory or host memory.
     fn unified(address: u64, length: usize, access: Access) -> Self {
         if space::with(|space| {
             space::find(space, address).is_some_and(|(_, block)| block.host_pointer().is_none())
@@ -54,7 +54,7 @@ impl End {
         }
     }
 
-    /// The bytes, when the copy happens.
+    /// The bytes at the time of the copy.
     fn bytes(
         &self,
         length: usize,
@@ -66,7 +66,7 @@ impl End {
             Self::Device(address) => {
                 space::device_bytes(*address, length, device, access).map(kept)
             }
-            // Page-locked when the copy was asked for, and not any more.
+            // The memory was page-locked when the copy was queued, but is not any more.
             Self::Pinned(pointer) => space::pinned_bytes(*pointer, length, access)
                 .map(kept)
                 .ok_or(CUresult::CUDA_ERROR_ILLEGAL_ADDRESS),
@@ -76,7 +76,7 @@ impl End {
     }
 }
 
-/// Rows of bytes. One row is a plain copy.
+/// Rows of bytes. A plain copy has one row.
 #[derive(Debug, Clone, Copy)]
 struct Shape {
     width: usize,
@@ -95,7 +95,7 @@ impl Shape {
         }
     }
 
-    /// Bytes from the first to the last one.
+    /// The number of bytes from the first to the last one.
     fn extent(&self, pitch: usize) -> Outcome<usize> {
         let last = self
             .height
@@ -106,7 +106,7 @@ impl Shape {
     }
 }
 
-/// Queue a copy.
+/// Queues a copy.
 fn copy(stream: CUstream, from: End, to: End, shape: Shape, is_async: bool) -> Outcome {
     let (context, id) = stream::find(stream)?;
     if shape.width == 0 || shape.height == 0 {
@@ -125,7 +125,7 @@ fn copy(stream: CUstream, from: End, to: End, shape: Shape, is_async: bool) -> O
             _ => Ok(()),
         },
     );
-    // Addresses that are wrong already now are an error now.
+    // An address that is already invalid is reported immediately.
     let invalid = |_| CUresult::CUDA_ERROR_INVALID_VALUE;
     own(&from, from_length, Access::Read).map_err(invalid)?;
     own(&to, to_length, Access::Write).map_err(invalid)?;
@@ -137,7 +137,7 @@ fn copy(stream: CUstream, from: End, to: End, shape: Shape, is_async: bool) -> O
             if !is_async {
                 context.work.wait_for_stream(id)?;
             }
-            // SAFETY: the caller promises that so many bytes can be read there.
+            // SAFETY: the caller promises that this number of bytes is readable.
             End::Staged(
                 unsafe { std::slice::from_raw_parts(pointer as *const u8, from_length) }.to_vec(),
             )
@@ -147,7 +147,7 @@ fn copy(stream: CUstream, from: End, to: End, shape: Shape, is_async: bool) -> O
     let ticket = context.work.submit(id, move |_| {
         let (from, _keep_from) = from.bytes(from_length, device, Access::Read)?;
         let (to, _keep_to) = to.bytes(to_length, device, Access::Write)?;
-        // In two halves, with time in between.
+        // In two halves with a delay in between.
         let mut random = Random::new(to as u64);
         let half = (
             shape.height / 2,
@@ -163,7 +163,8 @@ fn copy(stream: CUstream, from: End, to: End, shape: Shape, is_async: bool) -> O
                 from.wrapping_add(row * shape.from_pitch),
                 to.wrapping_add(row * shape.to_pitch),
             );
-            // SAFETY: inside what was looked up above, or what the caller promised. `copy`, as they may overlap.
+            // SAFETY: inside the memory that was looked up above, or that the caller promised. `copy`, because the halves may
+            // overlap.
             unsafe {
                 std::ptr::copy(from, to, middle);
                 if row == half.0 {
@@ -181,7 +182,7 @@ fn copy(stream: CUstream, from: End, to: End, shape: Shape, is_async: bool) -> O
     }
 }
 
-/// The legacy default stream, which the calls without a stream use.
+/// The legacy default stream, for calls without a stream argument.
 const DEFAULT: CUstream = std::ptr::null_mut();
 
 fn plain(stream: CUstream, from: End, to: End, length: usize, is_async: bool) -> Outcome {
@@ -271,7 +272,7 @@ fn rectangle(stream: CUstream, copy_of: *const CUDA_MEMCPY2D, is_async: bool) ->
     copy(stream, from, to, shape, is_async)
 }
 
-/// Queue a fill with a value of 1, 2 or 4 bytes.
+/// Queues a fill with a value of 1, 2 or 4 bytes.
 fn fill<const N: usize>(stream: CUstream, address: u64, value: [u8; N], count: usize) -> Outcome {
     let (context, id): (Arc<Context>, u64) = stream::find(stream)?;
     let length = count
@@ -289,7 +290,7 @@ fn fill<const N: usize>(stream: CUstream, address: u64, value: [u8; N], count: u
             if index == count / 2 {
                 Random::new(address).delay();
             }
-            // SAFETY: inside what was just looked up.
+            // SAFETY: inside the memory that was looked up above.
             unsafe { bytes.start().add(index * N).cast::<[u8; N]>().write(value) };
         }
         Ok(())
@@ -297,7 +298,7 @@ fn fill<const N: usize>(stream: CUstream, address: u64, value: [u8; N], count: u
     Ok(())
 }
 
-/// Queue the same for each of several rows, which lie `pitch` bytes apart.
+/// Queues a fill for each of several rows at a distance of `pitch` bytes.
 fn fill_rows<const N: usize>(
     stream: CUstream,
     address: u64,
@@ -316,7 +317,7 @@ fn fill_rows<const N: usize>(
     Ok(())
 }
 
-/// How a peer copy names contexts: both have to exist.
+/// Checks the contexts of a peer copy: both must exist.
 fn peers(to: CUcontext, from: CUcontext) -> Outcome {
     context::find(to as u64)?;
     context::find(from as u64)?;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Initialisation, and what a program can ask about devices. Ordinals in this process and in the machine differ when
-//! `CUDA_VISIBLE_DEVICES` maps them; the UUID belongs to the machine's device.
+//! Initialisation and properties of devices. `CUDA_VISIBLE_DEVICES` maps ordinals of this process to ordinals of the machine. The
+//! UUID belongs to the machine's device.
 
 use std::ffi::{c_char, c_int, c_uint};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -24,7 +24,7 @@ pub(crate) fn on_machine(device: CUdevice) -> Outcome<u32> {
         .ok_or(CUresult::CUDA_ERROR_INVALID_DEVICE)
 }
 
-/// This process's ordinal of a device of the machine; it may see none.
+/// This process's ordinal of a device of the machine. `None` if the device is not visible.
 pub(crate) fn in_process(machine: u32) -> Option<CUdevice> {
     settings()
         .devices
@@ -33,7 +33,7 @@ pub(crate) fn in_process(machine: u32) -> Option<CUdevice> {
         .map(|ordinal| ordinal as CUdevice)
 }
 
-/// Whether code on the first device reaches memory of the second.
+/// Whether code on the first device can access memory of the second.
 pub(crate) fn reaches(device: u32, memory: u32) -> bool {
     device == memory || settings().has("peers")
 }
@@ -54,14 +54,14 @@ fn pci_bus_id(machine: u32) -> String {
     format!("0000:{:02X}:00.0", machine + 1)
 }
 
-/// Copy a string with its 0 into a caller's buffer, truncated when that is short.
+/// Copies a string with its terminating 0 into the caller's buffer. Truncates it if the buffer is too short.
 fn put_text(to: *mut c_char, room: c_int, text: &str) -> Outcome {
     let room = usize::try_from(room).unwrap_or(0);
     if to.is_null() || room == 0 {
         return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
     }
     let length = text.len().min(room - 1);
-    // SAFETY: the caller promises that there is room for that many bytes.
+    // SAFETY: the caller promises that the buffer has this size.
     unsafe {
         to.cast::<u8>()
             .copy_from_nonoverlapping(text.as_ptr(), length);
@@ -110,7 +110,7 @@ fn attribute(attribute: CUdevice_attribute, machine: u32) -> c_int {
         }
         Attribute::CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED => unless("no-pools"),
         Attribute::CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED => unless("no-ipc-events"),
-        // Attributes that these tests do not ask for are not supported.
+        // Attributes that the tests do not use are not supported.
         _ => 0,
     }
 }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The common part of exported functions: the compiler compares each signature with cudarc's, each call is counted, and
-//! refused where CUDA refuses everything.
+//! Common code of exported functions. The compiler compares each signature with cudarc's. Each call is counted, and fails where
+//! CUDA allows no calls.
 //!
-//! The functions get raw pointers from C. As in the driver, the caller promises that a pointer is null or valid; the
-//! helpers here check for null and are otherwise as safe as that promise.
+//! The functions get raw pointers from C. As in the driver, the caller promises that a pointer is null or valid. The helpers check
+//! for null and rely on this promise.
 
 use std::cell::Cell;
 
@@ -12,7 +12,7 @@ use cudarc::driver::sys::CUresult;
 
 use crate::{settings, trace};
 
-/// How an exported function ends, without CUDA_SUCCESS.
+/// The result of an exported function: `Ok` is CUDA_SUCCESS.
 pub(crate) type Outcome<T = ()> = Result<T, CUresult>;
 
 thread_local! {
@@ -28,12 +28,12 @@ macro_rules! api {
             static COUNT: crate::trace::Count = crate::trace::Count::new(stringify!($name));
             crate::entry::call(&COUNT, || $body)
         }
-        // The same parameters as in cudarc's bindings, or this does not compile.
+        // Compile-time check: the parameters are those of cudarc's bindings.
         const _: unsafe fn($($type),*) -> cudarc::driver::sys::CUresult = cudarc::driver::sys::$name;
     )* };
 }
 
-/// Count a call, look whether calls are allowed here, and do it.
+/// Counts a call, checks whether calls are allowed at present, and executes it.
 pub(crate) fn call(count: &'static trace::Count, body: impl FnOnce() -> Outcome) -> CUresult {
     let name = count.name();
     if settings::ended() {
@@ -63,43 +63,43 @@ pub(crate) fn call(count: &'static trace::Count, body: impl FnOnce() -> Outcome)
     }
 }
 
-/// Run a program's host function: it may not call the driver.
+/// Runs a program's host function, which must not call the driver.
 pub(crate) fn in_host_function(function: impl FnOnce()) {
     IN_HOST_FUNCTION.set(true);
     function();
     IN_HOST_FUNCTION.set(false);
 }
 
-/// Write a result where the caller wants it.
+/// Writes a result to the caller's pointer.
 pub(crate) fn put<T>(to: *mut T, value: T) -> Outcome {
     if to.is_null() {
         return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
     }
-    // SAFETY: not null, and so valid for a T, as the caller of the C function promised.
+    // SAFETY: the pointer is not null, so it is valid for a T, as the caller of the C function promised.
     unsafe { to.write_unaligned(value) };
     Ok(())
 }
 
-/// As [`put`], for results that may be left out.
+/// As [`put`], for optional results.
 pub(crate) fn put_if_wanted<T>(to: *mut T, value: T) {
     let _ = put(to, value);
 }
 
-/// Read what the caller passes by address.
+/// Reads a value that the caller passes by pointer.
 pub(crate) fn get<T: Copy>(from: *const T) -> Outcome<T> {
     if from.is_null() {
         return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
     }
-    // SAFETY: not null, and so valid for a T, as the caller of the C function promised.
+    // SAFETY: the pointer is not null, so it is valid for a T, as the caller of the C function promised.
     Ok(unsafe { from.read_unaligned() })
 }
 
-/// Read a C string.
+/// Reads a C string.
 pub(crate) fn text(from: *const std::ffi::c_char) -> Outcome<String> {
     if from.is_null() {
         return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
     }
-    // SAFETY: not null, and so a string that ends in 0, as the caller of the C function promised.
+    // SAFETY: the pointer is not null, so it is a string that ends in 0, as the caller of the C function promised.
     Ok(unsafe { std::ffi::CStr::from_ptr(from) }
         .to_string_lossy()
         .into_owned())

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Names of errors. The real driver's descriptions are sentences; here they name the stand-in.
+//! Names and descriptions of errors. A description names the stand-in; the real driver's descriptions are sentences.
 
 use std::collections::HashMap;
 use std::ffi::{CString, c_char};
@@ -10,11 +10,11 @@ use cudarc::driver::sys::CUresult;
 
 use crate::entry::{Outcome, put};
 
-/// A string that stays, one for each result.
+/// A static string for each result.
 fn lasting(key: (CUresult, bool), text: &str) -> *const c_char {
     static TEXTS: Mutex<Option<HashMap<(CUresult, bool), CString>>> = Mutex::new(None);
     let mut texts = TEXTS.lock().unwrap_or_else(PoisonError::into_inner);
-    // Never removed, so that the pointer stays good.
+    // Never removed, so that the pointer stays valid.
     texts
         .get_or_insert_default()
         .entry(key)

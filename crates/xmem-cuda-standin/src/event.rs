@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Events. Their state is two numbers: how often it was recorded, and the latest record that the device has reached. That of
-//! an interprocess event is in a file. A wait is for the latest record at the time of the call.
+//! Events. Their state consists of two numbers: the number of records, and the latest record that the device has reached. The state
+//! of an interprocess event is in a file. A wait is for the latest record at the time of the call.
 //!
-//! When the exporter is killed before the device reached a record, it is never reached. When it destroys the event, importers
-//! get an error (documented as undefined).
+//! If the exporter is killed before the device reaches a record, the record is never reached. If the exporter destroys the event,
+//! importers get an error (documented as undefined).
 
 use std::collections::HashMap;
 use std::ffi::c_uint;
@@ -30,24 +30,24 @@ const INTERPROCESS: c_uint = 4;
 const KIND: [u8; 8] = *b"xmemsimE";
 const PAGE: usize = 4096;
 
-/// The part that processes share. All zero is an event that was never recorded.
+/// The state that processes share. All zeros is an event that was never recorded.
 #[repr(C)]
 struct State {
     recorded: AtomicU64,
     completed: AtomicU64,
     destroyed: AtomicU64,
-    /// Of the latest record that was reached, in ns.
+    /// The time of the latest record that was reached, in ns.
     time: AtomicU64,
 }
 
-/// An event of this process, own or opened.
+/// An event that this process created or opened.
 #[derive(Debug)]
 struct Event {
     context: u64,
-    /// The machine's ordinal.
+    /// The device's ordinal in the machine.
     device: u32,
     flags: c_uint,
-    /// The name of the file, of an interprocess one.
+    /// The name of the file of an interprocess event.
     id: u64,
     imported: bool,
     state: Mapping,
@@ -71,7 +71,7 @@ impl Event {
     }
 
     fn is_done(&self, record: u64) -> bool {
-        // Pairs with `reached`, so that a waiter sees what was written before.
+        // Pairs with `reached`, so that a waiter sees all earlier writes.
         self.state().completed.load(Ordering::Acquire) >= record
     }
 
@@ -82,7 +82,7 @@ impl Event {
         self.state().completed.fetch_max(record, Ordering::AcqRel);
     }
 
-    /// The latest record, for which a wait that begins now waits.
+    /// The latest record. A wait that begins now waits for it.
     fn latest(&self) -> Outcome<u64> {
         if self.imported && self.state().destroyed.load(Ordering::Acquire) != 0 {
             return Err(CUresult::CUDA_ERROR_INVALID_HANDLE);
@@ -106,7 +106,7 @@ fn find(event: CUevent) -> Outcome<Arc<Event>> {
     with(|events| events.get(&(event as u64)).cloned()).ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)
 }
 
-/// As [`find`], with an error if its context is in error.
+/// As [`find`], with an error if the event's context is in error.
 fn find_working(event: CUevent) -> Outcome<(Arc<Event>, Arc<Context>)> {
     context::current()?;
     let event = find(event)?;
@@ -115,7 +115,7 @@ fn find_working(event: CUevent) -> Outcome<(Arc<Event>, Arc<Context>)> {
     Ok((event, context))
 }
 
-/// The context is gone, with its events.
+/// Removes the events of a destroyed context.
 pub(crate) fn forget(context: u64) {
     with(|events| {
         events.retain(|_, event| {
@@ -127,7 +127,7 @@ pub(crate) fn forget(context: u64) {
     });
 }
 
-/// Inform importers that their event is gone.
+/// Marks an exported event as destroyed, so that importers get an error.
 fn retire(event: &Event) {
     if event.flags & INTERPROCESS != 0 && !event.imported {
         event.state().destroyed.store(1, Ordering::Release);
@@ -210,7 +210,7 @@ fn record(event: CUevent, stream: CUstream) -> Outcome {
 }
 
 api! {
-    // Reports no errors that the context is in: it "may", and puts no work on the device.
+    // Succeeds in a context in error: the driver "may" return such errors, and the call queues no work.
     fn cuEventCreate(phEvent: *mut CUevent, Flags: c_uint) {
         put(phEvent, create(&*context::current_as_it_is()?, Flags)? as CUevent)
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Files of a machine: shared, and crash-safe because a lock on an open file ends when the last descriptor or mapping of it
-//! is gone, in whichever process and for whatever reason.
+//! The files of a machine. They are shared between processes and need no cleanup after a crash: the kernel releases a file's lock
+//! when its last descriptor and mapping are gone.
 
 use std::fs::File;
 use std::io;
@@ -10,12 +10,12 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 
-/// A process, such that a later one with the same id is another one.
+/// Identifies a process. A later process with the same id differs in the start time.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Process {
     id: u64,
-    /// In clock ticks since boot.
+    /// The start time in clock ticks since boot.
     started: u64,
 }
 
@@ -28,7 +28,7 @@ impl Process {
         }
     }
 
-    /// Whether it still runs; a zombie does not. Seen from this process's PID namespace, as with the driver.
+    /// Whether the process runs; a zombie does not. As with the driver, this depends on this process's PID namespace.
     pub(crate) fn is_alive(&self) -> bool {
         started(self.id) == Some(self.started)
     }
@@ -50,10 +50,10 @@ impl Process {
     }
 }
 
-/// When a running process began.
+/// The start time of a running process.
 fn started(id: u64) -> Option<u64> {
     let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
-    // The name in parentheses may contain anything; what follows the last one does not.
+    // The name in parentheses may contain any characters, so the line is split at the last parenthesis.
     let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
     if matches!(fields.next()?, "Z" | "X" | "x") {
         return None;
@@ -64,7 +64,7 @@ fn started(id: u64) -> Option<u64> {
 /// 64 random bits.
 pub(crate) fn random() -> u64 {
     let mut bytes = [0_u8; 8];
-    // SAFETY: the buffer is ours and has that length.
+    // SAFETY: the buffer is valid for this length.
     let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
     assert_eq!(got, 8, "getrandom failed");
     u64::from_ne_bytes(bytes)
@@ -73,28 +73,28 @@ pub(crate) fn random() -> u64 {
 /// The trailer of a memory file, for processes that get only a descriptor.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Label {
-    /// Bytes of device memory in front of the label.
+    /// The size of the device memory in front of the label.
     pub(crate) size: u64,
-    /// The machine's ordinal.
+    /// The device's ordinal in the machine.
     pub(crate) device: u32,
-    /// Made by cuMemCreate.
+    /// Whether cuMemCreate created the memory.
     pub(crate) vmm: bool,
 }
 
 const MAGIC: &[u8; 16] = b"xmem stand-in 1\0";
 const LABEL: u64 = 4096;
 
-/// Device memory of one allocation, as a file that is locked for as long as a process has it.
+/// The device memory of one allocation: a file that is locked while any process uses it.
 #[derive(Debug)]
 pub(crate) struct MemoryFile {
     file: File,
     pub(crate) label: Label,
-    /// Its path, in the process that made it.
+    /// The path, in the process that created the file.
     path: Option<PathBuf>,
 }
 
 impl MemoryFile {
-    /// Make one. `name` is unique in the machine.
+    /// Creates a file. `name` is unique in the machine.
     pub(crate) fn create(dir: &Path, name: &str, label: Label) -> io::Result<Self> {
         let (draft, path) = (dir.join(format!("draft-{name}")), memory_path(dir, name));
         let file = File::options()
@@ -110,7 +110,7 @@ impl MemoryFile {
         bytes.push(label.vmm.into());
         file.write_all_at(&bytes, label.size)?;
         file.lock_shared()?;
-        // Only now others look at it: a file in `memory` without a lock has no owner any more.
+        // The file becomes visible only with its lock: a file in `memory` without a lock has no owner.
         std::fs::rename(draft, &path)?;
         Ok(Self {
             file,
@@ -119,7 +119,7 @@ impl MemoryFile {
         })
     }
 
-    /// Take another process's allocation by name.
+    /// Opens another process's allocation by name.
     pub(crate) fn open(dir: &Path, name: &str) -> io::Result<Self> {
         let file = File::options()
             .read(true)
@@ -129,7 +129,7 @@ impl MemoryFile {
         Self::from_file(file)
     }
 
-    /// Take another process's allocation by descriptor, which shares its lock.
+    /// Opens another process's allocation by descriptor, which shares its lock.
     pub(crate) fn from_file(file: File) -> io::Result<Self> {
         let foreign = || io::Error::other("not memory of a stand-in device");
         let length = file.metadata()?.len();
@@ -154,7 +154,7 @@ impl MemoryFile {
         })
     }
 
-    /// Its owner freed it: it cannot be opened any more. Processes that have it keep it.
+    /// Marks the memory as freed: it cannot be opened any more. Processes that have it open keep it.
     pub(crate) fn mark_freed(&self) {
         let _ = self.file.write_all_at(&[1], self.label.size + 29);
         if self.file.try_lock().is_ok()
@@ -164,17 +164,17 @@ impl MemoryFile {
         }
     }
 
-    /// Its id in the machine, in the process that made it.
+    /// The id in the machine, in the process that created the file.
     pub(crate) fn id(&self) -> Option<u64> {
         u64::from_str_radix(self.path.as_ref()?.file_name()?.to_str()?, 16).ok()
     }
 
-    /// A descriptor for others.
+    /// A descriptor for other processes.
     pub(crate) fn export(&self) -> io::Result<OwnedFd> {
         Ok(self.file.try_clone()?.into())
     }
 
-    /// Map it for the driver's own use.
+    /// Maps the file for the driver.
     pub(crate) fn map(&self) -> io::Result<Mapping> {
         Mapping::shared(&self.file, self.label.size as usize)
     }
@@ -184,7 +184,7 @@ fn memory_path(dir: &Path, name: &str) -> PathBuf {
     dir.join("memory").join(name)
 }
 
-/// Bytes in use of each device of the machine, by whichever process. Removes the files of dead processes.
+/// The number of bytes in use on a device, by all processes. Removes the files of dead processes.
 pub(crate) fn used_memory(dir: &Path, device: u32) -> u64 {
     let entries = std::fs::read_dir(dir.join("memory"))
         .into_iter()
@@ -210,21 +210,20 @@ pub(crate) fn used_memory(dir: &Path, device: u32) -> u64 {
         .sum()
 }
 
-/// A part of this process's address space, unmapped when dropped.
+/// A mapping in this process's address space. It is unmapped when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     start: NonNull<u8>,
     length: usize,
 }
 
-// SAFETY: a mapping may be used and unmapped by any thread; the order of writes is the business of the users of the
-// device, as on a GPU.
+// SAFETY: any thread may use and unmap a mapping. As on a GPU, the program that uses the device orders its accesses.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// The beginning of a file, shared with all other mappings of it.
+    /// Maps the beginning of a file, shared with all other mappings of the file.
     pub(crate) fn shared(file: &File, length: usize) -> io::Result<Self> {
         Self::new(
             length,
@@ -234,7 +233,7 @@ impl Mapping {
         )
     }
 
-    /// Addresses that cannot be accessed: what a program gets as device pointers.
+    /// Reserves addresses that cannot be accessed. They are the device pointers of programs.
     pub(crate) fn addresses(length: usize) -> io::Result<Self> {
         Self::new(
             length,
@@ -244,7 +243,7 @@ impl Mapping {
         )
     }
 
-    /// Memory of this process alone.
+    /// Allocates private memory of this process.
     pub(crate) fn anonymous(length: usize) -> io::Result<Self> {
         Self::new(
             length,
@@ -281,7 +280,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: made by us, and not used after this.
+        // SAFETY: this value created the mapping, and nothing uses it afterwards.
         unsafe { libc::munmap(self.start().cast(), self.length) };
     }
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Page-locked host memory. The device knows registered memory by another address than the program, as it may on real
-//! hardware; quirk `same-host-pointer` makes them equal.
+//! Page-locked host memory. Registered memory has another address on the device than in the program, as is possible on real
+//! hardware. The quirk `same-host-pointer` makes the addresses equal.
 
 use std::collections::HashMap;
 use std::ffi::{c_uint, c_void};
@@ -17,13 +17,13 @@ use crate::files::{self, Mapping};
 use crate::settings::settings;
 use crate::space::{self, Backing, Block, Kind};
 
-/// The program may not write the memory either.
+/// The program must not write the memory either.
 pub(crate) const READ_ONLY: u32 = CU_MEMHOSTREGISTER_READ_ONLY;
 
 /// The size of a page of host memory.
 pub(crate) const PAGE: u64 = 4096;
 
-/// Whether all of a range is mapped, with access that is enough.
+/// Whether the whole range is mapped with sufficient access.
 fn is_mapped(start: u64, end: u64, write: bool) -> bool {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
     let mut reached = start;
@@ -120,7 +120,7 @@ fn register(pointer: u64, size: usize, flags: c_uint) -> Outcome {
     })
 }
 
-/// Take page-locked memory out that begins exactly here.
+/// Removes page-locked memory that begins at this address.
 fn take(pointer: u64, kind: Kind) -> Option<Block> {
     space::with(|space| {
         let is_it = |block: &Block| block.kind == kind && block.host_pointer() == Some(pointer);

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Legacy handles of cuMemAlloc's memory, with the rules of the documentation:
+//! Legacy handles of memory from cuMemAlloc, with the documented rules:
 //!
-//! - a handle is for the whole allocation, whichever pointer into it was given;
-//! - only another process can open it, while the exporter lives and has not freed the memory;
-//! - handles of one device of one process may be opened by one context of each device of this process; again in the same
-//!   context it is counted and has the same pointer (quirk `already-mapped`: an error, as with older drivers);
-//! - memory that was imported cannot be exported again, nor can VMM or stream-ordered memory.
+//! - A handle is for the whole allocation, also if it was requested for a pointer into it.
+//! - Only another process can open it, while the exporter is alive and has not freed the memory.
+//! - Handles of one device of one process may be opened by one context of each device of this process. Opening a handle again in
+//!   the same context is counted and returns the same pointer (with the quirk `already-mapped`: an error, as with older drivers).
+//! - Imported memory, VMM memory and stream-ordered memory cannot be exported.
 //!
-//! The driver's error in each case is documented for few of them; callers may not depend on it.
+//! The driver documents the error for few of these cases. Callers must not depend on it.
 
 use std::collections::HashMap;
 use std::ffi::{c_char, c_uint};
@@ -23,18 +23,18 @@ use crate::settings::settings;
 use crate::space::{self, Backing, Kind};
 use crate::{device, memory};
 
-/// CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS, the only flag, which has to be given.
+/// CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS, the only flag. It is mandatory.
 const LAZY_PEER_ACCESS: c_uint = 1;
 
 /// The 64 bytes of a handle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Token {
-    /// Distinguishes memory, events, and bytes that are no handle of ours.
+    /// Distinguishes memory, events, and bytes that are no handle.
     pub(crate) kind: [u8; 8],
     pub(crate) exporter: Process,
     /// The name of the file.
     pub(crate) id: u64,
-    /// The machine's ordinal.
+    /// The device's ordinal in the machine.
     pub(crate) device: u32,
 }
 
@@ -49,7 +49,7 @@ impl Token {
     }
 
     pub(crate) fn decode(handle: [c_char; 64], kind: [u8; 8]) -> Outcome<Self> {
-        // Signed or not, as the architecture has it.
+        // c_char is signed on some architectures and unsigned on others.
         let bytes = handle.map(|byte| byte.to_ne_bytes()[0]);
         if bytes[..8] != kind || bytes[36..].iter().any(|byte| *byte != 0) {
             return Err(CUresult::CUDA_ERROR_INVALID_HANDLE);
@@ -62,7 +62,7 @@ impl Token {
         })
     }
 
-    /// Refuse this process's own handles, and those of dead ones.
+    /// Fails for this process's own handles, and for handles of dead processes.
     pub(crate) fn check_exporter(&self) -> Outcome {
         if self.exporter == settings().process {
             return Err(CUresult::CUDA_ERROR_INVALID_CONTEXT);
@@ -96,7 +96,7 @@ fn with<T>(use_it: impl FnOnce(&mut HashMap<Token, Import>) -> T) -> T {
     )
 }
 
-/// The context is gone, with what it opened.
+/// Removes the imports of a destroyed context.
 pub(crate) fn forget(context: u64) {
     with(|imports| imports.retain(|_, import| import.context != context));
 }
@@ -150,7 +150,7 @@ fn close(address: u64) -> Outcome {
         }
         let token = *token;
         imports.remove(&token);
-        // Its work may still use the memory.
+        // Queued work may still use the memory.
         let _ = context.work.wait_for_all();
         space::with(|space| space.remove(&address));
         Ok(())

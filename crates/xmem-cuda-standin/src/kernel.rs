@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Modules and kernels. No PTX is run here: a module has the entries that its text names, and of those the ones can be
-//! launched that are known natively. [`crate::PTX`] has them all.
+//! Modules and kernels. PTX is not executed. A module has the entry points that are named in its text, and those with a native
+//! implementation can be launched. [`crate::PTX`] has all of them.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::{c_char, c_uint, c_void};
@@ -35,7 +35,7 @@ const KNOWN: [(&str, Kernel); 5] = [
     ("xmem_trap", Kernel::Trap),
 ];
 
-/// A kernel with its arguments, which were read when it was launched.
+/// A kernel with its arguments, which are read at the launch.
 #[derive(Debug, Clone, Copy)]
 enum Launch {
     Fill {
@@ -83,7 +83,7 @@ fn handle() -> u64 {
     NEXT.fetch_add(0x10, Ordering::Relaxed)
 }
 
-/// The entries that PTX names.
+/// The entry points of a PTX text.
 fn entries(ptx: &str) -> Outcome<HashSet<String>> {
     if !ptx.contains(".version") || !ptx.contains(".target") {
         return Err(CUresult::CUDA_ERROR_INVALID_IMAGE);
@@ -157,7 +157,7 @@ impl Launch {
                     let part = (length - done).min(64 << 10);
                     let half = (part / 2) as usize;
                     let start = to.start().wrapping_add(done as usize);
-                    // SAFETY: inside what was just looked up.
+                    // SAFETY: inside the memory that was looked up above.
                     unsafe { start.write_bytes(byte, half) };
                     if done == 0 {
                         Random::new(pointer).delay();
@@ -181,11 +181,11 @@ impl Launch {
                     bytes(result, 4, Access::Write)?,
                 );
                 let wrong = (0..length as usize)
-                    // SAFETY: inside what was just looked up; other processes may write it, as on a device.
+                    // SAFETY: inside the memory that was looked up above. Other processes may write it, as on a device.
                     .filter(|index| unsafe { from.start().add(*index).read_volatile() } != byte)
                     .count();
                 aligned(result, 4)?;
-                // SAFETY: four bytes, aligned, that were just looked up.
+                // SAFETY: four aligned bytes that were looked up above.
                 let word = unsafe { &*to.start().cast::<AtomicU32>() };
                 word.fetch_add(wrong as u32, Ordering::AcqRel);
                 Ok(())
@@ -200,11 +200,11 @@ impl Launch {
                     bytes(result, 8, Access::Write)?,
                 );
                 let sum = (0..length as usize)
-                    // SAFETY: inside what was just looked up; other processes may write it, as on a device.
+                    // SAFETY: inside the memory that was looked up above. Other processes may write it, as on a device.
                     .map(|index| u64::from(unsafe { from.start().add(index).read_volatile() }))
                     .sum();
                 aligned(result, 8)?;
-                // SAFETY: eight bytes, aligned, that were just looked up.
+                // SAFETY: eight aligned bytes that were looked up above.
                 unsafe { &*to.start().cast::<AtomicU64>() }.store(sum, Ordering::Release);
                 Ok(())
             }
@@ -212,7 +212,7 @@ impl Launch {
                 aligned(word, 4)?;
                 let to = bytes(word, 4, Access::Write)?;
                 fence(Ordering::SeqCst);
-                // SAFETY: four bytes, aligned, that were just looked up.
+                // SAFETY: four aligned bytes that were looked up above.
                 unsafe { &*to.start().cast::<AtomicU32>() }.store(0, Ordering::Release);
                 Ok(())
             }
@@ -271,7 +271,7 @@ api! {
         let (context, id) = stream::find(hStream)?;
         let kernel = with(|modules| modules.functions.get(&(f as u64)).copied());
         let (_, kernel) = kernel.ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?;
-        // Each kernel here is for one thread.
+        // Kernels run in one thread.
         if [gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ] != [1; 6] || !extra.is_null() {
             return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
         }

@@ -1,21 +1,20 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! A stand-in for `libcuda.so.1`. **Test code, and no GPU**: it has the C interface of the part of NVIDIA's driver that
-//! xmem uses, and does over host memory what the driver's documentation describes, also where that is inconvenient. Nothing
-//! that is shipped contains it, and its devices are called `xmem stand-in (no GPU)`.
+//! A stand-in for `libcuda.so.1`. **Test code without a GPU**: it has the C interface of the part of NVIDIA's driver that xmem
+//! uses, and implements the documented behaviour in host memory, including its inconvenient cases. No package contains it. Its
+//! devices are called `xmem stand-in (no GPU)`.
 //!
-//! Programs under test load it as they would load the driver: [`Machine`] makes a folder with `libcuda.so.1` in it, and
-//! prepares commands that find it there. All processes with the same machine see the same devices.
+//! Programs under test load it as they load the driver: [`Machine`] creates a folder with `libcuda.so.1`, and prepares commands
+//! that find it there. All processes with the same machine have the same devices.
 //!
-//! - A device pointer cannot be dereferenced by the CPU: its pages have no access. The driver reaches the same bytes
-//!   through a mapping of its own.
-//! - Work on streams is late on purpose, and copies happen in two halves, so that a missing wait shows as a torn frame.
-//! - Allocations and interprocess events are files in the machine's folder. A killed process leaves files and locks that
-//!   the kernel has released, nothing else.
-//! - Each call is counted for each process, and what is forbidden is written to a log: [`Machine::calls`],
-//!   [`Machine::violations`].
+//! - The CPU cannot access memory by a device pointer: its pages have no access rights. The driver accesses the same bytes through
+//!   a separate mapping.
+//! - Work on streams is delayed, and copies are done in two halves, so that a missing wait results in a torn frame.
+//! - Allocations and interprocess events are files in the machine's folder. A killed process only leaves files, whose locks the
+//!   kernel has released.
+//! - Calls are counted for each process, and forbidden calls are logged: [`Machine::calls`], [`Machine::violations`].
 //!
-//! The real driver's behaviour where its documentation is silent is not known here; see each module.
+//! The stand-in does not show the real driver's behaviour where its documentation leaves it open; see each module.
 
 #[macro_use]
 mod entry;
@@ -46,13 +45,14 @@ pub use machine::{Hold, Machine, is_held};
 /// The name of every device.
 pub const DEVICE_NAME: &str = "xmem stand-in (no GPU)";
 
-/// Kernels for tests, as PTX: a real driver compiles it, the stand-in knows the same entry names natively.
+/// Kernels for tests, as PTX. A real driver compiles it; the stand-in implements the same entry points natively.
 ///
-/// - `xmem_fill(u64 pointer, u64 length, u32 byte, u32 pause)`: write `byte` everywhere; `pause` (in µs) after each 64 KiB;
-/// - `xmem_check(u64 pointer, u64 length, u32 byte, u64 result)`: add to the `u32` at `result` how many bytes differ;
-/// - `xmem_sum(u64 pointer, u64 length, u64 result)`: store the sum of all bytes, as `u64`;
-/// - `xmem_end_lease(u64 word)`: after a fence for the whole system, store 0 to the `u32` at `word`;
-/// - `xmem_trap()`: store to address 0, which leaves the context in error.
+/// - `xmem_fill(u64 pointer, u64 length, u32 byte, u32 pause)`: writes `byte` to all bytes, with a pause of `pause` µs after each
+///   64 KiB
+/// - `xmem_check(u64 pointer, u64 length, u32 byte, u64 result)`: adds the number of bytes that differ to the `u32` at `result`
+/// - `xmem_sum(u64 pointer, u64 length, u64 result)`: stores the sum of all bytes as `u64`
+/// - `xmem_end_lease(u64 word)`: stores 0 to the `u32` at `word`, after a system-wide fence
+/// - `xmem_trap()`: stores to address 0, which puts the context in error
 ///
-/// Each runs in one thread: launch it with a grid and a block of 1.
+/// Each kernel runs in one thread: launch it with a grid and a block of 1.
 pub const PTX: &str = include_str!("kernels.ptx");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! For tests: a machine with stand-in devices, and commands that see them.
+//! For tests: a machine with stand-in devices, and commands that use them.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -14,12 +14,11 @@ use crate::trace;
 
 const FILE: &str = "libxmem_cuda_standin.so";
 
-/// Set to any value, tests use the driver and the device that are there. Tests that need what only a stand-in can do fail
-/// then, with this at the beginning of the message.
+/// With the variable XMEM_CUDA_REAL, tests use the installed driver and devices. A test that needs the stand-in then fails with a
+/// message that begins with this text.
 const ONLY_HERE: &str = "ONLY ON THE STAND-IN";
 
-/// A folder that holds a driver and all state of its devices. It belongs to a temporary folder of the test, which removes
-/// it; the machine itself removes nothing.
+/// A folder with a driver and the state of its devices. The folder is in a temporary folder of the test, which removes it.
 #[derive(Debug, Clone)]
 pub struct Machine {
     dir: PathBuf,
@@ -27,11 +26,11 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Make a machine in a new folder `dir`.
+    /// Creates a machine in a new folder `dir`.
     ///
     /// # Panics
     ///
-    /// When the library was not built, or the folder cannot be made: a test without its driver proves nothing.
+    /// If the library was not built, or the folder cannot be created.
     pub fn new(dir: impl Into<PathBuf>) -> Self {
         let dir = dir.into();
         if Self::is_real() {
@@ -53,7 +52,7 @@ impl Machine {
                 &dir.join("trace"),
             ] {
                 std::fs::create_dir_all(folder)?;
-                // Consumers of other users see the devices too, as with real ones.
+                // Processes of other users can use the devices, as with real ones.
                 std::fs::set_permissions(folder, Permissions::from_mode(0o777))?;
             }
             symlink(&library, lib.join("libcuda.so.1"))?;
@@ -77,18 +76,18 @@ impl Machine {
         std::env::var_os("XMEM_CUDA_REAL").is_some()
     }
 
-    /// End a test here when the devices are real ones.
+    /// Ends a test if the devices are real ones.
     ///
     /// # Panics
     ///
-    /// Then; `gpu/run` counts the test as one that does not apply.
+    /// If the devices are real ones. `gpu/run` counts the test as not applicable.
     #[track_caller]
     pub fn only_here(&self, why: &str) {
         assert!(!Self::is_real(), "{ONLY_HERE}: {why}");
     }
 
-    /// Set one of the variables that the documentation of `settings.rs` lists, without its prefix `XMEM_STANDIN_`:
-    /// `machine.with("DEVICES", 1)`. It holds for the commands that are prepared from now on.
+    /// Sets a variable from the documentation of `settings.rs`, without the prefix `XMEM_STANDIN_`: `machine.with("DEVICES", 1)`.
+    /// It applies to commands that are prepared afterwards.
     #[must_use]
     pub fn with(mut self, name: &str, value: impl ToString) -> Self {
         self.only_here("settings of the devices");
@@ -97,11 +96,11 @@ impl Machine {
         self
     }
 
-    /// Make the driver older: these functions are not in it. They are renamed in a copy of the library.
+    /// Simulates an older driver without these functions. They are renamed in a copy of the library.
     ///
     /// # Panics
     ///
-    /// When a function is not there to begin with, or the copy cannot be written.
+    /// If the library has no such function, or the copy cannot be written.
     #[must_use]
     pub fn without_symbols(self, names: &[&str]) -> Self {
         self.only_here("an older driver");
@@ -128,17 +127,17 @@ impl Machine {
         self
     }
 
-    /// Where the machine is.
+    /// The machine's folder.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// Prepare a command to see this machine's devices.
+    /// Prepares a command to use this machine's devices.
     pub fn prepare(&self, command: &mut Command) {
         command.envs(self.environment());
     }
 
-    /// The settings of [`Machine::prepare`].
+    /// The variables that [`Machine::prepare`] sets.
     pub fn environment(&self) -> Vec<(OsString, OsString)> {
         if Self::is_real() {
             return vec![("XMEM_STANDIN_DIR".into(), self.dir.clone().into_os_string())];
@@ -161,18 +160,18 @@ impl Machine {
         own.into_iter().chain(variables).collect()
     }
 
-    /// How often a process called each function so far, by name; it may be dead.
+    /// The number of calls of each function by a process, by name. The process may have ended.
     pub fn calls(&self, process: u32) -> BTreeMap<String, u64> {
         self.only_here("counts of calls");
         trace::read(&self.dir, process)
     }
 
-    /// Calls that no program may make, a line each: calls of the driver in a host function.
+    /// Forbidden calls, one per line: calls of the driver in a host function.
     pub fn violations(&self) -> Vec<String> {
         self.log("violations")
     }
 
-    /// Operations that left a context in error, a line each.
+    /// Operations that put a context in error, one per line.
     pub fn errors(&self) -> Vec<String> {
         self.only_here("operations that failed");
         self.log("errors")
@@ -183,13 +182,13 @@ impl Machine {
         text.lines().map(str::to_owned).collect()
     }
 
-    /// Stop all streams of all processes, or of one, before their next operation, until the guard is dropped. What was not
-    /// waited for is then late for certain, without any clock. Streams of real devices stop where
-    /// the program looks at [`is_held`].
+    /// Stops all streams of all processes, or of one process, before their next operation, until the guard is dropped. Work that
+    /// the program does not wait for is then certainly late, without timing. Streams of real devices stop where the program checks
+    /// [`is_held`].
     ///
     /// # Panics
     ///
-    /// When the machine's folder is gone.
+    /// If the machine's folder does not exist.
     pub fn hold(&self, process: Option<u32>) -> Hold {
         let name = process.map_or("hold".to_owned(), |process| format!("hold-{process}"));
         let path = self.dir.join(name);
@@ -197,24 +196,24 @@ impl Machine {
         Hold { path }
     }
 
-    /// Bytes of device memory in use, by whichever process; `device` is the machine's ordinal.
+    /// The number of bytes of device memory in use by all processes. `device` is the machine's ordinal.
     pub fn used_memory(&self, device: u32) -> u64 {
         self.only_here("memory of all processes");
         crate::files::used_memory(&self.dir, device)
     }
 }
 
-/// Whether streams of this process are blocked.
+/// Whether streams of this process are stopped.
 pub(crate) fn is_held_in(dir: &Path) -> bool {
     dir.join("hold").exists() || dir.join(format!("hold-{}", std::process::id())).exists()
 }
 
-/// Whether a test holds the streams of this process ([`Machine::hold`]); for those of real devices, which the caller has wait.
+/// Whether a test has stopped the streams of this process ([`Machine::hold`]). For real devices, the caller must then wait.
 pub fn is_held() -> bool {
     crate::settings::dir().is_some_and(|dir| is_held_in(&dir))
 }
 
-/// Streams are blocked while it lives.
+/// Streams are stopped while this value exists.
 #[derive(Debug)]
 #[must_use]
 pub struct Hold {
@@ -227,11 +226,11 @@ impl Drop for Hold {
     }
 }
 
-/// The library, next to the test program that cargo built, or at `XMEM_STANDIN_LIBRARY`.
+/// The path of the library: next to the test program, or `XMEM_STANDIN_LIBRARY`.
 fn library() -> PathBuf {
     let named = std::env::var_os("XMEM_STANDIN_LIBRARY").map(PathBuf::from);
     let program = std::env::current_exe().unwrap_or_default();
-    // Test programs are in `deps`, others one above, where an older copy may be.
+    // Test programs are in `deps`. Other programs are in its parent folder, where the library may be an older copy.
     let near = program
         .ancestors()
         .skip(1)

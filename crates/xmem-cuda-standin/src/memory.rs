@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Device memory of a context, and what can be asked about a pointer.
+//! Device memory of a context, and attributes of pointers.
 //!
-//! New memory holds a pattern, and freed memory another one: a read too early or too late shows, also in another
-//! process that still has it mapped.
+//! New memory has a pattern, and freed memory another one, so that reads at the wrong time are detected, also in another process
+//! that still has the memory mapped.
 
 use std::collections::HashMap;
 use std::ffi::{c_int, c_uint, c_void};
@@ -20,14 +20,14 @@ use crate::settings::settings;
 use crate::space::{self, Backing, Block, Kind};
 use crate::{device, stream};
 
-/// The content of memory that was not written yet.
+/// The content of new memory.
 const FRESH: u8 = 0xa5;
 /// The content of freed memory.
 pub(crate) const FREED: u8 = 0xdb;
-/// More than that is not worth the time.
+/// The limit of the pattern: writing more would take too long.
 const PATTERN: usize = 64 << 20;
 
-/// Memory for a device, if it has that much left.
+/// Allocates memory for a device, if enough is free.
 pub(crate) fn new_file(device: u32, size: usize, vmm: bool) -> Outcome<Arc<MemoryFile>> {
     let settings = settings();
     let wanted = files::used_memory(&settings.dir, device).checked_add(size as u64);
@@ -43,12 +43,12 @@ pub(crate) fn new_file(device: u32, size: usize, vmm: bool) -> Outcome<Arc<Memor
     let file = MemoryFile::create(&settings.dir, &name, label)
         .map_err(|_| CUresult::CUDA_ERROR_OUT_OF_MEMORY)?;
     let mapping = file.map().map_err(|_| CUresult::CUDA_ERROR_OUT_OF_MEMORY)?;
-    // SAFETY: a new mapping of at least that length, and no other process knows the file.
+    // SAFETY: a new mapping of at least this length. No other process knows the file.
     unsafe { mapping.start().write_bytes(FRESH, size.min(PATTERN)) };
     Ok(Arc::new(file))
 }
 
-/// Give memory device addresses.
+/// Assigns device addresses to memory.
 pub(crate) fn place(context: &Context, kind: Kind, file: Arc<MemoryFile>) -> Outcome<u64> {
     let length = file.label.size as usize;
     let failed = |_| CUresult::CUDA_ERROR_OUT_OF_MEMORY;
@@ -74,19 +74,19 @@ pub(crate) fn place(context: &Context, kind: Kind, file: Arc<MemoryFile>) -> Out
 }
 
 pub(crate) fn allocate(context: &Context, kind: Kind, size: usize) -> Outcome<u64> {
-    // cuMemAlloc gives addresses that are multiples of 256 at least; pages are more than that.
+    // cuMemAlloc aligns addresses to at least 256 bytes; pages are larger.
     let size = size.checked_next_multiple_of(4096).filter(|size| *size > 0);
     let size = size.ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
     place(context, kind, new_file(context.device, size, false)?)
 }
 
-/// Memory that has left the map of addresses.
+/// Overwrites memory that is not in the map of addresses any more.
 pub(crate) fn release(block: &Block) {
     if matches!(block.kind, Kind::Own | Kind::Async)
         && let Backing::File { mapping, file } = &*block.backing
     {
-        // Documented as undefined for processes that still have it mapped; here they see it.
-        // SAFETY: the mapping has that length. Other processes may read it, as they may while a device writes.
+        // The effect on processes that still have the memory mapped is documented as undefined. Here they read the pattern.
+        // SAFETY: the mapping has this length. Other processes may read it, as they may while a device writes.
         unsafe {
             mapping
                 .start()
@@ -96,7 +96,7 @@ pub(crate) fn release(block: &Block) {
     }
 }
 
-/// Take a block out of the map that begins exactly here, if it is of that kind.
+/// Removes a block of one of these kinds that begins at this address.
 fn take(address: u64, kinds: &[Kind]) -> Outcome<Block> {
     space::with(|space| {
         if space
@@ -114,7 +114,7 @@ fn take(address: u64, kinds: &[Kind]) -> Outcome<Block> {
 fn attribute(data: *mut c_void, attribute: CUpointer_attribute, address: u64) -> Outcome {
     use CUpointer_attribute as Attribute;
     space::with(|space| {
-        // A host pointer is as good as a device pointer, if it is page-locked.
+        // The address of page-locked host memory is also valid.
         let found = match space::find(space, address) {
             Some((start, block)) => Some((address - start, start, &*block)),
             None => space::find_pinned(space, address)
@@ -185,7 +185,7 @@ api! {
             return Ok(());
         }
         let device = space::with(|space| space.get(&dptr).map(|block| block.device)).unwrap_or(context.device);
-        // It waits for the device, as far as this process uses it.
+        // The call waits for this process's work on the device.
         for context in context::on_device(device) {
             let _ = context.work.wait_for_all();
         }
@@ -235,7 +235,7 @@ api! {
         context::current()?;
         for index in 0..numAttributes as usize {
             let (which, to) = (get(attributes.wrapping_add(index))?, get(data.wrapping_add(index))?);
-            // Fields that do not apply are left as 0, as documented.
+            // Attributes that do not apply are set to 0, as documented.
             if self::attribute(to, which, ptr).is_err() {
                 put_if_wanted(to.cast::<c_uint>(), 0);
             }

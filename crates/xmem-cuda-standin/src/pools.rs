@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Pools of stream-ordered memory, as far as GStreamer uses them. They keep nothing: what is freed is gone, so the threshold
-//! for that is not stored.
+//! Memory pools for stream-ordered allocation, as far as GStreamer uses them. Freed memory is not kept, so the release threshold is
+//! not stored.
 
 use std::collections::HashMap;
 use std::ffi::c_void;
@@ -18,7 +18,7 @@ use crate::settings::settings;
 use crate::space::Kind;
 use crate::{device, memory, stream};
 
-/// The machine's ordinal of each pool's device.
+/// The ordinal in the machine of each pool's device.
 static POOLS: Mutex<Option<HashMap<u64, u32>>> = Mutex::new(None);
 
 fn with<T>(use_it: impl FnOnce(&mut HashMap<u64, u32>) -> T) -> T {

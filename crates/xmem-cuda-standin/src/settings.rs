@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! This machine's settings in the environment. [`crate::Machine`] sets the variables.
+//! The machine's settings, from environment variables. [`crate::Machine`] sets them.
 //!
 //! | variable | meaning | default |
 //! |---|---|---|
-//! | `XMEM_STANDIN_DIR` | folder of the machine; without it there is no driver: cuInit fails | |
+//! | `XMEM_STANDIN_DIR` | folder of the machine; without it cuInit fails | |
 //! | `XMEM_STANDIN_DEVICES` | number of devices | 2 |
 //! | `XMEM_STANDIN_MEMORY` | memory of each device, in bytes | 1 GiB |
-//! | `XMEM_STANDIN_DELAY_US` | how late each operation on a stream is, `min..max` in µs | `50..500` |
-//! | `XMEM_STANDIN_SEED` | for the random delays | by process |
-//! | `XMEM_STANDIN_FAIL_KERNEL` | the how manieth kernel of each process fails (from 1) | none |
+//! | `XMEM_STANDIN_DELAY_US` | delay of each operation on a stream, `min..max` in µs | `50..500` |
+//! | `XMEM_STANDIN_SEED` | seed of the random delays | differs by process |
+//! | `XMEM_STANDIN_FAIL_KERNEL` | number of the kernel that fails in each process, counted from 1 | none |
 //! | `XMEM_STANDIN_QUIRKS` | names separated by commas, below | none |
 //! | `CUDA_VISIBLE_DEVICES` | ordinals separated by commas, as for the driver | all |
 //!
-//! Quirks: `peers` (devices reach each other's memory), `already-mapped` (opening a handle again in the same context is
-//! an error, as with older drivers), `no-legacy-ipc`, `no-ipc-events`, `no-vmm`, `no-posix-fd`, `no-vmm-read-only`
-//! (cuMemSetAccess refuses PROT_READ), `no-stream-mem-ops`, `no-host-register`, `no-read-only-register`,
-//! `out-of-ipc-events` (there are none left), `no-imported-range` (cuMemGetAddressRange does not know what was opened),
-//! `no-pools` (no stream-ordered allocation), `same-host-pointer` (registered memory has the same address on the device).
+//! Quirks: `peers` (devices can access each other's memory), `already-mapped` (opening a handle again in the same context is an
+//! error, as with older drivers), `no-legacy-ipc`, `no-ipc-events`, `no-vmm`, `no-posix-fd`, `no-vmm-read-only` (cuMemSetAccess
+//! fails with PROT_READ), `no-stream-mem-ops`, `no-host-register`, `no-read-only-register`, `out-of-ipc-events` (no more can be
+//! created), `no-imported-range` (cuMemGetAddressRange fails for imported memory), `no-pools` (no stream-ordered allocation),
+//! `same-host-pointer` (registered memory has the same address on the device).
 
 use std::collections::HashSet;
 use std::path::PathBuf;
@@ -31,16 +31,16 @@ use crate::files::{self, Process};
 
 #[derive(Debug)]
 pub(crate) struct Settings {
-    /// Where the machine is.
+    /// The machine's folder.
     pub(crate) dir: PathBuf,
-    /// The visible devices: position is the ordinal in this process, value is the one of the machine.
+    /// The visible devices. The index is the ordinal in this process, the value is the ordinal in the machine.
     pub(crate) devices: Vec<u32>,
-    /// Bytes of each device.
+    /// The memory of each device in bytes.
     pub(crate) memory: u64,
-    /// Shortest and longest delay of an operation, in µs.
+    /// The minimum and maximum delay of an operation, in µs.
     pub(crate) delay: (u64, u64),
     pub(crate) seed: u64,
-    /// The kernel that fails, counted from 1; 0 is none.
+    /// The number of the kernel that fails, counted from 1. 0: none.
     pub(crate) fail_kernel: u64,
     quirks: HashSet<String>,
     /// This process.
@@ -51,30 +51,30 @@ static SETTINGS: OnceLock<Settings> = OnceLock::new();
 static ENDED: AtomicBool = AtomicBool::new(false);
 static PROCESS_ID: AtomicU32 = AtomicU32::new(0);
 
-/// Whether cuInit was called with success.
+/// Whether cuInit has succeeded.
 pub(crate) fn initialized() -> bool {
     SETTINGS.get().is_some()
 }
 
-/// Whether the process is at its end: static destructors that call the driver are too late.
+/// Whether the process is exiting. Static destructors must not call the driver.
 pub(crate) fn ended() -> bool {
     ENDED.load(Ordering::Relaxed)
 }
 
-/// Whether this is a child that was forked after cuInit; CUDA cannot be used there.
+/// Whether this process was forked after cuInit. CUDA cannot be used in it.
 pub(crate) fn forked() -> bool {
     let process = PROCESS_ID.load(Ordering::Relaxed);
     process != 0 && process != std::process::id()
 }
 
-/// The settings. Only after [`initialize`], which `entry::call` sees to.
+/// The settings. `entry::call` ensures that [`initialize`] was called.
 pub(crate) fn settings() -> &'static Settings {
     SETTINGS
         .get()
         .expect("only functions that demand cuInit come here")
 }
 
-/// The folder of the machine, also before cuInit.
+/// The machine's folder, also before cuInit.
 pub(crate) fn dir() -> Option<PathBuf> {
     std::env::var_os("XMEM_STANDIN_DIR")
         .filter(|dir| !dir.is_empty())
@@ -86,7 +86,7 @@ impl Settings {
         self.quirks.contains(quirk)
     }
 
-    /// Refuse with NOT_SUPPORTED on a machine with this quirk.
+    /// Fails with NOT_SUPPORTED on a machine with this quirk.
     pub(crate) fn unless(&self, quirk: &str) -> Outcome {
         if self.has(quirk) {
             Err(CUresult::CUDA_ERROR_NOT_SUPPORTED)
@@ -100,7 +100,7 @@ extern "C" fn at_exit() {
     ENDED.store(true, Ordering::Relaxed);
 }
 
-/// Read the environment, once.
+/// Reads the environment once.
 pub(crate) fn initialize() -> Outcome {
     if initialized() {
         return Ok(());
@@ -121,7 +121,7 @@ pub(crate) fn initialize() -> Outcome {
     let count = u32::try_from(number("XMEM_STANDIN_DEVICES", 2)).unwrap_or(u32::MAX);
     let mut devices = (0..count).collect::<Vec<_>>();
     if let Ok(visible) = std::env::var("CUDA_VISIBLE_DEVICES") {
-        // As the driver does: what does not exist ends the list.
+        // As in the driver, an invalid ordinal ends the list.
         devices = visible
             .split(',')
             .map_while(|one| one.trim().parse().ok().filter(|one| *one < count))
@@ -148,7 +148,7 @@ pub(crate) fn initialize() -> Outcome {
     };
     PROCESS_ID.store(std::process::id(), Ordering::Relaxed);
     if SETTINGS.set(settings).is_ok() {
-        // SAFETY: a function without arguments that stays loaded: the driver is never unloaded.
+        // SAFETY: a function without arguments that stays loaded, because the driver is never unloaded.
         unsafe { libc::atexit(at_exit) };
     }
     Ok(())

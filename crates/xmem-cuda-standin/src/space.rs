@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The addresses that devices know, and where the bytes are.
+//! The device addresses in use, and the location of their bytes.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,14 +11,14 @@ use crate::device;
 use crate::entry::Outcome;
 use crate::files::{Mapping, MemoryFile};
 
-/// The kind of an access to memory.
+/// The kind of a memory access.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Access {
     Read,
     Write,
 }
 
-/// How memory came to be.
+/// The function that created the memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// cuMemAlloc
@@ -35,7 +35,7 @@ pub(crate) enum Kind {
     Registered,
 }
 
-/// Where bytes are for the driver.
+/// The location of the bytes for the driver.
 #[derive(Debug)]
 pub(crate) enum Backing {
     File {
@@ -43,7 +43,7 @@ pub(crate) enum Backing {
         file: Arc<MemoryFile>,
     },
     Host(Mapping),
-    /// The program's own memory.
+    /// Memory of the program.
     Foreign(usize),
 }
 
@@ -56,26 +56,26 @@ impl Backing {
     }
 }
 
-/// Memory at one range of device addresses.
+/// The memory at a range of device addresses.
 #[derive(Debug)]
 pub(crate) struct Block {
     pub(crate) kind: Kind,
     pub(crate) length: usize,
-    /// The context that it was made in.
+    /// The context in which it was created.
     pub(crate) context: u64,
-    /// The machine's ordinal; of host memory the one it was made with.
+    /// The device's ordinal in the machine; for host memory, the device with which it was created.
     pub(crate) device: u32,
     pub(crate) backing: Arc<Backing>,
-    /// cuMemSetAccess: by the machine's ordinal, whether it may be written.
+    /// The access that cuMemSetAccess granted, by the machine's ordinal: whether the memory is writable.
     pub(crate) access: HashMap<u32, bool>,
-    /// The addresses, which have to be kept unless another mapping has them.
+    /// The reserved addresses, unless another mapping has them.
     pub(crate) addresses: Option<Mapping>,
     pub(crate) flags: u32,
     pub(crate) id: u64,
 }
 
 impl Block {
-    /// Where the program finds host memory.
+    /// The address of host memory in the program.
     pub(crate) fn host_pointer(&self) -> Option<u64> {
         matches!(self.kind, Kind::Host | Kind::Registered).then(|| self.backing.start() as u64)
     }
@@ -97,18 +97,18 @@ type Space = BTreeMap<u64, Block>;
 
 static SPACE: Mutex<Space> = Mutex::new(BTreeMap::new());
 
-/// Look at or change the map of addresses.
+/// Calls a function with the map of addresses.
 pub(crate) fn with<T>(use_it: impl FnOnce(&mut Space) -> T) -> T {
     use_it(&mut SPACE.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// The block that an address is in, and where it begins.
+/// The block that contains an address, and the block's start.
 pub(crate) fn find(space: &mut Space, address: u64) -> Option<(u64, &mut Block)> {
     let (start, block) = space.range_mut(..=address).next_back()?;
     (address - start < block.length as u64).then_some((*start, block))
 }
 
-/// Bytes that stay mapped for as long as this lives, whatever the program does.
+/// Bytes that stay mapped while this value exists, even if the program unmaps them.
 #[derive(Debug)]
 pub(crate) struct Bytes {
     start: *mut u8,
@@ -121,7 +121,7 @@ impl Bytes {
     }
 
     fn of(block: &Block, offset: u64) -> Self {
-        // In the block, as its users have looked up.
+        // The caller has checked that the offset is inside the block.
         Self {
             start: block.backing.start().wrapping_add(offset as usize),
             _keep: Arc::clone(&block.backing),
@@ -129,7 +129,7 @@ impl Bytes {
     }
 }
 
-/// Bytes at a device address, for code that runs on a device. What it may not reach is an illegal address.
+/// The bytes at a device address, for code that runs on a device. Inaccessible memory is an illegal address.
 pub(crate) fn device_bytes(
     address: u64,
     length: usize,
@@ -145,7 +145,7 @@ pub(crate) fn device_bytes(
     .ok_or(CUresult::CUDA_ERROR_ILLEGAL_ADDRESS)
 }
 
-/// Bytes of page-locked host memory, by the program's pointer. None: ordinary memory.
+/// The bytes of page-locked host memory, by the program's pointer. `None` for pageable memory.
 pub(crate) fn pinned_bytes(pointer: u64, length: usize, access: Access) -> Option<Bytes> {
     with(|space| {
         let (offset, block) = find_pinned(space, pointer)?;
@@ -154,7 +154,7 @@ pub(crate) fn pinned_bytes(pointer: u64, length: usize, access: Access) -> Optio
     })
 }
 
-/// The page-locked block that a host pointer is in, and the offset there.
+/// The page-locked block that contains a host pointer, and the offset in it.
 pub(crate) fn find_pinned(space: &mut Space, pointer: u64) -> Option<(u64, &mut Block)> {
     space.values_mut().find_map(|block| {
         let offset = pointer.checked_sub(block.host_pointer()?)?;
@@ -162,7 +162,7 @@ pub(crate) fn find_pinned(space: &mut Space, pointer: u64) -> Option<(u64, &mut 
     })
 }
 
-/// The context is gone, with its memory.
+/// Removes the memory of a destroyed context.
 pub(crate) fn forget(context: u64) {
     let gone = with(|space| {
         let starts = space

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Streams as handles, host functions, and writes and waits of single words.
+//! Stream handles, host functions, and stream memory operations.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -29,7 +29,7 @@ struct Stream {
 static STREAMS: Mutex<Option<HashMap<u64, Stream>>> = Mutex::new(None);
 
 thread_local! {
-    /// This thread's default stream of each context, for handle 2.
+    /// This thread's default stream of each context, for the handle CU_STREAM_PER_THREAD (2).
     static PER_THREAD: RefCell<HashMap<u64, u64>> = RefCell::new(HashMap::new());
 }
 
@@ -59,14 +59,14 @@ fn create(context: &Context, flags: c_uint, priority: c_int) -> u64 {
     id
 }
 
-/// The context of a stream, and what its work knows the stream by.
+/// The context of a stream, and the stream's id in the context's work.
 pub(crate) fn find(stream: CUstream) -> Outcome<(Arc<Context>, u64)> {
     let current = context::current()?;
     match stream as u64 {
         0 | 1 => Ok((current, LEGACY)),
         2 => {
             let known = PER_THREAD.with_borrow(|streams| streams.get(&current.handle).copied());
-            // The context may have been another one with the same handle.
+            // The cached stream may belong to an earlier context with the same handle.
             let id = known
                 .filter(|id| with(|streams| streams.contains_key(id)))
                 .unwrap_or_else(|| {
@@ -86,12 +86,12 @@ pub(crate) fn find(stream: CUstream) -> Outcome<(Arc<Context>, u64)> {
     }
 }
 
-/// Whether a stream is ordered with the legacy default one.
+/// Whether a stream is ordered with the legacy default stream.
 pub(crate) fn is_blocking(id: u64) -> bool {
     with(|streams| streams.get(&id).is_some_and(|stream| stream.flags & 1 == 0))
 }
 
-/// End a stream: what is queued still happens.
+/// Destroys a stream. Queued operations are still executed.
 pub(crate) fn destroy(stream: CUstream) -> Outcome {
     let id = stream as u64;
     let stream = with(|streams| streams.remove(&id)).ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?;
@@ -99,24 +99,24 @@ pub(crate) fn destroy(stream: CUstream) -> Outcome {
     Ok(())
 }
 
-/// The context is gone, with its streams.
+/// Removes the streams of a destroyed context.
 pub(crate) fn forget(context: u64) {
     with(|streams| streams.retain(|_, stream| stream.context != context));
 }
 
-/// A function and its argument, from the program to the thread of a stream.
+/// A host function and its argument, on the way to the thread of a stream.
 struct HostFunction {
     function: unsafe extern "C" fn(*mut c_void),
     argument: *mut c_void,
 }
 
-// SAFETY: the caller of cuLaunchHostFunc promises that the function may run on any thread.
+// SAFETY: the caller of cuLaunchHostFunc promises that the function can run on any thread.
 unsafe impl Send for HostFunction {}
 
 impl HostFunction {
     fn call(self) {
         // "Host functions without a mandated order (such as in independent streams) execute in undefined order and may be
-        // serialized" (cuLaunchHostFunc): one that waits delays those of all streams.
+        // serialized" (cuLaunchHostFunc): a host function that waits delays those of all streams.
         static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
         let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: as the caller of cuLaunchHostFunc promised.
@@ -124,15 +124,15 @@ impl HostFunction {
     }
 }
 
-/// A word that the device may reach: aligned, and translated when the operation happens.
+/// An aligned word that the device can access, looked up when the operation is executed.
 fn word<'a>(
     access: Access,
     address: CUdeviceptr,
     device: u32,
 ) -> Outcome<(space::Bytes, &'a AtomicU32)> {
     let bytes = space::device_bytes(address, 4, device, access)?;
-    // SAFETY: four bytes of a mapping that `bytes` keeps, always used as an atomic word; aligned, since the address
-    // is, and device addresses and the driver's own have the same offset in a page.
+    // SAFETY: four bytes of a mapping that `bytes` keeps, which are only used as an atomic word. It is aligned, because the address
+    // is, and device addresses and driver addresses have the same offset in a page.
     let word = unsafe { &*bytes.start().cast::<AtomicU32>() };
     Ok((bytes, word))
 }
@@ -213,14 +213,14 @@ api! {
             return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
         }
         let device = context.device;
-        // It is known now whether there is such an address; a later change shows when it is written.
+        // An invalid address is reported now. A later change is detected when the word is written.
         word(Access::Write, addr, device).map_err(|_| CUresult::CUDA_ERROR_INVALID_VALUE)?;
         context.work.submit(id, move |_| {
             let (_keep, word) = word(Access::Write, addr, device)?;
             if flags & 1 == 0 {
                 fence(Ordering::SeqCst);
             }
-            // Pairs with the reader of the word, as the fence for the whole system does.
+            // Pairs with the reader of the word, as the system-wide fence does on a device.
             word.store(value, Ordering::Release);
             Ok(())
         })?;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Counts of calls for each process, in a file that is complete at each moment, and a log of what is forbidden.
+//! The number of calls of each process, in a file that is valid at all times, and a log of forbidden calls.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -12,12 +12,12 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::files::Mapping;
 use crate::settings;
 
-/// A name, then its count.
+/// A row has a name and its count.
 const NAME: usize = 56;
 const ROW: usize = NAME + 8;
 const ROWS: usize = 512;
 
-/// How often one function was called by this process.
+/// The number of calls of one function in this process.
 #[derive(Debug)]
 pub(crate) struct Count {
     name: &'static str,
@@ -43,7 +43,7 @@ impl Count {
     }
 }
 
-/// A new row of this process's file; without a file, a number that is never read.
+/// A new row of this process's file. Without a file, a counter that is never read.
 fn cell(name: &'static str) -> &'static AtomicU64 {
     static TABLE: OnceLock<Option<Mapping>> = OnceLock::new();
     static NEXT: AtomicUsize = AtomicUsize::new(0);
@@ -63,7 +63,7 @@ fn cell(name: &'static str) -> &'static AtomicU64 {
     let row = NEXT.fetch_add(1, Ordering::Relaxed);
     match table {
         Some(table) if row < ROWS && name.len() <= NAME => {
-            // SAFETY: inside the mapping, which lives as long as the process, and aligned to 8. No other row is written.
+            // SAFETY: inside the mapping, which exists as long as the process, and aligned to 8 bytes. Only this row is written.
             unsafe {
                 let start = table.start().add(row * ROW);
                 start.copy_from_nonoverlapping(name.as_ptr(), name.len());
@@ -78,7 +78,7 @@ fn path(dir: &Path, process: u32) -> PathBuf {
     dir.join("trace").join(process.to_string())
 }
 
-/// The counts of a process, by name of function.
+/// The call counts of a process, by function name.
 pub(crate) fn read(dir: &Path, process: u32) -> BTreeMap<String, u64> {
     let bytes = std::fs::read(path(dir, process)).unwrap_or_default();
     let (rows, _) = bytes.as_chunks::<ROW>();
@@ -95,14 +95,14 @@ pub(crate) fn read(dir: &Path, process: u32) -> BTreeMap<String, u64> {
         .collect()
 }
 
-/// Something that a program must not do.
+/// Logs a call that a program must not make.
 pub(crate) fn violation(what: &str) {
     static COUNT: Count = Count::new("violations");
     COUNT.add();
     log("violations", what);
 }
 
-/// A line in one of the machine's logs, and on stderr.
+/// Writes a line to one of the machine's logs and to stderr.
 pub(crate) fn log(name: &str, what: &str) {
     let line = format!("{}: {what}\n", std::process::id());
     eprint!("xmem stand-in for CUDA, {name}: process {line}");
@@ -112,7 +112,7 @@ pub(crate) fn log(name: &str, what: &str) {
             .create(true)
             .open(dir.join(name))
     {
-        // One write, so that lines of several processes stay lines.
+        // One write, so that lines of several processes are not mixed.
         let _ = log.write_all(line.as_bytes());
     }
 }

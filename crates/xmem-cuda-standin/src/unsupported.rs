@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Functions without which GStreamer's CUDA library uses no driver: its elements would not load.
-//! Nothing here works, except the older names of cuStreamDestroy and cuIpcOpenMemHandle.
+//! Functions that GStreamer's CUDA library requires to load the driver. All of them fail, except for the older names of
+//! cuStreamDestroy and cuIpcOpenMemHandle.
 
 use std::ffi::{c_int, c_uint};
 
@@ -41,7 +41,7 @@ api! {
     fn cuCtxSetLimit(_limit: CUlimit, _value: usize) { NO }
 }
 
-/// Functions that cudarc's bindings do not have, so that the compiler cannot compare them.
+/// Functions that are not in cudarc's bindings, so that the compiler cannot compare the signatures.
 macro_rules! unchecked {
     ($(fn $name:ident($($argument:ident: $type:ty),* $(,)?) $body:block)*) => { $(
         #[unsafe(no_mangle)]

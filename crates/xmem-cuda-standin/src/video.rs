@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The functions of libnvcuvid.so.1, the video decoder's library, that GStreamer's plugin `nvcodec` demands before it
-//! registers any element, cudaupload and cudadownload among them. None of them works, so no decoder is registered.
+//! The functions of libnvcuvid.so.1, the video decoder library. GStreamer's plugin `nvcodec` requires them before it registers any
+//! element, including cudaupload and cudadownload. All of them fail, so no decoder is registered.
 
 use std::ffi::{c_int, c_void};
 
@@ -9,7 +9,7 @@ use cudarc::driver::sys::CUresult;
 
 macro_rules! absent {
     ($($name:ident)*) => { $(
-        /// Refuses. What it is called with does not matter to the calling convention.
+        /// Fails. The calling convention does not depend on the arguments.
         #[unsafe(no_mangle)]
         #[allow(non_snake_case, clippy::missing_safety_doc)]
         pub unsafe extern "C" fn $name(_first: *mut c_void) -> c_int {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Virtual memory management: memory, addresses and access apart. The shareable handle is a descriptor of the memory's
-//! file; memory lives for as long as any descriptor, handle or mapping of it in any process.
+//! Virtual memory management: memory, addresses and access are separate. The shareable handle is a descriptor of the memory's file.
+//! Memory exists as long as any process has a descriptor, handle or mapping of it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{c_int, c_ulonglong, c_void};
@@ -22,13 +22,13 @@ use crate::settings::settings;
 use crate::space::{self, Backing, Block, Kind};
 use crate::{context, device, memory};
 
-/// Sizes and addresses are multiples of it.
+/// Sizes and addresses are multiples of this value.
 const GRANULARITY: usize = 2 << 20;
 
 const DESCRIPTOR: CUmemAllocationHandleType =
     CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 
-/// One reference to memory, as long as it is in the table.
+/// A reference to memory, which exists as long as it is in the table.
 #[derive(Debug, Clone)]
 struct Handle {
     file: Arc<MemoryFile>,
@@ -36,7 +36,7 @@ struct Handle {
     exportable: bool,
 }
 
-/// Addresses without memory.
+/// Reserved addresses without memory.
 #[derive(Debug)]
 struct Reservation {
     size: usize,
@@ -81,7 +81,7 @@ fn handle(id: u64) -> Outcome<Handle> {
 
 const INVALID: CUresult = CUresult::CUDA_ERROR_INVALID_VALUE;
 
-/// A multiple of the granularity, and not 0.
+/// Checks that a size is a multiple of the granularity and not 0.
 fn granular(size: usize) -> Outcome {
     if size > 0 && size.is_multiple_of(GRANULARITY) {
         Ok(())
@@ -105,7 +105,7 @@ fn check(properties: &CUmemAllocationProp) -> Outcome<u32> {
     device_of(properties.location)
 }
 
-/// The VMM blocks that make up exactly this range; none may be cut.
+/// The VMM blocks that exactly cover a range. A range that cuts a block is an error.
 fn blocks(space: &mut BTreeMap<u64, Block>, start: u64, size: usize) -> Outcome<Vec<u64>> {
     let end = start.checked_add(size as u64).ok_or(INVALID)?;
     let mut reached = start;
@@ -149,7 +149,7 @@ fn map(start: u64, size: usize, handle: &Handle) -> Outcome {
         let block = Block {
             kind: Kind::Vmm,
             length: size,
-            // It belongs to no context.
+            // VMM memory belongs to no context.
             context: 0,
             device: handle.file.label.device,
             backing: Arc::new(Backing::File {
@@ -166,7 +166,7 @@ fn map(start: u64, size: usize, handle: &Handle) -> Outcome {
     })
 }
 
-/// The descriptor for other processes; it belongs to the caller.
+/// Creates a descriptor for other processes. It belongs to the caller.
 fn export(handle: &Handle, kind: CUmemAllocationHandleType) -> Outcome<c_int> {
     if kind != DESCRIPTOR || !handle.exportable {
         return Err(INVALID);
@@ -179,7 +179,7 @@ fn export(handle: &Handle, kind: CUmemAllocationHandleType) -> Outcome<c_int> {
         .into_raw_fd())
 }
 
-/// A descriptor that another process exported; it stays the caller's.
+/// Imports a descriptor that another process exported. It still belongs to the caller.
 fn import(descriptor: *mut c_void, kind: CUmemAllocationHandleType) -> Outcome<u64> {
     settings().unless("no-vmm")?;
     settings().unless("no-posix-fd")?;
@@ -190,11 +190,12 @@ fn import(descriptor: *mut c_void, kind: CUmemAllocationHandleType) -> Outcome<u
     if kind != DESCRIPTOR {
         return Err(INVALID);
     }
-    // SAFETY: not -1, and the caller keeps it open during the call; what is not open fails to be duplicated.
+    // SAFETY: the descriptor is not -1, and the caller keeps it open during the call. A closed descriptor cannot be duplicated,
+    // which is an error.
     let borrowed = unsafe { BorrowedFd::borrow_raw(descriptor) };
     let file = File::from(borrowed.try_clone_to_owned().map_err(|_| INVALID)?);
     let file = MemoryFile::from_file(file).map_err(|_| INVALID)?;
-    // Only on a device that this process sees.
+    // The device must be visible in this process.
     if !file.label.vmm || device::in_process(file.label.device).is_none() {
         return Err(CUresult::CUDA_ERROR_INVALID_DEVICE);
     }
@@ -203,7 +204,7 @@ fn import(descriptor: *mut c_void, kind: CUmemAllocationHandleType) -> Outcome<u
 
 fn unmap(start: u64, size: usize) -> Outcome {
     granular(size)?;
-    // It waits for the device, as far as this process uses it.
+    // The call waits for this process's work on the device.
     let device = space::with(|space| space.get(&start).map(|block| block.device)).ok_or(INVALID)?;
     for context in context::on_device(device) {
         let _ = context.work.wait_for_all();
@@ -265,13 +266,13 @@ api! {
             known.references += 1;
             Some(*id)
         });
-        // Released before, but still mapped.
+        // The handle was released, but the memory is still mapped.
         put(handle, known.unwrap_or_else(|| add(file, true)))
     }
 
     fn cuMemGetAllocationPropertiesFromHandle(prop: *mut CUmemAllocationProp, handle: CUmemGenericAllocationHandle) {
         let found = self::handle(handle)?;
-        // SAFETY: plain numbers, enums whose fields are set below, and a pointer that may be null.
+        // SAFETY: numbers, enums whose fields are set below, and a pointer that may be null.
         let mut properties = unsafe { std::mem::MaybeUninit::<CUmemAllocationProp>::zeroed().assume_init() };
         properties.type_ = CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
         properties.location = CUmemLocation {

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Work of one context: streams in order, each with a thread of its own, late on purpose.
+//! The work of a context: a thread for each stream, which executes its operations in order, with delays.
 //!
-//! Between streams there is no order, except: work on the legacy default stream waits for what was queued before on all
-//! streams but those made with CU_STREAM_NON_BLOCKING, and these wait for what was queued before on the legacy one.
+//! Streams are not ordered with one another, with one exception: work on the legacy default stream waits for work that was queued
+//! before on all streams that were created without CU_STREAM_NON_BLOCKING, and they wait for work that was queued before on the
+//! legacy default stream.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,13 +21,13 @@ use crate::trace;
 /// The legacy default stream of each context.
 pub(crate) const LEGACY: u64 = 0;
 
-/// The interval at which a waiter looks again.
+/// The polling interval of waits.
 const POLL: Duration = Duration::from_micros(100);
 
 type Operation = Box<dyn FnOnce(&Work) -> Outcome + Send>;
 
 struct Job {
-    /// The operation to be completed first: its stream and number.
+    /// The operations that must be completed first: their streams and numbers.
     after: Vec<(u64, u64)>,
     operation: Operation,
 }
@@ -34,23 +35,23 @@ struct Job {
 #[derive(Default)]
 struct Stream {
     queue: VecDeque<Job>,
-    /// Operations so far.
+    /// The number of queued operations.
     accepted: u64,
     completed: u64,
-    /// Ordered with the legacy default stream.
+    /// Whether the stream is ordered with the legacy default stream.
     blocking: bool,
     started: bool,
-    /// Ends when it has nothing to do any more.
+    /// The thread ends when the queue is empty.
     closed: bool,
 }
 
 /// The streams of a context.
 pub(crate) struct Work {
-    /// Of the context.
+    /// The handle of the context.
     handle: u64,
     streams: Mutex<BTreeMap<u64, Stream>>,
     changed: Condvar,
-    /// From the first error on nothing runs any more.
+    /// Set at the first error. No operation is executed afterwards.
     failed: AtomicBool,
     ending: AtomicBool,
 }
@@ -83,7 +84,7 @@ impl Work {
         self.streams.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// An error that stays: nothing of this context runs any more, and all its calls fail.
+    /// Returns the context's error, which is permanent: all calls fail, and nothing is executed.
     pub(crate) fn check(&self) -> Outcome {
         if self.failed.load(Ordering::Acquire) {
             Err(CUresult::CUDA_ERROR_ILLEGAL_ADDRESS)
@@ -98,7 +99,7 @@ impl Work {
             &format!("an operation on stream {id:x} failed: {error:?}"),
         );
         self.failed.store(true, Ordering::Release);
-        // A thread between its look at `failed` and its wait has the lock.
+        // Synchronises with threads between their check of `failed` and their wait: they hold the lock.
         drop(self.lock());
         self.changed.notify_all();
     }
@@ -113,7 +114,7 @@ impl Work {
         );
     }
 
-    /// No more work for this stream; what is queued still happens.
+    /// Closes a stream for new work. Queued operations are still executed.
     pub(crate) fn close(&self, id: u64) {
         let mut streams = self.lock();
         if let Some(stream) = streams.get_mut(&id) {
@@ -125,7 +126,7 @@ impl Work {
         self.changed.notify_all();
     }
 
-    /// Queue an operation.
+    /// Queues an operation.
     pub(crate) fn submit(
         self: &Arc<Self>,
         id: u64,
@@ -136,7 +137,7 @@ impl Work {
             return Err(CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED);
         }
         if capture::takes(self.handle, id)? {
-            // Done, as far as a caller can wait for it.
+            // The operation is captured. A wait for it returns at once.
             return Ok(Ticket {
                 stream: id,
                 number: 0,
@@ -179,11 +180,11 @@ impl Work {
         Ok(ticket)
     }
 
-    /// Whether everything queued so far on a stream is done.
+    /// Whether all queued operations of a stream are completed.
     pub(crate) fn is_idle(&self, id: u64) -> Outcome<bool> {
         self.check()?;
         let streams = self.lock();
-        // The legacy stream is busy while any stream that it waits for is.
+        // The legacy stream is busy while any stream that it waits for is busy.
         let idle = streams
             .iter()
             .filter(|(other, stream)| **other == id || (id == LEGACY && stream.blocking))
@@ -191,14 +192,14 @@ impl Work {
         Ok(idle)
     }
 
-    /// Wait for what was queued so far on one stream.
+    /// Waits for the queued operations of one stream.
     pub(crate) fn wait_for_stream(&self, id: u64) -> Outcome {
         let tickets =
             self.tickets(|other, stream| other == id || (id == LEGACY && stream.blocking));
         self.wait(&tickets)
     }
 
-    /// Wait for what was queued so far on all streams.
+    /// Waits for the queued operations of all streams.
     pub(crate) fn wait_for_all(&self) -> Outcome {
         let tickets = self.tickets(|_, _| true);
         self.wait(&tickets)
@@ -235,7 +236,7 @@ impl Work {
         self.check()
     }
 
-    /// Inside an operation: wait until something outside happens. When the context ends, it gets a moment more.
+    /// Waits for a condition, inside an operation. Gives up 100 ms after the context begins to end.
     pub(crate) fn wait_until(&self, mut condition: impl FnMut() -> bool) -> Outcome {
         let mut patience = Duration::from_millis(100);
         while !condition() {
@@ -250,7 +251,7 @@ impl Work {
         Ok(())
     }
 
-    /// The end of the context. What is queued still happens, except waiting for what may never come.
+    /// Ends the context. Queued operations are still executed, except for waits that may never end.
     pub(crate) fn end(&self) {
         self.ending.store(true, Ordering::Release);
         let mut streams = self.lock();
@@ -270,7 +271,7 @@ impl Work {
         self.changed.notify_all();
     }
 
-    /// The thread of one stream.
+    /// The thread of a stream.
     fn run(&self, id: u64) {
         let mut random = Random::new(id);
         loop {
@@ -324,26 +325,26 @@ impl Work {
     }
 }
 
-/// One operation of one stream.
+/// An operation of a stream.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Ticket {
     stream: u64,
     number: u64,
 }
 
-/// A stream that is gone has completed all its work.
+/// A destroyed stream has completed its work.
 fn is_done(streams: &BTreeMap<u64, Stream>, id: u64, number: u64) -> bool {
     streams
         .get(&id)
         .is_none_or(|stream| stream.completed >= number)
 }
 
-/// Whether a test stops all streams, or those of this process, for now.
+/// Whether a test has stopped all streams, or those of this process.
 fn is_held() -> bool {
     !settings::ended() && crate::machine::is_held_in(&settings().dir)
 }
 
-/// Delays within the bounds of the settings (xorshift; from a seed, so that a run can be repeated).
+/// Random delays within the limits of the settings (xorshift; a seed makes runs reproducible).
 #[derive(Debug)]
 pub(crate) struct Random(u64);
 

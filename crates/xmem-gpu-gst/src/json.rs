@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Statistics as JSON.
+//! Converts statistics to JSON.
 
 use gst::glib;
 use serde_json::{Map, Value, json};

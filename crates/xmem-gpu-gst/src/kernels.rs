@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Kernels that are slow on purpose, one thread each, on the frames at a pad. A frame that is written while it is read,
-//! or that is read before it is written, has bytes that are not its own.
+//! Slow kernels with one thread that write or read the frames at a pad. A frame that is written while it is read, or read before it
+//! is written, has wrong bytes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,25 +12,25 @@ use xmem_core::cuda::Stream;
 use crate::gpu::Gpu;
 use crate::gstcuda::{blocking_stream, device_address, in_primary, stream_of, synchronize};
 
-/// On which stream frames are read.
+/// The stream on which frames are read.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum On {
-    /// The memory's.
+    /// The stream of the frame's memory.
     Its,
-    /// One of this program's, after a wait for the memory's, as GStreamer's converters do.
+    /// A stream of this program, after a wait for the memory's stream, as in GStreamer's converters.
     Another,
 }
 
 pub(crate) struct Kernels {
     gpu: Gpu,
-    /// A word on the device: how many bytes were not those of their frame.
+    /// A word on the device: the number of bytes that differed.
     wrong: u64,
     frames: AtomicU64,
 }
 
-// SAFETY: a module of kernels is a handle of its context's, which any thread may use.
+// SAFETY: a module is a handle of its context, which any thread may use.
 unsafe impl Send for Kernels {}
-// SAFETY: as above; nothing is changed through it.
+// SAFETY: as above; the handle is never changed.
 unsafe impl Sync for Kernels {}
 
 impl Kernels {
@@ -44,7 +44,7 @@ impl Kernels {
         })
     }
 
-    /// How many frames were read, and how many bytes of them were wrong. Waits for all kernels.
+    /// The number of frames that were read, and the number of wrong bytes. Waits for all kernels.
     pub(crate) fn figures(&self) -> (u64, u32) {
         let frames = self.frames.load(Ordering::Relaxed);
         let wrong = in_primary(|| {
@@ -54,7 +54,7 @@ impl Kernels {
         (frames, wrong)
     }
 
-    /// Writes each frame: first what is wrong everywhere, then what is right.
+    /// Writes each frame twice: first with a wrong value, then with the right one.
     pub(crate) fn write(self: Arc<Self>, pad: &gst::Pad) {
         pad.add_probe(gst::PadProbeType::BUFFER, move |_, info| {
             if let Some((memory, address, byte)) = info.buffer().and_then(|buffer| frame(buffer)) {
@@ -69,7 +69,7 @@ impl Kernels {
         });
     }
 
-    /// Compares each byte of each frame with what it has to be.
+    /// Compares each byte of each frame with the expected value.
     pub(crate) fn read(self: Arc<Self>, pad: &gst::Pad, on: On) {
         let own = match on {
             On::Its => None,
@@ -93,8 +93,8 @@ impl Kernels {
     }
 }
 
-/// A frame's memory, where it is on the device, and the byte that fills it: neighbours have different ones. A frame without a
-/// time, or in host memory, is none.
+/// The memory of a frame, its address on the device, and the value of its bytes. Consecutive frames have different values. `None`
+/// for a frame without a time or in host memory.
 fn frame(buffer: &gst::BufferRef) -> Option<(&gst::MemoryRef, u64, u8)> {
     let number = buffer.pts()?.mseconds();
     let memory = buffer.peek_memory(0);
@@ -110,6 +110,6 @@ fn its_stream(memory: &gst::MemoryRef) -> Stream {
 }
 
 fn to_stream(handle: u64) -> Stream {
-    // SAFETY: a stream of this process, which lives as long as the memory that has it or the process.
+    // SAFETY: a stream of this process, which exists as long as the memory or the process.
     unsafe { Stream::from_raw(handle) }
 }

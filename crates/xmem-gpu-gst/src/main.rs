@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Plays a pipeline, and reports what happens in it: a JSON object a line on standard output, each with an `event`.
-//! `gpu/elements.py` starts one for each side.
+//! Runs a pipeline and reports its events on standard output, one JSON object with an `event` per line. `gpu/elements.py` starts
+//! one for each side.
 //!
-//! Orders come on standard input, one a line:
+//! Commands are lines on standard input:
 //!
-//! * `measure`: begin to take times and to count CPU time; answered with `measuring`
-//! * `figures`: what there was since then; answered with `figures`
-//! * `kernels`: how many frames were read on the device, and how many bytes of them were wrong; answered with `kernels`
-//! * `stats ELEMENT`: its property `stats`; answered with `stats`
-//! * `set ELEMENT PROPERTY VALUE`: answered with `set`
-//! * `stop`: end, and report how long that took; answered with `stopped`
+//! * `measure`: starts to record times and CPU time; the reply is `measuring`
+//! * `figures`: the figures since then; the reply is `figures`
+//! * `kernels`: the number of frames that were read on the device, and of their wrong bytes; the reply is `kernels`
+//! * `stats ELEMENT`: the property `stats` of the element; the reply is `stats`
+//! * `set ELEMENT PROPERTY VALUE`: sets a property; the reply is `set`
+//! * `stop`: stops the pipeline and reports the duration; the reply is `stopped`
 
 #[path = "../../xmem-core/tests/cuda/gpu.rs"]
 #[allow(unsafe_code, unreachable_pub)] // of a test program
@@ -41,21 +41,21 @@ type Error = Box<dyn std::error::Error + Send + Sync>;
 #[derive(Debug, Parser)]
 #[command(about)]
 struct Cli {
-    /// As gst-launch-1.0 takes it
+    /// Pipeline description, as for gst-launch-1.0
     description: String,
-    /// Take the time of each frame at this pad: ELEMENT.PAD
+    /// Record the time of each frame at this pad: ELEMENT.PAD
     #[arg(long)]
     times: Option<String>,
-    /// Print a checksum of each frame at this pad, where frames are in host memory
+    /// Print a checksum of each frame in host memory at this pad
     #[arg(long)]
     checksums: Option<String>,
-    /// Write each frame at this pad by a kernel
+    /// Write each frame at this pad with a kernel
     #[arg(long)]
     write: Option<String>,
-    /// Read each frame at this pad by a kernel, on the stream of its memory
+    /// Read each frame at this pad with a kernel, on the stream of its memory
     #[arg(long)]
     read: Option<String>,
-    /// The same on a stream of the program's own
+    /// As --read, on a stream of this program
     #[arg(long)]
     read_elsewhere: Option<String>,
 }
@@ -79,7 +79,7 @@ fn run(cli: &Cli) -> Result<(), Error> {
     let pipeline = gst::parse::launch(&cli.description)?;
     let pipeline = pipeline.downcast::<gst::Pipeline>();
     let pipeline = pipeline.map_err(|_| "one element alone is no pipeline")?;
-    // Some sinks add it to the frames' times, by which frames are known on the other side.
+    // Some sinks add the latency to the times of frames, by which the other side identifies them.
     pipeline.set_latency(gst::ClockTime::ZERO);
     let times = Arc::new(Times::default());
     if let Some(place) = &cli.times {
@@ -146,7 +146,7 @@ fn run(cli: &Cli) -> Result<(), Error> {
     Ok(())
 }
 
-/// Reports the messages on the bus, from whatever thread puts them there.
+/// Reports the messages of the bus, in the thread that posts them.
 fn watch(pipeline: &gst::Pipeline) -> Result<(), Error> {
     let bus = pipeline.bus().ok_or("a pipeline without a bus")?;
     bus.set_sync_handler(|_, message| {
@@ -186,7 +186,7 @@ fn pad(pipeline: &gst::Pipeline, place: &str) -> Result<gst::Pad, Error> {
     found.ok_or_else(|| format!("no pad {place}").into())
 }
 
-/// A clock in nanoseconds.
+/// The time of a clock in nanoseconds.
 fn now(clock: ClockId) -> u64 {
     let time = clock_gettime(clock);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64

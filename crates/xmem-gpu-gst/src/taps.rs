@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Frames at a pad.
+//! Observes the frames at a pad.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -12,7 +12,7 @@ use serde_json::json;
 
 use crate::{now, report};
 
-/// The moment that each frame is due on CLOCK_MONOTONIC, by which both sides know it, and when it was at the pad.
+/// For each frame, its due time on CLOCK_MONOTONIC, which identifies it on both sides, and the time at which it reached the pad.
 #[derive(Debug, Default)]
 pub(crate) struct Times(Mutex<Vec<(u64, u64)>>);
 
@@ -30,7 +30,7 @@ impl Times {
     }
 }
 
-/// When a frame is due on the clock that all processes share, 0 if that is not known. Nothing here has another clock.
+/// The due time of a frame on the clock that all processes share. 0 if it is unknown. All pipelines use this clock.
 fn due(pad: &gst::Pad, buffer: &gst::BufferRef) -> u64 {
     let segment = pad.sticky_event::<gst::event::Segment>(0);
     let segment =
@@ -43,7 +43,7 @@ fn due(pad: &gst::Pad, buffer: &gst::BufferRef) -> u64 {
     }
 }
 
-/// The first frame is reported at once.
+/// Reports the first frame at once.
 pub(crate) fn take_times(pad: &gst::Pad, times: std::sync::Arc<Times>) {
     let reported = std::sync::Once::new();
     pad.add_probe(gst::PadProbeType::BUFFER, move |pad, info| {
@@ -69,7 +69,7 @@ pub(crate) fn print_checksums(pad: &gst::Pad) {
     });
 }
 
-/// Of what is seen of a picture: rows may have padding, which is anything.
+/// A checksum of the visible part of a picture. The padding of rows is undefined.
 fn checksum(video: &gst_video::VideoInfo, buffer: &gst::BufferRef) -> Option<String> {
     let frame = gst_video::VideoFrameRef::from_buffer_ref_readable(buffer, video).ok()?;
     let mut sum = glib::Checksum::new(glib::ChecksumType::Sha1)?;

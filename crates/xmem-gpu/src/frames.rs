@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Frames for Python programs that have PyTorch and nothing of ours: a C interface to a consumer, for ctypes.
+//! A C interface to a consumer, for Python programs that have PyTorch but not the Python module. They use it by ctypes.
 
 use std::ffi::{CStr, c_char};
 use std::time::Duration;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use xmem_core::cuda::{CudaFrame, Stream};
 use xmem_core::{Consumer, StartFrom};
 
-/// A consumer of the pool with this name; null if there is none, with the reason on stderr.
+/// Connects to the pool with this name. Returns null on an error, and prints it on stderr.
 ///
 /// # Safety
 ///
@@ -29,13 +29,13 @@ pub unsafe extern "C" fn xmem_gpu_connect(pool: *const c_char) -> *mut Consumer 
     }
 }
 
-/// The next frame, which `stream` waits for; null if none came within 10 s or it cannot be used. Its address, its size and
-/// its number are stored.
+/// Waits for the next frame, lets `stream` wait for it, and stores its address, size and number. Returns null if no frame arrives
+/// within 10 s, or the frame cannot be used.
 ///
 /// # Safety
 ///
-/// `consumer` is of [`xmem_gpu_connect`] and used by no other thread; there are places for the results; `stream` is one of
-/// this process.
+/// `consumer` is from [`xmem_gpu_connect`] and used by no other thread. The pointers for the results are valid. `stream` is a
+/// stream of this process.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn xmem_gpu_take(
     consumer: *mut Consumer,
@@ -70,11 +70,11 @@ pub unsafe extern "C" fn xmem_gpu_take(
     }
 }
 
-/// Release a frame when the stream gets there; whether that worked.
+/// Releases a frame when the stream reaches this point. Returns whether this succeeded.
 ///
 /// # Safety
 ///
-/// `frame` is of [`xmem_gpu_take`], and not used after this; `stream` is one of this process.
+/// `frame` is from [`xmem_gpu_take`], and is not used after this call. `stream` is a stream of this process.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn xmem_gpu_release(frame: *mut CudaFrame, stream: u64) -> bool {
     // SAFETY: as the caller promises.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Experiments on a machine with a GPU: questions that the driver's documentation leaves open, numbers, and
-//! a small C interface by which Python programs there read frames. `gpu/run` uses it; nothing of it is shipped.
+//! Experiments on a machine with a GPU: questions that the driver's documentation leaves open, measurements, and a C interface for
+//! Python programs that read frames. `gpu/run` uses it. It is not shipped.
 
 pub mod frames;
 pub mod numbers;
@@ -13,13 +13,13 @@ mod system;
 #[allow(dead_code)]
 mod remote;
 
-/// One line of the record.
+/// Prints one result.
 fn report(part: &str, what: &str, result: impl std::fmt::Display) {
     let line = serde_json::json!({ "part": part, "what": what, "result": result.to_string() });
     println!("{line}");
 }
 
-/// A child that was started to do driver calls: does them. Whether this process is one.
+/// Executes driver calls if this process was started as a child for them. Returns whether it was.
 pub fn is_remote() -> bool {
     remote::serve()
 }

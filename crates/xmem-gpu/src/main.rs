@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! `xmem-gpu`: prints the record of a run, a JSON object each line.
+//! `xmem-gpu`: prints the results of a run, one JSON object per line.
 
 use clap::{Parser, Subcommand};
 use xmem_gpu::{numbers, questions};
@@ -14,25 +14,25 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// The device and the driver
+    /// Describe the device and the driver
     Device,
-    /// Questions that the documentation leaves open: a to g
+    /// Answer a question that the documentation leaves open: a to g
     Question { letter: char },
-    /// Hand-over of a 4K NV12 frame, and what it is compared with
+    /// Measure the transfer of a 4K NV12 frame, and other methods for comparison
     Numbers {
-        /// Frames of each measurement
+        /// Number of frames of each measurement
         #[arg(long, default_value_t = 500)]
         frames: u64,
     },
     /// One side of a measurement
     #[command(hide = true)]
     Role { pool: String, words: Vec<String> },
-    /// Publish frames in a pool until standard input ends: all bytes of frame N are N % 255 + 1
+    /// Publish frames until standard input ends: all bytes of frame N are N % 255 + 1
     Produce {
         pool: String,
         /// vmm or legacy
         mode: String,
-        /// Bytes of a frame
+        /// Size of a frame in bytes
         size: usize,
     },
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The cost of the hand-over of a 4K NV12 frame, beside that of other methods, 100 frames a second, side by side in one run.
-//! The times are from the moment at which the producer's frame is complete until the consumer may queue work on it.
+//! Measures the cost of passing a 4K NV12 frame to another process, compared with other methods, at 100 frames per second and in
+//! one run. Latency is the time from the completion of the producer's frame until the consumer can queue work on it.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -23,10 +23,10 @@ const HANG: Duration = Duration::from_secs(30);
 
 type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error>>;
 
-/// Results of one process by name.
+/// The results of one process by name.
 type Figures = BTreeMap<String, f64>;
 
-/// Print all figures.
+/// Prints all results.
 pub fn measure(frames: u64) {
     let mut all = BTreeMap::new();
     for method in [
@@ -82,7 +82,7 @@ pub fn measure(frames: u64) {
     }
 }
 
-/// A process in a role, with commands and replies by lines.
+/// A child process with a role. Commands and replies are lines.
 struct Player {
     child: Child,
     stdin: ChildStdin,
@@ -175,11 +175,11 @@ fn memory() -> Result<i64> {
 
 const CPU: &str = "CPU, µs per frame";
 
-/// The first device, its primary context current in this thread, and a stream.
+/// The first device, a stream, and the primary context, which is current in this thread.
 fn device() -> Result<(Device, Stream)> {
     let device = Device::new(0)?;
     let (mut context, mut stream) = (std::ptr::null_mut(), std::ptr::null_mut());
-    // SAFETY: places for the results; the stream is never destroyed.
+    // SAFETY: the pointers for the results are valid. The stream is never destroyed.
     unsafe {
         ok(sys::cuDevicePrimaryCtxRetain(&raw mut context, 0))?;
         ok(sys::cuCtxSetCurrent(context))?;
@@ -218,18 +218,18 @@ fn fill(stream: Stream, pointer: u64, size: usize, number: u64) -> Result {
 
 fn allocate() -> Result<u64> {
     let mut pointer = 0;
-    // SAFETY: a place for the result.
+    // SAFETY: the pointer for the result is valid.
     ok(unsafe { sys::cuMemAlloc_v2(&raw mut pointer, SIZE) })?;
     Ok(pointer)
 }
 
-/// The same clock in all processes, ns.
+/// A clock that is the same in all processes, in ns.
 fn now() -> u64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// CPU time of this process so far, µs.
+/// The CPU time of this process in µs.
 fn cpu_time() -> f64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     time.tv_sec as f64 * 1e6 + time.tv_nsec as f64 / 1e3
@@ -243,7 +243,7 @@ fn read_line() -> String {
     }
 }
 
-/// One side of a measurement.
+/// Runs one side of a measurement.
 pub fn role(pool: &str, words: &[String]) {
     let words = words.iter().map(String::as_str).collect::<Vec<_>>();
     let played = match *words.as_slice() {
@@ -302,7 +302,7 @@ fn produce_frames(pool: &str, method: &str, frames: u64) -> Result {
             (Some(_), Some(own)) => {
                 let time = now();
                 let mut slot = producer.acquire(SIZE)?;
-                // SAFETY: a place of that size.
+                // SAFETY: the destination has this size.
                 ok(unsafe {
                     sys::cuMemcpyDtoH_v2(slot.as_mut_slice().as_mut_ptr().cast(), own, SIZE)
                 })?;
@@ -312,7 +312,7 @@ fn produce_frames(pool: &str, method: &str, frames: u64) -> Result {
             (Some((device, stream)), None) => {
                 let slot = producer.acquire(SlotSpec::new(SIZE).on(device))?;
                 let pointer = slot.cuda().ok_or("not a device slot")?.ptr();
-                // The work on a frame is not what is measured.
+                // The measurement does not include the work on a frame.
                 if number < WARM_UP {
                     fill(*stream, pointer, SIZE, number)?;
                 }
@@ -331,7 +331,7 @@ fn produce_frames(pool: &str, method: &str, frames: u64) -> Result {
     Ok(())
 }
 
-/// The counters since then.
+/// The difference of the counters since `before`.
 fn difference(before: xmem_core::cuda::Counts) -> Figures {
     let after = counts();
     Figures::from([
@@ -368,7 +368,7 @@ fn consume_frames(pool: &str, method: &str, frames: u64) -> Result {
     let mut last = 0;
     while last + 1 < frames + WARM_UP {
         let lease = match consumer.receive(Some(HANG)) {
-            // The device is late with what it has already.
+            // The device has not finished the frames that are already held.
             Err(ReceiveError::OverBudget { .. }) => {
                 std::thread::sleep(Duration::from_micros(100));
                 continue;
@@ -380,7 +380,7 @@ fn consume_frames(pool: &str, method: &str, frames: u64) -> Result {
         match (&gpu, own) {
             (None, _) => times.push(now() - begun),
             (Some((_, stream)), Some(own)) => {
-                // SAFETY: memory of that size on either side; the frame is held until the copy is done.
+                // SAFETY: both sides have this size, and the frame is held until the copy is done.
                 ok(unsafe { sys::cuMemcpyHtoD_v2(own, lease.data().as_ptr().cast(), SIZE) })?;
                 finish(*stream)?;
                 times.push(now() - begun);
@@ -438,7 +438,7 @@ fn produce_for_memory(pool: &str) -> Result {
     loop {
         read_line();
         let (mut free, mut total) = (0, 0);
-        // SAFETY: places for the results.
+        // SAFETY: the pointers for the results are valid.
         ok(unsafe { sys::cuMemGetInfo_v2(&raw mut free, &raw mut total) })?;
         println!("{free}");
     }
@@ -459,7 +459,7 @@ fn consume_for_memory(pool: &str) -> Result {
     Ok(())
 }
 
-/// Publish frames until standard input ends, for programs in other languages: all bytes of frame N are N % 255 + 1.
+/// Publishes frames until standard input ends, for programs in other languages: all bytes of frame N are N % 255 + 1.
 pub fn produce(pool: &str, mode: &str, size: usize) {
     let run = || -> Result {
         let mode = if mode == "legacy" {
@@ -491,7 +491,7 @@ pub fn produce(pool: &str, mode: &str, size: usize) {
                     slot.publish_on(stream, meta)
                         .map_err(|failure| failure.to_string())?;
                 }
-                // The holders of the others release them.
+                // Other slots are released by their holders.
                 Err(error) => eprintln!("frame {number}: {error}"),
             }
             std::thread::sleep(INTERVAL);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Questions that the driver's documentation leaves open, each answered by processes that try it. Nothing here is
-//! asserted: what happens is printed.
+//! Questions that the driver's documentation leaves open. Each is answered by an experiment with processes. The results are printed
+//! and not asserted.
 
 use std::ffi::CStr;
 use std::fmt::Debug;
@@ -27,7 +27,7 @@ pub(crate) fn own_path() -> std::path::PathBuf {
     std::env::current_exe().expect("own path")
 }
 
-/// A process with the primary context of the first device.
+/// Starts a process with the primary context of the first device.
 pub(crate) fn start(command: Command) -> Remote {
     let mut remote = Remote::start(command);
     remote.done("init", &[]);
@@ -35,7 +35,7 @@ pub(crate) fn start(command: Command) -> Remote {
     remote
 }
 
-/// The result of a call, in words.
+/// The result of a call as text.
 pub(crate) fn words<T: Debug>(answer: &Result<T, Failed>) -> String {
     match answer {
         Ok(value) => format!("works: {value:?}").replace("works: []", "works"),
@@ -43,23 +43,23 @@ pub(crate) fn words<T: Debug>(answer: &Result<T, Failed>) -> String {
     }
 }
 
-/// A call, and how long it took in ms, with the few µs that the way to the process takes.
+/// A call and its duration in ms. The communication with the process adds a few µs.
 fn timed(remote: &mut Remote, name: &str, arguments: &[u64]) -> (Result<Vec<u64>, Failed>, f64) {
     let start = Instant::now();
     let answer = remote.call(name, arguments);
     (answer, start.elapsed().as_secs_f64() * 1e3)
 }
 
-/// The device and the driver.
+/// Describes the device and the driver.
 pub fn device() {
     system::describe();
-    // SAFETY: looks for the driver's library, and closes it again.
+    // SAFETY: loads and closes the driver's library.
     if !unsafe { sys::is_culib_present() } {
         return report("device", "driver", "none");
     }
     let mut version = 0;
     let mut count = 0;
-    // SAFETY: places for the results.
+    // SAFETY: the pointers for the results are valid.
     unsafe {
         let result = sys::cuInit(0);
         if result != sys::CUresult::CUDA_SUCCESS {
@@ -82,7 +82,7 @@ pub fn device() {
     for ordinal in 0..count {
         let mut name = [0; 200];
         let mut memory = 0;
-        // SAFETY: places for the results, and their sizes.
+        // SAFETY: the pointers for the results are valid and have the given sizes.
         let name = unsafe {
             sys::cuDeviceGetName(name.as_mut_ptr(), 200, ordinal);
             sys::cuDeviceTotalMem_v2(&raw mut memory, ordinal);
@@ -113,7 +113,7 @@ pub fn device() {
             ),
         ] {
             let mut value = 0;
-            // SAFETY: a place for the result.
+            // SAFETY: the pointer for the result is valid.
             let result = unsafe { sys::cuDeviceGetAttribute(&raw mut value, attribute, ordinal) };
             let known = result == sys::CUresult::CUDA_SUCCESS;
             report(
@@ -129,7 +129,7 @@ pub fn device() {
     }
 }
 
-/// Answer one.
+/// Answers one question.
 pub fn answer(letter: char) {
     match letter {
         'a' => legacy(),
@@ -189,7 +189,7 @@ fn legacy() {
     }
 }
 
-/// Memory of `size` bytes with 6 in it, its pointer and a descriptor of it there.
+/// Allocates `size` bytes with the value 6. Returns the pointer and a descriptor in the exporter.
 pub(crate) fn shareable(exporter: &mut Remote, size: u64) -> Result<[u64; 2], Failed> {
     let handle = exporter.call("vmm_create", &[0, size, 1])?[0];
     let pointer = exporter.call("vmm_reserve", &[size])?[0];
@@ -200,7 +200,7 @@ pub(crate) fn shareable(exporter: &mut Remote, size: u64) -> Result<[u64; 2], Fa
     Ok([pointer, exporter.call("vmm_export", &[handle])?[0]])
 }
 
-/// Import and map what a descriptor is for. Each call's time in ms.
+/// Imports and maps the memory of a descriptor. Returns the duration of each call in ms.
 pub(crate) fn import(
     importer: &mut Remote,
     number: u64,
@@ -510,7 +510,7 @@ fn one_process() {
     );
 }
 
-/// Streams of the primary context with another context's events and memory, also when that one fails.
+/// Streams of the primary context with events and memory of another context, also if that context fails.
 fn two_contexts() {
     let mut own = remote();
     let primary = own.one("current", &[]);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The driver's needs of the system around it, and their limits, which are documented nowhere.
+//! The undocumented requirements and limits of the driver.
 
 use std::error::Error;
 use std::path::Path;
@@ -15,7 +15,7 @@ use crate::report;
 
 const SHARED: &str = "/dev/shm";
 
-/// The machine, before a driver is asked for anything.
+/// Describes the machine before a driver is used.
 pub(crate) fn describe() {
     let user = rustix::process::geteuid().as_raw();
     report("device", "user", user);
@@ -33,7 +33,7 @@ pub(crate) fn describe() {
     let paths = std::env::var("LD_LIBRARY_PATH").unwrap_or_default();
     report("device", "LD_LIBRARY_PATH", paths);
     report("device", "devices", names("/dev", "nvidia").join(" "));
-    // SAFETY: loading the driver runs its initializers.
+    // SAFETY: loading the driver runs its initialisers.
     let driver = unsafe { libloading::Library::new("libcuda.so.1") };
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
     let place = maps.lines().find_map(|line| {
@@ -68,7 +68,7 @@ pub(crate) fn describe() {
     }
 }
 
-/// Names in a folder that begin like this.
+/// The names in a folder with this prefix.
 fn names(folder: &str, beginning: &str) -> Vec<String> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let mut names: Vec<_> = entries
@@ -87,13 +87,13 @@ pub(crate) fn ask() {
     host_functions();
     shared_memory();
     without_shared_memory();
-    // Last: whatever runs out has run out.
+    // Last, because it exhausts a resource.
     let made = remote().call("new_events", &[30_000]);
     let what = "make 30000 interprocess events: how many were made, error of making, of exporting";
     report("g", what, words(&made));
 }
 
-/// Two small allocations may lie in one larger block, of which the handle may be.
+/// Two small allocations may be in one larger block, and a handle may be for the whole block.
 fn small_allocations() {
     let (mut exporter, mut importer) = (remote(), remote());
     let [one, two] = [1, 2].map(|byte| {
@@ -131,7 +131,7 @@ fn small_allocations() {
     }
 }
 
-/// The driver's knowledge of mapped memory.
+/// The driver's information about mapped memory.
 fn ranges() {
     let mut own = remote();
     let Ok([pointer, _]) = shareable(&mut own, 4 * MIB) else {
@@ -153,7 +153,7 @@ fn ranges() {
     }
 }
 
-/// As xmem does where read-only access is refused.
+/// Imports a descriptor twice, as xmem does if the driver refuses read-only access.
 fn imported_twice() {
     let mut exporter = remote();
     let Ok([_, descriptor]) = shareable(&mut exporter, 2 * MIB) else {
@@ -170,7 +170,7 @@ fn imported_twice() {
     }
 }
 
-/// Which calls report that a kernel has failed: xmem finds out by making an event and looking at it.
+/// Which calls report that a kernel has failed. xmem creates an event and queries it.
 fn errors() {
     let mut broken = remote();
     let memory = broken.call("alloc", &[4096]);
@@ -212,7 +212,7 @@ fn errors() {
     }
 }
 
-/// Whether one that waits delays those of other streams and contexts.
+/// Whether a host function that waits delays those of other streams and contexts.
 fn host_functions() {
     let mut own = remote();
     let made = (|| {
@@ -238,14 +238,14 @@ fn pause() {
     std::thread::sleep(Duration::from_millis(300));
 }
 
-/// A process with an interprocess event, and its handle.
+/// Creates an interprocess event in a process. Returns its handle.
 fn with_event(mut exporter: Remote) -> Result<(Remote, Vec<u64>), Failed> {
     let event = exporter.call("event", &[INTERPROCESS])?[0];
     let handle = exporter.call("event_handle", &[event])?;
     Ok((exporter, handle))
 }
 
-/// Files of interprocess events where shared memory is.
+/// Files of interprocess events in shared memory.
 fn shared_memory() {
     let before = names(SHARED, "");
     let Ok((exporter, _)) = with_event(remote()) else {
@@ -264,7 +264,7 @@ fn shared_memory() {
     report("g", "after SIGKILL of its process", new());
 }
 
-/// As between containers: another /dev/shm, or one that is not writable.
+/// As between containers: another /dev/shm, or a read-only one.
 fn without_shared_memory() {
     for (options, how) in [("rw", "another /dev/shm"), ("ro", "a read-only /dev/shm")] {
         let mount = format!("mount -t tmpfs -o {options} tmpfs {SHARED}");
