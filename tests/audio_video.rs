@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Audio and video from one file, in two pools, stay together.
+//! Audio and video of one file stay synchronous if they are shared in two pools.
 
 mod support;
 
@@ -10,7 +10,7 @@ use gst::prelude::*;
 use rustix::process::Signal;
 use support::{process::Launch, *};
 
-/// Each stream has a frame every 20 ms whose bytes are all its number.
+/// Each stream has a frame every 20 ms. All bytes of a frame are its number.
 const FRAMES: u8 = 250;
 /// The first number in the video.
 const LATER: u8 = 15;
@@ -26,7 +26,7 @@ const AUDIO: (&str, usize) = (
     2 * 960,
 );
 
-/// A file with both, made here.
+/// Creates a file with audio and video.
 fn film(pools: &Pools) -> String {
     let path = pools.file("film.mkv").to_str().unwrap().to_owned();
     let pipeline = pools.launch(&format!(
@@ -72,7 +72,7 @@ fn player(pools: &Pools, film: &str, properties: &str) -> Launch {
     )
 }
 
-/// One pipeline with both.
+/// One pipeline with an audio and a video source.
 struct Both {
     video: Receiver,
     audio: gst_app::AppSink,
@@ -98,7 +98,7 @@ impl Both {
         }
     }
 
-    /// Running times by number, from each producer, until so many numbers of the newest one have come in both streams.
+    /// Collects the running times by number for each producer, until both streams have `common` numbers of the newest producer.
     fn follow(&self, sessions: &mut [Session; 2], common: usize) {
         let apps = [&self.video.app, &self.audio];
         until("frames of both", || {
@@ -129,7 +129,7 @@ impl Session {
         let buffer = sample.buffer().unwrap();
         let number = bytes(buffer)[0];
         if self.last.is_some_and(|last| number <= last) {
-            // The film begins again.
+            // The film has started again.
             self.times.clear();
         }
         self.last = Some(number);
@@ -156,9 +156,9 @@ fn audio_and_video_stay_together_over_a_restart() {
     let both = Both::new(&pools);
     let mut sessions = <[Session; 2]>::default();
     for reconnects in 0..3_u64 {
-        // At the end of the film the consumers' streams would be over, too.
+        // The film is longer than the test: its end would also end the consumers' streams.
         let mut player = player(&pools, &film, "");
-        // The appsinks' frames until then are of the player before.
+        // The appsinks still have frames of the previous player.
         until("both are with this player", || {
             let pipeline = &both.video.pipeline;
             ["src", "other"]
@@ -175,20 +175,20 @@ fn audio_and_video_stay_together_over_a_restart() {
     }
 }
 
-/// The producer waits for the consumers, so that its streams lag behind its clock when they begin.
+/// The producer waits for the consumers, so its streams are late relative to its clock from the beginning.
 #[test]
 fn streams_that_waited_for_their_consumer_are_shifted_together() {
     let pools = Pools::new();
     let film = film(&pools);
     let player = player(&pools, &film, LOSSLESS);
     until("it plays", || player.log().contains("PLAYING"));
-    // Its clock runs now, and its frames wait; the longer, the more they lag.
+    // The producer's clock runs while its frames wait.
     std::thread::sleep(std::time::Duration::from_secs(1));
     let both = Both::new(&pools);
     let mut sessions = <[Session; 2]>::default();
     both.follow(&mut sessions, 50);
     are_together(&sessions);
-    // Nothing is lost, and nothing piles up at time 0.
+    // No frame is lost, and times do not collapse to 0.
     for session in &sessions {
         let times: Vec<_> = session.times.values().collect();
         for pair in times.windows(2) {

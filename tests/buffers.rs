@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The examples of buffers by number, as processes that are connected by a pipe.
+//! The examples for buffers by number, as processes that are connected by a pipe.
 
 mod support;
 
@@ -28,6 +28,6 @@ fn each_buffer_is_read_once_by_its_number() {
         .map(|line| line.rsplit_once(" bytes, mean ").unwrap().1.parse())
         .collect();
     assert_eq!(means, (0..20).map(Ok).collect::<Vec<Result<u64, _>>>());
-    // The pool is gone.
+    // The pool was removed.
     assert!(pool_stats(&pools, "my_pool").is_none());
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Strings with bytes that are not UTF-8, as programs in C set them. A program of its own: the bindings abort it where
-//! the plugin takes such strings for text.
+//! Strings that are not UTF-8, as C programs can set them. A separate test program: the bindings abort the process if the plugin
+//! treats such a string as text.
 
-// Only C gives such strings.
+// Such strings can only be set by C functions.
 #![allow(unsafe_code)]
 
 mod support;
@@ -22,12 +22,12 @@ const NOT_UTF8: &CStr = c"a\xffb";
 
 fn element(factory: &str) -> gst::Element {
     init();
-    // Logs have the strings as well.
+    // The strings also appear in log messages.
     gst::log::set_threshold_from_string("xmem*:5", false);
     gst::ElementFactory::make(factory).build().unwrap()
 }
 
-/// As g_object_set does it.
+/// Sets a property as g_object_set does.
 fn set(element: &gst::Element, property: &str, text: &CStr) {
     let mut value = glib::Value::from_type(glib::Type::STRING);
     // SAFETY: a value for a string, and a string, which is copied.
@@ -53,12 +53,12 @@ fn set_uri(element: &gst::Element, uri: &CStr) -> Result<(), glib::Error> {
     Err(unsafe { from_glib_full(error) })
 }
 
-/// A pipeline with an element of ours at its end.
+/// A pipeline that ends with an xmem element.
 fn pipeline(element: &gst::Element, other: &str) -> Pipeline {
     let pipeline = Pipeline(gst::Pipeline::new());
     let other = gst::ElementFactory::make(other).build().unwrap();
     pipeline.0.add_many([element, &other]).unwrap();
-    // By their pads: linking elements asks for their names.
+    // Links the pads, because linking elements reads their names.
     let pad = |name| {
         let pad = element.static_pad(name);
         pad.or_else(|| other.static_pad(name)).unwrap()
@@ -75,7 +75,7 @@ fn every_string_property_takes_them() {
         for pspec in element.list_properties().iter() {
             if pspec.value_type() == glib::Type::STRING {
                 set(&element, pspec.name(), NOT_UTF8);
-                // A value without a path is text.
+                // Only `pool` and `name` return the bytes. Other properties are converted to UTF-8.
                 let value = element.property::<PathBuf>(pspec.name());
                 let is_path = ["pool", "name"].contains(&pspec.name());
                 assert_eq!(value.as_os_str().as_bytes() == NOT_UTF8.to_bytes(), is_path);
@@ -85,7 +85,7 @@ fn every_string_property_takes_them() {
         assert!(strings > 2, "{strings}");
         // GStreamer itself warns about each message of an element whose name is not UTF-8.
         set(&element, "name", c"element");
-        // None of them is a name that a pool can have.
+        // None of the strings is a valid pool name.
         let other = if factory == "xmemsink" {
             "fakesrc"
         } else {
@@ -127,7 +127,7 @@ fn frames_go_through_a_path_with_them() {
         .iterate_sources()
         .foreach(|source| source.set_property("num-buffers", 3))
         .unwrap();
-    // A consumer that waits, by an address with the same bytes.
+    // A consumer that waits, with an address that has the same bytes.
     let src = element("xmemsrc");
     let uri = glib::Uri::escape_bytes(path.as_os_str().as_bytes(), Some("/"));
     set_uri(&src, &CString::new(format!("xmem://{uri}")).unwrap()).unwrap();
@@ -167,7 +167,7 @@ fn addresses_take_them() {
             );
             assert_eq!(path_of(&element), b"/a/\xff ");
         }
-        // A name of the element in an error.
+        // An error message with the name of the element.
         set(&element, "name", NOT_UTF8);
     }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Pipelines on different clocks, and on none.
+//! Pipelines with different clocks, and without a clock.
 
 mod support;
 
@@ -12,7 +12,7 @@ use xmem_core::Consumer;
 
 const VIDEO: &str = "video/x-raw,format=GRAY8,width=16,height=16,framerate=50/1";
 
-/// A clock that is an hour ahead and so many ppm too fast. As network clocks do, it goes by its calibration.
+/// A clock that is one hour ahead and `ppm` too fast. As a network clock, it uses its calibration.
 fn odd_clock(name: &str, kind: gst::ClockType, ppm: u64) -> gst::Clock {
     init();
     let clock: gst::Clock = gst::glib::Object::builder::<gst::SystemClock>()
@@ -26,7 +26,7 @@ fn odd_clock(name: &str, kind: gst::ClockType, ppm: u64) -> gst::Clock {
     clock
 }
 
-/// When the frames that come to an element's pad are due, on CLOCK_MONOTONIC.
+/// The due times, on CLOCK_MONOTONIC, of frames at an element's pad.
 type Due = Arc<Mutex<Vec<i128>>>;
 
 fn due(pipeline: &Pipeline, element: &str, pad: &str, clock: Option<&gst::Clock>) -> Due {
@@ -39,7 +39,7 @@ fn due(pipeline: &Pipeline, element: &str, pad: &str, clock: Option<&gst::Clock>
         .add_probe(gst::PadProbeType::BUFFER, move |_, info| {
             let pts = info.buffer().unwrap().pts().unwrap();
             let time = weak.upgrade().unwrap().base_time().unwrap_or_default() + pts;
-            // The time of a monotonic clock when this one shows that time.
+            // Converts the time of this clock to CLOCK_MONOTONIC.
             let time = match &clock {
                 Some(clock) => i128::from(clock.unadjust_unlocked(time).nseconds()),
                 None => i128::from(time.nseconds()),
@@ -50,7 +50,7 @@ fn due(pipeline: &Pipeline, element: &str, pad: &str, clock: Option<&gst::Clock>
     due
 }
 
-/// How much too late frames are due behind the pool, in nanoseconds.
+/// The errors of the due times after the pool, in nanoseconds.
 fn errors(producer_clock: Option<&gst::Clock>, consumer_clock: Option<&gst::Clock>) -> Vec<i128> {
     let pools = Pools::new();
     let producer = pools.launch(&format!(
@@ -75,7 +75,7 @@ fn errors(producer_clock: Option<&gst::Clock>, consumer_clock: Option<&gst::Cloc
     producer.play();
     assert_eq!(receiver.rest().len(), 100);
     let (sent, received) = (sent.lock().unwrap(), received.lock().unwrap());
-    // The first one may come from before the base time was known.
+    // The first frame may have been sent before the base time was known.
     sent.iter()
         .zip(received.iter())
         .skip(1)
@@ -83,11 +83,11 @@ fn errors(producer_clock: Option<&gst::Clock>, consumer_clock: Option<&gst::Cloc
         .collect()
 }
 
-/// Times may be a little off, since clocks are read one after the other, and not more and more so.
+/// Errors may be small, because clocks are read one after the other, but must not increase.
 #[track_caller]
 fn are_small(errors: &[i128]) {
     assert_eq!(errors.len(), 99);
-    // A drift of 500 ppm without correction would come to 1 ms in these two seconds.
+    // Without correction, a drift of 500 ppm would be 1 ms in two seconds.
     let wrong: Vec<_> = errors
         .iter()
         .filter(|error| error.abs() > 500_000)
@@ -119,7 +119,7 @@ fn both_may() {
     are_small(&errors(Some(&one), Some(&other)));
 }
 
-/// Without a clock nothing is paced, and running times are unrelated to those of others.
+/// Without a clock, frames are not paced, and running times are unrelated to those of other pipelines.
 fn without_clock(producer_has_one: bool, consumer_has_one: bool) -> Vec<u64> {
     let pools = Pools::new();
     let producer = pools.launch(&format!(

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Consumers that come, go, lag and hold on to what they have.
+//! Consumers that join, leave, are slow, or hold frames.
 
 mod support;
 
@@ -60,7 +60,7 @@ fn several_consumers_get_every_frame() {
     }
 }
 
-/// So many sources, each in a pipeline of its own, at the defaults of budgets and slots.
+/// Starts `count` sources in separate pipelines, with default budgets and slots.
 fn all_get_everything(count: u32) {
     let pools = Pools::new();
     let producer =
@@ -108,7 +108,7 @@ fn either_side_may_start_first() {
     let sender = pools.sender(&caps(), "wait-for-connection=true");
     sender.push(frame(1));
     assert_eq!(first_byte(&early.next().unwrap()), 1);
-    // A late joiner gets the caps, and the frames that it asks for.
+    // A late joiner gets the caps and the frames that it requests.
     sender.push(frame(2));
     assert_eq!(first_byte(&early.next().unwrap()), 2);
     let newest = pools.receiver("start-from=newest");
@@ -193,7 +193,7 @@ fn held_frames_outlive_source_and_producer() {
     assert!(stays(&held));
 }
 
-/// Five frames sent to a consumer that keeps all of them and may hold two.
+/// Sends five frames to a consumer with a budget of two that keeps all of them.
 fn over_budget(properties: &str) -> (Vec<gst::Sample>, Receiver, Sender, Pools) {
     let pools = Pools::new();
     let receiver = pools.receiver(&format!("max-held=2 {properties}"));
@@ -250,7 +250,7 @@ fn a_slow_consumer_misses_live_frames_and_gets_a_message() {
     let receiver = pools.receiver("max-held=4").connected();
     sender.push(frame(1));
     assert_eq!(first_byte(&receiver.next().unwrap()), 1);
-    // The appsink takes one, the source waits with another.
+    // The appsink holds one frame, and the source waits with another.
     for number in 2..100 {
         sender.push(frame(number));
     }
@@ -284,7 +284,7 @@ fn a_slow_consumer_gets_the_newest_if_set_to() {
     let receiver = pools.receiver("newest-only=true").connected();
     sender.push(frame(1));
     assert_eq!(first_byte(&receiver.next().unwrap()), 1);
-    // The appsink takes one, the source waits with another.
+    // The appsink holds one frame, and the source waits with another.
     for number in 2..20 {
         sender.push(frame(number));
     }
@@ -354,7 +354,7 @@ fn a_new_producer_takes_over() {
     assert_eq!(receiver.stat("received"), 3);
 }
 
-/// It is the first to know of the new pool, and yet some frames may be faster.
+/// The consumer connects as soon as the pool exists, but some frames may be published before.
 #[test]
 fn no_frame_of_a_new_producer_is_missed() {
     let pools = Pools::new();
@@ -409,7 +409,7 @@ fn the_stream_goes_on_after_its_end() {
     sender.finish();
     assert_eq!(first_byte(&receiver.next().unwrap()), 1);
     assert!(receiver.next().is_none());
-    // A flush lets data flow again behind an end of stream.
+    // A flush permits data flow after an end of stream.
     let pad = sender.sink().static_pad("sink").unwrap();
     assert!(pad.send_event(gst::event::FlushStart::new()));
     assert!(pad.send_event(gst::event::FlushStop::new(true)));
@@ -470,7 +470,7 @@ fn signals_report_consumers_that_join_and_leave() {
     );
 }
 
-/// Lossless delivery waits, and a pause or a stop ends the wait.
+/// A sink that waits in lossless delivery stops waiting at a pause or a stop.
 #[test]
 fn a_sink_that_waits_can_be_paused_and_stopped() {
     let pools = Pools::new();
@@ -488,7 +488,7 @@ fn a_sink_that_waits_can_be_paused_and_stopped() {
     sender.pipeline.stop();
 }
 
-/// At the end of a lossless stream, the sink waits until all consumers have taken everything; a stop ends that too.
+/// At the end of a lossless stream, the sink waits until all consumers have taken all frames. A stop ends this wait.
 #[test]
 fn a_sink_that_drains_can_be_stopped() {
     let pools = Pools::new();
@@ -500,7 +500,7 @@ fn a_sink_that_drains_can_be_stopped() {
     sender.app.end_of_stream().unwrap();
     let sink = sender.sink();
     until("four frames", || stat(&sink, "published") == 4);
-    // A pause does not lose what is left.
+    // A pause does not lose the remaining frames.
     for state in [gst::State::Playing, gst::State::Paused, gst::State::Playing] {
         sender.pipeline.settle(state);
     }
@@ -534,7 +534,7 @@ fn a_flush_ends_a_wait() {
         let pad = pad.clone();
         move || pad.chain(frame(1))
     });
-    // Most likely it waits by now; if not, the flush comes before the buffer, and ends it as well.
+    // The sink probably waits now. If it does not, the flush precedes the buffer and drops it.
     std::thread::sleep(std::time::Duration::from_millis(20));
     assert!(pad.send_event(gst::event::FlushStart::new()));
     assert_eq!(waiting.join().unwrap(), Err(gst::FlowError::Flushing));

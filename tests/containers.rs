@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Containers that share one bind-mounted directory and nothing else: `unshare` gives each its own PIDs, mounts, IPC,
-//! network, host name, /tmp and /dev/shm, and if asked its own users.
+//! Containers that share only one bind-mounted directory. `unshare` creates separate PID, mount, IPC, network and host name
+//! namespaces, /tmp and /dev/shm for each, and optionally user namespaces.
 
 mod support;
 
@@ -16,9 +16,9 @@ use rustix::process::{Pid, Signal, kill_process};
 use support::*;
 use xmem_core::{ConnectError, PoolStats, query};
 
-/// Inside a container the directory lies here, and the pool in it.
+/// The pool's path inside a container.
 const POOL: &str = "/mnt/shared/cam0";
-/// Makes a container of namespaces: its first argument is the directory, the others are what to run in it.
+/// Creates a container. The first argument is the shared directory, the others are the command.
 const INSIDE: &str = "cd \"$0\" && mount -t tmpfs tmpfs /mnt && mkdir /mnt/shared && mount --bind . /mnt/shared \
     && cd / && mount -t tmpfs -o mode=1777 tmpfs /tmp && mount -t tmpfs -o mode=1777 tmpfs /dev/shm && exec \"$@\"";
 const UNSHARE: &[&str] = &[
@@ -32,16 +32,16 @@ const UNSHARE: &[&str] = &[
     "--mount-proc",
 ];
 
-/// The user that runs a container.
+/// The user that starts a container.
 #[derive(Debug, Clone, Copy)]
 enum Runner {
-    /// Root, who is root in it too.
+    /// Root, without a user namespace.
     Root,
-    /// A user who is root in a user namespace of their own.
+    /// A user who is root in a user namespace.
     User(u32),
 }
 
-/// A command in a container over this directory.
+/// A command in a container with this shared directory.
 fn contained(dir: &Path, runner: Runner) -> Command {
     let mut command = match runner {
         Runner::Root => Command::new("unshare"),
@@ -64,13 +64,13 @@ fn contained(dir: &Path, runner: Runner) -> Command {
     command
 }
 
-/// The directory that is shared, with the plugin in it.
+/// The shared directory, with the plugin.
 struct Scene {
     pools: Pools,
 }
 
 impl Scene {
-    /// `None`, with a message: there are no such containers here.
+    /// Returns `None` and prints a message if the machine cannot create such containers.
     fn new(runners: &[Runner]) -> Option<Self> {
         let pools = Pools::new();
         let plugin = "libgstxmem.so";
@@ -100,7 +100,7 @@ impl Scene {
         Some(Self { pools })
     }
 
-    /// The pool's socket as seen from outside.
+    /// The path of the pool's socket outside of the containers.
     fn pool(&self) -> String {
         self.pools.file("cam0").to_str().unwrap().to_owned()
     }
@@ -109,7 +109,7 @@ impl Scene {
         query(&self.pool()).ok()
     }
 
-    /// A directory in the shared one that this user may write to.
+    /// Creates a subdirectory that this user may write to.
     fn give(&self, name: &str, uid: u32) -> PathBuf {
         let dir = self.pools.file(name);
         fs::create_dir_all(&dir).unwrap();
@@ -134,7 +134,7 @@ impl Scene {
     }
 }
 
-/// A container that is killed when it is dropped, with all that is in it.
+/// A container. It is killed with all its processes when it is dropped.
 struct Container {
     child: Child,
     log: PathBuf,
@@ -145,7 +145,7 @@ impl Container {
         fs::read_to_string(&self.log).unwrap()
     }
 
-    /// `None`: it is still running.
+    /// `None` if the container still runs.
     fn ended(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().unwrap()
     }
@@ -178,7 +178,7 @@ const VIDEO: &str = "videotestsrc num-buffers=40 pattern=ball \
 const LIVE: &str =
     "videotestsrc is-live=true ! video/x-raw,format=I420,width=320,height=240,framerate=60/1";
 
-/// Frames of one container are in the other what they would be in one process.
+/// Frames that are shared between containers are the same as in one process.
 fn frames_arrive_bit_exact(producer: Runner, consumer: Runner, properties: &str) {
     let Some(scene) = Scene::new(&[producer, consumer]) else {
         return;
@@ -187,7 +187,7 @@ fn frames_arrive_bit_exact(producer: Runner, consumer: Runner, properties: &str)
         Runner::Root => 0,
         Runner::User(uid) => uid,
     };
-    // The producer makes its files here; the consumer may only look.
+    // The producer creates its files here. The consumer only has read access.
     scene.give("", uid(producer));
     let out = scene.give("out", uid(consumer));
     let mut consumer = scene.launch(
@@ -201,7 +201,7 @@ fn frames_arrive_bit_exact(producer: Runner, consumer: Runner, properties: &str)
         producer,
         &format!("{VIDEO} ! xmemsink pool=POOL sync=false {LOSSLESS} {properties}"),
     );
-    // One that fails leaves the other waiting.
+    // If one container fails, the other would wait.
     until("the end of one container", || {
         producer.ended().or(consumer.ended()).is_some()
     });
@@ -244,7 +244,7 @@ fn containers_of_two_users_share_frames() {
     frames_arrive_bit_exact(users.0, users.1, "socket-mode=0666");
 }
 
-/// Each is root in its own container, and an unmapped user in the other.
+/// Each process is root in its own container, and an unmapped user in the other.
 #[test]
 fn root_of_another_container_is_denied() {
     let (owner, other) = (Runner::User(42_101), Runner::User(42_102));
@@ -263,14 +263,14 @@ fn root_of_another_container_is_denied() {
         assert!(!consumer.wait().success());
         let output = consumer.log();
         assert!(output.contains("socket-mode"), "{output}");
-        // The same user in a container of its own is admitted.
+        // The same user in a separate container is admitted.
         let own = scene.launch("own", owner, "xmemsrc pool=POOL ! fakesink");
         until("the same user", || {
             own.log().contains("PLAYING") || own.log().contains("ERROR")
         });
         assert!(!own.log().contains("ERROR"), "{}", own.log());
         producer.kill();
-        // As it was killed.
+        // The killed producer left its files.
         for name in ["cam0", "cam0.xmem.lock"] {
             fs::remove_file(scene.pools.file(name)).unwrap();
         }
@@ -307,13 +307,14 @@ fn containers_may_be_killed_and_started_again() {
     let producer = produce();
     let consumer = consume();
     until("frames", receives);
-    // Neither sees the other's processes: the producer knows no number of its consumer. Out here its own is seen.
+    // Processes are not visible across the containers, so the producer does not know the consumer's process ID. Here, outside, the
+    // producer's is visible.
     let stats = scene.stats().unwrap();
     assert_eq!(stats.consumers[0].pid, 0, "{stats:?}");
     let program = fs::read_to_string(format!("/proc/{}/comm", stats.pid)).unwrap();
     assert_eq!(program.trim(), "gst-launch-1.0", "{stats:?}");
 
-    // Its death is noticed nevertheless, and what it held comes back.
+    // The consumer's death is detected nevertheless, and its slots become free.
     consumer.kill();
     until("the consumer's end", || {
         let stats = scene.stats();
@@ -333,7 +334,7 @@ fn containers_may_be_killed_and_started_again() {
     drop((producer, consumer));
 }
 
-/// The output of the command `xmem` on the host. `None`: it was not built.
+/// The output of the command `xmem` on the host. `None` if it was not built.
 fn xmem(dir: &Path, args: &[&str]) -> Option<String> {
     let program = std::env::current_exe().unwrap();
     let program = program.ancestors().nth(2).unwrap().join("xmem");
@@ -350,14 +351,14 @@ fn xmem(dir: &Path, args: &[&str]) -> Option<String> {
     Some(String::from_utf8(output.stdout).unwrap())
 }
 
-/// By name, in a runtime directory that is shared.
+/// Uses a pool by name, in a shared runtime directory.
 #[test]
 fn the_runtime_directory_may_be_shared() {
     let Some(scene) = Scene::new(&[Runner::Root]) else {
         return;
     };
     let start = |name: &str, pipeline: &str| {
-        // The environment passes into the container.
+        // Environment variables are passed into the container.
         let script = format!("XMEM_RUNTIME_DIR=/mnt/shared exec gst-launch-1.0 {pipeline}");
         let log = scene.pools.file(&format!("{name}.log"));
         let output = fs::File::create(&log).unwrap();

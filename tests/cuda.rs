@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Frames on CUDA devices where GStreamer cannot have them as CUDA memory: without a driver, or with a libgstcuda that is too
-//! old. The devices are those of the stand-in driver of `xmem-cuda-standin`: there is no GPU in these tests.
+//! Frames on CUDA devices if GStreamer cannot provide them as CUDA memory: without a driver, or with an old libgstcuda. The devices
+//! are those of the stand-in driver `xmem-cuda-standin`, without a GPU.
 #![cfg(feature = "cuda")]
 #![allow(unreachable_pub)] // a program of its own
 
@@ -33,7 +33,7 @@ fn picture(number: u8) -> Vec<u8> {
     (0..SIZE).map(|at| (at % 251) as u8 ^ number).collect()
 }
 
-/// Plays a part. Does nothing when the tests are run.
+/// Runs a role in a child process. Does nothing in a normal test run.
 #[test]
 fn child() {
     let Some((role, pool)) = role() else { return };
@@ -44,7 +44,7 @@ fn child() {
     }
 }
 
-/// Publishes a frame on a device for each line.
+/// Publishes a frame on a device for each line of input.
 fn produce(pool: &str) {
     let producer = Producer::builder(pool).history(4).build().unwrap();
     let mut sticky = Sticky::new();
@@ -60,7 +60,7 @@ fn produce(pool: &str) {
     }
 }
 
-/// Runs `xmemsrc` with the properties that it reads, and reports the result.
+/// Runs `xmemsrc` with the properties from standard input, and prints the result.
 fn receive(pool: &str) {
     let pools = Pools::new();
     reply("ready");
@@ -112,13 +112,13 @@ fn xmemsrc_names_the_missing_library_for_frames_on_a_device() {
     let machine = Machine::new(pools.file("machine"));
     let mut producer = on(&machine, "producer", &pools, &[]);
     assert_eq!(producer.reply(), "published");
-    // There is no driver in this process.
+    // This process has no driver.
     let pipeline = pools.launch("xmemsrc pool=POOL start-from=oldest ! fakesink");
     let _ = pipeline.0.set_state(gst::State::Playing);
     let (error, text) = pipeline.wait_error();
     assert!(error.matches(gst::CoreError::Negotiation), "{text}");
     assert!(names_the_missing_library(&text), "{text}");
-    // Nor can they be downloaded.
+    // Downloading also fails.
     let pipeline = pools.launch("xmemsrc pool=POOL start-from=oldest download=true ! fakesink");
     let _ = pipeline.0.set_state(gst::State::Playing);
     let (_, text) = pipeline.wait_error();
@@ -168,7 +168,7 @@ fn without_a_driver_cuda_memory_is_not_offered() {
         pad.query_caps(Some(&both)),
         CAPS.parse::<gst::Caps>().unwrap()
     );
-    // Nor is there a context to share.
+    // There is no context to share.
     let mut query = gst::query::Context::new("gst.cuda.context");
     assert!(!pad.query(&mut query));
     // All other memory is accepted.

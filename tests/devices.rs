@@ -2,7 +2,7 @@
 
 //! The device provider, in this process and in `gst-device-monitor-1.0`.
 
-// The runtime directory comes from the environment.
+// The runtime directory is set by an environment variable.
 #![allow(unsafe_code)]
 
 mod support;
@@ -15,7 +15,7 @@ const GRAY: &str = "video/x-raw,format=GRAY8,width=64,height=64,framerate=30/1";
 const WIDER: &str = "video/x-raw,format=GRAY8,width=128,height=32,framerate=30/1";
 const AUDIO: &str = "audio/x-raw,format=S16LE,rate=48000,channels=1,layout=interleaved";
 
-/// The next message of a device provider about a pool; those about other devices are skipped.
+/// The next message of a device provider about a pool. Messages about other devices are skipped.
 fn next(bus: &gst::Bus, kind: gst::MessageType) -> gst::Device {
     let message = bus.timed_pop(SOON).expect("a message");
     assert_eq!(message.type_(), kind, "{message:?}");
@@ -39,7 +39,7 @@ fn push(sender: &Sender) {
     sender.push(gst::Buffer::from_slice([1; 64 * 64]));
 }
 
-/// The only test of this program that works in its process, since the runtime directory is the whole process's.
+/// The only test that uses the provider in this process, because the runtime directory applies to the whole process.
 #[test]
 fn pools_come_change_and_go() {
     let pools = prepared();
@@ -56,7 +56,7 @@ fn pools_come_change_and_go() {
     push(&sender);
     let sink = sender.sink();
     until("a frame", || stat(&sink, "published") == 1);
-    // Probed, without being started.
+    // Probed without starting the provider.
     let probed: Vec<_> = provider.devices().into_iter().collect();
     assert_eq!(probed.len(), 1);
     let probed = &probed[0];
@@ -73,7 +73,7 @@ fn pools_come_change_and_go() {
     );
     assert_eq!(properties.get::<String>("xmem.delivery").unwrap(), "live");
 
-    // Existing pools are known when that returns.
+    // Existing pools are known when the call returns.
     let bus = provider.bus();
     provider.start().unwrap();
     let first = provider.devices().into_iter().next().unwrap();
@@ -89,14 +89,14 @@ fn pools_come_change_and_go() {
     assert_eq!(devices, std::slice::from_ref(&changed));
     drop(devices);
 
-    // Caps of another kind are another device, for those that asked for one kind only.
+    // For listeners that requested one kind only, caps of another kind are another device.
     sender.app.set_caps(Some(&AUDIO.parse().unwrap()));
     push(&sender);
     assert_eq!(next(&bus, gst::MessageType::DeviceRemoved), changed);
     let audio = next(&bus, gst::MessageType::DeviceAdded);
     assert_eq!(audio.device_class(), "Audio/Source");
 
-    // The element that it makes plays the pool.
+    // The created element plays the pool.
     let element = audio.create_element(Some("mine")).unwrap();
     assert_eq!(element.name(), "mine");
     assert_eq!(element.property::<String>("pool"), "cam0");
@@ -120,7 +120,7 @@ fn pools_come_change_and_go() {
     assert_eq!(next(&bus, gst::MessageType::DeviceRemoved), audio);
     assert!(provider.devices().is_empty());
 
-    // They are not kept.
+    // The provider keeps no reference to them.
     let weak: Vec<_> = [&first, &changed, &audio, probed]
         .map(|device| device.downgrade())
         .into();
@@ -130,7 +130,7 @@ fn pools_come_change_and_go() {
     });
 
     provider.stop();
-    // Started again, it finds what came meanwhile, and stopping ends the thread.
+    // After a restart the provider finds new pools. Stopping it ends its thread.
     let _sender = pools.sender(&GRAY.parse().unwrap(), &format!("pool={socket}"));
     provider.start().unwrap();
     assert_eq!(provider.devices().len(), 1);
@@ -168,7 +168,7 @@ fn gst_device_monitor_follows() {
             &format!("videotestsrc is-live=true ! {GRAY} ! xmemsink pool={pool}"),
         )
     };
-    // A process that is stopped does not answer, and is still there.
+    // A stopped process does not answer but still exists.
     let frozen = live("frozen");
     until("the first", || {
         monitor

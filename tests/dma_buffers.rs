@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Under caps with `memory:DMABuf` frames are DMA buffers, on both sides: a copy is not one. A sealed memfd in a
-//! GstDmaBufMemory stands for those of devices.
+//! Under caps with `memory:DMABuf`, frames are DMA buffers on both sides, so they are never copied. The tests use a sealed memfd in
+//! a GstDmaBufMemory instead of device memory.
 
 #[path = "support/descriptors.rs"]
 mod descriptors;
@@ -15,7 +15,7 @@ use support::*;
 use xmem_core::{FrameMeta, Producer, Sticky};
 
 const GRAY: &str = "video/x-raw(memory:DMABuf),format=GRAY8,width=64,height=64,framerate=30/1";
-/// GStreamer knows such caps since 1.24. An application may use them with older ones too.
+/// GStreamer defines such caps since 1.24. An application may also use them with older versions.
 const OPEN: &str =
     "video/x-raw(memory:DMABuf),format=DMA_DRM,drm-format=NV12,width=64,height=64,framerate=30/1";
 const SIZE: usize = 64 * 96;
@@ -27,7 +27,7 @@ fn dma_buffer(fill: u8, size: usize) -> gst::Buffer {
     buffer
 }
 
-/// A buffer whose GstVideoMeta has the places of its planes.
+/// A buffer whose GstVideoMeta has the layout of its planes.
 fn laid_out(
     size: usize,
     flags: VideoFrameFlags,
@@ -50,7 +50,7 @@ fn assert_dma_buffer(sample: &gst::Sample) {
     );
 }
 
-/// Caps with `format=DMA_DRM` leave the format to the frames.
+/// With `format=DMA_DRM`, the caps do not have the format of the frames.
 #[test]
 fn planes_known_only_to_the_frame_arrive() {
     let pools = Pools::new();
@@ -81,7 +81,7 @@ fn planes_known_only_to_the_frame_arrive() {
     assert_eq!(receiver.stat("zero-copy"), 3);
 }
 
-/// Formats that only devices can read have offsets and strides too.
+/// Formats that only devices can read also have offsets and strides.
 #[test]
 fn planes_of_an_open_format_arrive() {
     let pools = Pools::new();
@@ -91,7 +91,7 @@ fn planes_of_an_open_format_arrive() {
     }
     let sender = pools.sender(&OPEN.parse().unwrap(), "copy=forbid");
     let receiver = pools.receiver("").connected();
-    // With the flag, the meta has more than the places of the planes.
+    // With the flag, the meta has more than the layout of the planes.
     for flags in [VideoFrameFlags::empty(), VideoFrameFlags::INTERLACED] {
         sender.push(laid_out(SIZE, flags, format, &[0, 64 * 64], &[256, 256]));
         let sample = receiver.next().unwrap();
@@ -116,7 +116,7 @@ fn unknown_planes_are_not_made_up() {
     assert!(sample.buffer().unwrap().meta::<VideoMeta>().is_none());
 }
 
-/// Past the budget other frames are copied.
+/// Other frames are copied if the budget is used up.
 #[test]
 fn a_dma_buffer_past_the_budget_is_dropped() {
     let pools = Pools::new();
@@ -140,7 +140,7 @@ fn a_dma_buffer_past_the_budget_is_dropped() {
     assert_eq!(receiver.stat("copied"), 0);
 }
 
-/// Other frames are copied into the layout that downstream knows.
+/// Other frames are copied into the layout that downstream expects.
 #[test]
 fn padded_rows_stay_where_they_are() {
     let pools = Pools::new();
@@ -160,7 +160,7 @@ fn padded_rows_stay_where_they_are() {
     assert_eq!(receiver.stat("zero-copy"), 1);
 }
 
-/// Any program may be the producer, and put any frames into its pool.
+/// Any program may be the producer, and may publish any frames.
 #[test]
 fn host_memory_is_not_delivered_as_a_dma_buffer() {
     let pools = Pools::new();
@@ -199,7 +199,7 @@ fn host_memory_is_not_published_as_a_dma_buffer() {
     }
 }
 
-/// Nor is it offered to elements that make other memory.
+/// Slots are not offered to elements that need other memory.
 #[test]
 fn no_slots_are_offered_for_other_memory() {
     let pools = Pools::new();

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The documentation is true: its command lines run, and its tables list what the elements have.
+//! Checks the documentation: its command lines run, and its tables list the properties of the elements.
 //!
-//! The lines of one block that start a GStreamer program are run together, in processes of their own. What needs a camera,
-//! a screen or a file of the reader's gets a stand-in. A pool without a producer in the block gets one here, and one
-//! without a consumer in the block is read here. A line has worked once it has ended with success, or frames have
-//! gone through its pools.
+//! The GStreamer command lines of one block are run together, as separate processes. Cameras, screens and files of the reader are
+//! replaced by stand-ins. A pool without a producer in the block gets a producer here, and a pool without a consumer gets a
+//! consumer. A line passes if it ends with success, or if frames pass through its pools.
 
 mod support;
 
@@ -15,7 +14,7 @@ use gst::{glib, prelude::*};
 use rustix::process::{Pid, Signal, kill_process_group};
 use support::{process::*, *};
 
-/// Stand-ins for devices that the machine need not have.
+/// Replacements for devices that the machine may not have.
 const STAND_INS: &[(&str, &str)] = &[
     (
         "v4l2src",
@@ -56,7 +55,7 @@ fn blocks(text: &str, from: &str, to: &str) -> Vec<Vec<String>> {
     blocks
 }
 
-/// The pools that stand behind each of these in a command.
+/// The pools that follow each of these prefixes in a command.
 fn pools_behind(prefixes: &[&str], command: &str) -> Vec<String> {
     let mut pools = Vec::new();
     for prefix in prefixes {
@@ -79,7 +78,7 @@ fn read_by(command: &str) -> Vec<String> {
     pools_behind(&["xmemsrc pool=", "xmem://"], command)
 }
 
-/// A shell command in a process group of its own.
+/// A shell command in a separate process group.
 struct Running {
     command: String,
     launch: Launch,
@@ -110,7 +109,7 @@ impl Running {
         ended
     }
 
-    /// Interrupts it as a user would, and checks how it ends.
+    /// Interrupts the command as a user would, and checks how it ends.
     fn stop(&mut self) {
         if !self.launch.has_ended() {
             let group = Pid::from_raw(self.launch.pid().cast_signed()).unwrap();
@@ -175,14 +174,14 @@ fn run(pools: &Pools, block: &[String]) {
             running.check();
         }
     }
-    // Readers first, as they would report that their producer is gone.
+    // Consumers first: they would report the loss of their producer.
     running.sort_by_key(|running| !made_by(&running.command).is_empty());
     for running in &mut running {
         running.stop();
     }
 }
 
-/// A file of the reader's.
+/// Creates a file that the documentation refers to.
 fn film(pools: &Pools) {
     let file = pools.file("film.mp4").to_str().unwrap().to_owned();
     pools.run(&format!(
@@ -283,7 +282,7 @@ fn properties() {
     }
 }
 
-/// As one writes it; nothing for what can only be read, or has no default.
+/// The default as it is written on the command line. Empty if the property is read-only or has no default.
 fn default_of(pspec: &glib::ParamSpec) -> String {
     let value = pspec.default_value();
     if !pspec.flags().contains(glib::ParamFlags::WRITABLE) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The examples, as programs that have the plugin linked in, with and without an installed one beside it.
+//! The examples, as programs with the plugin linked statically, with and without an installed plugin.
 
 mod support;
 
@@ -60,7 +60,7 @@ fn the_consumer_ends_when_its_output_is_closed() {
     let pools = prepared();
     let mut producer = command(&pools, example("embed-producer"));
     let _producer = Launch::start(&pools, "producer", producer.arg("p"));
-    // Else the consumer prints that it waits.
+    // Otherwise the consumer prints that it waits.
     until("the pool", || pool_stats(&pools, "p").is_some());
     let mut shell = command(&pools, "bash");
     shell.args(["-c", "set -o pipefail; \"$0\" p | head -n 1"]);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Errors name what to do, on the side where they occur.
+//! Errors name the remedy, and occur on the side that can apply it.
 
-// GLib's pointers may not be sent to other threads.
+// GLib's pointers are not `Send`.
 #![allow(unsafe_code)]
 
 mod support;
@@ -32,7 +32,7 @@ fn the_error_of_a_second_sink_names_the_first() {
         text.contains(&format!("process {}", std::process::id())),
         "{text}"
     );
-    // The others do not notice.
+    // The other processes are not affected.
     first.push(gst::Buffer::from_slice([1; 64 * 64]));
     assert!(receiver.next().is_some());
     first.finish();
@@ -140,7 +140,7 @@ fn a_frame_larger_than_the_pool_is_an_error() {
     assert!(text.contains("max-bytes"), "{text}");
 }
 
-/// The fault is upstream's, so it is no consumer that ends.
+/// The error is in upstream's data, so no consumer ends.
 #[test]
 fn impossible_planes_are_an_error_of_the_producer() {
     let pools = Pools::new();
@@ -171,7 +171,7 @@ fn impossible_planes_are_an_error_of_the_producer() {
     }
 }
 
-/// Every consumer would end over such caps.
+/// All consumers would fail with such caps.
 #[test]
 fn caps_that_no_other_process_can_read_are_an_error_of_the_producer() {
     let pools = Pools::new();
@@ -194,7 +194,7 @@ fn caps_that_no_other_process_can_read_are_an_error_of_the_producer() {
         assert!(error.matches(gst::StreamError::Format), "{text}");
         assert!(text.contains("the field odd"), "{text}");
         drop(sender);
-        // It never got them.
+        // The consumer never got the caps.
         receiver.pipeline.wait_eos();
     }
 }
@@ -291,7 +291,7 @@ fn without_a_producer_the_source_reports_where_it_waits() {
         "{}",
         warning.error()
     );
-    // It is still waiting.
+    // The source still waits.
     let receiver_like = pools.sender(&VIDEO.parse().unwrap(), LOSSLESS);
     receiver_like.push(gst::Buffer::from_slice([1; 64 * 64]));
     receiver_like.finish();
@@ -321,7 +321,7 @@ fn a_waiting_source_can_be_stopped() {
     }
 }
 
-/// A producer with an impossible layout must not make a consumer read outside of the frame.
+/// Invalid data of a producer must not make a consumer read outside of the frame.
 #[test]
 fn a_producer_with_invalid_data_is_an_error() {
     use xmem_core::{FrameMeta, Producer, Sticky, Text, VideoLayout};
@@ -331,7 +331,7 @@ fn a_producer_with_invalid_data_is_an_error() {
     let changes: [&Change; 5] = [
         &|sticky, _| sticky.set("caps", "neither, caps, nor"),
         &|sticky, _| sticky.set("caps", "video/x-raw,format={I420,NV12},width=[1,100]"),
-        // GStreamer's own parser ends the process over these.
+        // GStreamer's parser aborts the process on this text.
         &|sticky, _| sticky.set("caps", format!("{VIDEO},x={}", "{".repeat(200_000))),
         &|_, meta| meta.video.as_mut().unwrap().strides[0] = 1 << 20,
         &|_, meta| meta.video.as_mut().unwrap().n_planes = 3,
@@ -357,7 +357,7 @@ fn a_producer_with_invalid_data_is_an_error() {
             error.matches(gst::StreamError::Format),
             "change {number}: {text}"
         );
-        // The producer's text is quoted, without Rust's name of the error.
+        // The message quotes the producer's text, without Rust's debug format.
         assert!(!text.contains("Some("), "{text}");
     }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Any caps, any size, any layout.
+//! Any caps, size and layout.
 
 mod support;
 
@@ -8,7 +8,7 @@ use gst::prelude::*;
 use gst_video::prelude::*;
 use support::*;
 
-/// Sends what `description` makes through a pool, and checks that it arrives as it would without one.
+/// Sends the output of `description` through a pool, and checks that it arrives as without a pool.
 fn arrives(description: &str, frames: usize, copied: u64) {
     let pools = Pools::new();
     let right = reference(description);
@@ -160,7 +160,7 @@ fn a_frame_in_several_memories_is_copied_into_one() {
     assert_eq!(sender.pipeline.stat("sink", "copied"), 2);
 }
 
-/// Frames whose rows and planes lie elsewhere than by their caps, sent from the sink's own pool.
+/// Frames with other offsets and strides than the caps imply, sent from the sink's own pool.
 fn padded(format: gst_video::VideoFormat) {
     let pools = Pools::new();
     let info = gst_video::VideoInfo::builder(format, 322, 242)
@@ -260,7 +260,7 @@ fn a_foreign_frame_keeps_its_layout() {
     let caps = info.to_caps().unwrap();
     let receiver = pools.receiver("");
     let sender = pools.sender(&caps, LOSSLESS);
-    // The chroma comes first, and rows are 96 bytes.
+    // The chroma plane comes first, and rows have 96 bytes.
     let mut buffer = gst::Buffer::with_size(96 * 24 + 96 * 48).unwrap();
     gst_video::VideoMeta::add_full(
         buffer.make_mut(),
@@ -290,7 +290,7 @@ fn a_foreign_frame_keeps_its_layout() {
     assert_eq!(sender.pipeline.stat("sink", "copied"), 1);
 }
 
-/// As decoders make them that know only tiles.
+/// As from decoders that only support tiled formats.
 #[test]
 fn padded_tiles_keep_their_layout() {
     let pools = Pools::new();

@@ -31,7 +31,7 @@ fn both_sides_and_all_consumers_agree() {
         assert_eq!(infos[0].pool, pools.pool("p"));
         assert_eq!(infos[0].sequence, number);
         assert_eq!((infos[0].slot, infos[0].generation), slot);
-        // The producer's own memory has the same, now that it is published.
+        // The producer's memory has the same information after publishing.
         let own = FrameInfo::of(&memory).unwrap();
         assert_eq!(own, infos[0]);
     }
@@ -54,19 +54,19 @@ fn parts_are_the_frame_and_copies_are_not() {
     assert_eq!(FrameInfo::of_buffer(&part).as_ref(), Some(&info));
     let copy = first.copy_deep().unwrap();
     assert_eq!(FrameInfo::of_buffer(&copy), None);
-    // The budget is used up, so this one is copied.
+    // The budget is used up, so this frame is copied.
     let second = receiver.next().unwrap();
     assert_eq!(FrameInfo::of_buffer(second.buffer().unwrap()), None);
     let foreign = gst::Memory::from_slice([1, 2, 3]);
     assert_eq!(FrameInfo::of(&foreign), None);
 
-    // Behind its own memory, a buffer's frame is found as well.
+    // The frame is also found if the buffer begins with other memory.
     let mut mixed = gst::Buffer::from_slice([0; 4]);
     mixed.make_mut().append_memory(first.memory(0).unwrap());
     assert_eq!(FrameInfo::of_buffer(&mixed), Some(info));
 }
 
-/// A frame that is published twice is one frame in one slot, under two numbers.
+/// A frame that is published twice is one slot with two sequence numbers.
 #[test]
 fn repeated_frames() {
     let pools = Pools::new();

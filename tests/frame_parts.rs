@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Buffers that travel as they are although they lie in no slot: descriptors of others, several memories, frames that
-//! another process passes on.
+//! Buffers that are published without a copy although they are not in a slot: descriptors of other software, several memories, and
+//! frames that are forwarded.
 
 #[path = "support/descriptors.rs"]
 mod descriptors;
@@ -23,7 +23,7 @@ use support::*;
 const VIDEO: &str = "video/x-raw,format=GRAY8,width=64,height=64,framerate=30/1";
 const SIZE: usize = 64 * 64;
 
-/// Counts in when a buffer is gone.
+/// Increments a counter when the buffer is freed.
 fn counted(memory: gst::Memory, gone: &Arc<AtomicU32>) -> gst::Buffer {
     struct Count(Arc<AtomicU32>, Vec<u8>);
     impl Drop for Count {
@@ -40,7 +40,7 @@ fn counted(memory: gst::Memory, gone: &Arc<AtomicU32>) -> gst::Buffer {
     {
         let buffer = buffer.get_mut().unwrap();
         buffer.append_memory(memory);
-        // The parent goes when the buffer itself goes, not when its memory goes.
+        // The parent is released when the buffer is freed, not when its memory is.
         let parent = gst::Buffer::from_slice(Count(gone.clone(), vec![0]));
         gst::ParentBufferMeta::add(buffer, &parent);
     }
@@ -63,12 +63,12 @@ fn memory_with_a_descriptor_travels_as_it_is() {
         let sample = receiver.next().unwrap();
         let buffer = sample.buffer().unwrap();
         assert_eq!(bytes(buffer), vec![(n % 3) as u8; SIZE]);
-        // Where the bytes are mapped is the producer's file.
+        // The bytes are mapped from the producer's file.
         let (file, offset) = place(buffer);
         let expected = inode_of(&memories[n % 3]);
         assert!(file.ends_with(&format!(" {expected}")), "{file}");
         assert_eq!(offset, 0);
-        // It is not written: an in-place filter gets a copy.
+        // The memory is read-only: an in-place filter gets a copy.
         assert!(
             buffer
                 .peek_memory(0)
@@ -81,7 +81,7 @@ fn memory_with_a_descriptor_travels_as_it_is() {
     assert_eq!(stat(&sink, "copied"), 0);
     assert_eq!(stat(&sink, "zero-copy"), 30);
     assert_eq!(receiver.stat("copied"), 0);
-    // Upstream has its buffers back, but for those that are held: by the history, and the consumer.
+    // Upstream has its buffers back, except for those that the history and the consumer hold.
     until("upstream has its buffers back", || {
         gone.load(Ordering::Relaxed) >= 28
     });
@@ -166,7 +166,7 @@ fn planes_in_memories_of_their_own_stay_there() {
     assert_eq!(planes[SIZE..], [2; SIZE / 2]);
 }
 
-/// A buffer of several memories that lie in slots of the pool.
+/// A buffer of several memories that are in slots of the pool.
 #[test]
 fn slots_side_by_side_make_one_frame() {
     let pools = Pools::new();
@@ -198,7 +198,7 @@ fn slots_side_by_side_make_one_frame() {
     until("slots come back", || stat(&sink, "slots-held") <= 6);
 }
 
-/// xmem to xmem to xmem, through pipelines that leave the memory alone.
+/// Frames are forwarded through three pools without a copy.
 #[test]
 fn a_chain_passes_slots_on() {
     const LOSSLESS: &str = "delivery=lossless wait-for-connection=true sync=false";
@@ -226,9 +226,9 @@ fn a_chain_passes_slots_on() {
         until("connected", || stat(src, "budget") > 0);
     }
     pool.set_active(true).unwrap();
-    // Sends a frame; returns whether it arrives where it was written.
+    // Sends a frame. Returns whether it arrives in the memory in which it was written.
     let frame = |fill: u8| {
-        // Slots come back along the chain in their own time; past its budget a source copies.
+        // Slots are released along the chain with a delay. A source copies if its budget is used up.
         for src in &sources {
             until("room in the budget", || {
                 stat(src, "held") < stat(src, "budget")

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The frames for a consumer that lags behind, as one does whose sink waits for a frame's time.
+//! The frames that the pool keeps for a slow consumer, for example one whose sink waits for a frame's time.
 
 mod support;
 
@@ -9,7 +9,7 @@ use support::*;
 const VIDEO: &str = "video/x-raw,format=GRAY8,width=16,height=16,framerate=240/1";
 const SOUND: &str = "audio/x-raw,format=U8,rate=8000,channels=1,layout=interleaved";
 
-/// How many of 21 frames a consumer gets that takes none of those behind the first before all are there.
+/// The number of frames out of 21 that a consumer gets if it takes only the first before all are published.
 fn received(caps: &str, apart: gst::ClockTime, properties: &str) -> usize {
     let pools = Pools::new();
     let sender = pools.sender(&caps.parse().unwrap(), properties);
@@ -23,7 +23,7 @@ fn received(caps: &str, apart: gst::ClockTime, properties: &str) -> usize {
     };
     push(0);
     let first = receiver.next().unwrap();
-    // The appsink takes one, the source waits with another.
+    // The appsink holds one frame, and the source waits with another.
     (1..=20).for_each(push);
     sender.finish();
     let rest = receiver.rest();
@@ -44,9 +44,9 @@ fn the_default_history_is_a_tenth_of_a_second_at_any_rate() {
 #[test]
 fn a_set_history_is_not_exceeded() {
     let frame = gst::ClockTime::SECOND / 240;
-    // The pool's frames, the appsink's, and the one with which the source waits.
+    // The pool's frames, the appsink's frame, and the one with which the source waits.
     let most = 1 + 4 + 2;
     assert!(received(VIDEO, frame, "history=4") <= most);
-    // So far apart are only as many in a tenth of a second.
+    // The frames of a tenth of a second.
     assert!(received(VIDEO, gst::ClockTime::from_mseconds(30), "") <= most);
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Encoded streams: consumers begin with a key frame, and ask for one.
+//! Encoded streams: consumers begin with a key frame and request one.
 
 mod support;
 
@@ -19,7 +19,7 @@ use support::{process::*, *};
 
 const PICTURE: &str = "video/x-raw,format=I420,width=320,height=240";
 
-/// A producer in a process of its own, whose only key frame by itself is the first one.
+/// A producer in a separate process. It encodes only its first frame as a key frame without a request.
 fn encoder(pools: &Pools, sink: &str) -> Launch {
     Launch::new(
         pools,
@@ -34,7 +34,7 @@ fn encoder(pools: &Pools, sink: &str) -> Launch {
     )
 }
 
-/// The keyness of the buffers that leave the source.
+/// Records for each buffer of the source whether it is a key frame.
 fn key_frames(receiver: &Receiver) -> Arc<std::sync::Mutex<Vec<bool>>> {
     let kinds = Arc::new(std::sync::Mutex::new(Vec::new()));
     let noted = kinds.clone();
@@ -48,7 +48,7 @@ fn key_frames(receiver: &Receiver) -> Arc<std::sync::Mutex<Vec<bool>>> {
     kinds
 }
 
-/// How far two pictures are apart, on average over all bytes.
+/// The average difference between the bytes of two pictures.
 fn distance(one: &[u8], other: &[u8]) -> f64 {
     assert_eq!(one.len(), other.len());
     let sum: u64 = one
@@ -66,7 +66,7 @@ fn the_first_picture_of_a_late_joiner_is_right() {
     until("a stream without key frames", || {
         pool_stats(&pools, "p").is_some_and(|stats| stats.published > 50)
     });
-    // The noise in a corner of the pattern is not the same in any two frames, nor in two decoders.
+    // The noise in a corner of the pattern differs between frames and between decoders.
     let right = &reference(&format!(
         "videotestsrc num-buffers=1 pattern=smpte ! {PICTURE}"
     ))[0];
@@ -79,7 +79,7 @@ fn the_first_picture_of_a_late_joiner_is_right() {
         let first = receiver.next().unwrap();
         let apart = distance(&pixels(&first), &pixels(right));
         assert!(apart < 6.0, "a joiner is {apart} off");
-        // One may join just at a key frame that another one has requested.
+        // A consumer may join just at a key frame that another consumer has requested.
         late += u32::from(receiver.stat("undecodable") > 0);
         late == 3
     });
@@ -95,7 +95,7 @@ fn a_consumer_that_misses_frames_goes_on_with_a_key_frame() {
     let missed = receiver.stat("missed");
     let published = || stats_of(&pool_path(&pools, "p")).published;
     let before = published();
-    // The source waits with one frame, the appsink has another.
+    // The source waits with one frame, and the appsink has another.
     until("missed frames", || published() > before + 30);
     for _ in 0..10 {
         let sample = receiver.next().unwrap();
@@ -217,7 +217,7 @@ fn frames_of_intra_only_formats_are_delivered_whatever_their_flags() {
     }
 }
 
-/// The warnings on the bus so far that name the way not to wait for a key frame.
+/// The number of warnings that name the way to avoid waiting for a key frame.
 fn warnings(receiver: &Receiver) -> usize {
     let bus = receiver.pipeline.0.bus().unwrap();
     std::iter::from_fn(|| bus.pop_filtered(&[gst::MessageType::Warning]))
@@ -261,14 +261,14 @@ fn a_stream_without_key_frames_is_reported_after_a_while() {
         fed.push(1, DELTA);
         warnings(&receiver) == 1
     });
-    // Once is enough.
+    // One warning is sufficient.
     fed.push(2, DELTA);
     fed.push(3, KEY);
     assert_eq!(number(receiver.next()), 3);
     assert_eq!(warnings(&receiver), 0);
 }
 
-/// Nothing came meanwhile, so nothing is known of key frames.
+/// During the pause there were no frames, so there is no information about key frames.
 #[test]
 fn a_pause_does_not_count_as_a_wait_for_a_key_frame() {
     let pools = Pools::new();
@@ -299,7 +299,7 @@ fn requests_reach_the_encoder() {
         .build();
     assert!(sink_pad.push_event(request));
     until("the request", || fed.requests() == 1);
-    // One at a time of the consumer's comes at the same time of the producer's.
+    // The same request time of the consumer maps to the same time of the producer.
     let later = gst::ClockTime::from_seconds(20);
     let asked = Instant::now();
     let at = receiver.src().current_running_time().unwrap() + later;
@@ -322,7 +322,7 @@ fn requests_reach_the_encoder() {
         .all_headers(true)
         .build();
     assert!(sink_pad.push_event(request));
-    // The probe that counts comes before this one.
+    // The counting probe is called before this one.
     until("the request", || !times.lock().unwrap().is_empty());
     assert_eq!(fed.requests(), 2);
     let [(running_time, now)] = times.lock().unwrap()[..] else {
@@ -335,7 +335,7 @@ fn requests_reach_the_encoder() {
     );
 }
 
-/// A consumer that asks as fast as it can costs the producer nothing.
+/// Many requests of a consumer cause no load on the producer.
 #[test]
 fn a_flood_of_requests_is_limited() {
     let pools = Pools::new();
@@ -414,7 +414,7 @@ fn a_force_key_unit_event_has_the_consumers_times() {
     assert_eq!(news.timestamp, Some(right));
     assert_eq!(news.running_time, Some(right));
     assert_eq!((news.all_headers, news.count), (true, 7));
-    // It is for the next one that can be.
+    // The request is for the next possible frame.
     let soon = DownstreamForceKeyUnitEvent::builder().count(8).build();
     assert!(fed.sender.app.static_pad("src").unwrap().push_event(soon));
     until("news without a time", || seen.lock().unwrap().is_some());

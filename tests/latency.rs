@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! A sink that keeps to its clock behind a pool gets the frames in time.
+//! A synchronised sink after a pool gets frames in time.
 
 mod support;
 
@@ -10,11 +10,11 @@ use support::*;
 
 const CAPS: &str = "video/x-raw,format=GRAY8,width=16,height=16,framerate=20/1";
 const FRAMES: u64 = 50;
-/// The lateness that a machine may cause. The producer's latency is more, so that all frames were late if it did not count.
+/// The allowed lateness. The producer's latency is larger, so all frames would be late if it were ignored.
 const DEADLINE: gst::ClockTime = gst::ClockTime::from_mseconds(700);
 const HELD_BACK: gst::ClockTime = gst::ClockTime::from_mseconds(1_500);
 
-/// Does what applications do when an element has got another latency.
+/// Redistributes the latency, as applications do when an element posts a latency message.
 fn follow_latency(pipeline: &Pipeline) {
     let weak = pipeline.0.downgrade();
     pipeline
@@ -33,7 +33,7 @@ fn follow_latency(pipeline: &Pipeline) {
         });
 }
 
-/// Holds frames until the application has done that.
+/// Holds frames until the application has redistributed the latency.
 fn wait_for_latency(src: &gst::Element, sink: &gst::Element) {
     let (src, weak) = (src.downgrade(), sink.downgrade());
     sink.static_pad("sink")
@@ -55,7 +55,7 @@ fn latency(element: &gst::Element) -> gst::ClockTime {
     min
 }
 
-/// Plays what this producer has, and returns the latency that the source reports.
+/// Plays a producer, and returns the latency that the source reports.
 fn nothing_is_late(producer: &str) -> gst::ClockTime {
     let pools = Pools::new();
     let producer = pools.launch(producer);
@@ -72,13 +72,13 @@ fn nothing_is_late(producer: &str) -> gst::ClockTime {
     consumer.wait_eos();
     assert_eq!(consumer.stat("src", "received"), FRAMES);
     let stats = consumer.sink().property::<gst::Structure>("stats");
-    // A machine under load is late with some of them; if the latency were wrong, all would be late.
+    // A busy machine delays some frames. With a wrong latency, all frames would be late.
     let rendered = stats.get::<u64>("rendered").unwrap();
     assert!(rendered > FRAMES / 2, "{stats}");
     latency(&consumer.by_name("src"))
 }
 
-/// One frame of the source's own: its latency may be that long.
+/// One frame of the source: its latency may be this long.
 const ONE_FRAME: gst::ClockTime = gst::ClockTime::from_mseconds(50);
 
 #[test]
@@ -100,7 +100,7 @@ fn live_frames_that_their_pipeline_holds_back_are_in_time() {
     assert_eq!(latency, ONE_FRAME + HELD_BACK + DEADLINE);
 }
 
-/// Their time already has it.
+/// The times of the frames already include the latency.
 #[test]
 fn live_frames_that_are_paced_are_in_time() {
     let latency = nothing_is_late(&format!(
@@ -120,7 +120,7 @@ fn other_frames_are_in_time() {
     assert_eq!(latency, DEADLINE);
 }
 
-/// The latency of the source in a mode, for a producer that holds frames back.
+/// The source's latency in a mode, for a producer that delays frames.
 fn latency_in(mode: &str, pace: &str) -> gst::ClockTime {
     let pools = Pools::new();
     let producer = pools.launch(&format!(
@@ -129,7 +129,7 @@ fn latency_in(mode: &str, pace: &str) -> gst::ClockTime {
     follow_latency(&producer);
     let receiver = pools.receiver(&format!("processing-deadline=0 timestamp-mode={mode}"));
     producer.play();
-    // It becomes known while they play.
+    // The latency becomes known during playback.
     assert_eq!(receiver.rest().len(), 10);
     latency(&receiver.src())
 }
@@ -160,7 +160,7 @@ fn a_producers_change_of_latency_is_announced() {
         wait_for_latency_message();
         let expected = gst::ClockTime::from_mseconds(expected);
         until("the latency of this producer", || {
-            // Without a taker of frames, the source is blocked before it looks for the next producer.
+            // While no frames are taken, the source is blocked and does not look for the next producer.
             receiver.app.try_pull_sample(gst::ClockTime::ZERO);
             latency(&receiver.src()) == expected
         });

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The structures of `src/cuda/ffi.rs` against libgstcuda's own: its headers, as the C compiler reads them, and what the
-//! library reports of its types.
-#![allow(unsafe_code)] // The library has no bindings; it is loaded, and asked.
+//! Compares the structures of `src/cuda/ffi.rs` with libgstcuda: its headers as the C compiler reads them, and the type information
+//! of the library.
+#![allow(unsafe_code)] // libgstcuda has no bindings, so it is loaded and queried
 
 #[allow(dead_code)]
 #[path = "../src/cuda/ffi.rs"]
@@ -17,10 +17,10 @@ use std::process::Command;
 use gst::glib;
 use support::not_run;
 
-/// Where the headers are, if they are not installed: they want none of what their Debian package does.
+/// The folder of the headers if they are not installed. Their Debian package has many dependencies.
 const HEADERS: &str = "XMEM_GST_CUDA_HEADERS";
 
-/// The parts of CUDA's own headers that the headers need, which no Debian has: the types in their prototypes.
+/// The types of CUDA's headers that the headers need. Debian has no package for them.
 const CUDA_H: &str = "
 #pragma once
 typedef int CUdevice;
@@ -38,7 +38,7 @@ typedef int CUmemPoolProps;
 typedef struct CUmemPoolHandle_st *CUmemoryPool;
 ";
 
-/// Compile-time claims about C's structures and constants.
+/// Compile-time assertions about C structures and constants.
 #[derive(Default)]
 struct Claims(String);
 
@@ -98,7 +98,7 @@ fn claims() -> String {
     }
     claims.text("GST_CAPS_FEATURE_MEMORY_CUDA_MEMORY", "memory:CUDAMemory");
     claims.text("GST_CUDA_CONTEXT_TYPE", ffi::CONTEXT_TYPE);
-    // Fields that came with 1.24.
+    // Fields that were added in 1.24.
     let mut newer = Claims::default();
     newer.claim(
         "GST_CUDA_MEMORY_TRANSFER_NEED_SYNC",
@@ -166,20 +166,20 @@ fn c_has_the_same_structures() {
     assert!(output.status.success(), "{stderr}");
 }
 
-/// The headers of 1.24 came with one more.
+/// The headers of 1.24 have one more flag.
 fn flags_have_1_24(flags: &[String]) -> bool {
     let dirs = flags.iter().filter_map(|flag| flag.strip_prefix("-I"));
     dirs.into_iter()
         .any(|dir| PathBuf::from(dir).join("gst/cuda/gstcudastream.h").exists())
 }
 
-/// The library need not find a driver for this.
+/// This does not need a driver.
 #[test]
 fn the_library_has_types_of_these_sizes() {
     support::init();
     // SAFETY: GStreamer loads the same library with the plugin nvcodec; its initialisers do nothing but set up statics.
     let library = match unsafe { libloading::Library::new("libgstcuda-1.0.so.0") } {
-        // Its types stay for as long as the process runs, so it has to.
+        // The library must stay loaded, because its types are never unregistered.
         Ok(library) => std::mem::ManuallyDrop::new(library),
         Err(error) => return not_run(&format!("there is no libgstcuda: {error}")),
     };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Elements that are started and stopped leave nothing behind. A test program of its own, since it counts what the whole
-//! process has.
+//! Elements that were started and stopped leave no resources. A separate test program, because it counts resources of the whole
+//! process.
 
 mod support;
 
@@ -24,7 +24,7 @@ impl Belongings {
         let mut descriptors = BTreeMap::new();
         for entry in fs::read_dir("/proc/self/fd").unwrap().flatten() {
             if let Ok(target) = fs::read_link(entry.path()) {
-                // Numbers of sockets and pipes are new each time.
+                // The inode numbers of sockets and pipes differ each time.
                 let kind = target
                     .to_string_lossy()
                     .split([':', '['])
@@ -48,7 +48,7 @@ impl Belongings {
                 .lines()
                 .filter(|line| line.contains("memfd:") || line.contains("/dev/shm"))
                 .count(),
-            // GStreamer keeps threads of its own for later; ours have a name.
+            // GStreamer keeps threads of its own. The plugin's threads have names.
             threads: threads
                 .filter_map(|task| fs::read_to_string(task.path().join("comm")).ok())
                 .filter(|name| name.starts_with("xmem"))
@@ -65,7 +65,7 @@ fn ten_starts_and_stops_leave_nothing_behind() {
         "videotestsrc is-live=true ! video/x-raw,format=I420,width=320,height=240,framerate=100/1 \
          ! xmemsink name=sink pool=POOL",
     );
-    // Not an appsink: it keeps the last sample that it gave away.
+    // fakesink, because an appsink keeps the last sample.
     let consumer = pools.launch(
         "xmemsrc name=src pool=POOL \
          ! fakesink name=out sync=false signal-handoffs=true enable-last-sample=false",
@@ -85,9 +85,9 @@ fn ten_starts_and_stops_leave_nothing_behind() {
         consumer.stop();
         arrived.try_iter().for_each(drop);
     };
-    // GStreamer opens a thing or two the first time.
+    // GStreamer itself opens some files at the first use.
     run(&mut Vec::new());
-    // A thread that was joined is listed for a moment longer.
+    // A joined thread is listed for a short time.
     until("no thread and no memory is left", || {
         let left = Belongings::of_this_process(&pools);
         (left.mappings, left.threads) == (0, 0)
@@ -105,7 +105,7 @@ fn ten_starts_and_stops_leave_nothing_behind() {
         Belongings::of_this_process(&pools) == before
     });
 
-    // Frames that are held need their memory, and only that.
+    // Held frames need their memory, and nothing else.
     let mut held = Vec::new();
     run(&mut held);
     let copies: Vec<_> = held.iter().map(|buffer| bytes(buffer)).collect();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Processes that have come to a limit of the system's.
+//! Processes that have reached a system limit.
 
 mod support;
 
@@ -10,7 +10,7 @@ use support::{process::*, *};
 const PRODUCER: &str =
     "videotestsrc is-live=true ! video/x-raw,width=64,height=48,framerate=100/1 ! xmemsink pool=p";
 
-/// How many descriptors a process may have.
+/// Sets the limit of descriptors of a process.
 fn set_descriptors(launch: &Launch, most: Option<u64>) {
     let own = getrlimit(Resource::Nofile);
     let limit = Rlimit {
@@ -27,14 +27,14 @@ fn has_consumer(pools: &Pools) -> bool {
         .is_some_and(|stats| stats.consumers.iter().any(|consumer| consumer.received > 0))
 }
 
-/// A temporary shortage ends no stream that goes on.
+/// A temporary shortage does not end a stream.
 #[test]
 fn a_source_without_descriptors_reconnects_when_it_has_some() {
     let pools = prepared();
     let mut first = Launch::new(&pools, "first", &[], PRODUCER);
     let mut source = Launch::new(&pools, "source", &["-m"], "xmemsrc pool=p ! fakesink");
     until("connected", || has_consumer(&pools));
-    // As many as gst-launch-1.0 has for itself; it could not poll them with less.
+    // The number that gst-launch-1.0 itself uses. With fewer it could not poll.
     set_descriptors(&source, Some(5));
     first.signal(Signal::KILL);
     first.wait();

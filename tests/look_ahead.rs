@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! An encoder that holds more frames than a pool has slots.
+//! An encoder that holds more frames than the pool has slots.
 
 mod support;
 
@@ -10,7 +10,7 @@ use support::*;
 const SLOTS: u64 = 8;
 const FRAMES: u64 = 64;
 
-/// Whether every frame was encoded. `None`: this machine was too busy to take a frame before the pool went on.
+/// Whether every frame was encoded. `None` if the machine was too busy to receive a frame in time.
 fn every_frame_is_encoded() -> Option<()> {
     let pools = Pools::new();
     let producer = pools.launch(&format!(
@@ -39,7 +39,7 @@ fn every_frame_is_encoded() -> Option<()> {
     }
     let encoded = consumer.by_name("end").property::<gst::Structure>("stats");
     assert_eq!(encoded.get::<u64>("rendered"), Ok(FRAMES), "{encoded}");
-    // It holds its budget of slots, and copies of the others.
+    // The encoder holds its budget of slots, and copies of the other frames.
     assert_eq!(of_src("zero-copy") + of_src("copied"), FRAMES);
     assert!(of_src("zero-copy") > 0);
     assert!(of_src("copied") >= lookahead - SLOTS);
@@ -48,6 +48,6 @@ fn every_frame_is_encoded() -> Option<()> {
 
 #[test]
 fn x264enc_with_its_default_look_ahead_gets_every_frame() {
-    // Time on a busy machine is nothing that a test can ask for; a pool that cannot do it fails every time.
+    // Repeated, because a busy machine can be too slow. A defect fails all runs.
     assert!((0..10).any(|_| every_frame_is_encoded().is_some()));
 }

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Encoded frames that the sink loses: consumers decode nothing that refers to them.
+//! Encoded frames that the sink drops: consumers do not decode frames that depend on them.
 
 mod support;
 
 use gst::prelude::*;
 use support::*;
 
-/// Large enough for a slot of exactly that size.
+/// So large that a slot has exactly this size.
 const SIZE: usize = 300_000;
 const KEY: bool = true;
 const DELTA: bool = false;
@@ -27,7 +27,7 @@ fn frame(number: u8, is_key: bool) -> gst::Buffer {
     buffer
 }
 
-/// The number of the next frame, and whether it is marked as following missing ones.
+/// The number of the next frame, and whether it is marked as a discontinuity.
 fn next(receiver: &Receiver) -> (u8, bool) {
     let sample = receiver.next().unwrap();
     let buffer = sample.buffer().unwrap();
@@ -35,7 +35,7 @@ fn next(receiver: &Receiver) -> (u8, bool) {
     (bytes(buffer)[0], is_discont)
 }
 
-/// Nothing was missed in the pool: what is missing never got there.
+/// No frame was missed in the pool: the dropped frames were never published.
 fn was_left_out(receiver: &Receiver, undecodable: u64) {
     assert_eq!(receiver.stat("missed"), 0);
     assert_eq!(receiver.stat("undecodable"), undecodable);
@@ -53,7 +53,7 @@ fn no_slot_is_free() {
     }
     sender.push(frame(2, DELTA));
     let held = receiver.next().unwrap();
-    // Upstream has the other two slots.
+    // Upstream holds the other two slots.
     let query = ask(&sender.sink(), &caps(), false);
     let allocator = query.allocation_params().next().unwrap().0.unwrap();
     let ahead: Vec<_> = (0..2).map(|_| allocator.alloc(SIZE, None)).collect();
@@ -63,7 +63,7 @@ fn no_slot_is_free() {
     sender.push(frame(4, KEY));
     until("another one", || dropped() == 2);
     drop((held, ahead));
-    // It refers to one that is missing.
+    // The frame depends on a missing frame.
     sender.push(frame(5, DELTA));
     until("it is published", || {
         sender.pipeline.stat("sink", "published") == 4
@@ -88,7 +88,7 @@ fn push_after(sender: &Sender, start: u64, number: u8, is_key: bool) {
     sender.app.push_sample(&sample).unwrap();
 }
 
-/// As after a seek to a time between two key frames: a decoder in the same pipeline gets them all.
+/// As after a seek to a time between two key frames: a decoder in the same pipeline gets all frames.
 #[test]
 fn frames_lie_before_their_segment() {
     for flags in ["", LOSSLESS] {
@@ -142,7 +142,7 @@ fn a_frame_that_waits_when_there_is_a_flush_is_counted() {
         until("it has left the source", || {
             sender.app.current_level_buffers() == 0
         });
-        // It is in the sink by now, or will be another time.
+        // The frame is probably in the sink now. If not, the loop repeats.
         sender.app.send_event(gst::event::FlushStart::new());
         sender.app.send_event(gst::event::FlushStop::new(true));
         sender.pipeline.stat("sink", "skipped") > 0
@@ -150,7 +150,7 @@ fn a_frame_that_waits_when_there_is_a_flush_is_counted() {
     assert_eq!(sender.pipeline.stat("sink", "published"), 0);
 }
 
-/// GstBaseSink asks for the times of the list itself as if it were a buffer.
+/// GstBaseSink reads the times of a list as those of a buffer.
 #[test]
 fn no_gap_is_reported_between_the_frames_of_lists() {
     for properties in ["history=16", LOSSLESS, "history=16 pace=always"] {

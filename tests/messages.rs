@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Element messages and warnings give applications what they cannot know otherwise: of consumers and producers that are lost,
-//! of frames that are missed or copied, and of a consumer that the stream waits for.
+//! Element messages and warnings for applications: lost consumers and producers, missed or copied frames, and a consumer that
+//! delays the stream.
 
 mod support;
 
@@ -13,7 +13,7 @@ use support::{process::*, *};
 
 const VIDEO: &str = "video/x-raw,format=GRAY8,width=64,height=64,framerate=30/1";
 
-/// Element messages as they are posted. Looking at a property from there would hang if a lock were held.
+/// Collects element messages as they are posted. Reading a property in the handler would deadlock if the element held a lock.
 fn messages(pipeline: &Pipeline) -> mpsc::Receiver<gst::Structure> {
     let (send, messages) = mpsc::channel();
     pipeline
@@ -62,7 +62,7 @@ fn a_producer_that_is_lost_and_comes_back() {
     assert_eq!(back.get::<String>("pool").unwrap(), pools.pool("p"));
     assert_eq!(back.get::<u32>("pid").unwrap(), std::process::id());
 
-    // A stream that ends is not lost.
+    // The end of a stream is not a loss.
     producer.finish();
     receiver.pipeline.wait_eos();
     drop(producer);
@@ -78,7 +78,7 @@ fn a_consumer_that_delays_a_lossless_pool_is_named() {
         "delivery=lossless wait-for-connection=true lossless-timeout=300000000",
     );
     let dropped = messages(&producer.pipeline);
-    // Nothing is taken: appsink waits, and with it the source.
+    // No frame is taken, so the appsink and the source wait.
     let receiver = pools.receiver("client-name=sluggish").connected();
     let lost = messages(&receiver.pipeline);
     for _ in 0..40 {
@@ -92,7 +92,7 @@ fn a_consumer_that_delays_a_lossless_pool_is_named() {
     dropped.get::<u64>("id").unwrap();
 
     let lost = loop {
-        // The source notices when it can go on.
+        // The source detects this when it can continue.
         let _ = receiver
             .app
             .try_pull_sample(gst::ClockTime::from_mseconds(10));
@@ -170,7 +170,7 @@ fn a_sink_with_many_consumers() {
             .connect()
             .unwrap()
     };
-    // Of 24 slots 15 are theirs.
+    // They hold 15 of the 24 slots.
     let one = consumer();
     assert_eq!(limit(), "");
     let others = [(); 2].map(|()| consumer());
@@ -214,7 +214,7 @@ fn a_source_that_may_hold_few_slots() {
         assert_eq!(num_warnings(&receiver.pipeline), 0);
         assert_eq!(stat(&sink, "dropped"), 0);
     }
-    // It has what it asked for.
+    // The consumer has the budget that it requested.
     let pools = Pools::new();
     let sender = pools.sender(&VIDEO.parse().unwrap(), LOSSLESS);
     let receiver = pools.receiver("max-held=2");
@@ -230,7 +230,7 @@ fn a_source_that_may_hold_few_slots() {
 fn a_consumer_that_a_lossless_sink_waits_for() {
     let pools = Pools::new();
     let sender = pools.sender(&VIDEO.parse().unwrap(), LOSSLESS);
-    // Nothing is taken: appsink waits, and with it the source.
+    // No frame is taken, so the appsink and the source wait.
     let receiver = pools.receiver("client-name=sluggish").connected();
     for _ in 0..40 {
         sender.push(frame());
@@ -256,7 +256,7 @@ fn a_consumer_that_a_lossless_sink_waits_for() {
     assert_eq!(num_warnings(&sender.pipeline), 0);
 }
 
-/// The warnings of a debug category while something runs.
+/// The warnings of a debug category while a function runs.
 fn warnings(category: &'static str, act: impl FnOnce()) -> Vec<String> {
     let (send, logged) = mpsc::channel();
     let log = gst::log::add_log_function(move |of, level, _, _, _, _, message| {
@@ -271,12 +271,12 @@ fn warnings(category: &'static str, act: impl FnOnce()) -> Vec<String> {
     logged.try_iter().collect()
 }
 
-/// Those with a word in them: those of tests in the same process are logged as well.
+/// The warnings that contain a word. Other tests of this process also log warnings.
 fn with<'a>(logged: &'a [String], word: &str) -> Vec<&'a String> {
     logged.iter().filter(|text| text.contains(word)).collect()
 }
 
-/// Frames that are missed look like a lower rate, for which there can be many reasons.
+/// Missed frames look like a lower frame rate, which can have many reasons.
 #[test]
 fn a_source_that_misses_frames_reports_the_reason_once() {
     let pools = Pools::new();
@@ -285,7 +285,7 @@ fn a_source_that_misses_frames_reports_the_reason_once() {
         let receiver = pools.receiver("").connected();
         let sink = sender.sink();
         for round in 1..4 {
-            // The appsink takes one, the source waits with another.
+            // The appsink holds one frame, and the source waits with another.
             for _ in 0..20 {
                 sender.push(frame());
             }
@@ -302,7 +302,7 @@ fn a_source_that_misses_frames_reports_the_reason_once() {
     assert_eq!(with(&logged, "missed").len(), 1, "{logged:?}");
 }
 
-/// Dropping past the budget is a setting, but the statistics of the pool have to show it.
+/// Dropping frames past the budget is a setting, but the pool's statistics must show it.
 #[test]
 fn a_source_that_drops_frames_reports_it_once_and_to_the_producer() {
     let pools = Pools::new();
@@ -343,7 +343,7 @@ fn a_source_with_less_than_its_requested_budget_reports_it() {
     for part in ["granted 3", "raise max-held on xmemsink"] {
         assert!(logged[0].contains(part), "{logged:?}");
     }
-    // A source with the default has not asked.
+    // A source with the default value has not requested a budget.
     let logged = warnings("xmemsrc", || {
         let default = pools.receiver("").connected();
         assert_eq!(default.stat("budget"), 3);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! GstMeta travel with their frames.
+//! GstMeta are transported with their frames.
 //!
-//! This program plays both sides itself, started once more as the test `child` with a role in `XMEM_TEST_ROLE` and the
-//! path of a pool in `XMEM_TEST_POOL`. In that way it can also be run where another version of GStreamer is: the
-//! producer adds what its version has beyond 1.22, and the consumer wants to see it where its own version has it too.
+//! This program runs both sides. It starts itself as the test `child` with a role in `XMEM_TEST_ROLE` and the path of a pool in
+//! `XMEM_TEST_POOL`. It can therefore also run with another version of GStreamer: the producer adds the metas that its version has
+//! since 1.22, and the consumer checks those that its own version has.
 
 #[path = "support/newer_metas.rs"]
 mod newer_metas;
@@ -50,7 +50,7 @@ fn region(buffer: &mut gst::BufferRef, kind: &str, number: u32) {
     );
 }
 
-/// A frame with a meta of every kind that video has in GStreamer 1.22.
+/// A frame with all video metas of GStreamer 1.22.
 fn video_frame(number: u32) -> gst::Buffer {
     let mut buffer = gst::Buffer::from_mut_slice(vec![7; SIZE]);
     let b = buffer.make_mut();
@@ -88,7 +88,7 @@ fn video_frame(number: u32) -> gst::Buffer {
     buffer
 }
 
-/// The same, with metas that are newer than 1.22; the frame itself lists them.
+/// As `video_frame`, with metas newer than 1.22, which the frame lists.
 fn newer_video_frame(number: u32) -> gst::Buffer {
     let mut buffer = video_frame(number);
     let b = buffer.make_mut();
@@ -106,7 +106,7 @@ fn newer_video_frame(number: u32) -> gst::Buffer {
     buffer
 }
 
-/// Checks what is newer than 1.22. Returns the names of the metas that this process cannot have.
+/// Checks metas newer than 1.22. Returns the names of those that this process does not support.
 fn check_newer(buffer: &gst::BufferRef, number: u32) -> Vec<&'static str> {
     let custom = CustomMeta::from_buffer(buffer, CUSTOM).unwrap();
     let newer = custom.structure().get::<&str>("newer").unwrap();
@@ -171,7 +171,7 @@ fn check_video_frame(buffer: &gst::BufferRef, number: u32) {
     assert_eq!(custom.structure().get::<u32>("number"), Ok(number));
 }
 
-/// Two channels, the second one first, with a hole between them.
+/// Two channels, the second one first, with a gap between them.
 fn audio_frame() -> gst::Buffer {
     let info = gst_audio::AudioInfo::from_caps(&caps(AUDIO)).unwrap();
     let mut buffer = gst::Buffer::from_mut_slice((0..100).collect::<Vec<u8>>());
@@ -194,7 +194,7 @@ fn check_audio_frame(sample: &gst::Sample) {
     assert_eq!((level.level(), level.voice_activity()), (30, true));
 }
 
-/// Frames into a pool that waits for its consumer, up to the end of the stream.
+/// Publishes frames in a pool that waits for its consumer, and ends the stream.
 fn produce(pool: &str, format: &str, frames: impl IntoIterator<Item = gst::Buffer>) {
     let pools = Pools::new();
     let sender = pools.sender(&caps(format), &format!("pool={pool} {LOSSLESS}"));
@@ -210,7 +210,7 @@ fn consume(pool: &str) -> (Receiver, Vec<gst::Sample>) {
     (receiver, samples)
 }
 
-/// One side of a test, in a process of its own. Does nothing when the tests are run.
+/// Runs one side of a test in a child process. Does nothing in a normal test run.
 #[test]
 fn child() {
     let (Ok(role), Ok(pool)) = (
@@ -230,7 +230,7 @@ fn child() {
                 check_video_frame(sample.buffer().unwrap(), number);
                 lost.extend(check_newer(sample.buffer().unwrap(), number));
             }
-            // Metas that cannot be had here are counted, and nothing else.
+            // Unsupported metas are counted, and have no other effect.
             assert_eq!(receiver.stat("metas-dropped"), lost.len() as u64);
             for name in lost {
                 assert_eq!(dropped_metas(&receiver.src(), name), u64::from(FRAMES));
@@ -247,7 +247,7 @@ fn child() {
     println!("done: {role}, {}", gst::version_string());
 }
 
-/// A child, which is killed when this is dropped.
+/// A child process. It is killed when it is dropped.
 struct Role(Child);
 
 impl Role {
@@ -294,7 +294,7 @@ fn audio_metas_arrive_in_another_process() {
     between_processes("audio");
 }
 
-/// Buffers that lie in slots of the sink's own, as upstream gets them.
+/// Buffers in slots of the sink, as upstream gets them.
 fn slot_frames(sender: &Sender) -> impl Fn() -> gst::Buffer {
     let caps = caps(VIDEO);
     let pool = offered_pool(&sender.sink(), &caps);
@@ -352,7 +352,7 @@ fn a_slot_without_room_for_metas_is_passed_on_as_a_part() {
     sender.finish();
 }
 
-/// A frame that is published cannot become a part, and its slot has only so much room.
+/// A published frame cannot become a part, and its slot has limited space.
 #[test]
 fn a_repeated_frame_that_gets_more_metas_names_the_room_it_needs() {
     let pools = Pools::new();
@@ -361,7 +361,7 @@ fn a_repeated_frame_that_gets_more_metas_names_the_room_it_needs() {
     let buffer = frame();
     sender.push(buffer.copy());
     let mut again = buffer.copy();
-    // The frame's slot is a page.
+    // The frame's slot is one page.
     let caption = vec![5; rustix::param::page_size()];
     VideoCaptionMeta::add(again.make_mut(), VideoCaptionType::Cea708Raw, &caption);
     sender.push(again);
@@ -380,7 +380,7 @@ fn a_repeated_frame_keeps_its_metas() {
     region(buffer.make_mut(), "face", 3);
     VideoCaptionMeta::add(buffer.make_mut(), VideoCaptionType::Cea708Raw, &[5; 300]);
     for _ in 0..20 {
-        // As videorate sends them.
+        // As videorate does.
         sender.push(buffer.copy());
         let sample = receiver.next().unwrap();
         let buffer = sample.buffer().unwrap();
@@ -390,7 +390,7 @@ fn a_repeated_frame_keeps_its_metas() {
     sender.finish();
 }
 
-/// The warnings of a pipeline so far.
+/// The warnings of a pipeline.
 fn warnings(pipeline: &Pipeline) -> Vec<String> {
     let bus = pipeline.0.bus().unwrap();
     std::iter::from_fn(|| bus.pop_filtered(&[gst::MessageType::Warning]))
@@ -467,7 +467,7 @@ fn metas_that_cannot_be_transported_are_named_once() {
     assert_eq!(dropped_metas(&sink, name), 3, "it stays to be read");
 }
 
-/// A producer without GStreamer, with whatever it attaches.
+/// Publishes a frame with these attachments, without GStreamer.
 fn raw_frame(producer: &Producer, attachments: Attachments) {
     let mut sticky = Sticky::new();
     sticky.set("caps", VIDEO);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Caps that a consumer does not take are an error of that consumer alone.
+//! Caps that a consumer does not accept are an error of that consumer only.
 
 mod support;
 
@@ -13,7 +13,7 @@ fn push(sender: &Sender, number: u8) {
     sender.push(gst::Buffer::from_slice([number; 64 * 64]));
 }
 
-/// The error names the caps, and what to do.
+/// The error names the caps and the remedy.
 fn assert_refused(pipeline: &Pipeline, caps: &str) {
     let (error, text) = pipeline.wait_error();
     assert!(error.matches(gst::CoreError::Negotiation), "{text}");
@@ -23,14 +23,14 @@ fn assert_refused(pipeline: &Pipeline, caps: &str) {
     );
 }
 
-/// Its list begins with formats that few programs read.
+/// Its list of formats begins with uncommon ones.
 #[test]
 fn a_source_of_any_format_negotiates_a_common_one() {
     use gst::prelude::*;
     for (upstream, format) in [
         ("videotestsrc", "NV12"),
         ("videotestsrc ! queue ! video/x-raw,width=64", "NV12"),
-        // None is refused.
+        // No format is refused.
         ("videotestsrc ! video/x-raw,format=ABGR64_LE", "ABGR64_LE"),
         (
             "videotestsrc ! video/x-raw,format=ABGR64_LE ! videoconvert",
@@ -56,7 +56,7 @@ fn caps_that_downstream_refuses() {
         .launch("xmemsrc name=src pool=POOL start-from=newest ! video/x-raw,format=RGB ! fakesink");
     refusing.play();
     assert_refused(&refusing, "GRAY8");
-    // The producer is as it was.
+    // The producer is not affected.
     let receiver = pools.receiver("start-from=newest");
     receiver.next().unwrap();
     push(&producer, 2);
@@ -66,7 +66,7 @@ fn caps_that_downstream_refuses() {
     assert!(receiver.next().is_none());
 }
 
-/// Some elements take any caps at first, and refuse the frames.
+/// Some elements accept any caps first and then refuse the frames.
 #[test]
 fn caps_refused_further_downstream_are_an_error() {
     let pools = Pools::new();
@@ -77,7 +77,7 @@ fn caps_refused_further_downstream_are_an_error() {
     );
     refusing.play();
     assert_refused(&refusing, "GRAY8");
-    // It is posted once, and GstBaseSrc's own error follows.
+    // It is posted once, followed by GstBaseSrc's own error.
     let (error, text) = refusing.wait_error();
     assert!(error.matches(gst::StreamError::Failed), "{text}");
 }
@@ -113,8 +113,8 @@ fn a_change_that_downstream_refuses() {
     assert!(receiver.next().is_none());
 }
 
-/// dvbsuboverlay claims that it may attach overlays, whatever takes the caps, and blends them nevertheless. A converter
-/// would have to blend what is attached.
+/// dvbsuboverlay announces attached overlays with any downstream, and blends them nevertheless. A converter
+/// would have to blend attached overlays.
 #[test]
 fn caps_promise_no_metas_that_are_not_transported() {
     let pools = Pools::new();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The checks of GStreamer's own tests of unixfd, shm, proxy and inter, for xmemsink and xmemsrc.
+//! The checks of GStreamer's tests for unixfd, shm, proxy and inter, applied to xmemsink and xmemsrc.
 
 mod support;
 
@@ -9,7 +9,7 @@ use support::*;
 
 const VIDEO: &str = "video/x-raw,format=GRAY8,width=8,height=8,framerate=0/1";
 
-/// A custom meta of this name, registered once.
+/// A custom meta with this name, registered once.
 fn custom_meta(name: &'static str) -> &'static str {
     init();
     static REGISTERED: std::sync::Mutex<Vec<&str>> = std::sync::Mutex::new(Vec::new());
@@ -99,7 +99,7 @@ fn a_meta_carries_a_buffer_of_a_megabyte() {
     assert!(bytes(&received) == bytes(&payload));
 }
 
-/// A pipeline of a lossless sink alone, playing.
+/// A pipeline with only a lossless sink, playing.
 fn sink_alone(pools: &Pools) -> Pipeline {
     let sink = gst::ElementFactory::make("xmemsink")
         .name("sink")
@@ -115,7 +115,7 @@ fn sink_alone(pools: &Pools) -> Pipeline {
     pipeline
 }
 
-/// A pad that feeds the sink of a pipeline, with a stream that begins.
+/// A pad that feeds the sink of a pipeline, with the beginning of a stream.
 fn feed(sink: &gst::Element, caps: Option<&gst::Caps>, segment: &gst::Segment) -> gst::Pad {
     let pad = gst::Pad::new(gst::PadDirection::Src);
     pad.set_active(true).unwrap();

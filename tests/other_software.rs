@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Programs that were not written for this, in processes of their own, get the frames that the producer made.
+//! Independent programs in separate processes receive the producer's frames.
 
 mod support;
 
@@ -20,7 +20,7 @@ struct Video {
     planes: &'static [Plane],
 }
 
-/// A plane: its rows, the bytes of one, and those that GStreamer has from one to the next.
+/// A plane: the number of rows, the bytes of a row, and GStreamer's stride.
 type Plane = (usize, usize, usize);
 
 const PADDED_BGR: Video = Video {
@@ -29,14 +29,14 @@ const PADDED_BGR: Video = Video {
     planes: &[(242, 966, 968)],
 };
 
-/// y4menc 1.22 writes the padding too, if there is any, and no reader expects that.
+/// A format without padding: y4menc 1.22 writes the padding, which no reader expects.
 const PLAIN_I420: Video = Video {
     format: "I420",
     width: 328,
     planes: &[(242, 328, 328), (121, 164, 164), (121, 164, 164)],
 };
 
-/// Frames that differ from each other, and are the same in each run.
+/// Frames that all differ and are the same in each run.
 fn frames(video: &Video) -> String {
     format!(
         "videotestsrc num-buffers={FRAMES} pattern=ball \
@@ -45,7 +45,7 @@ fn frames(video: &Video) -> String {
     )
 }
 
-/// A producer that waits for the program, and loses nothing.
+/// A lossless producer that waits for the program.
 fn producer(pools: &Pools, video: &Video) -> Launch {
     let pipeline = format!(
         "{} ! xmemsink pool=cam delivery=lossless wait-for-connection=true sync=false",
@@ -54,7 +54,7 @@ fn producer(pools: &Pools, video: &Video) -> Launch {
     Launch::new(pools, "producer", &[], &pipeline)
 }
 
-/// Whether these bytes are the frames, row after row without padding.
+/// Asserts that these bytes are the frames without padding.
 #[track_caller]
 fn are_the_frames(pools: &Pools, bytes: &[u8], video: &Video) {
     let file = pools.file("reference");
@@ -78,7 +78,7 @@ fn are_the_frames(pools: &Pools, bytes: &[u8], video: &Video) {
     assert!(bytes == expected, "other pictures came out");
 }
 
-/// Debian's, for which python3-opencv is made: what PyPI has comes without GStreamer.
+/// Debian's Python, for python3-opencv. The package from PyPI has no GStreamer support.
 const PYTHON: &str = "/usr/bin/python3";
 
 fn opencv_has_gstreamer() -> bool {
@@ -113,7 +113,7 @@ fn opencv_reads_each_frame() {
     let pools = prepared();
     let mut producer = producer(&pools, &PADDED_BGR);
     let mut python = command(&pools, PYTHON);
-    // OpenCV complains of every live source.
+    // OpenCV warns about each live source.
     python.env_remove("G_DEBUG");
     let output = python.args(["-c", OPENCV]).output().unwrap();
     let complained = String::from_utf8_lossy(&output.stderr);
@@ -122,7 +122,7 @@ fn opencv_reads_each_frame() {
     are_the_frames(&pools, &output.stdout, &PADDED_BGR);
 }
 
-/// Ends with the test, also one that fails.
+/// A process that is killed at the end of the test, also after a failure.
 struct Running(Child);
 
 impl Drop for Running {

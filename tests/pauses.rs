@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! A consumer's pipeline that is paused and resumed. Its running time does not advance meanwhile, the producer's does.
+//! A consumer's pipeline is paused and resumed. Its running time stops during the pause, the producer's does not.
 
 mod support;
 
@@ -13,11 +13,11 @@ use std::{
 use gst::prelude::*;
 use support::*;
 
-/// Frames that lossless delivery lets the producer be ahead of its consumers.
+/// The number of frames that a lossless producer may be ahead of its consumers.
 const AHEAD: u64 = 8;
 const FRAME: gst::ClockTime = gst::ClockTime::from_mseconds(10);
 
-/// The numbers and times of frames of a lossless stream whose consumer pauses three times.
+/// The numbers and times of frames in a lossless stream whose consumer pauses three times.
 fn over_pauses(live: bool) -> Vec<(u64, gst::ClockTime)> {
     let pools = Pools::new();
     let producer = pools.launch(&format!(
@@ -53,7 +53,7 @@ fn a_stream_that_waited_goes_on_where_it_was() {
         let frames = over_pauses(live);
         for pair in frames.windows(2) {
             assert_eq!(pair[1].0, pair[0].0 + 1, "{frames:?}");
-            // The time of the first frame may be before the pipeline's start, and becomes 0.
+            // The first frame may precede the pipeline's start; then its time is 0.
             if pair[0].1.is_zero() {
                 continue;
             }
@@ -63,7 +63,7 @@ fn a_stream_that_waited_goes_on_where_it_was() {
     }
 }
 
-/// From GStreamer 1.24 on, a pause interrupts the source while it waits for a frame.
+/// Since GStreamer 1.24 a pause interrupts the source while it waits for a frame.
 #[test]
 fn a_pause_that_is_over_at_once_does_not_stop_the_stream() {
     let pools = Pools::new();
@@ -83,7 +83,7 @@ fn a_pause_that_is_over_at_once_does_not_stop_the_stream() {
     }
 }
 
-/// An interruption by a flush or an end is not taken for one by a pause.
+/// An interruption by a flush or an end is not treated as a pause.
 #[test]
 fn flushes_and_an_end_beside_pauses() {
     let pools = Pools::new();
@@ -115,8 +115,7 @@ fn flushes_and_an_end_beside_pauses() {
     assert!(receiver.rest().is_empty());
 }
 
-/// A source that has the frame 1 in hand: it sends that one's caps before it hands it over, and does not get further than
-/// that yet. 2 and 3 come next.
+/// A source that has received frame 1: it sends the caps first and blocks before it pushes the frame. Frames 2 and 3 follow.
 struct InHand {
     receiver: Receiver,
     sender: Sender,
@@ -159,7 +158,7 @@ impl InHand {
         }
     }
 
-    /// Has it find that it was paused meanwhile.
+    /// Pauses the pipeline, and lets the source continue, so that it detects the pause.
     fn pause(&self) {
         let pipeline = &self.receiver.pipeline.0;
         pipeline.set_state(gst::State::Paused).unwrap();
@@ -167,18 +166,18 @@ impl InHand {
         settle();
     }
 
-    /// Nothing is held but the frame before, which an appsink refers to.
+    /// Only the previous frame is held, to which the appsink refers.
     fn holds_no_more(&self) {
         until("it is given back", || self.receiver.stat("held") == 1);
     }
 }
 
-/// Nothing shows where GstBaseSrc is; if it has not come to its wait yet, these tests find less.
+/// GstBaseSrc's wait is not observable. If it has not begun, the tests cover less.
 fn settle() {
     thread::sleep(Duration::from_millis(300));
 }
 
-/// GstBaseSrc of GStreamer 1.26 throws away what a source hands it in a pause.
+/// GStreamer 1.26's GstBaseSrc drops a frame that a source returns during a pause.
 #[test]
 fn a_frame_received_as_the_pause_began_is_delivered_after_it() {
     let pools = Pools::new();
@@ -226,7 +225,7 @@ fn a_source_that_an_application_ends_keeps_no_frame() {
             gst::PadProbeReturn::Ok
         },
     );
-    // Downstream has the streaming thread; the application does not wait for it.
+    // Downstream blocks the streaming thread. The application does not wait for it.
     assert!(held.receiver.src().send_event(eos));
     held.go.send(()).unwrap();
     assert!(held.receiver.rest().is_empty());
@@ -236,7 +235,7 @@ fn a_source_that_an_application_ends_keeps_no_frame() {
     until("it has left", || sink.property::<u32>("num-clients") == 0);
 }
 
-/// A sink that is paused while it waits for a frame's time keeps the frame, and the thread that brought it.
+/// A sink that is paused while it waits for a frame's time keeps the frame and blocks the streaming thread.
 #[test]
 fn an_end_in_a_pause_comes_after_it() {
     let pools = Pools::new();

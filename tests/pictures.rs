@@ -8,7 +8,7 @@ use std::{fs, path::Path, process::Output, process::Stdio};
 
 use support::{process::*, *};
 
-/// Blue on the left, and red from the middle on.
+/// The left half is blue, the right half red.
 const HALVES: &str = "videotestsrc is-live=true pattern=solid-color foreground-color=0xff0000ff \
      ! video/x-raw,format=RGB,width=6,height=4,framerate=30/1 ! queue ! mixed. \
      videotestsrc is-live=true pattern=solid-color foreground-color=0xffff0000 \
@@ -39,7 +39,7 @@ fn snapshot(pools: &Pools, name: &str) -> Vec<u8> {
     fs::read(file).unwrap()
 }
 
-/// The pixels of an image, as RGB.
+/// The pixels of an image as RGB.
 fn decoded(pools: &Pools, name: &str, decoder: &str) -> Vec<u8> {
     let raw = pools.file("decoded.raw");
     pools.run(&format!(
@@ -62,7 +62,7 @@ fn is_red(pixel: &[u8]) -> bool {
 fn a_snapshot_is_the_picture() {
     let pools = prepared();
     let _producer = published(&pools, HALVES);
-    // A row is padded to four bytes.
+    // Rows are padded to four bytes.
     let (stride, row) = (40, 39);
     for (name, decoder) in [("a.png", "pngdec"), ("a.jpg", "jpegdec")] {
         snapshot(&pools, name);

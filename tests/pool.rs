@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The allocator and pool that upstream is offered, and their buffers.
+//! The allocator and pool that the sink offers, and their buffers.
 
 mod support;
 
@@ -16,7 +16,7 @@ fn caps() -> gst::Caps {
 
 const SIZE: u32 = 320 * 240 * 3 / 2;
 
-/// A started sink by itself.
+/// A sink in a started state, without a pipeline.
 struct Sink(gst::Element, #[allow(dead_code)] Pools);
 
 impl Sink {
@@ -67,7 +67,7 @@ fn raw_video_is_offered_pool_and_allocator() {
     let allocator = allocator.unwrap();
     assert!(allocator.is::<XmemAllocator>());
     assert_eq!(allocator.memory_type(), "XmemMemory");
-    // However often it is asked, no memory is taken.
+    // Repeated queries allocate no memory.
     for _ in 0..100 {
         ask(&sink.0, &caps(), true);
     }
@@ -84,7 +84,7 @@ fn a_pool_is_created_only_on_request() {
     assert_eq!(size, SIZE);
 }
 
-/// As filesrc asks, and what knows its size only later.
+/// The queries of filesrc, and of elements that know the size later.
 #[test]
 fn without_a_format_the_allocator_is_offered() {
     let sink = Sink::new(&[]);
@@ -185,7 +185,7 @@ fn pool_and_allocator_outlive_the_sink() {
     sink.0.set_state(gst::State::Null).unwrap();
     buffer.make_mut().map_writable().unwrap().fill(1);
     assert!(bytes(&buffer).iter().all(|byte| *byte == 1));
-    // There are no slots any more, and no errors either.
+    // A stopped sink has no slots, but allocation does not fail.
     assert!(slot_of(&pool.acquire_buffer(None).unwrap()).is_none());
     assert_eq!(
         allocator
@@ -206,7 +206,7 @@ fn the_allocator_honours_its_parameters() {
     for (align, prefix, padding) in [(0, 0, 0), (63, 64, 17), (4095, 0, 1), (65535, 8, 0)] {
         let flags = gst::MemoryFlags::ZERO_PREFIXED | gst::MemoryFlags::ZERO_PADDED;
         let params = gst::AllocationParams::new(flags, align, prefix, padding);
-        // The second one takes the slot that the first one wrote.
+        // The second buffer uses the slot that the first one wrote.
         for _ in 0..2 {
             let mut memory = allocator.alloc(1000, Some(&params)).unwrap();
             assert_eq!(memory.allocator().unwrap().memory_type(), "XmemMemory");
@@ -243,7 +243,7 @@ fn copies_of_a_slot_are_private_memory() {
     assert_eq!(stat(&sink.0, "memory-copies"), 1);
 }
 
-/// As a decoder does that keeps its frame mapped for writing while GStreamer sends it on.
+/// As a decoder that keeps its frame mapped for writing while GStreamer pushes it.
 #[test]
 fn a_copy_of_a_frame_that_is_mapped_for_writing_is_the_frame() {
     let sink = Sink::new(&[]);
@@ -263,12 +263,12 @@ fn a_copy_of_a_frame_that_is_mapped_for_writing_is_the_frame() {
             .flags()
             .contains(gst::MemoryFlags::READONLY)
     );
-    // Only of the whole: a part of it is copied.
+    // Only a copy of the whole memory is an alias; a copy of a part is a real copy.
     let part = memory.copy_range(0..100);
     assert_eq!(part.allocator().unwrap().memory_type(), "SystemMemory");
     assert_eq!(part.map_readable().unwrap().as_slice(), [5; 100]);
     drop(mapped);
-    // And not for others: a writer of the alias gets a copy.
+    // Other writers of the alias get a copy.
     carrier.make_mut().map_writable().unwrap().fill(6);
     assert!(slot_of(&carrier).is_none());
     assert_eq!(memory.map_readable().unwrap()[0], 5);
@@ -292,7 +292,7 @@ fn parts_of_a_slot_keep_it() {
     assert_eq!(stat(&sink.0, "slots-held"), 0);
 }
 
-/// A pool of upstream's own that takes only our allocator must not write into what is published.
+/// Upstream's own pool with the sink's allocator must not write published frames.
 #[test]
 fn a_foreign_pool_with_our_allocator_gets_fresh_slots() {
     let pools = Pools::new();

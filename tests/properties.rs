@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Names, defaults and classes, as applications rely on them.
+//! Names, defaults and classes that applications depend on.
 
 mod support;
 
@@ -12,7 +12,7 @@ fn make(factory: &str) -> gst::Element {
     gst::ElementFactory::make(factory).build().unwrap()
 }
 
-/// Every property that an element adds to its base class.
+/// The properties that an element adds to its base class.
 fn own_properties(element: &gst::Element) -> Vec<String> {
     let mut names: Vec<_> = element
         .list_properties()
@@ -32,7 +32,7 @@ fn own_properties(element: &gst::Element) -> Vec<String> {
     names
 }
 
-/// Properties as text, as `gst-launch-1.0` has them.
+/// Properties as text, as `gst-launch-1.0` prints them.
 fn text(element: &gst::Element, name: &str) -> String {
     let value = element.property_value(name);
     value
@@ -106,7 +106,7 @@ fn of_the_sink() {
         sink.set_property_from_str(name, value);
         assert_eq!(text(&sink, name), value, "{name}");
     }
-    // No last sample: it would keep a slot.
+    // The last sample would keep a slot, so it is disabled.
     assert!(!sink.property::<bool>("enable-last-sample"));
     assert!(sink.property::<bool>("sync"));
 }
@@ -165,7 +165,7 @@ fn of_the_source() {
     }
 }
 
-/// Reading them back gives the settings in effect, not the refused ones.
+/// Reading a property returns the setting in effect, not a refused one.
 #[test]
 fn settings_of_a_running_element_do_not_change() {
     let pools = Pools::new();
@@ -254,7 +254,7 @@ fn invalid_access_settings_are_errors_at_the_start() {
 fn access_settings_reach_the_socket() {
     use std::os::unix::fs::MetadataExt;
     let pools = Pools::new();
-    // A group that every process may give a file to: one of its own.
+    // A group that this process may assign to a file: its own.
     let group = std::fs::metadata("/proc/self").unwrap().gid();
     for (settings, mode) in [
         (String::new(), 0o600),
@@ -333,7 +333,7 @@ fn statistics_have_the_same_fields_at_all_times() {
     producer.stop();
     receiver.pipeline.stop();
     assert_eq!((fields(&sink), fields(&src)), (of_sink, of_src));
-    // The figures can still be read.
+    // The statistics can still be read.
     assert_eq!((stat(&sink, "published"), stat(&src, "received")), (5, 5));
     assert_eq!(stat(&sink, "slots-held"), 0);
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! A published frame does not change, whichever element tries to write it.
+//! Elements cannot change a published frame.
 
 mod support;
 
@@ -9,7 +9,7 @@ use support::*;
 
 const VIDEO: &str = "video/x-raw,format=I420,width=320,height=240,framerate=30/1";
 
-/// An in-place filter behind xmemsrc works on a copy of its own.
+/// An in-place filter behind xmemsrc works on a copy.
 fn filter_behind_source(filter: &str) {
     let pools = Pools::new();
     let producer =
@@ -45,7 +45,7 @@ fn textoverlay_behind_the_source() {
     filter_behind_source("textoverlay text=changed valignment=center");
 }
 
-/// Behind a tee in the producer's own pipeline, a filter that writes in place after the sink has published.
+/// After a tee in the producer's own pipeline, a filter that writes in place after the sink has published.
 #[test]
 fn videobalance_behind_a_tee() {
     let pools = Pools::new();
@@ -54,7 +54,7 @@ fn videobalance_behind_a_tee() {
         .unwrap();
     let caps = info.to_caps().unwrap();
     let receiver = pools.receiver("");
-    // The sink's branch comes first; the filter gets each buffer once that is done with it.
+    // The sink's branch comes first: the filter gets each buffer after the sink.
     let pipeline = pools.launch(&format!(
         "appsrc name=app format=time ! tee name=t \
          t. ! xmemsink name=sink pool=POOL sync=false copy=forbid {LOSSLESS} \
@@ -70,7 +70,7 @@ fn videobalance_behind_a_tee() {
         .unwrap();
     app.set_caps(Some(&caps));
     pipeline.play();
-    // A tee drops what the sink proposes, so the test takes buffers from the pool itself.
+    // A tee drops the sink's allocation proposal, so the test takes buffers from the pool directly.
     let pool = offered_pool(&pipeline.sink(), &caps);
     pool.set_active(true).unwrap();
     for number in 0..5 {
@@ -135,7 +135,7 @@ fn a_published_frame_cannot_be_mapped_for_writing() {
     assert_eq!(receiver.stat("memory-copies"), 1);
 }
 
-/// The same memory with one time stamp after the other.
+/// Publishes the same memory repeatedly with different timestamps.
 fn repeats(elements: &str, slots: usize) {
     let pools = Pools::new();
     let producer = pools.launch(&format!(

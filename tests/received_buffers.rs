@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Buffers of xmemsrc that come again with another frame.
+//! Buffers of xmemsrc that are reused for another frame.
 
-#![allow(unsafe_code)] // what elements in C write
+#![allow(unsafe_code)] // writes fields as elements in C do
 
 mod support;
 
@@ -14,7 +14,7 @@ use support::*;
 const SIZE: usize = 320 * 240 * 3 / 2;
 const VIDEO: &str = "video/x-raw,format=I420,width=320,height=240,framerate=30/1";
 
-/// A sender, and a source whose buffers the test has alone.
+/// A sender, and a source whose buffers only the test uses.
 struct Stream {
     sender: Sender,
     source: Pipeline,
@@ -44,7 +44,7 @@ impl Stream {
         }
     }
 
-    /// A frame of that many bytes, as it is received.
+    /// Publishes a frame of this size and returns it as it is received.
     fn frame(&self, size: usize, byte: u8) -> gst::Buffer {
         self.sender
             .push(gst::Buffer::from_mut_slice(vec![byte; size]));
@@ -58,7 +58,7 @@ impl Stream {
     }
 }
 
-/// Where a buffer and its memory are.
+/// The addresses of a buffer and its memory.
 fn addresses(buffer: &gst::BufferRef) -> [usize; 2] {
     [
         buffer.as_ptr().addr(),
@@ -151,7 +151,7 @@ fn a_memory_that_somebody_keeps_keeps_its_frame() {
     assert_eq!(stream.held(), 0);
 }
 
-/// Buffer and copy go in either order.
+/// Buffer and copy are released in either order.
 #[test]
 fn a_copy_keeps_the_frame_of_its_buffer() {
     let stream = Stream::new(VIDEO);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! `xmem serve`, as a browser reads it.
+//! `xmem serve`, as a browser uses it.
 
 mod support;
 
@@ -18,7 +18,7 @@ use serde_json::Value;
 use support::{process::*, *};
 use xmem_core::{Consumer, Delivery, Producer};
 
-/// The command, and where it listens.
+/// The command and its address.
 struct Site {
     address: String,
     _process: Launch,
@@ -117,7 +117,7 @@ fn producer(pools: &Pools, name: &str, pipeline: &str) -> Launch {
     launch
 }
 
-/// Frames of 64x48 of one colour.
+/// A pipeline with frames of 64x48 in one colour.
 fn plain(colour: &str) -> String {
     format!(
         "videotestsrc is-live=true pattern=solid-color foreground-color={colour} \
@@ -166,7 +166,7 @@ fn pictures_are_made_while_they_are_asked_for() {
         (&"live".into(), &Value::Null)
     );
     assert!(pool["published"].as_u64().unwrap() > 0);
-    // The figures alone take no consumer.
+    // The figures alone need no consumer.
     assert_eq!(viewers(), 0);
 
     let (blue, number) = site.picture("a%2520b", "");
@@ -255,7 +255,7 @@ fn what_has_no_picture_has_the_reason() {
     let _lossless = lossless.build().unwrap();
     site.has_no_picture("film", "lossless");
 
-    // Consumers have less than they ask for.
+    // The consumers' budgets are smaller than requested.
     let small = Producer::builder(&pool_path(&pools, "small")).max_slots(12);
     let _small = small.build().unwrap();
     let join = |_| {
@@ -274,7 +274,7 @@ fn a_viewer_that_costs_consumers_slots_leaves() {
     let _producer = Producer::builder(&path).max_slots(12).build().unwrap();
     let consumer = Consumer::builder(&path).max_held(4).connect().unwrap();
     let limit = || pool_stats(&pools, "p").unwrap().budget_limit;
-    // With one more consumer it would not be.
+    // With one more consumer the budget would be smaller.
     assert_eq!((consumer.budget(), limit()), (4, String::new()));
     let site = Site::new(&pools);
     site.has_no_picture("p", "raise its max-slots");
@@ -302,7 +302,7 @@ fn a_producer_that_is_stopped_killed_or_gone_is_shown() {
     until("life", || site.pool("p").unwrap()["state"] == "live");
     site.picture("p", "");
 
-    // The same viewer, or another one, shows the next producer.
+    // The same viewer or a new one shows the next producer.
     first.signal(Signal::KILL);
     until("its end", || site.pool("p").unwrap()["state"] == "stale");
     site.has_no_picture("p", "its producer was killed");
@@ -329,10 +329,10 @@ fn other_requests_are_refused() {
         "{}",
         page.head
     );
-    // Nothing is loaded from elsewhere.
+    // The page loads nothing from other hosts.
     assert!(!page.text().contains("http://") && !page.text().contains("https://"));
     assert_eq!(site.get("/none").status, 404);
-    // A name that was made to lead here, and none.
+    // A foreign host name that resolves to this host, and a request without a name.
     assert_eq!(
         site.send("GET / HTTP/1.1\r\nHost: evil.example\r\n\r\n")
             .status,
@@ -368,7 +368,7 @@ fn too_many_connections_are_closed() {
     let pools = prepared();
     let site = Site::new(&pools);
     let open = || TcpStream::connect(&site.address).unwrap();
-    // They send nothing.
+    // These connections send nothing.
     let mut idle: Vec<_> = (0..80).map(|_| open()).collect();
     until("a closed connection", || {
         idle.iter_mut().any(|stream| {
@@ -413,7 +413,7 @@ fn a_browser_shows_the_picture_on_screens_of_all_sizes() {
                     pools.file("chromium").display()
                 ))
                 .arg(format!("--window-size={width},{height}"))
-                // Time passes as fast as the page allows.
+                // The browser's time runs as fast as the page allows.
                 .arg("--virtual-time-budget=20000")
                 .arg(format!("--screenshot={}", file.display()))
                 .arg(format!("http://{}/", site.address))

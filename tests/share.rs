@@ -30,7 +30,7 @@ fn receiver(pools: &Pools) -> Receiver {
     pools.receiver(&format!("pool={}", pool_path(pools, "p")))
 }
 
-/// A film of so many frames at 30 a second.
+/// Creates a film of `frames` frames at 30 per second.
 fn film(pools: &Pools, frames: u32) -> String {
     let file = pools.file("a film.mkv").to_str().unwrap().to_owned();
     let mut launch = command(pools, "gst-launch-1.0");
@@ -43,7 +43,7 @@ fn film(pools: &Pools, frames: u32) -> String {
     file
 }
 
-/// Exit code 1 and this in the error.
+/// Asserts exit code 1 and this text in the error.
 #[track_caller]
 fn fails(pools: &Pools, args: &[&str], part: &str) {
     let output = xmem(pools, args).output().unwrap();
@@ -150,7 +150,7 @@ fn a_source_without_frames_is_started_again() {
 #[test]
 fn a_source_on_demand_is_open_while_there_are_consumers() {
     let pools = prepared();
-    // Longer than this test may take: between two rounds it is closed.
+    // Longer than the test: the source is closed between two runs of a film.
     let film = film(&pools, 4000);
     let share = share(&pools, &film, &["--on-demand", "--loop"]);
     let has_film = |pid: u32| {
@@ -172,7 +172,7 @@ fn a_source_on_demand_is_open_while_there_are_consumers() {
         until("an open film", is_open);
         let with_film = producer();
         drop(receiver);
-        // The pool is made anew.
+        // The pool was created again.
         until("a closed film", || {
             let now = producer();
             now.is_some() && now != with_film && !is_open()
@@ -180,7 +180,7 @@ fn a_source_on_demand_is_open_while_there_are_consumers() {
         rounds.push(with_film);
     }
     assert_ne!(rounds[0], rounds[1]);
-    // A command that needs the caps is a consumer, too.
+    // A command that needs the caps is also a consumer.
     let picture = pools.file("a.png").to_str().unwrap().to_owned();
     let output = xmem(&pools, &["snapshot", "p", &picture, "--timeout", "60"])
         .output()
@@ -205,7 +205,7 @@ fn a_short_film_on_demand_is_closed_between_two_rounds() {
     assert!(receiver(&pools).next().is_some());
     until("a closed film", || closed() == 2);
 
-    // The process that waits for a consumer is started again, too.
+    // The process without a source is also restarted.
     until("the pool", || pool_stats(&pools, "p").is_some());
     let waiting = pool_stats(&pools, "p").unwrap().pid.cast_signed();
     kill_process(Pid::from_raw(waiting).unwrap(), Signal::KILL).unwrap();
@@ -240,7 +240,7 @@ fn errors_give_the_remedy() {
         "format=(string)RGB7",
     );
 
-    // Without GStreamer, and where the pool has a producer.
+    // Without GStreamer, and with a pool that has a producer.
     let mut without_tool = xmem(&pools, &["share", "test", "--pool", "p"]);
     let output = without_tool.env("PATH", "/nowhere").output().unwrap();
     let text = String::from_utf8_lossy(&output.stderr);
@@ -262,7 +262,7 @@ fn live(pools: &Pools, elements: &str) -> Launch {
     )
 }
 
-/// Records ten frames of the pool p and more.
+/// Records at least ten frames of the pool p.
 fn record(pools: &Pools, file: &str, options: &[&str]) {
     let mut args = vec!["record", "p", file];
     args.extend(options);
@@ -315,7 +315,7 @@ fn a_recording_is_replayed_at_its_pace() {
         assert!(caps.contains("NV12") && caps.contains("(int)64"), "{caps}");
     }
     assert!(times.len() >= 10, "{times:?}");
-    // A frame from before the start of the recording is at 0. Matroska has milliseconds, and on a busy machine frames may be
+    // A frame from before the start of the recording has the time 0. Matroska has milliseconds, and on a busy machine frames may be
     // missing.
     for pair in times.windows(2).filter(|pair| pair[0] > 0) {
         let frames = (pair[1] - pair[0]) as f64 / (1000.0 / 30.0);
@@ -343,7 +343,7 @@ fn encoded_frames_are_recorded_as_they_are() {
     }
 }
 
-/// The lines of docs/cli.md, with stand-ins for a camera, a stream and a film.
+/// Runs the commands of docs/cli.md with stand-ins for a camera, a stream and a film.
 #[test]
 fn the_page_about_the_command_is_true() {
     let pools = prepared();
@@ -377,7 +377,7 @@ fn the_page_about_the_command_is_true() {
     }
 }
 
-/// The command of the unit file and of the example for containers.
+/// Compares the command of the unit file with that of the example for containers.
 #[test]
 fn the_unit_and_the_compose_file_share_a_source() {
     let pools = prepared();

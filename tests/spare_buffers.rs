@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Buffers of xmemsink's pool that are handed out again.
+//! Buffers of xmemsink's pool that are reused.
 
-#![allow(unsafe_code)] // what elements in C write
+#![allow(unsafe_code)] // writes fields as elements in C do
 
 mod support;
 
@@ -56,7 +56,7 @@ impl Drop for Offered {
     }
 }
 
-/// Where a buffer, its memory and its meta are.
+/// The addresses of a buffer, its memory and its meta.
 fn addresses(buffer: &gst::BufferRef) -> [usize; 3] {
     let meta = buffer.meta::<gst_video::VideoMeta>().unwrap();
     let meta: &gst_video::VideoMeta = &meta;
@@ -67,7 +67,7 @@ fn addresses(buffer: &gst::BufferRef) -> [usize; 3] {
     ]
 }
 
-/// All that an element can write of a buffer, but for what it writes into the memory.
+/// All fields of a buffer that an element can change, except for the bytes.
 fn description(buffer: &gst::BufferRef) -> String {
     let memory = buffer.peek_memory(0);
     let mut text = format!("{buffer:?} {:?} {:?}", buffer.flags(), memory.flags());
@@ -153,7 +153,7 @@ fn a_buffer_is_as_new_however_it_was_changed() {
     }
 }
 
-/// What is published is read-only, and the next frame in the same memory can be written.
+/// A published buffer is read-only. The next frame in the same memory is writable.
 #[test]
 fn a_published_buffer_can_be_written_again() {
     let pools = Pools::new();
@@ -180,7 +180,7 @@ fn a_published_buffer_can_be_written_again() {
         assert!(bytes.len() == SIZE && bytes.iter().all(|byte| *byte == number));
     }
     assert_eq!(sender.pipeline.stat("sink", "zero-copy"), 20);
-    // The sink may still have one when its frame is received.
+    // The sink may still hold a buffer when its frame is received.
     assert!(seen.len() <= 2, "{} buffers were made", seen.len());
 }
 
@@ -201,7 +201,7 @@ fn a_memory_that_somebody_keeps_keeps_its_slot() {
     assert_eq!(offered.held(), 1);
 }
 
-/// A part of the memory refers to the whole.
+/// A part of a memory refers to the whole memory.
 #[test]
 fn a_part_of_a_memory_keeps_its_slot() {
     gst::init().unwrap();
@@ -218,7 +218,7 @@ fn a_part_of_a_memory_keeps_its_slot() {
     assert_eq!(offered.held(), 0);
 }
 
-/// Buffer and copy go in either order.
+/// Buffer and copy are released in either order.
 #[test]
 fn a_copy_keeps_the_slot_of_its_buffer() {
     gst::init().unwrap();
@@ -243,7 +243,7 @@ fn a_copy_keeps_the_slot_of_its_buffer() {
     }
 }
 
-/// libav has a copy of each memory made that it keeps mapped for writing; buffer and copy go in either order.
+/// libav creates a copy of each memory and keeps it mapped for writing. Buffer and copy are released in either order.
 #[test]
 fn an_alias_keeps_the_slot_of_its_memory() {
     gst::init().unwrap();
@@ -280,7 +280,7 @@ fn an_alias_keeps_the_slot_of_its_memory() {
     }
 }
 
-/// Programs count frames by such notifications.
+/// Programs count frames with such notifications.
 #[test]
 fn what_is_tied_to_a_buffer_goes_with_it() {
     gst::init().unwrap();
@@ -312,7 +312,7 @@ fn what_is_tied_to_a_buffer_goes_with_it() {
     }
 }
 
-/// As a decoder does that exchanges the memory.
+/// As a decoder that replaces the memory of a buffer.
 #[test]
 fn a_buffer_with_another_memory_is_not_kept() {
     gst::init().unwrap();
@@ -339,7 +339,7 @@ fn an_inactive_pool_keeps_nothing() {
     drop(out);
     assert_eq!(offered.held(), 0);
     let _ = offered.sink.set_state(gst::State::Null);
-    // The pool refers to it, and a memory would.
+    // Only the pool has a reference. A kept memory would have another one.
     let references = weak.upgrade().unwrap().ref_count();
     assert_eq!(references, 2, "the pool's and this test's");
 }
@@ -353,7 +353,7 @@ fn a_stopped_sink_keeps_nothing() {
     drop(buffer);
     let before = allocator.ref_count();
     offered.sink.set_state(gst::State::Null).unwrap();
-    // The sink's own, and that of the kept memory.
+    // The sink's reference, and that of the kept memory.
     assert!(allocator.ref_count() < before - 1);
     assert!(slot_of(&offered.acquire()).is_none());
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! States in any order, flushes and seeks, with and without the other side.
+//! State changes in any order, flushes and seeks, with and without the other side.
 
 mod support;
 
@@ -16,7 +16,7 @@ const PRODUCER: &str = "videotestsrc is-live=true \
      ! video/x-raw,format=GRAY8,width=64,height=64,framerate=100/1 ! xmemsink name=sink pool=POOL";
 const CONSUMER: &str = "xmemsrc name=src pool=POOL ! fakesink name=out sync=false";
 
-/// Numbers that are the same each time.
+/// Random numbers that are the same in each run.
 struct Random(u64);
 
 impl Random {
@@ -55,7 +55,7 @@ fn the_source_alone_up_and_down() {
     up_and_down(CONSUMER);
 }
 
-/// Each side goes through states at random, and after that both work.
+/// Each side changes its state at random. Afterwards both work.
 fn in_any_order(properties: &str, seed: u64) {
     let pools = Pools::new();
     let producer = pools.launch(&format!("{PRODUCER} {properties}"));
@@ -104,9 +104,9 @@ fn states_in_any_order_lossless() {
     }
 }
 
-/// Through the element itself, so that its own waits are called off. GStreamer holds its state lock meanwhile, and a
-/// pipeline that changes its state because of the flush may want that lock while it holds others. So the sink does not
-/// lose its state over it (`async=false`), and the running time goes on (`false`).
+/// Sends a flush to the element itself, so that its own waits are interrupted. GStreamer holds the element's state lock meanwhile,
+/// and a pipeline that changes its state because of the flush may need this lock while it holds others. Therefore the sink does not
+/// lose its state (`async=false`), and the running time is not reset (`false`).
 fn flush(element: &gst::Element) {
     assert!(element.send_event(gst::event::FlushStart::new()));
     assert!(element.send_event(gst::event::FlushStop::new(false)));
@@ -118,14 +118,14 @@ fn a_flush_while_the_source_waits() {
     let receiver = pools.receiver("");
     receiver.app.set_property("async", false);
     let src = receiver.src();
-    // For a producer.
+    // While it waits for a producer.
     for _ in 0..5 {
         flush(&src);
     }
     let producer = pools.sender(&VIDEO.parse().unwrap(), LOSSLESS);
     producer.push(gst::Buffer::from_slice([1; 64 * 64]));
     assert!(receiver.next().is_some());
-    // For a frame.
+    // While it waits for a frame.
     for _ in 0..5 {
         flush(&src);
     }
@@ -140,7 +140,7 @@ fn a_flush_while_the_source_waits() {
 fn a_flush_while_the_lossless_sink_waits() {
     let pools = Pools::new();
     let producer = pools.sender(&VIDEO.parse().unwrap(), &format!("{LOSSLESS} async=false"));
-    // It takes nothing yet.
+    // The consumer does not receive yet.
     let mut consumer = Consumer::builder(&pools.pool("p")).connect().unwrap();
     let sink = producer.sink();
     let fill = || {
@@ -167,7 +167,7 @@ fn a_flush_while_the_lossless_sink_waits() {
             break;
         }
     }
-    // It can be stopped while it waits.
+    // The sink can be stopped while it waits.
     fill();
     producer.pipeline.stop();
 }
@@ -181,7 +181,7 @@ fn a_seek_while_the_lossless_sink_waits() {
     producer.play();
     let pool = pools.pool("p");
     until("the pool", || xmem_core::query(&pool).is_ok());
-    // It takes nothing yet.
+    // The consumer does not receive yet.
     let mut consumer = Consumer::builder(&pool).connect().unwrap();
     let sink = producer.sink();
     until("it waits", || stat(&sink, "published") >= 8);

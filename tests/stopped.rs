@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! A producer that is stopped by a signal, as the command shows it. None of this hangs.
+//! A producer that is stopped by a signal, as the command shows it. No call hangs.
 
 mod support;
 
@@ -39,7 +39,7 @@ fn a_stopped_producer_is_shown() {
         row.unwrap().split_whitespace().nth(1).unwrap().to_owned()
     };
     for command in ["list", "top --once"] {
-        // On a busy machine the other one may not answer in time.
+        // On a busy machine the other producer may not answer in time.
         until("an answer of the other one", || {
             let (table, _) = xmem(&pools, command);
             assert_eq!(row(&table, "stops"), "silent");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Headers that are in the caps: a late joiner gets those of containers as demuxers need them.
+//! Stream headers in the caps: a late joiner gets the headers of container formats as demuxers need them.
 
 mod support;
 
@@ -94,7 +94,7 @@ fn a_consumer_from_the_beginning_gets_the_header_once() {
     assert!(receiver.next().is_none());
 }
 
-/// It is sent from where frames are made.
+/// The header is sent from the function that creates frames.
 #[test]
 fn a_header_that_downstream_does_not_take_delays_no_pause_and_no_stop() {
     for goes_on in [true, false] {
@@ -109,7 +109,7 @@ fn a_header_that_downstream_does_not_take_delays_no_pause_and_no_stop() {
             gst::PadProbeReturn::Ok
         });
         push(&sender, &[11], KEY);
-        // The appsink has room for the first part.
+        // The appsink has space for the first part only.
         until("the second part", || came.load(Ordering::SeqCst) == 2);
         receiver.pipeline.settle(gst::State::Paused);
         if goes_on {
@@ -139,7 +139,7 @@ fn the_next_producers_header_is_delivered() {
     push(&second, &[12], KEY);
     begins_anew(&receiver, &[4, 5]);
     expect(&receiver, &[(&[12], KEY)]);
-    // It comes as a frame.
+    // The header arrives as a frame.
     drop(second);
     let third = pools.sender(&caps.parse().unwrap(), "");
     until("the next producer", || receiver.stat("reconnects") == 2);
@@ -147,7 +147,7 @@ fn the_next_producers_header_is_delivered() {
     begins_anew(&receiver, &[4, 5]);
 }
 
-/// The next buffer is a header, and is marked as the beginning of another stream.
+/// Asserts that the next buffer is a header and is marked as a discontinuity.
 #[track_caller]
 fn begins_anew(receiver: &Receiver, right: &[u8]) {
     let sample = receiver.next().unwrap();
@@ -173,7 +173,7 @@ fn headers_that_decoders_read_from_caps_and_invalid_ones_are_not_sent() {
     }
 }
 
-/// A live stream, and what a late joiner makes of it.
+/// Checks that a late joiner can decode a live stream.
 fn is_decodable_late(encoder: &str, decoder: &str) {
     let pools = Pools::new();
     let producer = pools.launch(&format!("{encoder} ! xmemsink name=sink pool=POOL"));
@@ -187,8 +187,8 @@ fn is_decodable_late(encoder: &str, decoder: &str) {
 const VIDEO: &str = "videotestsrc is-live=true ! video/x-raw,width=64,height=48,framerate=50/1";
 const AUDIO: &str = "audiotestsrc is-live=true samplesperbuffer=480 ! audio/x-raw,rate=48000";
 
-/// Muxers and demuxers. Ogg has its header in the caps too, but GStreamer 1.22's oggdemux complains of every segment in time,
-/// and that ends a test.
+/// Muxers and demuxers. Ogg is not tested: its header is also in the caps, but oggdemux of GStreamer 1.22 warns about each segment
+/// in time format, and a warning ends a test.
 const CONTAINERS: [(&str, &str); 2] = [
     (
         "vp8enc deadline=1 keyframe-max-dist=5 ! webmmux streamable=true",
@@ -207,7 +207,7 @@ fn containers_are_demultiplexed_late() {
     }
 }
 
-/// A demuxer that is in the middle of one stream takes the header for the beginning of the next.
+/// A demuxer in the middle of one stream treats the header as the beginning of the next stream.
 #[test]
 fn containers_are_demultiplexed_over_a_restart_of_their_producer() {
     for (muxer, demuxer) in CONTAINERS {
@@ -219,15 +219,15 @@ fn containers_are_demultiplexed_over_a_restart_of_their_producer() {
         assert!(receiver.next().is_some());
         drop(first);
         let second = produce();
-        // There is the pool, and nothing in it yet: that the header comes with the frames is the usual case.
+        // The pool exists and is empty: usually the header comes with the frames.
         second.settle(gst::State::Ready);
         until("the next producer", || {
-            // The source has not noticed anything while it waits for the appsink to take frames of the first.
+            // The source notices the new producer only when the appsink takes the remaining frames of the first one.
             receiver.app.try_pull_sample(gst::ClockTime::ZERO);
             receiver.stat("reconnects") == 1
         });
         second.play();
-        // More than was on its way.
+        // More frames than were in flight.
         for _ in 0..100 {
             assert!(receiver.next().is_some(), "{muxer}");
         }

@@ -16,7 +16,7 @@ const fn ms(ms: u64) -> gst::ClockTime {
 
 type Times = (Option<gst::ClockTime>, Option<gst::ClockTime>);
 
-/// A buffer of one byte, its number.
+/// A buffer of one byte, which is its number.
 fn buffer(number: u8, pts: Option<gst::ClockTime>, dts: Option<gst::ClockTime>) -> gst::Buffer {
     let mut buffer = gst::Buffer::from_slice([number]);
     {
@@ -39,12 +39,12 @@ fn segment(change: impl FnOnce(&mut gst::FormattedSegment<gst::ClockTime>)) -> g
 fn sender(pools: &Pools, properties: &str) -> Sender {
     let sender = pools.sender(&CAPS.parse().unwrap(), properties);
     sender.app.set_property("handle-segment-change", true);
-    // It would end the stream where a segment ends.
+    // Otherwise appsrc would end the stream at the end of a segment.
     sender.app.set_automatic_eos(false);
     sender
 }
 
-/// Gives the sink buffers with these times, by their number. appsrc takes the one for the other where one is missing.
+/// Sets the times of the buffers by their number. appsrc copies PTS to DTS, and DTS to PTS, if one is missing.
 fn with_times(sender: &Sender, times: Vec<Times>) {
     sender.sink().static_pad("sink").unwrap().add_probe(
         gst::PadProbeType::BUFFER,
@@ -71,7 +71,7 @@ fn times(sample: &gst::Sample) -> Times {
     (buffer.pts(), buffer.dts())
 }
 
-/// Segments have the same meaning; the position is the sender's own business.
+/// Asserts that segments are equal except for the position.
 #[track_caller]
 fn means_the_same(one: &gst::Segment, other: &gst::Segment) {
     let (mut one, mut other) = (one.clone(), other.clone());
@@ -103,7 +103,7 @@ fn passthrough_leaves_times_and_segments_as_they_are() {
     let sent = [
         (None, None, &first),
         (Some(ms(1_000)), None, &first),
-        // The last one ends past the segment; the stream goes on.
+        // The last buffer ends after the segment. The stream continues.
         (Some(ms(1_190)), Some(ms(1_100)), &first),
         (Some(ms(5_900)), None, &second),
         (None, Some(ms(5_500)), &second),
@@ -125,7 +125,7 @@ fn passthrough_leaves_times_and_segments_as_they_are() {
     }
 }
 
-/// An event that does not travel in the pool still has to reach a late joiner.
+/// A late joiner also gets an event that is not an entry of the pool.
 #[test]
 fn passthrough_has_the_segment_before_the_first_frame_of_a_late_joiner() {
     let pools = Pools::new();
@@ -159,7 +159,7 @@ fn passthrough_is_for_streams_without_times_too() {
     }
 }
 
-/// At its end a muxer goes back to complete its header, with the segment that it began with.
+/// At its end a muxer goes back to complete its header, with the segment of the beginning.
 #[test]
 fn passthrough_writes_files_as_they_are() {
     for film in [
@@ -183,7 +183,7 @@ fn passthrough_writes_files_as_they_are() {
     }
 }
 
-/// Times in them mean something to the producer only.
+/// The times in such streams are meaningful only to the producer.
 #[test]
 fn streams_without_a_running_time_have_no_times() {
     let pools = Pools::new();
@@ -210,7 +210,7 @@ fn arrival_mode_uses_the_time_of_publication() {
     let receiver = pools.receiver("timestamp-mode=arrival");
     let running_time = || receiver.pipeline.0.current_running_time().unwrap();
     let mut last = gst::ClockTime::ZERO;
-    // Their own times do not matter, but for the order in which they are decoded and shown.
+    // Only the order of decoding and presentation matters, not the times.
     for (pts, dts, ahead) in [
         (None, None, None),
         (Some(ms(90_000)), None, None),
@@ -231,7 +231,7 @@ fn arrival_mode_uses_the_time_of_publication() {
         assert_eq!(dts, ahead.map(|_| arrival));
         assert_eq!(sample.segment().unwrap().format(), gst::Format::Time);
     }
-    // However long downstream makes it wait then: the appsink takes one, the source waits with another.
+    // Downstream may wait for any time: the appsink holds one frame, and the source waits with another.
     let sink = sender.sink();
     (0..4).for_each(|number| sender.push(buffer(number, None, None)));
     until("all are there", || stat(&sink, "published") == 8);
@@ -243,7 +243,7 @@ fn arrival_mode_uses_the_time_of_publication() {
     }
 }
 
-/// The times of these buffers behind the pool, from the first one's on.
+/// The times of these buffers after the pool, from the first one.
 fn through_the_pool(
     properties: &str,
     pad_offset: i64,
@@ -263,7 +263,7 @@ fn through_the_pool(
     }
     sender.app.end_of_stream().unwrap();
     let samples = receiver.rest();
-    // A running time of 0 in the producer's pipeline is this in the consumer's.
+    // The running time in the consumer's pipeline that corresponds to 0 in the producer's.
     let base_time = |pipeline: &Pipeline| pipeline.0.base_time().unwrap();
     let begin = base_time(&sender.pipeline) - base_time(&receiver.pipeline);
     let times = samples.iter().map(|sample| {
@@ -302,7 +302,7 @@ fn running_times_follow_the_segment() {
     let sent = [
         ((Some(ms(1_000)), None), fast.clone()),
         ((Some(ms(1_040)), None), fast),
-        // Backwards, a frame is shown from its end to its beginning.
+        // In reverse playback, a frame is shown from its end to its beginning.
         (
             (Some(ms(1_960)), None),
             segment(|segment| {
@@ -339,13 +339,13 @@ fn running_times_before_the_start_keep_their_spacing() {
     come_from_before_the_start(3_600_000_000_000);
 }
 
-/// However long ago the host was started: that is where CLOCK_MONOTONIC has its zero.
+/// CLOCK_MONOTONIC starts at 0 when the host starts.
 #[test]
 fn running_times_before_the_start_of_the_host_keep_their_spacing() {
     come_from_before_the_start(xmem_core::monotonic_ns() + 3_600_000_000_000);
 }
 
-/// The pad's offset puts them before the producer's start, which is after the consumer's.
+/// The pad's offset moves the times before the producer's start, which is after the consumer's.
 fn come_from_before_the_start(by: i64) {
     let pools = Pools::new();
     let sender = pools.sender(&CAPS.parse().unwrap(), LOSSLESS);
@@ -359,7 +359,7 @@ fn come_from_before_the_start(by: i64) {
     assert_eq!(times, [0, 40, 80].map(|time| (Some(ms(time)), None)));
 }
 
-/// A live sender all of whose running times are an hour before the start of any consumer.
+/// A live sender whose running times are all one hour before the start of any consumer.
 fn an_hour_ago(pools: &Pools, properties: &str) -> Sender {
     let pipeline = pools.launch(&format!(
         "appsrc name=app format=time is-live=true ! xmemsink name=sink pool=POOL {properties}"
@@ -373,7 +373,7 @@ fn an_hour_ago(pools: &Pools, properties: &str) -> Sender {
     sender
 }
 
-/// In a lossless pool they waited for the consumer, and a recorder wants them as they were.
+/// In a lossless pool they waited for the consumer, and a recorder needs the original times.
 #[test]
 fn live_frames_that_were_held_up_keep_their_spacing() {
     let pools = Pools::new();
@@ -388,7 +388,7 @@ fn live_frames_that_were_held_up_keep_their_spacing() {
     assert_eq!(times, sent.map(|time| (Some(ms(time)), None)));
 }
 
-/// A sink that lags behind by all that the pool keeps would otherwise go on to miss frames for good.
+/// A sink that is late by all frames of the pool would otherwise miss frames permanently.
 #[test]
 fn a_live_stream_that_lags_catches_up_where_frames_are_missing() {
     for (start, delivery) in [("oldest", "history=8"), ("next", LOSSLESS)] {
@@ -450,7 +450,7 @@ fn flags_with_a_meaning_elsewhere_arrive() {
         Flags::LIVE,
         Flags::DECODE_ONLY,
     ];
-    // The first one is always the beginning of something.
+    // The first frame is always a discontinuity.
     sender.push(buffer(0, None, None));
     for flags in each {
         let mut buffer = buffer(0, None, None);
@@ -467,8 +467,8 @@ fn flags_with_a_meaning_elsewhere_arrive() {
     assert_eq!(flags[1..], each);
 }
 
-/// Two slots for the consumer, and appsink keeps the newest frame that was pulled. What comes while both are held is
-/// dropped here, and the next one is marked.
+/// The consumer has two slots, and the appsink keeps the newest pulled frame. Frames that arrive while both are held are dropped,
+/// and the next one is marked.
 #[test]
 fn a_gap_is_marked() {
     let pools = Pools::new();
@@ -506,7 +506,7 @@ fn passthrough_has_no_segment_of_a_producer_that_is_gone() {
     push(&first, &buffer(0, Some(ms(1_000)), None), &late);
     means_the_same(receiver.next().unwrap().segment().unwrap(), &late);
     first.pipeline.stop();
-    // A program sets no segments.
+    // A producer without GStreamer sets no segments.
     let builder = Producer::builder(&pools.pool("p")).delivery(Delivery::Lossless);
     let second = builder.build().unwrap();
     let mut sticky = Sticky::new();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Time stamps across pipelines, and when the sink hands a frame over.
+//! Timestamps across pipelines, and the time at which the sink publishes a frame.
 
 mod support;
 
@@ -10,10 +10,10 @@ use gst::prelude::*;
 use support::*;
 
 const VIDEO: &str = "video/x-raw,format=GRAY8,width=64,height=64,framerate=100/1";
-/// The latency of a sink that paces its frames. No consumer in these tests takes that long.
+/// The latency of a sink that paces its frames. Consumers in these tests are faster.
 const LATENCY: gst::ClockTime = gst::ClockTime::from_mseconds(250);
 
-/// The times of the buffers that come to a pad, on the clock that both pipelines have.
+/// The times of the buffers at a pad, on the clock that both pipelines use.
 fn clock_times(pipeline: &Pipeline, element: &str, pad: &str) -> Arc<Mutex<Vec<i128>>> {
     let times = Arc::new(Mutex::new(Vec::new()));
     let noted = times.clone();
@@ -34,7 +34,7 @@ fn clock_times(pipeline: &Pipeline, element: &str, pad: &str) -> Arc<Mutex<Vec<i
     times
 }
 
-/// How much later frames are stamped behind the pool than they were before it, for a source that is live or not.
+/// The difference of the timestamps after and before the pool, for a live or non-live source.
 fn shift(is_live: bool, properties: &str, clock: Option<&gst::Clock>) -> i128 {
     let pools = Pools::new();
     let producer = pools.launch(&format!(
@@ -51,7 +51,7 @@ fn shift(is_live: bool, properties: &str, clock: Option<&gst::Clock>) -> i128 {
     assert_eq!(receiver.rest().len(), 8);
     producer.wait_eos();
     let (sent, received) = (sent.lock().unwrap(), received.lock().unwrap());
-    // The first one may come from before the base time was known.
+    // The first frame may have been sent before the base time was known.
     let shifts: Vec<_> = sent
         .iter()
         .zip(received.iter())
@@ -90,7 +90,7 @@ fn pace_can_be_chosen() {
     assert_eq!(shift(false, "pace=never", None), 0);
 }
 
-/// A frame in PAUSED is there to see that there are any; it is handed over when the pipeline plays.
+/// A frame in PAUSED is for preroll only. It is published when the pipeline plays.
 #[test]
 fn no_frame_is_handed_over_in_a_pause_or_twice() {
     for properties in ["", "pace=never", "sync=false", "delivery=lossless"] {
@@ -100,7 +100,7 @@ fn no_frame_is_handed_over_in_a_pause_or_twice() {
         let receiver = receiver.connected();
         let sink = sender.sink();
         for number in 0..3_u8 {
-            // A sink that has played takes its next frame in the pause that follows.
+            // A sink that has played receives its next frame during the following pause.
             sender.pipeline.0.set_state(gst::State::Paused).unwrap();
             let mut buffer = gst::Buffer::from_slice([number; 64 * 64]);
             buffer.make_mut().set_pts(gst::ClockTime::ZERO);
@@ -146,7 +146,7 @@ fn sync_false_wins() {
     assert_eq!(shift(false, "pace=always sync=false", None), 0);
 }
 
-/// The producer's pipeline runs on the wall clock, the consumer's on the monotonic one.
+/// The producer's pipeline uses the wall clock, the consumer's the monotonic clock.
 #[test]
 fn pipelines_may_have_different_clocks() {
     init();
@@ -158,7 +158,7 @@ fn pipelines_may_have_different_clocks() {
     let monotonic = gst::SystemClock::obtain();
     let ahead = i128::from(wall.time().nseconds()) - i128::from(monotonic.time().nseconds());
     let shift = shift(true, "", Some(&wall));
-    // Both clocks are read at slightly different times; a wrong clock would be off by decades.
+    // The clocks are read at slightly different times. A wrong clock would differ by decades.
     let hour = 3_600_000_000_000;
     assert!((shift + ahead).abs() < hour, "{shift} {ahead}");
 }
@@ -227,14 +227,14 @@ fn a_stream_that_began_before_its_consumer_keeps_its_spacing() {
         "videotestsrc is-live=true ! {VIDEO} ! xmemsink name=sink pool=POOL history=200 max-slots=256"
     ));
     producer.play();
-    // The frames that are there by now are older than the consumer's time 0.
+    // The frames that are published now are older than the consumer's time 0.
     until("frames", || stat(&producer.sink(), "published") >= 20);
     let receiver = pools.receiver("start-from=oldest");
     let times: Vec<_> = (0..10)
         .map(|_| receiver.next().unwrap().buffer().unwrap().pts().unwrap())
         .collect();
     for pair in times.windows(2) {
-        // 10 ms from frame to frame; a busy machine may skip some.
+        // The interval is 10 ms. A busy machine may skip frames.
         let step = pair[1].saturating_sub(pair[0]);
         assert!(step >= gst::ClockTime::from_mseconds(9), "{times:?}");
     }

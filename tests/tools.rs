@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! GStreamer's own tools have nothing to complain about.
+//! GStreamer's tools report no problems.
 
 mod support;
 
@@ -64,7 +64,7 @@ fn messages_of_the_core_are_in_the_debug_log() {
     });
 }
 
-/// The leaks tracer reports at the end what is still alive.
+/// At the end, the leaks tracer reports the objects that are still alive.
 fn traced(pools: &Pools, name: &str, program: &str, arguments: &str) -> Launch {
     let mut command = command(pools, program);
     command
@@ -79,7 +79,7 @@ fn traced(pools: &Pools, name: &str, program: &str, arguments: &str) -> Launch {
 fn leaks_nothing(mut launch: Launch) {
     launch.succeeds();
     let log = launch.log();
-    // The tracer was there: this announces its report.
+    // The tracer is active: this line announces its report.
     assert!(log.contains("new format string: object-alive"), "{log}");
     let alive: Vec<_> = log
         .lines()
@@ -112,7 +112,7 @@ fn nothing_leaks() {
     leaks_nothing(monitor);
     let log = std::fs::read_to_string(pools.file("monitor.log")).unwrap();
     assert!(log.contains("xmemsrc pool=p"), "{log}");
-    // Played by its address, which makes elements that come and go.
+    // Played by its address, so that elements are added and removed.
     let player = traced(
         &pools,
         "player",

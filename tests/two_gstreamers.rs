@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! One pool between processes with different versions of GStreamer: this machine's, and that of another Debian, which
-//! `cargo xtask test --compat` makes and names in `XMEM_COMPAT_ROOT`.
+//! One pool between processes with different versions of GStreamer: this machine's, and that of another Debian, which `cargo xtask
+//! test --compat` installs. `XMEM_COMPAT_ROOT` is its path.
 
 mod support;
 
@@ -13,7 +13,7 @@ use std::{
 
 use support::{process::*, *};
 
-/// Where a process runs.
+/// The system in which a process runs.
 #[derive(Debug, Clone, Copy)]
 enum Place {
     Here,
@@ -21,7 +21,7 @@ enum Place {
 }
 
 impl Place {
-    /// `gst-launch-1.0`, with the same plugin here and there. They share the test's directory.
+    /// `gst-launch-1.0` with the same plugin in both systems. They share the test's directory.
     fn launch(self, pools: &Pools, name: &str, pipeline: &str) -> Launch {
         let mut command = self.command(pools, "gst-launch-1.0");
         command.args(pipeline.split_ascii_whitespace());
@@ -56,7 +56,7 @@ impl Place {
     }
 }
 
-/// The frames of the pool are written to a file on both sides.
+/// Both sides write the frames of the pool to a file.
 fn goes_through(from: Place, to: Place) {
     let pools = prepared();
     let library = "libgstxmem.so";

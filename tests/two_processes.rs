@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Plain `gst-launch-1.0` processes that load the plugin in the usual way.
+//! `gst-launch-1.0` processes that load the plugin as a library.
 
 mod support;
 
@@ -12,7 +12,7 @@ use std::{
 use rustix::process::Signal;
 use support::{process::*, *};
 
-/// An H.264 file, made here.
+/// Creates an H.264 file.
 fn clip(pools: &Pools, width: u32, height: u32, frames: u32) -> String {
     let file = pools.file("clip.mp4").to_str().unwrap().to_owned();
     pools.run(&format!(
@@ -23,7 +23,7 @@ fn clip(pools: &Pools, width: u32, height: u32, frames: u32) -> String {
     file
 }
 
-/// Files of one frame each, in order, with every byte of each frame.
+/// Files of one frame each, in order, with all bytes of the frame.
 fn frames(dir: &Path) -> Vec<Vec<u8>> {
     let mut files: Vec<_> = fs::read_dir(dir)
         .unwrap()
@@ -36,7 +36,7 @@ fn frames(dir: &Path) -> Vec<Vec<u8>> {
 fn write_frames(pools: &Pools, name: &str) -> (PathBuf, String) {
     let dir = pools.file(name);
     fs::create_dir(&dir).unwrap();
-    // videoconvert takes the padding away on both sides in the same way.
+    // videoconvert removes the padding on both sides.
     let sink = format!(
         "videoconvert ! video/x-raw,format=RGB ! multifilesink next-file=buffer location={}/%05d.raw",
         dir.display()
@@ -44,7 +44,7 @@ fn write_frames(pools: &Pools, name: &str) -> (PathBuf, String) {
     (dir, sink)
 }
 
-/// Decoding in one process and using the frames in another is decoding in one process.
+/// Frames that are decoded in one process and used in another equal those of one process.
 fn decoded_frames_arrive(width: u32, height: u32) {
     let pools = prepared();
     let decode = format!(
@@ -118,7 +118,7 @@ fn the_consumer_survives_a_killed_producer() {
         first.wait();
         let second = producer();
         until("a new producer", || {
-            // Two frames of the first one may stand in its way.
+            // Two frames of the first producer may still be queued.
             receiver.next().unwrap();
             receiver.stat("reconnects") == 1
         });
@@ -205,7 +205,7 @@ fn a_waiting_source_reports_it() {
         &[],
         &format!("{LIVE} ! xmemsink pool=existing"),
     );
-    // The existing pools are listed once.
+    // Existing pools are listed once.
     until("the other pool", || {
         pool_stats(&pools, "existing").is_some()
     });

@@ -117,7 +117,7 @@ fn a_running_element_keeps_its_pool() {
     assert_eq!(src.property::<String>("pool"), "other");
 }
 
-/// A sink makes its pool on the way to READY.
+/// A sink creates its pool on the way to READY.
 #[test]
 fn a_sink_that_has_its_pool_keeps_it() {
     let pools = Pools::new();
@@ -135,7 +135,7 @@ fn a_sink_that_has_its_pool_keeps_it() {
     handler.set_uri("xmem://other").unwrap();
 }
 
-/// A player of addresses, with a pool that is named by its path.
+/// A player of addresses, with a pool that is given by its path.
 fn plays(description: &str) {
     let pools = Pools::new();
     let producer = pools.launch(

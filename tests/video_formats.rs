@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The core's planes of a video format are GStreamer's.
+//! The core computes the same planes of video formats as GStreamer.
 
 use proptest::prelude::*;
 use xmem_core::{VideoFormat, VideoLayout};

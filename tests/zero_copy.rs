@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Frames that upstream writes straight into slots. Proved by where the bytes lie: the consumer's address and the one
-//! that upstream wrote to are the same byte of the same file.
+//! Frames that upstream writes directly into slots. The tests compare locations: the address in the consumer and the address to
+//! which upstream wrote are the same byte of the same file.
 
 mod support;
 
 use gst::prelude::*;
 use support::*;
 
-/// Plays `upstream` into a sink with copy=forbid; every frame that arrives has to lie where upstream wrote it.
+/// Plays `upstream` into a sink with copy=forbid. Each received frame must be where upstream wrote it.
 fn writes_into_slots(upstream: &str, frames: u64) {
     let pools = Pools::new();
     let producer = pools.launch(&format!(
@@ -56,7 +56,7 @@ fn videoconvert() {
     );
 }
 
-/// Its buffers have no caps.
+/// The buffers of filesrc have no caps.
 #[test]
 fn filesrc() {
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/LICENSE");
@@ -82,7 +82,7 @@ fn audioconvert() {
     );
 }
 
-/// An H.264 file of 40 frames, in the order in which they are shown.
+/// An H.264 file of 40 frames, in presentation order.
 fn clip(pools: &Pools, width: u32, height: u32) -> String {
     encoded(pools, width, height, "tune=zerolatency")
 }
@@ -108,8 +108,8 @@ fn openh264dec() {
     );
 }
 
-/// avdec_h264 keeps its frames mapped for writing, and GStreamer wants to copy each of them for that. Returns the copies
-/// that were made, and checks that the pixels are right.
+/// avdec_h264 keeps its frames mapped for writing, and GStreamer would copy each of them. Returns the number of copies, and checks
+/// the pixels.
 fn avdec_copies(width: u32, height: u32, encoder: &str) -> (u64, u64) {
     let pools = Pools::new();
     let decode = format!(
@@ -134,7 +134,7 @@ fn avdec_copies(width: u32, height: u32, encoder: &str) -> (u64, u64) {
         let buffer = sample.buffer().unwrap();
         let here = place(buffer);
         let seen = seen.lock().unwrap();
-        // A frame whose metas found no room in its slot has another slot that names it.
+        // A frame whose metas had not enough space in its slot has another slot that refers to it.
         let is_there = match seen.get(&slot_of(buffer).unwrap()) {
             Some(there) => *there == here,
             None => frames == 0 && seen.values().any(|there| *there == here),
@@ -169,8 +169,7 @@ fn avdec_at_1080p_copies_only_its_first_frames() {
     assert_eq!(memory_copies, 0);
 }
 
-/// The decoder drops the frames that no other one refers to before the sink is done with them, and keeps the others for
-/// longer.
+/// The decoder releases unreferenced frames before the sink has processed them, and keeps the others longer.
 #[test]
 fn avdec_with_b_frames_copies_only_its_first_frames() {
     let (copied, memory_copies) = avdec_copies(1280, 720, "bframes=2 b-adapt=false");
@@ -178,8 +177,8 @@ fn avdec_with_b_frames_copies_only_its_first_frames() {
     assert_eq!(memory_copies, 0);
 }
 
-/// At these sizes avdec copies each frame into the pool by itself, and asks what it may use for nearly every one: the
-/// decoded width is not the one that is shown, and it takes that for a change of its buffers.
+/// At these sizes avdec copies each frame into the pool by itself, and sends an ALLOCATION query for almost every frame: the
+/// decoded width differs from the displayed one, and it treats that as a change of its buffers.
 fn asks_for_nearly_every_frame(width: u32, height: u32) {
     let pools = Pools::new();
     let file = clip(&pools, width, height);
@@ -210,10 +209,10 @@ fn asks_for_nearly_every_frame(width: u32, height: u32) {
         "{queries} queries, {}",
         producer.sink().property::<gst::Structure>("stats")
     );
-    // However often it asks, the pool has what the frames in flight need: 9 with the consumer (its budget, and one that
-    // is copied out), 8 that it is behind, and up to 4 on their way into the sink. That is 21, and slots for them come
-    // in regions of 4, 2, 3, 4, 6 and 8. One more region is from before the first frame's metas were known, and one has
-    // that frame's small slot.
+    // Independent of the number of queries, the pool has the slots that the frames in flight need: 9 for the consumer (its budget,
+    // and one that is being copied), 8 for its delay, and up to 4 on the way into the sink. These are 21, and slots are allocated
+    // in regions of 4, 2, 3, 4, 6 and 8. One more region is from before the first frame's metas were known, and one has that
+    // frame's small slot.
     let (slots, regions) = (
         producer.stat("sink", "slots"),
         producer.stat("sink", "regions"),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The processes of these tests: each has a pipeline, and runs commands, line by line.
+//! A child process of these tests. It has a pipeline and executes commands, one per line.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,14 +16,14 @@ use crate::gstcuda::{LateCopy, device_address, is_writable, pool_with_stream, up
 use crate::pictures::{difference, paint_like, painted};
 use crate::support::{Pipeline, SOON, init, offered_pool};
 
-/// The buffers and events at a pad.
+/// The buffers and events that were seen at a pad.
 #[derive(Debug, Default)]
 struct Seen {
     buffers: u64,
-    /// GstMemory objects, as addresses.
+    /// The addresses of GstMemory objects.
     memories: HashSet<usize>,
     addresses: HashSet<u64>,
-    /// The last one's.
+    /// The device address of the last memory.
     address: Option<u64>,
 }
 
@@ -33,11 +33,11 @@ type Layout = (Vec<usize>, Vec<i32>, gst::Caps);
 #[derive(Default)]
 struct Actor {
     pipeline: Option<Pipeline>,
-    /// Another one in the same process.
+    /// A second pipeline in the same process.
     second: Option<Pipeline>,
     samples: HashMap<u8, gst::Sample>,
     late: HashMap<u8, (LateCopy, Layout)>,
-    /// Buffers for a source, and one that is painted and not yet pushed.
+    /// The buffers for a source, and one that is painted but not yet pushed.
     pool: Option<gst::BufferPool>,
     painted: Option<gst::Buffer>,
     producer: Option<Producer>,
@@ -130,7 +130,7 @@ impl Actor {
                 Ok("ok".into())
             }
             ("push", [number]) => self.push(number.parse().map_err(|_| "no number")?),
-            // A pool of GstCudaMemory that works on a stream: GStreamer's own, or the one that the sink offers.
+            // Creates a pool of GstCudaMemory with a stream: GStreamer's own pool, or the one that the sink offers.
             ("pool", [kind]) => self.make_pool(kind),
             ("paint", [number]) => self.paint(number.parse().map_err(|_| "no number")?),
             ("cut-painted", []) => {
@@ -152,7 +152,7 @@ impl Actor {
                 } else {
                     LateCopy::begin_elsewhere(memory)
                 };
-                // Where its planes are, without its memory.
+                // The layout of its planes, without the memory.
                 let meta = sample.buffer().unwrap().meta::<VideoMeta>();
                 let meta = meta.ok_or("no GstVideoMeta")?;
                 let layout = (
@@ -177,12 +177,12 @@ impl Actor {
                 let sample = gst::Sample::builder().caps(&caps).buffer(&buffer).build();
                 Ok(difference(&sample, number).unwrap_or_else(|| "same".into()))
             }
-            // The memory itself can be mapped for writing.
+            // Whether the memory can be mapped for writing.
             ("is-writable", [number]) => {
                 let buffer = self.sample(number)?.buffer().unwrap();
                 Ok(is_writable(buffer.peek_memory(0)).to_string())
             }
-            // As a filter does that works in place.
+            // Overwrites a frame, as an in-place filter does.
             ("overwrite", [number, with]) => self.overwrite(number, with),
             ("produce", _) => self.produce(&words),
             ("finish", []) => {
@@ -199,7 +199,7 @@ impl Actor {
                 self.samples.remove(&number.parse().unwrap());
                 Ok("ok".into())
             }
-            // The last buffer that a sink has seen.
+            // The last buffer that a sink has received.
             ("last-sample", [element, number]) => {
                 let sample = self
                     .element(element)?
@@ -219,7 +219,7 @@ impl Actor {
                 let number = self.element(element)?.property::<u32>("num-clients");
                 Ok(number.to_string())
             }
-            // How many slots all consumers hold together.
+            // The number of slots that all consumers hold together.
             ("stat", [element, "clients-hold"]) => {
                 let stats = self.element(element)?.property::<gst::Structure>("stats");
                 let clients = stats.get::<gst::Array>("clients");
@@ -303,7 +303,7 @@ impl Actor {
         Ok(difference(&written, with).unwrap_or_else(|| "same".into()))
     }
 
-    /// A program that has a pool without GStreamer.
+    /// The commands of a producer without GStreamer.
     fn produce(&mut self, words: &[&str]) -> Result<String, String> {
         let caps = |text: &str| text.parse::<gst::Caps>().map_err(|error| error.to_string());
         match *words {
@@ -322,7 +322,7 @@ impl Actor {
                 self.producer = Some(producer);
                 Ok("ok".into())
             }
-            // `layout`: whether a meta has the places of the planes.
+            // `layout`: whether the frame has a meta with the layout of its planes.
             [place, layout, number, text] => {
                 let producer = self.producer.as_ref().ok_or("no producer")?;
                 let caps = caps(text)?;
@@ -370,7 +370,7 @@ impl Actor {
         Ok(difference(sample, wanted).unwrap_or_else(|| "same".into()))
     }
 
-    /// Where the planes of a frame are, by its GstVideoMeta.
+    /// The layout of a frame's planes, from its GstVideoMeta.
     fn layout(&self, number: &str) -> Result<String, String> {
         let buffer = self.sample(number)?.buffer().unwrap();
         let meta = buffer.meta::<VideoMeta>().ok_or("no GstVideoMeta")?;
@@ -402,7 +402,7 @@ impl Actor {
         }
     }
 
-    /// Gives the pipeline a GstCudaContext that GStreamer made for itself, in a context of its own.
+    /// Gives the pipeline a GstCudaContext that GStreamer created with a new context.
     fn own_context(&self) -> Result<String, String> {
         let kind = "gst.cuda.context";
         let other = prepare("cudaupload name=up ! fakesink")?;
@@ -418,7 +418,7 @@ impl Actor {
         Ok("ok".into())
     }
 
-    /// Notes what comes by at a pad.
+    /// Records the buffers and events at a pad.
     fn watch(&mut self, element: &str, pad: &str) -> Result<String, String> {
         let seen = Arc::<Mutex<Seen>>::default();
         self.seen.insert(element.to_owned(), seen.clone());
@@ -440,7 +440,7 @@ impl Actor {
     }
 }
 
-/// Moves the rows of a picture, and has its memory begin with the first of them. The last one gets lost.
+/// Shifts the rows of a picture, and lets its memory begin with the second row. The last row is lost.
 fn begin_in_the_second_row(buffer: &mut gst::BufferRef) -> Result<(), String> {
     let stride = buffer
         .meta::<VideoMeta>()
@@ -489,7 +489,7 @@ fn value_to_text(value: &gst::glib::SendValue) -> Result<String, String> {
         .map_err(|error| error.to_string())
 }
 
-/// The GstCudaContext of an element, as an address; GStreamer's own elements only answer a query for it.
+/// The address of an element's GstCudaContext. GStreamer's own elements only answer a query for it.
 fn context_of(element: &gst::Element) -> Option<usize> {
     let kind = "gst.cuda.context";
     let of = |context: gst::Context| {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Every byte of every frame arrives, also when a device is late.
+//! Frames arrive unchanged, also if a device is late.
 
 use gst_video::VideoFormat::{self, *};
 
@@ -11,7 +11,7 @@ use crate::support::LOSSLESS;
 const FORMATS: [VideoFormat; 8] = [Nv12, I420, P01010le, Rgba, Y444, Bgrx, Yv12, I42210le];
 const SIZES: [(u32, u32); 6] = [(320, 240), (321, 241), (1, 1), (2, 2), (513, 3), (17, 255)];
 
-/// Frames of all formats and sizes, one behind the other, to all these.
+/// Sends frames of all formats and sizes to all consumers.
 fn all_arrive(producer: &mut Actor, consumers: &mut [Actor]) {
     producer.until_stat("sink", "num-clients", consumers.len() as u64);
     let mut number = 0;

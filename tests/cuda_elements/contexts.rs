@@ -21,12 +21,12 @@ fn neighbours_have_the_same_context() {
     let of_source = consumer.ask("context src");
     assert!(of_source.starts_with("Some"), "{of_source}");
     assert_eq!(consumer.ask("context down"), of_source);
-    // No other one was made.
+    // No other context was created.
     assert_eq!(lab.calls(&producer, &["cuCtxCreate_v2"]), probes(&lab));
     lab.assert_allowed();
 }
 
-/// How many contexts the plugin of GStreamer makes and destroys to look at the devices.
+/// The number of contexts that GStreamer's plugin creates and destroys to query the devices.
 fn probes(lab: &Lab) -> u64 {
     let mut idle = lab.launch("cudadownload ! fakesink");
     idle.run("stop", "ok");
@@ -59,7 +59,7 @@ fn frames_stay_on_their_device() {
     let Some(lab) = Lab::new() else { return };
     let other = lab.file("q.sock").display().to_string();
     let caps = caps(Nv12, 320, 240);
-    // One process with frames on both.
+    // One process with frames on both devices.
     let mut producer = lab.launch(&format!(
         "appsrc name=in format=time caps=\"{caps}\" ! tee name=t \
          t. ! queue ! cudaupload cuda-device-id=0 ! video/x-raw(memory:CUDAMemory) \
@@ -88,7 +88,7 @@ fn frames_stay_on_their_device() {
         assert_eq!(producer.stat(sink, "zero-copy"), 20, "{sink}");
     }
     assert!(lab.machine.used_memory(1) > 0);
-    // Another device than the requested one is an error that names both.
+    // A device that differs from the requested one is an error that names both.
     let mut wrong = lab
         .launch(&consumer("cuda-device-id=0", "").replace("POOL", &other))
         .connected();
@@ -126,7 +126,7 @@ fn a_device_that_is_not_there_is_an_error() {
     let Some(lab) = Lab::new() else { return };
     let mut producer = lab.producer(&caps(Nv12, 320, 240), "cuda-device-id=7");
     producer.push(1);
-    // Frames come from where they are; only slots cannot be made there.
+    // Frames are published in their own memory. Only slots cannot be created on that device.
     producer.until_stat("sink", "published", 1);
     let mut consumer = lab.consumer("start-from=oldest cuda-device-id=7", "");
     let error = consumer.ask("error");

@@ -8,7 +8,7 @@ use crate::lab::Lab;
 use crate::pictures::caps;
 use crate::support::{LOSSLESS, until};
 
-/// How a consumer opened the memory, as both sides report it, after one frame.
+/// The mode in which a consumer opened the memory, as both sides report it after one frame.
 fn modes(lab: &Lab, mode: &str) -> (String, String) {
     let mut producer = lab.producer(
         &caps(Nv12, 320, 240),
@@ -23,14 +23,14 @@ fn modes(lab: &Lab, mode: &str) -> (String, String) {
     let device = format!("device=(string){of_consumer};");
     let mut of_client = String::new();
     until("the producer knows", || {
-        // A structure in a structure is escaped.
+        // A nested structure is escaped.
         of_client = producer.ask("stats sink").replace('\\', "");
         of_client.contains(&device)
     });
     let devices = of_client.split("devices=").nth(1).unwrap();
     let devices = devices.split('>').next().unwrap().to_owned();
     lab.assert_allowed();
-    // The figures can still be read.
+    // The statistics can still be read.
     consumer.run("stop", "ok");
     assert_eq!(consumer.ask("stat src device"), of_consumer);
     (of_consumer, devices)

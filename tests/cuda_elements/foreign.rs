@@ -9,7 +9,7 @@ use crate::late::start_on_a_stream;
 use crate::pictures::caps;
 use crate::support::{LOSSLESS, until};
 
-/// Has cudaupload use a pool of its own.
+/// Makes cudaupload use its own pool.
 fn own_memory(sink: &str) -> String {
     format!(
         "appsrc name=in format=time caps=\"{}\" ! cudaupload name=up ! video/x-raw(memory:CUDAMemory) \
@@ -18,7 +18,7 @@ fn own_memory(sink: &str) -> String {
     )
 }
 
-/// The memory with the canaries of a process's foreign memory stays for as long as the process runs.
+/// The memory with the canaries of foreign memory exists until the process ends.
 const CANARIES: u64 = 2 << 20;
 
 fn only_canaries_are_left(lab: &Lab) {
@@ -27,7 +27,7 @@ fn only_canaries_are_left(lab: &Lab) {
     });
 }
 
-/// So many frames through, each given back at once.
+/// Passes frames through. Each is released at once.
 fn pass(producer: &mut Actor, consumers: &mut [Actor], numbers: std::ops::Range<u8>) {
     for number in numbers {
         producer.push(number);
@@ -49,7 +49,7 @@ fn upstreams_memory_is_opened_once_and_not_copied() {
     let mut consumers = [lab.consumer("", ""), lab.consumer("", "")];
     producer.until_stat("sink", "num-clients", 2);
     pass(&mut producer, &mut consumers, 0..160);
-    // Each of upstream's memories, and each one's canary.
+    // Each of upstream's memories, and a canary for each.
     let memories = producer.number("seen sink addresses");
     for consumer in &consumers {
         let opened = lab.calls(consumer, &["cuIpcOpenMemHandle_v2"]);
@@ -73,7 +73,7 @@ fn upstreams_memory_is_not_freed_while_a_frame_is_held() {
         producer.push(number);
         consumer.takes(number);
     }
-    // cudaupload's pool goes with its caps.
+    // cudaupload's pool is freed when the caps change.
     producer.run(&format!("caps {}", caps(I420, 64, 64)), "ok");
     for number in 3..40 {
         producer.push(number);
@@ -86,7 +86,7 @@ fn upstreams_memory_is_not_freed_while_a_frame_is_held() {
         consumer.has(number);
     }
     assert_eq!(producer.stat("sink", "copied"), 0);
-    // When the last one is given back, the memory goes too.
+    // The memory is freed when the last frame is released.
     let before = lab.machine.used_memory(0);
     for number in 0..6 {
         consumer.drops(number);
@@ -100,7 +100,7 @@ fn upstreams_memory_is_not_freed_while_a_frame_is_held() {
     lab.assert_allowed();
 }
 
-/// A process that holds no frame has the memory open nevertheless, until it gets the message to close it.
+/// A process that holds no frame keeps the memory open until it gets the message to close it.
 #[test]
 fn upstreams_memory_is_not_freed_while_a_process_has_it_open() {
     let Some(lab) = Lab::new() else { return };
@@ -123,7 +123,7 @@ fn upstreams_memory_is_not_freed_while_a_process_has_it_open() {
         producer.push(number);
         producer.until_stat("sink", "published", u64::from(number) + 1);
     }
-    // All frames of the first caps are gone, and cudaupload's pool with them; but not what is open elsewhere.
+    // All frames of the first caps are released, and cudaupload's pool is freed, except for memory that another process has open.
     let freed = lab.calls(&producer, &["cuMemFree_v2"]);
     stopped.0.go_on();
     until("the first memories are freed", || {
@@ -183,13 +183,13 @@ fn all_memory_is_freed_when_consumers_release_in_time() {
         producer.push(number);
         consumer.takes(number);
     }
-    // The stop waits for them.
+    // The stop waits for the frames.
     producer.0.send("stop");
     for number in 0..4 {
         consumer.has(number);
         consumer.drops(number);
     }
-    // An appsink refers to its last frame until it is stopped.
+    // An appsink keeps a reference to its last frame until it is stopped.
     consumer.run("stop", "ok");
     assert_eq!(producer.0.reply(), "ok");
     producer.run("forget", "ok");
@@ -204,7 +204,7 @@ fn a_sink_that_is_restarted_shares_the_same_memory_again() {
     let mut consumer = lab.consumer("start-from=oldest", "");
     for number in 0..20 {
         if number > 0 {
-            // Only the sink: upstream keeps its pool and its memories.
+            // Only the sink stops. Upstream keeps its pool and its memories.
             producer.run("state sink null", "ok");
             producer.run("state sink playing", "ok");
         }
@@ -234,7 +234,7 @@ fn two_sinks_behind_a_tee_share_one_memory() {
     let mut consumers = [
         lab.consumer("", ""),
         lab.launch(&consumer("", "").replace("POOL", &other)),
-        // Both in one process.
+        // Both elements in one process.
         lab.launch(&format!(
             "xmemsrc pool=POOL ! appsink name=app sync=false max-buffers=1 enable-last-sample=false xmemsrc pool={other} ! fakesink sync=false"
         )),
@@ -246,10 +246,10 @@ fn two_sinks_behind_a_tee_share_one_memory() {
         assert_eq!(producer.stat(sink, "copied"), 0);
         assert_eq!(producer.stat(sink, "zero-copy"), 60);
     }
-    // Caps change, and the memory is freed once both have released it.
+    // The caps change, and the memory is freed when both have released it.
     producer.run(&format!("caps {}", caps(I420, 64, 64)), "ok");
     pass(&mut producer, &mut consumers, 60..120);
-    // Less than one of the first ones.
+    // Less than the size of one of the first memories.
     let left = 1 << 20;
     until("the first memory is freed", || {
         lab.machine.used_memory(0) <= CANARIES + left
@@ -257,7 +257,7 @@ fn two_sinks_behind_a_tee_share_one_memory() {
     lab.assert_allowed();
 }
 
-/// Exactly one copy on the device for each frame, and with copy=forbid an error with the reason.
+/// One copy on the device for each frame, or with copy=forbid an error with the reason.
 fn copied_once(
     pipeline: impl Fn(&str) -> String,
     own_context: bool,
@@ -292,7 +292,7 @@ fn copied_once(
     lab.assert_allowed();
 }
 
-/// An element has cropped its first row.
+/// An element has cropped the first row.
 #[test]
 fn memory_that_does_not_begin_with_its_first_byte_is_copied_once() {
     for kind in ["offered", "stream"] {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Functions of libgstcuda and of the driver itself for the processes of these tests: elements that work on streams of
-//! their own need what no stand-in has (kernels that are compiled at run time, decoders).
+//! Functions of libgstcuda and of the driver for the child processes. GStreamer's elements with separate streams need features that
+//! a stand-in does not have (kernels that are compiled at run time, decoders).
 #![allow(unsafe_code)] // libraries that are loaded
 
 use std::ffi::{c_int, c_void};
@@ -25,13 +25,13 @@ fn open(name: &str) -> Library {
 
 /// # Safety
 ///
-/// The function has this type.
+/// The function must have the type `T`.
 unsafe fn function<T>(library: &'static Library, name: &str) -> Symbol<'static, T> {
     // SAFETY: by the caller.
     unsafe { library.get(name) }.unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
-/// The address on the device that a memory has.
+/// The device address of a memory.
 pub fn device_address(memory: &gst::MemoryRef) -> Option<u64> {
     let memory = memory.as_ptr().cast_mut();
     // SAFETY: a live memory, unmapped as it was mapped.
@@ -42,14 +42,14 @@ pub fn device_address(memory: &gst::MemoryRef) -> Option<u64> {
             return None;
         }
         let mut map = map.assume_init();
-        // GStreamer 1.28 clears it with the mapping.
+        // GStreamer 1.28 clears the address when it unmaps the memory.
         let address = map.data.addr() as u64;
         gst::ffi::gst_memory_unmap(memory, &raw mut map);
         Some(address)
     }
 }
 
-/// Whether a memory can be mapped for writing, by a CPU or for a device.
+/// Whether a memory can be mapped for writing, by the CPU or on the device.
 pub fn is_writable(memory: &gst::MemoryRef) -> bool {
     let memory = memory.as_ptr().cast_mut();
     [0, GST_MAP_CUDA].into_iter().any(|more| {
@@ -66,8 +66,8 @@ pub fn is_writable(memory: &gst::MemoryRef) -> bool {
     })
 }
 
-/// Has a pool's memory work on a stream of its own, stream-ordered if that is wanted, and starts it.
-/// `pool`: `None` = GStreamer's.
+/// Creates and starts a pool whose memory uses a new stream, optionally with stream-ordered allocation. `pool` is `None` for
+/// GStreamer's own pool.
 pub fn pool_with_stream(
     pool: Option<gst::BufferPool>,
     context: usize,
@@ -112,7 +112,7 @@ pub fn pool_with_stream(
     }
 }
 
-/// The stream that a GstCudaMemory is written and read on.
+/// The stream of a GstCudaMemory.
 pub fn stream_of(memory: &gst::MemoryRef) -> *mut c_void {
     // SAFETY: the types are those of the headers, and a live GstCudaMemory; null is a stream too.
     unsafe {
@@ -124,7 +124,7 @@ pub fn stream_of(memory: &gst::MemoryRef) -> *mut c_void {
     }
 }
 
-/// Calls the driver in a device's primary context.
+/// Calls a function with a device's primary context.
 pub fn in_primary<T>(call: impl FnOnce() -> T) -> T {
     let device = xmem_core::cuda::Device::new(0).unwrap();
     // SAFETY: the driver's functions, and a context that is kept for as long as the process runs.
@@ -140,7 +140,7 @@ pub fn in_primary<T>(call: impl FnOnce() -> T) -> T {
     }
 }
 
-/// A new stream as GStreamer's are: it waits for the default stream, and that for it. Never destroyed.
+/// Creates a blocking stream, as GStreamer's are: it is ordered with the default stream. It is never destroyed.
 pub fn blocking_stream() -> u64 {
     let mut stream = std::ptr::null_mut::<c_void>();
     in_primary(|| {
@@ -155,7 +155,7 @@ pub fn blocking_stream() -> u64 {
     stream.expose_provenance() as u64
 }
 
-/// Writes bytes to device memory, at once.
+/// Writes bytes to device memory and waits.
 pub fn upload(to: u64, bytes: &[u8]) {
     in_primary(|| {
         // SAFETY: the driver's function; the caller has memory of that size at the address.
@@ -165,7 +165,7 @@ pub fn upload(to: u64, bytes: &[u8]) {
             copy(to, bytes.as_ptr(), bytes.len())
         };
         assert_eq!(result, 0);
-        // The bytes are read when it returns, but need not have arrived.
+        // The call has read the bytes, but they may not have arrived.
         synchronize();
     });
 }
@@ -180,20 +180,20 @@ pub fn synchronize() {
     assert_eq!(result, 0);
 }
 
-/// A copy of a memory that its stream makes some time.
+/// A queued copy of a memory.
 pub struct LateCopy {
     address: u64,
     size: usize,
 }
 
 impl LateCopy {
-    /// On the memory's stream.
+    /// Queues the copy on the memory's stream.
     pub fn begin(memory: &gst::MemoryRef) -> Self {
         Self::begin_on(memory, stream_of(memory), 0)
     }
 
-    /// On a stream of its own, behind a lot of other work, as GStreamer's converters do: they wait for the memory's stream,
-    /// and read on that of their output.
+    /// Queues the copy on a separate stream behind other work, as GStreamer's converters do: they wait for the memory's stream and
+    /// read on the stream of their output.
     pub fn begin_elsewhere(memory: &gst::MemoryRef) -> Self {
         in_primary(|| {
             // SAFETY: the driver's function, and a stream that the memory has.
@@ -228,7 +228,7 @@ impl LateCopy {
         Self { address, size }
     }
 
-    /// Waits for the device, and has the bytes.
+    /// Waits for the device, and returns the bytes.
     pub fn end(self) -> Vec<u8> {
         let mut bytes = vec![0; self.size];
         in_primary(|| {

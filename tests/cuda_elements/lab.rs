@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! A machine with stand-in devices, a pool, and processes with pipelines that see both.
+//! A machine with stand-in devices, a pool, and child processes with pipelines that use both.
 
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use xmem_cuda_standin::Machine;
 use crate::child::Child;
 use crate::support::{Pools, not_run, until};
 
-/// The plugins that the processes have: GStreamer would look through hundreds in each test.
+/// The plugins of the child processes. Scanning all installed plugins in each test would take too long.
 const PLUGINS: [&str; 8] = [
     "coreelements",
     "app",
@@ -39,7 +39,7 @@ pub struct Lab {
 }
 
 impl Lab {
-    /// `None`, with a message: the elements are not here.
+    /// Returns `None` and prints a message if the elements are not installed.
     pub fn new() -> Option<Self> {
         let pools = Pools::new();
         if gst::version() < (1, 24, 0, 0) {
@@ -60,7 +60,7 @@ impl Lab {
         Some(Self { pools, machine })
     }
 
-    /// The same, with a setting of the stand-in.
+    /// Adds a setting of the stand-in.
     pub fn with(mut self, name: &str, value: impl ToString) -> Self {
         self.machine = self.machine.with(name, value);
         self
@@ -74,12 +74,12 @@ impl Lab {
         self.pools.file(name)
     }
 
-    /// A process that sees the devices and has no pipeline yet.
+    /// A process that uses the devices and has no pipeline yet.
     pub fn actor(&self) -> Actor {
         self.actor_with(&[])
     }
 
-    /// The same with variables in its environment.
+    /// As `actor`, with environment variables.
     pub fn actor_with(&self, variables: &[(&str, &str)]) -> Actor {
         let mut command = Command::new(std::env::current_exe().unwrap());
         self.machine.prepare(&mut command);
@@ -94,7 +94,7 @@ impl Lab {
         Actor(child)
     }
 
-    /// A process in which this pipeline is started. `POOL` stands for the pool.
+    /// A process with this pipeline, started. `POOL` is replaced by the pool.
     #[track_caller]
     pub fn launch(&self, pipeline: &str) -> Actor {
         let mut actor = self.actor();
@@ -102,25 +102,25 @@ impl Lab {
         actor
     }
 
-    /// A source of frames that are painted here, in front of a sink. `caps` have no memory in them.
+    /// A process with a source whose frames the test paints. `caps` must not have memory features.
     #[track_caller]
     pub fn producer(&self, caps: &str, sink: &str) -> Actor {
         self.launch(&producer(caps, sink))
     }
 
-    /// xmemsrc, and a sink in which the test takes frames one by one.
+    /// A process with xmemsrc and a sink from which the test takes frames one by one.
     #[track_caller]
     pub fn consumer(&self, properties: &str, behind: &str) -> Actor {
         self.launch(&consumer(properties, behind))
     }
 
-    /// How often a process called these functions of the driver, taken together.
+    /// The number of calls of these driver functions in a process.
     pub fn calls(&self, actor: &Actor, names: &[&str]) -> u64 {
         let calls = self.machine.calls(actor.0.pid());
         names.iter().filter_map(|name| calls.get(*name)).sum()
     }
 
-    /// Ends well: no process did what is not allowed, and nothing failed on a device.
+    /// Asserts that no process made a forbidden call and no operation on a device failed.
     #[track_caller]
     pub fn assert_allowed(&self) {
         assert_eq!(self.machine.violations(), Vec::<String>::new());
@@ -136,20 +136,20 @@ pub fn producer(caps: &str, sink: &str) -> String {
     )
 }
 
-/// The pipeline of [`Lab::consumer`]. `behind`: elements in between, each with a `!` behind it.
+/// The pipeline of [`Lab::consumer`]. `behind` are elements in between, each followed by `!`.
 pub fn consumer(properties: &str, behind: &str) -> String {
     format!(
         "xmemsrc name=src pool=POOL {properties} ! {behind} appsink name=app sync=false max-buffers=1 enable-last-sample=false"
     )
 }
 
-/// Where GStreamer's own plugins are.
+/// The folder of GStreamer's plugins.
 fn plugin_dir() -> Option<PathBuf> {
     let plugin = gst::Registry::get().find_plugin("coreelements")?;
     Some(plugin.filename()?.parent()?.to_owned())
 }
 
-/// A process with a pipeline. It is killed when this is dropped.
+/// A process with a pipeline. It is killed when it is dropped.
 pub struct Actor(pub Child);
 
 impl Actor {
@@ -164,7 +164,7 @@ impl Actor {
         self.0.reply()
     }
 
-    /// Runs a command and asserts the reply.
+    /// Runs a command and asserts its reply.
     #[track_caller]
     pub fn run(&mut self, line: &str, answer: &str) {
         assert_eq!(self.ask(line), answer, "to {line:?}");
@@ -178,13 +178,13 @@ impl Actor {
             .unwrap_or_else(|_| panic!("{answer:?} to {line:?}"))
     }
 
-    /// A figure of an element's statistics.
+    /// A field of an element's statistics.
     #[track_caller]
     pub fn stat(&mut self, element: &str, field: &str) -> u64 {
         self.number(&format!("stat {element} {field}"))
     }
 
-    /// Waits until a figure is this.
+    /// Waits until a field has this value.
     #[track_caller]
     pub fn until_stat(&mut self, element: &str, field: &str, value: u64) {
         let mut last = 0;
@@ -194,7 +194,7 @@ impl Actor {
         });
     }
 
-    /// Waits until a figure is no more than this. Slots come back a little later than the last release.
+    /// Waits until a field is at most this value. Slots become free shortly after the last release.
     #[track_caller]
     pub fn until_at_most(&mut self, element: &str, field: &str, most: u64) {
         until(&format!("{field} of {element} is {most} at most"), || {
@@ -202,7 +202,7 @@ impl Actor {
         });
     }
 
-    /// Waits until its source has found the producer.
+    /// Waits until the source has found the producer.
     #[track_caller]
     pub fn connected(mut self) -> Self {
         until("connected", || self.stat("src", "budget") > 0);
@@ -215,20 +215,20 @@ impl Actor {
         self.run(&format!("push {number}"), "ok");
     }
 
-    /// Takes a frame, which has to be whole and the one with this number, and keeps it under the number.
+    /// Takes the next frame, asserts that it is complete and has this number, and keeps it.
     #[track_caller]
     pub fn takes(&mut self, number: u8) {
         self.run(&format!("take {number}"), "ok");
         self.has(number);
     }
 
-    /// A frame that is kept is still whole.
+    /// Asserts that a kept frame is unchanged.
     #[track_caller]
     pub fn has(&mut self, number: u8) {
         self.run(&format!("check {number}"), "same");
     }
 
-    /// Gives a frame back.
+    /// Releases a kept frame.
     #[track_caller]
     pub fn drops(&mut self, number: u8) {
         self.run(&format!("drop {number}"), "ok");

@@ -8,7 +8,7 @@ use crate::lab::{Actor, COPIES, Lab, consumer};
 use crate::pictures::caps;
 use crate::support::{LOSSLESS, until};
 
-/// A source of CUDA memory that works on a stream: GStreamer's own (`stream`), or what the sink offers.
+/// A source of CUDA memory with a stream: GStreamer's own pool (`stream`), or the one that the sink offers.
 fn on_a_stream(lab: &Lab, kind: &str, sink: &str) -> Actor {
     let mut producer = lab.actor();
     start_on_a_stream(&mut producer, Nv12, kind, sink);
@@ -26,7 +26,7 @@ pub fn start_on_a_stream(producer: &mut Actor, format: VideoFormat, kind: &str, 
     producer.run(&format!("pool {kind}"), "ok");
 }
 
-/// A frame is handed on before the device has written it, and every reader waits for that.
+/// A frame is passed on before the device has written it. Every reader waits for the device.
 fn handed_on_before_it_is_written(kind: &str) {
     let Some(lab) = Lab::new() else { return };
     let mut producer = on_a_stream(&lab, kind, &format!("{LOSSLESS} copy=forbid"));
@@ -36,7 +36,7 @@ fn handed_on_before_it_is_written(kind: &str) {
         lab.consumer("download=true", ""),
     ];
     producer.until_stat("sink", "num-clients", 3);
-    // Memory is imported before anything is delayed.
+    // Imports all memory before anything is delayed.
     for number in 0..8 {
         producer.run(&format!("paint {number}"), "ok");
         producer.run("push-painted", "ok");
@@ -50,7 +50,7 @@ fn handed_on_before_it_is_written(kind: &str) {
         let held = lab.machine.hold(Some(producer.pid()));
         producer.run("push-painted", "ok");
         producer.until_stat("sink", "published", u64::from(number) + 1);
-        // No CPU waits for the frame as such.
+        // Receiving a frame does not wait on the CPU.
         consumers[0].run(&format!("take {number}"), "ok");
         let waits = ["cuStreamSynchronize"];
         let before = lab.calls(&consumers[0], &waits);
@@ -60,7 +60,7 @@ fn handed_on_before_it_is_written(kind: &str) {
         until("the first one reads", || {
             lab.calls(&consumers[0], &waits) > before
         });
-        // A process that does not wait has read it before another process is there.
+        // A process that does not wait would have read the frame before another process has started.
         drop(lab.actor());
         drop(held);
         assert_eq!(consumers[0].0.reply(), "same");
@@ -89,19 +89,19 @@ fn frames_in_upstreams_memory_are_handed_on_before_they_are_written() {
     handed_on_before_it_is_written("stream");
 }
 
-/// Pushes the frame with this number, which the device is to write, and waits until it is out and there is room for more.
+/// Pushes a frame that the device is to write, and waits until it is published and a slot is free.
 fn push(producer: &mut Actor, number: u8) {
     producer.run(&format!("paint {number}"), "ok");
     producer.run("push-painted", "ok");
     producer.until_stat("sink", "published", u64::from(number) + 1);
-    // Of 16.
+    // Of 16 slots.
     producer.until_at_most("sink", "slots-held", 11);
 }
 
-/// The CPU waits for the device, and the pipeline is paused meanwhile.
+/// The CPU waits for the device while the pipeline is paused.
 #[test]
 fn a_frame_with_a_wait_during_a_pause_is_counted() {
-    // An appsink refers to its last frame, which is a copy or in its slot.
+    // An appsink keeps a reference to its last frame, which is a copy or in its slot.
     for (waits, kept) in [("download=true", 0), ("cuda-wait=cpu", 1)] {
         let Some(lab) = Lab::new() else { return };
         let mut producer = on_a_stream(&lab, "stream", LOSSLESS);
@@ -126,16 +126,16 @@ fn a_frame_with_a_wait_during_a_pause_is_counted() {
     }
 }
 
-/// Which stream reads a frame late.
+/// The stream that reads a frame late.
 #[derive(PartialEq)]
 enum Reader {
-    /// That of its memory, which is stopped.
+    /// The memory's stream, which is stopped.
     Its,
-    /// One of its own, as GStreamer's converters do. It is not stopped but far behind.
+    /// A separate stream, as in GStreamer's converters. It is not stopped but has other work queued.
     Another,
 }
 
-/// A lease ends in the order of the consumer's streams: no slot is written while a kernel is still to read it.
+/// A lease ends in the order of the consumer's streams: a slot is not written before a queued kernel has read it.
 fn not_written_before_it_is_read(kind: &str, sink: &str, reader: &Reader) {
     let Some(lab) = Lab::new() else { return };
     let mut producer = on_a_stream(&lab, kind, &format!("max-slots=16 {sink} copy=forbid"));
@@ -143,7 +143,7 @@ fn not_written_before_it_is_read(kind: &str, sink: &str, reader: &Reader) {
     push(&mut producer, 0);
     consumer.run("take 0", "ok");
     push(&mut producer, 1);
-    // An appsink refers to its last frame.
+    // An appsink keeps a reference to its last frame.
     consumer.run("take 1", "ok");
     let held = (*reader == Reader::Its).then(|| lab.machine.hold(Some(consumer.pid())));
     let copy = match reader {
@@ -177,11 +177,11 @@ fn a_slot_by_handle_is_not_written_before_it_is_read() {
 
 #[test]
 fn upstreams_memory_is_not_written_before_it_is_read() {
-    // Upstream writes it again, however many it has; each takes a slot.
+    // Upstream writes its memories again. Their number is not limited, and each takes a slot.
     not_written_before_it_is_read("stream", "max-slots=100", &Reader::Its);
 }
 
-/// The process in the middle copies, since memory that ends with its process is not passed on. Its stream is late.
+/// The process in the middle copies, because it must not pass on memory that ends with its producer. Its stream is late.
 #[test]
 fn a_copy_is_made_before_its_source_is_written_again() {
     let Some(lab) = Lab::new() else { return };
@@ -197,7 +197,7 @@ fn a_copy_is_made_before_its_source_is_written_again() {
         last.takes(number);
         last.drops(number);
     }
-    // Past its budget the one in the middle would wait for its stream.
+    // With its budget used up, the process in the middle would wait for its stream.
     producer.until_stat("sink", "clients-hold", 0);
     assert_eq!(middle.stat("sink", "copied"), 8);
     let held = lab.machine.hold(Some(middle.pid()));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Processes that die, are stopped or end, at the worst moment.
+//! Processes that are killed, stopped or end at critical times.
 
 use gst_video::VideoFormat::{I420, Nv12};
 
@@ -13,7 +13,7 @@ fn sender(lab: &Lab, sink: &str) -> Actor {
     lab.producer(&caps(Nv12, 320, 240), sink)
 }
 
-/// Pushes, and waits until that is published.
+/// Pushes frames and waits until they are published.
 fn publish(producer: &mut Actor, numbers: std::ops::Range<u8>) {
     for number in numbers {
         let before = producer.stat("sink", "published");
@@ -41,7 +41,7 @@ fn frames_of_a_killed_producer_stay_and_the_next_one_is_found() {
             }
         }
         producer.0.kill();
-        // The frames that they hold are still there.
+        // The held frames are still valid.
         for number in first..first + 4 {
             for consumer in &mut consumers {
                 consumer.has(number);
@@ -79,7 +79,7 @@ fn a_killed_producer_of_memory_by_handle_has_a_successor() {
     lab.assert_allowed();
 }
 
-/// A stream that waited for it would be blocked.
+/// A stream that waited for the frame would never continue.
 #[test]
 fn an_unfinished_frame_of_a_killed_producer_is_skipped() {
     let Some(lab) = Lab::new() else { return };
@@ -127,7 +127,7 @@ fn a_killed_consumer_leaves_nothing_behind() {
             dies.run(&format!("take {number}"), "ok");
         }
         if round % 2 == 0 {
-            // With a read under way.
+            // A read is in progress.
             let held = lab.machine.hold(Some(dies.pid()));
             dies.0.send(&format!("check {}", round * 8));
             dies.0.kill();
@@ -185,7 +185,7 @@ fn stops_while_frames_are_held(mode: &str) {
     for number in 0..3 {
         consumer.has(number);
     }
-    // The same sink again, and its consumers.
+    // The same sink is started again with its consumers.
     producer.run("play", "ok");
     until("connected", || consumer.stat("src", "reconnects") == 1);
     publish(&mut producer, 10..11);
@@ -232,12 +232,12 @@ fn past_the_budget_frames_are_copied_or_dropped() {
     assert_eq!(copies.stat("src", "zero-copy"), 2);
     assert_eq!(copies.stat("src", "copied"), 6);
     assert_eq!(drops.stat("src", "zero-copy"), 2);
-    // Released slots are available again.
+    // Released slots can be used again.
     for number in 0..2 {
         copies.drops(number);
         drops.drops(number);
     }
-    // Behind what the device still does with them. An appsink refers to its last frame.
+    // After the device's remaining work. An appsink keeps a reference to its last frame.
     producer.until_stat("sink", "clients-hold", 1);
     publish(&mut producer, 8..9);
     drops.takes(8);
@@ -313,12 +313,12 @@ fn a_frame_is_forwarded_without_a_copy() {
         if number < 36 {
             last.drops(number);
         }
-        // Past its budget the one in the middle would have to copy.
+        // With its budget used up, the process in the middle would have to copy.
         first.until_at_most("sink", "clients-hold", 8);
     }
     assert_eq!(middle.stat("sink", "zero-copy"), 40);
     assert_eq!(middle.stat("sink", "copied"), 0);
-    // Neither the death of the middle process nor that of the first one loses a frame.
+    // No frame is lost by the death of the middle process or of the first one.
     middle.0.kill();
     for number in 40..80 {
         first.push(number);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! GstCudaMemory in xmemsink and xmemsrc, with GStreamer's own CUDA elements, between real processes. All of it runs on the
-//! stand-in driver of `xmem-cuda-standin`: there is no GPU in these tests. Where GStreamer is older than 1.24 they print that
-//! they did not run; `cargo xtask test` runs them again with a newer one, where it can.
+//! GstCudaMemory in xmemsink and xmemsrc, with GStreamer's CUDA elements, between processes. The tests use the stand-in driver
+//! `xmem-cuda-standin`, without a GPU. With GStreamer older than 1.24 they print that they did not run. `cargo xtask test` repeats
+//! them with a newer version if it can.
 #![cfg(feature = "cuda")]
 #![allow(unreachable_pub)] // a program of its own
 
@@ -26,7 +26,7 @@ mod pictures;
 mod read_only;
 mod zero_copy;
 
-/// Plays a part. Does nothing when the tests are run.
+/// Runs a role in a child process. Does nothing in a normal test run.
 #[test]
 fn child() {
     actor::play();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Elements that can take frames on a device, and the errors of those that cannot.
+//! Elements that accept frames on a device, and the errors of those that do not.
 
 use gst_video::VideoFormat::{I420, Nv12, Rgba};
 
@@ -16,7 +16,7 @@ fn downstream_without_devices_is_an_error_with_advice() {
     for behind in [
         "video/x-raw ! fakesink",
         "videoscale ! video/x-raw,width=64 ! fakesink",
-        // It passes on what it does not know, if nothing is to be converted.
+        // It passes on unknown formats if no conversion is needed.
         "videoconvert ! video/x-raw ! fakesink",
         "queue ! videoconvert ! video/x-raw,format=RGBA ! fakesink",
     ] {
@@ -45,7 +45,7 @@ fn frames_of_other_programs_get_the_feature() {
     for (format, width, height) in [(Nv12, 320, 240), (I420, 321, 241), (Rgba, 33, 17)] {
         let caps = caps(format, width, height);
         program.run(&format!("produce pool POOL {caps}"), "ok");
-        // The third one has room for two frames only: the others are copied.
+        // The third consumer has a budget of two frames, so the others are copied.
         let mut consumers = [
             lab.consumer("start-from=oldest", ""),
             lab.consumer("start-from=oldest", "cudadownload ! video/x-raw !"),
@@ -118,7 +118,7 @@ fn caps_with_the_feature_keep_their_other_fields() {
     for part in ["memory:CUDAMemory", "4/3", "bt709", "mpeg2", "25/1"] {
         assert!(given.contains(part), "no {part:?} in {given}");
     }
-    // Rows and planes begin where textures can.
+    // Rows and planes have the alignment of textures.
     assert_eq!(consumer.ask("layout 1"), "[0, 122880] [512, 512] 184320");
     lab.assert_allowed();
 }

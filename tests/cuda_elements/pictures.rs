@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Frames that differ from each other in every byte.
+//! Frames that differ in every byte.
 
 use gst_video::{VideoFormat, VideoFrameRef, VideoInfo};
 
 use crate::support::{paint, pixels};
 
-/// A frame of host memory, painted with a number.
+/// A frame in host memory, painted with a number.
 pub fn painted(info: &VideoInfo, number: u8) -> gst::Buffer {
     let mut buffer = gst::Buffer::with_size(info.size()).unwrap();
     paint(&mut buffer, info, number);
@@ -16,7 +16,7 @@ pub fn painted(info: &VideoInfo, number: u8) -> gst::Buffer {
     buffer
 }
 
-/// Paints a buffer, wherever its planes are.
+/// Paints a buffer with any layout of planes.
 pub fn paint_like(buffer: &mut gst::Buffer, caps: &gst::Caps, number: u8) -> Result<(), String> {
     let info = VideoInfo::from_caps(caps).map_err(|error| error.to_string())?;
     let from = painted(&info, number);
@@ -29,7 +29,7 @@ pub fn paint_like(buffer: &mut gst::Buffer, caps: &gst::Caps, number: u8) -> Res
         .map_err(|_| "cannot be copied".to_owned())
 }
 
-/// How a frame's pixels differ from those of the frame with this number; `None`: in nothing.
+/// The difference between a frame's pixels and those of the frame with this number. `None` if they are equal.
 pub fn difference(sample: &gst::Sample, number: u8) -> Option<String> {
     let caps = sample.caps().unwrap().to_owned();
     let mut host = caps;

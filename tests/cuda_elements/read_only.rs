@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! A published frame is not written any more.
+//! A published frame is never written.
 
 use gst_video::VideoFormat::Nv12;
 
@@ -8,7 +8,7 @@ use crate::lab::{Actor, Lab};
 use crate::pictures::caps;
 use crate::support::LOSSLESS;
 
-/// A filter that works in place gets a copy of its own.
+/// An in-place filter gets a copy of the frame.
 fn is_not_overwritten(actor: &mut Actor, number: u8) {
     actor.run(&format!("overwrite {number} {}", number + 100), "same");
     actor.has(number);
@@ -46,7 +46,7 @@ fn a_published_frame_is_not_overwritten_in_its_own_pipeline() {
         } else {
             ""
         };
-        // The sink comes first; what comes to the appsink is published.
+        // The sink's branch comes first: a frame at the appsink is already published.
         let mut producer = lab.launch(&format!(
             "appsrc name=in format=time caps=\"{}\" ! cudaupload ! video/x-raw(memory:CUDAMemory) ! {drop_pool} \
              tee name=t allow-not-linked=true t.src_0 ! xmemsink name=sink pool=POOL sync=false {LOSSLESS} \
@@ -117,7 +117,7 @@ fn a_repeated_frame_is_published_again_in_place() {
             }
             times[shown] += 1;
         }
-        // 25 in a second are 100 now.
+        // 25 frames per second have become 100.
         assert!(
             shown == 7 && times[..7].iter().all(|times| *times >= 3),
             "{times:?}"

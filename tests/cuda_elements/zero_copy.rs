@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The cost of a frame: no copy, no memory, nothing imported, and no CPU that waits for a device.
+//! The cost of a frame: no copy, no allocation, no import, and no wait of the CPU for a device.
 
 use gst_video::VideoFormat::Nv12;
 
@@ -8,7 +8,7 @@ use crate::lab::{Actor, Lab, consumer, producer};
 use crate::pictures::caps;
 use crate::support::LOSSLESS;
 
-/// Everything that takes memory, opens it, copies it, or lets a CPU wait.
+/// The functions that allocate, open or copy memory, or let the CPU wait.
 const COSTLY: [&str; 34] = [
     "cuMemAlloc_v2",
     "cuMemAllocPitch_v2",
@@ -46,7 +46,7 @@ const COSTLY: [&str; 34] = [
     "cuMemcpyPeerAsync",
 ];
 
-/// How often each of these was called so far.
+/// The number of calls of each of these functions.
 fn costs(lab: &Lab, actor: &Actor) -> Vec<(&'static str, u64)> {
     let calls = lab.machine.calls(actor.pid());
     let of = |name| (name, calls.get(name).copied().unwrap_or(0));
@@ -60,7 +60,7 @@ fn since(before: &[(&'static str, u64)], now: &[(&'static str, u64)]) -> Vec<(&'
         .zip(now)
         .map(|((name, before), (_, now))| (*name, now - before));
     let mut more: Vec<_> = more.filter(|(_, count)| *count > 0).collect();
-    // On a slow machine a context that leases wait for is asked once a second whether it has failed, with an event made for that.
+    // On a slow machine, a context for which leases wait is queried once per second with a new event.
     let count = |of| {
         more.iter()
             .find(|(name, _)| *name == of)
@@ -77,7 +77,7 @@ const EVENT: &str = "cuIpcOpenEventHandle";
 const WARM: u8 = 40;
 const FRAMES: u8 = 200;
 
-/// The cost of the frames after the first ones in a pipeline that does not end in xmemsink.
+/// The cost of a frame in a pipeline without xmemsink, after the first frames.
 fn costs_without_us(lab: &Lab) -> Vec<(&'static str, u64)> {
     let mut other = lab.launch(&format!(
         "appsrc name=in format=time caps=\"{}\" ! cudaupload ! video/x-raw(memory:CUDAMemory) \
@@ -119,7 +119,7 @@ fn costs_nothing(sink: &str, way: &str) {
                 receiver.run(&format!("take {number}"), "ok");
                 receiver.drops(number);
             }
-            // Or there would be more of them sometimes.
+            // Otherwise the number of frames in flight would vary.
             sender.until_at_most("sink", "slots-held", 4);
         }
         let receivers = receivers.each_ref().map(|receiver| costs(&lab, receiver));
@@ -127,10 +127,10 @@ fn costs_nothing(sink: &str, way: &str) {
     };
     let (sent, received) = pass(0..WARM);
     let (sent_then, received_then) = pass(WARM..FRAMES);
-    // The copies of cudaupload itself.
+    // The copies of cudaupload.
     assert_eq!(since(&sent, &sent_then), without);
     for (before, then) in received.iter().zip(&received_then) {
-        // A slot's event is opened with its first frame, and not every slot is used from the first frames on.
+        // A slot's event is opened at its first use, and some slots are first used later.
         let mut more = since(before, then);
         more.retain(|(name, _)| *name != EVENT);
         assert_eq!(more, []);
@@ -140,7 +140,7 @@ fn costs_nothing(sink: &str, way: &str) {
     sender.until_stat("sink", "published", frames);
     assert_eq!(sender.stat("sink", "zero-copy"), frames);
     assert_eq!(sender.stat("sink", "copied"), 0);
-    // Each slot has one memory, however many frames there were.
+    // Each slot has one memory, for all its frames.
     assert_eq!(sender.number("seen sink buffers"), frames);
     let slots = sender.number("seen sink addresses");
     assert!(

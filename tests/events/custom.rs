@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Events of the program's own, and what cannot travel.
+//! Custom events, and events that cannot be transported.
 
 use super::*;
 
@@ -64,7 +64,7 @@ fn late_joiners_get_sticky_custom_events() {
         let structure = gst::Structure::builder(name).field("n", number).build();
         feed.event(gst::event::CustomDownstreamSticky::new(structure));
     }
-    // They outlive a stream, as on a pad.
+    // They persist over a stream-start, as on a pad.
     feed.start("another");
     feed.frame(1);
     let (late, log) = noted(&pools, "start-from=newest");

@@ -18,7 +18,7 @@ fn a_consumer_that_joins_after_the_end_gets_the_sticky_events() {
         log.names(),
         ["stream-start", "caps", "segment", "tag", "eos"]
     );
-    // The last frame is still there for `start-from=oldest`.
+    // The last frame is still available for `start-from=oldest`.
     let (late, log) = noted(&pools, "start-from=newest");
     assert!(late.next().is_some() && late.next().is_none());
     assert_eq!(
@@ -40,7 +40,7 @@ fn a_stream_without_frames_has_an_end_too() {
     assert_eq!(log.names(), ["stream-start", "caps", "segment", "eos"]);
 }
 
-/// Downstream gets its stream-start before the end also when there never was a producer.
+/// Downstream gets a stream-start before the end, also if there was no producer.
 #[test]
 fn an_eos_event_without_a_producer_ends_the_stream() {
     let pools = Pools::new();
@@ -65,7 +65,7 @@ fn an_ended_source_leaves_its_pool() {
     assert!(receiver.next().is_none());
     until("no consumer", || sink.property::<u32>("num-clients") == 0);
     assert_eq!(receiver.stat("received"), 2);
-    // A lossless producer does not wait for a consumer that left.
+    // A lossless producer does not wait for a consumer that has left.
     let other = pools.receiver("").connected();
     for expected in 3..30 {
         feed.frame(expected);
@@ -98,7 +98,7 @@ fn a_source_can_wait_for_the_stream_to_go_on() {
         feed.frame(1);
         feed.event(gst::event::Eos::new());
         assert_eq!(number(&receiver.next().unwrap()), 1);
-        // A seek, after the end.
+        // A seek after the end.
         feed.event(gst::event::FlushStart::new());
         feed.event(gst::event::FlushStop::new(true));
         feed.segment();
@@ -106,7 +106,7 @@ fn a_source_can_wait_for_the_stream_to_go_on() {
         assert_eq!(number(&receiver.next().unwrap()), 2);
         feed.event(gst::event::Eos::new());
     }
-    // And the next producer.
+    // The next producer continues as well.
     let feed = Feed::new(&pools, LOSSLESS);
     feed.start("another");
     feed.frame(3);

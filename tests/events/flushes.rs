@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Flushes, on either side.
+//! Flushes on either side.
 
 use super::*;
 
-/// No consumer loses the content of its queues because the producer seeks.
+/// A seek of the producer does not flush the queues of consumers.
 #[test]
 fn a_flush_stays_in_its_pipeline() {
     let pools = Pools::new();
@@ -19,13 +19,13 @@ fn a_flush_stays_in_its_pipeline() {
     feed.frame_at(2, gst::ClockTime::from_seconds(100));
     let sample = receiver.next().unwrap();
     assert_eq!(number(&sample), 2);
-    // 100 s into the file is the beginning again.
+    // After the seek to 100 s, the running time starts at 0.
     assert!(sample.buffer().unwrap().pts().unwrap() < gst::ClockTime::from_seconds(60));
     assert_eq!(
         log.names(),
         ["stream-start", "caps", "segment", "buffer", "buffer"]
     );
-    // The pool knows the segment that this frame belongs to.
+    // The pool has the segment of this frame.
     let stats = stats_of(&pools.pool("p"));
     let text = format!("{:?}", stats.sticky);
     assert!(text.contains("start=(guint64)100000000000"), "{text}");
@@ -40,7 +40,7 @@ fn a_flushed_source_starts_again_after_the_end() {
     feed.frame(1);
     feed.event(gst::event::Eos::new());
     assert!(receiver.next().is_some() && receiver.next().is_none());
-    // A flush puts the sink into another state change, on top of the first one if that is not done yet.
+    // A flush causes another state change of the sink, so wait until the first one is complete.
     receiver.pipeline.settle(gst::State::Playing);
     feed.event(gst::event::FlushStart::new());
     feed.event(gst::event::FlushStop::new(true));
@@ -49,7 +49,7 @@ fn a_flushed_source_starts_again_after_the_end() {
     assert!(src.send_event(gst::event::FlushStart::new()));
     assert!(src.send_event(gst::event::FlushStop::new(false)));
     feed.frame(2);
-    // It may have come early enough to see the frame before as the newest one.
+    // The source may have connected early enough to get the previous frame as the newest one.
     while number(&receiver.next().unwrap()) != 2 {}
     let names = log.names();
     let flush = names.iter().position(|name| name == "flush-stop").unwrap();

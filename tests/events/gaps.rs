@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Gaps and buffers keep their order and their times.
+//! Gaps and buffers keep their order and times.
 
 use super::*;
 
@@ -10,7 +10,7 @@ fn gaps_are_delivered_at_their_time() {
     let (receiver, log) = noted(&pools, "");
     let feed = Feed::new(&pools, LOSSLESS);
     let time = gst::ClockTime::from_mseconds;
-    // A stream may begin with one.
+    // A stream may begin with a gap.
     feed.start("stream");
     let base_time = |pipeline: &Pipeline| pipeline.0.base_time().unwrap().nseconds();
     let (src, sink) = (receiver.src(), feed.pipeline.sink());
@@ -32,7 +32,7 @@ fn gaps_are_delivered_at_their_time() {
     );
     feed.frame(1);
     assert!(receiver.next().is_some());
-    // The segment of GstBaseSrc would be a second one.
+    // There is no additional segment of GstBaseSrc.
     assert_eq!(log.of_type(gst::EventType::Segment).len(), 1);
     let shift = base_time(&feed.pipeline) as i64 - base_time(&receiver.pipeline) as i64;
     for (event, ms) in log.of_type(gst::EventType::Gap).iter().zip([5_000, 5_040]) {

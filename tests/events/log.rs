@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use gst::prelude::*;
 
-/// Buffers and events at a pad, in order: events, and `None` for each buffer.
+/// Buffers and events at a pad, in order. `None` is a buffer.
 #[derive(Clone, Default)]
 pub(crate) struct Log(Arc<Mutex<Vec<Option<gst::Event>>>>);
 
@@ -35,7 +35,7 @@ impl Log {
         events
     }
 
-    /// The names of all that came; custom events by their own.
+    /// The names of the events; for custom events, the names of their structures.
     pub(crate) fn names(&self) -> Vec<String> {
         let log = self.0.lock().unwrap();
         log.iter()

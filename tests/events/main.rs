@@ -30,12 +30,12 @@ fn frame(number: u8) -> gst::Buffer {
     buffer
 }
 
-/// The number that a frame was made with.
+/// The number with which a frame was created.
 fn number(sample: &gst::Sample) -> u8 {
     bytes(sample.buffer().unwrap())[0]
 }
 
-/// A source whose output is noted from the beginning.
+/// A source whose output is recorded from the beginning.
 fn noted(pools: &Pools, properties: &str) -> (Receiver, Log) {
     let pipeline = pools.launch(&format!(
         "xmemsrc name=src pool=POOL {properties} ! appsink name=app sync=false max-buffers=1"
@@ -46,10 +46,10 @@ fn noted(pools: &Pools, properties: &str) -> (Receiver, Log) {
     (Receiver { pipeline, app }, log)
 }
 
-/// A sink whose pad the test feeds itself.
+/// A sink whose pad the test feeds.
 struct Feed {
     pipeline: Pipeline,
-    /// Upstream of the sink.
+    /// The pad upstream of the sink.
     pad: gst::Pad,
 }
 
@@ -112,7 +112,7 @@ impl Feed {
 
 impl Drop for Feed {
     fn drop(&mut self) {
-        // While a thread may wait in it.
+        // Another thread may wait in the sink.
         self.pipeline.stop();
         let _ = self.pad.set_active(false);
     }

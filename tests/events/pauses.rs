@@ -8,21 +8,21 @@ use xmem_core::Consumer;
 
 use super::*;
 
-/// So few fit in that the sink waits for a slot before it is as far ahead as lossless delivery lets it.
+/// The pool is so small that the sink waits for a slot before it reaches the limit of lossless delivery.
 const POOL: &str = "delivery=lossless history=1 max-bytes=20000";
 const SLOTS: u8 = 4;
 const ALL: u8 = 2 * SLOTS;
-/// A pause makes the base time later by as long as it takes. This one by more than any test takes.
+/// A pause delays the base time by its duration. This one is longer than any test.
 const PAUSE: gst::ClockTime = gst::ClockTime::from_seconds(3600);
 
-/// How much later the times on CLOCK_MONOTONIC are than those in the stream. After `SLOTS` frames the pipeline is paused,
-/// with `in_hand` in its sink.
+/// The differences between times on CLOCK_MONOTONIC and times in the stream. After `SLOTS` frames the pipeline is paused with
+/// `in_hand` in its sink.
 fn shifts_over_a_pause(in_hand: fn(&Feed)) -> Vec<i64> {
     let pools = Pools::new();
     let feed = Feed::new(&pools, POOL);
     let pipeline = &feed.pipeline;
     feed.start("stream");
-    // It takes nothing yet.
+    // The consumer does not receive yet.
     let consumer = Consumer::builder(&pools.pool("p")).events(true).max_held(1);
     let mut consumer = consumer.connect().unwrap();
     thread::scope(|scope| {
@@ -34,7 +34,7 @@ fn shifts_over_a_pause(in_hand: fn(&Feed)) -> Vec<i64> {
         until("no slot is left", || {
             pipeline.stat("sink", "published") == u64::from(SLOTS)
         });
-        // Nothing shows that it waits; where it does not yet, this finds less.
+        // The sink's wait is not observable. If it has not begun, the test covers less.
         thread::sleep(Duration::from_millis(100));
         pipeline.settle(gst::State::Paused);
         let base_time = pipeline.0.base_time().unwrap();
@@ -51,7 +51,7 @@ fn shifts_over_a_pause(in_hand: fn(&Feed)) -> Vec<i64> {
     })
 }
 
-/// A frame in hand comes after the pause, so it has the time from after it.
+/// A frame that waited in the sink is published after the pause, so its time includes the pause.
 #[track_caller]
 fn assert_shifted(shifts: &[i64]) {
     for (number, shift) in (0..).zip(shifts) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! How a stream begins, and its properties.
+//! The beginning of a stream, and its properties.
 
 use super::*;
 
@@ -60,7 +60,7 @@ fn a_stream_begins_once_and_in_order() {
     assert_eq!(stream.caps(), Some(caps()));
     assert_eq!(stream.stream_id().unwrap(), start.stream_id());
 
-    // Equal groups here are equal groups there.
+    // Streams of one group have one group id in the consumer's pipeline.
     let number = start.group_id().unwrap();
     drop((receiver, feed));
     let (receiver, log) = noted(&pools, "");
@@ -91,7 +91,7 @@ fn a_new_stream_is_a_new_stream_for_consumers() {
     }
     let one = ["stream-start", "caps", "segment", "tag", "buffer"];
     assert_eq!(log.names(), [one, one].concat());
-    // The same stream once more is nothing new.
+    // The same stream-start again is not a new stream.
     feed.start("second");
     feed.title(gst::TagScope::Stream, "the same");
     feed.frame(1);
@@ -118,7 +118,7 @@ fn tags_reach_running_consumers_and_late_joiners() {
     let (late, log) = noted(&pools, "start-from=newest");
     assert!(late.next().is_some());
     assert_eq!(titles(&log), [all("all"), one("two")]);
-    // Those that come with the end are not lost either.
+    // Tags before the end are not lost.
     feed.title(gst::TagScope::Stream, "three");
     feed.event(gst::event::Eos::new());
     assert!(receiver.next().is_none() && late.next().is_none());
@@ -153,7 +153,7 @@ fn a_relinked_downstream_gets_all_sticky_events() {
     let (receiver, _) = noted(&pools, "");
     let feed = Feed::new(&pools, LOSSLESS);
     feed.start("stream");
-    // The tags have the segment come before the first buffer, and GstBaseSrc's is a second one.
+    // The tags cause the segment to be sent before the first buffer, and GstBaseSrc's is a second one.
     feed.title(gst::TagScope::Stream, "one");
     feed.frame(1);
     feed.frame(2);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Memory with a descriptor of its own.
+//! Memory with a separate descriptor.
 
-// Wrapping a descriptor in a GstMemory is unsafe: it has to be one.
+// Wrapping a descriptor in a GstMemory is unsafe, because the descriptor must be valid.
 #![allow(unsafe_code)]
-// Every test program uses a part of it.
+// Each test program uses a part of this module.
 #![allow(dead_code, unreachable_pub)]
 
 use std::{

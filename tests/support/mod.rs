@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What the tests share.
+//! Functions that all tests share.
 
-// Every test program uses a part of it.
+// Each test program uses a part of this module.
 #![allow(dead_code, unreachable_pub)]
 
 pub mod process;
@@ -19,14 +19,14 @@ use gst::prelude::*;
 use gst_video::prelude::*;
 use gstxmem::XmemMemory;
 
-/// Nothing here takes long. What hangs is ended, and the test with it.
+/// The time limit of a test. A test that hangs is killed.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// How long the bus is given.
+/// The time limit for a message on the bus.
 pub const SOON: gst::ClockTime = gst::ClockTime::from_seconds(60);
 
-/// The decoder of H.264 for frames of this width. If the width is no multiple of 16, avdec exchanges its buffer pool over
-/// and over, without a lock against its other threads: with several of them it aborts or fails now and then, whatever is
-/// downstream (seen with 1.26.2; docs/xmemsink.md).
+/// The H.264 decoder for frames of this width. If the width is not a multiple of 16, avdec replaces its buffer pool repeatedly,
+/// without a lock against its other threads. With several threads it sometimes aborts or fails, with any downstream (seen with
+/// 1.26.2; docs/xmemsink.md).
 pub fn avdec(width: u32) -> &'static str {
     if width.is_multiple_of(16) {
         "avdec_h264"
@@ -43,8 +43,7 @@ pub fn init() {
     });
 }
 
-/// Prints that a test, or a part of it, did not run. `cargo xtask test` repeats it at its end, if it does not run
-/// the test program once more.
+/// Prints that a test, or a part of it, did not run. `cargo xtask test` lists it at the end, unless it runs the test program again.
 pub fn not_run(why: &str) {
     let thread = thread::current();
     let line = format!("{}: {why}", thread.name().unwrap_or("a test"));
@@ -61,13 +60,13 @@ pub fn not_run(why: &str) {
     if let Some(file) = std::env::var_os("XMEM_NOT_RUN").filter(|_| !runs_again) {
         use std::io::Write;
         let file = std::fs::OpenOptions::new().append(true).open(file);
-        // One write, since tests run in parallel.
+        // One write, because tests run in parallel.
         let line = line.replace('\n', " ") + "\n";
         file.unwrap().write_all(line.as_bytes()).unwrap();
     }
 }
 
-/// Ends the test program if it is not dropped in time.
+/// Kills the test program if the value is not dropped in time.
 pub struct Watchdog {
     _alive: mpsc::Sender<()>,
 }
@@ -84,7 +83,7 @@ pub fn watchdog() -> Watchdog {
     Watchdog { _alive: alive }
 }
 
-/// The statistics of a pool's producer. On a busy machine it may not answer in time; then the query is repeated.
+/// The statistics of a pool's producer. The query is repeated if the producer of a busy machine does not answer in time.
 #[track_caller]
 pub fn stats_of(pool: &str) -> xmem_core::PoolStats {
     let mut stats = None;
@@ -129,7 +128,7 @@ impl Pools {
             .to_owned()
     }
 
-    /// A pipeline from a description; `POOL` stands for the pool `p`.
+    /// A pipeline from a description. `POOL` is replaced by the pool `p`.
     pub fn launch(&self, description: &str) -> Pipeline {
         let description = description.replace("POOL", &self.pool("p"));
         let element = gst::parse::launch(&description)
@@ -150,7 +149,7 @@ impl Pools {
         self.receiver_behind(properties, "")
     }
 
-    /// As `receiver`, with elements in between (each followed by `!`).
+    /// As `receiver`, with elements in between, each followed by `!`.
     pub fn receiver_behind(&self, properties: &str, elements: &str) -> Receiver {
         let receiver = self.prepare_receiver(properties, elements);
         read_any_layout(receiver.app.upcast_ref());
@@ -158,7 +157,7 @@ impl Pools {
         receiver
     }
 
-    /// A receiver whose appsink knows no GstVideoMeta.
+    /// A receiver whose appsink does not support GstVideoMeta.
     pub fn simple_receiver(&self, properties: &str) -> Receiver {
         let receiver = self.prepare_receiver(properties, "");
         receiver.pipeline.play();
@@ -175,7 +174,7 @@ impl Pools {
     }
 }
 
-/// Has a sink answer ALLOCATION queries with GstVideoMeta.
+/// Lets a sink announce GstVideoMeta in ALLOCATION queries.
 fn read_any_layout(sink: &gst::Element) {
     sink.static_pad("sink")
         .unwrap()
@@ -190,7 +189,7 @@ fn read_any_layout(sink: &gst::Element) {
         });
 }
 
-/// A pipeline that is stopped when it is dropped.
+/// A pipeline. It is stopped when it is dropped.
 pub struct Pipeline(pub gst::Pipeline);
 
 impl Drop for Pipeline {
@@ -210,7 +209,7 @@ impl Pipeline {
         self.by_name("sink")
     }
 
-    /// What each element and its source pad's thread are doing, for the message of a failure.
+    /// The states of the elements and their streaming threads, for failure messages.
     fn states(&self) -> String {
         let all = self.0.iterate_elements().into_iter().flatten();
         let elements = all.chain([self.0.clone().upcast()]).map(|element| {
@@ -226,7 +225,7 @@ impl Pipeline {
         self.0.set_state(gst::State::Playing).unwrap();
     }
 
-    /// Changes the state, and waits until that is done. A state change on top of one that is not done yet can get lost.
+    /// Changes the state and waits until the change is complete. A second change during the first one can get lost.
     pub fn settle(&self, state: gst::State) {
         self.0.set_state(state).unwrap();
         self.0.state(SOON).0.unwrap();
@@ -236,7 +235,7 @@ impl Pipeline {
         self.0.set_state(gst::State::Null).unwrap();
     }
 
-    /// The next message of one of these types; errors are a failure unless they are asked for.
+    /// The next message of one of these types. Unexpected errors fail the test.
     pub fn wait(&self, types: &[gst::MessageType]) -> gst::Message {
         let mut all = types.to_vec();
         all.push(gst::MessageType::Error);
@@ -263,7 +262,7 @@ impl Pipeline {
         self.wait(&[gst::MessageType::Eos]);
     }
 
-    /// Waits for an error and returns it, and its message, which is all that applications show of it.
+    /// Waits for an error. Returns it and its message, which is the part that applications show.
     pub fn wait_error(&self) -> (gst::glib::Error, String) {
         let message = self.wait(&[gst::MessageType::Error]);
         let gst::MessageView::Error(error) = message.view() else {
@@ -274,7 +273,7 @@ impl Pipeline {
         (error, text)
     }
 
-    /// A field of the statistics of an element.
+    /// A field of an element's statistics.
     pub fn stat(&self, element: &str, field: &str) -> u64 {
         stat(&self.by_name(element), field)
     }
@@ -289,7 +288,7 @@ pub fn stat(element: &gst::Element, field: &str) -> u64 {
         .unwrap_or_else(|error| panic!("{field} of {stats}: {error}"))
 }
 
-/// Waits until something is so.
+/// Waits until a condition is true.
 pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let begin = std::time::Instant::now();
     while !is_so() {
@@ -298,7 +297,7 @@ pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// A source that ends in the test.
+/// A source with an appsink that the test reads.
 pub struct Receiver {
     pub pipeline: Pipeline,
     pub app: gst_app::AppSink,
@@ -331,7 +330,7 @@ impl Receiver {
                     Some(message) if message.type_() == gst::MessageType::Error => {
                         panic!("no sample: {message:?}");
                     }
-                    // A thread may wait for it.
+                    // A thread may wait for the message.
                     Some(message) => bus.post(message).unwrap(),
                     None => {}
                 }
@@ -352,7 +351,7 @@ pub fn bytes(buffer: &gst::BufferRef) -> Vec<u8> {
     buffer.map_readable().unwrap().to_vec()
 }
 
-/// The bytes of a frame's planes, without what lies between rows.
+/// The bytes of a frame's planes without padding.
 pub fn pixels(sample: &gst::Sample) -> Vec<u8> {
     let info = gst_video::VideoInfo::from_caps(sample.caps().unwrap()).unwrap();
     let frame = gst_video::VideoFrameRef::from_buffer_ref_readable(sample.buffer().unwrap(), &info)
@@ -382,7 +381,7 @@ pub fn pixels(sample: &gst::Sample) -> Vec<u8> {
     all
 }
 
-/// The frames of the same description without a pool: all frames of `description`, which ends without a sink.
+/// The frames of `description` without a pool. It has no sink.
 pub fn reference(description: &str) -> Vec<gst::Sample> {
     init();
     let element = gst::parse::launch(&format!(
@@ -398,7 +397,7 @@ pub fn reference(description: &str) -> Vec<gst::Sample> {
     std::iter::from_fn(|| app.pull_sample().ok()).collect()
 }
 
-/// Which bytes of which file an address shows: two mappings of the same byte agree in it.
+/// The file and offset of a mapped address. Two mappings of the same byte are equal.
 pub fn place_of(address: *const u8) -> (String, usize) {
     let address = address as usize;
     for line in std::fs::read_to_string("/proc/self/maps").unwrap().lines() {
@@ -420,21 +419,21 @@ pub fn place_of(address: *const u8) -> (String, usize) {
     panic!("{address:x} is not mapped");
 }
 
-/// Where a buffer's first byte lies.
+/// The file and offset of a buffer's first byte.
 pub fn place(buffer: &gst::BufferRef) -> (String, usize) {
     place_of(buffer.map_readable().unwrap().as_ptr())
 }
 
-/// The slot and generation of a buffer that lies in a slot.
+/// The slot and generation of a buffer. `None` if it is not in a slot.
 pub fn slot_of(buffer: &gst::BufferRef) -> Option<(u32, u32)> {
     let memory = buffer.peek_memory(0).downcast_memory_ref::<XmemMemory>()?;
     Some((memory.slot()?, memory.generation()?))
 }
 
-/// The memories seen at a sink's pad: slot and generation to place.
+/// The memories at a sink's pad: the file and offset by slot and generation.
 pub type Seen = Arc<Mutex<HashMap<(u32, u32), (String, usize)>>>;
 
-/// Notes where upstream wrote each buffer that comes to the sink. Buffers in other memory are not noted.
+/// Records the location of each buffer that reaches the sink. Buffers in other memory are ignored.
 pub fn watch(sink: &gst::Element) -> Seen {
     let seen = Seen::default();
     let noted = seen.clone();
@@ -454,7 +453,7 @@ pub fn watch(sink: &gst::Element) -> Seen {
     seen
 }
 
-/// The answer of a sink to an ALLOCATION query.
+/// The sink's answer to an ALLOCATION query.
 pub fn ask(
     sink: &gst::Element,
     caps: &gst::Caps,
@@ -478,7 +477,7 @@ pub fn offered_pool(sink: &gst::Element, caps: &gst::Caps) -> gst::BufferPool {
         .unwrap()
 }
 
-/// Fills each plane of a frame with a pattern that no other frame number has.
+/// Fills each plane of a frame with a pattern that is unique for the frame number.
 pub fn paint(buffer: &mut gst::Buffer, info: &gst_video::VideoInfo, number: u8) {
     let buffer = buffer.make_mut();
     let mut frame = gst_video::VideoFrameRef::from_buffer_ref_writable(buffer, info).unwrap();
@@ -489,7 +488,7 @@ pub fn paint(buffer: &mut gst::Buffer, info: &gst_video::VideoInfo, number: u8) 
     }
 }
 
-/// An appsrc into a sink, for buffers that the test makes. `p` is the pool.
+/// An appsrc with a sink, for buffers that the test creates. `p` is the pool.
 pub struct Sender {
     pub pipeline: Pipeline,
     pub app: gst_app::AppSrc,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Metas that GStreamer has since 1.24, made and read by hand where there is such a GStreamer: analytics, and one that
-//! only its maker can write down.
+//! Metas that GStreamer has since 1.24, created with C functions if the installed version has them: analytics, and a meta that only
+//! its own code can serialise.
 
 #![allow(unsafe_code, unreachable_pub, clippy::undocumented_unsafe_blocks)]
 
@@ -13,7 +13,7 @@ use std::{
 use gst::glib;
 use libloading::{Library, Symbol};
 
-/// The name of the meta that this test makes up.
+/// The name of the meta that this test defines.
 pub const FOREIGN: &str = "XmemTestForeignMeta";
 pub const ANALYTICS: &str = "GstAnalyticsRelationMeta";
 
@@ -67,7 +67,7 @@ unsafe extern "C" fn deserialize(
     }
 }
 
-/// Makes the made-up meta known. `false`: this GStreamer is older than 1.24.
+/// Registers that meta. Returns `false` if GStreamer is older than 1.24.
 pub fn register_foreign() -> bool {
     type New =
         unsafe extern "C" fn(glib::ffi::GType, *const c_char, usize) -> *mut gst::ffi::GstMetaInfo;
@@ -130,7 +130,7 @@ const NO_MTD: Mtd = Mtd {
 pub struct Analytics(Library);
 
 impl Analytics {
-    /// `None`: there is no such library here.
+    /// `None` if the library is not installed.
     pub fn load() -> Option<Self> {
         unsafe { Library::new("libgstanalytics-1.0.so.0") }
             .ok()
@@ -141,7 +141,7 @@ impl Analytics {
         unsafe { self.0.get(name) }.unwrap()
     }
 
-    /// An object at `x`, what it may be, and that it was seen before.
+    /// Adds an object at `x` with its classification and tracking.
     pub fn add(&self, buffer: &mut gst::BufferRef, x: i32) {
         type New = unsafe extern "C" fn(*mut gst::ffi::GstBuffer) -> *mut c_void;
         type Object =
@@ -178,7 +178,7 @@ impl Analytics {
         }
     }
 
-    /// Whether that is on a buffer.
+    /// Whether the buffer has this object.
     pub fn check(&self, buffer: &gst::BufferRef, x: i32) {
         type Get = unsafe extern "C" fn(*const gst::ffi::GstBuffer) -> *mut c_void;
         type Length = unsafe extern "C" fn(*const c_void) -> usize;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! GStreamer's own programs, which load the plugin in the usual way.
+//! GStreamer's programs, which load the plugin as a library.
 
 use std::{
     fs,
@@ -12,13 +12,13 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::Pools;
 
-/// Where cargo puts what it builds: beside the test programs' folder.
+/// The target folder of cargo: the parent of the test programs' folder.
 pub fn target_dir() -> PathBuf {
     let program = std::env::current_exe().unwrap();
     program.ancestors().nth(2).unwrap().to_owned()
 }
 
-/// A folder with the plugin and nothing else in it.
+/// A folder that contains only the plugin.
 fn plugin_dir(pools: &Pools) -> PathBuf {
     let dir = pools.file("plugin");
     if !dir.exists() {
@@ -34,7 +34,7 @@ fn plugin_dir(pools: &Pools) -> PathBuf {
     dir
 }
 
-/// A registry for this test's processes. Processes that are started at once would all scan the plugins.
+/// A plugin registry for the processes of this test. Otherwise each process would scan the plugins.
 fn registry(pools: &Pools) -> PathBuf {
     let registry = pools.file("registry.bin");
     if !registry.exists() {
@@ -50,7 +50,7 @@ fn registry(pools: &Pools) -> PathBuf {
     registry
 }
 
-/// A directory for one test with a runtime directory, `run`, in it.
+/// A directory for one test that contains a runtime directory, `run`.
 pub fn prepared() -> Pools {
     let pools = Pools::new();
     fs::create_dir(run_dir(&pools)).unwrap();
@@ -63,7 +63,7 @@ pub fn run_dir(pools: &Pools) -> PathBuf {
     pools.file("run")
 }
 
-/// The path of a pool in the runtime directory, which is its name for this process.
+/// The path of a pool in the runtime directory, which is its name in this process.
 pub fn pool_path(pools: &Pools, name: &str) -> String {
     let path = run_dir(pools).join(format!("{name}.sock"));
     path.to_str().unwrap().to_owned()
@@ -80,14 +80,14 @@ pub fn command(pools: &Pools, program: impl AsRef<Path>) -> Command {
     let mut command = Command::new(program);
     command
         .env("GST_PLUGIN_PATH", plugin_dir(pools))
-        // The user's own list of plugins is left alone.
+        // The user's plugin registry is not changed.
         .env("GST_REGISTRY", registry(pools))
         .env("XMEM_RUNTIME_DIR", run_dir(pools))
         .stdin(Stdio::null());
     command
 }
 
-/// A process that is killed when it is dropped.
+/// A process. It is killed when it is dropped.
 pub struct Launch(Child, PathBuf);
 
 impl Launch {
