@@ -82,14 +82,17 @@ pub use crate::stats::{ConsumerStats, PoolStats, ReceiveStats};
 pub use crate::survey::query_all;
 pub use crate::watch::{PoolWatch, Watched};
 pub use xmem_shm::abi::budget::BudgetLimit;
+pub use xmem_shm::abi::dtype::DType;
 pub use xmem_shm::abi::frame_info::{FrameInfo, Storage};
 pub use xmem_shm::abi::frame_layout::FrameLayout;
 pub use xmem_shm::abi::limits::{
     MAX_DIMS, MAX_NAMED_ENTRIES, MAX_NAMED_SIZE, MAX_PARTS, MAX_PLANES, MAX_REQUEST,
 };
-pub use xmem_shm::abi::meta::{DType, FrameMeta, Text, VideoLayout};
+pub use xmem_shm::abi::meta::FrameMeta;
 pub use xmem_shm::abi::named::{Attachments, Named, Sticky};
 pub use xmem_shm::abi::start_from::StartFrom;
+pub use xmem_shm::abi::text::Text;
+pub use xmem_shm::abi::video::VideoLayout;
 pub use xmem_shm::abi::video::{LayoutError, PlaneSize, VideoFormat};
 pub use xmem_shm::os::clock::monotonic_ns;
 pub use xmem_shm::os::fork::ProcessId;

@@ -14,9 +14,10 @@ use xmem_shm::lock::lock;
 use xmem_shm::os::clock::Deadline;
 
 use super::error::GetError;
+use super::names::pool_of;
 use super::number::Number;
 use super::options::BufferPoolOptions;
-use super::writer::{Record, pool_of, remove_if_killed};
+use super::writer::{Record, remove_if_killed};
 use crate::consumer::Consumer;
 use crate::error::{ConnectError, ReceiveError};
 use crate::frame::lease::ReadLease;

@@ -14,6 +14,7 @@ mod connections;
 mod cuda;
 mod error;
 mod guard;
+mod names;
 mod number;
 mod options;
 mod writer;
@@ -109,7 +110,7 @@ impl BufferPool {
     /// assert_eq!(xmem_core::BufferPool::name_of_writer("my_pool"), None);
     /// ```
     pub fn name_of_writer(pool: &str) -> Option<&str> {
-        writer::name_of(pool)
+        names::name_of(pool)
     }
 
     /// The names of the pools of the processes that write buffers of this pool, for [`query_all`](crate::query_all). Some of
@@ -128,7 +129,7 @@ impl BufferPool {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn writers(name: &str) -> Vec<String> {
-        writer::pools_of(name)
+        names::pools_of(name)
     }
 
     /// Sets `count` buffers of `size` bytes aside. Returns their indices. If some buffers of this size are already set aside,

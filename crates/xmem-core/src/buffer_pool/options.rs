@@ -6,8 +6,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::error::OpenError;
+use super::names::pool_of;
 use super::number::MAX_BUFFERS;
-use super::writer::pool_of;
 use super::{BufferPool, Inner};
 use crate::consumer::{Consumer, ConsumerBuilder};
 use crate::error::CreateError;

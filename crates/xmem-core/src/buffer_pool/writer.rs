@@ -15,31 +15,13 @@ use xmem_shm::lock::lock;
 use xmem_shm::os::{random, socket};
 
 use super::error::{GetError, WriteAccessError};
+use super::names::pool_of;
 use super::number::{MAX_WRITERS, Number, Tag};
 use super::options::BufferPoolOptions;
 use crate::error::CreateError;
 use crate::frame::lease::ReadLease;
 use crate::producer::{Producer, SlotSpec, WriteLease, remove_stale};
 use crate::rendezvous::{lock_path, socket_path};
-
-/// The name of the pool with the buffers of one process.
-pub(super) fn pool_of(name: &str, writer: u8) -> String {
-    format!("{name}.b{writer:02x}")
-}
-
-/// The reverse of [`pool_of`].
-pub(super) fn name_of(pool: &str) -> Option<&str> {
-    let (name, writer) = pool.rsplit_once(".b")?;
-    let number = u8::from_str_radix(writer, 16).ok()?;
-    (number < MAX_WRITERS && pool_of(name, number) == pool).then_some(name)
-}
-
-/// The pools of a buffer pool's processes.
-pub(super) fn pools_of(name: &str) -> Vec<String> {
-    let pools = (0..MAX_WRITERS).map(|writer| pool_of(name, writer));
-    let exists = |pool: &String| socket_path(pool).is_ok_and(|path| path.exists());
-    pools.filter(exists).collect()
-}
 
 /// The newest publication in a slot.
 pub(super) struct Record {

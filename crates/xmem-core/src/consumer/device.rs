@@ -6,7 +6,7 @@ use std::any::Any;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use xmem_shm::abi::meta::Text;
+use xmem_shm::abi::text::Text;
 use xmem_shm::abi::wire::ToProducer;
 use xmem_shm::fault::{self, Point};
 use xmem_shm::lock::lock;

@@ -7,9 +7,10 @@ use std::sync::{Arc, OnceLock};
 
 use xmem_shm::abi::entry::Entry;
 use xmem_shm::abi::frame_layout::FrameLayout;
-use xmem_shm::abi::layout::LayoutId;
+use xmem_shm::abi::frame_layout::LayoutId;
+use xmem_shm::abi::frame_layout::MetaError;
 use xmem_shm::abi::limits::MAX_LAYOUTS;
-use xmem_shm::abi::meta::{FrameMeta, MetaError};
+use xmem_shm::abi::meta::FrameMeta;
 
 use super::connection::Connection;
 

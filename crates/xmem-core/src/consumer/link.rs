@@ -11,7 +11,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::retry_on_intr;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use xmem_shm::abi::limits::MAX_REQUEST;
-use xmem_shm::abi::meta::Text;
+use xmem_shm::abi::text::Text;
 use xmem_shm::abi::wire::ToProducer;
 use xmem_shm::os::clock::Deadline;
 use xmem_shm::os::cred;

@@ -5,9 +5,10 @@
 use std::time::{Duration, Instant};
 
 use xmem_shm::abi::entry::Entry;
+use xmem_shm::abi::frame_layout::MetaError;
 use xmem_shm::abi::layout::Control;
 use xmem_shm::abi::limits::ANSWER_TIME;
-use xmem_shm::abi::meta::{FrameMeta, MetaError};
+use xmem_shm::abi::meta::FrameMeta;
 use xmem_shm::fault::{self, Point};
 use xmem_shm::os::clock::Deadline;
 

@@ -2,7 +2,7 @@
 
 //! Encodes values as bytes, little-endian and without gaps. The bytes to decode come from another process.
 
-use crate::abi::meta::Text;
+use crate::abi::text::Text;
 
 /// A value in a message or a header.
 pub(super) trait Field: Sized {

@@ -4,11 +4,9 @@
 
 use std::sync::Arc;
 
-use crate::abi::extension::Reserved;
 use crate::abi::frame_info::{FrameInfo, Storage};
-use crate::abi::frame_layout::FrameLayout;
-use crate::abi::layout::LayoutId;
-use crate::abi::meta::FrameMeta;
+use crate::abi::frame_layout::{FrameLayout, LayoutId};
+use crate::abi::meta::{FrameMeta, Reserved};
 use crate::abi::named::Attachments;
 use crate::protocol::ring::PAYLOAD_WORDS;
 

@@ -5,12 +5,9 @@
 use std::sync::Arc;
 
 use crate::abi::entry::Entry;
-use crate::abi::frame_layout::{FrameLayout, LAYOUT_WORDS};
+use crate::abi::frame_layout::{FrameLayout, LAYOUT_WORDS, MetaError};
 use crate::abi::limits::RESERVED_LEN;
-use crate::abi::meta::{FrameMeta, MetaError};
-
-/// The bytes of a frame's description that the user defines.
-pub type Reserved = [u8; RESERVED_LEN];
+use crate::abi::meta::{FrameMeta, Reserved};
 
 /// The number of words of an extension.
 pub const EXTENSION_WORDS: usize = LAYOUT_WORDS + RESERVED_LEN / 8;

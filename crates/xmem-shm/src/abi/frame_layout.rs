@@ -2,10 +2,41 @@
 
 //! The part of a frame's description that is the same for most frames of a stream, and its words in shared memory.
 
+use std::num::NonZeroU16;
 use std::sync::{Arc, LazyLock};
 
-use crate::abi::limits::{MAX_DIMS, MAX_PLANES};
-use crate::abi::meta::{DType, MetaError, Text, VideoLayout};
+use crate::abi::dtype::DType;
+use crate::abi::limits::{MAX_DIMS, MAX_LAYOUTS, MAX_PLANES};
+use crate::abi::text::Text;
+use crate::abi::video::VideoLayout;
+
+/// Why consumers would refuse a description.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MetaError(pub &'static str);
+
+/// The number of a layout in the table: 1 to [`MAX_LAYOUTS`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LayoutId(NonZeroU16);
+
+impl LayoutId {
+    /// `None`: there is no such layout.
+    #[inline]
+    pub fn new(number: u16) -> Option<Self> {
+        let id = NonZeroU16::new(number)?;
+        (usize::from(number) <= MAX_LAYOUTS).then_some(Self(id))
+    }
+
+    /// Its number.
+    pub fn number(self) -> u16 {
+        self.0.get()
+    }
+
+    /// Its row in the table.
+    #[inline]
+    pub fn index(self) -> usize {
+        usize::from(self.0.get()) - 1
+    }
+}
 
 /// The number of words of a layout.
 pub const LAYOUT_WORDS: usize = 34;

@@ -5,6 +5,7 @@
 pub mod budget;
 mod codec;
 pub mod device_header;
+pub mod dtype;
 pub mod entry;
 pub mod extension;
 pub mod frame_info;
@@ -16,5 +17,6 @@ pub mod named;
 pub mod parts;
 pub mod place;
 pub mod start_from;
+pub mod text;
 pub mod video;
 pub mod wire;

@@ -7,8 +7,26 @@ use std::sync::LazyLock;
 
 use thiserror::Error;
 
+use crate::abi::dtype::DType;
 use crate::abi::limits::MAX_PLANES;
-use crate::abi::meta::{DType, Text, VideoLayout};
+use crate::abi::text::Text;
+
+/// The planes of a video frame. [`VideoLayout::new`] creates the default layout of a format.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct VideoLayout {
+    /// The format's name as GStreamer spells it, such as `NV12` or `P010_10LE`.
+    pub format: Text<16>,
+    /// Width in pixels.
+    pub width: u32,
+    /// Height in pixels.
+    pub height: u32,
+    /// The number of planes, at most [`MAX_PLANES`].
+    pub n_planes: u32,
+    /// First byte of each plane, counted from the payload's first byte.
+    pub offsets: [u64; MAX_PLANES],
+    /// Bytes from one row to the next, per plane.
+    pub strides: [i32; MAX_PLANES],
+}
 
 /// How many pixels of a row and of a column share one position of a plane, and the number of elements at each position.
 type Share = (u32, u32, u32);

@@ -4,8 +4,8 @@
 
 use crate::abi::codec::Field;
 use crate::abi::limits::MAX_REQUEST;
-use crate::abi::meta::Text;
 use crate::abi::start_from::StartFrom;
+use crate::abi::text::Text;
 
 /// The first bytes of a first message.
 const MAGIC: [u8; 8] = *b"xmem-hi\0";

@@ -7,7 +7,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use xmem_shm::abi::layout::VERSION;
-use xmem_shm::abi::meta::Text;
+use xmem_shm::abi::text::Text;
 use xmem_shm::abi::wire::{RegionKind, ToConsumer, ToProducer};
 use xmem_shm::os::sealed;
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use xmem_shm::abi::layout::{LeasePage, VERSION};
-use xmem_shm::abi::meta::Text;
+use xmem_shm::abi::text::Text;
 use xmem_shm::abi::wire::ToConsumer;
 use xmem_shm::fault::{self, Point};
 

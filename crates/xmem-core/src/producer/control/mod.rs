@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use xmem_shm::abi::layout::VERSION;
-use xmem_shm::abi::meta::Text;
+use xmem_shm::abi::text::Text;
 use xmem_shm::abi::wire::{MAX_MESSAGE, MAX_QUEUED, ToConsumer};
 use xmem_shm::fault::{self, Point};
 use xmem_shm::os::clock::monotonic_ns;

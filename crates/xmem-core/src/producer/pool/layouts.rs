@@ -5,7 +5,8 @@
 use std::sync::Arc;
 
 use xmem_shm::abi::frame_layout::FrameLayout;
-use xmem_shm::abi::layout::{Control, LayoutId};
+use xmem_shm::abi::frame_layout::LayoutId;
+use xmem_shm::abi::layout::Control;
 
 /// The layouts in the table.
 #[derive(Debug, Default)]

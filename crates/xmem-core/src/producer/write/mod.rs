@@ -12,6 +12,7 @@ pub(super) mod forward;
 pub(super) mod import;
 pub(super) mod own_hold;
 pub(super) mod own_slot;
+mod owned;
 pub(super) mod part_lease;
 pub(super) mod publish;
 pub(super) mod spec;

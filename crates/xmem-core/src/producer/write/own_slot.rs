@@ -6,73 +6,14 @@ use std::fmt;
 use std::sync::Arc;
 
 use xmem_shm::abi::meta::FrameMeta;
-use xmem_shm::protocol::slot::SlotState;
 
 use super::devices;
+use super::owned::Owned;
 use super::part_lease::PartLease;
 use super::publish::{check_payload, publish_claimed, republish};
 use super::write_lease::WriteLease;
 use crate::error::PublishError;
 use crate::producer::pool::Pool;
-use crate::producer::pool::slots::Claimed;
-
-/// A slot that the producer uses. Dropping it gives the slot back.
-#[derive(Debug)]
-pub(super) struct Owned {
-    pool: Arc<Pool>,
-    /// The state of its word is `Claimed` before the slot is published, then `Published`, and `Free` if other code gives the
-    /// slot back.
-    claimed: Claimed,
-}
-
-impl Owned {
-    pub(super) fn new(pool: Arc<Pool>, claimed: Claimed) -> Self {
-        Self { pool, claimed }
-    }
-
-    pub(super) fn pool(&self) -> &Arc<Pool> {
-        &self.pool
-    }
-
-    pub(super) fn claimed(&self) -> &Claimed {
-        &self.claimed
-    }
-
-    pub(super) fn as_ptr(&self) -> *mut u8 {
-        let place = self.claimed.place;
-        self.claimed.region.ptr().wrapping_add(place.offset)
-    }
-
-    fn is_published(&self) -> bool {
-        self.claimed.word.state() == Some(SlotState::Published)
-    }
-
-    /// Converts an unpublished slot to a part of frames.
-    pub(super) fn into_part(mut self) -> PartLease {
-        devices::set_ready(&self.claimed, true);
-        let claimed = Claimed {
-            region: self.claimed.region.clone(),
-            ..self.claimed
-        };
-        self.hand_over();
-        PartLease::new(&self.pool, claimed)
-    }
-
-    /// From now on other code gives the slot back.
-    pub(super) fn hand_over(&mut self) {
-        self.claimed.word = self.claimed.word.with_state(SlotState::Free);
-    }
-}
-
-impl Drop for Owned {
-    fn drop(&mut self) {
-        match self.claimed.word.state() {
-            Some(SlotState::Claimed) => self.pool.abandon(self.claimed.slot, self.claimed.word),
-            Some(SlotState::Published) => self.pool.dereference(self.claimed.slot),
-            _ => {}
-        }
-    }
-}
 
 /// A slot that is written, then published, and stays in place. For memory that other code holds before and after its frame is
 /// published. Dropping it gives the slot back. The frame stays for consumers, as with a [`ReadLease`](crate::ReadLease).
@@ -117,17 +58,17 @@ impl OwnSlot {
 
     /// The name of its pool.
     pub fn pool(&self) -> &str {
-        self.slot.pool.name()
+        self.slot.pool().name()
     }
 
     /// The slot's number.
     pub fn slot(&self) -> u32 {
-        self.slot.claimed.slot
+        self.slot.claimed().slot
     }
 
     /// How often the slot was reused, this time included.
     pub fn generation(&self) -> u32 {
-        self.slot.claimed.word.generation()
+        self.slot.claimed().word.generation()
     }
 
     /// The number of the first frame that was published in it. `None` before.
@@ -143,7 +84,7 @@ impl OwnSlot {
     ///
     /// See [`PublishError`]. The slot stays as it was.
     pub fn publish(&mut self, offset: u64, meta: &FrameMeta) -> Result<u64, PublishError> {
-        let Owned { pool, claimed } = &mut self.slot;
+        let (pool, claimed) = (self.slot.pool(), self.slot.claimed());
         if self.sequence.is_some() {
             return republish(pool, claimed, offset, meta);
         }
@@ -151,7 +92,7 @@ impl OwnSlot {
         check_payload(offset, meta, claimed.place)?;
         let (guard, info) = publish_claimed(pool, claimed, offset, meta, None)?;
         drop(guard);
-        claimed.word = claimed.word.with_state(SlotState::Published);
+        self.slot.set_published();
         self.sequence = Some(info.sequence);
         Ok(info.sequence)
     }

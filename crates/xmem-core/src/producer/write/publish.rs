@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use xmem_shm::abi::entry::MAX_ATTACHED_AT;
 use xmem_shm::abi::frame_info::FrameInfo;
+use xmem_shm::abi::frame_layout::MetaError;
 use xmem_shm::abi::limits::{MAX_NAMED_ENTRIES, MAX_NAMED_SIZE};
-use xmem_shm::abi::meta::{FrameMeta, MetaError};
+use xmem_shm::abi::meta::FrameMeta;
 use xmem_shm::abi::parts;
 use xmem_shm::bounds::lie_inside;
 use xmem_shm::fault::{self, Point};
@@ -16,7 +17,7 @@ use xmem_shm::protocol::lease;
 
 use super::forward::may_forward;
 use super::import::Parts;
-use super::write_lease::{has_attachments, write_attachments};
+use super::owned::{has_attachments, write_attachments};
 use crate::error::PublishError;
 use crate::producer::pool::Pool;
 use crate::producer::pool::guard::Guard;

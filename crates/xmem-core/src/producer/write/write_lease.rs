@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
 //! The right to write a slot.
-#![allow(unsafe_code)] // slices over a claimed slot
 
 use std::fmt;
 use std::sync::{Arc, Mutex};
@@ -16,15 +15,14 @@ use xmem_shm::lock::inside;
 use super::devices;
 use super::import::Parts;
 use super::own_hold::own_hold;
-use super::own_slot::Owned;
+use super::owned::Owned;
 use super::part_lease::PartLease;
 use super::publish::{ReleaseHooks, check_parts, check_payload, publish_claimed};
 use crate::error::PublishError;
 use crate::producer::pool::Pool;
-use crate::producer::pool::slots::{Claimed, Keep, Place};
+use crate::producer::pool::slots::{Claimed, Keep};
 
 use crate::frame::lease::ReadLease;
-use crate::region::Region;
 
 /// The right to write one slot. Ends in [`publish`](Self::publish), or by being dropped, which gives the slot back.
 ///
@@ -95,15 +93,13 @@ impl WriteLease {
 
     /// The bytes of the payload.
     pub fn as_slice(&self) -> &[u8] {
-        // SAFETY: inside of the slot and the region, which the lease keeps mapped. While the slot is claimed only this lease
-        // may write it, which needs `&mut self`.
-        unsafe { std::slice::from_raw_parts(self.as_ptr(), self.len()) }
+        self.slot.bytes(0, self.len())
     }
 
     /// The bytes of the payload, to be written.
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
-        // SAFETY: as in `as_slice`.
-        unsafe { std::slice::from_raw_parts_mut(self.as_ptr(), self.len()) }
+        let len = self.len();
+        self.slot.bytes_mut(len)
     }
 
     /// Whether the slot lies on a CUDA device.
@@ -122,11 +118,8 @@ impl WriteLease {
         if !lie_inside(at, len, place.len as u64) || len > MAX_NAMED_SIZE as u64 {
             return None;
         }
-        let from = self.as_ptr().wrapping_add(at as usize).cast_const();
-        // SAFETY: inside of the slot, as in `as_slice`.
-        let bytes = unsafe { std::slice::from_raw_parts(from, len as usize) };
         // Copied first: if consumers can write the memory, one could change the bytes while they are parsed.
-        let bytes = bytes.to_vec();
+        let bytes = self.slot.bytes(at as usize, len as usize).to_vec();
         Attachments::decode(&bytes)
     }
 
@@ -236,32 +229,6 @@ impl From<PublishFailure> for PublishError {
     fn from(failure: PublishFailure) -> Self {
         failure.error
     }
-}
-
-/// Writes to bytes of a slot that the caller reserved. No published entry refers to them yet.
-pub(super) fn write_attachments(region: &Region, place: Place, at: usize, bytes: &[u8]) {
-    let is_reserved = lie_inside(at as u64, bytes.len() as u64, place.len as u64);
-    assert!(is_reserved, "reserved before");
-    let to = region.ptr().wrapping_add(place.offset + at);
-    // SAFETY: inside of the slot and the region. The slot is claimed, or referenced by its producer. The bytes are after all
-    // that its frames refer to (`SlotInfo::filled`), so no process reads them.
-    unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
-}
-
-/// Whether a slot already has these bytes, as attachments of a published frame.
-pub(super) fn has_attachments(
-    region: &Region,
-    place: Place,
-    (at, len): (usize, usize),
-    bytes: &[u8],
-) -> bool {
-    let is_inside = lie_inside(at as u64, len as u64, place.len as u64);
-    if len == 0 || len != bytes.len() || !is_inside {
-        return false;
-    }
-    let from = region.ptr().wrapping_add(place.offset + at);
-    // SAFETY: inside of the slot and the region. Published bytes are not written.
-    bytes == unsafe { std::slice::from_raw_parts(from.cast_const(), len) }
 }
 
 #[cfg(test)]

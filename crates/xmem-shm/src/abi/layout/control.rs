@@ -3,17 +3,15 @@
 //! The control memory of a pool.
 
 use std::io;
-use std::num::NonZeroU16;
 use std::os::fd::{AsFd, OwnedFd};
 
-use super::shape::{EXTENSION_STRIDE, LAYOUT_STRIDE, PLACE_STRIDE, RECORD_WORDS};
+use super::shape::{EXTENSION_STRIDE, HEADER_WORDS, LAYOUT_STRIDE, PLACE_STRIDE, RECORD_WORDS};
 use super::{Constants, OpenError, Shape, VERSION};
 use crate::abi::budget::Share;
 use crate::abi::entry::Entry;
 use crate::abi::extension::{EXTENSION_WORDS, Extension};
 use crate::abi::frame_info::FrameInfo;
-use crate::abi::frame_layout::{FrameLayout, LAYOUT_WORDS, LayoutWords};
-use crate::abi::limits::MAX_LAYOUTS;
+use crate::abi::frame_layout::{FrameLayout, LAYOUT_WORDS, LayoutId, LayoutWords};
 use crate::abi::meta::FrameMeta;
 use crate::abi::place::{PLACE_WORDS, SharedPlace};
 use crate::fault::{self, Point};
@@ -42,7 +40,6 @@ const W_WAITING: usize = 19;
 const W_REGIONS_VERSION: usize = 20;
 const W_OLDEST: usize = 21;
 const W_SHARE: usize = 22;
-pub(super) const HEADER_WORDS: usize = 32;
 
 /// The mapped control memory.
 #[derive(Debug)]
@@ -385,30 +382,6 @@ impl Control {
 fn store(words: &[AtomicU64], values: &[u64]) {
     for (word, value) in words.iter().zip(values) {
         word.store(*value, Ordering::Relaxed);
-    }
-}
-
-/// The number of a layout in the table: 1 to [`MAX_LAYOUTS`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LayoutId(NonZeroU16);
-
-impl LayoutId {
-    /// `None`: there is no such layout.
-    #[inline]
-    pub fn new(number: u16) -> Option<Self> {
-        let id = NonZeroU16::new(number)?;
-        (usize::from(number) <= MAX_LAYOUTS).then_some(Self(id))
-    }
-
-    /// Its number.
-    pub fn number(self) -> u16 {
-        self.0.get()
-    }
-
-    /// Its row in the table.
-    #[inline]
-    pub fn index(self) -> usize {
-        usize::from(self.0.get()) - 1
     }
 }
 

@@ -25,7 +25,7 @@ mod shape;
 
 use std::io;
 
-pub use control::{Control, LayoutId};
+pub use control::Control;
 pub use page::{CURSOR_LEFT, FLAG_CUT_OFF, FLAG_TIMED_OUT, LeasePage, REGIONS_LET_GO};
 pub use shape::{Constants, Shape};
 

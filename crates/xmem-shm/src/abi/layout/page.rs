@@ -5,6 +5,7 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
+use super::shape::PAGE_HEADER_WORDS;
 use super::{OpenError, Shape};
 use crate::fault::{self, Point};
 use crate::os::mapping::{Access, Mapping};
@@ -12,7 +13,6 @@ use crate::os::memfd::{self, Seal};
 use crate::protocol::wake;
 use crate::sync::{AtomicU32, AtomicU64};
 
-pub(super) const PAGE_HEADER_WORDS: usize = 16;
 // Words of the header, in 64 bits. The consumer writes all except FLAGS.
 const P_CURSOR: usize = 0;
 const P_FLAGS: usize = 1;

@@ -2,13 +2,15 @@
 
 //! The constants of a pool: the sizes of its memory, and the offsets of its parts.
 
-use super::control::HEADER_WORDS;
-use super::page::PAGE_HEADER_WORDS;
 use crate::abi::extension::EXTENSION_WORDS;
 use crate::abi::frame_layout::LAYOUT_WORDS;
 use crate::abi::limits::{MAX_LAYOUTS, MAX_SLOTS};
 use crate::abi::place::PLACE_WORDS;
 use crate::protocol::ring::ENTRY_WORDS;
+
+pub(super) const HEADER_WORDS: usize = 32;
+
+pub(super) const PAGE_HEADER_WORDS: usize = 16;
 
 const MAX_RING_LEN: u32 = 1 << 18;
 
