@@ -12,7 +12,7 @@ use std::{
 
 use gst::{ffi, glib, prelude::*, subclass::prelude::*};
 
-use super::pools::Pool;
+use super::{log::CAT, pools::Pool};
 use crate::{XmemSrc, bytes};
 
 const PROP_POOL: &str = "pool";
@@ -99,7 +99,7 @@ impl DeviceImpl for XmemDevice {
         let is_stopped = element.current_state() <= gst::State::Ready;
         if !element.is::<XmemSrc>() || !is_stopped {
             return Err(gst::loggable_error!(
-                super::imp::CAT,
+                CAT,
                 "{} is no xmemsrc that is stopped",
                 bytes::name_of(element)
             ));

@@ -30,17 +30,10 @@ use xmem_core::{Canceller, PoolWatch, Watched};
 
 use super::{
     XmemDevice,
+    log::CAT,
     pools::{self, Pool},
 };
 use crate::lock;
-
-pub(super) static CAT: LazyLock<gst::DebugCategory> = LazyLock::new(|| {
-    gst::DebugCategory::new(
-        "xmemdeviceprovider",
-        gst::DebugColorFlags::empty(),
-        Some("Lists pools"),
-    )
-});
 
 /// The interval of scans. They are needed because a killed producer and new caps change no file.
 const SCAN_INTERVAL: Duration = Duration::from_secs(1);

@@ -4,6 +4,7 @@
 
 mod device;
 mod imp;
+mod log;
 mod pools;
 
 use gst::{glib, prelude::*};

@@ -11,8 +11,9 @@ use xmem_core::{FrameMeta, ReadLease};
 
 use super::{
     XmemSrcCudaWait,
-    delivery::{self, Converter, InvalidFrame, Outcome, Placement},
+    delivery::{self, Converter},
     log::CAT,
+    outcome::{InvalidFrame, Outcome, Placement},
     settings::Settings,
     source::Source,
     started::Started,

@@ -12,9 +12,10 @@ use xmem_core::{
 use super::{
     XmemSrcOverBudget,
     connection::{self, WARN_AFTER},
-    delivery::{self, Converter, Outcome, Placement},
+    delivery::{self, Converter},
     device, events, header,
     log::CAT,
+    outcome::{Outcome, Placement},
     source::Source,
     started::{Report, Started},
     sticky_state,

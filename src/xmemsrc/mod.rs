@@ -17,6 +17,7 @@ mod imp;
 mod key_frame_gate;
 mod log;
 mod messages;
+mod outcome;
 mod outgoing;
 mod parts;
 mod settings;

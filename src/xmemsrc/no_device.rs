@@ -4,7 +4,7 @@
 
 use xmem_core::ReadLease;
 
-use super::{delivery::Outcome, source::Source, started::Started};
+use super::{outcome::Outcome, source::Source, started::Started};
 
 /// Posts an error.
 pub(super) fn receive(

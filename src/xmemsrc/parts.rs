@@ -14,7 +14,7 @@ use gst::prelude::*;
 use gst_allocators::{FdMemoryFlags, prelude::*};
 use xmem_core::{Part, ReadLease};
 
-use super::delivery::InvalidFrame;
+use super::outcome::InvalidFrame;
 use crate::{
     buffers::{memory, tally::Tally, tied::tie},
     stream::received::{ReceivedPart, TAG_DMABUF},
