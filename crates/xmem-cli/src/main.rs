@@ -9,6 +9,7 @@ mod command;
 mod format;
 mod http;
 mod launch;
+mod pools;
 mod verbose;
 
 use std::io;

@@ -6,14 +6,14 @@ use std::io::Write;
 
 use xmem_core::{BufferPool, printable};
 
-use super::list::{self, Pool};
 use crate::Error;
 use crate::cli::Format;
 use crate::format::{Table, duration, json, process, size};
+use crate::pools::{self, Pool, buffers_of};
 
 /// The processes that write buffers of this pool.
 pub(super) fn writers(pool: &str) -> Vec<Pool> {
-    list::ask(BufferPool::writers(pool))
+    pools::ask(BufferPool::writers(pool))
 }
 
 pub(super) fn show(
@@ -23,14 +23,9 @@ pub(super) fn show(
     out: &mut impl Write,
 ) -> Result<(), Error> {
     if format == Format::Json {
-        return json(out, &list::as_json(writers)?);
+        return json(out, &pools::as_json(writers)?);
     }
-    writeln!(
-        out,
-        "{}: {}\n",
-        printable(pool),
-        list::buffers_of(writers.len())
-    )?;
+    writeln!(out, "{}: {}\n", printable(pool), buffers_of(writers.len()))?;
     let mut table = Table::new([
         "WRITER",
         "STATE",

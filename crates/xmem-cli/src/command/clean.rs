@@ -8,10 +8,10 @@ use std::path::PathBuf;
 
 use xmem_core::{RemoveError, printable};
 
-use super::name_of;
 use crate::Error;
 use crate::cli::Format;
 use crate::format::{json, to_stderr};
+use crate::pools::name_of;
 
 /// `pools` are names or paths. Empty: all pools of the runtime directory without a producer, and all segments without one.
 pub(crate) fn run(pools: &[OsString], format: Format, out: &mut impl Write) -> Result<(), Error> {

@@ -3,17 +3,14 @@
 //! `xmem list`
 
 use std::io::Write;
-use std::path::PathBuf;
 
 use serde::Serialize;
-use serde_json::Value;
-use xmem_core::{BufferPool, ConnectError, PoolStats, QueryError};
+use xmem_core::{BufferPool, PoolStats};
 
-use super::name_of;
-use super::show::{self, caps_summary};
 use crate::Error;
 use crate::cli::Format;
 use crate::format::{Table, duration, json, process};
+use crate::pools::{self, Pool, State, buffers_of, caps_summary, no_pools};
 
 /// A row of the list. Figures are absent if there is no producer or it does not answer.
 #[derive(Debug, Serialize)]
@@ -38,112 +35,8 @@ struct Answer {
     devices: Vec<String>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub(super) enum State {
-    Live,
-    /// The producer does not answer this user.
-    Silent,
-    /// This user has no access to the pool.
-    NoAccess,
-    /// The producer was killed. Its files are harmless: the pool's next producer replaces them, and `xmem clean` removes them.
-    Stale,
-}
-
-impl State {
-    /// The state of a pool that was queried.
-    pub(super) fn of(answer: &Result<PoolStats, QueryError>) -> Self {
-        match answer {
-            Ok(_) => Self::Live,
-            Err(ConnectError::Denied { .. } | ConnectError::Refused { .. }) => Self::NoAccess,
-            Err(ConnectError::NotFound { .. }) => Self::Stale,
-            Err(_) => Self::Silent,
-        }
-    }
-
-    /// The text in tables.
-    pub(super) fn words(self) -> &'static str {
-        match self {
-            Self::Live => "live",
-            Self::Silent => "silent",
-            Self::NoAccess => "no access",
-            Self::Stale => "stale",
-        }
-    }
-}
-
-/// A pool of the runtime directory.
-#[derive(Debug)]
-pub(super) struct Pool {
-    pub(super) name: String,
-    pub(super) path: PathBuf,
-    pub(super) state: State,
-    /// `None`: there is no producer, or it does not answer.
-    pub(super) stats: Option<PoolStats>,
-}
-
-impl Pool {
-    /// `answer` is `None` if the pool was not queried because it has no producer.
-    fn new(name: String, path: PathBuf, answer: Option<Result<PoolStats, QueryError>>) -> Self {
-        Self {
-            name,
-            path,
-            state: answer.as_ref().map_or(State::Stale, State::of),
-            stats: answer.and_then(Result::ok),
-        }
-    }
-}
-
-/// All pools of the runtime directory.
-pub(super) fn pools() -> Result<Vec<Pool>, Error> {
-    let mut pools = xmem_core::read_pools()?;
-    pools.retain(|pool| name_of(&pool.path).is_some());
-    let live = pools.iter().filter(|pool| pool.live);
-    let live: Vec<_> = live.map(|pool| &pool.name).collect();
-    let mut answers = xmem_core::query_all(&live).into_iter();
-    let pools = pools.into_iter().map(|pool| {
-        let answer = if pool.live { answers.next() } else { None };
-        Pool::new(pool.name, pool.path, answer)
-    });
-    Ok(pools.collect())
-}
-
-/// Queries the pools with these names.
-pub(super) fn ask(names: Vec<String>) -> Vec<Pool> {
-    let answers = xmem_core::query_all(&names);
-    let pools = names.into_iter().zip(answers).map(|(name, answer)| {
-        let path = xmem_core::socket_path(&name).unwrap_or_default();
-        Pool::new(name, path, Some(answer))
-    });
-    pools.collect()
-}
-
-/// The figures of each pool as `show` prints them, with its state.
-pub(super) fn as_json(pools: &[Pool]) -> Result<Vec<Value>, Error> {
-    let as_json = |pool: &Pool| {
-        let mut value = match &pool.stats {
-            Some(stats) => show::as_json(stats)?,
-            None => serde_json::json!({ "pool": pool.name }),
-        };
-        value["state"] = serde_json::to_value(pool.state)?;
-        Ok(value)
-    };
-    pools.iter().map(as_json).collect()
-}
-
-/// The text for an empty list. The directory may not exist, because the first producer creates it.
-pub(super) fn no_pools() -> String {
-    let dir = xmem_core::runtime_dir();
-    let none = if dir.exists() {
-        ""
-    } else {
-        ", which does not exist yet"
-    };
-    format!("no pools in {}{none}", dir.display())
-}
-
 pub(crate) fn run(format: Format, out: &mut impl Write) -> Result<(), Error> {
-    let rows: Vec<Row> = pools()?.into_iter().map(Row::from).collect();
+    let rows: Vec<Row> = pools::all()?.into_iter().map(Row::from).collect();
     if format == Format::Json {
         return json(out, &rows);
     }
@@ -186,12 +79,6 @@ pub(crate) fn run(format: Format, out: &mut impl Write) -> Result<(), Error> {
         ]);
     }
     table.print(out)
-}
-
-/// The description of a pool of buffers by number.
-pub(super) fn buffers_of(writers: usize) -> String {
-    let e = if writers == 1 { "" } else { "es" };
-    format!("buffers of {writers} process{e}")
 }
 
 /// Merges the pools of all processes that write buffers of one pool into one row.

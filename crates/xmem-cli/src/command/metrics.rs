@@ -14,10 +14,9 @@ use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 use xmem_core::{ConsumerStats, PoolStats, printable};
 
-use super::list::{self, Pool};
-use super::show::caps_summary;
 use crate::Error;
 use crate::http::{self, Request, Response};
+use crate::pools::{self, Pool, caps_summary};
 
 const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
@@ -29,7 +28,7 @@ fn answer(request: &Request) -> Response {
     if request.path != "/metrics" {
         return Response::error("404 Not Found", "the figures are at /metrics");
     }
-    match list::pools().and_then(|pools| Ok(text(pools)?)) {
+    match pools::all().and_then(|pools| Ok(text(pools)?)) {
         Ok(text) => Response::new(CONTENT_TYPE, text.into_bytes()),
         Err(reason) => Response::error("500 Internal Server Error", &reason.to_string()),
     }

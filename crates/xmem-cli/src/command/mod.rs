@@ -18,18 +18,10 @@ mod top;
 mod watch;
 
 use std::io::Write;
-use std::path::Path;
 use std::process::ExitCode;
 
 use crate::Error;
 use crate::cli::{Cli, Command};
-
-/// The name of the pool with this socket in the runtime directory. `None` if the file cannot be a pool's socket.
-fn name_of(socket: &Path) -> Option<&str> {
-    let name = socket.file_name()?.to_str()?.strip_suffix(".sock")?;
-    let leads_there = xmem_core::socket_path(name).is_ok_and(|path| path == socket);
-    leads_there.then_some(name)
-}
 
 pub(crate) fn run(cli: &Cli, out: &mut impl Write) -> Result<ExitCode, Error> {
     match &cli.command {

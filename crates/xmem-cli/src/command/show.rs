@@ -4,16 +4,14 @@
 
 use std::ffi::OsStr;
 use std::io::Write;
-use std::time::SystemTime;
 
-use serde_json::Value;
 use xmem_core::{PoolStats, printable};
 
 use super::buffers;
 use crate::Error;
-use crate::caps::Caps;
 use crate::cli::Format;
-use crate::format::{Table, duration, json, milliseconds, process, size};
+use crate::format::{Table, json, milliseconds, process, size};
+use crate::pools::{headline, stats_json, unquoted};
 
 pub(crate) fn run(
     pool: &OsStr,
@@ -23,7 +21,7 @@ pub(crate) fn run(
 ) -> Result<(), Error> {
     match xmem_core::query(pool) {
         Ok(stats) => match format {
-            Format::Json => json(out, &as_json(&stats)?),
+            Format::Json => json(out, &stats_json(&stats)?),
             Format::Table => print(&stats, verbose, out),
         },
         Err(error) => match pool.to_str().map(|pool| (pool, buffers::writers(pool))) {
@@ -33,59 +31,6 @@ pub(crate) fn run(
             _ => Err(error.into()),
         },
     }
-}
-
-/// The figures by their names in the core, the time of the query, and the format. The sticky state by its keys.
-pub(super) fn as_json(stats: &PoolStats) -> Result<Value, Error> {
-    let mut json = serde_json::to_value(stats)?;
-    json["time"] = unix_time().into();
-    json["format"] = caps_summary(stats).into();
-    json["sticky"] = stats
-        .sticky
-        .iter()
-        .map(|(key, value)| (key.clone(), Value::from(unquoted(value))))
-        .collect();
-    Ok(json)
-}
-
-/// Seconds since 1970.
-fn unix_time() -> f64 {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    since.unwrap_or_default().as_secs_f64()
-}
-
-/// A short description of the pool's caps. `None` if it has none.
-pub(super) fn caps_summary(stats: &PoolStats) -> Option<String> {
-    Caps::of(stats).map(|caps| caps.summary())
-}
-
-/// The line with the most important figures.
-pub(super) fn headline(stats: &PoolStats) -> String {
-    let format = caps_summary(stats).map_or_else(String::new, |format| format + ", ");
-    let end = if stats.eos { ", at its end" } else { "" };
-    printable(&format!(
-        "{}: {format}{}{end}, up {}, {:.1} fps",
-        stats.pool,
-        stats.delivery,
-        duration(stats.up_ns),
-        stats.fps
-    ))
-}
-
-/// Removes the quotes that GStreamer puts around some values, such as segments.
-fn unquoted(text: &str) -> String {
-    let inner = text
-        .strip_prefix('"')
-        .and_then(|text| text.strip_suffix('"'));
-    let Some(inner) = inner else {
-        return text.to_owned();
-    };
-    let mut chars = inner.chars();
-    std::iter::from_fn(|| match chars.next()? {
-        '\\' => chars.next(),
-        other => Some(other),
-    })
-    .collect()
 }
 
 fn print(stats: &PoolStats, verbose: bool, out: &mut impl Write) -> Result<(), Error> {

@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 
 use xmem_core::{PoolStats, QueryError};
 
-use super::show::as_json;
 use crate::Error;
 use crate::cli::Format;
 use crate::format::{Table, json, milliseconds, process, terminal_width, to_stderr};
+use crate::pools::stats_json;
 
 /// The longest interval between attempts to find a missing producer.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
@@ -36,7 +36,7 @@ pub(crate) fn run(
         let pause = match xmem_core::query(pool) {
             Ok(stats) => {
                 if format == Format::Json {
-                    json(out, &as_json(&stats)?)?;
+                    json(out, &stats_json(&stats)?)?;
                 } else {
                     if on_terminal {
                         write!(out, "{CLEAR}")?;

@@ -2,7 +2,7 @@
 
 //! Checks CUDA devices and how their memory can be shared.
 
-use super::Finding;
+use super::finding::Finding;
 
 const CHECK: &str = "CUDA";
 

@@ -8,8 +8,8 @@ use std::path::Path;
 
 use xmem_core::{PoolEntry, other_runtime_dirs, query_all, read_pools, runtime_dir};
 
-use super::Finding;
-use crate::command::list::State;
+use super::finding::Finding;
+use crate::pools::State;
 
 const DIRECTORY: &str = "runtime directory";
 const POOLS: &str = "pools";

@@ -5,7 +5,7 @@
 use std::process::Command;
 use std::time::Duration;
 
-use super::{Finding, is_older};
+use super::finding::{Finding, is_older};
 use crate::child;
 
 /// The first run of the tool loads every plugin, and a plugin may hang.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use rustix::process::{Resource, getrlimit};
 use xmem_core::{Consumer, FrameMeta, Producer};
 
-use super::{Finding, is_older};
+use super::finding::{Finding, is_older};
 
 /// The recommended limit. A producer needs a few descriptors for each consumer and region, and applications need more.
 const DESCRIPTORS: u64 = 1024;

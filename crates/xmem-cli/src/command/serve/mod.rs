@@ -12,10 +12,10 @@ use percent_encoding::percent_decode_str;
 use serde_json::Value;
 use xmem_core::PoolStats;
 
-use super::list::{self, Pool, State};
 use crate::Error;
 use crate::http::{self, Request, Response};
 use crate::launch::video_caps;
+use crate::pools::{self, Pool, State};
 use picture::{Key, Pictures, locked};
 
 const PAGE: &str = include_str!("page.html");
@@ -72,14 +72,14 @@ impl Site {
         if let Some(figures) = kept() {
             return Ok(figures);
         }
-        let figures = Arc::new(list::pools()?);
+        let figures = Arc::new(pools::all()?);
         *locked(&self.kept) = Some((Instant::now(), figures.clone()));
         Ok(figures)
     }
 
     fn pools(&self) -> Result<Response, Error> {
         let pools = self.figures(FRESH.0)?;
-        let mut json = list::as_json(&pools)?;
+        let mut json = pools::as_json(&pools)?;
         for (value, pool) in json.iter_mut().zip(pools.iter()) {
             // Removed because it can be long, for example a picture in the tags.
             value.as_object_mut().map(|value| value.remove("sticky"));
@@ -105,7 +105,7 @@ impl Site {
         let Some(pool) = pools.iter().find(is_asked_for) else {
             let names: Vec<_> = pools.iter().map(|pool| pool.name.as_str()).collect();
             let names = if names.is_empty() {
-                list::no_pools()
+                pools::no_pools()
             } else {
                 format!("there are {}", names.join(", "))
             };

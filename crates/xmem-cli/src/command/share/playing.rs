@@ -16,9 +16,9 @@ use super::source::Source;
 use crate::Error;
 use crate::child;
 use crate::cli::Share;
-use crate::command::show::caps_summary;
 use crate::format::to_stderr;
 use crate::launch::{TOOL, failure, not_started, property};
+use crate::pools::caps_summary;
 
 /// The interval between queries of the pool, without and with `--on-demand`.
 const POLL_INTERVALS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_millis(200));

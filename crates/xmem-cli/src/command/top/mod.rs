@@ -15,10 +15,10 @@ use ratatui::crossterm::event::{self, KeyCode, KeyEvent, KeyEventKind, KeyModifi
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use super::list::{self, Pool};
 use crate::Error;
 use crate::cli::Format;
 use crate::format::{Table, json};
+use crate::pools::{self, Pool};
 use rows::Rows;
 use screen::Screen;
 
@@ -38,7 +38,7 @@ pub(crate) fn run(
     out: &mut impl Write,
 ) -> Result<(), Error> {
     if once {
-        return print(list::pools()?, format, out);
+        return print(pools::all()?, format, out);
     }
     if format == Format::Json {
         return Err(
@@ -103,7 +103,7 @@ fn quit_on_signals(events: Sender<Event>) -> Result<(), Error> {
 /// Queries the pools on a separate thread, because the query of a stopped producer takes a second, and keys must not wait for it.
 fn ask(interval: Duration, events: Sender<Event>) {
     thread::spawn(move || {
-        let ask = || list::pools().map_err(|error| error.to_string());
+        let ask = || pools::all().map_err(|error| error.to_string());
         while events.send(Event::Pools(ask())).is_ok() {
             thread::sleep(interval);
         }
@@ -130,10 +130,10 @@ fn read_keys(events: Sender<Event>) {
 
 fn print(pools: Vec<Pool>, format: Format, out: &mut impl Write) -> Result<(), Error> {
     if format == Format::Json {
-        return json(out, &list::as_json(&pools)?);
+        return json(out, &pools::as_json(&pools)?);
     }
     if pools.is_empty() {
-        writeln!(out, "{}", list::no_pools())?;
+        writeln!(out, "{}", pools::no_pools())?;
         return Ok(());
     }
     let mut table = Table::new(Rows::POOL_TITLES);

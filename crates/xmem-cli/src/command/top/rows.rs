@@ -5,9 +5,8 @@
 use unicode_width::UnicodeWidthStr;
 use xmem_core::{ConsumerStats, PoolStats, printable};
 
-use crate::command::list::Pool;
-use crate::command::show::caps_summary;
 use crate::format::{milliseconds, process};
+use crate::pools::{Pool, caps_summary};
 
 /// The rows, with the columns that fit on the screen.
 #[derive(Debug)]

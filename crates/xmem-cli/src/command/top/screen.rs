@@ -13,9 +13,8 @@ use xmem_core::{PoolStats, printable};
 
 use super::histogram::Histogram;
 use super::rows::{Rows, latency_ns, missed};
-use crate::command::list::{Pool, no_pools};
-use crate::command::show::headline;
 use crate::format::size;
+use crate::pools::{Pool, headline, no_pools};
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 enum Order {
