@@ -5,6 +5,7 @@
 mod apt;
 mod arm;
 mod bench;
+mod check;
 mod compat;
 mod count;
 mod demo;
@@ -78,7 +79,7 @@ fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         // The table of results is the last output. It already names the failed tests.
-        Err(error) if error.is::<test::Failed>() => ExitCode::FAILURE,
+        Err(error) if error.is::<check::Failed>() => ExitCode::FAILURE,
         Err(error) => {
             eprintln!("\nxtask: {error}");
             ExitCode::FAILURE

@@ -9,9 +9,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::apt;
+use crate::check::cargo::{BUILD, build, has_nextest, of_rust, strict};
+use crate::check::{Check, Report, Rights, runner};
 use crate::packages::{self, Purpose, Tests};
 use crate::step::{self, Step};
-use crate::test::{self, BUILD, Check, Report, Rights};
 use crate::{Result, cargo, root, target_dir};
 
 /// Debian 13, with GStreamer 1.26.
@@ -34,7 +35,7 @@ pub(crate) fn run(suite: &str) -> Result {
 
     let mut report = Report::default();
     report.run(vec![
-        Ok(test::build().into()),
+        Ok(build().into()),
         Ok(debian.tests(Tests::All)),
         Ok(both_at_once(&debian)),
     ])?;
@@ -150,9 +151,9 @@ impl Debian {
     /// Tests of the plugin, each with its own /tmp and /dev/shm.
     fn tests(&self, which: Tests) -> Check {
         // Test programs contain absolute paths, so the folders are mounted at the same paths.
-        let runner = test::runner(&self.enter("ro", &[&root(), &target_dir()]));
+        let runner = runner(&self.enter("ro", &[&root(), &target_dir()]));
         let mut command = cargo();
-        if test::has_nextest() {
+        if has_nextest() {
             command.args(["nextest", "run", "--workspace", "--locked"]);
             command.arg("--filterset").arg(match which {
                 Tests::All => "package(gst-plugin-xmem)",
@@ -174,10 +175,10 @@ impl Debian {
                 Tests::All => "tests with the newer GStreamer",
                 Tests::Few => "CUDA, pauses and states with a newer GStreamer",
             },
-            command: test::strict(command_with(command, &["--config", &runner])),
+            command: strict(command_with(command, &["--config", &runner])),
             advice: "if the test passes with this machine's GStreamer, the failure depends on GStreamer's version",
         };
-        test::of_rust(Rights::Me, step).needing(&[BUILD])
+        of_rust(Rights::Me, step).needing(&[BUILD])
     }
 }
 
@@ -190,7 +191,7 @@ fn both_at_once(debian: &Debian) -> Check {
     command.env("XMEM_COMPAT_ROOT", &debian.0);
     let step = Step {
         name: "one pool with both versions",
-        command: test::strict(command),
+        command: strict(command),
         advice: "each version must be able to read what the other version writes",
     };
     Check::from(step).needing(&[BUILD])

@@ -5,8 +5,9 @@
 use std::path::PathBuf;
 use std::process::Command;
 
+use crate::check::cargo::{BUILD, strict};
+use crate::check::{Check, Harness, Rights, python as interpreter};
 use crate::step::{self, Step};
-use crate::test::{self, BUILD, Check, Harness, Rights};
 use crate::{Result, cargo, packages, root, target_dir};
 
 /// The packages of the environment, and the packages that are installed only if there is enough disk space.
@@ -114,10 +115,6 @@ pub(crate) fn is_wanted() -> bool {
     !venv().exists()
 }
 
-pub(crate) fn interpreter() -> PathBuf {
-    venv().join("bin/python")
-}
-
 fn dir() -> PathBuf {
     target_dir().join("python")
 }
@@ -173,7 +170,7 @@ fn tests(rights: Rights) -> Step {
         .env("XMEM_WHEELS", dir().join("wheels"));
     Step {
         name: "Python tests",
-        command: test::strict(command),
+        command: strict(command),
         advice: "",
     }
 }

@@ -4,9 +4,7 @@
 
 use std::process::Command;
 
-use super::check::Check;
-use super::harness::Harness;
-use super::rights::Rights;
+use crate::check::{Check, Harness, Rights};
 use crate::step::Step;
 use crate::{cargo, root, target_dir};
 

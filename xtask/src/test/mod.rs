@@ -3,28 +3,17 @@
 //! `cargo xtask test`: the checks that a change must pass.
 
 mod bridge;
-mod check;
-mod harness;
-mod report;
-mod rights;
 mod stress;
 mod suites;
 
 use std::collections::BTreeSet;
-use std::fs::Permissions;
-use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
+use crate::check::cargo::{BUILD, build, quietly, strict, with};
+use crate::check::{Check, Harness, Planned, Report, Rights};
 use crate::step::Step;
 use crate::{Result, apt, arm, cargo, compat, packages, python, sanitize, target_dir};
-
-pub(crate) use self::check::Check;
-pub(crate) use self::harness::Harness;
-pub(crate) use self::report::{Failed, Planned, Report};
-pub(crate) use self::rights::{Rights, runner};
-pub(crate) use self::suites::of_rust;
 
 use self::suites::{FAULTS, Selection};
 
@@ -131,10 +120,6 @@ fn announce() -> Result {
     Ok(())
 }
 
-/// Test programs whose names begin with the value of this variable run again in a later step. They write only then to the file of
-/// tests that did not run.
-const RUN_AGAIN: &str = "XMEM_RUN_AGAIN";
-
 /// The steps that build the test programs' prerequisites.
 fn prepare(selection: &Selection) -> Vec<Planned> {
     let mut steps = vec![Ok(build().into())];
@@ -237,20 +222,6 @@ fn clippy(args: &[&str]) -> Command {
     with(command, &["--", "-D", "warnings"])
 }
 
-pub(crate) const BUILD: &str = "build";
-
-/// The step that builds the workspace. The tests start gst-launch-1.0, which loads the plugin from the target directory.
-pub(crate) fn build() -> Step {
-    Step {
-        name: BUILD,
-        command: with(
-            cargo(),
-            &["build", "--workspace", "--all-targets", "--locked"],
-        ),
-        advice: "see the compiler's error message above",
-    }
-}
-
 fn loom() -> Check {
     let mut command = with(
         cargo(),
@@ -278,26 +249,6 @@ fn loom() -> Check {
     Check::of_tests(Harness::Libtest, Rights::Me, step)
 }
 
-fn with(mut command: Command, args: &[&str]) -> Command {
-    command.args(args);
-    command
-}
-
-/// A test fails at each warning or critical message of GLib.
-pub(crate) fn strict(mut command: Command) -> Command {
-    command
-        .env("G_DEBUG", "fatal_warnings")
-        .env("RUST_BACKTRACE", "1");
-    if let Some(headers) = packages::cuda_headers() {
-        command.env("XMEM_GST_CUDA_HEADERS", headers);
-    }
-    command
-}
-
-pub(crate) fn has_nextest() -> bool {
-    quietly(cargo().args(["nextest", "--version"]))
-}
-
 /// Installs rustfmt and clippy if they are missing. The minimal profile of rustup does not have them.
 fn ensure_rust_components() -> Result {
     for (command, component) in [("fmt", "rustfmt"), ("clippy", "clippy")] {
@@ -315,22 +266,6 @@ fn ensure_rust_components() -> Result {
             .into());
         }
     }
-    Ok(())
-}
-
-fn quietly(command: &mut Command) -> bool {
-    command
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .status()
-        .is_ok_and(|status| status.success())
-}
-
-/// Creates an empty file that test programs of all users can write to.
-fn empty_for_all(file: &Path) -> Result {
-    std::fs::create_dir_all(file.parent().unwrap_or(file))?;
-    std::fs::write(file, "")?;
-    std::fs::set_permissions(file, Permissions::from_mode(0o666))?;
     Ok(())
 }
 

@@ -6,10 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use super::check::Check;
-use super::report::Failed;
-use super::rights::Home;
 use crate::Result;
+use crate::check::{Check, Failed, Home, Outcome};
 
 /// The number of busy loops beside the tests.
 const LOOPS: usize = 4;
@@ -75,7 +73,7 @@ pub(super) fn run(rounds: u32, mut checks: Vec<Check>) -> Result {
     }
 }
 
-fn add(tallies: &mut BTreeMap<String, Tally>, check: &Check, outcome: super::check::Outcome) {
+fn add(tallies: &mut BTreeMap<String, Tally>, check: &Check, outcome: Outcome) {
     let label = check.label();
     if outcome.broken {
         let tally = tallies.entry(label.clone()).or_default();

@@ -4,12 +4,14 @@
 
 use std::process::Command;
 
-use super::check::Check;
-use super::harness::Harness;
-use super::rights::Rights;
-use super::{RUN_AGAIN, strict};
+use crate::check::cargo::{has_nextest, of_rust, strict};
+use crate::check::{Check, Rights};
 use crate::step::Step;
 use crate::{cargo, python};
+
+/// Test programs whose names begin with the value of this variable run again in a later step. They write only then to the file of
+/// tests that did not run.
+const RUN_AGAIN: &str = "XMEM_RUN_AGAIN";
 
 /// The selected test programs and their arguments.
 #[derive(Debug, Clone, clap::Args)]
@@ -107,20 +109,10 @@ impl Selection {
     }
 }
 
-/// A step that runs Rust test programs.
-pub(crate) fn of_rust(rights: Rights, step: Step) -> Check {
-    let harness = if super::has_nextest() {
-        Harness::Nextest
-    } else {
-        Harness::Libtest
-    };
-    Check::of_tests(harness, rights, step)
-}
-
 /// The command that runs the tests.
 fn run(rights: Rights, args: &[&str]) -> Command {
     let mut command = strict(cargo());
-    let run: &[&str] = if super::has_nextest() {
+    let run: &[&str] = if has_nextest() {
         &["nextest", "run"]
     } else {
         &["test"]

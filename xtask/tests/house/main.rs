@@ -153,12 +153,24 @@ fn modules_use_only_rows_below() {
 /// The largest number of files of a crate that may depend on each other in a cycle.
 const LARGEST_CYCLE: usize = 5;
 
+/// Crates without rows in the table.
+const OTHER_CRATES: [&str; 7] = [
+    "bridge",
+    "crates/xmem-bench",
+    "crates/xmem-cli",
+    "crates/xmem-count",
+    "crates/xmem-faults",
+    "crates/xmem-gpu",
+    "xtask",
+];
+
 #[test]
 fn dependency_cycles_are_small() {
     let mut largest = 0;
     let names = ladders().into_iter().map(|(name, _)| name);
     let crates = names.filter(|name| !name.contains("/src/"));
-    for name in crates.map(|name| source(&name)) {
+    let others = OTHER_CRATES.map(str::to_owned);
+    for name in crates.chain(others).map(|name| source(&name)) {
         let cycle = cycles::largest(&root().join(&name));
         largest = largest.max(cycle.len());
         assert!(

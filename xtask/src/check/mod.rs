@@ -2,19 +2,26 @@
 
 //! One step of `cargo xtask test`.
 
+pub(crate) mod cargo;
+mod harness;
+mod report;
+mod rights;
+
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use super::empty_for_all;
-use super::harness::{Failure, Harness, Program};
-use super::rights::{Home, Rights};
 use crate::step::{Step, cannot_start, words};
 use crate::{Result, target_dir};
+use harness::{Failure, Program, empty_for_all};
+
+pub(crate) use harness::{Harness, python};
+pub(crate) use report::{Failed, Planned, Report};
+pub(crate) use rights::{Home, Rights, runner};
 
 /// A step, with its prerequisites, its rights and the command that repeats it.
 #[derive(Debug)]
 pub(crate) struct Check {
-    pub(super) step: Step,
+    pub(crate) step: Step,
     /// The names of the steps that must pass first.
     pub(super) needs: &'static [&'static str],
     pub(super) rights: Rights,
@@ -26,12 +33,12 @@ pub(crate) struct Check {
 
 /// The result of a step.
 #[derive(Debug)]
-pub(super) struct Outcome {
-    pub(super) programs: Vec<Program>,
+pub(crate) struct Outcome {
+    pub(crate) programs: Vec<Program>,
     /// The tests that did not run, each with the reason.
-    pub(super) not_run: BTreeSet<(String, String)>,
+    pub(crate) not_run: BTreeSet<(String, String)>,
     /// The step failed, but none of its tests did: for example, the build failed.
-    pub(super) broken: bool,
+    pub(crate) broken: bool,
 }
 
 impl From<Step> for Check {
@@ -64,17 +71,17 @@ impl Check {
     }
 
     /// Adds arguments. The command that repeats a single test does not have them.
-    pub(super) fn only(mut self, arguments: &[String]) -> Self {
+    pub(crate) fn only(mut self, arguments: &[String]) -> Self {
         self.step.command.args(arguments);
         self
     }
 
-    pub(super) fn label(&self) -> String {
+    pub(crate) fn label(&self) -> String {
         format!("{}{}", self.step.name, self.rights.suffix())
     }
 
     /// The command that repeats the step, or one test of it.
-    pub(super) fn repeat(&self, failure: Option<&Failure>) -> String {
+    pub(crate) fn repeat(&self, failure: Option<&Failure>) -> String {
         let only = failure.map(|failure| format!(" {}", failure.only));
         format!("{}{}", self.repeat, only.unwrap_or_default())
     }
@@ -82,13 +89,13 @@ impl Check {
     /// The program that must exist and be executable with the step's rights.
     fn program(&self) -> PathBuf {
         match self.harness {
-            Some(Harness::Pytest) => crate::python::interpreter(),
+            Some(Harness::Pytest) => python(),
             _ => target_dir(),
         }
     }
 
     /// Runs the step. `Err` gives the reason why it cannot run.
-    pub(super) fn run(&mut self, home: &Home) -> std::result::Result<Outcome, String> {
+    pub(crate) fn run(&mut self, home: &Home) -> std::result::Result<Outcome, String> {
         if let Some(why) = self.rights.obstacle(&self.program(), home) {
             return Err(why);
         }

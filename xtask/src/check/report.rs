@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use super::check::{Check, Outcome};
 use super::rights::Home;
+use super::{Check, Outcome};
 use crate::Result;
 use crate::step::words;
 

@@ -35,12 +35,12 @@ impl Rights {
             Self::Container => "container",
         };
         // An absolute path, because programs are started from different directories.
-        let script = root().join("xtask/src/test/as.sh").display().to_string();
+        let script = root().join("xtask/src/check/as.sh").display().to_string();
         Some(["sh".into(), script, kind.into()])
     }
 
     /// Cargo's arguments that run test programs with these rights.
-    pub(super) fn arguments(self) -> Vec<String> {
+    pub(crate) fn arguments(self) -> Vec<String> {
         let before = self.before();
         let runner = before.map(|before| ["--config".into(), runner(&before)]);
         runner.into_iter().flatten().collect()
@@ -92,13 +92,13 @@ pub(crate) fn runner(words: &[String]) -> String {
 
 /// The home directories of the other users. They are removed when the value is dropped.
 #[derive(Debug)]
-pub(super) struct Home(PathBuf);
+pub(crate) struct Home(PathBuf);
 
 impl Home {
     /// The variable that gives the home directory to the script.
     pub(super) const VARIABLE: &str = "XMEM_TEST_HOME";
 
-    pub(super) fn new() -> Result<Self> {
+    pub(crate) fn new() -> Result<Self> {
         // The path is short, because the path of a socket is limited to 108 bytes.
         let dir = std::env::temp_dir().join(format!("xmem-home-{}", std::process::id()));
         std::fs::create_dir(&dir)

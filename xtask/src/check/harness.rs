@@ -2,13 +2,27 @@
 
 //! Test harnesses: parses their results, and composes the command that repeats a test.
 
+use std::fs::Permissions;
 use std::io::{self, BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::empty_for_all;
 use crate::step::{cannot_start, quoted};
 use crate::{Result, target_dir};
+
+/// The Python interpreter of the environment for the tests.
+pub(crate) fn python() -> PathBuf {
+    target_dir().join("python/venv/bin/python")
+}
+
+/// Creates an empty file that test programs of all users can write to.
+pub(crate) fn empty_for_all(file: &Path) -> Result {
+    std::fs::create_dir_all(file.parent().unwrap_or(file))?;
+    std::fs::write(file, "")?;
+    std::fs::set_permissions(file, Permissions::from_mode(0o666))?;
+    Ok(())
+}
 
 /// A test harness.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,20 +36,20 @@ pub(crate) enum Harness {
 
 /// The results of one test program.
 #[derive(Debug, Default)]
-pub(super) struct Program {
-    pub(super) name: String,
-    pub(super) passed: usize,
-    pub(super) failed: Vec<Failure>,
+pub(crate) struct Program {
+    pub(crate) name: String,
+    pub(crate) passed: usize,
+    pub(crate) failed: Vec<Failure>,
     /// The tests that did not run, each with the reason.
-    pub(super) skipped: Vec<(String, String)>,
+    pub(crate) skipped: Vec<(String, String)>,
 }
 
 /// A test that failed.
 #[derive(Debug)]
-pub(super) struct Failure {
-    pub(super) test: String,
+pub(crate) struct Failure {
+    pub(crate) test: String,
     /// The arguments that select the test.
-    pub(super) only: String,
+    pub(crate) only: String,
 }
 
 impl Failure {
@@ -50,7 +64,7 @@ impl Failure {
 
 impl Harness {
     /// Arguments that make the harness write its results. They are not needed to repeat a test.
-    pub(super) fn arguments(self) -> Vec<String> {
+    pub(crate) fn arguments(self) -> Vec<String> {
         match self {
             Self::Nextest => vec![],
             Self::Libtest => vec!["--no-fail-fast".into()],
@@ -69,7 +83,7 @@ impl Harness {
     }
 
     /// Runs the tests. Returns whether the command succeeded, and the results of each program that reported any.
-    pub(super) fn run(self, command: &mut Command) -> Result<(bool, Vec<Program>)> {
+    pub(crate) fn run(self, command: &mut Command) -> Result<(bool, Vec<Program>)> {
         if self == Self::Libtest {
             return run_libtest(command);
         }

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Commands of cargo that several checks use.
+
+use std::process::{Command, Stdio};
+
+use super::{Check, Harness, Rights};
+use crate::step::Step;
+use crate::{cargo, packages};
+
+pub(crate) const BUILD: &str = "build";
+
+/// The step that builds the workspace. The tests start gst-launch-1.0, which loads the plugin from the target directory.
+pub(crate) fn build() -> Step {
+    Step {
+        name: BUILD,
+        command: with(
+            cargo(),
+            &["build", "--workspace", "--all-targets", "--locked"],
+        ),
+        advice: "see the compiler's error message above",
+    }
+}
+
+/// A step that runs Rust test programs.
+pub(crate) fn of_rust(rights: Rights, step: Step) -> Check {
+    let harness = if has_nextest() {
+        Harness::Nextest
+    } else {
+        Harness::Libtest
+    };
+    Check::of_tests(harness, rights, step)
+}
+
+/// A test fails at each warning or critical message of GLib.
+pub(crate) fn strict(mut command: Command) -> Command {
+    command
+        .env("G_DEBUG", "fatal_warnings")
+        .env("RUST_BACKTRACE", "1");
+    if let Some(headers) = packages::cuda_headers() {
+        command.env("XMEM_GST_CUDA_HEADERS", headers);
+    }
+    command
+}
+
+pub(crate) fn has_nextest() -> bool {
+    quietly(cargo().args(["nextest", "--version"]))
+}
+
+pub(crate) fn with(mut command: Command, args: &[&str]) -> Command {
+    command.args(args);
+    command
+}
+
+pub(crate) fn quietly(command: &mut Command) -> bool {
+    command
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|status| status.success())
+}
