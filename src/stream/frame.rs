@@ -16,10 +16,6 @@ use crate::stream::drm::Drm;
 /// GST_BUFFER_OFFSET_NONE.
 const OFFSET_NONE: u64 = u64::MAX;
 
-/// A flag of a frame: frames before it are missing, and no number shows that. GStreamer's flags are below this bit, those of
-/// video at most 1 << 28.
-pub(crate) const AFTER_GAP: u32 = 1 << 31;
-
 fn known(offset: u64) -> Option<u64> {
     (offset != OFFSET_NONE).then_some(offset)
 }

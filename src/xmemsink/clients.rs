@@ -5,13 +5,10 @@
 use std::sync::{Arc, LazyLock, OnceLock};
 
 use gst::{glib, prelude::*};
-use xmem_core::{ConsumerEvent, Departure};
+use xmem_core::{ConsumerEvent, Departure, key_frame::KeyFrame};
 
 use super::{log::CAT, messages, requests::Requests, settings::PROP_NUM_CLIENTS};
-use crate::stream::{
-    event::key_frame::{self, KeyFrame},
-    stats,
-};
+use crate::stream::stats;
 
 const SIGNAL_CONNECTED: &str = "client-connected";
 const SIGNAL_DISCONNECTED: &str = "client-disconnected";
@@ -66,9 +63,9 @@ pub(super) fn handler(
                 messages::dropped(&sink, &consumer, reason, word(reason));
             }
             ConsumerEvent::Request { name, data, .. } => {
-                match KeyFrame::decode(&data) {
-                    Some(request) if name == key_frame::NAME => requests.add(&sink, request),
-                    _ => gst::debug!(CAT, obj = sink, "Unknown request {name:?}"),
+                match KeyFrame::decode(&name, &data) {
+                    Some(request) => requests.add(&sink, request),
+                    None => gst::debug!(CAT, obj = sink, "Unknown request {name:?}"),
                 }
                 return;
             }

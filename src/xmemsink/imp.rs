@@ -45,7 +45,7 @@ use std::{
 
 use gst::{glib, prelude::*, subclass::prelude::*};
 use gst_base::{prelude::*, subclass::prelude::*};
-use xmem_core::{CreateError, PoolStats, Text};
+use xmem_core::{CreateError, FrameMeta, PoolStats, Text};
 
 use super::{
     base::{self, Data, Render},
@@ -69,7 +69,7 @@ use crate::{
     buffers::allocator::{SlotSource, XmemAllocator},
     bytes::{self, UriHandler},
     cuda, lock, program,
-    stream::{caps, event::downstream, frame::AFTER_GAP, meta::Losses, stats},
+    stream::{caps, event::downstream, meta::Losses, stats},
     uri,
 };
 
@@ -395,7 +395,7 @@ impl BaseSinkImpl for XmemSink {
         let ctx = self.context(obj.upcast_ref(), &started);
         let mut described = frames::describe(ctx, buffer, &self.losses)?;
         if self.gaps.note_rendered() {
-            described.meta.flags |= AFTER_GAP;
+            described.meta.flags |= FrameMeta::AFTER_GAP;
         }
         let outcome = frames::publish(ctx, &self.requests, buffer, &mut described);
         match &outcome {

@@ -15,9 +15,10 @@ use std::{
 
 use gst::prelude::*;
 use gst_base::prelude::*;
+use xmem_core::key_frame::KeyFrame;
 
 use super::log::CAT;
-use crate::stream::event::key_frame::KeyFrame;
+use crate::stream::event::key_frame;
 use crate::{lock, stream::timing};
 
 /// The minimum time between two requests to upstream.
@@ -161,7 +162,7 @@ impl Requests {
             state.count = state.count.wrapping_add(1);
             let count = state.count;
             drop(state);
-            let event = request.to_event(sink.upcast_ref(), count);
+            let event = key_frame::to_event(request, sink.upcast_ref(), count);
             let answered = sink.sink_pad().push_event(event);
             gst::debug!(CAT, obj = sink, "{request:?} upstream, answer {answered}");
             state = lock(&self.state);

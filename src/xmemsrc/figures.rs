@@ -10,13 +10,11 @@ use std::sync::{
 use xmem_core::{
     ConsumerHandle,
     follow::{Handle, Stats},
+    key_frame::KeyFrame,
 };
 
 use super::log::CAT;
-use crate::{
-    lock,
-    stream::event::key_frame::{self, KeyFrame},
-};
+use crate::lock;
 
 #[derive(Debug, Default)]
 pub(super) struct Figures {
@@ -63,7 +61,7 @@ impl Figures {
         let Some(consumer) = self.consumer() else {
             return false;
         };
-        let asked = consumer.request(key_frame::NAME, &key_frame.encode());
+        let asked = consumer.request(KeyFrame::NAME, &key_frame.encode());
         asked
             .inspect_err(|error| {
                 gst::debug!(CAT, obj = element, "Cannot ask for {key_frame:?}: {error}");

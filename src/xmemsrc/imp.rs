@@ -60,7 +60,7 @@ use crate::{
     cuda,
     stream::{
         caps,
-        event::{key_frame::KeyFrame, sticky},
+        event::{key_frame, sticky},
         meta::Losses,
         stats,
     },
@@ -306,7 +306,7 @@ impl BaseSrcImpl for XmemSrc {
     fn event(&self, event: &gst::Event) -> bool {
         if let Ok(event) = gst_video::UpstreamForceKeyUnitEvent::parse(event) {
             let obj = self.obj();
-            let key_frame = KeyFrame::from_event(&event, obj.upcast_ref());
+            let key_frame = key_frame::from_event(&event, obj.upcast_ref());
             return self.figures.request(obj.upcast_ref(), key_frame);
         }
         self.parent_event(event)

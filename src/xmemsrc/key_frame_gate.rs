@@ -5,12 +5,9 @@
 use std::time::{Duration, Instant};
 
 use xmem_core::FrameMeta;
+use xmem_core::key_frame::{self, KeyFrame};
 
 use super::{log::CAT, source::Source};
-use crate::stream::event::key_frame::KeyFrame;
-
-/// The time after which a key frame is requested again.
-const REQUEST_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A warning is posted after this time.
 const WARN_AFTER: Duration = Duration::from_secs(2);
@@ -19,8 +16,7 @@ const MAX_INTERVAL: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Default)]
 pub(super) struct KeyFrameGate {
-    closed: bool,
-    requested: Option<Instant>,
+    gate: key_frame::KeyFrameGate,
     /// When the last frame was dropped.
     last_dropped: Option<Instant>,
     /// How long frames have been dropped.
@@ -31,21 +27,19 @@ pub(super) struct KeyFrameGate {
 impl KeyFrameGate {
     /// Frames are missing, so frames that depend on them cannot be decoded.
     pub(super) fn close(&mut self) {
-        self.closed = true;
-        self.requested = None;
+        self.gate.close();
     }
 
     /// Whether a frame can be decoded, by its flags. Requests a key frame if not.
     pub(super) fn is_decodable(&mut self, source: Source<'_>, meta: &FrameMeta) -> bool {
-        let flags = gst::BufferFlags::from_bits_truncate(meta.flags);
         if !source.settings.wait_for_keyframe
-            || self.passes(flags)
+            || self.passes(meta)
             || source.stream.has_only_key_frames()
         {
             return true;
         }
         gst::log!(CAT, obj = source.element, "Waiting for a key frame");
-        if self.should_request() {
+        if self.gate.should_request(Instant::now()) {
             source.figures.request(source.element, KeyFrame::NOW);
         }
         self.note_dropped();
@@ -69,26 +63,14 @@ impl KeyFrameGate {
         }
     }
 
-    /// Whether a frame passes. A key frame opens the gate. A header passes, and the gate stays closed.
-    fn passes(&mut self, flags: gst::BufferFlags) -> bool {
-        if !flags.contains(gst::BufferFlags::DELTA_UNIT) {
-            *self = Self {
-                warned: self.warned,
-                ..Self::default()
-            };
+    /// Whether a frame passes. A key frame ends the wait.
+    fn passes(&mut self, meta: &FrameMeta) -> bool {
+        let passes = self.gate.passes(meta);
+        if self.gate.is_open() {
+            self.last_dropped = None;
+            self.waited = Duration::ZERO;
         }
-        !self.closed || flags.contains(gst::BufferFlags::HEADER)
-    }
-
-    /// Whether a key frame is to be requested now. The caller then requests it.
-    fn should_request(&mut self) -> bool {
-        let is_due = self
-            .requested
-            .is_none_or(|requested| requested.elapsed() >= REQUEST_INTERVAL);
-        if is_due {
-            self.requested = Some(Instant::now());
-        }
-        is_due
+        passes
     }
 
     /// Counts the time for which frames are dropped.
@@ -110,30 +92,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_key_frame_opens_the_gate() {
-        let (delta, header, key) = (
-            gst::BufferFlags::DELTA_UNIT,
-            gst::BufferFlags::HEADER,
-            gst::BufferFlags::empty(),
-        );
-        let mut gate = KeyFrameGate::default();
-        assert!(gate.passes(delta));
-        gate.close();
-        assert!(!gate.passes(delta));
-        assert!(gate.should_request());
-        assert!(!gate.should_request());
-        assert!(gate.passes(delta | header));
-        assert!(!gate.passes(delta));
-        assert!(gate.passes(key));
-        assert!(gate.passes(delta));
-        gate.close();
-        assert!(
-            gate.should_request(),
-            "it is another key frame that is needed now"
-        );
-    }
-
-    #[test]
     fn it_warns_once() {
         let mut gate = KeyFrameGate::default();
         gate.close();
@@ -145,7 +103,7 @@ mod tests {
         gate.close();
         gate.note_dropped();
         assert!(!gate.should_warn(true), "it has warned");
-        assert!(gate.passes(gst::BufferFlags::empty()));
+        assert!(gate.passes(&FrameMeta::new(1)));
         gate.close();
         gate.note_dropped();
         assert!(!gate.should_warn(true), "it has warned");

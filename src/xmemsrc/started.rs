@@ -14,7 +14,7 @@ use super::{
     stream::{Snapshot, Stream},
     times::{Stamper, Times},
 };
-use crate::{cuda, lock, stream::frame::AFTER_GAP};
+use crate::{cuda, lock};
 
 /// The state of a started source.
 #[derive(Debug)]
@@ -145,7 +145,7 @@ impl Started {
         let has_begun = self.next_sequence.is_some();
         let missed = self.next_sequence != Some(info.sequence);
         // AFTER_GAP: frames are missing on the producer's side.
-        if missed || meta.flags & AFTER_GAP != 0 {
+        if missed || meta.flags & FrameMeta::AFTER_GAP != 0 {
             self.note_gap();
         }
         self.next_sequence = info.sequence.checked_add(1);

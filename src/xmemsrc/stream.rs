@@ -7,7 +7,7 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
-use xmem_core::{FrameLayout, Sticky};
+use xmem_core::{FrameLayout, Sticky, key_frame};
 
 use super::{frame_buffers::FrameBuffers, times::Playback};
 use crate::{
@@ -226,17 +226,11 @@ impl Stream {
         state.reader = reader.map(Arc::new);
     }
 
-    /// Whether each frame can be decoded alone, whatever its flags are. GstVideoEncoder sets DELTA_UNIT on each frame that the
-    /// encoder does not mark as a sync point, and image encoders such as pngenc mark none.
+    /// Whether each frame can be decoded alone, whatever its flags are.
     pub(super) fn has_only_key_frames(&self) -> bool {
         let caps = self.caps();
         let structure = caps.as_ref().and_then(|caps| caps.structure(0));
-        structure.is_some_and(|structure| {
-            let name = structure.name().as_str();
-            name.ends_with("/x-raw")
-                || name.starts_with("image/")
-                || name == "application/x-yuv4mpeg"
-        })
+        structure.is_some_and(|structure| !key_frame::is_needed(structure.name()))
     }
 
     /// Replaces the sticky state, and the memory of the frames if that is known. Returns the previous state, whether the memory

@@ -2,7 +2,6 @@
 
 //! `xmem-bridge export POOL...`
 
-mod gate;
 mod session;
 mod source;
 

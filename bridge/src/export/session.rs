@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use xmem_core::follow::Handle;
+use xmem_core::key_frame::{KeyFrame, KeyFrameGate};
 use xmem_core::{FrameMeta, Sticky, lock, monotonic_ns, printable};
 
-use super::gate::{KeyFrameGate, REQUEST};
 use super::source::{Entry, Source};
 use crate::link::{Link, Outlet, Urgency};
 use crate::report::{Minute, State, line};
@@ -384,9 +384,9 @@ impl Session {
         if !self.source.is_encoded() || self.gate.passes(&entry.meta) {
             return true;
         }
-        if self.gate.asks(Instant::now()) {
-            let (name, data) = REQUEST;
-            self.mailbox.request(name, &data);
+        if self.gate.should_request(Instant::now()) {
+            let request = KeyFrame::NOW.encode();
+            self.mailbox.request(KeyFrame::NAME, &request);
         }
         false
     }

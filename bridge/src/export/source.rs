@@ -9,10 +9,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use xmem_core::follow::{FollowError, Follower, Handle, OnEos, OverBudget, Step};
 use xmem_core::{
-    Consumer, ConsumerBuilder, Delivery, FrameMeta, ReadLease, StartFrom, Sticky, query,
+    Consumer, ConsumerBuilder, Delivery, FrameMeta, ReadLease, StartFrom, Sticky, key_frame, query,
 };
 
-use super::gate::is_encoded;
 use crate::MARK;
 use crate::wire::MAX_FRAME;
 
@@ -185,7 +184,7 @@ impl Source {
     }
 
     fn look_at(&mut self, sticky: &Sticky) -> Result<(), String> {
-        self.encoded = is_encoded(sticky);
+        self.encoded = sticky.text("caps").is_some_and(key_frame::is_needed);
         match sticky.get(MARK) {
             Some(_) => Err(IMPORTED.to_owned()),
             None => Ok(()),

@@ -15,9 +15,6 @@ use crate::clock::Clock;
 use crate::window::{CREDIT_EVERY, Receiver, SILENCE};
 use crate::wire::{Begin, Credit, Data, Ids, Kind, Malformed, Probe};
 
-/// In the flags of a frame: frames before it are missing, and no number shows it. xmemsrc reads it.
-const AFTER_GAP: u32 = 1 << 31;
-
 #[derive(Debug, Default, Clone, Copy)]
 pub(super) struct Figures {
     pub(super) received: u64,
@@ -265,7 +262,7 @@ impl Inbound {
         self.figures.missed = self.figures.missed.saturating_add(missed);
         let mut meta = self.localized(begin.meta.clone(), attachments);
         if missed > 0 {
-            meta.flags |= AFTER_GAP;
+            meta.flags |= FrameMeta::AFTER_GAP;
         }
         self.goes(There::Goes);
         match slot.publish(meta) {

@@ -11,6 +11,7 @@ use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use xmem_core::key_frame::KeyFrame;
 use xmem_core::{ConsumerEvent, Producer, lock, monotonic_ns, random};
 
 use crate::cli::Import;
@@ -26,8 +27,6 @@ use inbound::{Figures, Inbound, There};
 
 /// How long a refusal counts.
 const REFUSED: Duration = Duration::from_secs(3);
-/// The request for a key frame of xmemsrc: a flag, then when it has to be there.
-const KEY_FRAME: &str = "force-key-unit";
 
 /// Wakes the main thread. Threads of Zenoh and of the pool use it, since they must not wait.
 #[derive(Debug, Default)]
@@ -68,13 +67,9 @@ impl Requests {
             exporter: self.exporter.load(Ordering::Relaxed),
             importer: self.importer,
         };
-        if name == KEY_FRAME
-            && let Some(at) = data.last_chunk_mut::<8>()
-            && *at != [0; 8]
-        {
-            *at = lock(&self.clock)
-                .there(i64::from_le_bytes(*at))
-                .to_le_bytes();
+        if let Some(mut key_frame) = KeyFrame::decode(&name, &data) {
+            key_frame.at = key_frame.at.map(|at| lock(&self.clock).there(at));
+            data = key_frame.encode().to_vec();
         }
         if let Some(outlet) = self.outlet.get() {
             let request = Up::Request(Request { ids, name, data });

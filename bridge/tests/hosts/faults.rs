@@ -8,8 +8,6 @@ use xmem_core::FrameMeta;
 use crate::support::*;
 
 const SIZE: usize = 1_000_000;
-/// In the flags of a frame: frames before it are missing.
-const AFTER_GAP: u32 = 1 << 31;
 
 #[test]
 fn a_killed_exporter_is_replaced_and_the_local_pool_stays() {
@@ -40,7 +38,7 @@ fn frames_without_an_exporter_count_as_missed() {
     let mut next_is = |expected| {
         let frame = receive(&mut consumer);
         assert_eq!(number(&frame), expected);
-        frame.meta().flags & AFTER_GAP != 0
+        frame.meta().flags & FrameMeta::AFTER_GAP != 0
     };
     for number in 1..4 {
         assert!(publish(&producer, number, SIZE));

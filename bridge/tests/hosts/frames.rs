@@ -5,6 +5,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use xmem_core::key_frame::KeyFrame;
 use xmem_core::{
     Attachments, ConsumerEvent, FrameLayout, FrameMeta, Producer, SlotSpec, Sticky, VideoLayout,
     monotonic_ns,
@@ -166,14 +167,12 @@ fn nothing_is_read_without_a_consumer() {
     eventually("the exporter leaves", || producer.num_consumers() == 0);
 }
 
-const DELTA_UNIT: u32 = 1 << 13;
-
 /// A producer of an encoded stream, and how often a key frame was asked for.
 fn encoder(hosts: &Hosts) -> (Producer, Arc<Mutex<u32>>) {
     let asked = Arc::<Mutex<u32>>::default();
     let counted = asked.clone();
     let producer = Producer::builder(&hosts.pool("a", "cam0")).on_consumer(move |event| {
-        if matches!(event, ConsumerEvent::Request { name, data, .. } if name == "force-key-unit" && data.len() == 9) {
+        if matches!(event, ConsumerEvent::Request { name, data, .. } if KeyFrame::decode(&name, &data).is_some()) {
             *counted.lock().unwrap() += 1;
         }
     });
@@ -186,7 +185,11 @@ fn encoder(hosts: &Hosts) -> (Producer, Arc<Mutex<u32>>) {
 fn encode(producer: &Producer, number: u64) {
     let mut slot = producer.acquire(5000).unwrap();
     slot.as_mut_slice().copy_from_slice(&content(number, 5000));
-    let flags = if number < 100 { DELTA_UNIT } else { 0 };
+    let flags = if number < 100 {
+        FrameMeta::DELTA_UNIT
+    } else {
+        0
+    };
     slot.publish(FrameMeta {
         flags,
         ..meta(number, 5000)
@@ -215,7 +218,10 @@ fn an_encoded_stream_begins_with_a_key_frame_that_is_asked_for() {
         });
         encode(&producer, 100);
         let first = receive(&mut consumer);
-        assert_eq!((number(&first), first.meta().flags & DELTA_UNIT), (100, 0));
+        assert_eq!(
+            (number(&first), first.meta().flags & FrameMeta::DELTA_UNIT),
+            (100, 0)
+        );
         for follower in 1..9 {
             encode(&producer, follower);
             assert_eq!(number(&receive(&mut consumer)), follower);
@@ -248,7 +254,7 @@ fn requests_reach_the_producer() {
     eventually("the exporter joins", || producer.num_consumers() == 1);
     eventually("the request arrives", || {
         consumer
-            .request("force-key-unit", &[1, 0, 0, 0, 0, 0, 0, 0, 0])
+            .request(KeyFrame::NAME, &KeyFrame::NOW.encode())
             .unwrap();
         std::thread::sleep(Duration::from_millis(20));
         *asked.lock().unwrap() > 0

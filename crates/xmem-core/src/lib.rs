@@ -110,6 +110,7 @@ mod frame;
 #[cfg(fuzzing)]
 #[doc(hidden)]
 pub mod fuzzing;
+pub mod key_frame;
 mod producer;
 mod region;
 mod rendezvous;

@@ -47,8 +47,7 @@ pub struct FrameMeta {
     pub buffer_offset: Option<u64>,
     /// The producer's offset at the frame's end (GstBuffer's `offset-end`).
     pub buffer_offset_end: Option<u64>,
-    /// Flags of the frame (those GstBufferFlags that are meaningful in other processes). xmemsink sets `1 << 31` on a frame if
-    /// frames before it were lost.
+    /// Flags of the frame: those GstBufferFlags that are meaningful in other processes, and [`FrameMeta::AFTER_GAP`].
     pub flags: u32,
     /// This is an event of the stream between two frames, and not a frame. It has attachments and no payload. Consumers get it
     /// only with `ConsumerBuilder::events`.
@@ -79,6 +78,14 @@ impl Default for FrameMeta {
 }
 
 impl FrameMeta {
+    /// A flag: the frame is needed to decode others (GST_BUFFER_FLAG_HEADER).
+    pub const HEADER: u32 = 1 << 10;
+    /// A flag: the frame depends on earlier frames (GST_BUFFER_FLAG_DELTA_UNIT).
+    pub const DELTA_UNIT: u32 = 1 << 13;
+    /// A flag: frames before it are missing, and no number shows that. GStreamer's flags are below this bit, those of video at most
+    /// `1 << 28`.
+    pub const AFTER_GAP: u32 = 1 << 31;
+
     /// A frame of `size` bytes at the start of its slot. All other properties are unknown.
     pub fn new(size: usize) -> Self {
         Self {

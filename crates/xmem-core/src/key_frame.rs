@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Key frames of encoded streams.
+//!
+//! A frame with [`FrameMeta::DELTA_UNIT`] refers to frames before it. A reader that lacks one of these waits for the next key
+//! frame, and requests one from the producer with [`ConsumerHandle::request`](crate::ConsumerHandle::request).
+
+use std::time::{Duration, Instant};
+
+use crate::FrameMeta;
+
+/// The time after which a key frame is requested again.
+const REQUEST_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Whether frames of these caps may refer to other frames. `caps` is GStreamer's text, or only the media type.
+///
+/// Raw streams and pictures do not, whatever their flags: GstVideoEncoder marks frames as DELTA_UNIT that the encoder does not
+/// call sync points, and encoders of pictures, such as pngenc, mark no frame as one.
+pub fn is_needed(caps: &str) -> bool {
+    let end = caps.find([',', ';', '(']).unwrap_or(caps.len());
+    let name = caps.get(..end).unwrap_or_default().trim();
+    let is_single =
+        name.ends_with("/x-raw") || name.starts_with("image/") || name == "application/x-yuv4mpeg";
+    !name.is_empty() && !is_single
+}
+
+/// Stops frames that cannot be decoded. It is closed at first.
+#[derive(Debug, Default)]
+pub struct KeyFrameGate {
+    is_open: bool,
+    requested: Option<Instant>,
+}
+
+impl KeyFrameGate {
+    /// Frames are missing, so frames that depend on them cannot be decoded.
+    pub fn close(&mut self) {
+        *self = Self::default();
+    }
+
+    /// Whether a key frame has come, and no frame is missing since.
+    #[inline]
+    pub fn is_open(&self) -> bool {
+        self.is_open
+    }
+
+    /// Whether a frame may pass. A header may, but the gate stays closed.
+    #[inline]
+    pub fn passes(&mut self, meta: &FrameMeta) -> bool {
+        self.is_open |= meta.flags & FrameMeta::DELTA_UNIT == 0;
+        self.is_open || meta.flags & FrameMeta::HEADER != 0
+    }
+
+    /// Whether to request a key frame now: once a second while the gate is closed.
+    pub fn should_request(&mut self, now: Instant) -> bool {
+        let is_recent = |at| now.saturating_duration_since(at) < REQUEST_INTERVAL;
+        if self.is_open || self.requested.is_some_and(is_recent) {
+            return false;
+        }
+        self.requested = Some(now);
+        true
+    }
+}
+
+/// A request for a key frame. xmemsink sends it to the encoder upstream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KeyFrame {
+    /// Whether to send all headers with it.
+    pub all_headers: bool,
+    /// The latest time for it, on CLOCK_MONOTONIC. `None`: as soon as possible.
+    pub at: Option<i64>,
+}
+
+impl KeyFrame {
+    /// The name of the request.
+    pub const NAME: &str = "force-key-unit";
+
+    /// As soon as possible, with all headers.
+    pub const NOW: Self = Self {
+        all_headers: true,
+        at: None,
+    };
+
+    /// The data of the request.
+    pub fn encode(self) -> [u8; 9] {
+        let [a, b, c, d, e, f, g, h] = self.at.unwrap_or(0).to_le_bytes();
+        [self.all_headers.into(), a, b, c, d, e, f, g, h]
+    }
+
+    /// The request that a consumer has sent. `None`: it is another one, or invalid.
+    pub fn decode(name: &str, data: &[u8]) -> Option<Self> {
+        let (all_headers, at) = data.split_first().filter(|_| name == Self::NAME)?;
+        let at = i64::from_le_bytes(at.try_into().ok()?);
+        Some(Self {
+            all_headers: *all_headers != 0,
+            at: (at != 0).then_some(at),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(flags: u32) -> FrameMeta {
+        FrameMeta {
+            flags,
+            ..FrameMeta::new(1)
+        }
+    }
+
+    #[test]
+    fn only_a_key_frame_opens_the_gate() {
+        let (delta, header, key) = (FrameMeta::DELTA_UNIT, FrameMeta::HEADER, 0);
+        let mut gate = KeyFrameGate::default();
+        assert!(!gate.passes(&frame(delta)));
+        assert!(gate.passes(&frame(delta | header)));
+        assert!(!gate.passes(&frame(delta)) && !gate.is_open());
+        assert!(gate.passes(&frame(key)) && gate.passes(&frame(delta)) && gate.is_open());
+        gate.close();
+        assert!(!gate.passes(&frame(delta)));
+    }
+
+    #[test]
+    fn a_key_frame_is_requested_once_a_second() {
+        let (mut gate, now) = (KeyFrameGate::default(), Instant::now());
+        assert!(
+            gate.should_request(now)
+                && !gate.should_request(now)
+                && gate.should_request(now + REQUEST_INTERVAL)
+        );
+        gate.close();
+        assert!(gate.should_request(now), "another key frame is needed now");
+        assert!(gate.passes(&frame(0)) && !gate.should_request(now + 9 * REQUEST_INTERVAL));
+    }
+
+    #[test]
+    fn caps_tell_whether_key_frames_are_needed() {
+        for (caps, expected) in [
+            ("video/x-h264, stream-format=(string)byte-stream", true),
+            ("audio/mpeg", true),
+            ("video/x-raw,format=NV12", false),
+            ("video/x-raw(memory:DMABuf), format=NV12", false),
+            ("image/jpeg", false),
+            ("application/x-yuv4mpeg, y4mversion=2", false),
+            ("", false),
+        ] {
+            assert_eq!(is_needed(caps), expected, "{caps}");
+        }
+    }
+
+    #[test]
+    fn requests_round_trip() {
+        let later = KeyFrame {
+            all_headers: false,
+            at: Some(12_345_678_901),
+        };
+        for request in [KeyFrame::NOW, later] {
+            let decoded = KeyFrame::decode(KeyFrame::NAME, &request.encode());
+            assert_eq!(decoded, Some(request));
+        }
+        assert_eq!(KeyFrame::decode("other", &KeyFrame::NOW.encode()), None);
+        for invalid in [&[][..], &[1], &[0; 8], &[0; 10]] {
+            assert_eq!(KeyFrame::decode(KeyFrame::NAME, invalid), None);
+        }
+    }
+}
