@@ -2,6 +2,7 @@
 
 //! `xmem-bridge export POOL...`
 
+mod mailbox;
 mod session;
 mod source;
 
@@ -16,7 +17,7 @@ use crate::report::line;
 use crate::signals::Signals;
 use crate::wire::{Down, Ids, Up};
 use crate::{Error, keys};
-use session::Mailbox;
+use mailbox::Mailbox;
 
 /// The most streams. Each is a thread and a consumer of a pool.
 const MAX_SESSIONS: usize = 256;

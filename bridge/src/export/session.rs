@@ -2,20 +2,19 @@
 
 //! The stream of one pool to one importer: a thread that reads the pool and sends what the importer has credit for.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use xmem_core::follow::Handle;
 use xmem_core::key_frame::{KeyFrame, KeyFrameGate};
-use xmem_core::{FrameMeta, Sticky, lock, monotonic_ns, printable};
+use xmem_core::{FrameMeta, Sticky, monotonic_ns, printable};
 
+use super::mailbox::Mailbox;
 use super::source::{Entry, Source};
 use crate::link::{Link, Outlet, Urgency};
 use crate::report::{Minute, State, line};
 use crate::window::{CREDIT_TIME, Sender};
-use crate::wire::{Begin, CHUNK_HEAD, Chunk, Credit, Down, Ids, Kind, MAX_CHUNK, Place, Probe};
+use crate::wire::{Begin, CHUNK_HEAD, Chunk, Down, Ids, Kind, MAX_CHUNK, Place, Probe};
 use crate::{Error, keys};
 
 /// How long it waits for one thing before it looks at the others.
@@ -26,69 +25,6 @@ const FORGET: Duration = Duration::from_secs(60);
 const AGAIN: Duration = Duration::from_secs(1);
 /// Frames of an encoded stream under way. They are small, and each is needed.
 const ENCODED: usize = 64;
-
-/// What the importer sent, and has not been looked at.
-#[derive(Debug, Default)]
-struct Inbox {
-    credit: Option<(Credit, Instant)>,
-    /// The importer's clock in its last message, and this host's clock at its arrival.
-    echo: Option<(i64, i64)>,
-    heard: Option<Instant>,
-}
-
-/// A session, as the callback for messages has it.
-#[derive(Debug)]
-pub(super) struct Mailbox {
-    ids: Ids,
-    inbox: Mutex<Inbox>,
-    changed: Condvar,
-    pool: Handle,
-    over: AtomicBool,
-}
-
-impl Mailbox {
-    /// The stream.
-    pub(super) fn ids(&self) -> Ids {
-        self.ids
-    }
-
-    /// The thread has ended.
-    pub(super) fn is_over(&self) -> bool {
-        self.over.load(Ordering::Acquire)
-    }
-
-    /// A message came, with the importer's clock.
-    pub(super) fn heard(&self, sent: i64, credit: Option<Credit>) {
-        let now = Instant::now();
-        let mut inbox = lock(&self.inbox);
-        inbox.heard = Some(now);
-        inbox.echo = Some((sent, monotonic_ns()));
-        if let Some(credit) = credit {
-            inbox.credit = Some((credit, now));
-        }
-        drop(inbox);
-        self.changed.notify_all();
-    }
-
-    /// Asks the producer here, for a consumer there or for a key frame.
-    pub(super) fn request(&self, name: &str, data: &[u8]) {
-        if let Some(consumer) = self.pool.consumer() {
-            // It may be busy, or gone: then the consumer asks again.
-            let _ = consumer.request(name, data);
-        }
-    }
-
-    fn take(&self) -> Inbox {
-        let mut inbox = lock(&self.inbox);
-        std::mem::take(&mut inbox)
-    }
-
-    fn wait(&self, timeout: Duration) {
-        let inbox = lock(&self.inbox);
-        let is_empty = |inbox: &mut Inbox| inbox.heard.is_none();
-        drop(self.changed.wait_timeout_while(inbox, timeout, is_empty));
-    }
-}
 
 #[derive(Debug, Default)]
 struct Figures {
@@ -151,13 +87,7 @@ pub(super) fn start(
     // The other host chose it, and a thread's name has to be without control characters.
     let name = printable(name);
     let source = Source::new(pool, &name);
-    let mailbox = Arc::new(Mailbox {
-        ids,
-        inbox: Mutex::default(),
-        changed: Condvar::new(),
-        pool: source.handle(),
-        over: AtomicBool::new(false),
-    });
+    let mailbox = Arc::new(Mailbox::new(ids, source.handle()));
     let (link, pool, title) = (link.clone(), pool.to_owned(), format!("{pool} to {name}"));
     let ended = mailbox.clone();
     let shared = mailbox.clone();
@@ -174,7 +104,7 @@ pub(super) fn start(
             Ok((down, data)) => Session::new(title, shared, down, data, source).run(),
             Err(error) => line(format_args!("{title}: {error}")),
         }
-        ended.over.store(true, Ordering::Release);
+        ended.end();
     })?;
     Ok(mailbox)
 }
@@ -189,7 +119,7 @@ impl Session {
     ) -> Self {
         let now = Instant::now();
         Self {
-            sender: Sender::new(mailbox.ids, now),
+            sender: Sender::new(mailbox.ids(), now),
             title,
             mailbox,
             down,
@@ -265,7 +195,7 @@ impl Session {
     fn refuse(&mut self, reason: String) {
         self.source.leave();
         self.again = Some(Instant::now() + AGAIN);
-        let importer = self.mailbox.ids.importer;
+        let importer = self.mailbox.ids().importer;
         let reason = format!("the pool is not exported: {reason}");
         self.state.set(&self.title, &reason);
         let refusal = Down::Refusal { importer, reason };
@@ -288,7 +218,7 @@ impl Session {
         }
         if let Some((echo, received)) = inbox.echo {
             let pulse = Down::Pulse {
-                ids: self.mailbox.ids,
+                ids: self.mailbox.ids(),
                 echo,
                 received,
                 sent: monotonic_ns(),
