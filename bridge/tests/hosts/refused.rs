@@ -4,6 +4,8 @@
 
 use std::io::Write;
 use std::net::{TcpStream, UdpSocket};
+use std::path::Path;
+use std::process::Command;
 
 use xmem_core::{Delivery, Producer};
 
@@ -110,6 +112,60 @@ fn the_list_has_what_is_exported() {
     let list = hosts.bridge("b", &["list", &hosts.address(), "--trusted-network"]);
     let (code, out, _) = list.end();
     assert_eq!((code, out.as_str()), (Some(0), "cam0\ncam1\n"));
+}
+
+/// The command `xmem`, which finds the bridge on PATH. `None`: it is not built, and a message is printed.
+fn xmem() -> Option<Command> {
+    let bridge = Path::new(env!("CARGO_BIN_EXE_xmem-bridge"));
+    // Cargo may build the bridge in a directory of its own inside of that of the other crates.
+    let targets = [bridge.ancestors().nth(3).unwrap(), Path::new("../target")];
+    let mut programs = targets.iter().map(|target| target.join("debug/xmem"));
+    let Some(program) = programs.find(|program| program.is_file()) else {
+        not_run("there is no `xmem`: build it with cargo build -p xmem-cli");
+        return None;
+    };
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let mut paths = vec![bridge.parent().unwrap().to_owned()];
+    paths.extend(std::env::split_paths(&path));
+    let mut command = Command::new(program);
+    command.env("PATH", std::env::join_paths(paths).unwrap());
+    Some(command)
+}
+
+#[test]
+fn xmem_lists_the_pools_of_another_host() {
+    let hosts = Hosts::new();
+    certificates(hosts.path());
+    let listen = format!("quic/{}", hosts.address());
+    let own = identity(&hosts, "a", "--client-ca", "ours");
+    let export = start(&hosts, "a", &["export", "cam0", "--listen", &listen], &own);
+    export.prints("exports");
+    let list = |options: &[String]| {
+        let mut command = xmem()?;
+        command.args(["list", "--remote", &hosts.address()]);
+        let output = command.args(options).output().unwrap();
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        Some((text(output.stdout), text(output.stderr)))
+    };
+    let own = identity(&hosts, "b", "--server-ca", "ours");
+    let Some((out, error)) = list(&own) else {
+        return;
+    };
+    let source = format!("cam0@{}", hosts.address());
+    let words: Vec<_> = out.split_whitespace().collect();
+    assert_eq!(words, ["POOL", "SOURCE", "cam0", &source], "{error}");
+    let json = ["--format".to_owned(), "json".to_owned()];
+    let (out, _) = list(&[&own[..], &json].concat()).unwrap();
+    assert_eq!(
+        out,
+        format!("[{{\"name\":\"cam0\",\"source\":\"{source}\"}}]\n")
+    );
+    let (out, error) = list(&[]).unwrap();
+    assert!(out.is_empty() && error.contains("--certificate"), "{error}");
+    let stranger = identity(&hosts, "c", "--server-ca", "ours");
+    let (out, error) = list(&stranger).unwrap();
+    let reason = format!("cannot list the pools of {}: ", hosts.address());
+    assert!(out.is_empty() && error.contains(&reason), "{error}");
 }
 
 #[test]

@@ -327,3 +327,16 @@ pub(crate) fn is_over(consumer: &mut Consumer) -> bool {
         Err(error) => panic!("{error}"),
     }
 }
+
+/// Prints that a test did not run. `cargo xtask test` repeats it at its end.
+pub(crate) fn not_run(why: &str) {
+    let thread = std::thread::current();
+    let line = format!("{}: {why}", thread.name().unwrap_or("a test"));
+    eprintln!("NOT RUN: {line}");
+    if let Some(file) = std::env::var_os("XMEM_NOT_RUN") {
+        let file = std::fs::OpenOptions::new().append(true).open(file);
+        // One write, since tests run in parallel.
+        let line = format!("{line}\n");
+        std::io::Write::write_all(&mut file.unwrap(), line.as_bytes()).unwrap();
+    }
+}

@@ -43,6 +43,26 @@ pub(crate) struct Output {
     pub(crate) format: Format,
 }
 
+/// Another host. The options are those of xmem-bridge.
+#[derive(Debug, Args)]
+pub(crate) struct Remote {
+    /// List the pools that this host exports, by the program xmem-bridge
+    #[arg(long = "remote", value_name = "HOST[:PORT]")]
+    pub(crate) host: Option<String>,
+    /// With --remote: the certificate of this host
+    #[arg(long, value_name = "FILE", requires = "host")]
+    pub(crate) certificate: Option<PathBuf>,
+    /// With --remote: the private key of the certificate
+    #[arg(long, value_name = "FILE", requires = "host")]
+    pub(crate) key: Option<PathBuf>,
+    /// With --remote: the authority that signs certificates of exporters
+    #[arg(long, value_name = "FILE", requires = "host")]
+    pub(crate) server_ca: Option<PathBuf>,
+    /// With --remote: connect over TCP, without protection
+    #[arg(long, requires = "host")]
+    pub(crate) trusted_network: bool,
+}
+
 #[derive(Debug, Args)]
 pub(crate) struct Share {
     /// `test`, a camera such as /dev/video0, an address such as rtsp://host/path, a file, or a GStreamer pipeline that contains ` !
@@ -70,10 +90,12 @@ pub(crate) struct Share {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// List the pools of the runtime directory
+    /// List the pools of the runtime directory, or those that another host exports
     List {
         #[command(flatten)]
         output: Output,
+        #[command(flatten)]
+        remote: Remote,
     },
     /// Show a pool and its consumers
     Show {

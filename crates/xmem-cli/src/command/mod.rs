@@ -9,6 +9,7 @@ mod list;
 mod manual;
 mod metrics;
 mod record;
+mod remote;
 mod serve;
 mod share;
 mod show;
@@ -25,7 +26,10 @@ use crate::cli::{Cli, Command};
 
 pub(crate) fn run(cli: &Cli, out: &mut impl Write) -> Result<ExitCode, Error> {
     match &cli.command {
-        Command::List { output } => list::run(output.format, out)?,
+        Command::List { output, remote } => match &remote.host {
+            Some(host) => remote::run(host, remote, output.format, out)?,
+            None => list::run(output.format, out)?,
+        },
         Command::Show { pool, output } => show::run(pool, cli.verbose, output.format, out)?,
         Command::Watch {
             pool,

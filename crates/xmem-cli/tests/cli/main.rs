@@ -6,6 +6,7 @@ mod clean;
 mod doctor;
 mod list;
 mod manual;
+mod remote;
 mod show;
 mod support;
 mod usage;

@@ -51,10 +51,17 @@ fn the_page_about_the_command_is_true() {
     let page = std::fs::read_to_string(page).unwrap();
     let pool = Pool::new();
     let mut commands = 0;
-    // Those need the plugin, or do not end; other tests run them.
+    // Those need the plugin or the bridge, or do not end; other tests run them.
     let is_elsewhere = |line: &str| {
         [
-            "snapshot", "tap", "share", "serve", "metrics", "record", "replay",
+            "snapshot",
+            "tap",
+            "share",
+            "serve",
+            "metrics",
+            "record",
+            "replay",
+            "list --remote",
         ]
         .iter()
         .any(|it| line.starts_with(&format!("xmem {it}")))
