@@ -26,11 +26,14 @@ pub(crate) fn line(what: impl Display) {
 pub(crate) struct State(String);
 
 impl State {
-    pub(crate) fn set(&mut self, name: &str, state: &str) {
-        if state != self.0 {
+    /// Returns whether it has changed.
+    pub(crate) fn set(&mut self, name: &str, state: &str) -> bool {
+        let is_new = state != self.0;
+        if is_new {
             line(format_args!("{name}: {state}"));
             self.0 = state.to_owned();
         }
+        is_new
     }
 }
 

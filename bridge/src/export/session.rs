@@ -10,7 +10,7 @@ use xmem_core::key_frame::{KeyFrame, KeyFrameGate};
 use xmem_core::{FrameMeta, Sticky, monotonic_ns, printable};
 
 use super::mailbox::Mailbox;
-use super::source::{Entry, Source};
+use super::source::{Entry, Source, in_host_memory};
 use crate::link::{Link, Outlet, Urgency};
 use crate::report::{Minute, State, line};
 use crate::window::{CREDIT_TIME, Sender};
@@ -32,6 +32,7 @@ struct Figures {
     bytes: u64,
     given_up: u64,
     kept_back: u64,
+    downloaded: u64,
 }
 
 /// The sticky state that was sent last.
@@ -185,7 +186,9 @@ impl Session {
         } else {
             "no consumers there"
         };
-        self.state.set(&self.title, state);
+        if self.state.set(&self.title, state) && self.figures.frames > 0 {
+            self.report();
+        }
         self.source.leave();
         self.next = None;
         self.mailbox.wait(CREDIT_TIME);
@@ -264,7 +267,12 @@ impl Session {
             return;
         }
         self.state.set(&self.title, "sends");
-        let Entry { meta, payload, .. } = entry;
+        let Entry {
+            meta,
+            payload,
+            is_downloaded,
+            ..
+        } = entry;
         let kind = if meta.event { Kind::Event } else { Kind::Frame };
         let attachments = meta.attachments.encode();
         let bytes = payload.len() as u64;
@@ -290,6 +298,7 @@ impl Session {
             Kind::Frame => {
                 self.figures.frames += 1;
                 self.figures.bytes += bytes;
+                self.figures.downloaded += u64::from(is_downloaded);
             }
             _ => {}
         }
@@ -335,7 +344,7 @@ impl Session {
         if stickies.theirs == stickies.id || stickies.end.is_some_and(is_under_way) {
             return true;
         }
-        let bytes = sticky.encode();
+        let bytes = in_host_memory(sticky).encode();
         let begin = Begin {
             place: Place::default(),
             kind: Kind::Sticky,
@@ -406,11 +415,12 @@ impl Session {
             bytes,
             given_up,
             kept_back,
+            downloaded,
         } = &self.figures;
         let megabytes = bytes / 1_000_000;
         line(format_args!(
             "{}: {frames} frames, {megabytes} MB, {given_up} given up, {kept_back} kept back for a key frame, \
-             {:.1} ms for the last one",
+             {downloaded} copied from a device, {:.1} ms for the last one",
             self.title,
             self.sender.transfer().as_secs_f64() * 1e3,
         ));

@@ -7,6 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+#[cfg(feature = "cuda")]
+use xmem_core::cuda::CudaError;
 use xmem_core::follow::{FollowError, Follower, Handle, OnEos, OverBudget, Step};
 use xmem_core::{
     Consumer, ConsumerBuilder, Delivery, FrameMeta, ReadLease, StartFrom, Sticky, key_frame, query,
@@ -22,10 +24,16 @@ const LOOKS: usize = 64;
 /// How long a producer has to send the sticky state.
 const STICKY_TIME: Duration = Duration::from_millis(500);
 
+/// How long a device has to complete a frame. The importer gets no message in this time.
+#[cfg(feature = "cuda")]
+const DEVICE_TIME: Duration = Duration::from_secs(1);
+
 /// Why a pool is not exported.
 pub(super) const LOSSLESS: &str = "it is lossless, and a link between hosts loses frames";
 pub(super) const IMPORTED: &str =
     "it is imported itself: import it from the host that has its producer";
+
+const DRM: &str = "the layout of its frames is that of a device (format=DMA_DRM): convert them upstream of xmemsink";
 
 /// A frame or an event of the pool.
 #[derive(Debug)]
@@ -36,6 +44,7 @@ pub(super) struct Entry {
     pub(super) stream: u64,
     pub(super) number: u64,
     pub(super) published_at: i64,
+    pub(super) is_downloaded: bool,
 }
 
 /// Reads a pool over all of its producers.
@@ -185,8 +194,10 @@ impl Source {
 
     fn look_at(&mut self, sticky: &Sticky) -> Result<(), String> {
         self.encoded = sticky.text("caps").is_some_and(key_frame::is_needed);
+        let caps = sticky.text("caps").unwrap_or_default();
         match sticky.get(MARK) {
             Some(_) => Err(IMPORTED.to_owned()),
+            None if caps.contains("DMA_DRM") => Err(DRM.to_owned()),
             None => Ok(()),
         }
     }
@@ -199,6 +210,7 @@ impl Source {
             return Err(format!("{text}: {} bytes", meta.size));
         }
         let sticky = lease.sticky().clone();
+        let is_downloaded = lease.is_on_device();
         Ok(Entry {
             payload: if meta.event {
                 Bytes::new()
@@ -210,16 +222,15 @@ impl Source {
             stream,
             number: info.number(),
             published_at: info.published_at,
+            is_downloaded,
         })
     }
 }
 
-/// The bytes of a frame. They hold it, unless they had to be gathered.
+/// The bytes of a frame. They hold it, unless they had to be downloaded or gathered.
 fn payload(lease: ReadLease) -> Result<Bytes, String> {
     if lease.is_on_device() {
-        return Err(
-            "frames on a device are not exported: publish them with download=true, or from host memory".to_owned(),
-        );
+        return download(&lease);
     }
     let mut gathered = Vec::new();
     for part in lease.parts() {
@@ -235,6 +246,54 @@ fn payload(lease: ReadLease) -> Result<Bytes, String> {
     Ok(gathered.into())
 }
 
+/// The bytes of a frame on a device.
+#[cfg(feature = "cuda")]
+fn download(lease: &ReadLease) -> Result<Bytes, String> {
+    let download = || -> Result<_, CudaError> {
+        let frame = lease.cuda()?;
+        if !frame.synchronize_for(DEVICE_TIME)? {
+            return Ok(None);
+        }
+        let mut bytes = vec![0; frame.parts().map(|(_, len)| len).sum()];
+        frame.download(&mut bytes)?;
+        Ok(Some(bytes))
+    };
+    match download() {
+        Ok(Some(bytes)) => Ok(bytes.into()),
+        Ok(None) => Err("the device does not complete a frame".to_owned()),
+        Err(error) => Err(format!("a frame on a device cannot be read: {error}")),
+    }
+}
+
+#[cfg(not(feature = "cuda"))]
+fn download(_: &ReadLease) -> Result<Bytes, String> {
+    let text = "frames on a device are not exported: build xmem-bridge with the feature `cuda`, or publish from host memory";
+    Err(text.to_owned())
+}
+
+/// The same for frames in host memory, as they arrive: xmemsrc refuses caps that name other memory.
+pub(super) fn in_host_memory(sticky: &Sticky) -> Sticky {
+    let mut sticky = sticky.clone();
+    if let Some(caps) = sticky.text("caps").and_then(without_memory) {
+        sticky.set("caps", caps.as_str());
+    }
+    sticky
+}
+
+/// Caps without the features of memory. `None`: they have no features.
+fn without_memory(caps: &str) -> Option<String> {
+    let (name, rest) = caps
+        .split_once('(')
+        .filter(|(name, _)| !name.contains(','))?;
+    let (features, fields) = rest.split_once(')')?;
+    let features = features.split(',').map(str::trim);
+    let kept: Vec<_> = features.filter(|it| !it.starts_with("memory:")).collect();
+    Some(match &kept[..] {
+        [] => format!("{name}{fields}"),
+        kept => format!("{name}({}){fields}", kept.join(", ")),
+    })
+}
+
 /// Whether the pool may be exported, as far as can be seen now: it may have no producer yet.
 pub(super) fn refusal(pool: &str) -> Option<&'static str> {
     let stats = query(pool).ok()?;
@@ -242,5 +301,28 @@ pub(super) fn refusal(pool: &str) -> Option<&'static str> {
     match stats.delivery.as_str() {
         "lossless" => Some(LOSSLESS),
         _ => is_imported.then_some(IMPORTED),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn caps_are_of_host_memory() {
+        for (caps, expected) in [
+            (
+                "video/x-raw(memory:CUDAMemory), format=(string)NV12",
+                Some("video/x-raw, format=(string)NV12"),
+            ),
+            (
+                "video/x-raw(memory:DMABuf, meta:GstVideoOverlayComposition), width=(int)2",
+                Some("video/x-raw(meta:GstVideoOverlayComposition), width=(int)2"),
+            ),
+            ("video/x-raw, format=(string)NV12", None),
+            ("video/x-raw", None),
+        ] {
+            assert_eq!(without_memory(caps).as_deref(), expected, "{caps}");
+        }
     }
 }

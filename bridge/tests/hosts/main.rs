@@ -3,6 +3,8 @@
 //! Bridges in processes of their own between pools in two runtime directories.
 
 mod certificates;
+#[cfg(feature = "cuda")]
+mod device;
 mod faults;
 mod frames;
 mod hostile;

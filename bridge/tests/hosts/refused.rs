@@ -7,7 +7,7 @@ use std::net::{TcpStream, UdpSocket};
 use std::path::Path;
 use std::process::Command;
 
-use xmem_core::{Delivery, Producer};
+use xmem_core::{Delivery, Producer, Sticky};
 
 use crate::certificates::{certificates, identity, start};
 use crate::support::*;
@@ -99,6 +99,13 @@ fn pools_that_are_not_exported() {
 
     let (code, _, lines) = export("b", "cam0").end();
     assert!(code == Some(1) && lines.contains("imported"), "{lines}");
+
+    let mut sticky = Sticky::new();
+    let caps = "video/x-raw(memory:DMABuf), format=DMA_DRM, drm-format=NV12";
+    sticky.set("caps", caps);
+    film.set_sticky(&sticky).unwrap();
+    import
+        .prints("refused: the pool is not exported: the layout of its frames is that of a device");
 
     let source = format!("other@{}", hosts.address());
     let other = hosts.bridge("c", &["import", &source, "--trusted-network"]);
