@@ -2,6 +2,7 @@
 
 //! Bridges in processes of their own between pools in two runtime directories.
 
+mod cable;
 mod certificates;
 #[cfg(feature = "cuda")]
 mod device;
@@ -9,6 +10,7 @@ mod faults;
 mod frames;
 mod hostile;
 mod many;
+mod network;
 mod refused;
 mod router;
 mod support;

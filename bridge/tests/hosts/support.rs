@@ -67,7 +67,12 @@ impl Hosts {
     }
 
     pub(crate) fn bridge(&self, host: &str, args: &[&str]) -> Bridge {
-        Bridge::start(&self.dir.path().join(host), args)
+        self.bridge_in(Command::new("env"), host, args)
+    }
+
+    /// The same, by a command that starts the program in its arguments.
+    pub(crate) fn bridge_in(&self, command: Command, host: &str, args: &[&str]) -> Bridge {
+        Bridge::start(command, &self.dir.path().join(host), args)
     }
 
     /// Host a exports these pools, over TCP.
@@ -128,8 +133,9 @@ pub(crate) struct Bridge {
 }
 
 impl Bridge {
-    fn start(runtime_dir: &Path, args: &[&str]) -> Self {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_xmem-bridge"))
+    fn start(mut command: Command, runtime_dir: &Path, args: &[&str]) -> Self {
+        let mut child = command
+            .arg(env!("CARGO_BIN_EXE_xmem-bridge"))
             .args(args)
             .env("XMEM_RUNTIME_DIR", runtime_dir)
             .stdout(Stdio::piped())
@@ -178,6 +184,15 @@ impl Bridge {
         std::io::Read::read_to_string(&mut BufReader::new(stdout), &mut out).unwrap();
         let lines = self.lines.lock().unwrap().join("\n");
         (status.unwrap().code(), out, lines)
+    }
+
+    /// The most memory that it had, in bytes.
+    pub(crate) fn peak_memory(&self) -> u64 {
+        let status = format!("/proc/{}/status", self.child.id());
+        let status = std::fs::read_to_string(status).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+        let kilobytes = line.unwrap().trim().trim_end_matches(" kB");
+        kilobytes.parse::<u64>().unwrap() * 1024
     }
 
     pub(crate) fn kill(self) {
@@ -280,17 +295,29 @@ pub(crate) struct Camera {
 impl Camera {
     /// `next`: the first number.
     pub(crate) fn start(producer: &Producer, size: usize, first: u64) -> Self {
+        Self::start_every(Duration::from_millis(10), producer, size, first)
+    }
+
+    /// `period`: from one frame to the next.
+    pub(crate) fn start_every(
+        period: Duration,
+        producer: &Producer,
+        size: usize,
+        first: u64,
+    ) -> Self {
         let (stop, next) = (
             Arc::<AtomicBool>::default(),
             Arc::new(AtomicU64::new(first)),
         );
         let (producer, stopped, counted) = (producer.clone(), stop.clone(), next.clone());
         let thread = std::thread::spawn(move || {
+            let mut due = Instant::now();
             while !stopped.load(Ordering::Relaxed) {
                 let number = counted.load(Ordering::Relaxed);
                 assert!(publish(&producer, number, size), "the camera has no slot");
                 counted.store(number + 1, Ordering::Relaxed);
-                std::thread::sleep(Duration::from_millis(10));
+                due = (due + period).max(Instant::now());
+                std::thread::sleep(due.saturating_duration_since(Instant::now()));
             }
         });
         let thread = Some(thread);
