@@ -4,17 +4,18 @@
  * provider-xmemdeviceprovider:
  *
  * Lists the pools of the runtime directory that this user may join, as devices of the class `Video/Source`,
- * `Audio/Source` or `Source`, whatever their caps are. A pool that is named by a path is somewhere else, and not listed.
+ * `Audio/Source` or `Source`, depending on their caps. Pools whose name is a path are not in that directory and are not
+ * listed.
  *
- * A pool that is made or closed is announced at once; that a producer was killed, or that the caps are others, is
- * noticed within about a second.
+ * The provider announces new and closed pools immediately. It notices a killed producer, or new caps, within about a
+ * second.
  *
  * The properties of a device are `device.api` (`xmem`), `device.path` (of the socket), `xmem.pool`, `xmem.pid` (of the
  * producer, guint) and `xmem.delivery`.
  *
  * |[
  * gst-device-monitor-1.0 Video/Source
- * ]| Cameras, and pools with pictures.
+ * ]| Lists cameras and pools with video.
  *
  * Since: plugin-xmem-0.1
  */

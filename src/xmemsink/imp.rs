@@ -5,36 +5,36 @@
  * @see_also: xmemsrc
  *
  * Puts the buffers of a pipeline into a named pool in shared memory, for any number of consumers on the same host:
- * `xmemsrc` in another process, or a program that uses the library. Upstream writes its frames straight into the
- * pool's slots wherever it takes the buffer pool or the allocator that it is offered, so that no frame is copied.
+ * `xmemsrc` in another process, or a program that uses the library. If upstream uses the buffer pool or the allocator
+ * that the sink offers, it writes its frames directly into the pool's slots, and no frame is copied.
  *
- * A slot is free again when the last buffer that refers to it, in whatever process, is gone, also when that process
- * was killed. The sink waits for no consumer: a slow one misses frames. #GstXmemSink:delivery `lossless` is the
- * exception.
+ * A slot is free again when no process has a buffer that refers to it. The buffers of a killed process do not count.
+ * The sink does not wait for consumers: a slow consumer misses frames. The exception is #GstXmemSink:delivery
+ * `lossless`.
  *
- * Frames that do not lie in a slot are copied once; #GstXmemSink:stats counts them, and the category
- * `GST_PERFORMANCE` logs why. Published frames are read-only everywhere, also in this pipeline: an in-place filter
- * behind a tee gets a copy of its own.
+ * Frames that are not in a slot are copied once. #GstXmemSink:stats counts them, and the debug category
+ * `GST_PERFORMANCE` logs the reason. Published frames are read-only in all processes, including this one: an in-place
+ * filter after a tee gets a copy of its own.
  *
- * Consumers get the stream with its events: its start (id, flags and group), caps, segment, tags and sticky custom
- * events, which late joiners get too, and between the frames gaps and custom events. An event whose content means
- * something in its own process only, such as an object, is not sent; a warning names it once, and
- * #GstXmemSink:stats counts it. The same goes for tables of contents and protection events. Stream collections and
- * stream groups are of the whole pipeline and stay there. A flush stays there too: what consumers have in their queues
- * is theirs to play, and the next frame brings the new segment along. The pool keeps the end of the stream for
- * late joiners, until the stream goes on.
+ * Consumers receive the events of the stream. Stream start (id, flags and group), caps, segment, tags and sticky custom
+ * events also reach consumers that connect later. Gaps and other custom events are sent between the frames. Some events
+ * are not sent: those whose content is valid in one process only, such as an object, tables of contents, and protection
+ * events. A warning names each kind of them once, and #GstXmemSink:stats counts them. Stream collections and stream
+ * groups describe the whole pipeline and are not sent either. A flush is not sent: consumers play the frames that they
+ * have queued, and the next frame has the new segment. Until the stream continues, the pool keeps its end for consumers
+ * that connect later.
  *
- * A consumer may ask for a key frame; upstream then gets a force-key-unit event, at most five in a second, however many
- * consumers ask and however often.
+ * If consumers request a key frame, upstream gets a force-key-unit event. There are at most five of these events in a
+ * second, for all consumers together.
  *
  * |[
  * gst-launch-1.0 v4l2src ! decodebin ! xmemsink pool=cam0
- * ]| A camera for every process that wants it.
+ * ]| Shares a camera with all processes of this user.
  * |[
  * gst-launch-1.0 filesrc location=film.mp4 ! qtdemux ! h264parse ! avdec_h264 ! xmemsink pool=film delivery=lossless wait-for-connection=true
- * ]| A file, every frame of it, from the moment that a consumer connects.
+ * ]| Shares all frames of a file, and starts when a consumer connects.
  *
- * docs/xmemsink.md has all of it, with what happens when something goes wrong.
+ * docs/xmemsink.md is the complete reference, and describes errors and their causes.
  *
  * Since: plugin-xmem-0.1
  */

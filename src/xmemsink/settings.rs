@@ -26,7 +26,7 @@ settings! {
         /**
          * GstXmemSink:num-clients:
          *
-         * How many consumers are connected. Notified when one comes or goes.
+         * How many consumers are connected. Notified when a consumer connects or disconnects.
          */
         glib::ParamSpecUInt::builder(PROP_NUM_CLIENTS)
             .nick("Number of Clients")
@@ -36,31 +36,33 @@ settings! {
         /**
          * GstXmemSink:stats:
          *
-         * `application/x-xmemsink-stats` with these fields; after a stop they have the values of its end.
+         * `application/x-xmemsink-stats` with the fields below. After a stop, they have the values from the end of the
+         * run.
          *
-         * * `published`, `zero-copy`, `copied`, `dropped` (guint64): frames published; of these those that were
-         *   published where they lie and those that were copied into a slot; frames that were not published because no
+         * * `published`, `zero-copy`, `copied`, `dropped` (guint64): frames that were published; of these, the frames that
+         *   were already in a slot, and the frames that were copied into one; frames that were not published because no
          *   slot was free.
-         * * `late` (guint64): frames that were dropped because they came later than `max-lateness` allows; by default
-         *   none are.
-         * * `skipped` (guint64): these, and frames that lay outside of their segment or waited when there was a flush; of a list
-         *   that is dropped as a whole, its first.
+         * * `late` (guint64): frames that were dropped because they were later than `max-lateness` allows. There is no
+         *   limit by default.
+         * * `skipped` (guint64): the late frames, frames outside of their segment, and frames that were waiting at a flush.
+         *   Of a buffer list that is dropped as a whole, only the first frame counts.
          * * `memory-copies` (guint64): how often an element upstream copied a frame out of its slot.
-         * * `metas-dropped` (guint64), `dropped-metas` (`application/x-xmem-metas`): metas that could not travel with
-         *   their frame, and how many there were of each name (guint64).
-         * * `events`, `events-dropped` (guint64): events between frames that were handed over, and events that were
-         *   not, since they mean something in this process only or found no slot; a warning names each kind of these
-         *   once.
+         * * `metas-dropped` (guint64), `dropped-metas` (`application/x-xmem-metas`): metas that could not be published
+         *   with their frame, and how many there were of each name (guint64).
+         * * `events`, `events-dropped` (guint64): events between frames that were published, and events that were not,
+         *   because they are valid in this process only or because no slot was free. A warning names each kind of the
+         *   dropped events once.
          * * `slots`, `slots-held`, `max-slots`, `regions` (guint), `bytes` (guint64): the pool's memory.
-         * * `budget-limit` (string): `max-slots` or `max-bytes`, where that has no room for the budgets that consumers asked
-         *   for; else empty.
-         * * `devices` (GstValueArray of strings), `device-bytes` (guint64): the CUDA devices that slots lie on, and how their
-         *   memory is shared, such as `0 NVIDIA H200 (vmm)`; of the bytes, those on devices.
-         * * `cut-off`, `timed-out` (guint64): consumers that were disconnected, for invalid data or for holding up all others.
+         * * `budget-limit` (string): `max-slots` or `max-bytes`, if this property prevents the pool from granting the
+         *   budgets that consumers requested; else empty.
+         * * `devices` (GstValueArray of strings), `device-bytes` (guint64): the CUDA devices that have slots, and how their
+         *   memory is shared, such as `0 NVIDIA H200 (vmm)`; how many of `bytes` are on devices.
+         * * `cut-off`, `timed-out` (guint64): consumers that were disconnected because they sent invalid data, and because
+         *   they blocked lossless delivery.
          * * `clients` (GstValueArray of `application/x-xmem-client`): `id` (guint64), `pid`, `uid` (guint), `name`
          *   (string), `via` (string), `budget`, `held` (guint), `received`, `missed`, `copied`, `dropped`, `oldest-held-age`,
-         *   `latency`, `waited-for` (guint64, times in nanoseconds), `device` (string): how it came by the memory of frames on CUDA
-         *   devices, `vmm`, `legacy`, `same process`, or `none: ` and why; empty as long as it has not used any.
+         *   `latency`, `waited-for` (guint64, times in nanoseconds), `device` (string): how it imports the memory of frames on CUDA
+         *   devices: `vmm`, `legacy`, `same process`, or `none: ` and the reason. Empty until it has used such memory.
          */
         glib::ParamSpecBoxed::builder::<gst::Structure>("stats")
             .nick("Statistics")
@@ -71,8 +73,8 @@ settings! {
     /**
      * GstXmemSink:pool:
      *
-     * Name of the pool that consumers ask for. A name with a slash in it is the path of the pool's socket itself;
-     * any other name lies in the runtime directory: `$XMEM_RUNTIME_DIR`, else `$XDG_RUNTIME_DIR/xmem`, else
+     * Name of the pool that consumers connect to. A name with a slash is the path of the pool's socket. For any other
+     * name, the socket is in the runtime directory: `$XMEM_RUNTIME_DIR`, else `$XDG_RUNTIME_DIR/xmem`, else
      * `/tmp/xmem-<uid>`.
      */
     pool: OsString = "default".into(),
@@ -81,7 +83,8 @@ settings! {
     /**
      * GstXmemSink:delivery:
      *
-     * What happens when a consumer does not keep up.
+     * What the sink does if a consumer is too slow: with `live` the consumer misses frames, with `lossless` the sink
+     * waits for it.
      */
     delivery: XmemSinkDelivery = XmemSinkDelivery::default(),
         "delivery", "Delivery",
@@ -89,7 +92,7 @@ settings! {
     /**
      * GstXmemSink:lossless-timeout:
      *
-     * How long one consumer may hold all others up in lossless delivery before it is disconnected.
+     * How long one consumer may block lossless delivery before it is disconnected.
      */
     lossless_timeout: u64 = 0,
         "lossless-timeout", "Lossless Timeout",
@@ -98,9 +101,10 @@ settings! {
     /**
      * GstXmemSink:meta-room:
      *
-     * How many bytes each slot has behind its frame for the frame's metas, such as regions of interest. A frame
-     * with more takes a second, small slot for them, and later slots have that room. Only a frame that was
-     * published before, and now has more metas than fit, is copied; so this matters only where no frame may be.
+     * How many bytes each slot has after its frame for the frame's metas, such as regions of interest. If the metas of
+     * a frame are larger, they are stored in a second, small slot, and new slots get more bytes for metas. Only a
+     * frame that was published before, and has more metas now, is copied. Set this property if such copies must not
+     * occur.
      */
     // Room for a few regions of interest, or for captions.
     meta_room: u32 = 512,
@@ -120,10 +124,10 @@ settings! {
     /**
      * GstXmemSink:history:
      *
-     * How many of the newest frames are kept for consumers that have not taken them yet, as those whose sink waits for a
-     * frame's time. With 0 those are the four newest, and in live delivery those of the last 100 ms that a connected
-     * consumer has yet to take, 64 at most: of these only such as lie in the pool's own slots, and as long as the slots are
-     * not needed.
+     * How many of the newest frames the pool keeps for consumers that have not taken them yet, for example because their
+     * sink waits for the time of a frame. With 0, the pool keeps the four newest frames. In live delivery it then also
+     * keeps the frames of the last 100 ms that a connected consumer has not taken, at most 64 frames. These additional
+     * frames are only frames in the pool's own slots, and the pool releases them when it needs the slots.
      */
     history: u32 = 0,
         "history", "History",
@@ -131,9 +135,9 @@ settings! {
     /**
      * GstXmemSink:copy:
      *
-     * Frames that upstream did not write into one of the pool's slots have to be copied into one. Some elements
-     * always send such frames (parsers, `x264enc`, everything behind a `tee`). With `forbid`, the first of them
-     * is an error that gives the reason.
+     * Whether the sink may copy frames. A frame that upstream did not write into one of the pool's slots has to be copied
+     * into one. Some elements always send such frames (parsers, `x264enc`, all elements after a `tee`). With
+     * `forbid`, the first such frame is an error, which gives the reason.
      */
     copy: XmemSinkCopy = XmemSinkCopy::default(),
         "copy", "Copy",
@@ -141,8 +145,8 @@ settings! {
     /**
      * GstXmemSink:send-eos:
      *
-     * Whether the end of this stream is the end of the consumers' streams. Without it they get no EOS: they wait for
-     * what follows, as this stream after a seek, or the next producer of the pool.
+     * Whether the consumers receive EOS at the end of this stream. If false, they do not receive it and wait for more
+     * frames: from this stream after a seek, or from the next producer of the pool.
      */
     send_eos: bool = true,
         "send-eos", "Send EOS",
@@ -153,9 +157,9 @@ settings! {
     /**
      * GstXmemSink:backing:
      *
-     * The kind of shared memory that the slots lie in. `posix-shm` is for peers that open the memory by name. The
-     * kernel does not keep them from writing, so such a pool serves this user only: settings that let in others are an
-     * error.
+     * The kind of shared memory for the slots. `posix-shm` is for peers that open the memory by name. The kernel does not
+     * prevent them from writing to it, so only this user may connect to such a pool. Settings that allow other users
+     * are an error.
      */
     backing: XmemSinkBacking = XmemSinkBacking::default(),
         "backing", "Backing",
@@ -171,9 +175,9 @@ settings! {
     /**
      * GstXmemSink:socket-mode:
      *
-     * Which users may connect, as the file mode of the pool's socket in octal: this user and root always, with `0660` the
-     * socket's group too, with `0666` all users. They can read all frames of the pool, and change none.
-     * Other users also have to be able to enter the socket's directory.
+     * Which users may connect, as the file mode of the pool's socket in octal. This user and root may always connect;
+     * with `0660` the socket's group may too, with `0666` all users may. They can read all frames of the pool but
+     * cannot change them. Other users also need search permission for the socket's directory.
      */
     // Text as the user set it; parsed when the sink starts.
     socket_mode: String = "0600".to_owned(),
@@ -182,8 +186,9 @@ settings! {
     /**
      * GstXmemSink:socket-group:
      *
-     * Group of the pool's socket: its name (as in /etc/group) or its number. `socket-mode` has to let the group in, as
-     * `0660` does, and this user has to be a member of it. Without it the socket has the group that new files have.
+     * Group of the pool's socket: its name (as in /etc/group) or its number. `socket-mode` has to allow the group to
+     * connect, as `0660` does, and this user has to be a member of the group. If empty, the socket gets the group of
+     * new files.
      */
     // Empty: not set.
     socket_group: String = String::new(),
@@ -192,9 +197,9 @@ settings! {
     /**
      * GstXmemSink:allow-uids:
      *
-     * Users that may connect besides those that `socket-mode` lets in: their numbers with commas in between. The
-     * socket's file is then writable for all, since the kernel knows no list of users; other users are disconnected
-     * before anything is shared.
+     * Users that may connect in addition to those that `socket-mode` allows: their numbers, separated by commas. The file
+     * of the socket is then writable for all users, because the kernel cannot check a list of users. The sink
+     * disconnects other users before it shares anything.
      */
     // Text as the user set it; parsed when the sink starts.
     allow_uids: String = String::new(),
@@ -203,11 +208,11 @@ settings! {
     /**
      * GstXmemSink:pace:
      *
-     * When a frame is handed over. A sink that waits for each frame's time adds the latency of the whole pipeline
-     * to live input, which a consumer with a sink of its own then adds again. `auto` therefore hands live input
-     * over as it comes and other input, such as a file, at its time. `sync=false` hands everything over at once,
-     * whatever is set here. Either way each frame has the time at which it is due; a consumer adds the latency of live input
-     * that is handed over as it comes to its own.
+     * When a frame is published. `auto` publishes live input immediately, and other input, such as a file, at the time of
+     * each frame. The reason is that a sink that waits for the time of each frame adds the latency of its pipeline to
+     * live input, and the sink of the consumer would add it again. With `sync=false` all frames are published
+     * immediately, for all values of this property. Each frame has the time at which it is due in all cases. For live
+     * input that is published immediately, a consumer adds the latency of this pipeline to its own.
      */
     pace: XmemSinkPace = XmemSinkPace::default(),
         "pace", "Pace",
@@ -216,11 +221,12 @@ settings! {
     /**
      * GstXmemSink:cuda-ipc-mode:
      *
-     * How consumers get at slots on CUDA devices. `vmm` is by descriptor: such memory lives for as long as it is in use,
-     * also when this process was killed. `legacy` is by handle: it ends with this process, so a stop waits for
-     * consumers; see #GstXmemSink:release-timeout. `auto` is `vmm` where the device can, else `legacy`.
+     * How slots on CUDA devices are shared with consumers. `vmm` shares file descriptors: the memory exists as long as a
+     * process uses it, even if this process is killed. `legacy` shares IPC handles: the memory is freed with this
+     * process, so a stop waits for consumers; see #GstXmemSink:release-timeout. `auto` is `vmm` if the device
+     * supports it, else `legacy`.
      *
-     * Without effect on frames in host memory, and where the plugin was built without CUDA.
+     * No effect on frames in host memory, or if the plugin was built without CUDA.
      */
     cuda_ipc_mode: XmemSinkCudaIpcMode = XmemSinkCudaIpcMode::default(),
         "cuda-ipc-mode", "CUDA IPC Mode",
@@ -228,10 +234,10 @@ settings! {
     /**
      * GstXmemSink:cuda-device-id:
      *
-     * The CUDA device that slots lie on which upstream is offered. -1 is the device that upstream or the application
-     * uses already, or the first one.
+     * The CUDA device of the slots that the sink offers to upstream. -1 is the device that upstream or the application
+     * already uses, or else the first device.
      *
-     * Without effect on frames in host memory, and where the plugin was built without CUDA.
+     * No effect on frames in host memory, or if the plugin was built without CUDA.
      */
     // -1: any device.
     cuda_device_id: i32 = -1,
@@ -241,11 +247,11 @@ settings! {
     /**
      * GstXmemSink:release-timeout:
      *
-     * How long a stop waits for CUDA devices to end their work on frames that are out, and for consumers to give back
-     * frames in memory that ends with this process (#GstXmemSink:cuda-ipc-mode `legacy`). Memory that is in use after
-     * that is kept for as long as this process runs. Pools without frames on devices do not wait.
+     * How long a stop waits for CUDA devices to complete their work on published frames, and for consumers to release
+     * frames in memory that is freed with this process (#GstXmemSink:cuda-ipc-mode `legacy`). Memory that is still in
+     * use afterwards is freed when this process exits. Pools without frames on devices do not wait.
      *
-     * Without effect where the plugin was built without CUDA.
+     * No effect if the plugin was built without CUDA.
      */
     release_timeout: u64 = 5_000_000_000,
         "release-timeout", "Release Timeout",

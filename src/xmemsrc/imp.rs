@@ -5,31 +5,33 @@
  * @see_also: xmemsink
  *
  * Takes the frames of a pool that `xmemsink`, or a program that uses the library, has in another process. Each buffer
- * is the producer's slot itself, read-only: an element that writes in place gets a copy of its own. The slot is free
- * for the producer again when the last reference to the buffer's memory is gone.
+ * is the producer's slot itself, read-only: an element that writes in place gets a copy of its own. The producer
+ * can reuse the slot when the last reference to the buffer's memory is dropped.
  *
- * The source may be started first: it waits for a producer, and after two seconds a warning message gives the path
- * and the pools that there are. It also rides over a producer that stops or dies and comes back; see
+ * The source may be started before the producer: it waits for one, and posts a warning after two seconds with the path
+ * and the existing pools. It reconnects when the producer stops or crashes and is started again; see
  * #GstXmemSrc:on-producer-lost.
  *
- * It is a live source. Timestamps are the producer's, carried over CLOCK_MONOTONIC into this pipeline's running time;
- * see #GstXmemSrc:timestamp-mode. The latency is the producer's and #GstXmemSrc:processing-deadline; it is known once
- * there is a producer, and a LATENCY message is posted when it changes.
+ * It is a live source. It converts the producer's timestamps to this pipeline's running time, by means of
+ * CLOCK_MONOTONIC; see #GstXmemSrc:timestamp-mode. Its latency is the sum of the producer's latency and
+ * #GstXmemSrc:processing-deadline. It is known when a producer is connected. A LATENCY message is posted when it
+ * changes.
  *
- * The stream's events come along, see `xmemsink`; times in them are this pipeline's. Its id is the pool's name and the
- * producer's own id. An encoded stream begins with a key frame, which the producer is asked for; see
- * #GstXmemSrc:wait-for-keyframe. A force-key-unit event from downstream is handed on to the producer's pipeline. No
- * other event goes upstream: what several consumers want can differ. A reconfigure event makes this element ask
- * downstream anew which layouts it reads. Seeks are refused.
+ * The element pushes the events of the producer's stream; see `xmemsink`. Times in them are converted to this pipeline's.
+ * The stream id consists of the pool's name and the producer's stream id. An encoded stream begins with a key frame,
+ * which the element requests from the producer; see #GstXmemSrc:wait-for-keyframe. A force-key-unit event from
+ * downstream is forwarded to the producer's pipeline. No other upstream event is forwarded, because the events of several
+ * consumers may contradict each other. After a reconfigure event, the element queries downstream again for the layouts
+ * that it supports. Seeks are refused.
  *
  * |[
  * gst-launch-1.0 xmemsrc pool=cam0 ! videoconvert ! autovideosink
- * ]| Shows what another process puts into the pool.
+ * ]| Shows the video that another process shares.
  * |[
  * gst-play-1.0 --no-interactive --videosink=autovideosink xmem://cam0
  * ]| The same with a player.
  *
- * docs/xmemsrc.md has all of it, with what happens when something goes wrong.
+ * docs/xmemsrc.md is the complete reference, and describes errors and their causes.
  *
  * Since: plugin-xmem-0.1
  */

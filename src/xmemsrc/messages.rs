@@ -2,9 +2,10 @@
 
 //! Element messages about a producer that is lost or found again.
 //!
-//! * `GstXmemProducerLost`: the producer is gone, or goes on without this source, and the stream had not ended. Fields
-//!   `pool` (string), `pid` (guint, the producer's) and `reason` (string): `gone`, it was stopped or killed;
-//!   `timed-out`, it stopped waiting for this source. #GstXmemSrc:on-producer-lost sets the next step.
+//! * `GstXmemProducerLost`: the connection to the producer was lost before the end of the stream. Fields `pool` (string),
+//!   `pid` (guint, the producer's) and `reason` (string): `gone`, the producer was stopped or killed; `timed-out`, the
+//!   producer disconnected this source because it blocked lossless delivery. #GstXmemSrc:on-producer-lost sets the next
+//!   step.
 //! * `GstXmemProducerBack`: connected again, to the same or to another producer. Fields `pool` (string) and `pid`
 //!   (guint).
 

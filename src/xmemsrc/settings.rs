@@ -21,24 +21,24 @@ settings! {
         /**
          * GstXmemSrc:stats:
          *
-         * `application/x-xmemsrc-stats` with these fields, over all producers since the start; after a stop they have
-         * the values of its end.
+         * `application/x-xmemsrc-stats` with the fields below, summed over all producers since the start. After a stop,
+         * they have the values from the end of the run.
          *
-         * * `received`, `missed` (guint64): frames taken, and frames that were gone when their turn came.
-         * * `zero-copy`, `copied`, `dropped` (guint64): frames pushed where they lie; frames copied, because
-         *   the budget was used up, downstream needs another layout, or `download` is set; frames given up because the budget
-         *   was used up, or because a CUDA producer was killed.
-         * * `undecodable` (guint64): frames given up because the key frame that they need was not received.
+         * * `received`, `missed` (guint64): frames that were received, and frames that the pool had already released.
+         * * `zero-copy`, `copied`, `dropped` (guint64): frames that were pushed without a copy; frames that were copied,
+         *   because the budget was used up, downstream needs another layout, or `download` is set; frames that were dropped
+         *   because the budget was used up, or because a CUDA producer was killed.
+         * * `undecodable` (guint64): frames that were dropped because the key frame that they need was not received.
          * * `memory-copies` (guint64): how often an element downstream copied a frame that it wanted to write to.
          * * `metas-dropped` (guint64), `dropped-metas` (`application/x-xmem-metas`): metas that are unknown to this process
          *   or invalid, and how many there were of each name (guint64).
          * * `held` (guint64), `budget` (guint): frames in use now, and how many slots may be held at once.
-         * * `budget-limit` (string): the property of xmemsink that keeps the budget small; empty where it is what was asked
-         *   for.
-         * * `reconnects` (guint64): how often another producer took the place of a lost one.
+         * * `budget-limit` (string): the property of xmemsink that limits the budget; empty if the requested budget was
+         *   granted.
+         * * `reconnects` (guint64): how often a producer was found again after one was lost.
          * * `latency` (guint64): nanoseconds from publishing to receiving, smoothed.
-         * * `device` (string): how the memory of frames on CUDA devices came here from the current producer, `vmm`,
-         *   `legacy`, `same process`, or `none: ` and why; empty as long as there were none.
+         * * `device` (string): how the memory of the current producer's frames on CUDA devices is imported: `vmm`,
+         *   `legacy`, `same process`, or `none: ` and the reason. Empty until there is such a frame.
          */
         glib::ParamSpecBoxed::builder::<gst::Structure>("stats")
             .nick("Statistics")
@@ -49,8 +49,8 @@ settings! {
     /**
      * GstXmemSrc:pool:
      *
-     * Name of the pool to take frames from. A name with a slash in it is the path of the pool's socket itself; any
-     * other name lies in the runtime directory: `$XMEM_RUNTIME_DIR`, else `$XDG_RUNTIME_DIR/xmem`, else
+     * Name of the pool to take frames from. A name with a slash is the path of the pool's socket. For any other name, the
+     * socket is in the runtime directory: `$XMEM_RUNTIME_DIR`, else `$XDG_RUNTIME_DIR/xmem`, else
      * `/tmp/xmem-<uid>`.
      */
     pool: OsString = "default".into(),
@@ -60,7 +60,7 @@ settings! {
     /**
      * GstXmemSrc:connection-timeout:
      *
-     * How long to wait for a producer, at the start and again when one was lost. After that it is an error.
+     * How long to wait for a producer, at the start and each time that one is lost. After this time, the element fails.
      */
     connection_timeout: u64 = 0,
         "connection-timeout", "Connection Timeout",
@@ -69,8 +69,8 @@ settings! {
     /**
      * GstXmemSrc:on-producer-lost:
      *
-     * What happens when the producer goes away without an end of stream, because it was stopped or killed. Frames
-     * that are out stay valid and unchanged in any case.
+     * What the element does if the producer disconnects without an end of stream, because it was stopped or killed.
+     * Frames that were pushed stay valid and unchanged in all cases.
      */
     on_producer_lost: XmemSrcOnProducerLost = XmemSrcOnProducerLost::default(),
         "on-producer-lost", "On Producer Lost",
@@ -79,10 +79,10 @@ settings! {
     /**
      * GstXmemSrc:on-eos:
      *
-     * What happens at the end of the producer's stream. With `end` this stream ends too, and the
-     * source leaves the pool; what comes later finds it again only if this pipeline is started anew or flushed.
-     * With `wait` nothing is sent downstream: the source goes on when the producer's stream does, after a seek for
-     * example, and when the producer goes away #GstXmemSrc:on-producer-lost applies.
+     * What the element does at the end of the producer's stream. With `end`, this stream ends too, and the source
+     * disconnects from the pool. It connects again only if this pipeline is restarted or flushed. With `wait`, nothing
+     * is sent downstream. The source continues when the producer's stream continues, for example after a seek. If the
+     * producer disconnects, #GstXmemSrc:on-producer-lost applies.
      */
     on_eos: XmemSrcOnEos = XmemSrcOnEos::default(),
         "on-eos", "On EOS",
@@ -91,9 +91,10 @@ settings! {
     /**
      * GstXmemSrc:wait-for-keyframe:
      *
-     * Frames of an encoded stream that refer to others (`GST_BUFFER_FLAG_DELTA_UNIT`) are no use without those. At
-     * the start, and again after missed frames, they are given up until the next key frame, which the producer is
-     * asked for. Raw frames and pictures are never given up.
+     * Whether frames of an encoded stream are dropped until the next key frame, at the start and after missed frames.
+     * The dropped frames are those that refer to other frames (`GST_BUFFER_FLAG_DELTA_UNIT`), because they cannot be
+     * decoded without them. The element requests the key frame from the producer. Raw frames and still images are
+     * never dropped.
      */
     wait_for_keyframe: bool = true,
         "wait-for-keyframe", "Wait for Key Frame",
@@ -102,8 +103,8 @@ settings! {
     /**
      * GstXmemSrc:max-held:
      *
-     * The budget: how many slots this element and everything downstream of it hold at once. The producer may grant
-     * fewer, and fewer still when more consumers come.
+     * The budget: how many slots this element and all elements downstream may hold at the same time. The producer may
+     * grant fewer, and may reduce the budget when more consumers connect.
      */
     max_held: u32 = 8,
         "max-held", "Maximum Held",
@@ -120,11 +121,11 @@ settings! {
     /**
      * GstXmemSrc:newest-only:
      *
-     * Each frame is the newest that there is when downstream asks for it: for elements that are slower than the stream and
-     * need no past frames, such as a neural network. The frames that are skipped count as missed. Without it they come one after
-     * another as long as the producer keeps them.
+     * Whether to push only the newest frame each time. This is for elements that are slower than the stream and do not
+     * need older frames, such as inference with a neural network. Skipped frames count as missed. If false, the element
+     * pushes all frames in order, as long as the producer keeps them.
      *
-     * Not for encoded streams, whose frames refer to one another.
+     * Do not use it for encoded streams, because their frames refer to one another.
      */
     newest_only: bool = false,
         "newest-only", "Newest Only",
@@ -133,14 +134,13 @@ settings! {
     /**
      * GstXmemSrc:timestamp-mode:
      *
-     * What times the buffers get. `clock` is for playing, recording and mixing: a frame's running time here is the
-     * moment that its running time was in the producer's pipeline, so that what was in sync there is in sync here,
-     * over any number of pools, processes and clocks. A stream that was held up until this pipeline was there, such
-     * as a file whose producer waits for a consumer, comes so much later as a whole.
+     * How the timestamps of the buffers are set. `clock` is for playback, recording and mixing. A frame is due in this
+     * pipeline at the same moment as in the producer's pipeline, so streams that are synchronized there are also
+     * synchronized here, across any number of pools, processes and clocks. If a stream was held until this pipeline
+     * started, for example a file whose producer waits for a consumer, all its frames are delayed by the same time.
      *
-     * `arrival` is the running time when the frame came into the pool. `passthrough` leaves PTS, DTS, duration and segment
-     * as the producer's pipeline has them, whatever their format; they have nothing to do with this pipeline's
-     * clock.
+     * `arrival` sets the running time at which the frame was published. `passthrough` keeps PTS, DTS, duration and
+     * segment of the producer's pipeline, in any format; they are not related to this pipeline's clock.
      */
     timestamp_mode: XmemSrcTimestampMode = XmemSrcTimestampMode::default(),
         "timestamp-mode", "Timestamp Mode",
@@ -149,9 +149,9 @@ settings! {
     /**
      * GstXmemSrc:processing-deadline:
      *
-     * What a frame may take from the moment that the producer hands it over. The latency that this element reports is
-     * that and the producer's own: a live producer hands its frames over as they come, which is later than their
-     * times by what its pipeline takes.
+     * How much time a frame may take after the producer has published it. The latency that this element reports is the sum
+     * of this time and the producer's latency. A live producer publishes each frame immediately, which is later than
+     * the frame's timestamp by the processing time of the producer's pipeline.
      */
     processing_deadline: gst::ClockTime = gst::ClockTime::from_mseconds(20),
         PROP_PROCESSING_DEADLINE, "Processing Deadline",
@@ -169,10 +169,10 @@ settings! {
     /**
      * GstXmemSrc:download:
      *
-     * Frames that lie on a CUDA device come in host memory, one copy each, for elements that read nothing else. Without
-     * it, such frames are an error where downstream takes no `memory:CUDAMemory`.
+     * Whether frames on a CUDA device are copied into host memory, for elements that support only host memory. If false,
+     * such frames are an error if downstream does not support `memory:CUDAMemory`.
      *
-     * Without effect on frames in host memory, and where the plugin was built without CUDA.
+     * No effect on frames in host memory, or if the plugin was built without CUDA.
      */
     download: bool = false,
         "download", "Download",
@@ -181,12 +181,12 @@ settings! {
     /**
      * GstXmemSrc:cuda-wait:
      *
-     * Where to wait until the producer's work on a frame has ended: on the `device`, in the stream of the frame's memory, or on the
-     * `cpu`, before the frame is handed on. If the producer is killed meanwhile, the stream is blocked for ever, and with
-     * it all that waits for the stream; a wait on the CPU ends, and the frame is dropped.
+     * Where to wait until the producer's work on a frame has completed: on the `device`, in the CUDA stream of the frame's
+     * memory, or on the `cpu`, before the frame is pushed. If the producer is killed during the wait, the CUDA stream
+     * is blocked for ever, and so is all work that waits for it. A wait on the CPU ends, and the frame is dropped.
      *
-     * Without effect on frames in host memory, on frames that are downloaded, which the CPU waits for, and where the plugin
-     * was built without CUDA.
+     * No effect on frames in host memory, on downloaded frames, for which the CPU always waits, or if the plugin was
+     * built without CUDA.
      */
     cuda_wait: XmemSrcCudaWait = XmemSrcCudaWait::default(),
         "cuda-wait", "CUDA Wait",
@@ -195,10 +195,10 @@ settings! {
     /**
      * GstXmemSrc:cuda-device-id:
      *
-     * The CUDA device that frames are taken on. -1 is the one that they lie on; another one is an error, since frames
-     * do not travel between devices.
+     * The CUDA device on which frames are accepted. -1 accepts the device of the frames. A number of another device is an
+     * error, because frames are not copied between devices.
      *
-     * Without effect on frames in host memory, and where the plugin was built without CUDA.
+     * No effect on frames in host memory, or if the plugin was built without CUDA.
      */
     // -1: any device.
     cuda_device_id: i32 = -1,
