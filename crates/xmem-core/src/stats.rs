@@ -13,14 +13,14 @@ use xmem_shm::abi::budget::BudgetLimit;
 pub struct PoolStats {
     /// The pool's name.
     pub pool: String,
-    /// The producer's process, 0 when it is in a PID namespace that cannot be seen.
+    /// The producer's process id, 0 if the process is in a PID namespace that is not visible.
     pub pid: u32,
     /// `live` or `lossless`.
     pub delivery: String,
-    /// Nanoseconds since the pool was made.
+    /// Nanoseconds since the pool was created.
     pub up_ns: u64,
-    /// Frames per second over the last two seconds, or over the last two frames if they are further apart; less from when a
-    /// frame is late.
+    /// Frames per second over the last two seconds, or over the last two frames if they are further apart. It decreases while
+    /// a frame is late.
     pub fps: f64,
     /// Frames published.
     pub published: u64,
@@ -36,21 +36,21 @@ pub struct PoolStats {
     pub slots_held: u32,
     /// Slots that are set aside for one size ([`BufferPool::preallocate_cpu`](crate::BufferPool::preallocate_cpu)).
     pub set_aside: u32,
-    /// Of the bytes, those of slots that are set aside.
+    /// The bytes of the slots that are set aside.
     pub set_aside_bytes: u64,
     /// The most slots there may be.
     pub max_slots: u32,
-    /// `max-slots` or `max-bytes`, if it has no room for the budgets that consumers asked for. Empty: there is room.
+    /// `max-slots` or `max-bytes`, if this setting prevents the pool from granting the requested budgets. Else empty.
     pub budget_limit: String,
     /// Regions in use.
     pub regions: u32,
     /// Bytes of all regions that are in use or that a consumer may still have mapped.
     pub bytes: u64,
-    /// The CUDA devices that slots lie on, and how their memory is shared: such as `0 NVIDIA H200 (vmm)`.
+    /// The CUDA devices that have slots, and how their memory is shared: such as `0 NVIDIA H200 (vmm)`.
     pub devices: Vec<String>,
-    /// Of the bytes, those on devices.
+    /// How many of these bytes are on devices.
     pub device_bytes: u64,
-    /// The stream is over.
+    /// The stream has ended.
     pub eos: bool,
     /// The sticky state's text entries (caps and so on).
     pub sticky: Vec<(String, String)>,
@@ -70,25 +70,26 @@ pub struct PoolStats {
 pub struct ConsumerStats {
     /// Number of the connection in its pool.
     pub id: u64,
-    /// Its process, as it is numbered where the producer is; 0 when it is in a PID namespace that cannot be seen from there.
+    /// Its process id in the PID namespace of the producer; 0 if the process is not visible there.
     pub pid: u32,
     /// Its user; `u32::MAX` if the system does not report it (gVisor before November 2025).
     pub uid: u32,
-    /// The name that it joined with.
+    /// The name that it connected with.
     pub name: String,
-    /// It takes no frames of this pool itself, but holds some that the pool of this name passes on. Empty: it takes frames.
+    /// The name of a pool that forwards frames of this pool to the consumer. Empty if it receives
+    /// frames of this pool itself.
     pub via: String,
-    /// Slots it may hold at once now. Fewer where there are many consumers, and more again when others leave.
+    /// How many slots it may hold at once. The number decreases when consumers connect, and increases when they disconnect.
     pub budget: u32,
     /// Slots it holds.
     pub held: u32,
-    /// Frames it took.
+    /// Frames it received.
     pub received: u64,
-    /// Frames that were gone when it came for them. Events do not count.
+    /// Frames that the pool had released before the consumer received them. Events do not count.
     pub missed: u64,
     /// Frames that it copied because its budget was used up or its downstream needed another layout.
     pub copied: u64,
-    /// Frames that it took and dropped, because its budget was used up or it could not use them.
+    /// Frames that it received and dropped, because its budget was used up or it could not use them.
     pub dropped: u64,
     /// Nanoseconds since the oldest frame it holds was published, 0 when it holds none.
     pub oldest_held_age_ns: u64,
@@ -97,9 +98,9 @@ pub struct ConsumerStats {
     /// How it opened the device memory of frames: `vmm`, `legacy`, `same process`, or `none: ` and the reason. Empty
     /// until it uses any.
     pub device: String,
-    /// Nanoseconds that a lossless producer has been waiting for it to take a frame; 0 when it does not wait for it.
+    /// How long a lossless producer has been waiting for this consumer, in nanoseconds. 0 if it does not wait.
     pub waited_for_ns: u64,
-    /// It has left, and stays listed only while it holds frames.
+    /// It has disconnected, and is listed only while it holds frames.
     pub leaving: bool,
 }
 
@@ -107,13 +108,13 @@ pub struct ConsumerStats {
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ReceiveStats {
-    /// Frames taken.
+    /// Frames received.
     pub received: u64,
-    /// Frames that were gone when it came for them. Events do not count.
+    /// Frames that the pool had released before the consumer received them. Events do not count.
     pub missed: u64,
     /// Slots held.
     pub held: u32,
-    /// Slots that may be held at once now.
+    /// How many slots may be held at once.
     pub budget: u32,
     /// The setting that limits the budget.
     pub budget_limit: BudgetLimit,

@@ -61,7 +61,7 @@ impl BufferGuard {
     ///
     /// # Errors
     ///
-    /// [`CudaError::NotOnDevice`] if it lies in host memory; see [`CudaError`] for the others.
+    /// [`CudaError::NotOnDevice`] if the buffer is in host memory; see [`CudaError`] for the others.
     pub fn as_cuda_ptr(&self) -> Result<u64, CudaError> {
         match &self.storage {
             Storage::Writing(lease) => Ok(lease.cuda().ok_or(CudaError::NotOnDevice)?.ptr()),
@@ -114,7 +114,7 @@ impl BufferGuard {
     ///
     /// # Errors
     ///
-    /// As [`forget`](Self::forget); [`WriteAccessError::Cuda`] if it does not lie on a device.
+    /// As [`forget`](Self::forget); [`WriteAccessError::Cuda`] if the buffer is not on a device.
     pub fn forget_on(mut self, stream: Stream) -> Result<u32, WriteAccessError> {
         if self.is_written_on_device() {
             self.forget_with(|lease, meta| lease.publish_on(stream, meta))
@@ -147,8 +147,8 @@ impl BufferGuard {
     ///
     /// # Errors
     ///
-    /// [`WriteAccessError::Full`] if the pool has no room, [`WriteAccessError::Cuda`] if the device fails, or it lies on a
-    /// device.
+    /// [`WriteAccessError::Full`] if the pool has no room, [`WriteAccessError::Cuda`] if the device fails or the buffer
+    /// is on a device.
     pub fn copy_to_cuda(&self, device_id: i32) -> Result<Self, WriteAccessError> {
         if self.is_on_device() {
             return Err(CudaError::OnDevice.into());
@@ -170,7 +170,7 @@ impl BufferGuard {
     ///
     /// # Errors
     ///
-    /// As [`copy_to_cuda`](Self::copy_to_cuda), but if it lies in host memory.
+    /// As [`copy_to_cuda`](Self::copy_to_cuda), but for a buffer in host memory.
     pub fn copy_to_device(&self, device_id: i32) -> Result<Self, WriteAccessError> {
         if !self.is_on_device() {
             return Err(CudaError::NotOnDevice.into());

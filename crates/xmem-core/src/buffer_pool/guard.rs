@@ -236,7 +236,7 @@ impl BufferGuard {
     ///
     /// # Errors
     ///
-    /// [`AccessError::OnDevice`] if it does not lie in host memory.
+    /// [`AccessError::OnDevice`] if it is not in host memory.
     pub fn as_cpu_slice(&self) -> Result<&[u8], AccessError> {
         if self.is_on_device() {
             return Err(AccessError::OnDevice);
@@ -252,7 +252,7 @@ impl BufferGuard {
     ///
     /// # Errors
     ///
-    /// [`AccessError::ReadOnly`] if the guard is for reading, [`AccessError::OnDevice`] if the buffer does not lie in
+    /// [`AccessError::ReadOnly`] if the guard is for reading, [`AccessError::OnDevice`] if the buffer is not in
     /// host memory.
     pub fn as_cpu_slice_mut(&mut self) -> Result<&mut [u8], AccessError> {
         if self.is_on_device() {

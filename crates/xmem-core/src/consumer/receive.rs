@@ -29,9 +29,9 @@ impl Consumer {
     ///
     /// # Errors
     ///
-    /// [`ReceiveError::OverBudget`] when a frame is ready and the budget is used up. This error is returned at once, whatever the
-    /// timeout: drop a lease, or take the frame with [`receive_with`](Self::receive_with). The frame is not lost as long as the
-    /// producer keeps it. For the other errors see [`ReceiveError`].
+    /// [`ReceiveError::OverBudget`] if a frame is ready and the budget is used up. This error is returned immediately, without
+    /// regard to the timeout. Drop a lease, or take the frame with [`receive_with`](Self::receive_with). The frame is not
+    /// lost as long as the producer keeps it. For the other errors see [`ReceiveError`].
     pub fn receive(&mut self, timeout: Option<Duration>) -> Result<ReadLease, ReceiveError> {
         self.receive_for(Purpose::Keep, Deadline::after(timeout))
     }

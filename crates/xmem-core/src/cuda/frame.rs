@@ -122,7 +122,7 @@ impl ReadLease {
     ///
     /// # Errors
     ///
-    /// [`CudaError::NotOnDevice`] if it lies in host memory, and others of [`CudaError`].
+    /// [`CudaError::NotOnDevice`] if it is in host memory, and others of [`CudaError`].
     pub fn cuda(&self) -> Result<CudaFrame, CudaError> {
         CudaFrame::new(self.clone())
     }

@@ -47,9 +47,9 @@ fn part_places(list: &[u8], meta: &FrameMeta) -> Result<Vec<PartPlace>, Malforme
         .ok_or(Malformed("the list of a frame's parts is invalid"))
 }
 
-/// The right to read a published frame. As long as a clone of it lives, the frame stays as it is.
+/// The right to read a published frame. The frame does not change as long as a clone of the lease exists.
 ///
-/// Clones are local to the process, and no bytes are copied; the last one to go ends the lease, from whatever
+/// Clones are local to the process and do not copy the frame. The lease ends when the last clone is dropped, on any
 /// thread. A lease outlives the [`Consumer`](crate::Consumer) or [`Producer`](crate::Producer) it came from, and the
 /// process that published the frame. It does not outlive a fork: the slot is used again once the parent releases it, and the
 /// child then reads another frame there.
@@ -98,11 +98,11 @@ impl fmt::Debug for ReadLease {
 pub enum FrameParts<'a> {
     /// All bytes of the frame.
     All,
-    /// The [parts](ReadLease::parts) with these numbers, in their order in the frame. A frame that lies in its slot is one part,
+    /// The [parts](ReadLease::parts) with these numbers, in their order in the frame. A frame in its slot has one part,
     /// number 0.
     Only(&'a [usize]),
     /// No bytes, only the slot that the frame was published with. While consumers hold it, its publisher keeps the resources of
-    /// the frame. For frames that lie elsewhere.
+    /// the frame. For frames outside of their slots.
     Slot,
 }
 
@@ -286,7 +286,7 @@ impl ReadLease {
         self.hold.ptr()
     }
 
-    /// The slot's size in bytes; 0 if it lies on a device.
+    /// The slot's size in bytes; 0 if it is on a device.
     pub fn slot_len(&self) -> usize {
         if self.hold.device_len().is_some() {
             0
@@ -295,12 +295,12 @@ impl ReadLease {
         }
     }
 
-    /// Whether the payload lies on a CUDA device, so that there are no bytes of it in host memory.
+    /// Whether the payload is on a CUDA device. Then host memory has none of its bytes.
     pub fn is_on_device(&self) -> bool {
         self.hold.device_len().is_some() || self.parts().iter().any(Part::is_on_device)
     }
 
-    /// The parts that the frame lies in, if it does not lie in its slot. Only for consumers that asked for
+    /// The parts of the frame, if it is not in its slot. Only for consumers that enabled
     /// [`parts`](crate::ConsumerBuilder::parts); the producer's own lease has none.
     pub fn parts(&self) -> &[Part] {
         match &self.frame.payload {
@@ -324,7 +324,7 @@ impl ReadLease {
         self.len() == 0
     }
 
-    /// The payload. Nothing, if the frame lies in several parts, in one that was not [mapped](Part::map), or
+    /// The payload. It is empty if the frame has several parts, if its part was not [mapped](Part::map), or if the frame is
     /// [on a device](Self::is_on_device).
     pub fn data(&self) -> &[u8] {
         match self.parts() {

@@ -47,7 +47,7 @@ impl Part {
         })
     }
 
-    /// The descriptor of the memory that it lies in. It may be writable; it is not yours to write.
+    /// The file descriptor of the part's memory. Do not write to the memory, even if the descriptor is writable.
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.view.fd()
     }
@@ -56,7 +56,7 @@ impl Part {
         &self.view
     }
 
-    /// Whether it lies on a device.
+    /// Whether the part is on a device.
     pub fn is_on_device(&self) -> bool {
         self.view.cuda().is_some()
     }

@@ -55,7 +55,7 @@ impl ProducerBuilder {
     /// In a live pool, also keeps older frames than the newest `history`: frames that a connected consumer has not taken yet, and
     /// that are at most this much older than the newest frame, up to 64 entries. Default: zero.
     ///
-    /// So a consumer can lag by a time, whatever the frame rate. These frames are kept only while nothing else needs their slots,
+    /// So a consumer can lag by this time at any frame rate. These frames are kept only while nothing else needs their slots,
     /// and do not reduce the budgets of consumers. Frames without a time are not kept, nor are frames with a release hook or
     /// with parts, because upstream waits for their memory.
     pub fn history_time(mut self, time: Duration) -> Self {

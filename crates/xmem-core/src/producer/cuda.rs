@@ -25,14 +25,14 @@ use crate::region::device::slot::CudaSlot;
 use crate::region::device::twin::Twin;
 
 impl Producer {
-    /// Imports device memory that other code of this process allocated, so that frames may lie in it
+    /// Imports device memory that other code of this process allocated, so that frames may use it
     /// ([`Parts::add_imported`](super::Parts::add_imported)): consumers open its legacy handle once. `released` runs when
     /// the last handle to it is gone and no consumer has it open, at the latest when the pool is gone. Frames in it are
     /// published in slots of [`SlotSpec::device_event`](super::SlotSpec::device_event).
     ///
     /// # Errors
     ///
-    /// [`ImportError::Cuda`] if it has no legacy handle or lies elsewhere; see [`ImportError`] for the others.
+    /// [`ImportError::Cuda`] if it has no legacy handle or is not on `device`; see [`ImportError`] for the others.
     ///
     /// # Safety
     ///
@@ -60,7 +60,7 @@ impl Producer {
 }
 
 impl WriteLease {
-    /// The slot on its device; `None` if it lies in host memory.
+    /// The slot on its device; `None` if it is in host memory.
     pub fn cuda(&self) -> Option<CudaSlot<'_>> {
         let Claimed { place, region, .. } = self.claimed();
         let (device, twin) = (place.device?, &region.cuda()?.twin);

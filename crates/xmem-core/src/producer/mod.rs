@@ -211,7 +211,7 @@ impl Producer {
         publish::republish(self.inner(), &claimed, meta.offset, meta)
     }
 
-    /// Imports memory that other code allocated, so that frames may lie in it ([`Parts`]): a DMA buffer, or a memfd that
+    /// Imports memory that other code allocated, so that frames may use it ([`Parts`]): a DMA buffer, or a memfd that
     /// is sealed against shrinking. Consumers can write to it unless its allocator prevented that.
     ///
     /// # Errors

@@ -28,9 +28,9 @@ pub struct FrameInfo {
     pub published_at: i64,
     /// Version of the sticky state (caps and so on) that the frame belongs to.
     pub sticky_version: u64,
-    /// The memory that the slot lies in.
+    /// The kind of the slot's memory.
     pub storage: Storage,
-    /// Number of the device that the slot lies on, 0 for host memory.
+    /// Number of the slot's device, 0 for host memory.
     pub device_id: u8,
 }
 

@@ -22,9 +22,9 @@ use crate::producer::pool::retired::Released;
 use crate::producer::pool::slots::{Hook, run_hook};
 use crate::region::Imported;
 
-/// Memory that other code allocated and that a pool's frames may lie in. Consumers are sent its descriptor once.
+/// Memory that other code allocated and that a pool's frames may use. Consumers are sent its descriptor once.
 ///
-/// Clones are handles to the same memory. When the last one is dropped, consumers are asked to unmap it; frames that lie
+/// Clones are handles to the same memory. When the last one is dropped, consumers are asked to unmap it; frames that are
 /// in it keep one.
 #[derive(Debug, Clone)]
 pub struct ImportedMemory(Arc<Handle>);
@@ -134,7 +134,7 @@ fn forget_import(pool: &Pool, id: u32, released: Option<Released>) {
     pool.commands().send(Command::RegionGone(id));
 }
 
-/// The parts that a frame lies in, if it does not lie in its slot.
+/// The parts of a frame that is not in its slot.
 ///
 /// The slot that such a frame is published with needs [`room`](Self::room) and a byte.
 #[derive(Debug, Default, Clone)]

@@ -52,7 +52,7 @@ impl SlotSpec {
         }
     }
 
-    /// For a frame that lies in [imported device memory](crate::Producer::import_cuda). The slot has no payload, only the
+    /// For a frame that is in [imported device memory](crate::Producer::import_cuda). The slot has no payload, only the
     /// event that consumers' streams wait for. It needs room for the [parts](crate::Parts::room) of the frame.
     #[cfg(feature = "cuda")]
     pub fn device_event(device: &Device) -> Self {
@@ -85,7 +85,7 @@ impl SlotSpec {
         }
     }
 
-    /// The device that the payload lies on.
+    /// The device of the payload.
     pub(in crate::producer) fn device(&self) -> Option<&Device> {
         self.device.as_ref()
     }

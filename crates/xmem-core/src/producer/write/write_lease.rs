@@ -71,13 +71,12 @@ impl WriteLease {
         self.slot.as_ptr()
     }
 
-    /// Bytes of payload that were asked for; 0 if the slot lies on a device.
+    /// The requested size of the payload in bytes; 0 if the slot is on a device.
     pub fn len(&self) -> usize {
         if self.is_on_device() { 0 } else { self.len }
     }
 
-    /// Bytes of the whole slot: a payload may be as long, but then leaves no room for attachments. 0 if it lies on a
-    /// device.
+    /// The size of the whole slot in bytes; 0 if it is on a device. A payload of this size leaves no room for attachments.
     pub fn capacity(&self) -> usize {
         if self.is_on_device() {
             0
@@ -86,7 +85,7 @@ impl WriteLease {
         }
     }
 
-    /// Whether there are no bytes to write here: a slot on a device is written there.
+    /// Whether there are no bytes to write in host memory. This is so for a slot on a device.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -102,7 +101,7 @@ impl WriteLease {
         self.slot.bytes_mut(len)
     }
 
-    /// Whether the slot lies on a CUDA device.
+    /// Whether the slot is on a CUDA device.
     pub fn is_on_device(&self) -> bool {
         self.claimed().place.device.is_some()
     }
@@ -152,13 +151,14 @@ impl WriteLease {
         self.hooks().keep = Some(Box::new(Keep::Named(consumers)));
     }
 
-    /// Makes the frame lie in these parts instead of in the slot. Its size is theirs; the size in the metadata is
-    /// ignored.
+    /// Publishes these parts as the frame, instead of the slot. The size of the frame is the sum of their sizes; the size in
+    /// the metadata is ignored.
     pub fn set_parts(&mut self, parts: Parts) {
         self.hooks().parts = Some(parts);
     }
 
-    /// Turns the slot into a part of frames. It is not written any more; a device that was to write it has finished.
+    /// Turns the slot into a part of frames. It is not written any more. If a device writes it, that work must have
+    /// completed.
     pub fn into_part(self) -> PartLease {
         self.slot.into_part()
     }

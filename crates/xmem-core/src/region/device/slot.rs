@@ -17,7 +17,7 @@ use xmem_shm::os::clock::Deadline;
 
 use super::twin::Twin;
 
-/// Where a slot lies on its device. Valid while its [`WriteLease`](crate::WriteLease) lives.
+/// A slot in the memory of its device. Valid while its [`WriteLease`](crate::WriteLease) exists.
 #[derive(Debug, Clone, Copy)]
 pub struct CudaSlot<'a> {
     pub(crate) twin: &'a Twin,
@@ -32,12 +32,12 @@ impl CudaSlot<'_> {
         self.ptr
     }
 
-    /// Its size in bytes, at least the requested size.
+    /// The size in bytes, at least the requested size.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether it has no bytes: then it has only the events of frames that lie elsewhere.
+    /// Whether the slot has no bytes. Such a slot only has the events for a frame in other memory.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -72,8 +72,8 @@ impl CudaSlot<'_> {
     }
 
     /// Makes a stream copy bytes from device memory of this process to the beginning of the slot, after all work already
-    /// on the stream; no CPU waits. The memory is on the same device, of any context.
-    /// [`publish_on`](crate::WriteLease::publish_on) the same stream comes after it.
+    /// on the stream. No CPU waits. The memory is on the same device, in any context. Then call
+    /// [`publish_on`](crate::WriteLease::publish_on) with the same stream.
     ///
     /// # Errors
     ///
@@ -82,8 +82,8 @@ impl CudaSlot<'_> {
     ///
     /// # Safety
     ///
-    /// The source lies in memory of this process that is neither freed nor written until the stream has copied it. The
-    /// slot's lease is kept as long, or published on the stream.
+    /// The source is in memory of this process that is neither freed nor written until the stream has copied it. The
+    /// slot's lease exists until then, or is published on the stream.
     pub unsafe fn copy_from(&self, stream: Stream, from: u64, len: usize) -> Result<(), CudaError> {
         // SAFETY: promised by the caller.
         unsafe { self.copy_rows_from(stream, from, &[Rows::plain(0, 0, len)]) }

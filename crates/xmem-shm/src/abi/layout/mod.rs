@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Where each word lies in the two kinds of shared control memory. Accessors only; the rules are in `protocol`.
+//! The offset of each word in the two kinds of shared control memory. Accessors only; the rules are in `protocol`.
 //!
 //! Control memory (written by the producer, read-only for consumers), in 64-bit words:
 //!
@@ -10,7 +10,7 @@
 //! | `16..32` | words that change with every frame |
 //! | `max_slots` | slot words |
 //! | `max_slots` in 32 bits each | ids of the regions that are in use |
-//! | `max_slots × 4` | where each slot lies |
+//! | `max_slots × 4` | the location of each slot |
 //! | `64 × 40` | the table of layouts |
 //! | `ring_len × 16` | the ring of entries |
 //! | `ring_len × 48` | their extensions |
