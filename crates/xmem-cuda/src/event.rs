@@ -11,7 +11,7 @@ use xmem_shm::os::clock::Deadline;
 
 use crate::device::{DISABLE_TIMING, Device};
 use crate::error::{CudaError, NOT_READY};
-use crate::reaper::{self, LOOK};
+use crate::reaper::{self, CHECK_INTERVAL};
 use crate::stream::Stream;
 use crate::{chars, result};
 
@@ -135,7 +135,7 @@ impl Event {
     }
 }
 
-/// The first pause between two checks. It grows up to `LOOK`.
+/// The first pause between two checks. It grows up to `CHECK_INTERVAL`.
 const FIRST_LOOK: Duration = Duration::from_micros(20);
 
 /// Waits on the CPU until `is_done` returns true. A stream is not used for this: if it waits for a process that is killed, it
@@ -155,7 +155,7 @@ pub fn done_by(
             return Ok(false);
         }
         std::thread::sleep(pause);
-        pause = (pause * 5 / 4).min(LOOK);
+        pause = (pause * 5 / 4).min(CHECK_INTERVAL);
     }
     Ok(true)
 }

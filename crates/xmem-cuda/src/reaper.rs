@@ -15,12 +15,12 @@ use xmem_shm::lock::lock;
 use xmem_shm::os::fork::ProcessId;
 
 /// The interval of checks of a device, which reports nothing by itself.
-pub const LOOK: Duration = Duration::from_millis(1);
-/// After this time a context is checked for errors.
-pub const SUSPICIOUS: Duration = Duration::from_secs(1);
+pub const CHECK_INTERVAL: Duration = Duration::from_millis(1);
+/// The interval of checks of a context for errors.
+pub const ERROR_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The longest interval of checks of an entry. The interval grows with time.
-const SELDOM: Duration = Duration::from_millis(50);
+const MAX_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
 enum Job {
     Once(Box<dyn FnOnce() + Send>),
@@ -121,7 +121,7 @@ pub fn watch(pause: Duration, is_over: impl FnMut() -> bool + Send + 'static) {
 
 /// Checks until `is_so` returns true, without calls of the driver.
 pub fn until(is_so: impl FnMut() -> bool + Send + 'static) {
-    LEASES.every(LOOK, is_so);
+    LEASES.every(CHECK_INTERVAL, is_so);
 }
 
 /// Waits until all earlier jobs are done, at most `timeout`, because the driver may wait for a kernel.
@@ -164,7 +164,7 @@ fn run(inbox: &Receiver<Job>) {
             if again.due > now {
                 return true;
             }
-            again.pause = (again.pause * 5 / 4).min(SELDOM.max(again.pause));
+            again.pause = (again.pause * 5 / 4).min(MAX_CHECK_INTERVAL.max(again.pause));
             again.due = now + again.pause;
             // A job that panicked is not repeated.
             guarded(|| (again.job)()) == Some(false)

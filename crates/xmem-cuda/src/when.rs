@@ -11,7 +11,7 @@ use xmem_shm::fault::{self, Point};
 use crate::device::Device;
 use crate::error::CudaError;
 use crate::pending::{self, Ends};
-use crate::reaper::{self, SUSPICIOUS};
+use crate::reaper::{self, ERROR_CHECK_INTERVAL};
 use crate::result;
 use crate::stream::Stream;
 
@@ -110,7 +110,7 @@ fn watch() {
     if WATCHED.swap(true, Ordering::AcqRel) {
         return;
     }
-    reaper::DRIVER.every(SUSPICIOUS, || {
+    reaper::DRIVER.every(ERROR_CHECK_INTERVAL, || {
         let places = pending::places_or_else(|| WATCHED.store(false, Ordering::Release));
         for place in &places {
             let failed = |device: Device| !device.may_end(place.context);

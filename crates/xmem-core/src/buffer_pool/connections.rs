@@ -221,9 +221,9 @@ impl Connections {
         let mut spare = lost.saturating_sub(MOST_LOST);
         let gone: Vec<_> = all
             .extract_if(.., |known| {
-                let goes = spare > 0 && known.is_lost();
-                spare -= usize::from(goes);
-                goes
+                let is_removed = spare > 0 && known.is_lost();
+                spare -= usize::from(is_removed);
+                is_removed
             })
             .collect();
         drop(all);

@@ -27,7 +27,7 @@ use super::Consumer;
 use super::connection::Terms;
 use super::listener::Listener;
 use super::origin::Join;
-use super::position::Whereabouts;
+use super::position::ResumePoint;
 use super::session::Session;
 use crate::cancel::{Canceller, Notifier, Wake};
 use crate::error::{ConnectError, NameError, QueryError, SystemError};
@@ -59,7 +59,7 @@ pub struct ConsumerBuilder {
     name: String,
     start_from: StartFrom,
     /// The position of an earlier consumer.
-    pub(super) resume: Option<Whereabouts>,
+    pub(super) resume: Option<ResumePoint>,
     pub(super) newest_only: bool,
     pub(super) events: bool,
     pub(super) parts: bool,
@@ -116,7 +116,7 @@ impl ConsumerBuilder {
     /// [oldest](StartFrom::Oldest).
     pub fn resume(mut self, consumer: &Consumer) -> Self {
         self.start_from = StartFrom::Oldest;
-        self.resume = Some(consumer.whereabouts());
+        self.resume = Some(consumer.resume_point());
         self
     }
 

@@ -41,7 +41,7 @@ use crate::stats::ReceiveStats;
 use connection::Connection;
 use leases::Leases;
 use notify::EventFdNotifier;
-use position::{Position, Whereabouts};
+use position::{Position, ResumePoint};
 use session::Session;
 use xmem_shm::abi::budget::BudgetLimit;
 
@@ -128,8 +128,8 @@ impl Consumer {
         self.connection().is_lost()
     }
 
-    fn whereabouts(&self) -> Whereabouts {
-        self.position.whereabouts()
+    fn resume_point(&self) -> ResumePoint {
+        self.position.resume_point()
     }
 
     /// The newest known sticky state (caps and so on), also before the first frame. `None` in a forked child.

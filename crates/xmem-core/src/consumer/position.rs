@@ -20,7 +20,7 @@ pub(super) struct Counted {
 
 /// A position, and its pool.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Whereabouts {
+pub(super) struct ResumePoint {
     pool_id: u64,
     cursor: u64,
     counted: Counted,
@@ -36,7 +36,7 @@ impl Counted {
     }
 
     /// The position after this entry.
-    pub(super) fn behind(entry: &Entry) -> Self {
+    pub(super) fn after(entry: &Entry) -> Self {
         let events = entry.events_before().wrapping_add(entry.is_event().into());
         Self {
             sequence: entry.sequence().saturating_add(1),
@@ -70,7 +70,7 @@ pub(super) struct Position {
 
 impl Position {
     /// Starts at the cursor that the producer set, or after the last frame of an earlier consumer.
-    pub(super) fn begin(connection: &Arc<Connection>, resumed: Option<Whereabouts>) -> Self {
+    pub(super) fn begin(connection: &Arc<Connection>, resumed: Option<ResumePoint>) -> Self {
         let cursor = connection.page().cursor().load(Ordering::Relaxed);
         let mut position = Self {
             connection: connection.clone(),
@@ -89,7 +89,7 @@ impl Position {
         } else {
             let here = position.counted;
             position.counted = before.counted;
-            position.reach(here);
+            position.count_missed_until(here);
         }
         position
     }
@@ -102,8 +102,8 @@ impl Position {
         self.resumed
     }
 
-    pub(super) fn whereabouts(&self) -> Whereabouts {
-        Whereabouts {
+    pub(super) fn resume_point(&self) -> ResumePoint {
+        ResumePoint {
             pool_id: self.connection.pool_id(),
             cursor: self.cursor,
             counted: self.counted,
@@ -111,19 +111,19 @@ impl Position {
     }
 
     /// Moves after an entry that was taken or skipped.
-    pub(super) fn pass(&mut self, behind: Counted) {
-        self.counted = behind;
-        self.move_to(behind.sequence);
+    pub(super) fn move_after(&mut self, after: Counted) {
+        self.counted = after;
+        self.move_to(after.sequence);
     }
 
     /// Moves after a frame that was missed, and counts it.
-    pub(super) fn miss(&mut self, behind: Counted) {
+    pub(super) fn move_after_missed(&mut self, after: Counted) {
         self.connection.count_missed(1);
-        self.pass(behind);
+        self.move_after(after);
     }
 
     /// Counts all frames before this position that were not taken as missed.
-    pub(super) fn reach(&mut self, there: Counted) {
+    pub(super) fn count_missed_until(&mut self, there: Counted) {
         let missed = self.counted.frames_until(there);
         if missed > 0 {
             self.connection.count_missed(missed);
@@ -157,7 +157,7 @@ fn counted_until(connection: &Connection, cursor: u64) -> Counted {
     let entry = last.and_then(|last| connection.control().read_entry(last));
     entry.map_or(unknown, |entry| Counted {
         sequence: cursor,
-        ..Counted::behind(&entry)
+        ..Counted::after(&entry)
     })
 }
 

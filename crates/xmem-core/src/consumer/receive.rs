@@ -138,28 +138,28 @@ impl Consumer {
                 }
                 return Ok(None);
             }
-            self.skip_what_is_too_old(head);
+            self.skip_released(head);
             let sequence = self.position.cursor();
             let Some(entry) = self.connection().control().read_entry(sequence) else {
                 // It was overwritten, so it is far too late. The next entry shows whether it was a frame.
                 self.position.move_to(sequence + 1);
                 continue;
             };
-            self.position.reach(Counted::before(&entry));
-            let behind = Counted::behind(&entry);
+            self.position.count_missed_until(Counted::before(&entry));
+            let after = Counted::after(&entry);
             let (is_event, published_at) = (entry.is_event(), entry.published_at());
             if is_event && !self.events {
-                self.position.pass(behind);
+                self.position.move_after(after);
                 continue;
             }
             if self.newest_only && !is_event && self.is_outdated(sequence, head) {
-                self.position.miss(behind);
+                self.position.move_after_missed(after);
                 continue;
             }
             fault::point(Point::EntryRead);
             match self.take_described(&entry, purpose, deadline) {
                 Ok(Some(lease)) => {
-                    self.position.pass(behind);
+                    self.position.move_after(after);
                     if !is_event {
                         self.connection().count_received(published_at);
                     }
@@ -173,9 +173,9 @@ impl Consumer {
                 Err(error) => return Err(error),
             }
             if is_event {
-                self.position.pass(behind);
+                self.position.move_after(after);
             } else {
-                self.position.miss(behind);
+                self.position.move_after_missed(after);
             }
         }
         Ok(None)
@@ -190,7 +190,7 @@ impl Consumer {
     }
 
     /// If a live consumer is further behind than the history, moves to the oldest entry that is kept for it.
-    fn skip_what_is_too_old(&mut self, head: u64) {
+    fn skip_released(&mut self, head: u64) {
         let constants = self.connection().control().constants();
         // A valid head is at most one ring length away. The limit keeps the loop short if it is invalid.
         let in_ring = head.saturating_sub(constants.shape.ring_len.into());

@@ -11,7 +11,7 @@ use xmem_cuda::device::Device;
 use xmem_cuda::error::CudaError;
 use xmem_cuda::event::{done_by, until_done};
 use xmem_cuda::reaper;
-use xmem_cuda::reaper::LOOK;
+use xmem_cuda::reaper::CHECK_INTERVAL;
 use xmem_cuda::rows::{Rows, To};
 use xmem_cuda::stream::Stream;
 use xmem_shm::abi::device_header::TwinKind;
@@ -99,7 +99,7 @@ impl FrameFailure {
 /// Releases a frame when its stream is no longer being captured.
 fn release_after_capture(frame: Box<CudaFrame>, stream: Stream) {
     let mut frame = Some(frame);
-    reaper::DRIVER.every(LOOK, move || {
+    reaper::DRIVER.every(CHECK_INTERVAL, move || {
         let Some(waits) = frame.take() else {
             return true;
         };

@@ -35,7 +35,7 @@ impl CudaFrame {
         }
         let device = self.device().clone();
         let mut left = of_any_thread(streams);
-        when_it_can_be(self, device, move |frame| {
+        retry_while_captured(self, device, move |frame| {
             while let Some(stream) = left.last() {
                 release::by_host_function(frame.lease(), frame.device(), *stream)?;
                 left.pop();
@@ -53,7 +53,7 @@ impl WriteLease {
             return;
         };
         let streams = of_any_thread(streams);
-        when_it_can_be(self, device, move |lease| {
+        retry_while_captured(self, device, move |lease| {
             let (Some(slot), Some((last, others))) = (lease.cuda(), streams.split_last()) else {
                 return Ok(());
             };
@@ -70,7 +70,7 @@ impl WriteLease {
 
 /// On the reaper's thread, queues the release of a slot on streams, and drops the holder. Retried while a stream is being
 /// captured into a graph: nothing can be queued on it, and waiting for the device would invalidate the capture.
-fn when_it_can_be<T: Send + 'static>(
+fn retry_while_captured<T: Send + 'static>(
     held: T,
     device: Device,
     mut attempt: impl FnMut(&T) -> Result<(), CudaError> + Send + 'static,
@@ -85,7 +85,7 @@ fn when_it_can_be<T: Send + 'static>(
                 false
             }
             Err(error) => {
-                after_everything(own, &device, &error);
+                release_after_all_work(own, &device, &error);
                 true
             }
         }
@@ -99,7 +99,7 @@ fn when_it_can_be<T: Send + 'static>(
 
 /// Drops the holder of a slot when all work of this process on the device has ended. Used if one of the streams cannot be
 /// queried, perhaps because it was destroyed.
-fn after_everything<T: Send + 'static>(held: T, device: &Device, why: &CudaError) {
+fn release_after_all_work<T: Send + 'static>(held: T, device: &Device, why: &CudaError) {
     log::debug!("a slot is released when its device has finished all work, because of this: {why}");
     // If there is no thread, the slot stays held.
     let (held, device) = (ManuallyDrop::new(held), device.clone());

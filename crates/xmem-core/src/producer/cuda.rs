@@ -12,10 +12,10 @@ use xmem_shm::abi::meta::FrameMeta;
 use xmem_shm::fault::{self, Point};
 
 use super::Producer;
-use super::pool::regions::Taken;
+use super::pool::regions::ForeignMemory;
 use super::pool::slots::Claimed;
-use super::write::devices::{heed, set_ready, watch};
-use super::write::import::{ImportedMemory, take_in};
+use super::write::devices::{note_context_error, set_ready, watch};
+use super::write::import::{ImportedMemory, add_foreign};
 use super::write::write_lease::{PublishFailure, WriteLease};
 use crate::error::{ImportError, PublishError};
 use crate::frame::lease::ReadLease;
@@ -54,8 +54,8 @@ impl Producer {
         let pool = self.inner();
         let (twin, header) = Twin::borrow(device, ptr, size)?;
         let region = Owned::create(header_len(0), header, twin)?;
-        let memory = Taken::Borrowed(Arc::new(Region::Cuda(region)));
-        take_in(pool, memory, size, Some(Box::new(released)))
+        let memory = ForeignMemory::Borrowed(Arc::new(Region::Cuda(region)));
+        add_foreign(pool, memory, size, Some(Box::new(released)))
     }
 }
 
@@ -103,7 +103,7 @@ impl WriteLease {
                 self.publish_as_is(meta)
             }
             Err(error) => {
-                heed(self.pool(), &error);
+                note_context_error(self.pool(), &error);
                 Err(PublishFailure {
                     lease: self,
                     error: PublishError::Cuda(Box::new(error)),

@@ -316,7 +316,7 @@ fn find(setting: &Setting, world: &World, me: usize, steps: &mut Steps) {
     }
     steps.add(USER, "Consumer::take_next reads head and entry", |w| {
         let control = *w.control_of(me);
-        // `Consumer::skip_what_is_too_old`
+        // `Consumer::skip_released`
         let kept = if setting.lossless {
             RING
         } else {

@@ -233,10 +233,13 @@ impl<'a> Guard<'a> {
         true
     }
 
-    /// Removes the entries for which `goes` returns true from the history.
-    pub(in crate::producer) fn forget_history(&mut self, goes: impl Fn(&Slots, &Kept) -> bool) {
+    /// Removes the entries for which `is_removed` returns true from the history.
+    pub(in crate::producer) fn forget_history(
+        &mut self,
+        is_removed: impl Fn(&Slots, &Kept) -> bool,
+    ) {
         let State { history, slots, .. } = &mut *self.state;
-        for slot in history.take_if(|kept| goes(slots, kept)) {
+        for slot in history.take_if(|kept| is_removed(slots, kept)) {
             self.dereference(slot);
         }
     }

@@ -120,14 +120,14 @@ impl History {
     }
 
     /// Removes some entries. Returns their slots.
-    pub(super) fn take_if(&mut self, mut goes: impl FnMut(&Kept) -> bool) -> Vec<u32> {
+    pub(super) fn take_if(&mut self, mut is_removed: impl FnMut(&Kept) -> bool) -> Vec<u32> {
         let mut gone = Vec::new();
         self.entries.retain(|kept| {
-            let goes = goes(kept);
-            if goes {
+            let is_removed = is_removed(kept);
+            if is_removed {
                 gone.push(kept.slot);
             }
-            !goes
+            !is_removed
         });
         self.frames = self.entries.iter().filter(|kept| !kept.event).count();
         gone

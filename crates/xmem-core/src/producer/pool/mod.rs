@@ -68,7 +68,7 @@ pub(super) struct Counters {
 
 /// The background checks of devices that are running.
 #[derive(Debug, Default)]
-pub(super) struct DeviceLooks {
+pub(super) struct DeviceChecks {
     /// A thread checks whether devices can still finish published frames.
     pub(super) watches: AtomicBool,
     /// Consumers need marks on frames whose work has ended on the device.
@@ -95,7 +95,7 @@ pub(super) struct Pool {
     /// Set under the lock.
     closed: AtomicBool,
     standstill: Standstill,
-    device_looks: DeviceLooks,
+    device_checks: DeviceChecks,
     state: Mutex<State>,
 }
 
@@ -152,7 +152,7 @@ impl Pool {
             counters: Counters::default(),
             closed: AtomicBool::new(false),
             standstill: Standstill::default(),
-            device_looks: DeviceLooks::default(),
+            device_checks: DeviceChecks::default(),
             state: Mutex::new(state),
         }
     }
@@ -223,8 +223,8 @@ impl Pool {
         &self.standstill
     }
 
-    pub(super) fn device_looks(&self) -> &DeviceLooks {
-        &self.device_looks
+    pub(super) fn device_checks(&self) -> &DeviceChecks {
+        &self.device_checks
     }
 
     pub(super) fn shape(&self) -> Shape {

@@ -49,13 +49,13 @@ pub(super) struct Room {
 /// Memory that other code allocated. The region is removed when the importing code drops its last handle.
 #[derive(Debug)]
 struct Foreign {
-    memory: Taken,
+    memory: ForeignMemory,
     sent_to: Vec<u64>,
 }
 
 /// Imported memory.
 #[derive(Debug, Clone)]
-pub(in crate::producer) enum Taken {
+pub(in crate::producer) enum ForeignMemory {
     /// A descriptor.
     Imported(Arc<Imported>),
     /// A region of another pool, with frames on a device.
@@ -68,25 +68,25 @@ pub(in crate::producer) enum Taken {
 #[derive(Debug)]
 pub(in crate::producer) enum Sent {
     Own(Arc<Region>),
-    Foreign(Taken),
+    Foreign(ForeignMemory),
 }
 
 impl Sent {
     pub(in crate::producer) fn len(&self) -> usize {
         match self {
             Self::Own(region) => region.len(),
-            Self::Foreign(Taken::Imported(memory)) => memory.len(),
-            Self::Foreign(Taken::OnDevice(fds)) => fds.len(),
-            Self::Foreign(Taken::Borrowed(region)) => region.len(),
+            Self::Foreign(ForeignMemory::Imported(memory)) => memory.len(),
+            Self::Foreign(ForeignMemory::OnDevice(fds)) => fds.len(),
+            Self::Foreign(ForeignMemory::Borrowed(region)) => region.len(),
         }
     }
 
     pub(in crate::producer) fn ticket(&self) -> Ticket<BorrowedFd<'_>> {
         match self {
             Self::Own(region) => region.ticket(),
-            Self::Foreign(Taken::Imported(memory)) => Ticket::Imported(memory.fd()),
-            Self::Foreign(Taken::OnDevice(fds)) => fds.ticket(),
-            Self::Foreign(Taken::Borrowed(region)) => region.ticket(),
+            Self::Foreign(ForeignMemory::Imported(memory)) => Ticket::Imported(memory.fd()),
+            Self::Foreign(ForeignMemory::OnDevice(fds)) => fds.ticket(),
+            Self::Foreign(ForeignMemory::Borrowed(region)) => region.ticket(),
         }
     }
 }
@@ -313,7 +313,7 @@ impl Regions {
     }
 
     /// Adds memory that other code allocated, unless there are already `max` regions.
-    pub(in crate::producer) fn import(&mut self, memory: Taken, max: u32) -> Option<u32> {
+    pub(in crate::producer) fn import(&mut self, memory: ForeignMemory, max: u32) -> Option<u32> {
         if self.listed() >= max as usize {
             return None;
         }
@@ -328,7 +328,7 @@ impl Regions {
         &mut self,
         id: u32,
         released: Option<Released>,
-    ) -> (Option<Taken>, Option<Released>) {
+    ) -> (Option<ForeignMemory>, Option<Released>) {
         if self.foreign.contains_key(&id) {
             let lasting = released.map(Lasting::Borrowed);
             return (self.retire_foreign(id, lasting), None);
@@ -336,7 +336,7 @@ impl Regions {
         (None, self.retired.let_go(id, released))
     }
 
-    fn retire_foreign(&mut self, id: u32, lasting: Option<Lasting>) -> Option<Taken> {
+    fn retire_foreign(&mut self, id: u32, lasting: Option<Lasting>) -> Option<ForeignMemory> {
         let foreign = self.foreign.remove(&id)?;
         // Its bytes do not count, because it is not the pool's memory.
         self.retired.add(id, 0, foreign.sent_to, lasting);
@@ -344,7 +344,7 @@ impl Regions {
     }
 
     /// Called when the pool ends: retires upstream's device memory for consumers, even if upstream still has a handle.
-    pub(in crate::producer) fn retire_borrowed(&mut self, id: u32) -> Option<Taken> {
+    pub(in crate::producer) fn retire_borrowed(&mut self, id: u32) -> Option<ForeignMemory> {
         self.retire_foreign(id, Some(Lasting::Kept))
     }
 
@@ -439,7 +439,7 @@ impl Regions {
         let borrowed = self
             .foreign
             .iter()
-            .filter(|(_, foreign)| matches!(foreign.memory, Taken::Borrowed(_)));
+            .filter(|(_, foreign)| matches!(foreign.memory, ForeignMemory::Borrowed(_)));
         let ids = |ids: &mut dyn Iterator<Item = &u32>| ids.copied().collect();
         (
             ids(&mut own.map(|(id, _)| id)),

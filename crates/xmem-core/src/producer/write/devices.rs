@@ -8,20 +8,20 @@ use std::time::Duration;
 
 use xmem_cuda::device::Device;
 use xmem_cuda::error::CudaError;
-use xmem_cuda::reaper::{LOOK, SUSPICIOUS};
+use xmem_cuda::reaper::{CHECK_INTERVAL, ERROR_CHECK_INTERVAL};
 use xmem_shm::abi::device_header::TwinKind;
 use xmem_shm::fault::{self, Point};
 use xmem_shm::os::clock::Deadline;
 use xmem_shm::protocol::slot::SlotWord;
 
 use super::claim;
-use super::import::{ImportedMemory, take_in};
+use super::import::{ImportedMemory, add_foreign};
 use crate::error::{AcquireError, ForwardError, PublishError};
 use crate::frame::lease::HeldPart;
 use crate::producer::pool::Pool;
 use crate::producer::pool::consumer::ConsumerRecord;
 use crate::producer::pool::plan::Plan;
-use crate::producer::pool::regions::Taken;
+use crate::producer::pool::regions::ForeignMemory;
 use crate::producer::pool::slots::{Claimed, Want};
 use crate::region::Region;
 use crate::region::device::owned::{FAILED, Owned, PENDING, READY, SlotHead};
@@ -39,7 +39,12 @@ pub(super) fn import_region(
     }
     let fds = Fds::of(view).map_err(ForwardError::Descriptor)?;
     let len = usize::try_from(part.view.payload_len()).unwrap_or(usize::MAX);
-    Ok(take_in(pool, Taken::OnDevice(Arc::new(fds)), len, None)?)
+    Ok(add_foreign(
+        pool,
+        ForeignMemory::OnDevice(Arc::new(fds)),
+        len,
+        None,
+    )?)
 }
 
 /// The number of a device in this process.
@@ -58,7 +63,7 @@ pub(in crate::producer) fn claim_on(
     let make = |plan: Plan| make_region(pool, plan, device);
     let acquired = claim::in_regions(pool, want, &make);
     if let Err(AcquireError::Cuda(error)) = &acquired {
-        heed(pool, error);
+        note_context_error(pool, error);
     }
     match acquired {
         Err(AcquireError::Cuda(CudaError::OutOfMemory { .. })) => {
@@ -103,7 +108,7 @@ pub(super) fn look_if_ready(pool: &Pool, claimed: &Claimed) -> Result<(), Publis
             // No device works on it any more.
             Err(CudaError::Unfinished) => set_ready(claimed, true),
             Err(error) => {
-                heed(pool, &error);
+                note_context_error(pool, &error);
                 return Err(PublishError::Cuda(Box::new(error)));
             }
         }
@@ -124,7 +129,7 @@ pub(in crate::producer) fn wait_until_done(pool: &Pool) {
                 if done != Ok(false) || until.is_over() {
                     break done;
                 }
-                std::thread::sleep(LOOK);
+                std::thread::sleep(CHECK_INTERVAL);
             };
             // A late frame stays unmarked, and consumers wait for its event.
             late |= done == Ok(false);
@@ -144,15 +149,15 @@ pub(in crate::producer) fn wait_until_done(pool: &Pool) {
 }
 
 /// If a context is in error, marks the frames that will never be finished.
-pub(in crate::producer) fn heed(pool: &Pool, error: &CudaError) {
+pub(in crate::producer) fn note_context_error(pool: &Pool, error: &CudaError) {
     if matches!(error, CudaError::ContextInError { .. }) {
-        settle_ended(pool, false);
+        mark_ended(pool, false);
     }
 }
 
 /// Marks the frames that will never be finished, and with `done_too` also those that are. Returns whether some may still be
 /// finished later.
-fn settle_ended(pool: &Pool, done_too: bool) -> bool {
+fn mark_ended(pool: &Pool, done_too: bool) -> bool {
     let mut waits = false;
     for region in cuda_regions(pool) {
         let Some(cuda) = region.cuda() else { continue };
@@ -177,31 +182,31 @@ fn settle_ended(pool: &Pool, done_too: bool) -> bool {
     waits
 }
 
-/// Starts a thread that checks every `SUSPICIOUS` whether devices can still finish published frames. Consumers wait for them,
-/// and no other call might detect a failure.
+/// Starts a thread that checks at intervals of `ERROR_CHECK_INTERVAL` whether devices can still finish published frames.
+/// Reason: consumers wait for these frames, and no other call may detect a failure.
 pub(in crate::producer) fn watch(pool: &Arc<Pool>) {
-    look_again(
+    check_periodically(
         pool,
-        SUSPICIOUS,
-        |pool| &pool.device_looks().watches,
-        |pool| settle_ended(pool, false),
+        ERROR_CHECK_INTERVAL,
+        |pool| &pool.device_checks().watches,
+        |pool| mark_ended(pool, false),
     );
-    if pool.device_looks().marks_wanted.load(Ordering::Acquire) {
+    if pool.device_checks().marks_wanted.load(Ordering::Acquire) {
         mark_now(pool);
     }
 }
 
 /// Starts to mark frames, for a consumer that cannot open events.
 pub(in crate::producer) fn mark(pool: &Arc<Pool>) {
-    let wanted = &pool.device_looks().marks_wanted;
+    let wanted = &pool.device_checks().marks_wanted;
     wanted.store(true, Ordering::Release);
     mark_now(pool);
 }
 
 fn mark_now(pool: &Arc<Pool>) {
-    let look = |pool: &Pool| {
+    let check = |pool: &Pool| {
         // Before the check: a consumer that joins during it sets the flag again.
-        let wanted = &pool.device_looks().marks_wanted;
+        let wanted = &pool.device_checks().marks_wanted;
         wanted.store(false, Ordering::Release);
         let guard = pool.lock_on_own_thread();
         let is_wanted = guard
@@ -213,17 +218,22 @@ fn mark_now(pool: &Arc<Pool>) {
             return false;
         }
         wanted.store(true, Ordering::Release);
-        settle_ended(pool, true)
+        mark_ended(pool, true)
     };
-    look_again(pool, LOOK, |pool| &pool.device_looks().marks, look);
+    check_periodically(
+        pool,
+        CHECK_INTERVAL,
+        |pool| &pool.device_checks().marks,
+        check,
+    );
 }
 
-/// Repeats `look` on a thread while it returns true. The flag ensures that there is only one thread.
-fn look_again(
+/// Repeats `check` on a thread while it returns true. The flag ensures that there is only one thread.
+fn check_periodically(
     pool: &Arc<Pool>,
     pause: Duration,
     flag: fn(&Pool) -> &AtomicBool,
-    look: fn(&Pool) -> bool,
+    check: fn(&Pool) -> bool,
 ) {
     if flag(pool).swap(true, Ordering::AcqRel) {
         return;
@@ -236,10 +246,10 @@ fn look_again(
         // Cleared before the check, so that a frame published later starts another one. An exchange, so that the check sees
         // frames of a thread that found the flag set.
         flag(&pool).swap(false, Ordering::AcqRel);
-        let goes_on = look(&pool) && !flag(&pool).swap(true, Ordering::AcqRel);
+        let is_repeated = check(&pool) && !flag(&pool).swap(true, Ordering::AcqRel);
         // This may be the last reference, and dropping it runs hooks.
         xmem_cuda::reaper::elsewhere(move || drop(pool));
-        !goes_on
+        !is_repeated
     });
 }
 
@@ -281,7 +291,7 @@ pub(in crate::producer) fn wait_until_unused(pool: &Pool) {
             );
             return leak(pool);
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(CHECK_INTERVAL);
     }
 }
 

@@ -17,7 +17,7 @@ use crate::error::{ImportError, PublishError};
 use crate::frame::lease::{HeldPart, ReadLease};
 use crate::producer::pool::Pool;
 use crate::producer::pool::commands::Command;
-use crate::producer::pool::regions::Taken;
+use crate::producer::pool::regions::ForeignMemory;
 use crate::producer::pool::retired::Released;
 use crate::producer::pool::slots::{Hook, run_hook};
 use crate::region::Imported;
@@ -88,13 +88,13 @@ pub(in crate::producer) fn import(
 ) -> Result<ImportedMemory, ImportError> {
     let memory = Imported::new(fd, 1)?;
     let len = memory.len();
-    take_in(pool, Taken::Imported(Arc::new(memory)), len, None)
+    add_foreign(pool, ForeignMemory::Imported(Arc::new(memory)), len, None)
 }
 
 /// Adds the memory as a region of this pool. `released` runs when no process has it open any more.
-pub(in crate::producer) fn take_in(
+pub(in crate::producer) fn add_foreign(
     pool: &Arc<Pool>,
-    memory: Taken,
+    memory: ForeignMemory,
     len: usize,
     released: Option<Released>,
 ) -> Result<ImportedMemory, ImportError> {

@@ -71,12 +71,12 @@ impl Owned {
             region: self.claimed.region.clone(),
             ..self.claimed
         };
-        self.hand_over();
+        self.disarm();
         PartLease::new(&self.pool, claimed)
     }
 
-    /// From now on other code gives the slot back.
-    pub(super) fn hand_over(&mut self) {
+    /// Makes the drop a no-op. From now on other code gives the slot back.
+    pub(super) fn disarm(&mut self) {
         self.claimed.word = self.claimed.word.with_state(SlotState::Free);
     }
 }

@@ -209,7 +209,7 @@ impl WriteLease {
             Err(error) => return Err(failure(self, error)),
         };
         let hold = own_hold(self.pool().clone(), self.claimed());
-        self.slot.hand_over();
+        self.slot.disarm();
         Ok(ReadLease::of_own(hold, info, meta, sticky, in_parts))
     }
 }

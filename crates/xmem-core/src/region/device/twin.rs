@@ -13,7 +13,7 @@ use xmem_cuda::error::CudaError;
 use xmem_cuda::event::Event;
 use xmem_cuda::memory::{self, Borrowed, FREEING_TIME, OwnMemory};
 use xmem_cuda::reaper;
-use xmem_cuda::reaper::LOOK;
+use xmem_cuda::reaper::CHECK_INTERVAL;
 use xmem_cuda::stream::Stream;
 use xmem_shm::abi::device_header::{Canary, DeviceHeader, IpcHandle, TwinKind, header_len};
 use xmem_shm::fault::{self, Point};
@@ -366,7 +366,7 @@ impl Drop for Inner {
                 return drop((memory, events));
             }
             let mut rest = Some((memory, events));
-            reaper::DRIVER.every(LOOK, move || {
+            reaper::DRIVER.every(CHECK_INTERVAL, move || {
                 let done = rest
                     .as_ref()
                     .is_some_and(|(_, events)| events.iter().flatten().all(is_done));
