@@ -627,7 +627,7 @@ mod tests {
     use xmem_shm::testing::is_so_in_a_child_without;
 
     #[test]
-    fn a_forked_child_waits_for_no_lock_that_another_thread_had() {
+    fn a_forked_child_does_not_wait_for_locks_of_other_threads() {
         let dir = tempfile::tempdir().unwrap();
         let pool = dir.path().join("p.sock");
         let producer = Producer::builder(&pool).build().unwrap();

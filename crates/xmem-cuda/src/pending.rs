@@ -167,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_forked_child_waits_for_no_lock_that_another_thread_had() {
+    fn a_forked_child_does_not_wait_for_locks_of_other_threads() {
         MADE_IN.get_or_init(ProcessId::current);
         let ends = || {
             end(1);

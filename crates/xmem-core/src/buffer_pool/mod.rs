@@ -430,7 +430,7 @@ mod tests {
     use xmem_shm::testing::is_so_in_a_child_without;
 
     #[test]
-    fn a_forked_child_waits_for_no_lock_that_another_thread_had() {
+    fn a_forked_child_does_not_wait_for_locks_of_other_threads() {
         let dir = tempfile::tempdir().unwrap();
         let name = dir.path().join("p");
         let [pool, other] = [(); 2].map(|()| BufferPool::new(name.to_str().unwrap()).unwrap());
@@ -465,7 +465,7 @@ mod tests {
     }
 
     #[test]
-    fn only_readers_that_did_not_come_by_the_timeout_are_reported() {
+    fn only_readers_that_missed_the_timeout_are_reported() {
         let dir = tempfile::tempdir().unwrap();
         let name = dir.path().join("p");
         let name = name.to_str().unwrap();

@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_come_back() {
+    fn parts_round_trip() {
         for (writer, slot, tag) in [(0, 0, 0), (254, 4095, 4095), (1, 2, 3)] {
             let tag = Tag(tag);
             let number = Number { writer, slot, tag };
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tag_travels_in_metadata() {
+    fn a_tag_round_trips_in_metadata() {
         let tag = Tag::random();
         let mut meta = FrameMeta::new(1);
         assert_eq!(Tag::take(&mut meta), Tag::ANY);

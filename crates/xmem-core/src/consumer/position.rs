@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn events_are_no_frames() {
+    fn events_do_not_count_as_frames() {
         assert_eq!(at(3, 1).frames_until(at(3, 1)), 0);
         assert_eq!(at(3, 1).frames_until(at(10, 1)), 7);
         assert_eq!(at(3, 1).frames_until(at(10, 5)), 3);
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn lies_make_no_more_of_them() {
+    fn invalid_counts_do_not_exceed_the_entries() {
         assert_eq!(at(3, 5).frames_until(at(10, 1)), 0);
         assert_eq!(at(10, 1).frames_until(at(3, 1)), 0);
         assert_eq!(at(0, 0).frames_until(at(u64::MAX, 0)), u64::MAX);

@@ -240,7 +240,7 @@ mod tests {
 
     /// A lock in the child would prevent that a killed owner's segment is removed.
     #[test]
-    fn a_child_has_no_lock_of_a_segment_that_is_being_made() {
+    fn a_child_does_not_inherit_the_lock_of_a_new_segment() {
         let segment = Owned::make(4096, &prefix(Path::new("/r/p.sock"))).unwrap();
         let lock = segment.open_and_lock().unwrap().unwrap();
         let is_file = || FileType::from_raw_mode(fstat(&lock.1).unwrap().st_mode).is_file();

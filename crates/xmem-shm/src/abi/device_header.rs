@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused() {
+    fn invalid_values_are_refused() {
         let wrong: [fn(&mut DeviceHeader); 11] = [
             |h| h.device_offset = 1,
             |h| h.slots = 4,

@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn every_field_comes_back() {
+    fn every_field_round_trips() {
         for (info, meta) in samples() {
             for layout in [None, LayoutId::new(1), LayoutId::new(64)] {
                 let entry = Entry::new(&info, &meta, meta.offset, (4096, 8), layout);

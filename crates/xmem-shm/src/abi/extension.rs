@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_parts_come_back() {
+    fn both_parts_round_trip() {
         let reserved = std::array::from_fn(|at| at as u8);
         let mut meta = FrameMeta {
             reserved: Some(reserved.into()),

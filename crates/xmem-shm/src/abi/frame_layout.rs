@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn every_field_comes_back() {
+    fn every_field_round_trips() {
         for layout in [sample(), FrameLayout::default()] {
             assert_eq!(FrameLayout::decode(&layout.encode()), Ok(layout));
         }
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused() {
+    fn invalid_values_are_refused() {
         let good = sample().encode();
         let planes = good[0] & u64::from(u32::MAX) | 5 << 32;
         for first in [200, 200 << 8, planes] {
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn zeros_are_a_layout_of_which_nothing_is_known() {
+    fn zeros_are_the_default_layout() {
         let zeros = [0; LAYOUT_WORDS];
         assert_eq!(FrameLayout::decode(&zeros), Ok(FrameLayout::default()));
     }

@@ -170,7 +170,7 @@ mod tests {
     use super::Sticky;
 
     #[test]
-    fn comes_back_and_refuses_nonsense() {
+    fn round_trips_and_refuses_invalid_values() {
         let mut sticky = Sticky::new();
         sticky.set("caps", "a/b");
         sticky.set("empty", "");
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clone_keeps_what_it_had() {
+    fn a_clone_is_not_affected_by_changes() {
         let mut first = Sticky::new();
         first.set("a", "1");
         let second = first.clone();

@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_come_back_and_nonsense_is_refused() {
+    fn places_round_trip_and_invalid_values_are_refused() {
         let place = PartPlace {
             region: 3,
             offset: 1 << 40,

@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn comes_back_and_refuses_nonsense() {
+    fn round_trips_and_refuses_invalid_values() {
         let place = SharedPlace {
             region: u32::MAX,
             offset: 4096,

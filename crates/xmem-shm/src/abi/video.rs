@@ -283,7 +283,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_layout_that_cannot_be_has_no_size() {
+    fn an_impossible_layout_has_no_size() {
         let layout = VideoLayout::new("NV12", 64, 48).unwrap();
         assert_eq!(layout.size(), Ok(64 * 48 * 3 / 2));
         let bend = |bend: fn(&mut VideoLayout)| {

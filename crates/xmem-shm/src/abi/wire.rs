@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_come_back() {
+    fn answers_round_trip() {
         for message in [
             ToConsumer::Welcome {
                 version: 1,

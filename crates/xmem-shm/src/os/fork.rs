@@ -134,7 +134,7 @@ mod tests {
     use crate::testing::is_so_in_a_child;
 
     #[test]
-    fn a_fork_is_noticed_without_the_page_too() {
+    fn a_fork_is_detected_without_the_page() {
         // Only in a process of its own, unless another test ran first. With the page, the fork must be detected too.
         let _ = PAGE.set(None);
         let here = ProcessId::current();

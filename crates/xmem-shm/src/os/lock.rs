@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn many_threads_never_hold_it_together() {
+    fn only_one_of_many_threads_holds_the_lock() {
         use crate::sync::{AtomicU32, Ordering};
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("p.lock");

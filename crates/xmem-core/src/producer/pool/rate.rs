@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stopped_stream_gets_slower() {
+    fn the_rate_of_a_stopped_stream_decreases() {
         let times = [0, SECOND / 30];
         assert!((rate(&times, SECOND / 20) - 30.0).abs() < 0.1);
         assert!(rate(&times, 100 * SECOND) < 0.02);

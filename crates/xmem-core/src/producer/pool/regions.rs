@@ -468,7 +468,7 @@ mod tests {
     use xmem_shm::os::memfd::{self, Seal};
 
     #[test]
-    fn nothing_is_kept_of_consumers_that_are_gone() {
+    fn state_of_disconnected_consumers_is_removed() {
         let dir = tempfile::tempdir().unwrap();
         let pool = dir.path().join("p.sock");
         let pool = pool.to_str().unwrap();

@@ -265,7 +265,7 @@ mod tests {
 
     /// A frame as a producer could publish it that violates the protocol.
     #[test]
-    fn a_consumer_takes_no_part_that_reaches_beyond_its_memory() {
+    fn a_part_beyond_its_memory_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let pool = dir.path().join("p.sock");
         let producer = Producer::builder(pool.to_str().unwrap());
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hook_that_panics_harms_nobody_who_lets_go() {
+    fn a_panicking_hook_does_not_unwind_into_the_caller() {
         let (tell, told) = std::sync::mpsc::channel();
         let released = move || {
             tell.send(()).unwrap();

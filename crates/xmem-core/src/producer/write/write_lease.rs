@@ -236,7 +236,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn failures_go_into_any_error() {
+    fn failures_convert_to_any_error() {
         fn is_any<T: std::error::Error + Send + Sync + 'static>() {}
         is_any::<PublishFailure>();
     }

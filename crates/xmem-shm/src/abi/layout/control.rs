@@ -492,7 +492,7 @@ mod tests {
     }
 
     #[test]
-    fn all_rows_lie_in_the_memory() {
+    fn all_rows_are_inside_of_the_memory() {
         for max_slots in [1, 2, 3, 255, 256] {
             let (control, _fd) = Control::create(constants(max_slots)).unwrap();
             let slot = max_slots - 1;
