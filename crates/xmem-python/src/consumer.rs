@@ -17,8 +17,8 @@ use self::inner::{Failure, Inner, Item, Step, property};
 use crate::errors::{IntoPyErr, IntoPyResult, Kind, warn};
 use crate::notifier::Notifier;
 use crate::number::count_or_none;
-use crate::seat::{NotHad, Seat};
 use crate::signals::{self, Deadline};
+use crate::timed_mutex::{LockError, TimedMutex};
 
 fn choose<T: Copy>(what: &str, value: &str, choices: &[(&str, T)]) -> PyResult<T> {
     if let Some((_, choice)) = choices.iter().find(|(name, _)| *name == value) {
@@ -38,7 +38,7 @@ fn choose<T: Copy>(what: &str, value: &str, choices: &[(&str, T)]) -> PyResult<T
 #[pyclass(frozen, subclass, module = "xmem")]
 #[derive(Debug)]
 pub(crate) struct Consumer {
-    seat: Seat<Inner>,
+    inner: TimedMutex<Inner>,
     pool: String,
     canceller: Canceller,
     handle: Handle,
@@ -52,26 +52,26 @@ impl Consumer {
         py: Python<'_>,
         mut work: impl FnMut(&mut Inner) -> T + Send,
     ) -> PyResult<T> {
-        let step = |slice| match self.seat.take(slice) {
+        let step = |slice| match self.inner.lock(slice) {
             Ok(mut inner) => Some(Ok(work(&mut inner))),
-            Err(NotHad::Timeout) => None,
-            Err(error) => Some(Err(not_had(error))),
+            Err(LockError::Timeout) => None,
+            Err(error) => Some(Err(lock_error(error))),
         };
         signals::wait_for(py, Deadline::after(None)?, step, || {
-            not_had(NotHad::Timeout)
+            lock_error(LockError::Timeout)
         })
     }
 
     /// `None`: nothing arrived in time.
     fn next(&self, py: Python<'_>, deadline: Deadline) -> PyResult<Result<Option<Item>, Failure>> {
         loop {
-            let step = signals::wait(py, deadline, |slice| match self.seat.take(slice) {
+            let step = signals::wait(py, deadline, |slice| match self.inner.lock(slice) {
                 Ok(mut inner) => match inner.step(slice) {
                     Step::Nothing => None,
                     step => Some(Ok(step)),
                 },
-                Err(NotHad::Timeout) => None,
-                Err(error) => Some(Err(not_had(error))),
+                Err(LockError::Timeout) => None,
+                Err(error) => Some(Err(lock_error(error))),
             })?;
             match step.transpose()? {
                 Some(Step::Item(item)) => return Ok(Ok(Some(item))),
@@ -83,10 +83,10 @@ impl Consumer {
     }
 }
 
-fn not_had(error: NotHad) -> PyErr {
+fn lock_error(error: LockError) -> PyErr {
     match error {
-        NotHad::Forked => ReceiveError::Forked.into_py_err(),
-        NotHad::Closed | NotHad::Timeout => Kind::Closed.error("this consumer is closed"),
+        LockError::Forked => ReceiveError::Forked.into_py_err(),
+        LockError::Closed | LockError::Timeout => Kind::Closed.error("this consumer is closed"),
     }
 }
 
@@ -173,7 +173,7 @@ impl Consumer {
         let error = match connected {
             Some(Ok(())) => {
                 return Ok(Self {
-                    seat: Seat::new(inner),
+                    inner: TimedMutex::new(inner),
                     pool,
                     canceller,
                     handle,
@@ -253,7 +253,7 @@ impl Consumer {
     #[pyo3(signature = (name, data=Vec::new()))]
     fn request(&self, name: &str, data: Vec<u8>) -> PyResult<()> {
         if self.canceller.is_cancelled() {
-            return Err(not_had(NotHad::Closed));
+            return Err(lock_error(LockError::Closed));
         }
         let consumer = self.handle.consumer().ok_or(RequestError::ProducerLost);
         let sent = consumer.and_then(|it| it.request(name, &data));
@@ -296,8 +296,8 @@ impl Consumer {
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         self.canceller.cancel();
         signals::wait(py, Deadline::after(None)?, |slice| {
-            match self.seat.take(slice) {
-                Err(NotHad::Timeout) => None,
+            match self.inner.lock(slice) {
+                Err(LockError::Timeout) => None,
                 Err(_) => Some(()),
                 Ok(inner) => {
                     drop(inner.close());

@@ -30,23 +30,23 @@ pub(crate) struct Frame {
     about: Arc<About>,
 }
 
-/// The state of a frame's bytes.
+/// Whether the bytes of a frame were copied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum Placement {
     InPlace,
     Copied,
 }
 
 impl Frame {
     /// Refers to a frame in place. The frame is copied if one of its planes is in several parts.
-    pub(crate) fn in_place(lease: ReadLease) -> Result<(Self, Way), Unusable> {
+    pub(crate) fn in_place(lease: ReadLease) -> Result<(Self, Placement), Unusable> {
         if lease.is_on_device() {
             let frame = DeviceFrame::new(lease.clone())?;
             // So that a channel can forward its arrays.
             addresses::note_on_device(&frame);
             let parts = layout::device_parts(&frame);
             return match layout::arrays(lease.meta(), is_field(&lease), &parts) {
-                Some(arrays) => Ok((Self::new(arrays, &lease), Way::InPlace)),
+                Some(arrays) => Ok((Self::new(arrays, &lease), Placement::InPlace)),
                 None => Self::copied(&lease),
             };
         }
@@ -54,14 +54,14 @@ impl Frame {
         addresses::note(&lease);
         let parts = layout::parts(&lease).ok_or(UNMAPPABLE)?;
         match layout::arrays(lease.meta(), is_field(&lease), &parts) {
-            Some(arrays) => Ok((Self::new(arrays, &lease), Way::InPlace)),
+            Some(arrays) => Ok((Self::new(arrays, &lease), Placement::InPlace)),
             // A plane is in several parts, or not aligned for its type.
             None => Self::copied(&lease),
         }
     }
 
     /// A copy, in the same kind of memory as the frame.
-    pub(crate) fn copied(lease: &ReadLease) -> Result<(Self, Way), Unusable> {
+    pub(crate) fn copied(lease: &ReadLease) -> Result<(Self, Placement), Unusable> {
         let part = if lease.is_on_device() {
             layout::copy_on_device(lease, PATIENCE, None)?.ok_or(Unusable::Unfinished)?
         } else {
@@ -69,7 +69,7 @@ impl Frame {
         };
         let arrays = layout::arrays(lease.meta(), is_field(lease), &[part])
             .ok_or_else(|| Unusable::Invalid(layout::why_invalid(lease).into()))?;
-        Ok((Self::new(arrays, lease), Way::Copied))
+        Ok((Self::new(arrays, lease), Placement::Copied))
     }
 
     fn new(arrays: Arrays, lease: &ReadLease) -> Self {

@@ -32,9 +32,9 @@ mod plane;
 mod pools;
 mod producer;
 mod publisher;
-mod seat;
 mod signals;
 mod slot;
+mod timed_mutex;
 mod wanted;
 mod writable;
 

@@ -49,7 +49,7 @@ pub(crate) struct ChannelEnd {
     counters: Counters,
 }
 
-fn over(why: &str) -> PyErr {
+fn ended(why: &str) -> PyErr {
     Kind::EndOfStream.error(format!("no more messages come: {why}"))
 }
 
@@ -58,7 +58,7 @@ impl ChannelEnd {
     /// Makes a channel.
     #[staticmethod]
     fn make(py: Python<'_>, name: &str, options: Options) -> PyResult<Self> {
-        open::make(py, name, &options).map(Self::over)
+        open::make(py, name, &options).map(Self::from_link)
     }
 
     /// Joins a channel. Waits for its maker: at most `look` seconds until it exists, and at most `time` seconds in all.
@@ -70,7 +70,7 @@ impl ChannelEnd {
         look: Option<f64>,
         time: Option<f64>,
     ) -> PyResult<Self> {
-        open::join(py, name, &options, look, time).map(Self::over)
+        open::join(py, name, &options, look, time).map(Self::from_link)
     }
 
     /// The number of this end. The maker has number 0.
@@ -213,7 +213,7 @@ impl ChannelEnd {
             Some(Taken::Blocked(why)) => Err(Kind::OverBudget.error(format!(
                 "{why}; release received arrays (del), or copy them; the message is not lost"
             ))),
-            Some(Taken::Over(why)) => Err(over(&why)),
+            Some(Taken::Ended(why)) => Err(ended(&why)),
             Some(Taken::Closed) => Err(closed()),
             None => Err(timeout("no message came in time")),
         }
@@ -286,7 +286,7 @@ impl ChannelEnd {
 }
 
 impl ChannelEnd {
-    fn over(link: Detached<Link>) -> Self {
+    fn from_link(link: Detached<Link>) -> Self {
         Self {
             link,
             counters: Counters::default(),

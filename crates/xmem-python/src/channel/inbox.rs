@@ -47,7 +47,7 @@ pub(super) enum Taken {
     /// The budget of this process is used up.
     Blocked(String),
     /// No more messages will arrive.
-    Over(String),
+    Ended(String),
     /// This end was closed.
     Closed,
 }
@@ -56,7 +56,7 @@ pub(super) enum Taken {
 pub(super) struct Inbox {
     state: Mutex<State>,
     /// Notified when a message, or a reason why there is none, was added.
-    came: Condvar,
+    arrived: Condvar,
     /// Notified when there is room for a message.
     went: Condvar,
     pub(super) canceller: Canceller,
@@ -75,13 +75,13 @@ impl Inbox {
             return false;
         }
         state.sources.insert(sender, Source::default());
-        self.came.notify_all();
+        self.arrived.notify_all();
         true
     }
 
     /// Notifies that a message, or a reason why there is none, was added.
     fn notify(&self, state: &State) {
-        self.came.notify_all();
+        self.arrived.notify_all();
         state.notify();
     }
 
@@ -178,7 +178,7 @@ impl Inbox {
     /// Waits until there are this many senders.
     pub(super) fn wait_for_senders(&self, count: usize, time: Duration) -> bool {
         let (state, _) = self
-            .came
+            .arrived
             .wait_timeout_while(self.state(), time, |state| {
                 !state.closed && state.sources.len() < count
             })
@@ -226,7 +226,7 @@ impl Inbox {
             if found.is_some() || left.is_zero() {
                 return found;
             }
-            let waited = self.came.wait_timeout(state, left);
+            let waited = self.arrived.wait_timeout(state, left);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
@@ -293,10 +293,10 @@ impl State {
             return Some(Taken::Blocked(why.clone()));
         }
         if let Some(why) = &self.ended {
-            return Some(Taken::Over(why.clone()));
+            return Some(Taken::Ended(why.clone()));
         }
         match sender {
-            Some(sender) if !self.sources.contains_key(&sender) => Some(Taken::Over(format!(
+            Some(sender) if !self.sources.contains_key(&sender) => Some(Taken::Ended(format!(
                 "{sender:#x} is not connected, and left no message"
             ))),
             _ => None,

@@ -32,7 +32,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(5);
 #[derive(Debug, Default)]
 struct Answer {
     result: Mutex<Option<Result<(), String>>>,
-    came: Condvar,
+    arrived: Condvar,
 }
 
 impl Answer {
@@ -46,13 +46,13 @@ impl Answer {
             _ => return,
         };
         lock(&self.result).get_or_insert(answer);
-        self.came.notify_all();
+        self.arrived.notify_all();
     }
 
     fn wait(&self, time: Duration) -> Option<Result<(), String>> {
         let result = lock(&self.result);
         let waited = self
-            .came
+            .arrived
             .wait_timeout_while(result, time, |result| result.is_none());
         waited.unwrap_or_else(PoisonError::into_inner).0.clone()
     }

@@ -12,7 +12,7 @@ use xmem_core::{BudgetLimit, ConnectError, ReceiveError, SystemError, lock};
 
 use crate::errors::{IntoPyErr, Kind, errors};
 use crate::event::Event;
-use crate::frame::{Frame, Unusable, Way};
+use crate::frame::{Frame, Placement, Unusable};
 use crate::notifier::Notifier;
 
 /// The result of the search for a producer.
@@ -38,7 +38,7 @@ pub(super) enum Item {
 
 /// An item that was taken from the pool.
 pub(super) enum Took {
-    Frame(Result<(Frame, Way), Unusable>),
+    Frame(Result<(Frame, Placement), Unusable>),
     /// `None`: an event that has no meaning in Python.
     Event(Option<Event>),
 }
@@ -109,8 +109,8 @@ impl Inner {
             _ => self.follower.step(Some(timeout), take),
         };
         match step {
-            Ok(follow::Step::Took(Took::Frame(Ok((frame, way))))) => {
-                if way == Way::Copied {
+            Ok(follow::Step::Took(Took::Frame(Ok((frame, placement))))) => {
+                if placement == Placement::Copied {
                     self.follower.note_copied();
                 }
                 Step::Item(Item::Frame(frame))

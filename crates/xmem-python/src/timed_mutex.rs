@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! A mutex with a timeout.
+//! A mutex with a timeout, whose value can be removed permanently.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -9,15 +9,15 @@ use std::time::Duration;
 use xmem_core::{ProcessId, lock};
 
 #[derive(Debug)]
-enum Place<T> {
+enum State<T> {
     Free(Box<T>),
-    Taken,
+    Locked,
     /// Closed permanently.
-    Empty,
+    Closed,
 }
 
 #[derive(Debug)]
-pub(crate) struct Seat<T> {
+pub(crate) struct TimedMutex<T> {
     queue: Mutex<Queue<T>>,
     changed: Condvar,
     process: ProcessId,
@@ -25,14 +25,14 @@ pub(crate) struct Seat<T> {
 
 #[derive(Debug)]
 struct Queue<T> {
-    place: Place<T>,
+    state: State<T>,
     /// The number of waiting threads. Without any, a wake-up would still be a system call.
     waiting: usize,
 }
 
 /// Why the lock was not acquired.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum NotHad {
+pub(crate) enum LockError {
     Timeout,
     Closed,
     /// This is a forked child. A thread of the parent may have held the lock at the fork, and never releases it here.
@@ -41,17 +41,17 @@ pub(crate) enum NotHad {
 
 /// The acquired lock.
 #[derive(Debug)]
-pub(crate) struct Taken<'a, T> {
-    seat: &'a Seat<T>,
+pub(crate) struct TimedMutexGuard<'a, T> {
+    mutex: &'a TimedMutex<T>,
     /// `None` only while it is dropped.
     it: Option<Box<T>>,
 }
 
-impl<T> Seat<T> {
+impl<T> TimedMutex<T> {
     pub(crate) fn new(it: T) -> Self {
         Self {
             queue: Mutex::new(Queue {
-                place: Place::Free(Box::new(it)),
+                state: State::Free(Box::new(it)),
                 waiting: 0,
             }),
             changed: Condvar::new(),
@@ -63,42 +63,42 @@ impl<T> Seat<T> {
         lock(&self.queue)
     }
 
-    pub(crate) fn take(&self, timeout: Duration) -> Result<Taken<'_, T>, NotHad> {
+    pub(crate) fn lock(&self, timeout: Duration) -> Result<TimedMutexGuard<'_, T>, LockError> {
         if !self.process.is_current() {
-            return Err(NotHad::Forked);
+            return Err(LockError::Forked);
         }
         let mut queue = self.queue();
-        if matches!(queue.place, Place::Taken) {
+        if matches!(queue.state, State::Locked) {
             queue.waiting += 1;
-            let is_taken = |queue: &mut Queue<T>| matches!(queue.place, Place::Taken);
+            let is_locked = |queue: &mut Queue<T>| matches!(queue.state, State::Locked);
             (queue, _) = self
                 .changed
-                .wait_timeout_while(queue, timeout, is_taken)
+                .wait_timeout_while(queue, timeout, is_locked)
                 .unwrap_or_else(PoisonError::into_inner);
             queue.waiting -= 1;
         }
-        match std::mem::replace(&mut queue.place, Place::Taken) {
-            Place::Free(it) => Ok(Taken {
-                seat: self,
+        match std::mem::replace(&mut queue.state, State::Locked) {
+            State::Free(it) => Ok(TimedMutexGuard {
+                mutex: self,
                 it: Some(it),
             }),
-            Place::Taken => Err(NotHad::Timeout),
-            Place::Empty => {
-                queue.place = Place::Empty;
-                Err(NotHad::Closed)
+            State::Locked => Err(LockError::Timeout),
+            State::Closed => {
+                queue.state = State::Closed;
+                Err(LockError::Closed)
             }
         }
     }
 }
 
-impl<T> Taken<'_, T> {
+impl<T> TimedMutexGuard<'_, T> {
     /// Takes the value out permanently.
     pub(crate) fn close(mut self) -> Option<T> {
         self.it.take().map(|it| *it)
     }
 }
 
-impl<T> Deref for Taken<'_, T> {
+impl<T> Deref for TimedMutexGuard<'_, T> {
     type Target = T;
 
     fn deref(&self) -> &T {
@@ -108,7 +108,7 @@ impl<T> Deref for Taken<'_, T> {
     }
 }
 
-impl<T> DerefMut for Taken<'_, T> {
+impl<T> DerefMut for TimedMutexGuard<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
         self.it
             .as_deref_mut()
@@ -116,14 +116,14 @@ impl<T> DerefMut for Taken<'_, T> {
     }
 }
 
-impl<T> Drop for Taken<'_, T> {
+impl<T> Drop for TimedMutexGuard<'_, T> {
     fn drop(&mut self) {
-        let mut queue = self.seat.queue();
-        queue.place = self.it.take().map_or(Place::Empty, Place::Free);
+        let mut queue = self.mutex.queue();
+        queue.state = self.it.take().map_or(State::Closed, State::Free);
         let is_awaited = queue.waiting > 0;
         drop(queue);
         if is_awaited {
-            self.seat.changed.notify_all();
+            self.mutex.changed.notify_all();
         }
     }
 }
