@@ -74,9 +74,10 @@ unsafe extern "C" fn get_times<T: Render>(
         let instance = &*sink.cast::<T::Instance>();
         let imp = instance.imp();
         let buffer = first_buffer(buffer);
-        let look = || buffer.is_null() || imp.is_rendered_at_once(gst::BufferRef::from_ptr(buffer));
+        let check =
+            || buffer.is_null() || imp.is_rendered_at_once(gst::BufferRef::from_ptr(buffer));
         // A panic must not reach C. After one, the frame is rendered at its time.
-        if catch_unwind(AssertUnwindSafe(look)).unwrap_or(false) {
+        if catch_unwind(AssertUnwindSafe(check)).unwrap_or(false) {
             *start = gst::ffi::GST_CLOCK_TIME_NONE;
             *end = gst::ffi::GST_CLOCK_TIME_NONE;
             return;

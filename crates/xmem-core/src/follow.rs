@@ -383,7 +383,7 @@ impl Follower {
             return Err(FollowError::Receive(ReceiveError::Forked));
         }
         let Some(consumer) = &mut self.consumer else {
-            return self.look(timeout);
+            return self.find_producer(timeout);
         };
         let received = if self.over_budget == OverBudget::Copy {
             // With a budget of 0, a frame must be dropped soon. Only a copy ensures that.
@@ -450,7 +450,7 @@ impl Follower {
     }
 
     #[cold]
-    fn look<T>(&mut self, timeout: Option<Duration>) -> Result<Step<T>, FollowError> {
+    fn find_producer<T>(&mut self, timeout: Option<Duration>) -> Result<Step<T>, FollowError> {
         let waited = self.waited();
         let left = self.connect_timeout.map(|most| most.saturating_sub(waited));
         let time = timeout.into_iter().chain(left).min();

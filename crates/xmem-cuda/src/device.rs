@@ -321,11 +321,11 @@ impl Device {
 
     /// Whether work in a context can still end. If a context of the program was destroyed, its work has ended.
     pub fn may_end(&self, context: usize) -> bool {
-        let look = || Ok(is_current_in_error());
+        let check = || Ok(is_current_in_error());
         let in_error = if self.is_primary(context) {
-            self.with(look)
+            self.with(check)
         } else {
-            within(context as CUcontext, look).0
+            within(context as CUcontext, check).0
         };
         match in_error {
             Ok(in_error) => !in_error,

@@ -126,8 +126,8 @@ impl Event {
     /// Whether the last recorded work has ended.
     pub fn has_happened(&self) -> Result<bool, CudaError> {
         // SAFETY: the event is alive.
-        let look = || unsafe { result::event_query(self.raw.0) };
-        match self.device.with(look) {
+        let check = || unsafe { result::event_query(self.raw.0) };
+        match self.device.with(check) {
             Ok(()) => Ok(true),
             Err(error) if error.is(NOT_READY) => Ok(false),
             Err(error) => Err(error),

@@ -6,14 +6,14 @@
 
 use crate::abi::device_header::{DeviceHeader, TwinKind, Uuid, header_len};
 
-/// Whether `look` returns true in a forked child. The child runs only that, and is ended if it hangs.
-pub fn is_so_in_a_child(look: impl FnOnce() -> bool) -> bool {
-    // SAFETY: the child only calls `look`, and ends without exit handlers. The alarm ends it if it hangs.
+/// Whether `check` returns true in a forked child. The child runs only that, and is ended if it hangs.
+pub fn is_so_in_a_child(check: impl FnOnce() -> bool) -> bool {
+    // SAFETY: the child only calls `check`, and ends without exit handlers. The alarm ends it if it hangs.
     let child = unsafe { libc::fork() };
     if child == 0 {
         // SAFETY: as above.
         unsafe { libc::alarm(5) };
-        let is_so = look();
+        let is_so = check();
         // SAFETY: as above.
         unsafe { libc::_exit((!is_so).into()) };
     }
@@ -27,7 +27,7 @@ pub fn is_so_in_a_child(look: impl FnOnce() -> bool) -> bool {
 /// Like `is_so_in_a_child`, while another thread holds these locks. The child does not have that thread.
 pub fn is_so_in_a_child_without<Locks>(
     lock: impl FnOnce() -> Locks + Send,
-    look: impl FnOnce() -> bool,
+    check: impl FnOnce() -> bool,
 ) -> bool {
     use std::sync::mpsc::channel;
     let (locked, is_locked) = channel();
@@ -39,7 +39,7 @@ pub fn is_so_in_a_child_without<Locks>(
             let _ = has_forked.recv();
         });
         is_locked.recv().unwrap();
-        let is_so = is_so_in_a_child(look);
+        let is_so = is_so_in_a_child(check);
         drop(forked);
         is_so
     })

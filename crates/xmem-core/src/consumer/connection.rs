@@ -169,8 +169,8 @@ impl Connection {
     pub(super) fn wait_for_place(&self, deadline: Deadline, cancel: &Canceller) -> bool {
         // Cancelling does not wake this wait.
         let turn = Duration::from_millis(50);
-        let look = || self.arrived.load(Ordering::Acquire).then_some(());
-        self.link.wait_for(deadline, cancel, turn, look).is_some()
+        let check = || self.arrived.load(Ordering::Acquire).then_some(());
+        self.link.wait_for(deadline, cancel, turn, check).is_some()
     }
 
     /// Notifies the producer that this consumer leaves, and ends the control thread. Held frames stay held.

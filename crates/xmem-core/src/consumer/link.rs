@@ -197,14 +197,14 @@ impl Link {
         self.arrivals.notify();
     }
 
-    /// Sends a question, and waits until `look` returns the answer.
+    /// Sends a question, and waits until `check` returns the answer.
     pub(super) fn ask<T>(
         &self,
         question: &ToProducer,
         repeat: bool,
         deadline: Deadline,
         cancel: &Canceller,
-        mut look: impl FnMut() -> Option<T>,
+        mut check: impl FnMut() -> Option<T>,
     ) -> Result<T, ReceiveError> {
         if !self.process.is_current() {
             return Err(ReceiveError::Forked);
@@ -212,12 +212,12 @@ impl Link {
         let mut asked: Option<Instant> = None;
         loop {
             let seen = self.arrivals.count();
-            if let Some(found) = look() {
+            if let Some(found) = check() {
                 return Ok(found);
             }
             if self.is_lost() {
                 // All earlier answers are stored now, so this check is the last.
-                return look().ok_or(ReceiveError::ProducerLost);
+                return check().ok_or(ReceiveError::ProducerLost);
             }
             if cancel.is_cancelled() {
                 return Err(ReceiveError::Cancelled);
@@ -236,21 +236,21 @@ impl Link {
         }
     }
 
-    /// Waits for something that is sent without a question, until `look` returns it. `None`: the time is over, the wait was
+    /// Waits for something that is sent without a question, until `check` returns it. `None`: the time is over, the wait was
     /// cancelled, or the connection was lost. The canceller is checked every `turn`.
     pub(super) fn wait_for<T>(
         &self,
         deadline: Deadline,
         cancel: &Canceller,
         turn: Duration,
-        mut look: impl FnMut() -> Option<T>,
+        mut check: impl FnMut() -> Option<T>,
     ) -> Option<T> {
         loop {
             let seen = self.arrivals.count();
-            let found = look();
+            let found = check();
             if found.is_some() || deadline.is_over() || cancel.is_cancelled() || self.is_lost() {
                 // All messages from before the end of the connection are stored now.
-                return found.or_else(look);
+                return found.or_else(check);
             }
             self.arrivals.wait(seen, deadline.left_up_to(turn));
         }

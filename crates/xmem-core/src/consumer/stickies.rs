@@ -114,8 +114,8 @@ impl Stickies {
         cancel: &Canceller,
     ) -> Result<Option<Arc<Sticky>>, ReceiveError> {
         let question = ToProducer::GetSticky { version };
-        let look = || self.lock().reach(version);
-        self.link.ask(&question, true, deadline, cancel, look)
+        let check = || self.lock().reach(version);
+        self.link.ask(&question, true, deadline, cancel, check)
     }
 
     /// The newest version. `None` in a forked child.

@@ -188,11 +188,11 @@ impl Producer {
         cancel: &Canceller,
     ) -> Result<WriteLease, AcquireError> {
         let spec = spec.into();
-        let look = || match self.claim(&spec) {
+        let check = || match self.claim(&spec) {
             Err(AcquireError::Exhausted { .. }) => None,
             result => Some(result),
         };
-        match wait::wait_lossless(self.inner(), timeout, cancel, look) {
+        match wait::wait_lossless(self.inner(), timeout, cancel, check) {
             Ok(result) => result,
             Err(WaitError::Timeout) => Err(AcquireError::Timeout),
             Err(WaitError::Cancelled) => Err(AcquireError::Cancelled),

@@ -197,7 +197,7 @@ impl Inbox {
     /// The next message, of any sender or of this one. `None`: none arrived in time.
     pub(super) fn take(&self, sender: Option<u64>, time: Duration) -> Option<Taken> {
         self.wait_for(time, |state| {
-            let taken = state.look(sender);
+            let taken = state.check(sender);
             state.notify();
             if taken.is_some() {
                 self.went.notify_all();
@@ -212,16 +212,16 @@ impl Inbox {
         found.is_some()
     }
 
-    /// Waits until `look` returns a value. Calls it again after each notification.
+    /// Waits until `check` returns a value. Calls it again after each notification.
     fn wait_for<T>(
         &self,
         time: Duration,
-        mut look: impl FnMut(&mut State) -> Option<T>,
+        mut check: impl FnMut(&mut State) -> Option<T>,
     ) -> Option<T> {
         let until = Instant::now() + time;
         let mut state = self.state();
         loop {
-            let found = look(&mut state);
+            let found = check(&mut state);
             let left = until.saturating_duration_since(Instant::now());
             if found.is_some() || left.is_zero() {
                 return found;
@@ -259,7 +259,7 @@ impl State {
         }
     }
 
-    /// Whether `look` would return a value.
+    /// Whether `check` would return a value.
     fn has_any(&self, sender: Option<u64>) -> bool {
         let is_wanted = |id: u64| sender.is_none_or(|sender| sender == id);
         self.closed
@@ -277,7 +277,7 @@ impl State {
             .find_map(|(_, source)| source.blocked.as_ref())
     }
 
-    fn look(&mut self, sender: Option<u64>) -> Option<Taken> {
+    fn check(&mut self, sender: Option<u64>) -> Option<Taken> {
         if self.closed {
             return Some(Taken::Closed);
         }

@@ -40,8 +40,8 @@ impl Listener {
         stale::remove_socket(path)?;
         let Listening { socket, file } = socket::listen_at(path, access.file_mode())
             .map_err(SystemError::at("listen on the pool's socket"))?;
-        let look = || fstat(&file).map_err(SystemError::at("look at the pool's socket"));
-        let stat = look()?;
+        let stat_file = || fstat(&file).map_err(SystemError::at("look at the pool's socket"));
+        let stat = stat_file()?;
         let mut listener = Self {
             _kept: KeptFromChildren::new(&socket),
             socket,
@@ -60,7 +60,7 @@ impl Listener {
                 AtFlags::EMPTY_PATH,
             )
             .map_err(|error| not_the_groups(gid, error))?;
-            listener.group = look()?.st_gid;
+            listener.group = stat_file()?.st_gid;
         }
         Ok(listener)
     }

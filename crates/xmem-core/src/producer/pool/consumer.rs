@@ -56,25 +56,25 @@ pub(in crate::producer) struct ConsumerRecord {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Claim {
     /// The requested budget. 0 if it takes no more frames.
-    pub(super) asked: u32,
+    pub(super) requested: u32,
     /// 1 while it may take one frame past its budget.
-    pub(super) look: u32,
+    pub(super) extra: u32,
     /// The slots that it may hold from before, including the frame past its budget.
     pub(super) kept: u32,
 }
 
 impl Claim {
     pub(super) fn budget(self, share: u32) -> u32 {
-        self.asked.min(share)
+        self.requested.min(share)
     }
 
     pub(super) fn kept_budget(self) -> u32 {
-        self.kept.saturating_sub(self.look)
+        self.kept.saturating_sub(self.extra)
     }
 
     /// The slots that are reserved for it, if each consumer gets this share.
     pub(super) fn slots(self, share: u32) -> u32 {
-        self.budget(share).saturating_add(self.look).max(self.kept)
+        self.budget(share).saturating_add(self.extra).max(self.kept)
     }
 }
 
@@ -258,15 +258,15 @@ impl ConsumerRecord {
             takes_frames && self.page.cursor().load(Ordering::Acquire) == CURSOR_LEFT;
         let leaves = sent_goodbye || takes_frames && self.has_left();
         // A consumer that was timed out may be taking a frame now.
-        let look = u32::from(!sent_goodbye);
+        let extra = u32::from(!sent_goodbye);
         let leases = self.page.leases().iter();
         let held = leases.filter(|lease| lease.load(Ordering::Acquire) != 0);
         let held = u32::try_from(held.count()).unwrap_or(u32::MAX);
         let reserved = self.reserved.load(Ordering::Relaxed);
         Claim {
-            asked: if leaves { 0 } else { self.budget },
-            look,
-            kept: reserved.min(held.saturating_add(look)),
+            requested: if leaves { 0 } else { self.budget },
+            extra,
+            kept: reserved.min(held.saturating_add(extra)),
         }
     }
 

@@ -148,8 +148,12 @@ impl Shares {
 
 /// The largest share with which at most `left` slots are taken. `u32::MAX` if all requests fit.
 fn largest(claims: &[Claim], left: u32, taken: impl Fn(u32) -> u64) -> u32 {
-    let asked = claims.iter().map(|claim| claim.asked).max().unwrap_or(0);
-    match (0..=asked).find(|share| taken(*share) > left.into()) {
+    let requested = claims
+        .iter()
+        .map(|claim| claim.requested)
+        .max()
+        .unwrap_or(0);
+    match (0..=requested).find(|share| taken(*share) > left.into()) {
         None => u32::MAX,
         Some(too_many) => too_many.saturating_sub(1),
     }

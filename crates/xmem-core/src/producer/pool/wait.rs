@@ -42,17 +42,17 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// Waits until `look` returns a value.
+/// Waits until `check` returns a value.
 pub(in crate::producer) fn wait<T>(
     pool: &Pool,
     timeout: Option<Duration>,
     cancel: &Canceller,
-    mut look: impl FnMut() -> Option<T>,
+    mut check: impl FnMut() -> Option<T>,
 ) -> Result<T, WaitError> {
     if !pool.is_of_this_process() {
         return Err(WaitError::Forked);
     }
-    if let Some(found) = look() {
+    if let Some(found) = check() {
         return Ok(found);
     }
     let deadline = Deadline::after(timeout);
@@ -68,7 +68,7 @@ pub(in crate::producer) fn wait<T>(
         if pool.is_closed() {
             return Err(WaitError::Closed);
         }
-        if let Some(found) = look() {
+        if let Some(found) = check() {
             return Ok(found);
         }
         if deadline.is_over() {
@@ -84,11 +84,11 @@ pub(in crate::producer) fn wait_lossless<T>(
     pool: &Pool,
     timeout: Option<Duration>,
     cancel: &Canceller,
-    mut look: impl FnMut() -> Option<T>,
+    mut check: impl FnMut() -> Option<T>,
 ) -> Result<T, WaitError> {
     let patience = pool.settings().lossless_timeout;
     wait(pool, timeout, cancel, || {
-        let found = look();
+        let found = check();
         let taken = found.is_none().then(|| taken(pool)).flatten();
         let waited = pool.standstill().note(taken);
         if waited >= NAMED_AFTER {

@@ -374,12 +374,12 @@ impl Import {
         }
         // Before the check, because a lost producer does nothing more.
         let lost = is_lost();
-        let look = || match self.completion(header, slot, || lost)? {
+        let check = || match self.completion(header, slot, || lost)? {
             Completion::Event(event) => event.has_happened(),
             Completion::Published => Ok(true),
             Completion::Mark => Ok(false),
         };
-        match look() {
+        match check() {
             Ok(false) | Err(CudaError::Driver { .. }) if lost => Err(CudaError::ExporterGone),
             done => done,
         }
