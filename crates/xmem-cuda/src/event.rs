@@ -96,7 +96,7 @@ impl Event {
             Ok(context)
         });
         let Some(there) = there else { return recorded };
-        let recorded = recorded.and_then(|context| self.record_behind(there).map(|()| context));
+        let recorded = recorded.and_then(|context| self.record_after(there).map(|()| context));
         // SAFETY: created above. A wait that is already queued does not need the event any more.
         let destroy = |_| unsafe { result::event_destroy(there) };
         let _ = self.device.with_context_of(stream, destroy);
@@ -104,7 +104,7 @@ impl Event {
     }
 
     /// Makes a stream of this crate wait for an event of another context, and records this event there.
-    fn record_behind(&self, other: CUevent) -> Result<(), CudaError> {
+    fn record_after(&self, other: CUevent) -> Result<(), CudaError> {
         let spare = self.device.spare_stream()?;
         let ours = spare.stream().raw();
         self.device.with(|| {

@@ -15,7 +15,7 @@ use cudarc::driver::sys::{
     CUmemAllocationType, CUmemLocation, CUmemLocationType,
 };
 use xmem_shm::abi::device_header::IpcHandle;
-use xmem_shm::bounds::lie_inside;
+use xmem_shm::bounds::is_range_inside;
 use xmem_shm::fault::{self, Point};
 use xmem_shm::lock::lock;
 
@@ -356,7 +356,7 @@ pub fn borrow(device: &Device, ptr: u64, len: usize) -> Result<Borrowed, CudaErr
         // SAFETY: pointers to variables for the results. The driver checks the address.
         unsafe { result::address_range(&raw mut base, &raw mut size, ptr) }?;
         let offset = ptr - base;
-        if !lie_inside(offset, len as u64, size as u64) {
+        if !is_range_inside(offset, len as u64, size as u64) {
             return Err(CudaError::NotImportable { why: "it is smaller than the size that was given".into() });
         }
         Ok(Borrowed { handle: legacy_handle(base)?, offset })

@@ -2,7 +2,7 @@
 
 //! Copies of frames in private device memory of this process.
 
-use xmem_shm::bounds::lie_inside;
+use xmem_shm::bounds::is_range_inside;
 
 use crate::copy::{rows_now, to_host_now};
 use crate::counts::{COUNTERS, count};
@@ -79,7 +79,7 @@ impl PrivateMemory {
 pub fn check(ranges: &[(u64, usize)], ptr: u64, len: usize) -> Result<(), CudaError> {
     let lies_in = |(start, size): &(u64, usize)| {
         ptr.checked_sub(*start)
-            .is_some_and(|at| lie_inside(at, len as u64, *size as u64))
+            .is_some_and(|at| is_range_inside(at, len as u64, *size as u64))
     };
     if ranges.iter().any(lies_in) {
         Ok(())

@@ -182,7 +182,7 @@ mod tests {
     static TESTED: Reaper = Reaper::new("xmem-test");
 
     #[test]
-    fn a_panic_ends_one_job_and_no_other() {
+    fn a_panic_ends_only_its_own_job() {
         let (say, hear) = channel();
         TESTED.later(|| panic!("on purpose"));
         TESTED.every(Duration::ZERO, || panic!("on purpose, too"));

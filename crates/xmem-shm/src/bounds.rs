@@ -3,7 +3,7 @@
 //! Checks of ranges. The numbers may come from another process.
 
 /// Whether `size` bytes from `at` on are inside of `len` bytes.
-pub fn lie_inside(at: u64, size: u64, len: u64) -> bool {
+pub fn is_range_inside(at: u64, size: u64, len: u64) -> bool {
     at.checked_add(size).is_some_and(|end| end <= len)
 }
 
@@ -13,11 +13,11 @@ mod tests {
 
     #[test]
     fn no_size_overflows() {
-        assert!(lie_inside(0, 10, 10));
-        assert!(lie_inside(10, 0, 10));
-        assert!(!lie_inside(1, 10, 10));
-        assert!(!lie_inside(11, 0, 10));
-        assert!(!lie_inside(u64::MAX, 1, u64::MAX));
-        assert!(!lie_inside(1, u64::MAX, 10));
+        assert!(is_range_inside(0, 10, 10));
+        assert!(is_range_inside(10, 0, 10));
+        assert!(!is_range_inside(1, 10, 10));
+        assert!(!is_range_inside(11, 0, 10));
+        assert!(!is_range_inside(u64::MAX, 1, u64::MAX));
+        assert!(!is_range_inside(1, u64::MAX, 10));
     }
 }

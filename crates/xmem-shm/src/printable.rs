@@ -9,7 +9,7 @@
 pub fn printable(text: &str) -> String {
     text.chars()
         .map(|c| {
-            if plays_tricks(c) {
+            if is_misleading(c) {
                 char::REPLACEMENT_CHARACTER
             } else {
                 c
@@ -18,7 +18,7 @@ pub fn printable(text: &str) -> String {
         .collect()
 }
 
-fn plays_tricks(c: char) -> bool {
+fn is_misleading(c: char) -> bool {
     // The line and paragraph separators, and embeddings, overrides and isolates (Unicode Standard Annex #9).
     c.is_control() || matches!(c, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }

@@ -155,7 +155,7 @@ impl Connection {
     }
 
     /// Notifies the producer of a release, if it `asked` for that or is waiting. The caller has executed a full fence.
-    pub(super) fn given_back(&self, asked: bool) {
+    pub(super) fn notify_release(&self, asked: bool) {
         if asked || self.control.waiting().load(Ordering::Relaxed) != 0 {
             self.link.notify_producer();
         }

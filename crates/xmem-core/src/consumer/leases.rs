@@ -55,7 +55,7 @@ impl Handed {
             }
         }
         drop(table);
-        self.leases.connection.given_back(asked);
+        self.leases.connection.notify_release(asked);
     }
 }
 
@@ -332,7 +332,7 @@ impl Leases {
                 Err(refusal) => {
                     let asked = lease::release(word, lease_word);
                     drop(table);
-                    self.connection.given_back(asked);
+                    self.connection.notify_release(asked);
                     return Err(refusal);
                 }
             };
@@ -394,7 +394,7 @@ impl Holder for Leases {
         let words = self.words(slot);
         let asked = words.is_some_and(|(word, lease_word)| lease::release(word, lease_word));
         drop(table);
-        self.connection.given_back(asked);
+        self.connection.notify_release(asked);
     }
 
     fn is_there(&self, slot: u32, generation: u32) -> bool {

@@ -121,9 +121,10 @@ impl Listener {
                 self.connection().page().wake();
             }
             ToConsumer::NoSticky { version } => self.connection().stickies().keep(version, None, 0),
-            ToConsumer::Origin { pool_id, path } => {
-                self.session.origins().meet(pool_id, path.as_str())
-            }
+            ToConsumer::Origin { pool_id, path } => self
+                .session
+                .origins()
+                .join_and_report(pool_id, path.as_str()),
             ToConsumer::NoOrigin { pool_id } => self.session.origins().miss(pool_id),
             ToConsumer::Arrived => {
                 fault::point(Point::Arrived);

@@ -129,7 +129,7 @@ impl Origins {
     }
 
     /// Frames of this pool may be forwarded. Joins it, and reports whether that succeeded.
-    pub(super) fn meet(self: &Arc<Self>, pool_id: u64, path: &str) {
+    pub(super) fn join_and_report(self: &Arc<Self>, pool_id: u64, path: &str) {
         let Some(join) = &self.join else {
             return;
         };

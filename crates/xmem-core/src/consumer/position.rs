@@ -142,7 +142,7 @@ impl Position {
         // A waiting producer sees when a lease ends. But this frame may be held for long, so it is notified of the cursor too.
         if self.connection.control().constants().lossless {
             fence(Ordering::SeqCst);
-            self.connection.given_back(false);
+            self.connection.notify_release(false);
         }
     }
 }

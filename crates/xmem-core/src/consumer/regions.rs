@@ -258,7 +258,7 @@ impl MappedRegions {
         // Pairs with the fence of a producer that begins to wait: either this thread sees that it waits, or the producer sees
         // the report.
         fence(Ordering::SeqCst);
-        self.connection.given_back(false);
+        self.connection.notify_release(false);
         version
     }
 

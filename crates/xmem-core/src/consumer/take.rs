@@ -5,7 +5,7 @@
 use xmem_shm::abi::entry::Entry;
 use xmem_shm::abi::meta::FrameMeta;
 use xmem_shm::abi::parts::PartPlace;
-use xmem_shm::bounds::lie_inside;
+use xmem_shm::bounds::is_range_inside;
 use xmem_shm::os::clock::Deadline;
 
 use super::leases::{Purpose, TakeError};
@@ -62,7 +62,7 @@ impl Take<'_> {
             return Ok(None);
         };
         leases.wait_for_device(entry.slot(), deadline, cancel)?;
-        let is_inside = lie_inside(shared.offset, shared.len, view.len() as u64);
+        let is_inside = is_range_inside(shared.offset, shared.len, view.len() as u64);
         let has_slots = view.has_slots();
         let place = SlotPlace {
             slot: entry.slot(),

@@ -13,7 +13,7 @@ use xmem_shm::abi::limits::MAX_NAMED_SIZE;
 use xmem_shm::abi::meta::FrameMeta;
 use xmem_shm::abi::named::{Named, Sticky};
 use xmem_shm::abi::parts::{self, Origin, PartPlace};
-use xmem_shm::bounds::lie_inside;
+use xmem_shm::bounds::is_range_inside;
 
 use super::description::{Description, Descriptions, Payload};
 use super::hold::{Hold, Memory};
@@ -28,7 +28,7 @@ pub(crate) struct Malformed(pub(crate) &'static str);
 #[inline(never)]
 fn attachments(hold: &Hold, (at, len): (u64, u64)) -> Result<Named, Malformed> {
     let outside = Malformed("attachments lie outside their slot");
-    if !lie_inside(at, len, hold.len() as u64) || len > MAX_NAMED_SIZE as u64 {
+    if !is_range_inside(at, len, hold.len() as u64) || len > MAX_NAMED_SIZE as u64 {
         return Err(outside);
     }
     let (at, len) = (at as usize, len as usize);
@@ -220,7 +220,7 @@ impl ReadLease {
             }
         } else {
             let room = hold.device_len().unwrap_or(hold.len()) as u64;
-            if !lie_inside(meta.offset, meta.size, room) {
+            if !is_range_inside(meta.offset, meta.size, room) {
                 return Err(Malformed("a payload lies outside its slot").into());
             }
             Payload::Slot

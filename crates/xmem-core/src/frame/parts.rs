@@ -9,7 +9,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use xmem_shm::abi::parts::PartPlace;
-use xmem_shm::bounds::lie_inside;
+use xmem_shm::bounds::is_range_inside;
 use xmem_shm::lock::{inside, lock};
 
 use super::hold::Hold;
@@ -37,7 +37,7 @@ impl Part {
     ) -> Option<Self> {
         let offset = usize::try_from(place.offset).ok()?;
         let size = usize::try_from(place.size).ok()?;
-        lie_inside(place.offset, place.size, view.payload_len()).then_some(Self {
+        is_range_inside(place.offset, place.size, view.payload_len()).then_some(Self {
             view,
             offset,
             size,

@@ -19,9 +19,9 @@ use crate::addresses;
 use crate::pools::remove_left;
 
 /// The time in which a process that joins must answer.
-const MEET_TIME: Duration = Duration::from_secs(5);
+const CONNECT_TIME: Duration = Duration::from_secs(5);
 /// The interval of checks for a released lease.
-const LOOK_AGAIN: Duration = Duration::from_millis(20);
+const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
 /// The rules for receiving messages.
 #[derive(Debug, Clone)]
@@ -58,7 +58,7 @@ impl Terms {
 }
 
 /// Starts the thread for a process that joins. The thread joins the pool of that process.
-pub(super) fn meet(inbox: &Arc<Inbox>, terms: Terms, channel: &Path, id: u64) {
+pub(super) fn connect(inbox: &Arc<Inbox>, terms: Terms, channel: &Path, id: u64) {
     if !inbox.add(id) {
         return;
     }
@@ -67,10 +67,10 @@ pub(super) fn meet(inbox: &Arc<Inbox>, terms: Terms, channel: &Path, id: u64) {
     let spawned = thread.spawn({
         let inbox = inbox.clone();
         move || {
-            let meet = || {
+            let connect = || {
                 let path = socket.to_str().ok_or("its socket has no name in UTF-8")?;
                 let consumer = terms.consumer(path, &inbox);
-                let consumer = consumer.connect_wait(Some(MEET_TIME));
+                let consumer = consumer.connect_wait(Some(CONNECT_TIME));
                 let consumer = consumer.map_err(|error| error.to_string())?;
                 let checked = terms.check(&consumer);
                 let (answer, why) = match &checked {
@@ -81,7 +81,7 @@ pub(super) fn meet(inbox: &Arc<Inbox>, terms: Terms, channel: &Path, id: u64) {
                 let _ = consumer.request(answer, &why[..why.len().min(MAX_REQUEST)]);
                 checked.map(|()| consumer)
             };
-            match meet() {
+            match connect() {
                 Ok(consumer) => Inlet::new(consumer, inbox, terms, id).run(),
                 Err(why) => {
                     inbox.note_refused(why.clone());
@@ -157,13 +157,13 @@ impl Inlet {
                 let canceller = self.inbox.canceller.clone();
                 let copy =
                     |lease: &ReadLease| (lease.info().sequence, sort_copied(lease, me, &canceller));
-                match self.consumer.receive_with(Some(LOOK_AGAIN), copy) {
+                match self.consumer.receive_with(Some(RETRY_INTERVAL), copy) {
                     Ok(taken) => taken,
                     Err(ReceiveError::Timeout) => return Ok(()),
-                    Err(error) => return self.trouble(&error),
+                    Err(error) => return self.handle_error(&error),
                 }
             }
-            Err(error) => return self.trouble(&error),
+            Err(error) => return self.handle_error(&error),
         };
         let began = *self.began.get_or_insert(sequence);
         match taken {
@@ -201,13 +201,13 @@ impl Inlet {
         Ok(())
     }
 
-    fn trouble(&self, error: &ReceiveError) -> Result<(), String> {
+    fn handle_error(&self, error: &ReceiveError) -> Result<(), String> {
         match error {
             // `receive` raises this error. The message is not lost.
             ReceiveError::OverBudget { .. } | ReceiveError::Region(_) => {
                 let why = format!("the next message cannot be taken now: {error}");
                 self.inbox.set_blocked(self.sender, Some(why));
-                std::thread::sleep(LOOK_AGAIN);
+                std::thread::sleep(RETRY_INTERVAL);
                 Ok(())
             }
             ReceiveError::Eos => Err("the sender closed the channel".into()),

@@ -26,7 +26,7 @@ const MARK_VERSION: &str = "2";
 const MARK_TIME: Duration = Duration::from_secs(2);
 /// The time in which the maker must answer.
 const ANSWER_TIME: Duration = Duration::from_secs(10);
-const LOOK_AGAIN: Duration = Duration::from_millis(5);
+const RETRY_INTERVAL: Duration = Duration::from_millis(5);
 
 /// The answer of the maker to a process that joins.
 #[derive(Debug, Default)]
@@ -149,10 +149,10 @@ pub(super) fn join(
         .map_err(|why| Kind::Refused.error(why))?;
     // The maker marks its pool directly after it was created. The pool sends each new state to its consumers.
     let marked = wait(py, deadline.at_most(MARK_TIME), |_| {
-        let state = consumer.wait_sticky(LOOK_AGAIN);
+        let state = consumer.wait_sticky(RETRY_INTERVAL);
         let marked = state.is_some_and(|state| state.text(MARK) == Some(MARK_VERSION));
         if !marked {
-            std::thread::sleep(LOOK_AGAIN);
+            std::thread::sleep(RETRY_INTERVAL);
         }
         marked.then_some(())
     })?;
@@ -176,7 +176,7 @@ pub(super) fn join(
     let handle = consumer.handle();
     let ask = |slice: Duration| match handle.request(HELLO, &id.to_le_bytes()) {
         Err(RequestError::Busy) => {
-            std::thread::sleep(slice.min(LOOK_AGAIN));
+            std::thread::sleep(slice.min(RETRY_INTERVAL));
             None
         }
         Err(error) => Some(Err(Kind::ProducerLost.error(error.to_string()))),
@@ -210,6 +210,6 @@ fn on_event(inbox: &Weak<Inbox>, terms: &Terms, socket: &Path, event: ConsumerEv
         && name == HELLO
         && let (Some(inbox), Some(id)) = (inbox.upgrade(), names::parse_id(&data))
     {
-        inlet::meet(&inbox, terms.clone(), socket, id);
+        inlet::connect(&inbox, terms.clone(), socket, id);
     }
 }

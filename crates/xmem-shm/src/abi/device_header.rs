@@ -264,7 +264,7 @@ mod tests {
     const LEN: usize = 1 << 16;
 
     #[test]
-    fn comes_back() {
+    fn round_trips() {
         let bytes = sample().encode();
         assert_eq!(DeviceHeader::decode(&bytes, LEN), Ok(sample()));
         assert_eq!(DeviceHeader::len_of(&bytes), Some(header_len(3)));

@@ -298,7 +298,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn messages_come_back(message in to_producer()) {
+        fn messages_round_trip(message in to_producer()) {
             let bytes = message.encode();
             prop_assert!(bytes.len() <= MAX_MESSAGE);
             prop_assert_eq!(ToProducer::decode(&bytes), Some(message));

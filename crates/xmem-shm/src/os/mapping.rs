@@ -10,7 +10,7 @@ use std::os::fd::AsFd;
 use std::ptr::{self, NonNull};
 
 use super::fork::ProcessId;
-use crate::bounds::lie_inside;
+use crate::bounds::is_range_inside;
 use crate::fault::{self, Point};
 use crate::sync::{AtomicU32, AtomicU64};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
@@ -117,7 +117,7 @@ impl Mapping {
     #[inline]
     fn range<T>(&self, offset: usize, count: usize) -> Option<*const T> {
         let size = count.checked_mul(mem::size_of::<T>())?;
-        (lie_inside(offset as u64, size as u64, self.len as u64)
+        (is_range_inside(offset as u64, size as u64, self.len as u64)
             && offset.is_multiple_of(mem::align_of::<T>()))
         .then(|| self.ptr.as_ptr().wrapping_add(offset).cast_const().cast())
     }

@@ -110,7 +110,7 @@ impl ControlThread {
     }
 
     /// Closes the socket of an ended connection if the peer has read everything.
-    pub(super) fn look_at_unread(&mut self, id: u64) {
+    pub(super) fn close_if_read(&mut self, id: u64) {
         let unread = self.unread.get(&id);
         if unread.is_some_and(|unread| unread.in_flight.count(&unread.socket) == 0) {
             self.unread.remove(&id);

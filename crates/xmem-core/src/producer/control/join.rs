@@ -24,7 +24,7 @@ impl ControlThread {
     /// A consumer has answered for every pool of origin: sets its cursor.
     pub(super) fn arrive(&mut self, id: u64, consumer: &ConsumerRecord) -> Next {
         let guard = self.pool.lock_on_own_thread();
-        give_place(&guard, consumer);
+        set_start(&guard, consumer);
         consumer.arrive();
         drop(guard);
         fault::point(Point::ConsumerArrived);
@@ -177,7 +177,7 @@ fn add_to_list(pool: &Pool, consumer: Arc<ConsumerRecord>) -> Vec<(u64, String)>
         Vec::new()
     };
     if origins.is_empty() {
-        give_place(&guard, &consumer);
+        set_start(&guard, &consumer);
     } else {
         consumer.awaits(origins.iter().map(|(pool_id, _)| *pool_id).collect());
     }
@@ -191,7 +191,7 @@ fn add_to_list(pool: &Pool, consumer: Arc<ConsumerRecord>) -> Vec<(u64, String)>
 }
 
 /// Sets a consumer's cursor.
-fn give_place(guard: &Guard<'_>, consumer: &ConsumerRecord) {
+fn set_start(guard: &Guard<'_>, consumer: &ConsumerRecord) {
     let start = guard.history.start(consumer.start_from());
     consumer.set_cursor(start.unwrap_or_else(|| guard.pool().control().head()));
 }

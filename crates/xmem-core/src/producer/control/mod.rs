@@ -175,7 +175,7 @@ impl ControlThread {
             }
             // Once for all messages, because it takes the pool's lock.
             if std::mem::take(&mut self.has_released) {
-                self.pool.look_at_released();
+                self.pool.process_releases();
             }
             self.close_late();
             self.give_up_unread();
@@ -264,7 +264,7 @@ impl ControlThread {
                 self.read_rest(id);
                 self.close(id, Departure::Died);
             }
-            id if self.unread.contains_key(&id) => self.look_at_unread(id),
+            id if self.unread.contains_key(&id) => self.close_if_read(id),
             id => self.read(id),
         }
         true
@@ -275,7 +275,7 @@ impl ControlThread {
         let _ = epoll::delete(&self.epoll, &self.listener.socket);
         let until = Instant::now() + LINGER;
         let mut events = Vec::with_capacity(64);
-        while self.somebody_is_behind() && Instant::now() < until {
+        while self.has_lagging_consumer() && Instant::now() < until {
             events.clear();
             let turn = Duration::from_millis(5).try_into().ok();
             let _ = epoll::wait(
@@ -295,7 +295,7 @@ impl ControlThread {
         }
     }
 
-    fn somebody_is_behind(&self) -> bool {
+    fn has_lagging_consumer(&self) -> bool {
         let head = self.pool.control().head();
         self.connections.values().any(|connection| {
             matches!(&connection.stage, Stage::Joined(consumer) if consumer.cursor().is_some_and(|cursor| cursor < head))

@@ -279,7 +279,7 @@ impl Pool {
     }
 
     /// Handles the slots that consumers have released.
-    pub(super) fn look_at_released(&self) {
+    pub(super) fn process_releases(&self) {
         let mut guard = self.lock_on_own_thread();
         guard.finalize_watched();
         guard.forget_retired();

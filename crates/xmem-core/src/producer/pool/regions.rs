@@ -333,7 +333,7 @@ impl Regions {
             let lasting = released.map(Lasting::Borrowed);
             return (self.retire_foreign(id, lasting), None);
         }
-        (None, self.retired.let_go(id, released))
+        (None, self.retired.note_dropped(id, released))
     }
 
     fn retire_foreign(&mut self, id: u32, lasting: Option<Lasting>) -> Option<ForeignMemory> {

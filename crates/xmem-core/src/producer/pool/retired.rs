@@ -91,7 +91,7 @@ impl Retired {
     }
 
     /// Called when upstream drops its memory, which is already retired. Returns `released` if no consumer has it open any more.
-    pub(super) fn let_go(&mut self, id: u32, released: Option<Released>) -> Option<Released> {
+    pub(super) fn note_dropped(&mut self, id: u32, released: Option<Released>) -> Option<Released> {
         match self.entries.iter_mut().find(|entry| entry.id == id) {
             Some(entry) => {
                 entry.lasting = released.map(Lasting::Borrowed);

@@ -18,7 +18,7 @@ use crate::cancel::{Canceller, Notifier, Wake};
 use crate::error::WaitError;
 
 /// The interval of checks without a notification, for leases that a GPU ends and for consumers that send no message.
-const LOOK_AGAIN: Duration = Duration::from_millis(100);
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// If a consumer of a lossless pool takes no frame for this time, it is reported.
 const NAMED_AFTER: Duration = Duration::from_secs(2);
@@ -74,7 +74,8 @@ pub(in crate::producer) fn wait<T>(
         if deadline.is_over() {
             return Err(WaitError::Timeout);
         }
-        pool.notifier().wait(seen, deadline.left_up_to(LOOK_AGAIN));
+        pool.notifier()
+            .wait(seen, deadline.left_up_to(CHECK_INTERVAL));
     }
 }
 

@@ -49,13 +49,13 @@ pub(super) fn in_regions(
     }
     match claim_idle(&mut guard, want) {
         Some(claimed) => Ok(claimed),
-        None => in_more_room(guard, want, make),
+        None => in_new_region(guard, want, make),
     }
 }
 
-/// `in_regions`, if no slot is free.
+/// Continues `in_regions` if no slot is idle. It may allocate a new region.
 #[cold]
-fn in_more_room(
+fn in_new_region(
     mut guard: Guard<'_>,
     want: Want,
     make: MakeRegion<'_>,

@@ -101,7 +101,7 @@ pub(in crate::producer) fn set_ready(claimed: &Claimed, ready: bool) {
 }
 
 /// Marks whether the device has finished with a slot. It may still work on the previous frame there.
-pub(super) fn look_if_ready(pool: &Pool, claimed: &Claimed) -> Result<(), PublishError> {
+pub(super) fn update_ready(pool: &Pool, claimed: &Claimed) -> Result<(), PublishError> {
     if let (Some(device), Some(cuda)) = (claimed.place.device, claimed.region.cuda()) {
         match cuda.twin.is_done(device.index) {
             Ok(done) => set_ready(claimed, done),

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, Weak};
 
 use xmem_shm::abi::limits::MAX_PARTS;
 use xmem_shm::abi::parts::{self, Origin, PartPlace};
-use xmem_shm::bounds::lie_inside;
+use xmem_shm::bounds::is_range_inside;
 use xmem_shm::fault::{self, Point};
 use xmem_shm::lock::inside;
 
@@ -158,7 +158,7 @@ impl Parts {
 
     /// Adds a part of imported memory. The tag is for the program that takes the frame.
     pub fn add_imported(&mut self, memory: &ImportedMemory, offset: u64, size: u64, tag: u32) {
-        self.outside |= !lie_inside(offset, size, memory.len() as u64);
+        self.outside |= !is_range_inside(offset, size, memory.len() as u64);
         self.places.push(PartPlace {
             region: memory.0.id,
             offset,
@@ -206,7 +206,7 @@ impl Parts {
     /// ([`WriteLease::set_release_hook`](crate::WriteLease::set_release_hook)).
     pub fn add_slot(&mut self, lease: &PartLease, offset: u64, size: u64, tag: u32) {
         let place = lease.claimed().place;
-        self.outside |= !lie_inside(offset, size, place.payload_len() as u64);
+        self.outside |= !is_range_inside(offset, size, place.payload_len() as u64);
         self.places.push(PartPlace {
             region: place.region,
             offset: place.payload_at().saturating_add(offset),

@@ -42,6 +42,6 @@ pub(in crate::producer) fn mark(_pool: &Arc<Pool>) {}
 
 pub(super) fn set_ready(_claimed: &Claimed, _ready: bool) {}
 
-pub(super) fn look_if_ready(_pool: &Pool, _claimed: &Claimed) -> Result<(), PublishError> {
+pub(super) fn update_ready(_pool: &Pool, _claimed: &Claimed) -> Result<(), PublishError> {
     Ok(())
 }

@@ -88,7 +88,7 @@ impl OwnSlot {
         if self.sequence.is_some() {
             return republish(pool, claimed, offset, meta);
         }
-        devices::look_if_ready(pool, claimed)?;
+        devices::update_ready(pool, claimed)?;
         check_payload(offset, meta, claimed.place)?;
         let (guard, info) = publish_claimed(pool, claimed, offset, meta, None)?;
         drop(guard);

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use xmem_shm::bounds::lie_inside;
+use xmem_shm::bounds::is_range_inside;
 use xmem_shm::protocol::slot::SlotState;
 
 use super::devices;
@@ -93,7 +93,7 @@ impl Drop for Owned {
 
 /// Writes to bytes of a slot that the caller reserved. No published entry refers to them yet.
 pub(super) fn write_attachments(region: &Region, place: Place, at: usize, bytes: &[u8]) {
-    let is_reserved = lie_inside(at as u64, bytes.len() as u64, place.len as u64);
+    let is_reserved = is_range_inside(at as u64, bytes.len() as u64, place.len as u64);
     assert!(is_reserved, "reserved before");
     let to = region.ptr().wrapping_add(place.offset + at);
     // SAFETY: inside of the slot and the region. The slot is claimed, or referenced by its producer. The bytes are after all
@@ -108,7 +108,7 @@ pub(super) fn has_attachments(
     (at, len): (usize, usize),
     bytes: &[u8],
 ) -> bool {
-    let is_inside = lie_inside(at as u64, len as u64, place.len as u64);
+    let is_inside = is_range_inside(at as u64, len as u64, place.len as u64);
     if len == 0 || len != bytes.len() || !is_inside {
         return false;
     }

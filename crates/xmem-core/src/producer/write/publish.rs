@@ -10,7 +10,7 @@ use xmem_shm::abi::frame_layout::MetaError;
 use xmem_shm::abi::limits::{MAX_NAMED_ENTRIES, MAX_NAMED_SIZE};
 use xmem_shm::abi::meta::FrameMeta;
 use xmem_shm::abi::parts;
-use xmem_shm::bounds::lie_inside;
+use xmem_shm::bounds::is_range_inside;
 use xmem_shm::fault::{self, Point};
 use xmem_shm::os::clock::monotonic_ns;
 use xmem_shm::protocol::lease;
@@ -140,7 +140,7 @@ fn attach(
             return Ok(info.attached);
         }
         let filled = info.filled.max(payload_end);
-        let attached = room_behind(filled, place, bytes.len())?;
+        let attached = attachment_place(filled, place, bytes.len())?;
         // From here on no other thread writes there.
         guard.slots.fill(slot, filled.max(attached.0 + attached.1));
         attached
@@ -159,7 +159,7 @@ pub(super) fn check_payload(
     place: Place,
 ) -> Result<(), PublishError> {
     check_metadata(meta)?;
-    if !lie_inside(offset, meta.size, place.payload_len() as u64) {
+    if !is_range_inside(offset, meta.size, place.payload_len() as u64) {
         return Err(PublishError::OutOfSlot {
             offset,
             end: offset.saturating_add(meta.size),
@@ -273,7 +273,7 @@ fn payload_end(offset: u64, meta: &FrameMeta, parts: Option<&Parts>, place: Plac
 }
 
 /// The place for this many bytes of attachments in a slot that is filled up to `filled`.
-fn room_behind(filled: usize, place: Place, needed: usize) -> Result<Attached, PublishError> {
+fn attachment_place(filled: usize, place: Place, needed: usize) -> Result<Attached, PublishError> {
     if needed == 0 {
         return Ok((0, 0));
     }

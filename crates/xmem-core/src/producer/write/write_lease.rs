@@ -9,7 +9,7 @@ use thiserror::Error;
 use xmem_shm::abi::limits::MAX_NAMED_SIZE;
 use xmem_shm::abi::meta::FrameMeta;
 use xmem_shm::abi::named::Attachments;
-use xmem_shm::bounds::lie_inside;
+use xmem_shm::bounds::is_range_inside;
 use xmem_shm::lock::inside;
 
 use super::devices;
@@ -114,7 +114,7 @@ impl WriteLease {
     /// The attachments of the frame that is still in the slot. `at`: their place, from an entry.
     pub(crate) fn attachments(&self, (at, len): (u64, u64)) -> Option<Attachments> {
         let place = self.claimed().place;
-        if !lie_inside(at, len, place.len as u64) || len > MAX_NAMED_SIZE as u64 {
+        if !is_range_inside(at, len, place.len as u64) || len > MAX_NAMED_SIZE as u64 {
             return None;
         }
         // Copied first: if consumers can write the memory, one could change the bytes while they are parsed.
@@ -180,7 +180,7 @@ impl WriteLease {
     ///
     /// [`PublishFailure`] has the reason, and gives the lease back.
     pub fn publish(self, meta: FrameMeta) -> Result<ReadLease, PublishFailure> {
-        if let Err(error) = devices::look_if_ready(self.pool(), self.claimed()) {
+        if let Err(error) = devices::update_ready(self.pool(), self.claimed()) {
             return Err(PublishFailure { lease: self, error });
         }
         self.publish_as_is(meta)
