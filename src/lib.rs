@@ -9,7 +9,7 @@
 // Some functions are used only for device memory.
 #![cfg_attr(not(feature = "cuda"), allow(dead_code))]
 
-//! GStreamer elements that share frames between processes where they lie.
+//! GStreamer elements that share frames between processes without a copy.
 //!
 //! `xmemsink` publishes the buffers of a pipeline in a named pool. `xmemsrc` in another process outputs them without a copy.
 //! The crate `xmem-core` implements pools. The elements decide which frames are published and when.

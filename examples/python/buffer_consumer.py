@@ -15,8 +15,8 @@ pool = BufferPool(sys.argv[1])
 for line in sys.stdin:
     with pool.get(int(line)) as buf:
         where = "host" if buf.device is None else f"device {buf.device}"
-        # PyTorch reads a buffer on a device where it lies: torch.from_dlpack(buf).
+        # PyTorch reads a buffer on a device in place: torch.from_dlpack(buf).
         image = np.asarray(buf if buf.device is None else buf.copy_to_cpu())
         print(f"buffer {buf.meta_index} on {where}: {image.shape} {image.dtype}, mean {image.mean():.0f}", flush=True)
-        # The array must be gone, or the buffer is held until it is.
+        # The array holds the buffer, so it must be deleted too.
         del image

@@ -34,7 +34,7 @@ with BufferPool(args.pool) as pool:
         if args.device is not None:
             # A decoder on the device would write to `pool.acquire_cuda(SIZE, args.device).cuda_ptr_mut`.
             buf = buf.copy_to_cuda(args.device)
-        # One `get` is to come, in whichever process. After 10 seconds a buffer that nobody reads is empty again.
+        # One `get` in any process is expected. A buffer that no process reads is empty again after 10 seconds.
         pool.set_ref_count(buf.meta_index, 1)
         print(buf.forget(timeout=10), flush=True)
     # The buffers end with this process.

@@ -33,7 +33,7 @@ def to_bgr(frame: xmem.Frame) -> np.ndarray:
     if frame.format in TO_BGR:
         return cv2.cvtColor(np.asarray(frame), TO_BGR[frame.format])
     if frame.format in ("NV12", "NV21"):
-        # OpenCV takes the two planes where they lie.
+        # OpenCV uses the two planes in place.
         luma, chroma = (np.asarray(plane) for plane in frame.planes)
         code = cv2.COLOR_YUV2BGR_NV12 if frame.format == "NV12" else cv2.COLOR_YUV2BGR_NV21
         return cv2.cvtColorTwoPlane(luma, chroma, code)

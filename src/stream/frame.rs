@@ -137,7 +137,7 @@ impl Format {
         layout
     }
 
-    /// How the bytes of a buffer lie, which `program` made.
+    /// The layout of a buffer's bytes. `program`: the program that made the buffer.
     pub(crate) fn layout(&self, buffer: &gst::BufferRef, program: Text<32>) -> FrameLayout {
         let mut layout = FrameLayout {
             content_type: self.content_type,

@@ -20,17 +20,17 @@ pub(super) fn signals() -> &'static [glib::subclass::Signal] {
              * GstXmemSink::client-connected:
              * @client: an `application/x-xmem-client` as in #GstXmemSink:stats
              *
-             * A consumer has connected. Called on the pool's own thread: return soon.
+             * A consumer has connected. Called on the pool's own thread, so the handler must return soon.
              */
             glib::subclass::Signal::builder(SIGNAL_CONNECTED)
                 .param_types([gst::Structure::static_type()])
                 .build(),
             /**
              * GstXmemSink::client-disconnected:
-             * @client: an `application/x-xmem-client` as in #GstXmemSink:stats, with its last figures and a field
+             * @client: an `application/x-xmem-client` as in #GstXmemSink:stats, with its last statistics and a field
              * `reason` (string): `left`, `died`, `cut-off`, `timed-out` or `closed`
              *
-             * A consumer is gone. Called on the pool's own thread: return soon.
+             * A consumer has disconnected. Called on the pool's own thread, so the handler must return soon.
              */
             glib::subclass::Signal::builder(SIGNAL_DISCONNECTED)
                 .param_types([gst::Structure::static_type()])

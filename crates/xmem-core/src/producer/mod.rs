@@ -478,10 +478,10 @@ impl Producer {
         self.inner().socket_path()
     }
 
-    /// Closes the pool: no frame comes any more, and no consumer can join. Frames that consumers hold stay valid.
+    /// Closes the pool. No more frames can be published, and no consumer can join. Frames that consumers hold stay valid.
     ///
-    /// Consumers that have frames left to take get 50 ms to ask for the answers they need for that. Hooks of frames with a
-    /// release hook or a count run, even if a consumer still holds the frame.
+    /// Consumers that have not received all frames get 50 ms to request the data that they need for this. Hooks of frames with
+    /// a release hook or a count run, even if a consumer still holds the frame.
     pub fn close(&self) {
         self.owner.close();
     }

@@ -63,7 +63,7 @@ pub(crate) fn sweep(prefix: &str) -> Vec<PathBuf> {
 /// Removes the segments under `/dev/shm` that killed producers of this user left, of any pool, and returns them.
 /// Their pools and directories need not exist any more. Segments of a live producer stay.
 ///
-/// They come from [`Backing::PosixShm`](crate::Backing::PosixShm) only; other memory goes with its producer.
+/// Only [`Backing::PosixShm`](crate::Backing::PosixShm) creates such segments. Other memory leaves no files.
 pub fn remove_stale_segments() -> Vec<PathBuf> {
     let prefix = prefix_of_all();
     let is_hex = |text: &str| text.len() == 16 && text.bytes().all(|b| b.is_ascii_hexdigit());

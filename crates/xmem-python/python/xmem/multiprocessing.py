@@ -19,8 +19,8 @@ contain references to memory of xmem in place of its bytes:
 - buffers of a ``BufferPool``. A buffer that is being written is published for one read, as by ``forget``. A buffer from ``get`` is
   read by the receiver too, which counts as one more read.
 
-Everything else is sent as before. Received arrays are read-only and hold their memory. An ``xmem.Channel`` carries them: arrays
-in shared memory of another process are passed on where they lie if they have at least 64 KiB, up to 8 at a time.
+Everything else is sent as before. Received arrays are read-only and hold their memory. They can be sent over an
+``xmem.Channel``. Arrays in shared memory of another process are passed on in place if they have at least 64 KiB, up to 8 at a time.
 
 A sender keeps sent objects until the receiver requests them, at most `timeout` seconds. When a receiver is killed, everything that
 it had received is released. When the sender has ended, objects that were not received raise ``xmem.RefLost``. So at its end a

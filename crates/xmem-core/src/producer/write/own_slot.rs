@@ -82,7 +82,7 @@ impl OwnSlot {
     ///
     /// # Errors
     ///
-    /// See [`PublishError`]. The slot stays as it was.
+    /// See [`PublishError`]. The slot is unchanged after an error.
     pub fn publish(&mut self, offset: u64, meta: &FrameMeta) -> Result<u64, PublishError> {
         let (pool, claimed) = (self.slot.pool(), self.slot.claimed());
         if self.sequence.is_some() {

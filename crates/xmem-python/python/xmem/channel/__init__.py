@@ -34,9 +34,9 @@ read-only, and each holds the whole message: the slot is free when the last arra
 ends. To keep a small part of a large message, copy it (``array.copy()``). ``recv(copy=True)`` copies the whole message into
 private, writable memory.
 
-Arrays that lie in shared memory already are not copied: those of ``channel.empty()`` and ``channel.room()``, which must not be
+Arrays that are in shared memory already are not copied: those of ``channel.empty()`` and ``channel.room()``, which must not be
 written after they were sent, and those of received messages and frames. Arrays of received messages and frames are passed on
-where they lie if they have at least 64 KiB, up to 8 in a message, once all receivers have joined the pool that they come from.
+in place if they have at least 64 KiB, up to 8 in a message, once all receivers have joined the pool that they come from.
 This happens automatically after the first such message. Until then, or if a receiver cannot join, they are copied. The
 receivers hold these arrays themselves, so the process in between can end.
 
