@@ -66,7 +66,7 @@ settings! {
          */
         glib::ParamSpecBoxed::builder::<gst::Structure>("stats")
             .nick("Statistics")
-            .blurb("What the pool has done so far")
+            .blurb("Statistics of the pool and its consumers")
             .read_only()
             .build();
     }
@@ -79,7 +79,7 @@ settings! {
      */
     pool: OsString = "default".into(),
         PROP_POOL, "Pool",
-        "Name of the pool, or the path of its socket if it has a slash in it";
+        "Name of the pool, or the path of its socket if it contains a slash";
     /**
      * GstXmemSink:delivery:
      *
@@ -88,7 +88,7 @@ settings! {
      */
     delivery: XmemSinkDelivery = XmemSinkDelivery::default(),
         "delivery", "Delivery",
-        "Whether a slow consumer misses frames or is waited for";
+        "Whether a slow consumer misses frames or the sink waits for it";
     /**
      * GstXmemSink:lossless-timeout:
      *
@@ -96,7 +96,7 @@ settings! {
      */
     lossless_timeout: u64 = 0,
         "lossless-timeout", "Lossless Timeout",
-        "Time in nanoseconds after which a consumer that holds up lossless delivery is disconnected \
+        "Time in nanoseconds after which a consumer that blocks lossless delivery is disconnected \
          (0 = never)";
     /**
      * GstXmemSink:meta-room:
@@ -109,18 +109,18 @@ settings! {
     // Room for a few regions of interest, or for captions.
     meta_room: u32 = 512,
         "meta-room", "Meta Room",
-        "Bytes for metas in each slot, to begin with; it grows with what frames bring",
+        "Initial number of bytes for metas in each slot; it grows if frames have more",
         maximum(MAX_NAMED_SIZE as u32);
     min_slots: u32 = 0,
         "min-slots", "Minimum Slots",
         "Slots of the first region (0 = as many as upstream needs)";
     max_slots: u32 = 256,
         "max-slots", "Maximum Slots",
-        "The most slots the pool may have; their memory is taken as it is needed",
+        "Maximum number of slots of the pool; their memory is allocated when it is needed",
         minimum(1);
     max_bytes: u64 = 0,
         "max-bytes", "Maximum Bytes",
-        "The most bytes of shared memory the pool may take (0 = no limit)";
+        "Maximum size of the pool's shared memory in bytes (0 = no limit)";
     /**
      * GstXmemSink:history:
      *
@@ -131,7 +131,7 @@ settings! {
      */
     history: u32 = 0,
         "history", "History",
-        "Newest frames that are kept for consumers (0 = four, and up to 100 ms for consumers that lag)";
+        "Number of newest frames that are kept for consumers (0 = four, and up to 100 ms for slow consumers)";
     /**
      * GstXmemSink:copy:
      *
@@ -141,7 +141,7 @@ settings! {
      */
     copy: XmemSinkCopy = XmemSinkCopy::default(),
         "copy", "Copy",
-        "Whether frames that do not lie in a slot may be copied into one";
+        "Whether frames that are not in a slot may be copied into one";
     /**
      * GstXmemSink:send-eos:
      *
@@ -150,10 +150,10 @@ settings! {
      */
     send_eos: bool = true,
         "send-eos", "Send EOS",
-        "Whether the end of the stream is the end of the consumers' streams";
+        "Whether consumers receive EOS at the end of the stream";
     wait_for_connection: bool = false,
         "wait-for-connection", "Wait for Connection",
-        "Hold the stream while no consumer is connected";
+        "Whether to block the stream while no consumer is connected";
     /**
      * GstXmemSink:backing:
      *
@@ -163,14 +163,14 @@ settings! {
      */
     backing: XmemSinkBacking = XmemSinkBacking::default(),
         "backing", "Backing",
-        "The kind of shared memory that the slots lie in (posix-shm serves this user only)";
+        "The kind of shared memory for the slots (posix-shm is for this user only)";
     max_consumers: u32 = 256,
         "max-consumers", "Maximum Consumers",
-        "The most consumers that may be connected at once",
+        "Maximum number of connected consumers",
         minimum(1);
     max_held: u32 = 8,
         "max-held", "Maximum Held",
-        "The largest budget a consumer may ask for: slots that it holds at once",
+        "Maximum budget of a consumer: the number of slots that it may hold at once",
         minimum(1);
     /**
      * GstXmemSink:socket-mode:
@@ -204,7 +204,7 @@ settings! {
     // Text as the user set it; parsed when the sink starts.
     allow_uids: String = String::new(),
         "allow-uids", "Allowed Users",
-        "Numbers of users that may connect too, with commas in between (\"1000,1001\")";
+        "Numbers of additional users that may connect, separated by commas (\"1000,1001\")";
     /**
      * GstXmemSink:pace:
      *
@@ -216,7 +216,7 @@ settings! {
      */
     pace: XmemSinkPace = XmemSinkPace::default(),
         "pace", "Pace",
-        "Whether a frame is handed over at its time or as it comes (sync=false: always as it comes)",
+        "Whether a frame is published at its time or immediately (sync=false: always immediately)",
         mutable_playing();
     /**
      * GstXmemSink:cuda-ipc-mode:
@@ -230,7 +230,7 @@ settings! {
      */
     cuda_ipc_mode: XmemSinkCudaIpcMode = XmemSinkCudaIpcMode::default(),
         "cuda-ipc-mode", "CUDA IPC Mode",
-        "How slots on CUDA devices are shared (without effect on host memory, and in builds without CUDA)";
+        "How slots on CUDA devices are shared (no effect on host memory, or in builds without CUDA)";
     /**
      * GstXmemSink:cuda-device-id:
      *
@@ -242,7 +242,7 @@ settings! {
     // -1: any device.
     cuda_device_id: i32 = -1,
         "cuda-device-id", "CUDA Device",
-        "Number of the CUDA device for slots (-1 = that of the frames; without effect in builds without CUDA)",
+        "Number of the CUDA device for slots (-1 = device of the frames; no effect in builds without CUDA)",
         minimum(-1);
     /**
      * GstXmemSink:release-timeout:
@@ -255,8 +255,8 @@ settings! {
      */
     release_timeout: u64 = 5_000_000_000,
         "release-timeout", "Release Timeout",
-        "Time in nanoseconds that a stop waits at most for frames on CUDA devices (without effect in builds \
-         without CUDA)";
+        "Maximum time in nanoseconds that a stop waits for frames on CUDA devices (no effect in builds without \
+         CUDA)";
 }
 
 impl Settings {

@@ -8,14 +8,14 @@ choices! {
     /// The action when the producer is lost without an end of stream.
     XmemSrcOnProducerLost = "GstXmemSrcOnProducerLost" {
         Wait = "wait", "Wait: for the next producer of the pool";
-        Eos = "eos", "EOS: the stream is over";
-        Error = "error", "Error: it is an element error";
+        Eos = "eos", "EOS: end the stream";
+        Error = "error", "Error: post an element error";
     }
 
     /// The action at the end of the producer's stream.
     XmemSrcOnEos = "GstXmemSrcOnEos" {
-        End = "end", "End: this stream is over too";
-        Wait = "wait", "Wait: for the stream to go on, or for the next producer of the pool";
+        End = "end", "End: end this stream too";
+        Wait = "wait", "Wait: for more frames of the stream, or for the next producer of the pool";
     }
 
     /// The action for a frame that arrives while downstream holds as many as allowed.
@@ -27,7 +27,7 @@ choices! {
     /// Where to wait until the producer's work on a frame on a CUDA device has ended.
     XmemSrcCudaWait = "GstXmemSrcCudaWait" {
         Device = "device", "Device: the stream of the frame's memory";
-        Cpu = "cpu", "CPU: this element, before it hands the frame on";
+        Cpu = "cpu", "CPU: this element, before it pushes the frame";
     }
 
     /// The first frame that a new consumer gets.
@@ -39,8 +39,8 @@ choices! {
 
     /// How the times of buffers are computed.
     XmemSrcTimestampMode = "GstXmemSrcTimestampMode" {
-        Clock = "clock", "Clock: the producer's times, carried into this pipeline's running time";
-        Arrival = "arrival", "Arrival: when the frame came into the pool";
-        Passthrough = "passthrough", "Passthrough: the producer's times and segment as they are";
+        Clock = "clock", "Clock: the producer's times, converted to this pipeline's running time";
+        Arrival = "arrival", "Arrival: the time when the frame was published";
+        Passthrough = "passthrough", "Passthrough: the producer's times and segment, unchanged";
     }
 }

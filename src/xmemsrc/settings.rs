@@ -42,7 +42,7 @@ settings! {
          */
         glib::ParamSpecBoxed::builder::<gst::Structure>("stats")
             .nick("Statistics")
-            .blurb("What this element has received so far")
+            .blurb("Statistics of this element")
             .read_only()
             .build();
     }
@@ -55,7 +55,7 @@ settings! {
      */
     pool: OsString = "default".into(),
         PROP_POOL, "Pool",
-        "Name of the pool, or the path of its socket if it has a slash in it",
+        "Name of the pool, or the path of its socket if it contains a slash",
         mutable_ready();
     /**
      * GstXmemSrc:connection-timeout:
@@ -74,7 +74,7 @@ settings! {
      */
     on_producer_lost: XmemSrcOnProducerLost = XmemSrcOnProducerLost::default(),
         "on-producer-lost", "On Producer Lost",
-        "Whether to wait for the next producer when one goes away, to end the stream, or to fail",
+        "Whether to wait for the next producer when one is lost, to end the stream, or to fail",
         mutable_ready();
     /**
      * GstXmemSrc:on-eos:
@@ -86,7 +86,7 @@ settings! {
      */
     on_eos: XmemSrcOnEos = XmemSrcOnEos::default(),
         "on-eos", "On EOS",
-        "Whether the end of the producer's stream is the end of this one",
+        "Whether the end of the producer's stream ends this stream",
         mutable_ready();
     /**
      * GstXmemSrc:wait-for-keyframe:
@@ -98,7 +98,7 @@ settings! {
      */
     wait_for_keyframe: bool = true,
         "wait-for-keyframe", "Wait for Key Frame",
-        "Whether an encoded stream begins, and goes on after missed frames, with a key frame",
+        "Whether an encoded stream begins with a key frame, and continues with one after missed frames",
         mutable_ready();
     /**
      * GstXmemSrc:max-held:
@@ -108,15 +108,15 @@ settings! {
      */
     max_held: u32 = 8,
         "max-held", "Maximum Held",
-        "How many slots to hold at once; past that, see over-budget",
+        "Maximum number of slots to hold at once; see over-budget for further frames",
         minimum(1), mutable_ready();
     over_budget: XmemSrcOverBudget = XmemSrcOverBudget::default(),
         "over-budget", "Over Budget",
-        "Whether a frame past max-held is copied into private memory or dropped",
+        "Whether a frame beyond max-held is copied into private memory or dropped",
         mutable_ready();
     start_from: XmemSrcStartFrom = XmemSrcStartFrom::default(),
         "start-from", "Start From",
-        "The first frame to take after connecting",
+        "The first frame to receive after connecting",
         mutable_ready();
     /**
      * GstXmemSrc:newest-only:
@@ -144,7 +144,7 @@ settings! {
      */
     timestamp_mode: XmemSrcTimestampMode = XmemSrcTimestampMode::default(),
         "timestamp-mode", "Timestamp Mode",
-        "What times the buffers get: when they are due, when they came, or what the producer has",
+        "Timestamps of the buffers: when they are due, when they arrived, or those of the producer",
         mutable_ready();
     /**
      * GstXmemSrc:processing-deadline:
@@ -155,16 +155,16 @@ settings! {
      */
     processing_deadline: gst::ClockTime = gst::ClockTime::from_mseconds(20),
         PROP_PROCESSING_DEADLINE, "Processing Deadline",
-        "Time in nanoseconds that a frame may take from the producer until here; part of the latency",
+        "Time in nanoseconds that a frame may take from the producer to this element; part of the latency",
         maximum(i64::MAX.unsigned_abs()), mutable_playing();
     busy_poll: u64 = 0,
         "busy-poll", "Busy Poll",
-        "Time in nanoseconds to spin for the next frame before sleeping (0 = sleep at once)",
+        "Time in nanoseconds to spin for the next frame before sleeping (0 = sleep immediately)",
         mutable_ready();
     // `None`: built from the names of the program and the element.
     client_name: Option<String> = None,
         "client-name", "Client Name",
-        "Name that the producer's statistics show (unset = names of the program and of this element)",
+        "Name of this client in the producer's statistics (unset = names of the program and of this element)",
         doc_show_default(), mutable_ready();
     /**
      * GstXmemSrc:download:
@@ -176,7 +176,7 @@ settings! {
      */
     download: bool = false,
         "download", "Download",
-        "Whether frames on CUDA devices are copied into host memory (without effect in builds without CUDA)",
+        "Whether frames on CUDA devices are copied into host memory (no effect in builds without CUDA)",
         mutable_ready();
     /**
      * GstXmemSrc:cuda-wait:
@@ -190,7 +190,7 @@ settings! {
      */
     cuda_wait: XmemSrcCudaWait = XmemSrcCudaWait::default(),
         "cuda-wait", "CUDA Wait",
-        "Where to wait for the producer's work on a frame on a CUDA device (without effect in builds without CUDA)",
+        "Where to wait for the producer's work on a frame on a CUDA device (no effect in builds without CUDA)",
         mutable_ready();
     /**
      * GstXmemSrc:cuda-device-id:
@@ -203,7 +203,7 @@ settings! {
     // -1: any device.
     cuda_device_id: i32 = -1,
         "cuda-device-id", "CUDA Device",
-        "Number of the CUDA device of the frames (-1 = theirs; without effect in builds without CUDA)",
+        "Number of the CUDA device of the frames (-1 = any device; no effect in builds without CUDA)",
         minimum(-1), mutable_ready();
 }
 
