@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Access to a pool, tried by processes of other users and groups.
+//! Access to a pool by processes of other users and groups.
 
 mod support;
 
@@ -17,13 +17,13 @@ use xmem_core::{Backing, ConnectError, Consumer, CreateError, Producer, StartFro
 
 const SIZE: usize = 100_000;
 
-/// The producer's user, an unrelated user, and groups. None of them has to have a name.
+/// The producer's user, an unrelated user, and groups. They need no names on the system.
 const OWNER: u32 = 42_101;
 const STRANGER: u32 = 42_102;
 const GROUP: u32 = 42_200;
 const ROOT: u32 = 0;
 
-/// What the children do.
+/// Runs a role in a child process.
 #[test]
 fn child() {
     let Some((role, pool)) = child::role() else {
@@ -40,7 +40,7 @@ fn child() {
     }
 }
 
-/// Makes a pool with these settings ("-": not set), and a frame in it.
+/// Creates a pool with these settings ("-": default), and publishes a frame.
 fn produce(pool: &str, mode: &str, group: &str, uids: &str) {
     let set = |text: &str| (text != "-").then(|| text.to_owned());
     let mut builder = Producer::builder(pool).socket_group(set(group));
@@ -62,7 +62,7 @@ fn serve(producer: Result<Producer, CreateError>) {
     }
 }
 
-/// Reports whether it could join and read.
+/// Reports whether this process can join and read.
 fn join(pool: &str) {
     let consumer = Consumer::builder(pool)
         .start_from(StartFrom::Oldest)
@@ -82,7 +82,7 @@ fn join(pool: &str) {
     );
 }
 
-/// Reports that access is denied now, and the end of a wait for the producer.
+/// Reports that access is denied, and the result of a wait for the producer.
 fn wait(pool: &str) {
     let consumer = Consumer::builder(pool);
     reply(match consumer.connect() {
@@ -95,10 +95,10 @@ fn wait(pool: &str) {
     });
 }
 
-/// Reports what a producer sends before it refuses.
+/// Reports what a producer sends before it refuses a connection.
 fn ask(pool: &str) {
     let raw = Raw::connect(pool);
-    // A user with access would have to send a request first.
+    // A user with access must send a request first.
     let (bytes, descriptors) = raw.recv().expect("an answer");
     reply(format!(
         "{} with {} descriptors",
@@ -108,7 +108,7 @@ fn ask(pool: &str) {
     assert!(raw.recv().is_none());
 }
 
-/// A directory that all users can enter, with a pool of one user in it.
+/// A directory that all users can enter, with a pool of one user.
 struct Scene {
     place: Place,
     program: PathBuf,
@@ -119,7 +119,7 @@ impl Scene {
         let place = Place::new();
         let program = program_for_all(place.path());
         let scene = Self { place, program };
-        // Only the producer may write to it.
+        // Only the producer can write to it.
         scene.give_to(OWNER, OWNER, 0o755);
         scene
     }
@@ -149,7 +149,7 @@ impl Scene {
     }
 }
 
-/// Settings, and the users with access besides the producer's user and root.
+/// Settings, and the users that get access besides the producer's user and root.
 fn admits(settings: &str, welcome: &[User], refused: &[User], denied: &[User]) {
     if !can_be_others() {
         return;
@@ -170,7 +170,7 @@ fn admits(settings: &str, welcome: &[User], refused: &[User], denied: &[User]) {
             reply.starts_with("refused: ") && reply.contains("allow-uids"),
             "{settings}: {user:?}: {reply}"
         );
-        // Before anything is shared.
+        // Refused before anything is shared.
         assert_eq!(scene.reply_of(user, "ask"), "2 with 0 descriptors");
     }
     for user in denied {
@@ -187,17 +187,17 @@ fn stranger() -> User {
     User::new(STRANGER)
 }
 
-/// In a group as their main one.
+/// A user whose main group is this one.
 fn member(gid: u32) -> User {
     User::in_groups(42_103, gid, &[])
 }
 
-/// In a group besides others.
+/// A user with this group as an additional one.
 fn also_member(gid: u32) -> User {
     User::in_groups(42_104, 42_104, &[42_300, gid, 42_301])
 }
 
-/// The socket's file exists before it has its mode and its group.
+/// The socket's file is created before its mode and group are set.
 #[test]
 fn a_wait_outlasts_the_start_of_a_producer() {
     if !can_be_others() {
@@ -209,14 +209,14 @@ fn a_wait_outlasts_the_start_of_a_producer() {
         let mode = std::fs::Permissions::from_mode(mode);
         std::fs::set_permissions(scene.place.pool(), mode).unwrap();
     };
-    // Before the consumer looks for the first time.
+    // Before the consumer's first attempt.
     chmod(0o600);
     let mut consumer = scene.start(&stranger(), "wait");
     let denied = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while !denied.load(Relaxed) {
-                // So that the file stays new.
+                // The file's change time stays recent.
                 chmod(0o600);
                 std::thread::sleep(Duration::from_millis(20));
             }
@@ -243,7 +243,7 @@ fn by_default_other_users_are_denied() {
         member(OWNER),
         also_member(OWNER),
         member(GROUP),
-        // In the group of root, and nothing more.
+        // In root's group only.
         member(ROOT),
     ];
     admits("- - -", &[], &[], &denied);
@@ -282,7 +282,7 @@ fn named_users_are_admitted_and_others_are_denied() {
         User::new(STRANGER + 1_000_000),
     ];
     let settings = format!("- - {STRANGER},4711");
-    // Not in a group that the socket's file belongs to, in it, and in it besides.
+    // Not in the group of the socket's file, with it as main group, and with it as additional group.
     let welcome = [
         stranger(),
         User::in_groups(STRANGER, OWNER, &[]),
@@ -308,7 +308,7 @@ fn a_user_in_thousands_of_groups_is_a_member_of_each() {
     admits(&format!("660 {GROUP} 4711"), &welcome, &refused, &[]);
 }
 
-/// Files in such a directory belong to its group, not to the producer's.
+/// In such a directory, files get the directory's group instead of the producer's.
 #[test]
 fn a_directory_that_gives_its_group_counts() {
     if !can_be_others() {
@@ -328,14 +328,14 @@ fn access_settings_that_contradict_each_other_are_errors() {
     let builder = || Producer::builder(&place.pool());
     let own = rustix::process::getegid().as_raw().to_string();
     for (builder, property) in [
-        // A group that the mode gives nothing.
+        // The mode gives no access to the group.
         (builder().socket_group(Some(own.clone())), "socket-mode"),
-        // Named users, although all have access.
+        // Users are listed although all users have access.
         (
             builder().socket_mode(0o666).allow_uids(vec![1000]),
             "allow-uids",
         ),
-        // The number for "leave it as it is".
+        // This value means "do not change" in system calls.
         (builder().allow_uids(vec![u32::MAX]), "allow-uids"),
         (
             builder()
@@ -359,7 +359,7 @@ fn access_settings_that_contradict_each_other_are_errors() {
                 .socket_group(Some(String::new())),
             "socket-group",
         ),
-        // Memory that cannot be protected from others.
+        // Memory that cannot be protected from other processes.
         (
             builder().backing(Backing::PosixShm).socket_mode(0o620),
             "posix-shm",
@@ -380,7 +380,7 @@ fn access_settings_that_contradict_each_other_are_errors() {
         );
     }
     place.assert_clean();
-    // By name as well as by number.
+    // By name or by number.
     let producer = builder()
         .socket_mode(0o660)
         .socket_group(Some(own))

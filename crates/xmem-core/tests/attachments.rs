@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Data beside the frames: attachments, events between frames, requests upstream.
+//! Attachments, events between frames, and requests upstream.
 
 mod support;
 
@@ -74,7 +74,7 @@ fn attachments_come_with_their_frame(backing: Backing) {
         assert_frame(own, *fill, *size, text);
         assert_frame(&consumer.receive(Some(HANG)).unwrap(), *fill, *size, text);
     }
-    // A frame without any.
+    // A frame without attachments.
     let lease = producer.acquire(10).unwrap();
     lease.publish(FrameMeta::new(10)).unwrap();
     let frame = consumer.receive(Some(HANG)).unwrap();
@@ -97,13 +97,13 @@ fn attachments_come_with_their_frame_posix_shm() {
 fn attachments_without_room_return_the_slot() {
     let place = Place::new();
     let producer = Producer::builder(&place.pool()).build().unwrap();
-    // All of a slot.
+    // The payload uses the whole slot.
     let lease = producer.acquire(page_size()).unwrap();
     let meta = FrameMeta {
         attachments: attachments("too much"),
         ..FrameMeta::new(10)
     };
-    // The requested room may be for another frame's payload, even if this one has only ten bytes.
+    // The requested space may belong to another frame's payload, also if this frame has only ten bytes.
     let failure = lease.publish(meta).unwrap_err();
     assert!(matches!(
         failure.error,
@@ -128,7 +128,7 @@ fn attachments_without_room_return_the_slot() {
     ));
 }
 
-/// So many that consumers would reject them: the limit is on their number, not their size.
+/// The number of attachments is limited, not their size: consumers would reject more.
 #[test]
 fn more_attachments_than_a_consumer_takes_are_refused() {
     let place = Place::new();
@@ -166,7 +166,7 @@ fn more_attachments_than_a_consumer_takes_are_refused() {
     });
 }
 
-/// They lie side by side in separate parts: none overwrites another.
+/// Attachments of repeated frames are in separate parts of the slot, so none overwrites another.
 #[test]
 fn a_slot_published_again_has_attachments_of_its_own_each_time() {
     let place = Place::new();
@@ -175,7 +175,7 @@ fn a_slot_published_again_has_attachments_of_its_own_each_time() {
     let mut lease = producer
         .acquire(SlotSpec::new(1000).attachments(300))
         .unwrap();
-    // At least so many bytes for each.
+    // At least this number of bytes for each.
     let most = lease.capacity() as u64 / 30;
     for (n, part) in (0..).zip(lease.as_mut_slice().chunks_mut(100)) {
         part.fill(n);
@@ -210,7 +210,7 @@ fn a_slot_published_again_has_attachments_of_its_own_each_time() {
     }
 }
 
-/// A slot is larger than what was asked for, and the first frame in it has no attachments.
+/// A slot is larger than requested, and its first frame has no attachments.
 #[test]
 fn attachments_go_behind_a_payload_that_is_longer_than_was_asked_for() {
     let place = Place::new();
@@ -223,7 +223,7 @@ fn attachments_go_behind_a_payload_that_is_longer_than_was_asked_for() {
     let own = slot.publish(FrameMeta::new(size)).unwrap();
     let again = FrameMeta {
         attachments: attachments("again"),
-        // A part of it.
+        // Less than the whole slot.
         ..FrameMeta::new(50)
     };
     producer.republish(&own, &again).unwrap();
@@ -235,7 +235,7 @@ fn attachments_go_behind_a_payload_that_is_longer_than_was_asked_for() {
     assert_frame(&consumer.receive(Some(HANG)).unwrap(), 7, 50, "again");
 }
 
-/// A producer that repeats a frame again and again is never out of room.
+/// A producer can repeat a frame any number of times.
 #[test]
 fn a_repeated_frame_takes_no_more_room_for_the_same_attachments() {
     let place = Place::new();
@@ -307,7 +307,7 @@ fn events_displace_no_frame_and_are_no_newest_frame() {
         producer.stats().slots_held <= 1 + 4,
         "events are not kept without end"
     );
-    // With as many events as that the frame goes too, but not with a few.
+    // This number of events replaces the frame in the history, a few do not.
     publish(&producer, 8, 10, "next");
     producer.publish_event(event("a")).unwrap();
     producer.publish_event(event("b")).unwrap();
@@ -383,7 +383,7 @@ fn lossless_consumers_get_every_event() {
             assert_eq!(entry.meta().attachments, attachments(&n.to_string()));
         }
     });
-    // An event is no frame.
+    // Events do not count as frames.
     assert_eq!(
         [curious, plain].map(|consumer| consumer.stats().received),
         [67; 2]

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Buffers by number, in one process that plays both sides over the real socket.
+//! Buffers by number, in one process that has both roles and uses the real socket.
 
 mod support;
 
@@ -23,12 +23,12 @@ fn a_buffer_lives_until_its_count_of_readers_released_it() {
     let first = readers[0].get(index).unwrap();
     assert_eq!(first.as_cpu_slice().unwrap(), b"twice");
     drop(first);
-    // The same reader again counts again.
+    // A second read by the same reader counts again.
     drop(readers[0].get(index).unwrap());
     let second = readers[1].get(index).unwrap();
     assert_eq!(second.as_cpu_slice().unwrap(), b"twice");
     drop(second);
-    // The owner notices it on its control thread.
+    // The owner is informed on its control thread.
     eventually("it is released", || {
         matches!(readers[0].get(index), Err(GetError::Empty { .. }))
     });
@@ -42,7 +42,7 @@ fn a_reader_counts_once_it_has_taken_the_buffer() {
     drop(BufferPool::new(&place.pool()).unwrap());
     let reader = BufferPool::new(&place.pool()).unwrap();
     let buffer = reader.get(index).unwrap();
-    // The connection ends with the last buffer.
+    // The connection is closed with the last buffer.
     drop(reader);
     drop(buffer);
     let other = BufferPool::new(&place.pool()).unwrap();
@@ -100,7 +100,7 @@ fn a_buffer_has_one_writer_and_no_reader_then() {
 #[test]
 fn all_processes_are_equal() {
     let place = Place::new();
-    // Who opens the pool first, and who writes first, does not matter.
+    // The order in which processes open the pool and write does not matter.
     let pools = [(); 3].map(|()| BufferPool::new(&place.pool()).unwrap());
     for round in 0..3 {
         for writer in &pools {
@@ -114,7 +114,7 @@ fn all_processes_are_equal() {
             });
         }
     }
-    // Each edits its own in place, and copies those of others.
+    // A process edits its own buffers in place, and copies those of others.
     let [first, second, _] = &pools;
     let index = published(first, b"abcd", 2);
     let mut copy = second.get_mut(index).unwrap();
@@ -143,7 +143,7 @@ fn a_buffer_outlives_its_writer_for_those_that_have_its_memory() {
         let error = pool.get(never).unwrap_err();
         assert!(matches!(error, GetError::NoWriter { .. }), "{error}");
     }
-    // Another process may write under the same number, and is not mistaken for the first one.
+    // Another process may write with the same index. It is not confused with the first one.
     let next = BufferPool::new(&place.pool()).unwrap();
     let index = published(&next, b"next", 1);
     assert_eq!(reader.get(index).unwrap().as_cpu_slice().unwrap(), b"next");
@@ -163,7 +163,7 @@ fn dropping_a_writer_keeps_the_count_of_other_readers() {
     drop(buffer);
     assert_eq!(reader.get(index).unwrap().as_cpu_slice().unwrap(), b"abc");
     eventually("it is released", || reader.get(index).is_err());
-    // Without a count nothing is published.
+    // A buffer without a count is not published.
     let index = owner.acquire_cpu(3).unwrap().meta_index();
     assert!(matches!(reader.get(index), Err(GetError::Empty { .. })));
 }
@@ -241,7 +241,7 @@ fn files_of_others_and_of_killed_writers_are_no_obstacle() {
         let name = format!("{}.b{number:02x}{suffix}", place.pool());
         std::path::PathBuf::from(name)
     };
-    // A lock without a socket, as a writer leaves that is killed while it starts; and directories in the place of locks.
+    // A lock without a socket, as a writer leaves that is killed during its start, and directories in place of locks.
     std::fs::write(file(0, ".xmem.lock"), "camera (process 4711)").unwrap();
     for number in 1..=200 {
         std::fs::create_dir(file(number, ".xmem.lock")).unwrap();
@@ -256,7 +256,7 @@ fn files_of_others_and_of_killed_writers_are_no_obstacle() {
 #[test]
 fn readers_that_come_at_once_all_get_a_buffer() {
     const READERS: i32 = 300;
-    // Each of them takes some six descriptors.
+    // Each process uses about six descriptors.
     let limit = getrlimit(Resource::Nofile);
     let current = limit.maximum;
     setrlimit(Resource::Nofile, Rlimit { current, ..limit }).unwrap();

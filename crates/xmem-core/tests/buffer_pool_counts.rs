@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! How often a buffer is read before it is empty again, by whichever processes, and what happens where a reader does not come.
+//! The number of reads before a buffer is empty, by several processes, and readers that do not read.
 
 mod support;
 
@@ -15,7 +15,7 @@ fn is_empty(pool: &BufferPool, index: u32) -> bool {
     matches!(pool.get(index), Err(GetError::Empty { .. }))
 }
 
-/// A reader: connects, gets and keeps a buffer, gets and drops it, or drops what it keeps.
+/// A reader that executes commands: connect, get and keep a buffer, get and drop one, drop a kept one.
 #[test]
 fn child() {
     let Some((_, pool)) = child::role() else {
@@ -50,7 +50,7 @@ fn run(child: &mut Child, what: &str, index: u32) {
     assert_eq!(child.reply(), "done");
 }
 
-/// A pool, and the buffers of it that are emptied at their timeouts.
+/// A pool, and a channel with the buffers that are emptied at their timeouts.
 fn with_reports(place: &Place) -> (BufferPool, mpsc::Receiver<Unread>) {
     let (sender, unread) = mpsc::channel();
     let sender = std::sync::Mutex::new(sender);
@@ -59,7 +59,7 @@ fn with_reports(place: &Place) -> (BufferPool, mpsc::Receiver<Unread>) {
     (options.open().unwrap(), unread)
 }
 
-/// The design, sections 6 and 8: acquire, set the count, forget, and as many reads.
+/// Sections 6 and 8 of the design: acquire, set the count, forget, and read `count` times.
 #[test]
 fn as_many_reads_as_the_count_empty_a_buffer_of_one_process() {
     let place = Place::new();
@@ -86,9 +86,9 @@ fn as_many_reads_as_the_count_empty_a_buffer_of_several_processes() {
     let place = Place::new();
     let pool = BufferPool::new(&place.pool()).unwrap();
     let mut readers = [reader(&place), reader(&place)];
-    // More than there may be.
+    // More than the limit of buffers.
     for round in 0..300 {
-        // This process once, one reader twice and the other one once.
+        // One read by this process, two by one reader and one by another.
         let index = published(&pool, b"abcd", 4);
         drop(pool.get(index).unwrap());
         run(&mut readers[round % 2], "read", index);
@@ -117,7 +117,7 @@ fn every_read_of_a_process_that_is_killed_counts() {
             run(&mut killed, step, index);
         }
         killed.kill();
-        // Of three reads one is left.
+        // One of three reads remains.
         eventually("it is gone", || pool.stats().consumers.is_empty());
         assert_eq!(pool.get(index).unwrap().as_cpu_slice().unwrap(), b"abcd");
         assert!(is_empty(&pool, index), "{steps:?}");
@@ -128,7 +128,7 @@ fn every_read_of_a_process_that_is_killed_counts() {
 fn a_buffer_whose_readers_do_not_come_is_empty_at_its_timeout() {
     let place = Place::new();
     let (pool, unread) = with_reports(&place);
-    // A process is connected once it has read something.
+    // A process is connected after its first read.
     let mut late = reader(&place);
     run(&mut late, "read", published(&pool, b"abcd", 1));
     let mut buffer = pool.acquire_cpu(4).unwrap();
@@ -146,7 +146,7 @@ fn a_buffer_whose_readers_do_not_come_is_empty_at_its_timeout() {
     assert!(is_empty(&pool, index));
 }
 
-/// A buffer for these readers, each of which is connected.
+/// Publishes a buffer for these readers, which are connected.
 fn published_for(pool: &BufferPool, readers: &[&Child]) -> u32 {
     let mut buffer = pool.acquire_cpu(4).unwrap();
     buffer.as_cpu_slice_mut().unwrap().copy_from_slice(b"abcd");
@@ -171,7 +171,7 @@ fn a_buffer_for_named_readers_is_kept_for_these_alone() {
     let mut named = [(); 2].map(|()| connected_reader(&place, &pool));
     let mut other = connected_reader(&place, &pool);
     let index = published_for(&pool, &[&named[0], &named[1]]);
-    // Reads of others, of this process and second ones do not count.
+    // Reads of other processes, of this process, and repeated reads do not count.
     for _ in 0..3 {
         drop(pool.get(index).unwrap());
         run(&mut other, "read", index);
@@ -197,7 +197,7 @@ fn a_named_reader_that_ends_is_done() {
         }
         killed.kill();
         eventually("it is gone", || pool.readers().len() == 1);
-        // It is kept for the one that has not come.
+        // The buffer is kept for the reader that has not read it.
         run(&mut stays, "read", index);
         pool.wait_until_read(Some(HANG)).unwrap();
         assert!(is_empty(&pool, index), "{steps:?}");
@@ -230,14 +230,14 @@ fn the_readers_of_a_buffer_are_checked_before_it_is_published() {
     );
     let error = buffer.set_readers(&[]).unwrap_err();
     assert!(matches!(error, WriteAccessError::NoReaders), "{error}");
-    // Nothing of that changed it, and another guard is not the writer's.
+    // The buffer is unchanged, and another guard cannot write it.
     let mut read = pool.get(buffer.forget().unwrap()).unwrap();
     let error = read.set_readers(&pool.readers()).unwrap_err();
     assert!(matches!(error, WriteAccessError::NotWriter), "{error}");
     drop(read);
     pool.wait_until_read(Some(HANG)).unwrap();
 
-    // The report of a timeout has the named readers alone.
+    // The report of a timeout lists only the named readers.
     let mut readers = pool.readers();
     readers.retain(|reader| reader.pid() == late.pid());
     let mut buffer = pool.acquire_cpu(4).unwrap();
@@ -301,7 +301,7 @@ fn a_full_pool_names_its_own_setting() {
         "{error}"
     );
     let error = error.to_string();
-    // The name that the user gave, and not that of the pool of this process.
+    // The name that the user passed, not that of this process's pool.
     let name = format!("pool {:?} are", place.pool());
     for word in [&name, "max_buffers 4", "discard", "timeout"] {
         assert!(error.contains(word), "{error}");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Buffers by number that are edited in place, or given up.
+//! Buffers by number that are edited in place, or discarded.
 
 mod support;
 
@@ -29,10 +29,10 @@ fn an_edit_that_is_dropped_uses_up_a_read() {
     owner.get_mut(index).unwrap().as_cpu_slice_mut().unwrap()[0] = b'x';
     assert_eq!(bytes(&reader, index), b"xbcd");
     eventually("it is released", || owner.get_mut(index).is_ok());
-    // That was the third.
+    // That was the third read.
     assert_eq!(bytes(&reader, index), b"xbcd");
     eventually("it is released", || is_empty(&reader, index));
-    // The seed's drop lowers the count by one, whatever the guard is for.
+    // The drop of a guard lowers the count by one, for any kind of guard.
     for _ in 0..1000 {
         let index = published(&owner, b"abcd", 1);
         drop(owner.get_mut(index).unwrap());
@@ -60,7 +60,7 @@ fn an_edited_buffer_keeps_the_reads_that_are_to_come() {
             eventually("it is released", || is_empty(&readers[0], index));
         }
     }
-    // A count that was set during the edit, or after publishing, holds too.
+    // A count that is set during the edit or after publishing is also applied.
     let owner = &pools[0];
     for while_edited in [false, true] {
         let index = published(owner, b"abcd", 1);
@@ -77,7 +77,7 @@ fn an_edited_buffer_keeps_the_reads_that_are_to_come() {
         }
         eventually("it is released", || is_empty(&readers[0], index));
     }
-    // After some reads it is the number of those that are still to come.
+    // After some reads, `count` is the number of remaining reads.
     let index = published(owner, b"abcd", 2);
     drop(readers[0].get(index).unwrap());
     owner.set_ref_count(index, 2).unwrap();
@@ -101,7 +101,7 @@ fn metadata_of_a_buffer_survives_an_edit() {
     meta.shape[..2].copy_from_slice(&[2, 3]);
     meta.attachments.set("note", "one");
     buffer.set_meta(meta).unwrap();
-    // Two looks, an edit that is dropped, and the last read.
+    // Two reads, an edit that is dropped, and the last read.
     owner.set_ref_count(buffer.meta_index(), 4).unwrap();
     let index = buffer.forget().unwrap();
     let known = || {
@@ -120,7 +120,7 @@ fn metadata_of_a_buffer_survives_an_edit() {
     assert_eq!(after.content_type, before.content_type);
     assert_eq!(after.attachments.text("note"), Some("one"));
     assert_eq!(after.attachments, before.attachments);
-    // Another one, for which there was no room.
+    // An edit for which there was no free buffer.
     let mut buffer = owner.get_mut(index).unwrap();
     let mut meta = buffer.meta().clone();
     meta.attachments.set("note", "another");
@@ -184,7 +184,7 @@ fn a_buffer_can_be_discarded_before_it_is_read() {
             all.is_ok()
         });
     }
-    // A buffer that is read is only released. A buffer that is acquired holds nothing, whatever its count.
+    // For a buffer that is read, `discard` only releases it. A buffer that is acquired holds nothing, with any count.
     let index = published(&owner, b"abcd", 2);
     owner.get(index).unwrap().discard();
     assert_eq!(bytes(&owner, index), b"abcd");
@@ -212,12 +212,12 @@ fn an_empty_buffer_is_published_only_by_forget() {
         assert_ne!(published, index);
         assert!(bytes(&reader, published).iter().all(|byte| *byte == 7));
         eventually("it is released", || is_empty(&owner, published));
-        // The number of the use is used up.
+        // The generation is used up.
         assert!(owner.get_mut(published).is_err());
     }
 }
 
-/// The owner notices it a moment later.
+/// The owner is informed with a short delay.
 #[test]
 fn a_buffer_is_empty_once_its_readers_released_it() {
     let place = Place::new();
@@ -258,7 +258,7 @@ fn the_number_of_a_buffer_takes_no_publication_of_another_thread() {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
-                // An edit that is forgotten keeps all reads. One of an empty buffer publishes nothing.
+                // An edit that is forgotten keeps all reads. An edit of an empty buffer publishes nothing.
                 if let Ok(edit) = pool.get_mut(number) {
                     if edit.info().generation == 0 {
                         edit.discard();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! How many buffers there may be, and how many processes.
+//! The limits for the number of buffers and processes.
 
 mod support;
 
@@ -82,14 +82,14 @@ fn preallocation_above_max_buffers_is_an_error() {
         (after.slots, after.regions, after.bytes),
         (before.slots, before.regions, before.bytes)
     );
-    // Nor more than are free.
+    // No more than are free.
     let held = [10, 1 << 20].map(|size| owner.acquire_cpu(size).unwrap());
     let before = owner.stats();
     let error = owner.preallocate_cpu(10, 255).unwrap_err();
     assert!(error.to_string().contains("2 are in use"), "{error}");
     assert_eq!(owner.stats().bytes, before.bytes);
     drop(held);
-    // What is set aside for other sizes stays until it is given up.
+    // Buffers that are reserved for other sizes stay until they are given up.
     let error = owner.preallocate_cpu(10, 256).unwrap_err();
     assert!(error.to_string().contains("16 are set aside"), "{error}");
     assert_eq!(owner.give_up(&large), 8);
@@ -103,7 +103,7 @@ fn a_failed_preallocation_returns_its_buffers() {
         .max_buffers(64)
         .open()
         .unwrap();
-    // They are not held, but kept.
+    // These buffers are kept but not held.
     let kept: Vec<u32> = (0..4)
         .map(|_| owner.acquire_cpu(4).unwrap().forget().unwrap())
         .collect();

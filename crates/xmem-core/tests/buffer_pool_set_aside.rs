@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Buffers that are preallocated, and stay until they are given up.
+//! Preallocated buffers, which stay until they are given up.
 
 mod support;
 
@@ -20,14 +20,14 @@ fn two_sizes_stay_with_their_numbers() {
     assert_eq!(before.set_aside, 16);
     assert_eq!(before.set_aside_bytes, 8 * (LARGE + SMALL) as u64);
     for (size, indices) in [(LARGE, &large), (SMALL, &small)] {
-        // One size alone, for longer than memory stays that is not in use.
+        // Only one size, for longer than unused memory is kept.
         for _ in 0..700 {
             let buffer = pool.acquire_cpu(size).unwrap();
             assert!(indices.contains(&buffer.buffer()));
         }
         pool.acquire_cpu(100).unwrap();
     }
-    // All of one size at once, and the next one is made.
+    // All buffers of one size at once; the next one is allocated.
     let all: Vec<_> = (0..8).map(|_| pool.acquire_cpu(LARGE).unwrap()).collect();
     assert!(all.iter().all(|buffer| large.contains(&buffer.buffer())));
     let more = pool.acquire_cpu(LARGE).unwrap();
@@ -42,7 +42,7 @@ fn two_sizes_stay_with_their_numbers() {
 fn another_size_takes_none_that_is_set_aside() {
     let place = Place::new();
     let pool = BufferPool::new(&place.pool()).unwrap();
-    // A frame of the small size would fit.
+    // A buffer for the small size would also fit.
     let large = pool.preallocate_cpu(LARGE, 2).unwrap();
     let small: Vec<_> = (0..4).map(|_| pool.acquire_cpu(SMALL).unwrap()).collect();
     for buffer in &small {
@@ -77,7 +77,7 @@ fn what_a_buffer_holds_stays_when_it_is_given_up() {
         pool.acquire_cpu(SMALL).unwrap();
     }
     assert_eq!(reader.get(index).unwrap().as_cpu_slice().unwrap(), b"abcd");
-    // Each process gives up its own.
+    // Each process can only give up its own buffers.
     assert_eq!(reader.stats().set_aside, 0);
     assert_eq!(reader.give_up(&[index]), 0);
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The Rust code of the technical design ("xmem 技术设计"), as it stands, in host memory and in three processes. Comments name the
-//! words that differ. `cuda/design.rs` has the code for devices.
+//! The unchanged Rust code of the technical design ("xmem 技术设计"), in host memory and in three processes. Comments name the
+//! differences. `cuda/design.rs` has the code for devices.
 
 mod support;
 
@@ -40,7 +40,7 @@ fn sections_3_to_7() {
     }
     producer.send("wait");
     assert_eq!(producer.reply(), "read as often as its count");
-    // The buffer that a consumer made of it.
+    // The buffer that a consumer created from it.
     let [one, other] = &mut consumers;
     one.send("publish");
     other.send(&one.reply());
@@ -195,7 +195,7 @@ fn consume(name: &str) -> Result<()> {
             edit.as_cpu_slice_mut()?[0] ^= 1;
             let edited = edit.forget()?;
             reply(edited);
-            // The other one reads it.
+            // The other consumer reads it.
             read_line();
             pool.wait_until_read(Some(HANG))?;
         }

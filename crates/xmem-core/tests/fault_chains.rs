@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Frames that are passed on, over three processes, each of which is killed at each step that has to do with that.
+//! Forwarded frames in chains of three processes. Each process is killed at each fault point of forwarding.
 //!
 //! `cargo nextest run -p xmem-core --features fault-points --test fault_chains`
 //!
-//! Whichever process is killed: no held frame changes, every slot returns to its pool, and the others
-//! go on.
+//! After each kill, no held frame has changed, every slot returns to its pool, and the other processes continue.
 
 mod support;
 
@@ -27,7 +26,7 @@ use xmem_core::{
 
 const SIZE: usize = 40_000;
 const HISTORY: u32 = 2;
-/// Objects that a process makes again and again are made after so many frames.
+/// The number of frames after which a process recreates its objects.
 const LIFE: u64 = 60;
 const TURN: Duration = Duration::from_millis(20);
 
@@ -51,7 +50,7 @@ fn first_pool(pool: &str) -> Producer {
     Producer::builder(pool).history(HISTORY).build().unwrap()
 }
 
-/// A pool that is made anew over and over.
+/// A pool that is recreated repeatedly.
 fn origin(pool: &str, commands: &Receiver<String>) {
     commands.recv().unwrap();
     let mut seed = xmem_core::monotonic_ns().cast_unsigned();
@@ -68,7 +67,7 @@ fn origin(pool: &str, commands: &Receiver<String>) {
     }
 }
 
-/// Passes frames on, from consumers and in pools that live for so many frames.
+/// Forwards frames, with consumers and pools that are recreated after `life` frames.
 fn middle(from: &str, to: &str, life: u64, commands: &Receiver<String>) {
     commands.recv().unwrap();
     let (mut forwarded, mut copied) = (0, 0);
@@ -101,7 +100,7 @@ fn middle(from: &str, to: &str, life: u64, commands: &Receiver<String>) {
     }
 }
 
-/// Returns whether it was done without a copy.
+/// Returns whether the frame was forwarded without a copy.
 fn pass_on(producer: &Producer, frame: &ReadLease) -> bool {
     let meta = FrameMeta {
         pts: frame.meta().pts,
@@ -130,7 +129,7 @@ fn is_whole(frame: &ReadLease) {
     assert_whole(frame);
 }
 
-/// Joins, takes frames and holds some, leaves, over and over.
+/// Joins, takes and holds frames, and leaves, repeatedly.
 fn end(pool: &str, commands: &Receiver<String>) {
     commands.recv().unwrap();
     let mut taken = 0;
@@ -150,7 +149,7 @@ fn end(pool: &str, commands: &Receiver<String>) {
                     is_whole(&frame);
                     held.push_back(frame);
                     taken += 1;
-                    // Its slot would be written several times over meanwhile.
+                    // Otherwise its slot would be reused several times.
                     if held.len() > 3 {
                         held.pop_front().iter().for_each(is_whole);
                     }
@@ -165,7 +164,7 @@ fn end(pool: &str, commands: &Receiver<String>) {
     }
 }
 
-// ---- The tests.
+// ---- Tests
 
 /// Two pools, and the processes of a chain.
 struct Chain {
@@ -193,7 +192,7 @@ impl Chain {
         Child::from(command, role, &pools)
     }
 
-    /// A process that is killed when it comes to a point for the n-th time.
+    /// Starts a process that is killed when it reaches a point for the n-th time.
     fn kill(&self, role: &str, point: Point, arrival: u32) {
         let mut victim = self.start_later(role);
         arm_child(&mut victim, point, arrival..arrival + 1, "kill");
@@ -207,7 +206,7 @@ impl Chain {
     }
 }
 
-/// The end takes frames that are published from now on.
+/// Asserts that the end of the chain takes newly published frames.
 #[track_caller]
 fn takes_more(end: &mut Child) {
     let mut taken = || {
@@ -218,11 +217,11 @@ fn takes_more(end: &mut Child) {
     eventually("frames arrive", || taken() > before + 50);
 }
 
-/// Publishes in the first pool while the test runs, and looks whether all comes back after it.
+/// Publishes in the first pool during the test. Afterwards asserts that all slots are free.
 fn with_first_pool(chain: &Chain, test: impl FnOnce(&Producer)) {
     let first = first_pool(&chain.a.pool());
     let over = AtomicBool::new(false);
-    // Also if the test fails: otherwise the scope waits for ever.
+    // Set also if the test fails. Otherwise the scope would wait forever.
     struct Over<'a>(&'a AtomicBool);
     impl Drop for Over<'_> {
         fn drop(&mut self) {
@@ -248,7 +247,7 @@ fn with_first_pool(chain: &Chain, test: impl FnOnce(&Producer)) {
     });
 }
 
-/// The points of a consumer that takes frames from another pool than its own.
+/// The points of a consumer that takes frames of another pool than its own.
 const OF_ENDS: [Point; 13] = [
     Point::OriginMet,
     Point::OriginJoined,
@@ -271,7 +270,7 @@ fn every_fault_point_is_covered() {
     assert!(IN_CHAINS.iter().all(tried));
 }
 
-/// A failure to map a part is not kept: the next call tries again.
+/// A failure to map a part is not stored: the next call tries again.
 #[test]
 fn a_refused_read_on_a_device_is_repeated() {
     let chain = Chain::new();
@@ -326,7 +325,7 @@ fn the_end_dies() {
     chain.b.assert_clean();
 }
 
-/// The points of a process that passes frames on, in its order.
+/// The points of a forwarding process, in order.
 const OF_MIDDLES: [Point; 18] = [
     Point::EntryRead,
     Point::HoldGained,
@@ -395,7 +394,7 @@ fn the_origin_dies() {
     let mut points = 0;
     for &point in Point::ALL {
         let is_its = matches!(point.side(), Side::Producer | Side::Both);
-        // `tests/cuda` has those on devices.
+        // `tests/cuda` tests the points on devices.
         let is_elsewhere = point.is_cuda() || IN_CHAINS.contains(&point);
         if is_its && !rare.contains(&point) && !is_elsewhere {
             chain.kill("origin", point, 2);

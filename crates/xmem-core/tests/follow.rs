@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! A follower goes on over producers that end, are lost, come back, or go on without it.
+//! A follower continues with producers that end, are lost, return, or continue without it.
 
 mod support;
 
@@ -100,7 +100,7 @@ fn a_follower_waits_at_most_its_timeout() {
         );
         assert!(is_it, "{error}");
         assert!(start.elapsed() >= time / 2);
-        // And it stays so.
+        // The result does not change.
         assert!(matches!(fails(&mut follower), FollowError::NoProducer(_)));
     }
 }
@@ -164,7 +164,7 @@ fn a_follower_continues_with_the_next_producer() {
     assert_eq!((stats.reconnects, stats.copied, stats.dropped), (1, 1, 1));
     assert_eq!(second.stats().consumers[0].dropped, 1);
     drop(held);
-    // The figures outlive it.
+    // The statistics outlive the follower.
     drop(follower);
     let stats = handle.stats();
     assert_eq!((stats.receive.received, stats.receive.held), (3, 0));
@@ -220,7 +220,7 @@ fn the_end_of_a_stream_can_be_passed() {
     assert!(matches!(step(&mut follower), Step::Lost(_)));
     let second = producer(&place);
     publish(&second, 2, SIZE);
-    // All of which the iterator rides over.
+    // The iterator continues over all of these.
     assert_frame(&follower.next().unwrap().unwrap(), 2, SIZE);
 }
 
@@ -254,7 +254,7 @@ fn a_lossless_producer_that_gives_up_on_a_follower() {
         .history(4);
     let producer = lossless.build().unwrap();
     let mut waits = follow(&place);
-    // For this one the stream has not ended.
+    // For this follower the stream has not ended.
     let mut ends = follow(&place).on_lost(OnLost::End);
     join(&mut waits, false);
     join(&mut ends, false);
@@ -285,7 +285,7 @@ fn a_lossless_producer_that_gives_up_on_a_follower() {
     );
 }
 
-/// A follower with a budget of 1 that holds the first of three frames, which an event follows.
+/// A follower with a budget of 1 that holds the first of three frames. An event follows.
 fn over_budget(place: &Place, what: OverBudget) -> (Producer, Follower, ReadLease) {
     let builder = Consumer::builder(&place.pool()).max_held(1);
     let mut follower = builder.events(true).follow().over_budget(what);
@@ -313,7 +313,7 @@ fn past_the_budget_frames_are_lent() {
             other => panic!("{other:?}"),
         }
     };
-    // It asked for no more: there is nothing to hint at.
+    // It did not request more, so there is no hint.
     assert_eq!(copy(&mut follower), (false, Some(1)));
     drop(first);
     let second = take(&mut follower, 2);
@@ -332,7 +332,7 @@ fn past_the_budget_frames_are_dropped() {
             other => panic!("{other:?}"),
         }
     }
-    // Events are no frames.
+    // Events do not count as frames.
     assert!(matches!(step(&mut follower), Step::Took(None)));
     assert_eq!(follower.handle().stats().dropped, 2);
     assert_eq!(producer.stats().consumers[0].dropped, 2);
@@ -375,7 +375,7 @@ fn a_small_budget_is_reported_once() {
     drop(first);
 }
 
-/// So many consumers that none has a budget.
+/// Connects enough consumers that none has a budget.
 fn without_budget(place: &Place, max_slots: u32) -> (Producer, Vec<Consumer>) {
     let few = Producer::builder(&place.pool()).max_slots(max_slots);
     let producer = few.build().unwrap();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Files of others where a pool's files and directory should be: an error names them, and they do not change.
+//! Files of other users at the paths of a pool's files and directory: an error names them, and they are not changed.
 
 mod support;
 
@@ -19,13 +19,13 @@ use xmem_core::{Consumer, Producer, other_runtime_dirs_with, pools, query, runti
 const OWNER: u32 = 42_101;
 const STRANGER: u32 = 42_102;
 
-/// What the children do.
+/// Runs a role in a child process.
 #[test]
 fn child() {
     let Some((role, pool)) = child::role() else {
         return;
     };
-    // A wait without end, as for a FIFO, shall fail the test.
+    // A wait without end, for example for a FIFO, fails the test.
     std::thread::spawn(|| {
         std::thread::sleep(HANG);
         eprintln!("hangs");
@@ -44,7 +44,7 @@ fn child() {
     }
 }
 
-/// Makes a pool, or reports the error.
+/// Creates a pool, or reports the error.
 fn produce(pool: &str) {
     match Producer::builder(pool).build() {
         Ok(producer) => {
@@ -56,7 +56,7 @@ fn produce(pool: &str) {
     }
 }
 
-/// Looks at a pool and a runtime directory from outside.
+/// Reads a pool and a runtime directory from outside.
 fn look(pool: &str) {
     let joined = Consumer::builder(pool).connect().map(drop);
     let asked = query(pool).map(drop);
@@ -69,7 +69,7 @@ fn look(pool: &str) {
 
 fn fifo(path: &Path) {
     mknodat(CWD, path, FileType::Fifo, Mode::from_raw_mode(0o666), 0).unwrap();
-    // The umask took some of that away.
+    // The umask removed some of the permissions.
     fs::set_permissions(path, fs::Permissions::from_mode(0o666)).unwrap();
 }
 
@@ -85,7 +85,7 @@ fn state_of(path: &Path) -> (u64, u32, u32, u64, i64) {
     )
 }
 
-/// A directory that all users may write to, without the sticky bit: the worst place for a pool.
+/// A directory that all users can write to, without the sticky bit.
 struct Common {
     place: Place,
     program: PathBuf,
@@ -107,7 +107,7 @@ impl Common {
         User::new(uid).start(&self.program, role, &self.place.pool())
     }
 
-    /// A producer reports this, and does not change the file at the path. Nor do readers.
+    /// Asserts that a producer reports this error and does not change the file at the path, and that readers do not either.
     #[track_caller]
     fn refuses(&self, trap: &Path, words: &[&str]) {
         let before = state_of(trap);
@@ -126,7 +126,7 @@ impl Common {
             assert!(child.end());
         }
         assert_eq!(state_of(trap), before, "{} was changed", trap.display());
-        // Nor is anything left of the attempt.
+        // The attempt leaves no files.
         let mut expected = vec![trap.to_owned(), self.program.clone()];
         expected.sort();
         assert_eq!(self.place.files(), expected);
@@ -241,7 +241,7 @@ fn a_foreign_socket_is_left_unchanged() {
             }
         }
         if kind == "a living socket" {
-            // It never answers; a query does not wait for ever.
+            // The peer never answers. A query has a timeout.
             common.refuses_a_living(&socket, words);
         } else {
             drop(living.take());
@@ -262,7 +262,7 @@ impl Common {
     }
 }
 
-/// Starts itself as the pool's owner, with the default runtime directory.
+/// Starts the pool's owner, with the default runtime directory.
 fn replies_of_owner(program: &Path, role: &str) -> Vec<String> {
     let mut child = User::new(OWNER).start(program, role, "p");
     let reply = std::iter::from_fn(|| child.next_line()).collect();
@@ -270,7 +270,7 @@ fn replies_of_owner(program: &Path, role: &str) -> Vec<String> {
     reply
 }
 
-/// In a mount namespace with a /tmp of its own: the default runtime directory, and what others made of it.
+/// In a mount namespace with a separate /tmp: the default runtime directory, replaced by other users.
 fn runtime_dirs() {
     assert_eq!(
         fs::read_dir("/tmp").unwrap().count(),
@@ -289,7 +289,7 @@ fn runtime_dirs() {
     assert_eq!(fs::read_dir(&dir).unwrap().count(), 0);
     fs::remove_dir(&dir).unwrap();
 
-    // The path was taken. Each trap: what it is, its owner, the error, and where no file may appear.
+    // The path was taken. Each trap: description, owner, error, and the paths where no file may be created.
     let elsewhere = Path::new("/tmp/elsewhere");
     let make_dir = |path: &Path, uid, mode| {
         fs::create_dir(path).unwrap();
@@ -329,7 +329,7 @@ fn runtime_dirs() {
             "one's own, open for all" => make_dir(&dir, OWNER, 0o777),
             _ => make_dir(&dir, OWNER, 0o770),
         }
-        // Traps for a consumer: a socket that answers, and a lock that never ends.
+        // Traps for a consumer: a socket that answers, and a lock that is never released.
         let trap = fs::metadata(inside)
             .is_ok_and(|meta| meta.is_dir())
             .then(|| {
@@ -358,7 +358,7 @@ fn runtime_dirs() {
             }
             None => assert!(!elsewhere.exists(), "{kind}: it was followed"),
         }
-        // Of the next one's place nothing is left.
+        // Nothing remains at the path of the next trap.
         for path in [dir.as_path(), elsewhere] {
             let _ = fs::remove_file(path);
             let _ = fs::remove_dir_all(path);
@@ -384,7 +384,7 @@ fn a_default_runtime_dir_of_another_user_is_refused() {
     assert!(child.end());
 }
 
-/// A socket that lies where the process was started is not in a runtime directory.
+/// A socket in the current directory of the process is not in a runtime directory.
 #[test]
 fn a_relative_runtime_directory_is_ignored() {
     let place = Place::new();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Chains: a process takes frames out of one pool and passes them on in another, where they lie. And is killed.
+//! Chains: a process takes frames of one pool and forwards them in another without a copy, and is killed.
 
 mod support;
 
@@ -63,7 +63,7 @@ fn several(from: &str, to: &str) {
     }
 }
 
-/// The two processes before it, and one that may hold fewer frames than it gets parts at once.
+/// The two processes before it, and a consumer with a smaller budget than the number of parts.
 fn over_budget() -> (Place, Place, Producer, Child, Consumer) {
     let (a, b) = (Place::new(), Place::new());
     let first = Producer::builder(&a.pool()).history(SEVERAL as u32);
@@ -83,7 +83,7 @@ fn send_several(first: &Producer, middle: &mut Child) {
     assert_eq!(middle.reply(), "sent");
 }
 
-/// Which of the parts are not what they were.
+/// The parts that have changed.
 fn torn(frame: &ReadLease) -> Vec<usize> {
     let parts = frame.parts().iter().enumerate();
     parts
@@ -134,7 +134,7 @@ fn a_frame_whose_copy_the_killed_middle_left_is_intact_or_missed() {
     assert_eq!((runs, last.stats().missed), (1, 1));
 }
 
-/// Takes the newest frame on command, and reports which one that is.
+/// Takes the newest frame on command, and reports its number.
 fn end(pool: &str) {
     let mut consumer = joining(pool).connect().unwrap();
     reply("ready");
@@ -147,7 +147,7 @@ fn end(pool: &str) {
     }
 }
 
-/// Passes frames on, as they are wherever that is possible.
+/// Forwards frames without a copy if possible.
 struct Middle {
     consumer: Consumer,
     producer: Producer,
@@ -161,7 +161,7 @@ impl Middle {
     fn with(from: &str, to: &str, delivery: Delivery) -> Self {
         let producer = Producer::builder(to).history(1).delivery(delivery);
         Self {
-            // As many as a lossless pool may be behind, and some.
+            // The number of frames that a lossless pool may be behind, and some more.
             consumer: joining(from).max_held(16).connect().unwrap(),
             producer: producer.build().unwrap(),
         }
@@ -187,7 +187,7 @@ impl Middle {
                 lease.set_parts(parts);
                 match lease.publish(meta.clone()) {
                     Ok(_) => return "forwarded",
-                    // In a live pool a consumer may refuse between the two.
+                    // In a live pool, a consumer may refuse in between.
                     Err(failure) => assert!(
                         matches!(failure.error, PublishError::NotReached),
                         "{failure:?}"
@@ -225,7 +225,7 @@ fn assert_content(frame: &ReadLease, seed: u64) {
     assert_eq!(difference(seed, bytes_of(frame)), None, "frame {seed}");
 }
 
-/// Passes frames on until they are not copied any more. Returns the next seed.
+/// Forwards frames until they are not copied any more. Returns the next seed.
 fn until_forwarded(
     first: &Producer,
     pass_on: &mut dyn FnMut() -> String,
@@ -260,13 +260,13 @@ fn a_frame_is_forwarded_in_place() {
         assert_content(&same, seed);
         assert_eq!(frame.len(), SIZE, "one part is a payload as any other");
         assert!(same.parts()[0].fd().is_some());
-        // Both hold it in the first pool, and `via` names the second.
+        // Both hold the frame in the first pool, and `via` names the second pool.
         let stats = first.stats();
         let holders = stats.consumers.iter().filter(|it| !it.via.is_empty());
         let holders: Vec<_> = holders.map(|it| (it.held, it.leaving)).collect();
         assert_eq!(holders, [(1, false), (1, false)], "{stats:?}");
     }
-    // One lease per consumer in the first pool, and all come back.
+    // There is one lease per consumer in the first pool, and all are released.
     drop((middle, last, other));
     publish(&first, 0, SIZE);
     eventually("slots come back", || {
@@ -290,7 +290,7 @@ fn a_killed_middle_tears_no_frame() {
     publish(&first, seed, SIZE);
     assert_eq!(pass_on(), "forwarded");
     let frame = last.receive(Some(HANG)).unwrap();
-    // This one is in the pool, and not taken yet.
+    // This frame is in the pool, and not taken yet.
     publish(&first, seed + 1, SIZE);
     assert_eq!(pass_on(), "forwarded");
     middle.kill();
@@ -306,7 +306,7 @@ fn a_killed_middle_tears_no_frame() {
     }
     assert_content(&frame, seed);
     match last.receive(Some(HANG)) {
-        // Its slot may have been used again by now; then it is gone, but never torn.
+        // Its slot may have been reused. Then the frame is missed, but never torn.
         Ok(frame) => assert_content(&frame, seed + 1),
         Err(error) => assert!(matches!(error, ReceiveError::ProducerLost), "{error}"),
     }
@@ -356,7 +356,7 @@ fn over_three_hops_each_consumer_holds_the_frame_in_the_first_pool() {
 #[test]
 fn a_consumer_that_cannot_reach_the_first_pool_gets_copies_and_misses_nothing() {
     let (a, b) = (Place::new(), Place::new());
-    // Room for the middle and one more.
+    // Space for the middle process and one more.
     let first = Producer::builder(&a.pool())
         .history(1)
         .max_consumers(2)
@@ -378,7 +378,7 @@ fn a_consumer_that_cannot_reach_the_first_pool_gets_copies_and_misses_nothing() 
     until_forwarded(&first, &mut || middle.pass_on().to_owned(), &mut near, seed);
 }
 
-/// Frames of two pools, some of their parts, and a slot of the forwarding pool's own, as one frame.
+/// Frames of two pools, some of their parts, and a slot of the forwarding pool form one frame.
 #[test]
 fn parts_of_several_frames_are_forwarded_as_one_frame() {
     let (a, b, c) = (Place::new(), Place::new(), Place::new());
@@ -416,7 +416,7 @@ fn parts_of_several_frames_are_forwarded_as_one_frame() {
     lease.publish(FrameMeta::default()).unwrap();
     let frame = last.receive(Some(HANG)).unwrap();
     drop((froms, frames));
-    // Passed on once more, without its first part.
+    // Forwarded again, without the first part.
     let mut behind = Parts::new();
     let d = Place::new();
     let next = Producer::builder(&d.pool()).build().unwrap();
@@ -450,7 +450,7 @@ fn a_restarted_first_pool_is_joined_again() {
     publish(&first, seed, SIZE);
     middle.pass_on();
     let held = last.receive(Some(HANG)).unwrap();
-    // More often than pools of origin are remembered.
+    // More often than the number of origins that are remembered.
     for _ in 0..12 {
         drop(first);
         first = Producer::builder(&a.pool()).history(1).build().unwrap();
@@ -517,13 +517,12 @@ fn a_consumer_that_cannot_reach_the_first_pool_reports_it_and_gets_copies() {
     }
 }
 
-/// Consumers come and go all the time, and none of them makes a copy necessary, or misses what was passed on after it
-/// came.
+/// Consumers join and leave repeatedly. None of them causes a copy, or misses frames that were forwarded after it joined.
 #[test]
 fn a_consumer_that_joins_a_forwarded_stream_causes_no_copy() {
     for delivery in [Delivery::Live, Delivery::Lossless] {
         let (a, b) = (Place::new(), Place::new());
-        // The middle holds what its slowest consumer has not taken.
+        // The middle process holds the frames that its slowest consumer has not taken.
         let first = Producer::builder(&a.pool())
             .history(1)
             .max_held(16)
@@ -562,7 +561,7 @@ fn a_consumer_that_joins_a_forwarded_stream_causes_no_copy() {
     }
 }
 
-/// Nor does a consumer that is stopped before it could report whether it reaches the first pool delay others.
+/// A consumer that was stopped before it could report whether it reaches the first pool does not delay others.
 #[test]
 fn a_stopped_consumer_causes_no_copy() {
     let (a, b) = (Place::new(), Place::new());
@@ -582,7 +581,7 @@ fn a_stopped_consumer_causes_no_copy() {
     assert_eq!(end.reply(), "29");
 }
 
-/// A consumer that joins between `forward` and `publish`.
+/// A consumer joins between `forward` and `publish`.
 #[test]
 fn a_consumer_that_comes_at_the_last_moment_is_noticed() {
     let (a, b) = (Place::new(), Place::new());
@@ -611,7 +610,7 @@ fn a_consumer_that_comes_at_the_last_moment_is_noticed() {
         ..FrameMeta::default()
     };
     match lease.publish(meta) {
-        // It was quick, and has joined the first pool already.
+        // The consumer has already joined the first pool.
         Ok(_) => assert_eq!(bytes_of(&late.receive(Some(HANG)).unwrap()).len(), SIZE),
         Err(failure) => assert!(matches!(failure.error, PublishError::NotReached)),
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Frames that are kept for a time, however many those are.
+//! Frames that are kept for a time, independent of their number.
 
 mod support;
 
@@ -27,7 +27,7 @@ fn at(time: Option<i64>) -> FrameMeta {
     }
 }
 
-/// Publishes frames that follow each other like this.
+/// Publishes frames at this interval.
 fn publish(producer: &Producer, frames: i64, apart: i64) {
     for frame in 0..frames {
         let lease = producer.acquire(1).unwrap();
@@ -35,7 +35,7 @@ fn publish(producer: &Producer, frames: i64, apart: i64) {
     }
 }
 
-/// How many frames there are for a consumer that wants all.
+/// The number of frames that a new consumer gets.
 fn kept(place: &Place, producer: &Producer) -> u64 {
     let builder = Consumer::builder(&place.pool()).start_from(StartFrom::Oldest);
     let mut consumer = builder.connect().unwrap();
@@ -44,7 +44,7 @@ fn kept(place: &Place, producer: &Producer) -> u64 {
     kept
 }
 
-/// Takes all frames that there are, up to the newest, which is there for certain. Returns how many.
+/// Takes all available frames up to the newest. Returns their number.
 fn rest(producer: &Producer, consumer: &mut Consumer) -> u64 {
     let newest = producer.stats().published - 1;
     let mut frames = 0;
@@ -202,7 +202,7 @@ fn lossless_pools_keep_the_promised_history() {
     assert_eq!(kept(&place, &producer), 4);
 }
 
-/// Frames that are kept beyond the promise take nothing from any other use.
+/// Frames beyond the guaranteed history are released for any other need.
 #[test]
 fn extra_frames_are_released_for_any_other_need() {
     for max_bytes in [0, 30 * page_size() as u64] {
@@ -219,7 +219,7 @@ fn extra_frames_are_released_for_any_other_need() {
         consumers.push(consumer(StartFrom::Oldest));
         assert!(consumers.iter().all(|consumer| consumer.budget() == 8));
         assert!(rest(&producer, &mut consumers[1]) > 20);
-        // All that was promised is taken: by consumers, which hold different frames, and by upstream.
+        // All reserved slots are in use: by consumers, which hold different frames, and by upstream.
         let mut held = Vec::new();
         for consumer in &mut consumers {
             rest(&producer, consumer);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Frames that are kept for a time, where there is no memory for as many. A program of its own, since the limit is that of a
+//! Frames that are kept for a time, without enough memory for all of them. A separate test program, because the limit applies to a
 //! process.
 
 mod support;
@@ -26,11 +26,11 @@ fn a_stream_goes_on_without_memory_for_a_longer_history() {
         };
         producer.acquire(1).unwrap().publish(meta).unwrap();
     };
-    // Frames are kept for it.
+    // Frames are kept for this consumer.
     let _late = Consumer::builder(&place.pool()).connect().unwrap();
     publish(0);
     let before = producer.stats().slots;
-    // A region is a descriptor.
+    // Each region needs a descriptor.
     let own = getrlimit(Resource::Nofile);
     let none = Rlimit {
         current: Some(0),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! A region that reaches a consumer after it was retired. Found by the model in `tests/exhaustive`.
+//! A region that reaches a consumer after it was retired. The model in `tests/exhaustive` found this case.
 
 mod support;
 
@@ -15,7 +15,7 @@ use xmem_core::{Canceller, Consumer, ReceiveError};
 const GET_REGION: u8 = 3;
 const GET_STICKY: u8 = 4;
 
-/// Answers questions about the sticky state until the region is asked for.
+/// Answers requests for the sticky state until the region is requested.
 fn until_the_region_is_asked_for(raw: &Raw) {
     loop {
         match raw.recv().expect("a question").0[0] {
@@ -63,7 +63,7 @@ fn a_region_that_comes_after_it_went_is_not_kept() {
         assert!(matches!(result, Err(ReceiveError::Cancelled)), "{result:?}");
         cancel.reset();
 
-        // The frame's slot is claimed, and the region goes.
+        // The frame's slot is claimed, and the region is removed.
         control.set(raw::SLOTS + 1, 6 << 32);
         control.set(raw::SLOTS + 4, 0);
         control.set(raw::REGIONS_VERSION, 1);
@@ -74,7 +74,7 @@ fn a_region_that_comes_after_it_went_is_not_kept() {
         eventually("the consumer reports the release", || {
             page.words()[raw::REGIONS_SEEN].load(Ordering::Acquire) == 1
         });
-        // Here the producer forgets the region. The answer to the first question comes now.
+        // The producer has removed the region. The answer to the first request arrives now.
         raw.send(&raw::region(1, 8192, 0, ""), &[region.as_fd()])
             .unwrap();
         eventually("the consumer goes on without the frame", || {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! A program's logger is the program's code: it may call back into the pool, so no lock is held during a call. A
-//! test program of its own, since there is one logger for all of a process.
+//! A program's logger may call the pool, so no lock is held during a call of the logger. A separate test program, because a process
+//! has one logger.
 
 mod support;
 
@@ -19,7 +19,7 @@ const SIZE: usize = 5000;
 
 struct CallsBack;
 
-/// The producers that the logger calls, and what was logged.
+/// The producers that the logger calls, and the logged messages.
 static PRODUCERS: Mutex<Vec<Producer>> = Mutex::new(Vec::new());
 static LOGGED: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
@@ -33,12 +33,12 @@ impl Log for CallsBack {
     }
 
     fn log(&self, record: &Record<'_>) {
-        // A message that the calls below cause, also one of another test's producer, causes no further ones.
+        // A message that is caused by the calls below, also of another test's producer, causes no further calls.
         let is_nested = IS_LOGGING.replace(true);
         if !is_nested {
             let producers = PRODUCERS.lock().unwrap().clone();
             for producer in producers {
-                // All that takes the lock.
+                // All functions that take the lock.
                 drop(producer.acquire(SIZE));
                 producer.stats();
             }
@@ -50,10 +50,10 @@ impl Log for CallsBack {
     fn flush(&self) {}
 }
 
-/// Does something with a producer that the logger calls back. It has to end, and to log this.
+/// Calls a function with a producer that the logger calls back. Asserts that it ends, and that this message is logged.
 #[track_caller]
 fn logs(producer: Producer, what: &str, act: impl FnOnce(&Producer) + Send + 'static) {
-    // In whichever test is the first.
+    // The first test installs the logger.
     let _ = log::set_logger(&CallsBack);
     log::set_max_level(LevelFilter::Trace);
     PRODUCERS.lock().unwrap().push(producer.clone());
@@ -77,7 +77,7 @@ fn logs(producer: Producer, what: &str, act: impl FnOnce(&Producer) + Send + 'st
     let mut producers = PRODUCERS.lock().unwrap();
     let producer: Vec<Producer> = producers.extract_if(.., is_it).collect();
     drop(producers);
-    // Its end is logged, too.
+    // Its end is logged as well.
     drop(producer);
 }
 

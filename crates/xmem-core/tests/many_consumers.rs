@@ -17,7 +17,7 @@ use xmem_core::{
 const SIZE: usize = 1000;
 
 fn connect(place: &Place, count: usize) -> Vec<Consumer> {
-    // Each of them takes some six descriptors.
+    // Each consumer needs about six descriptors.
     let limit = getrlimit(Resource::Nofile);
     let current = limit.maximum;
     setrlimit(Resource::Nofile, Rlimit { current, ..limit }).unwrap();
@@ -77,7 +77,7 @@ fn each_of_many_consumers_gets_each_frame() {
     }
 }
 
-/// A frame that a consumer looks at has a slot of its own, also when all others look at other frames.
+/// A frame that a consumer reads has its own slot, also if all other consumers read other frames.
 #[test]
 fn many_stopped_consumers_delay_no_other() {
     let place = Place::new();
@@ -130,7 +130,7 @@ fn many_consumers_of_a_lossless_pool_miss_nothing() {
     });
 }
 
-/// Frames are never taken away: a consumer keeps what it holds, and the next ones get what is left.
+/// A consumer keeps the frames that it holds. Later ones get the remaining slots.
 #[test]
 fn budgets_that_become_smaller_take_no_frame_away() {
     let place = Place::new();
@@ -145,7 +145,7 @@ fn budgets_that_become_smaller_take_no_frame_away() {
     }
     let mut late = connect(&place, 30);
     let budgets = |of: &[Consumer]| of.iter().map(Consumer::budget).max();
-    // 234 slots, of which the early ones keep nine each.
+    // 234 slots, of which the early consumers keep nine each.
     assert_eq!((budgets(&early), budgets(&late)), (Some(0), Some(0)));
     for seed in 8..300 {
         publish(&producer, seed, SIZE);
@@ -169,7 +169,7 @@ fn budgets_that_become_smaller_take_no_frame_away() {
     assert_eq!((budgets(&early), budgets(&late)), (Some(3), Some(3)));
 }
 
-/// The frames that a consumer may keep from before become fewer with each release.
+/// The number of frames that a consumer may keep from before decreases with each release.
 #[test]
 fn a_consumer_that_leases_a_released_frame_again_is_disconnected() {
     let place = Place::new();
@@ -193,7 +193,7 @@ fn a_consumer_that_leases_a_released_frame_again_is_disconnected() {
         publish(&producer, seed, SIZE);
     }
     assert_eq!(producer.stats().cut_off, 0);
-    // It keeps two of the four, which is its budget now, and looks at another.
+    // It keeps two of the four, which is its new budget, and reads another.
     used[..2].iter().for_each(|slot| {
         page.halves()[raw::LEASES + slot].store(0, Ordering::Relaxed);
     });
@@ -209,7 +209,7 @@ fn a_consumer_that_leases_a_released_frame_again_is_disconnected() {
     drop(raw);
 }
 
-/// The smallest pools that can be made serve a consumer.
+/// The smallest possible pools serve a consumer.
 #[test]
 fn the_smallest_pools_serve_a_consumer() {
     for (history, max_slots) in [(1, 3), (4, 6), (4, 7), (4, 8)] {
@@ -220,9 +220,9 @@ fn the_smallest_pools_serve_a_consumer() {
         let mut consumer = Consumer::builder(&place.pool()).connect().unwrap();
         let mut newest = None;
         for seed in 0..100 {
-            // One that is looked at over the time of some others.
+            // One consumer reads a frame while others are published.
             let late = (seed % 10 == 9).then(|| receive(&mut consumer));
-            // The producer may keep a frame until it has made the next one.
+            // The producer may keep a frame until it has published the next one.
             let mut slot = producer.acquire(SIZE).unwrap();
             support::fill(seed, slot.as_mut_slice());
             drop(newest.replace(slot.publish(support::seeded(seed, SIZE)).unwrap()));

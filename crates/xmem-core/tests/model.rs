@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Random sequences of everything a pool can do, beside a model of plain vectors that predicts the results.
+//! Random sequences of all operations of a pool, compared with a model of plain vectors that predicts the results.
 
 mod support;
 
@@ -15,7 +15,7 @@ use xmem_core::{
     WriteLease,
 };
 
-/// The operations. Numbers choose among what there is, in a circle.
+/// The operations. Numbers select an existing object, modulo their count.
 #[derive(Debug, Clone, Copy)]
 enum Op {
     Acquire(usize),
@@ -130,7 +130,7 @@ impl World {
         self.setting.delivery == Delivery::Lossless
     }
 
-    /// The slots that are held.
+    /// The held slots.
     fn held(&self) -> HashSet<u32> {
         let writing = self.writing.iter().map(|(lease, _)| lease.slot());
         let frames = self
@@ -146,7 +146,7 @@ impl World {
         writing.chain(frames).chain(history).collect()
     }
 
-    /// The slots that cannot be written: those that are held, and what a lossless pool keeps for slow consumers.
+    /// The slots that cannot be written: held slots, and those that a lossless pool keeps for slow consumers.
     fn busy(&self) -> HashSet<u32> {
         let mut busy = self.held();
         if self.lossless()
@@ -211,7 +211,7 @@ impl World {
             duration: Some(self.head()),
             ..seeded(seed, size)
         };
-        // A ring full of frames that were not taken would be overwritten.
+        // A ring full of untaken frames would be overwritten.
         match self.producer.republish(frame, &meta) {
             Ok(sequence) => self.note(sequence, Published { seed, size, slot }),
             Err(xmem_core::PublishError::NoRoom) => assert!(self.lossless()),
@@ -244,7 +244,7 @@ impl World {
         }
     }
 
-    /// Takes a frame, or sees that there is none. Returns whether there was one.
+    /// Takes a frame, or finds none. Returns whether there was one.
     fn receive(&mut self, n: usize) -> bool {
         let head = self.head();
         let skip_to = if self.lossless() {
@@ -263,7 +263,7 @@ impl World {
             }
             return false;
         }
-        // Live, what is older than the history is missed; nothing else ever is.
+        // In a live pool, frames older than the history are missed. No other frame is.
         let skipped = skip_to.saturating_sub(reader.cursor);
         reader.cursor += skipped;
         reader.missed += skipped;
@@ -271,7 +271,7 @@ impl World {
         let held = reader.slots();
         let is_held = held.contains(&expected.slot);
         let fits = |consumer: &Consumer| is_held || (held.len() as u32) < consumer.budget().max(1);
-        // It becomes larger when the producer notices that another has left.
+        // The budget increases when the producer detects that another consumer has left.
         let before = fits(&reader.consumer);
         let received = reader.consumer.receive(Some(HANG));
         let taken = received.is_ok();
@@ -339,7 +339,7 @@ impl World {
         assert_eq!(stats.cut_off, 0);
     }
 
-    /// Every holder finds its frame unchanged, and releases it.
+    /// Asserts that all held frames are unchanged, and releases them.
     fn end(mut self) {
         let readers = self.readers.iter().flat_map(|reader| &reader.frames);
         for frame in self.own.iter().chain(&self.left_behind).chain(readers) {
@@ -353,7 +353,7 @@ impl World {
         eventually("all consumers are gone", || {
             self.producer.stats().consumers.is_empty()
         });
-        // Every slot can be had again, those of the history as it moves on.
+        // Every slot can be claimed again, those of the history when it advances.
         let size = self.setting.sizes[0];
         for _ in 0..2 * self.setting.max_slots.min(64) {
             publish(&self.producer, 1, size);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! A consumer that has no use for a frame when there is a newer one.
+//! A consumer that only wants the newest frame.
 
 mod support;
 
@@ -70,7 +70,7 @@ fn events_between_skipped_frames_are_delivered() {
     assert_eq!(consumer.stats().missed, 2);
 }
 
-/// It delays no other consumer: skipped frames count as taken.
+/// Skipped frames count as taken, so the consumer delays no producer.
 #[test]
 fn a_lossless_producer_goes_on() {
     let place = Place::new();
@@ -79,7 +79,7 @@ fn a_lossless_producer_goes_on() {
     let mut consumer = newest_only(&place);
     let cancel = Canceller::new();
     producer.wait_for_consumers(1, Some(HANG), &cancel).unwrap();
-    // Far more than a lossless producer lets a consumer be behind.
+    // Many more frames than a lossless producer may be ahead.
     for round in 0..10 {
         for seed in round * 5..round * 5 + 5 {
             publish_wait(&producer, seed, SIZE);

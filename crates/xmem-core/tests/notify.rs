@@ -21,14 +21,14 @@ fn descriptor() -> Arc<OwnedFd> {
     Arc::new(eventfd(0, flags).unwrap())
 }
 
-/// Whether it is readable, or becomes so.
+/// Whether the descriptor is or becomes readable.
 fn readable(fd: &OwnedFd, timeout: Duration) -> bool {
     let timeout = Timespec::try_from(timeout).unwrap();
     let mut fds = [PollFd::new(fd, PollFlags::IN)];
     retry_on_intr(|| poll(&mut fds, Some(&timeout))).unwrap() == 1
 }
 
-/// The frame that has made it readable. Its memory may be on its way yet.
+/// Receives the frame that made the descriptor readable. Its region may not have arrived yet.
 fn receive(consumer: &mut Consumer, fd: &OwnedFd) -> ReadLease {
     loop {
         assert!(readable(fd, HANG));
@@ -81,14 +81,14 @@ fn readable_until_nothing_is_left() {
 
     drop(producer);
     assert!(readable(&fd, HANG));
-    // The thread is woken before the connection's end is known.
+    // The thread is woken before the end of the connection is known.
     let mut ends = std::iter::repeat_with(|| consumer.receive(Some(HANG)).unwrap_err());
     assert!(ends.any(|end| matches!(end, ReceiveError::ProducerLost)));
     drop(consumer);
     place.assert_clean();
 }
 
-/// Wake-ups from elsewhere do not confuse the consumer.
+/// Other wake-ups do not affect the consumer.
 #[test]
 fn wake_ups_from_elsewhere_and_cancelled_waits_are_harmless() {
     let place = Place::new();
@@ -112,12 +112,12 @@ fn wake_ups_from_elsewhere_and_cancelled_waits_are_harmless() {
     canceller.reset();
     assert!(is_empty(&mut consumer));
 
-    // Also one that is gone.
+    // Also after the consumer is dropped.
     drop(consumer);
     assert!(readable(&fd, HANG));
 }
 
-/// No frame is slept through, by whichever of the ways to wait.
+/// No wake-up is lost, with either way to wait.
 #[test]
 fn no_wake_up_is_lost() {
     const FRAMES: u64 = 20_000;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Frames that do not lie in one slot: imported memory, and several slots in one frame.
+//! Frames that are not in one slot: imported memory, and several slots in one frame.
 
 mod support;
 
@@ -19,12 +19,12 @@ use xmem_core::{
     Producer, SlotSpec, WriteLease,
 };
 
-/// The name of this test's memory: where tests are threads of one process, the others have some too.
+/// The name of this test's memory. With several tests in one process, each has its own.
 fn name_of_memory() -> String {
     format!("foreign {}", thread::current().name().unwrap_or_default())
 }
 
-/// Memory as another library would make it.
+/// Memory as another library would allocate it.
 fn foreign(bytes: &[u8], seals: SealFlags) -> OwnedFd {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let fd = memfd_create(name_of_memory(), flags).unwrap();
@@ -55,7 +55,7 @@ fn publish(producer: &Producer, parts: Parts, hook: impl FnOnce() + Send + 'stat
     lease.publish(meta).unwrap();
 }
 
-/// How many descriptors of this test's memory there are, on both sides.
+/// The number of descriptors of this test's memory on both sides.
 fn descriptors() -> usize {
     let name = name_of_memory();
     std::fs::read_dir("/proc/self/fd")
@@ -103,7 +103,7 @@ fn parts_arrive_unchanged_and_their_memory_is_sent_once() {
     }
     inodes.dedup();
     assert_eq!(inodes.len(), 1, "one descriptor for all frames");
-    // The last one is the history's.
+    // The last frame is held by the history.
     eventually("frames are released", || {
         released.load(Ordering::Relaxed) == 19
     });
@@ -138,7 +138,7 @@ fn a_frame_keeps_its_memory_until_it_is_released() {
     assert!(released.try_recv().is_err(), "it is held");
     drop(frame);
     released.recv_timeout(HANG).unwrap();
-    // Each side releases what is not used any more; the newest frame is the history's.
+    // Each side releases unused memory. The newest frame is held by the history.
     eventually("descriptors are given back", || {
         let _ = consumer.receive(Some(Duration::ZERO));
         descriptors() <= 4
@@ -201,11 +201,11 @@ fn a_frame_may_lie_in_several_slots() {
     eventually("slots come back", || producer.stats().slots_held <= 3);
 }
 
-/// A frame that is never released keeps its parts, and they keep nothing else of their pool.
+/// A frame that is never released keeps its parts, but nothing else of their pool.
 #[test]
 fn slots_that_are_parts_do_not_keep_their_pool() {
     let place = Place::new();
-    // The pool has it as long as there is the pool.
+    // The pool holds a reference while it exists.
     let of_pool = Arc::new(());
     let kept = of_pool.clone();
     let producer = Producer::builder(&place.pool())
@@ -239,7 +239,7 @@ fn memory_that_could_disappear_is_refused() {
     refused(foreign(b"", SealFlags::SHRINK));
     refused(File::open("/dev/null").unwrap().into());
     refused(tempfile::tempfile().unwrap().into());
-    // As many parts as slots.
+    // The number of parts equals the number of slots.
     let memory: Vec<_> = (0..8).map(|_| import(&producer, b"x")).collect();
     assert!(matches!(
         producer.import(foreign(b"x", SealFlags::SHRINK)),
@@ -258,7 +258,7 @@ fn parts_that_consumers_could_not_find_are_refused() {
     let memory = import(&stranger, b"x");
     let mut parts = Parts::new();
     parts.add_imported(&memory, 0, 1, 0);
-    // Beyond the end of what they lie in.
+    // Beyond the end of the memory.
     let memory = import(&producer, b"x");
     let len = memory.len() as u64;
     let mut beyond = Parts::new();
@@ -291,7 +291,7 @@ fn parts_that_consumers_could_not_find_are_refused() {
         let refused = lease.publish(FrameMeta::default()).unwrap_err().error;
         assert!(refused.to_string().contains(error), "{refused}");
     }
-    // All that there is.
+    // All of it.
     let mut whole = Parts::new();
     whole.add_imported(&memory, 0, memory.len() as u64, 0);
     whole.add_slot(&slot, 0, len, 0);
@@ -304,7 +304,7 @@ fn parts_that_consumers_could_not_find_are_refused() {
     assert_eq!(frame.parts()[1].map().unwrap().len() as u64, len);
 }
 
-/// There are as many words for regions as slots. A region without one would not be found.
+/// The control memory has one word for each region, as many as slots. A region without a word would not be found.
 #[test]
 fn there_are_no_more_regions_than_consumers_can_find() {
     const LARGE: usize = 1 << 20;
@@ -330,7 +330,7 @@ fn there_are_no_more_regions_than_consumers_can_find() {
         }
     };
     assert!(matches!(error, ImportError::TooMany { max: 8 }), "{error}");
-    // A region of another size is one too many as long as the first one is in use.
+    // A region of another size exceeds the limit while the first one is in use.
     let error = publish(LARGE).unwrap_err();
     assert!(matches!(error, AcquireError::Exhausted { .. }), "{error}");
     publish(1000).unwrap();
@@ -339,7 +339,7 @@ fn there_are_no_more_regions_than_consumers_can_find() {
     publish(LARGE).unwrap();
     let held = consumer.receive(Some(HANG)).unwrap();
     assert_eq!(held.len(), LARGE);
-    // Or as soon as less is imported.
+    // The limit also decreases when less is imported.
     publish(1000).unwrap_err();
     imports.pop();
     publish(1000).unwrap();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The kernel's refusals: to a consumer, with the descriptors that it got; to another user, with none.
+//! The kernel refuses writes: by a consumer with its descriptors, and by another user without descriptors.
 #![allow(unsafe_code)] // mappings, ptrace, process_vm_writev
 
 mod support;
@@ -30,7 +30,7 @@ const PAGE: usize = 4096;
 const OWNER: u32 = 42_101;
 const STRANGER: u32 = 42_102;
 
-/// What the children do.
+/// Runs a role in a child process.
 #[test]
 fn child() {
     let Some((role, pool)) = child::role() else {
@@ -48,7 +48,7 @@ fn child() {
     }
 }
 
-/// Things that were tried, and were not refused.
+/// The attempts that were not refused.
 #[derive(Default)]
 struct Allowed(Vec<String>);
 
@@ -60,13 +60,13 @@ impl Allowed {
     }
 }
 
-/// A page of a descriptor, mapped in this way.
+/// Maps a page of a descriptor with this protection.
 fn map(fd: impl AsFd, prot: ProtFlags) -> Result<*mut std::ffi::c_void, Errno> {
     // SAFETY: a fresh mapping at an address that the kernel chooses overlaps nothing.
     unsafe { mmap(null_mut(), PAGE, prot, MapFlags::SHARED, fd, 0) }
 }
 
-/// Tries to give a descriptor another size, or to take its pages away.
+/// Tries to resize a descriptor's memory, or to remove its pages.
 fn resize(fd: BorrowedFd<'_>, allowed: &mut Allowed) {
     let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
     allowed.attempt("shrink", ftruncate(fd, 0));
@@ -84,7 +84,7 @@ fn resize(fd: BorrowedFd<'_>, allowed: &mut Allowed) {
     allowed.attempt("seal", fcntl_add_seals(fd, SealFlags::WRITE));
 }
 
-/// Tries to change what is in a descriptor.
+/// Tries to change the content of a descriptor's memory.
 fn write(fd: BorrowedFd<'_>, allowed: &mut Allowed) {
     allowed.attempt("write", rustix::io::write(fd, b"x"));
     allowed.attempt("pwrite", rustix::io::pwrite(fd, b"x", 0));
@@ -102,7 +102,7 @@ fn write(fd: BorrowedFd<'_>, allowed: &mut Allowed) {
         allowed.attempt(what, fallocate(fd, flags, 0, PAGE as u64));
     }
 
-    // By the kernel's own hands.
+    // By a system call that writes.
     let file = File::open("/proc/self/exe").unwrap();
     allowed.attempt("sendfile", sendfile(fd, &file, Some(&mut 0), 8));
     let copied = copy_file_range(&file, Some(&mut 0), fd, Some(&mut 0), 8);
@@ -123,7 +123,7 @@ fn write(fd: BorrowedFd<'_>, allowed: &mut Allowed) {
         let more = MprotectFlags::READ | MprotectFlags::WRITE;
         allowed.attempt("make a mapping writable", mprotect(page, PAGE, more));
     }
-    // The kernel writes for debuggers where a mapping is read-only.
+    // For debuggers, the kernel also writes to read-only mappings.
     let memory = OpenOptions::new()
         .write(true)
         .open("/proc/self/mem")
@@ -132,7 +132,7 @@ fn write(fd: BorrowedFd<'_>, allowed: &mut Allowed) {
         "write to /proc/self/mem",
         memory.write_at(b"x", page as u64),
     );
-    // A write by the kernel, as part of a read.
+    // The kernel writes as part of a read.
     // SAFETY: as above; the kernel checks the address.
     let read = unsafe { libc::read(fs::File::open("/dev/zero").unwrap().as_raw_fd(), page, 8) };
     if read >= 0 {
@@ -142,18 +142,18 @@ fn write(fd: BorrowedFd<'_>, allowed: &mut Allowed) {
     unsafe { munmap(page, PAGE) }.unwrap();
 }
 
-/// The ways to hold a memory: as it came, and opened anew by each means.
+/// Handles for a memory: the received one, and ones that are opened again.
 fn handles(fd: &OwnedFd) -> Vec<OwnedFd> {
     let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
     let mut handles = vec![fd.try_clone().unwrap()];
     for flags in [OFlags::RDWR, OFlags::WRONLY, OFlags::RDWR | OFlags::APPEND] {
-        // That may be refused already.
+        // Opening may already be refused.
         handles.extend(open(&path, flags | OFlags::CLOEXEC, Mode::empty()));
     }
     handles
 }
 
-/// Joins, and tries to change everything that it got.
+/// Joins, and tries to change all received memory.
 fn tamper(pool: &str) {
     let (raw, joined) = Raw::join(pool, 1);
     raw.send(&raw::get_region(1), &[]).unwrap();
@@ -167,7 +167,7 @@ fn tamper(pool: &str) {
     ] {
         let mut allowed = Allowed::default();
         for fd in handles(memory) {
-            // Not all of it can be read through each of them.
+            // Not every handle can read the memory.
             if rustix::io::pread(&fd, &mut [0], 0).is_ok() {
                 write(fd.as_fd(), &mut allowed);
             } else {
@@ -182,7 +182,7 @@ fn tamper(pool: &str) {
         resize(fd.as_fd(), &mut allowed);
     }
     assert_eq!(allowed.0, Vec::<String>::new(), "lease page");
-    // It may write its own, and punch holes into it.
+    // The consumer can write its own page, and punch holes into it.
     write(joined.page.as_fd(), &mut allowed);
     for what in ["pwrite", "punch", "map for writing", "remove pages"] {
         assert!(
@@ -193,7 +193,7 @@ fn tamper(pool: &str) {
     }
 }
 
-/// A pool whose frame, and whose consumers' frames, do not change while another process tries to write them.
+/// Asserts that a frame of a pool does not change while another process tries to write it.
 fn stays_whole(place: &Place, mode: u32, tamper: impl FnOnce()) {
     let builder = Producer::builder(&place.pool()).socket_mode(mode);
     let producer = builder.build().unwrap();
@@ -246,7 +246,7 @@ fn produce(pool: &str, mode: &str, backing: &str) {
     read_line();
 }
 
-/// Tries to reach a pool's memory without access. Returns what worked.
+/// Tries to access a pool's memory without permission. Returns the successful attempts.
 fn pry(pool: &str, pid: i32, dir: &str) -> Vec<String> {
     let mut allowed = Allowed::default();
     allowed.attempt("join", Consumer::builder(pool).connect());
@@ -287,7 +287,7 @@ fn pry(pool: &str, pid: i32, dir: &str) -> Vec<String> {
         iov_base: (&raw mut byte).cast(),
         iov_len: 1,
     };
-    // An unmapped address: with the right to access the process the error differs from the one without.
+    // An unmapped address: the error depends on the permission to access the process.
     let theirs = libc::iovec {
         iov_base: null_mut(),
         iov_len: 1,
@@ -299,7 +299,7 @@ fn pry(pool: &str, pid: i32, dir: &str) -> Vec<String> {
     if error.raw_os_error() != Some(libc::EPERM) {
         allowed.attempt("process_vm_writev", Ok::<_, ()>(()));
     }
-    // SAFETY: takes no addresses. The process goes on when this one ends.
+    // SAFETY: passes no addresses. The process continues when this one ends.
     let traced = unsafe { libc::ptrace(libc::PTRACE_SEIZE, pid.as_raw_pid(), 0, 0) };
     if traced == 0 {
         allowed.attempt("ptrace", Ok::<_, ()>(()));
@@ -307,7 +307,7 @@ fn pry(pool: &str, pid: i32, dir: &str) -> Vec<String> {
 
     for entry in fs::read_dir("/dev/shm").unwrap().flatten() {
         let name = entry.file_name();
-        // Those of other tests come and go.
+        // Segments of other tests may appear and disappear.
         if name
             .to_string_lossy()
             .starts_with(&format!("xmem-{OWNER}-"))
@@ -326,7 +326,7 @@ fn pry(pool: &str, pid: i32, dir: &str) -> Vec<String> {
     allowed.0
 }
 
-/// A directory that this user alone can enter, and a pool in it.
+/// A directory that only this user can enter, with a pool.
 fn pried_by(user: &User, backing: &str) -> String {
     let outer = Place::new();
     let program = program_for_all(outer.path());
@@ -350,7 +350,7 @@ fn a_user_that_was_refused_reaches_no_memory() {
         return;
     }
     for backing in ["memfd", "posix-shm"] {
-        // Their main group, a group besides, or none.
+        // As main group, as additional group, or not at all.
         for user in [
             User::new(STRANGER),
             User::in_groups(STRANGER, OWNER, &[]),
@@ -359,8 +359,7 @@ fn a_user_that_was_refused_reaches_no_memory() {
             assert_eq!(pried_by(&user, backing), "", "{user:?}, {backing}");
         }
     }
-    // That all of it would be noticed: the same user can do most of it. (Whether it may be a debugger is another
-    // setting of the kernel's.)
+    // Control test: the same user succeeds with most attempts. Debugging also depends on another kernel setting.
     let reply = pried_by(&User::new(OWNER), "posix-shm");
     for what in [
         "ask",

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! A consumer goes on where an earlier one was.
+//! A consumer continues at the position of an earlier one.
 
 mod support;
 
@@ -39,7 +39,7 @@ fn received_frames_are_not_delivered_again() {
     assert_frame(&receive(&mut again), 3, SIZE);
     assert!(is_empty(&mut again));
     assert_eq!(again.stats().missed, 0);
-    // Nor where it had taken everything.
+    // Also after all frames were taken.
     let mut again = resume(&place, &again);
     assert!(is_empty(&mut again));
     publish(&producer, 4, SIZE);
@@ -64,7 +64,7 @@ fn frames_that_are_gone_count_as_missed() {
     assert_eq!(again.stats().missed, 16);
 }
 
-/// Neither for a consumer that skips them, nor for one that was away.
+/// Missed events do not count as missed frames, both for a consumer that skips them and for one that was away.
 #[test]
 fn missed_events_are_no_missed_frames() {
     let place = Place::new();
@@ -85,7 +85,7 @@ fn missed_events_are_no_missed_frames() {
     assert_frame(&receive(&mut consumer), 26, SIZE);
     assert_eq!(consumer.stats().missed, 26);
     let mut away = resume(&place, &away);
-    // Also before anything more was taken.
+    // Also before the next frame is taken.
     assert_eq!(away.stats().missed, 25);
     assert_frame(&receive(&mut away), 26, SIZE);
     assert_eq!(away.stats().missed, 25);

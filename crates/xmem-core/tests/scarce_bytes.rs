@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! A pool whose `max_bytes` has room for fewer slots than its consumers were promised: none of them stops the others.
+//! A pool whose `max_bytes` has space for fewer slots than its consumers were promised: they do not block each other.
 
 mod support;
 
@@ -23,13 +23,13 @@ fn consumers_at_their_budget_block_no_other() {
     for (slots, share) in [(3, 0), (6, 2), (9, 3)] {
         let place = Place::new();
         let producer = pool(&place, slots);
-        // Before the size of a frame is known.
+        // Before the frame size is known.
         let (mut keeper, mut other) = (connect(&place), connect(&place));
         assert_eq!(keeper.budget(), 8);
         let mut held = Vec::new();
         let mut newest = None;
         for seed in 0..30 {
-            // A producer may keep its frame until it has made the next one.
+            // A producer may keep its frame until it has published the next one.
             drop(newest.replace(publish(&producer, seed, SIZE)));
             hold_or_copy(&mut keeper, seed, SIZE, &mut held);
             assert_frame(&receive(&mut other), seed, SIZE);
@@ -40,7 +40,7 @@ fn consumers_at_their_budget_block_no_other() {
     }
 }
 
-/// Held frames stay with their holders; consumers that join later find as much less.
+/// Held frames stay with their holders. Later consumers get correspondingly less.
 #[test]
 fn consumers_that_join_later_block_no_other() {
     let place = Place::new();
@@ -54,7 +54,7 @@ fn consumers_that_join_later_block_no_other() {
     assert_eq!(held.len(), 4);
     let mut late = connect(&place);
     assert_eq!((keeper.budget(), late.budget()), (0, 0));
-    // One at a time is what it always gets.
+    // It always gets one frame at a time.
     for seed in 10..30 {
         publish(&producer, seed, SIZE);
         assert_frame(&receive(&mut late), seed, SIZE);
@@ -62,7 +62,7 @@ fn consumers_that_join_later_block_no_other() {
     }
     assert_eq!(held.len(), 4);
     held.clear();
-    // Looked at now and then.
+    // Read occasionally.
     for seed in 30..100 {
         publish(&producer, seed, SIZE);
         assert_frame(&receive(&mut late), seed, SIZE);
@@ -110,7 +110,7 @@ fn a_held_frame_keeps_few_other_bytes() {
     assert_frame(&held, 0, SIZE / 16);
 }
 
-/// Past their shares all of them copy, each an instant at a time.
+/// Past their shares, all consumers copy, each for a short time.
 #[test]
 fn a_consumer_that_copies_keeps_the_budgets_of_others() {
     let place = Place::new();
@@ -126,7 +126,7 @@ fn a_consumer_that_copies_keeps_the_budgets_of_others() {
     }
 }
 
-/// Frames whose sizes differ that much, such as messages, are granted in the order of requests.
+/// Frames with very different sizes, such as messages, get memory in the order of requests.
 #[test]
 fn mixed_sizes_are_not_divided_among_consumers() {
     let place = Place::new();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Asking several pools, some of which do not answer.
+//! Queries of several pools, some of which do not answer.
 
 mod support;
 
@@ -12,7 +12,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use support::*;
 use xmem_core::{ConnectError, Producer, query_all};
 
-/// Whether this comes in a minute, or is there now.
+/// Whether the event occurs within a minute, or has already occurred.
 fn is_there(socket: &OwnedFd, what: PollFlags, now: bool) -> bool {
     let seconds = if now { 0 } else { HANG.as_secs() };
     let time = Timespec {
@@ -39,7 +39,7 @@ fn pools_that_do_not_answer_are_queried_in_parallel() {
         rustix::net::listen(&socket, 8).unwrap();
         socket
     });
-    // A query has a timeout, so on a busy machine one may have ended before the other began.
+    // A query has a timeout, so on a busy machine one may end before the other begins.
     eventually("both wait for an answer", || {
         thread::scope(|scope| {
             let asking = scope.spawn(|| query_all(&paths));
@@ -68,7 +68,7 @@ fn answers_are_in_the_order_of_the_pools() {
         path.to_str().unwrap().to_owned()
     };
     assert!(query_all::<String>(&[]).is_empty());
-    // More than are asked at the same time; every third has a producer.
+    // More than are queried at the same time. Every third pool has a producer.
     let pools: Vec<String> = (0..100).map(path).collect();
     let build = |pool: &String| Producer::builder(pool).build().unwrap();
     let _producers: Vec<_> = pools.iter().step_by(3).map(build).collect();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Consumers hold frames up to their budget, for as long as they need, and no longer.
+//! Consumers hold frames up to their budget, for any time.
 
 use xmem_core::{Backing, BudgetLimit, Consumer, ReceiveError};
 
@@ -39,7 +39,7 @@ fn a_consumer_holds_its_budget_and_no_more(backing: Backing) {
         (consumer.held(), producer.stats().consumers[0].held),
         (3, 3)
     );
-    // Past the budget a frame can be looked at, to copy it.
+    // Past the budget, a frame can be read to copy it.
     let copy = consumer
         .receive_with(Some(HANG), |frame| {
             assert_frame(frame, 3, 700);
@@ -52,13 +52,13 @@ fn a_consumer_holds_its_budget_and_no_more(backing: Backing) {
     assert_eq!(producer.stats().consumers[0].dropped, 0);
     consumer.note_dropped();
     assert_eq!(producer.stats().consumers[0].dropped, 1);
-    // One given back, one more taken.
+    // After one release, one more frame can be held.
     held.remove(1);
     held.push(receive(&mut consumer));
     for (frame, seed) in held.iter().zip([0, 2, 4]) {
         assert_frame(frame, seed, 700);
     }
-    // Nor does a clone that is kept beyond the function lead further than one past the budget.
+    // A clone that is kept after the function does not allow more than one frame past the budget.
     let kept = consumer
         .receive_with(Some(HANG), |frame| frame.clone())
         .unwrap();
@@ -84,7 +84,7 @@ fn clones_of_a_frame_are_one_lease(backing: Backing) {
     assert_eq!(consumer.held(), 1);
     publish(&producer, 1, 900);
     drop(frame);
-    // The last one goes on another thread.
+    // The last handle is dropped by another thread.
     let last = std::thread::spawn(move || {
         let mut clones = clones;
         let last = clones.pop().unwrap();
@@ -108,7 +108,7 @@ fn slots_are_divided_among_consumers(backing: Backing) {
         .build()
         .unwrap();
     producer.set_upstream_need(1).unwrap();
-    // 12 slots: 1 for upstream, 2 of history, 2 of the producer; 7 are left, of which each consumer has one to copy from.
+    // 12 slots: 1 for upstream, 2 for the history, 2 for the producer. Of the remaining 7, each consumer has one for copies.
     let first = connect_with(&place, 4);
     assert_eq!(
         (first.budget(), first.budget_limit()),
@@ -136,7 +136,7 @@ fn slots_are_divided_among_consumers(backing: Backing) {
     producer.set_upstream_need(0).unwrap();
     assert_eq!(budgets(&[&second]), [(7, BudgetLimit::MaxSlots)]);
     assert!(producer.set_upstream_need(9).is_err());
-    // With the budget used up there is still room for every frame.
+    // With all budgets used up, each frame still gets a slot.
     publish(&producer, 0, 100);
     let held = receive(&mut second);
     for seed in 1..100 {
@@ -153,7 +153,7 @@ fn a_consumer_that_left_takes_no_more_than_it_holds(backing: Backing) {
         .build()
         .unwrap();
     producer.set_upstream_need(1).unwrap();
-    // 12 slots: 1 for upstream, 2 of history, 2 of the producer; 7 are left, one of them to copy from.
+    // 12 slots: 1 for upstream, 2 for the history, 2 for the producer. Of the remaining 7, one is for copies.
     let mut consumer = connect_with(&place, 100);
     assert_eq!(consumer.budget(), 6);
     let mut held = Vec::new();
@@ -169,7 +169,7 @@ fn a_consumer_that_left_takes_no_more_than_it_holds(backing: Backing) {
     assert_eq!((again.budget(), other.budget()), (1, 1));
     drop(again);
     eventually("one has all that is left", || other.budget() == 4);
-    // Whoever has which slot: there is room for every frame.
+    // Each frame gets a slot, with any distribution of the slots.
     for seed in 3..100 {
         publish(&producer, seed, 100);
     }
@@ -195,7 +195,7 @@ fn frames_outlive_consumer_and_producer(backing: Backing) {
     assert_frame(&frame, 0, 100_000);
     assert_frame(&own, 0, 100_000);
     assert_eq!(frame.pool(), place.pool());
-    // A new producer of the same name has its own memory.
+    // A new producer with the same name has separate memory.
     let producer = pool(&place, backing).build().unwrap();
     for seed in 50..100 {
         publish(&producer, seed, 100_000);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The promises of a kind of region.
-#![allow(unsafe_code)] // one mprotect, to see it refused
+//! The guarantees of each kind of region.
+#![allow(unsafe_code)] // one mprotect that must fail
 
 use xmem_core::Backing;
 
@@ -20,7 +20,7 @@ fn capabilities_hold(backing: Backing) {
     let frame = receive(&mut consumer);
     let map = map_of(frame.as_ptr()).unwrap();
     assert_eq!(map.perms, "r--s", "a consumer cannot write");
-    // As root, the descriptor that was mapped can be had again. `hostile` has it from the socket.
+    // As root, the mapped descriptor can be opened again. `hostile` takes it from the socket.
     let path = format!("/proc/self/map_files/{:x}-{:x}", map.start, map.end);
     let file = std::fs::OpenOptions::new()
         .read(true)

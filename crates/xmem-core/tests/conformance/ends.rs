@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The end of a stream, and of a pool.
+//! The end of a stream and of a pool.
 
 use std::time::Duration;
 
@@ -26,18 +26,18 @@ fn the_end_of_the_stream_comes_after_the_last_frame(backing: Backing) {
     for _ in 0..3 {
         assert!(matches!(consumer.receive(None), Err(ReceiveError::Eos)));
     }
-    // A late joiner gets the end, too.
+    // A late joiner also gets the end.
     assert!(matches!(
         connect(&place).receive(None),
         Err(ReceiveError::Eos)
     ));
-    // A new stream.
+    // A new stream begins.
     producer.set_eos(false);
     assert!(matches!(
         consumer.receive(Some(Duration::ZERO)),
         Err(ReceiveError::Timeout)
     ));
-    // It wakes a consumer that sleeps.
+    // Closing wakes a consumer that sleeps.
     let sleeper = std::thread::spawn(move || {
         let error = consumer.receive(None).unwrap_err();
         (consumer, error)
@@ -46,7 +46,7 @@ fn the_end_of_the_stream_comes_after_the_last_frame(backing: Backing) {
     producer.set_eos(true);
     let (mut consumer, error) = sleeper.join().unwrap();
     assert!(matches!(error, ReceiveError::Eos));
-    // A consumer that got the end then gets "no other stream"; a late one gets the end first.
+    // A consumer that has received the end then gets ProducerLost. A late one gets the end first.
     let mut late = connect(&place);
     drop(producer);
     eventually("the producer is gone", || {

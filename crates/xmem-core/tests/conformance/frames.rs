@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Frames come through whole, and in their order.
+//! Frames arrive complete and in order.
 
 use std::time::Duration;
 
@@ -163,7 +163,7 @@ fn more_layouts_than_the_table_has_room_for_arrive(backing: Backing) {
         assert_frame(&frame, seed, 100);
         assert_eq!(frame.meta(), &meta);
     }
-    // A consumer that comes later finds all of them.
+    // A consumer that joins later gets all of them.
     let late = Consumer::builder(&place.pool()).start_from(StartFrom::Oldest);
     let mut late = late.connect().unwrap();
     for seed in 100..200 {
@@ -173,7 +173,7 @@ fn more_layouts_than_the_table_has_room_for_arrive(backing: Backing) {
             format!("kind {}", seed % 80)
         );
     }
-    // Of one layout there is one copy in this process.
+    // There is one copy of each layout in this process.
     let frames = [0, 80].map(|seed| {
         publish(seed);
         receive(&mut consumer)
@@ -191,7 +191,7 @@ fn start_from_selects_the_first_frame(backing: Backing) {
             .connect()
             .unwrap()
     };
-    // Nothing there yet: all three wait for the first frame.
+    // The pool is empty: all three wait for the first frame.
     for start in [StartFrom::Next, StartFrom::Newest, StartFrom::Oldest] {
         assert!(matches!(
             join(start).receive(Some(Duration::ZERO)),
@@ -278,7 +278,7 @@ fn the_same_slot_can_be_published_again(backing: Backing) {
     }
     assert_eq!(consumer.held(), 1, "one slot, so one lease");
     drop(own);
-    // Out of the history, it lives on by the consumer's lease alone, until the last handle to it goes.
+    // After it left the history, only the consumer's lease keeps the frame, until the last handle is dropped.
     for seed in 10..20 {
         publish(&producer, seed, 1234);
     }
@@ -288,7 +288,7 @@ fn the_same_slot_can_be_published_again(backing: Backing) {
         publish(&producer, 30, 1234);
     }
     assert_eq!(producer.stats().slots_held, 3);
-    // Again, but bound to no slot any more: out of the slot is refused.
+    // A frame cannot be published again with a length beyond its slot.
     let own = publish(&producer, 8, 1234);
     let outside = FrameMeta::new(own.slot_len() + 1);
     assert!(matches!(
@@ -314,7 +314,7 @@ fn a_slot_is_published_where_it_stays(backing: Backing) {
         Err(PublishError::OutOfSlot { offset: 16, .. })
     ));
     assert_eq!((slot.sequence(), slot.pool()), (None, producer.pool()));
-    // In the place of the metadata's offset, which lies outside.
+    // The offset in the metadata is outside of the frame.
     let meta = FrameMeta {
         offset: u64::MAX,
         ..seeded(7, 100)
@@ -380,7 +380,7 @@ fn a_slot_that_cannot_be_published_is_returned(backing: Backing) {
         assert!(matches!(failure.error, PublishError::OutOfSlot { .. }));
         slot = failure.lease;
     }
-    // Metadata that no consumer would take.
+    // Metadata that consumers would reject.
     let mut planes = seeded(3, 100);
     planes.video = Some(VideoLayout {
         n_planes: 5,
@@ -401,7 +401,7 @@ fn a_slot_that_cannot_be_published_is_returned(backing: Backing) {
     ));
     slot.publish(seeded(3, 100)).unwrap();
     assert_frame(&receive(&mut consumer), 3, 100);
-    // A closed pool takes nothing more, and what was begun is given up without harm.
+    // A closed pool refuses new frames. Slots that are being written can be dropped.
     let slot = producer.acquire(100).unwrap();
     producer.close();
     let failure = slot.publish(seeded(4, 100)).unwrap_err();

@@ -18,7 +18,7 @@ crate::conformance! {
     frames_are_kept_until_enough_consumers_took_them
 }
 
-/// A hook that counts how often it ran.
+/// A hook that counts its calls.
 fn count(runs: &Arc<AtomicU32>) -> impl FnOnce() + Send + use<> {
     let runs = runs.clone();
     move || {
@@ -57,7 +57,7 @@ fn frames_with_hooks_can_be_taken_after_the_end(backing: Backing) {
 }
 
 fn a_release_hook_runs_once_after_the_last_reference(backing: Backing) {
-    // The order of releases: the producer's own reference, the history, the two consumers.
+    // The orders of releases: the producer's own reference, the history, the two consumers.
     for order in [
         [0, 1, 2, 3],
         [3, 2, 1, 0],
@@ -84,7 +84,7 @@ fn a_release_hook_runs_once_after_the_last_reference(backing: Backing) {
                 std::thread::sleep(Duration::from_millis(5));
             }
         }
-        // Also on a pool where nothing else happens.
+        // Also without other activity in the pool.
         eventually("the hook ran", || runs.load(Ordering::SeqCst) > 0);
         drop((own, held));
         for seed in 3..20 {
@@ -129,7 +129,7 @@ fn frames_are_kept_until_enough_consumers_took_them(backing: Backing) {
     let mut first = connect(&place);
     let mut second = connect(&place);
     let runs = Arc::new(AtomicU32::new(0));
-    // Keeps the content of a seed until so many took it. Returns the slot.
+    // Keeps the frame of a seed until `consumers` consumers took it. Returns the slot.
     let keep = |seed, consumers| {
         let mut slot = filled(&producer, seed, 80);
         slot.keep_until(consumers);
@@ -142,14 +142,14 @@ fn frames_are_kept_until_enough_consumers_took_them(backing: Backing) {
         }
     };
 
-    // Two are to take it; they release it one after the other.
+    // Two consumers take it, and release it one after the other.
     let kept = keep(5, 2);
     let one = receive(&mut first);
     publish_others(kept);
     drop(one);
     publish_others(kept);
     assert_eq!(runs.load(Ordering::SeqCst), 0, "one of two took it");
-    // The second one is too late for the history, but not for the next.
+    // The second consumer missed that frame, which has left the history, but gets the next one.
     let kept = keep(6, 2);
     let frames = [&mut first, &mut second].map(|consumer| {
         let frame = receive(consumer);
@@ -164,7 +164,7 @@ fn frames_are_kept_until_enough_consumers_took_them(backing: Backing) {
     drop(one);
     eventually("both released it", || runs.load(Ordering::SeqCst) == 1);
 
-    // A consumer that took it and then leaves counts as having released it.
+    // A consumer that took the frame and leaves counts as having released it.
     let kept = keep(7, 2);
     let frames = [&mut first, &mut second].map(receive);
     publish_others(kept);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Pools grow up to their limits, and not further.
+//! Pools grow up to their limits.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -56,7 +56,7 @@ fn a_dropped_write_lease_gives_its_slot_back(backing: Backing) {
         .max_slots(3)
         .build()
         .unwrap();
-    // A pool as small as this one may have no budget for a consumer.
+    // A pool as small as this may have no budget for a consumer.
     let mut consumer = Consumer::builder(&place.pool()).max_held(1).connect().ok();
     for round in 0..20 {
         let leases: Vec<_> = std::iter::from_fn(|| producer.acquire(100).ok()).collect();
@@ -98,7 +98,7 @@ fn slots_run_out_at_max_slots(backing: Backing) {
         ),
         "{error}"
     );
-    // Another size is no way around it.
+    // A request for another size is also refused.
     assert!(matches!(
         producer.acquire(1 << 20),
         Err(AcquireError::Exhausted { .. })
@@ -106,7 +106,7 @@ fn slots_run_out_at_max_slots(backing: Backing) {
     for (seed, frame) in (0..).zip(&held) {
         assert_frame(frame, seed, 4000);
     }
-    // A released region makes room, also for a larger frame.
+    // A released region frees memory, also for a larger frame.
     held.remove(2);
     let large = publish(&producer, 9, 1 << 20);
     assert_frame(&large, 9, 1 << 20);
@@ -136,19 +136,19 @@ fn slots_run_out_at_max_bytes(backing: Backing) {
     ));
     assert_eq!(producer.stats().bytes, 4 << 20);
     drop(held);
-    // Small frames would waste such slots, so the room is made anew.
+    // Small frames would waste large slots, so regions are replaced.
     for seed in 10..20 {
         publish(&producer, seed, 1000);
         publish(&producer, seed, 2 << 20);
         assert!(producer.stats().bytes <= 4 << 20);
     }
-    // All of it in one frame: as soon as the history releases its frames.
+    // One frame can use all memory as soon as the history releases its frames.
     drop(producer);
     let producer = pool(&place, backing).max_bytes(4 << 20).build().unwrap();
     assert_frame(&publish(&producer, 1, 4 << 20), 1, 4 << 20);
 }
 
-/// Frames that are kept for late joiners must not keep the next frame out.
+/// Frames that are kept for late joiners do not block the next frame.
 fn a_stream_goes_on_with_less_room_than_its_history_needs(backing: Backing) {
     const FRAMES: u64 = 20;
     let size = 1 << 20;
@@ -168,7 +168,7 @@ fn a_stream_goes_on_with_less_room_than_its_history_needs(backing: Backing) {
             drop(publish(&producer, seed, size));
             assert_frame(&receive(&mut consumer), seed, size);
         }
-        // They are not taken, which only live delivery may ignore.
+        // The frames are not taken, which only live delivery ignores.
         for seed in 0..FRAMES {
             match producer.acquire(size) {
                 Ok(mut slot) => {
@@ -189,7 +189,7 @@ fn a_stream_goes_on_with_less_room_than_its_history_needs(backing: Backing) {
     }
 }
 
-/// Consumers hold what the history has too, so nothing would be won.
+/// Consumers hold the frames of the history as well, so shrinking it would free no slot.
 fn the_history_shrinks_only_for_a_free_slot(backing: Backing) {
     let size = 1 << 20;
     for delivery in [Delivery::Live, Delivery::Lossless] {
@@ -201,7 +201,7 @@ fn the_history_shrinks_only_for_a_free_slot(backing: Backing) {
             .build()
             .unwrap();
         let mut consumer = connect_with(&place, 4);
-        // Its share of them. The others are the producer's.
+        // The consumer's share. The other slots are the producer's.
         let mut held: Vec<_> = (0..2)
             .map(|seed| {
                 drop(publish(&producer, seed, size));
@@ -218,7 +218,7 @@ fn the_history_shrinks_only_for_a_free_slot(backing: Backing) {
         for seed in 0..4 {
             assert_frame(&receive(&mut late), seed, size);
         }
-        // Slots that only the history holds are available.
+        // Slots that only the history holds can be claimed.
         drop(late);
         drop(held.remove(1));
         let mut slot = producer.acquire(size).unwrap();
@@ -231,7 +231,7 @@ fn the_history_shrinks_only_for_a_free_slot(backing: Backing) {
     }
 }
 
-/// A pool of upstream's fills up while a consumer is on its way to a frame. Upstream has other memory.
+/// Upstream's pool requests slots in advance while a consumer is about to take a frame. Upstream can use other memory.
 fn a_slot_asked_for_ahead_costs_no_frame(backing: Backing) {
     let size = 1 << 20;
     let place = Place::new();
@@ -250,11 +250,11 @@ fn a_slot_asked_for_ahead_costs_no_frame(backing: Backing) {
     let exhausted = producer.acquire(SlotSpec::new(size).ahead());
     assert!(matches!(exhausted, Err(AcquireError::Exhausted { .. })));
     assert_frame(&receive(&mut consumer), 0, size);
-    // But for a frame that is there.
+    // A request for a frame that is ready succeeds: it may use a slot of the history.
     producer.acquire(size).unwrap();
 }
 
-/// The frames of the history must not keep the ones of the new size out.
+/// Frames in the history do not block frames of a new size.
 fn a_full_pool_can_change_the_size_of_its_frames(backing: Backing) {
     for (max_slots, max_bytes) in [(4, 0), (256, 6 << 20)] {
         let place = Place::new();
@@ -272,7 +272,7 @@ fn a_full_pool_can_change_the_size_of_its_frames(backing: Backing) {
     }
 }
 
-/// Nor does a stopped consumer that holds a frame of the old size.
+/// A stopped consumer that holds a frame of the old size does not block it either.
 fn a_held_frame_does_not_stop_a_change_of_size(backing: Backing) {
     let place = Place::new();
     let producer = pool(&place, backing)

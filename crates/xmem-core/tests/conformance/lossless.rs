@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Producers that wait, and several threads that publish.
+//! Producers that wait for consumers, and several threads that publish.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -67,7 +67,7 @@ fn lossless_waits_end(backing: Backing) {
         producer.wait_for_consumers(1, Some(Duration::from_millis(1)), &cancel),
         Err(WaitError::Timeout)
     );
-    // Without a consumer there is no wait.
+    // Without consumers the producer does not wait.
     for seed in 0..20 {
         publish(&producer, seed, 10);
     }
@@ -84,7 +84,7 @@ fn lossless_waits_end(backing: Backing) {
         Err(AcquireError::Timeout)
     ));
     assert_eq!(producer.drain(some, &cancel), Err(WaitError::Timeout));
-    // Called off from another thread.
+    // Another thread cancels the wait.
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| producer.acquire_wait(10, None, &cancel).map(drop));
         let draining = scope.spawn(|| producer.drain(None, &cancel));
@@ -97,7 +97,7 @@ fn lossless_waits_end(backing: Backing) {
         assert_eq!(draining.join().unwrap(), Err(WaitError::Cancelled));
     });
     cancel.reset();
-    // Ended because the one that was waited for leaves.
+    // The wait ends because the consumer leaves.
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| producer.acquire_wait(10, None, &cancel).map(drop));
         let draining = scope.spawn(|| producer.drain(None, &cancel));
@@ -106,7 +106,7 @@ fn lossless_waits_end(backing: Backing) {
         waiting.join().unwrap().unwrap();
         draining.join().unwrap().unwrap();
     });
-    // Ended by closing.
+    // The wait ends because the pool is closed.
     let consumer = connect_with(&place, 1);
     while let Ok(slot) = producer.acquire(10) {
         slot.publish(seeded(1, 10)).unwrap();

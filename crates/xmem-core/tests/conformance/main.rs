@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The contract of every kind of region, as far as its capabilities promise.
+//! The contract of all kinds of regions, according to their capabilities.
 
 mod budgets;
 mod capabilities;
@@ -17,7 +17,7 @@ mod support;
 use support::*;
 use xmem_core::{Backing, Consumer, Producer, ProducerBuilder};
 
-/// Tests of a module, with each kind of region.
+/// Runs the tests of a module with each kind of region.
 macro_rules! conformance {
     ($($name:ident)*) => {
         mod memfd { $(#[test] fn $name() { super::$name(xmem_core::Backing::Memfd) })* }
@@ -34,7 +34,7 @@ fn connect(place: &Place) -> Consumer {
     Consumer::builder(&place.pool()).connect().unwrap()
 }
 
-/// A consumer with a budget of its own.
+/// A consumer with this budget.
 fn connect_with(place: &Place, max_held: u32) -> Consumer {
     Consumer::builder(&place.pool())
         .max_held(max_held)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Regions go when they are not needed any more.
+//! Regions are removed when they are not needed any more.
 
 use xmem_core::Backing;
 
@@ -30,7 +30,7 @@ fn regions_are_released_when_the_frame_size_changes(backing: Backing) {
     let address = old.as_ptr();
     drop(old);
     assert_eq!(producer.collect(), 1);
-    // The consumer releases the region when it looks for the next frame, and reports it.
+    // The consumer unmaps the region at its next receive call, and reports it.
     publish(&producer, 100, 300_000);
     assert_frame(&receive(&mut consumer), 100, 300_000);
     producer.collect();
@@ -38,7 +38,7 @@ fn regions_are_released_when_the_frame_size_changes(backing: Backing) {
     assert!(stats.bytes < with_both, "{} < {with_both}", stats.bytes);
     assert_eq!(stats.regions, 1, "{stats:?}");
     assert_eq!(mapped(&file), 0, "at {address:?}");
-    // And without being asked, when the size changes for good.
+    // The region is also removed without a call if the size has changed permanently.
     for seed in 0..200 {
         publish(&producer, seed, 3 << 20);
         assert_frame(&receive(&mut consumer), seed, 3 << 20);
@@ -57,7 +57,7 @@ fn regions_are_released_after_a_peak(backing: Backing) {
         .unwrap();
     let mut peak: Vec<_> = (0..13).map(|_| producer.acquire(SIZE).unwrap()).collect();
     assert!(producer.stats().regions > 3, "{:?}", producer.stats());
-    // Used last are slots of several regions.
+    // The slots that were used last are in several regions.
     let last: Vec<_> = [12, 8, 4].map(|at| peak.remove(at)).into();
     drop(peak);
     drop(last);
@@ -69,7 +69,7 @@ fn regions_are_released_after_a_peak(backing: Backing) {
     assert_eq!((stats.regions, stats.bytes), (1, before), "{stats:?}");
 }
 
-/// A consumer does not keep regions that it never asked for; the others are released also while it sleeps.
+/// A consumer does not keep regions that it never requested. It also unmaps the others while it sleeps.
 fn retired_regions_do_not_use_up_max_bytes(backing: Backing) {
     let place = Place::new();
     let producer = pool(&place, backing)
@@ -84,7 +84,7 @@ fn retired_regions_do_not_use_up_max_bytes(backing: Backing) {
             for seed in 0..40 {
                 assert_frame(&receive(&mut active), seed, size_of(seed));
             }
-            // Its figures are looked at once more.
+            // Returned, so that its statistics can still be read below.
             active
         });
         for seed in 0..40 {

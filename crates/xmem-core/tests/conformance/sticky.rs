@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The sticky state that a frame belongs to.
+//! The sticky state of a frame.
 
 use xmem_core::{Backing, Consumer, Delivery, StartFrom, Sticky};
 
@@ -44,7 +44,7 @@ fn frames_belong_to_their_sticky_version(backing: Backing) {
         producer.stats().sticky,
         [("caps".to_owned(), "video/x-raw,n=3".to_owned())]
     );
-    // A large one, too.
+    // A large state works as well.
     let mut large = Sticky::new();
     large.set("tags", vec![7; 3 << 20]);
     producer.set_sticky(&large).unwrap();
@@ -54,7 +54,7 @@ fn frames_belong_to_their_sticky_version(backing: Backing) {
     assert!(producer.set_sticky(&large).is_err());
 }
 
-/// However often the state changes, a frame that may not be lost has its own.
+/// A lossless frame keeps its state through any number of state changes.
 fn lossless_frames_keep_their_sticky_version(backing: Backing) {
     let place = Place::new();
     let producer = pool(&place, backing)

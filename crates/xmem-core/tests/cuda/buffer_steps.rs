@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Each step of a buffer pool on devices, with each of its processes killed at each point of CUDA that it passes on the way, and
-//! after the step. `fault_points/buffers.rs` has all other points, in host memory.
+//! Kills each process of a buffer pool on devices at each CUDA fault point of each step, and after the step.
+//! `fault_points/buffers.rs` tests the other points in host memory.
 
 use std::error::Error;
 
@@ -16,8 +16,8 @@ use crate::support::victim::*;
 
 const SIZE: usize = 100_000;
 
-/// The step, what comes before it, points that it passes at least, and how many reads of the buffer are left if the reader is
-/// killed after the step. One more may be left if it is killed during the step. Lines are as in `fault_points/buffers.rs`.
+/// The step, the lines before it, fault points that it must pass, and the number of remaining reads if the reader is killed after
+/// the step. If it is killed during the step, one more read may remain. Lines are as in `fault_points/buffers.rs`.
 type Row = (&'static str, &'static str, &'static [Point], u32);
 
 const MAKE: &[Point] = &[Point::TwinMade, Point::CanaryWritten, Point::EventsMade];
@@ -76,7 +76,7 @@ struct Part {
 }
 
 impl Part {
-    /// The device may be writing it when this returns.
+    /// The device may still be writing when this returns.
     fn write(&mut self, mut guard: BufferGuard) -> Result<u32, Box<dyn Error>> {
         self.byte = self.byte.wrapping_add(1).max(1);
         if guard.is_on_device() {
@@ -200,7 +200,7 @@ pub fn take_part(pool: &str) {
     });
 }
 
-/// A writer, and a reader.
+/// A writer and a reader.
 struct Scene<'a> {
     lab: &'a Lab,
     children: [Child; 2],
@@ -228,7 +228,7 @@ impl<'a> Scene<'a> {
         scene
     }
 
-    /// `None`: it died.
+    /// `None` if the process died.
     fn run(&mut self, line: &str) -> Option<String> {
         let words: Vec<&str> = line.split(' ').collect();
         let (side, what) = (usize::from(words[0] == NAMES[1]), words[1]);
@@ -251,7 +251,7 @@ impl<'a> Scene<'a> {
             let rest = done(other, &format!("rest {} 0", self.index));
             assert!(left.contains(&rest), "{rest} reads are left, not {left:?}");
         }
-        // Each reads what the other writes.
+        // Each process reads what the other writes.
         let mut third = self.lab.ready("buffer-part");
         for turn in 0..2 {
             let [from, to] = if turn == 0 {

@@ -17,7 +17,7 @@ fn a_capture_is_not_disturbed_by_frames_on_other_streams() {
             let mut consumer = lab.ready(&format!("consume {place}"));
             run(&mut producer, "capture other", "captures");
             run(&mut consumer, "capture other", "captures");
-            // Memory is made, imported, registered, and freed by other threads meanwhile.
+            // Meanwhile other threads allocate, import, register and free memory.
             run(&mut producer, "publish", "published 0");
             run(&mut consumer, "take", "took 0");
             run(&mut producer, "publish", "published 1");
@@ -41,7 +41,7 @@ fn a_capture_is_not_disturbed_by_frames_on_other_streams() {
 fn a_capture_records_no_work_of_a_frame() {
     let lab = Lab::new();
     let (mut producer, mut consumer) = lab.begun("vmm 16");
-    // A stream that is captured would record no event, end no lease, or end it again each time that the graph runs.
+    // Without the check, a captured stream would not record an event or end a lease, or would end it at each launch of the graph.
     run(&mut producer, "capture own", "captures");
     run(&mut producer, "publish", REFUSED);
     run(&mut producer, "end-capture", "true");

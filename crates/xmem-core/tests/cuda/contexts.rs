@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Streams and memory of contexts that the program made, as GStreamer does, besides the device's primary one.
+//! Streams and memory of contexts that the program created, as GStreamer does, besides the primary context.
 
 use crate::lab::{Lab, ask, first_round, run};
 use crate::support::eventually;
@@ -28,7 +28,7 @@ fn frames_that_are_written_in_another_context_are_waited_for() {
             run(&mut consumer, "take", &format!("took {number}"));
         }
         run(&mut consumer, "result", "0");
-        // No CPU waited, and nothing was copied.
+        // The CPU did not wait, and nothing was copied.
         run(&mut producer, "counts", &before);
         lab.assert_allowed();
     }
@@ -68,7 +68,7 @@ fn a_blocked_stream_of_another_context_delays_no_other() {
     lab.assert_allowed();
 }
 
-/// The logger is called where no region is locked.
+/// The logger is called without a lock on a region.
 #[test]
 fn the_logger_of_a_failed_context_may_use_the_pool() {
     let lab = Lab::new();
@@ -89,11 +89,11 @@ fn leases_in_a_failed_context_are_released() {
     run(&mut consumer, "take", "took 1");
     assert!(ask(&mut producer, "consumers").starts_with('1'));
     drop(late);
-    // It calls nothing more.
+    // The failed context makes no further calls.
     eventually("its lease comes back", || {
         ask(&mut producer, "consumers").starts_with('0')
     });
-    // Reads in the primary context go on.
+    // Reads in the primary context continue.
     run(&mut producer, "publish copied all", "published");
     run(&mut consumer, "download all", "true");
     lab.assert_allowed();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Processes that are killed, and what is left of their frames.
+//! Killed processes, and their remaining frames.
 
 use xmem_cuda_standin::{Hold, Machine};
 
@@ -48,7 +48,7 @@ fn a_frame_that_a_killed_producer_did_not_finish_is_refused_and_nothing_hangs() 
     run(&mut consumer, "drop", "dropped");
 }
 
-/// The consumer holds frame 1, which the producer's device does not finish as long as the returned value lives.
+/// The consumer holds frame 1, which the producer's device does not finish while the returned value exists.
 #[track_caller]
 fn unfinished(lab: &Lab, producer: &mut Child, consumer: &mut Child) -> Hold {
     let late = lab.machine.hold(Some(producer.pid()));
@@ -77,7 +77,7 @@ fn frames_that_were_left_are_waited_for_while_their_producer_lives() {
     let (mut producer, mut consumer) = lab.begun("vmm");
     let late = unfinished(&lab, &mut producer, &mut consumer);
     run(&mut consumer, "leave", "left");
-    // It has noticed that.
+    // The producer has detected the death.
     run(&mut producer, "publish", "published 2");
     run(&mut consumer, "look", "looks");
     drop(late);

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The Rust examples of the technical design ("xmem 技术设计"), as they stand, in two processes. Comments name the words that
-//! differ.
+//! The unchanged Rust examples of the technical design ("xmem 技术设计"), in two processes. Comments name the differences.
 
 use std::error::Error;
 
@@ -30,8 +29,7 @@ fn sections_4_to_7() {
     lab.assert_allowed();
 }
 
-/// As `cudaIpcGetMemHandle` and `cudaIpcOpenMemHandle` do it, where a driver has nothing newer. The functions are those of the
-/// driver: `cuIpc...`.
+/// Uses `cudaIpcGetMemHandle` and `cudaIpcOpenMemHandle`, for drivers without newer functions. The driver's names are `cuIpc...`.
 #[test]
 fn section_10() {
     let lab = Lab::new().with("QUIRKS", "no-vmm");
@@ -42,7 +40,7 @@ fn section_10() {
     }
     let opened = calls(&consumer, "cuIpcOpenMemHandle_v2");
     assert_ne!(opened, Some(0));
-    // On a thread of its own.
+    // Runs on a separate thread.
     eventually("it is closed", || {
         calls(&consumer, "cuIpcCloseMemHandle") == opened
     });
@@ -83,7 +81,7 @@ pub fn produce(name: &str) -> Result<()> {
 
     // Section 7, CUDA 0 → CUDA 1
     let mut buf_gpu0 = pool.acquire_cuda(size, 0)?;
-    // The device need not be done.
+    // The device may not have finished.
     gpu.fill(Stream::LEGACY_DEFAULT, buf_gpu0.as_cuda_ptr_mut()?, size, 9);
     let buf_gpu1 = buf_gpu0.copy_to_device(1)?;
     assert_eq!(buf_gpu1.copy_to_cpu()?.as_cpu_slice()?, vec![9; size]);
@@ -91,7 +89,7 @@ pub fn produce(name: &str) -> Result<()> {
     // Section 6, 设置引用计数（多消费者场景）. It returns a `Result`: the index may be of another process.
     let meta_index: u32 = cuda_buf.meta_index();
     pool.set_ref_count(meta_index, 3)?;
-    // `std::mem::forget` there. The device need not be done.
+    // `std::mem::forget` in the design. The device may not have finished.
     gpu.fill(Stream::LEGACY_DEFAULT, cuda_buf.as_cuda_ptr_mut()?, size, 7);
     cuda_buf.forget()?;
     reply(meta_index);
@@ -133,7 +131,7 @@ pub fn consume(name: &str) -> Result<()> {
     assert_ne!(edit.as_cuda_ptr_mut()?, 0);
     assert_ne!(edit.forget()?, meta_index);
 
-    // Section 8, `forget` of a guard that is read: until `release`.
+    // Section 8, `forget` of a guard that is read: keeps the buffer until `release`.
     pool.get(meta_index)?.forget()?;
     assert!(pool.release(meta_index));
     reply("read");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Either side killed at each step at which device memory is made, passed on, waited for and given back.
+//! Kills either side at each step that allocates, transfers, waits for or releases device memory.
 
 use xmem_core::fault::Point;
 
@@ -33,7 +33,7 @@ fn producers_that_are_killed_leave_nothing_and_the_next_one_works() {
             for sequence in 0..arrival - 1 {
                 run(&mut victim, "publish", &format!("published {sequence}"));
                 run(&mut consumer, "take", &format!("took {sequence}"));
-                // A stream that waits for work that never comes is blocked: the driver has no way out.
+                // A stream that waits for work that never completes is blocked permanently. The driver cannot cancel the wait.
                 run(&mut victim, "finish", "finished");
             }
             victim.send("publish");
@@ -56,7 +56,7 @@ fn producers_that_are_killed_leave_nothing_and_the_next_one_works() {
     }
 }
 
-/// The command that makes a consumer pass a point.
+/// The command that makes a consumer pass a fault point.
 const OF_CONSUMERS: [(Point, u32, &str); 13] = [
     (Point::TwinImported, 1, "take"),
     (Point::CanaryRead, 1, "take"),

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Device memory that is not the pool's: upstream's own, by legacy handle, and that of another pool, passed on. And memory
-//! that ends with its producer, which waits for its users.
+//! Device memory outside of the pool: upstream's own memory by legacy handle, and memory of another pool that is forwarded. Memory
+//! that ends with its producer waits for its users.
 
 use crate::lab::{Lab, ask, count, run};
 use crate::support::child::Child;
@@ -15,23 +15,23 @@ fn foreign_memory_is_opened_once_and_released_after_the_last_close() {
     for number in 1000..1020 {
         run(&mut producer, "publish borrowed", "published");
         run(&mut consumer, "take", &format!("took {number}"));
-        // There is one such memory, so it is not written again before it was read.
+        // There is only one such memory, so it is not written again before it was read.
         run(&mut consumer, "result", "0");
     }
     assert_eq!(count(&mut consumer, "imports"), 1);
-    // The canary's handle, and the memory's.
+    // The handles of the canary and of the memory.
     lab.assert_calls(&consumer, &["cuIpcOpenMemHandle_v2"], 2);
     run(&mut producer, "publish borrowed", "published");
     run(&mut consumer, "hold", "holds 1020 Some(Legacy)");
     run(&mut producer, "release", "released");
-    // Out of the history, too.
+    // The frames have also left the history.
     run(&mut producer, "publish 3", "published");
     run(&mut consumer, "look", "looks");
     run(&mut consumer, "result", "0");
     assert_eq!(ask(&mut producer, "released"), "false");
     run(&mut consumer, "drop", "dropped");
     eventually("it is released", || {
-        // The consumer releases unused memory when it looks for the next frame, or on request.
+        // The consumer releases unused memory at its next receive call, or on request.
         ask(&mut producer, "released") == "true"
     });
     assert_eq!(
@@ -42,7 +42,7 @@ fn foreign_memory_is_opened_once_and_released_after_the_last_close() {
     lab.assert_allowed();
 }
 
-/// Frames keep what they lie in, and nothing else.
+/// A frame keeps only its own memory.
 #[test]
 fn foreign_memory_is_released_while_a_consumer_that_left_holds_another_frame() {
     let lab = Lab::new();
@@ -54,7 +54,7 @@ fn foreign_memory_is_released_while_a_consumer_that_left_holds_another_frame() {
     run(&mut consumer, "hold", "holds 0 Some(Vmm)");
     run(&mut consumer, "leave", "left");
     run(&mut producer, "release", "released");
-    // Out of the history, too.
+    // The frames have also left the history.
     run(&mut producer, "publish 3", "published");
     eventually("it is released", || {
         ask(&mut producer, "released") == "true"
@@ -126,7 +126,7 @@ fn frames_are_forwarded_by_descriptor() {
     }
     lab.assert_calls(&relay, &["cuMemcpyDtoDAsync_v2", "cuMemcpyDtoHAsync_v2"], 0);
     drop(late);
-    // The frame is the first pool's, and safe when the relay is killed.
+    // The frame belongs to the first pool, so it stays valid when the relay is killed.
     assert!(ask(&mut producer, "publish").starts_with("published"));
     run(&mut relay, "pass", "passed");
     assert!(ask(&mut consumer, "hold").starts_with("holds"));
@@ -138,7 +138,7 @@ fn frames_are_forwarded_by_descriptor() {
     lab.assert_allowed();
 }
 
-/// The first owner frees its memory while a consumer of the second pool has the frame, and whatever it opened for it.
+/// The first owner frees its memory while a consumer of the second pool has the frame and its memory open.
 fn copied(mode: &str, publish: &str) {
     let lab = Lab::new();
     let second = format!("{}-2", lab.pool());
@@ -183,7 +183,7 @@ fn a_producer_of_legacy_memory_waits_at_its_end_for_consumers() {
     let lab = Lab::new();
     let (mut producer, mut consumer) = lab.begun("legacy");
     run(&mut producer, "close", "closed");
-    // It was opened, and is closed before it was freed.
+    // It was opened, and is closed before it is freed.
     eventually("it is freed", || count(&mut producer, "freed") > 0);
     assert_eq!(count(&mut consumer, "imports"), 1);
     assert_eq!(count(&mut consumer, "closed"), 1);
@@ -198,7 +198,7 @@ fn stopped_with_nothing_held(producer: &mut Child, consumer: &mut Child) {
     consumer.stop();
 }
 
-/// The producer's pool is closed, and the producer reports that this consumer still uses its memory.
+/// Closes the producer's pool, which reports that this consumer still uses its memory.
 #[track_caller]
 fn closes_in_vain(producer: &mut Child, consumer: &Child) {
     producer.send("close");
@@ -229,7 +229,7 @@ fn a_producer_of_legacy_memory_times_out_and_names_the_consumer() {
     run(&mut consumer, "hold", "holds 0 Some(Legacy)");
     consumer.stop();
     closes_in_vain(&mut producer, &consumer);
-    // Memory that it holds is not taken away while the process lives.
+    // Memory that a live process holds is not freed.
     assert_eq!(count(&mut producer, "freed"), 0);
     consumer.go_on();
     run(&mut consumer, "look", "looks");
@@ -241,7 +241,7 @@ fn a_producer_of_legacy_memory_times_out_and_names_the_consumer() {
 fn legacy_memory_that_is_open_but_not_held_is_not_freed() {
     let lab = Lab::new();
     let (mut producer, mut consumer) = lab.pair("legacy 64 hasty");
-    // The producer has a lease itself, so that the region cannot go.
+    // The producer has a lease of its own, so the region is not removed.
     run(&mut producer, "keep", "kept");
     run(&mut consumer, "take", "took 0");
     run(&mut consumer, "result", "0");
@@ -279,7 +279,7 @@ fn foreign_memory_that_was_never_opened_is_released_at_once() {
     run(&mut producer, "publish borrowed", "published");
     eventually("it is there", || ask(&mut consumer, "take now") == "took");
     run(&mut producer, "release", "released");
-    // Out of the history, too.
+    // The frames have also left the history.
     run(&mut producer, "publish 3", "published");
     eventually("it is released", || {
         ask(&mut producer, "released") == "true"
@@ -288,7 +288,7 @@ fn foreign_memory_that_was_never_opened_is_released_at_once() {
     lab.assert_allowed();
 }
 
-/// Nothing is opened there that could be closed.
+/// A consumer in the same process opens no memory that would have to be closed.
 #[test]
 fn a_consumer_in_the_producers_process_is_not_waited_for_either() {
     let lab = Lab::new();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Producers that send another one's device header, with other numbers in it.
+//! Producers that send a modified device header of another producer.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering;
@@ -23,12 +23,12 @@ const HOST_STRIDE: usize = 10;
 const SLOTS_AT: usize = 11;
 const CANARY_AT: usize = 12;
 
-/// The changes, in words of the header.
+/// The modified words of the header.
 fn changes(name: &str) -> Vec<(usize, u64)> {
     let kind = |kind: u64| (KIND_AND_FORMAT, 1 | kind << 32);
     match name {
         "none" => vec![],
-        // Far behind what the process has there.
+        // Far beyond the process's memory.
         "other-stride" => vec![
             (DEVICE_LEN, 1 << 40),
             (DEVICE_STRIDE, 1 << 29),
@@ -46,7 +46,7 @@ fn changes(name: &str) -> Vec<(usize, u64)> {
     }
 }
 
-/// A consumer of a producer with a forged header. `whose`: the header is that of a pool of this process, or of another one.
+/// A consumer of a producer with a forged header. `whose`: whether the header is from a pool of this process or of another one.
 pub fn read_forged(pool: &str, whose: &str, name: &str) {
     let own = (whose == "own").then(|| {
         let producer = Producer::builder(pool)
@@ -58,7 +58,7 @@ pub fn read_forged(pool: &str, whose: &str, name: &str) {
         drop(slot.publish(FrameMeta::new(4096)).unwrap());
         producer
     });
-    // The region, as every consumer is sent it.
+    // The region as the producer sends it to each consumer.
     let (honest, _joined) = Raw::join(pool, 1);
     honest.send(&raw::get_region(1), &[]).unwrap();
     let (message, fds) = honest.recv_kind(3);

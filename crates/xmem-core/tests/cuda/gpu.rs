@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Uses of a device by test programs besides xmem: kernels, streams, memory of their own. The same on a real driver.
+//! Device functions of test programs outside of xmem: kernels, streams, memory. They also work with a real driver.
 
-#![allow(dead_code)] // as the other helpers of tests
+#![allow(dead_code)] // each test program uses a part
 
 use std::ffi::{CString, c_void};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
@@ -13,7 +13,7 @@ use cudarc::driver::sys;
 use xmem_core::cuda::{Device, Stream};
 use xmem_cuda_standin::{Machine, PTX, is_held};
 
-/// A device with the test kernels, its primary context current in this thread.
+/// A device with the test kernels. Its primary context is current in this thread.
 pub struct Gpu {
     pub device: Device,
     module: sys::CUmodule,
@@ -28,8 +28,8 @@ macro_rules! arguments {
     ($($value:expr),*) => { &mut [$(std::ptr::from_mut(&mut $value).cast::<c_void>()),*] };
 }
 
-/// Words that streams wait for, each once: in page-locked memory, which has one address for the host and all contexts. No
-/// host functions, since these "may be serialized" with those of all other streams (cuLaunchHostFunc).
+/// Words for which streams wait, each used once. They are in page-locked memory, which has one address for the host and all
+/// contexts. Host functions are not used, because they "may be serialized" with those of all other streams (cuLaunchHostFunc).
 fn words() -> &'static [AtomicU32] {
     static WORDS: OnceLock<&'static [AtomicU32]> = OnceLock::new();
     WORDS.get_or_init(|| {
@@ -49,7 +49,7 @@ fn words() -> &'static [AtomicU32] {
     })
 }
 
-/// Has a stream of the current context wait for a word, which the caller sets.
+/// Lets a stream of the current context wait for a word, which the caller sets.
 fn block(stream: Stream) -> &'static AtomicU32 {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     let word = &words()[NEXT.fetch_add(1, Ordering::Relaxed)];
@@ -69,7 +69,7 @@ fn block(stream: Stream) -> &'static AtomicU32 {
 static GOES_ON: AtomicBool = AtomicBool::new(false);
 static LATE: Mutex<Vec<&'static AtomicU32>> = Mutex::new(Vec::new());
 
-/// Lets late streams go on.
+/// Lets blocked streams continue.
 pub fn go_on() {
     GOES_ON.store(true, Ordering::Release);
     let late = std::mem::take(&mut *LATE.lock().unwrap_or_else(PoisonError::into_inner));
@@ -77,7 +77,7 @@ pub fn go_on() {
         .for_each(|word| word.store(1, Ordering::Release));
 }
 
-/// A context that the program made, besides the device's primary one.
+/// Creates a context in addition to the device's primary context.
 pub fn new_context(ordinal: u32) -> sys::CUcontext {
     let mut context = std::ptr::null_mut();
     // SAFETY: a place for the result; what was current before is current again.
@@ -106,7 +106,7 @@ impl Gpu {
         Self::of(device, context)
     }
 
-    /// A context of the program's own, current in this thread.
+    /// A new context of the program, current in this thread.
     pub fn elsewhere(ordinal: u32) -> Self {
         Self::of(Device::new(ordinal).unwrap(), new_context(ordinal))
     }
@@ -119,7 +119,7 @@ impl Gpu {
             ok(sys::cuCtxSetCurrent(context));
             ok(sys::cuModuleLoadData(&raw mut module, ptx.as_ptr().cast()));
         }
-        // Now, since later a stream may be captured.
+        // Allocated now, because a stream may be captured later.
         words();
         Self { device, module }
     }
@@ -146,7 +146,7 @@ impl Gpu {
         stream
     }
 
-    /// A stream of a context of its own, which is blocked until [`go_on`].
+    /// A blocked stream of a new context, until [`go_on`].
     pub fn other_context(&self) -> Stream {
         let mut context = new_context(self.device.ordinal());
         // SAFETY: a context that is there; what was current before is current again.
@@ -161,7 +161,7 @@ impl Gpu {
     fn launch(&self, name: &str, stream: Stream, arguments: &mut [*mut c_void]) {
         let mut function = std::ptr::null_mut();
         let name = CString::new(name).unwrap();
-        // The stand-in holds its streams itself.
+        // The stand-in blocks its streams itself.
         if Machine::is_real() && is_held() {
             let word = block(stream);
             std::thread::spawn(|| {
@@ -196,29 +196,29 @@ impl Gpu {
         }
     }
 
-    /// Writes `byte` everywhere.
+    /// Fills memory with `byte`.
     pub fn fill(&self, stream: Stream, mut ptr: u64, len: usize, byte: u8) {
         let (mut len, mut byte, mut pause) = (len as u64, u32::from(byte), 0u32);
         self.launch("xmem_fill", stream, arguments![ptr, len, byte, pause]);
     }
 
-    /// Adds to the word at `result` how many bytes are not `byte`.
+    /// Adds the number of bytes that differ from `byte` to the word at `result`.
     pub fn check(&self, stream: Stream, mut ptr: u64, len: usize, byte: u8, mut result: u64) {
         let (mut len, mut byte) = (len as u64, u32::from(byte));
         self.launch("xmem_check", stream, arguments![ptr, len, byte, result]);
     }
 
-    /// Ends the lease whose word this is.
+    /// Ends the lease with this word.
     pub fn end_lease(&self, stream: Stream, mut word: u64) {
         self.launch("xmem_end_lease", stream, arguments![word]);
     }
 
-    /// Fails, and leaves the context in error.
+    /// Fails, and puts the context in error.
     pub fn trap(&self, stream: Stream) {
         self.launch("xmem_trap", stream, &mut []);
     }
 
-    /// A word of device memory that is 0. Never freed.
+    /// A word of device memory with the value 0. Never freed.
     pub fn word(&self) -> u64 {
         let ptr = self.allocate(4);
         // SAFETY: memory of that size, and the default stream, for which streams that wait for no other do not wait.
@@ -284,7 +284,7 @@ impl Gpu {
         unsafe { ok(sys::cuMemcpyDtoDAsync_v2(to, from, len, stream)) };
     }
 
-    /// Captures what is put on a stream from now on, and forbids others what may be unsafe meanwhile.
+    /// Begins to capture a stream, and forbids potentially unsafe calls meanwhile.
     pub fn capture(&self, stream: Stream) {
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL;
         // SAFETY: a stream of this process.
@@ -296,7 +296,7 @@ impl Gpu {
         };
     }
 
-    /// Whether a capture ended well.
+    /// Ends a capture. Returns whether it succeeded.
     pub fn end_capture(&self, stream: Stream) -> bool {
         let mut graph = std::ptr::null_mut();
         // SAFETY: a place for the graph.
@@ -309,7 +309,7 @@ impl Gpu {
         ended == sys::CUresult::CUDA_SUCCESS
     }
 
-    /// Waits until the stream is done.
+    /// Waits until the stream is idle.
     pub fn finish(&self, stream: Stream) {
         // SAFETY: a stream of this process.
         unsafe { ok(sys::cuStreamSynchronize(stream.as_raw() as sys::CUstream)) };

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Frames go from one process to another while devices are late.
+//! Frames are passed between processes while devices are late.
 
 use xmem_cuda_standin::Machine;
 
 use crate::lab::{Lab, ask, first_round, run, until_reply};
 use crate::support::eventually;
 
-/// Functions by which memory of others is come by.
+/// Functions that import memory of other processes.
 const IMPORTS: [&str; 4] = [
     "cuMemImportFromShareableHandle",
     "cuIpcOpenMemHandle_v2",
     "cuIpcOpenEventHandle",
     "cuMemMap",
 ];
-/// Functions that copy, or that a CPU waits in.
+/// Functions that copy, or in which a CPU waits.
 const WAITS_AND_COPIES: [&str; 9] = [
     "cuStreamSynchronize",
     "cuCtxSynchronize",
@@ -34,7 +34,7 @@ fn consumers_wait_for_the_producers_write(mode: &str) {
     first_round(&mut producer, &mut consumer);
     let late = lab.machine.hold(Some(producer.pid()));
     run(&mut producer, "publish", "published 1");
-    // The frame is there, the bytes are not; only the stream waits.
+    // The frame is received before its bytes are written. Only the stream waits.
     run(&mut consumer, "take", "took 1");
     assert_eq!(ask(&mut consumer, "done"), "false");
     drop(late);
@@ -49,7 +49,7 @@ fn a_slot_that_a_device_still_writes_is_not_ready() {
     run(&mut producer, "publish 20", "published");
     run(&mut producer, "finish", "finished");
     let late = lab.machine.hold(Some(producer.pid()));
-    // These are not taken, so their slots are used again.
+    // These frames are not taken, so their slots are reused.
     run(&mut producer, "publish 20", "published");
     run(&mut producer, "publish done", "published");
     let mut consumer = lab.ready("consume");
@@ -58,7 +58,7 @@ fn a_slot_that_a_device_still_writes_is_not_ready() {
     drop(late);
     run(&mut consumer, "sync", "syncs");
     assert_eq!(consumer.reply(), "synced");
-    // Behind that there is nothing to wait for.
+    // Afterwards there is nothing to wait for.
     run(&mut producer, "finish", "finished");
     run(&mut producer, "publish done", "published");
     run(&mut consumer, "hold", "holds 5000 Some(Vmm)");
@@ -113,7 +113,7 @@ fn nothing_is_copied_imported_or_waited_for_after_the_first_round() {
         })
         .collect::<Vec<_>>()
     };
-    // How late devices are decides how many slots are used, and each of those is new once.
+    // The number of slots in use depends on the delay of the devices, and each slot is new once.
     let mut seen = Vec::new();
     let settled = (0..5).any(|_| {
         for _ in 0..100 {

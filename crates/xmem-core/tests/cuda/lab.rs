@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! A machine with stand-in devices and a pool, and processes that play their parts there.
+//! A machine with stand-in devices and a pool, and child processes with roles.
 
-#![allow(dead_code)] // as the other helpers of tests
+#![allow(dead_code)] // each test program uses a part
 
 use std::process::Command;
 
@@ -23,7 +23,7 @@ impl Lab {
         Self { place, machine }
     }
 
-    /// The same, with a setting of the stand-in.
+    /// Adds a setting of the stand-in.
     pub fn with(self, name: &str, value: impl ToString) -> Self {
         let Self { place, machine } = self;
         Self {
@@ -48,14 +48,14 @@ impl Lab {
         self.start_at(role, &self.pool())
     }
 
-    /// A process that plays this role, and sees the devices.
+    /// A process with this role that uses the devices.
     pub fn start_at(&self, role: &str, pool: &str) -> Child {
         let mut command = Command::new(std::env::current_exe().unwrap());
         self.machine.prepare(&mut command);
         Child::from(command, role, pool)
     }
 
-    /// The same, when it has reported that it is ready.
+    /// As `start`, after it has reported that it is ready.
     #[track_caller]
     pub fn ready(&self, role: &str) -> Child {
         self.ready_at(role, &self.pool())
@@ -75,7 +75,7 @@ impl Lab {
         (producer, self.ready("consume"))
     }
 
-    /// The same after the first frame.
+    /// As `pair`, after the first frame.
     #[track_caller]
     pub fn begun(&self, producing: &str) -> (Child, Child) {
         let (mut producer, mut consumer) = self.pair(producing);
@@ -83,7 +83,7 @@ impl Lab {
         (producer, consumer)
     }
 
-    /// A process in a PID namespace of its own, where it has another PID. `None`, with a message: there are none.
+    /// A process in a new PID namespace, with another PID. Returns `None` and prints a message if namespaces are not available.
     #[track_caller]
     pub fn in_pid_namespace(&self, role: &str) -> Option<Child> {
         let mut command = users::in_pid_namespace()?;
@@ -94,7 +94,7 @@ impl Lab {
         Some(child)
     }
 
-    /// The same with a variable of the environment.
+    /// As `ready`, with an environment variable.
     #[track_caller]
     pub fn ready_with(&self, role: &str, name: &str, value: &str) -> Child {
         if name.starts_with("XMEM_STANDIN_") {
@@ -108,7 +108,7 @@ impl Lab {
         child
     }
 
-    /// How often a process called these functions of the driver, taken together. A real driver does not report it.
+    /// The number of calls of these driver functions in a process. `None` with a real driver, which does not count them.
     pub fn calls(&self, child: &Child, names: &[&str]) -> Option<u64> {
         if Machine::is_real() {
             return None;
@@ -117,7 +117,7 @@ impl Lab {
         Some(names.iter().filter_map(|name| calls.get(*name)).sum())
     }
 
-    /// That a process called these functions so often, where the driver reports it.
+    /// Asserts the number of calls of these functions, if the driver counts them.
     #[track_caller]
     pub fn assert_calls(&self, child: &Child, names: &[&str], expected: u64) {
         let calls = self.calls(child, names);
@@ -127,13 +127,12 @@ impl Lab {
         );
     }
 
-    /// Whether no process uses device memory any more. A real device does not show it: others may
-    /// use it.
+    /// Whether no process uses device memory. Unknown on a real device, which other programs may use.
     pub fn memory_is_free(&self) -> bool {
         Machine::is_real() || self.machine.used_memory(0) == 0
     }
 
-    /// Ends well: no process did what is not allowed.
+    /// Asserts that no process made a forbidden call.
     #[track_caller]
     pub fn assert_allowed(&self) {
         assert_eq!(self.machine.violations(), Vec::<String>::new());
@@ -147,7 +146,7 @@ pub fn run(child: &mut Child, line: &str, answer: &str) {
     assert_eq!(child.reply(), answer, "to {line:?}");
 }
 
-/// The first frame, after which all is imported.
+/// Passes the first frame, after which all memory is imported.
 #[track_caller]
 pub fn first_round(producer: &mut Child, consumer: &mut Child) {
     run(producer, "publish", "published 0");
@@ -162,7 +161,7 @@ pub fn ask(child: &mut Child, line: &str) -> String {
     child.reply()
 }
 
-/// A process's own counter (`xmem_core::cuda::counts`), by name.
+/// A counter of a process (`xmem_core::cuda::counts`), by name.
 #[track_caller]
 pub fn count(child: &mut Child, name: &str) -> u64 {
     let reply = ask(child, "counts");
@@ -171,7 +170,7 @@ pub fn count(child: &mut Child, name: &str) -> u64 {
     digits.unwrap_or_default().parse().expect(&reply)
 }
 
-/// Waits until a child's reply contains this: a message of another process may be on its way.
+/// Repeats a command until the reply contains this text, because a message of another process may be in flight.
 #[track_caller]
 pub fn until_reply(child: &mut Child, line: &str, part: &str) {
     let mut reply = String::new();

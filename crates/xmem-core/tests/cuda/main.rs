@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! CUDA frames between real processes, on the stand-in driver of `xmem-cuda-standin`: there is no GPU in these tests.
+//! CUDA frames between processes, on the stand-in driver `xmem-cuda-standin`, without a GPU.
 #![allow(unsafe_code, unreachable_pub)] // calls of the driver, as programs make them; a program of its own
 
 #[path = "../support/mod.rs"]

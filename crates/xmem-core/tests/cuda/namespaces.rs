@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Processes in different PID namespaces, as in containers: handles do not cross there, descriptors do.
+//! Processes in different PID namespaces, as in containers: legacy handles do not work there, descriptors do.
 
 use xmem_cuda_standin::Machine;
 
@@ -17,7 +17,7 @@ fn legacy_handles_do_not_cross_pid_namespaces_and_both_sides_report_it() {
     run(&mut producer, "publish", "published 0");
     let reply = ask(&mut consumer, "take");
     if Machine::is_real() && reply == "took 0" {
-        // Some drivers let them cross.
+        // Some drivers accept them.
         return eprintln!("DIFFERS: they cross");
     }
     assert!(
@@ -44,7 +44,7 @@ fn frames_by_descriptor_cross_pid_namespaces_also_where_events_do_not() {
                 Some(lab.ready(role))
             }
         };
-        // A consumer is ready only with a producer.
+        // A consumer is ready only after it has connected to a producer.
         let Some(mut producer) = start("producer", "produce vmm 16") else {
             return;
         };
@@ -55,12 +55,12 @@ fn frames_by_descriptor_cross_pid_namespaces_also_where_events_do_not() {
         for number in 1..20 {
             run(&mut producer, "publish", &format!("published {number}"));
             run(&mut consumer, "take", &format!("took {number}"));
-            // Else the next frame could take a slot more, in memory of its own.
+            // Otherwise the next frame could use another slot in separate memory.
             until_reply(&mut producer, "consumers", "0 vmm");
         }
         run(&mut consumer, "result", "0");
         assert_eq!(count(&mut consumer, "imports"), 1);
-        // Unfinished work is waited for.
+        // Closing waits for unfinished work.
         run(&mut producer, "publish late", "published");
         run(&mut consumer, "hold", "holds 6000 Some(Vmm)");
         run(&mut consumer, "ready", "false");

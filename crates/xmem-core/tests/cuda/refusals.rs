@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Drivers, devices and processes with which CUDA cannot work: the error messages, and that all else goes on.
+//! Drivers, devices and processes that do not support CUDA: error messages, and the behaviour of the rest of the pool.
 
 use crate::lab::{Lab, ask, first_round, run, until_reply};
 use crate::support::child::Child;
@@ -12,7 +12,7 @@ fn pair(lab: &Lab, producer: &str, consumer: &str) -> (Child, Child) {
     (producer, consumer)
 }
 
-/// Frames in host memory go on.
+/// Asserts that frames in host memory still arrive.
 #[track_caller]
 fn host_frames_go_on(producer: &mut Child, consumer: &mut Child) {
     run(producer, "publish host", "published");
@@ -26,7 +26,7 @@ fn host_frames_go_on(producer: &mut Child, consumer: &mut Child) {
 #[test]
 fn without_a_driver_all_else_works() {
     let place = Place::new();
-    // A driver of this machine, if it has one, is not found.
+    // An installed driver must not be found.
     let mut command = std::process::Command::new(std::env::current_exe().unwrap());
     command.env("CUDA_VISIBLE_DEVICES", "");
     let mut child = Child::from(command, "without-driver", &place.pool());
@@ -40,7 +40,7 @@ fn a_consumer_without_a_driver_holds_frames_and_gets_a_read_error() {
     let lab = Lab::new();
     lab.machine.only_here("a machine without a driver");
     let mut producer = lab.ready("produce auto");
-    // Not with the machine's variables.
+    // Without the machine's variables.
     let mut consumer = Child::start("only-hold", &lab.pool());
     assert_eq!(consumer.reply(), "ready");
     run(&mut producer, "publish", "published 0");
@@ -100,7 +100,7 @@ fn a_missing_driver_function_is_named_and_the_frame_released() {
 
     let lab = Lab::new().without_symbols(&["cuEventCreate"]);
     let (mut producer, mut consumer) = pair(&lab, "produce auto", "consume");
-    // Without events frames are published when they are done.
+    // Without events, frames are published when the device has finished them.
     first_round(&mut producer, &mut consumer);
 }
 
@@ -122,7 +122,7 @@ fn frames_reach_a_consumer_that_cannot_open_events() {
     }
 }
 
-/// Five frames come as they were, and with nothing that is not allowed.
+/// Asserts that five frames arrive unchanged and without forbidden calls.
 fn frames_go(lab: &Lab, (mut producer, mut consumer): (Child, Child)) {
     for number in 0..5 {
         run(&mut producer, "publish", &format!("published {number}"));
@@ -137,9 +137,9 @@ fn devices_are_identified_by_uuid() {
     let lab = Lab::new();
     lab.machine.only_here("two devices");
     let mut producer = lab.ready("produce auto");
-    // The same device has another number there.
+    // The same device has another ordinal in that process.
     let mut other = lab.ready_with("consume 1", "CUDA_VISIBLE_DEVICES", "1,0");
-    // That device is not there.
+    // The device is not visible in that process.
     let mut blind = lab.ready_with("only-hold", "CUDA_VISIBLE_DEVICES", "1");
     run(&mut producer, "publish", "published 0");
     run(&mut other, "take", "took 0");
@@ -162,7 +162,7 @@ fn handles_that_cannot_be_opened_are_reported_on_both_sides() {
     for (mode, quirk) in [("legacy", "no-legacy-ipc"), ("vmm", "no-vmm")] {
         let lab = Lab::new();
         let mut producer = lab.ready(&format!("produce {mode}"));
-        // As with processes in different PID namespaces: the one can export, the other cannot open.
+        // As with different PID namespaces: one process can export, the other cannot open.
         let mut consumer = lab.ready_with("consume", "XMEM_STANDIN_QUIRKS", quirk);
         run(&mut producer, "publish", "published 0");
         let reply = ask(&mut consumer, "take");
@@ -187,7 +187,7 @@ fn drivers_that_cannot_protect_frames_from_consumers_share_them_all_the_same() {
 
 #[test]
 fn out_of_device_memory_is_an_error_and_the_pool_goes_on() {
-    // Room for one region, and what the processes need themselves.
+    // Memory for one region, and for the processes themselves.
     let lab = Lab::new().with("MEMORY", 8 << 20);
     let (mut producer, mut consumer) = pair(&lab, "produce auto 64", "consume");
     run(&mut producer, "publish", "published 0");
@@ -200,13 +200,13 @@ fn out_of_device_memory_is_an_error_and_the_pool_goes_on() {
     }
     assert!(last.contains("the device has no room for"), "{last}");
     host_frames_go_on_from_newest(&mut producer, &mut consumer);
-    // The frames that it kept are released, and there is room again.
+    // The kept frames are released, so memory is free again.
     run(&mut producer, "forget", "forgot");
     assert!(ask(&mut producer, "publish").starts_with("published"));
     lab.assert_allowed();
 }
 
-/// The same for a consumer that has missed some.
+/// As `host_frames_go_on`, for a consumer that has missed frames.
 #[track_caller]
 fn host_frames_go_on_from_newest(producer: &mut Child, consumer: &mut Child) {
     run(producer, "publish host", "published");
@@ -226,7 +226,7 @@ fn a_context_in_error_releases_its_leases() {
     run(&mut consumer, "write", "written");
     assert!(ask(&mut producer, "consumers").starts_with('2'));
     drop(late);
-    // No host function runs in it, and nothing else either.
+    // No host function or other work runs in it.
     eventually("its leases come back", || {
         ask(&mut producer, "consumers").starts_with('0')
     });
@@ -237,7 +237,7 @@ fn a_context_in_error_releases_its_leases() {
         "{reply}"
     );
     host_frames_go_on(&mut producer, &mut consumer);
-    // It ends without a hang.
+    // It ends without hanging.
     run(&mut consumer, "leave", "left");
     assert!(consumer.end());
     run(&mut producer, "publish 50", "published");
@@ -301,7 +301,7 @@ fn a_producer_with_a_context_in_error_reports_it_and_ends() {
     eventually("it reports it", || {
         ask(&mut producer, "publish plain").contains("is in error")
     });
-    // Its work is never done.
+    // Its work never completes.
     run(
         &mut consumer,
         "look",
@@ -309,7 +309,7 @@ fn a_producer_with_a_context_in_error_reports_it_and_ends() {
     );
     run(&mut consumer, "sync", "syncs");
     assert!(consumer.reply().contains("could not finish"));
-    // Its host memory is as good as ever.
+    // Its host memory still works.
     run(&mut producer, "publish host", "published");
     run(&mut producer, "close", "closed");
     assert!(producer.end());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Leases that a device ends, by storing 0 to a word.
+//! Leases that a device ends by storing 0 to a word.
 
 use crate::lab::{Lab, ask, first_round, run};
 use crate::support::eventually;
@@ -22,7 +22,7 @@ fn a_stream_and_a_kernel_end_leases_in_order() {
         }
         run(&mut consumer, "held", "3");
         assert!(ask(&mut producer, "consumers").starts_with('3'));
-        // No slot that the kernels are going to read is written meanwhile.
+        // Slots that queued kernels will read are not written meanwhile.
         run(&mut producer, "publish 100", "published");
         run(&mut producer, "finish", "finished");
         drop(late);
@@ -31,7 +31,7 @@ fn a_stream_and_a_kernel_end_leases_in_order() {
             ask(&mut producer, "consumers").starts_with('0')
         });
         eventually("here too", || ask(&mut consumer, "held") == "0");
-        // Of the first frame.
+        // For the first frame only.
         lab.assert_calls(&consumer, &["cuLaunchHostFunc"], 1);
         lab.assert_allowed();
     }
@@ -45,7 +45,7 @@ fn a_frame_that_is_published_again_is_not_handed_out_while_a_device_ends_its_lea
     run(&mut producer, "keep", "kept");
     run(&mut consumer, "hand-over", "handed over");
     run(&mut producer, "again", "again");
-    // The same slot and generation: a lease of its own would be ended by the kernel's store.
+    // The same slot and generation: the kernel's store would end the new lease.
     run(
         &mut consumer,
         "take now",
@@ -101,7 +101,7 @@ fn streams_that_cannot_write_and_memory_that_cannot_be_registered() {
     eventually("the lease is over", || {
         ask(&mut producer, "consumers").starts_with('0')
     });
-    // Instead.
+    // Instead of the store.
     lab.assert_calls(&consumer, &["cuLaunchHostFunc"], 1);
 
     let lab = Lab::new().with("QUIRKS", "no-host-register");

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Visits every state that can be reached, breadth first, so that a counterexample is a shortest one.
+//! Visits all reachable states, breadth first, so that a counterexample is as short as possible.
 //!
-//! Whole states are kept, not hashes of them: two states are never taken for one.
+//! The checker stores whole states, not hashes, so that it never confuses two states.
 
 use std::collections::BTreeMap;
 use std::fmt::{Debug, Write as _};
@@ -12,7 +12,7 @@ use std::time::Instant;
 use indexmap::IndexSet;
 use rustc_hash::FxBuildHasher;
 
-/// The actor of a step, and what it does.
+/// The actor of a step, and its action.
 pub(crate) type Step = (&'static str, &'static str);
 
 /// The model to explore.
@@ -21,30 +21,29 @@ pub(crate) trait Model {
 
     fn start(&self) -> Self::State;
 
-    /// All steps that are possible in a state, with the states that they lead to. States that differ in nothing that
-    /// matters are given as the same one.
+    /// All possible steps of a state, with the resulting states. States that are equivalent must be returned as the same state.
     fn steps(&self, state: &Self::State, out: &mut Vec<(Step, Self::State)>);
 
-    /// The flaw of a state, if there is one.
+    /// The violated property of a state. `None` if there is none.
     fn flaw(&self, state: &Self::State) -> Option<&'static str>;
 
-    /// Facts that have to occur: a proof that nothing goes wrong also has to show that steps happen.
+    /// Facts that must occur. They show that the model really takes its steps.
     fn marks(&self, state: &Self::State, mark: &mut dyn FnMut(&'static str));
 }
 
 /// The result of an exploration.
 #[derive(Debug)]
 pub(crate) struct Outcome {
-    /// How many states have each mark.
+    /// The number of states with each mark.
     pub(crate) marks: BTreeMap<&'static str, usize>,
-    /// The flaw, and the steps that lead there.
+    /// The violated property, and the steps that lead to it.
     pub(crate) flaw: Option<(&'static str, String)>,
 }
 
-/// Explores a model until there is nothing new, or a flaw is found.
+/// Explores a model until there are no new states, or a property is violated.
 pub(crate) fn explore<M: Model>(name: &str, model: &M) -> Outcome {
     let start = Instant::now();
-    // In the order in which they are found, which is the order in which they are visited.
+    // In the order of discovery, which is also the order of visits.
     let mut states = IndexSet::with_hasher(FxBuildHasher);
     let mut parents: Vec<u32> = vec![0];
     let mut marks = BTreeMap::new();

@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The steps of a consumer's process: of the thread that receives, of the control thread that listens, and of a thread
-//! that drops a frame.
+//! The steps of a consumer's process: of the receiving thread, of the control thread, and of a thread that drops a frame.
 //!
-//! As in `producer`, one step is one access to shared memory or one message, and names the function that does it.
+//! As in `producer`, a step is one access to shared memory or one message. Comments name the function that implements it.
 
 use super::setting::{Setting, Wrong};
 use super::steps::Steps;
 use super::world::*;
 
-/// The thread that receives.
+/// The receiving thread.
 const USER: &str = "consumer";
 /// Its control thread.
 const LISTENER: &str = "consumer, control";
@@ -32,7 +31,7 @@ pub(crate) fn steps(setting: &Setting, world: &World, me: usize, steps: &mut Ste
     }
 }
 
-/// The kernel's work when the process is gone. Its lease page stays until the producer drops it.
+/// The actions of the kernel after the death of the process. The lease page exists until the producer drops it.
 fn die(w: &mut World, me: usize) {
     let notices = w.is_producer_of(me);
     let it = &mut w.clients[me];
@@ -60,7 +59,7 @@ fn die(w: &mut World, me: usize) {
     }
 }
 
-/// A frame is dropped, by whatever thread: `Leases::release`, `lease::release`.
+/// A thread drops a frame: `Leases::release`, `lease::release`.
 fn releases(world: &World, me: usize, steps: &mut Steps) {
     let client = &world.clients[me];
     if client.old.frame != 0 {
@@ -68,7 +67,7 @@ fn releases(world: &World, me: usize, steps: &mut Steps) {
             w.clients[me].old = Frame::default();
         });
     }
-    // The table of leases has a lock, which taking a frame has too.
+    // The table of leases has a lock, which taking a frame also needs.
     let taking = matches!(
         client.user,
         User::Announce(..)
@@ -88,7 +87,7 @@ fn releases(world: &World, me: usize, steps: &mut Steps) {
     }
 }
 
-/// The connection goes with the `Consumer` and the last of its frames.
+/// The connection is closed with the `Consumer` and the last of its frames.
 fn hang_up_if_done(w: &mut World, me: usize) {
     let alive = w.is_producer_of(me);
     let it = &mut w.clients[me];
@@ -109,7 +108,7 @@ fn user(setting: &Setting, world: &World, me: usize, steps: &mut Steps) {
     match client.user {
         User::Dead | User::Left => {}
         User::Out => {
-            // As long as its last connection is there, it is another process that would connect.
+            // While the last connection exists, a new one belongs to another process.
             let fresh = !client.listed && !client.hung_up && client.to_producer.is_empty();
             if world.left.joins > 0 && world.producer.alive && fresh {
                 steps.add(USER, "ConsumerBuilder::connect asks", |w| {
@@ -273,7 +272,7 @@ fn user(setting: &Setting, world: &World, me: usize, steps: &mut Steps) {
     }
 }
 
-/// The part of `lease::hold` that validates.
+/// The validation in `lease::hold`.
 fn is_there(w: &World, me: usize, entry: Entry) -> bool {
     let word = w.control_of(me).words[entry.slot as usize];
     word.generation == entry.generation && word.state == SlotState::Published
@@ -294,7 +293,7 @@ fn hold(setting: &Setting, w: &mut World, me: usize, entry: Entry, base: u8) {
     };
 }
 
-/// `Consumer::take_next`: the head, what is too old, the entry.
+/// `Consumer::take_next`: the head, frames that are too old, the entry.
 fn find(setting: &Setting, world: &World, me: usize, steps: &mut Steps) {
     let client = &world.clients[me];
     let control = world.control_of(me);
@@ -466,7 +465,7 @@ fn leave(w: &mut World, me: usize) {
     hang_up_if_done(w, me);
 }
 
-/// The producer is dead: the `Consumer` is dropped, a frame may be kept while it connects to the next producer.
+/// The producer is dead: the `Consumer` is dropped. A frame may be kept while it connects to the next producer.
 fn lose(w: &mut World, me: usize) {
     let it = &mut w.clients[me];
     let kept = it.held.iter().copied().find(|held| held.frame != 0);
@@ -536,7 +535,7 @@ fn listener(setting: &Setting, world: &World, me: usize, steps: &mut Steps) {
     }
 }
 
-/// `MappedRegions::unmapping`: one thread at a time unmaps regions.
+/// `MappedRegions::unmapping`: only one thread at a time unmaps regions.
 fn may_sweep(setting: &Setting, client: &Client, listens: bool) -> bool {
     let other = if listens {
         client.user_sweep

@@ -6,13 +6,13 @@ use super::setting::{Setting, Wrong};
 use super::steps::Steps;
 use super::world::*;
 
-/// The thread, in the names of its steps.
+/// The name of the thread in its steps.
 const CONTROL: &str = "producer, control";
 
-/// The control thread. What it does under the lock takes no notice of shared memory but once, so it is one step.
+/// The control thread. Its work under the lock accesses shared memory only once, so it is one step.
 pub(crate) fn control(setting: &Setting, world: &World, steps: &mut Steps) {
     let lock_is_free = !world.producer.app.locks();
-    // One thing after another.
+    // One action at a time.
     if let Some(client) = (0..CLIENTS).find(|client| world.clients[*client].serving != Serving::No)
     {
         serve(setting, world, steps, client, lock_is_free);
@@ -67,7 +67,7 @@ pub(crate) fn control(setting: &Setting, world: &World, steps: &mut Steps) {
     }
 }
 
-/// `Guard::remove_consumer`, `Guard::forget_retired`. A dead process is forgotten: another may come in its place.
+/// `Guard::remove_consumer`, `Guard::forget_retired`. A dead process is removed, and a new one may take its place.
 fn remove_peer(w: &mut World, client: usize) {
     let it = &mut w.clients[client];
     it.listed = false;
@@ -181,7 +181,7 @@ fn answer(
     }
 }
 
-/// The second half of an answer, without the lock.
+/// The second part of an answer, without the lock.
 fn serve(setting: &Setting, world: &World, steps: &mut Steps, client: usize, lock_is_free: bool) {
     match world.clients[client].serving {
         Serving::No => {}
@@ -210,7 +210,7 @@ fn serve(setting: &Setting, world: &World, steps: &mut Steps, client: usize, loc
     }
 }
 
-/// `ConsumerRecord::claim`: what a consumer may keep from before.
+/// `ConsumerRecord::claim`: the number of frames that a consumer may keep from before.
 fn kept(w: &mut World, client: usize) -> u8 {
     let words = w.control().words;
     let it = &w.clients[client];
@@ -222,12 +222,12 @@ fn slots(setting: &Setting, client: &Client, share: u8) -> u8 {
     client.kept.max(setting.budget.min(share) + 1)
 }
 
-/// What is left for consumers: one frame is written, and the history is kept.
+/// The slots for consumers: one frame is being written, and the history is kept.
 fn room(setting: &Setting) -> u8 {
     setting.max_slots - setting.history - 1
 }
 
-/// Whether all that is reserved can be had. It cannot where consumers keep so much that not even a look is left for each.
+/// Whether all reserved slots exist. This is not the case if consumers keep so many frames that not even one slot for each is left.
 pub(crate) fn is_enough(setting: &Setting, world: &World) -> bool {
     let listed = world.clients.iter().filter(|client| client.listed);
     listed.map(|client| client.reserved).sum::<u8>() <= room(setting)
@@ -249,7 +249,7 @@ fn largest_share(setting: &Setting, world: &World) -> u8 {
     (0..=setting.budget).rev().find(fits).unwrap_or(0)
 }
 
-/// `Shares::share_out`: the share is stored; if it is smaller, the leases are looked at after that.
+/// `Shares::share_out`: stores the share. If it became smaller, the leases are counted afterwards.
 fn share_out(setting: &Setting, w: &mut World) {
     if !setting.reserve {
         return;
@@ -293,7 +293,7 @@ fn reserve(setting: &Setting, w: &mut World) {
     }
 }
 
-/// `Shares::share_out` looks at one lease page after another.
+/// `Shares::share_out` reads the lease pages one after another.
 pub(crate) fn count_leases(setting: &Setting, world: &World, steps: &mut Steps) {
     for client in 0..CLIENTS {
         if world.clients[client].to_count {

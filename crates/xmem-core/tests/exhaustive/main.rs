@@ -1,22 +1,21 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The whole life of a pool, in every order: a model of the protocol, of which every state that can be reached is
-//! visited.
+//! The life of a pool with all orders of steps: a model of the protocol whose reachable states are all visited.
 //!
-//! A producer that may be killed at every step and started again; two consumers that join, take frames, hold them, leave
-//! and are killed; regions that come and go; messages that wait in sockets. Each access to shared memory and each message
-//! is a step of its own (`producer`, `consumer`), and an actor may stop between any two: a process that is stopped is one
-//! whose steps do not come. What has to hold in every state is in `properties`.
+//! The model has a producer that may be killed at every step and started again; two consumers that join, take frames, hold them,
+//! leave and are killed; regions that are created and removed; and messages in sockets. Each access to shared memory and each
+//! message is a step (`producer`, `consumer`), and an actor may stop between any two. A stopped process is an actor that takes no
+//! steps. The properties of all states are in `properties`.
 //!
-//! Steps happen one after another here, and all see the newest values. That is what the fences are for; that they are
-//! where they have to be is what `tests/loom` shows, with the code that ships. The copying of an entry (a sequence
-//! lock), of the list of regions, and sleeping are one step or none here, and have loom models too.
+//! Steps are executed one after another, and each sees the newest values. The fences of the protocol guarantee this; `tests/loom`
+//! checks them with the shipped code. Copying an entry (a sequence lock), the list of regions, and sleeping are one step or none
+//! here, and also have loom models.
 //!
-//! Not in here: consumers that break the rules (`tests/hostile.rs`), hooks and counts of readers, `republish`, a clean
-//! close.
+//! The model does not contain consumers that violate the protocol (`tests/hostile.rs`), hooks and counts of readers, `republish`,
+//! and a clean close.
 //!
-//! Numbers are small: a setting bounds how many frames, deaths and joins there are. The tests whose names begin with
-//! `wrong_` give the protocol a mistake, and expect a counterexample.
+//! A setting limits the numbers of frames, deaths and joins. The tests whose names begin with `wrong_` add a defect to the
+//! protocol, and expect a counterexample.
 
 mod checker;
 mod consumer;
@@ -32,7 +31,7 @@ use setting::{SMALL, Setting, Wrong};
 use steps::Steps;
 use world::*;
 
-/// Consumers come, hold, leave and die; slots are claimed, refused, given back.
+/// Consumers join, hold, leave and die. Slots are claimed, refused and given back.
 const LIVE: Setting = Setting {
     first: 3,
     max_slots: 3,
@@ -44,7 +43,7 @@ const LIVE: Setting = Setting {
     ..SMALL
 };
 
-/// No consumer misses a frame, with a death, and with consumers that are given up on.
+/// No consumer misses a frame, with a death, and with consumers that are disconnected because they are too slow.
 const LOSSLESS: Setting = Setting {
     lossless: true,
     crashes: 1,
@@ -52,7 +51,7 @@ const LOSSLESS: Setting = Setting {
     ..SMALL
 };
 
-/// Versions of the sticky state, which each frame has to find.
+/// Versions of the sticky state. Each frame must find its own.
 const STICKY: Setting = Setting {
     lossless: true,
     joins: 1,
@@ -60,7 +59,7 @@ const STICKY: Setting = Setting {
     ..SMALL
 };
 
-/// A pool that grows and shrinks, and a consumer whose two threads and whose messages come late.
+/// A pool that grows and shrinks, and a consumer with two threads and late messages.
 const REGIONS: Setting = Setting {
     first: 1,
     max_slots: 2,
@@ -71,7 +70,7 @@ const REGIONS: Setting = Setting {
     ..SMALL
 };
 
-/// The same with two consumers.
+/// As `REGIONS`, with two consumers.
 const SHARED_REGIONS: Setting = Setting {
     first: 1,
     max_slots: 2,
@@ -80,13 +79,13 @@ const SHARED_REGIONS: Setting = Setting {
     ..SMALL
 };
 
-/// The same consumer, with a queue that swallows messages.
+/// The same consumer, with a queue that drops messages.
 const SHORT_QUEUE: Setting = Setting {
     queue: 1,
     ..REGIONS
 };
 
-/// The producer dies at any step, and another one comes. Consumers keep frames of the first.
+/// The producer dies at any step, and another one starts. Consumers keep frames of the first.
 const RESTART: Setting = Setting {
     frames: 3,
     joins: 3,
@@ -96,7 +95,7 @@ const RESTART: Setting = Setting {
     ..SMALL
 };
 
-/// As many slots as are shared out, and no more: a live producer always finds one, also while budgets become smaller.
+/// All slots are shared out: a live producer always finds a slot, also while budgets become smaller.
 const RESERVED: Setting = Setting {
     first: 4,
     max_slots: 4,
@@ -200,7 +199,7 @@ impl Model for Setting {
     }
 }
 
-/// Everything holds in every state, and these things happen.
+/// Asserts that all properties hold in every state, and that these marks occur.
 #[track_caller]
 fn holds(name: &str, setting: &Setting, happens: &[&str]) {
     let outcome = explore(name, setting);
@@ -212,7 +211,7 @@ fn holds(name: &str, setting: &Setting, happens: &[&str]) {
     }
 }
 
-/// The mistake is found, and is this.
+/// Asserts that the defect violates this property.
 #[track_caller]
 fn fails(wrong: Wrong, setting: Setting, expected: &str) {
     let setting = Setting {
@@ -329,7 +328,7 @@ fn wrong_reservation() {
         ..RESERVED
     };
     fails(Wrong::NothingIsReserved, setting, exhausted);
-    // Then a consumer has more than it is known to keep.
+    // Then a consumer has more frames than the producer expects.
     let cut_off = "a consumer that follows the rules is cut off";
     fails(Wrong::BudgetIsReadFirst, setting, cut_off);
     fails(Wrong::LeasesAreCountedFirst, setting, cut_off);

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The steps of the producer's process, of the thread that publishes. `control` has those of its control thread.
+//! The steps of the producer's publishing thread. `control` has those of its control thread.
 //!
-//! One step is one access to shared memory, or one message, with everything around it that only this process sees. Each
-//! step names the function in `xmem_core` that does it; a change of that function needs a change of the step. Left out:
-//! `Guard::looks_free` looks at leases too, but only to save claims that would be refused.
+//! A step is one access to shared memory or one message, with all actions that only this process sees. Each step names the function
+//! of `xmem_core` that implements it; a change of that function requires a change of the step. `Guard::looks_free` is left out: it
+//! also reads leases, but only to avoid claims that would be refused.
 
 use super::control::{control, count_leases, forget_retired, is_enough};
 use super::setting::{Setting, Wrong};
 use super::steps::Steps;
 use super::world::*;
 
-/// The thread that publishes.
+/// The publishing thread.
 const APP: &str = "producer";
 
 pub(crate) fn steps(setting: &Setting, world: &World, steps: &mut Steps) {
@@ -26,7 +26,7 @@ pub(crate) fn steps(setting: &Setting, world: &World, steps: &mut Steps) {
         return;
     }
     if world.producer.sharing {
-        // Others of its threads would wait for the lock.
+        // Other threads of the process would wait for the lock.
         count_leases(setting, world, steps);
     } else {
         app(setting, world, steps);
@@ -40,7 +40,7 @@ pub(crate) fn steps(setting: &Setting, world: &World, steps: &mut Steps) {
     }
 }
 
-/// A new producer: nothing is known, nothing is mapped.
+/// A new producer, without state and mappings.
 pub(crate) fn start(setting: &Setting, world: &mut World) {
     world.producer = Producer {
         alive: true,
@@ -54,7 +54,7 @@ pub(crate) fn start(setting: &Setting, world: &mut World) {
     world.control().share = setting.budget;
 }
 
-/// The kernel's work when the process is gone. Mapped memory of consumers stays, and messages already sent can be read.
+/// The actions of the kernel after the death of the process. Consumers keep their mappings, and can read messages that were sent.
 fn crash(world: &mut World) {
     world.producer = Producer::default();
     for client in &mut world.clients {
@@ -162,7 +162,7 @@ fn pick(setting: &Setting, world: &World, steps: &mut Steps, at: u8, grown: bool
         if setting.reserve && is_enough(setting, w) {
             w.flaw = Some("a pool is exhausted though slots were reserved");
         }
-        // Once in a while, so that this ends.
+        // Limited, so that the exploration ends.
         if !setting.lossless {
             w.left.frames -= 1;
         }
@@ -183,14 +183,14 @@ fn pick(setting: &Setting, world: &World, steps: &mut Steps, at: u8, grown: bool
     }
 }
 
-/// The part of `Guard::looks_free` that decides: whether a lossless consumer has still to take the frame.
+/// The deciding part of `Guard::looks_free`: whether a lossless consumer still has to take the frame.
 fn is_free(setting: &Setting, world: &World, slot: u8) -> bool {
     let word = world.controls[world.life as usize - 1].words[slot as usize];
     !setting.lossless
         || setting.wrong == Some(Wrong::CursorIsNotLookedAt)
         || word.state != SlotState::Published
         || world.clients.iter().all(|client| {
-            // `ConsumerRecord::cursor`; a cursor is the next sequence, counted from 1 here.
+            // `ConsumerRecord::cursor`. A cursor is the next sequence, counted from 1 here.
             !client.listed
                 || client.left
                 || client.cursor == CURSOR_LEFT
@@ -219,7 +219,7 @@ fn announce(setting: &Setting, world: &World, steps: &mut Steps, slot: u8, at: u
     });
 }
 
-/// `lease::claim` looks at one lease after another.
+/// `lease::claim` reads the leases one after another.
 fn look(setting: &Setting, world: &World, steps: &mut Steps, slot: u8, at: u8, why: Purpose) {
     let generation = world.controls[world.life as usize - 1].words[slot as usize].generation;
     for client in 0..CLIENTS {
@@ -246,7 +246,7 @@ fn look(setting: &Setting, world: &World, steps: &mut Steps, slot: u8, at: u8, w
     }
 }
 
-/// `lease::claim` counts the generation up, and what follows under the same lock.
+/// `lease::claim` increments the generation. The rest is under the same lock.
 fn claimed(setting: &Setting, w: &mut World, slot: u8, at: u8, why: Purpose) {
     let word = &mut w.control().words[slot as usize];
     if setting.wrong != Some(Wrong::SameGeneration) || word.generation == 0 {
@@ -270,7 +270,7 @@ fn claimed(setting: &Setting, w: &mut World, slot: u8, at: u8, why: Purpose) {
     }
 }
 
-/// `publish::publish_claimed`, `publish::announce`: the word, the entry, the head.
+/// `publish::publish_claimed`, `publish::announce`: the slot word, the entry, the head.
 fn publish(setting: &Setting, steps: &mut Steps, slot: u8, done: u8) {
     #[derive(Clone, Copy)]
     enum Store {
@@ -293,7 +293,7 @@ fn publish(setting: &Setting, steps: &mut Steps, slot: u8, done: u8) {
     steps.add(APP, what, |w| {
         let frame = w.bytes[place_of(w, slot)];
         let sticky = w.producer.sticky;
-        // In a wrong order the head is moved already.
+        // With a wrong order, the head has already been stored.
         let moved = order[..done as usize]
             .iter()
             .any(|store| matches!(store, Head));
@@ -323,7 +323,7 @@ fn publish(setting: &Setting, steps: &mut Steps, slot: u8, done: u8) {
         }
         w.producer.last_sequence[slot as usize] = sequence;
         w.producer.history.push(slot);
-        // `Guard::trim_history`; the caller's own reference is dropped at once.
+        // `Guard::trim_history`. The caller's own reference is dropped immediately.
         while w.producer.history.get().len() > setting.history as usize {
             if let Some(old) = w.producer.history.pop_front() {
                 w.producer.idle.push(old);
@@ -333,7 +333,7 @@ fn publish(setting: &Setting, steps: &mut Steps, slot: u8, done: u8) {
     });
 }
 
-/// The regions that `Guard::retire` may release: not in use on the producer's side, and not the last.
+/// The regions that `Guard::retire` may remove: not used by the producer, and not the last one.
 fn cold(world: &World) -> impl Iterator<Item = u8> {
     let producer = &world.producer;
     let in_use = producer
@@ -351,7 +351,7 @@ fn cold(world: &World) -> impl Iterator<Item = u8> {
         })
 }
 
-/// `Guard::retire_region`: one slot after another, then the region.
+/// `Guard::retire_region`: the slots one after another, then the region.
 fn retire(setting: &Setting, world: &World, steps: &mut Steps, region: u8, at: u8) {
     let slot = (at..SLOTS as u8).find(|slot| {
         world.producer.places[*slot as usize].region == region && is_free(setting, world, *slot)
@@ -476,7 +476,7 @@ fn push_sticky(setting: &Setting, w: &mut World) {
     let producer = &mut w.producer;
     let last = producer.sticky;
     producer.sticky += 1;
-    // No frame came in between, so none needs the last one.
+    // No frame was published in between, so no frame needs the last version.
     if producer.sticky_since[last as usize] == head {
         producer.sticky_kept &= !bit(last);
     }

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The properties of every state.
+//! The properties of all states.
 
 use super::setting::Setting;
 use super::steps::Steps;
 use super::world::*;
 
-/// The flaw of a state, if there is one.
+/// The violated property of a state. `None` if there is none.
 pub(crate) fn flaw(setting: &Setting, world: &World) -> Option<&'static str> {
     world
         .flaw
@@ -18,7 +18,7 @@ pub(crate) fn flaw(setting: &Setting, world: &World) -> Option<&'static str> {
         .or_else(|| is_at_rest(world).then(|| leak(world)).flatten())
 }
 
-/// A frame does not change while a process holds it, also that of a producer that is dead.
+/// A held frame does not change, also if its producer is dead.
 fn torn(world: &World) -> Option<&'static str> {
     let frames = world
         .clients
@@ -30,7 +30,7 @@ fn torn(world: &World) -> Option<&'static str> {
         .then_some("a frame that is held is torn")
 }
 
-/// Sooner than `torn`: the producer may not write what a living consumer holds.
+/// Detects a violation earlier than `torn`: the producer must not write a frame that a live consumer holds.
 fn written_while_held(world: &World) -> Option<&'static str> {
     let App::Write { slot } = world.producer.app else {
         return None;
@@ -50,7 +50,7 @@ fn over_budget(setting: &Setting, world: &World) -> Option<&'static str> {
         .then_some("a consumer holds more than its budget")
 }
 
-/// `ConsumerRecord::protocol_violation` cuts no consumer off that follows the rules.
+/// `ConsumerRecord::protocol_violation` does not disconnect correct consumers.
 fn wrongly_disconnected(setting: &Setting, world: &World) -> Option<&'static str> {
     if !setting.reserve || !world.producer.alive || world.producer.sharing {
         return None;
@@ -62,8 +62,8 @@ fn wrongly_disconnected(setting: &Setting, world: &World) -> Option<&'static str
         .then_some("a consumer that follows the rules is cut off")
 }
 
-/// A live producer that has begun something can go on, whatever consumers do. A lossless one only gives up on a slot, it
-/// waits outside.
+/// A live producer can continue an operation independent of consumers. A lossless producer waits for a slot only outside of the
+/// operation.
 fn waits_for_a_consumer(setting: &Setting, world: &World) -> Option<&'static str> {
     if !world.producer.alive || world.producer.app == App::Idle || world.producer.sharing {
         return None;
@@ -73,14 +73,14 @@ fn waits_for_a_consumer(setting: &Setting, world: &World) -> Option<&'static str
     }
     let mut out = Vec::new();
     super::producer::steps(setting, world, &mut Steps::new(world, &mut out));
-    // The control thread and a crash do not help the one that publishes.
+    // The control thread and a crash do not help the publishing thread.
     (!out
         .iter()
         .any(|((who, what), _)| *who == "producer" && *what != "is killed"))
     .then_some("the producer waits for a consumer")
 }
 
-/// Nothing is under way, and every death was noticed. What is left now would be left for ever.
+/// No operation is in progress, and every death was detected. Resources that exist in such a state would exist permanently.
 pub(crate) fn is_at_rest(world: &World) -> bool {
     world.producer.alive
         && world.producer.app == App::Idle
@@ -97,7 +97,7 @@ pub(crate) fn is_at_rest(world: &World) -> bool {
                 && client.listener_sweep == Sweep::No
                 && match client.user {
                     User::Out | User::Left | User::Dead => true,
-                    // It looked for retired regions; a consumer that looks later reports later.
+                    // It has checked for retired regions. A consumer that checks later reports later.
                     User::Ready => {
                         client.session == world.life && client.swept == world.control_of(n).version
                     }

@@ -1,48 +1,48 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The size of the model, and the mistake, if any, that the protocol makes.
+//! The size of the model, and the optional defect of the protocol.
 
-/// The bounds of one exploration.
+/// The limits of one exploration.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Setting {
     pub(crate) lossless: bool,
     pub(crate) history: u8,
     pub(crate) budget: u8,
-    /// Slots of a pool's first region; further ones have one slot each.
+    /// The number of slots in a pool's first region. Further regions have one slot each.
     pub(crate) first: u8,
     pub(crate) max_slots: u8,
-    /// Messages that fit into the queue to a consumer, at most 3; what comes then is lost.
+    /// The capacity of the message queue to a consumer, at most 3. Further messages are lost.
     pub(crate) queue: u8,
-    /// Slots are shared out among consumers (`Shares::share_out`), and each takes one frame past its budget.
+    /// Slots are shared out among consumers (`Shares::share_out`), and each may take one frame past its budget.
     pub(crate) reserve: bool,
     /// A slot may also be given back unpublished.
     pub(crate) abandon: bool,
     pub(crate) frames: u8,
-    /// How often a consumer connects, in all.
+    /// The total number of connections of consumers.
     pub(crate) joins: u8,
     pub(crate) crashes: u8,
     pub(crate) producer_crashes: u8,
     pub(crate) restarts: u8,
-    /// How often the producer tries to let a region go.
+    /// The number of times that the producer tries to remove a region.
     pub(crate) collects: u8,
     pub(crate) stickies: u8,
-    /// How often a `Consumer` is dropped.
+    /// The number of times that a `Consumer` is dropped.
     pub(crate) leaves: u8,
-    /// How often a wait for a region ends without one.
+    /// The number of waits for a region that time out.
     pub(crate) timeouts: u8,
-    /// How often a lossless producer gives up on a consumer.
+    /// The number of times that a lossless producer disconnects a slow consumer.
     pub(crate) give_ups: u8,
     pub(crate) wrong: Option<Wrong>,
 }
 
 impl Setting {
-    /// How many slots a consumer may hold, with the one that is being copied out past its budget (`receive_with`).
+    /// The number of slots that a consumer may hold, including the one past its budget that is copied (`receive_with`).
     pub(crate) fn limit(&self) -> usize {
         usize::from(self.budget) + usize::from(self.reserve)
     }
 }
 
-/// The pool that the others are made of: live, one slot more than its history, nothing else.
+/// The base of the other settings: live, one slot more than the history, no other features.
 pub(crate) const SMALL: Setting = Setting {
     lossless: false,
     history: 1,
@@ -65,22 +65,22 @@ pub(crate) const SMALL: Setting = Setting {
     wrong: None,
 };
 
-/// Protocols that look right and are not.
+/// Defects of the protocol that are hard to see.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wrong {
-    /// A consumer looks at the slot, then announces its lease.
+    /// A consumer checks the slot before it stores its lease.
     HoldLooksFirst,
-    /// The producer looks at the leases, then announces its claim.
+    /// The producer reads the leases before it stores its claim.
     ClaimLooksFirst,
-    /// A claim does not count the generation up.
+    /// A claim does not increment the generation.
     SameGeneration,
-    /// A claim waits until the lease that it found is gone.
+    /// A claim waits until the lease that it found is released.
     ClaimWaits,
-    /// The descriptor of the lease page is sent, then the page is listed.
+    /// The descriptor of the lease page is sent before the page is listed.
     WelcomeBeforeListing,
-    /// A page is dropped though its process lives: it was stopped for long.
+    /// The page of a live process is dropped because the process was stopped for a long time.
     PageOfALivingProcessDropped,
-    /// A page is dropped when its consumer leaves, though it holds frames.
+    /// A page is dropped when its consumer leaves, although it holds frames.
     PageDroppedAtGoodbye,
     /// The page of a dead process stays in the list.
     DeathIsNotNoticed,
@@ -88,28 +88,28 @@ pub(crate) enum Wrong {
     HeadBeforeEntry,
     /// The slot word is stored last.
     WordAfterHead,
-    /// The cursor is moved before the frame is held.
+    /// The cursor is stored before the frame is held.
     CursorBeforeHold,
-    /// Lossless, without a look at cursors before a claim.
+    /// In lossless delivery, a claim does not check the cursors.
     CursorIsNotLookedAt,
-    /// A region goes without a look at the leases.
+    /// A region is removed without reading the leases.
     RetiredWhileHeld,
-    /// The next region gets the lowest id that is free.
+    /// The next region gets the lowest free id.
     RegionIdsAreReused,
     /// The version of the list of regions is stored before the list.
     VersionBeforeIds,
-    /// Two threads of a consumer release regions at once.
+    /// Two threads of a consumer unmap regions at the same time.
     TwoSweep,
-    /// A consumer keeps a region that came too late.
+    /// A consumer keeps a region that arrived too late.
     LateRegionIsKept,
-    /// A restarted producer uses the memory that is there by that name.
+    /// A restarted producer uses the existing memory of that name.
     MemoryIsReusedAfterRestart,
-    /// All consumers keep the budget that they asked for.
+    /// All consumers keep the budget that they requested.
     NothingIsReserved,
-    /// A consumer looks at its budget, then takes its lease.
+    /// A consumer reads its budget before it stores its lease.
     BudgetIsReadFirst,
-    /// The producer looks at leases, then makes the share smaller.
+    /// The producer counts leases before it stores a smaller share.
     LeasesAreCountedFirst,
-    /// The sticky state that came before the last is forgotten.
+    /// The last but one version of the sticky state is removed.
     StickyIsForgotten,
 }

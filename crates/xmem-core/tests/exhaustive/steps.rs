@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Gathers the steps that are possible in a state.
+//! Collects the possible steps of a state.
 
 use super::checker::Step;
 use super::world::World;

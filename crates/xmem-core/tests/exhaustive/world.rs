@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The state of everything: memory, the producer's process, the consumers' processes, and what lies in sockets.
+//! The state of the model: memory, the producer's process, the consumers' processes, and messages in sockets.
 
-/// The most slots a configuration has.
+/// The maximum number of slots in a setting.
 pub(crate) const SLOTS: usize = 4;
 pub(crate) const CLIENTS: usize = 2;
 /// Ids of regions in one life of the producer: 1 and up.
 pub(crate) const REGIONS: usize = 3;
-/// Places for frames, in all regions that there ever are.
+/// The number of places for frames in all regions.
 pub(crate) const PLACES: usize = 6;
 /// Entries in the ring.
 pub(crate) const RING: u8 = 2;
@@ -16,7 +16,7 @@ pub(crate) const CURSOR_LEFT: u8 = u8::MAX;
 /// `layout::REGIONS_LET_GO`
 pub(crate) const LET_GO: u8 = u8::MAX;
 
-/// A short list without an allocation.
+/// A short list without allocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct List<T, const N: usize> {
     items: [T; N],
@@ -61,7 +61,7 @@ impl<T: Copy + Default + PartialEq, const N: usize> List<T, N> {
         Some(first)
     }
 
-    /// Takes the first such item out.
+    /// Removes the first such item.
     pub(crate) fn remove(&mut self, item: T) {
         if let Some(at) = self.get().iter().position(|other| *other == item) {
             self.items[at..self.len as usize].rotate_left(1);
@@ -86,14 +86,14 @@ pub(crate) struct Word {
     pub(crate) state: SlotState,
 }
 
-/// `entry::Entry`, and the frame that it is meant to be.
+/// `entry::Entry`, and the frame that it describes.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Entry {
-    /// The stamp. Sequences begin with 1 here; 0: never written.
+    /// The stamp. Sequences begin with 1 here. 0: never written.
     pub(crate) sequence: u8,
     pub(crate) slot: u8,
     pub(crate) generation: u8,
-    /// Where the slot lies. Not in the ring: a consumer reads it after the entry. Region 0: it has not read it.
+    /// The region of the slot. It is not in the ring: a consumer reads it after the entry. 0: not read yet.
     pub(crate) region: u8,
     pub(crate) offset: u8,
     pub(crate) sticky: u8,
@@ -101,13 +101,13 @@ pub(crate) struct Entry {
     pub(crate) frame: u8,
 }
 
-/// Control memory of one life of the producer.
+/// The control memory of one life of the producer.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Control {
     pub(crate) words: [Word; SLOTS],
     pub(crate) places: [Place; SLOTS],
     pub(crate) ring: [Entry; RING as usize],
-    /// How many frames were published.
+    /// The number of published frames.
     pub(crate) head: u8,
     /// The ids of the regions in use, as bits.
     pub(crate) ids: u8,
@@ -116,7 +116,7 @@ pub(crate) struct Control {
     pub(crate) share: u8,
 }
 
-/// Where a slot lies.
+/// The place of a slot.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Place {
     /// 0: the slot has no place.
@@ -129,49 +129,49 @@ pub(crate) enum RegionIs {
     #[default]
     Nothing,
     InUse,
-    /// Since this version, and a consumer may have it mapped.
+    /// Retired at this version. A consumer may have it mapped.
     Retired(u8),
 }
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Region {
     pub(crate) is: RegionIs,
-    /// Where its memory begins.
+    /// The first place of its memory.
     pub(crate) base: u8,
     pub(crate) slots: u8,
 }
 
-/// Why a slot is claimed.
+/// The purpose of a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Purpose {
     Frame,
-    /// The region goes.
+    /// The region is being removed.
     Retire(u8),
 }
 
-/// Where the thread is that publishes.
+/// The position of the publishing thread.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum App {
     #[default]
     Idle,
-    /// Has the lock. The idle slots below `at` are still to be tried.
+    /// Has the lock. The idle slots below `at` have not been tried yet.
     Pick {
         at: u8,
         grown: bool,
     },
-    /// Has the lock, and has announced.
+    /// Has the lock, and has stored its claim.
     Look {
         slot: u8,
         at: u8,
         why: Purpose,
     },
-    /// Has the lock. A thread holds it.
+    /// Has the lock. A thread holds the slot.
     PutBack {
         slot: u8,
         at: u8,
         why: Purpose,
     },
-    /// Makes a region, without the lock.
+    /// Creates a region, without the lock.
     Grow,
     Write {
         slot: u8,
@@ -179,17 +179,17 @@ pub(crate) enum App {
     Written {
         slot: u8,
     },
-    /// Has the lock. So many of the stores of publishing are done.
+    /// Has the lock. This number of stores of publishing is done.
     Publish {
         slot: u8,
         done: u8,
     },
-    /// Has the lock. The region's slots from `at` on are still to be taken.
+    /// Has the lock. The region's slots from `at` on have not been claimed yet.
     Retire {
         region: u8,
         at: u8,
     },
-    /// Has the lock. The region is gone on our side; so many of the two stores are done.
+    /// Has the lock. The region is removed in this process. This number of the two stores is done.
     Show {
         region: u8,
         done: u8,
@@ -213,22 +213,22 @@ pub(crate) struct Producer {
     pub(crate) app: App,
     pub(crate) places: [Place; SLOTS],
     pub(crate) last_sequence: [u8; SLOTS],
-    /// The most recently used last.
+    /// The most recently used slot is the last one.
     pub(crate) idle: List<u8, SLOTS>,
     /// The slots of the newest frames, oldest first.
     pub(crate) history: List<u8, 3>,
     pub(crate) regions: [Region; REGIONS],
     pub(crate) last_region: u8,
     pub(crate) version: u8,
-    /// The sticky state's newest version, and the first frame of each.
+    /// The newest version of the sticky state, and the first frame of each version.
     pub(crate) sticky: u8,
     pub(crate) sticky_since: [u8; 3],
-    /// Versions that are kept, as bits.
+    /// The versions that are kept, as bits.
     pub(crate) sticky_kept: u8,
-    /// Commands for the control thread: regions that went, as bits; the newest sticky state.
+    /// Commands for the control thread: removed regions, as bits; the newest sticky state.
     pub(crate) say_gone: u8,
     pub(crate) push_sticky: bool,
-    /// The control thread has the lock, made the share smaller, and looks at leases.
+    /// The control thread has the lock, has stored a smaller share, and reads leases.
     pub(crate) sharing: bool,
 }
 
@@ -258,35 +258,35 @@ pub(crate) enum ToProducer {
     Leave,
 }
 
-/// A consumer's knowledge of a region: `session::Answer`.
+/// The state of a region in a consumer: `session::Answer`.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Answer {
     #[default]
     None,
-    /// Mapped; its memory begins here.
+    /// Mapped. The value is the first place of its memory.
     Ready(u8),
     Gone,
 }
 
-/// Release of retired regions (`MappedRegions::unmap_retired`), which two threads do.
+/// Unmapping of retired regions (`MappedRegions::unmap_retired`), in two threads.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Sweep {
     #[default]
     No,
     /// Has the lock of the inbox, and has read the version.
     Compare { version: u8 },
-    /// These regions, as bits, are not in the inbox any more, and still mapped.
+    /// These regions, as bits, were removed from the inbox but are still mapped.
     Unmap { version: u8, gone: u8 },
 }
 
-/// Where the thread is that receives.
+/// The position of the receiving thread.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum User {
     /// Not connected.
     #[default]
     Out,
     Joining,
-    /// Connected, and outside `receive`.
+    /// Connected, outside of `receive`.
     Ready,
     Sweeping,
     Find,
@@ -295,35 +295,35 @@ pub(crate) enum User {
     /// The region is mapped here.
     Announce(Entry, u8),
     Validate(Entry, u8),
-    /// The slot has the frame; the budget is still to be looked at.
+    /// The slot has the frame. The budget has not been checked yet.
     Budget(Entry, u8),
     TakeBack {
         entry: Entry,
         base: u8,
         claimed: bool,
     },
-    /// For wrong orders: validated, and not announced.
+    /// For wrong orders: validated, but the lease is not stored.
     Late(Entry, u8),
-    /// The frame is held; the cursor is not moved.
+    /// The frame is held. The cursor is not stored yet.
     Move(u8),
-    /// The `Consumer` is dropped, frames of it are not.
+    /// The `Consumer` is dropped, but some of its frames are not.
     Left,
     /// The process is dead.
     Dead,
 }
 
-/// A frame that is held.
+/// A held frame.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Frame {
-    /// The bytes; 0: no frame is held.
+    /// The bytes. 0: no frame is held.
     pub(crate) frame: u8,
-    /// Where they are.
+    /// The place of the bytes.
     pub(crate) place: u8,
     pub(crate) region: u8,
     pub(crate) base: u8,
 }
 
-/// The work that the control thread has begun for a consumer.
+/// The request that the control thread processes for a consumer.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Serving {
     #[default]
@@ -333,30 +333,30 @@ pub(crate) enum Serving {
         id: u8,
         base: u8,
     },
-    /// For a wrong order: the descriptor is sent, the page is not listed.
+    /// For a wrong order: the descriptor is sent, but the page is not listed.
     List,
 }
 
-/// A consumer's process, its connection, its lease page, and what the producer knows of it.
+/// A consumer's process, its connection, its lease page, and the producer's record of it.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Client {
     pub(crate) user: User,
-    /// Which life of the producer it is connected to; 0: none.
+    /// The life of the producer to which it is connected. 0: none.
     pub(crate) session: u8,
-    // Its lease page.
+    // The lease page.
     pub(crate) leases: [u8; SLOTS],
     pub(crate) cursor: u8,
     pub(crate) seen: u8,
     pub(crate) timed_out: bool,
-    // The state of its process.
+    // The state of the process.
     pub(crate) position: u8,
     pub(crate) held: [Frame; SLOTS],
     /// The slot of the frame that was taken past the budget, counted from 1.
     pub(crate) extra: u8,
-    /// A frame of a producer that is dead.
+    /// A frame of a dead producer.
     pub(crate) old: Frame,
     pub(crate) inbox: [Answer; REGIONS],
-    /// Versions of the sticky state that came, as bits, and those that are not to be had.
+    /// The received versions of the sticky state, as bits, and those that are not available.
     pub(crate) stickies: u8,
     pub(crate) no_stickies: u8,
     pub(crate) swept: u8,
@@ -366,16 +366,16 @@ pub(crate) struct Client {
     // The socket.
     pub(crate) to_consumer: List<ToConsumer, 3>,
     pub(crate) to_producer: List<ToProducer, 2>,
-    /// The consumer's end is closed, and the producer has not noticed.
+    /// The consumer's end is closed, and the producer has not detected it.
     pub(crate) hung_up: bool,
-    // The producer's knowledge of it.
+    // The producer's record of it.
     pub(crate) listed: bool,
     pub(crate) left: bool,
-    /// The regions that it was sent, as bits.
+    /// The regions that were sent to it, as bits.
     pub(crate) sent: u8,
-    /// It is still to be looked at for the claim that is going on.
+    /// The current claim has not read its leases yet.
     pub(crate) to_look_at: bool,
-    /// It is still to be looked at since the share was made smaller.
+    /// Its leases have not been counted since the share became smaller.
     pub(crate) to_count: bool,
     /// `Claim::kept`
     pub(crate) kept: u8,
@@ -389,7 +389,7 @@ impl Client {
         self.held.iter().filter(|held| held.frame != 0).count()
     }
 
-    /// `Table::is_extra`. `None`: it may not take one more.
+    /// `Table::is_extra`. `None`: it may not take another frame.
     pub(crate) fn is_extra(&self, share: u8) -> Option<bool> {
         if self.held_count() < share.into() {
             return Some(false);
@@ -398,7 +398,7 @@ impl Client {
         (!has_extra).then_some(true)
     }
 
-    /// How many frames of its producer its lease page names.
+    /// The number of its producer's frames in its lease page.
     pub(crate) fn lease_count(&self, words: &[Word; SLOTS]) -> u8 {
         let leases = self.leases.iter().zip(words);
         let held = leases.filter(|(lease, word)| **lease != 0 && **lease == word.generation);
@@ -412,7 +412,7 @@ impl Client {
         )
     }
 
-    /// Whether one of its threads is inside the inbox's lock.
+    /// Whether one of its threads holds the inbox's lock.
     pub(crate) fn inbox_is_locked(&self) -> bool {
         [self.user_sweep, self.listener_sweep]
             .iter()
@@ -432,7 +432,7 @@ impl Client {
     }
 }
 
-/// The events that may still happen.
+/// The remaining numbers of limited events.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Left {
     pub(crate) frames: u8,
@@ -452,16 +452,16 @@ pub(crate) struct World {
     pub(crate) controls: [Control; 2],
     /// The content of each place in shared memory.
     pub(crate) bytes: [u8; PLACES],
-    /// Where the next region's memory begins.
+    /// The first place of the next region.
     pub(crate) next_base: u8,
-    /// Frames that were written so far, in all lives.
+    /// The number of frames that were written in all lives.
     pub(crate) written: u8,
-    /// Which life it is: 1 or 2.
+    /// The current life: 1 or 2.
     pub(crate) life: u8,
     pub(crate) producer: Producer,
     pub(crate) clients: [Client; CLIENTS],
     pub(crate) left: Left,
-    /// The flaw that a step found.
+    /// The property that a step violated.
     pub(crate) flaw: Option<&'static str>,
 }
 
@@ -470,7 +470,7 @@ pub(crate) fn bit(number: u8) -> u8 {
 }
 
 impl World {
-    /// The control memory of the producer that lives, or lived last.
+    /// The control memory of the live or last producer.
     pub(crate) fn control(&mut self) -> &mut Control {
         &mut self.controls[self.life as usize - 1]
     }
@@ -484,7 +484,7 @@ impl World {
         self.producer.alive && self.clients[client].session == self.life
     }
 
-    /// Consumers are alike, and state that no actor can see any more does not count.
+    /// Makes equivalent states equal: consumers are interchangeable, and state that no actor can read is removed.
     pub(crate) fn canonical(mut self) -> Self {
         for (life, control) in (1..).zip(&mut self.controls) {
             let lives = life == self.life && self.producer.alive;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Each step of a buffer pool, with each of its processes killed at each point that it passes on the way, and after the step.
+//! Kills each process of a buffer pool at each fault point of each step, and after the step.
 //!
-//! A step is done once to find the points, and once for each of them.
+//! A step is executed once to find its points, and once for each point.
 
 use std::ops::RangeInclusive;
 
@@ -22,16 +22,16 @@ enum Side {
 }
 use Side::{Reader, Writer};
 
-/// A step, a line of the tables below.
+/// A step, described by a line of the tables below.
 struct Step {
-    /// Before it, and the step itself. Each line is `W` or `R`, for the process that does it, a command of `part.rs`, and a count
-    /// or `old`, for the buffer before. A line that ends with `&` is still on the way when the next one begins.
+    /// The lines before the step, and the step. A line is `W` or `R` for the process, a command of `part.rs`, and a count or `old`
+    /// for the previous buffer. A line that ends with `&` is still in progress when the next line begins.
     before: &'static str,
     step: &'static str,
-    /// Points where it kills: these at least.
+    /// The points at which the process is killed: at least these.
     expected: Vec<(Side, &'static [Point])>,
-    /// How many reads of the buffer are left when the reader is killed during the step. The first number is that of a reader
-    /// that is killed after the step. `None`: the writer has closed, or the buffer is empty.
+    /// The number of remaining reads after the reader was killed during the step. The first number applies if it was killed after
+    /// the step. `None`: the writer has closed, or the buffer is empty.
     left: Option<RangeInclusive<u32>>,
 }
 
@@ -67,7 +67,7 @@ impl Scene {
         }
     }
 
-    /// Does what the lines say, and returns when all is done, or the process died to which something may happen.
+    /// Executes the lines. Returns when all are done, or the process that may die has died.
     #[track_caller]
     fn run(&mut self, lines: &str, mortal: Option<Side>) {
         let mut later = Vec::new();
@@ -103,7 +103,7 @@ impl Scene {
         }
     }
 
-    /// Until the writer has the reader among its own, or one of them died.
+    /// Waits until the writer has the reader in its list, or one of them died.
     #[track_caller]
     fn wait_for_reader(&mut self, mortal: Option<Side>) {
         eventually("it joined", || {
@@ -118,7 +118,7 @@ impl Scene {
         });
     }
 
-    /// Waits for the end of a command. Returns whether the process is still there.
+    /// Waits for the end of a command. Returns whether the process is alive.
     #[track_caller]
     fn end(&mut self, side: Side, what: &str, mortal: Option<Side>) -> bool {
         let Some(reply) = self.child(side).next_line() else {
@@ -126,7 +126,7 @@ impl Scene {
             return false;
         };
         let Some(answer) = reply.strip_prefix("done ") else {
-            // What the other process has to do with it.
+            // A matching reply of the other process.
             assert!(
                 mortal.is_some_and(|mortal| mortal != side),
                 "{what}: {reply}"
@@ -144,17 +144,17 @@ impl Scene {
         done(self.child(side), &format!("{what} {index} 0"))
     }
 
-    /// After a process died: the other one goes on, with a third one, and nothing is left.
+    /// After a death: asserts that the other process continues, together with a third one, and that no resources are left.
     #[track_caller]
     fn assert_others_go_on(mut self, dead: Side, left: Option<RangeInclusive<u32>>) {
         let index = self.index;
         let third = open(&self.place.pool());
         if dead == Writer {
-            // What it has is whole, and so is what it gets.
+            // Its buffers, and new ones, are complete.
             self.ask(Reader, "check", index);
         } else {
             self.ask(Writer, "alone", 0);
-            // While a process has a buffer, others can get it, whatever its count.
+            // While a process has a buffer, others can get it, with any count.
             self.ask(Writer, "drop-all", index);
             if let Some(left) = left {
                 let rest = self.ask(Writer, "rest", index);
@@ -163,7 +163,7 @@ impl Scene {
             self.ask(Writer, "fill", 0);
         }
         let other = if dead == Writer { Reader } else { Writer };
-        // Each reads what the other writes.
+        // Each process reads what the other writes.
         let mut buffer = third.acquire_cpu(LEN).unwrap();
         buffer.as_cpu_slice_mut().unwrap().fill(7);
         let index = buffer.forget().unwrap();

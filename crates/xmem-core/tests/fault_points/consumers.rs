@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Consumers are killed, stopped and refused what they ask for, next to a producer and two consumers that are not.
+//! Consumers are killed, stopped, and get errors from system calls, beside a producer and two consumers without faults.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ for_each_kind! {
         posix_shm_consumers_are_refused,
 }
 
-/// A producer and two consumers that nothing is done to.
+/// A producer and two consumers without faults.
 struct Survivors {
     producer: Child,
     watchers: [Child; 2],
@@ -34,7 +34,7 @@ impl Survivors {
             producer,
             watchers: watchers(kind, place),
         };
-        // A consumer with a frame has joined completely: from here on its descriptors are counted.
+        // A consumer with a frame has joined completely. Its descriptors are counted from here on.
         for watcher in &mut survivors.watchers {
             ask(watcher, "1", "seen");
         }
@@ -42,7 +42,7 @@ impl Survivors {
         survivors
     }
 
-    /// Everything of a victim is back, and the others have missed nothing.
+    /// Asserts that the victim's resources are released, and that the others have missed nothing.
     #[track_caller]
     fn settle(&mut self) {
         ask(&mut self.producer, "settle", "settled");

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Processes that are killed, stopped or refused memory at each single point of the protocol, on both sides.
+//! Kills, stops, or refuses memory to processes at each single fault point of the protocol, on both sides.
 //!
 //! `cargo nextest run -p xmem-core --features fault-points --test fault_points`
 //!
-//! The points come from the code (`Point::ALL`). A victim that does not reach its point fails the test, so each point
-//! has killed a process at least once.
+//! The points come from the code (`Point::ALL`). The test fails if a victim does not reach its point, so each point has killed a
+//! process at least once.
 
 mod buffers;
 mod consumers;
@@ -28,7 +28,7 @@ use table::{KINDS, Kind, SIZES};
 use xmem_core::fault::Point;
 use xmem_core::{Consumer, Producer, StartFrom};
 
-/// What the children do.
+/// Runs a role in a child process.
 #[test]
 fn child() {
     let Some((role, pool)) = child::role() else {
@@ -50,7 +50,7 @@ fn child() {
     }
 }
 
-/// Objects that a process makes once and keeps shall not look like a leak.
+/// Creates objects that a process creates once and keeps, so that they are not counted as leaks.
 fn warm_up() {
     let place = Place::new();
     let producer = Producer::builder(&place.pool()).build().unwrap();
@@ -70,7 +70,7 @@ fn start_with(role: &str, kind: Kind, place: &Place, env: &[(&str, &str)]) -> Ch
     Child::from(command, &format!("{role} {kind:?}"), &place.pool())
 }
 
-/// Starts a process to which this happens.
+/// Starts a process with this fault.
 #[track_caller]
 fn victim(
     role: &str,
@@ -90,7 +90,7 @@ fn watchers(kind: Kind, place: &Place) -> [Child; 2] {
     [(); 2].map(|()| start("watch", kind, place))
 }
 
-/// It does what it did before, and then ends in good order.
+/// Asserts that the process works as before, and then ends normally.
 #[track_caller]
 fn went_on(mut victim: Child) {
     loop {

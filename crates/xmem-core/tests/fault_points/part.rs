@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! A process of a buffer pool, which takes one step at each command.
+//! A process of a buffer pool that executes one step per command.
 
 use std::error::Error;
 use std::sync::mpsc::Receiver;
@@ -36,7 +36,7 @@ struct Part {
     /// The oldest first.
     guards: Vec<BufferGuard>,
     aside: Vec<u32>,
-    /// What is written next.
+    /// The next value to write.
     byte: u8,
 }
 
@@ -45,7 +45,7 @@ impl Part {
         self.pool.get_or_insert_with(|| open(&self.name))
     }
 
-    /// Half of the content: what is published now is torn.
+    /// Writes half of the content. Publishing now would publish a torn buffer.
     fn begin(&mut self, mut guard: BufferGuard) -> Outcome {
         self.byte = self.byte.wrapping_add(1);
         guard.as_cpu_slice_mut()?[..LEN / 2].fill(self.byte);
@@ -54,7 +54,7 @@ impl Part {
         Ok(index)
     }
 
-    /// The newest guard, with all of the content.
+    /// The newest guard, with its complete content.
     fn finish(&mut self) -> Result<BufferGuard, Box<dyn Error>> {
         let mut guard = self.guards.pop().ok_or("there is no guard")?;
         if guard.mode() == AccessMode::ReadWrite {
@@ -157,7 +157,7 @@ impl Part {
         }
     }
 
-    /// What a process finds that nothing happened to.
+    /// Checks of a process without faults.
     fn look(&mut self, what: &str, index: u32) -> Outcome {
         match what {
             "stale" => {
@@ -175,7 +175,7 @@ impl Part {
                 );
                 Ok(0)
             }
-            // Each read of this process counts at once.
+            // Each read of this process counts immediately.
             "rest" => {
                 let mut reads = 0;
                 loop {
@@ -190,7 +190,7 @@ impl Part {
                 let read = self.guards.iter();
                 let read = read.filter(|guard| guard.mode() == AccessMode::ReadOnly);
                 read.for_each(|guard| assert_whole(guard.as_cpu_slice().unwrap()));
-                // Whole, or an error.
+                // Complete, or an error.
                 Ok(u32::from(self.get(index).is_ok()))
             }
             "readers" => Ok(self.pool().readers().len() as u32),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Producers are killed, stopped and refused what they ask for, one after the other, before an audience that stays.
+//! Producers are killed, stopped, and get errors from system calls, one after another, with consumers that stay.
 
 use std::sync::mpsc::{Sender, TryRecvError, channel};
 use std::thread::JoinHandle;
@@ -23,7 +23,7 @@ for_each_kind! {
         posix_shm_producers_are_refused,
 }
 
-/// Two consumers that nothing is done to, one that comes and goes, and producers one after the other.
+/// Two consumers without faults, one that joins and leaves, and one producer after another.
 struct Audience {
     kind: Kind,
     watchers: [Child; 2],
@@ -43,7 +43,7 @@ impl Audience {
         audience
     }
 
-    /// A new producer takes the pool over, all consumers join it, and it leaves nothing behind.
+    /// Asserts that a new producer takes the pool over, all consumers join it, and it leaves no resources.
     #[track_caller]
     fn take_over(&mut self, place: &Place) {
         let mut stream = Stream::start(&place.pool(), self.kind, HANG).unwrap();
@@ -72,14 +72,14 @@ impl Audience {
     }
 }
 
-/// Leaves what a killed producer leaves: a socket, a lock, segments.
+/// Creates the files of a killed producer: a socket, a lock, segments.
 fn leave_a_mess(kind: Kind, place: &Place) -> Litter {
     let mut victim = victim("reproduce", kind, place, Point::HeadMoved, 40..41, "kill");
     assert_eq!(victim.dies_of(), SIGKILL);
     Litter::new(place)
 }
 
-/// Makes sure that there is a segment without an owner, also if another test removes those of all pools.
+/// Ensures that there is a segment without an owner, also if another test removes those of all pools.
 struct Litter {
     done: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
@@ -152,7 +152,7 @@ fn producers_stop(kind: Kind) {
         assert!(victim.stops(), "no producer came to {point:?}");
         drop(litter);
         println!("a producer stopped at {point:?}");
-        // Another one gets the pool or an error that it is in use, and does not wait.
+        // Another producer gets the pool, or an error that it is in use, without waiting.
         match Stream::start(&place.pool(), kind, HANG) {
             Ok(mut stream) => stream.step(),
             Err(CreateError::InUse { .. }) => {}

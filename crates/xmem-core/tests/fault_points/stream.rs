@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Producers that are killed, and others.
+//! Producers, with and without faults.
 
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::support::victim::*;
 use crate::support::*;
 use crate::table::{HISTORY, Kind, LIFE, SIZES};
 
-/// A producer that does all that producers do.
+/// A producer that uses all functions.
 pub(crate) struct Stream {
     pub(crate) producer: Producer,
     kind: Kind,
@@ -39,7 +39,7 @@ impl Stream {
             .max_slots(64)
             .lossless_timeout(Some(patience))
             .build()?;
-        // Seeds of a later producer are larger: CLOCK_MONOTONIC orders them.
+        // Seeds increase from one producer to the next, because they begin with CLOCK_MONOTONIC.
         Ok(Self {
             producer,
             kind,
@@ -49,7 +49,7 @@ impl Stream {
         })
     }
 
-    /// One frame, and what else a producer does. Whatever the system refuses is left out.
+    /// Publishes one frame and calls other functions. Errors of the system are ignored.
     pub(crate) fn step(&mut self) {
         let number = self.number;
         self.number += 1;
@@ -60,7 +60,7 @@ impl Stream {
             let _ = self.producer.set_sticky(&sticky);
         }
         if number % 20 == 5 {
-            // Not published after all.
+            // Dropped without publishing.
             drop(self.producer.acquire(size));
         }
         let lease = if self.kind == Kind::Lossless {
@@ -89,12 +89,12 @@ impl Stream {
             33 => self.producer.set_eos(true),
             _ => {}
         }
-        // So that consumers sleep.
+        // Lets consumers sleep.
         std::thread::sleep(Duration::from_micros(300));
     }
 }
 
-/// A producer that lives, and reports the end of processes that do not.
+/// A producer without faults, which reports when killed processes were removed.
 pub(crate) fn produce(pool: &str, kind: Kind, commands: &Receiver<String>) {
     let patience: u64 = std::env::var("PATIENCE_MS").map_or(HANG.as_millis() as u64, |ms| {
         ms.parse().expect("milliseconds")
@@ -106,14 +106,14 @@ pub(crate) fn produce(pool: &str, kind: Kind, commands: &Receiver<String>) {
         match next_command(commands).as_deref() {
             Some("end") => break,
             Some("more") => {
-                // So much is published whichever consumer is stopped.
+                // This number is published, independent of stopped consumers.
                 for _ in 0..20 {
                     stream.step();
                 }
                 reply("more");
             }
             Some("settle") => {
-                // Only the two that watch are left, and they hold nothing.
+                // Only the two consumers without faults remain, and they hold no frames.
                 let producer = &stream.producer;
                 if kind == Kind::Lossless {
                     producer.drain(Some(HANG), &stream.cancel).unwrap();
@@ -129,7 +129,7 @@ pub(crate) fn produce(pool: &str, kind: Kind, commands: &Receiver<String>) {
                     let stats = producer.stats();
                     let used = stats.regions as usize;
                     let now = resources();
-                    // A segment's second descriptor shows that its owner lives.
+                    // A segment has a second descriptor, whose lock shows that its owner is alive.
                     let fds = if kind == Kind::PosixShm { 2 } else { 1 };
                     let now = Resources {
                         descriptors: now.descriptors - fds * used,
@@ -148,14 +148,14 @@ pub(crate) fn produce(pool: &str, kind: Kind, commands: &Receiver<String>) {
     reply("ended");
 }
 
-/// A producer that makes its pool over and over.
+/// A producer that recreates its pool repeatedly.
 pub(crate) fn reproduce(pool: &str, kind: Kind, commands: &Receiver<String>) {
     commands.recv().unwrap();
     let before = resources();
     loop {
         match Stream::start(pool, kind, HANG) {
             Ok(mut stream) => {
-                // Without a consumer there would be no wake-ups, and no hand-over.
+                // Without a consumer there are no wake-ups and no handover.
                 let _ = stream.producer.wait_for_consumers(
                     1,
                     Some(Duration::from_secs(5)),
@@ -183,7 +183,7 @@ pub(crate) fn reproduce(pool: &str, kind: Kind, commands: &Receiver<String>) {
                 }
             }
             Err(CreateError::InUse { holder, .. }) => panic!("{holder} has the pool"),
-            // A refusal passes.
+            // A refusal is temporary.
             Err(_) => match next_command(commands).as_deref() {
                 Some("end") => {
                     reply("ended");
@@ -207,7 +207,7 @@ pub(crate) fn step_by_step(pool: &str, kind: Kind, commands: &Receiver<String>) 
         if command == "end" {
             break;
         }
-        // Each with a state of its own, or all with the same.
+        // Each frame with a new sticky state, or all with the same.
         let (count, states) = match command.strip_prefix("sticky ") {
             Some(count) => (count, true),
             None => (command.as_str(), false),

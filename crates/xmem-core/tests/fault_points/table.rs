@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Which points the processes of which pool pass, and how often something happens at them.
+//! The points that the processes of each kind of pool pass, and the number of faults at each.
 
 use xmem_core::fault::{Point, Side};
 
@@ -8,10 +8,10 @@ use crate::support::victim::IN_CHAINS;
 
 pub(crate) const HISTORY: u32 = 4;
 
-/// Small slots, one that shares a region with it, and raw video, whose regions go when the size changes.
+/// Small slots, large ones that share a region with them, and raw video, whose regions are removed when the size changes.
 pub(crate) const SIZES: [usize; 3] = [6_000, 300_000, 40_000];
 
-/// How many frames a producer publishes before it makes its pool anew.
+/// The number of frames after which a producer recreates its pool.
 pub(crate) const LIFE: u64 = 130;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub(crate) enum Kind {
 
 pub(crate) const KINDS: [Kind; 3] = [Kind::Live, Kind::Lossless, Kind::PosixShm];
 
-/// Points that only processes that play a part of their own pass: in `turns` and `buffers`.
+/// Points that only processes with special roles pass: in `turns` and `buffers`.
 const RARE: [Point; 4] = [
     Point::HoldWithdrawn,
     Point::ClaimPutBack,
@@ -31,13 +31,13 @@ const RARE: [Point; 4] = [
     Point::RingAsked,
 ];
 
-/// Whether processes of such a pool pass a point over and over.
+/// Whether processes of such a pool pass a point repeatedly.
 pub(crate) fn is_passed(point: Point, kind: Kind) -> bool {
     match point {
         _ if RARE.contains(&point) || IN_CHAINS.contains(&point) => false,
-        // `tests/cuda` has those.
+        // `tests/cuda` tests them.
         _ if point.is_cuda() => false,
-        // The same code as in a live pool, where it is not about memory.
+        // If memory is not involved, the code is the same as in a live pool.
         Point::ShmCreate | Point::ShmCreated | Point::SegmentSwept => kind == Kind::PosixShm,
         Point::Mmap | Point::Mapped | Point::Unmapped | Point::Fallocate | Point::RegionMapped => {
             true
@@ -54,7 +54,7 @@ pub(crate) fn points(side: Side, kind: Kind) -> impl Iterator<Item = Point> {
     })
 }
 
-/// Which arrivals a victim dies at. Points that many things pass are tried more often.
+/// The arrivals at which a victim dies. Points that are passed in many situations are tested more often.
 pub(crate) fn arrivals(point: Point) -> &'static [u32] {
     match point {
         Point::Sent | Point::Received | Point::Mapped => &[1, 2, 3, 4, 5, 9],
@@ -66,5 +66,5 @@ pub(crate) fn arrivals(point: Point) -> &'static [u32] {
     }
 }
 
-/// How many arrivals a system call is refused at, one after the other.
+/// The number of consecutive arrivals at which a system call fails.
 pub(crate) const REFUSALS: u32 = 8;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Consumers that are killed, and others.
+//! Consumers, with and without faults.
 
 use std::collections::VecDeque;
 use std::sync::mpsc::Receiver;
@@ -13,7 +13,7 @@ use crate::support::child::reply;
 use crate::support::victim::*;
 use crate::support::*;
 
-/// Looks at every frame, in every connection; nothing may be left of one when it is over.
+/// Checks each frame in each connection. After a connection ended, no resources of it may remain.
 struct Watch {
     consumer: Option<Consumer>,
     held: VecDeque<ReadLease>,
@@ -80,7 +80,7 @@ impl Watch {
                 std::thread::sleep(Duration::from_millis(1));
                 Seen::Nothing
             }
-            // Stopped for longer than the producer waits, or a slow machine.
+            // The consumer was stopped for longer than the producer waits, or the machine is slow.
             Err(ReceiveError::ProducerLost | ReceiveError::TimedOut) => {
                 self.leave();
                 Seen::Left
@@ -89,7 +89,7 @@ impl Watch {
         }
     }
 
-    /// A frame stays whole, whatever happened to its producer.
+    /// Asserts that a frame stays complete after any fault of its producer.
     fn release_one(&mut self) {
         self.held.pop_front().iter().for_each(assert_whole);
     }
@@ -106,7 +106,7 @@ impl Watch {
     }
 }
 
-/// A consumer that nothing is done to.
+/// A consumer without faults.
 pub(crate) fn watch(pool: &str, commands: &Receiver<String>) {
     let mut watch = Watch::new();
     let mut wanted: Option<u64> = None;
@@ -133,12 +133,12 @@ pub(crate) fn watch(pool: &str, commands: &Receiver<String>) {
     reply("left");
 }
 
-/// A consumer that does all that consumers do, over and over.
+/// A consumer that uses all functions repeatedly.
 pub(crate) fn churn(pool: &str, commands: &Receiver<String>) {
     commands.recv().unwrap();
     let before = resources();
     for round in 0u64.. {
-        // A refusal shows as all kinds of errors; all of them pass.
+        // A refusal can cause any error. All errors are temporary.
         let consumer = Consumer::builder(pool)
             .max_held(3)
             .start_from(StartFrom::Oldest)
@@ -177,7 +177,7 @@ pub(crate) fn churn(pool: &str, commands: &Receiver<String>) {
                         std::thread::sleep(Duration::from_millis(1));
                     }
                     Err(ReceiveError::ProducerLost | ReceiveError::TimedOut) => return false,
-                    // The memory that was refused; the frame comes when it is there.
+                    // Memory was refused. The frame arrives when memory is available.
                     Err(ReceiveError::Region(_)) if lossless => {}
                     Err(error) => panic!("{error}"),
                 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Clients that send what no consumer sends.
+//! Clients that send invalid messages.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering;
@@ -47,7 +47,7 @@ fn garbage_and_half_messages_are_refused() {
         raw.send(b"\x01", &vec![null.as_fd(); fds]).unwrap();
         while raw.recv().is_some() {}
     }
-    // A message of nothing.
+    // An empty message.
     let raw = Raw::connect(&place.pool());
     raw.send(b"", &[]).unwrap();
     assert!(raw.recv().is_none());
@@ -78,7 +78,7 @@ fn another_version_is_refused_with_a_message() {
         }
     }
     drop(producer);
-    // And the other way round.
+    // The reverse case.
     let fake = Fake::at(place.pool());
     let connect = || Consumer::builder(&place.pool()).connect().unwrap_err();
     std::thread::scope(|scope| {
@@ -145,7 +145,7 @@ fn a_peer_that_never_reads_delays_no_other() {
     bystander.frames(5);
     let (raw, _joined) = Raw::join(&place.pool(), 1);
     for n in 0..5000u32 {
-        // Regions and states that there are, and others.
+        // Existing regions and states, and others.
         let _ = raw.send(&raw::get_region(n % 3), &[]);
         let _ = raw.send(&raw::get_sticky(u64::from(n % 3)), &[]);
         let _ = raw.send(b"\x05", &[]);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Producers that lie about their frames.
+//! Producers with invalid entries.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -15,8 +15,8 @@ use crate::support::raw::{
 };
 use crate::support::*;
 
-/// A fake producer that answers as it should, with one entry published by it, and with these words of its control memory
-/// changed. Returns what the consumer makes of it.
+/// A correct fake producer with one published entry, and with these words of its control memory changed. Returns the consumer's
+/// errors.
 fn with_words(words: &[(usize, u64)], times: [Duration; 5]) -> Vec<ReceiveError> {
     let place = Place::new();
     let fake = Fake::at(place.pool());
@@ -78,7 +78,7 @@ fn entries_that_point_elsewhere_are_an_error() {
     ];
     for (what, lie) in lies {
         let errors = with_words(lie, [HANG, soon, soon, soon, soon]);
-        // It is reported once: a consumer is not blocked by it.
+        // It is reported once, and does not block the consumer.
         assert!(
             matches!(
                 errors.as_slice(),
@@ -93,7 +93,7 @@ fn entries_that_point_elsewhere_are_an_error() {
             "{what}: {errors:?}"
         );
     }
-    // A correct producer may leave these behind, too: frames that are gone.
+    // A correct producer may also leave such entries: frames that are not available any more.
     let slot = of_entry(entry::SLOT);
     for (what, lie) in [
         ("no such slot", (slot, 77 | 5 << 32)),
@@ -113,8 +113,8 @@ fn entries_that_point_elsewhere_are_an_error() {
 
 #[test]
 fn a_stream_that_jumps_ahead_ends_no_receive() {
-    // Live with an impossible history, and lossless: neither may look through all that is not there, nor run after a
-    // head that runs away.
+    // A live pool with an impossible history, and a lossless pool: the consumer must neither search all missing frames, nor follow
+    // a head that keeps increasing.
     for mode in [(raw::HISTORY, u64::from(u32::MAX)), (raw::LOSSLESS, 1)] {
         for (head, runs) in [(1 << 40, false), (u64::MAX, false), (1 << 40, true)] {
             let place = Place::new();
@@ -141,7 +141,7 @@ fn a_stream_that_jumps_ahead_ends_no_receive() {
     }
 }
 
-/// The ring is long, its entries are good, and each slot is claimed for ever.
+/// The ring is long, its entries are valid, and each slot is permanently claimed.
 #[test]
 fn a_ring_full_of_claimed_slots_blocks_no_receive() {
     const RING: u64 = 1 << 18;
@@ -181,7 +181,7 @@ fn a_ring_full_of_claimed_slots_blocks_no_receive() {
     });
 }
 
-/// Receives two frames, the second with these words of its entry, and changes words of the control memory in between.
+/// Receives two frames. Changes words of the second entry and of the control memory in between.
 fn over_a_change(
     words: &[(usize, u64)],
     second: &[(usize, u64)],
@@ -220,7 +220,7 @@ fn a_layout_that_changes_later_stays_as_it_was_read() {
 
 #[test]
 fn an_extension_is_read_only_if_its_entry_has_one() {
-    // Of the second entry: the layout, and the bytes for the user.
+    // Of the second entry: the layout, and the user bytes.
     let nonsense = [(of_extension(48), 200), (of_extension(48 + 34), 7)];
     over_a_change(&nonsense, &[], |_, second| {
         assert_eq!(second.unwrap().meta().reserved, None);

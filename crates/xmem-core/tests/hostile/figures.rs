@@ -4,7 +4,7 @@
 
 use std::fmt;
 
-/// Whether a sanitizer keeps memory of its own, also what was given back, so that only shared memory can be counted.
+/// Whether a sanitizer keeps freed memory, so that only shared memory can be counted.
 fn is_instrumented() -> bool {
     std::env::var_os("XMEM_INSTRUMENTED").is_some()
 }
@@ -14,7 +14,7 @@ fn is_instrumented() -> bool {
 pub(crate) struct Figures {
     pub(crate) descriptors: usize,
     pub(crate) mappings: usize,
-    /// Memory of its own, in KiB.
+    /// Private memory in KiB.
     pub(crate) anonymous: usize,
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Clients in large numbers, or with many messages.
+//! Many clients, and clients with many messages.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -30,11 +30,11 @@ fn a_silent_client_is_disconnected() {
     bystander.frames(50);
 }
 
-/// One of the ways to be a nuisance, by number. Returns what is to be kept open for a while.
+/// One kind of hostile client, by number. Returns the connection if it is to be kept open for a while.
 fn nuisance(pool: &str, n: u32, null: &OwnedFd) -> Option<Raw> {
     let raw = Raw::try_connect(pool).ok()?;
     let join = raw::join(raw::VERSION, 1);
-    // A client that is disconnected meanwhile cannot send any more.
+    // A disconnected client cannot send any more.
     let send = |bytes: &[u8], fds: &[BorrowedFd<'_>]| raw.send(bytes, fds).unwrap_or_default();
     match n % 9 {
         0 => return None,
@@ -55,7 +55,7 @@ fn nuisance(pool: &str, n: u32, null: &OwnedFd) -> Option<Raw> {
     Some(raw)
 }
 
-/// A client that joins. All slots may be promised to others for a moment; then it gets an error.
+/// A client that joins. If all slots are temporarily reserved for others, it gets an error and tries again.
 pub(crate) fn late_consumer(pool: &str) -> Consumer {
     let start = std::time::Instant::now();
     loop {
@@ -95,7 +95,7 @@ fn ten_thousand(pool: &str, meanwhile: impl Fn() + Sync) {
 fn ten_thousand_connections_shut_out_no_consumer() {
     attack("victim-live", |pool| {
         ten_thousand(pool, || {
-            // A client that wants frames can join, nevertheless.
+            // A correct client can join nevertheless.
             for _ in 0..10 {
                 assert_whole(&receive(&mut late_consumer(pool)));
             }
@@ -108,7 +108,7 @@ fn ten_thousand_connections_to_a_producer_without_descriptors_shut_out_no_consum
     attack("victim-few-descriptors", |pool| ten_thousand(pool, || {}));
 }
 
-/// A client that sent its request is not disconnected because silent ones come after it.
+/// A client that sent its request is not disconnected because of later clients that are silent.
 #[test]
 fn a_client_that_sent_its_request_is_answered_before_new_ones() {
     let place = Place::new();
@@ -134,7 +134,7 @@ fn a_client_that_sent_its_request_is_answered_before_new_ones() {
     });
     let honest = Raw::connect(&place.pool());
     honest.send(&raw::join(raw::VERSION, 1), &[]).unwrap();
-    // As many as fit into the queue of the socket.
+    // The number of connections that fit into the queue of the socket.
     let silent: Vec<Raw> = (0..120).map(|_| Raw::connect(&place.pool())).collect();
     go_on.send(()).unwrap();
     let (answer, fds) = honest.recv().expect("an answer");
@@ -144,7 +144,7 @@ fn a_client_that_sent_its_request_is_answered_before_new_ones() {
     Bystander::new(&producer).frames(10);
 }
 
-/// Messages without end, from several clients: all others have their turn.
+/// Endless messages of several clients do not block others.
 #[test]
 fn endless_messages_delay_no_other_client() {
     type Message = fn(u32) -> Vec<u8>;
@@ -158,7 +158,7 @@ fn endless_messages_delay_no_other_client() {
         let done = AtomicBool::new(false);
         std::thread::scope(|scope| {
             let _done = OnDrop(|| done.store(true, Ordering::Relaxed));
-            // All of them first: one below that has not joined yet may have to make room for others.
+            // All join first: a later one may have to make space for others.
             let joined = messages.map(|message| (message, Raw::join(pool, 1)));
             for (n, (message, (raw, _joined))) in joined.into_iter().enumerate() {
                 let done = &done;
@@ -167,7 +167,7 @@ fn endless_messages_delay_no_other_client() {
                     while !done.load(Ordering::Relaxed) {
                         number += 1;
                         let _ = raw.send(&message(number), &[]);
-                        // Some read now and then, some never do, some read a byte of each.
+                        // Some read occasionally, some never, some one byte of each message.
                         if n % 2 == 0 && number % 8 == 0 {
                             let _ = rustix::net::recv(
                                 &raw.0,
@@ -179,7 +179,7 @@ fn endless_messages_delay_no_other_client() {
                 });
             }
             scope.spawn(|| {
-                // As long as messages can be, and longer, before it has joined.
+                // Messages of the maximum length, and longer ones, before joining.
                 while !done.load(Ordering::Relaxed) {
                     let raw = Raw::connect(pool);
                     for len in [512, 513, 60_000] {
@@ -195,7 +195,7 @@ fn endless_messages_delay_no_other_client() {
     });
 }
 
-/// Descriptors that come along, in each message that a client can send.
+/// Descriptors in each kind of message that a client can send.
 #[test]
 fn unexpected_descriptors_are_closed() {
     let open = |path| OwnedFd::from(std::fs::File::open(path).unwrap());
@@ -220,14 +220,14 @@ fn unexpected_descriptors_are_closed() {
                     raw::LEAVE.to_vec(),
                 ] {
                     let _ = raw.send(&message, &fds);
-                    // All that is in flight counts against every process of this user.
+                    // Descriptors in flight count against all processes of this user.
                     eventually("it was read", || raw.unread() == 0);
                 }
                 let _ = shutdown(&raw.0, Shutdown::Write);
                 while raw.recv().is_some() {}
             }
         }
-        // A socket in its own queue outlives the close by its sender.
+        // A socket in its own queue stays open after its sender closes it.
         for _ in 0..100 {
             let (raw, _joined) = Raw::join(pool, 1);
             let _ = raw.send(raw::BELL, &[raw.0.as_fd()]);
@@ -252,7 +252,7 @@ fn a_client_that_does_not_read_leaves_descriptors_for_others() {
                 raw.send(&raw::get_region(1), &[]).unwrap();
             }
         }
-        // It has read all that was asked.
+        // It has read all answers.
         for (raw, _) in &silent {
             eventually("the questions were read", || raw.unread() == 0);
         }
@@ -260,7 +260,7 @@ fn a_client_that_does_not_read_leaves_descriptors_for_others() {
     });
 }
 
-/// Leaves as many descriptors unread as it can, most of them in connections that the producer has closed.
+/// Leaves as many descriptors unread as possible, most of them in connections that the producer has closed.
 pub(crate) fn unread(pool: &str) {
     let unread: Vec<Raw> = (0..200)
         .filter_map(|n| {
@@ -282,7 +282,7 @@ pub(crate) fn unread(pool: &str) {
     reads(pool);
 }
 
-/// Gets in, and takes a frame.
+/// Joins, and takes a frame.
 pub(crate) fn reads(pool: &str) {
     assert_whole(&receive(&mut late_consumer(pool)));
     reply("served");
@@ -306,7 +306,7 @@ fn users_that_leave_descriptors_unread_shut_out_no_other() {
             assert_eq!(child.reply(), "left");
         }
         reads(pool);
-        // Those that were denied descriptors get some when they have left none unread.
+        // Clients that were refused descriptors get some when they have no unread ones.
         for child in more.iter_mut().chain([&mut one]) {
             child.send("go on");
         }
@@ -314,7 +314,7 @@ fn users_that_leave_descriptors_unread_shut_out_no_other() {
     });
 }
 
-/// Lease pages with random words in them, from several consumers at once.
+/// Random words in the lease pages of several consumers at the same time.
 #[test]
 fn pages_that_change_all_the_time_harm_no_other() {
     for (role, rounds, frames) in [("victim-live", 4, 200), ("victim-lossless", 1, 20)] {
@@ -333,7 +333,7 @@ fn pages_that_change_all_the_time_harm_no_other() {
     }
 }
 
-/// Until it is disconnected, or so many frames were published.
+/// Until it is disconnected, or this number of frames was published.
 fn write_all_over(pool: &str, kind: u64, frames: u64, random: &mut Random) {
     let (_raw, joined) = Raw::join(pool, 2);
     let (control, page) = (
@@ -346,24 +346,24 @@ fn write_all_over(pool: &str, kind: u64, frames: u64, random: &mut Random) {
     while head() < until && page.words()[raw::FLAGS].load(Ordering::Relaxed) == 0 {
         assert!(start.elapsed() < HANG, "frames come no more");
         match kind {
-            // Anything anywhere.
+            // Random words at random positions.
             0 => {
                 let at = random.below(page.words().len() as u64) as usize;
                 page.set(at, random.next() >> random.below(64));
             }
-            // Leases that could be, on and off, as many as there are slots.
+            // Valid leases, set and released, up to the number of slots.
             1 => {
                 let slot = random.below(joined.max_slots.into()) as usize;
                 let word = control.words()[raw::SLOTS + slot].load(Ordering::Relaxed);
                 let lease = if random.below(3) == 0 { 0 } else { word >> 32 };
                 page.halves()[raw::LEASES + slot].store(lease as u32, Ordering::Relaxed);
             }
-            // A cursor that goes to and fro, and regions that are never released.
+            // A cursor that moves back and forth, and regions that are never released.
             2 => {
                 page.set(raw::CURSOR, head().saturating_sub(random.below(50)));
                 page.set(raw::REGIONS_SEEN, 0);
             }
-            // All but what is looked at: figures, the word that it sleeps on, what it took.
+            // Words that the producer does not check: figures, the futex, the taken words.
             _ => {
                 page.set(3 + random.below(13) as usize, random.next());
                 let slot = random.below(joined.max_slots.into()) as usize;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! A system that refuses: descriptors, file sizes, memory.
+//! Resource limits of the system: descriptors, file sizes, memory.
 
 use std::os::fd::OwnedFd;
 use std::process::Command;
@@ -15,7 +15,7 @@ use crate::support::raw::{self, Raw};
 use crate::support::*;
 use crate::{Bystander, SIZE, run_child};
 
-/// Sets a limit. Returns what it was.
+/// Sets a limit. Returns the previous one.
 pub(crate) fn limit(resource: Resource, current: u64) -> Rlimit {
     let before = getrlimit(resource);
     let now = Rlimit {
@@ -26,7 +26,7 @@ pub(crate) fn limit(resource: Resource, current: u64) -> Rlimit {
     before
 }
 
-/// All descriptors that the process may have yet.
+/// Opens all descriptors that the process may still have.
 pub(crate) fn take_all_descriptors() -> Vec<OwnedFd> {
     let mut taken = Vec::new();
     while let Ok(file) = std::fs::File::open("/dev/null") {
@@ -41,7 +41,7 @@ pub(crate) fn no_descriptors(pool: &str) {
     bystander.frames(10);
     let own = publish(&producer, 1000, SIZE);
     drop(receive(&mut bystander.consumer));
-    // None is left, also not one that another thread closes just now.
+    // Repeats until none is free, because another thread may close one.
     let mut taken: Vec<OwnedFd> = Vec::new();
     let mut take_all = || taken.extend(take_all_descriptors());
     let next: OwnedFd = std::fs::File::open("/dev/null").unwrap().into();
@@ -60,19 +60,19 @@ pub(crate) fn no_descriptors(pool: &str) {
     assert!(matches!(error, CreateError::System { .. }), "{error}");
     let error = Consumer::builder(pool).connect().unwrap_err();
     assert!(matches!(error, ConnectError::System { .. }), "{error}");
-    // Existing consumers go on, and a state that cannot be kept is an error.
+    // Existing consumers continue. A state that cannot be stored is an error.
     bystander.frames(200);
     take_all();
     assert!(producer.set_sticky(&xmem_core::Sticky::new()).is_err());
     bystander.frames(200);
     assert_frame(&own, 1000, SIZE);
-    // One that comes meanwhile is refused, and does not hang the control thread.
+    // A new consumer is refused, without blocking the control thread.
     setrlimit(Resource::Nofile, before).unwrap();
     let late = Raw::connect(pool);
     limit(Resource::Nofile, free);
     let _ = late.send(&raw::join(raw::VERSION, 1), &[]);
     bystander.frames(200);
-    // With descriptors again, all is as before.
+    // With free descriptors, everything works as before.
     setrlimit(Resource::Nofile, before).unwrap();
     drop(late);
     producer.acquire(4 << 20).unwrap();
@@ -100,18 +100,18 @@ pub(crate) fn no_file_size(pool: &str) {
         );
         bystander.frames(50);
     }
-    // A segment in /dev/shm is a file, too.
+    // A segment in /dev/shm also counts as a file.
     let name = format!("{pool}3");
     let named = Producer::builder(&name).backing(Backing::PosixShm);
     let named = named.build().unwrap();
     let error = named.acquire(2 << 20).unwrap_err();
     assert!(error.to_string().contains("RLIMIT_FSIZE"), "{error}");
     publish(&named, 1, SIZE);
-    // None at all: not even the content of the lock file.
+    // No bytes at all: not even the lock file can be written.
     limit(Resource::Fsize, 1);
     let error = Producer::builder(&format!("{pool}2")).build().unwrap_err();
     assert!(matches!(error, CreateError::System { .. }), "{error}");
-    // Not refused for good: it may try again.
+    // A temporary error: a later attempt may succeed.
     let error = Consumer::builder(pool).connect().unwrap_err();
     assert!(matches!(&error, ConnectError::NoAnswer { .. }), "{error}");
     bystander.frames(50);
@@ -126,7 +126,7 @@ fn memory_that_cannot_be_reserved_is_an_error_and_passes() {
     run_child("no-file-size", &Place::new());
 }
 
-/// In a mount namespace of its own, with 1 MiB of /dev/shm.
+/// In a mount namespace with a /dev/shm of 1 MiB.
 pub(crate) fn full_dev_shm(pool: &str) {
     let producer = Producer::builder(pool)
         .backing(Backing::PosixShm)
@@ -144,7 +144,7 @@ pub(crate) fn full_dev_shm(pool: &str) {
     }
     let segments = std::fs::read_dir("/dev/shm").unwrap().count();
     assert_eq!(segments, 1, "what could not be reserved is not left behind");
-    // A full /dev/shm does not concern the other kind.
+    // A full /dev/shm does not affect the other kind of memory.
     let other = Producer::builder(&format!("{pool}2")).build().unwrap();
     publish(&other, 1, 2 << 20);
     drop(bystander);
@@ -197,7 +197,7 @@ fn grants_of_a_pool_are_bounded_and_refusals_have_a_reason() {
         drop(raw);
         eventually("it is gone", || producer.stats().consumers.len() == 1);
     }
-    // As many as there may be.
+    // The maximum number.
     let refused = |name: &str| {
         let error = Consumer::builder(&pool).connect().unwrap_err();
         assert!(
@@ -217,7 +217,7 @@ fn grants_of_a_pool_are_bounded_and_refusals_have_a_reason() {
     bystander.frames(10);
 }
 
-/// In a mount namespace of its own, with room for one page and two files where the pool's files are to be.
+/// In a mount namespace with space for one page and two files in the directory of the pool's files.
 pub(crate) fn full_runtime_dir(pool: &str) {
     let dir = std::path::Path::new(pool).parent().unwrap();
     let files = || std::fs::read_dir(dir).unwrap().count();
@@ -231,7 +231,7 @@ pub(crate) fn full_runtime_dir(pool: &str) {
     };
     works();
     for bytes in [0, 4096] {
-        // No name is left for the socket; no page for what is written into the lock.
+        // There is no inode for the socket, and no page for the content of the lock file.
         std::fs::write(&full, vec![1; bytes]).unwrap();
         let error = build().unwrap_err();
         assert!(

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Peers that lie, flood, or are something else altogether, and a system that refuses.
+//! Peers with invalid or too many messages, foreign files, and resource limits.
 
 mod clients;
 mod entries;
@@ -23,7 +23,7 @@ use xmem_core::{Canceller, Consumer, Delivery, Producer};
 
 const SIZE: usize = 50_000;
 
-/// Publishes frames, which a consumer that behaves checks, while something is done to the pool.
+/// Publishes frames, which a correct consumer checks, during an attack on the pool.
 struct Bystander<'a> {
     producer: &'a Producer,
     consumer: Consumer,
@@ -33,7 +33,7 @@ struct Bystander<'a> {
 impl<'a> Bystander<'a> {
     fn new(producer: &'a Producer) -> Self {
         Self {
-            // In time: other tests of this user may leave the kernel no room for more descriptors in flight.
+            // Retried until a time limit: other tests of this user may use up the kernel's limit of descriptors in flight.
             consumer: Consumer::builder(producer.pool())
                 .connect_wait(Some(HANG))
                 .unwrap(),
@@ -42,11 +42,11 @@ impl<'a> Bystander<'a> {
         }
     }
 
-    /// No frame of another consumer is lost or torn, and no slot is missing.
+    /// Asserts that no frame of another consumer is lost or torn, and that no slot is missing.
     #[track_caller]
     fn frames(&mut self, frames: u64) {
         for _ in 0..frames {
-            // Returns at once unless the pool is lossless.
+            // Returns immediately unless the pool is lossless.
             self.producer
                 .wait_for_room(None, &Canceller::new())
                 .unwrap();
@@ -73,7 +73,7 @@ impl<F: FnMut()> Drop for OnDrop<F> {
     }
 }
 
-/// What the children do.
+/// Runs a role in a child process.
 #[test]
 fn child() {
     let Some((role, pool)) = child::role() else {

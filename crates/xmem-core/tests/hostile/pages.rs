@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Consumers that write any words into their lease pages.
+//! Consumers that write invalid words to their lease pages.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::support::raw::{self, Memory, Raw};
 use crate::support::*;
 use crate::{Bystander, OnDrop, only_the_bystander_is_left};
 
-/// Joins as a consumer that writes any words into its lease page at any time, while others go on.
+/// Joins as a consumer that writes invalid words to its lease page at any time, while other consumers run.
 fn with_a_hostile_consumer(
     delivery: Delivery,
     lie: impl Fn(&Memory, &Memory, u32, &mut Random) + Sync,
@@ -46,7 +46,7 @@ fn with_a_hostile_consumer(
                 lie(&control, &page, joined.max_slots, &mut random);
             }
         });
-        // Also when something below fails.
+        // Also if an assertion below fails.
         let _done = OnDrop(|| done.store(true, Ordering::Relaxed));
         eventually("it is disconnected", || {
             meanwhile(&mut bystander);
@@ -69,7 +69,7 @@ fn join(place: &Place) -> (Raw, Memory, Memory) {
     (raw, control, Memory::map(&joined.page, true))
 }
 
-/// Takes a lease on whatever is in a slot.
+/// Stores a lease for the current content of a slot.
 fn pin(control: &Memory, page: &Memory, slot: usize) {
     let word = control.words()[raw::SLOTS + slot].load(Ordering::Relaxed);
     page.halves()[raw::LEASES + slot].store((word >> 32) as u32, Ordering::Relaxed);
@@ -121,7 +121,7 @@ fn a_consumer_with_a_cursor_ahead_of_the_stream_is_disconnected() {
     }
 }
 
-/// Within its budget a consumer may pin any frames.
+/// A consumer may hold any frames within its budget.
 #[test]
 fn a_consumer_that_pins_its_budget_delays_no_other() {
     let place = Place::new();
@@ -140,7 +140,7 @@ fn a_consumer_that_pins_its_budget_delays_no_other() {
     assert_eq!(page.words()[raw::FLAGS].load(Ordering::Relaxed), 0);
 }
 
-/// Slots that it does not hold when it leaves are promised to others.
+/// Slots that it does not hold when it leaves are reserved for others.
 #[test]
 fn a_consumer_that_takes_frames_after_leaving_is_disconnected() {
     let place = Place::new();
@@ -157,7 +157,7 @@ fn a_consumer_that_takes_frames_after_leaving_is_disconnected() {
     eventually("its leave is noticed", || {
         producer.stats().consumers.iter().any(|it| it.leaving)
     });
-    // Another consumer joins, and leaves.
+    // Another consumer joins and leaves.
     let _other = Raw::join(&place.pool(), 2);
     bystander.frames(100);
     assert_eq!(producer.stats().cut_off, 0);
@@ -168,7 +168,7 @@ fn a_consumer_that_takes_frames_after_leaving_is_disconnected() {
     });
 }
 
-/// A consumer that does not advance is given up on, also if its cursor moves.
+/// A consumer that does not advance is disconnected, also if its cursor moves.
 #[test]
 fn a_cursor_that_goes_back_delays_no_lossless_pool() {
     let place = Place::new();
@@ -186,7 +186,7 @@ fn a_cursor_that_goes_back_delays_no_lossless_pool() {
     std::thread::scope(|scope| {
         let _done = OnDrop(|| done.store(true, Ordering::Relaxed));
         scope.spawn(|| {
-            // Another place each time that the producer looks.
+            // Another position each time that the producer reads it.
             for back in (1..500).cycle() {
                 page.set(raw::CURSOR, start - back);
                 std::thread::sleep(Duration::from_millis(1));
@@ -200,7 +200,7 @@ fn a_cursor_that_goes_back_delays_no_lossless_pool() {
     assert_eq!(producer.stats().timed_out, 1);
 }
 
-/// A mapped region counts towards the pool's limit only as long as a correct consumer may take to release it.
+/// A mapped region counts towards the pool's limit only for the time that a correct consumer may need to release it.
 #[test]
 fn a_consumer_that_never_releases_a_region_starves_no_pool() {
     let place = Place::new();

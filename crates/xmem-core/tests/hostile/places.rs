@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Names, files and directories that are not a pool's.
+//! Names, files and directories that do not belong to a pool.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -35,7 +35,7 @@ fn files_of_other_programs_are_left_unchanged() {
             );
         }
         drop(theirs);
-        // Now it has no owner.
+        // The file has no owner now.
         drop(Producer::builder(&place.pool()).build().unwrap());
         place.assert_clean();
     }
@@ -100,7 +100,7 @@ fn paths_need_not_be_utf_8() {
     let place = Place::new();
     let paths =
         [&b"\xff.sock"[..], b"\xfe.sock"].map(|name| place.path().join(OsStr::from_bytes(name)));
-    // Each pool has a lock of its own.
+    // Each pool has its own lock.
     let producers = paths
         .each_ref()
         .map(|path| Producer::builder(path).build().unwrap());
@@ -114,7 +114,7 @@ fn paths_need_not_be_utf_8() {
     }
     drop(producers);
     assert!(place.files().is_empty());
-    // A name is not a path, and there it is an error.
+    // A name is not a path, so this is an error there.
     let name = OsStr::from_bytes(b"cam\xff");
     let error = Producer::builder(name).build().unwrap_err();
     assert!(error.to_string().contains("UTF-8"), "{error}");
@@ -122,7 +122,7 @@ fn paths_need_not_be_utf_8() {
     assert!(error.to_string().contains("UTF-8"), "{error}");
 }
 
-/// Its runtime directory belongs to another user.
+/// The runtime directory belongs to another user.
 pub(crate) fn foreign_dir() {
     let error = Producer::builder("p").build().unwrap_err();
     assert!(

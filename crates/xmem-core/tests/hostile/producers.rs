@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Producers with invalid messages and memory, from the welcome on.
+//! Producers with invalid messages and memory.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
@@ -10,13 +10,13 @@ use xmem_core::{ConnectError, Consumer, ReceiveError, query};
 use crate::support::raw::{self, Fake, Memory, Raw};
 use crate::support::*;
 
-/// Connects to a producer made by hand, and takes frames as long as there may be some. Errors are fine; anything
-/// else, such as a signal or a wait without an end, is not.
+/// Connects to a fake producer, and takes frames until there are none. Errors are expected. Signals and endless waits fail the
+/// test.
 pub(crate) fn consume(place: &Place) -> Result<Vec<ReceiveError>, ConnectError> {
     consume_waiting(place, [Duration::from_millis(5); 5])
 }
 
-/// The same, with a time for each frame.
+/// As `consume`, with a timeout for each frame.
 pub(crate) fn consume_waiting(
     place: &Place,
     times: [Duration; 5],
@@ -25,7 +25,7 @@ pub(crate) fn consume_waiting(
     let mut errors = Vec::new();
     for time in times {
         match consumer.receive(Some(time)) {
-            // Only its own bytes may be looked at.
+            // Only the frame's own bytes may be read.
             Ok(frame) => {
                 frame.iter().fold(0u8, |sum, byte| sum.wrapping_add(*byte));
             }
@@ -36,7 +36,7 @@ pub(crate) fn consume_waiting(
     Ok(errors)
 }
 
-/// Answers a consumer's questions until it goes.
+/// Answers a consumer's requests until it disconnects.
 pub(crate) fn answer_all(raw: &Raw, mut answer: impl FnMut(&[u8]) -> raw::Message) {
     while let Some((question, _)) = raw.recv() {
         if matches!(question[0], 3 | 4) {
@@ -119,7 +119,7 @@ fn a_producer_with_invalid_memory_is_refused() {
             query(&place.pool()).expect_err("no figures");
         });
     }
-    // One that hangs up, and one that sends nothing.
+    // One producer that hangs up, and one that sends nothing.
     std::thread::scope(|scope| {
         scope.spawn(|| drop(fake.accept()));
         assert!(matches!(
@@ -145,11 +145,11 @@ fn a_producer_that_writes_random_words_crashes_no_consumer() {
         let mut random = Random(seed);
         let (control_fd, control) = raw::control(None);
         for word in raw::BY_NUMBER + 1..control.words().len() {
-            // Mostly small numbers: they get further.
+            // Mostly small numbers, because they pass more checks.
             let value = random.next() >> random.below(64);
             control.set(word, value);
         }
-        // Entries that would be next, more or less well-formed.
+        // Entries that could be the next ones, with valid and invalid fields.
         let head = random.next() >> random.below(60);
         for sequence in head.saturating_sub(5)..head {
             let words: Vec<(usize, u64)> = (0..random.below(4))
@@ -185,7 +185,7 @@ fn a_producer_that_writes_random_words_crashes_no_consumer() {
                     _ => (sticky_for(question), vec![raw::memory(4096, true)]),
                 });
             });
-            // `Ok` or `Err`, as long as it comes back.
+            // The result does not matter, only that the call returns.
             let _ = consume(&place);
         });
     }

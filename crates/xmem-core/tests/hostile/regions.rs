@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Producers whose memory is not as announced, or could disappear.
+//! Producers whose memory differs from its description, or could shrink.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
@@ -14,8 +14,8 @@ use crate::producers::consume_waiting;
 use crate::support::raw::{self, Fake, Memory, Raw};
 use crate::support::*;
 
-/// A consumer maps what the sizes ask for, not what an untrusted producer sends; and only memory that is there, since
-/// touching what is not would take it from the consumer.
+/// A consumer maps the size that it needs, not the size that an untrusted producer sends. It only maps existing memory, because
+/// touching missing pages would allocate memory of the consumer's user.
 #[test]
 fn oversized_memory_is_mapped_in_part() {
     let place = Place::new();
@@ -26,7 +26,7 @@ fn oversized_memory_is_mapped_in_part() {
     std::thread::scope(|scope| {
         let raw = scope.spawn(|| fake.answer(&raw::welcome(raw::VERSION), &[&control, &page]));
         let consumer = Consumer::builder(&place.pool()).connect().unwrap();
-        // The test's own mapping of the control memory is as large as all of it.
+        // The test's own mapping of the control memory has its full size.
         assert!(mapped_bytes() < before + (1 << 20));
         drop((consumer, raw));
     });
@@ -61,7 +61,7 @@ fn oversized_memory_is_mapped_in_part() {
     }
 }
 
-/// Bytes of descriptors' memory that this process has mapped.
+/// The size of this process's mappings of memfds.
 fn mapped_bytes() -> usize {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     maps.lines()
@@ -74,12 +74,12 @@ fn mapped_bytes() -> usize {
         .sum()
 }
 
-/// A fake producer with one good entry, that answers the question for its region with this.
+/// A fake producer with one valid entry. It answers the request for its region with this message.
 fn with_region(message: &[u8], fds: &[BorrowedFd<'_>]) -> Vec<ReceiveError> {
     with_region_waiting(message, fds, [Duration::from_millis(5); 5])
 }
 
-/// The same, for an answer that shows, by a frame or by the producer's loss: on a busy machine that takes its time.
+/// As `with_region`, for an answer whose effect is a frame or the loss of the producer, which may take time on a busy machine.
 fn with_region_that_shows(message: &[u8], fds: &[BorrowedFd<'_>]) -> Vec<ReceiveError> {
     let mut times = [Duration::from_millis(5); 5];
     times[0] = HANG;
@@ -164,7 +164,7 @@ fn regions_that_could_disappear_are_not_mapped() {
     for (what, fd) in &kinds {
         refused(what, with_region(&region(8192), &[fd.as_fd()]));
     }
-    // None, and more than one.
+    // No descriptor, and more than one.
     refused("none", with_region(&region(8192), &[]));
     let good = raw::frozen(8192);
     let two = with_region(&region(8192), &[kinds[0].1.as_fd(), good.as_fd()]);
@@ -172,7 +172,7 @@ fn regions_that_could_disappear_are_not_mapped() {
     for len in [0, 8193, 1 << 40, u64::MAX, i64::MAX as u64] {
         refused("another size", with_region(&region(len), &[good.as_fd()]));
     }
-    // More descriptors than a message has, and a kind that does not exist: such a process is not a producer.
+    // More descriptors than a message may have, and an unknown kind: this is not a producer.
     for (region, fds) in [
         (region(8192), vec![good.as_fd(); 100]),
         (raw::region(1, 4096, 2, ""), Vec::new()),
@@ -214,7 +214,7 @@ fn regions_that_could_disappear_are_not_mapped() {
     );
 }
 
-/// The header of a region of one slot whose frames lie elsewhere, with words changed.
+/// The header of a region with one slot and frames elsewhere, with changed words.
 pub(crate) fn device_region(changes: &[(usize, u64)]) -> OwnedFd {
     let mut words = vec![0u64; 1024];
     words[0] = u64::from_le_bytes(*b"xmemdev\0");
@@ -236,7 +236,7 @@ pub(crate) fn device_region(changes: &[(usize, u64)]) -> OwnedFd {
 fn invalid_headers_of_device_memory_are_refused() {
     let region = raw::region(1, 8192, 4, "");
     let received = with_region_that_shows(&region, &[device_region(&[]).as_fd()]);
-    // This one is taken; what is invalid is the frame, which has no bytes there.
+    // The header is accepted. The frame is invalid, because it has no bytes there.
     let outside = |error: &ReceiveError| matches!(error, ReceiveError::Corrupt(what) if what.contains("outside"));
     assert!(
         received.len() == 5 && received.first().is_some_and(outside),

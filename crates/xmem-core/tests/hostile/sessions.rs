@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Whole sessions of messages at random: valid ones in any order, bent ones, with descriptors of any kind.
+//! Random sessions: valid messages in any order, modified messages, and any descriptors.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering;
@@ -15,7 +15,7 @@ use crate::support::raw::{self, MAX_RIGHTS, Memory, Raw};
 use crate::support::*;
 use crate::{Bystander, only_the_bystander_is_left};
 
-/// A change of a message before it is sent.
+/// A modification of a message before it is sent.
 #[derive(Debug, Clone, Copy)]
 enum Bend {
     Not,
@@ -64,7 +64,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Sessions mostly begin as they should.
+/// Most sessions begin correctly.
 fn session() -> impl Strategy<Value = Vec<Step>> {
     let begin = Step::Send(raw::join(raw::VERSION, 2), Bend::Not, 0);
     (prop::bool::weighted(0.8), vec(step(), 0..25)).prop_map(move |(properly, mut steps)| {
@@ -137,7 +137,7 @@ fn descriptors() -> Vec<OwnedFd> {
     ]
 }
 
-/// Plays sessions, two at a time, with `meanwhile` between the steps.
+/// Plays sessions, two at a time, and calls `meanwhile` between the steps.
 fn play(pool: &str, cases: u32, mut meanwhile: impl FnMut(), mut after: impl FnMut()) {
     let fds = descriptors();
     let mut runner = TestRunner::new(ProptestConfig {
@@ -189,7 +189,7 @@ fn random_sessions_disturb_no_other() {
             || bystander.borrow_mut().frames(1),
             || {
                 only_the_bystander_is_left(&producer);
-                // The history, and nothing that a client left.
+                // Only the history holds slots.
                 eventually("all slots are back", || producer.stats().slots_held <= 2);
             },
         );
@@ -200,7 +200,7 @@ fn random_sessions_disturb_no_other() {
 fn random_sessions_of_readers_leave_no_slot_behind() {
     let place = Place::new();
     let owner = BufferPool::new(&place.pool()).unwrap();
-    // Makes the pool that the readers join.
+    // Creates the pool that the readers join.
     drop(owner.acquire_cpu(1000).unwrap());
     let files = place.files();
     let writer = files

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Producers that send without end, and change what they sent; consumers that have no room for what comes.
+//! Producers that send endlessly and change sent data, and consumers without space for it.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -20,7 +20,7 @@ use crate::support::raw::{self, Fake, Memory};
 use crate::support::*;
 use crate::{OnDrop, SIZE, run_child};
 
-/// Sticky state of so many bytes, as it travels.
+/// A sticky state of this size, as it is sent.
 fn sticky_memory(len: u32) -> OwnedFd {
     let body = [&1u32.to_le_bytes()[..], b"k", &len.to_le_bytes()].concat();
     let total = body.len() as u64 + u64::from(len);
@@ -31,7 +31,7 @@ fn sticky_memory(len: u32) -> OwnedFd {
     fd
 }
 
-/// A consumer whose producer sends one message after the other, each with another number, for as long as it lives.
+/// A consumer whose producer sends one message after another, with different numbers, while the consumer exists.
 fn flood(pool: &str, enough: u32, message: impl Fn(u32) -> Vec<u8> + Sync, fd: Option<&OwnedFd>) {
     let fake = Fake::at(pool);
     let (control_fd, _control) = raw::control(None);
@@ -56,13 +56,13 @@ fn flood(pool: &str, enough: u32, message: impl Fn(u32) -> Vec<u8> + Sync, fd: O
             ));
             sent.load(Ordering::Relaxed) >= enough
         });
-        // Also while it goes on.
+        // Also while messages arrive.
         drop(consumer);
     });
     std::fs::remove_file(pool).unwrap();
 }
 
-/// In a process of its own, whose figures are its own.
+/// In a separate process, whose figures are measured.
 pub(crate) fn flooded(pool: &str) {
     flood(pool, 1000, raw::no_region, None);
     let before = Figures::own();
@@ -87,7 +87,7 @@ pub(crate) fn flooded(pool: &str) {
     grown("regions", 10, 4);
 }
 
-/// The figures have to be looked at while the consumer lives; after it everything is gone anyway.
+/// The figures are measured while the consumer exists. Afterwards all its memory is freed.
 pub(crate) fn flooded_alive(pool: &str) {
     let fake = Fake::at(pool);
     let (control_fd, _control) = raw::control(None);
@@ -138,7 +138,7 @@ fn a_flood_of_messages_fills_no_consumer_and_delays_none() {
     run_child("flooded-alive", &Place::new());
 }
 
-/// Everything that there is, changed all the time while consumers read, and answers of every kind.
+/// Changes all memory while consumers read, and sends answers of all kinds.
 #[test]
 fn a_producer_that_changes_everything_meanwhile_crashes_no_consumer() {
     let zoo = zoo();
@@ -185,11 +185,11 @@ fn a_producer_that_changes_everything_meanwhile_crashes_no_consumer() {
                 }
                 let _ = (consumer.stats(), consumer.sticky(), consumer.held());
             } else {
-                // Its constants were just something else: the thread waits for one more.
+                // Its constants were invalid: the thread waits for one more connection.
                 let _ = raw::Raw::connect(&place.pool()).send(&raw::join(raw::VERSION, 1), &[]);
             }
             let pool = BufferPool::new(&buffers).unwrap();
-            // Each joins anew where the one before was refused.
+            // Each consumer joins again after its predecessor was refused.
             for slot in 0..3 {
                 if let Ok(buffer) = pool.get(slot << 12) {
                     let bytes = buffer.as_cpu_slice().unwrap();
@@ -203,13 +203,14 @@ fn a_producer_that_changes_everything_meanwhile_crashes_no_consumer() {
     }
 }
 
-/// Writes what could be, and what could not.
+/// Writes valid and invalid values.
 fn scribble(control: &Memory, page: &Memory, done: &AtomicBool, random: &mut Random) {
     let words = control.words();
     while !done.load(Ordering::Relaxed) {
         match random.below(8) {
             0 => {
-                // Somewhere, mostly a small number. The first words are what a consumer begins with: more seldom.
+                // A random position, mostly a small number. The first words are changed less often, because a consumer reads them
+                // first.
                 let at = random.below(words.len() as u64) as usize;
                 if at > 16 || random.below(50) == 0 {
                     words[at].store(random.next() >> random.below(64), Ordering::Relaxed);
@@ -265,7 +266,7 @@ fn zoo() -> Vec<OwnedFd> {
     ]
 }
 
-/// An answer to a question, or something else; with a fitting descriptor, or some others.
+/// An answer to a request, or another message, with a fitting or any other descriptor.
 fn answer<'a>(
     question: &[u8],
     zoo: &'a [OwnedFd],
@@ -297,7 +298,7 @@ fn answer<'a>(
     (message, fds)
 }
 
-/// A lossless consumer in a process that has no room for the next region, and later has.
+/// A lossless consumer in a process that has no memory for the next region, and later has.
 fn short_of(pool: &str, make_short: impl FnOnce() -> Box<dyn FnOnce()>) {
     let mut consumer = Consumer::builder(pool).connect_wait(Some(HANG)).unwrap();
     reply("ready");
@@ -323,7 +324,7 @@ fn short_of(pool: &str, make_short: impl FnOnce() -> Box<dyn FnOnce()>) {
 }
 
 pub(crate) fn short_of_descriptors(pool: &str) {
-    // With a few left, joining fails in words, whichever descriptor it is that is missing.
+    // With few free descriptors, joining returns an error, whichever descriptor is missing.
     let mut taken = Vec::new();
     let before = limit(Resource::Nofile, 100);
     let mut joined = 0;
@@ -356,7 +357,7 @@ pub(crate) fn short_of_descriptors(pool: &str) {
 }
 
 pub(crate) fn short_of_memory(pool: &str) {
-    // Nothing here is locked into memory.
+    // No memory may be locked.
     limit(Resource::Memlock, 0);
     short_of(pool, || {
         let statm = std::fs::read_to_string("/proc/self/statm").unwrap();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! A producer with one correct consumer in a process of their own: the effect of an attack from outside shows there only.
+//! A producer with one correct consumer in a separate process, in which the effects of an attack are measured.
 
 use std::fs::{Permissions, set_permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
@@ -20,7 +20,7 @@ use crate::{Bystander, only_the_bystander_is_left};
 
 pub(crate) const HISTORY: u32 = 2;
 
-/// The child: publishes frames, and checks that its consumer gets each of them, until it gets the command to stop.
+/// The child: publishes frames and checks that its consumer gets each of them, until it is told to stop.
 pub(crate) fn run(pool: &str, delivery: Delivery, descriptors: Option<u64>) {
     if let Some(descriptors) = descriptors {
         limit(Resource::Nofile, descriptors);
@@ -57,7 +57,7 @@ pub(crate) fn run(pool: &str, delivery: Delivery, descriptors: Option<u64>) {
     read_line();
 }
 
-/// The same as the user that the pool's directory belongs to, of whose descriptors the kernel lets few be in flight.
+/// As `run`, as the user that owns the pool's directory, for whom the kernel's limit of descriptors in flight is low.
 pub(crate) fn without_privileges(pool: &str) {
     if users::may_be_others() {
         let dir = Path::new(pool).parent().unwrap();
@@ -72,14 +72,13 @@ fn set_user(uid: u32) {
     assert_eq!(unsafe { libc::setresuid(uid, uid, uid) }, 0);
 }
 
-/// Does something to a pool. Whatever that was: the correct consumer got all its frames, and the producer has what it
-/// had before.
+/// Attacks a pool. Asserts that the correct consumer got all its frames, and that the producer's resources are as before.
 #[track_caller]
 pub(crate) fn attack(role: &str, attack: impl FnOnce(&str)) {
     let place = Place::new();
     let pool = place.pool();
     if role == "victim-in-flight" && users::may_be_others() {
-        // The kernel counts by user, and other tests may run at the same time.
+        // The kernel counts per user, and other tests may run at the same time.
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let user = (std::process::id() << 8) + NEXT.fetch_add(1, Ordering::Relaxed);
         chown(place.path(), Some(user), None).unwrap();
@@ -87,7 +86,7 @@ pub(crate) fn attack(role: &str, attack: impl FnOnce(&str)) {
     }
     let mut child = Child::start(role, &pool);
     assert_eq!(child.reply(), "ready");
-    // Objects that are made once, such as the memory of the thread that answers, are there after the first one.
+    // Objects that are created once, such as the answering thread, exist after the first connection.
     drop(late_consumer(&pool));
     eventually("it is gone", || {
         xmem_core::query(&pool).is_ok_and(|stats| stats.consumers.len() == 1)
@@ -96,7 +95,7 @@ pub(crate) fn attack(role: &str, attack: impl FnOnce(&str)) {
     attack(&pool);
     child.send("stop");
     assert_eq!(child.reply(), "alone", "{role}");
-    // Silent connections are closed as soon as their end is noticed.
+    // Silent connections are closed as soon as their end is detected.
     let mut after = Figures::of(child.pid());
     let start = std::time::Instant::now();
     while after.descriptors > before.descriptors && start.elapsed() < HANG {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The owner of a pool, and what it leaves behind.
+//! The owner of a pool, and the files that it leaves.
 
 use std::time::Duration;
 
@@ -22,10 +22,10 @@ fn the_error_of_a_second_producer_names_the_first() {
         assert!(holder.contains(&first.pid().to_string()), "{holder}");
         assert!(error.to_string().contains(holder));
     }
-    // The first one did not notice.
+    // The first producer is not affected.
     let mut consumer = Consumer::builder(&place.pool()).connect().unwrap();
     assert_whole(&receive(&mut consumer));
-    // Also when it is stopped, it has the pool.
+    // A stopped producer still owns the pool.
     first.stop();
     assert!(matches!(
         Producer::builder(&place.pool()).build(),
@@ -47,7 +47,7 @@ fn a_closing_producer_wakes_sleepers_in_other_processes() {
     }
 }
 
-/// The memory of one large frame among many small ones is made once, or each time, by a setting.
+/// The memory of a large frame among small ones is kept, or allocated each time, depending on a setting.
 #[test]
 fn frames_of_mixed_sizes_keep_their_regions() {
     for (mixed, regions) in [(true, 2), (false, 1)] {
@@ -61,7 +61,7 @@ fn frames_of_mixed_sizes_keep_their_regions() {
             let size = if seed % 100 == 0 { 2_000_000 } else { 300_000 };
             publish(&producer, seed, size);
         }
-        // Regions are looked at every 64 frames; the last large one was 300.
+        // Regions are checked every 64 frames. The last large frame was number 300.
         assert_eq!(producer.stats().regions, regions, "mixed sizes: {mixed}");
     }
 }

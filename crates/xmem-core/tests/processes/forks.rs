@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Processes that fork: what the forked child has, and what it must not touch.
+//! Forked processes: the objects that a child inherits, and those that it must not use.
 #![allow(unsafe_code)] // fork
 
 use std::time::Duration;
@@ -16,11 +16,11 @@ use crate::{SIZE, start};
 
 /// Runs a function in a forked child of this process. Returns its exit status.
 fn in_fork(f: impl FnOnce()) -> i32 {
-    // SAFETY: the child runs `f` and ends; glibc makes malloc usable in it, and no lock that it takes is contended.
+    // SAFETY: the child runs `f` and exits. glibc makes malloc usable in it, and no lock that it takes is contended.
     match unsafe { libc::fork() } {
         0 => {
             let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(f));
-            // SAFETY: ends the process, without what the parent registered to run at its end.
+            // SAFETY: exits without the parent's exit handlers.
             unsafe { libc::_exit(result.is_err().into()) }
         }
         pid => {
@@ -48,16 +48,16 @@ pub(crate) fn fork_consumer(pool: &str) {
             ));
             // Inherited frames can be read.
             frames.iter().for_each(assert_whole);
-            // Figures are the parent's business; asking does no harm.
+            // Statistics belong to the parent. Reading them has no effect.
             let _ = (consumer.stats(), consumer.held(), consumer.budget());
             let _ = (handle.stats(), consumer.sticky(), consumer.delivery());
             consumer.note_copied();
-            // Handles that are made here do not count, and neither do those that are dropped.
+            // Clones that are created or dropped in the child have no effect on the parent's leases.
             let more = [frames.clone(), frames.clone()];
             drop(frames);
             more.iter().flatten().for_each(assert_whole);
             drop(more);
-            // A handle of its own works.
+            // A new consumer of the child works.
             let other = Consumer::builder(consumer.pool())
                 .start_from(StartFrom::Oldest)
                 .connect();
@@ -65,7 +65,7 @@ pub(crate) fn fork_consumer(pool: &str) {
         }
     });
     reply(code);
-    // The same with the handles themselves, dropped in the child as they are.
+    // The inherited handles themselves are dropped in the child.
     let mut handles = Some((consumer, frames));
     let code = in_fork(|| {
         let (consumer, frames) = handles.take().unwrap();
@@ -89,7 +89,7 @@ pub(crate) fn fork_consumer(pool: &str) {
     read_line();
 }
 
-/// In a child, threads of its own may have got the places that those of its parent had.
+/// Threads of the child may have the same addresses as threads of its parent had.
 pub(crate) fn fork_and_replace(pool: &str) {
     let connect = || {
         Consumer::builder(pool)
@@ -148,7 +148,7 @@ pub(crate) fn fork_producer(pool: &str) {
             producer.wait_for_consumers(1, None, &cancel),
             Err(WaitError::Forked)
         ));
-        // None of these may reach the parent's pool.
+        // None of these calls may affect the parent's pool.
         producer.set_eos(true);
         producer.collect();
         let _ = producer.stats();
@@ -173,7 +173,7 @@ pub(crate) fn fork_producer(pool: &str) {
     read_line();
 }
 
-/// Holds frames, and leaves a forked child that keeps all its descriptors.
+/// Holds frames, and leaves a forked child that keeps all descriptors.
 pub(crate) fn fork_and_hold(pool: &str) {
     let mut consumer = Consumer::builder(pool)
         .start_from(StartFrom::Oldest)
@@ -184,7 +184,7 @@ pub(crate) fn fork_and_hold(pool: &str) {
     let pid = unsafe { libc::fork() };
     if pid == 0 {
         let _ = std::io::stdin().read_line(&mut String::new());
-        // SAFETY: ends the process at once.
+        // SAFETY: exits immediately.
         unsafe { libc::_exit(0) };
     }
     reply(pid);
@@ -244,12 +244,12 @@ fn a_fork_of_a_producer_touches_nothing() {
         .unwrap_err();
     assert!(matches!(error, ReceiveError::Timeout), "{error}");
     producer.send("go on");
-    // The slots of the history and of `own`, and no others.
+    // Only the slots of the history and of `own`.
     assert_eq!(producer.reply(), "3");
     let frame = receive(&mut consumer);
     assert_whole(&frame);
     assert_frame(&first, 0, SIZE);
-    // The socket is still there.
+    // The socket still exists.
     Consumer::builder(&place.pool()).connect().unwrap();
     producer.send("bye");
     assert!(producer.end());
@@ -270,6 +270,6 @@ fn a_killed_consumer_is_noticed_though_its_fork_lives() {
         let stats = producer.stats();
         stats.consumers.is_empty() && stats.slots_held == 1
     });
-    // The fork lived all the time; it ends with its standard input.
+    // The forked process ran all the time. It ends with its standard input.
     assert!(std::path::Path::new(&format!("/proc/{fork}")).exists());
 }

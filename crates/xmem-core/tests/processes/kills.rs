@@ -38,7 +38,7 @@ fn frames_outlive_a_killed_producer_and_a_new_one_goes_on() {
     for role in ["produce", "produce-posix-shm"] {
         let place = Place::new();
         let pool = place.pool();
-        // No producer yet: the consumer waits.
+        // There is no producer yet, so the consumer waits.
         let waiting = std::thread::spawn({
             let pool = pool.clone();
             move || Consumer::builder(&pool).connect_wait(Some(HANG)).unwrap()
@@ -53,7 +53,7 @@ fn frames_outlive_a_killed_producer_and_a_new_one_goes_on() {
             assert_eq!(pid, u64::from(producer.pid()));
             assert_eq!(consumer.producer_pid(), producer.pid());
             held.extend(frames);
-            // Which kill it is to be: in the middle of frames, or while the consumer sleeps for one.
+            // The time of the kill: between frames, or while the consumer sleeps.
             if round % 2 == 0 {
                 producer.kill();
             } else {
@@ -62,14 +62,14 @@ fn frames_outlive_a_killed_producer_and_a_new_one_goes_on() {
             let lost = loop {
                 match consumer.receive(Some(Duration::from_millis(100))) {
                     Ok(frame) => assert_whole(&frame),
-                    // Asleep now, most likely, or about to be.
+                    // The consumer probably sleeps now.
                     Err(ReceiveError::Timeout) => producer.kill(),
                     Err(error) => break error,
                 }
             };
             assert!(matches!(lost, ReceiveError::ProducerLost), "{lost}");
             held.iter().for_each(assert_whole);
-            // The stale socket, lock and segments block no producer.
+            // The stale socket, lock and segments do not block a producer.
             assert!(std::fs::symlink_metadata(&pool).is_ok());
             assert!(matches!(
                 Consumer::builder(&pool).connect(),
@@ -86,7 +86,7 @@ fn frames_outlive_a_killed_producer_and_a_new_one_goes_on() {
         assert_eq!(held.len(), 8);
         drop((held, consumer));
         producer.kill();
-        // The next one clears away what a killed one left, and leaves nothing itself.
+        // The next producer removes the files of a killed one, and leaves none itself.
         drop(
             Producer::builder(&pool)
                 .backing(Backing::PosixShm)

@@ -20,7 +20,7 @@ fn lossless_loses_nothing_between_processes() {
     let mut consumers = [(); 2].map(|()| start("slow-lossless", "joined", &place));
     for seed in 0..FRAMES {
         publish_wait(&producer, seed, 5000);
-        // One of two dies; the other one is not disturbed.
+        // One of two consumers dies. The other one is not affected.
         if seed == FRAMES / 2 {
             consumers[0].kill();
         }
@@ -38,7 +38,7 @@ fn a_lossless_producer_gives_up_on_an_idle_consumer() {
     gives_up_on_an_idle_consumer(None);
 }
 
-/// So does one that looks for something else every now and then.
+/// A producer that waits in short calls also disconnects a slow consumer.
 #[test]
 fn a_lossless_producer_that_waits_in_short_turns_gives_up_too() {
     gives_up_on_an_idle_consumer(Some(Duration::from_millis(20)));

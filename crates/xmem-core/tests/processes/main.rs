@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Producers and consumers in processes of their own, killed, stopped, restarted and forked.
+//! Producers and consumers in separate processes that are killed, stopped, restarted and forked.
 
 mod ends;
 mod forks;
@@ -19,13 +19,13 @@ use xmem_core::Producer;
 
 const SIZE: usize = 200_000;
 
-/// What the children do.
+/// Runs a role in a child process.
 #[test]
 fn child() {
     roles::play();
 }
 
-/// Starts a child in this role, which reports this when it has begun.
+/// Starts a child with this role, and waits until it replies `answer`.
 #[track_caller]
 fn start(role: &str, answer: &str, place: &Place) -> Child {
     let mut child = Child::start(role, &place.pool());

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Processes that number each other differently, as in containers.
+//! Processes in different PID namespaces, as in containers.
 
 use xmem_core::{Consumer, Producer};
 
 use crate::support::child::{Child, read_line, reply};
 use crate::support::*;
 
-/// Makes a pool, and reports its own PID.
+/// Creates a pool, and reports its own PID.
 pub(crate) fn own_pid(pool: &str) {
     let _producer = Producer::builder(pool).build().unwrap();
     reply(std::process::id());
     read_line();
 }
 
-/// Reports the producer's PID as seen here.
+/// Reports the producer's PID as this process sees it.
 pub(crate) fn ask_pid(pool: &str) {
     let consumer = Consumer::builder(pool).connect().unwrap();
     let pids = (stats_of(pool).pid, consumer.producer_pid());
@@ -22,7 +22,7 @@ pub(crate) fn ask_pid(pool: &str) {
     read_line();
 }
 
-/// A child in a PID namespace of its own. `None`, with a message: there are none.
+/// A child in a new PID namespace. Returns `None` and prints a message if namespaces are not available.
 fn in_pid_namespace(role: &str, place: &Place) -> Option<Child> {
     let mut command = users::in_pid_namespace()?;
     command.arg(std::env::current_exe().unwrap());
@@ -49,7 +49,7 @@ fn a_producers_pid_is_that_of_the_readers_namespace() {
     // The producer cannot see the reader's PID.
     let consumers = stats_of(&place.pool()).consumers;
     assert_eq!(consumers[0].pid, 0);
-    // In another namespace it has no number.
+    // The producer has no PID in another namespace.
     let mut other = in_pid_namespace("ask-pid", &place).unwrap();
     assert_eq!(other.reply(), "(0, 0)");
     drop(consumer);

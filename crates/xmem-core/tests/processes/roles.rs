@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What the children do.
+//! The roles of the child processes.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -60,7 +60,7 @@ fn hold(pool: &str) {
     read_line();
 }
 
-/// Checks every frame until the stream ends; reports how many there were and how many it missed.
+/// Checks every frame until the stream ends. Reports the numbers of received and missed frames.
 fn read(pool: &str) {
     let mut consumer = Consumer::builder(pool).connect().unwrap();
     reply("joined");
@@ -80,7 +80,7 @@ fn read(pool: &str) {
     reply(consumer.stats().missed);
 }
 
-/// Takes and drops frames as fast as it can, holding some of them, until it is killed.
+/// Takes and drops frames at full speed, and holds some of them, until it is killed.
 fn churn(pool: &str) {
     let mut consumer = Consumer::builder(pool).max_held(3).connect().unwrap();
     reply("joined");
@@ -97,7 +97,7 @@ fn churn(pool: &str) {
     reply(consumer.stats().received);
 }
 
-/// Sleeps for a frame; reports the result.
+/// Sleeps until there is a frame, and reports the result.
 fn sleep(pool: &str) {
     let mut consumer = Consumer::builder(pool).connect().unwrap();
     reply("joined");
@@ -117,7 +117,7 @@ fn produce(pool: &str, backing: Backing) {
         .unwrap();
     reply("ready");
     end_with_parent();
-    // One that never gets done.
+    // A slot that is never published.
     let _unfinished = producer.acquire(SIZE).unwrap();
     for seed in u64::from(std::process::id()) << 32.. {
         publish(&producer, seed, SIZE);
@@ -125,7 +125,7 @@ fn produce(pool: &str, backing: Backing) {
     }
 }
 
-/// A producer that reports what it uses, before and after many frames of changing sizes.
+/// A producer that reports its resource usage before and after many frames of changing sizes.
 fn count_resources(pool: &str) {
     let producer = Producer::builder(pool).max_bytes(64 << 20).build().unwrap();
     reply("ready");
@@ -134,11 +134,11 @@ fn count_resources(pool: &str) {
     let cancel = Canceller::new();
     let mut before = None;
     for seed in 0..6000u64 {
-        // Other sizes now and then, so that regions come and go.
+        // The size changes from time to time, so that regions are added and removed.
         let size = [SIZE, 700_000, 2_500_000][(seed / 500 % 3) as usize];
         let mut slot = match producer.acquire(size) {
             Ok(slot) => slot,
-            // At the limit for the moment that the reading consumer needs to release an old region.
+            // The limit is reached until the reading consumer releases an old region.
             Err(AcquireError::Exhausted { .. }) => {
                 producer.acquire_wait(size, Some(HANG), &cancel).unwrap()
             }
@@ -152,7 +152,7 @@ fn count_resources(pool: &str) {
         if seed == 500 {
             before = Some(now);
         }
-        // A region and the state's versions more or less.
+        // The number of regions and versions of the state varies a little.
         assert!(now <= before.unwrap_or(now) + 8, "descriptors pile up");
     }
     reply("done");
@@ -162,7 +162,7 @@ fn count_resources(pool: &str) {
     read_line();
 }
 
-/// Takes every frame, slower than they come.
+/// Takes every frame, slower than they are published.
 fn slow_lossless(pool: &str) {
     let mut consumer = Consumer::builder(pool).max_held(2).connect().unwrap();
     reply("joined");

@@ -13,7 +13,7 @@ use crate::support::*;
 
 const ROLE: &str = "produce-posix-shm";
 
-/// A producer whose pool is written so, in this directory.
+/// A producer in this directory whose pool is spelled like this.
 #[track_caller]
 fn start_in(dir: &Path, pool: &str) -> Child {
     let mut command = Command::new(std::env::current_exe().unwrap());
@@ -23,8 +23,8 @@ fn start_in(dir: &Path, pool: &str) -> Child {
     child
 }
 
-/// The segments of a killed producer, by the spelling of its pool. From then on they are also removed by any test that
-/// removes those of all pools.
+/// The segments of a killed producer whose pool is spelled like this. Tests that remove stale segments of all pools also remove
+/// these.
 #[track_caller]
 fn left_by(place: &Place, pool: &str) -> Vec<PathBuf> {
     let mut child = start_in(place.path(), pool);
@@ -36,7 +36,7 @@ fn left_by(place: &Place, pool: &str) -> Vec<PathBuf> {
     left
 }
 
-/// A producer that lives, and is cleaned up after when it does not any more.
+/// A live producer. Its files are removed when it has ended.
 struct Producing<'a> {
     place: &'a Place,
     child: Child,
@@ -111,7 +111,7 @@ fn segments_without_a_pool_are_removed_and_those_in_use_are_kept() {
     let _producer = Producing::start(&live, &live.pool());
     let mut consumer = Consumer::builder(&live.pool()).connect().unwrap();
     receive(&mut consumer);
-    // This process has some too.
+    // This process also has segments.
     let own = Place::new();
     let producer = Producer::builder(&own.pool()).backing(Backing::PosixShm);
     let producer = producer.build().unwrap();
@@ -120,7 +120,7 @@ fn segments_without_a_pool_are_removed_and_those_in_use_are_kept() {
     let left = left_by(&place, &place.pool());
     drop(place);
     remove_stale_segments();
-    // Another test that does the same may be at it.
+    // Another test may remove them at the same time.
     eventually("they are gone", || left.iter().all(|path| !path.exists()));
     assert_eq!([live.segments(), own.segments()], in_use);
     let mut consumer = Consumer::builder(&live.pool()).connect().unwrap();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Stopped consumers: no process waits for them, and they keep the frames that they hold.
+//! Stopped consumers: no process waits for them, and they keep their frames.
 
 use xmem_core::Producer;
 
@@ -29,7 +29,7 @@ fn a_stopped_consumer_changes_nothing_for_the_others() {
     let missed: u64 = reader.reply().parse().unwrap();
     assert_eq!(received + missed, 6000);
     assert!(received > 0);
-    // Awake again it goes on, with the newest.
+    // After it is continued, it receives the newest frame.
     stopped.go_on();
     assert_ne!(stopped.reply(), "0");
     producer.send("bye");

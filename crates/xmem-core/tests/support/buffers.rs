@@ -4,7 +4,7 @@
 
 use xmem_core::BufferPool;
 
-/// A buffer with these bytes, for so many readers.
+/// Publishes a buffer with these bytes for `count` reads.
 pub fn published(pool: &BufferPool, bytes: &[u8], count: i32) -> u32 {
     let mut buffer = pool.acquire_cpu(bytes.len()).unwrap();
     buffer.as_cpu_slice_mut().unwrap().copy_from_slice(bytes);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Other processes: the test program itself, started once more with a role.
+//! Child processes: the test program starts itself with a role.
 //!
-//! A child writes lines that begin with `@` among the harness's own lines, and reads commands from its standard input.
-//! It ends when that is closed.
+//! A child writes lines that begin with `@` between the lines of the test harness, and reads commands from its standard input. It
+//! ends when standard input is closed.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::ExitStatusExt;
@@ -14,18 +14,18 @@ use rustix::process::{Pid, Signal, WaitIdOptions, WaitOptions, kill_process, wai
 const ROLE: &str = "XMEM_TEST_ROLE";
 const POOL: &str = "XMEM_TEST_POOL";
 
-/// The role and the pool of this process, if it is a child.
+/// The role and the pool of this process. `None` if it is not a child.
 pub fn role() -> Option<(String, String)> {
     Some((std::env::var(ROLE).ok()?, std::env::var(POOL).ok()?))
 }
 
 /// Sends a line to the parent.
 pub fn reply(line: impl std::fmt::Display) {
-    // The harness may have begun a line of its own.
+    // The harness may have begun a line.
     println!("\n@{line}");
 }
 
-/// Waits for a line from the parent; ends the process when the parent is gone.
+/// Waits for a line from the parent. Exits if the parent has ended.
 pub fn read_line() -> String {
     let mut line = String::new();
     match std::io::stdin().read_line(&mut line) {
@@ -34,7 +34,7 @@ pub fn read_line() -> String {
     }
 }
 
-/// Ends this process together with its parent, whatever else it does. Takes over standard input.
+/// Lets this process end with its parent. Reads standard input from now on.
 pub fn end_with_parent() {
     std::thread::spawn(|| {
         loop {
@@ -43,7 +43,7 @@ pub fn end_with_parent() {
     });
 }
 
-/// A child. It is killed when this is dropped.
+/// A child process. It is killed when it is dropped.
 pub struct Child {
     process: std::process::Child,
     stdin: Option<ChildStdin>,
@@ -52,12 +52,12 @@ pub struct Child {
 }
 
 impl Child {
-    /// Starts the test `child` of this program, in this role.
+    /// Starts the test `child` of this program with this role.
     pub fn start(role: &str, pool: &str) -> Self {
         Self::from(Command::new(std::env::current_exe().unwrap()), role, pool)
     }
 
-    /// The same by a command that runs this program with the arguments that follow.
+    /// As `start`, with a command that runs this program with the arguments that follow.
     pub fn from(mut command: Command, role: &str, pool: &str) -> Self {
         let mut process = command
             .args(["--exact", "child", "--nocapture", "--test-threads=1"])
@@ -86,7 +86,7 @@ impl Child {
             .expect("the child ended without a word; its message is above")
     }
 
-    /// The child's next line; `None`: it ended.
+    /// The child's next line. `None` if it has ended.
     pub fn next_line(&mut self) -> Option<String> {
         loop {
             let mut line = Vec::new();
@@ -100,12 +100,12 @@ impl Child {
         }
     }
 
-    /// Sends the child a line.
+    /// Sends a line to the child.
     pub fn send(&mut self, line: &str) {
         writeln!(self.stdin.as_mut().unwrap(), "{line}").unwrap();
     }
 
-    /// The same to a child that may have died. Returns whether it was there.
+    /// Sends a line to a child that may have died. Returns whether it was alive.
     pub fn try_send(&mut self, line: &str) -> bool {
         writeln!(self.stdin.as_mut().unwrap(), "{line}").is_ok()
     }
@@ -114,7 +114,7 @@ impl Child {
         kill_process(Pid::from_child(&self.process), signal).unwrap();
     }
 
-    /// Stops it with SIGSTOP; returns when it is stopped.
+    /// Sends SIGSTOP, and returns when the child is stopped.
     pub fn stop(&self) {
         self.signal(Signal::STOP);
         rustix::process::waitid(
@@ -124,7 +124,7 @@ impl Child {
         .unwrap();
     }
 
-    /// Waits until it stops itself, or ends. Returns whether it stopped.
+    /// Waits until the child stops itself or ends. Returns whether it stopped.
     pub fn stops(&self) -> bool {
         let status = rustix::process::waitid(
             rustix::process::WaitId::Pid(Pid::from_child(&self.process)),
@@ -133,18 +133,18 @@ impl Child {
         status.unwrap().unwrap().stopped()
     }
 
-    /// Whether it has ended.
+    /// Whether the child has ended.
     pub fn has_ended(&mut self) -> bool {
         self.process.try_wait().unwrap().is_some()
     }
 
-    /// Waits until it ends. Returns the signal that ended it, if one did.
+    /// Waits until the child ends. Returns the signal that killed it, if any.
     pub fn dies_of(&mut self) -> Option<i32> {
         self.ended = true;
         self.process.wait().unwrap().signal()
     }
 
-    /// Waits until it ends by itself. Returns whether it ended well.
+    /// Waits until the child ends by itself. Returns whether it succeeded.
     pub fn ends(&mut self) -> bool {
         self.ended = true;
         self.process.wait().unwrap().success()
@@ -154,7 +154,7 @@ impl Child {
         self.signal(Signal::CONT);
     }
 
-    /// Kills it with SIGKILL, and waits until it is gone.
+    /// Sends SIGKILL, and waits until the child has ended.
     pub fn kill(&mut self) {
         if !std::mem::replace(&mut self.ended, true) {
             let _ = self.process.kill();
@@ -162,7 +162,7 @@ impl Child {
         }
     }
 
-    /// Closes its standard input, and waits until it is gone. Returns whether it ended well.
+    /// Closes the child's standard input, and waits until it has ended. Returns whether it succeeded.
     pub fn end(mut self) -> bool {
         self.stdin = None;
         self.ended = true;
@@ -176,7 +176,7 @@ impl Drop for Child {
     }
 }
 
-/// Waits for a forked process. Returns its exit status, or minus the signal that ended it.
+/// Waits for a forked process. Returns its exit status, or the negative number of the signal that killed it.
 pub fn exit_of(pid: i32) -> i32 {
     let pid = Pid::from_raw(pid).unwrap();
     let (_, status) = waitpid(Some(pid), WaitOptions::empty()).unwrap().unwrap();

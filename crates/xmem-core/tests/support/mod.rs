@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What the tests share: a pool of one's own, frames with known content, waiting without a time limit.
+//! Functions that the tests share: pools, frames with known content, waiting.
 #![allow(dead_code, unreachable_pub)] // every test program uses a part of it
 
 pub mod buffers;
@@ -20,10 +20,10 @@ use xmem_core::{
     WriteLease, query,
 };
 
-/// Not a limit on speed: after this a test hangs.
+/// Not a limit on speed: a test that takes longer hangs.
 pub const HANG: Duration = Duration::from_secs(60);
 
-/// A directory of one test, and pools in it.
+/// A directory for one test, with its pools.
 pub struct Place {
     dir: TempDir,
 }
@@ -54,7 +54,7 @@ impl Place {
         files
     }
 
-    /// The segments under /dev/shm that belong to the pool "p".
+    /// The segments in /dev/shm that belong to the pool "p".
     pub fn segments(&self) -> Vec<PathBuf> {
         let prefix = self.segment_prefix();
         std::fs::read_dir("/dev/shm")
@@ -80,7 +80,7 @@ impl Place {
         format!("xmem-{uid}-{hash:016x}.")
     }
 
-    /// With everything dropped, nothing is left: no socket, no lock, no segment.
+    /// Asserts that no socket, lock or segment is left after everything was dropped.
     #[track_caller]
     pub fn assert_clean(&self) {
         assert_eq!(self.files(), Vec::<PathBuf>::new());
@@ -88,7 +88,7 @@ impl Place {
     }
 }
 
-/// Waits until something is so.
+/// Waits until a condition is true.
 #[track_caller]
 pub fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     let start = Instant::now();
@@ -98,7 +98,7 @@ pub fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// A producer's statistics. On a busy machine it may not answer in time; then the query is repeated.
+/// The statistics of a producer. The query is repeated if the producer of a busy machine does not answer in time.
 #[track_caller]
 pub fn stats_of(pool: &str) -> PoolStats {
     let mut stats = None;
@@ -117,14 +117,14 @@ fn lanes(seed: u64) -> impl Iterator<Item = u64> {
     (0..).map(move |i: u64| (start ^ i).wrapping_mul(0xd6e8_feb8_6659_fd93))
 }
 
-/// Writes the content that belongs to a seed. No two seeds share any eight bytes at the same place.
+/// Writes the content of a seed. Different seeds differ in any eight bytes at the same position.
 pub fn fill(seed: u64, bytes: &mut [u8]) {
     for (chunk, lane) in bytes.chunks_mut(8).zip(lanes(seed)) {
         chunk.copy_from_slice(&lane.to_le_bytes()[..chunk.len()]);
     }
 }
 
-/// Where bytes differ from the content that belongs to a seed.
+/// The first position at which bytes differ from the content of a seed.
 pub fn difference(seed: u64, bytes: &[u8]) -> Option<usize> {
     bytes
         .chunks(8)
@@ -133,7 +133,7 @@ pub fn difference(seed: u64, bytes: &[u8]) -> Option<usize> {
         .map(|at| at * 8)
 }
 
-/// Publishes the content of a seed; the frame carries the seed as its PTS.
+/// Publishes the content of a seed. The frame's PTS is the seed.
 #[track_caller]
 pub fn publish(producer: &Producer, seed: u64, size: usize) -> ReadLease {
     filled(producer, seed, size)
@@ -141,7 +141,7 @@ pub fn publish(producer: &Producer, seed: u64, size: usize) -> ReadLease {
         .unwrap()
 }
 
-/// The same where the producer waits for its consumers.
+/// As `publish`, with a producer that waits for its consumers.
 #[track_caller]
 pub fn publish_wait(producer: &Producer, seed: u64, size: usize) -> ReadLease {
     let cancel = Canceller::new();
@@ -151,7 +151,7 @@ pub fn publish_wait(producer: &Producer, seed: u64, size: usize) -> ReadLease {
     slot.publish(seeded(seed, size)).unwrap()
 }
 
-/// A slot with the content of a seed, which is not published yet.
+/// An unpublished slot with the content of a seed.
 #[track_caller]
 pub fn filled(producer: &Producer, seed: u64, size: usize) -> WriteLease {
     let mut slot = producer.acquire(size).unwrap();
@@ -166,7 +166,7 @@ pub fn seeded(seed: u64, size: usize) -> FrameMeta {
     }
 }
 
-/// A frame is what `publish` made of this seed.
+/// Asserts that a frame has the content of this seed.
 #[track_caller]
 pub fn assert_frame(frame: &ReadLease, seed: u64, size: usize) {
     assert_eq!(frame.meta().pts, Some(seed));
@@ -178,14 +178,14 @@ pub fn assert_frame(frame: &ReadLease, seed: u64, size: usize) {
     );
 }
 
-/// A frame is whole: what belongs to the seed that it carries.
+/// Asserts that a frame has the content of the seed in its metadata.
 #[track_caller]
 pub fn assert_whole(frame: &ReadLease) {
     let seed = frame.meta().pts.expect("a seed");
     assert_eq!(difference(seed, frame), None, "frame {seed} is torn");
 }
 
-/// The next frame, which is there or comes.
+/// Waits for the next frame.
 #[track_caller]
 pub fn receive(consumer: &mut Consumer) -> ReadLease {
     consumer.receive(Some(HANG)).unwrap()
@@ -220,7 +220,7 @@ pub fn maps() -> Vec<Map> {
         .collect()
 }
 
-/// The mapping that an address lies in.
+/// The mapping that contains an address.
 pub fn map_of(address: *const u8) -> Option<Map> {
     let address = address as usize;
     maps()
@@ -228,12 +228,12 @@ pub fn map_of(address: *const u8) -> Option<Map> {
         .find(|map| (map.start..map.end).contains(&address))
 }
 
-/// How often a file is mapped in this process.
+/// The number of mappings of a file in this process.
 pub fn mapped(file: &str) -> usize {
     maps().iter().filter(|map| map.file == file).count()
 }
 
-/// Numbers that differ from round to round, and are the same in each run.
+/// Random numbers that are the same in each run.
 pub struct Random(pub u64);
 
 impl Random {
@@ -250,12 +250,12 @@ impl Random {
     }
 }
 
-/// Takes the next frame and keeps it if that is allowed; else copies it out.
+/// Takes the next frame and keeps it if the budget allows, otherwise copies it.
 pub fn hold_or_copy(consumer: &mut Consumer, seed: u64, size: usize, held: &mut Vec<ReadLease>) {
     match consumer.receive(Some(HANG)) {
         Ok(frame) => {
             assert_frame(&frame, seed, size);
-            // With a budget of 0 a frame is given back at once.
+            // With a budget of 0, a frame is released immediately.
             if consumer.budget() > 0 {
                 held.push(frame);
             }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The protocol by hand, for hostile peers. Repeats what is in `wire.rs` and `layout`, so that a change
-//! there that other versions would trip over is noticed here.
+//! An independent implementation of the protocol, for hostile peers. It repeats the constants of `wire.rs` and `layout`, so that an
+//! incompatible change of them fails a test.
 #![allow(unsafe_code)] // mmap, ioctl
 
 use std::io::{IoSlice, IoSliceMut};
@@ -28,13 +28,13 @@ use rustix::net::{
 use super::HANG;
 
 pub const VERSION: u32 = 9;
-/// Descriptors that the kernel takes with one message.
+/// The kernel's limit of descriptors in one message.
 pub const MAX_RIGHTS: usize = 253;
 
 /// One end of a connection.
 pub struct Raw(pub OwnedFd);
 
-/// A message, and what came with it.
+/// A message and its descriptors.
 pub type Message = (Vec<u8>, Vec<OwnedFd>);
 
 fn new_socket(kind: SocketType) -> OwnedFd {
@@ -48,7 +48,7 @@ impl Raw {
         Self(socket)
     }
 
-    /// Its messages are waited for also where the other side reads late.
+    /// Waits longer for messages, if the other side reads late.
     pub fn patient(self) -> Self {
         set_socket_timeout(&self.0, Timeout::Send, Some(HANG)).unwrap();
         self
@@ -59,7 +59,7 @@ impl Raw {
         Self::try_connect(pool).unwrap()
     }
 
-    /// A socket, and nothing more.
+    /// A socket that is not connected.
     pub fn unconnected() -> Self {
         Self::new(new_socket(SocketType::SEQPACKET))
     }
@@ -70,7 +70,7 @@ impl Raw {
         Ok(Self::new(socket))
     }
 
-    /// Connects, joins, and takes the welcome.
+    /// Connects, joins, and receives the welcome.
     pub fn join(pool: &str, max_held: u32) -> (Self, Joined) {
         let raw = Self::connect(pool);
         raw.send(&join(VERSION, max_held), &[]).unwrap();
@@ -93,7 +93,7 @@ impl Raw {
         retry_on_intr(|| sendmsg(&self.0, &message, &mut control, SendFlags::NOSIGNAL)).map(drop)
     }
 
-    /// Bytes of memory that what the other side has not read takes, as the kernel counts.
+    /// The memory of unread messages in the other side's queue, as the kernel counts it.
     pub fn unread(&self) -> i32 {
         let mut bytes = 0;
         // SAFETY: the descriptor is open, and the kernel writes one integer.
@@ -108,7 +108,7 @@ impl Raw {
         bytes
     }
 
-    /// The next message; `None`: the other side is gone.
+    /// The next message. `None` if the other side has closed.
     pub fn recv(&self) -> Option<Message> {
         let mut buffer = [0; 4096];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(16))];
@@ -135,7 +135,7 @@ impl Raw {
         (len > 0).then(|| (buffer[..len].to_vec(), fds))
     }
 
-    /// The messages that are there, or come soon.
+    /// The available messages, and those that arrive soon.
     pub fn recv_waiting(&self) -> Vec<Message> {
         let mut messages = Vec::new();
         loop {
@@ -165,7 +165,7 @@ impl Raw {
     }
 }
 
-/// The content of a welcome.
+/// The content of a welcome message.
 pub struct Joined {
     pub control: OwnedFd,
     pub page: OwnedFd,
@@ -228,7 +228,7 @@ pub fn no_sticky(version: u64) -> Vec<u8> {
     [&[6][..], &version.to_le_bytes()].concat()
 }
 
-/// The right to write a slot of generation 5, which begins there in region 1.
+/// The message `Bell`, which wakes the producer.
 pub const BELL: &[u8] = &[5];
 pub const LEAVE: &[u8] = &[6];
 
@@ -253,7 +253,7 @@ pub fn sticky(version: u64) -> Vec<u8> {
     [&[5][..], &version.to_le_bytes()].concat()
 }
 
-/// A producer made by hand: takes connections, and their first messages.
+/// A fake producer: accepts connections and their first messages.
 pub struct Fake(OwnedFd);
 
 impl Fake {
@@ -275,7 +275,7 @@ impl Fake {
         Raw::new(retry_on_intr(|| accept(&self.0)).unwrap())
     }
 
-    /// Takes a connection and answers its first message.
+    /// Accepts a connection and answers its first message.
     pub fn answer(&self, bytes: &[u8], fds: &[&OwnedFd]) -> Raw {
         let raw = self.accept();
         raw.recv().expect("a first message");
@@ -285,14 +285,14 @@ impl Fake {
     }
 }
 
-/// Memory in a descriptor, of which nothing is there until it is touched.
+/// Sparse memory: pages are allocated when they are touched.
 pub fn sparse(len: u64) -> OwnedFd {
     let fd = memfd_create("fake", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
     ftruncate(&fd, len).unwrap();
     fd
 }
 
-/// Memory in a descriptor, sealed against resizing or not.
+/// Memory in a descriptor, optionally sealed against resizing.
 pub fn memory(len: u64, sealed: bool) -> OwnedFd {
     let fd = sparse(len);
     if len > 0 {
@@ -304,21 +304,21 @@ pub fn memory(len: u64, sealed: bool) -> OwnedFd {
     fd
 }
 
-/// The seals of a region's memory, besides writing.
+/// The seals of a region's memory, except for those against writing.
 pub const SIZE: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 
 pub fn seal(fd: &OwnedFd, seals: SealFlags) {
     fcntl_add_seals(fd, seals).unwrap();
 }
 
-/// Memory as a region's should be: of one size, and read-only for all that get it.
+/// Correct memory of a region: with a fixed size, and read-only for all receivers.
 pub fn frozen(len: u64) -> OwnedFd {
     let fd = memory(len, true);
     seal(&fd, SealFlags::FUTURE_WRITE);
     fd
 }
 
-/// How much of a descriptor's memory is there, in bytes.
+/// The allocated size of a descriptor's memory in bytes.
 pub fn touched(fd: &OwnedFd) -> u64 {
     rustix::fs::fstat(fd).unwrap().st_blocks as u64 * 512
 }
@@ -329,7 +329,7 @@ pub struct Memory {
     len: usize,
 }
 
-// SAFETY: plain memory, used through atomics.
+// SAFETY: plain memory that is used through atomics.
 unsafe impl Send for Memory {}
 // SAFETY: as above.
 unsafe impl Sync for Memory {}
@@ -346,7 +346,7 @@ impl Memory {
         } else {
             ProtFlags::READ
         };
-        // SAFETY: a fresh mapping at an address that the kernel chooses overlaps nothing.
+        // SAFETY: a new mapping at an address that the kernel chooses overlaps nothing.
         let ptr = unsafe { mmap(null_mut(), len, prot, MapFlags::SHARED, fd, 0) }?;
         Ok(Self {
             ptr: ptr.cast(),
@@ -355,7 +355,7 @@ impl Memory {
     }
 
     pub fn words(&self) -> &[AtomicU64] {
-        // SAFETY: page-aligned, in range, mapped while `self` is borrowed; read-only ones are only loaded from.
+        // SAFETY: page-aligned, in range, and mapped while `self` is borrowed. Read-only mappings are only read.
         unsafe { std::slice::from_raw_parts(self.ptr.cast(), self.len / 8) }
     }
 
@@ -376,7 +376,7 @@ impl Drop for Memory {
     }
 }
 
-/// Words of control memory: constants, then what changes.
+/// Words of the control memory: constants, then words that change.
 pub const MAX_SLOTS: usize = 2;
 pub const RING_LEN: usize = 3;
 pub const LOSSLESS: usize = 5;
@@ -384,7 +384,7 @@ pub const HISTORY: usize = 6;
 pub const BY_NUMBER: usize = 7;
 pub const HEAD: usize = 16;
 pub const REGIONS_VERSION: usize = 20;
-/// Where the slot words of control memory begin.
+/// The first slot word of the control memory.
 pub const SLOTS: usize = 32;
 
 /// The words of an entry, with its stamp.
@@ -420,10 +420,10 @@ const EXTENSION_WORDS: usize = 48;
 pub const CURSOR: usize = 0;
 pub const FLAGS: usize = 1;
 pub const REGIONS_SEEN: usize = 2;
-/// Where the lease words begin, in halves of words.
+/// The first lease word, in 32-bit words.
 pub const LEASES: usize = 32;
 
-/// Where the parts of control memory begin that follow the slot words and the ids of regions, in words.
+/// The first words of the parts of control memory that follow the slot words and the region ids.
 pub fn places_at(max_slots: u64) -> usize {
     let slots = max_slots as usize;
     (SLOTS + slots + slots.div_ceil(2)).next_multiple_of(8)
@@ -441,36 +441,36 @@ pub fn extensions_at(max_slots: u64, ring_len: u64) -> usize {
     ring_at(max_slots) + ring_len as usize * entry::WORDS
 }
 
-/// How long control memory of so many slots and entries is, in bytes, with records of its slots.
+/// The size in bytes of control memory with this number of slots and entries, with slot records.
 pub fn control_len(max_slots: u64, ring_len: u64) -> u64 {
     let words = extensions_at(max_slots, ring_len) + ring_len as usize * EXTENSION_WORDS;
     words as u64 * 8 + max_slots * (entry::WORDS + EXTENSION_WORDS) as u64 * 8
 }
 
-/// The word in the control memory of [`control`] for a word of the entry 0.
+/// The index in the control memory of [`control`] for a word of entry 0.
 pub fn of_entry(word: usize) -> usize {
     ring_at(SMALL.0) + word
 }
 
-/// For a word of the extension of the entry 0.
+/// The index for a word of the extension of entry 0.
 pub fn of_extension(word: usize) -> usize {
     extensions_at(SMALL.0, SMALL.1) + word
 }
 
-/// For a word of the place of slot 1, which entries name.
+/// The index for a word of the place of slot 1, which entries name.
 pub fn of_place(word: usize) -> usize {
     places_at(SMALL.0) + place::WORDS + word
 }
 
-/// For a word of layout 1, which entries name.
+/// The index for a word of layout 1, which entries name.
 pub fn of_layout(word: usize) -> usize {
     layouts_at(SMALL.0) + word
 }
 
-/// Slots and ring of [`control`].
+/// The slots and the ring length of [`control`].
 const SMALL: (u64, u64) = (4, 64);
 
-/// Control memory that looks right: of a live pool of four slots, history 2, and nothing published.
+/// Valid control memory of a live pool: four slots, history 2, nothing published.
 pub fn control(len: Option<u64>) -> (OwnedFd, Memory) {
     let (max_slots, ring_len) = SMALL;
     let fd = memory(len.unwrap_or(control_len(max_slots, ring_len)), false);
@@ -493,12 +493,12 @@ pub fn control(len: Option<u64>) -> (OwnedFd, Memory) {
     (fd, memory)
 }
 
-/// Publishes an entry by hand: in slot 1 of generation 5, which lies in region 1, with layout 1, and with these words put in.
+/// Writes an entry with slot 1, generation 5, region 1 and layout 1, and with these words changed.
 pub fn publish_entry(control: &Memory, sequence: u64, words: &[(usize, u64)]) {
     publish_entry_in(control, SMALL.1, sequence, words);
 }
 
-/// The same with a ring of this length.
+/// As `publish_entry`, with a ring of this length.
 pub fn publish_entry_in(control: &Memory, ring: u64, sequence: u64, words: &[(usize, u64)]) {
     control.set(SLOTS + 1, 5 << 32 | 2);
     for (word, value) in [(place::REGION, 1), (place::OFFSET, 0), (place::LEN, 4096)] {

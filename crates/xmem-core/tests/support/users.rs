@@ -8,7 +8,7 @@ use std::process::Command;
 
 use super::child::Child;
 
-/// Prints that a test did not run. `cargo xtask test` repeats it at its end.
+/// Prints that a test did not run. `cargo xtask test` lists it at the end.
 pub fn not_run(why: &str) {
     use std::io::Write;
     let thread = std::thread::current();
@@ -16,14 +16,14 @@ pub fn not_run(why: &str) {
     eprintln!("NOT RUN: {line}");
     if let Some(file) = std::env::var_os("XMEM_NOT_RUN") {
         let file = std::fs::OpenOptions::new().append(true).open(file);
-        // One write, since tests run in parallel.
+        // One write, because tests run in parallel.
         file.unwrap()
             .write_all(format!("{line}\n").as_bytes())
             .unwrap();
     }
 }
 
-/// Whether this process may become another user's. Root in a container may not.
+/// Whether this process can change its user. Root in a container may not be able to.
 pub fn may_be_others() -> bool {
     let setpriv = |args: &[&str]| {
         let output = Command::new("setpriv").args(args).arg("true").output();
@@ -32,7 +32,7 @@ pub fn may_be_others() -> bool {
     setpriv(&["--reuid=4242", "--regid=4242", "--clear-groups"])
 }
 
-/// Whether this process may start processes of other users; prints it if it may not.
+/// Whether this process can start processes of other users. Prints a message if not.
 pub fn can_be_others() -> bool {
     let can = may_be_others();
     if !can {
@@ -46,12 +46,12 @@ pub fn can_be_others() -> bool {
 pub struct User {
     pub uid: u32,
     pub gid: u32,
-    /// Besides the main one.
+    /// Groups besides the main group.
     pub groups: Vec<u32>,
 }
 
 impl User {
-    /// A user in a group of their own.
+    /// A user with a separate main group.
     pub fn new(uid: u32) -> Self {
         Self::in_groups(uid, uid, &[])
     }
@@ -64,7 +64,7 @@ impl User {
         }
     }
 
-    /// Starts the test `child` of this program as this user. `program`: a copy that all users can run.
+    /// Starts the test `child` of this program as this user. `program` is a copy that all users can run.
     pub fn start(&self, program: &Path, role: &str, pool: &str) -> Child {
         let mut command = Command::new("setpriv");
         command
@@ -81,11 +81,11 @@ impl User {
     }
 }
 
-/// Copies this program to where all users can run it.
+/// Copies this program to a path where all users can run it.
 pub fn program_for_all(dir: &Path) -> PathBuf {
     let program = dir.join("program");
-    // In another process: a child that another test starts meanwhile would have the copy open for writing until its own program
-    // runs, and it cannot be run so long (ETXTBSY).
+    // In another process: a child that another test starts at the same time would inherit the copy's open descriptor until its own
+    // exec, and a file that is open for writing cannot be executed (ETXTBSY).
     let this = format!("/proc/{}/exe", std::process::id());
     let status = Command::new("cp").arg(this).arg(&program).status();
     assert!(status.unwrap().success());
@@ -95,7 +95,8 @@ pub fn program_for_all(dir: &Path) -> PathBuf {
     program
 }
 
-/// The command in front of a program to run it in a PID namespace of its own. `None`, with a message: there are none.
+/// The command prefix that runs a program in a new PID namespace. Returns `None` and prints a message if namespaces are not
+/// available.
 pub fn in_pid_namespace() -> Option<Command> {
     let unshare = || {
         let mut command = Command::new("unshare");
@@ -110,10 +111,10 @@ pub fn in_pid_namespace() -> Option<Command> {
     Some(unshare())
 }
 
-/// A command that runs this program in a mount namespace with an empty /tmp and /dev/shm of its own. `None`: there is
-/// none, and a message is printed.
+/// A command that runs this program in a mount namespace with an empty /tmp and /dev/shm. Returns `None` and prints a message if
+/// namespaces are not available.
 pub fn with_own_tmp() -> Option<Command> {
-    // The program may lie under /tmp itself.
+    // The program may be in /tmp.
     const SCRIPT: &str = "exec 9<\"$0\" && mount -t tmpfs -o mode=1777 tmpfs /tmp \
         && mount -t tmpfs -o mode=1777 tmpfs /dev/shm && exec /proc/self/fd/9 \"$@\"";
     let command = |program: &Path| {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Child processes to which something happens at a point of their code, on command.
+//! Child processes with faults at points of their code, on command.
 
 use std::error::Error;
 use std::ops::Range;
@@ -12,7 +12,7 @@ use xmem_core::fault::{Action, Point, arm, arrivals, disarm};
 use super::HANG;
 use super::child::{Child, read_line, reply};
 
-/// Points that are passed only where frames of one pool are passed on in another (`fault_chains.rs`).
+/// Points that are passed only when frames are forwarded (`fault_chains.rs`).
 pub const IN_CHAINS: [Point; 11] = [
     Point::OriginMet,
     Point::OriginJoined,
@@ -27,7 +27,7 @@ pub const IN_CHAINS: [Point; 11] = [
     Point::PartsImported,
 ];
 
-/// Commands from the parent. Those that arm a point take effect at once, and the process ends with its parent.
+/// Commands from the parent. A command that arms a point takes effect immediately. The process ends with its parent.
 pub fn commands() -> Receiver<String> {
     let (send, receive) = channel();
     std::thread::spawn(move || {
@@ -77,26 +77,26 @@ pub fn commands() -> Receiver<String> {
     receive
 }
 
-/// Has a child killed at a point. Returns whether it is there: it may come to the point at once.
+/// Arms a point at which a child is killed. Returns whether the child is alive: it may reach the point immediately.
 #[track_caller]
 pub fn try_arm_child(child: &mut Child, point: Point, arrival: u32) -> bool {
     let order = format!("arm {} {arrival} {} kill", point as usize, arrival + 1);
     child.try_send(&order) && child.next_line().is_some_and(|reply| reply == "armed")
 }
 
-/// Drops the plans of a child that may have died. Returns whether it is there.
+/// Disarms a child that may have died. Returns whether it is alive.
 #[track_caller]
 pub fn disarm_child(child: &mut Child) -> bool {
     child.try_send("disarm") && child.next_line().is_some_and(|reply| reply == "disarmed")
 }
 
-/// Counts the arrivals of a child at all points from here on.
+/// Counts the arrivals of a child at all points from now on.
 #[track_caller]
 pub fn record(child: &mut Child) {
     ask(child, "record", "recording");
 }
 
-/// The points that a child passed since [`record`], and how often.
+/// The points that a child passed since [`record`], with counts.
 #[track_caller]
 pub fn passed(child: &mut Child) -> Vec<(Point, u32)> {
     child.send("passed");
@@ -109,11 +109,11 @@ pub fn passed(child: &mut Child) -> Vec<(Point, u32)> {
     words.collect()
 }
 
-/// How often a step is done to kill a process at a point that need not be on its way.
+/// The number of attempts to kill a process at a point that it may not pass.
 const ATTEMPTS: u32 = 20;
 
-/// Kills a process at a point of a step. `prepare` makes what the step needs, `child` selects the process, `step` does the step until
-/// its end or the death. `None`: the process does not come to the point again, which is not expected.
+/// Kills a process at a point of a step. `prepare` creates the prerequisites of the step, `child` selects the process, and `step`
+/// runs the step until its end or the death. `None`: the process does not pass the point again, although it may.
 #[track_caller]
 pub fn kill_at<S>(
     what: &str,
@@ -124,12 +124,12 @@ pub fn kill_at<S>(
 ) -> Option<S> {
     let start = Instant::now();
     let mut attempts = 0;
-    // Threads pass some points more often at one time than at another. A point that is not expected may have been passed late, by
-    // what came before the step.
+    // Threads pass some points a varying number of times. An unexpected point may belong to the preparation and may have been
+    // passed late.
     while start.elapsed() < HANG && (is_expected || attempts < ATTEMPTS) {
         attempts += 1;
         let mut scene = prepare();
-        // It may come to the point by what it did before.
+        // The preparation may pass the point.
         if !try_arm_child(child(&mut scene), point, arrival) {
             continue;
         }
@@ -145,7 +145,7 @@ pub fn kill_at<S>(
     None
 }
 
-/// Does a step at each command, which has two numbers, and replies with the step's own number.
+/// Executes a step at each command, which has two numbers, and replies with the step's number.
 pub fn do_steps(
     commands: &Receiver<String>,
     mut step: impl FnMut(&str, u32, i32) -> Result<u32, Box<dyn Error>>,
@@ -162,7 +162,7 @@ pub fn do_steps(
     }
 }
 
-/// The number of a step that a child does.
+/// The number of the step that a child executed.
 #[track_caller]
 pub fn done(child: &mut Child, command: &str) -> u32 {
     child.send(command);
@@ -180,7 +180,7 @@ pub fn next_command(commands: &Receiver<String>) -> Option<String> {
     }
 }
 
-/// Descriptors and mappings that this process has of pools.
+/// The descriptors and mappings that this process has of pools.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Resources {
     pub descriptors: usize,
@@ -197,7 +197,7 @@ pub fn resources() -> Resources {
 
 pub const SIGKILL: Option<i32> = Some(9);
 
-/// Waits for a child's reply; skips what it writes before.
+/// Waits for a reply of a child, and skips earlier lines.
 #[track_caller]
 pub fn wait_for_reply(child: &mut Child, answer: &str) {
     loop {

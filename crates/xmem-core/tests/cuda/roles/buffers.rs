@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Buffers by number on devices: their writer, and a reader.
+//! The writer and a reader of buffers by number on devices.
 
 use xmem_core::cuda::CudaError;
 use xmem_core::{AccessError, BufferPool, FrameLayout, FrameMeta, WriteAccessError};
@@ -9,7 +9,7 @@ use super::{SIZE, pattern};
 use crate::gpu::Gpu;
 use crate::support::child::{read_line, reply};
 
-/// Buffers by number, copied from host to device, from there to another, and back.
+/// Copies buffers from host to device, to another device, and back.
 pub fn own_buffers(name: &str) {
     let gpu = Gpu::new(0);
     let pool = BufferPool::new(name).unwrap();
@@ -48,9 +48,9 @@ pub fn own_buffers(name: &str) {
     let back = on_other.copy_to_cpu().unwrap();
     assert_eq!(back.as_cpu_slice().unwrap(), bytes);
     assert_eq!(xmem_core::cuda::counts().copies - before.copies, 3);
-    // A second upload from the same region: it is registered once.
+    // A second upload from the same region: the region is registered once.
     drop(host.copy_to_cuda(0).unwrap());
-    // This process reads it once, and edits it then.
+    // This process reads the buffer once and then edits it.
     pool.set_ref_count(on_device.meta_index(), 2).unwrap();
     let index = on_device.forget().unwrap();
     let mut readable = pool.get(index).unwrap();
@@ -61,7 +61,7 @@ pub fn own_buffers(name: &str) {
         bytes
     );
     drop((readable, on_other, back, host));
-    // Written in place, by a process that is alone.
+    // Edited in place, by the only process.
     let mut again = pool.get_mut(index).unwrap();
     assert_eq!(gpu.read(again.as_cuda_ptr_mut().unwrap(), SIZE), bytes);
     let stream = gpu.stream();
@@ -78,9 +78,9 @@ pub fn read_buffers(name: &str) {
     reply("ready");
     let index = read_line().parse().unwrap();
     let buffer = pool.get(index).unwrap();
-    // Waits for the device that writes it.
+    // Waits for the device that writes the buffer.
     assert_eq!(gpu.read(buffer.as_cuda_ptr().unwrap(), SIZE), vec![9; SIZE]);
-    // Copies stay when the buffer is gone.
+    // Copies stay valid after the buffer is released.
     let on_other = buffer.copy_to_device(1).unwrap();
     let mut on_host = buffer.copy_to_cpu().unwrap();
     on_host.as_cpu_slice_mut().unwrap()[0] = 8;
@@ -106,7 +106,7 @@ pub fn read_buffers(name: &str) {
     read_line();
 }
 
-/// A buffer of another process is copied on its device, to be edited.
+/// Edits a buffer of another process, which is copied on its device.
 pub fn edit_buffers(name: &str) {
     let gpu = Gpu::new(0);
     let pool = BufferPool::new(name).unwrap();

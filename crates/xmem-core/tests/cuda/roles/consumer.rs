@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! A consumer that runs commands, line by line.
+//! A consumer that executes commands, one per line.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::gpu::Gpu;
 use crate::support::HANG;
 use crate::support::child::{self, read_line, reply};
 
-/// Takes frames. `words`: the device's number, and `elsewhere`.
+/// Takes frames. `words`: the device's ordinal, and `elsewhere`.
 pub fn consume(pool: &str, words: Vec<&str>) {
     let ordinal = words.iter().find_map(|word| word.parse().ok());
     let gpu = gpu(ordinal.unwrap_or(0), &words);
@@ -42,10 +42,10 @@ struct Reader {
     gpu: Gpu,
     stream: Stream,
     captured: Stream,
-    /// How many bytes were wrong in all that was looked at; on the device.
+    /// The number of wrong bytes in all frames that were checked, on the device.
     wrong: u64,
     consumer: Option<Consumer>,
-    /// The frames that it keeps.
+    /// The kept frames.
     frames: VecDeque<CudaFrame>,
 }
 
@@ -60,13 +60,13 @@ impl Reader {
                 Ok(number) => reply(format_args!("took {number}")),
                 Err(error) => reply(error),
             },
-            // All that come, until this one.
+            // All frames up to this one.
             ["take", "to", last] => {
                 let last = last.parse().unwrap();
                 while self.take().unwrap() < last {}
                 reply("took");
             }
-            // Only if it is there now.
+            // Only if it is available now.
             ["take", "now"] => {
                 let lease = self.consumer().receive(Some(Duration::from_millis(50)));
                 reply(outcome(lease, "took"));
@@ -83,11 +83,11 @@ impl Reader {
                 }
                 Err(error) => reply(error),
             },
-            // Looks at the oldest frame that it keeps.
+            // Checks the oldest kept frame.
             ["look"] => reply(outcome(self.look(self.oldest()), "looks")),
-            // Only waits for it, so nothing fails in between when the context does.
+            // Only waits, so that nothing else fails between if the context fails.
             ["wait"] => reply(outcome(self.oldest().wait_on(self.stream), "waits")),
-            // Its attachments.
+            // The frame's attachments.
             ["note"] => {
                 let attachments = &self.oldest().lease().meta().attachments;
                 reply(format_args!(
@@ -100,7 +100,7 @@ impl Reader {
             ["sync"] => self.synchronize(),
             ["release"] => self.release(CudaFrame::release_on),
             ["release", "write"] => self.release(CudaFrame::release_by_write_on),
-            // Whatever the stream reports.
+            // Releases after the stream, even if the stream reports an error.
             ["release", "after"] => {
                 let frame = self.frames.pop_front().unwrap();
                 let failure = frame.release_on(self.stream).unwrap_err();
@@ -116,7 +116,7 @@ impl Reader {
             ["write"] => reply(outcome(self.write(), "written")),
             ["hand-over"] => reply(outcome(self.hand_over(), "handed over")),
             ["share"] => self.share(),
-            // Takes a frame that a blocked stream of another context is to release.
+            // Takes a frame whose release is queued on a blocked stream of another context.
             ["elsewhere"] => {
                 let other = self.gpu.other_context();
                 self.receive().unwrap().release_on(other).unwrap();
@@ -141,7 +141,7 @@ impl Reader {
                 crate::gpu::go_on();
                 reply("goes on");
             }
-            // Work that is blocked until then, for which freeing device memory waits.
+            // Blocked work, for which freeing device memory waits.
             ["late"] => {
                 self.gpu.late_stream();
                 reply("late");
@@ -162,7 +162,7 @@ impl Reader {
         }
     }
 
-    /// As long as it has not left.
+    /// The consumer, until it has left.
     fn consumer(&mut self) -> &mut Consumer {
         self.consumer.as_mut().unwrap()
     }
@@ -178,7 +178,7 @@ impl Reader {
     fn receive(&mut self) -> Result<CudaFrame, String> {
         let lease = loop {
             match self.consumer().receive(Some(HANG)) {
-                // The device is late with what it has already.
+                // The device has not finished the frames that are already held.
                 Err(ReceiveError::OverBudget { .. }) => {
                     std::thread::sleep(Duration::from_millis(1))
                 }
@@ -189,7 +189,7 @@ impl Reader {
         lease.into_cuda().map_err(|error| error.to_string())
     }
 
-    /// Puts the look at a frame on the stream.
+    /// Queues the check of a frame on the stream.
     fn look(&self, frame: &CudaFrame) -> Result<(), String> {
         frame
             .wait_on(self.stream)
@@ -205,14 +205,14 @@ impl Reader {
         Ok(())
     }
 
-    /// A frame that is being looked at.
+    /// Takes a frame and queues its check.
     fn received_and_looked_at(&mut self) -> Result<CudaFrame, String> {
         let frame = self.receive()?;
         self.look(&frame)?;
         Ok(frame)
     }
 
-    /// Takes a frame, has it looked at, and releases it in the order of the stream. Returns its number.
+    /// Takes a frame, queues its check, and releases it in stream order. Returns its number.
     fn take(&mut self) -> Result<u64, String> {
         let frame = self.received_and_looked_at()?;
         let number = number(&frame);
@@ -230,14 +230,14 @@ impl Reader {
         outcome(frame.cuda(), "on a device")
     }
 
-    /// Waits for the oldest frame that it keeps, in a thread that reports the result.
+    /// Waits for the oldest kept frame in a thread that reports the result.
     fn synchronize(&mut self) {
         let frame = self.frames.pop_front().unwrap();
         reply("syncs");
         std::thread::spawn(move || reply(outcome(frame.synchronize(), "synced")));
     }
 
-    /// Releases the oldest frame that it keeps, in the order of the stream; keeps it if that fails.
+    /// Releases the oldest kept frame in stream order. Keeps it on an error.
     fn release(&mut self, release: fn(CudaFrame, Stream) -> Result<(), FrameFailure>) {
         let frame = self.frames.pop_front().unwrap();
         match release(frame, self.stream) {
@@ -249,13 +249,13 @@ impl Reader {
         }
     }
 
-    /// Takes a frame with what `publish copied` copied, to host memory. Reports whether it is that.
+    /// Downloads a frame of `publish copied` to host memory. Reports whether it is correct.
     fn download(&mut self, how: &str) -> String {
         let frame = self.receive().unwrap();
         let (mut bytes, all) = (vec![0; SIZE], pattern(SIZE));
         let done = match how {
             "rows" => {
-                // The slot has rows already, so they are copied once more.
+                // The slot already has rows, so they are copied once more.
                 let done = frame.download_rows(&ROWS, &mut bytes);
                 let copied = with_rows(vec![0; SIZE], &all);
                 done.map(|()| bytes == with_rows(vec![0; SIZE], &copied))
@@ -276,7 +276,7 @@ impl Reader {
         done.map_or_else(|error| error.to_string(), |same| same.to_string())
     }
 
-    /// Takes a frame of another pool, which is imported for that.
+    /// Takes a frame of another pool, whose memory is imported.
     fn take_of_another_pool(&self, pool: &str) {
         let mut other = Consumer::builder(pool)
             .start_from(StartFrom::Oldest)
@@ -304,7 +304,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Tries to hand a frame over that there is another lease of.
+    /// Tries to hand over a frame that has another lease.
     fn share(&mut self) {
         let frame = self.receive().unwrap();
         let other = frame.lease().clone();
@@ -313,22 +313,22 @@ impl Reader {
         self.look(&refused.frame).unwrap();
         drop(other);
         assert_eq!(refused.release_after(self.stream), CudaError::Shared);
-        // The work on the stream has ended before the lease did.
+        // The work on the stream ended before the lease.
         assert!(self.gpu.is_done(self.stream));
     }
 
-    /// A forked child has handles that refuse.
+    /// In a forked child, all handles return errors.
     fn fork(&mut self) {
         let frame = self.receive().unwrap();
         let lease = frame.lease().clone();
-        // SAFETY: the child only calls what refuses, and ends.
+        // SAFETY: the child only makes calls that return errors, and exits.
         let pid = unsafe { libc::fork() };
         if pid == 0 {
             let refused = frame.wait_on(self.stream) == Err(CudaError::Forked)
                 && lease.cuda().is_err_and(|error| error == CudaError::Forked)
                 && Device::new(0) == Err(CudaError::Forked);
             drop((frame, lease));
-            // SAFETY: ends the process, without what the parent registered to run at its end.
+            // SAFETY: exits without the parent's exit handlers.
             unsafe { libc::_exit(i32::from(!refused)) };
         }
         reply(child::exit_of(pid));

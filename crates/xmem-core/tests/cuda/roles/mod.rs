@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What the children do.
+//! The roles of the child processes.
 
 mod buffers;
 mod consumer;
@@ -16,7 +16,7 @@ use xmem_core::cuda::{Mode, Rows};
 use crate::gpu::Gpu;
 use crate::support::child::{self, reply};
 
-/// Bytes of a frame: more than what the stand-in copies at once.
+/// The size of a frame: more than the stand-in copies at once.
 pub const SIZE: usize = 300_000;
 
 /// Prints the library's warnings.
@@ -46,7 +46,7 @@ pub fn play() {
     };
     log::set_logger(&Aloud).unwrap();
     log::set_max_level(log::LevelFilter::Warn);
-    // The needs of a fault point are on the way before anything else.
+    // Arm fault points before anything else.
     let mut words = role.split_whitespace();
     #[cfg(feature = "fault-points")]
     if role.starts_with("dying-at ") {
@@ -77,7 +77,7 @@ pub fn play() {
     }
 }
 
-/// A frame's bytes are all the low byte of its number, and never 0, which fresh memory is.
+/// All bytes of a frame are the low byte of its number, but never 0, the value of new memory.
 pub fn byte(number: u64) -> u8 {
     (number % 255) as u8 + 1
 }
@@ -90,7 +90,7 @@ fn mode(word: &str) -> Mode {
     }
 }
 
-/// The device, in its primary context, or with the word `elsewhere` in one that the program made.
+/// The device in its primary context, or with the word `elsewhere` in a new context.
 fn gpu(ordinal: u32, words: &[&str]) -> Gpu {
     if words.contains(&"elsewhere") {
         Gpu::elsewhere(ordinal)
@@ -99,7 +99,7 @@ fn gpu(ordinal: u32, words: &[&str]) -> Gpu {
     }
 }
 
-/// Rows as the padding of a source and of a slot may have them: three planes, the last one without gaps.
+/// Rows with padding in source and slot: three planes, the last one without padding.
 pub const ROWS: [Rows; 3] = [
     Rows {
         from: 64,
@@ -120,7 +120,7 @@ pub const ROWS: [Rows; 3] = [
     Rows::plain(150_000, 100_000, 3001),
 ];
 
-/// Memory to which such rows were copied.
+/// Memory into which such rows were copied.
 pub fn with_rows(mut to: Vec<u8>, from: &[u8]) -> Vec<u8> {
     for rows in ROWS {
         for row in 0..rows.height {
@@ -134,12 +134,12 @@ pub fn with_rows(mut to: Vec<u8>, from: &[u8]) -> Vec<u8> {
     to
 }
 
-/// The result, in a word or in that of the error.
+/// The result as a word, or as the name of the error.
 fn outcome<T>(result: Result<T, impl Display>, word: &str) -> String {
     result.map_or_else(|error| error.to_string(), |_| word.to_owned())
 }
 
-/// Bytes that differ from place to place.
+/// Bytes that differ by position.
 fn pattern(len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     crate::support::fill(77, &mut bytes);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! A producer that runs commands, line by line.
+//! A producer that executes commands, one per line.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::gpu::Gpu;
 use crate::support::HANG;
 use crate::support::child::{read_line, reply};
 
-/// Makes a pool. `words`: mode, most slots, and `elsewhere`, or `hasty`: at its end it does not wait for long.
+/// Creates a pool. `words`: mode, number of slots, and `elsewhere`, or `hasty` for a short wait at the end.
 pub fn produce(pool: &str, words: Vec<&str>) {
     let gpu = gpu(0, &words);
     let stream = gpu.stream();
@@ -61,13 +61,13 @@ pub struct Maker {
     pub borrowed: Option<Borrowed>,
     pub next_borrowed: u64,
     released: Arc<AtomicBool>,
-    /// An allocation without any reference left, if it was released.
+    /// An allocation whose last reference was released.
     freed: Option<u64>,
-    /// A place in the order of a stream.
+    /// A position in the order of a stream.
     pub mark: Option<StreamMark>,
 }
 
-/// Memory of our own that is larger than the frame, as of some library.
+/// Memory of the program that is larger than the frame, as of a library.
 pub struct Borrowed {
     allocation: u64,
     pub ptr: u64,
@@ -75,7 +75,7 @@ pub struct Borrowed {
 }
 
 impl Maker {
-    /// As long as the pool is open.
+    /// The producer, while the pool is open.
     pub fn producer(&self) -> &Producer {
         self.producer.as_ref().unwrap()
     }
@@ -109,7 +109,7 @@ impl Maker {
                 self.kept.clear();
                 reply("forgot");
             }
-            // The frame that was kept last, once more.
+            // Publishes the last kept frame again.
             ["again"] => {
                 let lease = self.kept.back().unwrap();
                 let meta = lease.meta().clone();
@@ -133,7 +133,7 @@ impl Maker {
                 crate::gpu::go_on();
                 reply("goes on");
             }
-            // Captures a stream into a graph: the one that frames are published on, or another one.
+            // Captures a stream into a graph: the one on which frames are published, or another one.
             ["capture", which] => {
                 self.captured = if which == "own" {
                     self.stream
@@ -194,7 +194,7 @@ impl Maker {
         Ok(())
     }
 
-    /// Whether borrowed memory is released. It is freed then, and not before.
+    /// Whether borrowed memory was released. It is freed then, and not before.
     fn is_released(&mut self) -> bool {
         let is_released = self.released.load(Ordering::Acquire);
         if is_released && let Some(allocation) = self.freed.take() {

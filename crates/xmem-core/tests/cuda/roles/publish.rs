@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The ways in which a producer publishes device memory. Each returns the result as text.
+//! The ways to publish device memory. Each returns the result as text.
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -35,7 +35,7 @@ pub fn next(maker: &mut Maker) -> Result<ReadLease, String> {
         .map_err(|failure| failure.to_string())
 }
 
-/// Many, as fast as it goes; where there is no slot it waits for one.
+/// Many frames at full speed. Waits if there is no slot.
 pub fn many(maker: &mut Maker, count: u64) {
     for _ in 0..count {
         while next(maker).is_err() {
@@ -44,7 +44,7 @@ pub fn many(maker: &mut Maker, count: u64) {
     }
 }
 
-/// A frame in memory of this program's own.
+/// A frame in memory of the program.
 pub fn borrowed(maker: &mut Maker) -> String {
     let borrowed = maker.borrowed.as_ref().unwrap();
     let mut parts = Parts::new();
@@ -63,7 +63,7 @@ pub fn borrowed(maker: &mut Maker) -> String {
     outcome(published, "published")
 }
 
-/// Without anything for the device to do.
+/// Without device work.
 pub fn plain(maker: &Maker) -> String {
     match maker
         .producer()
@@ -81,7 +81,7 @@ pub fn plain(maker: &Maker) -> String {
 static OF_LOGGER: Mutex<Option<(WriteLease, Stream)>> = Mutex::new(None);
 static CALLED_BACK: Mutex<Option<String>> = Mutex::new(None);
 
-/// On a device that fails meanwhile, until that is noticed; and then once more by the logger, in the same region.
+/// Publishes on a failing device until the failure is detected, then once more from the logger, in the same region.
 pub fn from_logger(maker: &Maker) -> String {
     let (gpu, stream) = (&maker.gpu, maker.stream);
     let slot = maker
@@ -99,7 +99,7 @@ pub fn from_logger(maker: &Maker) -> String {
     }
 }
 
-/// The program's logger, when it gets the failure of a device.
+/// The program's logger, when it receives the failure of a device.
 pub fn call_back() {
     let own = OF_LOGGER.lock().unwrap().take();
     if let Some((slot, stream)) = own {
@@ -120,7 +120,7 @@ pub fn late(maker: &Maker) -> String {
     outcome(slot.publish_on(stream, numbered(6000)), "published")
 }
 
-/// Written on such a stream, and published on one that waits for it. Whether it got there.
+/// Written on a blocked stream, and published on a stream that waits for it. Returns whether it was published.
 pub fn behind(maker: &mut Maker) -> String {
     let (gpu, stream) = (&maker.gpu, maker.stream);
     let late = gpu.late_stream();
@@ -146,7 +146,7 @@ pub fn done(maker: &Maker) -> String {
     outcome(slot.publish(numbered(5000)), "published")
 }
 
-/// Copied from memory of this program that a device is still writing.
+/// Copied from memory of this program that a device still writes.
 pub fn copied(maker: &Maker, how: &str) -> String {
     let (gpu, stream) = (&maker.gpu, maker.stream);
     let from = gpu.allocate(SIZE);
@@ -174,7 +174,7 @@ pub fn copied(maker: &Maker, how: &str) -> String {
     }
 }
 
-/// In a slot that is not the frame's own, and not the first of its region.
+/// In another slot than the frame's own, and not the first one of its region.
 pub fn part(maker: &Maker) -> String {
     let (gpu, stream) = (&maker.gpu, maker.stream);
     let acquire = || {
@@ -200,7 +200,7 @@ pub fn part(maker: &Maker) -> String {
     outcome(slot.publish_on(stream, numbered(7)), "published")
 }
 
-/// Published again with something attached, which is not behind the payload.
+/// Publishes a frame again with an attachment, which is not behind the payload.
 pub fn twice(maker: &Maker) -> String {
     let slot = maker
         .producer()
@@ -221,7 +221,7 @@ pub fn host(maker: &Maker) -> String {
     outcome(slot.publish(FrameMeta::new(1000)), "published")
 }
 
-/// The producer's own lease of a frame that lies in parts, in a slot that has bytes too.
+/// The producer's own lease of a frame that has parts, in a slot that also has bytes.
 pub fn own_parts(maker: &Maker) -> String {
     let borrowed = maker.borrowed.as_ref().unwrap();
     let mut parts = Parts::new();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The process in the middle of a chain.
+//! The middle process of a chain.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use crate::gpu::Gpu;
 use crate::support::HANG;
 use crate::support::child::{read_line, reply};
 
-/// Passes frames on from one pool to another, and copies what cannot be.
+/// Forwards frames from one pool to another, and copies those that cannot be forwarded.
 pub fn relay(pool: &str, to: &str) {
     let producer = Producer::builder(to).build().unwrap();
     let mut consumer = Consumer::builder(pool)
@@ -53,7 +53,7 @@ pub fn relay(pool: &str, to: &str) {
                 gpu.copy(stream, slot.cuda().unwrap().ptr(), frame.ptr(), SIZE);
                 slot.publish_on(stream, meta).unwrap();
                 frame.release_on(stream).unwrap();
-                // It may be killed from here on.
+                // The process may be killed from here on.
                 gpu.finish(stream);
                 reply("copied");
             }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Processes that cannot do much with a frame on a device.
+//! Processes that can use frames on a device only partly.
 
 use xmem_core::cuda::{CudaError, Device, Mode};
 use xmem_core::{Consumer, FrameMeta, Producer, SlotSpec, StartFrom};
@@ -15,7 +15,7 @@ pub fn without_driver(pool: &str) {
     let error = Device::new(0).unwrap_err();
     assert!(matches!(&error, CudaError::NoDriver { .. }), "{error}");
     assert!(xmem_core::cuda::devices().is_err());
-    // Pools in host memory work as ever.
+    // Pools in host memory still work.
     let producer = Producer::builder(pool).build().unwrap();
     let mut consumer = Consumer::builder(pool).connect().unwrap();
     crate::support::publish(&producer, 1, 5000);
@@ -25,7 +25,7 @@ pub fn without_driver(pool: &str) {
     reply(error);
 }
 
-/// Takes a frame that lies on a device, and cannot use more of it than what is known of it.
+/// Takes a frame on a device and can only use its metadata.
 pub fn only_hold(pool: &str) {
     let mut consumer = Consumer::builder(pool)
         .start_from(StartFrom::Oldest)
