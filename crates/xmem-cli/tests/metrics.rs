@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! `xmem metrics`, read as Prometheus does.
+//! `xmem metrics`, as Prometheus reads it.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -12,7 +12,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 use xmem_core::{Consumer, FrameMeta, Producer, Sticky};
 
-/// The command, and where it listens.
+/// The command and its address.
 struct Metrics(Child, String);
 
 impl Metrics {
@@ -34,7 +34,7 @@ impl Metrics {
         Self(child, address.strip_suffix("/metrics").unwrap().to_owned())
     }
 
-    /// Head and body of the answer.
+    /// The header and the body of the response.
     fn ask(&self, method: &str, path: &str) -> (String, String) {
         self.ask_with(method, path, "Host: localhost\r\n")
     }
@@ -70,7 +70,7 @@ impl Drop for Metrics {
     }
 }
 
-/// The values of all series. Each belongs to the metric that was described last, and there is none twice.
+/// The values of all series. Each belongs to the metric that was described last, and is unique.
 fn parsed(text: &str) -> HashMap<String, f64> {
     let text = text.strip_suffix("# EOF\n").unwrap();
     let (mut series, mut names, mut metric) =
@@ -152,7 +152,7 @@ fn the_figures_of_all_pools_are_served() {
     let (_, age) = of_consumers("xmem_consumer_oldest_held_seconds");
     assert!(age > 0.0);
 
-    // The page and the dashboard name what there is.
+    // The page and the dashboard name the existing metrics.
     let read = |file: &str| {
         let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../../");
         std::fs::read_to_string(root.to_owned() + file).unwrap()

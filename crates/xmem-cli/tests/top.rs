@@ -18,13 +18,13 @@ use serde_json::Value;
 use tempfile::TempDir;
 use xmem_core::{Canceller, Consumer, Delivery, FrameMeta, Producer, ReadLease, Sticky};
 
-/// Nothing here takes long. What hangs fails.
+/// The time limit of each wait.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A terminal with `xmem top` in it.
+/// A terminal that runs `xmem top`.
 struct Terminal {
     master: Arc<OwnedFd>,
-    /// Its other side, for its modes.
+    /// Its other side, to read its modes.
     side: File,
     screen: Arc<Mutex<vt100::Parser>>,
     child: Child,
@@ -49,7 +49,7 @@ impl Terminal {
             .write(true)
             .open(side.to_str().unwrap())
             .unwrap();
-        // In a session of its own, or else it would take the size of the terminal that the tests run in.
+        // In a new session. Otherwise it would use the size of the terminal in which the tests run.
         let child = Command::new("setsid")
             .args([
                 "--ctty",
@@ -112,7 +112,7 @@ impl Terminal {
         rustix::io::write(&self.master, keys.as_bytes()).unwrap();
     }
 
-    /// Whether the terminal is as before: its own screen, with a cursor, and lines with echo.
+    /// Whether the terminal is restored: main screen, visible cursor, line mode with echo.
     fn is_restored(&self) -> bool {
         let parser = self.screen.lock().unwrap();
         let modes = tcgetattr(&self.side).unwrap().local_modes;
@@ -182,7 +182,7 @@ fn pools_are_shown_sorted_opened_and_frozen() {
         row.contains("NV12 64x48 30/1") && row.contains("live"),
         "{text}"
     );
-    // The same titles as in a pipe.
+    // The same titles as with redirected output.
     let once = Command::new(env!("CARGO_BIN_EXE_xmem"))
         .args(["top", "--once"])
         .env("XMEM_RUNTIME_DIR", dir.path())
@@ -191,7 +191,7 @@ fn pools_are_shown_sorted_opened_and_frozen() {
     let once = String::from_utf8(once.stdout).unwrap();
     let titles = |text: &str, line: usize| text.lines().nth(line).map(words);
     assert_eq!(titles(&text, 1), titles(&once, 0));
-    // By name, then by rate.
+    // Sorted by name, then by rate.
     let is_first = |name: &'static str| {
         move |text: &str| text.lines().nth(2).is_some_and(|it| it.starts_with(name))
     };
@@ -200,7 +200,7 @@ fn pools_are_shown_sorted_opened_and_frozen() {
     let text = top.has("sort: consumers");
     assert!(is_first("zoo")(&text), "{text}");
 
-    // The selection stays with the pool, which is the second one now.
+    // The selection stays on the pool, which is the second one now.
     top.press("\x1b[A\r");
     let text = top.has("holder");
     assert!(
@@ -211,7 +211,7 @@ fn pools_are_shown_sorted_opened_and_frozen() {
         text.contains("frames 1 published, 0 copied, 0 dropped"),
         "{text}"
     );
-    // The one consumer has the same latency at each look.
+    // The only consumer has the same latency at each update.
     let text = top.has("latency of the consumers");
     let class = text.lines().find(|line| line.contains("100%"));
     assert!(
@@ -254,7 +254,7 @@ fn a_narrow_screen_has_the_columns_that_fit() {
         text.contains("HELD") && !text.contains("RECEIVED"),
         "{text}"
     );
-    // The open pool goes away, and comes back.
+    // The open pool disappears and comes back.
     drop(producer);
     top.has("closed, no figures");
     let _producer = pool(&dir, "cam0");

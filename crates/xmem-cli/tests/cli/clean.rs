@@ -36,7 +36,7 @@ fn clean_removes_only_the_files_of_a_killed_producer() {
     assert!(text.contains("b.sock") && text.contains("b.lock"), "{text}");
     let output = xmem(dir, &["clean", "-f", "json"]);
     let json: Value = serde_json::from_str(stdout(&output)).unwrap();
-    // Besides, it may find what another test left for a moment.
+    // The command may also find files of other tests.
     let of_here = |path: &&Value| path.as_str().unwrap().starts_with(dir.to_str().unwrap());
     let count = json.as_array().unwrap().iter().filter(of_here).count();
     assert_eq!(count, 4, "{json}");
@@ -46,7 +46,7 @@ fn clean_removes_only_the_files_of_a_killed_producer() {
     stdout(&xmem(dir, &["clean"]));
     assert_eq!(files(), live);
 
-    // One that has a producer is reported, and the others are removed nevertheless.
+    // A pool with a producer is reported. The others are removed nevertheless.
     left("d");
     let output = xmem(dir, &["clean", "cam0", "d"]);
     assert!(stdout_of_failure(&output).contains("d.sock"), "{output:?}");
@@ -57,7 +57,7 @@ fn clean_removes_only_the_files_of_a_killed_producer() {
     stdout(&xmem(dir, &["show", "cam0"]));
 }
 
-/// The segments in /dev/shm that this process has.
+/// The segments of this process in /dev/shm.
 fn own_segments() -> Vec<String> {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     maps.lines()
@@ -85,7 +85,7 @@ fn clean_leaves_sockets_of_other_programs_alone() {
     drop(UnixListener::bind(&path).unwrap());
     let clean = || xmem(dir.path(), &["clean", path.to_str().unwrap()]);
     assert!(stderr(&clean()).contains("not removed"));
-    // Other programs have empty lock files, too.
+    // Other programs also have empty lock files.
     std::fs::write(&lock, "").unwrap();
     assert!(stderr(&clean()).contains("not removed"));
     assert!(path.exists() && lock.exists());
@@ -132,7 +132,7 @@ fn verbose_prints_each_step() {
     ] {
         std::fs::write(&orphan, "").unwrap();
         let output = xmem(dir.path(), args);
-        // Unless another test, which removes those of all pools, came first.
+        // Another test that removes stale segments of all pools may have removed it.
         if stdout(&output).contains(&orphan) {
             let text = str::from_utf8(&output.stderr).unwrap();
             assert_eq!(text.contains("xmem: info: removing"), is_said, "{text}");

@@ -33,7 +33,7 @@ fn list_finds_the_pools_of_the_runtime_dir() {
 #[test]
 fn list_has_one_row_for_all_writers_of_buffers() {
     let dir = TempDir::new().unwrap();
-    // By path, as pools of the runtime directory: `XMEM_RUNTIME_DIR` is that of the command alone.
+    // By path: `XMEM_RUNTIME_DIR` is set only for the command.
     let producers = ["b01", "b3f"].map(|writer| {
         let path = dir.path().join(format!("my_pool.{writer}.sock"));
         Producer::builder(path.to_str().unwrap()).build().unwrap()
@@ -85,7 +85,7 @@ fn list_reports_an_unreadable_or_missing_directory() {
         for part in ["file", "ot a directory", "set XMEM_RUNTIME_DIR"] {
             assert!(text.contains(part), "{part:?} is missing in:\n{text}");
         }
-        // To root everything is readable.
+        // Root can read everything.
         if !rustix::process::geteuid().is_root() {
             let locked = dir.path().join("locked");
             let _ = std::fs::create_dir(&locked);

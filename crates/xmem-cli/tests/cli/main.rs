@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The real binary against a real pool that this process makes.
+//! Runs the installed binary with pools of this process.
 
 mod clean;
 mod doctor;

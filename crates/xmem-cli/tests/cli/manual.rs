@@ -44,14 +44,14 @@ fn completions_and_manual_pages_have_all_commands() {
     );
 }
 
-/// All lines that begin with `xmem` in the page about the command, and the fields that its tables name.
+/// Runs all lines of the page that begin with `xmem`, and compares the fields in its tables with the output.
 #[test]
 fn the_page_about_the_command_is_true() {
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/cli.md");
     let page = std::fs::read_to_string(page).unwrap();
     let pool = Pool::new();
     let mut commands = 0;
-    // Those need the plugin or the bridge, or do not end; other tests run them.
+    // These commands need the plugin or the bridge, or do not end. Other tests run them.
     let is_elsewhere = |line: &str| {
         [
             "snapshot",

@@ -32,7 +32,7 @@ fn show_as_json_prints_the_producers_statistics() {
     let json: Value = serde_json::from_str(stdout(&output)).unwrap();
     assert_eq!(json["published"], 2);
     assert_eq!(json["pid"], std::process::id());
-    // The sticky state by its keys, each value quoted by JSON only.
+    // The sticky state by its keys. Values have no quotes except those of JSON.
     assert_eq!(json["sticky"]["caps"], "video/x-raw,format=NV12");
     assert_eq!(json["sticky"]["segment"], r#"GstSegment, format="time\";"#);
     assert_eq!(json["consumers"][0]["name"], "reader");
@@ -67,7 +67,7 @@ fn show_of_a_pool_of_buffers_has_a_row_for_each_process_that_writes() {
         assert_eq!(writer["slots_held"], u32::from(of_one), "{json}");
         let readers = writer["consumers"].as_array().unwrap();
         assert_eq!(readers.len(), usize::from(of_one), "{json}");
-        // The table has the same figures, and the names for `show` of one of them.
+        // The table has the same figures, and the names that `show` accepts.
         let row = text.lines().find(|line| line.starts_with(pool)).unwrap();
         let figures: Vec<&str> = row.split_whitespace().collect();
         let [_, state, pid, _, _, "of", "256", used, aside, ..] = figures[..] else {
@@ -83,7 +83,7 @@ fn show_of_a_pool_of_buffers_has_a_row_for_each_process_that_writes() {
     }
 }
 
-/// The value in a column of the row of a consumer, in a table whose other cells have no blanks in them.
+/// The cell of a consumer in a column, in a table whose other cells contain no spaces.
 fn cell<'a>(text: &'a str, row: &str, column: &str) -> &'a str {
     let words = |line: &'a str| {
         line.split("  ")
@@ -92,7 +92,7 @@ fn cell<'a>(text: &'a str, row: &str, column: &str) -> &'a str {
     };
     let heading = text.lines().find(|line| line.contains("MISSED")).unwrap();
     let column = words(heading).position(|word| word == column).unwrap();
-    // The columns that a pool fills and a consumer does not, or the other way round, are empty.
+    // Columns that only pools or only consumers have are empty in the other rows.
     let row = text
         .lines()
         .find(|line| line.trim_start().starts_with(row))
@@ -137,7 +137,7 @@ fn show_names_the_consumer_that_delays_a_lossless_pool() {
         let time = Some(Duration::from_secs(10));
         let take = |consumer: &mut Consumer| consumer.receive_with(time, |_| ()).unwrap();
         take(&mut stopped);
-        // It waits when the slowest has eight to take.
+        // The producer waits when the slowest consumer is eight frames behind.
         (0..9).for_each(|_| take(&mut quick));
         let show = || xmem(dir.path(), &["show", "cam0"]);
         while !stdout(&show()).contains("waits") {}

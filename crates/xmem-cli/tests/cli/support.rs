@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What the tests share: a real pool, and the real binary.
+//! Functions that the tests share: a pool, and the binary.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 use xmem_core::{Consumer, FrameMeta, Producer, Sticky};
 
-/// A pool of its own for each test, with two frames published and one of them held by a consumer.
+/// A pool with two published frames, one of which is held by a consumer.
 pub(crate) struct Pool {
     pub(crate) dir: TempDir,
     pub(crate) producer: Producer,
@@ -24,7 +24,7 @@ impl Pool {
         let producer = Producer::builder(&path).max_held(4).build().unwrap();
         let mut sticky = Sticky::new();
         sticky.set("caps", "video/x-raw,format=NV12");
-        // As GStreamer writes a segment.
+        // As GStreamer prints a segment.
         sticky.set("segment", r#""GstSegment, format=\"time\\\";""#);
         producer.set_sticky(&sticky).unwrap();
         let mut consumer = Consumer::builder(&path).name("reader").connect().unwrap();

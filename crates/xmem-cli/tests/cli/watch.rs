@@ -53,7 +53,7 @@ fn watch_waits_for_the_first_producer_and_for_the_next() {
         assert!(line.contains("waiting"), "{line}");
     };
     is_waiting(lines.next().unwrap().unwrap());
-    // It has waited for a while once three connections have got no answer.
+    // The command has waited for some time when three connections got no answer.
     let path = socket(&dir);
     let (family, kind, flags) = (
         AddressFamily::UNIX,
@@ -67,7 +67,7 @@ fn watch_waits_for_the_first_producer_and_for_the_next() {
         drop(rustix::net::accept(&deaf).unwrap());
     }
     drop(deaf);
-    // A child that another test is just starting has the socket until it runs its program.
+    // A child that another test is starting inherits the socket until its exec.
     let end = Instant::now() + Duration::from_secs(60);
     let producer = loop {
         match Producer::builder(&socket(&dir)).build() {
@@ -85,7 +85,7 @@ fn watch_waits_for_the_first_producer_and_for_the_next() {
     assert!(shown.any(|line| published(line.unwrap()) == 1));
     watch.kill().unwrap();
     watch.wait().unwrap();
-    // Once for each time that there is none; on a busy machine the last one may have taken its time to answer.
+    // Once for each change. On a busy machine the last query may have been slow.
     assert!(lines.count() <= 1);
 }
 
@@ -115,7 +115,7 @@ fn watch_cuts_its_lines_where_the_terminal_ends() {
         .status()
         .unwrap();
     assert!(status.success());
-    // The terminal's content comes in parts, and then an error, since its other side is closed.
+    // The terminal's content arrives in parts, followed by an error, because its other side is closed.
     drop(side);
     let mut bytes = Vec::new();
     let mut piece = [0; 4096];

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The calls that a process can run, by name, with numbers.
+//! The driver calls that a child process can execute, by name, with numbers as arguments.
 
 // Every call is a call of a C function with the arguments of a test: SAFETY is the same everywhere. Out pointers are to
 // locals that outlive the call; handles and device pointers are numbers that the driver checks; host pointers are those of
@@ -18,7 +18,7 @@ use cudarc::driver::sys::{self, *};
 
 type Answer = Result<Vec<u64>, CUresult>;
 
-/// How many host functions ran.
+/// The number of host functions that were called.
 static RAN: AtomicU64 = AtomicU64::new(0);
 /// The result of a driver call in a host function.
 static FROM_HOST_FUNCTION: AtomicU32 = AtomicU32::new(u32::MAX);
@@ -45,7 +45,7 @@ unsafe extern "C" fn call_the_driver(_: *mut c_void) {
     RAN.fetch_add(1, Ordering::SeqCst);
 }
 
-/// Marks in a word that it runs, and waits until the word ends it.
+/// Sets a word to show that it runs, and waits until the word changes.
 unsafe extern "C" fn wait(word: *mut c_void) {
     let word = unsafe { &*word.cast::<AtomicU32>() };
     word.store(1, Ordering::Release);
@@ -92,7 +92,7 @@ fn bytes(words: &[u64]) -> [c_char; 64] {
     bytes.try_into().expect("64 bytes")
 }
 
-/// The first byte, and how many are like it.
+/// The first byte, and the number of equal bytes.
 fn uniform(bytes: &[u8]) -> Vec<u64> {
     vec![
         bytes[0].into(),
@@ -100,7 +100,7 @@ fn uniform(bytes: &[u8]) -> Vec<u64> {
     ]
 }
 
-/// The module of the current context. Loaded once: loading may wait for streams.
+/// The module of the current context. Loaded once, because loading may wait for streams.
 fn module() -> Result<CUmodule, CUresult> {
     static LOADED: Mutex<BTreeMap<u64, u64>> = Mutex::new(BTreeMap::new());
     let mut context = null_mut();
@@ -143,8 +143,8 @@ unsafe extern "C" fn clear(word: *mut c_void) {
     unsafe { &*word.cast::<AtomicU32>() }.store(0, Ordering::Release);
 }
 
-/// How a word is cleared (0: written by the stream, 1: by a host function, 2: by a kernel), where it is for the host and
-/// for the device, how often, on which stream.
+/// The latency of clearing a word. Arguments: the method (0: write by the stream, 1: host function, 2: kernel), the word's address
+/// for the host and for the device, the number of repetitions, the stream.
 fn latency(a: &[u64]) -> Answer {
     let word = std::ptr::with_exposed_provenance_mut::<AtomicU32>(a[1] as usize);
     let mut times = Vec::new();
@@ -441,7 +441,7 @@ pub(super) fn call(name: &str, a: &[u64]) -> Answer {
                 with(result, &[event as u64])
             }
             "new_events" => {
-                // How many interprocess events there can be, and the name of what then happens.
+                // The maximum number of interprocess events, and the error afterwards.
                 let mut count = 0;
                 while count < a[0] {
                     let made = cuEventCreate(&mut event, 6);
@@ -457,7 +457,7 @@ pub(super) fn call(name: &str, a: &[u64]) -> Answer {
                 }
                 Ok(vec![count, 0, 0])
             }
-            // Memory of the process, on a page of its own.
+            // Memory of the process on a separate page.
             "host" => {
                 let memory = libc::mmap(
                     null_mut(),
@@ -470,7 +470,7 @@ pub(super) fn call(name: &str, a: &[u64]) -> Answer {
                 assert_ne!(memory, libc::MAP_FAILED);
                 Ok(vec![memory as u64])
             }
-            // As a pool's region: sealed, so that what is mapped after this can only be read. Both mappings.
+            // Memory sealed as a pool's region, so that later mappings are read-only. Returns both mappings.
             "sealed" => {
                 let file = libc::memfd_create(
                     c"sealed".as_ptr(),
@@ -487,7 +487,7 @@ pub(super) fn call(name: &str, a: &[u64]) -> Answer {
                 assert!(writable != libc::MAP_FAILED && read_only != libc::MAP_FAILED);
                 Ok(vec![writable as u64, read_only as u64])
             }
-            // From the call until this thread sees the word, in ns: least, median, and 99 of 100.
+            // The time from the call until this thread sees the word, in ns: minimum, median, 99th percentile.
             "latency" => latency(a),
             "protect" => {
                 assert_eq!(
@@ -608,7 +608,7 @@ pub(super) fn call(name: &str, a: &[u64]) -> Answer {
                 let mut module = null_mut();
                 ok(cuModuleLoadData(&mut module, c"nonsense".as_ptr().cast()))
             }
-            // The state in a child of fork.
+            // The state in a forked child.
             "init_after_fork" => {
                 let child = libc::fork();
                 if child == 0 {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Streams that are captured into graphs, and what disturbs that.
+//! Stream capture, and the calls that invalidate it.
 
 use crate::{Remote, fails, machine};
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Contexts, and what an error in one does.
+//! Contexts, and the effects of an error in one.
 
 use crate::{Remote, fails, is, machine};
 use xmem_cuda_standin::Machine;
@@ -23,7 +23,7 @@ fn a_device_has_one_primary_context() {
     assert_eq!(remote.one("primary", &[0]), first);
     assert_ne!(remote.one("primary", &[1]), first);
     assert_ne!(remote.one("new_context", &[0]), first);
-    // It ends with its last reference, with all memory in it.
+    // The context is destroyed with its last reference, including its memory.
     remote.done("use_context", &[first]);
     let memory = remote.one("alloc", &[4096]);
     for _ in 0..3 {
@@ -51,7 +51,7 @@ fn an_error_stays_in_its_context() {
     let event = remote.one("event", &[2]);
     let hold = (!Machine::is_real()).then(|| machine.hold(None));
     remote.done("trap_kernel", &[0]);
-    // Queued behind it, and never called.
+    // Queued after the error, and never called.
     let queued = remote.call("host_function", &[0]);
     assert!(queued.is_ok() || Machine::is_real(), "{queued:?}");
     drop(hold);
@@ -70,9 +70,9 @@ fn an_error_stays_in_its_context() {
     ] {
         fails(remote.call(name, arguments), "CUDA_ERROR_ILLEGAL_ADDRESS");
     }
-    // A call that puts no work on the device does not report it.
+    // A call without device work does not report the error.
     is(remote.call("event", &[2]).is_ok(), true);
-    // Another context, even on the same device, is well.
+    // Other contexts, also on the same device, are not affected.
     remote.one("new_context", &[0]);
     let memory = remote.one("alloc", &[4096]);
     remote.done("set_now", &[memory, 1, 4096]);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Devices, and drivers that are not there, too old, or without a device.
+//! Devices, and missing drivers, old drivers, and drivers without devices.
 
 use crate::{Remote, fails, machine};
 
@@ -41,7 +41,7 @@ fn no_device() {
 
 #[test]
 fn no_driver() {
-    // SAFETY: loads the driver, if there is one, and closes it again.
+    // SAFETY: loads the driver if it exists, and closes it.
     if unsafe { cudarc::driver::sys::is_culib_present() } {
         eprintln!("not run: this machine has a driver of its own");
         return;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Events, also of other processes.
+//! Events, including those of other processes.
 
 use crate::stream::gate;
 use crate::{Remote, fails, machine};
@@ -26,7 +26,7 @@ fn a_consumer_waits_for_the_producers_work() {
     producer.done("wait_value", &[there, 1, 0]);
     producer.done("set", &[memory, 1, 4096, 0]);
     producer.done("record", &[event, 0]);
-    // The consumer's stream waits, and the consumer does not.
+    // The consumer's stream waits. The consumer's CPU thread does not.
     consumer.done("wait_event", &[opened, 0]);
     consumer.done("copy", &[own, seen, 4096, 0]);
     fails(consumer.call("query", &[0]), "CUDA_ERROR_NOT_READY");
@@ -38,7 +38,7 @@ fn a_consumer_waits_for_the_producers_work() {
     consumer.done("sync_event", &[opened]);
     assert_eq!(consumer.call("uniform", &[own, 4096]), Ok(vec![1, 4096]));
 
-    // The latest record at the time of the call: a later one is not waited for.
+    // A wait is for the latest record at the time of the call, not for later ones.
     let stream = consumer.one("stream", &[1]);
     consumer.done("wait_event", &[opened, stream]);
     producer.done("poke", &[gate, 0]);
@@ -83,7 +83,7 @@ fn a_killed_producers_event_never_completes() {
             "CUDA_ERROR_INVALID_HANDLE",
         );
     }
-    // A stream that waits for it is blocked; the process can end.
+    // A stream that waits for the event is blocked. The process can still exit.
     consumer.done("wait_event", &[opened[1], 0]);
     fails(consumer.call("query", &[0]), "CUDA_ERROR_NOT_READY");
     consumer.done("release_primary", &[0]);
@@ -134,7 +134,7 @@ fn interprocess_events_need_their_flags() {
         remote.call("open_event", &[1; 8]),
         "CUDA_ERROR_INVALID_HANDLE",
     );
-    // An event belongs to a context, and is recorded on its streams only.
+    // An event belongs to a context and can be recorded only on its streams.
     remote.one("new_context", &[0]);
     fails(
         remote.call("record", &[event, 0]),

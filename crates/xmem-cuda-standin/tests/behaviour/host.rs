@@ -65,7 +65,7 @@ fn read_only_pages_need_the_flag() {
     let memory = remote.one("alloc", &[size]);
     remote.done("copy", &[memory, there, size, 0]);
     assert_eq!(remote.call("uniform", &[memory, size]), Ok(vec![3, size]));
-    // A real driver may leave it to the device to find that out, and the context is in error then.
+    // A real driver may let the device detect the error, which puts the context in error.
     if !Machine::is_real() {
         fails(
             remote.call("set_now", &[there, 1, 1]),
@@ -80,7 +80,7 @@ fn read_only_pages_need_the_flag() {
     if Machine::is_real() {
         return;
     }
-    // Nor memory that is not there.
+    // Unmapped memory is also refused.
     let mut remote = Remote::new(&machine.with("QUIRKS", "no-read-only-register"));
     let host = remote.one("host", &[4096]);
     fails(

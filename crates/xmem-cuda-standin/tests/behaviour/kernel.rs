@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The kernels for tests.
+//! The test kernels.
 
 use crate::{Remote, fails, machine};
 

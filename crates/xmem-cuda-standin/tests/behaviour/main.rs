@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The behaviour of the stand-in, seen by programs that load it as they would load a driver. Each test scripts one or more
-//! processes ([`remote`]), which are real ones and can be killed.
+//! The behaviour of the stand-in in programs that load it as a driver. Each test controls one or more child processes ([`remote`]),
+//! which can be killed.
 
 mod capture;
 mod context;
@@ -20,18 +20,18 @@ use std::time::{Duration, Instant};
 use remote::{Failed, Remote};
 use xmem_cuda_standin::Machine;
 
-/// Not a limit on speed: after this a test hangs.
+/// Not a limit on speed: a test that takes longer hangs.
 const HANG: Duration = Duration::from_secs(60);
 
-/// A machine in a folder of its own, which goes away at the end.
+/// A machine in a temporary folder, which is removed at the end.
 fn machine() -> (tempfile::TempDir, Machine) {
     let folder = tempfile::tempdir().expect("temporary folder");
     let machine = Machine::new(folder.path().join("machine"));
     (folder, machine)
 }
 
-/// An answer that is an error of that name. Of a real driver any error will do, since its documentation leaves most of them
-/// open; which one it was is printed, for the record.
+/// Asserts that a call failed with this error. With a real driver, any error passes and is printed, because the documentation
+/// leaves most of them open.
 #[track_caller]
 fn fails<T: std::fmt::Debug>(answer: Result<T, Failed>, error: &str) {
     match answer {
@@ -42,7 +42,7 @@ fn fails<T: std::fmt::Debug>(answer: Result<T, Failed>, error: &str) {
     }
 }
 
-/// An answer that a real driver may give otherwise; then that is printed, for the record.
+/// Asserts a result. With a real driver, a different result is printed.
 #[track_caller]
 fn is<T: std::fmt::Debug + PartialEq>(answer: T, expected: T) {
     if Machine::is_real() && answer != expected {
@@ -52,8 +52,8 @@ fn is<T: std::fmt::Debug + PartialEq>(answer: T, expected: T) {
     }
 }
 
-/// Wait until that much memory of the first device is in use, where that can be known. A process that another test is just
-/// starting has all descriptors of this one until its program runs, and memory is in use for as long.
+/// Waits until this number of bytes of the first device is in use, if it can be measured. A process that another test is starting
+/// inherits all descriptors until its exec, so memory stays in use for that time.
 #[track_caller]
 fn uses(machine: &Machine, bytes: u64) {
     let start = Instant::now();
@@ -67,7 +67,7 @@ fn uses(machine: &Machine, bytes: u64) {
     }
 }
 
-/// Memory that another process can take by a descriptor: pointer, handle, descriptor.
+/// Memory that another process can import by descriptor: pointer, handle, descriptor.
 fn shareable(remote: &mut Remote, size: u64) -> [u64; 3] {
     let handle = remote.one("vmm_create", &[0, size, 1]);
     let pointer = remote.one("vmm_reserve", &[size]);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Device memory: not the process's own, limited, and the attributes of pointers.
+//! Device memory: not accessible by the CPU, limited, and the attributes of pointers.
 
 use crate::{Remote, fails, machine, shareable};
 
@@ -27,14 +27,14 @@ fn it_runs_out() {
         one.call("vmm_create", &[0, 4 << 20, 1]),
         "CUDA_ERROR_OUT_OF_MEMORY",
     );
-    // The other device has its own.
+    // Each device has its own memory.
     one.one("vmm_create", &[1, 4 << 20, 1]);
     two.done("free", &[memory]);
     let third = one.one("alloc", &[3 << 20]);
     assert_eq!(one.one("free_memory", &[]), 2 << 20);
     one.done("free", &[third]);
     assert_eq!(machine.used_memory(0), 3 << 20);
-    // A killed process has nothing any more.
+    // The memory of a killed process is free.
     one.kill();
     assert_eq!(machine.used_memory(0), 0);
     assert_eq!(two.one("free_memory", &[]), 8 << 20);
@@ -99,7 +99,7 @@ fn rectangles_are_copied() {
     let (from, to) = (remote.one("alloc", &[4096]), remote.one("alloc", &[4096]));
     remote.done("set_now", &[from, 7, 4096]);
     remote.done("set_now", &[to, 0, 4096]);
-    // 10 bytes of 5 rows, to column 3 of row 2.
+    // 5 rows of 10 bytes, to column 3 of row 2.
     remote.done("copy_rectangle", &[from, 64, to, 100, 10, 5, 3, 2]);
     let before = remote.call("uniform", &[to, 203]);
     assert_eq!(before, Ok(vec![0, 203]));
@@ -130,7 +130,7 @@ fn unmapped_addresses_are_refused() {
         "CUDA_ERROR_INVALID_VALUE",
     );
     fails(remote.call("uniform", &[42, 2]), "CUDA_ERROR_INVALID_VALUE");
-    // A kernel finds out when it runs.
+    // A kernel detects an invalid address when it runs.
     remote.done("fill_kernel", &[memory, 4097, 1, 0, 0]);
     fails(
         remote.call("synchronize", &[]),

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! A process that runs CUDA calls on command, one at a time: `alloc 4096` is answered by a pointer, or by the name of an
-//! error. The process is this test program again, which runs only [`the_other_side`].
+//! A child process that executes CUDA calls on command: `alloc 4096` returns a pointer, or the name of an error. The child is this
+//! test program with the test [`the_other_side`].
 
 use std::io::{BufRead, BufReader, IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
@@ -17,7 +17,7 @@ use rustix::net::{
 };
 use xmem_cuda_standin::Machine;
 
-/// A call that takes longer hangs.
+/// The time limit of a call.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 const SOCKET: &str = "XMEM_STANDIN_TEST_SOCKET";
@@ -26,7 +26,7 @@ const SOCKET: &str = "XMEM_STANDIN_TEST_SOCKET";
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Failed(pub(crate) String);
 
-/// One process.
+/// A child process.
 #[derive(Debug)]
 pub(crate) struct Remote {
     child: Child,
@@ -35,7 +35,7 @@ pub(crate) struct Remote {
 }
 
 impl Remote {
-    /// Start one, and nothing else.
+    /// Starts a child without a context.
     pub(crate) fn bare(machine: &Machine, variables: &[(&str, &str)]) -> Self {
         let mut command = Command::new(std::env::current_exe().expect("own path"));
         command.args(["--exact", "remote::the_other_side", "--nocapture"]);
@@ -44,7 +44,7 @@ impl Remote {
         Self::start(command)
     }
 
-    /// Start one by a command of the caller, which calls [`serve`].
+    /// Starts a child with a command of the caller, whose program calls [`serve`].
     pub(crate) fn start(mut command: Command) -> Self {
         let folder = tempfile::tempdir().expect("temporary folder");
         let path = folder.path().join("socket");
@@ -60,7 +60,7 @@ impl Remote {
         }
     }
 
-    /// Start one with the primary context of the first device.
+    /// Starts a child with the primary context of the first device.
     pub(crate) fn new(machine: &Machine) -> Self {
         Self::with(machine, &[])
     }
@@ -76,7 +76,7 @@ impl Remote {
         self.child.id()
     }
 
-    /// Do a call.
+    /// Executes a call.
     pub(crate) fn call(&mut self, name: &str, arguments: &[u64]) -> Result<Vec<u64>, Failed> {
         let words = arguments
             .iter()
@@ -89,7 +89,7 @@ impl Remote {
         self.answer(name)
     }
 
-    /// Send a call, and do not wait for its answer.
+    /// Sends a call and does not wait for its result.
     pub(crate) fn begin(&mut self, name: &str, arguments: &[u64]) {
         let words = arguments
             .iter()
@@ -114,7 +114,7 @@ impl Remote {
         }
     }
 
-    /// A call that succeeds with one number.
+    /// Executes a call that returns one number.
     #[track_caller]
     pub(crate) fn one(&mut self, name: &str, arguments: &[u64]) -> u64 {
         match self.call(name, arguments).as_deref() {
@@ -123,14 +123,14 @@ impl Remote {
         }
     }
 
-    /// A call that succeeds with nothing.
+    /// Executes a call that returns nothing.
     #[track_caller]
     pub(crate) fn done(&mut self, name: &str, arguments: &[u64]) {
         let answer = self.call(name, arguments);
         assert_eq!(answer.as_deref(), Ok(&[][..]), "{name} {arguments:?}");
     }
 
-    /// Get a descriptor of the process.
+    /// Receives a descriptor from the child.
     pub(crate) fn take_descriptor(&mut self, number: u64) -> OwnedFd {
         self.begin("send_descriptor", &[number]);
         let descriptor = receive(self.stream.get_ref());
@@ -138,31 +138,31 @@ impl Remote {
         descriptor
     }
 
-    /// Give it one: its number there.
+    /// Sends a descriptor to the child. Returns its number there.
     pub(crate) fn give_descriptor(&mut self, descriptor: &OwnedFd) -> u64 {
         self.begin("receive_descriptor", &[]);
         send(self.stream.get_ref(), descriptor.as_raw_fd());
         self.answer("receive_descriptor").expect("received")[0]
     }
 
-    /// Legacy handle of a pointer, as numbers that `open` takes.
+    /// The legacy handle of a pointer, as the arguments of `open`.
     pub(crate) fn handle(&mut self, pointer: u64) -> Vec<u64> {
         self.call("ipc_handle", &[pointer]).expect("a handle")
     }
 
-    /// Kill it, and wait until it is gone.
+    /// Kills the child and waits for it.
     pub(crate) fn kill(mut self) {
         self.child.kill().expect("kill");
         self.child.wait().expect("wait");
     }
 
-    /// Do a call that the process does not survive: the signal that ended it.
+    /// Executes a call that kills the child. Returns the signal.
     pub(crate) fn dies_of(mut self, name: &str, arguments: &[u64]) -> Option<i32> {
         self.begin(name, arguments);
         self.child.wait().expect("wait").signal()
     }
 
-    /// Let it end by itself: its exit code. None: it hangs, or a signal ended it.
+    /// Lets the child exit. Returns its exit code. `None`: it hangs, or a signal killed it.
     pub(crate) fn end(mut self) -> Option<i32> {
         self.stream
             .get_mut()
@@ -187,7 +187,7 @@ impl Drop for Remote {
 }
 
 fn send(stream: &UnixStream, number: i32) {
-    // SAFETY: the caller's, open during this call.
+    // SAFETY: the descriptor belongs to the caller and is open during this call.
     let descriptors = [unsafe { BorrowedFd::borrow_raw(number) }];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = SendAncillaryBuffer::new(&mut space);
@@ -219,19 +219,19 @@ fn receive(stream: &UnixStream) -> OwnedFd {
     descriptors.next().expect("a descriptor")
 }
 
-/// The started process, as a test that has nothing to do when it is not one.
+/// The child process. As a normal test it does nothing.
 #[test]
 fn the_other_side() {
     serve();
 }
 
-/// The work of the started process. Whether there was any.
+/// Executes calls if this process is a child. Returns whether it is.
 pub(crate) fn serve() -> bool {
     let Some(path) = std::env::var_os(SOCKET) else {
         return false;
     };
     let mut stream = UnixStream::connect(path).expect("connect");
-    // Byte by byte, so that a descriptor is not swallowed by a buffer.
+    // Byte by byte, so that a buffer does not consume a descriptor.
     loop {
         let mut line = Vec::new();
         let mut byte = [0];
@@ -254,7 +254,7 @@ pub(crate) fn serve() -> bool {
             }
             "receive_descriptor" => Ok(vec![receive(&stream).into_raw_fd() as u64]),
             "close_descriptor" => {
-                // SAFETY: a number that a test got from a call that gave the descriptor away.
+                // SAFETY: the number is from a call that passed the ownership of the descriptor.
                 drop(unsafe { OwnedFd::from_raw_fd(arguments[0] as i32) });
                 Ok(Vec::new())
             }

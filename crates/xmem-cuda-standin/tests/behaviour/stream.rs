@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Streams are late, in order, and synchronise with each other only as documented.
+//! Streams are delayed, ordered, and synchronised with one another only as documented.
 
 use crate::{Remote, fails, machine};
 use xmem_cuda_standin::Machine;
 
 const NON_BLOCKING: u64 = 1;
 
-/// A word that streams can wait for: its address for the host, and for the device.
+/// A word for which streams can wait: its address for the host and for the device.
 pub(crate) fn gate(remote: &mut Remote) -> (u64, u64) {
     let host = remote.one("host", &[4096]);
     remote.done("register", &[host, 4096, 0]);
@@ -28,7 +28,7 @@ fn work_without_a_wait_is_late() {
     let hold = machine.hold(Some(writer.id()));
     let source = writer.one("host", &[4096]);
     writer.done("host_fill", &[source, 2, 4096]);
-    // Not even these are done when they return: fills, and uploads of ordinary memory.
+    // These calls also return before they are done: fills, and uploads from pageable memory.
     writer.done("set_now", &[memory, 2, 2048]);
     assert_eq!(reader.call("uniform", &[seen, 4096]), Ok(vec![1, 4096]));
     drop(hold);
@@ -66,7 +66,7 @@ fn streams_are_in_order_and_independent() {
         remote.call("uniform_async", &[memory, 4096, two]),
         Ok(vec![1, 4096])
     );
-    // Work that is queued on a destroyed stream still runs.
+    // Work that is queued on a destroyed stream is still executed.
     remote.done("set", &[memory, 3, 4096, one]);
     remote.done("destroy_stream", &[one]);
     if !Machine::is_real() {
@@ -119,7 +119,7 @@ fn the_legacy_default_stream_waits_for_blocking_ones() {
         remote.call("uniform_async", &[memory, 4096, free]),
         Ok(vec![0, 4096])
     );
-    // And another blocking one waits for the legacy one; the thread's own default stream is such a one.
+    // A blocking stream also waits for the legacy stream. The thread's default stream is blocking.
     remote.done("set", &[memory, 2, 4096, 2]);
     fails(remote.call("query", &[2]), "CUDA_ERROR_NOT_READY");
     remote.done("poke", &[host, 1]);
@@ -154,7 +154,7 @@ fn ordinary_memory_is_read_at_once_and_page_locked_memory_later() {
         remote.call("uniform", &[memory + 4096, 4096]),
         Ok(vec![2, 4096])
     );
-    // Into page-locked memory it is as late.
+    // A download to page-locked memory is also delayed.
     remote.done("poke", &[host, 0]);
     remote.done("wait_value", &[there, 1, stream]);
     remote.done("download_async", &[locked, memory, 4096, stream]);
@@ -204,7 +204,7 @@ fn words_are_written_when_the_stream_gets_there() {
     let (_folder, machine) = machine();
     let mut remote = Remote::new(&machine);
     let (host, there) = gate(&mut remote);
-    // Now, since loading a kernel may wait for streams; and to its end, since it may run late.
+    // Loaded now, because loading a kernel may wait for streams; waited for, because it may run late.
     remote.done("end_lease_kernel", &[there + 8, 0]);
     remote.done("synchronize", &[]);
     remote.done("wait_value", &[there, 1, 0]);
@@ -230,7 +230,7 @@ fn words_are_written_when_the_stream_gets_there() {
     if Machine::is_real() {
         return;
     }
-    // Only addresses of the device.
+    // Only device addresses are valid.
     fails(
         remote.call("write_value", &[host, 1, 0]),
         "CUDA_ERROR_INVALID_VALUE",

@@ -10,7 +10,7 @@ use xmem_cuda_standin::Machine;
 
 const SIZE: u64 = 2 << 20;
 
-/// Map what a descriptor is for: pointer and handle.
+/// Imports and maps the memory of a descriptor: pointer and handle.
 fn map(remote: &mut Remote, descriptor: &OwnedFd, access: u64) -> [u64; 2] {
     let number = remote.give_descriptor(descriptor);
     let handle = remote.one("vmm_import", &[number]);
@@ -89,7 +89,7 @@ fn access_has_to_be_granted() {
         access => assert_eq!(access, Ok(Vec::new())),
     }
     assert_eq!(importer.call("uniform", &[seen, SIZE]), Ok(vec![6, SIZE]));
-    // A real driver may leave it to the device to find that out, and the context is in error then.
+    // A real driver may let the device detect the error, which puts the context in error.
     if !Machine::is_real() {
         fails(
             importer.call("set_now", &[seen, 1, 1]),
@@ -155,7 +155,7 @@ fn sizes_are_multiples_of_the_granularity() {
         "CUDA_ERROR_INVALID_VALUE",
     );
     remote.done("vmm_unreserve", &[pointer, 2 * SIZE]);
-    // Made without a wish to share it.
+    // The memory was created without an export type.
     fails(
         remote.call("vmm_export", &[handle]),
         "CUDA_ERROR_INVALID_VALUE",
@@ -183,7 +183,7 @@ fn other_descriptors_are_refused() {
         remote.call("vmm_import", &[999]),
         "CUDA_ERROR_INVALID_VALUE",
     );
-    // Memory of a device that the importer does not see.
+    // Memory of a device that is not visible in the importer.
     let [_, _, descriptor] = shareable(&mut remote, SIZE);
     let descriptor = remote.take_descriptor(descriptor);
     let mut second = Remote::with(&machine, &[("CUDA_VISIBLE_DEVICES", "1")]);

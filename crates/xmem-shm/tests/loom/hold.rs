@@ -21,7 +21,7 @@ fn hold_and_claim_exclude_each_other() {
             let (slot, lease) = (slot.clone(), lease.clone());
             move || {
                 slot.consume(&lease, 1);
-                // The frame after it, if it is there by now.
+                // The next frame, if it has been published.
                 slot.consume(&lease, 2);
             }
         });
@@ -55,12 +55,12 @@ fn two_consumers_and_a_producer() {
     });
 }
 
-/// A claim that finds a lease puts the slot back, frame and all, also for a consumer that comes just then.
+/// A claim that finds a lease restores the slot with its frame, also for a consumer that takes it at the same time.
 #[test]
 fn a_refused_claim_changes_nothing() {
     check(Some(3), || {
         let slot = Arc::new(Slot::published());
-        // One consumer holds it all the time.
+        // One consumer holds the frame all the time.
         let first = Arc::new(AtomicU32::new(1));
         let second = Arc::new(AtomicU32::new(0));
         let joining = thread::spawn({
@@ -120,7 +120,7 @@ fn wrong_scan_then_claim() {
     });
 }
 
-/// Release and acquire are not enough: the store may still be on its way when the load is done.
+/// Release and acquire are not sufficient: the store may not be visible when the load completes.
 #[test]
 #[should_panic]
 fn wrong_announce_without_a_full_fence() {
@@ -136,8 +136,8 @@ fn wrong_announce_without_a_full_fence() {
     });
 }
 
-/// A thread reads a frame without a lease, whose holder is killed meanwhile, and then tests whether it is there still. Bytes
-/// are words here, since such a reader reads while others may write.
+/// A thread reads a frame without a lease, because the holder was killed, and then checks whether the frame is still valid. The
+/// bytes are atomic words here, because other threads may write them during the read.
 fn a_look_without_a_lease(is_there: fn(&AtomicU64) -> bool) {
     check(None, move || {
         let word = Arc::new(AtomicU64::new(SlotWord::new(1, SlotState::Published).0));

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Every interleaving of the slot protocol, and of what the memory model allows, explored by loom.
+//! Loom explores all interleavings of the slot protocol that the memory model allows.
 //!
-//! `RUSTFLAGS="--cfg xmem_loom" cargo test -p xmem-core --release --test loom`
+//! `RUSTFLAGS="--cfg xmem_loom" cargo test -p xmem-shm --release --test loom`
 //!
-//! The models whose names begin with `wrong_` are protocols that look right and are not. They show that the others
-//! would fail if the code did.
+//! The models whose names begin with `wrong_` have defects that are hard to see. They show that the other models would fail with
+//! such a defect.
 #![cfg(xmem_loom)]
 
 mod hold;
@@ -19,7 +19,7 @@ mod wake;
 
 use loom::model::Builder;
 
-/// All interleavings with at most this many preemptions; `None`: simply all.
+/// Explores all interleavings with at most this number of preemptions. `None`: without a limit.
 fn check(preemptions: Option<usize>, model: impl Fn() + Sync + Send + 'static) {
     let mut builder = Builder::new();
     builder.preemption_bound = preemptions;

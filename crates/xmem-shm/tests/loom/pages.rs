@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Consumers that join and die: the list of their pages.
+//! Consumers that join and die: the list of lease pages.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::slot::{Slot, holds};
 
 type Pages = Mutex<Vec<Arc<AtomicU32>>>;
 
-/// A consumer that puts its page into the list and takes the frame.
+/// A consumer adds its page to the list and takes the frame.
 fn joining(slot: &Arc<Slot>, pages: &Arc<Pages>) -> thread::JoinHandle<()> {
     let (slot, pages) = (slot.clone(), pages.clone());
     thread::spawn(move || {
@@ -24,7 +24,7 @@ fn joining(slot: &Arc<Slot>, pages: &Arc<Pages>) -> thread::JoinHandle<()> {
     })
 }
 
-/// The producer puts a joining consumer's page into the list before the consumer has it.
+/// The producer adds a joining consumer's page to the list before the consumer has it.
 #[test]
 fn a_consumer_joins_meanwhile() {
     check(Some(3), || {
@@ -48,7 +48,7 @@ fn a_consumer_joins_meanwhile() {
     });
 }
 
-/// The list may also be read without its lock, if it is read after the slot is claimed.
+/// The list may also be read without its lock, if it is read after the slot was claimed.
 #[test]
 fn a_consumer_joins_while_a_slot_is_claimed() {
     check(Some(3), || {
@@ -76,7 +76,7 @@ fn wrong_the_list_of_consumers_is_read_before_the_claim() {
     });
 }
 
-/// A consumer that ends with its lease.
+/// A consumer that ends while its lease is set.
 fn dying(slot: &Arc<Slot>, page: Arc<AtomicU32>) -> thread::JoinHandle<()> {
     let slot = slot.clone();
     thread::spawn(move || {
@@ -86,7 +86,7 @@ fn dying(slot: &Arc<Slot>, page: Arc<AtomicU32>) -> thread::JoinHandle<()> {
     })
 }
 
-/// A consumer dies while it holds a frame, or tries to. When it is dead its page is dropped, and the slot is free.
+/// A consumer dies while it holds a frame, or while it takes one. Afterwards its page is dropped, and the slot is free.
 #[test]
 fn a_dead_consumers_slot_is_reclaimed() {
     check(Some(3), || {
@@ -111,7 +111,8 @@ fn a_dead_consumers_slot_is_reclaimed() {
     });
 }
 
-/// One consumer dies, another one holds the same frame: the slot is free when the one is noticed and the other is done.
+/// One consumer dies, and another one holds the same frame: the slot is free when the death is detected and the other lease is
+/// released.
 #[test]
 fn a_slot_is_reclaimed_from_the_dead_and_kept_for_the_living() {
     check(Some(2), || {
@@ -129,7 +130,7 @@ fn a_slot_is_reclaimed_from_the_dead_and_kept_for_the_living() {
         };
         produce(&pages.lock().unwrap());
         dying.join().unwrap();
-        // HUP.
+        // Its connection was closed.
         pages.lock().unwrap().remove(0);
         produce(&pages.lock().unwrap());
         reading.join().unwrap();

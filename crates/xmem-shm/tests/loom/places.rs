@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Where a slot lies: stored before the slot is used, read before it is held.
+//! The place of a slot: stored before the slot is used, read before it is held.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::check;
 use crate::ring::entry;
 use crate::slot::holds;
 
-/// A slot with a place of two words, the ring's one entry, and a consumer's lease word.
+/// A slot with a place of two words, the only entry of the ring, and a consumer's lease word.
 struct Memory {
     word: AtomicU64,
     place: [AtomicU64; 2],
@@ -23,7 +23,7 @@ struct Memory {
 }
 
 impl Memory {
-    /// The frame of generation 1 is published in it.
+    /// The frame of generation 1 is published.
     fn new() -> Arc<Self> {
         let memory = Self {
             word: AtomicU64::new(SlotWord::new(1, SlotState::Published).0),
@@ -49,7 +49,7 @@ impl Memory {
         [0, 1].map(|at| self.place[at].load(Ordering::Relaxed))
     }
 
-    /// `claim`, `Guard::free`, and what follows when the slot is used in another region.
+    /// `claim`, `Guard::free`, and the use of the slot in another region.
     fn claim(&self) -> Option<SlotWord> {
         let word = lease::claim(&self.word, |generation| holds(&self.lease, generation))?;
         self.word
@@ -62,7 +62,7 @@ impl Memory {
         self.write_entry(word.generation().into());
     }
 
-    /// Takes the frame that the entry names, whichever generation it is.
+    /// Takes the frame of the entry, of any generation.
     fn take(&self, read_first: bool) {
         let mut words = [0; 2];
         for sequence in [1, 3] {
@@ -93,7 +93,7 @@ fn one_turn_each(read_first: bool, produce: impl FnOnce(&Memory)) {
     consumer.join().unwrap();
 }
 
-/// The place moves while the slot is claimed. Whether it is read before the hold or after it makes no difference.
+/// The place changes while the slot is claimed. The consumer may read it before or after the hold.
 #[test]
 fn the_place_of_a_frame_that_is_held_is_its_own() {
     for read_first in [true, false] {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The list of regions, which grows and shrinks while consumers look.
+//! The list of regions, which changes while consumers read it.
 #![allow(unsafe_code)] // a region's bytes: a cell whose races loom reports
 
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use xmem_shm::protocol::{regions, ring};
 use crate::check;
 use crate::ring::entry;
 
-/// A list of regions, and the memory of the first.
+/// A list of regions, and the memory of the first region.
 struct Regions {
     words: [AtomicU32; 3],
     version: AtomicU64,
@@ -32,7 +32,7 @@ impl Regions {
         regions
     }
 
-    /// A consumer that has the first region mapped looks whether it was retired. Reports up to which version it has released.
+    /// A consumer that has mapped the first region checks whether it was retired. Returns the version up to which it has unmapped.
     fn sweep(&self) -> u32 {
         let version = regions::version(&self.version);
         let ids: Vec<u32> = regions::list(&self.words).collect();
@@ -40,7 +40,7 @@ impl Regions {
         if ids.contains(&1) {
             assert_eq!(version, 0, "an older list with a newer version");
             self.first.with(|first| {
-                // SAFETY: what this test is about; loom reports any access at the same time.
+                // SAFETY: the test checks this access; loom reports a concurrent one.
                 assert_eq!(unsafe { *first }, 7);
             });
         }
@@ -48,7 +48,7 @@ impl Regions {
     }
 }
 
-/// A region is retired, and another comes: its memory is free when both consumers have reported the release.
+/// A region is retired, and another one is added: its memory is free when both consumers have reported that they unmapped it.
 #[test]
 fn a_region_is_retired_while_two_consumers_look() {
     check(Some(2), || {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The end of a lease: by a device, and with a waiting producer.
+//! The end of a lease: by a device, and with a producer that waits.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use xmem_shm::protocol::lease::{self, Hold};
 use crate::check;
 use crate::slot::{Slot, holds, one_turn_each};
 
-/// A consumer that leaves it to a device to end its lease on a frame, and may take the same frame again: `again` does so.
+/// A consumer lets a device end its lease on a frame, and may take the same frame again with `again`.
 fn a_device_ends_a_lease(again: fn(&Slot, &AtomicU32)) {
     check(None, move || {
         one_turn_each(move |slot, lease| {
@@ -22,7 +22,7 @@ fn a_device_ends_a_lease(again: fn(&Slot, &AtomicU32)) {
                 let (slot, lease) = (slot.clone(), lease.clone());
                 move || {
                     assert_eq!(slot.read(), 1);
-                    // A plain store: it does not look whose lease it ends.
+                    // A plain store, which does not check the owner of the lease.
                     lease.store(0, Ordering::Release);
                 }
             });
@@ -49,7 +49,7 @@ fn wrong_a_slot_is_held_again_before_a_device_has_ended_its_lease() {
     });
 }
 
-/// An attempt on another frame of the slot, which comes too late, takes the place of the 0 that the device stored.
+/// A late attempt on another frame of the slot replaces the 0 that the device stored.
 #[test]
 fn a_device_ends_a_lease_and_another_frame_of_the_slot_is_tried() {
     a_device_ends_a_lease(|slot, lease| {
@@ -59,7 +59,7 @@ fn a_device_ends_a_lease_and_another_frame_of_the_slot_is_tried() {
     });
 }
 
-/// A consumer that holds one frame after the other is not taken for one that holds both.
+/// A consumer that holds one frame after another is never counted as holding both.
 #[test]
 fn leases_are_counted_as_of_one_moment() {
     check(None, || {
@@ -80,7 +80,7 @@ fn leases_are_counted_as_of_one_moment() {
     });
 }
 
-/// A release and the request for a wake-up cannot miss each other.
+/// Either the release is seen by the producer, or the request for a wake-up is seen by the consumer.
 #[test]
 fn release_and_ask_to_ring_see_each_other() {
     check(None, || {
@@ -100,7 +100,7 @@ fn release_and_ask_to_ring_see_each_other() {
     });
 }
 
-/// The same with the count of waiting threads, which a consumer looks at after it gave back.
+/// The same for the number of waiting threads, which a consumer reads after a release.
 #[test]
 fn release_and_a_waiting_producer_see_each_other() {
     check(None, || {

@@ -60,7 +60,7 @@ fn the_newest_entry_of_a_slot_is_never_mixed() {
     });
 }
 
-/// The extension of an entry is of that entry, although it is read after it.
+/// The extension belongs to the entry, although it is read later.
 #[test]
 fn an_extension_is_of_its_entry() {
     check(None, || {
@@ -89,7 +89,7 @@ fn an_extension_is_of_its_entry() {
     });
 }
 
-/// An entry that is there when the head includes it.
+/// The entry is valid when the head includes it.
 #[test]
 fn the_head_comes_after_its_entry() {
     check(None, || {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! A slot with a frame in it, a producer's turn and a consumer's.
+//! A slot with a frame, and the operations of a producer and a consumer.
 #![allow(unsafe_code)] // the frame's bytes: a cell whose races loom reports
 
 use std::sync::Arc;
@@ -11,14 +11,14 @@ use loom::thread;
 use xmem_shm::protocol::lease::{self, Hold};
 use xmem_shm::protocol::slot::{SlotState, SlotWord};
 
-/// A slot with a frame of one word in it, which is its generation.
+/// A slot with a frame of one word, which is its generation.
 pub(crate) struct Slot {
     pub(crate) word: AtomicU64,
     frame: UnsafeCell<u32>,
 }
 
 impl Slot {
-    /// Holds the frame of generation 1.
+    /// A slot with the frame of generation 1.
     pub(crate) fn published() -> Self {
         Self {
             word: AtomicU64::new(SlotWord::new(1, SlotState::Published).0),
@@ -28,7 +28,7 @@ impl Slot {
 
     fn write(&self, generation: u32) {
         self.frame.with_mut(|frame| {
-            // SAFETY: what this test is about; loom reports any access at the same time.
+            // SAFETY: the test checks this access; loom reports a concurrent one.
             unsafe { *frame = generation }
         });
     }
@@ -40,7 +40,7 @@ impl Slot {
         })
     }
 
-    /// The producer's turn: claims the slot, writes a frame, publishes it. Returns whether it could.
+    /// The producer's operation: claims the slot, writes a frame, publishes it. Returns whether it succeeded.
     pub(crate) fn produce(&self, held: impl FnOnce(u32) -> bool) -> bool {
         let Some(word) = lease::claim(&self.word, held) else {
             return false;
@@ -50,7 +50,7 @@ impl Slot {
         true
     }
 
-    /// A consumer's turn: holds the frame, reads it twice, gives it back. Returns whether it could.
+    /// A consumer's operation: holds the frame, reads it twice, releases it. Returns whether it succeeded.
     pub(crate) fn consume(&self, lease: &AtomicU32, generation: u32) -> bool {
         if lease::hold(&self.word, lease, generation) != Hold::Held {
             assert_eq!(lease.load(Ordering::Relaxed), 0, "a lease without a holder");
@@ -67,7 +67,7 @@ pub(crate) fn holds(lease: &AtomicU32, generation: u32) -> bool {
     lease.load(Ordering::Relaxed) == generation
 }
 
-/// A producer's turn on a slot that a consumer does this with, at the same time, over a lease word that is 0 at first.
+/// A producer's operation on a slot, concurrent with `consume`. The lease word is initially 0.
 pub(crate) fn one_turn_each(consume: impl FnOnce(&Arc<Slot>, &Arc<AtomicU32>) + Send + 'static) {
     let slot = Arc::new(Slot::published());
     let lease = Arc::new(AtomicU32::new(0));

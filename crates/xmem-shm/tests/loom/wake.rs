@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Sleeping consumers, and their wake-ups.
+//! Sleeping consumers and their wake-ups.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use xmem_shm::protocol::wake;
 
 use crate::check;
 
-/// A futex as the kernel does it: the value is compared, and the sleeper queued, in one step.
+/// A futex with the kernel's semantics: the value is compared and the sleeper queued in one step.
 #[derive(Default)]
 struct Kernel {
     lock: Mutex<()>,
@@ -22,7 +22,7 @@ impl Kernel {
     fn wait(&self, word: &AtomicU32, value: u32) {
         let queue = self.lock.lock().unwrap();
         if word.load(Ordering::SeqCst) == value {
-            // A consumer that is never woken shows as a deadlock.
+            // If the consumer is never woken, loom reports a deadlock.
             drop(self.sleepers.wait(queue).unwrap());
         }
     }
@@ -52,7 +52,7 @@ impl Sleep {
         self.work[work].load(Ordering::Relaxed)
     }
 
-    /// The consumer: sleeps until this work is there.
+    /// The consumer: sleeps until this work is available.
     fn wait_for(&self, work: usize) {
         while !self.is_there(work) {
             let value = wake::prepare(&self.word);
@@ -88,7 +88,7 @@ fn no_wake_up_is_lost() {
     });
 }
 
-/// The producer and the consumer's own control thread, both at once.
+/// The producer and the consumer's own control thread, at the same time.
 #[test]
 fn no_wake_up_is_lost_between_two_wakers() {
     check(Some(3), || {
@@ -105,7 +105,7 @@ fn no_wake_up_is_lost_between_two_wakers() {
     });
 }
 
-/// No sleeper, no system call: a consumer that is awake is not woken.
+/// A consumer that does not sleep causes no system call.
 #[test]
 fn a_consumer_that_is_awake_is_not_woken() {
     loom::model(|| {
