@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MPL-2.0
 
-"""Common parts of the tests of channels: an echoing process, and others that run commands."""
+"""Helpers for the tests of channels: a process that echoes messages, and processes that run functions."""
 
 import gc
 import hashlib
@@ -11,7 +11,7 @@ import time
 
 import xmem
 
-# Not a limit on speed: after this a test hangs.
+# Not a limit on speed: a test that takes longer hangs.
 HANG = 30
 
 spawn = multiprocessing.get_context("spawn")
@@ -25,7 +25,7 @@ def wait_until(is_so, what="it"):
 
 
 class Process:
-    """A function in another process. It is ended with the block, by force if the test failed."""
+    """A function in another process. The process ends with the block. It is killed if the test failed."""
 
     def __init__(self, target, *args, context=spawn):
         self.process = context.Process(target=target, args=args, daemon=True)
@@ -63,7 +63,7 @@ def digest(array):
 
 
 def echo(path, options=None):
-    """Sends back what comes, until the channel is closed."""
+    """Sends all messages back until the channel is closed."""
     with xmem.Channel.connect(path, timeout=HANG, **(options or {})) as channel:
         for obj in channel:
             channel.send(obj)
@@ -71,7 +71,7 @@ def echo(path, options=None):
 
 
 def describe(path):
-    """Describes a message, in the types of the other process's own objects: by a copy of the pickle kind."""
+    """Describes a message by the types of the received objects."""
     with xmem.Channel.connect(path, timeout=HANG) as channel:
         for obj in channel:
             channel.send([(type(one).__name__, digest(one), one.flags.writeable) for one in obj])
@@ -79,7 +79,7 @@ def describe(path):
 
 
 class Place:
-    """A directory of one test, in which nothing may be left."""
+    """A directory for one test, which must be empty at its end."""
 
     def __init__(self, tmp_path):
         self.dir = tmp_path
@@ -96,6 +96,6 @@ class Place:
     def assert_clean(self):
         gc.collect()
         uid = os.getuid()
-        # Threads end connections.
+        # Connections are closed by other threads.
         self.wait_for_files([])
         assert not [name for name in os.listdir("/dev/shm") if name.startswith(f"xmem-{uid}-ch")]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MPL-2.0
 
-"""Other processes of the tests: children.py ROLE POOL."""
+"""Child processes of the tests: children.py ROLE POOL."""
 
 import ctypes
 import json
@@ -14,7 +14,7 @@ from conftest import ENTRY, HALVES, HANG, LAYOUT, PLACE, assert_whole, publish
 
 import xmem
 
-# A test that is killed must not leave its children.
+# The child is killed if its test is killed.
 ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
@@ -27,7 +27,7 @@ def read_line() -> str:
 
 
 def hold(pool: str) -> None:
-    """Holds three views of frames, in three ways, and checks them on command."""
+    """Holds three views of frames of different kinds, and checks them on command."""
     consumer = xmem.Consumer(pool, timeout=HANG, max_held=4)
     reply("joined")
     frames = [consumer.recv(HANG) for _ in range(3)]
@@ -46,7 +46,7 @@ def hold(pool: str) -> None:
 
 
 def hold_at_exit(pool: str) -> None:
-    """Ends while global names, a cycle and a thread hold frames."""
+    """Exits while global names, a cycle and a thread hold frames."""
     global kept
     consumer = xmem.Consumer(pool, timeout=HANG)
     reply("joined")
@@ -62,10 +62,10 @@ def hold_at_exit(pool: str) -> None:
 
 
 def wait_for_signal(pool: str) -> None:
-    """Waits for a frame that never comes, until Ctrl-C."""
+    """Waits for a frame that is never published, until Ctrl-C."""
     consumer = xmem.Consumer(pool, timeout=HANG)
     try:
-        # From here on it may be interrupted.
+        # Ctrl-C is possible from here on.
         reply("joined")
         consumer.recv()
     except KeyboardInterrupt:
@@ -81,7 +81,7 @@ def wait_for_producer(pool: str) -> None:
 
 
 def wait_for_room(pool: str) -> None:
-    """Publishes in a lossless pool until its consumer is too far behind, until Ctrl-C."""
+    """Publishes in a lossless pool until its consumer is too slow, until Ctrl-C."""
     producer = xmem.Producer(pool, lossless=True)
     reply("made")
     producer.wait_for_consumer(HANG)
@@ -94,7 +94,7 @@ def wait_for_room(pool: str) -> None:
 
 
 def produce(pool: str) -> None:
-    """Publishes frames as fast as it can until it gets a command; then the stream ends."""
+    """Publishes frames at full speed until a command arrives. Then the stream ends."""
     with xmem.Producer(pool, max_slots=24) as producer:
         reply("made")
         stop = threading.Event()
@@ -109,7 +109,7 @@ def produce(pool: str) -> None:
 
 
 def produce_one(pool: str) -> None:
-    """Publishes one frame and stays."""
+    """Publishes one frame and waits."""
     producer = xmem.Producer(pool)
     reply("made")
     producer.wait_for_consumer(HANG)
@@ -137,7 +137,7 @@ def lie(pool: str) -> None:
     """
     producer = xmem.Producer(pool)
     memory = control_memory()
-    # The sizes of the parts are those in the core's `Shape`.
+    # The sizes of the fields are those of the core's `Shape`.
     slots, ring = int(memory[2]), int(memory[3])
     places = -(-(32 + slots + -(-slots // 2)) // 8) * 8
     layouts = -(-(places + slots * 4) // 8) * 8
@@ -147,7 +147,7 @@ def lie(pool: str) -> None:
     reply("made")
     while line := read_line():
         arguments, lies = json.loads(line)
-        # The slot may be used again.
+        # The slot may have been reused.
         memory[place] = before
         with producer.acquire(**arguments) as frame:
             frame.publish(pts=(mark := 1 << 62 | time.monotonic_ns()))
@@ -160,7 +160,7 @@ def lie(pool: str) -> None:
         before = memory[place].copy()
         lies = {int(number): value for number, value in lies.items()}
         if any(number % HALVES >= LAYOUT for number in lies):
-            # A row of the table is of more frames than this one. An entry of layout 0 has its own.
+            # A row of the table describes several frames. An entry of layout 0 has its own description.
             row = layouts + 40 * (int(words[2] & 0xFFFF) - 1)
             extension[:] = memory[row : row + 34]
             words[2] &= 0xFFFFFFFFFFFF0000
@@ -175,7 +175,7 @@ def lie(pool: str) -> None:
 
 
 def control_memory() -> np.ndarray:
-    """The words of the control memory of this process's one pool, to be written."""
+    """The words of the control memory of this process's pool, writable."""
     with open("/proc/self/maps") as maps:
         (span,) = [line.split()[0] for line in maps if "memfd:xmem-control" in line]
     start, end = (int(it, 16) for it in span.split("-"))
@@ -197,7 +197,7 @@ def look(pool: str) -> None:
 
 
 def read_all(frame: xmem.Frame) -> int:
-    """Reads a frame by each way that there is. Returns how many bytes it has."""
+    """Reads a frame in each possible way. Returns its size."""
     for name in dir(frame):
         if name not in ("shape", "strides", "ndim", "__array_interface__", "__cuda_array_interface__"):
             getattr(frame, name)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MPL-2.0
 
-"""What the tests share: a pool of one's own, frames with known content, and processes."""
+"""Fixtures and helpers that the tests share: pools, frames with known content, and processes."""
 
 import contextlib
 import os
@@ -19,7 +19,7 @@ import pytest
 
 import xmem
 
-# Not a limit on speed: after this a test hangs.
+# Not a limit on speed: a test that takes longer hangs.
 HANG = 60.0
 
 # Words that a producer can describe a frame with have numbers. These are the first of an entry, of its slot's place and of its
@@ -28,14 +28,14 @@ ENTRY, PLACE, LAYOUT = 0, 100, 200
 # The numbers of the halves of a layout's words begin with this and the number of its first word.
 HALVES = 1000
 
-# Tests that are started in the background may have Ctrl-C ignored, and programs inherit that.
+# The signal may be ignored if the tests were started in the background, and children inherit this.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
 def directory() -> Iterator[Path]:
-    """A directory that is empty again when the test is over."""
-    # Not pytest's own, whose names are too long for a socket.
+    """A directory that must be empty at the end of the test."""
+    # Not pytest's tmp_path, whose paths are too long for a socket.
     with tempfile.TemporaryDirectory(prefix="xm") as name:
         path = Path(name)
         yield path
@@ -55,14 +55,14 @@ def eventually(is_so: Callable[[], bool], what: str) -> None:
 
 
 def content(seed: int, shape: tuple[int, ...] = (60, 80, 3)) -> np.ndarray:
-    """The content that belongs to a seed. Hardly a byte is that of another seed's."""
+    """The content of a seed. The contents of different seeds differ in almost all bytes."""
     count = int(np.prod(shape))
     lanes = (np.arange(count, dtype=np.uint64) + np.uint64(seed + 1)) * np.uint64(0x9E3779B97F4A7C15)
     return (lanes >> np.uint64(56)).astype(np.uint8).reshape(shape)
 
 
 def publish(producer: xmem.Producer, seed: int, shape: tuple[int, ...] = (60, 80, 3)) -> int:
-    """Publishes the content of a seed; the frame carries the seed as its PTS."""
+    """Publishes the content of a seed. The frame's PTS is the seed."""
     with producer.acquire(shape, np.uint8) as frame:
         np.asarray(frame)[...] = content(seed, shape)
         return frame.publish(pts=seed)
@@ -74,7 +74,7 @@ def assert_whole(array: object, seed: int) -> None:
 
 
 class Child:
-    """A role of `children.py`, in a process of its own."""
+    """A role of `children.py` in a child process."""
 
     def __init__(self, role: str, pool: str) -> None:
         script = Path(__file__).with_name("children.py")
@@ -86,7 +86,7 @@ class Child:
         )
 
     def reply(self) -> str:
-        """Its next line."""
+        """The next line of its output."""
         line = self.process.stdout.readline()
         assert line, f"the child ended with {self.process.wait()}"
         return line.strip()
@@ -109,7 +109,7 @@ class Child:
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()
-        # Unread commands do not matter.
+        # Commands that were not read do not matter.
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.close()
         self.process.stdout.close()
@@ -123,7 +123,7 @@ def child() -> Iterator[Callable[[str, str], Child]]:
 
 @pytest.fixture(scope="session")
 def gst_environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The environment in which a program finds the plugin that was built here."""
+    """The environment in which a program finds the plugin of this build."""
     plugins = os.environ.get("XMEM_PLUGIN_DIR", str(Path(__file__).parents[3] / "target" / "debug"))
     if not Path(plugins, "libgstxmem.so").exists() or shutil.which("gst-launch-1.0") is None:
         pytest.skip("there is no plugin or no gst-launch-1.0: run `cargo xtask python`")
@@ -143,7 +143,7 @@ def start_gst(gst_environment: dict[str, str]) -> Iterator[Start]:
         def start(*command: str, **options: Any) -> subprocess.Popen[str]:
             process = subprocess.Popen(command, env=gst_environment, text=True, **options)
             started.callback(process.wait)
-            # Nothing, if it has ended.
+            # No effect if the process has ended.
             started.callback(process.kill)
             return process
 
@@ -156,7 +156,7 @@ def gst_launch(start_gst: Start) -> Start:
     return lambda pipeline, **options: start_gst("gst-launch-1.0", "-q", *pipeline.split(), **options)
 
 
-# The one that has GStreamer's bindings; PyPI's would have to be built.
+# The Python with GStreamer's bindings. The package from PyPI would have to be built.
 SYSTEM_PYTHON = "/usr/bin/python3"
 
 

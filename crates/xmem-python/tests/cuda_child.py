@@ -17,7 +17,7 @@ from conftest import HANG, content, eventually
 
 import xmem
 
-# A test that is killed must not leave its children.
+# The child is killed if its test is killed.
 ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 names = {
@@ -46,7 +46,7 @@ waits = False
 
 
 def waiting():
-    """From here on Ctrl-C is expected. Before, it would come where it is not caught; and once is enough."""
+    """Enables Ctrl-C, once. Before, the exception would be raised where it is not caught."""
     global waits
     waits = True
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MPL-2.0
 
-"""A machine with stand-in devices, without a GPU (crates/xmem-cuda-standin), and processes that see them."""
+"""A machine with stand-in devices, without a GPU (crates/xmem-cuda-standin), and processes that use them."""
 
 import json
 import os
@@ -17,7 +17,7 @@ LIBRARY = "libxmem_cuda_standin.so"
 
 
 def _library() -> Path:
-    """At the path from `cargo xtask python`, or where cargo puts it."""
+    """The path from `cargo xtask python`, or the library in cargo's target folder."""
     if named := os.environ.get("XMEM_STANDIN_LIBRARY"):
         return Path(named)
     built = Path(__file__).parents[3] / "target/debug" / LIBRARY
@@ -27,7 +27,7 @@ def _library() -> Path:
 
 
 class Failed(Exception):
-    """A command of a process raised this there."""
+    """A command raised this exception in a child process."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(f"{kind}: {message}")
@@ -60,7 +60,7 @@ class Process:
         return answer["result"]
 
     def begin(self, code: str) -> None:
-        """Has it do something; `end` waits for that."""
+        """Starts a command. `end` waits for it."""
         self._order(code=textwrap.dedent(code))
 
     def end(self) -> None:
@@ -75,7 +75,7 @@ class Process:
         return self._answer()
 
     def fails(self, code: str, kind: str, match: str = "") -> None:
-        """The command raises this."""
+        """Asserts that the command raises this exception."""
         with pytest.raises(Failed, match=match or None) as raised:
             self.do(code)
         assert raised.value.kind == kind, raised.value
@@ -100,7 +100,7 @@ class Process:
 
 
 class Machine:
-    """A folder with a driver and all state of its devices, as `Machine` in the stand-in's machine.rs makes it."""
+    """A folder with a driver and the state of its devices, as created by `Machine` in the stand-in's machine.rs."""
 
     def __init__(self, folder: Path, pool: str) -> None:
         self.folder = folder
@@ -111,11 +111,11 @@ class Machine:
         self.processes: list[Process] = []
 
     def start(self, *, gpu: bool = True, **settings: object) -> Process:
-        """A process that sees the devices; with `gpu`, one of its own, and a stream there."""
+        """A process that uses the devices. With `gpu`, it also has a device object and a stream."""
         return self._start(self.environment(**settings), gpu)
 
     def environment(self, **settings: object) -> dict[str, str]:
-        """The environment of a process that sees the devices."""
+        """The environment of a process that uses the devices."""
         others = os.environ.get("LD_LIBRARY_PATH")
         paths = [str(self.folder / "lib"), *([others] if others else [])]
         environment = {"LD_LIBRARY_PATH": ":".join(paths), "XMEM_STANDIN_DIR": str(self.folder)}
@@ -137,7 +137,7 @@ class Machine:
 
     @contextmanager
     def held(self, process: Process):
-        """All streams of a process are blocked before their next operation."""
+        """Stops all streams of a process before their next operation."""
         path = self.folder / f"hold-{process.pid}"
         path.touch()
         try:
@@ -146,12 +146,12 @@ class Machine:
             path.unlink()
 
     def kill_producer(self, process: Process) -> None:
-        """Its pool's files stay, for its next producer; there is none."""
+        """Kills a producer and removes its socket. There is no next producer, which would remove it."""
         process.kill()
         Path(self.pool).unlink()
 
     def calls(self, process: Process, name: str) -> int:
-        """How often a process called a function of the driver so far."""
+        """The number of calls of a driver function in a process."""
         data = (self.folder / "trace" / str(process.pid)).read_bytes()
         for row in (data[at : at + 64] for at in range(0, len(data), 64)):
             if row[:56].rstrip(b"\0") == name.encode():

@@ -21,7 +21,7 @@ HostFunction = ctypes.CFUNCTYPE(None, c_void_p)
 
 
 class Gpu:
-    """A device with the test kernels, its primary context current in this thread."""
+    """A device with the test kernels. Its primary context is current in this thread."""
 
     def __init__(self, ordinal=0):
         self.driver = ctypes.CDLL("libcuda.so.1")
@@ -43,7 +43,7 @@ class Gpu:
         self.call("cuCtxSetCurrent", self.context)
 
     def stream(self):
-        """One that waits for no other."""
+        """A stream that is not ordered with the default stream."""
         stream = c_void_p()
         self.call("cuStreamCreate", byref(stream), c_uint32(NON_BLOCKING))
         return stream.value
@@ -63,10 +63,10 @@ class Gpu:
         return ptr.value
 
     def word(self):
-        """A word that is 0. Never freed."""
+        """A word with the value 0. Never freed."""
         ptr = self.allocate(4)
         self.call("cuMemsetD8_v2", c_uint64(ptr), c_uint8(0), c_size_t(4))
-        # It happens on the default stream, for which streams that wait for no other do not wait.
+        # The call uses the default stream, for which non-blocking streams do not wait.
         self.finish(None)
         return ptr
 
@@ -85,7 +85,7 @@ class Gpu:
         self.call("cuMemcpyDtoDAsync_v2", c_uint64(to), c_uint64(source), c_size_t(size), c_void_p(stream))
 
     def upload(self, stream, to, data):
-        """`data` has to live until the stream is done."""
+        """`data` must exist until the stream is done."""
         self.call("cuMemcpyHtoDAsync_v2", c_uint64(to), c_char_p(data), c_size_t(len(data)), c_void_p(stream))
 
     def launch(self, name, stream, *arguments):
@@ -99,21 +99,21 @@ class Gpu:
         self.launch("xmem_fill", stream, c_uint64(ptr), c_uint64(size), c_uint32(byte), c_uint32(0))
 
     def check(self, stream, ptr, size, byte, result):
-        """Adds to the word at `result` how many bytes are not `byte`."""
+        """Adds the number of bytes that differ from `byte` to the word at `result`."""
         self.launch("xmem_check", stream, c_uint64(ptr), c_uint64(size), c_uint32(byte), c_uint64(result))
 
     def trap(self, stream):
         self.launch("xmem_trap", stream)
 
     def wait_for_word(self, stream, ptr):
-        """The stream is blocked until there is a 1."""
+        """Blocks the stream until the word is 1."""
         self.call("cuStreamWaitValue32_v2", c_void_p(stream), c_uint64(ptr), c_uint32(1), c_uint32(0))
 
     def set_word(self, stream, ptr):
         self.call("cuStreamWriteValue32_v2", c_void_p(stream), c_uint64(ptr), c_uint32(1), c_uint32(0))
 
     def then(self, stream, function):
-        """Has the driver call a function on a thread of its own. Returns what has to live until then."""
+        """Lets the driver call a function on another thread. Returns the objects that must exist until then."""
         callback = HostFunction(lambda _: function())
         self.call("cuLaunchHostFunc", c_void_p(stream), callback, None)
         return callback
@@ -175,11 +175,11 @@ class Array:
         self._managed = _capsule.PyCapsule_GetPointer(capsule, name)
         kind = Versioned if versioned else Legacy
         managed = kind.from_address(self._managed)
-        # A function that is taken has another name; the names have to live for ever.
+        # A consumed capsule has another name. The names must exist forever.
         self._name = b"used_" + name
         _keep.append(self._name)
         _capsule.PyCapsule_SetName(capsule, self._name)
-        # Without the interpreter, as other libraries may.
+        # Without the interpreter, as other libraries may do.
         self._delete = ctypes.CFUNCTYPE(None, c_void_p)(managed.deleter)
         tensor = managed.tensor
         self.ptr = (tensor.data or 0) + tensor.byte_offset
@@ -210,7 +210,7 @@ _keep = []
 
 
 class InterfaceArray:
-    """An array by the CUDA array interface. It keeps what it came from, as the interface has it."""
+    """An array by the CUDA array interface. It keeps its source, as the interface requires."""
 
     def __init__(self, source):
         self.source = source

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MPL-2.0
 
-"""Pipelines of the tests that gst-launch-1.0 cannot make: gst_producer.py ROLE POOL. For the system's Python."""
+"""Pipelines of the tests that gst-launch-1.0 cannot create: gst_producer.py ROLE POOL. For the system's Python."""
 
 import ctypes
 import fcntl
@@ -14,12 +14,12 @@ for it in ("Gst", "GstApp", "GstAllocators", "GstVideo"):
     gi.require_version(it, "1.0")
 from gi.repository import Gst, GstAllocators, GstApp, GstVideo  # noqa: F401 (GstApp: appsrc)
 
-# A test that is killed must not leave its children.
+# The child is killed if its test is killed.
 ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 WIDTH, HEIGHT = 64, 32
 PIXELS = WIDTH * HEIGHT
-# For a memory that no holder can shrink.
+# For memory that no holder can shrink.
 F_ADD_SEALS, F_SEAL_SHRINK = 1033, 2
 
 
@@ -50,7 +50,7 @@ def push(source: Gst.Element, buffer: Gst.Buffer, number: int) -> None:
 
 
 def parts(pool: str) -> None:
-    """NV12 in memories of others: each plane in one of its own, or cut anywhere."""
+    """NV12 in imported memory: one memory for each plane, or cut at any position."""
     caps = f"video/x-raw,format=NV12,width={WIDTH},height={HEIGHT},framerate=25/1"
     pipeline, source = start(
         f"appsrc name=src format=time caps={caps} ! "
@@ -82,7 +82,7 @@ def parts(pool: str) -> None:
 
 
 def fields(pool: str) -> None:
-    """Each buffer has every other row of a picture, and the height is that of the whole."""
+    """Each buffer has every other row of a picture. The height is that of the whole picture."""
     for index, it in enumerate(("RGB", "NV12")):
         caps = (
             f"video/x-raw(format:Interlaced),format={it},width={WIDTH},height={HEIGHT},framerate=25/1,"
@@ -98,7 +98,7 @@ def fields(pool: str) -> None:
 
 
 def events(pool: str) -> None:
-    """Frames, and between them custom events and a gap."""
+    """Frames, with custom events and a gap between them."""
     caps = f"video/x-raw,format=RGB,width={WIDTH},height={HEIGHT},framerate=25/1"
     pipeline, source = start(
         f"appsrc name=src format=time caps={caps} ! identity name=id drop-buffer-flags=gap ! "

@@ -31,7 +31,7 @@ def test_async_for(pool):
     def feed(producer):
         for seed in range(200):
             if seed % 50 == 0:
-                # So that the loop sleeps now and then.
+                # Lets the loop sleep from time to time.
                 time.sleep(0.02)
             publish(producer, seed)
         producer.end_stream()
@@ -52,9 +52,9 @@ def test_tasks_get_frames_in_the_order_of_their_requests(pool):
         with xmem.Producer(pool, lossless=True) as producer, xmem.Consumer(pool, max_held=8) as consumer:
             for first in range(0, 80, 8):
                 waiting = [asyncio.create_task(consumer.arecv(HANG)) for _ in range(8)]
-                # All of them have asked.
+                # All tasks are waiting.
                 await asyncio.sleep(0)
-                # A cancelled one is left out.
+                # A cancelled task is skipped.
                 waiting.pop(3).cancel()
                 for seed in range(first, first + 7):
                     publish(producer, seed)
@@ -69,7 +69,7 @@ def test_other_tasks_go_on_and_waits_can_be_cancelled(pool):
             with pytest.raises(xmem.Timeout, match=r"no frame came in 0\.05 s"):
                 await consumer.arecv(0.05)
             waiting = asyncio.create_task(consumer.arecv(HANG))
-            # So many turns of the loop that, if it blocked each of them, it would have timed out by now.
+            # If each of these turns of the loop blocked, the timeout would have passed.
             for _ in range(1000):
                 await asyncio.sleep(0)
             assert not waiting.done()
@@ -108,7 +108,7 @@ def test_over_a_restart_of_the_producer(pool):
             waiting = asyncio.create_task(consumer.arecv(HANG))
             await asyncio.sleep(0)
             producer.close()
-            # Longer than one look for a producer takes.
+            # Longer than one attempt to find a producer.
             await asyncio.sleep(1.2)
             assert not waiting.done()
             with xmem.Producer(pool) as producer:
@@ -137,14 +137,14 @@ def test_the_descriptor(pool):
         assert frame.pts == 1
         assert consumer.try_recv() is None
         assert not readable(0)
-        # Waiting in recv works besides.
+        # Waiting in recv at the same time also works.
         timer = threading.Timer(0.05, publish, (producer, 2))
         timer.start()
         assert consumer.recv(HANG).pts == 2
         timer.join()
         producer.end_stream()
         assert readable(HANG)
-    # A wait for a closed one ends.
+    # A wait ends when the consumer is closed.
     assert bool(select.select([fd], [], [], HANG)[0])
     del consumer
     with pytest.raises(OSError):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MPL-2.0
 
-"""Buffers by number, in one process and in several. The names and examples are those of the technical design."""
+"""Buffers by number, in one process and in several. Names and examples are those of the technical design."""
 
 import ctypes
 import gc
@@ -18,7 +18,7 @@ from xmem import BufferPool
 SIZE = 1920 * 1080 * 3
 HANG = 60
 
-# A child imports this module again, so nothing is inherited but what it is given.
+# A child imports this module again, so it inherits only what is passed to it.
 spawn = multiprocessing.get_context("spawn")
 
 
@@ -70,7 +70,7 @@ class Child:
 
 
 def peer(pipe, name, *options):
-    """A process that runs commands with a pool."""
+    """A process that executes commands with a pool."""
     pool = BufferPool(name, **dict(options))
     held = {}
     pipe.send("ready")
@@ -105,7 +105,7 @@ def peer(pipe, name, *options):
 def test_example_of_the_design(name):
     pool = BufferPool(name)
 
-    # Set aside.
+    # Preallocate.
     indices = pool.preallocate_cpu(size=SIZE, count=8)
     assert len(set(indices)) == 8
 
@@ -125,7 +125,7 @@ def test_example_of_the_design(name):
 
 
 def test_example_with_cuda(name):
-    """The same example, line by line, as it is without a driver: each call raises the reason."""
+    """The same example line by line without a driver: each call raises the reason."""
     pool = BufferPool(name)
     cpu_buf = pool.acquire_cpu(1024)
     calls = [
@@ -163,7 +163,7 @@ def test_other_processes_read_by_index(name):
         index = buf.forget()
         assert one.ask("get", index) == 3 * SIZE
         one.ask("drop", index)
-        # One of two took and released it, so it is still there.
+        # One of two readers has taken and released it, so it still exists.
         assert two.ask("get", index) == 3 * SIZE
         with pytest.raises(xmem.Error):
             pool.get_mut(index)
@@ -214,7 +214,7 @@ def test_every_process_writes(name):
         assert reader.ask("get", index) == 600_000
         reader.ask("drop", index)
         assert len(reader.ask("preallocate")) == 2
-        # To edit a buffer of another process is to copy it.
+        # Editing a buffer of another process copies it.
         index = writer.ask("write", 100, 1, 2)
         copy = reader.ask("rewrite", index, 2)
         assert copy != index
@@ -226,7 +226,7 @@ def test_every_process_writes(name):
 
 
 def test_a_pipeline_in_one_pool(name):
-    """Each process gets a buffer of the one before it, and makes one for the next."""
+    """Each process gets a buffer of the previous one and creates one for the next."""
     pool = BufferPool(name)
     with Child(peer, name) as one, Child(peer, name) as two:
         one.reply(), two.reply()
@@ -262,7 +262,7 @@ def test_writer_that_dies(name):
         assert held.sum() == 4000, "what is held stays"
         pool.acquire_cpu(10).release()
         late = BufferPool(name)
-        # One time in 255, this process has the other one's number now.
+        # With a probability of 1/255, this process has the number of the previous one.
         with pytest.raises(xmem.Error, match="has ended|holds nothing"):
             late.get(index)
     assert held.sum() == 4000
@@ -320,7 +320,7 @@ def test_published_only_without_views(name):
         buf.forget()
     with pytest.raises(xmem.Closed):
         np.asarray(buf)
-    # A reader that forgets keeps it, until the pool's release.
+    # A reader that forgets the buffer keeps it until `pool.release`.
     reader = pool.get(index)
     assert reader.forget() == index
     assert not is_empty(pool, index)
@@ -384,7 +384,7 @@ def test_shape_and_type_travel(name, dtype):
 
 
 def test_order_that_it_does_not_have(name):
-    """A request for Fortran order by the buffer protocol does not get C order in its place."""
+    """A request for Fortran order by the buffer protocol must not return C order."""
     pool = BufferPool(name)
     fortran = 0x58  # PyBUF_F_CONTIGUOUS
     get_buffer, release = ctypes.pythonapi.PyObject_GetBuffer, ctypes.pythonapi.PyBuffer_Release
@@ -485,7 +485,7 @@ def test_a_buffer_that_is_held_keeps_its_pool(name):
 
 
 def inherited(pipe, pool, array):
-    """In a forked child: the pool is the parent's."""
+    """In a forked child, the pool belongs to the parent."""
     try:
         pool.acquire_cpu(10)
         pipe.send("no error")
@@ -515,7 +515,7 @@ def test_a_guard_is_true(name):
 
 
 def test_from_blob_as_in_the_design(name):
-    """torch has no from_blob in Python; frombuffer is its equal for host memory."""
+    """Python's torch has no from_blob; frombuffer is the equivalent for host memory."""
     torch = pytest.importorskip("torch", reason="no PyTorch")
     pool = BufferPool(name)
     buf = pool.acquire_cpu(1080 * 1920 * 3)
@@ -534,7 +534,7 @@ def test_an_edit_is_published_again(name):
     np.asarray(buf)[:] = 1
     pool.set_ref_count(buf.meta_index, 3)
     index = buf.forget()
-    # The end of the guard uses up a read, and `forget` none.
+    # The end of the guard uses one read; `forget` uses none.
     with pool.get_mut(index) as buf:
         np.asarray(buf)[0] = 7
         with pytest.raises(xmem.Error, match="or it is being written"):
@@ -555,7 +555,7 @@ def test_a_failed_edit_is_not_published(name):
     del array
     gc.collect()
     assert is_empty(pool, index)
-    # No reader comes for it.
+    # No reader reads it.
     index = pool.acquire_cpu(10).forget()
     pool.discard(index)
     assert is_empty(pool, index)
@@ -565,7 +565,7 @@ def test_a_failed_edit_is_not_published(name):
 
 @pytest.mark.parametrize("count", [1, 3])
 def test_reads_use_up_the_count_as_in_section_8_of_the_design(name, count):
-    """Each `get` counts, in whichever process; more buffers than there may be."""
+    """Each `get` counts, in any process. Uses more buffers than the limit."""
     pool = BufferPool(name)
     for _ in range(300):
         buf = pool.acquire_cpu(100)
@@ -593,7 +593,7 @@ def test_a_timeout_warns_of_readers_that_did_not_come(name):
     pool = BufferPool(name)
     with Child(peer, name) as reader:
         reader.reply()
-        # It is connected once it has read something.
+        # A process is connected after its first read.
         index = pool.acquire_cpu(100).forget()
         reader.ask("get", index)
         reader.ask("drop", index)
@@ -601,7 +601,7 @@ def test_a_timeout_warns_of_readers_that_did_not_come(name):
             index = pool.acquire_cpu(100).forget(timeout=0.001)
             pool.wait_until_read(HANG)
             wait_until(lambda: is_empty(pool, index))
-            # The warning comes right after the buffer is empty, on the pool's own thread.
+            # The pool's own thread warns right after the buffer is empty.
             pool.close()
     with BufferPool(name) as pool:
         buf = pool.get(pool.acquire_cpu(100).forget())

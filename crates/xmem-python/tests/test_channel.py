@@ -31,14 +31,14 @@ def place(tmp_path):
 
 @pytest.fixture
 def pair(place):
-    """A channel, and a process that sends everything back."""
+    """A channel, and a process that sends all messages back."""
     with Process(echo, place.path()), xmem.Channel(place.path()) as channel:
         yield Trip(channel)
 
 
 @pytest.fixture(scope="module")
 def trip(tmp_path_factory):
-    """The same for all tests that only look at what comes back."""
+    """One echoing process for all tests that only check the echo."""
     place = Place(tmp_path_factory.mktemp("shared"))
     with Process(echo, place.path()), xmem.Channel(place.path()) as channel:
         yield Trip(channel)
@@ -188,7 +188,7 @@ def test_large_arrays_arrive_in_place(place):
             ("ndarray", digest(small), True),
             ("ndarray", digest(np.ascontiguousarray(big[::2])), False),
         ]
-        # The bytes of each once, and little more.
+        # The bytes of each array once, and little more.
         assert big.nbytes * 1.5 <= channel.stats()["copied_bytes"] < big.nbytes * 1.5 + 10_000
 
 
@@ -215,7 +215,7 @@ def test_buffers_of_other_objects(trip):
 
 
 class Own:
-    """A type with its own idea of what is out of band."""
+    """A type with its own decision about out-of-band data."""
 
     def __init__(self, data):
         self.data = data
@@ -247,7 +247,7 @@ def test_registered_types(pair):
     assert "xmem.ref" in raised.value.__notes__[0]
     pair.channel.register(Unsendable, lambda obj: (make_unsendable, (obj.value,)))
     pair.channel.send({"it": Unsendable(4)})
-    # The other process does not know how it is to be sent.
+    # The other process does not know how the object was sent.
     with pytest.raises(xmem.Timeout):
         pair.channel.recv(timeout=0.5)
 
@@ -272,7 +272,7 @@ def test_waiting_for_several(place):
         with Process(answer, place.path(), 0), Process(answer, place.path(), 1), Process(answer, place.path(), 2):
             channel.wait_for_receiver(HANG, count=3)
             assert (channel.receivers, len(channel.senders)) == (3, 3)
-            # To each of them something else.
+            # To each of them another message.
             for to in channel.senders:
                 channel.send(to, to=to, timeout=HANG)
             answers = [channel.recv_from(timeout=HANG) for _ in range(3)]
@@ -284,7 +284,7 @@ def test_waiting_for_several(place):
 def missing(path):
     with xmem.Channel.connect(path, timeout=HANG) as channel:
         channel.send(1)
-        # A class of a module that the other side does not have.
+        # A class of a module that the other process does not have.
         import sys
         import types
 
@@ -326,13 +326,13 @@ def test_room_is_sent_without_a_copy(pair, dtype):
     np.testing.assert_array_equal(back["half"], a[:150])
     np.testing.assert_array_equal(back["every second"], a[::2])
     stats = channel.stats()
-    # The bytes between every second row, and after the last one, are sent with them.
+    # The bytes between the rows, and after the last one, are sent as well.
     assert stats["shared_bytes"] == a.nbytes + a.nbytes // 2 + a[:299].nbytes
     assert stats["copied_bytes"] < 1000
     assert not a.flags.writeable, "it is other processes' too now"
     with pytest.raises(ValueError):
         a[0] = a[1]
-    # Once more, as it is.
+    # Again, unchanged.
     np.testing.assert_array_equal(pair([a])[0], a)
     assert channel.stats()["copied_bytes"] < 2000
 
@@ -386,7 +386,7 @@ def test_many_arrays_in_one_room(pair):
 
 
 def test_messages_in_pieces_keep_their_memory(place):
-    """The sender releases its arrays at once; the receiver holds what was sent there, and what was copied beside it."""
+    """The sender releases its arrays at once. The receiver holds the arrays in place and the copied ones."""
     with xmem.Channel(place.path()) as channel, xmem.Channel.connect(place.path(), timeout=HANG) as other:
         held = []
         for number in range(30):
@@ -404,7 +404,7 @@ def test_messages_in_pieces_keep_their_memory(place):
 
 
 def test_messages_keep_their_memory(pair):
-    """A little of a large message holds it; what is not held is used again."""
+    """A small part of a large message holds only its own memory. The rest is reused."""
     rows = [pair(np.full((1000, 1000), number, "u1"))[number] for number in range(20)]
     gc.collect()
     for number, row in enumerate(rows):
@@ -413,7 +413,7 @@ def test_messages_keep_their_memory(pair):
 
 
 def test_receiver_that_holds_everything(place):
-    """Past its budget it gets copies, and does not wait."""
+    """Past the budget, a consumer gets copies and does not wait."""
     with Process(echo, place.path()), xmem.Channel(place.path(), budget=4) as channel:
         held = []
         for number in range(30):
@@ -525,7 +525,7 @@ def sender(path, count):
     channel = xmem.Channel.connect(path, timeout=HANG)
     for number in range(count):
         channel.send((number, np.full(20_000, number)))
-    # It ends without closing: what was sent still comes.
+    # The process exits without closing: sent messages still arrive.
 
 
 @pytest.mark.parametrize("count", [0, 1, 3, 30])
@@ -545,7 +545,7 @@ def test_closing(place):
     other = xmem.Channel.connect(place.path(), timeout=HANG)
     for number in range(5):
         channel.send(np.full(50_000, number))
-    # It does not take them, so the end comes before.
+    # The messages are not taken, so the end arrives first.
     threading.Timer(0.3, lambda: [other.recv(timeout=HANG) for _ in range(3)]).start()
     channel.close()
     assert [int(a[0]) for a in other] == [3, 4]
@@ -660,7 +660,7 @@ def test_fork(place):
                 assert channel.recv(timeout=HANG) == ["Forked"] * 4
                 out.set()
                 child.join()
-            # The child's end changed nothing here.
+            # The end of the child changed nothing here.
             channel.send(np.arange(100_000))
             np.testing.assert_array_equal(channel.recv(timeout=HANG), held[0])
             channel.close()

@@ -32,7 +32,7 @@ def pair(place):
 
 
 async def turns():
-    """So many turns of the loop that, if a wait blocked each of them, it would have timed out by now."""
+    """Runs the loop often enough that a wait that blocks would have timed out."""
     for _ in range(1000):
         await asyncio.sleep(0)
 
@@ -78,7 +78,7 @@ def test_the_loop_goes_on(pair):
             await turns()
             assert not waiting.done()
             waiting.cancel()
-        # Two wait inside of the receiver, and 8 before it. None is taken: this waits, and goes on as soon as one is.
+        # Two messages wait inside of the receiver, and 8 before it. None is taken: this send waits, and continues when one is.
         for number in range(10):
             await here.asend(number, timeout=HANG)
         sending = asyncio.create_task(here.asend(10, timeout=HANG))
@@ -203,7 +203,7 @@ def test_the_descriptor(pair):
     assert there.recv(timeout=HANG) == 2
     # Not after the last message.
     assert not readable(there)
-    # One that is made late knows what is there.
+    # An end that is created later knows the available messages.
     here.send(3)
     assert readable(there, HANG)
     there.send(4)
@@ -249,13 +249,13 @@ def test_a_waiting_loop_costs_nothing(pair):
 
 
 def test_a_blocked_receiver_gets_an_error(place):
-    """As many frames of others are held as may be: that is an error at once, not silence."""
+    """The limit of held frames of other processes is reached: an error is raised at once."""
     with xmem.Channel(place.path()) as here, xmem.Channel.connect(place.path(), timeout=HANG, budget=1) as there:
         here.wait_for_receiver(HANG)
         here.send(np.zeros(100_000))
         kept = there.recv(timeout=HANG)
         here.send(np.ones(100_000))
-        # Past its budget it is copied.
+        # Past the budget, the message is copied.
         assert readable(there, HANG)
         copy = there.recv(timeout=HANG)
         assert there.stats()["copied_out"] == 1

@@ -27,7 +27,7 @@ def place(tmp_path):
 
 
 class Counter:
-    """Something with a state, that does not pickle."""
+    """An object with state that cannot be pickled."""
 
     def __init__(self, start):
         self.count = start
@@ -63,7 +63,7 @@ def test_results_and_exceptions(place):
         assert "in fail" in raised.value.__notes__[0]
         with pytest.raises(RuntimeError, match="does not pickle"):
             channel.call(fail_oddly, timeout=HANG)
-        # What is no call is answered, and is no answer of the next.
+        # An invalid call is answered, and the answer does not belong to the next call.
         channel.send("job", timeout=HANG)
         assert channel.call(len, "four", timeout=HANG) == 4
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MPL-2.0
 
-"""Channels whose processes are killed, stopped, slow, of other users, in other namespaces, or have many threads."""
+"""Channels with killed, stopped and slow processes, with other users and namespaces, and with many threads."""
 
 import os
 import random
@@ -27,7 +27,7 @@ def place(tmp_path):
 
 
 def nested(seed, size=40_000):
-    """A nested message that carries its own checksums."""
+    """A nested message with its own checksums."""
     rng = np.random.default_rng(seed)
     arrays = [rng.integers(0, 255, rng.integers(1, size), "u1") for _ in range(4)]
     grid = rng.integers(0, 1000, (60, 70)).T
@@ -47,7 +47,7 @@ def check(obj, seed=None):
 
 
 def checking(path, hold=3, pause=0.0):
-    """Looks at every message when it comes, and at the last few again later."""
+    """Checks every message when it arrives, and the last few again later."""
     held = []
     last = None
     with xmem.Channel.connect(path, timeout=HANG) as channel:
@@ -65,7 +65,7 @@ def checking(path, hold=3, pause=0.0):
 
 
 def test_load(place):
-    """Messages of many sizes to three receivers, one of them slow."""
+    """Sends messages of many sizes to three receivers, one of them slow."""
     with (
         Process(checking, place.path(), 3) as one,
         Process(checking, place.path(), 30) as two,
@@ -98,7 +98,7 @@ def test_receivers_that_are_killed(place, seed):
                 timers[-1].start()
             channel.send(nested(number), timeout=HANG)
             number += 1
-        # The channel's maker removes the victims' files.
+        # The creator of the channel removes the victims' files.
         for timer in timers:
             timer.join()
         channel.close()
@@ -116,7 +116,7 @@ def endless(path, ready):
 
 @pytest.mark.parametrize("seed", range(4))
 def test_senders_that_are_killed(place, seed):
-    """Received messages are intact and in order; lost ones are not waited for; and nothing of the killed is left."""
+    """Received messages are intact and in order, lost ones are not waited for, and nothing of the killed process remains."""
     rng = random.Random(seed)
     with xmem.Channel(place.path()) as channel:
         for _ in range(2):
@@ -169,7 +169,7 @@ def test_maker_that_is_killed(place):
         with pytest.raises(xmem.ProducerLost):
             channel.send("hello", timeout=HANG)
         channel.close()
-    # The next maker of the name takes over what is left.
+    # The next creator with this name takes the remaining files over.
     with Process(echo, place.path()), xmem.Channel(place.path()) as again:
         again.send(1, timeout=HANG)
         assert again.recv(timeout=HANG) == 1
@@ -178,7 +178,7 @@ def test_maker_that_is_killed(place):
 def killed_with_its_maker(path):
     channel = xmem.Channel.connect(path, timeout=HANG)
     channel.send("joined")
-    # It is there until it is killed.
+    # The process runs until it is killed.
     while True:
         channel.recv(timeout=HANG)
 
@@ -205,7 +205,7 @@ def test_receiver_that_is_stopped(place):
             for seed in range(1, 100):
                 channel.send(nested(seed), timeout=0.5)
         child.signal(signal.SIGCONT)
-        # A message that was not sent is for the caller to send again.
+        # The caller must send the message again.
         channel.send(nested(seed), timeout=HANG)
         channel.close()
         child.join()
@@ -269,7 +269,7 @@ def test_threads(place):
 
 
 def forked(path, inherited):
-    """A child of a process whose other threads were busy when it was forked."""
+    """A child of a process whose other threads were busy during the fork."""
     with xmem.Channel.connect(path, timeout=HANG) as channel:
         for seed in range(3):
             channel.send([nested(seed), inherited], timeout=HANG)
@@ -279,7 +279,7 @@ def forked(path, inherited):
 
 
 def test_forks_among_threads(place):
-    """Whatever locks the other threads have when the child is made."""
+    """The other threads may hold any locks during the fork."""
     import multiprocessing
 
     fork = multiprocessing.get_context("fork")
@@ -317,7 +317,7 @@ def test_forks_among_threads(place):
 
 
 def test_two_workers_from_two_threads(place):
-    """Neither of two channels takes anything away from the other."""
+    """Two channels do not affect each other."""
     errors = []
 
     def drive(name, base):
@@ -353,14 +353,14 @@ def unwrap(array):
 
 
 def test_temporaries(place):
-    """Arrays that are gone when the next one is made may lie where that one lies."""
+    """Arrays that are freed before the next one is created may have the same address."""
     with Process(echo, place.path()), xmem.Channel(place.path()) as channel:
         channel.send([Wrapped(number) for number in range(50)], timeout=HANG)
         assert [one.value for one in channel.recv(timeout=HANG)] == list(range(50))
 
 
 def test_sent_arrays_do_not_change(place):
-    """Neither sending nor releasing changes the sender's arrays, or what lies beside them."""
+    """Sending and releasing change neither the sender's arrays nor the memory beside them."""
     with Process(echo, place.path()), xmem.Channel(place.path()) as channel:
         whole = np.arange(1_000_000)
         before = digest(whole)
@@ -375,7 +375,7 @@ def test_sent_arrays_do_not_change(place):
 
 
 def test_a_pool_with_invalid_messages(place):
-    """A pool with the content type of a channel that publishes anything."""
+    """A pool with the content type of a channel that publishes arbitrary data."""
     with xmem.Producer(place.path()) as producer:
         with pytest.raises(ValueError, match="not a channel"):
             xmem.Channel.connect(place.path(), timeout=5)
@@ -406,7 +406,7 @@ def as_user(uid, role, path, out, options):
 
 @pytest.fixture
 def open_place():
-    # Root in a container may not, either.
+    # Root in a container may not be able to, either.
     if subprocess.run(["setpriv", f"--reuid={NOBODY}", "--clear-groups", "true"], capture_output=True).returncode != 0:
         pytest.skip("only root can start processes of other users")
     path = tempfile.mkdtemp()
@@ -424,13 +424,13 @@ def test_other_users_may_not_join(open_place):
 
 
 def test_pickles_of_other_users_are_refused(open_place):
-    """Root may join any pool, so it must look itself whose messages it would unpickle."""
+    """Root can join any pool, so it must check whose messages it unpickles."""
     path, out = f"{open_place}/c.sock", spawn.Queue()
     with Process(as_user, NOBODY, "make", path, out, {}):
         assert out.get(timeout=HANG) == "made"
         with pytest.raises(xmem.Refused, match=f"user {NOBODY}.*run their code.*allow_uids"):
             xmem.Channel.connect(path, timeout=HANG)
-        # A maker of another user does not take root's messages either.
+        # A creator of another user does not accept root's messages either.
         with pytest.raises(xmem.Refused, match="does not take"):
             xmem.Channel.connect(path, timeout=2, allow_uids=[NOBODY])
         assert "user 0" in out.get(timeout=HANG)
@@ -439,7 +439,7 @@ def test_pickles_of_other_users_are_refused(open_place):
 def test_other_users_that_are_trusted(open_place):
     path, out = f"{open_place}/c.sock", spawn.Queue()
     with xmem.Channel(path, allow_uids=[NOBODY]) as channel:
-        # Trust goes one way: the other one must trust root.
+        # Trust applies in one direction: the other process must trust root.
         with Process(as_user, NOBODY, "join", path, out, {}):
             assert out.get(timeout=HANG)[0] == "Refused"
         with Process(as_user, NOBODY, "join", path, out, {"allow_uids": [0]}):
@@ -457,7 +457,7 @@ with xmem.Channel.connect(sys.argv[1], timeout=60) as channel:
 
 
 def test_another_pid_namespace(place):
-    """Descriptors travel over the socket, so no process needs to see another's /proc."""
+    """Descriptors are sent over the socket, so no process needs access to another's /proc."""
     command = ["unshare", "--pid", "--fork", "--mount-proc"]
     if subprocess.run([*command, "true"], capture_output=True).returncode != 0:
         pytest.skip("there is no PID namespace to be had")

@@ -28,7 +28,7 @@ def join(path):
 
 
 def receive_all(channel, pids):
-    """Each of them joined, under a number of its own."""
+    """Each child has joined, with its own number."""
     heard = dict(channel.recv_from(timeout=HANG) for _ in range(COUNT))
     assert sorted(heard) == sorted(pids)
     assert len(set(heard.values())) == COUNT
@@ -60,7 +60,7 @@ def test_os_fork(place):
 
 
 def test_multiprocessing_fork(place):
-    # The state of each thread is inherited, so all of them begin with the same.
+    # The threads' state is inherited, so all children begin with the same.
     fork = multiprocessing.get_context("fork")
     with xmem.Channel(place.path()) as channel:
         children = [Process(join, place.path(), context=fork) for _ in range(COUNT)]

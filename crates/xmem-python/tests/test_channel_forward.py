@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MPL-2.0
 
-"""Received arrays are forwarded in place: over several hops, several times, with the process in between killed."""
+"""Received arrays are forwarded in place: over several hops, several times, with the middle process killed."""
 
 import collections
 import gc
@@ -22,7 +22,7 @@ def place(tmp_path):
 
 
 def relay(path, onward, tells=True):
-    """Forwards messages; reports to the maker how many bytes of the last message it copied."""
+    """Forwards messages. Reports to the creator how many bytes of the last message it copied."""
     with xmem.Channel(onward, linger=1) as out, xmem.Channel.connect(path, timeout=HANG) as channel:
         out.wait_for_receiver(HANG)
         for obj in channel:
@@ -42,7 +42,7 @@ def sink(path, out, hold=0):
             held.append(obj)
             del obj
     if hold:
-        # Everything that it holds, after all others are gone.
+        # Checks all held messages after the other processes have ended.
         out.put([{name: digest(np.ascontiguousarray(a)) for name, a in obj.items()} for obj in held])
 
 
@@ -73,12 +73,12 @@ def test_two_hops(place):
             assert out.get(timeout=HANG) == digests(obj)
             return channel.recv(timeout=HANG) < 5_000
 
-        # The first copies before those behind it reach the first pool.
+        # The first process copies until the later ones reach the first pool.
         wait_until(lambda: sum(is_passed_on() for _ in range(20)) >= 15, "it is passed on where it lies")
 
 
 def test_sent_on_twice(place):
-    """The same array to two others, each of which keeps it as long as it needs."""
+    """The same array goes to two other processes, each of which keeps it as long as it needs."""
     a, b = place.path("a"), place.path("b")
     with Process(echo, a), Process(echo, b), xmem.Channel(a) as one, xmem.Channel(b) as two:
         original = np.random.default_rng(5).integers(0, 255, 300_000, "u1")
@@ -95,9 +95,9 @@ def test_sent_on_twice(place):
                 assert (back[0] == original).all() and (back[1] == original[1000:]).all()
             return all(shared > 500_000 for shared, _ in results)
 
-        # Now and then a process joins that does not reach the first pool yet, if only to hold frames: then it is copied.
+        # Sometimes a process that has not reached the first pool yet joins it only to hold frames: then the array is copied.
         wait_until(lambda: sum(both() for _ in range(30)) >= 20, "it is sent on where it lies")
-        # Given up in any order.
+        # Released in any order.
         one.send(received)
         again = one.recv(timeout=HANG)
         del received
@@ -125,7 +125,7 @@ def test_the_process_in_between_is_killed(place):
         for _ in range(10):
             is_passed_on()
         middle.kill()
-        # Slots that the killed process had are used again, those that the last one has are not.
+        # Slots of the killed process are reused; those that the last process holds are not.
         with xmem.Channel.connect(a, timeout=HANG) as other:
             for number in range(40):
                 channel.send({"a": np.full(200_000, number, "u1")}, timeout=HANG)
@@ -136,7 +136,7 @@ def test_the_process_in_between_is_killed(place):
 
 
 def clean_of_killed(place):
-    # The killed maker's own socket is for its next maker to replace.
+    # The socket of the killed creator is replaced by the next one.
     for name in ("b",):
         if os.path.exists(place.path(name)):
             xmem.Channel(place.path(name)).close()
@@ -144,7 +144,7 @@ def clean_of_killed(place):
 
 
 def test_frames_of_a_pool(place):
-    """Arrays of an xmem.Consumer's frames: a detector gets the frame with the boxes, and no copy is made."""
+    """Arrays of an xmem.Consumer's frames: a detector forwards the frame with the boxes, without a copy."""
     with (
         Process(echo, place.path()),
         xmem.Channel(place.path()) as channel,
@@ -224,7 +224,7 @@ def about(frame):
 @pytest.mark.parametrize("shape", [(480, 641), (3, 4), (0, 4)])
 @pytest.mark.parametrize("dtype", ["uint16", "bfloat16"])
 def test_frames_keep_their_metadata(place, shape, dtype):
-    """A frame that came through a channel is like any other: all its metadata, and every way to read it."""
+    """A frame from a channel has all its metadata, and can be read in every way."""
     with (
         Process(echo, place.path()),
         xmem.Channel(place.path()) as channel,
@@ -243,11 +243,11 @@ def test_frames_keep_their_metadata(place, shape, dtype):
             if dtype == "uint16":
                 assert np.array_equal(np.asarray(it), np.asarray(received))
                 assert np.array_equal(np.from_dlpack(it), np.asarray(received))
-        # Large ones lie in shared memory, and so in the message that they came in.
+        # Large attachments are in shared memory, in the message with which they arrived.
         assert back.readonly == (received.nbytes >= 4096)
         private = back.copy()
         assert not private.readonly
-        # And on.
+        # And forwarded again.
         channel.send(back, timeout=HANG)
         assert about(channel.recv(timeout=HANG, copy=True)) == about(received)
 
@@ -283,7 +283,7 @@ def test_planes_that_are_being_written(place):
                 np.asarray(frame)[...] = 5
                 (plane,) = frame.planes
                 here.send(plane, timeout=HANG)
-                # Nothing keeps it from being published.
+                # Nothing prevents publishing it.
                 frame.publish()
             assert (np.asarray(there.recv(timeout=HANG)) == 5).all()
             with pytest.raises(xmem.Closed, match="`with` block"):
@@ -291,7 +291,7 @@ def test_planes_that_are_being_written(place):
 
 
 def test_crops_of_received_arrays(place):
-    """A window of an array that lies in shared memory is not copied either."""
+    """A window of an array in shared memory is not copied either."""
     with Process(echo, place.path()), xmem.Channel(place.path()) as channel:
         original = np.random.default_rng(5).integers(0, 255, (1000, 1000), "u1")
         channel.send(original, timeout=HANG)
@@ -308,11 +308,11 @@ def test_crops_of_received_arrays(place):
 
 
 def test_a_receiver_that_cannot_reach_the_first_pool_gets_copies(place):
-    """Each pair of processes finds out for itself, and none misses anything."""
+    """Each pair of processes determines whether frames can be forwarded, and no message is lost."""
     with (
         Process(echo, place.path()),
         xmem.Channel(place.path()) as channel,
-        # Room for this process, and for no holder of what it forwards.
+        # Space for this process, but for no holder of forwarded frames.
         xmem.Producer(place.path("cam"), max_consumers=1) as producer,
         xmem.Consumer(place.path("cam")) as consumer,
     ):
@@ -326,7 +326,7 @@ def test_a_receiver_that_cannot_reach_the_first_pool_gets_copies(place):
 
 
 def hoarder(path, count, budget, go):
-    """Holds so many lists, and nothing else that comes."""
+    """Holds this number of lists, and nothing else."""
     with xmem.Channel.connect(path, timeout=HANG, budget=budget) as channel:
         held = []
         while len(held) < count:
@@ -341,7 +341,7 @@ def hoarder(path, count, budget, go):
 # With the smaller one not even the first message can be held where it lies.
 @pytest.mark.parametrize("budget", [2, 8])
 def test_receiver_that_holds_all_forwarded_frames(place, budget):
-    """Leases in the pools that parts come from are limited too. What is past that is copied, and nothing is lost."""
+    """Leases in the origin pools are limited as well. Past the limit, arrays are copied and nothing is lost."""
     go = spawn.Event()
     with (
         Process(echo, place.path("first")),

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MPL-2.0
 
-"""References: objects that stay in their process, over several hops, through kills, and how long they are kept."""
+"""References: objects that stay in their process, over several hops, with kills, and their lifetime."""
 
 import gc
 import os
@@ -23,7 +23,7 @@ def place(tmp_path):
 
 
 class Stays:
-    """Nothing of it can be pickled."""
+    """An object that cannot be pickled at all."""
 
     def __init__(self, name):
         self.name = name
@@ -33,7 +33,7 @@ class Stays:
 
 
 def keeper(path, other=None):
-    """Holds what it gets, until a command to send it back, drop it, or pass it on to the next one."""
+    """Holds received objects until a command to send them back, drop them, or pass them on."""
     with xmem.Channel.connect(path, timeout=HANG) as channel:
         onward = xmem.Channel(other, linger=1) if other else None
         held = None
@@ -102,7 +102,7 @@ def test_held_by_the_receiver(place):
         ask = Asker(channel)
         stays = Stays("two")
         weak = weakref.ref(stays)
-        # A large message goes, and the reference stays.
+        # The large message is released, and the reference stays.
         ask("hold", [xmem.ref(stays), np.zeros(1_000_000)][0])
         del stays
         for _ in range(20):
@@ -136,7 +136,7 @@ def test_held_until_the_holder_is_killed(place):
 
 
 def test_over_several_hops(place):
-    """The second process holds it by way of the first, which only passed it on."""
+    """The second process holds the object through the first, which only forwarded it."""
     two = place.path("second")
     with Process(keeper, two), Process(keeper, place.path(), two), xmem.Channel(place.path()) as channel:
         ask = Asker(channel)
@@ -146,7 +146,7 @@ def test_over_several_hops(place):
         del stays
         assert "Stays" in ask("on")
         ask("drop")
-        # The first one has released it, and the second has it.
+        # The first process has released it, and the second one holds it.
         for _ in range(10):
             gc.collect()
             assert weak() is not None
@@ -166,9 +166,9 @@ def test_closing_the_channel_releases_references(place):
 
 
 def test_comes_back_too_late(place):
-    """Its holder had no lease left for it, so it was not kept."""
+    """Its holder had no lease left, so the object was not kept."""
     with Process(keeper, place.path()), xmem.Channel(place.path()) as channel:
-        # By way of another channel of this process, whose end here forgot it.
+        # Through another channel of this process, whose end here has dropped it.
         with xmem.Channel(place.path("other")) as first, xmem.Channel.connect(place.path("other"), timeout=HANG) as second:
             stays = Stays("seven")
             weak = weakref.ref(stays)
@@ -247,7 +247,7 @@ def test_held_by_the_last_process_when_the_one_between_is_killed(place):
 
 
 def relays(path, onward, own, count, results):
-    """Forwards what it gets, with a reference of its own on request. Its own objects go with it."""
+    """Forwards received objects, with a reference of its own on request. Its own objects end with it."""
     with xmem.Channel(onward) as out, xmem.Channel.connect(path, timeout=HANG) as channel:
         refs = [channel.recv(timeout=HANG) for _ in range(count)]
         refs = [ref for one in refs for ref in (one if isinstance(one, list) else [one])]
@@ -277,7 +277,7 @@ def is_gone_from(channel, *names):
 
 
 def test_own_references_and_others_in_one_message(place):
-    """Over two processes, the second of which is killed: what is referred to stays in the two before."""
+    """Over two processes, the second of which is killed: the objects in the two before it stay."""
     results, asked, in_middle, unused = spawn.Queue(), spawn.Queue(), spawn.Queue(), spawn.Queue()
     one, two = place.path("one"), place.path("two")
     with (
@@ -301,9 +301,9 @@ def test_own_references_and_others_in_one_message(place):
                 assert in_middle.get(timeout=HANG) == [True]
                 gc.collect()
                 assert weak() is not None
-            # It removes what the killed one left there.
+            # It removes the killed process's files.
             wait_until(lambda: not any(name.startswith("one.sock.") for name in os.listdir(place.dir)))
-            # It keeps what it has no longer than it lives.
+            # It keeps its objects only as long as it lives.
             middle.kill()
             is_gone_from(channel, one)
             asked.put(True)
@@ -314,7 +314,7 @@ def test_own_references_and_others_in_one_message(place):
 
 
 def test_references_held_only_by_the_forwarding_process(place):
-    """Of ten references eight are held where their objects are, and the others end with the process that forwarded them."""
+    """Of ten references, eight are held where their objects are. The others end with the process that forwarded them."""
     results, asked, unused = spawn.Queue(), spawn.Queue(), spawn.Queue()
     onward = place.path("onward")
     with Process(has_several, onward, results, asked), xmem.Channel(place.path()) as channel:
@@ -346,7 +346,7 @@ def many(path, count, go):
 
 
 def test_more_references_than_leases(place):
-    """Past the budget a reference does not hold its object, and reports that; at home it is known by its maker."""
+    """Past the budget, a reference does not hold its object and reports that. In its own process, the object is found by its id."""
     go = spawn.Event()
     with Process(many, place.path(), 20, go), xmem.Channel(place.path()) as channel:
         objects = [Stays(str(number)) for number in range(20)]
@@ -367,7 +367,7 @@ def test_more_references_than_leases(place):
 
 
 def makes(path, count):
-    """References to objects of its own, and back what comes."""
+    """Sends references to its own objects, and receives them back."""
     with xmem.Channel.connect(path, timeout=HANG) as channel:
         for number in range(count):
             channel.send(xmem.ref(Stays(str(number))), timeout=HANG)
@@ -384,7 +384,7 @@ def collects(path, count, go):
 
 @pytest.mark.parametrize("per_message", [2, 8])
 def test_more_references_are_sent_on_than_their_receiver_may_hold(place, per_message):
-    """Not one of them blocks what comes behind it."""
+    """None of them blocks later messages."""
     count, go = 6, spawn.Event()
     onward = place.path("onward")
     with (
@@ -399,7 +399,7 @@ def test_more_references_are_sent_on_than_their_receiver_may_hold(place, per_mes
             out.send(refs[number * per_message :][:per_message], timeout=HANG)
         held = out.recv(timeout=HANG)
         assert [len(one) for one in held] == [per_message] * count
-        # The last of them does not report that it is held.
+        # The last one does not report that it is held.
         assert not any(held[-1])
         if per_message <= 4:
             assert all(held[0])
@@ -488,7 +488,7 @@ def forked(path, ref):
 
 
 def test_fork(place):
-    """A forked child is another process: references do not lead into it."""
+    """A forked child is another process: references are not valid in it."""
     import multiprocessing
 
     with xmem.Channel(place.path()) as channel:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MPL-2.0
 
-"""torch tensors through a channel: what they share, how they lie, and what of them travels."""
+"""torch tensors in a channel: sharing, layout, and the data that is sent."""
 
 import collections
 import os
@@ -123,7 +123,7 @@ def test_storages_are_shared(trip):
         assert torch.equal(back[name], t)
         assert back[name].untyped_storage().data_ptr() == back["base"].untyped_storage().data_ptr()
     assert trip.channel.stats()["copied_bytes"] - before < base.nbytes * 1.01
-    # The same for what is small, where the receiver may write.
+    # The same for small tensors, which the receiver may write.
     small = torch.arange(10)
     one, two = trip([small, small[3:]])
     one[5] = 77
@@ -229,13 +229,13 @@ def writer(path):
         copy = t.clone()
         copy[0] = 5
         channel.send(bool(copy[0] == 5))
-        # A killed process cannot hand on what was not taken.
+        # A killed process cannot pass on messages that were not taken.
         assert channel.drain(HANG)
         t[0] = 5
 
 
 def test_writing_into_a_received_tensor(tmp_path):
-    """torch does not know of read-only memory, so the system ends the writer; other processes see nothing of it."""
+    """torch does not support read-only memory, so the system kills the writer. Other processes are not affected."""
     place = Place(tmp_path)
     with Process(writer, place.path()) as child, xmem.Channel(place.path()) as channel:
         room = channel.empty(100_000)
@@ -250,7 +250,7 @@ def test_writing_into_a_received_tensor(tmp_path):
 
 
 def test_without_torch_at_the_receiver(tmp_path):
-    """It is imported when the first tensor comes."""
+    """torch is imported when the first tensor arrives."""
     from channel_support import echo
 
     place = Place(tmp_path)

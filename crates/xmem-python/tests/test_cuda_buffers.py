@@ -16,7 +16,7 @@ def test_examples_of_the_design(machine):
         from xmem import BufferPool
         pool = BufferPool(pool)
 
-        # Set aside.
+        # Preallocate.
         indices = pool.preallocate_cuda(size={SIZE}, count=8, device_id=0)
         assert len(set(indices)) == 8
 
@@ -27,7 +27,7 @@ def test_examples_of_the_design(machine):
         pool.set_ref_count(buf.meta_index, 2)
         meta_index = buf.meta_index
     """)
-    # Opened now, since what is imported waits on the CPU.
+    # Imported now, because an import waits on the CPU.
     reader.do("from xmem import BufferPool; pool = BufferPool(pool); wrong = g.word()")
     with machine.held(owner):
         owner.do("buf.forget(stream=s)")
@@ -59,7 +59,7 @@ def test_examples_of_the_design(machine):
 
 
 def test_a_reader_copies_as_in_section_7_of_the_design(machine):
-    """Into buffers of its own, which last without those of the other process."""
+    """Into its own buffers, which outlive those of the other process."""
     owner, reader = machine.start(), machine.start()
     owner.do("""
         pool_name, pool = pool, xmem.BufferPool(pool)
@@ -101,7 +101,7 @@ def test_a_buffer_on_a_device_is_an_array(machine):
         buf = pool.acquire_cuda(24)
         buf.set_meta(shape=[2, 3], dtype="float32")
         face = buf.__cuda_array_interface__
-        # As an importer does it: its stream writes the tensor.
+        # As an importer does: its stream writes the tensor.
         capsule = buf.__dlpack__(stream=s, max_version=(1, 1))
         g.fill(s, buf.cuda_ptr_mut, 24, 0)
     """)
@@ -114,7 +114,7 @@ def test_a_buffer_on_a_device_is_an_array(machine):
     ]
     assert owner.ask("face['data'][0] == buf.cuda_ptr_mut and 'dltensor_versioned' in repr(capsule)")
     owner.fails("buf.forget()", "ViewsExist", "arrays over the buffer")
-    # Without a stream it is published behind those of its views.
+    # Without a stream, it is published after the streams of its views.
     owner.do("del capsule; index = buf.forget()")
     reader.do(f"""
         pool = xmem.BufferPool(pool)
@@ -131,7 +131,7 @@ def test_a_buffer_on_a_device_is_an_array(machine):
 
 
 def test_forget_publishes_behind_the_default_stream_and_those_of_arrays(machine):
-    """What is written is published, without `stream=` and without a wait."""
+    """A buffer that is being written is published, without `stream=` and without waiting."""
     owner, reader = machine.start(), machine.start()
     reader.do("pool = xmem.BufferPool(pool); wrong = g.word()")
     owner.do("""
@@ -168,7 +168,7 @@ def test_errors_of_cpu_access_name_the_copy(machine):
     owner.fails("cpu.release(stream=1)", "ValueError", "no streams")
     owner.fails("pool.acquire_cuda(10, device_id=-1)", "ValueError", "counted from 0")
     owner.fails("pool.acquire_cuda(10, device_id=5)", "NoCuda", "this process sees 2")
-    # They are all still there.
+    # All of them still exist.
     assert owner.ask("cpu.forget() != cuda.forget()")
 
 
@@ -193,7 +193,7 @@ def test_a_buffer_is_released_in_the_order_of_the_reading_stream(machine):
         buf.release(stream=s)
         other = g.stream()
     """)
-    # All others are used again and again, and this one is not.
+    # All other buffers are reused repeatedly, but not this one.
     for byte in range(2, 42):
         index = owner.ask(f"publish({byte})")
         reader.do(f"buf = pool.get({index}); buf.cuda_ptr; buf.release()")
@@ -216,7 +216,7 @@ def test_other_threads_run_while_a_device_is_waited_for(machine):
     """)
     with machine.held(owner):
         owner.do("thread = threading.Thread(target=copy); thread.start()")
-        # It is not there for others meanwhile, and no wait for it holds the interpreter.
+        # Other processes cannot get it meanwhile, and waiting for it releases the interpreter's lock.
         owner.do("""
             def size_or_error():
                 try:
@@ -230,7 +230,7 @@ def test_other_threads_run_while_a_device_is_waited_for(machine):
 
 
 def test_a_copy_of_a_buffer_waits_for_the_default_stream(machine):
-    """As in section 7 of the design: what is written, and then copied."""
+    """As in section 7 of the design: written, and then copied."""
     owner = machine.start()
     for copy in ("copy_to_cpu()", "copy_to_device(1)"):
         owner.do("""
@@ -242,7 +242,7 @@ def test_a_copy_of_a_buffer_waits_for_the_default_stream(machine):
             g.fill(None, ptr, 1000, 7)
             copies = []
         """)
-        # Before the word is set, no copy is done.
+        # Before the word is set, no copy is complete.
         owner.do(f"""
             thread = threading.Thread(target=lambda: copies.append(buf.{copy}))
             thread.start()
@@ -296,7 +296,7 @@ def test_the_release_of_a_buffer_can_be_interrupted(machine):
         assert owner.ask("interrupted")
         return owner.ask("'released' in repr(guard)")
 
-    # At first it may not have called `release` yet.
+    # The process may not have called `release` yet.
     eventually(interrupted, "it is never interrupted in `release`")
     # No process gets it before the stream is done.
     owner.do("guards = [pool.acquire_cuda(1000) for _ in range(20)]")

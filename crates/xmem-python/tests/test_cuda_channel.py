@@ -16,7 +16,7 @@ LIBRARY = """
             self.ptr, self.size, self.stream, self.device = g.allocate(size), size, stream, device
             g.fill(stream or 1, self.ptr, size, byte)
             if stream is None:
-                # It has a stream of None: there is nothing to wait for.
+                # Its stream is None: there is nothing to wait for.
                 g.finish(1)
 
         @property
@@ -39,7 +39,7 @@ LIBRARY = """
 
 
 def ends(machine: Machine, **settings: object) -> tuple[Process, Process]:
-    """The maker of a channel, and one that joined."""
+    """The creator of a channel, and a process that joined."""
     made, joined = machine.start(), machine.start(**settings)
     for process in (made, joined):
         process.do("wrong = g.word()")
@@ -51,7 +51,7 @@ def ends(machine: Machine, **settings: object) -> tuple[Process, Process]:
 
 
 def memory(maker: Process, *receivers: Process) -> list[int]:
-    """How many slots there are, and how many messages were copied. If leases do not end there are more and more of either."""
+    """The numbers of slots and of copied messages. They increase if leases do not end."""
     return [maker.ask("channel.stats()['slots']"), *(it.ask("channel.stats()['copied_out']") for it in receivers)]
 
 
@@ -73,7 +73,7 @@ def test_arrays_arrive_on_the_device(machine, stream):
     ]
     joined.do("check(got['a'], 7); check(got['b'][0], 9); g.finish(s)")
     assert joined.ask("g.read_word(wrong), got['b'][1], bool((got['host'] == np.arange(10000)).all())") == [0, "text", True]
-    # Back again, what was received as what was made.
+    # Sent back: received arrays and new ones.
     joined.do("channel.send([got['a'], Device(3)]); del got")
     made.do("got = channel.recv(timeout=HANG); check(got[0], 7); check(got[1], 3); g.finish(s)")
     assert made.ask("g.read_word(wrong)") == 0
@@ -90,7 +90,7 @@ def test_memory_is_used_again_when_the_last_array_is_gone(machine):
         g.check(late, array.ptr, array.nbytes, 1, wrong)
         del got, array
     """)
-    # It is still read; all others come and go.
+    # It is still being read. All others are released.
     for byte in range(2, 42):
         made.do(f"channel.send(Device({byte}))")
         joined.do(f"check(channel.recv(timeout=HANG), {byte}); g.finish(s)")
@@ -105,7 +105,7 @@ def test_memory_is_used_again_when_the_last_array_is_gone(machine):
             joined.do(f"check(channel.recv(timeout=HANG), {byte}); g.finish(s)")
         return memory(made, joined) == before
 
-    # It is given back a little later than its stream is done.
+    # It is released shortly after its stream is done.
     eventually(is_used_again, "memory is not used again")
     assert joined.ask("g.read_word(wrong)") == 0
     close(made, joined)
@@ -177,7 +177,7 @@ def test_a_receiver_without_the_device_gets_an_error_and_goes_on(machine):
 
 def test_arrays_that_cannot_be_sent(machine):
     made, joined = ends(machine)
-    # The address of nothing.
+    # An invalid address.
     made.do("bad = Device(1); ptr, bad.ptr = bad.ptr, 4096")
     made.fails("channel.send(bad)", "CudaError")
     made.do("bad.ptr = ptr; channel.send('next')")
@@ -204,7 +204,7 @@ def test_processes_that_are_killed(machine):
 
 
 def test_arrays_whose_memory_stays_on_its_stream_are_not_waited_for(machine):
-    """The way of PyTorch's tensors, with an array that stays: the copy is made behind the stream that writes it."""
+    """As for PyTorch's tensors, with an array that stays: the copy is queued behind the stream that writes it."""
     made, joined = ends(machine)
     made.do("""
         from xmem.channel import _loaders, _pickling

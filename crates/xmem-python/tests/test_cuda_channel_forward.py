@@ -11,12 +11,12 @@ from cuda_support import Machine, Process, machine  # noqa: F401
 from test_cuda_channel import LIBRARY, close, ends, memory
 from test_cuda_frames import interrupt
 
-# Of `Device`, in bytes.
+# The size of a `Device` array in bytes.
 SIZE = 200_000
 
 
 def chain(machine: Machine, **settings: object) -> tuple[Process, Process, Process, str]:
-    """The first makes a channel; the one in the middle joins it, and makes one that the last joins."""
+    """The first process creates a channel. The middle one joins it, and creates one that the last one joins."""
     first, middle, last = (machine.start(**settings) for _ in range(3))
     onward = machine.pool.replace("p.sock", "onward.sock")
     for process in (first, middle, last):
@@ -30,7 +30,7 @@ def chain(machine: Machine, **settings: object) -> tuple[Process, Process, Proce
     return first, middle, last, onward
 
 
-# Passes on what comes. Returns the bytes that it copied, and that it did not.
+# Forwards messages. Returns the numbers of copied and forwarded bytes.
 PASS_ON = """
     def pass_on(change=lambda obj: obj):
         before = out.stats()
@@ -42,7 +42,7 @@ PASS_ON = """
 
 
 def warm_up(first: Process, middle: Process, last: Process) -> None:
-    """Until the last one reaches the first's pool, what is passed on is copied."""
+    """Frames are copied until the last process reaches the first one's pool."""
     middle.do(PASS_ON)
 
     def is_passed_on() -> bool:
@@ -64,11 +64,11 @@ def finish(first: Process, middle: Process, last: Process) -> None:
 def test_received_arrays_are_forwarded_in_place(machine):
     first, middle, last, _ = chain(machine)
     warm_up(first, middle, last)
-    # The module's functions for copies on a device.
+    # The module's functions that copy on a device.
     copies = machine.calls(middle, "cuMemcpyAsync")
     for byte in range(20):
         first.do(f"channel.send({{'a': Device({byte}), 'b': Device({byte + 100}), 'host': np.arange(40000)}})")
-        # Two arrays of one frame, and those of host memory.
+        # Two arrays of one frame, and arrays in host memory.
         assert middle.ask("pass_on(lambda obj: [obj['b'], obj['host'], obj['a'], obj['a']])") == [0, 2 * SIZE + 320_000]
         last.do(f"""
             b, host, a, again = channel.recv(timeout=HANG)
@@ -92,7 +92,7 @@ def test_the_last_process_holds_the_frame_when_the_middle_is_killed(machine):
     last.do("got = channel.recv(timeout=HANG); check(got, 77); g.finish(s)")
     middle.kill()
     Path(onward).unlink()
-    # A new one takes what comes; the first's slots are used again and again.
+    # A new process takes the messages. The first one's slots are reused repeatedly.
     again = machine.start()
     again.do("wrong = g.word()")
     again.do(LIBRARY)
@@ -103,7 +103,7 @@ def test_the_last_process_holds_the_frame_when_the_middle_is_killed(machine):
         again.do(f"check(channel.recv(timeout=HANG), {byte}); g.finish(s)")
     last.do("check(got, 77); g.finish(s)")
     assert last.ask("g.read_word(wrong)") == 0
-    # Also when only the one is left that has it.
+    # Also if only one process remains that has it.
     again.do("channel.close(linger=0)")
     machine.kill_producer(first)
     last.do("check(got, 77); g.finish(s); del got; channel.close(linger=0)")
@@ -134,7 +134,7 @@ def test_the_slot_is_reused_after_the_last_release(machine):
             last.do(f"check(channel.recv(timeout=HANG), {byte}); g.finish(s)")
         return memory(first, middle, last) == before
 
-    # They are given back a little later than their stream is done.
+    # They are released shortly after their stream is done.
     eventually(are_used_again, "slots are not used again")
     assert last.ask("g.read_word(wrong)") == 0
     finish(first, middle, last)
@@ -154,7 +154,7 @@ def test_memory_that_ends_with_its_producer_is_copied_and_counted(machine):
 def test_arrays_are_copied_while_a_receiver_cannot_reach_the_first_pool(machine):
     first, middle, last, onward = chain(machine)
     warm_up(first, middle, last)
-    # A process that comes now cannot join the first's pool.
+    # A process that starts now cannot join the first pool.
     hidden = Path(machine.pool + ".hidden")
     Path(machine.pool).rename(hidden)
     another = machine.start()
@@ -172,7 +172,7 @@ def test_arrays_are_copied_while_a_receiver_cannot_reach_the_first_pool(machine)
                 del one, two
             """)
             assert process.ask("g.read_word(wrong)") == 0
-    # Without it, nothing is copied again.
+    # Without it, nothing is copied any more.
     another.do("channel.close(linger=0)")
     middle.eventually("out.receivers == 1")
     first.do("channel.send(Device(1))")
@@ -227,7 +227,7 @@ def test_frames_are_forwarded_while_they_are_still_written(machine, what):
         return made.ask("channel.stats()['copied_bytes']") < before + 10_000
 
     eventually(is_passed_on, "frames are never passed on where they lie")
-    # Held: neither the forwarding process nor the receiver waits for the device.
+    # Stopped: neither the forwarding process nor the receiver waits for the device.
     with machine.held(source):
         source.do(f"publish(9, **{what!r})")
         made.do("frame = consumer.recv(HANG); channel.send(frame); channel.send(list(frame.planes)); del frame")
@@ -332,7 +332,7 @@ def test_copies_are_on_the_devices_of_their_arrays(machine):
 
 
 def test_a_threads_own_stream_is_waited_for_by_the_thread_that_sends(machine):
-    """`asend` sends on another thread, where that stream's handle is another stream."""
+    """`asend` sends on another thread, where the handle of that stream is another stream."""
     made, joined = ends(machine)
     made.do("""
         import asyncio, threading
@@ -340,12 +340,12 @@ def test_a_threads_own_stream_is_waited_for_by_the_thread_that_sends(machine):
         channel.send(Device(1))
         word, other = g.word(), g.stream()
         g.wait_for_word(gpu.PER_THREAD, word)
-        # Nothing of this waits for that stream.
+        # None of these calls waits for that stream.
         late = Device(7, stream=gpu.PER_THREAD)
 
         async def send():
             task = asyncio.create_task(channel.asend(late))
-            # Time enough for a thread that does not wait.
+            # Long enough for a thread that does not wait.
             for _ in range(20):
                 g.fill(other, word, 0, 0)
                 await asyncio.to_thread(lambda: (g.here(), g.finish(other)))
@@ -366,7 +366,7 @@ def test_a_threads_own_stream_is_waited_for_by_the_thread_that_sends(machine):
 def test_sending_can_be_interrupted_while_a_device_is_busy(machine):
     made, joined = ends(machine)
     made.do("arrays = [Device(7), Device(8, stream=s)]")
-    # Memory is made when the first message needs it.
+    # Memory is allocated for the first message.
     made.do("channel.send(arrays)")
     joined.do("channel.recv(timeout=HANG)")
     with machine.held(made):
@@ -387,14 +387,14 @@ def test_sending_can_be_interrupted_while_a_device_is_busy(machine):
 
 
 def test_frames_past_the_budget_of_their_pool_are_copied(machine):
-    """Also if it is not the budget of the pool that they came by. None of them blocks their receiver."""
+    """Also if the budget is that of another pool. None of them blocks their receiver."""
     first, middle, last, onward = chain(machine)
     last.do(f"channel.close(linger=0); channel = xmem.Channel.connect({onward!r}, timeout=HANG, budget=3)")
     middle.eventually("out.receivers == 1")
     warm_up(first, middle, last)
-    # Memory for that counts until it is given back, a little later than its stream is done.
+    # Memory for it counts until it is released, shortly after its stream is done.
     first.eventually("not any(it['held'] for it in xmem.query(pool)['consumers'] if it['via'])")
-    # One lease there, and three where they lie.
+    # One lease there, and three in the origin pool.
     middle.do("def get(count): return [channel.recv(timeout=HANG) for _ in range(count)]")
     first.do("for byte in range(3): channel.send(np.full(100_000, byte, 'u1'))")
     middle.do("before = out.stats()['shared_bytes']; out.send(get(3))")
@@ -411,21 +411,21 @@ def test_frames_past_the_budget_of_their_pool_are_copied(machine):
 
 
 def test_arrays_that_are_not_sent_are_not_copied_on_any_device(machine):
-    """There is no slot on the second device: no stream is left that still reads what lies on the first."""
+    """There is no slot on the second device, so no stream may still read memory of the first one."""
     made, joined = ends(machine)
     made.do(BOTH)
     made.do("channel.close(); channel = xmem.Channel(pool + '.small.sock', max_bytes=4_000_000)")
     joined.do("channel.close(); channel = xmem.Channel.connect(pool + '.small.sock', timeout=HANG)")
     joined.do(BOTH)
     made.do("channel.wait_for_receiver(HANG); arrays = [Device(1), OnSecond(2, size=8_000_000)]")
-    # Memory is made when the first message needs it.
+    # Memory is allocated for the first message.
     made.do("channel.send(Device(3))")
     joined.do("channel.recv(timeout=HANG)")
     copies = machine.calls(made, "cuMemcpyAsync")
     with machine.held(made):
         made.fails("channel.send(arrays)", "PoolFull", "raise max-bytes")
     assert machine.calls(made, "cuMemcpyAsync") == copies
-    # Nothing of it comes.
+    # No part of the message arrives.
     made.do("channel.send([Device(4), OnSecond(5)])")
     joined.do("got = channel.recv(timeout=HANG); check_both(*got, 4)")
     assert joined.ask("wrong_of_both()") == 0

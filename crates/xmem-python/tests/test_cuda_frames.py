@@ -39,7 +39,7 @@ def consumer(machine: Machine, **settings: object) -> Process:
 
 
 def first_round(made: Process, taken: Process) -> None:
-    """The first frame, after which memory is made and imported: what is done once waits on the CPU."""
+    """Passes the first frame. Memory is allocated and imported once, which waits on the CPU."""
     made.do("publish(0)")
     taken.do("frame = recv(); del frame")
 
@@ -51,7 +51,7 @@ def pair(machine: Machine, **settings: object) -> tuple[Process, Process]:
 
 
 def interrupt(process: Process) -> None:
-    """Ctrl-C, until it answers: at first it may not have called `waiting` yet."""
+    """Sends Ctrl-C until the process answers: it may not have called `waiting` yet."""
     with ThreadPoolExecutor() as pool:
         answer = pool.submit(process.end)
         while wait([answer], timeout=0.2).not_done:
@@ -77,8 +77,7 @@ def test_a_consumers_stream_waits_for_the_producers_write(machine):
 
 
 def test_a_stream_of_frames_is_intact(machine):
-    """No CPU waits: the producer reuses slots behind the consumer's kernels, the consumer reads behind the
-    producer's."""
+    """The CPU never waits: the producer reuses slots after the consumer's kernels, and the consumer reads after the producer's."""
     made, taken = pair(machine)
     made.do("publish(0)")
     taken.do("""
@@ -104,7 +103,7 @@ def test_a_stream_of_frames_is_intact(machine):
         for byte in range(1, 256):
             publish(byte)
     """)
-    # It may have missed the last one.
+    # The consumer may have missed the last frame.
     made.do("""
         import time
         while producer.num_consumers:
@@ -151,7 +150,7 @@ def test_synchronize_waits_for_a_view_of_stream_minus_one(machine):
             thread = threading.Thread(target=lambda: (frame.synchronize(), done.append(1)))
             thread.start()
         """)
-        # The wait is without the interpreter, so this is answered.
+        # The wait releases the interpreter's lock, so this is answered.
         assert taken.ask("done") == []
     taken.do("thread.join(HANG); check(array, 3, s); g.finish(s)")
     assert taken.ask("g.read_word(wrong), done") == [0, [1]]
@@ -164,7 +163,7 @@ def test_the_cuda_array_interface_waits_on_the_cpu(machine):
         taken.do("frame = recv()")
         taken.begin("array = InterfaceArray(frame)")
     taken.end()
-    # On a stream that is not registered anywhere.
+    # On a stream that was not registered.
     taken.do("g.check(s, array.ptr, 300000, 4, wrong); g.finish(s)")
     assert taken.ask("g.read_word(wrong)") == 0
     interface = taken.ask("array.interface")
@@ -233,7 +232,7 @@ def test_writes_into_a_copy_are_waited_for(machine):
 
 def test_planes_and_rows_with_padding(machine):
     made, taken = pair(machine)
-    # GStreamer's rows are multiples of four bytes.
+    # GStreamer aligns rows to four bytes.
     made.do("""
         import ctypes
         seeds = []
@@ -266,7 +265,7 @@ def test_planes_and_rows_with_padding(machine):
     assert taken.ask("packed.strides, packed.shape") == [[96, 3, 1], [20, 31, 3]]
     for view in ("packed.cpu()", "packed.copy().cpu()", "packed.copy().planes[0].copy().cpu()"):
         assert taken.ask(f"np.array_equal(np.asarray({view}), content(5, (20, 31, 3)))")
-    # An array that is contiguous for NumPy is, too.
+    # An array that is contiguous for NumPy is also accepted.
     assert taken.ask("np.asarray(packed.cpu()).flags.c_contiguous")
     assert taken.ask("InterfaceArray(packed).interface['strides']") == [96, 3, 1]
     assert taken.ask("Array(packed, s).strides") == [96, 3, 1]
@@ -279,7 +278,7 @@ def test_past_the_budget_frames_are_copied_on_the_device(machine):
         wrong = g.word()
         consumer = xmem.Consumer(pool, timeout=HANG, max_held=1)
     """)
-    # Copies are waited for only so long.
+    # Waiting for a copy has a timeout.
     made.do("publish(1); publish(2); g.finish(s)")
     taken.do("frames = [consumer.recv(HANG) for _ in range(2)]")
     assert taken.ask("[frame.readonly for frame in frames], consumer.stats['copied']") == [[True, False], 1]
@@ -306,10 +305,10 @@ def test_nothing_is_imported_or_waited_for_twice(machine):
         for byte in range(count):
             made.do(f"publish({byte})")
             taken.do(f"check(Array(recv(), s), {byte}, s)")
-            # Frames are released when the stream gets there, and past the budget they would be copied.
+            # Frames are released in stream order. Past the budget they would be copied.
             taken.eventually("consumer.stats['held'] == 0")
 
-    # All slots' events are opened once.
+    # The events of all slots are opened once.
     rounds(40)
     names = ["cuMemImportFromShareableHandle", "cuMemMap", "cuStreamSynchronize", "cuCtxSynchronize", "cuMemAlloc_v2"]
     before = [machine.calls(taken, name) for name in names]
@@ -342,7 +341,7 @@ def test_missing_devices(machine):
     for bad in ("gpu", "cuda:", "cuda:-1", "cuda:x", "cpu:0"):
         made.fails(f"producer.acquire((10,), device={bad!r})", "ValueError", "device is")
     made.do("publish(1)")
-    # Devices are identified by UUID, whatever their number.
+    # Devices are identified by UUID, not by ordinal.
     other = machine.start(gpu=False, CUDA_VISIBLE_DEVICES="1")
     other.do("consumer = xmem.Consumer(pool, timeout=HANG, start_from='oldest')")
     other.fails("consumer.recv(HANG)", "CudaError", "which this process does not see")
@@ -374,7 +373,7 @@ def test_a_wait_for_a_device_ends_with_ctrl_c(machine, call):
         taken.begin(f"waiting(); {call}")
         with pytest.raises(Failed, match="KeyboardInterrupt"):
             interrupt(taken)
-    # The frame is still there.
+    # The frame is still valid.
     assert taken.ask("bool((np.asarray(frame.cpu()) == 1).all())")
 
 
@@ -384,7 +383,7 @@ def test_past_the_budget_a_frame_that_is_not_finished_is_dropped(machine):
     taken.do("consumer = xmem.Consumer(pool, timeout=HANG, max_held=1)")
     made.do("publish(1)")
     taken.do("first = consumer.recv(HANG)")
-    # This one is finished, and copied.
+    # This frame is finished, and copied.
     made.do("publish(2); g.finish(s)")
     taken.do("second = consumer.recv(HANG)")
     with machine.held(made):

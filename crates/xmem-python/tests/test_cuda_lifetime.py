@@ -24,7 +24,7 @@ def test_a_view_outlives_everything_but_its_process(machine):
     assert taken.ask("g.read_word(wrong)") == 0
 
 
-# The work that the device waits for comes from another thread, which needs the interpreter.
+# Another thread, which needs the interpreter's lock, provides the work for which the device waits.
 HELPED = """
     import threading
     word, stream = g.word(), g.stream()
@@ -76,14 +76,14 @@ def test_a_dropped_end_of_a_channel_waits_without_the_interpreter(machine):
         process.do("path = pool + '.channel.sock'")
     made.do("channel = xmem.Channel(path)")
     taken.do("channel = xmem.Channel.connect(path, timeout=HANG)")
-    # A small array is copied, into the channel's pool, without a wait.
+    # A small array is copied into the channel's pool, without waiting.
     made.do("channel.wait_for_receiver(HANG); consumer = xmem.Consumer(pool)")
     made.do("publish(1, size=20000); channel.send(consumer.recv(HANG))")
     taken.do("frame = channel.recv(timeout=HANG); del frame")
     made.do(HELPED)
     made.do("publish(7, stream, 20000); channel.send(consumer.recv(HANG))")
     taken.do("frame = channel.recv(timeout=HANG)")
-    # Not by its finalizer, which warns that it waits.
+    # Not by its finalizer, which would warn that it waits.
     made.do("end = channel._end; channel._finalizer.detach(); del channel; ends.set(); del end; helps.join()")
     taken.do("frame.synchronize(); check(Array(frame, s), 7, s); g.finish(s)")
     assert taken.ask("g.read_word(wrong)") == 0
@@ -112,7 +112,7 @@ def test_the_lease_ends_behind_all_streams_that_views_were_given_to(machine):
         for stream, word in zip(streams, words):
             g.wait_for_word(stream, word)
         frame = recv()
-        # One by DLPack, one by a plane, and one that a library used without a sign of it.
+        # One by DLPack, one by a plane, and one whose use the module does not know.
         views = [Array(frame, streams[0]), Array(frame.planes[0], streams[1])]
         frame.record_stream(streams[2])
         for stream in streams:
@@ -120,7 +120,7 @@ def test_the_lease_ends_behind_all_streams_that_views_were_given_to(machine):
         del frame, views
     """)
     for at in (1, 0, 2):
-        # Nothing else happens on a blocked device, so this does not depend on time.
+        # The device is blocked, so the result does not depend on timing.
         assert taken.ask("consumer.stats['held']") == 1, f"stream {at} still reads"
         made.do("publish(1); publish(2); publish(3)")
         taken.do(f"g.set_word(s, words[{at}]); g.finish(s); g.finish(streams[{at}])")
@@ -146,7 +146,7 @@ def test_views_that_are_dropped_while_streams_read_are_not_overwritten(machine):
 
 
 def test_the_stream_of_a_thread_that_is_gone(machine):
-    """2 is another stream in each thread."""
+    """Stream handle 2 is another stream in each thread."""
     made, taken = pair(machine)
     made.do("publish(7)")
     taken.do("""
@@ -177,7 +177,7 @@ def test_the_stream_of_a_thread_that_is_gone(machine):
 
 
 def test_the_last_view_goes_in_a_host_function(machine):
-    """Where no program may call the driver; the machine's fixture checks for calls."""
+    """Programs must not call the driver here. The fixture of the machine checks this."""
     made, taken = pair(machine)
     made.do("publish(7)")
     taken.do("""
@@ -187,7 +187,7 @@ def test_the_last_view_goes_in_a_host_function(machine):
     """)
     assert taken.ask("views") == []
     taken.eventually("consumer.stats['held'] == 0")
-    # The same for a slot that is written.
+    # The same for a slot that is being written.
     made.do("""
         frame = producer.acquire((1000,), device="cuda:0")
         views = [Array(frame, s)]
@@ -200,7 +200,7 @@ def test_the_last_view_goes_in_a_host_function(machine):
 
 
 def test_a_stream_that_was_destroyed(machine):
-    """No program may use one, so it should be there for as long as the arrays are; if it is not, nothing is lost."""
+    """Programs should not destroy a stream while arrays use it. If they do, nothing is lost."""
     made, taken = pair(machine)
     made.do("publish(7)")
     taken.do("stream = g.stream(); array = Array(recv(), stream); check(array, 7, stream); g.destroy(stream); del array")

@@ -12,7 +12,7 @@ from test_cuda_frames import SIZE, interrupt, pair
     [
         # The given stream.
         ("s", "array = None; frame.publish(pts=1, stream=s)"),
-        # The one that the array was made on.
+        # The stream on which the array was created.
         ("s", "array = None; frame.publish(pts=1)"),
         ("gpu.PER_THREAD", "array = None; frame.publish(pts=1)"),
         ("None", "array = None; frame.publish(pts=1)"),
@@ -83,7 +83,7 @@ def test_arrays_that_could_still_write(machine):
     made.fails("frame.publish()", "ViewsExist", "1 array")
     made.do("array.delete(); frame.publish()")
     made.fails("frame.publish()", "Error", "published already")
-    # From here on the same memory is read.
+    # The same memory is read from here on.
     assert made.ask("Array(frame, s).readonly, frame.readonly") == [True, True]
     made.fails("Array(frame, s, versioned=False)", "BufferError", "before version 1")
     for call in ("frame.__dlpack__(stream=1, copy=True)", "frame.__dlpack__(dl_device=(1, 0))"):
@@ -103,7 +103,7 @@ def test_arrays_by_the_cuda_array_interface_keep_their_slot(machine):
     taken.do("array = Array(recv(), s); check(array, 5, s); g.finish(s)")
     assert taken.ask("g.read_word(wrong)") == 0
     taken.do("del array")
-    # The block is over, and so is the frame for all others. It is not written anew under the array.
+    # The block has ended, so the frame is released for all others. It is not overwritten while the array exists.
     made.do("""
         for byte in range(40):
             with producer.acquire((1000,), device="cuda:0") as frame:
@@ -115,7 +115,7 @@ def test_arrays_by_the_cuda_array_interface_keep_their_slot(machine):
 
 
 def test_a_slot_that_is_given_back_while_it_is_written(machine):
-    """The next one that gets it waits."""
+    """The next owner of the slot waits."""
     made, taken = pair(machine)
     made.do("""
         other, word = g.stream(), g.word()
@@ -127,7 +127,7 @@ def test_a_slot_that_is_given_back_while_it_is_written(machine):
             del array
         del frame
     """)
-    # All but the published one are free again, a little later.
+    # All slots except for the published one are free again, shortly after.
     made.eventually("producer.stats['slots_held'] == 1")
     made.do("""
         # Until it is that slot.
@@ -142,7 +142,7 @@ def test_a_slot_that_is_given_back_while_it_is_written(machine):
         array.delete()
         frame.publish(pts=77)
     """)
-    # The returned slot is written now, and is to come first nevertheless.
+    # The returned slot is still being written; this write must be first.
     made.do("g.set_word(g.stream(), word); g.finish(s); g.finish(other)")
     taken.do("""
         while True:
@@ -176,7 +176,7 @@ def test_a_lossless_producer_waits_for_room(machine):
             g.check(s, array.ptr, 1000, frame.pts, wrong)
             seen.append(frame.pts)
             del frame, array
-            # Past the budget it would be copied, and dropped if it is not written soon.
+            # Past the budget the frame would be copied, or dropped if it is not complete soon.
             eventually(lambda: consumer.stats["held"] < 2, "frames stay held")
         g.finish(s)
     """)
@@ -196,7 +196,7 @@ def test_a_frame_that_several_streams_write_is_published_without_waiting_for_the
     made, taken = pair(machine)
     made.do("""
         streams, word = [g.stream() for _ in range(3)], g.word()
-        # Not the one that it is published on, which is the last.
+        # Not the stream on which it is published, which is the last one.
         g.wait_for_word(streams[1], word)
         with producer.acquire((300000,), device="cuda:0") as frame:
             for at, stream in enumerate(streams):
@@ -206,7 +206,7 @@ def test_a_frame_that_several_streams_write_is_published_without_waiting_for_the
             frame.publish(pts=5)
     """)
     taken.do("frame = recv(); check(Array(frame, s), 3, s); other = g.stream()")
-    # Time enough for a thread that does not wait for that stream.
+    # Long enough for a thread that does not wait for that stream.
     for _ in range(5):
         made.do("publish(1)")
         taken.do("next = recv(); check(Array(next, other), 1, other); g.finish(other); del next")
@@ -227,10 +227,10 @@ def test_a_wait_for_earlier_work_in_a_slot_can_be_interrupted(machine):
             del array
         del frame
     """)
-    # All but the published one are free again, a little later.
+    # All slots except for the published one are free again, shortly after.
     made.eventually("producer.stats['slots_held'] == 1")
     made.do("""
-        # Until it is that slot, which the stream has not left.
+        # Until it is that slot, whose stream is not done.
         kept = []
         while True:
             frame = producer.acquire((300000,), device="cuda:0")

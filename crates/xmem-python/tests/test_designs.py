@@ -17,7 +17,7 @@ from xmem._xmem import _is_shared
 
 
 def with_words(block, words):
-    """A block with other words in the place of some, each of which it has once."""
+    """Replaces words in a block of code. Each must occur exactly once."""
     for word, other in words.items():
         assert block.count(word) == 1, word
         block = block.replace(word, other)
@@ -170,7 +170,7 @@ def test_onnx_runtime(pool):
         assert producer.reply() == "read"
 
 
-# What both libraries get of a buffer is its address. Neither has CUDA here, so these take it and have the device read it.
+# Both libraries get the address of a buffer. Neither has CUDA here, so stand-ins take the address and let the device read it.
 LIBRARIES = """
     from types import SimpleNamespace
 
@@ -325,7 +325,7 @@ def test_refcounting_on_a_device(machine):
     consumer.do("del tensor\n" + check.format("safe_to_use_tensor", 7))
     assert consumer.ask("g.read_word(wrong)") == 0
 
-    # It goes out of the producer's scope, and all other slots are used again and again.
+    # It leaves the producer's scope, and all other slots are reused repeatedly.
     producer.do("tensor = make(9)")
     producer.begin("queue.put(tensor); del tensor")
     consumer.do("tensor = queue.get()")
@@ -347,7 +347,7 @@ def free_managed_udf_string_array(ary, size):
 
 
 def hold(pipe, name, indices):
-    """Has references without guards, and frees one for each number of a thread that it gets."""
+    """Has references without guards, and frees one for each thread number that it gets."""
     from types import SimpleNamespace
 
     pool = xmem.BufferPool(name)
@@ -386,14 +386,14 @@ def test_string_udf_destruction(pool):
 
 
 class Mesh:
-    """What has a trimesh's nature for a transport: an object that pickles."""
+    """An object that behaves as a trimesh for a transport: it can be pickled."""
 
     def __init__(self, vertices):
         self.vertices = vertices
 
 
 def worker(path):
-    """Makes an object that stays here, compares a reference with it, and sends all else back."""
+    """Creates an object that stays here, compares a reference with it, and sends everything else back."""
     import torch  # noqa: F401
 
     kept = {}
@@ -439,7 +439,7 @@ def test_worker_serialization_strategies(channel):
     assert np.array_equal(got["Trimesh mesh"].vertices, sent["Trimesh mesh"].vertices)
     assert torch.equal(got["SparseTensor"].to_dense(), torch.eye(200))
     assert [got[name] for name in ("Any pickleable", "Primitives")] == [sent["Any pickleable"], sent["Primitives"]]
-    # "Zero-copy": they lie in shared memory.
+    # "Zero-copy": they are in shared memory.
     assert not got["NumPy array"].flags.writeable
 
 
@@ -505,7 +505,7 @@ CPU_METADATA = {
 
 
 def describe(path):
-    """What a tensor is in the process that receives it."""
+    """The properties of a tensor in the receiving process."""
     import torch  # noqa: F401
 
     with xmem.Channel.connect(path, timeout=HANG) as channel:
@@ -542,7 +542,7 @@ def test_worker_serialization_tensor_metadata(tmp_path):
 
 
 class Traced(Mesh):
-    """A mesh with a part that does not pickle."""
+    """A mesh with a part that cannot be pickled."""
 
     def __init__(self, vertices):
         super().__init__(vertices)
@@ -589,7 +589,7 @@ def test_worker_serialization_recursive_traversal(channel):
     got = channel.recv(timeout=HANG)
     assert got["itself"] is got
     first, (second, third) = got["list"]
-    # One object is sent once.
+    # An object is sent once.
     assert first is second is third["again"] and np.array_equal(first, array)
 
 

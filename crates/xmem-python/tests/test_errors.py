@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MPL-2.0
 
-"""Each error names what to do."""
+"""Each error names the remedy."""
 
 import asyncio
 import copy
@@ -37,7 +37,7 @@ def test_a_producer_that_does_not_answer(pool, child):
     with pytest.raises(xmem.NoProducer, match=r"does not answer: it may be stopped"):
         xmem.Consumer(pool, timeout=0.05)
     other.process.send_signal(signal.SIGCONT)
-    # It may have taken the one that left for a consumer, and published before this one joins.
+    # The producer may have counted the previous consumer, and published before this one joined.
     xmem.Consumer(pool, timeout=HANG, start_from="oldest").recv(HANG)
     other.reply()
     other.send()
@@ -169,7 +169,7 @@ def test_options_are_in_signatures():
         parameters = inspect.signature(one).parameters
         assert list(parameters.values())[1:] == list(inspect.signature(other).parameters.values())[1:]
         assert not [it for it in parameters.values() if it.kind in (it.VAR_KEYWORD, it.VAR_POSITIONAL) or it.name[0] == "_"]
-    # And they are those of what is beneath, with the same defaults.
+    # They have the same defaults as the class that they wrap.
     known = inspect.signature(xmem.Consumer.__mro__[2]).parameters
     named = inspect.signature(xmem.Consumer).parameters
     assert {name: it.default for name, it in named.items()} == {n: it.default for n, it in known.items() if n != "_look"}

@@ -62,7 +62,7 @@ def test_events_between_programs(pool):
             assert next(consumer).pts == 2
             assert consumer.try_recv() is None
             assert [frames_only.recv(HANG).pts for _ in range(2)] == [1, 2]
-        # It holds nothing.
+        # An event holds no slot.
         assert consumer.stats["held"] == 0
         assert event.data == data
 

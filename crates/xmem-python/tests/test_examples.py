@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MPL-2.0
 
-"""The examples work."""
+"""Runs the examples."""
 
 import os
 import re
@@ -34,7 +34,7 @@ def run(name, *arguments):
 
 @pytest.fixture
 def source(pool, gst_launch):
-    """A pipeline that publishes a live picture of some format."""
+    """A pipeline that publishes live video in this format."""
     started = []
 
     def start(format, pattern):
@@ -58,11 +58,11 @@ def test_preview(pool, directory, source, format):
     assert f"{format} 640x480" in run("preview.py", pool, picture)
     image = cv2.imread(str(picture))
     assert image.shape == (480, 640, 3)
-    # Below the text it is of one colour: blue, as far as the format can represent it.
+    # Below the text, the picture has one colour: blue, as far as the format can represent it.
     colour = image[100:].reshape(-1, 3)
     wanted = (235, 235, 235) if format == "GRAY8" else (255, 0, 0)
     assert np.abs(colour.astype(int) - wanted).max() <= 4
-    # And the text is there, white on black.
+    # The text is white on black.
     assert 0 < np.count_nonzero(image[:48].min(axis=2) > 200) < np.count_nonzero(image[:48].max(axis=2) < 50)
     picture.unlink()
 
@@ -79,7 +79,7 @@ def test_detect(pool, source):
 
 
 def buffers(name, directory, *options, environment=None):
-    """The output of a producer and a consumer of buffers, with a pipe between them."""
+    """The output of a producer and a consumer of buffers that are connected by a pipe."""
     pool = directory / f"{name}.sock"
     environment = os.environ | (environment or {})
     with subprocess.Popen(
@@ -109,7 +109,7 @@ def test_buffers(directory, request, device):
 def test_worker_pool(directory, start):
     output = run("worker_pool.py", "--channel", directory / "jobs.sock", "--workers", 3, "--jobs", 20, "--start", start)
     jobs, total, workers = map(int, re.fullmatch(r"(\d+) jobs, (\d+) in all, by (\d+) workers\n", output).groups())
-    # Each job once, by whichever worker.
+    # Each job is done once, by any worker.
     assert (jobs, total) == (20, sum(range(20)))
     assert 1 <= workers <= 3
 
@@ -124,7 +124,7 @@ def test_edges(pool, directory, source):
             frame = consumer.recv(HANG)
             edges = np.array(frame)
             assert (frame.format, edges.shape) == ("GRAY8", (480, 640))
-            # Of seven bars, two times two that are neighbours have the same mean of red, green and blue.
+            # Of the seven bars, two pairs of neighbours have the same mean of red, green and blue.
             row = edges[100, 5:-5] > 60
             assert np.count_nonzero(np.diff(row.astype(int)) == 1) == 4
             assert edges[100, 20:60].max() < 10

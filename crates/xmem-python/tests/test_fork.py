@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MPL-2.0
 
-"""Memory that a forked child inherited is not its own: nothing new is read or written there."""
+"""A forked child inherits memory that it does not own: nothing new is read or written in it."""
 
 import multiprocessing
 
@@ -27,7 +27,7 @@ OF_BUFFERS = {
     "clone": lambda it: it.clone_ref(),
 }
 
-# Of what holds no memory, but is its parent's.
+# Objects without memory that belong to the parent.
 OF_POOLS = {
     "acquire": lambda it: it.acquire_cpu(10),
     "get": lambda it: it.get(0),
@@ -59,7 +59,7 @@ def use(it, names, results):
 
 
 def in_a_child(it, *names):
-    """The state of each of these in the child."""
+    """The state of each of these objects in the child."""
     context = multiprocessing.get_context("fork")
     results = context.SimpleQueue()
     process = context.Process(target=use, args=(it, names, results))
@@ -87,7 +87,7 @@ def test_frames(pool):
         planar = consumer.recv(HANG)
         assert in_a_child(planar, "planes", "copy") == refused(["planes", "copy"])
         assert in_a_child(planar.planes[1], "asarray") == refused(["asarray"])
-        # The parent goes on.
+        # The parent continues.
         assert_whole(frame, 1)
 
 

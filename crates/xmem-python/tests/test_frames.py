@@ -49,7 +49,7 @@ def test_every_type_has_names(producer, consumer, dtype):
 
 
 class Interface:
-    """Nothing but the array interface."""
+    """An object with only the array interface."""
 
     def __init__(self, frame):
         self.__array_interface__ = frame.__array_interface__
@@ -63,7 +63,7 @@ def test_shapes(producer, consumer, shape):
         np.asarray(frame)[...] = data
         frame.publish()
     array = np.asarray(consumer.recv(HANG))
-    # A scalar is an array of one.
+    # A scalar is an array with one element.
     assert array.shape == (shape or (1,))
     assert array.dtype == np.float32
     assert np.array_equal(array.reshape(shape), data)
@@ -100,7 +100,7 @@ def test_packed_formats_are_one_array(producer, consumer):
     assert len(frame) == 4
     (plane,) = frame.planes
     assert_whole(plane, 1)
-    # Rows have padding, so there is no contiguous view.
+    # Rows are padded, so there is no contiguous view.
     with pytest.raises(BufferError, match="contiguous"):
         np.frombuffer(frame, np.uint8)
     copy = frame.copy()
@@ -124,7 +124,7 @@ def test_planar_formats_are_planes(producer, consumer):
     for use in (lambda: len(frame), lambda: np.asarray(frame), lambda: np.from_dlpack(frame)):
         with pytest.raises(TypeError, match=r"NV12 is not one array but 2: use frame\.planes"):
             use()
-    # A question whether there is one is answered; a use of it is an error with the reason.
+    # The query is answered; the use raises an error with the reason.
     for name in ("shape", "strides", "ndim"):
         assert getattr(frame, name, None) is None
         with pytest.raises(AttributeError, match=r"NV12 is not one array but 2: use frame\.planes"):
@@ -150,7 +150,7 @@ def test_metadata(producer, consumer):
 
 @pytest.mark.parametrize("size", [1, 4032, 4096, 640 * 360])
 def test_room_for_attachments(producer, consumer, size):
-    # Whatever is left behind the frame.
+    # Any bytes behind the frame.
     some = {"boxes": b"\x01" * 500, "label": b"cat"}
     with producer.acquire((size,)) as frame:
         frame.publish(attachments=some)
@@ -233,7 +233,7 @@ def name_of(capsule):
 
 
 class Versioned(ctypes.Structure):
-    """DLManagedTensorVersioned, as far as its flags."""
+    """DLManagedTensorVersioned, up to its flags."""
 
     _fields_ = [
         ("major", ctypes.c_uint32),
@@ -267,7 +267,7 @@ def test_dlpack_by_the_standard(producer, consumer):
 
 
 def test_a_tensor_may_be_deleted_without_the_interpreter(producer, consumer):
-    """As a library's own thread does it."""
+    """As a library's own thread does."""
     publish(producer, 1)
     capsule = consumer.recv(HANG).__dlpack__(max_version=(1, 0))
     address, tensor = managed(capsule)
@@ -275,7 +275,7 @@ def test_a_tensor_may_be_deleted_without_the_interpreter(producer, consumer):
     set_name.argtypes = [ctypes.py_object, ctypes.c_char_p]
     used = b"used_dltensor_versioned"
     set_name(capsule, used)
-    # pthread_create with the deleter itself as what runs, which releases the interpreter's lock for the call.
+    # pthread_create runs the deleter itself, and ctypes releases the interpreter's lock for the call.
     libc = ctypes.CDLL(None)
     thread = ctypes.c_ulong()
     deleter = ctypes.cast(tensor.deleter, ctypes.c_void_p)
@@ -364,7 +364,7 @@ def test_few_bytes_for_a_consumer_that_keeps_frames(pool, lossless):
         assert consumer.stats["budget"] == 8
         kept = []
         for seed in range(20):
-            # Bound until the next one is there, and so is its slot.
+            # The variable holds the frame and its slot until the next frame is assigned.
             frame = producer.acquire((1 << 18,), room=0, timeout=HANG)
             np.asarray(frame)[...] = seed
             frame.publish(timeout=HANG)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MPL-2.0
 
-"""Python and GStreamer pipelines as each other's producer and consumer."""
+"""Python and GStreamer pipelines as producer and consumer of each other."""
 
 import os
 import shutil
@@ -25,7 +25,7 @@ FORMATS = [
 
 
 def test_layouts_are_gstreamer_s(directory, gst_launch):
-    """A frame of each format, of an odd size, as GStreamer lays it out, is what Python takes it for; and the other way."""
+    """Frames of each format and of odd sizes have the same layout in GStreamer and in Python, in both directions."""
     width, height = 35, 21
     caps = {it: f"video/x-raw,format={it},width={width},height={height},framerate=0/1" for it in FORMATS}
     source = gst_launch(
@@ -41,7 +41,7 @@ def test_layouts_are_gstreamer_s(directory, gst_launch):
         with xmem.Consumer(f"{directory}/{it}.sock", timeout=HANG, start_from="oldest") as consumer:
             frame = consumer.recv(HANG)
             assert (frame.format, frame.width, frame.height) == (it, width, height)
-            # These are at the places that GStreamer gives.
+            # In the layout that GStreamer uses.
             made[it] = [(plane.shape, plane.dtype, memoryview(plane).tobytes()) for plane in frame.planes]
     assert source.wait(HANG) == 0
 
@@ -51,7 +51,7 @@ def test_layouts_are_gstreamer_s(directory, gst_launch):
         for it in FORMATS:
             with producer.acquire(format=it, width=width, height=height) as frame:
                 raw = np.frombuffer((directory / f"{it}.raw").read_bytes(), np.uint8)
-                # And these are where Python puts them by itself.
+                # In the layout that Python uses by default.
                 assert planes_of(raw, frame) == made[it], it
                 for plane, (shape, dtype, data) in zip(frame.planes, made[it], strict=True):
                     np.asarray(plane)[...] = np.frombuffer(data, dtype).reshape(shape)
@@ -63,7 +63,7 @@ def test_layouts_are_gstreamer_s(directory, gst_launch):
 
 
 def planes_of(raw, frame):
-    """The bytes of the file at the places of the frame's planes."""
+    """The bytes of the file in the layout of the frame's planes."""
     planes = []
     start = np.asarray(frame.planes[0]).ctypes.data
     for plane in frame.planes:
@@ -163,7 +163,7 @@ def test_key_frames_can_be_asked_for(pool, gst_launch):
         while not consumer.recv(HANG).flags & delta:
             pass
         consumer.request_key_frame()
-        # Another one comes.
+        # Another frame arrives.
         while (frame := consumer.recv(HANG)).flags & delta:
             pass
         assert frame.shape == (frame.nbytes,)
@@ -173,7 +173,7 @@ def test_key_frames_can_be_asked_for(pool, gst_launch):
 
 
 def test_frames_that_are_forwarded(pool, directory, gst_launch):
-    """A frame that lies in another pool's slot, where a pipeline passed it on."""
+    """A frame in another pool's slot, which a pipeline forwarded."""
     with xmem.Producer(pool, framerate=30) as producer:
         forward = gst_launch(f"xmemsrc pool={pool} timestamp-mode=passthrough ! xmemsink pool={directory}/q.sock")
         producer.wait_for_consumer(HANG)
@@ -191,7 +191,7 @@ def test_frames_that_are_forwarded(pool, directory, gst_launch):
                 time.sleep(0.002)
             assert consumer.stats["received"] > 0
             assert consumer.stats["copied"] == 0
-            # The holder of frames that another pool forwarded to it.
+            # The holder of frames that another pool forwarded.
             via = {it["pid"]: it["via"] for it in producer.stats["consumers"]}
             assert via == {forward.pid: "", os.getpid(): f"{directory}/q.sock"}
         forward.send_signal(signal.SIGINT)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MPL-2.0
 
-"""A producer that describes its frames wrongly causes an exception, and no reader goes outside of a frame."""
+"""A producer with a wrong description of its frames causes an exception. No reader accesses memory outside of a frame."""
 
 import json
 import random
@@ -38,7 +38,7 @@ F32, BF16, F64 = 10, 9, 11
 
 @pytest.fixture(scope="module")
 def result_of():
-    """A consumer's description of a frame whose entry has other words."""
+    """A consumer's description of a frame whose entry has changed words."""
     with tempfile.TemporaryDirectory(prefix="xm") as directory:
         pool = f"{directory}/p.sock"
         with Child("lie", pool) as liar, Child("look", pool) as looker:
@@ -82,7 +82,7 @@ CASES = {
     "strides that overflow": (TENSOR, {STRIDES: SIGN - 1}, "cannot be"),
     "the lowest stride": (TENSOR, {STRIDES: SIGN}, "cannot be"),
     "a stride that is no whole element": (TENSOR, {STRIDES + 1: 3}, "cannot be"),
-    # Within the memory, but a copy of it would be a terabyte.
+    # Inside of the memory, but a copy would have a terabyte.
     "one element, over and over": (TENSOR, {SHAPE: 1 << 38, STRIDES: 0}, "cannot be"),
     "a larger type": (TENSOR, {TYPE: kind(F64, 2)}, "float64 of shape .* cannot be"),
     "a type that there is not": (TENSOR, {TYPE: kind(200, 2)}, "unknown element type"),
@@ -121,7 +121,7 @@ def test_invalid_data(result_of, case):
     else:
         assert what == "Error"
         assert re.search(message, text), text
-    # The next frame is taken as ever.
+    # The next frame is received normally.
     assert result_of(TENSOR, {}) == ["frame", 96]
 
 
@@ -133,7 +133,7 @@ def test_a_frame_that_cannot_be_found_is_skipped(result_of, lie):
 
 
 def test_random_invalid_data(result_of):
-    """Whatever is in an entry, a consumer lives."""
+    """A consumer does not crash with any content of an entry."""
     chance = random.Random(5)
     edges = [0, 1, 2, 7, 2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**62, SIGN - 1, SIGN, MOST]
     seen = set()

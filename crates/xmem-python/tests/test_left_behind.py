@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MPL-2.0
 
-"""A lossless producer whose timeout ends goes on without a consumer, which gets a warning."""
+"""A lossless producer continues after its timeout without a slow consumer, which gets a warning."""
 
 import _thread
 import asyncio
@@ -32,7 +32,7 @@ def test_left_behind_is_warned_of_and_counted(producer):
     with xmem.Consumer(producer.pool) as consumer:
         publish_all(producer, range(3))
         seeds = [consumer.recv(HANG).pts for _ in range(3)]
-        # It waits for the consumer once, and then no more.
+        # It waits for the consumer once, and not again.
         publish_all(producer, range(3, 60))
         with pytest.warns(xmem.PoolWarning, match=f"{LEFT_BEHIND} after number 2: it joins again") as caught:
             seeds.append(consumer.recv(HANG).pts)
@@ -64,7 +64,7 @@ def test_kept_frames_are_not_delivered_twice(pool):
             publish_all(producer, range(3))
             seeds = [consumer.recv(HANG).pts for _ in range(3)]
             publish(producer, 3)
-            # It is not even the consumer that has all the slots.
+            # The producer itself uses up the slots, so this consumer does not delay it.
             kept = []
             while not producer.stats["timed_out"]:
                 with contextlib.suppress(xmem.Timeout):
@@ -99,7 +99,7 @@ def test_a_thread_without_python_frames(producer, monkeypatch):
         publish_all(producer, range(30))
         taken = queue.SimpleQueue()
         monkeypatch.setattr(sys, "unraisablehook", lambda raised: taken.put(raised.exc_value))
-        # Its thread has no frame but this function's, which is no Python either.
+        # The thread's only frame is that of this function, which is not Python code.
         _thread.start_new_thread(map(taken.put, consumer).__next__, ())
         assert taken.get(timeout=HANG).pts < 30
     assert [warning.category for warning in caught] == [xmem.PoolWarning]
@@ -142,7 +142,7 @@ def test_in_a_loop(pool, take):
                 publish_all(producer, range(30))
                 assert (await take(consumer)).pts < 30
 
-    # As it is without a test: a text is printed once for each line.
+    # As outside of tests: a text is printed once for each line.
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default")
         for _ in range(3):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MPL-2.0
 
-"""The order of ends: views, frames, consumers, producers, interpreters, processes."""
+"""The order in which views, frames, consumers, producers, interpreters and processes end."""
 
 import multiprocessing
 import os
@@ -14,7 +14,7 @@ from conftest import HANG, assert_whole, content, eventually, publish
 
 import xmem
 
-# Frames that a producer keeps for consumers, by default.
+# The number of frames that a producer keeps for consumers by default.
 HISTORY = 4
 
 
@@ -23,7 +23,7 @@ def held(producer):
 
 
 def churn(producer, frames=200):
-    """Uses up all that is free many times over."""
+    """Uses all free slots many times."""
     for seed in range(1000, 1000 + frames):
         publish(producer, seed)
 
@@ -41,7 +41,7 @@ def test_views_are_not_overwritten_in_another_process(pool, child):
         churn(producer)
         reader.send()
         assert reader.reply() == "whole"
-        # And they outlive the producer.
+        # They also outlive the producer.
         producer.close()
         reader.send()
         assert reader.wait() == 0
@@ -55,7 +55,7 @@ def test_held_frames_of_a_killed_producer(pool, child):
         first.kill()
         while consumer.try_recv() is not None:
             pass
-        # Noticed, and still there.
+        # Detected, and still valid.
         eventually(lambda: consumer.try_recv() is None and consumer.stats["held"] == 5, "they are not counted")
         assert (consumer.stats["held"], consumer.stats["budget"]) == (5, 5)
         with xmem.Producer(pool) as second:
@@ -83,7 +83,7 @@ def test_a_process_that_is_killed_holds_nothing(pool, child):
             publish(producer, 0)
         reader.kill()
         eventually(lambda: producer.stats["consumers"] == [], "it is still there")
-        # How many slots these frames took depends on how many of them were in the history.
+        # The number of slots depends on how many of these frames were in the history.
         slots = producer.stats["slots"]
         churn(producer)
         assert producer.stats["slots_held"] == HISTORY
@@ -111,7 +111,7 @@ def test_a_frame_outlives_a_producer_that_is_killed(pool, child):
         writer.kill()
         with pytest.raises(xmem.ProducerLost):
             consumer.recv(HANG)
-    # The consumer is closed, too.
+    # The consumer is also closed.
     assert_whole(view, 7)
     os.unlink(pool)
 
@@ -132,7 +132,7 @@ def test_a_consumer_rides_over_a_restart(pool, child):
 
 
 def test_no_view_ever_sees_another_frame(pool, child):
-    """Under load: a producer that overtakes its consumers all the time, and views that are looked at late."""
+    """Under load: a producer that overtakes its consumers repeatedly, and views that are read late."""
     writer = child("produce", pool)
     writer.reply()
     readers = [child("read", pool) for _ in range(2)]
@@ -142,7 +142,7 @@ def test_no_view_ever_sees_another_frame(pool, child):
         for number in range(500):
             frame = consumer.recv(HANG)
             if number == 250:
-                # Overtaken for certain: there are not so many slots.
+                # Overtaken certainly: there are fewer slots.
                 eventually(lambda: xmem.query(pool)["published"] > frame.pts + 100, "no more frames are published")
             views.append((frame.pts, np.asarray(frame) if number % 2 else memoryview(frame)))
             del frame
@@ -239,7 +239,7 @@ def use_inherited(consumer, frame, view, producer, results):
 
 
 def test_fork(pool):
-    """Inherited objects do nothing in a forked child, and harm no process."""
+    """Inherited objects have no effect in a forked child, and do not harm other processes."""
     context = multiprocessing.get_context("fork")
     with xmem.Producer(pool) as producer, xmem.Consumer(pool) as consumer:
         publish(producer, 1)
@@ -253,7 +253,7 @@ def test_fork(pool):
         assert process.exitcode == 0
         assert len(errors) == 3 and all("make a new one after fork" in error for error in errors)
         assert same and pts == 1
-        # The child's end ended nothing here.
+        # The end of the child ended nothing here.
         assert consumer.stats["held"] == 1
         churn(producer)
         assert_whole(view, 1)
@@ -273,7 +273,7 @@ def take_one(pool, queue):
 def test_children_of_multiprocessing_join_by_themselves(pool, method):
     context = multiprocessing.get_context(method)
     with xmem.Producer(pool) as producer:
-        # The parent uses a consumer of its own first.
+        # The parent uses its own consumer first.
         with xmem.Consumer(pool) as consumer:
             publish(producer, 0)
             consumer.recv(HANG)
@@ -302,7 +302,7 @@ def test_a_written_frame_keeps_no_producer(pool, way):
         return frame
 
     frame = write()
-    # There is no other any more; else this is PoolInUse.
+    # No other producer exists any more; otherwise this raises PoolInUse.
     with xmem.Producer(pool):
         assert pool in repr(frame)
         with pytest.raises(xmem.Error, match="without publishing" if way != "published" else "published already"):

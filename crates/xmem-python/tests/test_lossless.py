@@ -13,13 +13,13 @@ import xmem
 
 
 def fill(producer):
-    """Publishes until there is no room. Returns how many frames were."""
+    """Publishes until there is no free slot. Returns the number of frames."""
     for count in range(1000):
         try:
             frame = producer.acquire((8,), timeout=0)
         except xmem.Timeout:
             return count
-        # There is room, so this does not wait.
+        # There is a free slot, so this does not wait.
         frame.publish(pts=count, timeout=0)
     raise AssertionError("there is always room")
 
@@ -47,7 +47,7 @@ def test_a_frame_that_found_no_room_can_be_published_later(producer):
     with xmem.Consumer(producer.pool) as consumer:
         late = producer.acquire((60, 80, 3))
         np.asarray(late)[...] = content(1000)
-        # Others take the room that was there.
+        # Other frames use the free slots.
         count = fill(producer)
         for timeout in (0, 0.05):
             with pytest.raises(xmem.Timeout, match="no room"):
@@ -103,7 +103,7 @@ def test_invalid_times(pool, lossless, timeout):
 
 
 def taken_while(producer, feed):
-    """A consumer in the event loop in which this feeds the pool."""
+    """A consumer in the event loop in which this producer publishes."""
 
     async def feed_all():
         await feed()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MPL-2.0
 
-"""Frames and buffers by the queues and pipes of multiprocessing and the loaders of PyTorch, without a copy, and over kills."""
+"""Frames and buffers in the queues and pipes of multiprocessing and the loaders of PyTorch, without a copy, and with kills."""
 
 import gc
 import multiprocessing
@@ -23,17 +23,17 @@ from xmem._xmem import _is_shared
 spawn = multiprocessing.get_context("spawn")
 fork = multiprocessing.get_context("fork")
 
-# More than 64 KiB: such a frame is passed on where it lies.
+# More than 64 KiB: such a frame is forwarded in place.
 SHAPE = (200, 200, 3)
 
 
 @pytest.fixture(autouse=True)
 def runtime(directory, monkeypatch):
-    """The channels between the processes, and their ends, lie here."""
+    """The directory of the channels between the processes."""
     monkeypatch.setenv("XMEM_RUNTIME_DIR", str(directory))
     xmem.multiprocessing.install()
     yield
-    # Of this process, for the next test.
+    # Reset in this process for the next test.
     end = xmem.multiprocessing._receiver
     if end is not None:
         end.channel.close(linger=0)
@@ -42,7 +42,7 @@ def runtime(directory, monkeypatch):
 
 
 def echo(incoming, outgoing):
-    """Sends on what comes, until None."""
+    """Forwards received objects until None."""
     xmem.multiprocessing.install()
     while (obj := incoming.get()) is not None:
         outgoing.put(obj)
@@ -50,7 +50,7 @@ def echo(incoming, outgoing):
 
 
 def describe(incoming, outgoing):
-    """Describes what comes, and holds it until the next."""
+    """Describes received objects, and holds each until the next."""
     held = None
     while (held := incoming.get()) is not None:
         array = held if isinstance(held, np.ndarray) else np.asarray(held)
@@ -81,7 +81,7 @@ class Peer:
 
 
 def frames(pool, count=1):
-    """A producer, its consumer, and frames of it."""
+    """A producer, its consumer, and frames."""
     producer = xmem.Producer(pool)
     consumer = xmem.Consumer(pool, timeout=HANG, max_held=8)
     for seed in range(count):
@@ -98,11 +98,11 @@ def test_frames_by_a_queue(pool, context):
             kind, writeable, array = peer.ask(frame)
             assert (kind, writeable) == ("Frame", False)
             assert_whole(array, 0)
-            # The other process holds it by a lease of its own, once it has joined this pool. Before, it gets a copy.
+            # The other process holds it by its own lease after it has joined this pool. Before, it gets a copy.
             return [it["held"] for it in xmem.query(pool)["consumers"] if it["via"]] == [1]
 
         wait_until(is_passed_on)
-        # As long as it does, so does this process.
+        # This process also holds it as long as the other one does.
         del frame
         gc.collect()
         assert consumer.stats["held"] == 1
@@ -112,7 +112,7 @@ def test_frames_by_a_queue(pool, context):
 
 
 def test_frames_of_the_sender_that_is_killed_stay_whole(pool):
-    """A frame goes on: from its producer by the sender to this process. The one in the middle is killed."""
+    """A frame is forwarded by the middle process, which is then killed."""
     with xmem.Producer(pool) as producer, Peer(relay) as peer:
         peer.to.put(pool)
         assert peer.back.get(timeout=HANG) == "joined"
@@ -122,7 +122,7 @@ def test_frames_of_the_sender_that_is_killed_stay_whole(pool):
             frame = peer.back.get(timeout=HANG)
             assert_whole(frame, seed)
             got.append((seed, frame))
-        # This process has joined the pool to hold frames there, so the last ones were passed on.
+        # This process has joined the pool to hold frames there, so the last ones were forwarded.
         wait_until(lambda: len(xmem.query(pool)["consumers"]) == 2, "this process has joined")
         peer.process.kill()
         for seed in range(10, 60):
@@ -151,7 +151,7 @@ def test_arrays_over_frames_and_others(pool):
             kind, writeable, copy = peer.ask(part)
             assert (kind, writeable) == ("ndarray", False)
             assert np.array_equal(copy, part)
-        # What does not lie in xmem's memory goes as ever: the receiver has its own.
+        # Objects outside of xmem's memory are sent normally: the receiver has its own copy.
         for own in (np.arange(100_000), np.array(["a", None], dtype=object), array[:2, :2]):
             _, writeable, copy = peer.ask(own)
             assert writeable and np.array_equal(copy, own)
@@ -189,7 +189,7 @@ def test_a_pipe_raises_at_once_and_reads_once(pool):
 def test_buffers(pool):
     with Peer(describe) as peer:
         buffers = xmem.BufferPool("buffers")
-        # One that is written is published for the one read.
+        # A buffer that is being written is published for one read.
         buf = buffers.acquire_cpu(1000)
         np.asarray(buf)[:] = 5
         index = buf.meta_index
@@ -197,11 +197,11 @@ def test_buffers(pool):
         assert (kind, writeable, set(array)) == ("BufferGuard", False, {5})
         with pytest.raises(xmem.Closed):
             buf.size
-        # The receiver holds it until the next comes.
+        # The receiver holds it until the next one arrives.
         with pytest.raises(xmem.Error, match="holds it"):
             buffers.get_mut(index)
 
-        # One that is read is held here until it is got there.
+        # A buffer that is read is held here until it has arrived.
         with buffers.acquire_cpu(10_000) as buf:
             np.asarray(buf)[:] = 6
             buffers.set_ref_count(buf.meta_index, 2)
@@ -210,7 +210,7 @@ def test_buffers(pool):
         _, _, array = peer.ask(buf)
         assert set(array) == {6}
         del buf
-        # An array over it takes it along.
+        # An array over it keeps it.
         with buffers.acquire_cpu(10_000) as buf:
             np.asarray(buf)[:] = np.arange(10_000) % 256
             buffers.set_ref_count(buf.meta_index, 2)
@@ -224,7 +224,7 @@ def test_buffers(pool):
 
 
 def test_a_receiver_that_is_killed_leaves_nothing(pool, directory):
-    """Killed while it holds a frame and while others wait for it in its queue."""
+    """Killed while it holds a frame and while frames wait for it in its queue."""
     producer, consumer, got = frames(pool, 3)
     peer = Peer(describe)
     peer.ask(got[0])
@@ -233,7 +233,7 @@ def test_a_receiver_that_is_killed_leaves_nothing(pool, directory):
     os.kill(peer.process.pid, signal.SIGSTOP)
     peer.to.put(got[2])
     peer.process.kill()
-    # What it did not ask for is kept for this time.
+    # Frames that the receiver has not requested are kept for this time.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         xmem.multiprocessing.install(timeout=0.1)
@@ -241,7 +241,7 @@ def test_a_receiver_that_is_killed_leaves_nothing(pool, directory):
         gc.collect()
         wait_until(lambda: consumer.stats["held"] == 0, "nothing is held for it")
         wait_until(lambda: len(xmem.query(pool)["consumers"]) == 1, "its leases have ended")
-        # Nor are its files there.
+        # Its files are removed as well.
         wait_until(lambda: not list(directory.glob("mp.*")), "its files are removed")
     for seed in range(100):
         publish(producer, seed, SHAPE)
@@ -249,7 +249,7 @@ def test_a_receiver_that_is_killed_leaves_nothing(pool, directory):
 
 
 class Late:
-    """Is pickled when its process waits for its queues to be written: the last thing that it does."""
+    """Is pickled while its process waits for its queues to be written, at the end of the process."""
 
     def __reduce__(self):
         wait_until(multiprocessing.util.is_exiting, "the process ends")
@@ -280,7 +280,7 @@ def test_a_sender_waits_for_its_receiver_when_it_ends(pool, context, target):
 
 
 def echo_with_a_child(incoming, outgoing):
-    """Has a forked child, which outlives it, when it sends for the second time."""
+    """Forks a child that outlives it when it sends for the second time."""
     xmem.multiprocessing.install()
     outgoing.put(incoming.get())
     again = incoming.get()
@@ -302,9 +302,9 @@ def test_a_sender_that_was_killed_is_an_error(pool, target):
         producer, consumer, (frame,) = frames(pool)
         peer.ask(frame)
         peer.to.put(frame)
-        # As bytes, since to receive is to ask the sender.
+        # As bytes, because receiving a frame sends a request to the sender.
         data = peer.back._reader.recv_bytes() if peer.back._poll(HANG) else None
-        # Without `join`, which waits for its child too.
+        # Without `join`, which also waits for its child.
         peer.process.signal(signal.SIGKILL)
         wait_until(lambda: peer.process.process.exitcode is not None, "it was killed")
         with pytest.raises(xmem.RefLost, match="has ended"):
@@ -365,7 +365,7 @@ def as_tensor(frame):
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_data_loader(pool, workers):
-    """A worker's tensors over frames come as they lie."""
+    """A worker's tensors over frames arrive in place."""
     torch = pytest.importorskip("torch", reason="no PyTorch")
     import xmem.torch
 
@@ -386,7 +386,7 @@ def test_a_data_loader(pool, workers):
             assert sum(np.array_equal(tensor, one) for one in sent) == 1, "a frame is whole"
             assert _is_shared(tensor.data_ptr(), tensor.nbytes), "it was not copied by PyTorch"
             del tensor
-        # The loader ends its workers, with batches on the way.
+        # The loader ends its workers while batches are in flight.
         producer.end_stream()
         del batches
         gc.collect()
@@ -410,7 +410,7 @@ def consume_tensor(queue, event, back):
     names = {"queue": queue, "event": event}
     exec(CONSUMER, names)
     back.put(int(names["safe_to_use_tensor"].sum()))
-    # Without the producer's wait: it counts the references, and no one has to wait for an event.
+    # Without the producer's wait: references are counted, so no process waits for an event.
     tensor = queue.get()
     back.put(int(tensor.sum()))
 

@@ -17,7 +17,7 @@ import xmem.ort
 
 @pytest.fixture(scope="module")
 def session():
-    """The sum over an image, and its pixels as they came."""
+    """The sum over an image, and its unchanged pixels."""
     image = helper.make_tensor_value_info("image", TensorProto.UINT8, ["h", "w", 3])
     total = helper.make_tensor_value_info("total", TensorProto.FLOAT, [])
     same = helper.make_tensor_value_info("same", TensorProto.UINT8, ["h", "w", 3])
@@ -59,7 +59,7 @@ def test_rows_with_padding_are_copied_once(pool, session):
 
 
 def test_the_frame_is_held_until_the_run_is_done(pool, session):
-    """While another thread releases everything it can, and the producer uses up what is free."""
+    """Another thread releases all objects that it can, and the producer uses all free slots."""
     runner = xmem.ort.Runner(session, ["total"])
     with xmem.Producer(pool, max_slots=16) as producer, xmem.Consumer(pool) as consumer:
         stop = threading.Event()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MPL-2.0
 
-"""Frames that do not lie in one part, and pictures of which a frame has half of the rows."""
+"""Frames in several parts, and pictures of which a frame has half of the rows."""
 
 import numpy as np
 from conftest import HANG
@@ -8,7 +8,7 @@ from conftest import HANG
 import xmem
 
 WIDTH, HEIGHT = 64, 32
-# What `gst_producer.py` sends: of its four ways to cut a frame, those that leave each plane in one memory.
+# The frames of `gst_producer.py`: of its four ways to cut a frame, those that keep each plane in one memory.
 WHOLE = {0}
 
 
@@ -32,11 +32,11 @@ def test_planes_in_memories_of_their_own(pool, gst_producer):
             number += 1
             assert frame.format == "NV12"
             assert_nv12(frame, number)
-            # Parts that cannot be one array are copied, and nothing else is.
+            # Only parts that cannot be one array are copied.
             assert frame.readonly == (number % 4 in WHOLE)
             assert consumer.stats["copied"] == sum(it % 4 not in WHOLE for it in range(number + 1))
             if frame.readonly:
-                # One plane holds the frame, and so all of its memories.
+                # A plane holds the frame, and so all of its memories.
                 chroma = np.asarray(frame.planes[1])[4:, ::2]
                 expected = chroma.copy()
                 del frame
@@ -49,7 +49,7 @@ def test_planes_in_memories_of_their_own(pool, gst_producer):
 
 
 def test_parts_that_are_passed_on(pool, directory, gst_producer, gst_launch):
-    """The same through one more pool, whose consumers have the memories of the first."""
+    """The same through another pool, whose consumers map the memories of the first."""
     second = f"{directory}/q.sock"
     hop = gst_launch(
         f"xmemsrc pool={pool} ! xmemsink pool={second} delivery=lossless wait-for-connection=true sync=false"

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MPL-2.0
 
-"""Writing frames, and what may not be written any more."""
+"""Writing frames, and frames that must not be written any more."""
 
 import fractions
 import threading
@@ -25,7 +25,7 @@ def test_views_that_could_write_keep_a_frame_from_being_published(pool):
             assert frame.publish() == 0
             with pytest.raises(xmem.Error, match="published already"):
                 frame.publish()
-            # A view made from it now is read-only.
+            # A view that is created now is read-only.
             late = np.asarray(frame)
             assert not late.flags.writeable
             assert_whole(late, 1)
@@ -42,7 +42,7 @@ def test_views_that_are_trusted(pool):
             view[...] = content(1)
             frame.publish(trust_views=True)
         del frame
-        # It is not reused under the view.
+        # The slot is not reused while the view exists.
         for seed in range(2, 300):
             publish(producer, seed)
         assert_whole(view, 1)
@@ -61,7 +61,7 @@ def test_a_frame_that_is_not_published_is_given_back(pool):
                 use(frame)
         with pytest.raises(AttributeError):
             producer.acquire((1,)).planes[0].__array_interface__  # noqa: B018
-        # But not under a view.
+        # But not while a view exists.
         with producer.acquire((1000,)) as frame:
             view = np.asarray(frame)
         assert producer.stats["slots_held"] == 1
@@ -115,7 +115,7 @@ def test_caps(pool):
 
 
 def test_frames_of_several_kinds_in_turn(pool):
-    """The metadata of the last frame does not show in the next one."""
+    """The metadata of a frame does not appear in the next one."""
     kinds = [
         ({"shape": (2, 3), "dtype": "uint8"}, (2, 3), "uint8", "dimensions=(string)3:2, types=(string)uint8"),
         ({"shape": (2, 3), "dtype": "int8"}, (2, 3), "int8", "types=(string)int8"),

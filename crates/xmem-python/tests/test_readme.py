@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MPL-2.0
 
-"""The examples of the pages run."""
+"""Runs the examples of the pages."""
 
 import ast
 import asyncio
@@ -25,7 +25,7 @@ BLOCKS = [block for page in PAGES for block in re.findall(r"```python\n(.*?)```"
 
 @pytest.fixture(autouse=True)
 def runtime_dir(directory, monkeypatch):
-    """The pools of the page have names."""
+    """The pools on the page have names."""
     monkeypatch.setenv("XMEM_RUNTIME_DIR", str(directory / "run"))
     directory.joinpath("run").mkdir(mode=0o700)
 
@@ -37,7 +37,7 @@ def block(what):
 
 @contextlib.contextmanager
 def camera(format, frames=None):
-    """Publishes frames of sevens to consumers, until one took so many, or the block ends; then the stream is over."""
+    """Publishes frames of sevens until a consumer took `frames` of them or the block ends. Then the stream ends."""
     stop = threading.Event()
 
     def feed():
@@ -131,7 +131,7 @@ def test_a_pool_of_workers():
         for thread in threads:
             thread.start()
         exec("results = []\n" + "channel.wait_for_receiver" + maker + "    results.append(result)", there)
-        # The last ones are still at work.
+        # The last workers still run.
         results = there["results"] + [channel.recv(timeout=HANG) for _ in range(3)]
         channel.close()
         for thread in threads:
@@ -152,7 +152,7 @@ def test_channel_in_a_loop():
 
 
 class Model:
-    """A model that does not pickle."""
+    """A model that cannot be pickled."""
 
     def __init__(self, path):
         self.path = path
@@ -205,7 +205,7 @@ def test_publish_in_a_loop():
         there = {"asyncio": asyncio, "np": np, "producer": producer, "image": image, "xmem": xmem}
         asyncio.run(eval(code, there))
         assert (np.asarray(consumer.recv(HANG)) == 9).all()
-        # Where there is no room it is cancelled as by Ctrl-C, and the loop ends.
+        # If there is no free slot, the task is cancelled as by Ctrl-C, and the loop ends.
         with pytest.raises(xmem.Timeout):
             while True:
                 producer.acquire((8,), timeout=0).publish()

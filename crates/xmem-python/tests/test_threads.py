@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MPL-2.0
 
-"""Threads that use the same objects at once. Free-threaded Python has them run at once indeed."""
+"""Threads that use the same objects at the same time. With free-threaded Python they run in parallel."""
 
 import subprocess
 import sys
@@ -17,7 +17,7 @@ THREADS = 8
 
 
 def all_at_once(work, count=THREADS):
-    """Calls something in many threads that begin together; what one of them raises is raised."""
+    """Calls a function in many threads that start together. Raises the exception of any of them."""
     begin = threading.Barrier(count)
     errors = []
 
@@ -45,7 +45,7 @@ def test_the_module_needs_no_lock_of_the_interpreter():
 
 
 def test_one_consumer(pool):
-    """Each frame is taken once, intact, and released in whatever thread."""
+    """Each frame is taken once, is intact, and is released in any thread."""
     count = 400
     with xmem.Producer(pool, lossless=True) as producer, xmem.Consumer(pool) as consumer:
         seen = [[] for _ in range(THREADS)]
@@ -90,7 +90,7 @@ def test_one_frame(pool):
 
 
 def test_one_slot(pool):
-    """Of many threads that publish a slot one succeeds; views that could write keep all of them from it."""
+    """If many threads publish a slot, one succeeds. Views that could write prevent all of them from publishing."""
     with xmem.Producer(pool) as producer, xmem.Consumer(pool) as consumer:
         for _ in range(20):
             published = []
@@ -153,7 +153,7 @@ def test_one_channel(directory):
             for _ in range(each):
                 sender, turn, array, ref = there.recv(timeout=HANG)
                 assert (array == sender * each + turn).all()
-                # This is their process, so they are what they refer to.
+                # This is their own process, so they are the objects themselves.
                 assert ref is kept[turn % 4]
                 got.append((sender, turn))
 
@@ -178,7 +178,7 @@ def test_one_room(directory):
 
 
 def test_references_to_one_object():
-    """They are equal, whichever thread made them first."""
+    """They are equal, independent of the thread that created them first."""
     for _ in range(50):
         thing = object()
         refs = []

@@ -68,7 +68,7 @@ def test_tensors_that_write_keep_a_frame_from_being_published(pool):
 
 
 def test_a_write_into_a_frame_harms_no_other_process(pool):
-    """PyTorch knows no read-only tensors: such a write ends the process that tries it, and changes nothing."""
+    """PyTorch does not support read-only tensors: such a write kills the process and changes nothing."""
     code = "import sys, torch, xmem; torch.from_dlpack(xmem.Consumer(sys.argv[1], start_from='newest').recv()).fill_(9)"
     with xmem.Producer(pool) as producer, xmem.Consumer(pool) as consumer:
         publish(producer, 1)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MPL-2.0
 
-"""Uses that work, but hardly as intended, are warned of once."""
+"""Warnings about uses that work but are probably not intended. Each is printed once."""
 
 import asyncio
 import threading
@@ -15,7 +15,7 @@ import xmem
 
 @pytest.fixture
 def names(directory, monkeypatch):
-    """A runtime directory of one's own, in which there is a pool."""
+    """A separate runtime directory with a pool."""
     monkeypatch.setenv("XMEM_RUNTIME_DIR", str(directory))
     with xmem.Producer("cam0"):
         yield directory
@@ -30,7 +30,7 @@ def test_a_wait_for_a_missing_pool_warns_once(names, what):
         "Channel.aconnect": lambda: asyncio.run(xmem.Channel.aconnect("typo", timeout=HANG)),
     }[what]
     made = []
-    # It waits on: the pool comes after the warning.
+    # It still waits: the pool is created after the warning.
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         thread = threading.Thread(target=lambda: made.append(wait()))
@@ -86,7 +86,7 @@ def test_a_small_budget_that_is_used_up(pool, limit, options):
 
 
 def flood(path, ready, count):
-    """Sends all that it has before it receives anything."""
+    """Sends all its messages before it receives anything."""
     with xmem.Channel.connect(path, timeout=HANG) as channel:
         ready.set()
         for number in range(count):
@@ -128,13 +128,13 @@ def test_two_that_only_send(tmp_path):
 
 
 def test_a_receiver_that_is_only_slow(tmp_path):
-    """There is no warning where there is nothing to receive."""
+    """A sender that waits is warned only if it has messages to receive itself."""
     path = str(tmp_path / "c.sock")
     with xmem.Channel(path) as channel, xmem.Channel.connect(path, timeout=HANG) as other:
         channel.wait_for_receiver(HANG)
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            # Two wait inside of the receiver, and 8 before it.
+            # Two messages wait inside of the receiver, and 8 before it.
             for number in range(10):
                 channel.send(number, timeout=HANG)
             with pytest.raises(xmem.Timeout):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MPL-2.0
 
-"""The wheel needs nothing but Python; the stubs match the module."""
+"""The wheel needs only Python. The stubs match the module."""
 
 import ast
 import inspect
@@ -64,7 +64,7 @@ def test_stubs_match_the_module():
     for name in there & classes.keys():
         bases = getattr(_xmem, name).__mro__[:-1]
         real = {it for base in bases for it in vars(base) if it not in object.__dict__ or it == "__new__"}
-        # The buffer protocol's have names of their own from 3.12 on.
+        # Since Python 3.12 the buffer protocol has methods with these names.
         real -= {"__doc__", "__module__", "__buffer__", "__release_buffer__"}
         listed = names(classes[name]) - {"__buffer__"}
         assert real == listed, name
