@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MPL-2.0
-"""What meson.build needs of cargo: the version, the plugin built by cargo-c, the command, and the tests."""
+"""The parts of meson.build that use cargo: the version, the plugin (built by cargo-c), the command, and the tests."""
 
 import argparse
 import pathlib
@@ -32,7 +32,7 @@ def build(args: argparse.Namespace) -> None:
         command += ["--library-type", kind]
     subprocess.run(command, check=True)
 
-    # cargo-c always builds for a named target, and calls the dev profile's directory `debug`.
+    # cargo-c always builds for an explicit target, and uses the directory `debug` for the dev profile.
     profile = "debug" if args.profile == "dev" else args.profile
     names = ["gstxmem.pc"]
     names += ["libgstxmem.so"] * (args.library_type != "static")
@@ -45,7 +45,7 @@ def build(args: argparse.Namespace) -> None:
 
 
 def build_command(args: argparse.Namespace) -> None:
-    """The command, and what it prints about itself."""
+    """Builds the command, its completions and its manual pages."""
     command = [args.cargo, "build", "--locked", "--package", "xmem-cli", "--profile", args.profile]
     command += ["--manifest-path", str(ROOT / "Cargo.toml"), "--target-dir", str(args.target_dir)]
     subprocess.run(command, check=True)
@@ -59,7 +59,7 @@ def build_command(args: argparse.Namespace) -> None:
 
 
 def test(args: argparse.Namespace) -> None:
-    """The plugin as a library that GStreamer loads is a package without tests, so `cargo test` does not build it."""
+    """Runs the tests. `cargo test` does not build the plugin's library, which is a package without tests, so it is built first."""
     options = ["--workspace", "--locked", "--target-dir", str(args.target_dir)]
     subprocess.run([args.cargo, "build", *options, "--all-targets"], check=True)
     subprocess.run([args.cargo, "test", *options], check=True)
