@@ -201,7 +201,7 @@ fn delta_frames_wait_for_a_key_frame() {
 }
 
 #[test]
-fn frames_of_intra_only_formats_are_delivered_whatever_their_flags() {
+fn frames_of_intra_only_formats_are_delivered_with_any_flags() {
     for caps in [
         "video/x-raw,format=GRAY8,width=8,height=8,framerate=30/1",
         "image/png,width=8,height=8,framerate=30/1",

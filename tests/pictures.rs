@@ -122,7 +122,7 @@ fn a_tap_writes_y4m_until_its_reader_ends() {
 }
 
 #[test]
-fn what_is_no_picture_is_refused() {
+fn pools_without_video_are_refused() {
     let pools = prepared();
     let _producer = published(
         &pools,

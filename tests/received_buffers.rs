@@ -67,7 +67,7 @@ fn addresses(buffer: &gst::BufferRef) -> [usize; 2] {
 }
 
 #[test]
-fn a_buffer_comes_again_whatever_was_done_to_it() {
+fn a_buffer_is_reused_after_any_change() {
     let changes: &[fn(&mut gst::BufferRef)] = &[
         |_| (),
         |buffer| {

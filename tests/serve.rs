@@ -227,7 +227,7 @@ fn a_name_is_no_text_of_a_pipeline() {
 }
 
 #[test]
-fn what_has_no_picture_has_the_reason() {
+fn a_pool_without_a_picture_has_a_reason() {
     let pools = prepared();
     let site = Site::new(&pools);
     let answer = site.get("/picture/none");

@@ -282,7 +282,7 @@ fn an_alias_keeps_the_slot_of_its_memory() {
 
 /// Programs count frames with such notifications.
 #[test]
-fn what_is_tied_to_a_buffer_goes_with_it() {
+fn objects_attached_to_a_buffer_are_released_with_it() {
     gst::init().unwrap();
     unsafe extern "C" fn count(data: gst::glib::ffi::gpointer) {
         // SAFETY: the test's counter.

@@ -258,7 +258,7 @@ fn a_repeated_frame_takes_no_more_room_for_the_same_attachments() {
 }
 
 #[test]
-fn events_come_between_frames_for_those_that_want_them() {
+fn events_are_delivered_between_frames_on_request() {
     let place = Place::new();
     let producer = Producer::builder(&place.pool()).history(4).build().unwrap();
     let mut plain = Consumer::builder(&place.pool()).connect().unwrap();

@@ -129,7 +129,7 @@ fn all_processes_are_equal() {
 }
 
 #[test]
-fn a_buffer_outlives_its_writer_for_those_that_have_its_memory() {
+fn a_buffer_outlives_its_writer_in_processes_that_mapped_it() {
     let place = Place::new();
     let reader = BufferPool::new(&place.pool()).unwrap();
     let writer = BufferPool::new(&place.pool()).unwrap();
@@ -199,7 +199,7 @@ fn bad_counts_and_indices_are_refused() {
 }
 
 #[test]
-fn what_cannot_be_a_pool_of_buffers_is_refused() {
+fn invalid_options_and_stream_pools_are_refused() {
     let place = Place::new();
     assert!(matches!(BufferPool::new(""), Err(OpenError::Name(_))));
     for max_buffers in [0, 1, 4097] {

@@ -125,7 +125,7 @@ fn every_read_of_a_process_that_is_killed_counts() {
 }
 
 #[test]
-fn a_buffer_whose_readers_do_not_come_is_empty_at_its_timeout() {
+fn an_unread_buffer_is_emptied_at_its_timeout() {
     let place = Place::new();
     let (pool, unread) = with_reports(&place);
     // A process is connected after its first read.

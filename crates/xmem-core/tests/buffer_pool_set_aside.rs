@@ -52,7 +52,7 @@ fn another_size_takes_none_that_is_set_aside() {
 }
 
 #[test]
-fn what_is_given_up_may_go() {
+fn buffers_that_are_given_up_free_their_memory() {
     let place = Place::new();
     let pool = BufferPool::options(&place.pool())
         .max_buffers(8)
@@ -66,7 +66,7 @@ fn what_is_given_up_may_go() {
 }
 
 #[test]
-fn what_a_buffer_holds_stays_when_it_is_given_up() {
+fn a_published_buffer_stays_valid_when_it_is_given_up() {
     let place = Place::new();
     let pool = BufferPool::new(&place.pool()).unwrap();
     let reader = BufferPool::new(&place.pool()).unwrap();

@@ -583,7 +583,7 @@ fn a_stopped_consumer_causes_no_copy() {
 
 /// A consumer joins between `forward` and `publish`.
 #[test]
-fn a_consumer_that_comes_at_the_last_moment_is_noticed() {
+fn a_consumer_that_joins_before_publish_is_detected() {
     let (a, b) = (Place::new(), Place::new());
     let first = Producer::builder(&a.pool()).history(1).build().unwrap();
     let mut middle = Middle::new(&a.pool(), &b.pool());

@@ -31,7 +31,7 @@ fn sticky() -> OwnedFd {
 }
 
 #[test]
-fn a_region_that_comes_after_it_went_is_not_kept() {
+fn a_region_that_arrives_after_it_was_retired_is_not_kept() {
     let place = Place::new();
     let fake = Fake::at(place.pool());
     let (control_fd, control) = raw::control(None);

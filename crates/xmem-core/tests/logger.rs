@@ -118,7 +118,7 @@ fn a_consumer_that_is_cut_off() {
 }
 
 #[test]
-fn a_consumer_that_is_given_up_on() {
+fn a_lossless_consumer_that_is_too_slow() {
     let place = Place::new();
     let producer = Producer::builder(&place.pool())
         .delivery(Delivery::Lossless)

@@ -98,7 +98,7 @@ fn missed_events_are_no_missed_frames() {
 }
 
 #[test]
-fn a_consumer_that_was_given_up_on_counts_each_frame() {
+fn a_consumer_that_was_too_slow_counts_each_frame() {
     let place = Place::new();
     let producer = Producer::builder(&place.pool())
         .delivery(Delivery::Lossless)

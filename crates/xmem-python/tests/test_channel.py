@@ -529,7 +529,7 @@ def sender(path, count):
 
 
 @pytest.mark.parametrize("count", [0, 1, 3, 30])
-def test_all_that_was_sent_comes(place, count):
+def test_all_sent_messages_arrive(place, count):
     with xmem.Channel(place.path()) as channel, Process(sender, place.path(), count) as child:
         for number in range(count):
             n, a = channel.recv(timeout=HANG)

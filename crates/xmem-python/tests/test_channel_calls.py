@@ -99,7 +99,7 @@ def test_a_process_that_is_killed_ends_its_call(place):
         wait_until(lambda: channel.receivers == 0, "it has left")
 
 
-def test_an_answer_that_comes_late_is_of_no_other_call(place):
+def test_a_late_answer_does_not_answer_another_call(place):
     with Process(serve, place.path()), xmem.Channel(place.path()) as channel:
         assert channel.call(len, "12", timeout=HANG) == 2
         with pytest.raises(xmem.Timeout):

@@ -73,7 +73,7 @@ def test_errors_are_raised_before_the_wait(producer):
         del array
 
 
-def test_room_that_comes_ends_the_wait(producer):
+def test_a_released_slot_ends_the_wait(producer):
     with xmem.Consumer(producer.pool) as consumer:
         count = fill(producer)
         thread = threading.Thread(target=lambda: [consumer.recv(HANG) for _ in range(count)])

@@ -159,7 +159,7 @@ def test_arrays_over_frames_and_others(pool):
         producer.close()
 
 
-def test_what_was_received_goes_on(pool):
+def test_received_frames_are_forwarded(pool):
     with Peer(echo) as peer:
         producer, consumer, (frame,) = frames(pool)
         for _ in range(3):
@@ -315,7 +315,7 @@ def test_a_sender_that_was_killed_is_an_error(pool, target):
         producer.close()
 
 
-def test_what_is_not_received_in_time_is_released_with_a_warning(pool):
+def test_unreceived_frames_are_released_with_a_warning(pool):
     xmem.multiprocessing.install(timeout=0.1)
     producer, consumer, (frame,) = frames(pool)
     here, there = spawn.Pipe()

@@ -78,7 +78,7 @@ fn one_context_for_all_handles_of_an_exporters_device() {
 }
 
 #[test]
-fn who_cannot_open() {
+fn handles_that_cannot_be_opened() {
     let (_folder, machine) = machine();
     let (mut exporter, mut importer) = (Remote::new(&machine), Remote::new(&machine));
     let (kept, freed) = (
