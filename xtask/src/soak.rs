@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! `cargo xtask soak`: run four pools with sixteen consumers for a long time, and check that memory, descriptors and latency do not
-//! grow.
+//! `cargo xtask soak`: run four pools with sixteen consumers for a long time, and check that memory, descriptors and mappings do
+//! not grow.
 
 use crate::step::{self, Step};
 use crate::{Result, cargo, packages};

@@ -32,7 +32,7 @@ struct Cli {
 /// The other command of the program, and the roles of its child processes.
 #[derive(Debug, Subcommand)]
 enum Role {
-    /// Run for a long time without faults, and check that memory, descriptors and latency do not grow
+    /// Run for a long time without faults, and check that memory, descriptors and mappings do not grow
     Soak(soak::Plan),
     #[command(hide = true)]
     Producer(producer::Args),

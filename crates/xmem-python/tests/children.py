@@ -131,9 +131,9 @@ def read(pool: str) -> None:
 
 
 def lie(pool: str) -> None:
-    """Publishes frames, each described by other words than the core wrote.
+    """Publishes frames, each with changed words in its description.
 
-    A line of its input is the arguments of `acquire`, and those words by the numbers that `conftest` explains.
+    A line of input has the arguments of `acquire`, and the words by their numbers (see `conftest`).
     """
     producer = xmem.Producer(pool)
     memory = control_memory()
@@ -183,9 +183,9 @@ def control_memory() -> np.ndarray:
 
 
 def look(pool: str) -> None:
-    """Takes the newest frame, each time by a consumer of its own, and reads all that there is of it.
+    """Takes the newest frame, each time with a new consumer, and reads it completely.
 
-    A line of its input is for how many seconds to wait for it.
+    A line of input is the timeout in seconds.
     """
     reply("ready")
     while line := read_line():

@@ -22,10 +22,9 @@ import xmem
 # Not a limit on speed: a test that takes longer hangs.
 HANG = 60.0
 
-# Words that a producer can describe a frame with have numbers. These are the first of an entry, of its slot's place and of its
-# layout.
+# The words that describe a frame have numbers. These are the first numbers of an entry, of its slot's place and of its layout.
 ENTRY, PLACE, LAYOUT = 0, 100, 200
-# The numbers of the halves of a layout's words begin with this and the number of its first word.
+# The number of a half of a layout's word is this value, plus the number of the layout's first word, plus its index.
 HALVES = 1000
 
 # The signal may be ignored if the tests were started in the background, and children inherit this.

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MPL-2.0
 
-"""A process that runs its test's commands with a device: reads a line of JSON with Python in it, writes one with the result.
+"""A process that executes commands with a device: reads a line of JSON with Python code, and writes a line with the result.
 
-Driver and devices are of the process, and the tests' own must not have any: it would have them for all tests.
+The process loads the driver. The process of the tests must not, because it would keep the driver for all tests.
 """
 
 import ctypes

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MPL-2.0
 
-"""What tests do with a CUDA device besides xmem: kernels, streams, memory of their own, and arrays by DLPack and by the CUDA
-array interface, as a library has them that can do neither more nor less than these.
+"""Device functions of the tests outside of xmem: kernels, streams, memory, and arrays by DLPack and by the CUDA array interface,
+as of a library that supports exactly these.
 
-The driver is whatever `libcuda.so.1` is: in the tests the stand-in, without a GPU.
+The driver is `libcuda.so.1`, which is the stand-in without a GPU in the tests.
 """
 
 import ctypes

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MPL-2.0
 
-"""Buffers by number on CUDA devices, in real processes, on a stand-in driver without a GPU. The names and examples are those
-of the technical design."""
+"""Buffers by number on CUDA devices, between processes, on the stand-in driver without a GPU. Names and examples are those of the
+technical design."""
 
 from conftest import eventually
 from cuda_support import machine  # noqa: F401

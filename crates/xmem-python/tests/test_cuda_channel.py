@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MPL-2.0
 
-"""Arrays on CUDA devices through channels, in real processes, on a stand-in driver without a GPU. PyTorch's own CUDA needs a
-GPU: its tensors go the same way, and did not here."""
+"""Arrays on CUDA devices in channels, between processes, on the stand-in driver without a GPU. PyTorch's CUDA support needs a GPU:
+its tensors use the same code, which is not tested with them here."""
 
 import pytest
 from conftest import eventually

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MPL-2.0
 
-"""What was received on a CUDA device is sent on where it lies, and messages have arrays on several devices: in real processes,
-on a stand-in driver without a GPU."""
+"""Received arrays on CUDA devices are forwarded in place, and messages have arrays on several devices: between processes, on the
+stand-in driver without a GPU."""
 
 from pathlib import Path
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MPL-2.0
 
-"""Frames on CUDA devices, in real processes, on a stand-in driver without a GPU."""
+"""Frames on CUDA devices, between processes, on the stand-in driver without a GPU."""
 
 import signal
 from concurrent.futures import ThreadPoolExecutor, wait

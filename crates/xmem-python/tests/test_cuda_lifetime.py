@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MPL-2.0
 
-"""How long frames on CUDA devices are held, in real processes, on a stand-in driver without a GPU."""
+"""The lifetime of frames on CUDA devices, between processes, on the stand-in driver without a GPU."""
 
 import pytest
 from cuda_support import machine  # noqa: F401

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MPL-2.0
 
-"""Frames that are written on CUDA devices, in real processes, on a stand-in driver without a GPU."""
+"""Writing frames on CUDA devices, between processes, on the stand-in driver without a GPU."""
 
 import pytest
 from cuda_support import machine  # noqa: F401

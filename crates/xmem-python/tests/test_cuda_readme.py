@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MPL-2.0
 
-"""What the module's page shows of CUDA runs: on a stand-in driver, without a GPU, and with an array that has of PyTorch's what the
-page uses."""
+"""Runs the CUDA examples of the module's page on the stand-in driver without a GPU. An array class replaces the parts of PyTorch that
+the page uses."""
 
 import re
 from pathlib import Path

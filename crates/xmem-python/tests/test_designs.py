@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: MPL-2.0
 
-"""The Python examples of the documents that xmem began with, as they stand there. Each test names its document and section, and
-the words that differ."""
+"""The unchanged Python examples of the design documents. Each test names the document, the section and the differences."""
 
 import os
 
@@ -60,7 +59,7 @@ def processes_of_one_directory(machine, count):
 
 
 def test_use_in_python(machine):
-    """"xmem 技术设计", section 8, "Python 使用": no word differs. `decode_to` works on, on the default stream."""
+    """"xmem 技术设计", section 8, "Python 使用": no differences. `decode_to` continues on the default stream."""
     producer, consumer = processes_of_one_directory(machine, 2)
     produce, consume = USE.split("# 消费者")
     opened = produce.split("# 预分配")[0]
@@ -99,7 +98,7 @@ tensor = torch.from_blob(
 
 def test_pytorch(pool):
     """"xmem 技术设计", section 9, "PyTorch", here on the CPU. `torch.from_blob` is `xmem.torch.from_blob`, which takes the
-    buffer in the place of its address: the tensor holds it."""
+    buffer instead of its address, so that the tensor holds it."""
     pytest.importorskip("torch", reason="no PyTorch")
     import torch
 
@@ -189,7 +188,7 @@ LIBRARIES = """
 
 
 def test_addresses_for_pytorch_and_onnx_runtime(machine):
-    """"xmem 技术设计", section 9, both blocks on a device. No word differs; the libraries are stand-ins too."""
+    """"xmem 技术设计", section 9, both blocks on a device. No differences; the libraries are also stand-ins."""
     producer, consumer = processes_of_one_directory(machine, 2)
     consumer.do(LIBRARIES)
     consumer.do("pool = xmem.BufferPool('my_pool')")
@@ -209,8 +208,8 @@ def test_addresses_for_pytorch_and_onnx_runtime(machine):
 
 
 def test_bindings(machine):
-    """"xmem 技术设计", section 8, the binding's classes: their methods, with the names of their arguments. The message of a guard
-    after `forget` is another."""
+    """"xmem 技术设计", section 8, the binding's classes: their methods, with the names of their arguments. The error message of a
+    guard after `forget` differs."""
     producer, consumer = processes_of_one_directory(machine, 2)
     producer.do("""
         pool = xmem.BufferPool(name="my_pool")
@@ -250,7 +249,7 @@ def test_bindings(machine):
 
 
 def test_metadata(pool):
-    """"xmem 技术设计", section 3: the fields, as another process finds them. `id` is `meta_index` and `seq` is `sequence`,
+    """"xmem 技术设计", section 3: the fields, as another process reads them. `id` is `meta_index` and `seq` is `sequence`,
     `storage_type` and `device_id` are `device`, `ndim` and `strides` are those of the array. Readers have no `ref_count`, and there
     is no `reserved`."""
     meta = {"shape": (2, 3, 4), "dtype": "float32", "content_type": "tensor/float32", "producer": "decoder", "timestamp": 12}
@@ -265,7 +264,7 @@ def test_metadata(pool):
         assert producer.reply() == "read"
 
 
-# "CUDA IPC Refcounting implementation explained", both of its examples. `clone` is `copy` for an array without PyTorch.
+# "CUDA IPC Refcounting implementation explained", both of its examples. `clone` is `copy`, because the array is not PyTorch's.
 PRODUCER = """
 queue.put(tensor)
 event.wait()
@@ -276,7 +275,7 @@ safe_to_use_tensor = tensor.copy()
 event.set()
 """
 
-# A queue and an event between two processes that are not parent and child, with the pickles of `multiprocessing`.
+# A queue and an event between two processes that are not parent and child. They use the pickles of `multiprocessing`.
 QUEUE = """
     from multiprocessing.connection import Client, Listener
     from types import SimpleNamespace
@@ -293,8 +292,8 @@ QUEUE = """
 
 
 def test_refcounting_on_a_device(machine):
-    """"CUDA IPC Refcounting implementation explained", on a device: manually, by an event; and where the producer's tensor
-    goes at once, and its memory stays until the consumer's is gone."""
+    """"CUDA IPC Refcounting implementation explained", on a device: with an event; and without, where the
+    producer's tensor is deleted at once and its memory stays until the consumer's tensor is deleted."""
     producer, consumer = processes_of_one_directory(machine, 2)
     address = str(machine.folder / "queue")
     for process in producer, consumer:
@@ -363,8 +362,8 @@ def hold(pipe, name, indices):
 
 
 def test_string_udf_destruction(pool):
-    """"String UDF memory management", section 5.2: the last reference to a string ends in another process, and then its memory
-    is free. `NRT_decref` is `release`; all else there is of cuDF's own."""
+    """"String UDF memory management", section 5.2: the memory of a string is freed when the last reference ends in
+    another process. `NRT_decref` is `release`. The rest of the section is specific to cuDF."""
     owner = xmem.BufferPool(pool, max_buffers=3)
 
     def string():
@@ -420,7 +419,7 @@ def channel(tmp_path_factory):
 
 
 def test_worker_serialization_strategies(channel):
-    """"Worker Serialization", "Serialization Strategies", rows 2 to 7. Row 1, tensors on a device, is that of
+    """"Worker Serialization", "Serialization Strategies", rows 2 to 7. Row 1, tensors on a device, is in
     test_cuda_channel.py."""
     import torch
 
@@ -457,8 +456,8 @@ CUDA_METADATA = {
 
 
 def test_worker_serialization_cuda_metadata(machine):
-    """"Worker Serialization", "CUDA IPC (GPU tensors, Linux)": the fields of the metadata arrive. There are no handles as text: they
-    go with the memory. The sender waits for the stream that writes the tensor, hence there is no event."""
+    """"Worker Serialization", "CUDA IPC (GPU tensors, Linux)": the fields of the metadata arrive. There are no handles as
+    text: they are sent with the memory. The sender waits for the stream that writes the tensor, so there is no event."""
     made, joined = ends(machine)
     size = 4 * CUDA_METADATA["storage_size"]
     made.do(f"""
@@ -526,8 +525,8 @@ def describe(path):
 
 
 def test_worker_serialization_tensor_metadata(tmp_path):
-    """"Worker Serialization", "PyTorch Shared Memory (CPU tensors)": the fields of the metadata arrive, and the tensor lies in shared
-    memory. The memory has no name, hence neither path, key nor file."""
+    """"Worker Serialization", "PyTorch Shared Memory (CPU tensors)": the fields of the metadata arrive, and the tensor is in
+    shared memory. The memory has no name, so there is no path, key or file."""
     torch = pytest.importorskip("torch", reason="no PyTorch")
     place = Place(tmp_path)
     files = set(os.listdir("/dev/shm"))
@@ -561,8 +560,8 @@ PICKLE_METADATA = {
 
 
 def test_worker_serialization_pickles(channel):
-    """"Worker Serialization", "Trimesh / Pickle Fallback": an object of this size arrives, without the part that does not pickle.
-    The memory has no name."""
+    """"Worker Serialization", "Trimesh / Pickle Fallback": an object of this size arrives, without the part that cannot be
+    pickled. The memory has no name."""
     sent = Traced(bytes(range(256)) * 49)
     sent.vertices = sent.vertices[: PICKLE_METADATA["size"]]
     channel.send(sent, timeout=HANG)
@@ -572,7 +571,7 @@ def test_worker_serialization_pickles(channel):
 
 
 def test_worker_serialization_object_references(channel):
-    """"Worker Serialization", "Object References": the object stays in the worker, and the reference leads back to it."""
+    """"Worker Serialization", "Object References": the object stays in the worker, and the reference resolves to it."""
     channel.send("make", timeout=HANG)
     reference = channel.recv(timeout=HANG)
     assert (reference.type_name, reference.is_here) == ("builtins.object", False)
@@ -581,7 +580,7 @@ def test_worker_serialization_object_references(channel):
 
 
 def test_worker_serialization_recursive_traversal(channel):
-    """"Worker Serialization", "Recursive Traversal": nested, and in a circle."""
+    """"Worker Serialization", "Recursive Traversal": nested and cyclic objects."""
     array = np.arange(5000)
     sent = {"list": [array, (array, {"again": array})]}
     sent["itself"] = sent
@@ -594,8 +593,8 @@ def test_worker_serialization_recursive_traversal(channel):
 
 
 def test_worker_serialization_tensor_lifecycle(channel):
-    """"Worker Serialization", "Tensor Lifecycle (GC Prevention)" and "Shared Memory Cleanup": no keeper, no seconds. The sender's
-    array may go at once, and the memory is free when the receiver's goes."""
+    """"Worker Serialization", "Tensor Lifecycle (GC Prevention)" and "Shared Memory Cleanup": no keeper thread
+    and no delay. The sender's array may be deleted at once, and the memory is freed when the receiver's array is deleted."""
     for number in range(50):
         channel.send(np.full(100_000, number), timeout=HANG)
         assert (channel.recv(timeout=HANG) == number).all()

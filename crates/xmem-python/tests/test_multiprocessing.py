@@ -392,7 +392,7 @@ def test_a_data_loader(pool, workers):
         gc.collect()
 
 
-# The document "CUDA IPC Refcounting implementation explained": both of its examples, which are the same. No word differs.
+# The document "CUDA IPC Refcounting implementation explained": both of its examples, which are equal. No differences.
 PRODUCER = """
 queue.put(tensor)
 event.wait()
@@ -416,8 +416,8 @@ def consume_tensor(queue, event, back):
 
 
 def test_refcounting_explained(pool):
-    """"CUDA IPC Refcounting implementation explained": manually, by an event; and what its page asks for, where the sender's
-    tensor may go at once."""
+    """"CUDA IPC Refcounting implementation explained": with an event; and as the document
+    requires, where the sender's tensor may be deleted at once."""
     torch = pytest.importorskip("torch", reason="no PyTorch")
     xmem.multiprocessing.install()
     queue, event, back = spawn.Queue(), spawn.Event(), spawn.Queue()
