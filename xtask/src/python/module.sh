@@ -6,9 +6,7 @@ venv=$1
 target=$2
 profile=$3
 rm -rf "$target/wheels"
-# A separate target directory, so that GStreamer does not find a Python library where it looks for plugins. The features cpu and
-# cuda
-# are only names; the build passes them to check that they are accepted.
-CARGO_TARGET_DIR=$target "$venv/bin/maturin" build --quiet --locked --profile "$profile" --features cpu,cuda \
+# A separate target directory, so that GStreamer does not find a Python library where it looks for plugins.
+CARGO_TARGET_DIR=$target "$venv/bin/maturin" build --quiet --locked --profile "$profile" \
     --manifest-path crates/xmem-python/Cargo.toml --interpreter "$venv/bin/python" --out "$target/wheels"
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-index --no-deps --force-reinstall "$target"/wheels/*.whl

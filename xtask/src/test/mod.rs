@@ -107,7 +107,7 @@ fn announce() -> Result {
     let gets = [
         (
             python::is_wanted(),
-            "PyTorch and other Python packages for the Python module's tests (4.7 GB)",
+            "PyTorch and other Python packages for the Python module's tests (5.5 GB)",
         ),
         (
             compat::is_wanted(),
@@ -180,6 +180,10 @@ fn everything(selection: &Selection) -> Vec<Planned> {
             "fix clippy's warnings: some code is compiled only with the feature `cuda`",
         ),
     ];
+    steps.extend(FORMS.map(|(name, args)| {
+        let advice = "do what clippy says; the manifests must accept the names `cpu` and `cuda`";
+        plain(name, clippy(args), advice)
+    }));
     steps.extend(prepare(selection));
     let workspace = selection.workspace(Rights::Me, runs_again);
     steps.extend(workspace.map(|check| Ok(check.needing(&[BUILD]))));
@@ -216,6 +220,22 @@ fn everything(selection: &Selection) -> Vec<Planned> {
     }
     steps
 }
+
+/// The further forms in which users build this. `maturin build` without a feature is the step that builds the module.
+const FORMS: [(&str, &[&str]); 3] = [
+    (
+        "lints with --features cuda",
+        &["--features", "cuda", "--locked"],
+    ),
+    (
+        "lints of the Python module with --features cpu",
+        &["--package", "xmem-python", "--features", "cpu", "--locked"],
+    ),
+    (
+        "lints of the Python module with --features cuda",
+        &["--package", "xmem-python", "--features", "cuda", "--locked"],
+    ),
+];
 
 fn clippy(args: &[&str]) -> Command {
     let command = with(with(cargo(), &["clippy", "--all-targets"]), args);
