@@ -54,6 +54,15 @@ impl<M: Pages> Registered<M> {
     pub fn memory(&self) -> &M {
         &self.memory
     }
+
+    /// The address of its first byte on a device. It was registered with [`DEVICEMAP`].
+    pub fn address(&self, device: &Device) -> Result<u64, CudaError> {
+        let (start, _) = self.memory.pages();
+        let mut address = 0;
+        // SAFETY: a place for the address, and memory that is registered.
+        device.with(|| unsafe { result::host_pointer(&raw mut address, start.cast(), 0) })?;
+        Ok(address)
+    }
 }
 
 impl<M: Pages> Drop for Registered<M> {

@@ -32,6 +32,7 @@ pub mod memory;
 pub mod pending;
 pub mod private;
 pub mod reaper;
+pub mod release_word;
 pub mod result;
 pub mod rows;
 pub mod stream;

@@ -15,7 +15,8 @@ use crate::about::About;
 use crate::addresses;
 use crate::array::Array;
 use crate::base::{self, Base};
-use crate::device::{DeviceFrame, stream_of};
+use crate::device::{DeviceFrame, ReleaseWord, stream_of};
+use crate::errors::IntoPyResult;
 use crate::keeper::Keeper;
 use crate::layout::{self, Arrays};
 use crate::plane::Plane;
@@ -298,6 +299,17 @@ impl Frame {
             }
         }
         Ok(())
+    }
+
+    /// A word that also holds a frame on a device until a kernel stores 0 to it: once, with its last instruction, after a
+    /// fence for the whole system. The frame object and its arrays may be deleted before or after. If no kernel stores 0,
+    /// the frame counts towards the budget until `end` of the word, or until this process ends. Each call makes a new word.
+    fn release_word(&self, py: Python<'_>) -> PyResult<ReleaseWord> {
+        self.arrays.check_process()?;
+        // A frame that came through a channel may lie in several frames.
+        let keepers = self.arrays.planes.iter().map(|plane| plane.keeper.clone());
+        let keepers = keepers.collect();
+        py.detach(|| Keeper::release_word(keepers)).into_py_result()
     }
 
     fn __repr__(&self) -> String {

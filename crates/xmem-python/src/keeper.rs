@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use xmem_core::cuda::CudaError;
 use xmem_core::{AccessError, ProcessId, ReadLease};
 
-use crate::device::{DeviceCopy, DeviceFrame, Use};
+use crate::device::{DeviceCopy, DeviceFrame, ReleaseWord, Use};
 use crate::fork::check_process;
 use crate::open_buffer::OpenBuffer;
 use crate::slot::WriteSlot;
@@ -125,6 +125,16 @@ impl Keeper {
             Self::PrivateDevice(memory) => Some(memory.device().ordinal()),
             Self::Buffer(buffer) => buffer.ordinal(),
         }
+    }
+
+    /// A word that holds bytes on a device until a kernel stores 0 to it.
+    pub(crate) fn release_word(keepers: Vec<Self>) -> Result<ReleaseWord, CudaError> {
+        let device = match keepers.first() {
+            Some(Self::Device(frame)) => frame.device().clone(),
+            Some(Self::PrivateDevice(copy)) => copy.device().clone(),
+            _ => return Err(CudaError::NotOnDevice),
+        };
+        ReleaseWord::new(keepers, &device)
     }
 
     /// Waits until the bytes are written, for a reader without a stream.

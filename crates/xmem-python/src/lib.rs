@@ -60,6 +60,8 @@ mod _xmem {
     #[pymodule_export]
     use crate::consumer::Consumer;
     #[pymodule_export]
+    use crate::device::ReleaseWord;
+    #[pymodule_export]
     use crate::event::Event;
     #[pymodule_export]
     use crate::frame::Frame;

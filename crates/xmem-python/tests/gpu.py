@@ -102,6 +102,10 @@ class Gpu:
         """Adds the number of bytes that differ from `byte` to the word at `result`."""
         self.launch("xmem_check", stream, c_uint64(ptr), c_uint64(size), c_uint32(byte), c_uint64(result))
 
+    def end_lease(self, stream, word):
+        """Stores 0 there, after a fence for the whole system."""
+        self.launch("xmem_end_lease", stream, c_uint64(word))
+
     def trap(self, stream):
         self.launch("xmem_trap", stream)
 

@@ -128,6 +128,112 @@ def test_the_lease_ends_behind_all_streams_that_views_were_given_to(machine):
     assert taken.ask("g.read_word(wrong)") == 0
 
 
+def test_a_kernel_releases_a_frame_by_its_word(machine):
+    made, taken = pair(machine)
+    taken.do("gate = g.word(); stream = g.stream(); g.wait_for_word(stream, gate)")
+    for byte in (1, 2, 3):
+        made.do(f"publish({byte})")
+        # No library knows of the stream, so that only the word holds the frame.
+        taken.do(f"""
+            frame = recv()
+            word = frame.release_word()
+            assert word.__cuda_array_interface__["data"] == (word.ptr, False)
+            g.check(stream, InterfaceArray(frame).ptr, 300000, {byte}, wrong)
+            g.end_lease(stream, word.ptr)
+            del frame, word
+            g.finish(gpu.LEGACY)
+        """)
+    # More than there are slots.
+    made.do("""
+        for byte in range(40):
+            publish(100 + byte)
+        g.finish(s)
+    """)
+    assert taken.ask("consumer.stats['held']") == 3
+    taken.do("g.set_word(s, gate)")
+    taken.eventually("consumer.stats['held'] == 0")
+    assert taken.ask("g.read_word(wrong)") == 0
+
+
+def test_a_released_frame_is_held_by_its_arrays(machine):
+    made, taken = pair(machine)
+    made.do("publish(7)")
+    taken.do("frame = recv(); word = frame.release_word(); g.end_lease(s, word.ptr); g.finish(s)")
+    for byte in range(40):
+        made.do(f"publish({100 + byte})")
+    taken.do("check(Array(frame, s), 7, s); g.finish(s)")
+    assert taken.ask("consumer.stats['held'], g.read_word(wrong)") == [1, 0]
+    taken.do("del frame")
+    taken.eventually("consumer.stats['held'] == 0")
+
+
+def test_a_word_without_a_kernel_holds_its_frame_until_it_is_ended(machine):
+    made, taken = pair(machine)
+    made.do("publish(7)")
+    # Two kernels: each has a word.
+    taken.do("frame = recv(); words = [frame.release_word() for _ in range(2)]; del frame")
+    assert taken.ask("words[0].ptr != words[1].ptr")
+    for word in range(2):
+        # Nothing ends it by itself, so this does not depend on time.
+        assert taken.ask("consumer.stats['held']") == 1
+        taken.do(f"words[{word}].end(); words[{word}].end()")
+    taken.eventually("consumer.stats['held'] == 0")
+    # The words are used again, and more of them are made than a page has.
+    made.do("publish(8)")
+    taken.do("frame = recv(); words = [frame.release_word() for _ in range(1500)]; del frame")
+    assert taken.ask("len({word.ptr for word in words})") == 1500
+    taken.do("""
+        for word in words:
+            g.end_lease(s, word.ptr)
+        g.finish(s)
+    """)
+    taken.eventually("consumer.stats['held'] == 0")
+
+
+def test_words_that_no_kernel_can_store_to(machine):
+    made, taken = pair(machine)
+    made.do("publish(7)")
+    taken.do("frame = recv(); word = frame.release_word(); copied = frame.copy().release_word()")
+    taken.do("""
+        import json
+        read, write = os.pipe()
+        child = os.fork()
+        if child == 0:
+            raised = []
+            for call in (frame.release_word, word.end):
+                try:
+                    call()
+                    raised.append(None)
+                except Exception as error:
+                    raised.append(type(error).__name__)
+            del word, copied, frame
+            os.write(write, json.dumps(raised).encode())
+            os._exit(0)
+        os.close(write)
+        raised = json.loads(os.read(read, 1000))
+        os.waitpid(child, 0)
+    """)
+    # The child ends nothing of its parent.
+    assert taken.ask("raised, consumer.stats['held']") == [["Forked", None], 1]
+    # A context that fails ends the holds in it.
+    taken.do("del frame; g.trap(s); g.call('cuStreamSynchronize', gpu.c_void_p(s), may=(700,))")
+    taken.eventually("consumer.stats['held'] == 0")
+    # The frames of a killed process come back.
+    again = consumer(machine)
+    made.do("publish(9)")
+    again.do("word = recv().release_word()")
+    assert again.ask("consumer.stats['held']") == 1
+    again.kill()
+    made.eventually("all(it['held'] == 0 for it in producer.stats['consumers'])")
+    # Frames in host memory have none.
+    host = consumer(machine)
+    made.do("""
+        with producer.acquire((10,)) as frame:
+            frame.publish()
+    """)
+    host.fails("recv().release_word()", "CudaError", "host memory")
+
+
 def test_views_that_are_dropped_while_streams_read_are_not_overwritten(machine):
     made, taken = pair(machine)
     with machine.held(taken):

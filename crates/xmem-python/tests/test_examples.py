@@ -2,6 +2,7 @@
 
 """Runs the examples."""
 
+import importlib.util
 import os
 import re
 import signal
@@ -103,6 +104,48 @@ def test_buffers(directory, request, device):
     where = "host" if device is None else f"device {device}"
     for number, line in enumerate(lines):
         assert re.fullmatch(rf"buffer \d+ on {where}: \(1080, 1920, 3\) uint8, mean {number}", line), line
+
+
+SIMULATED = """
+pixels, result, blocks_done = np.arange(1000, dtype=np.uint8), np.zeros(1, np.uint64), np.zeros(1, np.uint32)
+word = np.ones(1, np.uint32)
+total[3, 4](pixels, result, blocks_done, word)
+assert result[0] == pixels.sum(), result
+assert (blocks_done[0], word[0]) == (3, 0)
+# Not by a block that is not the last.
+word[0] = 1
+total[3, 4](pixels, result, blocks_done, word)
+assert word[0] == 1
+"""
+
+COMPILED = """
+from numba import types
+arrays = [types.Array(element, 1, "C") for element in (types.uint8, types.uint64, types.uint32, types.uint32)]
+ptx, _ = cuda.compile_ptx(total.py_func, tuple(arrays), cc=(8, 0))
+print(ptx)
+"""
+
+
+def numba(code, **environment):
+    """Runs code with the names of the example."""
+    if importlib.util.find_spec("numba") is None:
+        pytest.skip("no Numba")
+    code = f"import runpy; globals().update(runpy.run_path({str(EXAMPLES / 'release_word.py')!r}))" + code
+    ended = subprocess.run(
+        [sys.executable, "-c", code], timeout=HANG, capture_output=True, text=True, env=os.environ | environment
+    )
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout
+
+
+def test_the_kernel_of_release_word_in_a_simulator():
+    numba(SIMULATED, NUMBA_ENABLE_CUDASIM="1")
+
+
+def test_the_kernel_of_release_word_is_compiled():
+    ptx = numba(COMPILED)
+    # The fence for the whole system is before the store of 0.
+    assert re.search(r"\.entry .*membar\.sys.*st\.global\.u32", ptx, re.DOTALL), ptx
 
 
 @pytest.mark.parametrize("start", ["spawn", "fork", "forkserver"])

@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: MPL-2.0
 
 //! A lease page that devices can write.
-#![allow(unsafe_code)] // calls the driver
 
 use std::sync::Arc;
 
 use xmem_cuda::device::Device;
 use xmem_cuda::error::{CudaError, HOST_MEMORY_ALREADY_REGISTERED};
 use xmem_cuda::host::{DEVICEMAP, Pages, Registered};
-use xmem_cuda::result;
 use xmem_shm::abi::layout::LeasePage;
 
 use crate::consumer::leases::Leases;
@@ -56,9 +54,6 @@ impl DeviceLeasePage {
         let (start, _) = page.memory();
         let word = page.leases().get(slot as usize).ok_or(CudaError::Gone)?;
         let offset = std::ptr::from_ref(word).addr() - start.addr();
-        let mut address = 0;
-        // SAFETY: a pointer to a variable for the address, and registered memory.
-        device.with(|| unsafe { result::host_pointer(&raw mut address, start.cast(), 0) })?;
-        Ok(address + offset as u64)
+        Ok(self.0.address(device)? + offset as u64)
     }
 }

@@ -48,6 +48,7 @@ pub use xmem_cuda::device::{Device, device_count, devices, is_available};
 pub use xmem_cuda::error::CudaError;
 pub use xmem_cuda::mark::StreamMark;
 pub use xmem_cuda::private::PrivateMemory;
+pub use xmem_cuda::release_word::ReleaseWord;
 pub use xmem_cuda::rows::Rows;
 pub use xmem_cuda::stream::Stream;
 pub use xmem_shm::abi::device_header::Uuid;

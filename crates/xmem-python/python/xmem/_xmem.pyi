@@ -139,6 +139,26 @@ class Frame(_Array):
         """Also holds a frame on a device for reads on this stream: until the stream has completed the work that was
         submitted to it before the last array was deleted. DLPack does this for the stream of the array.
         """
+    def release_word(self) -> ReleaseWord:
+        """A word that also holds a frame on a device until a kernel stores 0 to it: once, with its last instruction, after a
+        fence for the whole system. The frame object and its arrays may be deleted before or after. If no kernel stores 0,
+        the frame counts towards the budget until `end` of the word, or until this process ends. Each call makes a new word.
+        """
+
+@final
+class ReleaseWord:
+    """A 32-bit word that holds a frame until a kernel stores 0 to it: see `Frame.release_word`.
+
+    Numba and CuPy take it as an array of one uint32.
+    """
+
+    @property
+    def ptr(self) -> int:
+        """The address of the word on the device."""
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]: ...
+    def end(self) -> None:
+        """Ends the hold now, for a kernel that was not launched. No kernel may store to the word after this."""
 
 @final
 class Event:

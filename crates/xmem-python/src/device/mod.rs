@@ -4,6 +4,7 @@
 
 mod copy;
 mod frame;
+mod release_word;
 mod stream;
 mod wait;
 
@@ -12,6 +13,7 @@ use pyo3::prelude::*;
 
 pub(crate) use copy::DeviceCopy;
 pub(crate) use frame::{DeviceFrame, copy_all};
+pub(crate) use release_word::ReleaseWord;
 pub(crate) use stream::{Streams, Use, stream_of};
 pub(crate) use wait::{wait, wait_for_streams, wait_until};
 
