@@ -34,6 +34,9 @@ pub struct PoolStats {
     pub slots: u32,
     /// Of these, slots that the producer's side or a consumer holds.
     pub slots_held: u32,
+    /// Slots with frames that are kept for readers that have not read them yet
+    /// ([`BufferPool::set_ref_count`](crate::BufferPool::set_ref_count)).
+    pub unread: u32,
     /// Slots that are set aside for one size ([`BufferPool::preallocate_cpu`](crate::BufferPool::preallocate_cpu)).
     pub set_aside: u32,
     /// The bytes of the slots that are set aside.

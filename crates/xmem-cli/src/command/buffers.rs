@@ -33,12 +33,13 @@ pub(super) fn show(
         "UP",
         "BUFFERS",
         "IN USE",
+        "UNREAD",
         "SET ASIDE",
         "MEMORY",
         "DEVICES",
         "READERS",
     ]);
-    table.numbers(&[2, 3, 4, 5, 6, 7, 9]);
+    table.numbers(&[2, 3, 4, 5, 6, 7, 8, 10]);
     for writer in writers {
         let none = || "-".to_owned();
         let cells = writer.stats.as_ref().map(|stats| {
@@ -47,6 +48,7 @@ pub(super) fn show(
                 duration(stats.up_ns),
                 format!("{} of {}", stats.slots, stats.max_slots),
                 stats.slots_held.to_string(),
+                stats.unread.to_string(),
                 stats.set_aside.to_string(),
                 size(stats.bytes + stats.device_bytes),
                 match stats.devices.is_empty() {
@@ -57,11 +59,20 @@ pub(super) fn show(
             ]
         });
         let state = writer.state.words().to_owned();
-        let [pid, up, buffers, used, aside, memory, devices, readers] =
-            cells.unwrap_or_else(|| std::array::from_fn(|_| none()));
+        let [
+            pid,
+            up,
+            buffers,
+            used,
+            unread,
+            aside,
+            memory,
+            devices,
+            readers,
+        ] = cells.unwrap_or_else(|| std::array::from_fn(|_| none()));
         let name = writer.name.clone();
         table.row([
-            name, state, pid, up, buffers, used, aside, memory, devices, readers,
+            name, state, pid, up, buffers, used, unread, aside, memory, devices, readers,
         ]);
     }
     table.print(out)

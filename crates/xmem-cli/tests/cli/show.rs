@@ -50,6 +50,7 @@ fn show_of_a_pool_of_buffers_has_a_row_for_each_process_that_writes() {
     one.preallocate_cpu(1000, 3).unwrap();
     let index = one.acquire_cpu(1000).unwrap().forget().unwrap();
     let _held = other.get(index).unwrap();
+    let _unread = [(); 2].map(|()| one.acquire_cpu(1000).unwrap().forget().unwrap());
     other.acquire_cpu(10).unwrap();
 
     let output = xmem(dir.path(), &["show", name]);
@@ -70,16 +71,21 @@ fn show_of_a_pool_of_buffers_has_a_row_for_each_process_that_writes() {
         // The table has the same figures, and the names that `show` accepts.
         let row = text.lines().find(|line| line.starts_with(pool)).unwrap();
         let figures: Vec<&str> = row.split_whitespace().collect();
-        let [_, state, pid, _, _, "of", "256", used, aside, ..] = figures[..] else {
+        let [_, state, pid, _, _, "of", "256", used, unread, aside, ..] = figures[..] else {
             panic!("{text}");
         };
         let expected = ["live", &std::process::id().to_string()];
         assert_eq!([state, pid], expected, "{text}");
-        let expected = if of_one { ["1", "3"] } else { ["0", "0"] };
-        assert_eq!([used, aside], expected, "{text}");
+        let expected = if of_one {
+            ["1", "2", "3"]
+        } else {
+            ["0", "0", "0"]
+        };
+        assert_eq!([used, unread, aside], expected, "{text}");
         let of_writer = xmem(dir.path(), &["show", pool, "-f", "json"]);
         let of_writer: Value = serde_json::from_str(stdout(&of_writer)).unwrap();
         assert_eq!(of_writer["set_aside"], writer["set_aside"]);
+        assert_eq!(of_writer["unread"], writer["unread"]);
     }
 }
 

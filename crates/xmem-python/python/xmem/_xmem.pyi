@@ -476,11 +476,11 @@ class BufferPool:
         """Ends the reservation of preallocated buffers. Returns the number that were reserved."""
     @property
     def stats(self) -> dict[str, Any]:
-        """The figures of the buffers that this process writes, as those of a producer; `set_aside` counts the preallocated
-        ones."""
+        """The figures of the buffers that this process writes, as those of a producer; `unread` counts the published ones
+        that readers are still to get, `set_aside` the preallocated ones."""
     def wait_until_read(self, timeout: float | None = None) -> None:
-        """Waits until all buffers of this process have been read as often as their counts. Unread buffers are lost when
-        the process ends. Raises Timeout.
+        """Waits until all published buffers of this process have been read as often as their counts. Unread buffers are
+        lost when the process ends. Raises Timeout.
         """
     def acquire_cpu(self, size: int) -> BufferGuard:
         """Returns a buffer of `size` bytes to write."""

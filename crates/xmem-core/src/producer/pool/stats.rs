@@ -85,6 +85,11 @@ pub(in crate::producer) fn of_pool(pool: &Pool) -> PoolStats {
             .iter()
             .filter(|(slot, info)| is_in_use(&guard, *slot, info))
             .count() as u32,
+        unread: guard
+            .slots
+            .iter()
+            .filter(|(slot, _)| guard.readers_left(*slot) > 0)
+            .count() as u32,
         set_aside: guard.regions.set_aside.slots().count() as u32,
         set_aside_bytes: guard
             .regions
