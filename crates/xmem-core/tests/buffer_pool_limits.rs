@@ -4,6 +4,8 @@
 
 mod support;
 
+use std::os::unix::net::UnixListener;
+
 use support::*;
 use xmem_core::{BufferPool, BufferPoolOptions, GetError, WriteAccessError};
 
@@ -60,6 +62,27 @@ fn the_smaller_max_held_of_writer_and_reader_counts() {
         );
         drop(held);
         reader.get(*last).unwrap();
+    }
+}
+
+#[test]
+fn no_more_processes_write_than_there_are_numbers() {
+    let place = Place::new();
+    let socket = |number: u8| format!("{}.b{number:02x}", place.pool());
+    let mut others: Vec<_> = (0..255)
+        .map(|number| UnixListener::bind(socket(number)).unwrap())
+        .collect();
+    let pool = BufferPool::new(&place.pool()).unwrap();
+    let error = pool.acquire_cpu(4).unwrap_err().to_string();
+    assert!(error.contains("255 processes write"), "{error}");
+    // One of them ends.
+    others.swap_remove(100);
+    std::fs::remove_file(socket(100)).unwrap();
+    pool.acquire_cpu(4).unwrap();
+    assert_eq!(BufferPool::writers(&place.pool()).len(), 255);
+    drop(pool);
+    for number in (0..255).filter(|number| *number != 100) {
+        std::fs::remove_file(socket(number)).unwrap();
     }
 }
 

@@ -20,6 +20,10 @@ pub(super) fn name_of(pool: &str) -> Option<&str> {
 /// The pools of a buffer pool's processes.
 pub(super) fn pools_of(name: &str) -> Vec<String> {
     let pools = (0..MAX_WRITERS).map(|writer| pool_of(name, writer));
-    let exists = |pool: &String| socket_path(pool).is_ok_and(|path| path.exists());
-    pools.filter(exists).collect()
+    pools.filter(|pool| has_socket(pool)).collect()
+}
+
+/// Whether the pool of a process has a socket. The process may have been killed.
+pub(super) fn has_socket(pool: &str) -> bool {
+    socket_path(pool).is_ok_and(|path| path.exists())
 }

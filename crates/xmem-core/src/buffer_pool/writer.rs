@@ -15,7 +15,7 @@ use xmem_shm::lock::lock;
 use xmem_shm::os::{random, socket};
 
 use super::error::{GetError, WriteAccessError};
-use super::names::pool_of;
+use super::names::{has_socket, pool_of};
 use super::number::{MAX_WRITERS, Number, Tag};
 use super::options::BufferPoolOptions;
 use crate::error::CreateError;
@@ -74,7 +74,12 @@ impl Writer {
         // Tries each number twice, because a process may have ended meanwhile.
         for step in 0..2 * u64::from(MAX_WRITERS) {
             let number = ((first + step) % u64::from(MAX_WRITERS)) as u8;
-            match options.producer(&pool_of(options.name(), number)) {
+            let pool = pool_of(options.name(), number);
+            // A process uses this number. An attempt to lock it would take 25 ms.
+            if has_socket(&pool) {
+                continue;
+            }
+            match options.producer(&pool) {
                 Ok(producer) => {
                     return Ok(Self {
                         producer,
