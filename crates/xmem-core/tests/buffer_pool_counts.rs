@@ -11,17 +11,29 @@ use support::child::{self, Child, read_line, reply};
 use support::{buffers::published, *};
 use xmem_core::{BufferPool, GetError, Reader, Unread, WaitError, WriteAccessError};
 
+/// More than fit as messages into a queue of a socket.
+const READS: i32 = 3000;
+
 fn is_empty(pool: &BufferPool, index: u32) -> bool {
     matches!(pool.get(index), Err(GetError::Empty { .. }))
 }
 
-/// A reader that executes commands: connect, get and keep a buffer, get and drop one, drop a kept one.
+/// A reader executes commands: connect, get and keep a buffer, get and drop one, drop a kept one. A writer publishes a buffer and
+/// waits until it was read.
 #[test]
 fn child() {
-    let Some((_, pool)) = child::role() else {
+    let Some((role, pool)) = child::role() else {
         return;
     };
     let pool = BufferPool::new(&pool).unwrap();
+    if role == "writer" {
+        let mut buffer = pool.acquire_cpu(4).unwrap();
+        buffer.as_cpu_slice_mut().unwrap().copy_from_slice(b"abcd");
+        pool.set_ref_count(buffer.meta_index(), READS).unwrap();
+        reply(buffer.forget().unwrap());
+        pool.wait_until_read(Some(HANG)).unwrap();
+        return reply("read");
+    }
     reply("joined");
     let mut held = Vec::new();
     loop {
@@ -122,6 +134,39 @@ fn every_read_of_a_process_that_is_killed_counts() {
         assert_eq!(pool.get(index).unwrap().as_cpu_slice().unwrap(), b"abcd");
         assert!(is_empty(&pool, index), "{steps:?}");
     }
+}
+
+#[test]
+fn reads_do_not_wait_for_a_writer_that_is_stopped() {
+    let place = Place::new();
+    let mut writer = Child::start("writer", &place.pool());
+    let index = writer.reply().parse().unwrap();
+    let pool = BufferPool::new(&place.pool()).unwrap();
+    let first = pool.get(index).unwrap();
+    writer.stop();
+    for _ in 1..READS {
+        drop(pool.get(index).unwrap());
+    }
+    writer.go_on();
+    // They were counted, and none was counted twice.
+    assert_eq!(first.as_cpu_slice().unwrap(), b"abcd");
+    drop(first);
+    assert_eq!(writer.reply(), "read");
+}
+
+#[test]
+fn a_reference_without_a_guard_is_no_read() {
+    let place = Place::new();
+    let [owner, other] = [(); 2].map(|()| BufferPool::new(&place.pool()).unwrap());
+    let index = published(&owner, b"abcd", 1);
+    for pool in [&owner, &other] {
+        pool.add_ref(index).unwrap();
+        assert!(pool.release(index));
+    }
+    assert_eq!(owner.stats().unread, 1);
+    drop(other.get(index).unwrap());
+    owner.wait_until_read(Some(HANG)).unwrap();
+    assert_eq!(owner.stats().unread, 0);
 }
 
 #[test]

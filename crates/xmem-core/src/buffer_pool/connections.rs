@@ -2,16 +2,10 @@
 
 //! The connections to the processes that write buffers. A connection is made when the first buffer of its process is read.
 
-use std::collections::HashMap;
-use std::io::ErrorKind;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use xmem_shm::abi::frame_info::Storage;
-use xmem_shm::abi::limits::ANSWER_TIME;
-use xmem_shm::abi::wire::ToProducer;
 use xmem_shm::lock::lock;
-use xmem_shm::os::clock::Deadline;
 
 use super::error::GetError;
 use super::names::pool_of;
@@ -36,8 +30,6 @@ const LANES: usize = 16;
 pub(super) struct Connection {
     writer: u8,
     consumer: Consumer,
-    /// For each slot, the newest generation that was read.
-    got: Mutex<HashMap<u32, u32>>,
 }
 
 impl Connection {
@@ -59,30 +51,11 @@ impl Connection {
         Ok(lease.map(|lease| (lease, found)))
     }
 
-    /// The size of the buffer, if it is in host memory.
-    fn size(&self, number: Number) -> Option<usize> {
-        let control = self.consumer.control();
-        let record = Record::read(control, number.slot)?;
-        let place = control.place(number.slot)?;
-        let is_it = number.tag.is_of(record.tag) && place.storage == Storage::Cpu;
-        usize::try_from(record.meta.size).ok().filter(|_| is_it)
-    }
-
     /// Counts a read of a buffer that this process holds.
-    pub(super) fn count_read(&self, lease: &ReadLease) -> Result<(), ReceiveError> {
-        let (slot, generation) = (lease.info().slot, lease.info().generation);
-        // The first read of a process is recorded in its lease page.
-        let before = lock(&self.got).insert(slot, generation);
-        if before == Some(generation) {
-            let message = ToProducer::ReadAgain { slot, generation };
-            let link = self.consumer.session().link();
-            let sent = link.send_before(&message, Deadline::after(Some(ANSWER_TIME)));
-            // If the writer has ended, counts have no effect any more.
-            if sent.is_err_and(|error| error.kind() == ErrorKind::WouldBlock) {
-                return Err(ReceiveError::Timeout);
-            }
-        }
-        Ok(())
+    pub(super) fn count_read(&self, lease: &ReadLease) {
+        let info = lease.info();
+        let leases = self.consumer.session().leases();
+        leases.count_read(info.slot, info.generation);
     }
 }
 
@@ -150,17 +123,6 @@ impl Connections {
         })
     }
 
-    /// The size of a buffer in host memory that another process wrote.
-    pub(super) fn size(
-        &self,
-        options: &BufferPoolOptions,
-        number: Number,
-    ) -> Result<Option<usize>, GetError> {
-        let known = self.joined(options, number.writer)?;
-        let mut sizes = known.iter().rev().map(|connection| connection.size(number));
-        Ok(sizes.find_map(|size| size))
-    }
-
     /// The connections to a process. The present one is last, if there is one.
     fn joined(
         &self,
@@ -210,11 +172,7 @@ impl Connections {
         if !consumer.control().constants().shape.by_number {
             return Ok(None);
         }
-        let connection = Arc::new(Connection {
-            writer,
-            consumer,
-            got: Mutex::default(),
-        });
+        let connection = Arc::new(Connection { writer, consumer });
         let mut all = self.lock();
         all.push(connection.clone());
         let lost = all.iter().filter(|known| known.is_lost()).count();

@@ -298,12 +298,7 @@ impl BufferGuard {
     ///
     /// [`WriteAccessError::Full`] if there is no room, `WriteAccessError::Cuda` if the device fails.
     pub fn copy_to_cpu(&self) -> Result<Self, WriteAccessError> {
-        let copy = self.pool().acquire_cpu(self.size)?;
-        self.copy_into(copy)
-    }
-
-    /// Copies the buffer to one in host memory with the same size.
-    pub(super) fn copy_into(&self, mut copy: Self) -> Result<Self, WriteAccessError> {
+        let mut copy = self.pool().acquire_cpu(self.size)?;
         match (self.as_cpu_slice(), copy.as_cpu_slice_mut()) {
             (Ok(from), Ok(to)) => to.copy_from_slice(from),
             #[cfg(feature = "cuda")]

@@ -83,6 +83,16 @@ enum Source<'a> {
     Other(Arc<Connection>),
 }
 
+impl Source<'_> {
+    /// Counts a read of a buffer that this process holds.
+    fn count_read(&self, lease: &ReadLease) {
+        match self {
+            Self::Own(writer) => writer.count_read(lease),
+            Self::Other(connection) => connection.count_read(lease),
+        }
+    }
+}
+
 impl BufferPool {
     /// Opens the pool of this name.
     ///
@@ -171,8 +181,8 @@ impl BufferPool {
     }
 
     /// Waits until all buffers that this process published were read as often as their counts, and no process holds one: at
-    /// most `timeout` (`None`: no limit). Call it before the process ends, because its buffers end with it, except those that
-    /// other processes hold.
+    /// most `timeout` (`None`: no limit). A buffer that a guard of this process writes or edits is not published. Call it before
+    /// the process ends, because its buffers end with it, except those that other processes hold.
     ///
     /// # Errors
     ///
@@ -226,10 +236,7 @@ impl BufferPool {
     /// [`GetError::Empty`] when nothing is published under that index; see [`GetError`] for the others.
     pub fn get(&self, meta_index: u32) -> Result<BufferGuard, GetError> {
         let (lease, number, source) = self.inner.read(meta_index)?;
-        match source {
-            Source::Own(writer) => writer.count_read(&lease),
-            Source::Other(connection) => connection.count_read(&lease)?,
-        }
+        source.count_read(&lease);
         Ok(BufferGuard::reading(self.inner.clone(), lease, number))
     }
 
@@ -275,14 +282,12 @@ impl BufferPool {
     /// [`WriteAccessError::InUse`] while any process holds it; see [`WriteAccessError`] for the others.
     pub fn get_mut(&self, meta_index: u32) -> Result<BufferGuard, WriteAccessError> {
         let Some((writer, number)) = self.inner.own(meta_index) else {
-            // Acquires the memory first. Otherwise the read would be counted even if there is no memory.
-            let size = self.inner.size_elsewhere(meta_index)?;
-            let room = size.map(|size| self.acquire_cpu(size)).transpose()?;
-            let buffer = self.get(meta_index)?;
-            return match room {
-                Some(room) if room.size == buffer.size => buffer.copy_into(room),
-                _ => buffer.copy(),
-            };
+            let (lease, number, source) = self.inner.read(meta_index)?;
+            let buffer = BufferGuard::reading(self.inner.clone(), lease.clone(), number);
+            let copy = buffer.copy()?;
+            // A copy that was not made is no read.
+            source.count_read(&lease);
+            return Ok(copy);
         };
         let taken = writer.edit(number)?;
         Ok(BufferGuard::writing(self.inner.clone(), taken, None))
@@ -330,8 +335,7 @@ impl BufferPool {
         }
     }
 
-    /// Adds a reference of this process without a guard, until [`release`](Self::release). It does not count as a read, unless
-    /// another process wrote the buffer and this process never [gets](Self::get) it.
+    /// Adds a reference of this process without a guard, until [`release`](Self::release). It does not count as a read.
     ///
     /// # Errors
     ///
@@ -404,12 +408,6 @@ impl Inner {
             return Err(ReceiveError::Forked.into());
         }
         Number::unpack(index).ok_or(GetError::Empty { index })
-    }
-
-    /// The size of a buffer of another process, if it is in host memory.
-    fn size_elsewhere(&self, index: u32) -> Result<Option<usize>, GetError> {
-        let number = self.number(index)?;
-        self.connections.size(&self.options, number)
     }
 
     fn read(&self, index: u32) -> Result<(ReadLease, Number, Source<'_>), GetError> {

@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use xmem_shm::abi::layout::LeasePage;
+use xmem_shm::abi::layout::{LeasePage, Reads};
 use xmem_shm::abi::limits::ANSWER_TIME;
 use xmem_shm::fault::{self, Point};
 use xmem_shm::lock::lock;
@@ -365,6 +365,17 @@ impl Leases {
                 is_intact.then_some(unleased).ok_or(TakeError::Gone)
             }
             Err(TakeError::Gone) => Err(TakeError::Gone),
+        }
+    }
+
+    /// Counts a read of a buffer by number that this process holds.
+    pub(crate) fn count_read(&self, slot: u32, generation: u32) {
+        let reads = self.connection.page().reads().get(slot as usize);
+        let one_more = |reads| Some(Reads(reads).and_one_of(generation).0);
+        if let Some(reads) = reads {
+            // Release: pairs with the fence in `ConsumerRecord::reads_of`, so the producer that sees the read sees the lease.
+            let _ = reads.fetch_update(Ordering::Release, Ordering::Relaxed, one_more);
+            fault::point(Point::ReadCounted);
         }
     }
 }

@@ -87,20 +87,6 @@ impl Link {
         socket::send(&self.socket, &message.encode(), &[])
     }
 
-    /// Like [`send`](Self::send), but waits until the queue has room.
-    pub(crate) fn send_before(&self, message: &ToProducer, deadline: Deadline) -> io::Result<()> {
-        loop {
-            match self.send(message) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock && !deadline.is_over() => {
-                    let time = deadline.left_up_to(ASK_AGAIN).try_into().ok();
-                    let mut room = [PollFd::new(&self.socket, PollFlags::OUT)];
-                    retry_on_intr(|| poll(&mut room, time.as_ref()))?;
-                }
-                sent => return sent,
-            }
-        }
-    }
-
     pub(super) fn request(&self, name: &str, data: &[u8]) -> Result<(), RequestError> {
         if !self.process.is_current() {
             return Err(RequestError::Forked);

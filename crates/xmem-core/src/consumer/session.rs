@@ -64,7 +64,7 @@ impl Session {
         self.connection.link()
     }
 
-    pub(super) fn leases(&self) -> &Arc<Leases> {
+    pub(crate) fn leases(&self) -> &Arc<Leases> {
         &self.leases
     }
 

@@ -9,7 +9,6 @@ use xmem_shm::protocol::slot::{SlotState, SlotWord};
 
 use super::pool::Pool;
 use super::pool::commands::Command;
-use super::pool::consumer::ConsumerRecord;
 use super::pool::reader::Reader;
 use super::pool::set_aside::Kind;
 use super::pool::slots::{Claimed, Keep, SlotInfo};
@@ -147,7 +146,12 @@ impl Producer {
 
     /// Counts a read by this process. The caller holds the frame.
     pub(crate) fn count_read(&self, slot: u32, generation: u32) {
-        self.inner().count_read(slot, generation, None);
+        if let Some(mut guard) = self.inner().lock()
+            && self.has_published(slot, generation)
+        {
+            let read = |other| u32::from(other == slot);
+            guard.slots.note_departed(read);
+        }
     }
 
     /// Empties a published slot after this time, unless its readers have taken the frame. `index`: the number for the report.
@@ -185,18 +189,6 @@ impl Pool {
         word.is_some_and(|word| {
             word.generation() == generation && word.state() == Some(SlotState::Published)
         })
-    }
-
-    /// Counts one more reader of a frame that its count keeps. `reader`: the consumer that states that it reads.
-    pub(super) fn count_read(&self, slot: u32, generation: u32, reader: Option<&ConsumerRecord>) {
-        let Some(mut guard) = self.lock().filter(|_| self.settings().by_number) else {
-            return;
-        };
-        // A consumer can only use up a count, and only for a frame that it took.
-        let has_it = reader.is_none_or(|reader| reader.took(slot, generation));
-        if has_it && self.has_published(slot, generation) {
-            guard.slots.note_departed(|other| other == slot);
-        }
     }
 
     /// The time at which the next frame times out.

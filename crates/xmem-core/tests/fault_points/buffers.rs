@@ -310,7 +310,7 @@ fn points(name: &str) -> &'static [Point] {
             Point::SessionStarted,
         ],
         "hold" => &[Point::HoldAnnounced, Point::HoldGained, Point::TakenStored],
-        "again" => &[Point::Send, Point::Sent],
+        "read" => &[Point::ReadCounted],
         "release" => &[Point::ReleaseCleared],
         "leave" => &[Point::LeaveMarked, Point::LeaveDone],
         "close" => &[
@@ -379,17 +379,17 @@ fn steps_of_a_reader() {
     kill_each(
         "
         W acquire; W forget                              | R connect; W joined     | W admit R join    | 1
-        W acquire; W count 2; W forget                   | R get; W joined         | W admit R hold    | 1 2
-        W acquire; W count 2; R connect; W forget        | R get                   | R hold            | 1 2
-        W acquire; W count 3; W forget; R get            | R get                   | R again           | 1 2
+        W acquire; W count 2; W forget                   | R get; W joined         | W admit R hold R read | 1 2
+        W acquire; W count 2; R connect; W forget        | R get                   | R hold R read     | 1 2
+        W acquire; W count 3; W forget; R get            | R get                   | R read            | 1 2
         W acquire; W count 2; W forget; R get            | R clone                 |                   | 1
         W acquire; W count 2; W forget; R get            | R drop                  | R release         | 1
         W acquire; W forget; R get                       | R drop; W wait          | R release         | 0
-        W acquire; R connect; W forget-to                | R get; R drop; W wait   | R hold R release  | 0
+        W acquire; R connect; W forget-to                | R get; R drop; W wait   | R read R release  | 0
         W acquire; W count 2; W forget; R get            | R forget                |                   | 1
         W acquire; W count 2; W forget; R get; R forget  | R release               | R release         | 1
-        W acquire; W count 2; W forget; R connect        | R add-ref               | R hold            | 1 2
-        W acquire; W count 2; W forget; R add-ref        | R release               | R release         | 1
+        W acquire; W count 2; W forget; R connect        | R add-ref               | R hold            | 2
+        W acquire; W count 2; W forget; R add-ref        | R release               | R release         | 2
         W acquire; W forget; R get; R drop; W wait; W acquire; W forget | R stale old |                | 1
         W acquire; W forget; R get                       | W wait &; R drop        | R release         | 0
         W acquire; W forget; R get                       | R close; W wait         | R leave           | 0
@@ -401,7 +401,7 @@ fn steps_of_a_reader() {
 fn steps_of_a_reader_that_copies() {
     kill_each(
         "
-        W acquire; W count 2; W forget; R connect       | R edit      | R make R hold  | 1 2
+        W acquire; W count 2; W forget; R connect       | R edit      | R hold R make R read | 1 2
         W acquire; W count 2; W forget; R edit          | R forget    | R publish      | 1
         W acquire; W count 2; W forget; R edit          | R drop      | R abandon      | 1
         W acquire; W count 2; W forget; R get           | R copy      | R make         | 1

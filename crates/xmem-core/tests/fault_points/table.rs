@@ -24,8 +24,9 @@ pub(crate) enum Kind {
 pub(crate) const KINDS: [Kind; 3] = [Kind::Live, Kind::Lossless, Kind::PosixShm];
 
 /// Points that only processes with special roles pass: in `turns` and `buffers`.
-const RARE: [Point; 4] = [
+const RARE: [Point; 5] = [
     Point::HoldWithdrawn,
+    Point::ReadCounted,
     Point::ClaimPutBack,
     Point::TimedOutMarked,
     Point::RingAsked,

@@ -148,11 +148,10 @@ fn a_client_that_sent_its_request_is_answered_before_new_ones() {
 #[test]
 fn endless_messages_delay_no_other_client() {
     type Message = fn(u32) -> Vec<u8>;
-    let messages: [Message; 4] = [
+    let messages: [Message; 3] = [
         |_| raw::BELL.to_vec(),
         |n| raw::get_region(n % 3),
         |n| raw::get_sticky(u64::from(n % 3)),
-        |n| raw::read_again(n % 4, n),
     ];
     attack("victim-live", |pool| {
         let done = AtomicBool::new(false);
@@ -216,7 +215,6 @@ fn unexpected_descriptors_are_closed() {
                     raw::get_region(1),
                     raw::get_sticky(1),
                     raw::BELL.to_vec(),
-                    raw::read_again(1, 1),
                     raw::LEAVE.to_vec(),
                 ] {
                     let _ = raw.send(&message, &fds);

@@ -42,7 +42,6 @@ fn message() -> impl Strategy<Value = Vec<u8>> {
         4 => n().prop_map(|version| raw::get_sticky(version.into())),
         2 => Just(raw::BELL.to_vec()),
         1 => Just(raw::LEAVE.to_vec()),
-        3 => (n(), n()).prop_map(|(slot, generation)| raw::read_again(slot, generation)),
         1 => vec(any::<u8>(), 0..600),
     ]
 }

@@ -27,7 +27,7 @@ use rustix::net::{
 
 use super::HANG;
 
-pub const VERSION: u32 = 9;
+pub const VERSION: u32 = 10;
 /// The kernel's limit of descriptors in one message.
 pub const MAX_RIGHTS: usize = 253;
 
@@ -231,10 +231,6 @@ pub fn no_sticky(version: u64) -> Vec<u8> {
 /// The message `Bell`, which wakes the producer.
 pub const BELL: &[u8] = &[5];
 pub const LEAVE: &[u8] = &[6];
-
-pub fn read_again(slot: u32, generation: u32) -> Vec<u8> {
-    [&[12][..], &slot.to_le_bytes(), &generation.to_le_bytes()].concat()
-}
 
 pub fn refused(version: u32, reason: &str) -> Vec<u8> {
     [&[2][..], &version.to_le_bytes(), &text(reason, 256)].concat()

@@ -122,13 +122,6 @@ messages! {
         },
         /// The producer's events cannot be opened: requests that it marks frames whose work has ended.
         11 = MarkReady,
-        /// The consumer read this buffer again, which counts as another read.
-        12 = ReadAgain {
-            /// The number of the slot.
-            slot: u32,
-            /// The slot's generation.
-            generation: u32,
-        },
     }
 }
 
@@ -291,8 +284,6 @@ mod tests {
             Just(ToProducer::Bell),
             Just(ToProducer::Leave),
             Just(ToProducer::MarkReady),
-            any::<(u32, u32)>()
-                .prop_map(|(slot, generation)| ToProducer::ReadAgain { slot, generation }),
         ]
     }
 

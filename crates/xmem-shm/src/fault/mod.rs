@@ -80,6 +80,7 @@ points! {
         /// The lease word is cleared again, because the slot has another frame.
         HoldWithdrawn,
         TakenStored,
+        ReadCounted,
         CursorMoved,
         MissedCounted,
         ReceivedCounted,

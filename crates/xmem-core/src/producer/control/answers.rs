@@ -152,12 +152,6 @@ impl ControlThread {
                 devices::mark(&self.pool);
                 Ok(())
             }
-            Some(ToProducer::ReadAgain { slot, generation }) => {
-                self.pool.count_read(slot, generation, Some(consumer));
-                // The `Bell` message of the release may have arrived before.
-                self.has_released = true;
-                Ok(())
-            }
             None | Some(ToProducer::Join { .. } | ToProducer::Query { .. }) => {
                 log::warn!(
                     "pool {:?}: {consumer} sent a message that breaks the protocol",

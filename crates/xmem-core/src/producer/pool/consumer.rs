@@ -8,7 +8,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, MutexGuard};
 
 use xmem_shm::abi::layout::{
-    CURSOR_LEFT, Control, FLAG_CUT_OFF, FLAG_TIMED_OUT, LeasePage, REGIONS_LET_GO,
+    CURSOR_LEFT, Control, FLAG_CUT_OFF, FLAG_TIMED_OUT, LeasePage, REGIONS_LET_GO, Reads,
 };
 use xmem_shm::abi::start_from::StartFrom;
 use xmem_shm::fault::{self, Point};
@@ -326,16 +326,18 @@ impl ConsumerRecord {
         })
     }
 
-    /// Whether it ever took this generation of a slot.
-    pub(in crate::producer) fn took(&self, slot: u32, generation: u32) -> bool {
-        let took = self
-            .page
-            .taken()
-            .get(slot as usize)
-            .is_some_and(|taken| taken.load(Ordering::Relaxed) == generation);
-        // A consumer stores `taken` while it holds the lease. So a load after this one sees the lease.
+    /// How often it read this generation of a slot. A frame without a number is read once: when it is taken.
+    pub(in crate::producer) fn reads_of(&self, slot: u32, generation: u32) -> u32 {
+        let page = &self.page;
+        let reads = match page.reads().get(slot as usize) {
+            Some(reads) => Reads(reads.load(Ordering::Relaxed)).of(generation),
+            None => page.taken().get(slot as usize).map_or(0, |taken| {
+                u32::from(taken.load(Ordering::Relaxed) == generation)
+            }),
+        };
+        // A consumer stores these words while it holds the lease. So a load after this one sees the lease.
         fence(Ordering::Acquire);
-        took
+        reads
     }
 
     /// The slots that it holds.

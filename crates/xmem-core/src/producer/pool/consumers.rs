@@ -51,18 +51,24 @@ impl Consumers {
         self.iter().any(|consumer| consumer.holds(slot, generation))
     }
 
-    /// How many consumers took this generation of a slot and released it.
-    pub(super) fn released(&self, slot: u32, generation: u32) -> u32 {
-        let released = |consumer: &&Arc<ConsumerRecord>| {
-            consumer.took(slot, generation) && !consumer.holds(slot, generation)
-        };
-        self.iter().filter(released).count() as u32
+    /// How many reads of this generation of a slot are over.
+    pub(super) fn reads_over(&self, slot: u32, generation: u32) -> u32 {
+        let over = self.iter().map(|consumer| {
+            // In this order: see there.
+            let reads = consumer.reads_of(slot, generation);
+            if consumer.holds(slot, generation) {
+                0
+            } else {
+                reads
+            }
+        });
+        over.fold(0, u32::saturating_add)
     }
 
-    /// How many consumers have taken this frame.
-    pub(super) fn took(&self, slot: u32, generation: u32) -> u32 {
-        let took = self.iter().filter(|it| it.took(slot, generation));
-        took.count() as u32
+    /// How many reads of this frame have begun.
+    pub(super) fn reads_begun(&self, slot: u32, generation: u32) -> u32 {
+        let begun = self.iter().map(|it| it.reads_of(slot, generation));
+        begun.fold(0, u32::saturating_add)
     }
 
     /// The consumers that may take frames.
@@ -79,7 +85,7 @@ impl Consumers {
         generation: u32,
     ) -> impl Iterator<Item = &Arc<ConsumerRecord>> {
         let named = self.iter().filter(|it| ids.contains(&it.id()));
-        named.filter(move |it| it.reads() && !it.took(slot, generation))
+        named.filter(move |it| it.reads() && it.reads_of(slot, generation) == 0)
     }
 
     /// How many entries the slowest consumer is behind.

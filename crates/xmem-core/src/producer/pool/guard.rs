@@ -91,8 +91,8 @@ impl<'a> Guard<'a> {
     pub(super) fn readers_begun(&self, slot: u32) -> u32 {
         let departed = self.slots.departed(slot);
         let generation = self.generation(slot);
-        let took = generation.map_or(0, |it| self.consumers.took(slot, it));
-        took.saturating_add(departed)
+        let begun = generation.map_or(0, |it| self.consumers.reads_begun(slot, it));
+        begun.saturating_add(departed)
     }
 
     /// How many of the readers for which the frame in a slot is kept are still missing.
@@ -147,8 +147,8 @@ impl<'a> Guard<'a> {
     fn awaits_readers(&self, keep: &Keep, slot: u32, generation: u32) -> bool {
         match keep {
             Keep::Count { until, departed } => {
-                let released = self.consumers.released(slot, generation);
-                released.saturating_add(*departed) < *until
+                let over = self.consumers.reads_over(slot, generation);
+                over.saturating_add(*departed) < *until
             }
             Keep::Named(ids) => {
                 let mut awaited = self.consumers.awaited(ids, slot, generation);
@@ -261,7 +261,9 @@ impl<'a> Guard<'a> {
         };
         self.slots.note_departed(|slot| {
             let word = control.slot(slot).map(|word| word.load(Ordering::Relaxed));
-            word.is_some_and(|word| consumer.took(slot, SlotWord(word).generation()))
+            word.map_or(0, |word| {
+                consumer.reads_of(slot, SlotWord(word).generation())
+            })
         });
     }
 

@@ -139,10 +139,10 @@ impl Want {
 /// Keeps a frame for readers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::producer) enum Keep {
-    /// Until this many consumers took and released it.
+    /// Until it was read this often.
     Count {
         until: u32,
-        /// Consumers that took it and have left.
+        /// Reads by consumers that have left, and by this process.
         departed: u32,
     },
     /// Until each of these consumers took and released it, or has left.
@@ -400,7 +400,7 @@ impl Slots {
         }
     }
 
-    /// The number of consumers that took the frame in the slot and have left. 0 if the frame has no count.
+    /// The number of reads of the frame in the slot that are recorded here. 0 if the frame has no count.
     pub(super) fn departed(&self, slot: u32) -> u32 {
         match self.get(slot).and_then(|info| info.keep.as_deref()) {
             Some(Keep::Count { departed, .. }) => *departed,
@@ -420,13 +420,11 @@ impl Slots {
         }
     }
 
-    /// Records that a consumer has left. `took`: whether it took the frame of a slot.
-    pub(in crate::producer) fn note_departed(&mut self, took: impl Fn(u32) -> bool) {
+    /// Records the reads of a consumer that has left, or of this process. `reads`: how many of the frame of a slot.
+    pub(in crate::producer) fn note_departed(&mut self, reads: impl Fn(u32) -> u32) {
         for (slot, info) in (0..).zip(&mut self.slots) {
-            if let Some(Keep::Count { departed, .. }) = info.keep.as_deref_mut()
-                && took(slot)
-            {
-                *departed = departed.saturating_add(1);
+            if let Some(Keep::Count { departed, .. }) = info.keep.as_deref_mut() {
+                *departed = departed.saturating_add(reads(slot));
             }
         }
     }

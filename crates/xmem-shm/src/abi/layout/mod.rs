@@ -17,7 +17,7 @@
 //! | `max_slots × 64` | only with buffers by number: the newest entry of each slot, with its extension |
 //!
 //! Lease page (one per consumer, written by both sides): 16 words of 64 bits, then a lease word and a `taken` word of
-//! 32 bits per slot.
+//! 32 bits per slot. With buffers by number, then a word of reads of 64 bits per slot.
 
 mod control;
 mod page;
@@ -26,11 +26,11 @@ mod shape;
 use std::io;
 
 pub use control::Control;
-pub use page::{CURSOR_LEFT, FLAG_CUT_OFF, FLAG_TIMED_OUT, LeasePage, REGIONS_LET_GO};
+pub use page::{CURSOR_LEFT, FLAG_CUT_OFF, FLAG_TIMED_OUT, LeasePage, REGIONS_LET_GO, Reads};
 pub use shape::{Constants, Shape};
 
 /// Increased with each change of the shared memory, of the messages, or of the meaning of either.
-pub const VERSION: u32 = 9;
+pub const VERSION: u32 = 10;
 
 /// Memory that a producer sent cannot be used.
 #[derive(Debug)]

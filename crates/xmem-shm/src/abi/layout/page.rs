@@ -35,6 +35,27 @@ pub const FLAG_CUT_OFF: u64 = 1;
 /// The producer no longer waits for this consumer. Its leases are still valid.
 pub const FLAG_TIMED_OUT: u64 = 2;
 
+/// How often a consumer read a frame: the generation in the high half, and the number in the low half.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reads(pub u64);
+
+impl Reads {
+    /// The number of reads of this generation.
+    pub fn of(self, generation: u32) -> u32 {
+        if (self.0 >> 32) as u32 == generation {
+            self.0 as u32
+        } else {
+            0
+        }
+    }
+
+    /// After one more read of this generation.
+    pub fn and_one_of(self, generation: u32) -> Self {
+        let reads = self.of(generation).saturating_add(1);
+        Self(u64::from(generation) << 32 | u64::from(reads))
+    }
+}
+
 /// The mapped lease page of a consumer.
 #[derive(Debug)]
 pub struct LeasePage {
@@ -150,6 +171,12 @@ impl LeasePage {
             .words32(PAGE_HEADER_WORDS * 8 + slots * 4, slots)
     }
 
+    /// The reads of buffers by number, one word per slot. Empty in other pools.
+    pub fn reads(&self) -> &[AtomicU64] {
+        let at = PAGE_HEADER_WORDS * 8 + self.shape.slots() * 2 * 4;
+        self.mapping.words64(at, self.shape.records())
+    }
+
     /// Wakes the consumer if it sleeps. Makes a system call only then.
     pub fn wake(&self) {
         if wake::wake(self.wake_word()) {
@@ -179,6 +206,28 @@ mod tests {
             max_slots,
             ring_len: 64,
             by_number: false,
+        }
+    }
+
+    #[test]
+    fn reads_are_of_one_generation() {
+        let twice = Reads(0).and_one_of(7).and_one_of(7);
+        assert_eq!((twice.of(7), twice.of(8)), (2, 0));
+        assert_eq!(twice.and_one_of(8).of(8), 1);
+        // Whatever is in the word.
+        assert_eq!(Reads(u64::MAX).and_one_of(u32::MAX).of(u32::MAX), u32::MAX);
+    }
+
+    #[test]
+    fn only_pools_of_buffers_have_a_word_of_reads_for_each_slot() {
+        for (by_number, words) in [(true, 3), (false, 0)] {
+            let shape = Shape {
+                by_number,
+                ..shape(3)
+            };
+            let (page, _fd) = LeasePage::create(shape).unwrap();
+            assert_eq!(page.reads().len(), words);
+            assert_eq!(page.taken().len(), 3);
         }
     }
 

@@ -56,7 +56,7 @@ impl Shape {
         self.ring_len as usize
     }
 
-    fn records(self) -> usize {
+    pub(super) fn records(self) -> usize {
         if self.by_number { self.slots() } else { 0 }
     }
 
@@ -91,7 +91,7 @@ impl Shape {
     }
 
     pub(super) fn page_len(self) -> usize {
-        PAGE_HEADER_WORDS * 8 + self.slots() * 2 * 4
+        PAGE_HEADER_WORDS * 8 + self.slots() * 2 * 4 + self.records() * 8
     }
 }
 
