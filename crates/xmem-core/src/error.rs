@@ -48,6 +48,14 @@ impl SystemError {
             error: error.into(),
         }
     }
+
+    /// Whether the system has no descriptors or no memory left, which may pass.
+    pub(crate) fn is_shortage(&self) -> bool {
+        matches!(
+            Errno::from_io_error(&self.error),
+            Some(Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS | Errno::AGAIN)
+        )
+    }
 }
 
 /// A pool name or its runtime directory cannot be used.
@@ -550,13 +558,7 @@ impl ConnectError {
 
     /// Whether the system lacks descriptors or memory. This may be temporary.
     pub fn is_shortage(&self) -> bool {
-        let Self::System(SystemError { error, .. }) = self else {
-            return false;
-        };
-        matches!(
-            Errno::from_io_error(error),
-            Some(Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS | Errno::AGAIN)
-        )
+        matches!(self, Self::System(error) if error.is_shortage())
     }
 }
 

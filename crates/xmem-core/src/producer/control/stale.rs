@@ -23,14 +23,18 @@ pub(super) fn remove_socket(path: &Path) -> Result<bool, CreateError> {
         Ok(meta) if meta.file_type().is_socket() => {
             // No xmem producer listens there, because the caller holds the lock. Another program might. A refused connection
             // shows that none does.
-            let refused = socket::connect_to(path)
-                .is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused);
-            if !refused {
-                return Err(CreateError::InUse {
-                    pool: path.to_string_lossy().into_owned(),
-                    holder: "a program that is no xmem producer, or cannot see the lock file"
-                        .into(),
-                });
+            let connected =
+                socket::connect_to(path).map_err(SystemError::at("test the existing socket"));
+            match connected {
+                Err(error) if error.error.kind() == io::ErrorKind::ConnectionRefused => {}
+                Err(error) if error.is_shortage() => return Err(error.into()),
+                _ => {
+                    return Err(CreateError::InUse {
+                        pool: path.to_string_lossy().into_owned(),
+                        holder: "a program that is no xmem producer, or cannot see the lock file"
+                            .into(),
+                    });
+                }
             }
             if meta.uid() != own_uid() {
                 return Err(CreateError::Foreign {
