@@ -243,6 +243,26 @@ fn past_its_budget_a_consumer_drops_if_set_to() {
     );
 }
 
+/// The pool has room for no budget. The one frame that is held is past it.
+#[test]
+fn without_a_budget_a_consumer_drops_if_set_to() {
+    let pools = Pools::new();
+    let sender = pools.sender(&caps(), "max-slots=6");
+    let _other = pools.receiver("");
+    let receiver = pools.receiver("over-budget=drop");
+    until("both are connected", || {
+        sender.sink().property::<u32>("num-clients") == 2
+    });
+    sender.push(frame(1));
+    let held = receiver.next().unwrap();
+    assert_eq!(receiver.stat("budget"), 0);
+    sender.push(frame(2));
+    until("the frame is dropped", || receiver.stat("dropped") == 1);
+    sender.finish();
+    assert!(receiver.rest().is_empty());
+    drop(held);
+}
+
 #[test]
 fn a_slow_consumer_misses_live_frames_and_gets_a_message() {
     let pools = Pools::new();

@@ -69,7 +69,8 @@ pub enum OverBudget {
     Fail,
     /// The frame is [lent](Taken::Lent), so that it can be copied. With a budget of 0 each frame is lent.
     Copy,
-    /// The frame is dropped. Events are lent.
+    /// The frame is dropped. Events are lent. With a budget of 0 one frame at a time is kept, and until it is released all frames
+    /// and events are dropped.
     Drop,
 }
 
@@ -98,7 +99,7 @@ impl Taken<'_> {
 pub enum Step<T> {
     /// A frame or an event was taken; this is the result of the function.
     Took(T),
-    /// A frame was dropped because the budget is used up ([`OverBudget::Drop`]).
+    /// A frame was dropped because the budget is used up ([`OverBudget::Drop`]); or an event, if the budget is 0.
     Dropped(FrameInfo, FrameMeta),
     /// No frame came before the timeout.
     Nothing,
@@ -420,23 +421,37 @@ impl Follower {
                     self.hinted = true;
                     return Ok(Step::SmallBudget);
                 }
-                consumer.receive_with(timeout, |lease| {
+                let received = consumer.receive_with(timeout, |lease| {
                     self.last = Some(lease.info().sequence);
                     if self.over_budget == OverBudget::Drop && !lease.meta().event {
                         Step::Dropped(*lease.info(), lease.meta().clone())
                     } else {
                         Step::Took(take(Taken::Lent(lease)))
                     }
-                })
+                });
+                match received {
+                    // With a budget of 0 the frame that is held has the lease that is past the budget.
+                    Err(ReceiveError::OverBudget { .. })
+                        if self.over_budget == OverBudget::Drop =>
+                    {
+                        let skipped = consumer.skip_next();
+                        Ok(skipped.map_or(Step::Nothing, |(info, meta)| {
+                            self.last = Some(info.sequence);
+                            Step::Dropped(info, meta)
+                        }))
+                    }
+                    received => received,
+                }
             }
             error => Err(error),
         };
         match received {
-            Ok(step @ Step::Dropped(..)) => {
-                self.note_dropped();
+            Ok(step) => {
+                if matches!(&step, Step::Dropped(_, meta) if !meta.event) {
+                    self.note_dropped();
+                }
                 Ok(step)
             }
-            Ok(step) => Ok(step),
             Err(ReceiveError::Timeout) => Ok(Step::Nothing),
             Err(ReceiveError::Cancelled) => Err(FollowError::Cancelled),
             Err(ReceiveError::Eos) if self.on_eos == OnEos::Wait => {

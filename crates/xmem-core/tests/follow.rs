@@ -428,6 +428,36 @@ fn with_no_budget_one_frame_at_a_time_can_be_kept() {
 }
 
 #[test]
+fn with_no_budget_frames_are_dropped_while_one_is_kept() {
+    let place = Place::new();
+    let (producer, _others) = without_budget(&place, 16);
+    let mut follower = Consumer::builder(&place.pool())
+        .events(true)
+        .follow()
+        .over_budget(OverBudget::Drop);
+    join(&mut follower, false);
+    assert_eq!(follower.consumer().unwrap().budget(), 0);
+    assert!(matches!(step(&mut follower), Step::SmallBudget));
+    publish(&producer, 0, SIZE);
+    let kept = take(&mut follower, 0);
+    publish(&producer, 1, SIZE);
+    producer.publish_event(FrameMeta::default()).unwrap();
+    for (pts, event) in [(Some(1), false), (None, true)] {
+        match step(&mut follower) {
+            Step::Dropped(_, meta) => assert_eq!((meta.pts, meta.event), (pts, event)),
+            other => panic!("{other:?}"),
+        }
+    }
+    drop(kept);
+    publish(&producer, 2, SIZE);
+    drop(take(&mut follower, 2));
+    // The event is no frame.
+    let stats = follower.handle().stats();
+    assert_eq!((stats.receive.received, stats.dropped), (3, 1));
+    assert_eq!(stats.receive.missed, 0);
+}
+
+#[test]
 fn a_frame_past_the_budget_is_within_a_larger_one() {
     let place = Place::new();
     let (producer, others) = without_budget(&place, 16);

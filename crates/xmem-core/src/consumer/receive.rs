@@ -5,6 +5,7 @@
 use std::time::{Duration, Instant};
 
 use xmem_shm::abi::entry::Entry;
+use xmem_shm::abi::frame_info::FrameInfo;
 use xmem_shm::abi::frame_layout::MetaError;
 use xmem_shm::abi::layout::Control;
 use xmem_shm::abi::limits::ANSWER_TIME;
@@ -205,6 +206,31 @@ impl Consumer {
         if oldest > self.position.cursor() {
             self.position.move_to(oldest);
         }
+    }
+
+    /// Skips the entry that [`receive_with`](Self::receive_with) refused with [`ReceiveError::OverBudget`]. Returns its description
+    /// without the attachments, because these need a lease. `None`: it is gone.
+    #[cold]
+    pub(crate) fn skip_next(&mut self) -> Option<(FrameInfo, FrameMeta)> {
+        let sequence = self.position.cursor();
+        let control = self.connection().control();
+        let Some(entry) = control.read_entry(sequence) else {
+            self.position.move_to(sequence + 1);
+            return None;
+        };
+        let place = control.place(entry.slot());
+        let meta = self.session.layouts().describe(&entry).ok().flatten();
+        let after = Counted::after(&entry);
+        if place.is_none() || meta.is_none() {
+            self.position.move_after_missed(after);
+            return None;
+        }
+        self.position.move_after(after);
+        if !entry.is_event() {
+            self.connection().count_received(entry.published_at());
+        }
+        let info = place.map(|place| entry.info(place.storage, place.device_id));
+        info.zip(meta)
     }
 
     /// Whether a newer frame exists. Events do not count.
