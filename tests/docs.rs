@@ -8,7 +8,7 @@
 
 mod support;
 
-use std::{fs, os::unix::process::CommandExt, path::Path};
+use std::{fs, net::UdpSocket, os::unix::process::CommandExt, path::Path};
 
 use gst::{glib, prelude::*};
 use rustix::process::{Pid, Signal, kill_process_group};
@@ -219,6 +219,83 @@ fn xmemsrc() {
 #[test]
 fn sharing() {
     run_all(&blocks(&page("docs/sharing.md"), "```sh", "```"), 1);
+}
+
+/// A port that no program has, as far as can be seen.
+fn free_port() -> String {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.local_addr().unwrap().port().to_string()
+}
+
+/// The blocks of the page about two hosts. Both are this one, and the ports are free ones: that of RTSP is the last result.
+fn two_hosts_here() -> (Vec<Vec<String>>, String) {
+    let mut blocks = blocks(&page("docs/two-hosts.md"), "```sh", "```");
+    let ports = ["5006", "7001", "8554"].map(|port| (port, free_port()));
+    for line in blocks.iter_mut().flatten() {
+        for (port, free) in &ports {
+            *line = line.replace(port, free);
+        }
+        for host in ["hostA", "hostB"] {
+            *line = line.replace(host, "127.0.0.1");
+        }
+    }
+    let [.., (_, rtsp)] = ports;
+    (blocks, rtsp)
+}
+
+/// Whether a block receives over RTSP, for which a server is needed.
+fn is_rtsp(block: &Vec<String>) -> bool {
+    block.iter().any(|line| line.contains("rtspsrc"))
+}
+
+#[test]
+fn two_hosts() {
+    let (mut blocks, _) = two_hosts_here();
+    blocks.retain(|block| !is_rtsp(block));
+    run_all(&blocks, 3);
+}
+
+/// Serves a launch line at a port.
+const RTSP_SERVER: &str = r#"
+import sys
+import gi
+gi.require_version("Gst", "1.0")
+gi.require_version("GstRtspServer", "1.0")
+from gi.repository import GLib, Gst, GstRtspServer
+Gst.init(None)
+server = GstRtspServer.RTSPServer(service=sys.argv[1])
+factory = GstRtspServer.RTSPMediaFactory(launch=sys.argv[2], shared=True)
+server.get_mount_points().add_factory("/cam0", factory)
+server.attach(None)
+print("ready", flush=True)
+GLib.MainLoop().run()
+"#;
+
+#[test]
+fn rtsp() {
+    let (blocks, port) = two_hosts_here();
+    let block = blocks.iter().find(|block| is_rtsp(block)).unwrap();
+    let programs = page("docs/programs.md");
+    let mut lines = programs.lines();
+    let served = lines.find(|line| line.starts_with("( xmemsrc ")).unwrap();
+    let pools = prepared();
+    let _camera = Running::new(&pools, 100, &format!("{MAKES}cam0"));
+    // Debian's, for which the package is made.
+    let mut server = command(&pools, "/usr/bin/python3");
+    server.args(["-c", RTSP_SERVER, &port, served]);
+    let mut server = Launch::start(&pools, "server", &mut server);
+    until("the server", || {
+        server.log().contains("ready") || server.has_ended()
+    });
+    if !server.log().contains("ready") {
+        let log = server.log();
+        assert!(
+            log.contains("not available") || log.contains("No module"),
+            "{log}"
+        );
+        return not_run("no gst-rtsp-server for Python (Debian's gir1.2-gst-rtsp-server-1.0)");
+    }
+    run(&pools, block);
 }
 
 #[test]

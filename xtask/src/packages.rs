@@ -103,6 +103,10 @@ const NEEDS: Needs = &[
 const TEST_NEEDS: Needs = &[
     ("ffmpeg", &[Need::Program("ffmpeg")]),
     ("python3-opencv", &[Need::PythonModule("cv2")]),
+    (
+        "gir1.2-gst-rtsp-server-1.0",
+        &[Need::PythonModule("gi.repository.GstRtspServer")],
+    ),
 ];
 
 /// Additional dependencies of the Python module's tests, for pipelines that gst-launch-1.0 cannot create.
