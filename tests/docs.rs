@@ -244,7 +244,7 @@ fn two_hosts_here() -> (Vec<Vec<String>>, String) {
 }
 
 /// Whether a block receives over RTSP, for which a server is needed.
-fn is_rtsp(block: &Vec<String>) -> bool {
+fn is_rtsp(block: &[String]) -> bool {
     block.iter().any(|line| line.contains("rtspsrc"))
 }
 
