@@ -142,12 +142,15 @@ pub(super) fn segment(sink: &gst_base::BaseSink) -> &gst::Segment {
     unsafe { gst::Segment::from_glib_ptr_borrow(&raw const (*sink.as_ptr()).segment) }
 }
 
+/// The result of [`preroll`] for a deferrable event while the pipeline is paused.
+pub(super) const PAUSED: gst::FlowError = gst::FlowError::CustomError;
+
 /// If the pipeline is paused, prerolls and waits until it plays. The caller is the streaming thread, which holds the preroll
 /// lock.
 pub(super) fn preroll(sink: &gst_base::BaseSink, data: Data<'_>) -> Result<(), gst::FlowError> {
     let object: *mut gst::ffi::GstMiniObject = match data {
         Data::Buffer(buffer) => buffer.as_mut_ptr().cast(),
-        Data::Event(event) => event.as_mut_ptr().cast(),
+        Data::Event(event) | Data::DeferrableEvent(event) => event.as_mut_ptr().cast(),
     };
     let sink = sink.as_ptr();
     // SAFETY: a live instance, and a live buffer or event. The fields change only under the preroll lock, which the caller
@@ -155,6 +158,9 @@ pub(super) fn preroll(sink: &gst_base::BaseSink, data: Data<'_>) -> Result<(), g
     let flow = unsafe {
         if (*sink).flushing != glib::ffi::GFALSE {
             return Err(gst::FlowError::Flushing);
+        }
+        if matches!(data, Data::DeferrableEvent(_)) && (*sink).need_preroll != glib::ffi::GFALSE {
+            return Err(PAUSED);
         }
         gst_base::ffi::gst_base_sink_do_preroll(sink, object)
     };
@@ -180,4 +186,7 @@ pub(super) fn yield_preroll_lock(sink: &gst_base::BaseSink) {
 pub(super) enum Data<'a> {
     Buffer(&'a gst::BufferRef),
     Event(&'a gst::EventRef),
+    /// An event that must not wait in a pause. A live GstBaseSrc sends an application's events under the lock that it needs for
+    /// the pause.
+    DeferrableEvent(&'a gst::EventRef),
 }

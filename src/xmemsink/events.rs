@@ -2,48 +2,128 @@
 
 //! Events between two frames, and events that cannot be published.
 
-use std::collections::BTreeSet;
-use std::sync::Mutex;
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::{
+    Mutex,
+    atomic::{AtomicBool, Ordering::Relaxed},
+};
 
 use xmem_core::{AcquireError, Canceller, EventError, FrameMeta, PublishError};
 
 use super::{base::Data, context::SinkContext, log::CAT};
 use crate::lock;
-use crate::stream::event::downstream::Packed;
+use crate::stream::event::downstream::{self, Packed};
 
 /// At most this many names of dropped events are remembered, so that each is reported once.
 const MAX_REPORTED: usize = 64;
+/// At most this many events are deferred in a pause.
+const MAX_DEFERRED: usize = 64;
 
-/// The figures of published and dropped events.
+/// The figures of published and dropped events, and the events that a pause defers.
 #[derive(Debug, Default)]
-pub(super) struct Events(Mutex<State>);
+pub(super) struct Events {
+    state: Mutex<State>,
+    /// Checked for each frame. Relaxed: only the streaming thread reads it.
+    has_deferred: AtomicBool,
+}
 
 #[derive(Debug, Default)]
 struct State {
     shared: u64,
     dropped: u64,
     reported: BTreeSet<String>,
+    /// Published before the next frame.
+    deferred: VecDeque<gst::Event>,
 }
 
 impl Events {
     /// Starts a new run.
     pub(super) fn reset(&self) {
-        *lock(&self.0) = State::default();
+        *lock(&self.state) = State::default();
+        self.has_deferred.store(false, Relaxed);
+    }
+
+    /// Keeps an event of a pause until the next frame.
+    #[cold]
+    pub(super) fn defer(&self, sink: &gst_base::BaseSink, event: &gst::Event) {
+        let is_kept = {
+            let deferred = &mut lock(&self.state).deferred;
+            let has_room = deferred.len() < MAX_DEFERRED;
+            if has_room {
+                deferred.push_back(event.clone());
+            }
+            has_room
+        };
+        if is_kept {
+            self.has_deferred.store(true, Relaxed);
+        } else {
+            self.note_dropped(
+                sink,
+                event,
+                "too many arrived while the pipeline was paused",
+            );
+        }
+    }
+
+    /// Discards the deferred events.
+    pub(super) fn discard_deferred(&self) {
+        self.has_deferred.store(false, Relaxed);
+        let deferred = std::mem::take(&mut lock(&self.state).deferred);
+        drop(deferred);
+    }
+
+    /// Publishes the deferred events. `Err`: as of [`share`](Self::share).
+    #[inline]
+    pub(super) fn share_deferred(
+        &self,
+        ctx: SinkContext<'_>,
+        is_deferrable: bool,
+    ) -> Result<(), gst::FlowError> {
+        if self.has_deferred.load(Relaxed) {
+            self.share_each_deferred(ctx, is_deferrable)
+        } else {
+            Ok(())
+        }
+    }
+
+    #[cold]
+    fn share_each_deferred(
+        &self,
+        ctx: SinkContext<'_>,
+        is_deferrable: bool,
+    ) -> Result<(), gst::FlowError> {
+        loop {
+            let first = lock(&self.state).deferred.front().cloned();
+            let Some(event) = first else {
+                self.has_deferred.store(false, Relaxed);
+                return Ok(());
+            };
+            if let Some(Ok(packed)) = downstream::pack(&event) {
+                self.share(ctx, &event, packed, is_deferrable)?;
+            }
+            lock(&self.state).deferred.pop_front();
+        }
     }
 
     /// How many events were published, and how many were dropped.
     pub(super) fn figures(&self) -> (u64, u64) {
-        let state = lock(&self.0);
+        let state = lock(&self.state);
         (state.shared, state.dropped)
     }
 
-    /// Publishes an event between two frames. `false`: the stream is being stopped.
+    /// Publishes an event between two frames. `Err`: the stream is being stopped, or it is paused and the event is deferrable.
     pub(super) fn share(
         &self,
         ctx: SinkContext<'_>,
         event: &gst::EventRef,
         packed: Packed,
-    ) -> bool {
+        is_deferrable: bool,
+    ) -> Result<(), gst::FlowError> {
+        let data = if is_deferrable {
+            Data::DeferrableEvent(event)
+        } else {
+            Data::Event(event)
+        };
         let Packed {
             attachments,
             when,
@@ -63,13 +143,10 @@ impl Events {
         }
         loop {
             if waits {
-                let Ok(mapping) = ctx.prepare(Data::Event(event)) else {
-                    return false;
-                };
-                meta.timestamp = mapping.stamps(ctx.sink, &when).presentation;
+                meta.timestamp = ctx.prepare(data)?.stamps(ctx.sink, &when).presentation;
             }
-            if let Some(continues) = self.publish(ctx, event, &meta) {
-                return continues;
+            if self.publish(ctx, data, event, &meta)? {
+                return Ok(());
             }
         }
     }
@@ -79,24 +156,26 @@ impl Events {
         if !ctx.stream.note_sticky_delivered() {
             return true;
         }
-        if ctx.started.is_lossless() && ctx.wait_for_room(Data::Event(event)).is_err() {
+        let data = Data::Event(event);
+        if ctx.started.is_lossless() && ctx.wait_for_room(data).is_err() {
             return false;
         }
         loop {
-            if let Some(continues) = self.publish(ctx, event, &FrameMeta::default()) {
-                return continues;
+            match self.publish(ctx, data, event, &FrameMeta::default()) {
+                Ok(false) => {}
+                result => return result.is_ok(),
             }
         }
     }
 
-    /// Tries once. `Some(false)`: the stream is being stopped. `None`: a wait was cancelled, and after a pause the event has
-    /// another time.
+    /// Tries once. `false`: a wait was cancelled, and after a pause the event has another time.
     fn publish(
         &self,
         ctx: SinkContext<'_>,
+        data: Data<'_>,
         event: &gst::EventRef,
         meta: &FrameMeta,
-    ) -> Option<bool> {
+    ) -> Result<bool, gst::FlowError> {
         let producer = &ctx.started.producer;
         // Any thread may send an out-of-band event, and it must not block there.
         let waits = ctx.started.is_lossless() && event.is_serialized();
@@ -110,35 +189,31 @@ impl Events {
         let is_cancelled =
             |error: &EventError| matches!(error, EventError::Acquire(AcquireError::Cancelled));
         let result = if waits {
-            let data = Data::Event(event);
             let tried = ctx
                 .interrupts
-                .try_once(ctx.sink, data, attempt, is_cancelled);
-            match tried {
-                Ok(tried) => tried?,
-                Err(_) => return Some(false),
-            }
+                .try_once(ctx.sink, data, attempt, is_cancelled)?;
+            let Some(result) = tried else {
+                return Ok(false);
+            };
+            result
         } else {
             attempt(ctx.interrupts.canceller())
         };
-        Some(match result {
+        match result {
             Ok(_) => {
                 gst::debug!(CAT, obj = ctx.sink, "Shared {event:?}");
                 ctx.stream.note_sticky_delivered();
                 if !meta.attachments.is_empty() {
-                    lock(&self.0).shared += 1;
+                    lock(&self.state).shared += 1;
                 }
-                true
             }
             Err(
                 EventError::Acquire(AcquireError::Closed)
                 | EventError::Publish(PublishError::Closed),
-            ) => false,
-            Err(error) => {
-                self.note_dropped(ctx.sink, event, &error.to_string());
-                true
-            }
-        })
+            ) => return Err(gst::FlowError::Flushing),
+            Err(error) => self.note_dropped(ctx.sink, event, &error.to_string()),
+        }
+        Ok(true)
     }
 
     /// Counts an event that consumers do not get. Logs each name once.
@@ -155,7 +230,7 @@ impl Events {
             _ => event.type_().name().to_string(),
         };
         let is_new = {
-            let mut state = lock(&self.0);
+            let mut state = lock(&self.state);
             state.dropped += 1;
             state.reported.len() < MAX_REPORTED && state.reported.insert(name.clone())
         };

@@ -185,6 +185,7 @@ impl ElementImpl for XmemSink {
         if transition == gst::StateChange::ReadyToPaused {
             // The pool exists from READY on. Running times restart here.
             self.times.reset();
+            self.events.discard_deferred();
         }
         if transition != gst::StateChange::PausedToPlaying {
             return self.parent_change_state(transition);
@@ -275,6 +276,7 @@ impl BaseSinkImpl for XmemSink {
         self.requests.stop();
         self.offer.clear();
         self.gaps.note_end();
+        self.events.discard_deferred();
         let mut stats = started.producer.stats();
         stats.slots_held = 0;
         stats.consumers.clear();
@@ -327,6 +329,9 @@ impl BaseSinkImpl for XmemSink {
             gst::EventType::Eos | gst::EventType::FlushStop
         ) {
             self.gaps.note_end();
+        }
+        if event.type_() == gst::EventType::FlushStop {
+            self.events.discard_deferred();
         }
         match event.type_() {
             gst::EventType::StreamStart | gst::EventType::Segment | gst::EventType::FlushStop => {
@@ -393,6 +398,7 @@ impl BaseSinkImpl for XmemSink {
         self.begin();
         let obj = self.obj();
         let ctx = self.context(obj.upcast_ref(), &started);
+        self.events.share_deferred(ctx, false)?;
         let mut described = frames::describe(ctx, buffer, &self.losses)?;
         if self.gaps.note_rendered() {
             described.meta.flags |= FrameMeta::AFTER_GAP;
@@ -525,14 +531,27 @@ impl XmemSink {
         };
         let obj = self.obj();
         let ctx = self.context(obj.upcast_ref(), &started);
-        Some(self.wait_until_due(event) && self.events.share(ctx, event, packed))
+        let is_gap = event.type_() == gst::EventType::Gap;
+        if is_gap && !self.wait_until_due(event) {
+            return Some(false);
+        }
+        let earlier = if event.is_serialized() {
+            self.events.share_deferred(ctx, !is_gap)
+        } else {
+            Ok(())
+        };
+        match earlier.and_then(|()| self.events.share(ctx, event, packed, !is_gap)) {
+            Err(base::PAUSED) => {
+                self.events.defer(ctx.sink, event);
+                Some(true)
+            }
+            result => Some(result.is_ok()),
+        }
     }
 
     /// Waits until a gap event is due, as for a frame at its position.
     fn wait_until_due(&self, event: &gst::Event) -> bool {
-        if event.type_() != gst::EventType::Gap {
-            true
-        } else if self.publishes_immediately() {
+        if self.publishes_immediately() {
             base::preroll(self.obj().upcast_ref(), Data::Event(event)).is_ok()
         } else {
             self.parent_event(event.clone())
@@ -546,7 +565,8 @@ impl XmemSink {
         };
         let obj = self.obj();
         let ctx = self.context(obj.upcast_ref(), &started);
-        if !self.events.share_sticky(ctx, event) {
+        let deferred = self.events.share_deferred(ctx, false);
+        if deferred.is_err() || !self.events.share_sticky(ctx, event) {
             return false;
         }
         self.stream.end();

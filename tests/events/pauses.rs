@@ -72,3 +72,43 @@ fn an_event_that_waits_for_a_slot_in_a_pause_has_the_time_from_after_it() {
         feed.event(gst::event::Gap::new(time, time));
     }));
 }
+
+/// A live GstBaseSrc sends an application's events under a lock that it needs for the pause.
+#[test]
+fn custom_events_do_not_delay_a_pause_and_arrive_after_it() {
+    let pools = Pools::new();
+    let feed = Feed::new(&pools, POOL);
+    feed.start("stream");
+    // It takes nothing yet.
+    let consumer = Consumer::builder(&pools.pool("p")).events(true).max_held(1);
+    let mut consumer = consumer.connect().unwrap();
+    (0..SLOTS).for_each(|number| feed.frame(number));
+    let send = |name: &'static str| {
+        let pad = feed.pad.clone();
+        let event = gst::event::CustomDownstream::new(gst::Structure::new_empty(name));
+        thread::spawn(move || pad.push_event(event))
+    };
+    let waits = send("before");
+    // Nothing shows that it waits; where it does not yet, this finds less.
+    thread::sleep(Duration::from_millis(100));
+    feed.pipeline.0.set_state(gst::State::Paused).unwrap();
+    until("the wait has ended", || waits.is_finished());
+    let comes = send("during");
+    until("it does not wait", || comes.is_finished());
+    feed.pipeline.play();
+    let mut next = || {
+        let lease = consumer.receive(Some(SOON.into())).unwrap();
+        lease
+            .meta()
+            .attachments
+            .text("structure")
+            .map(str::to_owned)
+    };
+    for _ in 0..SLOTS {
+        assert_eq!(next(), None);
+    }
+    feed.frame(SLOTS);
+    assert_eq!(next().as_deref(), Some("before;"));
+    assert_eq!(next().as_deref(), Some("during;"));
+    assert_eq!(next(), None);
+}
