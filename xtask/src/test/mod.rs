@@ -179,11 +179,13 @@ fn everything(selection: &Selection) -> Vec<Planned> {
             ]),
             "fix clippy's warnings: some code is compiled only with the feature `cuda`",
         ),
+        // The design builds the crates and the Python module with this name; by default each has the name `cpu`.
+        plain(
+            "lints with --features cuda",
+            clippy(&["--workspace", "--features", "cuda", "--locked"]),
+            "do what clippy says; the manifests must accept the name `cuda`",
+        ),
     ];
-    steps.extend(FORMS.map(|(name, args)| {
-        let advice = "do what clippy says; the manifests must accept the names `cpu` and `cuda`";
-        plain(name, clippy(args), advice)
-    }));
     steps.extend(prepare(selection));
     let workspace = selection.workspace(Rights::Me, runs_again);
     steps.extend(workspace.map(|check| Ok(check.needing(&[BUILD]))));
@@ -220,22 +222,6 @@ fn everything(selection: &Selection) -> Vec<Planned> {
     }
     steps
 }
-
-/// The further forms in which users build this. `maturin build` without a feature is the step that builds the module.
-const FORMS: [(&str, &[&str]); 3] = [
-    (
-        "lints with --features cuda",
-        &["--features", "cuda", "--locked"],
-    ),
-    (
-        "lints of the Python module with --features cpu",
-        &["--package", "xmem-python", "--features", "cpu", "--locked"],
-    ),
-    (
-        "lints of the Python module with --features cuda",
-        &["--package", "xmem-python", "--features", "cuda", "--locked"],
-    ),
-];
 
 fn clippy(args: &[&str]) -> Command {
     let command = with(with(cargo(), &["clippy", "--all-targets"]), args);
