@@ -31,13 +31,22 @@ from_forked!(AcquireError, ImportError, PublishError, RegionError);
 
 /// A system call failed.
 #[derive(Debug, Error)]
-#[error("cannot {what}: {error}")]
+#[error("cannot {what}: {error}{}", remedy(error))]
 pub struct SystemError {
     /// The operation that failed.
     pub what: &'static str,
     /// Why it failed.
     #[source]
     pub error: io::Error,
+}
+
+/// The remedy for a system error that has the same one wherever it occurs.
+fn remedy(error: &io::Error) -> &'static str {
+    match Errno::from_io_error(error) {
+        Some(Errno::MFILE) => "; raise the limit of open files of the process (ulimit -n)",
+        Some(Errno::NFILE) => "; raise the limit of open files of the host (fs.file-max)",
+        _ => "",
+    }
 }
 
 impl SystemError {
@@ -151,7 +160,10 @@ pub enum CreateError {
     },
     /// The pool's lock file cannot be made.
     #[error(
-        "cannot make {path:?}: {error}; choose a directory that this user may write to, with room for it"
+        "cannot make {path:?}: {error}{}", match remedy(error) {
+            "" => "; choose a directory that this user may write to, with room for it",
+            remedy => remedy,
+        }
     )]
     Lock {
         /// The lock file.
@@ -230,7 +242,8 @@ impl From<CreateError> for RemoveError {
 pub enum RegionError {
     /// There is not enough memory for it.
     #[error(
-        "no memory for a region of {size} bytes ({error}): free memory (backing posix-shm: in /dev/shm), or lower max-slots"
+        "no memory for a region of {size} bytes ({error}): free memory (backing posix-shm: in /dev/shm), or lower \
+         max-slots, max-bytes or history"
     )]
     NoSpace {
         /// The region's size in bytes.
