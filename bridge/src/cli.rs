@@ -23,9 +23,9 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Let other hosts import pools of this host
+    /// Export pools of this host to other hosts
     Export(Export),
-    /// Make a pool on this host of an exported one, until SIGINT or SIGTERM
+    /// Publish an exported pool of another host as a local pool, until SIGINT or SIGTERM
     Import(Import),
     /// List the pools that a host exports
     List(List),
@@ -33,56 +33,57 @@ pub(crate) enum Command {
 
 #[derive(Debug, Args)]
 pub(crate) struct Export {
-    /// Names of the pools. They need not exist yet
+    /// Names of the pools to export. A pool need not exist yet
     #[arg(required = true)]
     pub(crate) pools: Vec<String>,
-    /// quic/ADDRESS:PORT, or tcp/ADDRESS:PORT together with --trusted-network
+    /// The address to listen at: quic/ADDRESS:PORT, or tcp/ADDRESS:PORT together with --trusted-network
     #[arg(long, default_value = "quic/0.0.0.0:7447")]
     pub(crate) listen: String,
-    /// Connect to a Zenoh router instead of listening, at quic/HOST:PORT or tcp/HOST:PORT. Importers connect to it too
+    /// Connect to the Zenoh router at quic/HOST:PORT or tcp/HOST:PORT instead of listening. Importers connect to the same router
     #[arg(long, value_name = "ADDRESS", conflicts_with = "listen")]
     pub(crate) router: Option<String>,
-    /// The certificate of this host
+    /// The certificate of this host, a PEM file
     #[arg(long, value_name = "FILE")]
     certificate: Option<PathBuf>,
-    /// Its private key
+    /// The private key of the certificate, a PEM file
     #[arg(long, value_name = "FILE")]
     key: Option<PathBuf>,
-    /// The authority that signs certificates of importers. Others are refused
+    /// The authority that signs the certificates of importers, a PEM file. Importers without such a certificate are refused
     #[arg(long, value_name = "FILE", conflicts_with = "router")]
     client_ca: Option<PathBuf>,
-    /// The authority that signs certificates of routers
+    /// The authority that signs the certificate of the router, a PEM file
     #[arg(long, value_name = "FILE", requires = "router")]
     server_ca: Option<PathBuf>,
-    /// Allow tcp/: each host that reaches the port can read the frames, and hosts on the way can change them
+    /// Allow tcp/, which has no protection: each host that reaches the port can read the frames, and hosts on the route can change
+    /// them
     #[arg(long)]
     trusted_network: bool,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct Client {
-    /// The certificate of this host
+    /// The certificate of this host, a PEM file
     #[arg(long, value_name = "FILE")]
     certificate: Option<PathBuf>,
-    /// Its private key
+    /// The private key of the certificate, a PEM file
     #[arg(long, value_name = "FILE")]
     key: Option<PathBuf>,
-    /// The authority that signs certificates of exporters
+    /// The authority that signs the certificate of the exporter or router, a PEM file
     #[arg(long, value_name = "FILE")]
     server_ca: Option<PathBuf>,
-    /// Connect over TCP, to an exporter with `--listen tcp/...`: hosts on the way can read the frames, and change them
+    /// Connect over TCP, to an exporter with `--listen tcp/...`: hosts on the route can read and change the frames
     #[arg(long)]
     trusted_network: bool,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct Import {
-    /// POOL@HOST or POOL@HOST:PORT
+    /// The pool and the host that exports it: POOL@HOST or POOL@HOST:PORT
     pub(crate) source: String,
-    /// The name of the pool on this host, if it is another one
+    /// The name of the local pool. Default: the name of the exported pool
     #[arg(long = "as", value_name = "NAME")]
     pub(crate) name: Option<String>,
-    /// Permissions of the pool on this host, in octal: with 0666 all users may read it. Default: 0600
+    /// The permissions of the local pool, in octal. With 0666 all users may read it. Default: 0600
     #[arg(long, value_name = "MODE", value_parser = mode)]
     pub(crate) socket_mode: Option<u32>,
     #[command(flatten)]
@@ -91,19 +92,19 @@ pub(crate) struct Import {
 
 #[derive(Debug, Args)]
 pub(crate) struct List {
-    /// HOST or HOST:PORT
+    /// The host that exports the pools: HOST or HOST:PORT
     pub(crate) host: String,
     #[command(flatten)]
     pub(crate) client: Client,
 }
 
 impl Export {
-    /// The address of the router, or where it listens.
+    /// The value of `--router`, or else of `--listen`.
     pub(crate) fn place(&self) -> &str {
         self.router.as_deref().unwrap_or(&self.listen)
     }
 
-    /// The same, with the files that it needs.
+    /// Validates the options, and returns the address with the certificate files.
     pub(crate) fn endpoint(&self) -> Result<Endpoint, Error> {
         let place = self.place();
         let Some((protocol, address)) = place.split_once('/') else {
@@ -138,7 +139,7 @@ fn wrong_place(place: &str) -> Error {
 }
 
 impl Client {
-    /// How it connects to a host.
+    /// Validates the options, and returns the address of `host` with the certificate files.
     pub(crate) fn endpoint(&self, host: &str) -> Result<Endpoint, Error> {
         let identity = if self.trusted_network {
             None
@@ -173,9 +174,9 @@ fn identity(files: [&Option<PathBuf>; 3], names: &str) -> Result<Identity, Error
     })
 }
 
-/// The host with its port.
+/// Validates `host`, and adds the default port if it has none.
 fn address(host: &str) -> Result<String, Error> {
-    // `[2001:db8::1]:7447`: colons inside of brackets separate no port.
+    // A colon inside brackets does not separate a port: `[2001:db8::1]:7447`.
     let after = host.rfind(']').map_or(0, |at| at + 1);
     let port = host.get(after..).unwrap_or_default().rsplit_once(':');
     let name = port.map_or(host, |(_, port)| {
@@ -195,7 +196,7 @@ fn address(host: &str) -> Result<String, Error> {
 }
 
 impl Import {
-    /// The pool and its host.
+    /// The name of the pool, and the host that exports it.
     pub(crate) fn source(&self) -> Result<(&str, &str), Error> {
         let source = self.source.split_once('@');
         source.ok_or_else(|| format!("{:?}: write POOL@HOST", self.source).into())

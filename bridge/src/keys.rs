@@ -1,41 +1,41 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The keys of messages. The number in them is that of the wire format.
+//! The Zenoh keys of messages. The number in a key is the version of the wire format.
 
 use crate::Error;
 use crate::wire::MAX_NAME;
 
-/// The question for the names of the exported pools.
+/// The key of the query for the names of the exported pools.
 pub const POOLS: &str = "xmem/1/pools";
 
-/// All that importers send.
+/// A key expression that matches all messages of importers.
 pub const ALL_UP: &str = "xmem/1/pool/*/up";
 
-/// To the exporter of a pool.
+/// The key of messages to the exporter of a pool.
 pub fn up(pool: &str) -> String {
     format!("xmem/1/pool/{pool}/up")
 }
 
-/// To one importer, besides the stream.
+/// The key of messages to one importer that are not part of the stream.
 pub fn down(pool: &str, importer: u64) -> String {
     format!("xmem/1/pool/{pool}/down/{importer:016x}")
 }
 
-/// To one importer, the stream.
+/// The key of the stream to one importer.
 pub fn data(pool: &str, importer: u64) -> String {
     format!("xmem/1/pool/{pool}/data/{importer:016x}")
 }
 
-/// The pool in a key to an exporter.
+/// The name of the pool in a key that [`up`] returned. `None` for other keys.
 pub fn pool(up: &str) -> Option<&str> {
     up.strip_prefix("xmem/1/pool/")?.strip_suffix("/up")
 }
 
-/// Whether a pool of this name can be carried: it becomes part of a key.
+/// Checks that a pool's name can be part of a key.
 ///
 /// # Errors
 ///
-/// The reason, if not.
+/// If the name is empty, is too long, or contains another character than letters, digits, `-`, `_` and `.`.
 pub fn check_name(pool: &str) -> Result<(), Error> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     if pool.is_empty() || pool.len() > MAX_NAME || !pool.chars().all(is_plain) {

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Carries pools of frames to other hosts: `docs/two-hosts.md` in the repository is for users, `docs/design/bridge.md` has the
-//! rules and their reasons.
+//! Carries pools of frames to other hosts. In the repository, `docs/two-hosts.md` is the manual, and `docs/design/bridge.md`
+//! explains the design.
 //!
-//! From the bottom up: [`wire`] (the messages), [`window`] (how much may be under way), [`link`] (Zenoh), then the two sides.
-//! Tests use these as a hostile host would.
+//! The layers, from the bottom up: [`wire`] (the messages), [`window`] (flow control), [`link`] (Zenoh), then the exporter and the
+//! importer. The modules are public for tests that imitate a hostile host.
 
 #![warn(missing_docs)]
-// Nothing here panics on data from another host.
+// Data from another host must not cause a panic.
 #![cfg_attr(
     not(test),
     deny(
@@ -36,14 +36,15 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-/// In the sticky state of an imported pool: the pool and host that it comes from. Such a pool is not exported again, since it
-/// might end where it began.
+/// The key in the sticky state of an imported pool. Its value is the exported pool and its host.
+///
+/// The exporter refuses a pool with this key. Reason: the frames could return to the host that they came from.
 pub const MARK: &str = "xmem-bridge";
 
-/// An error, in words for the person at the terminal.
+/// An error whose text is printed for the user.
 pub type Error = Box<dyn std::error::Error + Send + Sync>;
 
-/// The program. Wrong usage ends here, with exit code 2.
+/// Runs the program. Invalid options end the process with exit code 2.
 pub fn main() -> ExitCode {
     let cli = cli::Cli::parse();
     if cli.verbose {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! `xmem-bridge list HOST`
+//! The command `xmem-bridge list HOST`.
 
 use std::io::{Write, stdout};
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! `xmem-bridge`: pools of frames on other hosts.
+//! The program `xmem-bridge`.
 
 use std::process::ExitCode;
 

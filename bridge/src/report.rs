@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Lines on standard error: states, figures, and log messages with `--verbose`.
+//! Prints states, figures and, with `--verbose`, log messages on standard error.
 
 use std::fmt::Display;
 use std::io::{self, Write};
@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 use log::{Level, LevelFilter, Log, Metadata, Record};
 use xmem_core::printable;
 
-/// From one line of figures to the next.
+/// The interval between two lines of figures.
 const EVERY: Duration = Duration::from_secs(60);
 
-/// Prints a line. Text of another host may be part of it.
+/// Prints a line. Control characters are replaced, because the line may contain text from another host.
 pub(crate) fn line(what: impl Display) {
     let _ = writeln!(
         io::stderr(),
@@ -26,7 +26,7 @@ pub(crate) fn line(what: impl Display) {
 pub(crate) struct State(String);
 
 impl State {
-    /// Returns whether it has changed.
+    /// Returns whether the state has changed.
     pub(crate) fn set(&mut self, name: &str, state: &str) -> bool {
         let is_new = state != self.0;
         if is_new {
@@ -37,7 +37,7 @@ impl State {
     }
 }
 
-/// When the next line of figures is due.
+/// The time of the next line of figures.
 #[derive(Debug)]
 pub(crate) struct Minute(Instant);
 
@@ -59,7 +59,7 @@ struct ToStandardError;
 
 impl Log for ToStandardError {
     fn enabled(&self, of: &Metadata<'_>) -> bool {
-        // Zenoh reports each step of each message.
+        // Zenoh's messages below `Warn` are left out. Reason: Zenoh logs several lines for each message that it transfers.
         of.target().starts_with("xmem") || of.level() <= Level::Warn
     }
 
@@ -74,7 +74,7 @@ impl Log for ToStandardError {
     fn flush(&self) {}
 }
 
-/// Log messages of the bridge and xmem-core, and warnings of Zenoh. To be called once.
+/// Prints log messages of the bridge and of xmem-core, and errors and warnings of Zenoh. Call it once.
 pub(crate) fn log_to_standard_error() {
     if log::set_logger(&ToStandardError).is_ok() {
         log::set_max_level(LevelFilter::Debug);

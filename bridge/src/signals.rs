@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! SIGINT and SIGTERM end the program, after the last line of figures.
+//! SIGINT and SIGTERM. The first signal ends the program after it has printed the last figures.
 
 use std::io;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use std::time::Duration;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 
-const LOOK: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 #[derive(Debug)]
 pub(crate) struct Signals(Arc<AtomicBool>);
@@ -19,7 +19,7 @@ impl Signals {
     pub(crate) fn catch() -> io::Result<Self> {
         let came = Arc::new(AtomicBool::new(false));
         for signal in [SIGINT, SIGTERM] {
-            // The second one ends the program at once.
+            // A second signal ends the process immediately, with exit code 1.
             flag::register_conditional_shutdown(signal, 1, came.clone())?;
             flag::register(signal, came.clone())?;
         }
@@ -32,7 +32,7 @@ impl Signals {
 
     pub(crate) fn wait(&self) {
         while !self.came() {
-            std::thread::sleep(LOOK);
+            std::thread::sleep(POLL_INTERVAL);
         }
     }
 }
