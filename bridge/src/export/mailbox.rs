@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What an importer sends, on its way from Zenoh's threads to the thread of its session.
+//! Passes the messages of an importer from Zenoh's threads to the thread of its session.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex};
@@ -11,16 +11,18 @@ use xmem_core::{lock, monotonic_ns};
 
 use crate::wire::{Credit, Ids};
 
-/// What the importer sent, and has not been looked at.
+/// The messages that the session has not read yet. Only the newest of each kind is kept.
 #[derive(Debug, Default)]
 pub(super) struct Inbox {
+    /// The newest credit, and the time of its arrival.
     pub(super) credit: Option<(Credit, Instant)>,
-    /// The importer's clock in its last message, and this host's clock at its arrival.
+    /// The importer's time in its last message, and this host's time at the arrival of that message.
     pub(super) echo: Option<(i64, i64)>,
+    /// The arrival of the last message.
     pub(super) heard: Option<Instant>,
 }
 
-/// A session, as the callback for messages has it.
+/// The part of a session that Zenoh's callbacks use.
 #[derive(Debug)]
 pub(super) struct Mailbox {
     ids: Ids,
@@ -41,22 +43,24 @@ impl Mailbox {
         }
     }
 
-    /// The stream.
+    /// The instances of the stream.
     pub(super) fn ids(&self) -> Ids {
         self.ids
     }
 
-    /// The thread has ended.
+    /// Whether the session has ended.
     pub(super) fn is_over(&self) -> bool {
+        // Acquire: pairs with the store in `end`.
         self.over.load(Ordering::Acquire)
     }
 
-    /// The thread ends.
+    /// Marks the session as ended.
     pub(super) fn end(&self) {
+        // Release: pairs with the load in `is_over`.
         self.over.store(true, Ordering::Release);
     }
 
-    /// A message came, with the importer's clock.
+    /// Stores a message of the importer. `sent` is the importer's time in it.
     pub(super) fn heard(&self, sent: i64, credit: Option<Credit>) {
         let now = Instant::now();
         let mut inbox = lock(&self.inbox);
@@ -69,21 +73,22 @@ impl Mailbox {
         self.changed.notify_all();
     }
 
-    /// Asks the producer here, for a consumer there or for a key frame.
+    /// Sends a request to the producer: the request of a consumer on the importer's host, or one for a key frame.
     pub(super) fn request(&self, name: &str, data: &[u8]) {
         if let Some(consumer) = self.pool.consumer() {
-            // It may be busy, or gone: then the consumer asks again.
+            // A request is lost if the producer is busy or has ended. Requests are not acknowledged, and key frames are requested
+            // repeatedly.
             let _ = consumer.request(name, data);
         }
     }
 
-    /// What came since the last time.
+    /// Takes the messages that arrived since the last call.
     pub(super) fn take(&self) -> Inbox {
         let mut inbox = lock(&self.inbox);
         std::mem::take(&mut inbox)
     }
 
-    /// Waits for a message.
+    /// Waits until a message arrives, for at most `timeout`.
     pub(super) fn wait(&self, timeout: Duration) {
         let inbox = lock(&self.inbox);
         let is_empty = |inbox: &mut Inbox| inbox.heard.is_none();

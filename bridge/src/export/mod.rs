@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! `xmem-bridge export POOL...`
+//! The command `xmem-bridge export POOL...`.
 
 mod mailbox;
 mod session;
@@ -19,20 +19,22 @@ use crate::wire::{Down, Ids, Up};
 use crate::{Error, keys};
 use mailbox::Mailbox;
 
-/// The most streams. Each is a thread and a consumer of a pool.
+/// The maximum number of sessions. Each session has a thread, and a consumer of a pool.
 const MAX_SESSIONS: usize = 256;
 
-/// The streams, by pool and importer.
+/// The sessions of all importers.
 #[derive(Debug)]
 struct Sessions {
     link: Link,
+    /// The names of the exported pools.
     pools: Vec<String>,
+    /// By pool and importer.
     all: Mutex<HashMap<(String, u64), Arc<Mailbox>>>,
 }
 
 impl Sessions {
-    /// A message of an importer came. Must not wait.
-    fn take(&self, key: &str, bytes: &[u8]) {
+    /// Handles a message of an importer. It must not block, because it runs on a thread of Zenoh.
+    fn handle(&self, key: &str, bytes: &[u8]) {
         let Some(pool) = keys::pool(key) else {
             return;
         };
@@ -52,7 +54,8 @@ impl Sessions {
             }
             Up::Credit(credit) => match self.find(pool, credit.ids) {
                 Some(session) => session.heard(credit.sent, Some(credit)),
-                // Of a stream that an earlier exporter had: the importer begins anew.
+                // The session does not exist: for example, the exporter was restarted. A pulse of exporter 0 makes the importer
+                // send a hello.
                 None => {
                     let ids = Ids {
                         exporter: 0,
@@ -81,6 +84,7 @@ impl Sessions {
         self.link.send(keys::down(pool, importer), down.encode());
     }
 
+    /// The session of this stream. `None` if it has ended or belongs to another instance.
     fn find(&self, pool: &str, ids: Ids) -> Option<Arc<Mailbox>> {
         let all = lock(&self.all);
         let session = all.get(&(pool.to_owned(), ids.importer))?;
@@ -88,7 +92,7 @@ impl Sessions {
         is_it.then(|| session.clone())
     }
 
-    /// The stream of an importer. Begins it if there is none.
+    /// The session of an importer. Starts one if there is none.
     fn session(&self, pool: &str, importer: u64, name: &str) -> Result<Arc<Mailbox>, Error> {
         if !self.pools.iter().any(|it| it == pool) {
             return Err(format!("no pool {pool:?} is exported").into());
@@ -118,7 +122,8 @@ pub(crate) fn run(export: &Export) -> Result<(), Error> {
         }
     }
     let endpoint = export.endpoint()?;
-    // Importers at a router may want pools of other exporters: those are not to be refused here.
+    // At a router, subscribe only to the keys of its own pools. Otherwise this exporter would refuse the importers of pools that
+    // other exporters have.
     let (side, how, ups) = match export.router {
         Some(_) => {
             let pools = export.pools.iter().map(|pool| keys::up(pool));
@@ -136,7 +141,7 @@ pub(crate) fn run(export: &Export) -> Result<(), Error> {
     let _answers = link.answer(keys::POOLS, move || names.clone())?;
     let inlets = ups.into_iter().map(|key| {
         let taking = sessions.clone();
-        link.inlet(key, move |key, bytes| taking.take(key, bytes))
+        link.inlet(key, move |key, bytes| taking.handle(key, bytes))
     });
     let _inlets = inlets.collect::<Result<Vec<_>, Error>>()?;
     line(format_args!(

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The stream of one pool to one importer: a thread that reads the pool and sends what the importer has credit for.
+//! A session: a thread that reads a pool for one importer, and sends as much as the importer has credit for.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,38 +17,42 @@ use crate::window::{CREDIT_TIME, Sender};
 use crate::wire::{Begin, CHUNK_HEAD, Chunk, Down, Ids, Kind, MAX_CHUNK, Place, Probe};
 use crate::{Error, keys};
 
-/// How long it waits for one thing before it looks at the others.
-const LOOK: Duration = Duration::from_millis(100);
-/// An importer that is silent for this long is forgotten.
-const FORGET: Duration = Duration::from_secs(60);
-/// From one attempt with a pool that is not exported to the next.
-const AGAIN: Duration = Duration::from_secs(1);
-/// Frames of an encoded stream under way. They are small, and each is needed.
-const ENCODED: usize = 64;
+/// The longest wait for a frame or a message. After it, the session checks all conditions again.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
+/// A session ends if its importer is silent for this time.
+const SESSION_TIMEOUT: Duration = Duration::from_secs(60);
+/// The interval between attempts to read a pool that cannot be exported.
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
+/// The maximum number of frames of an encoded stream in flight. It is high because these frames are small and each is needed.
+const MAX_ENCODED: usize = 64;
 
 #[derive(Debug, Default)]
 struct Figures {
     frames: u64,
     bytes: u64,
+    /// Frames and events that were not sent completely.
     given_up: u64,
+    /// Frames that were dropped until the next key frame.
     kept_back: u64,
+    /// Frames that were copied from a device.
     downloaded: u64,
 }
 
-/// The sticky state that was sent last.
+/// The sticky state of the importer.
 #[derive(Debug, Default)]
 struct Stickies {
-    /// 0: none was sent.
+    /// The number of the newest state. 0: there is none yet.
     id: u64,
     last: Arc<Sticky>,
-    /// Where it ends in the stream, if it is sent.
+    /// The position after the newest state. `None`: it has not been sent.
     end: Option<u64>,
-    /// The one that the importer has.
+    /// The number of the state that the importer has, from its last credit.
     theirs: u64,
 }
 
 #[derive(Debug)]
 struct Session {
+    /// The pool and the importer, for printed lines.
     title: String,
     mailbox: Arc<Mailbox>,
     down: Outlet,
@@ -57,16 +61,19 @@ struct Session {
     sender: Sender,
     gate: KeyFrameGate,
     stickies: Stickies,
+    /// The arrival of the last message.
     heard: Instant,
+    /// The importer's pool has consumers.
     wants: bool,
     /// The last probe reported the end of the stream.
     has_told_end: bool,
-    /// The stream and the number of the next frame, if none is missing.
+    /// The stream and the number that the next frame has if no frame is missing.
     next: Option<(u64, u64)>,
-    /// When the last frame was published, and its number.
+    /// The publication time and the number of the last frame.
     last: (i64, u64),
+    /// The frame interval.
     period: Duration,
-    /// When to try again with a pool that is not exported.
+    /// The time of the next attempt to read a pool that cannot be exported.
     again: Option<Instant>,
     state: State,
     figures: Figures,
@@ -85,7 +92,7 @@ pub(super) fn start(
         exporter: instance,
         importer,
     };
-    // The other host chose it, and a thread's name has to be without control characters.
+    // The name comes from another host, and the name of a thread must not contain NUL.
     let name = printable(name);
     let source = Source::new(pool, &name);
     let mailbox = Arc::new(Mailbox::new(ids, source.handle()));
@@ -94,7 +101,7 @@ pub(super) fn start(
     let shared = mailbox.clone();
     let thread = std::thread::Builder::new().name(title.clone());
     thread.spawn(move || {
-        // Declared here: Zenoh's callbacks must not wait.
+        // Declare the outlets on this thread. Reason: `start` runs in a callback of Zenoh, which must not block.
         let outlets = link
             .outlet(keys::down(&pool, importer), Urgency::Urgent)
             .and_then(|down| {
@@ -143,23 +150,23 @@ impl Session {
 
     fn run(mut self) {
         loop {
-            self.attend();
+            self.handle_inbox();
             let now = Instant::now();
             if self.minute.is_over(now) {
                 self.report();
             }
-            if now.saturating_duration_since(self.heard) >= FORGET {
+            if now.saturating_duration_since(self.heard) >= SESSION_TIMEOUT {
                 break;
             }
-            if !self.goes_on(now) {
+            if !self.is_active(now) {
                 self.pause(now);
             } else if self.again.is_some_and(|again| now < again)
                 || self.sender.under_way() >= self.limit()
             {
-                self.mailbox.wait(LOOK);
+                self.mailbox.wait(POLL_INTERVAL);
             } else {
                 self.again = None;
-                match self.source.next(LOOK) {
+                match self.source.next(POLL_INTERVAL) {
                     Ok(Some(entry)) => self.send(entry),
                     Ok(None) => {}
                     Err(reason) => self.refuse(reason),
@@ -174,11 +181,12 @@ impl Session {
             .set(&self.title, "forgotten after a minute of silence");
     }
 
-    /// Whether the importer is there and has consumers.
-    fn goes_on(&self, now: Instant) -> bool {
+    /// Whether the importer is connected and its pool has consumers.
+    fn is_active(&self, now: Instant) -> bool {
         self.wants && !self.sender.is_void(now)
     }
 
+    /// Leaves the pool, and waits for a message.
     fn pause(&mut self, now: Instant) {
         let state = if self.sender.is_void(now) {
             self.sender.forget();
@@ -194,10 +202,11 @@ impl Session {
         self.mailbox.wait(CREDIT_TIME);
     }
 
-    /// The pool is not exported, for now: its next producer may be another one.
+    /// Leaves a pool that cannot be exported, and sends the reason to the importer. The session tries again later, because the next
+    /// producer of the pool may be acceptable.
     fn refuse(&mut self, reason: String) {
         self.source.leave();
-        self.again = Some(Instant::now() + AGAIN);
+        self.again = Some(Instant::now() + RETRY_INTERVAL);
         let importer = self.mailbox.ids().importer;
         let reason = format!("the pool is not exported: {reason}");
         self.state.set(&self.title, &reason);
@@ -205,8 +214,8 @@ impl Session {
         self.down.send(refusal.encode(), Bytes::new());
     }
 
-    /// Reads what the importer sent, answers it, and probes where that is due.
-    fn attend(&mut self) {
+    /// Reads the importer's messages, answers them, and sends a probe if one is due.
+    fn handle_inbox(&mut self) {
         let inbox = self.mailbox.take();
         if let Some(heard) = inbox.heard {
             self.heard = heard;
@@ -245,11 +254,11 @@ impl Session {
         self.data.send(probe.encode(), Bytes::new());
     }
 
-    /// How many frames may be under way. A second one keeps the link busy; where a frame takes longer than it takes until the
-    /// next one, it would only be older when it arrives.
+    /// The maximum number of frames in flight. Two frames keep the link busy. If the transfer of a frame takes longer than the
+    /// frame interval, the limit is one, because the second frame would only be older when it arrives.
     fn limit(&self) -> usize {
         if self.source.is_encoded() {
-            return ENCODED;
+            return MAX_ENCODED;
         }
         if self.sender.transfer() > self.period {
             1
@@ -258,6 +267,7 @@ impl Session {
         }
     }
 
+    /// Sends a frame or an event, unless the importer cannot use it.
     fn send(&mut self, entry: Entry) {
         if !self.passes(&entry) {
             self.figures.kept_back += 1;
@@ -304,7 +314,8 @@ impl Session {
         }
     }
 
-    /// Whether a frame is of use to the importer. Counts the frame.
+    /// Whether the importer can use an entry. It cannot use a frame of an encoded stream that depends on a missing frame. Updates
+    /// the frame interval.
     fn passes(&mut self, entry: &Entry) -> bool {
         if entry.meta.event {
             return true;
@@ -330,7 +341,8 @@ impl Session {
         false
     }
 
-    /// Sends the sticky state of an entry if the importer may lack it. Returns whether the entry may follow.
+    /// Sends the sticky state of an entry, unless the importer has it or the state is in flight. Returns whether the entry may be
+    /// sent.
     fn has_sticky(&mut self, sticky: &Arc<Sticky>) -> bool {
         let stickies = &mut self.stickies;
         if stickies.id == 0 || !Arc::ptr_eq(&stickies.last, sticky) {
@@ -359,7 +371,7 @@ impl Session {
         is_sent
     }
 
-    /// Sends an item. `false`: the importer is gone, or wants no more.
+    /// Sends an item. Returns `false` if it was given up: see [`waits_for_room`](Self::waits_for_room).
     fn item(&mut self, begin: Begin, parts: [Bytes; 2]) -> bool {
         self.sender.begin(begin.kind == Kind::Frame, Instant::now());
         let is_sent = self.try_item(begin, parts);
@@ -396,13 +408,14 @@ impl Session {
         true
     }
 
-    /// Waits until the window has room for a message. `false`: the importer is gone, takes nothing, or wants no more.
+    /// Waits until the window has room for a message. Returns `false` if the importer is silent, acknowledges nothing, or no longer
+    /// has consumers.
     fn waits_for_room(&mut self, len: usize) -> bool {
         while !self.sender.has_room(len) {
-            self.mailbox.wait(LOOK);
-            self.attend();
+            self.mailbox.wait(POLL_INTERVAL);
+            self.handle_inbox();
             let now = Instant::now();
-            if !self.goes_on(now) || self.sender.is_stuck(now) {
+            if !self.is_active(now) || self.sender.is_stuck(now) {
                 return false;
             }
         }

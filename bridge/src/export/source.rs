@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The pool that is exported, as one importer's session reads it.
+//! Reads the exported pool for one session.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -17,19 +17,21 @@ use xmem_core::{
 use crate::MARK;
 use crate::wire::MAX_FRAME;
 
-/// The newest frame, the one before it, and one that is being sent.
+/// The budget: the newest frame, the frame before it, and a frame that is being sent.
 const SLOTS: u32 = 3;
-/// Frames and events that are looked at before one is sent: a producer that is faster than this thread must not keep it here.
-const LOOKS: usize = 64;
-/// How long a producer has to send the sticky state.
+/// The maximum number of steps in search of a newer frame. Without a limit, the search would not end if the producer publishes
+/// faster than this thread reads.
+const MAX_STEPS: usize = 64;
+/// The longest wait for the sticky state of a new producer.
 const STICKY_TIME: Duration = Duration::from_millis(500);
 
-/// How long a device has to complete a frame. The importer gets no message in this time.
+/// The longest wait for a device to complete a frame. The session sends nothing to the importer in this time.
 #[cfg(feature = "cuda")]
 const DEVICE_TIME: Duration = Duration::from_secs(1);
 
-/// Why a pool is not exported.
+/// A reason why a pool cannot be exported.
 pub(super) const LOSSLESS: &str = "it is lossless, and a link between hosts loses frames";
+/// A reason why a pool cannot be exported.
 pub(super) const IMPORTED: &str =
     "it is imported itself: import it from the host that has its producer";
 
@@ -47,17 +49,17 @@ pub(super) struct Entry {
     pub(super) is_downloaded: bool,
 }
 
-/// Reads a pool over all of its producers.
+/// Reads a pool, one producer after another.
 #[derive(Debug)]
 pub(super) struct Source {
     builder: ConsumerBuilder,
     follower: Follower,
-    /// How to go on where it was before it left.
+    /// Continues after the last frame that was read before [`leave`](Self::leave).
     resume: Option<ConsumerBuilder>,
-    /// The pool of the present producer.
+    /// The random number of the current producer's pool.
     stream: u64,
     encoded: bool,
-    /// Each with the pool that it comes from, which may be that of the producer before.
+    /// Frames and events, each with its stream. The stream may be that of the previous producer.
     taken: VecDeque<(u64, ReadLease)>,
     ended: bool,
     live: bool,
@@ -84,27 +86,27 @@ impl Source {
         }
     }
 
-    /// For requests to the producer, from other threads.
+    /// A handle with which other threads send requests to the producer.
     pub(super) fn handle(&self) -> Handle {
         self.follower.handle()
     }
 
-    /// The stream is over after the last entry.
+    /// Whether the stream has ended and all entries have been returned.
     pub(super) fn has_ended(&self) -> bool {
         self.ended && self.taken.is_empty()
     }
 
-    /// The pool has a producer, as far as is known.
+    /// Whether the pool had a producer at the last attempt to read it. Initially true.
     pub(super) fn is_live(&self) -> bool {
         self.live
     }
 
-    /// Frames refer to other frames.
+    /// Whether frames may refer to other frames.
     pub(super) fn is_encoded(&self) -> bool {
         self.encoded
     }
 
-    /// Leaves the pool. It goes on behind the last frame if the producer is the same then.
+    /// Leaves the pool. The next step joins it again, and continues after the last frame if the producer is the same.
     pub(super) fn leave(&mut self) {
         self.taken.clear();
         if let Some(consumer) = self.follower.leave() {
@@ -112,19 +114,20 @@ impl Source {
         }
     }
 
-    /// The next event or the newest frame; of an encoded stream the next frame. Waits at most `timeout`.
+    /// Returns the next event or the newest frame. Of an encoded stream, it returns the next frame.
     ///
-    /// The error is the reason why the pool is not exported.
+    /// It waits at most `timeout` for an entry, and in addition [`STICKY_TIME`] for the sticky state of a new producer and 1 s for
+    /// a device. The error is the reason why the pool cannot be exported.
     pub(super) fn next(&mut self, timeout: Duration) -> Result<Option<Entry>, String> {
         if self.taken.is_empty() {
             self.step(timeout)?;
         }
         if !self.encoded && !self.taken.is_empty() {
-            for _ in 0..LOOKS {
+            for _ in 0..MAX_STEPS {
                 if !self.step(Duration::ZERO)? {
                     break;
                 }
-                // At once, since those that are held count against the budget.
+                // Drop older frames immediately, because held frames use the budget.
                 self.skip_older_frames();
             }
         }
@@ -134,7 +137,7 @@ impl Source {
             .transpose()
     }
 
-    /// Keeps events, and the newest frame.
+    /// Drops all frames but the newest one. Keeps events.
     fn skip_older_frames(&mut self) {
         let is_frame = |(_, lease): &&(u64, ReadLease)| !lease.meta().event;
         let frames = self.taken.iter().filter(is_frame).count();
@@ -149,7 +152,7 @@ impl Source {
         }
     }
 
-    /// Returns whether it took something.
+    /// Joins the pool, or takes the next entry. Returns whether it took an entry.
     fn step(&mut self, timeout: Duration) -> Result<bool, String> {
         let step = match &self.resume {
             Some(resume) if self.follower.consumer().is_none() => {
@@ -169,13 +172,14 @@ impl Source {
             Ok(Step::Eos) => self.ended = true,
             Ok(Step::Lost(_) | Step::NoProducer { .. }) => self.live = false,
             Ok(_) => {}
-            // One frame; the next one may be valid.
+            // The error concerns one frame. The next frame may be valid.
             Err(FollowError::Receive(error)) => log::debug!("a frame is not exported: {error}"),
             Err(error) => return Err(error.to_string()),
         }
         Ok(false)
     }
 
+    /// Checks whether the pool of a new producer can be exported.
     fn joined(&mut self) -> Result<(), String> {
         self.resume = None;
         (self.live, self.ended) = (true, false);
@@ -187,12 +191,13 @@ impl Source {
         }
         self.stream = consumer.pool_id();
         if let Some(sticky) = consumer.wait_sticky(STICKY_TIME) {
-            self.look_at(&sticky)?;
+            self.check_sticky(&sticky)?;
         }
         Ok(())
     }
 
-    fn look_at(&mut self, sticky: &Sticky) -> Result<(), String> {
+    /// Checks whether frames with this sticky state can be exported.
+    fn check_sticky(&mut self, sticky: &Sticky) -> Result<(), String> {
         self.encoded = sticky.text("caps").is_some_and(key_frame::is_needed);
         let caps = sticky.text("caps").unwrap_or_default();
         match sticky.get(MARK) {
@@ -203,7 +208,7 @@ impl Source {
     }
 
     fn entry(&mut self, stream: u64, lease: ReadLease) -> Result<Entry, String> {
-        self.look_at(lease.sticky())?;
+        self.check_sticky(lease.sticky())?;
         let (info, meta) = (*lease.info(), lease.meta().clone());
         if meta.size > MAX_FRAME {
             let text = "a frame has more than the 256 MiB that are exported";
@@ -227,7 +232,7 @@ impl Source {
     }
 }
 
-/// The bytes of a frame. They hold it, unless they had to be downloaded or gathered.
+/// The bytes of a frame. They keep the lease, unless the frame is copied: from a device, or from several parts.
 fn payload(lease: ReadLease) -> Result<Bytes, String> {
     if lease.is_on_device() {
         return download(&lease);
@@ -246,7 +251,7 @@ fn payload(lease: ReadLease) -> Result<Bytes, String> {
     Ok(gathered.into())
 }
 
-/// The bytes of a frame on a device.
+/// Copies a frame from a device.
 #[cfg(feature = "cuda")]
 fn download(lease: &ReadLease) -> Result<Bytes, String> {
     let download = || -> Result<_, CudaError> {
@@ -271,7 +276,8 @@ fn download(_: &ReadLease) -> Result<Bytes, String> {
     Err(text.to_owned())
 }
 
-/// The same for frames in host memory, as they arrive: xmemsrc refuses caps that name other memory.
+/// The sticky state with caps for host memory. Reason: frames arrive in host memory, and xmemsrc refuses frames that are not in the
+/// memory that the caps name.
 pub(super) fn in_host_memory(sticky: &Sticky) -> Sticky {
     let mut sticky = sticky.clone();
     if let Some(caps) = sticky.text("caps").and_then(without_memory) {
@@ -280,7 +286,7 @@ pub(super) fn in_host_memory(sticky: &Sticky) -> Sticky {
     sticky
 }
 
-/// Caps without the features of memory. `None`: they have no features.
+/// Removes the memory features from caps. `None` if the caps have no features.
 fn without_memory(caps: &str) -> Option<String> {
     let (name, rest) = caps
         .split_once('(')
@@ -294,7 +300,7 @@ fn without_memory(caps: &str) -> Option<String> {
     })
 }
 
-/// Whether the pool may be exported, as far as can be seen now: it may have no producer yet.
+/// The reason why the pool cannot be exported. `None` if it can, or if it has no producer yet.
 pub(super) fn refusal(pool: &str) -> Option<&'static str> {
     let stats = query(pool).ok()?;
     let is_imported = stats.sticky.iter().any(|(key, _)| key == MARK);
