@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! An item on its way into the local pool.
+//! Assembles an item from its chunks.
 
 use xmem_core::{Named, WriteLease};
 
 use crate::window::Target;
 use crate::wire::Begin;
 
-/// The name under which xmem-core keeps the places of a frame's parts. They would be places on the other host.
+/// The attachment in which xmem-core describes the parts of a frame. It is removed, because it refers to memory of the other host.
 const PARTS: &str = "xmem:parts";
 
-/// Where the bytes of an item go: those of a frame into a slot, so that they are not copied again.
+/// An item that is received. The payload of a frame is written directly into a slot, to avoid a second copy.
 #[derive(Debug)]
 pub(super) struct Assembly {
     begin: Box<Begin>,
@@ -19,7 +19,7 @@ pub(super) struct Assembly {
 }
 
 impl Assembly {
-    /// `slot`: for a frame.
+    /// `slot` receives the payload of a frame. Other items have none.
     pub(super) fn new(begin: Box<Begin>, slot: Option<WriteLease>) -> Self {
         Self {
             begin,
@@ -28,7 +28,8 @@ impl Assembly {
         }
     }
 
-    /// The description, the slot with the payload, and the attachments or the sticky state. `None`: these are not valid.
+    /// Returns the description, the slot with the payload, and the attachments or the sticky state. `None` if the attachments or
+    /// the sticky state are invalid.
     pub(super) fn finish(self) -> Option<(Box<Begin>, Option<WriteLease>, Named)> {
         let mut attached = Named::decode(&self.attached)?;
         attached.remove(PARTS);

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Why the exporter does not answer.
+//! Finds the reason why the exporter does not answer.
 
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
 use crate::link::{Endpoint, Fault, Link, Side};
 
-/// Before the first attempt. A link that opens needs less.
+/// The silence before the first attempt. A link is usually open earlier.
 const FIRST: Duration = Duration::from_secs(2);
-/// From one attempt to the next.
+/// The interval between attempts.
 const AGAIN: Duration = Duration::from_secs(10);
 
-/// While the exporter is silent, opens a second link from time to time. Reason: Zenoh reports no cause when the first one fails,
-/// since that one is opened again and again in the background.
+/// Opens a second link at intervals while the exporter is silent, and reports its error. Reason: Zenoh opens the first link in the
+/// background, repeatedly, and does not report the cause of a failure.
 #[derive(Debug)]
 pub(super) struct Diagnosis {
     endpoint: Endpoint,
@@ -32,16 +32,18 @@ impl Diagnosis {
         }
     }
 
-    /// The fault, if one is known. To be called again and again. Does not wait: an attempt takes up to 1.5 s, in a thread.
-    pub(super) fn look(&mut self, is_silent: bool, now: Instant) -> Option<&Fault> {
+    /// Returns the fault if one is known. Call it periodically. It does not block: attempts run on a separate thread, for up to
+    /// 1.5 s each.
+    pub(super) fn poll(&mut self, is_silent: bool, now: Instant) -> Option<&Fault> {
         if !is_silent {
-            // The result of an attempt that goes on is of no use any more.
+            // Discard a running attempt: the link has recovered.
             (self.next, self.attempt, self.fault) = (now + FIRST, None, None);
             return None;
         }
         if let Some(attempt) = self.attempt.take_if(|it| it.is_finished()) {
             let fault = attempt.join().ok().flatten();
-            // The text of one kind may have times and ports, so it would be another one each time.
+            // Keep the text while the kind is the same. Reason: texts contain times and ports, so each attempt would change the
+            // printed state.
             if fault.as_ref().map(Fault::kind) != self.fault.as_ref().map(Fault::kind) {
                 self.fault = fault;
             }

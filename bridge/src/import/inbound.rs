@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The stream of the exporter on its way into the local pool. A pool's producer, and what is known about the exporter.
+//! Publishes the exporter's stream in the local pool, and keeps the state of the exporter.
 
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
@@ -20,15 +20,15 @@ pub(super) struct Figures {
     pub(super) received: u64,
     pub(super) bytes: u64,
     pub(super) missed: u64,
-    /// Items that did not arrive whole, or were not taken.
+    /// How often items were lost, incomplete or not accepted.
     pub(super) lost: u64,
     pub(super) malformed: u64,
 }
 
-/// What the exporter's pool does.
+/// The state of the exported pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum There {
-    Goes,
+pub(super) enum RemotePool {
+    Running,
     Ended,
     NoProducer,
 }
@@ -36,21 +36,23 @@ pub(super) enum There {
 #[derive(Debug)]
 pub(super) struct Inbound {
     producer: Producer,
-    /// The pool and host that it comes from.
+    /// The exported pool and its host.
     origin: String,
     ids: Ids,
     receiver: Receiver<Assembly>,
-    /// The sticky state that the local pool has, by the exporter's number.
+    /// The exporter's number of the sticky state that the local pool has.
     sticky: u64,
-    /// The producer's stream and the number of its next frame, if none is missing. It outlives exporters.
+    /// The producer's stream, and the number that its next frame has if no frame is missing. A new exporter does not reset it.
     next: Option<(u64, u64)>,
+    /// The local pool has consumers, and the offset of the clocks is known.
     wants: bool,
-    there: There,
+    remote: RemotePool,
+    /// The arrival of the last message.
     heard: Option<Instant>,
     /// The position in the last credit.
     credited: u64,
     figures: Figures,
-    /// Shared with the thread that forwards requests, which must not wait for a frame.
+    /// Shared with the thread that sends requests. It has a separate lock, so that this thread does not wait for a frame.
     clock: Arc<Mutex<Clock>>,
 }
 
@@ -72,7 +74,7 @@ impl Inbound {
             sticky: 0,
             next: None,
             wants: false,
-            there: There::Goes,
+            remote: RemotePool::Running,
             heard: None,
             credited: 0,
             figures: Figures::default(),
@@ -80,17 +82,17 @@ impl Inbound {
         }
     }
 
-    /// The stream.
+    /// The instances of the stream.
     pub(super) fn ids(&self) -> Ids {
         self.ids
     }
 
-    /// The exporter is known.
+    /// Whether an exporter has answered.
     pub(super) fn has_exporter(&self) -> bool {
         self.ids.exporter != 0
     }
 
-    /// Whether no message came for long.
+    /// Whether no message has arrived for [`SILENCE`].
     pub(super) fn is_silent(&self, now: Instant) -> bool {
         self.heard
             .is_none_or(|heard| now.saturating_duration_since(heard) >= SILENCE)
@@ -100,8 +102,8 @@ impl Inbound {
         self.wants
     }
 
-    pub(super) fn there(&self) -> There {
-        self.there
+    pub(super) fn remote(&self) -> RemotePool {
+        self.remote
     }
 
     pub(super) fn figures(&self) -> Figures {
@@ -111,14 +113,14 @@ impl Inbound {
         }
     }
 
-    /// An answer of the exporter came, with the three times of a round trip.
+    /// Handles a pulse of the exporter, with its three times of a round trip.
     pub(super) fn pulse(&mut self, ids: Ids, [echo, received, sent]: [i64; 3], now: Instant) {
         if ids.importer != self.ids.importer {
             return;
         }
         if ids.exporter != self.ids.exporter {
-            // Another instance: no position or state of the one before counts. The local pool stays as it is, and so does the
-            // number of the next frame, since the producer may be the same.
+            // A new instance of the exporter: reset the positions, the sticky state and the clock. Keep the local pool. Keep the
+            // number of the next frame too, because the producer may be the same.
             self.figures = self.figures();
             self.ids = ids;
             self.receiver = Receiver::default();
@@ -132,12 +134,12 @@ impl Inbound {
         lock(&self.clock).add(echo, received, sent, monotonic_ns());
     }
 
-    /// What the exporter has to know. `is_wanted`: the local pool has consumers.
+    /// Returns the next credit, and gives up an item without progress. `is_wanted`: the local pool has consumers.
     pub(super) fn credit(&mut self, is_wanted: bool, now: Instant) -> Credit {
         self.receiver.look(now);
         self.wants = is_wanted && lock(&self.clock).is_known();
         if !is_wanted {
-            // Frames from here on are not missed by any consumer.
+            // Without consumers, no frame counts as missed.
             self.next = None;
         }
         self.credited = self.receiver.position();
@@ -152,7 +154,7 @@ impl Inbound {
         }
     }
 
-    /// A message of the stream came. Returns whether a credit is due.
+    /// Handles a message of the stream. Returns whether a credit is due.
     pub(super) fn data(&mut self, bytes: &[u8], now: Instant) -> bool {
         let data = match Data::decode(bytes) {
             Ok(data) => data,
@@ -183,19 +185,19 @@ impl Inbound {
 
     fn probe(&mut self, probe: &Probe, len: usize) -> bool {
         self.receiver.probe(probe.place, len);
-        let there = match (probe.live, probe.ended) {
-            (false, _) => There::NoProducer,
-            (true, true) => There::Ended,
-            (true, false) => There::Goes,
+        let remote = match (probe.live, probe.ended) {
+            (false, _) => RemotePool::NoProducer,
+            (true, true) => RemotePool::Ended,
+            (true, false) => RemotePool::Running,
         };
-        self.goes(there);
+        self.set_remote(remote);
         true
     }
 
-    fn goes(&mut self, there: There) {
-        if self.there != there {
-            self.producer.set_eos(there == There::Ended);
-            self.there = there;
+    fn set_remote(&mut self, remote: RemotePool) {
+        if self.remote != remote {
+            self.producer.set_eos(remote == RemotePool::Ended);
+            self.remote = remote;
         }
     }
 
@@ -220,7 +222,7 @@ impl Inbound {
         self.receiver.begin(place, len, total, now, target)
     }
 
-    /// Whether no later frame came already.
+    /// Whether the frame is newer than the last one. A new exporter may send a frame again.
     fn is_next(&self, begin: &Begin) -> bool {
         let (stream, number) = self.next.unwrap_or_default();
         begin.stream != stream || begin.number >= number
@@ -264,7 +266,7 @@ impl Inbound {
         if missed > 0 {
             meta.flags |= FrameMeta::AFTER_GAP;
         }
-        self.goes(There::Goes);
+        self.set_remote(RemotePool::Running);
         match slot.publish(meta) {
             Ok(_) => {
                 self.figures.received += 1;
@@ -278,13 +280,13 @@ impl Inbound {
         }
     }
 
-    /// With times on the clock of this host.
+    /// Converts the times to the clock of this host, and adds the attachments.
     fn localized(&self, meta: FrameMeta, attachments: Attachments) -> FrameMeta {
         let clock = lock(&self.clock);
-        let here = |time: Option<i64>| time.map(|time| clock.here(time));
+        let local = |time: Option<i64>| time.map(|time| clock.to_local(time));
         FrameMeta {
-            timestamp: here(meta.timestamp),
-            decode_timestamp: here(meta.decode_timestamp),
+            timestamp: local(meta.timestamp),
+            decode_timestamp: local(meta.decode_timestamp),
             attachments,
             ..meta
         }

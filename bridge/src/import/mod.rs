@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! `xmem-bridge import POOL@HOST`
+//! The command `xmem-bridge import POOL@HOST`.
 
 mod assembly;
 mod diagnosis;
@@ -23,12 +23,12 @@ use crate::window::CREDIT_TIME;
 use crate::wire::{Down, Hello, Ids, Request, Up};
 use crate::{Error, keys};
 use diagnosis::Diagnosis;
-use inbound::{Figures, Inbound, There};
+use inbound::{Figures, Inbound, RemotePool};
 
-/// How long a refusal counts.
+/// How long the importer prints a refusal as its state. The exporter repeats refusals.
 const REFUSED: Duration = Duration::from_secs(3);
 
-/// Wakes the main thread. Threads of Zenoh and of the pool use it, since they must not wait.
+/// Wakes the main thread. Threads of Zenoh and of the pool use it, because they must not block.
 #[derive(Debug, Default)]
 struct Notifier {
     notified: Mutex<bool>,
@@ -52,7 +52,7 @@ impl Notifier {
     }
 }
 
-/// Requests of local consumers on their way to the exporter. Runs on the pool's control thread, which must not wait for a frame.
+/// Sends the requests of local consumers to the exporter. It runs on the pool's control thread, which must not wait for a frame.
 #[derive(Debug, Default)]
 struct Requests {
     outlet: OnceLock<Outlet>,
@@ -68,7 +68,7 @@ impl Requests {
             importer: self.importer,
         };
         if let Some(mut key_frame) = KeyFrame::decode(&name, &data) {
-            key_frame.at = key_frame.at.map(|at| lock(&self.clock).there(at));
+            key_frame.at = key_frame.at.map(|at| lock(&self.clock).to_remote(at));
             data = key_frame.encode().to_vec();
         }
         if let Some(outlet) = self.outlet.get() {
@@ -78,6 +78,7 @@ impl Requests {
     }
 }
 
+/// The last refusal of the exporter: its reason, and the time of its arrival.
 #[derive(Debug, Default)]
 struct Refused(Option<(String, Instant)>);
 
@@ -112,7 +113,7 @@ pub(crate) fn run(import: &Import) -> Result<(), Error> {
 
     let up = || link.outlet(keys::up(pool), Urgency::Urgent);
     let credits = up()?;
-    // Set once, here.
+    // This is the only call of `set`, so it cannot fail.
     let _ = requests.outlet.set(up()?);
     let (taking, waking) = (inbound.clone(), notifier.clone());
     let _data = link.inlet(keys::data(pool, importer), move |_, bytes| {
@@ -164,8 +165,8 @@ pub(crate) fn run(import: &Import) -> Result<(), Error> {
         let credit = guard.credit(is_wanted, now);
         let is_silent = guard.is_silent(now);
         let asks = !guard.has_exporter() || is_silent;
-        let fault = diagnosis.as_mut().and_then(|it| it.look(is_silent, now));
-        let words = words(&guard, &lock(&refused), fault, now);
+        let fault = diagnosis.as_mut().and_then(|it| it.poll(is_silent, now));
+        let state_text = state_text(&guard, &lock(&refused), fault, now);
         let figures = guard.figures();
         drop(guard);
         let up = if asks {
@@ -178,7 +179,7 @@ pub(crate) fn run(import: &Import) -> Result<(), Error> {
             Up::Credit(credit)
         };
         credits.send(up.encode(), Bytes::new());
-        state.set(&origin, &words);
+        state.set(&origin, &state_text);
         if minute.is_over(now) {
             report(&origin, &figures, &lock(&clock));
         }
@@ -189,14 +190,14 @@ pub(crate) fn run(import: &Import) -> Result<(), Error> {
     Ok(())
 }
 
-/// The name for the exporter's figures.
+/// The name of this importer in the exporter's lines: the local pool and the name of this host.
 fn own_name(local: &str) -> String {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     format!("{local}@{}", host.trim())
 }
 
-/// The state, for the person at the terminal.
-fn words(inbound: &Inbound, refused: &Refused, fault: Option<&Fault>, now: Instant) -> String {
+/// The state of the import, for the printed line.
+fn state_text(inbound: &Inbound, refused: &Refused, fault: Option<&Fault>, now: Instant) -> String {
     let is_new = |at: Instant| now.saturating_duration_since(at) < REFUSED;
     if let Some((reason, at)) = &refused.0
         && is_new(*at)
@@ -206,14 +207,14 @@ fn words(inbound: &Inbound, refused: &Refused, fault: Option<&Fault>, now: Insta
     if let Some(fault) = fault {
         return format!("no answer: {fault}");
     }
-    let words = match inbound.there() {
+    let text = match inbound.remote() {
         _ if inbound.is_silent(now) || !inbound.has_exporter() => "no answer",
         _ if !inbound.wants() => "connected, and the pool here has no consumers",
-        There::NoProducer => "connected, and the pool there has no producer",
-        There::Ended => "the stream is over",
-        There::Goes => "receives",
+        RemotePool::NoProducer => "connected, and the pool there has no producer",
+        RemotePool::Ended => "the stream is over",
+        RemotePool::Running => "receives",
     };
-    words.to_owned()
+    text.to_owned()
 }
 
 fn report(origin: &str, figures: &Figures, clock: &Clock) {
