@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Zenoh, as the bridge uses it. No other module knows of it.
+//! The network transport. No other module uses Zenoh.
 //!
-//! Nothing here waits for another host but [`Link::ask`]: all messages may be dropped (`CongestionControl::Drop`). Zenoh would
-//! otherwise wait until its queue has room, and with it the thread that every other importer needs.
+//! Sending never blocks: every message has `CongestionControl::Drop`. Otherwise Zenoh waits until its queue has room, and blocks
+//! the thread that all importers share. Only [`Link::ask`] waits for another host, and [`Link::open`] for a side that must connect.
 
 use std::fmt::{self, Display};
 use std::path::{Path, PathBuf};
@@ -18,39 +18,40 @@ use zenoh::{Config, Session, Wait};
 
 use crate::Error;
 
-/// How long [`Link::ask`] waits for the other host.
+/// The timeout of a query. [`Link::ask`] starts no further query after this time.
 const ANSWER_TIME: Duration = Duration::from_secs(3);
 
-/// The files of one side for mutual authentication.
+/// The files for mutual authentication, in the PEM format.
 #[derive(Debug, Clone)]
 pub struct Identity {
-    /// This side's certificate.
+    /// The certificate of this side.
     pub certificate: PathBuf,
-    /// Its private key.
+    /// The private key of the certificate.
     pub key: PathBuf,
-    /// The authority that signed the other side's certificate.
+    /// The authority that signs certificates of the other side.
     pub authority: PathBuf,
 }
 
-/// Where a link begins or ends.
+/// The address to listen at or to connect to, with the means of authentication.
 #[derive(Debug, Clone)]
 pub struct Endpoint {
-    /// Host and port, as Zenoh writes them.
+    /// Host and port, in Zenoh's syntax.
     pub address: String,
-    /// With these files over QUIC. `None`: over TCP, without protection.
+    /// The files for QUIC. `None` selects TCP, without protection.
     pub identity: Option<Identity>,
 }
 
-/// Which side makes the connection.
+/// The role of this side when the connection is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
-    /// It waits for others.
+    /// It listens.
     Listens,
-    /// It connects, and again whenever the connection is lost.
+    /// It connects in the background, and connects again whenever the connection is lost.
     Connects,
-    /// It connects once, or fails.
+    /// It makes one attempt to connect. If that fails, [`Link::open`] fails.
     ConnectsOnce,
-    /// It connects to a router, or fails. If that connection is lost, it connects again.
+    /// It connects to a router. If the first attempt fails, [`Link::open`] fails. If the connection is lost later, it connects
+    /// again.
     ConnectsToRouter,
 }
 
@@ -59,7 +60,8 @@ fn quoted(text: impl Display) -> String {
     format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
 }
 
-/// Zenoh's own errors would not name the file, and one that connects would try for ever.
+/// Checks that a PEM file contains a certificate or a key. Reason: Zenoh's error does not name the file, and a side that connects
+/// in the background would retry forever.
 fn check_pem(file: &Path, holds: &str) -> Result<(), Error> {
     let text = std::fs::read(file).map_err(|error| format!("{}: {error}", file.display()))?;
     if String::from_utf8_lossy(&text).contains(holds) {
@@ -72,7 +74,7 @@ fn check_pem(file: &Path, holds: &str) -> Result<(), Error> {
     .into())
 }
 
-/// An error of Zenoh without the places in its sources.
+/// The text of Zenoh's error without the names of source files.
 fn plain(error: impl Display) -> String {
     let text = error.to_string();
     let mut parts = text.split(" at /");
@@ -87,18 +89,19 @@ fn plain(error: impl Display) -> String {
 /// The kind of a [`Fault`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FaultKind {
-    /// This side refused the certificate of the other one.
+    /// This side refused the certificate of the other side.
     TheirCertificate,
-    /// The other side closed the connection, as it does when it refuses the certificate of this one.
+    /// The other side closed the connection. It does so when it refuses the certificate of this side.
     OwnCertificate,
-    /// Any other, or an unknown one.
+    /// Another fault, or an unknown one.
     Other,
 }
 
-/// In errors of quinn and Zenoh when the other side closes a connection, by the time at which that arrives.
+/// Texts in errors of quinn and Zenoh for a connection that the other side closed. The text depends on the stage at which the close
+/// arrives.
 const CLOSED: [&str; 3] = ["aborted by peer", "connection lost", "Connection closed"];
 
-/// Why a link cannot be opened, and what to check.
+/// The reason why a link cannot be opened, with advice on what to check.
 #[derive(Debug, Clone)]
 pub struct Fault {
     kind: FaultKind,
@@ -113,18 +116,19 @@ impl Fault {
         }
     }
 
-    /// From Zenoh's error while a connection was opened. Zenoh has no type for it, so its words are searched. Without known
-    /// words the text names all that may be wrong with certificates.
+    /// Makes a fault from Zenoh's error. Zenoh has no type for this error, so its text is searched for known words. Without known
+    /// words, the fault lists all possible causes.
     fn of_connection(endpoint: &Endpoint, error: &str) -> Self {
         let address = &endpoint.address;
         let host = address.rsplit_once(':').map_or("", |(host, _)| host);
         if endpoint.identity.is_none() {
             return Self::other(format_args!("cannot connect to {address}: {error}"));
         }
-        // Rustls has the same words for both sides; the other side may send them with the end of the connection.
+        // The text of rustls is the same whichever side refuses a certificate, because the side that refuses may send it when it
+        // closes the connection. So check first whether the other side closed the connection.
         let reason = error.split_once("invalid peer certificate: ");
         let reason = reason.map(|(_, reason)| reason);
-        // The other side checks a certificate after this side has the connection.
+        // The other side checks the certificate of this side after this side regards the connection as open.
         if CLOSED.iter().any(|words| error.contains(words)) {
             let reason = reason.map_or_else(String::new, |reason| format!(" ({reason})"));
             let text = format!(
@@ -148,7 +152,7 @@ impl Fault {
         ))
     }
 
-    /// Its kind.
+    /// The kind of the fault.
     pub fn kind(&self) -> FaultKind {
         self.kind
     }
@@ -162,7 +166,7 @@ impl Display for Fault {
 
 impl std::error::Error for Fault {}
 
-/// The values were found by measurement: `docs/design/bridge.md` has the reasons.
+/// Zenoh's configuration. The values were found by measurement: `docs/design/bridge.md` has the reasons.
 fn config(endpoint: &Endpoint, side: Side) -> Result<Config, Error> {
     let protocol = if endpoint.identity.is_some() {
         "quic"
@@ -178,8 +182,8 @@ fn config(endpoint: &Endpoint, side: Side) -> Result<Config, Error> {
         Side::Listens => (there, none),
         Side::Connects | Side::ConnectsOnce | Side::ConnectsToRouter => (none, there),
     };
-    // Zenoh assumes that all peers at a router are connected with each other, and forwards nothing between them. So one side has
-    // to be a client. It cannot be the importer: a client cannot start before the other side.
+    // At a router, one side must be a client. Reason: Zenoh assumes that all peers at a router are connected with each other, and
+    // forwards nothing between them. The importer cannot be the client, because a client cannot start before the other side.
     let mode = match side {
         Side::ConnectsToRouter => "client",
         _ => "peer",
@@ -215,7 +219,7 @@ fn config(endpoint: &Endpoint, side: Side) -> Result<Config, Error> {
         ),
     ];
     if matches!(side, Side::ConnectsOnce | Side::ConnectsToRouter) {
-        // One attempt: the error of several does not have the cause. `open_timeout` is its limit.
+        // Make one attempt, which `open_timeout` limits. Reason: the error after several attempts does not contain the cause.
         settings.push(("connect/timeout_ms".to_owned(), "0".to_owned()));
         settings.push(("connect/exit_on_failure".to_owned(), "true".to_owned()));
     }
@@ -252,41 +256,42 @@ fn config(endpoint: &Endpoint, side: Side) -> Result<Config, Error> {
     Ok(config)
 }
 
-/// A session of Zenoh.
+/// A Zenoh session.
 #[derive(Debug, Clone)]
 pub struct Link(Session);
 
-/// Sends messages of one kind.
+/// Sends messages with one key.
 #[derive(Debug)]
 pub struct Outlet(Publisher<'static>);
 
-/// Keeps a function that takes messages.
+/// A subscription to messages. It ends when the value is dropped.
 #[derive(Debug)]
 pub struct Inlet {
     _subscriber: Subscriber<()>,
 }
 
-/// Keeps a function that answers questions.
+/// A registration that answers queries. It ends when the value is dropped.
 #[derive(Debug)]
 pub struct Answers {
     _queryable: Queryable<()>,
 }
 
-/// How urgent messages of one kind are.
+/// The priority of messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Urgency {
-    /// Frames, and what has its place between them.
+    /// The stream: frames, and the items and probes between them.
     Stream,
-    /// What the frames under way must not delay.
+    /// Messages that frames in flight must not delay.
     Urgent,
 }
 
 impl Link {
-    /// Opens it.
+    /// Opens a session.
     ///
     /// # Errors
     ///
-    /// If a file is missing, the address is not free, or nothing is there ([`Side::ConnectsOnce`]).
+    /// If a file is missing or invalid, the address to listen at is in use, or the connection fails ([`Side::ConnectsOnce`],
+    /// [`Side::ConnectsToRouter`]).
     pub fn open(endpoint: &Endpoint, side: Side) -> Result<Self, Fault> {
         let config = config(endpoint, side).map_err(Fault::other)?;
         let session = zenoh::open(config).wait();
@@ -294,7 +299,7 @@ impl Link {
             let (address, error) = (&endpoint.address, plain(error));
             match side {
                 Side::Listens => Fault::other(format_args!("cannot listen at {address}: {error}")),
-                // The error of a client does not have the cause.
+                // The error of a client does not contain the cause, so connect once as a peer to get it.
                 Side::ConnectsToRouter => Self::open(endpoint, Side::ConnectsOnce)
                     .err()
                     .unwrap_or_else(|| Fault::of_connection(endpoint, &error)),
@@ -304,7 +309,7 @@ impl Link {
         Ok(Self(session))
     }
 
-    /// Sends messages with this key.
+    /// Declares an outlet for messages with this key.
     ///
     /// # Errors
     ///
@@ -319,7 +324,7 @@ impl Link {
         Ok(Outlet(publisher.wait()?))
     }
 
-    /// Calls `f` with the key and the bytes of each message with such a key. It must not wait.
+    /// Calls `f` with the key and the bytes of each message that matches `key`. `f` must not block.
     ///
     /// # Errors
     ///
@@ -337,15 +342,15 @@ impl Link {
         })
     }
 
-    /// Sends one message. For those that are rare.
+    /// Sends one message. Use an [`Outlet`] for frequent messages.
     pub fn send(&self, key: String, message: Vec<u8>) {
         let put = self.0.put(key, message);
         let put = put.congestion_control(CongestionControl::Drop);
-        // A session that is closed is reported by silence.
+        // Ignore the error of a closed session: the other side detects the silence.
         let _ = put.priority(Priority::RealTime).express(true).wait();
     }
 
-    /// Answers each question with this key.
+    /// Answers each query for this key with the text that `f` returns.
     ///
     /// # Errors
     ///
@@ -365,14 +370,14 @@ impl Link {
         })
     }
 
-    /// Asks the other host, which may need a moment to announce that it answers. A router has the answers of several hosts.
-    /// Empty: no answer came in time.
+    /// Queries the other host, and repeats the query until an answer arrives. Reason: the other host may not have announced yet
+    /// that it answers. A router returns the answers of several hosts. Returns an empty list if no answer arrives in time.
     pub fn ask(&self, key: &str) -> Vec<String> {
         let (start, mut answers) = (Instant::now(), Vec::new());
         while answers.is_empty() && start.elapsed() < ANSWER_TIME {
             let get = self.0.get(key).timeout(ANSWER_TIME);
             let get = get.congestion_control(CongestionControl::Drop);
-            // All of them have one key, and each one counts.
+            // Without consolidation. Reason: all answers have the same key, and consolidation would keep only one.
             let Ok(replies) = get.consolidation(ConsolidationMode::None).wait() else {
                 break;
             };
@@ -391,8 +396,8 @@ impl Link {
 }
 
 impl Outlet {
-    /// Sends a message: `head`, then `body`, which is not copied before Zenoh puts it into its queue. Whether it was dropped
-    /// is not known.
+    /// Sends a message that consists of `head` and `body`. Zenoh copies `body` only into its queue. Zenoh does not report whether
+    /// it dropped the message.
     pub fn send(&self, head: Vec<u8>, body: Bytes) {
         let mut writer = ZBytes::writer();
         writer.append(head.into());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! How much may be under way, and what arrived of it. Neither side reads a clock: the caller passes the time.
+//! Flow control: how much may be in flight, and how much has arrived. Neither side reads a clock: the caller passes the time.
 
 mod receiver;
 mod sender;
@@ -11,29 +11,34 @@ use std::time::Duration;
 pub use receiver::{Receiver, Target};
 pub use sender::Sender;
 
-/// Positions count room in Zenoh's queue, which has this many batches of this many bytes.
+/// The size of Zenoh's queue, in batches.
 const BATCHES: u64 = 16;
-/// A little less than the smallest batch has. Zenoh makes batches that are multiples of half of a TCP segment: 65,160 bytes on
-/// Ethernet, 62,636 with jumbo frames, 49,152 on a loopback interface.
+/// The size of a batch in positions, which count bytes of Zenoh's queue. It is a little less than Zenoh's smallest batch. Zenoh
+/// makes batches that are multiples of half of a TCP segment: 65,160 bytes on Ethernet, 62,636 with jumbo frames, 49,152 on a
+/// loopback interface.
 const BATCH: u64 = 48_900;
-/// Zenoh's own bytes around a message, at most: it may have to repeat the key.
+/// The maximum number of bytes that Zenoh adds to a message. Zenoh may have to repeat the key.
 const AROUND: u64 = 160;
-/// The most positions under way, so that Zenoh drops nothing while the link lives: 14 batches may begin inside of the first one
-/// and end inside of the last one, and Zenoh may begin a batch elsewhere, which costs one more.
+/// The maximum number of positions in flight. With it, Zenoh drops nothing while the link works.
+///
+/// It is two batches less than the queue. Reason: one more batch is used if the window begins inside a batch, and one more because
+/// Zenoh may begin a batch at another position.
 pub const WINDOW: u64 = (BATCHES - 2) * BATCH;
-/// The positions after which the receiver repeats its credit.
+/// The number of positions after which the receiver sends a credit.
 pub const CREDIT_EVERY: u64 = 2 * BATCH;
-/// How often the receiver repeats its credit at least.
+/// The longest time between two credits.
 pub const CREDIT_TIME: Duration = Duration::from_millis(200);
-/// After this long without progress, or without anything to send, the sender sends a probe.
+/// The sender sends a probe after this time without progress, or without anything to send.
 pub const PROBE_AFTER: Duration = Duration::from_secs(1);
-/// After this long without a message the other side counts as gone.
+/// The other side counts as disconnected after this time without a message.
 pub const SILENCE: Duration = Duration::from_secs(3);
-/// After this long without progress the sender gives up an item, although credits come.
+/// The sender gives up an item after this time without progress, although credits arrive.
 pub const STUCK: Duration = Duration::from_secs(10);
 
-/// The positions of a message of `len` bytes behind this position. A message that does not fit into what is left of a batch
-/// begins the next one, as in Zenoh's queue. `None`: no stream is that long.
+/// The positions of a message of `len` bytes that is sent at `position`.
+///
+/// A message that does not fit into the rest of a batch begins the next batch, as in Zenoh's queue. Returns `None` if a position
+/// overflows, which no real stream reaches.
 pub fn span(position: u64, len: usize) -> Option<Range<u64>> {
     let size = (len as u64).checked_add(AROUND)?;
     let left = BATCH - position % BATCH;
@@ -53,7 +58,7 @@ mod tests {
     use crate::wire::{CHUNK_HEAD, MAX_CHUNK};
 
     proptest! {
-        /// Wherever Zenoh is in its present batch.
+        /// `begun` is the number of bytes in Zenoh's current batch when the window begins.
         #[test]
         fn the_window_fits_into_the_queue(
             batch in 49_152..=65_535u64, begun in 0..=49_152u64,

@@ -1,29 +1,30 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The receiver's side of the window, and the assembly of items.
+//! The receiver's side of the window. It also assembles items.
 
 use std::time::Instant;
 
 use super::{SILENCE, span};
 use crate::wire::{Chunk, Place};
 
-/// Where the bytes of an item go.
+/// The destination of the bytes of an item.
 pub trait Target {
-    /// Bytes of the item, in order. `offset`: how many came before.
+    /// Writes bytes of the item, in order. `offset` is the number of bytes before them.
     fn write(&mut self, offset: u64, bytes: &[u8]);
 }
 
-/// An item of which bytes are missing.
+/// An incomplete item.
 #[derive(Debug)]
 struct Partial<T> {
     item: u64,
     size: u64,
     filled: u64,
     target: T,
+    /// The arrival of its last message.
     touched: Instant,
 }
 
-/// What arrived. An item is whole, or it is lost.
+/// The state of the received stream. Incomplete items are discarded, and count as lost.
 #[derive(Debug)]
 pub struct Receiver<T> {
     position: u64,
@@ -44,22 +45,22 @@ impl<T> Default for Receiver<T> {
 }
 
 impl<T: Target> Receiver<T> {
-    /// All messages before this position arrived or are lost.
+    /// All messages before this position have arrived or are lost.
     pub fn position(&self) -> u64 {
         self.position
     }
 
-    /// All items up to this one arrived or are lost.
+    /// All items up to this one have arrived or are lost.
     pub fn items(&self) -> u64 {
         self.items
     }
 
-    /// How often something was lost.
+    /// The number of losses: gaps in the positions, and items that were incomplete or not accepted.
     pub fn lost(&self) -> u64 {
         self.lost
     }
 
-    /// A message of `len` bytes arrived. Returns whether it counts: one from before does not.
+    /// Handles the arrival of a message of `len` bytes. Returns `false` for a duplicate or late message, which has no effect.
     fn arrive(&mut self, place: Place, len: usize) -> bool {
         let Some(end) = span(place.position, len).map(|span| span.end) else {
             return false;
@@ -68,7 +69,7 @@ impl<T: Target> Receiver<T> {
             return false;
         }
         if span(self.position, len).is_none_or(|span| span.start != place.position) {
-            // Messages are missing, and perhaps whole items.
+            // Messages are missing. They may include the rest of this item, and whole items.
             self.partial = None;
             self.lost += 1;
         }
@@ -76,7 +77,7 @@ impl<T: Target> Receiver<T> {
         true
     }
 
-    /// Gives up the item that is incomplete.
+    /// Discards the incomplete item, if there is one.
     fn give_up(&mut self) {
         if self.partial.take().is_some() {
             self.lost += 1;
@@ -87,8 +88,8 @@ impl<T: Target> Receiver<T> {
         self.items = self.items.max(item);
     }
 
-    /// An item of `size` bytes begins, in a message of `len` bytes. `target` makes its place; `None`: it is not taken. Returns
-    /// the item if it is complete already.
+    /// Begins an item of `size` bytes, with a message of `len` bytes. `target` returns the destination of its bytes, or `None` if
+    /// the item is not accepted. Returns the item if it has no bytes, since it is then complete.
     pub fn begin(
         &mut self,
         place: Place,
@@ -123,7 +124,7 @@ impl<T: Target> Receiver<T> {
         None
     }
 
-    /// Bytes of an item arrive, in a message of `len` bytes. Returns the item if it is complete.
+    /// Adds bytes to an item, from a message of `len` bytes. Returns the item if it is complete.
     pub fn chunk(&mut self, chunk: &Chunk<'_>, len: usize, now: Instant) -> Option<T> {
         let (item, count) = (chunk.place.item, chunk.bytes.len() as u64);
         if !self.arrive(chunk.place, len) {
@@ -154,7 +155,7 @@ impl<T: Target> Receiver<T> {
         None
     }
 
-    /// A probe arrives, in a message of `len` bytes. Its item is the last one that was sent to its end.
+    /// Handles a probe, a message of `len` bytes. Its item is the last one that the sender finished or gave up.
     pub fn probe(&mut self, place: Place, len: usize) {
         if !self.arrive(place, len) {
             return;
@@ -166,7 +167,7 @@ impl<T: Target> Receiver<T> {
         self.done(place.item);
     }
 
-    /// Gives up an item to which nothing was added for long.
+    /// Discards an item to which nothing was added for [`SILENCE`].
     pub fn look(&mut self, now: Instant) {
         let is_old =
             |partial: &Partial<T>| now.saturating_duration_since(partial.touched) >= SILENCE;
@@ -200,7 +201,7 @@ mod tests {
 
     const LEN: usize = 100;
 
-    /// The messages of items of so many bytes each, in chunks of ten, with a probe at the end.
+    /// The messages of items with these sizes, in chunks of ten bytes, and a probe at the end.
     fn messages(sizes: &[usize]) -> Vec<Message> {
         let mut all = Vec::new();
         let mut position = 0;

@@ -9,30 +9,33 @@ use std::time::{Duration, Instant};
 use super::{PROBE_AFTER, SILENCE, STUCK, WINDOW, span};
 use crate::wire::{Credit, Ids, Place};
 
-/// What was sent, and what the receiver has of it.
+/// The state of the sent stream, and what the receiver has acknowledged.
 #[derive(Debug)]
 pub struct Sender {
     ids: Ids,
     position: u64,
     acknowledged: u64,
-    /// The item that was begun last.
+    /// The last item that was begun.
     item: u64,
-    /// The item that was sent to its end, or given up, last.
+    /// The last item that was sent completely or given up.
     finished: u64,
-    /// Frames that are under way, and when they were begun.
+    /// The frames in flight, each with the time at which it was begun.
     open: VecDeque<(u64, Instant)>,
     lost: u64,
-    /// How long the last frame took.
+    /// The transfer time of the last frame.
     transfer: Duration,
+    /// The arrival of the receiver's last message.
     heard: Instant,
+    /// The last time at which the acknowledged position increased, or a message was sent while nothing was in flight.
     progressed: Instant,
-    /// When a message was sent last.
+    /// The time of the last message.
     sent: Instant,
+    /// The time of the last probe.
     probed: Instant,
 }
 
 impl Sender {
-    /// A new stream.
+    /// Starts a stream.
     pub fn new(ids: Ids, now: Instant) -> Self {
         Self {
             ids,
@@ -50,15 +53,16 @@ impl Sender {
         }
     }
 
-    /// A message of the receiver arrived at this time.
+    /// Notes that a message of the receiver arrived at this time.
     pub fn hear(&mut self, heard: Instant) {
         self.heard = self.heard.max(heard);
     }
 
-    /// A credit arrived at this time. Returns whether something was lost since the last one.
+    /// Handles a credit that arrived at this time. Returns whether it reports a new loss.
     pub fn credit(&mut self, credit: &Credit, heard: Instant) -> bool {
         self.hear(heard);
-        // The receiver has no more than was sent, whatever it claims; an older credit that comes late changes nothing.
+        // Do not trust the position: the receiver cannot have more than was sent. A late credit with a lower position has no
+        // effect.
         let acknowledged = credit.position.min(self.position);
         if acknowledged > self.acknowledged {
             self.acknowledged = acknowledged;
@@ -75,12 +79,12 @@ impl Sender {
         is_worse
     }
 
-    /// How many frames are under way.
+    /// The number of frames in flight.
     pub fn under_way(&self) -> usize {
         self.open.len()
     }
 
-    /// How long the last frame took from its beginning to its credit.
+    /// The time between the beginning of the last frame and its credit.
     pub fn transfer(&self) -> Duration {
         self.transfer
     }
@@ -91,12 +95,12 @@ impl Sender {
         end.saturating_sub(self.acknowledged) <= WINDOW
     }
 
-    /// Whether the receiver has all messages before this position, or knows that it lost them.
+    /// Whether all messages before this position have arrived at the receiver, or the receiver has detected their loss.
     pub fn is_acknowledged(&self, position: u64) -> bool {
         self.acknowledged >= position
     }
 
-    /// The next message begins an item.
+    /// Begins an item. Its first message follows.
     pub fn begin(&mut self, is_frame: bool, now: Instant) {
         self.item += 1;
         if is_frame {
@@ -104,30 +108,30 @@ impl Sender {
         }
     }
 
-    /// Where the next message of the item belongs. It counts as sent, with the `len` bytes that it will have.
+    /// Returns the place of the next message of the item, which has `len` bytes, and counts the message as sent.
     pub fn place(&mut self, len: usize, now: Instant) -> Place {
         self.count(self.item, len, now)
     }
 
-    /// The item is sent, or given up.
+    /// Ends the item. It has been sent or given up.
     pub fn finish(&mut self) {
         self.finished = self.item;
     }
 
-    /// Where a probe belongs. It counts as sent.
+    /// Returns the place of a probe, which has `len` bytes, and counts the probe as sent.
     pub fn probe(&mut self, len: usize, now: Instant) -> Place {
         self.probed = now;
         self.count(self.finished, len, now)
     }
 
     fn span(&self, len: usize) -> Range<u64> {
-        // No stream lasts until the end of numbers.
+        // No stream is long enough to overflow a position.
         span(self.position, len).unwrap_or(u64::MAX..u64::MAX)
     }
 
     fn count(&mut self, item: u64, len: usize, now: Instant) -> Place {
         if self.position == self.acknowledged {
-            // Nothing was outstanding, so nothing could progress.
+            // Nothing was in flight, so the time without progress begins now.
             self.progressed = now;
         }
         let span = self.span(len);
@@ -140,7 +144,7 @@ impl Sender {
         }
     }
 
-    /// The position behind all that was sent.
+    /// The position after the last message.
     pub fn position(&self) -> u64 {
         self.position
     }
@@ -152,24 +156,24 @@ impl Sender {
         now.saturating_duration_since(self.progressed)
     }
 
-    /// Whether it is time for a probe.
+    /// Whether a probe is due.
     pub fn is_probe_due(&self, now: Instant) -> bool {
         let since = |then| now.saturating_duration_since(then);
         let is_quiet = since(self.sent) >= PROBE_AFTER || self.since_progress(now) >= PROBE_AFTER;
         is_quiet && since(self.probed) >= PROBE_AFTER
     }
 
-    /// Whether the receiver counts as gone.
+    /// Whether the receiver counts as disconnected.
     pub fn is_void(&self, now: Instant) -> bool {
         now.saturating_duration_since(self.heard) >= SILENCE
     }
 
-    /// Whether the receiver repeats its credit but does not take what was sent.
+    /// Whether the receiver has acknowledged nothing for [`STUCK`].
     pub fn is_stuck(&self, now: Instant) -> bool {
         self.since_progress(now) >= STUCK
     }
 
-    /// The receiver is gone: no frame is under way any more. Its next credit is answered by a probe, which frees the rest.
+    /// Forgets the frames in flight, because the receiver is disconnected. If it comes back, a probe makes it acknowledge the rest.
     pub fn forget(&mut self) {
         self.open.clear();
     }
@@ -208,7 +212,7 @@ mod tests {
         assert!(sender.has_room(FULL));
         sender.place(FULL, now);
         assert!(!sender.has_room(FULL));
-        // Doubled, late and impossible credits.
+        // Duplicate, late and impossible credits.
         sender.credit(&credit(0, sent[1]), now);
         sender.credit(&credit(0, 0), now);
         assert!(!sender.has_room(FULL));
@@ -245,7 +249,7 @@ mod tests {
         assert!(!sender.is_probe_due(at(1999)));
         assert!(sender.is_probe_due(at(2000)));
         sender.credit(&credit(0, u64::MAX), at(2000));
-        // Frames go out, and no credit comes for them.
+        // Frames are sent, and no credit arrives.
         sender.begin(true, at(2000));
         for ms in (2000..3000).step_by(100) {
             sender.place(100, at(ms));

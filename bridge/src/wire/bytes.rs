@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Reading bytes that another host sent, with a check before each step.
+//! Reads and writes the fields of messages. The reader checks the length before each read, because another host sent the bytes.
 
 use super::Malformed;
 
@@ -51,7 +51,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Bytes behind their number, at most `max`.
+    /// Bytes with their number before them, at most `max`.
     pub(super) fn sized(&mut self, max: usize) -> Result<&'a [u8], Malformed> {
         let count = self.u32()? as usize;
         if count > max {
@@ -66,12 +66,12 @@ impl<'a> Reader<'a> {
         Ok(text.to_owned())
     }
 
-    /// All that is left.
+    /// The remaining bytes.
     pub(super) fn rest(self) -> &'a [u8] {
         self.0
     }
 
-    /// Nothing may be left.
+    /// Checks that no bytes remain.
     pub(super) fn end(self) -> Result<(), Malformed> {
         match self.0 {
             [] => Ok(()),
@@ -80,14 +80,14 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Writes bytes behind their number. The reader refuses more than it takes, so the writer cuts them.
+/// Writes the number of bytes, then the bytes. Bytes after the first `max` are cut off, because the reader refuses longer fields.
 pub(super) fn put_sized(out: &mut Vec<u8>, bytes: &[u8], max: usize) {
     let bytes = bytes.get(..max).unwrap_or(bytes);
     out.extend((bytes.len() as u32).to_le_bytes());
     out.extend(bytes);
 }
 
-/// The same for text, which is cut between two characters.
+/// As [`put_sized`], for text. It is cut between two characters.
 pub(super) fn put_text(out: &mut Vec<u8>, text: &str, max: usize) {
     let end = text.floor_char_boundary(max);
     put_sized(out, text.get(..end).unwrap_or_default().as_bytes(), max);

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The description of a frame as bytes. Attachments are not part of it: they follow the payload.
+//! Encodes and decodes the description of a frame. Attachments are not part of it: they follow the payload.
 
 use xmem_core::{FrameLayout, FrameMeta};
 
 use super::Malformed;
 use super::bytes::Reader;
 
+/// The bit for `reserved` in the mask of optional values.
 const RESERVED: u8 = 1 << 7;
 
-/// The optional values in the order in which they are sent. Signed ones are sent as their bits.
+/// The optional values in the order in which they are sent. Signed values are sent in two's complement.
 fn values(meta: &FrameMeta) -> [Option<u64>; 7] {
     [
         meta.timestamp.map(i64::cast_unsigned),

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The messages between two bridges. They are bytes, whatever carries them.
+//! The messages between two bridges. Their encoding does not depend on the transport.
 //!
 //! The exporter sends *items*: frames, events and sticky states, one after another. An item is a [`Begin`] with its
-//! description, then [`Chunk`]s with its bytes: the payload, then the attachments. All of this, and the [`Probe`]s between, has
-//! one order, and a *position* ([`span`](crate::window::span)). The importer answers with [`Credit`]s.
+//! description, then [`Chunk`]s with its bytes: the payload, then the attachments. These messages and the [`Probe`]s between them
+//! are sent in one order, and each has a *position* ([`span`](crate::window::span)). The importer answers with [`Credit`]s.
 //!
-//! A message of another host may have any content. Decoding it is an error or a value within the limits below, and
-//! allocates no more than the message's own length.
+//! Messages of another host are not trusted. Decoding returns an error, or a value within the limits below, and allocates no more
+//! than the length of the message.
 
 mod bytes;
 mod meta;
@@ -17,102 +17,103 @@ use xmem_core::{FrameMeta, MAX_NAMED_SIZE, MAX_REQUEST};
 
 use bytes::{Reader, put_sized, put_text};
 
-/// The version of this format. Each message begins with it.
+/// The version of the format. It is the first byte of each message.
 pub const VERSION: u8 = 1;
-/// The most bytes of an item in one chunk. With its head it fits into one batch of Zenoh's, so Zenoh never splits it.
+/// The maximum number of an item's bytes in one chunk. A chunk with its head fits into one batch of Zenoh, so Zenoh never splits
+/// it.
 pub const MAX_CHUNK: usize = 48_000;
-/// The most bytes of a frame's payload: an 8K frame of 16-bit RGBA.
+/// The maximum size of a frame's payload, in bytes. An 8K frame of 16-bit RGBA fits.
 pub const MAX_FRAME: u64 = 256 << 20;
-/// The most bytes of a name.
+/// The maximum size of a name, in bytes.
 pub const MAX_NAME: usize = 64;
-/// The most bytes of a refusal's reason.
+/// The maximum size of a refusal's reason, in bytes.
 pub const MAX_REASON: usize = 512;
 
-/// A message that cannot be.
+/// A message is invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("a message of the other host is invalid: {0}")]
 pub struct Malformed(pub &'static str);
 
-/// The instances at the two ends of a stream. Both are random numbers, so that no message of an earlier stream counts.
+/// The two instances of a stream. Both are random numbers, so that messages of an earlier stream are recognized and ignored.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Ids {
-    /// The exporter's, for this importer.
+    /// The instance of the exporter's session. 0: there is no session.
     pub exporter: u64,
-    /// The importer's.
+    /// The instance of the importer.
     pub importer: u64,
 }
 
-/// From the importer to the exporter, without any order.
+/// A message from the importer to the exporter. The order of these messages has no meaning.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Up {
-    /// It asks for a stream, until a pulse comes.
+    /// Requests a stream. It is repeated until a pulse arrives.
     Hello(Hello),
     /// See [`Credit`].
     Credit(Credit),
-    /// A request of a consumer, for the program that feeds the pool.
+    /// A request of a consumer for the program that feeds the pool.
     Request(Request),
 }
 
-/// An importer asks for a stream.
+/// A request for a stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hello {
-    /// Its instance.
+    /// The instance of the importer.
     pub importer: u64,
-    /// Its name, for the exporter's figures.
+    /// The name of the importer, for lines that the exporter prints.
     pub name: String,
-    /// Its clock.
+    /// The time of the importer when it sent this message.
     pub sent: i64,
 }
 
-/// What the importer has, cumulative, and repeated several times a second: a lost or doubled one does no harm.
+/// The state of the importer. It is cumulative, and sent several times a second, so a lost or duplicate credit has no effect.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Credit {
-    /// The stream.
+    /// The instances of the stream.
     pub ids: Ids,
-    /// All items up to this one arrived or are lost.
+    /// All items up to this one have arrived or are lost.
     pub items: u64,
-    /// All messages before this position arrived or are lost.
+    /// All messages before this position have arrived or are lost.
     pub position: u64,
-    /// How often something was lost.
+    /// The number of losses.
     pub lost: u64,
-    /// The sticky state that it has, 0 for none.
+    /// The number of the sticky state that the importer has. 0: none.
     pub sticky: u64,
-    /// Its pool has consumers.
+    /// The importer wants frames: its pool has consumers, and it knows the offset of the clocks.
     pub wants: bool,
-    /// Its clock.
+    /// The time of the importer when it sent this message.
     pub sent: i64,
 }
 
-/// A request of a consumer.
+/// A request of a consumer of the importer's pool.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request {
-    /// The stream.
+    /// The instances of the stream.
     pub ids: Ids,
-    /// The request's name.
+    /// The name of the request.
     pub name: String,
-    /// The request's data.
+    /// The data of the request.
     pub data: Vec<u8>,
 }
 
-/// From the exporter to the importer, besides the stream.
+/// A message from the exporter to the importer that is not part of the stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Down {
-    /// The answer to a hello, and to credits. Its three times and that of its arrival give the offset of both clocks.
+    /// The answer to a hello or a credit. Its three times and the time of its arrival give the offset of the two clocks.
     Pulse {
-        /// The stream.
+        /// The instances of the stream.
         ids: Ids,
         /// The time in the hello or the credit.
         echo: i64,
-        /// The exporter's clock when that arrived.
+        /// The exporter's time when the hello or the credit arrived.
         received: i64,
-        /// The exporter's clock when this was sent.
+        /// The exporter's time when it sent this message.
         sent: i64,
     },
-    /// There is no stream.
+    /// The exporter refuses the stream.
     Refusal {
-        /// Whose.
+        /// The instance of the importer.
         importer: u64,
-        /// Why, in words.
+        /// The reason, as text for the user.
         reason: String,
     },
 }
@@ -120,26 +121,26 @@ pub enum Down {
 /// A message of the stream.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Data<'a> {
-    /// An item begins.
+    /// The beginning of an item.
     Begin(Box<Begin>),
-    /// Bytes of it.
+    /// Bytes of an item.
     Chunk(Chunk<'a>),
-    /// Asks for a credit, and reports the state of the pool.
+    /// Requests a credit, and reports the state of the pool.
     Probe(Probe),
 }
 
-/// Where a message belongs.
+/// The place of a message in a stream.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Place {
-    /// The stream.
+    /// The instances of the stream.
     pub ids: Ids,
-    /// Its position in the stream.
+    /// The position.
     pub position: u64,
-    /// The item, counted from 1.
+    /// The number of the item, counted from 1.
     pub item: u64,
 }
 
-/// The kinds of items.
+/// The kind of an item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// A frame.
@@ -150,28 +151,28 @@ pub enum Kind {
     Sticky,
 }
 
-/// The beginning of an item, and its description.
+/// The first message of an item, with its description.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Begin {
-    /// Where it belongs.
+    /// The place in the stream.
     pub place: Place,
-    /// What it is.
+    /// The kind of the item.
     pub kind: Kind,
-    /// The sticky state that it belongs to, or that it is.
+    /// The number of the sticky state that applies to the item, or of the sticky state that the item is.
     pub sticky: u64,
-    /// The random number of the producer's pool, the same over all exporters of it. Frame numbers of different streams cannot be
+    /// The random number of the producer's pool. It does not depend on the exporter. Frame numbers of different pools cannot be
     /// compared.
     pub stream: u64,
-    /// The frame's number in that stream. Numbers between two frames are frames that were missed.
+    /// The number of the frame in that pool. A gap between the numbers of two frames counts missed frames.
     pub number: u64,
-    /// Bytes of the attachments, behind the payload; or of the sticky state.
+    /// The size in bytes of the attachments, which follow the payload, or of the sticky state.
     pub attached: u64,
-    /// The description, without the attachments. Its size is that of the payload.
+    /// The description, without the attachments. Its `size` is the size of the payload.
     pub meta: FrameMeta,
 }
 
 impl Begin {
-    /// Bytes of the item.
+    /// The size of the item in bytes.
     pub fn total(&self) -> u64 {
         self.meta.size.saturating_add(self.attached)
     }
@@ -180,22 +181,22 @@ impl Begin {
 /// Bytes of an item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Chunk<'a> {
-    /// Where it belongs.
+    /// The place in the stream.
     pub place: Place,
-    /// Bytes of the item before it.
+    /// The number of the item's bytes before this chunk.
     pub offset: u64,
-    /// The item ends with it.
+    /// This is the last chunk of the item.
     pub last: bool,
     /// The bytes.
     pub bytes: &'a [u8],
 }
 
-/// Behind all that was sent.
+/// A probe. It follows all messages that were sent before it.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Probe {
-    /// Where it belongs; the item is the last one that was sent to its end.
+    /// The place in the stream. Its item is the last one that was sent completely or given up.
     pub place: Place,
-    /// The pool's stream is over.
+    /// The stream of the pool has ended.
     pub ended: bool,
     /// The pool has a producer.
     pub live: bool,
@@ -244,7 +245,7 @@ impl Place {
 }
 
 impl Up {
-    /// As bytes.
+    /// Encodes the message.
     pub fn encode(&self) -> Vec<u8> {
         match self {
             Self::Hello(hello) => {
@@ -274,11 +275,11 @@ impl Up {
         }
     }
 
-    /// From the bytes of another host.
+    /// Decodes a message of another host.
     ///
     /// # Errors
     ///
-    /// If they are no such message.
+    /// If the bytes are not a valid message of this type.
     pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
         let (kind, mut from) = open(bytes)?;
         let up = match kind {
@@ -309,7 +310,7 @@ impl Up {
 }
 
 impl Down {
-    /// As bytes.
+    /// Encodes the message.
     pub fn encode(&self) -> Vec<u8> {
         match self {
             Self::Pulse {
@@ -334,11 +335,11 @@ impl Down {
         }
     }
 
-    /// From the bytes of another host.
+    /// Decodes a message of another host.
     ///
     /// # Errors
     ///
-    /// If they are no such message.
+    /// If the bytes are not a valid message of this type.
     pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
         let (kind, mut from) = open(bytes)?;
         let down = match kind {
@@ -360,7 +361,7 @@ impl Down {
 }
 
 impl Begin {
-    /// As bytes.
+    /// Encodes the message.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = start(1);
         self.place.encode(&mut out);
@@ -408,7 +409,7 @@ impl Begin {
 }
 
 impl Chunk<'_> {
-    /// The bytes before those of the item.
+    /// Encodes the fields of the chunk. The bytes of the item follow them.
     pub fn head(&self) -> Vec<u8> {
         let mut out = start(2);
         self.place.encode(&mut out);
@@ -418,11 +419,11 @@ impl Chunk<'_> {
     }
 }
 
-/// Bytes of a chunk's head.
+/// The size of [`Chunk::head`], in bytes.
 pub const CHUNK_HEAD: usize = 2 + 32 + 9;
 
 impl Probe {
-    /// As bytes.
+    /// Encodes the message.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = start(3);
         self.place.encode(&mut out);
@@ -432,11 +433,11 @@ impl Probe {
 }
 
 impl<'a> Data<'a> {
-    /// From the bytes of another host.
+    /// Decodes a message of another host.
     ///
     /// # Errors
     ///
-    /// If they are no such message.
+    /// If the bytes are not a valid message of this type.
     pub fn decode(bytes: &'a [u8]) -> Result<Self, Malformed> {
         let (kind, mut from) = open(bytes)?;
         match kind {
@@ -470,7 +471,7 @@ impl<'a> Data<'a> {
         }
     }
 
-    /// Where it belongs.
+    /// The place in the stream.
     pub fn place(&self) -> Place {
         match self {
             Self::Begin(begin) => begin.place,

@@ -59,7 +59,7 @@ prop_compose! {
     }
 }
 
-/// Neither a message that is cut nor one with more behind it is taken.
+/// Asserts that decoding fails if the message is truncated, or if another byte follows it.
 fn is_exact<T>(bytes: &[u8], decode: impl Fn(&[u8]) -> Result<T, Malformed>) {
     for end in 0..bytes.len() {
         assert!(decode(&bytes[..end]).is_err(), "cut at {end}");
@@ -69,14 +69,14 @@ fn is_exact<T>(bytes: &[u8], decode: impl Fn(&[u8]) -> Result<T, Malformed>) {
 
 proptest! {
     #[test]
-    fn descriptions_come_back(begin in begin()) {
+    fn descriptions_round_trip(begin in begin()) {
         let bytes = begin.encode();
         prop_assert_eq!(Data::decode(&bytes), Ok(Data::Begin(Box::new(begin))));
         is_exact(&bytes, |bytes| Data::decode(bytes).map(|_| ()));
     }
 
     #[test]
-    fn chunks_come_back(place in place(), offset: u64, last: bool, bytes in vec(any::<u8>(), 0..200)) {
+    fn chunks_round_trip(place in place(), offset: u64, last: bool, bytes in vec(any::<u8>(), 0..200)) {
         let chunk = Chunk { place, offset, last, bytes: &bytes };
         let message = [&chunk.head()[..], &bytes].concat();
         prop_assert_eq!(chunk.head().len(), CHUNK_HEAD);
@@ -84,7 +84,7 @@ proptest! {
     }
 
     #[test]
-    fn others_come_back(
+    fn other_messages_round_trip(
         ids in ids(), place in place(), numbers: [u64; 4], flags: [bool; 2], times: [i64; 3],
         text in "\\PC{0,16}", data in vec(any::<u8>(), 0..=MAX_REQUEST),
     ) {
