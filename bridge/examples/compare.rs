@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Compares the bridge with other ways to carry raw video to another host: latency, arrived frames, and the CPU time of each side.
-//! `docs/two-hosts.md` in the repository has the results and the method.
+//! Compares the bridge with other ways to send raw video to another host. It measures the latency, the share of frames that arrive,
+//! and the CPU time of each side. `docs/two-hosts.md` in the repository has the results and the method.
 //!
-//! In `bridge`, with the plugin built (`cargo build --release -p gstxmem-cdylib` in the repository):
+//! Build the plugin first (`cargo build --release -p gstxmem-cdylib` in the repository). Then run in `bridge`:
 //!
 //! ```sh
 //! cargo build --release --bins --examples
@@ -28,26 +28,28 @@ use cable::{ADDRESSES, Cable};
 
 type Error = Box<dyn std::error::Error + Send + Sync>;
 
-/// Compares the bridge with other ways to carry raw video to another host
+/// Compare the bridge with other ways to send raw video to another host
 #[derive(Debug, Parser)]
 struct Cli {
-    /// Send the frames of this pool over plain TCP, from there
+    /// Send the frames of this pool over plain TCP
     #[arg(long, hide = true)]
     send: Option<PathBuf>,
-    /// Receive them into this pool
+    /// Receive frames over plain TCP, and publish them in this pool
     #[arg(long, hide = true)]
     receive: Option<PathBuf>,
+    /// The width of the video in pixels
     #[arg(long, default_value_t = 1920)]
     width: usize,
+    /// The height of the video in pixels
     #[arg(long, default_value_t = 1080)]
     height: usize,
-    /// How often each way is measured, in turn
+    /// The number of rounds. Each round measures all ways, one after another
     #[arg(long, default_value_t = 7)]
     rounds: usize,
-    /// How long each time
+    /// The duration of one measurement in seconds
     #[arg(long, default_value_t = 5)]
     seconds: u64,
-    /// Only these ways
+    /// The ways to measure. Default: all
     ways: Vec<Way>,
 }
 
@@ -77,7 +79,7 @@ impl Way {
     }
 }
 
-/// What is sent.
+/// The format of the video.
 #[derive(Debug, Clone, Copy)]
 struct Video {
     width: usize,
@@ -85,8 +87,10 @@ struct Video {
 }
 
 const FPS: u64 = 30;
-/// A frame has its number in squares of this many pixels, twice: at the top and at the bottom. They survive a lossy encoder.
+/// The width and height in pixels of a square that encodes a bit. A frame contains its number twice, as squares at the top and at
+/// the bottom. They survive a lossy encoder. A frame is torn if the two numbers differ.
 const SQUARE: usize = 64;
+/// The number of bits of a frame's number.
 const BITS: usize = 16;
 
 impl Video {
@@ -99,12 +103,12 @@ impl Video {
         format!("video/x-raw,format=I420,width={width},height={height},framerate={FPS}/1")
     }
 
-    /// The first row of each line of squares.
+    /// The first pixel row of each of the two lines of squares.
     fn rows(self) -> [usize; 2] {
         [0, self.height - SQUARE]
     }
 
-    /// A picture with detail, for the encoder.
+    /// A picture with so much detail that the encoder has work to do.
     fn picture(self, seed: usize) -> Vec<u8> {
         let y = (0..self.width * self.height).map(|at| {
             let (x, y) = (at % self.width, at / self.width);
@@ -127,9 +131,9 @@ impl Video {
         }
     }
 
-    /// `None`: the top and the bottom are not of one frame.
+    /// The number of a frame. `None` if the frame is torn.
     fn number(self, frame: &ReadLease) -> Option<usize> {
-        // A decoder may add room between rows.
+        // A decoder may add padding to rows.
         let (start, stride) = frame.meta().video.map_or((0, self.width), |it| {
             (it.offsets[0] as usize, it.strides[0] as usize)
         });
@@ -143,7 +147,7 @@ impl Video {
     }
 }
 
-/// A process that is killed when this is dropped.
+/// A process that is killed when the value is dropped.
 struct Process(Child);
 
 impl Process {
@@ -156,7 +160,7 @@ impl Process {
     fn cpu(&self) -> Result<f64, Error> {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.0.id()))?;
         let fields = stat.rsplit_once(')').ok_or("no process")?.1;
-        // In user mode and in the kernel, in ticks of 10 ms.
+        // The times in user mode and in the kernel, in ticks of 10 ms.
         let ticks = fields.split_whitespace().skip(11).take(2);
         Ok(ticks.map(|it| it.parse().unwrap_or(0.0)).sum::<f64>() * 10.0)
     }
@@ -189,7 +193,7 @@ impl Hosts {
         Process::start(command.current_dir(self.dir.path()))
     }
 
-    /// Both sides of a way: the receiver first.
+    /// Starts both sides of a way. Returns the receiver, then the sender.
     fn sides(&self, way: Way) -> Result<[Process; 2], Error> {
         let own = std::env::current_exe()?;
         let bridge = own
@@ -253,14 +257,15 @@ impl Hosts {
     }
 }
 
-/// What one round of a way gave.
+/// The results of one round of a way.
 #[derive(Debug)]
 struct Figures {
-    /// Of the frames that were sent.
+    /// The received frames, as a share of the frames that were published in the same time.
     arrived: f64,
     torn: usize,
+    /// In milliseconds.
     latencies: Vec<f64>,
-    /// Of each frame that arrived: sender, receiver.
+    /// The CPU time of sender and receiver, in milliseconds per frame that arrived.
     cpu: [f64; 2],
 }
 
@@ -306,7 +311,7 @@ fn measure(hosts: &Hosts, way: Way, time: Duration) -> Result<Figures, Error> {
     figures
 }
 
-/// Receives for a while, after a second in which everything starts.
+/// Receives frames for `time`, and measures them. The first second is not measured, because both sides start in it.
 fn receive(
     hosts: &Hosts,
     times: &[AtomicI64],
@@ -345,7 +350,7 @@ fn receive(
     })
 }
 
-/// The middle of the values, the lowest and the highest.
+/// The median of the values, with the minimum and the maximum.
 fn spread(values: impl IntoIterator<Item = f64>, digits: usize) -> String {
     let mut values: Vec<f64> = values.into_iter().collect();
     values.sort_by(f64::total_cmp);
@@ -362,7 +367,7 @@ fn median(values: &[f64]) -> Option<f64> {
     values.get(values.len() / 2).copied()
 }
 
-/// A row of the table. `plain`: the rounds of plain TCP.
+/// Prints a row of the table. `plain` has the rounds of plain TCP.
 fn report(way: Way, rounds: &[Figures], plain: &[Figures]) {
     let latency = rounds.iter().filter_map(|it| median(&it.latencies));
     let cpu = |side: usize| spread(rounds.iter().map(|it| it.cpu[side]), 1);
@@ -383,7 +388,7 @@ fn report(way: Way, rounds: &[Figures], plain: &[Figures]) {
     );
 }
 
-/// The frames of a pool to the first host that connects.
+/// Sends the frames of a pool to the first host that connects.
 fn send(pool: &Path) -> Result<(), Error> {
     let mut socket = TcpListener::bind((ADDRESSES[0], 7448))?.accept()?.0;
     socket.set_nodelay(true)?;
@@ -396,6 +401,7 @@ fn send(pool: &Path) -> Result<(), Error> {
     }
 }
 
+/// Publishes the frames that [`send`] sends in a pool.
 fn receive_into(pool: &Path) -> Result<(), Error> {
     let producer = Producer::builder(pool).build()?;
     let mut socket = loop {
@@ -414,7 +420,7 @@ fn receive_into(pool: &Path) -> Result<(), Error> {
     }
 }
 
-/// An authority and a certificate, for both sides.
+/// Makes an authority, and a certificate for both sides.
 fn certificates(dir: &Path) -> Result<(), Error> {
     let script = format!(
         r#"

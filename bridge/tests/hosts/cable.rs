@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Two hosts with a network namespace each, and a cable between them. Needs no root where users may make namespaces.
+//! Two hosts, each a network namespace, with a virtual cable between them. Root is not needed if users may create namespaces.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 
-/// Of both hosts.
+/// The addresses of hosts a and b.
 pub(crate) const ADDRESSES: [&str; 2] = ["10.77.0.1", "10.77.0.2"];
 
-/// A process that keeps a network namespace. It ends with this process.
+/// A process that keeps a network namespace alive. It ends when this process ends.
 struct Keeper(Child);
 
 impl Keeper {
@@ -37,11 +37,11 @@ impl Drop for Keeper {
     }
 }
 
-/// Hosts a and b.
+/// Hosts a and b. They are removed when the value is dropped.
 pub(crate) struct Cable([Keeper; 2]);
 
 impl Cable {
-    /// The error is the reason why there are none here.
+    /// Creates the hosts. The error is the reason why the machine does not allow it.
     pub(crate) fn new() -> Result<Self, String> {
         let mut unshare = Command::new("unshare");
         unshare.args(["--user", "--map-root-user", "--net"]);
@@ -62,7 +62,7 @@ impl Cable {
         Ok(cable)
     }
 
-    /// A command that starts the program in its arguments on a host.
+    /// A command that runs the program in its arguments on a host.
     pub(crate) fn on(&self, host: &str) -> Command {
         let keeper = &self.0[usize::from(host != "a")];
         let mut command = Command::new("nsenter");

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Certificates, and bridges that have them.
+//! Certificates, and bridges that use them.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::support::*;
 
-/// Makes an authority and certificates of it, as the manual has it.
+/// Makes two authorities and certificates that they sign, as the manual describes.
 pub(crate) fn certificates(dir: &Path) {
     let script = r#"
         set -e
@@ -33,7 +33,7 @@ pub(crate) fn certificates(dir: &Path) {
     assert!(made.success(), "openssl is missing, or failed");
 }
 
-/// The options of a host with this certificate, which trusts this authority. `ca`: `--client-ca` or `--server-ca`.
+/// The options of a host with this certificate that trusts this authority. `ca` is `--client-ca` or `--server-ca`.
 pub(crate) fn identity(hosts: &Hosts, certificate: &str, ca: &str, authority: &str) -> Vec<String> {
     let file = |name: String| hosts.path().join(name).to_str().unwrap().to_owned();
     let files = [
@@ -45,7 +45,7 @@ pub(crate) fn identity(hosts: &Hosts, certificate: &str, ca: &str, authority: &s
     files.concat()
 }
 
-/// Starts a bridge with this identity.
+/// Starts a bridge with the options in `identity`.
 pub(crate) fn start(hosts: &Hosts, host: &str, args: &[&str], identity: &[String]) -> Bridge {
     let identity: Vec<&str> = identity.iter().map(String::as_str).collect();
     hosts.bridge(host, &[args, &identity[..]].concat())

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Frames on a CUDA device, with the driver that stands in for a real one.
+//! Frames on a CUDA device. The tests use a driver that imitates the real one.
 
 use std::process::Command;
 
@@ -10,11 +10,11 @@ use xmem_cuda_standin::Machine;
 
 use crate::support::*;
 
-/// Set for the process that sees the device.
+/// Set for the process that uses the device.
 const INSIDE: &str = "XMEM_BRIDGE_TEST_DEVICE";
 const SIZE: usize = 300_000;
 
-/// The driver is loaded when a process starts, so this starts itself.
+/// Starts this program again. Reason: the driver is loaded when a process starts.
 #[test]
 fn frames_on_a_device_are_downloaded_and_counted() {
     let hosts = Hosts::new();
@@ -56,7 +56,7 @@ fn process() {
         assert_eq!(caps, "video/x-raw, format=NV12");
         assert_eq!(crate::support::number(&frame), number);
     }
-    // Frames in host memory of the same pool.
+    // Frames of the same pool may be in host memory.
     assert!(publish(&producer, 5, SIZE));
     assert_eq!(number(&receive(&mut consumer)), 5);
     drop(consumer);

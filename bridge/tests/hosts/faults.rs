@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Bridges that are killed, stopped and started again.
+//! Bridges that are killed, stopped and restarted.
 
 use rustix::process::Signal;
 use xmem_core::FrameMeta;
@@ -23,7 +23,7 @@ fn a_killed_exporter_is_replaced_and_the_local_pool_stays() {
     });
     let killed_at = camera.next();
     let _export = hosts.export(&["cam0"]);
-    // The same consumer of the same local pool.
+    // The consumer and the local pool are still the same.
     receive_until(&mut consumer, killed_at);
 }
 
@@ -34,7 +34,7 @@ fn frames_without_an_exporter_count_as_missed() {
     let (export, import) = (hosts.export(&["cam0"]), hosts.import("b"));
     let mut consumer = hosts.consumer("b");
     eventually("the exporter joins", || producer.num_consumers() == 1);
-    // The next frame has this number. Returns whether it is marked as the first one after a gap.
+    // Asserts the number of the next frame. Returns whether the frame is marked as the first one after a gap.
     let mut next_is = |expected| {
         let frame = receive(&mut consumer);
         assert_eq!(number(&frame), expected);
@@ -48,16 +48,16 @@ fn frames_without_an_exporter_count_as_missed() {
     eventually("its consumer is gone", || producer.num_consumers() == 0);
     for number in 4..24 {
         assert!(publish(&producer, number, SIZE));
-        // An event is no frame.
+        // An event does not count as a frame.
         producer.publish_event(FrameMeta::default()).unwrap();
     }
     let export = hosts.export(&["cam0"]);
-    // The newest one comes; those before it are missed.
+    // The newest frame arrives. Those before it are missed.
     assert!(next_is(23));
     assert!(publish(&producer, 24, SIZE));
     assert!(!next_is(24));
 
-    // Those of another producer are not missed: they belong to another stream.
+    // Frames of another producer do not count as missed, because they belong to another stream.
     export.kill();
     drop(producer);
     let producer = hosts.producer("cam0");
@@ -125,7 +125,7 @@ fn a_stopped_importer_does_not_hold_up_the_producer() {
     let _export = hosts.export(&["cam0"]);
     let (stopped, _other) = (hosts.import("b"), hosts.import("c"));
     let (mut first, mut second) = (hosts.consumer("b"), hosts.consumer("c"));
-    // The camera ends the test if it ever lacks a slot.
+    // The test fails if the camera ever finds no free slot.
     let camera = Camera::start(&producer, SIZE, 1);
     receive_until(&mut first, 10);
     receive_until(&mut second, 10);

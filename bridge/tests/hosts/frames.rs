@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What crosses.
+//! The data that reaches the other host.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -65,7 +65,7 @@ fn a_frame_and_all_that_belongs_to_it() {
 
     let frame = receive(&mut consumer);
     assert_eq!(number(&frame), 4);
-    // Both hosts are one here, so their clocks are: the offset is wrong by half a round trip at most.
+    // Both hosts are this machine, so their clocks are equal. The error of the offset is at most half a round trip.
     let times = [frame.meta().timestamp, frame.meta().decode_timestamp];
     for (time, expected) in times.into_iter().zip([now, now - 5]) {
         let error = time.unwrap() - expected;
@@ -115,7 +115,7 @@ fn every_frame_arrived_or_was_missed() {
     let (_export, import) = (hosts.export(&["cam0"]), hosts.import("b"));
     let mut consumer = hosts.consumer("b");
     eventually("the exporter joins", || producer.num_consumers() == 1);
-    // On a busy machine frames are skipped.
+    // Frames are skipped if the machine is busy.
     let camera = Camera::start(&producer, 3_000_000, 1);
     let first = number(&receive(&mut consumer));
     let at = receive_until(&mut consumer, 200);
@@ -167,7 +167,7 @@ fn nothing_is_read_without_a_consumer() {
     eventually("the exporter leaves", || producer.num_consumers() == 0);
 }
 
-/// A producer of an encoded stream, and how often a key frame was asked for.
+/// A producer of an encoded stream, and the number of requests for key frames that it has received.
 fn encoder(hosts: &Hosts) -> (Producer, Arc<Mutex<u32>>) {
     let asked = Arc::<Mutex<u32>>::default();
     let counted = asked.clone();
@@ -181,7 +181,7 @@ fn encoder(hosts: &Hosts) -> (Producer, Arc<Mutex<u32>>) {
     (producer, asked)
 }
 
-/// Publishes a frame of it. A key frame has the number 100 and up.
+/// Publishes a frame of an encoded stream. Frames with numbers from 100 are key frames.
 fn encode(producer: &Producer, number: u64) {
     let mut slot = producer.acquire(5000).unwrap();
     slot.as_mut_slice().copy_from_slice(&content(number, 5000));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Bridges that send what cannot be, through Zenoh itself.
+//! Hostile bridges, which send invalid messages over Zenoh.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -15,7 +15,7 @@ use xmem_core::{FrameMeta, VideoLayout, monotonic_ns};
 
 use crate::support::*;
 
-/// An exporter's end of a stream, in this process.
+/// A hostile exporter in this process.
 struct Forger {
     _link: Link,
     data: Outlet,
@@ -26,7 +26,7 @@ struct Forger {
 }
 
 impl Forger {
-    /// Waits for an importer, and answers it.
+    /// Waits until an importer wants frames.
     fn new(hosts: &Hosts) -> Self {
         let endpoint = Endpoint {
             address: hosts.address(),
@@ -76,7 +76,7 @@ impl Forger {
             credit,
             _inlet: inlet,
         };
-        // The outlet is of use once the importer's end of it is known.
+        // Zenoh drops messages until it has matched the outlet with the importer's subscription.
         eventually("probes arrive", || {
             let place = forger.place(0, 0);
             let probe = Probe {
@@ -103,7 +103,7 @@ impl Forger {
         }
     }
 
-    /// Sends a message at the right place.
+    /// Sends a message at the next position.
     fn send(&mut self, item: u64, encode: impl Fn(Place) -> Vec<u8>) {
         let len = encode(self.place(0, item)).len();
         let span = span(self.position, len).unwrap();
@@ -121,7 +121,7 @@ fn forged_messages_do_no_harm() {
     let mut forger = Forger::new(&hosts);
     forger.position = forger.credit().position;
 
-    // A sticky state, so that frames are taken.
+    // The importer accepts frames only after their sticky state.
     forger.send(1, |place| {
         begin(place, Kind::Sticky, FrameMeta::default(), 0).encode()
     });
@@ -136,7 +136,7 @@ fn forged_messages_do_no_harm() {
         });
         meta
     };
-    // Sizes and formats that cannot be.
+    // Invalid sizes and formats.
     let impossible = [
         (Kind::Frame, FrameMeta::new(usize::MAX), 0),
         (Kind::Frame, FrameMeta::new(MAX_FRAME as usize + 1), 0),
@@ -148,7 +148,7 @@ fn forged_messages_do_no_harm() {
         let message = begin(forger.place(forger.position, 2), kind, meta, attached).encode();
         forger.data.send(message, Default::default());
     }
-    // More bytes than were announced, at places that cannot be, attachments that are none, and whatever else.
+    // More bytes than announced, bytes at invalid offsets, invalid attachments, and random bytes.
     forger.send(2, |place| {
         begin(place, Kind::Frame, FrameMeta::new(100), 0).encode()
     });
@@ -192,7 +192,7 @@ fn forged_messages_do_no_harm() {
     });
     forger.position = forger.credit().position;
 
-    // It goes on with a frame that can be.
+    // The importer still accepts a valid frame.
     let item = forger.credit().items + 1;
     let bytes = content(77, 40_000);
     forger.send(item, |place| {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Bridges in processes of their own between pools in two runtime directories.
+//! Tests with real bridge processes. Each host is a runtime directory.
 
 mod cable;
 mod certificates;

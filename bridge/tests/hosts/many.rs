@@ -8,12 +8,12 @@ const POOLS: u64 = 4;
 const IMPORTERS: [&str; 4] = ["b", "c", "d", "e"];
 const FRAMES: u64 = 200;
 
-/// The first number of a pool: the content of a frame shows its pool.
+/// The number of a pool's first frame. It differs between pools, so the content of a frame identifies its pool.
 fn first(pool: u64) -> u64 {
     pool * 1_000_000
 }
 
-/// The pools have frames of different sizes.
+/// The size of a pool's frames. It differs between pools.
 fn size(pool: u64) -> usize {
     20_000 * (1 + pool as usize)
 }
@@ -37,7 +37,7 @@ fn four_hosts_import_four_pools_each() {
         let mut all = producers.iter();
         all.all(|it| it.num_consumers() == IMPORTERS.len())
     });
-    // The first frame arrives everywhere, so that all later ones count.
+    // Wait for the first frame in each pool. From then on, each frame is received or counted as missed.
     for (pool, producer) in (0..).zip(&producers) {
         assert!(publish(producer, first(pool), size(pool)));
     }

@@ -8,16 +8,16 @@ use crate::cable::{ADDRESSES, Cable};
 use crate::certificates::{certificates, identity};
 use crate::support::*;
 
-/// How long frames are sent, in seconds. Without it, only for a moment.
+/// The variable that sets the duration of the tests in seconds. Default: 2.
 const SECONDS: &str = "XMEM_BRIDGE_SECONDS";
 
-/// NV12 of 1920x1080, 30 times a second.
+/// A frame of 1920x1080 in NV12.
 const SIZE: usize = 1920 * 1080 * 3 / 2;
 const PERIOD: Duration = Duration::from_nanos(1_000_000_000 / 30);
-/// The bridge has no more memory than this, however long it runs.
+/// The maximum memory of a bridge process, in bytes. It does not depend on the duration.
 const MEMORY: u64 = 128 << 20;
 
-/// Frames cross the cable, each whole, and each arrives or is counted. `protocol`: `tcp` or `quic`.
+/// Sends frames over the cable. Each frame arrives unchanged or counts as missed. `protocol` is `tcp` or `quic`.
 fn cross(protocol: &str) {
     let cable = match Cable::new() {
         Ok(cable) => cable,

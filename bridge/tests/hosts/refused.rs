@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What is refused, and how: one clear line.
+//! Refusals. The bridge prints one line with the reason.
 
 use std::io::Write;
 use std::net::{TcpStream, UdpSocket};
@@ -80,7 +80,7 @@ fn pools_that_are_not_exported() {
     assert!(code == Some(1) && lines.contains("lossless"), "{lines}");
     drop(film);
 
-    // It becomes one later, and then a live one.
+    // A pool without a producer can be exported. Its first producer is lossless, and the next one is not.
     let later = export("a", "film");
     later.prints("exports");
     let source = format!("film@{}", hosts.address());
@@ -121,10 +121,10 @@ fn the_list_has_what_is_exported() {
     assert_eq!((code, out.as_str()), (Some(0), "cam0\ncam1\n"));
 }
 
-/// The command `xmem`, which finds the bridge on PATH. `None`: it is not built, and a message is printed.
+/// The command `xmem`, with the bridge on its PATH. If `xmem` is not built, it prints a message and returns `None`.
 fn xmem() -> Option<Command> {
     let bridge = Path::new(env!("CARGO_BIN_EXE_xmem-bridge"));
-    // Cargo may build the bridge in a directory of its own inside of that of the other crates.
+    // The bridge's target directory may be inside the target directory of the other crates.
     let targets = [bridge.ancestors().nth(3).unwrap(), Path::new("../target")];
     let mut programs = targets.iter().map(|target| target.join("debug/xmem"));
     let Some(program) = programs.find(|program| program.is_file()) else {
@@ -186,7 +186,7 @@ fn garbage_on_the_port() {
     for seed in 1..20 {
         let mut socket = TcpStream::connect(hosts.address()).unwrap();
         let _ = socket.write_all(&content(seed, 10_000));
-        // A length that fits, and no message.
+        // A valid length, followed by random bytes.
         let mut socket = TcpStream::connect(hosts.address()).unwrap();
         let _ = socket.write_all(&[&[200, 0], &content(seed, 200)[..]].concat());
     }
@@ -213,7 +213,7 @@ fn a_refused_certificate_is_reported_with_what_to_check() {
         start(&hosts, host, &["import", &source], &own)
     };
     let own = identity(&hosts, "b", "--server-ca", "ours");
-    // Nothing is there: Zenoh has no cause, so the line names all.
+    // No exporter runs. Zenoh reports no cause, so the line lists all possible causes.
     let waiting = import("b", "b", "ours");
     waiting.prints("--certificate and --server-ca here, --client-ca there");
 
@@ -227,7 +227,7 @@ fn a_refused_certificate_is_reported_with_what_to_check() {
     let _export = export("a");
     import("c", "b", "others").prints("UnknownIssuer; check --server-ca here");
     import("c", "c", "ours").prints("check --certificate here, and --client-ca there");
-    // The one that waited needs no new start.
+    // The importer that waited connects without a restart.
     waiting.prints("connected");
 }
 
@@ -246,13 +246,13 @@ fn a_host_without_a_certificate_is_refused() {
         let own = identity(&hosts, host, "--server-ca", "ours");
         start(&hosts, host, &["import", &source], &own)
     };
-    // Of another authority.
+    // A certificate of another authority.
     let stranger = import("c");
     let _consumer = hosts.consumer("c");
     let _import = import("b");
     let mut consumer = hosts.consumer("b");
     receive(&mut consumer);
-    // Without protection, and garbage.
+    // A connection over TCP, and random datagrams.
     let list = hosts.bridge("c", &["list", &hosts.address(), "--trusted-network"]);
     assert_eq!(list.end().0, Some(1));
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Exporters and importers that meet at a router of Zenoh, as `zenohd` is one.
+//! Exporters and importers that connect to a Zenoh router such as `zenohd`.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
@@ -10,15 +10,15 @@ use zenoh::{Config, Wait};
 use crate::certificates::{certificates, identity, start};
 use crate::support::*;
 
-/// Where the router listens, with the protocol. Set for the process that is one.
+/// The address at which the router listens, with the protocol. Set only for the process of the router.
 const PLACE: &str = "XMEM_BRIDGE_TEST_ROUTER";
-/// The directory of its certificates, over QUIC.
+/// The directory of the router's certificates, for QUIC.
 const CERTIFICATES: &str = "XMEM_BRIDGE_TEST_ROUTER_CERTIFICATES";
 
-/// The line that it prints when it listens.
+/// The line that the router prints when it listens.
 const READY: &str = "the router listens";
 
-/// A router in a process of its own. It is killed when this is dropped, and ends with this process.
+/// A router in a separate process. It is killed when the value is dropped, and ends when this process ends.
 struct Router(Child);
 
 impl Router {
@@ -54,7 +54,7 @@ fn process() {
         ("mode", "\"router\"".to_owned()),
         ("listen/endpoints", format!("[\"{place}\"]")),
         ("scouting/multicast/enabled", "false".to_owned()),
-        // As in the manual: the window of the bridge is made for it.
+        // As in the manual. The window of the bridge requires this size.
         ("transport/link/tx/queue/size/data", "16".to_owned()),
     ];
     if place.starts_with("quic/") {
@@ -74,7 +74,7 @@ fn process() {
     std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
 }
 
-/// A host exports a pool at the router.
+/// Exports a pool of a host over the router.
 fn export(hosts: &Hosts, host: &str, pool: &str) -> Bridge {
     let router = format!("tcp/{}", hosts.address());
     let args = ["export", pool, "--router", &router, "--trusted-network"];
@@ -102,7 +102,7 @@ fn frames_cross_a_router() {
     pools.sort_unstable();
     assert_eq!((code, &pools[..]), (Some(0), &["cam0", "cam1"][..]));
 
-    // Both sides connect to the next router.
+    // Both sides connect to a restarted router.
     drop(router);
     let stopped_at = cameras.each_ref().map(Camera::next);
     let _router = Router::start(&hosts, "tcp");
@@ -128,7 +128,7 @@ fn frames_cross_a_router_with_certificates() {
     let _camera = Camera::start(&producer, 1_000_000, 1);
     receive_until(&mut consumer, 50);
 
-    // Of another authority.
+    // A certificate of another authority.
     let own = identity(&hosts, "c", "--server-ca", "ours");
     let stranger = start(&hosts, "c", &["export", "cam1", "--router", &place], &own);
     let (code, _, lines) = stranger.end();

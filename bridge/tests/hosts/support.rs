@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Two hosts in two runtime directories, bridges between them, and frames with known content.
+//! Hosts, each a runtime directory, bridges between them, and frames with known content.
 
 use std::io::{BufRead, BufReader};
 use std::net::{TcpListener, UdpSocket};
@@ -15,7 +15,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 use xmem_core::{Consumer, FrameMeta, Producer, ReadLease, ReceiveError, StartFrom};
 
-/// Not a limit on speed: after this a test hangs.
+/// The time after which a test counts as hanging. It is no limit on speed.
 pub(crate) const HANG: Duration = Duration::from_secs(50);
 
 #[track_caller]
@@ -39,7 +39,7 @@ impl Hosts {
         for host in ["a", "b", "c", "d", "e"] {
             std::fs::create_dir(dir.path().join(host)).unwrap();
         }
-        // Free for both protocols, as far as can be seen.
+        // Find a port that is free for TCP and UDP.
         let port = std::iter::repeat_with(|| {
             let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
             let port = tcp.local_addr().unwrap().port();
@@ -61,7 +61,7 @@ impl Hosts {
         format!("127.0.0.1:{}", self.port)
     }
 
-    /// A pool of a host, by the path of its socket.
+    /// The path of a pool's socket.
     pub(crate) fn pool(&self, host: &str, name: &str) -> PathBuf {
         self.dir.path().join(host).join(format!("{name}.sock"))
     }
@@ -70,12 +70,12 @@ impl Hosts {
         self.bridge_in(Command::new("env"), host, args)
     }
 
-    /// The same, by a command that starts the program in its arguments.
+    /// As [`bridge`](Self::bridge). `command` runs the program in its arguments.
     pub(crate) fn bridge_in(&self, command: Command, host: &str, args: &[&str]) -> Bridge {
         Bridge::start(command, &self.dir.path().join(host), args)
     }
 
-    /// Host a exports these pools, over TCP.
+    /// Exports these pools of host a over TCP.
     pub(crate) fn export(&self, pools: &[&str]) -> Bridge {
         let listen = format!("tcp/{}", self.address());
         let args = [
@@ -89,12 +89,12 @@ impl Hosts {
         bridge
     }
 
-    /// A host imports cam0.
+    /// Imports cam0 on a host.
     pub(crate) fn import(&self, host: &str) -> Bridge {
         self.import_pool(host, "cam0")
     }
 
-    /// A host imports this pool.
+    /// Imports this pool on a host.
     pub(crate) fn import_pool(&self, host: &str, pool: &str) -> Bridge {
         let source = format!("{pool}@{}", self.address());
         let bridge = self.bridge(host, &["import", &source, "--trusted-network"]);
@@ -110,12 +110,12 @@ impl Hosts {
         Producer::builder(&self.pool(host, name)).build().unwrap()
     }
 
-    /// A consumer of cam0 on another host.
+    /// A consumer of cam0 on a host.
     pub(crate) fn consumer(&self, host: &str) -> Consumer {
         self.consumer_of(host, "cam0")
     }
 
-    /// A consumer of this pool on another host.
+    /// A consumer of this pool on a host.
     pub(crate) fn consumer_of(&self, host: &str, pool: &str) -> Consumer {
         let pool = self.pool(host, pool);
         let builder = Consumer::builder(&pool)
@@ -125,7 +125,7 @@ impl Hosts {
     }
 }
 
-/// A process of the bridge. It is killed when this is dropped.
+/// A process of the bridge. It is killed when the value is dropped.
 pub(crate) struct Bridge {
     child: Child,
     lines: Arc<Mutex<Vec<String>>>,
@@ -171,7 +171,7 @@ impl Bridge {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
-    /// Waits for its end. Returns the exit code and what it wrote.
+    /// Waits until the process ends. Returns its exit code, its standard output and its standard error.
     pub(crate) fn end(mut self) -> (Option<i32>, String, String) {
         let mut status = None;
         eventually("the bridge ends", || {
@@ -186,7 +186,7 @@ impl Bridge {
         (status.unwrap().code(), out, lines)
     }
 
-    /// The most memory that it had, in bytes.
+    /// The peak resident memory of the process, in bytes.
     pub(crate) fn peak_memory(&self) -> u64 {
         let status = format!("/proc/{}/status", self.child.id());
         let status = std::fs::read_to_string(status).unwrap();
@@ -200,7 +200,7 @@ impl Bridge {
         self.end();
     }
 
-    /// Ends it, and returns how many frames it received and missed.
+    /// Ends an importer, and returns the numbers of received and missed frames from its last line.
     pub(crate) fn figures(self) -> (u64, u64) {
         self.signal(Signal::TERM);
         let (code, _, lines) = self.end();
@@ -221,7 +221,7 @@ impl Drop for Bridge {
     }
 }
 
-/// The bytes of the frame of this number.
+/// The bytes of the frame with this number.
 pub(crate) fn content(number: u64, size: usize) -> Vec<u8> {
     let mut state = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut bytes = Vec::with_capacity(size + 8);
@@ -235,7 +235,7 @@ pub(crate) fn content(number: u64, size: usize) -> Vec<u8> {
     bytes
 }
 
-/// The description of the frame of this number.
+/// The description of the frame with this number.
 pub(crate) fn meta(number: u64, size: usize) -> FrameMeta {
     FrameMeta {
         buffer_offset: Some(number),
@@ -243,7 +243,7 @@ pub(crate) fn meta(number: u64, size: usize) -> FrameMeta {
     }
 }
 
-/// Publishes the frame of this number. `false`: there is no slot.
+/// Publishes the frame with this number. Returns `false` if no slot is free.
 pub(crate) fn publish(producer: &Producer, number: u64, size: usize) -> bool {
     let Ok(mut slot) = producer.acquire(size) else {
         return false;
@@ -252,7 +252,7 @@ pub(crate) fn publish(producer: &Producer, number: u64, size: usize) -> bool {
     slot.publish(meta(number, size)).is_ok()
 }
 
-/// The number of a frame, all of whose bytes are right.
+/// The number of a frame. Asserts that all of its bytes are correct.
 #[track_caller]
 pub(crate) fn number(frame: &ReadLease) -> u64 {
     let number = frame.meta().buffer_offset.unwrap();
@@ -263,7 +263,7 @@ pub(crate) fn number(frame: &ReadLease) -> u64 {
     number
 }
 
-/// The next frame of a consumer.
+/// Receives the next frame, and skips events.
 #[track_caller]
 pub(crate) fn receive(consumer: &mut Consumer) -> ReadLease {
     loop {
@@ -274,7 +274,7 @@ pub(crate) fn receive(consumer: &mut Consumer) -> ReadLease {
     }
 }
 
-/// Receives until the frame of this number, or a later one. Returns its number.
+/// Receives frames until the number is at least `last`. Returns that number.
 #[track_caller]
 pub(crate) fn receive_until(consumer: &mut Consumer, last: u64) -> u64 {
     loop {
@@ -285,7 +285,7 @@ pub(crate) fn receive_until(consumer: &mut Consumer, last: u64) -> u64 {
     }
 }
 
-/// A camera: publishes frames of one size until it is dropped.
+/// A thread that publishes frames of one size until the value is dropped.
 pub(crate) struct Camera {
     stop: Arc<AtomicBool>,
     next: Arc<AtomicU64>,
@@ -293,12 +293,12 @@ pub(crate) struct Camera {
 }
 
 impl Camera {
-    /// `next`: the first number.
+    /// Publishes 100 frames a second. `first` is the number of the first frame.
     pub(crate) fn start(producer: &Producer, size: usize, first: u64) -> Self {
         Self::start_every(Duration::from_millis(10), producer, size, first)
     }
 
-    /// `period`: from one frame to the next.
+    /// `period` is the frame interval.
     pub(crate) fn start_every(
         period: Duration,
         producer: &Producer,
@@ -329,7 +329,7 @@ impl Camera {
         self.next.load(Ordering::Relaxed)
     }
 
-    /// Stops it. Returns the number of the last frame.
+    /// Stops the thread. Returns the number of the last frame.
     pub(crate) fn stop(mut self) -> u64 {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.take().unwrap().join().unwrap();
@@ -346,7 +346,7 @@ impl Drop for Camera {
     }
 }
 
-/// Whether a consumer's stream is over now.
+/// Whether the stream of a consumer has ended.
 pub(crate) fn is_over(consumer: &mut Consumer) -> bool {
     match consumer.receive(Some(Duration::ZERO)) {
         Ok(_) | Err(ReceiveError::Timeout) => false,
@@ -355,14 +355,14 @@ pub(crate) fn is_over(consumer: &mut Consumer) -> bool {
     }
 }
 
-/// Prints that a test did not run. `cargo xtask test` repeats it at its end.
+/// Reports that a test cannot run. `cargo xtask test` prints the reason again in its summary.
 pub(crate) fn not_run(why: &str) {
     let thread = std::thread::current();
     let line = format!("{}: {why}", thread.name().unwrap_or("a test"));
     eprintln!("NOT RUN: {line}");
     if let Some(file) = std::env::var_os("XMEM_NOT_RUN") {
         let file = std::fs::OpenOptions::new().append(true).open(file);
-        // One write, since tests run in parallel.
+        // Use one write, because tests run in parallel.
         let line = format!("{line}\n");
         std::io::Write::write_all(&mut file.unwrap(), line.as_bytes()).unwrap();
     }
