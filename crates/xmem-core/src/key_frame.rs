@@ -2,8 +2,8 @@
 
 //! Key frames of encoded streams.
 //!
-//! A frame with [`FrameMeta::DELTA_UNIT`] refers to frames before it. A reader that lacks one of these waits for the next key
-//! frame, and requests one from the producer with [`ConsumerHandle::request`](crate::ConsumerHandle::request).
+//! A frame with [`FrameMeta::DELTA_UNIT`] refers to earlier frames. A reader that misses one of them waits for the next key frame,
+//! and requests one from the producer with [`ConsumerHandle::request`](crate::ConsumerHandle::request).
 
 use std::time::{Duration, Instant};
 
@@ -12,10 +12,10 @@ use crate::FrameMeta;
 /// The time after which a key frame is requested again.
 const REQUEST_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Whether frames of these caps may refer to other frames. `caps` is GStreamer's text, or only the media type.
+/// Whether frames with these caps may refer to other frames. `caps` is GStreamer's text, or only the media type.
 ///
-/// Raw streams and pictures do not, whatever their flags: GstVideoEncoder marks frames as DELTA_UNIT that the encoder does not
-/// call sync points, and encoders of pictures, such as pngenc, mark no frame as one.
+/// Raw frames and pictures never refer to other frames, even if they have the flag DELTA_UNIT. Reason: GstVideoEncoder sets this
+/// flag on each frame that the encoder does not mark as a sync point, and encoders of pictures, such as pngenc, mark none.
 pub fn is_needed(caps: &str) -> bool {
     let end = caps.find([',', ';', '(']).unwrap_or(caps.len());
     let name = caps.get(..end).unwrap_or_default().trim();
@@ -24,7 +24,7 @@ pub fn is_needed(caps: &str) -> bool {
     !name.is_empty() && !is_single
 }
 
-/// Stops frames that cannot be decoded. It is closed at first.
+/// Stops frames that cannot be decoded. The gate is closed initially.
 #[derive(Debug, Default)]
 pub struct KeyFrameGate {
     is_open: bool,
@@ -32,18 +32,19 @@ pub struct KeyFrameGate {
 }
 
 impl KeyFrameGate {
-    /// Frames are missing, so frames that depend on them cannot be decoded.
+    /// Closes the gate. Call it after frames are lost, because frames that depend on them cannot be decoded.
     pub fn close(&mut self) {
         *self = Self::default();
     }
 
-    /// Whether a key frame has come, and no frame is missing since.
+    /// Whether a key frame has passed since the gate was last closed.
     #[inline]
     pub fn is_open(&self) -> bool {
         self.is_open
     }
 
-    /// Whether a frame may pass. A header may, but the gate stays closed.
+    /// Whether a frame may pass. A key frame opens the gate. A frame with [`FrameMeta::HEADER`] passes a closed gate, but opens it
+    /// only if it is a key frame.
     #[inline]
     pub fn passes(&mut self, meta: &FrameMeta) -> bool {
         self.is_open |= meta.flags & FrameMeta::DELTA_UNIT == 0;
@@ -64,9 +65,9 @@ impl KeyFrameGate {
 /// A request for a key frame. xmemsink sends it to the encoder upstream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KeyFrame {
-    /// Whether to send all headers with it.
+    /// Whether to send all headers with the key frame.
     pub all_headers: bool,
-    /// The latest time for it, on CLOCK_MONOTONIC. `None`: as soon as possible.
+    /// The latest time for the key frame, on CLOCK_MONOTONIC. `None`: as soon as possible.
     pub at: Option<i64>,
 }
 
@@ -74,19 +75,19 @@ impl KeyFrame {
     /// The name of the request.
     pub const NAME: &str = "force-key-unit";
 
-    /// As soon as possible, with all headers.
+    /// Requests a key frame as soon as possible, with all headers.
     pub const NOW: Self = Self {
         all_headers: true,
         at: None,
     };
 
-    /// The data of the request.
+    /// Encodes the data of the request.
     pub fn encode(self) -> [u8; 9] {
         let [a, b, c, d, e, f, g, h] = self.at.unwrap_or(0).to_le_bytes();
         [self.all_headers.into(), a, b, c, d, e, f, g, h]
     }
 
-    /// The request that a consumer has sent. `None`: it is another one, or invalid.
+    /// Decodes a request of a consumer. Returns `None` if it is another request, or invalid.
     pub fn decode(name: &str, data: &[u8]) -> Option<Self> {
         let (all_headers, at) = data.split_first().filter(|_| name == Self::NAME)?;
         let at = i64::from_le_bytes(at.try_into().ok()?);

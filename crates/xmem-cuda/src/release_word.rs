@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Words that a kernel stores 0 to when it is done with something that this process keeps for it.
+//! Release words. A release word keeps a value of this process, such as a frame, until a kernel stores 0 to the word.
 
 use std::sync::{Arc, Mutex};
 
@@ -17,8 +17,8 @@ use crate::{reaper, when};
 
 const PAGE: usize = 4096;
 
-/// The words that are not in use. Their pages stay registered. Reason: the driver may wait for the device when it registers or
-/// unregisters memory.
+/// The unused words. Their pages stay registered. Reason: the driver may wait for the device when it registers or unregisters
+/// memory.
 static FREE: Mutex<Vec<Word>> = Mutex::new(Vec::new());
 
 /// 32 bits of host memory that devices can write.
@@ -31,9 +31,10 @@ struct Word {
 }
 
 impl Word {
-    /// A new page of words.
+    /// Allocates a page of words, and registers it with the device.
     fn page(device: &Device) -> Result<Vec<Self>, CudaError> {
-        // Shared memory. Reason: after a fork the parent's next write to private memory would go to another page than the device's.
+        // The memory is shared. Reason: after a fork, the parent's next write to private memory would go to a copy of the page,
+        // which the device does not use.
         let page = memfd::create("xmem-words", PAGE);
         let page = page.and_then(|fd| Mapping::new(fd, PAGE, Access::ReadWrite));
         let page = page.and_then(|mut page| page.keep_from_children().map(|()| page));
@@ -63,13 +64,13 @@ impl Word {
 
     fn store(&self, value: u32) {
         if let Some(word) = self.value() {
-            // Relaxed: the driver orders a launch after it, and nothing is read by it.
+            // Relaxed: the driver orders a later launch after this store, and the store publishes no other data.
             word.store(value, Ordering::Relaxed);
         }
     }
 }
 
-/// A word in use, which is free again after this.
+/// A word in use. It returns to [`FREE`] when the value is dropped.
 #[derive(Debug)]
 struct Taken(Word);
 
@@ -96,7 +97,7 @@ impl Taken {
     }
 
     fn is_over(&self) -> bool {
-        // Acquire: pairs with the kernel's fence for the whole system, so all its reads came before.
+        // Acquire: pairs with the kernel's system-wide fence before its store of 0. So all reads of the kernel happened before.
         let value = self.0.value().map(|word| word.load(Ordering::Acquire));
         value.is_none_or(|value| value == 0)
     }
@@ -104,13 +105,14 @@ impl Taken {
 
 impl Drop for Taken {
     fn drop(&mut self) {
-        // A forked child has none of the pages, and another thread may have held the lock.
+        // Not in a forked child. Reason: it does not have the pages, and a thread of the parent may have held the lock at the fork.
         if self.0.device.is_of_this_process() {
             lock(&FREE).push(self.0.clone());
         }
     }
 }
 
+/// The kept value, as an entry in the list of pending ends.
 struct Kept<T> {
     _kept: T,
     word: Arc<Taken>,
@@ -124,10 +126,9 @@ impl<T: Send> Ends for Kept<T> {
     }
 }
 
-/// A word that keeps something until a kernel stores 0 to it.
+/// A word that keeps a value until a kernel stores 0 to the word.
 ///
-/// If no kernel ever does, it is kept until [`end`](Self::end), until the device's context fails, or for as long as the process
-/// runs.
+/// If no kernel stores 0, the value is kept until [`end`](Self::end) is called, the device's context fails, or the process ends.
 #[derive(Debug)]
 pub struct ReleaseWord {
     word: Arc<Taken>,
@@ -135,7 +136,8 @@ pub struct ReleaseWord {
 }
 
 impl ReleaseWord {
-    /// Drops `kept` when a kernel on `device` has stored 0 to the word: on a thread that may not call the driver.
+    /// Drops `kept` after a kernel on `device` has stored 0 to the word. The drop may run on a thread that must not call the
+    /// driver.
     ///
     /// # Errors
     ///
@@ -151,12 +153,12 @@ impl ReleaseWord {
         Ok(Self { word, number })
     }
 
-    /// The address, on the device, of the 32-bit word to which the kernel stores 0, once, after a fence for the whole system.
+    /// The address of the 32-bit word on the device. The kernel stores 0 to it once, after a system-wide fence.
     pub fn ptr(&self) -> u64 {
         self.word.0.address
     }
 
-    /// Ends it now. No kernel may store to the word after this.
+    /// Drops the value now. No kernel may store to the word after this.
     pub fn end(&self) {
         pending::end(self.number);
     }
