@@ -17,7 +17,7 @@ use crate::format::duration;
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum State {
     Live,
-    /// The producer does not answer this user.
+    /// The producer does not answer.
     Silent,
     /// This user has no access to the pool.
     NoAccess,
@@ -26,7 +26,7 @@ pub(crate) enum State {
 }
 
 impl State {
-    /// The state of a pool that was queried.
+    /// The state of a pool, from the answer to a query.
     pub(crate) fn of(answer: &Result<PoolStats, QueryError>) -> Self {
         match answer {
             Ok(_) => Self::Live,
@@ -130,7 +130,8 @@ pub(crate) fn buffers_of(writers: usize) -> String {
     format!("buffers of {writers} process{e}")
 }
 
-/// The figures by their names in the core, the time of the query, and the format. The sticky state by its keys.
+/// The figures as JSON, under their names in the core. Adds the time of the query and the format. The sticky state is an object by
+/// key.
 pub(crate) fn stats_json(stats: &PoolStats) -> Result<Value, Error> {
     let mut json = serde_json::to_value(stats)?;
     json["time"] = unix_time().into();

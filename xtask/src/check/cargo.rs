@@ -32,7 +32,7 @@ pub(crate) fn of_rust(rights: Rights, step: Step) -> Check {
     Check::of_tests(harness, rights, step)
 }
 
-/// A test fails at each warning or critical message of GLib.
+/// Makes warnings and critical messages of GLib fatal, so that the test fails.
 pub(crate) fn strict(mut command: Command) -> Command {
     command
         .env("G_DEBUG", "fatal_warnings")

@@ -86,7 +86,7 @@ impl Check {
         format!("{}{}", self.repeat, only.unwrap_or_default())
     }
 
-    /// The program that must exist and be executable with the step's rights.
+    /// The path that must be accessible with the step's rights: the Python interpreter, or the target directory of cargo.
     fn program(&self) -> PathBuf {
         match self.harness {
             Some(Harness::Pytest) => python(),

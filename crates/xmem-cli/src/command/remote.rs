@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! `xmem list --remote HOST`, by the program `xmem-bridge`: this one does not depend on Zenoh.
+//! `xmem list --remote HOST`. It runs the program `xmem-bridge`, because `xmem` does not depend on Zenoh.
 
 use std::ffi::OsStr;
 use std::io::{ErrorKind, Write};
@@ -24,7 +24,7 @@ struct Row {
     source: String,
 }
 
-/// The program beside this one, or else the first one on PATH.
+/// The path of `xmem-bridge` in the directory of this program. If it is not there, its name, for a search on PATH.
 fn tool() -> PathBuf {
     let own = std::env::current_exe().unwrap_or_default();
     let beside = own.with_file_name(TOOL);
