@@ -55,7 +55,7 @@ pub(crate) struct Remote {
     /// With --remote: the private key of the certificate
     #[arg(long, value_name = "FILE", requires = "host")]
     pub(crate) key: Option<PathBuf>,
-    /// With --remote: the authority that signs certificates of exporters
+    /// With --remote: the authority that signed the certificate of the exporter or router, a PEM file
     #[arg(long, value_name = "FILE", requires = "host")]
     pub(crate) server_ca: Option<PathBuf>,
     /// With --remote: connect over TCP, without protection
