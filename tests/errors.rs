@@ -100,6 +100,9 @@ fn a_file_is_not_a_pool() {
     let (error, text) = fails_to_start(&pools, "videotestsrc ! xmemsink pool=POOL");
     assert!(error.matches(gst::ResourceError::OpenReadWrite), "{text}");
     assert!(text.contains("not a socket"), "{text}");
+    let (error, text) = fails_to_start(&pools, "xmemsrc pool=POOL ! fakesink");
+    assert!(error.matches(gst::ResourceError::OpenRead), "{text}");
+    assert!(text.contains("not a socket"), "{text}");
     assert_eq!(std::fs::read(pools.pool("p")).unwrap(), b"something");
 }
 

@@ -5,7 +5,7 @@
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
@@ -442,9 +442,18 @@ fn is_new(path: &Path) -> bool {
     })
 }
 
+/// Whether there is a file at the path that is not a socket. No producer can replace it.
+fn is_other_file(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|meta| !meta.file_type().is_socket())
+}
+
 fn connect_error(path: &Path, error: io::Error) -> ConnectError {
     let path = path.to_owned();
     match Errno::from_io_error(&error) {
+        Some(Errno::CONNREFUSED) if is_other_file(&path) => ConnectError::Protocol {
+            path,
+            reason: "it is not a socket: give the name of another pool, or remove it".into(),
+        },
         Some(Errno::NOENT | Errno::CONNREFUSED | Errno::NOTDIR) => ConnectError::NotFound { path },
         Some(Errno::ACCESS | Errno::PERM) => {
             let is_new = is_new(&path);

@@ -44,7 +44,17 @@ fn files_of_other_programs_are_left_unchanged() {
     std::fs::write(place.pool(), "mine").unwrap();
     let error = Producer::builder(&place.pool()).build().unwrap_err();
     assert!(matches!(error, CreateError::NotASocket { .. }), "{error}");
-    assert!(Consumer::builder(&place.pool()).connect().is_err());
+    let is_refused = || {
+        // Also a consumer that waits for a producer: there will be none.
+        let error = Consumer::builder(&place.pool())
+            .connect_wait(None)
+            .unwrap_err();
+        assert!(
+            matches!(&error, ConnectError::Protocol { reason, .. } if reason.contains("not a socket")),
+            "{error}"
+        );
+    };
+    is_refused();
     assert_eq!(std::fs::read_to_string(place.pool()).unwrap(), "mine");
     assert_eq!(place.files().len(), 1);
     std::fs::remove_file(place.pool()).unwrap();
@@ -53,6 +63,7 @@ fn files_of_other_programs_are_left_unchanged() {
         Producer::builder(&place.pool()).build(),
         Err(CreateError::NotASocket { .. })
     ));
+    is_refused();
     std::fs::remove_dir(place.pool()).unwrap();
     std::os::unix::fs::symlink("/dev/null", place.pool()).unwrap();
     assert!(Producer::builder(&place.pool()).build().is_err());
