@@ -179,11 +179,11 @@ fn everything(selection: &Selection) -> Vec<Planned> {
             ]),
             "fix clippy's warnings: some code is compiled only with the feature `cuda`",
         ),
-        // The design builds the crates and the Python module with this name; by default each has the name `cpu`.
+        // Users build the crates and the Python module with these names. Both are on by default.
         plain(
-            "lints with --features cuda",
-            clippy(&["--workspace", "--features", "cuda", "--locked"]),
-            "do what clippy says; the manifests must accept the name `cuda`",
+            "lints with --features cpu,cuda",
+            clippy(&["--workspace", "--features", "cpu,cuda", "--locked"]),
+            "fix clippy's warnings; the manifests must accept the names `cpu` and `cuda`",
         ),
     ];
     steps.extend(prepare(selection));
