@@ -179,7 +179,7 @@ fn everything(selection: &Selection) -> Vec<Planned> {
             ]),
             "fix clippy's warnings: some code is compiled only with the feature `cuda`",
         ),
-        // Users build the crates and the Python module with these names. Both are on by default.
+        // Users build the crates and the Python module with these names.
         plain(
             "lints with --features cpu,cuda",
             clippy(&["--workspace", "--features", "cpu,cuda", "--locked"]),
