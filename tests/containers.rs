@@ -37,7 +37,7 @@ const UNSHARE: &[&str] = &[
 enum Runner {
     /// Root, without a user namespace.
     Root,
-    /// A user who is root in a user namespace.
+    /// A user that is root in a user namespace.
     User(u32),
 }
 

@@ -138,7 +138,7 @@ pub(super) fn report(ctx: SinkContext<'_>, buffer: &gst::Buffer, outcome: Outcom
     }
 }
 
-/// Posts an error that says why a buffer cannot be published.
+/// Posts an error with the reason why a buffer cannot be published.
 #[cold]
 fn fail(sink: &gst_base::BaseSink, failure: Failure) -> gst::FlowError {
     match failure {

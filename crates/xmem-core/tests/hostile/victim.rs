@@ -20,7 +20,7 @@ use crate::{Bystander, only_the_bystander_is_left};
 
 pub(crate) const HISTORY: u32 = 2;
 
-/// The child: publishes frames and checks that its consumer gets each of them, until it is told to stop.
+/// The child: publishes frames and checks that its consumer receives each of them, until the parent sends a stop command.
 pub(crate) fn run(pool: &str, delivery: Delivery, descriptors: Option<u64>) {
     if let Some(descriptors) = descriptors {
         limit(Resource::Nofile, descriptors);
@@ -57,7 +57,7 @@ pub(crate) fn run(pool: &str, delivery: Delivery, descriptors: Option<u64>) {
     read_line();
 }
 
-/// As `run`, as the user that owns the pool's directory, for whom the kernel's limit of descriptors in flight is low.
+/// Like `run`, as the user that owns the pool's directory. The kernel's limit of descriptors in flight is low for this user.
 pub(crate) fn without_privileges(pool: &str) {
     if users::may_be_others() {
         let dir = Path::new(pool).parent().unwrap();
