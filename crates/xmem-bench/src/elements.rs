@@ -9,7 +9,7 @@ use gst::prelude::*;
 use crate::commands::{self, RECEIVING, SENDING};
 use crate::figures::Meter;
 use crate::source::Source;
-use crate::{Endpoint, Error, stamp};
+use crate::{Endpoint, Error, decoder, stamp};
 
 pub(crate) fn producer(endpoint: &Endpoint, fps: u32) -> Result<(), Error> {
     init()?;
@@ -32,7 +32,7 @@ pub(crate) fn consumer(endpoint: &Endpoint) -> Result<(), Error> {
     let description = endpoint.transport.source(&endpoint.socket, endpoint.frames);
     let source = gst::parse::bin_from_description(&description, true)?;
     let meter = Arc::new(Meter::new()?);
-    let sink = receiver(&meter, endpoint.touch);
+    let sink = receiver(&meter, endpoint);
     let pipeline = gst::Pipeline::default();
     pipeline.add_many([source.upcast_ref::<gst::Element>(), sink.upcast_ref()])?;
     source.link(&sink)?;
@@ -43,7 +43,7 @@ pub(crate) fn consumer(endpoint: &Endpoint) -> Result<(), Error> {
 pub(crate) fn alone(endpoint: &Endpoint, fps: u32) -> Result<(), Error> {
     init()?;
     let meter = Arc::new(Meter::new()?);
-    let sink = receiver(&meter, endpoint.touch).upcast();
+    let sink = receiver(&meter, endpoint).upcast();
     let (pipeline, _) = source_pipeline(endpoint, fps, &sink)?;
     play(&pipeline, &meter)
 }
@@ -59,7 +59,11 @@ fn source_pipeline(
     fps: u32,
     sink: &gst::Element,
 ) -> Result<(gst::Pipeline, gst::Pad), Error> {
-    let source: gst::Element = Source::new(endpoint.frames, endpoint.touch, fps).upcast();
+    let source: gst::Element = if endpoint.frames.is_decoded() {
+        decoder::source(endpoint.frames, fps)?.upcast()
+    } else {
+        Source::new(endpoint.frames, endpoint.touch, fps).upcast()
+    };
     let pad = source.static_pad("src").ok_or("the source has no pad")?;
     let pipeline = gst::Pipeline::default();
     pipeline.add_many([&source, sink])?;
@@ -67,25 +71,48 @@ fn source_pipeline(
     Ok((pipeline, pad))
 }
 
-fn receiver(meter: &Arc<Meter>, touch: bool) -> gst_app::AppSink {
+fn receiver(meter: &Arc<Meter>, endpoint: &Endpoint) -> gst_app::AppSink {
     let meter = meter.clone();
+    let (touch, is_decoded) = (endpoint.touch, endpoint.frames.is_decoded());
     let receive = move |sink: &gst_app::AppSink| {
         let sample = sink.pull_sample().map_err(|_| gst::FlowError::Eos)?;
         let buffer = sample.buffer().ok_or(gst::FlowError::Error)?;
         let map = buffer.map_readable().map_err(|_| gst::FlowError::Error)?;
-        if stamp::read(&map, touch, &meter).map_err(|_| gst::FlowError::Error)? {
+        let is_first = if is_decoded {
+            stamp::read_without_time(&map, touch, &meter)
+        } else {
+            stamp::read(&map, touch, &meter).map_err(|_| gst::FlowError::Error)?
+        };
+        if is_first {
             println!("{RECEIVING}");
         }
         Ok(gst::FlowSuccess::Ok)
     };
-    gst_app::AppSink::builder()
+    let sink = gst_app::AppSink::builder()
         .sync(false)
         .callbacks(
             gst_app::AppSinkCallbacks::builder()
                 .new_sample(receive)
                 .build(),
         )
-        .build()
+        .build();
+    if is_decoded && let Some(pad) = sink.static_pad("sink") {
+        accept_padded_rows(&pad);
+    }
+    sink
+}
+
+/// Answers allocation queries as an element that reads GstVideoMeta. Otherwise decoders copy their frames to rows without padding.
+fn accept_padded_rows(pad: &gst::Pad) {
+    pad.add_probe(gst::PadProbeType::QUERY_DOWNSTREAM, |_, info| {
+        match info.query_mut().map(gst::QueryRef::view_mut) {
+            Some(gst::QueryViewMut::Allocation(query)) => {
+                query.add_allocation_meta::<gst_video::VideoMeta>(None);
+                gst::PadProbeReturn::Handled
+            }
+            _ => gst::PadProbeReturn::Ok,
+        }
+    });
 }
 
 /// Plays the pipeline until standard input ends.

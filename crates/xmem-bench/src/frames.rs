@@ -14,6 +14,8 @@ pub(crate) enum Frames {
     HdForeign,
     /// 4K NV12, written into the producer's own memory
     UhdForeign,
+    /// 1080p I420, decoded from H.264 into the transport's memory
+    HdDecoded,
 }
 
 impl Frames {
@@ -21,17 +23,23 @@ impl Frames {
         matches!(self, Self::HdForeign | Self::UhdForeign)
     }
 
+    /// Whether a decoder writes the frames. They do not contain the time, because the decoder still reads frames that it has
+    /// output.
+    pub(crate) fn is_decoded(self) -> bool {
+        self == Self::HdDecoded
+    }
+
     /// The size of a frame in bytes.
     pub(crate) fn size(self) -> usize {
         match self {
-            Self::Hd | Self::HdForeign => 1920 * 1080 * 3 / 2,
+            Self::Hd | Self::HdForeign | Self::HdDecoded => 1920 * 1080 * 3 / 2,
             Self::Uhd | Self::UhdForeign => 3840 * 2160 * 3 / 2,
         }
     }
 
     pub(crate) fn caps(self) -> String {
         let (format, width, height) = match self {
-            Self::Hd | Self::HdForeign => ("I420", 1920, 1080),
+            Self::Hd | Self::HdForeign | Self::HdDecoded => ("I420", 1920, 1080),
             Self::Uhd | Self::UhdForeign => ("NV12", 3840, 2160),
         };
         format!("video/x-raw,format={format},width={width},height={height},framerate=60/1")

@@ -17,24 +17,28 @@ use crate::transport::{Transport, argument};
 use crate::{Error, syscalls};
 
 /// The time until pools are allocated, pages are mapped and the load is steady.
-const WARM_UP: Duration = Duration::from_secs(1);
+pub(crate) const WARM_UP: Duration = Duration::from_secs(1);
 
 /// The duration of a run that counts system calls and page faults.
 const COUNTED: Duration = Duration::from_secs(2);
 /// The duration of a run with an eventfd.
 const WAKEUP_SECONDS: u32 = 2;
 
-/// The transport, the frames and the number of consumers of a measurement.
+/// What a measurement runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Case {
     pub(crate) transport: Transport,
     pub(crate) frames: Frames,
+    /// The number of consumers of each pool.
     pub(crate) consumers: usize,
+    pub(crate) pools: usize,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Default, Clone)]
 pub(crate) struct Group {
-    pub(crate) producer: Figures,
+    /// One for each pool.
+    pub(crate) producers: Vec<Figures>,
+    /// Those of the first pool, then those of the next.
     pub(crate) consumers: Vec<Figures>,
 }
 
@@ -47,17 +51,19 @@ pub(crate) struct Counts {
 }
 
 pub(crate) fn measure(case: Case, time: Duration, fps: u32) -> Result<Group, Error> {
-    let run_dir = RunDir::new()?;
-    let running = Running::start(case, fps, &run_dir, Watch::Clock)?;
-    running.measure(time)
+    let run_dirs = (0..case.pools).map(|_| RunDir::new());
+    let run_dirs = run_dirs.collect::<Result<Vec<_>, _>>()?;
+    let start = |run_dir| Running::start(case, fps, run_dir, Watch::Clock);
+    let pools = run_dirs.iter().map(start).collect::<Result<_, _>>()?;
+    run(pools, time)
 }
 
 /// Counts system calls and page faults. This is a separate run, because strace slows the processes down, and touching each page
-/// costs more than the transport.
+/// costs more than the transport. One pool is enough, because pools do not affect each other's counts.
 pub(crate) fn count(case: Case, fps: u32) -> Result<Counts, Error> {
     let run_dir = RunDir::new()?;
     let running = Running::start(case, fps, &run_dir, Watch::Calls)?;
-    let group = running.measure(COUNTED)?;
+    let group = run(vec![running], COUNTED)?;
     let calls = |role: &str, figures: &Figures| -> Result<Vec<(String, f64)>, Error> {
         let trace = std::fs::read_to_string(run_dir.path().join(role))?;
         let mut calls: Vec<(String, f64)> = syscalls::between_marks(&trace)
@@ -71,7 +77,7 @@ pub(crate) fn count(case: Case, fps: u32) -> Result<Counts, Error> {
     };
     // Only the first consumer is traced.
     let consumer = group.consumers.first().ok_or("no consumer")?;
-    let producer = &group.producer;
+    let producer = group.producers.first().ok_or("no producer")?;
     Ok(Counts {
         calls: [calls("producer", producer)?, calls("consumer", consumer)?],
         page_faults: [producer, consumer].map(|f| per_frame(f.page_faults, f)),
@@ -168,31 +174,39 @@ impl Running {
             consumer.expect(RECEIVING)?;
             consumers.push(consumer);
         }
-        thread::sleep(WARM_UP);
         Ok(Self {
             producer,
             consumers,
         })
     }
 
-    fn measure(mut self, time: Duration) -> Result<Group, Error> {
-        self.producer.measure()?;
-        for consumer in &mut self.consumers {
-            consumer.measure()?;
-        }
-        thread::sleep(time);
-        self.producer.stop()?;
-        for consumer in &mut self.consumers {
-            consumer.stop()?;
-        }
-        let consumers = self.consumers.iter_mut().map(Side::figures);
-        let consumers = consumers.collect::<Result<_, _>>()?;
-        self.consumers.into_iter().try_for_each(Side::end)?;
-        Ok(Group {
-            producer: self.producer.finish()?,
-            consumers,
-        })
+    fn sides(&mut self) -> impl Iterator<Item = &mut Side> {
+        std::iter::once(&mut self.producer).chain(&mut self.consumers)
     }
+}
+
+/// Measures pools that are running, all at the same time.
+fn run(mut pools: Vec<Running>, time: Duration) -> Result<Group, Error> {
+    thread::sleep(WARM_UP);
+    let each = |pools: &mut Vec<Running>, command: fn(&mut Side) -> Result<(), Error>| {
+        let mut sides = pools.iter_mut().flat_map(Running::sides);
+        sides.try_for_each(command)
+    };
+    each(&mut pools, Side::measure)?;
+    thread::sleep(time);
+    each(&mut pools, Side::stop)?;
+    let mut group = Group::default();
+    for pool in &mut pools {
+        group.producers.push(pool.producer.figures()?);
+        for consumer in &mut pool.consumers {
+            group.consumers.push(consumer.figures()?);
+        }
+    }
+    for pool in pools {
+        pool.consumers.into_iter().try_for_each(Side::end)?;
+        pool.producer.end()?;
+    }
+    Ok(group)
 }
 
 fn own_program() -> Result<Command, Error> {

@@ -5,6 +5,7 @@
 //! The program starts itself for each side of a transport, so that both sides are separate processes.
 
 mod commands;
+mod decoder;
 mod elements;
 mod figures;
 mod frames;

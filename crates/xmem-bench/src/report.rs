@@ -6,7 +6,7 @@ use std::fmt::Write;
 
 use crate::Error;
 use crate::figures::{Figures, latency_ns};
-use crate::group::Counts;
+use crate::group::{Case, Counts, Group};
 use crate::rounds::{Measured, Results};
 use crate::scenario::Scenario;
 use crate::statistics::mean;
@@ -82,23 +82,32 @@ fn cells(measured: &Measured) -> Result<Vec<Cell>, Error> {
         let rounds = rounds.iter();
         latency_us(rounds.map(|round| round.consumers.as_slice()), share)
     };
-    let producers = rounds.iter().map(|round| &round.producer);
+    let producers = rounds
+        .iter()
+        .map(|round| Some(mean(round.producers.iter().map(cpu_us))));
     let consumers = rounds
         .iter()
         .map(|round| Some(mean(round.consumers.iter().map(cpu_us))));
     let sum = |calls: &[(String, f64)]| calls.iter().map(|(_, count)| count).sum();
     let Counts { calls, page_faults } = &measured.counts;
     // The share of the sent frames that each consumer received, over all rounds.
-    let sent: u64 = producers.clone().map(|producer| producer.frames).sum();
-    let arrived = (0..measured.case.consumers).map(|consumer| {
-        let arrived = rounds.iter().map(|round| round.consumers[consumer].frames);
-        arrived.sum::<u64>() as f64 / sent.max(1) as f64
+    let Case {
+        consumers: of_pool,
+        pools,
+        ..
+    } = measured.case;
+    let arrived = (0..of_pool * pools).map(|consumer| {
+        let frames = |of: &dyn Fn(&Group) -> &Figures| -> u64 {
+            rounds.iter().map(|round| of(round).frames).sum()
+        };
+        let sent = frames(&|round| &round.producers[consumer / of_pool]);
+        frames(&|round| &round.consumers[consumer]) as f64 / sent.max(1) as f64
     });
     let worst = arrived.clone().min_by(f64::total_cmp);
     Ok(vec![
         latency(0.5)?,
         latency(0.99)?,
-        Cell::Rounds(producers.map(cpu_us).map(Some).collect()),
+        Cell::Rounds(producers.collect()),
         Cell::Rounds(consumers.collect()),
         Cell::Once(sum(&calls[0])),
         Cell::Once(sum(&calls[1])),

@@ -53,6 +53,7 @@ pub(crate) fn run(plan: &Plan, fps: u32) -> Result<(), Error> {
         unsupported.iter().for_each(|line| println!("{line}.\n"));
         let section = match scenario {
             Scenario::Stopped => stopped::section(fps)?,
+            _ if scenario.cases().is_empty() => String::new(),
             _ => report::section(*scenario, &measure(plan, *scenario, scenario.fps(fps))?)?,
         };
         println!("{section}");

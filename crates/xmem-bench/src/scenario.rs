@@ -18,8 +18,12 @@ pub(crate) enum Scenario {
     HdForeign,
     /// 4K NV12, written into the producer's own memory
     UhdForeign,
+    /// 1080p I420, decoded from H.264 into the sink's memory
+    Decoder,
     /// 1080p I420 for 1, 4 and 16 consumers
     FanOut,
+    /// 1080p I420 in 16 pools with 4 consumers each
+    ManyPools,
     /// Two consumers, one of them stopped
     Stopped,
     /// 1080p I420 for 1 and 4 consumers, without GStreamer
@@ -42,7 +46,11 @@ impl Scenario {
             Self::Uhd => "4K NV12, written into the transport's memory",
             Self::HdForeign => "1080p I420, written into the producer's own memory",
             Self::UhdForeign => "4K NV12, written into the producer's own memory",
+            Self::Decoder => "1080p I420, decoded from H.264 into the transport's memory",
             Self::FanOut => "Many consumers: 1080p I420, written into the transport's memory",
+            Self::ManyPools => {
+                "Many pools: 16 with 1080p I420, written into the transport's memory"
+            }
             Self::Stopped => "A stopped consumer: 1080p I420, written into the transport's memory",
             Self::Core => "Without GStreamer: 1080p I420, written into the transport's memory",
             Self::Polled => "Without GStreamer, polled: 1080p I420, 10,000 frames a second",
@@ -51,10 +59,16 @@ impl Scenario {
 
     pub(crate) fn frames(self) -> Frames {
         match self {
-            Self::Hd | Self::FanOut | Self::Stopped | Self::Core | Self::Polled => Frames::Hd,
+            Self::Hd
+            | Self::FanOut
+            | Self::ManyPools
+            | Self::Stopped
+            | Self::Core
+            | Self::Polled => Frames::Hd,
             Self::Uhd => Frames::Uhd,
             Self::HdForeign => Frames::HdForeign,
             Self::UhdForeign => Frames::UhdForeign,
+            Self::Decoder => Frames::HdDecoded,
         }
     }
 
@@ -79,17 +93,23 @@ impl Scenario {
     pub(crate) fn consumers(self) -> &'static [usize] {
         match self {
             Self::FanOut => &[1, 4, 16],
+            Self::ManyPools => &[4],
             Self::Core => &[1, 4],
             Self::Stopped => &[2],
             _ => &[1],
         }
     }
 
+    /// The number of pools, each with a producer and consumers of its own.
+    fn pools(self) -> usize {
+        if self == Self::ManyPools { 16 } else { 1 }
+    }
+
     /// Whether to also measure the source and the receiver in one process.
     pub(crate) fn has_alone(self) -> bool {
         !matches!(
             self,
-            Self::FanOut | Self::Stopped | Self::Core | Self::Polled
+            Self::FanOut | Self::ManyPools | Self::Stopped | Self::Core | Self::Polled
         )
     }
 
@@ -101,6 +121,7 @@ impl Scenario {
                 transport: *transport,
                 frames,
                 consumers: *consumers,
+                pools: self.pools(),
             })
         });
         cases

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::Error;
 use crate::figures::Figures;
-use crate::group::{Case, Running, Watch};
+use crate::group::{Case, Running, WARM_UP, Watch};
 use crate::run_dir::RunDir;
 use crate::scenario::Scenario;
 use crate::table::{Cell, Column, Table};
@@ -64,6 +64,7 @@ fn run(case: Case, fps: u32) -> Result<(Option<Figures>, Option<Figures>), Error
     let stopped = running.consumers.pop().ok_or("no consumer to stop")?;
     let mut reader = running.consumers.pop().ok_or("no consumer to read")?;
     let mut producer = running.producer;
+    thread::sleep(WARM_UP);
     stopped.freeze()?;
     producer.measure()?;
     reader.measure()?;

@@ -5,6 +5,7 @@
 use clap::ValueEnum;
 use gst::prelude::*;
 
+use crate::decoder;
 use crate::frames::Frames;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -66,6 +67,11 @@ impl Transport {
 
     /// The reason why the transport cannot send these frames on this system.
     pub(crate) fn unsupported_reason(self, frames: Frames) -> Option<String> {
+        if frames.is_decoded()
+            && let Some(element) = decoder::missing_element()
+        {
+            return Some(format!("{} has no {element} here", gst::version_string()));
+        }
         match self {
             Self::Unixfd => {
                 let sink = gst::ElementFactory::make("unixfdsink").build().ok();
