@@ -176,7 +176,7 @@ fn a_sink_with_many_consumers() {
     let others = [(); 2].map(|()| consumer());
     let text = warning(&sender.pipeline);
     for part in [
-        "room for 6 slots for each of 2 consumers",
+        "room for a budget of 6 for each consumer, of which there are 2",
         "Raise max-slots",
     ] {
         assert!(text.contains(part), "{text}");

@@ -40,8 +40,8 @@ pub(super) fn warn(sink: &gst_base::BaseSink, event: &ConsumerEvent) {
         } => gst::element_warning!(
             sink,
             gst::ResourceError::NoSpaceLeft,
-            ("Consumers may have to copy frames: {limit} has room for {budget} slots for each of {consumers} consumers. Raise \
-                 {limit}")
+            ("Consumers may have to copy frames: {limit} has room for a budget of {budget} for each consumer, of which there are \
+                 {consumers}. Raise {limit}")
         ),
         ConsumerEvent::HoldsUp(client) => gst::element_warning!(
             sink,

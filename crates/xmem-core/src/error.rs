@@ -594,7 +594,8 @@ pub enum ReceiveError {
     ProducerLost,
     /// The budget of this consumer is used up.
     #[error(
-        "this consumer holds its budget of {budget} frames: drop one before it receives another; copy frames that it keeps"
+        "this consumer has a budget of {budget} and cannot hold another frame: drop one before it receives the next; copy frames that \
+         it keeps"
     )]
     OverBudget {
         /// The budget.

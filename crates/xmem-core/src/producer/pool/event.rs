@@ -62,8 +62,8 @@ impl Cut {
             limit,
         } = self;
         log::warn!(
-            "pool {pool:?}: {limit} has room for a budget of {budget} slots for each of {consumers} consumers, which copy frames \
-             beyond that: raise {limit}"
+            "pool {pool:?}: {limit} has room for a budget of {budget} for each consumer, of which there are {consumers}; they copy \
+             frames beyond that: raise {limit}"
         );
     }
 }
