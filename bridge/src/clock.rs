@@ -1,25 +1,76 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Estimates the offset between CLOCK_MONOTONIC of two hosts.
+//! Estimates the offset between CLOCK_MONOTONIC of two hosts: by round trips, or by CLOCK_TAI if both hosts are synchronised.
 
 use std::collections::VecDeque;
+use std::fmt::{self, Display};
 
-/// The number of samples that are kept. Older samples are removed. Reason: two clocks drift by up to about 50 microseconds a
-/// second.
+use crate::wire::Tai;
+
+/// The number of samples that are kept.
 const SAMPLES: usize = 64;
+/// The number of samples after which a smaller error is unlikely.
+const SETTLED: usize = 8;
+/// In this many nanoseconds, two clocks drift apart by at most one: by 100 microseconds a second.
+const DRIFT: i64 = 10_000;
 
 /// One measurement, in nanoseconds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy)]
 struct Sample {
     /// The time on the network, without the processing time of the other host.
     round_trip: i64,
     /// The clock of this host minus the clock of the other host.
     offset: i64,
+    /// The time of this host when the answer arrived.
+    at: i64,
 }
 
-/// The last [`SAMPLES`] round trips.
+/// The clock of this host minus the clock of the other host, and the maximum error, in nanoseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Estimate {
+    offset: i64,
+    error: i64,
+}
+
+impl Estimate {
+    /// Of the readings of both hosts.
+    fn of_tai(here: Tai, there: Tai) -> Option<Self> {
+        Some(Self {
+            offset: there.offset.checked_sub(here.offset)?,
+            error: i64::try_from(here.error.checked_add(there.error)?).ok()?,
+        })
+    }
+
+    /// Whether an offset exists that both estimates allow.
+    fn agrees_with(self, other: Self) -> bool {
+        let distance = i128::from(self.offset) - i128::from(other.offset);
+        distance.abs() <= i128::from(self.error) + i128::from(other.error)
+    }
+}
+
+/// The way in which the offset is estimated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Method {
+    RoundTrips,
+    Tai,
+}
+
+/// TAI is used if its error is smaller. The round trips need no trust in the clocks, so TAI is not used if they contradict it.
+fn choose(round_trips: Estimate, tai: Option<Estimate>) -> (Method, Estimate) {
+    match tai {
+        Some(tai) if tai.error < round_trips.error && tai.agrees_with(round_trips) => {
+            (Method::Tai, tai)
+        }
+        _ => (Method::RoundTrips, round_trips),
+    }
+}
+
+/// The last [`SAMPLES`] round trips, the newest first, and the last readings of CLOCK_TAI.
 #[derive(Debug, Default)]
-pub(crate) struct Clock(VecDeque<Sample>);
+pub(crate) struct Clock {
+    samples: VecDeque<Sample>,
+    tai: Option<Estimate>,
+}
 
 impl Clock {
     /// Adds a round trip. `left` and `now` are the times of this host when it sent a message and received the answer. `arrived` and
@@ -34,43 +85,96 @@ impl Clock {
             let back = now.checked_sub(answered)?;
             Some(Sample {
                 round_trip,
-                offset: i64::try_from((i128::from(out) + i128::from(back)) / 2).ok()?,
+                offset: out.midpoint(back),
+                at: now,
             })
         };
         if let Some(sample) = sample() {
-            self.0.truncate(SAMPLES - 1);
-            self.0.push_front(sample);
+            self.samples.truncate(SAMPLES - 1);
+            self.samples.push_front(sample);
         }
     }
 
-    fn best(&self) -> Option<Sample> {
-        self.0.iter().min_by_key(|it| it.round_trip).copied()
+    /// Sets the readings of CLOCK_TAI on this host and on the other host. `None`: that host is not synchronised.
+    pub(crate) fn set_tai(&mut self, here: Option<Tai>, there: Option<Tai>) {
+        let both = here.zip(there);
+        self.tai = both.and_then(|(here, there)| Estimate::of_tai(here, there));
+    }
+
+    fn by_round_trips(&self) -> Option<Estimate> {
+        let newest = self.samples.front()?.at;
+        let estimates = self.samples.iter().map(|sample| {
+            let age = newest.saturating_sub(sample.at).max(0);
+            let half = sample.round_trip - sample.round_trip / 2;
+            Estimate {
+                offset: sample.offset,
+                error: half.saturating_add(age / DRIFT),
+            }
+        });
+        estimates.min_by_key(|it| it.error)
+    }
+
+    fn best(&self) -> Option<(Method, Estimate)> {
+        Some(choose(self.by_round_trips()?, self.tai))
+    }
+
+    fn offset(&self) -> i64 {
+        self.best().map_or(0, |(_, best)| best.offset)
     }
 
     /// Whether a round trip has been measured.
     pub(crate) fn is_known(&self) -> bool {
-        !self.0.is_empty()
+        !self.samples.is_empty()
     }
 
     /// Converts a time of the other host to the clock of this host.
     pub(crate) fn to_local(&self, remote: i64) -> i64 {
-        remote.saturating_add(self.best().map_or(0, |best| best.offset))
+        remote.saturating_add(self.offset())
     }
 
     /// Converts a time of this host to the clock of the other host.
     pub(crate) fn to_remote(&self, local: i64) -> i64 {
-        local.saturating_sub(self.best().map_or(0, |best| best.offset))
+        local.saturating_sub(self.offset())
     }
 
-    /// The duration of the fastest round trip. The error of the offset is at most half of it.
-    pub(crate) fn round_trip(&self) -> i64 {
-        self.best().map_or(0, |best| best.round_trip)
+    /// The maximum error of a converted time, in nanoseconds. `None`: there were not enough round trips, so it is likely to become
+    /// smaller.
+    pub(crate) fn settled_error(&self) -> Option<i64> {
+        let (_, best) = self.best()?;
+        (self.samples.len() >= SETTLED).then_some(best.error)
+    }
+}
+
+impl Display for Clock {
+    /// The method and the maximum error.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some((method, best)) = self.best() else {
+            return f.write_str("times not yet converted");
+        };
+        let method = match method {
+            Method::RoundTrips => "round trips",
+            Method::Tai => "TAI",
+        };
+        let milliseconds = best.error as f64 / 1e6;
+        write!(f, "times by {method} within {milliseconds:.2} ms")
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    impl Clock {
+        fn error(&self) -> Option<i64> {
+            self.best().map(|(_, best)| best.error)
+        }
+    }
+
+    fn tai(offset: i64, error: u64) -> Option<Tai> {
+        Some(Tai { offset, error })
+    }
 
     #[test]
     fn the_fastest_round_trip_gives_the_offset() {
@@ -78,11 +182,103 @@ mod tests {
         assert_eq!((clock.is_known(), clock.to_local(5)), (false, 5));
         // The other clock is 1000 behind. The message takes 40, and the answer takes 10.
         clock.add(2000, 1040, 1050, 2060);
-        assert_eq!((clock.to_local(0), clock.round_trip()), (985, 50));
+        assert_eq!((clock.to_local(0), clock.error()), (985, Some(25)));
         clock.add(3000, 2005, 2105, 3110);
-        assert_eq!((clock.to_local(0), clock.round_trip()), (1000, 10));
+        assert_eq!((clock.to_local(0), clock.error()), (1000, Some(5)));
         clock.add(4000, 3040, 3050, 4060);
         assert_eq!((clock.to_local(7), clock.to_remote(1007)), (1007, 7));
+    }
+
+    #[test]
+    fn the_error_of_the_first_round_trips_is_not_settled() {
+        let mut clock = Clock::default();
+        for _ in 1..SETTLED {
+            clock.add(0, 0, 0, 100);
+            assert_eq!((clock.error(), clock.settled_error()), (Some(50), None));
+        }
+        clock.add(0, 0, 0, 10);
+        assert_eq!(clock.settled_error(), Some(5));
+    }
+
+    #[test]
+    fn a_fast_round_trip_is_replaced_when_the_clocks_may_have_drifted() {
+        let mut clock = Clock::default();
+        let second = 1_000_000_000;
+        clock.add(0, 0, 0, 200_000);
+        assert_eq!((clock.to_local(0), clock.error()), (100_000, Some(100_000)));
+        // 150 microseconds, and 2 s later.
+        clock.add(2 * second, 2 * second, 2 * second, 2 * second + 500_000);
+        assert_eq!((clock.to_local(0), clock.error()), (250_000, Some(250_000)));
+    }
+
+    #[test]
+    fn tai_is_used_where_its_error_is_smaller() {
+        let mut clock = Clock::default();
+        // The fastest round trip takes 2000, so the offset is 1000 to 3000.
+        clock.add(5000, 4000, 4500, 7500);
+        assert_eq!((clock.to_local(0), clock.error()), (2000, Some(1000)));
+        clock.set_tai(tai(50_000, 300), tai(51_700, 400));
+        assert_eq!((clock.to_local(0), clock.error()), (1700, Some(700)));
+        assert_eq!(clock.to_string(), "times by TAI within 0.00 ms");
+        // Its error is not smaller.
+        clock.set_tai(tai(50_000, 600), tai(51_700, 400));
+        assert_eq!((clock.to_local(0), clock.error()), (2000, Some(1000)));
+        // One host is not synchronised.
+        for (here, there) in [(None, tai(1700, 0)), (tai(-1700, 0), None)] {
+            clock.set_tai(here, there);
+            assert_eq!(clock.to_local(0), 2000);
+            let text = "times by round trips within 0.00 ms";
+            assert_eq!(clock.to_string(), text);
+        }
+    }
+
+    #[test]
+    fn tai_that_the_round_trips_contradict_is_not_used() {
+        let mut clock = Clock::default();
+        clock.add(5000, 4000, 4500, 7500);
+        for (there, is_used) in [(3001, true), (3700, true), (3701, false), (300, true)] {
+            clock.set_tai(tai(0, 300), tai(there, 400));
+            let expected = if is_used { there } else { 2000 };
+            assert_eq!(clock.to_local(0), expected);
+        }
+        // The other host's TAI is 37 s late.
+        clock.set_tai(tai(0, 0), tai(2000 - 37_000_000_000, 0));
+        assert_eq!(clock.to_local(0), 2000);
+        // Numbers that overflow.
+        for there in [
+            tai(i64::MIN, 0),
+            tai(2000, u64::MAX),
+            tai(i64::MAX, 1 << 63),
+        ] {
+            clock.set_tai(tai(1, 1), there);
+            assert_eq!((clock.to_local(0), clock.error()), (2000, Some(1000)));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_reading_moves_a_time_out_of_the_round_trip(
+            one in 0..10_000i64, two in 0..10_000i64, here: (i64, u64), there: (i64, u64), near in -20_000..20_000i64,
+        ) {
+            let mut clock = Clock::default();
+            clock.add(0, one, one, one + two);
+            let (offset, error) = (clock.to_local(0), clock.error().unwrap());
+            for there in [there, (here.0.saturating_add(near), here.1)] {
+                clock.set_tai(tai(here.0, here.1), tai(there.0, there.1));
+                prop_assert!(clock.to_local(0).abs_diff(offset) < 2 * error.unsigned_abs().max(1));
+                prop_assert!(clock.error().unwrap() <= error);
+            }
+        }
+
+        #[test]
+        fn no_times_make_it_panic(all in prop::collection::vec(any::<[i64; 4]>(), 0..8), time: i64) {
+            let mut clock = Clock::default();
+            for [left, arrived, answered, now] in all {
+                clock.add(left, arrived, answered, now);
+            }
+            let _ = (clock.to_local(time), clock.to_remote(time), clock.to_string());
+            prop_assert!(clock.error().is_none_or(|error| error >= 0));
+        }
     }
 
     #[test]
@@ -105,10 +301,10 @@ mod tests {
     #[test]
     fn old_samples_are_removed() {
         let mut clock = Clock::default();
-        clock.add(0, 0, 0, 1);
+        clock.add(0, 0, 0, 2);
         for _ in 0..SAMPLES {
             clock.add(0, 0, 0, 100);
         }
-        assert_eq!(clock.round_trip(), 100);
+        assert_eq!(clock.error(), Some(50));
     }
 }

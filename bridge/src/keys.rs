@@ -6,29 +6,29 @@ use crate::Error;
 use crate::wire::MAX_NAME;
 
 /// The key of the query for the names of the exported pools.
-pub const POOLS: &str = "xmem/1/pools";
+pub const POOLS: &str = "xmem/2/pools";
 
 /// A key expression that matches all messages of importers.
-pub const ALL_UP: &str = "xmem/1/pool/*/up";
+pub const ALL_UP: &str = "xmem/2/pool/*/up";
 
 /// The key of messages to the exporter of a pool.
 pub fn up(pool: &str) -> String {
-    format!("xmem/1/pool/{pool}/up")
+    format!("xmem/2/pool/{pool}/up")
 }
 
 /// The key of messages to one importer that are not part of the stream.
 pub fn down(pool: &str, importer: u64) -> String {
-    format!("xmem/1/pool/{pool}/down/{importer:016x}")
+    format!("xmem/2/pool/{pool}/down/{importer:016x}")
 }
 
 /// The key of the stream to one importer.
 pub fn data(pool: &str, importer: u64) -> String {
-    format!("xmem/1/pool/{pool}/data/{importer:016x}")
+    format!("xmem/2/pool/{pool}/data/{importer:016x}")
 }
 
 /// The name of the pool in a key that [`up`] returned. `None` for other keys.
 pub fn pool(up: &str) -> Option<&str> {
-    up.strip_prefix("xmem/1/pool/")?.strip_suffix("/up")
+    up.strip_prefix("xmem/2/pool/")?.strip_suffix("/up")
 }
 
 /// Checks that a pool's name can be part of a key.
@@ -53,7 +53,7 @@ mod tests {
     #[test]
     fn the_pool_is_found_in_a_key() {
         assert_eq!(pool(&up("cam0")), Some("cam0"));
-        assert_eq!(pool("xmem/1/pool/cam0/down"), None);
+        assert_eq!(pool("xmem/2/pool/cam0/down"), None);
     }
 
     #[test]

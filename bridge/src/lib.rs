@@ -21,6 +21,7 @@
 
 pub mod keys;
 pub mod link;
+pub mod tai;
 pub mod window;
 pub mod wire;
 

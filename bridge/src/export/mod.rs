@@ -68,6 +68,7 @@ impl Sessions {
                         echo,
                         received,
                         sent,
+                        tai: None,
                     };
                     self.send(pool, ids.importer, &pulse);
                 }

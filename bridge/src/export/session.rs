@@ -13,6 +13,7 @@ use super::mailbox::Mailbox;
 use super::source::{Entry, Source, in_host_memory};
 use crate::link::{Link, Outlet, Urgency};
 use crate::report::{Minute, State, line};
+use crate::tai;
 use crate::window::{CREDIT_TIME, Sender};
 use crate::wire::{Begin, CHUNK_HEAD, Chunk, Down, Ids, Kind, MAX_CHUNK, Place, Probe};
 use crate::{Error, keys};
@@ -61,6 +62,7 @@ struct Session {
     sender: Sender,
     gate: KeyFrameGate,
     stickies: Stickies,
+    tai: tai::Reader,
     /// The arrival of the last message.
     heard: Instant,
     /// The importer's pool has consumers.
@@ -135,6 +137,7 @@ impl Session {
             source,
             gate: KeyFrameGate::default(),
             stickies: Stickies::default(),
+            tai: tai::Reader::default(),
             heard: now,
             wants: false,
             has_told_end: false,
@@ -233,6 +236,7 @@ impl Session {
                 ids: self.mailbox.ids(),
                 echo,
                 received,
+                tai: self.tai.read(Instant::now()),
                 sent: monotonic_ns(),
             };
             self.down.send(pulse.encode(), Bytes::new());

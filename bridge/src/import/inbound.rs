@@ -12,8 +12,9 @@ use xmem_core::{
 use super::assembly::Assembly;
 use crate::MARK;
 use crate::clock::Clock;
+use crate::tai;
 use crate::window::{CREDIT_EVERY, Receiver, SILENCE};
-use crate::wire::{Begin, Credit, Data, Ids, Kind, Malformed, Probe};
+use crate::wire::{Begin, Credit, Data, Ids, Kind, Malformed, Probe, Tai};
 
 #[derive(Debug, Default, Clone, Copy)]
 pub(super) struct Figures {
@@ -47,6 +48,8 @@ pub(super) struct Inbound {
     /// The local pool has consumers, and the offset of the clocks is known.
     wants: bool,
     remote: RemotePool,
+    /// The duration of the last frame, in nanoseconds.
+    duration: Option<u64>,
     /// The arrival of the last message.
     heard: Option<Instant>,
     /// The position in the last credit.
@@ -54,6 +57,7 @@ pub(super) struct Inbound {
     figures: Figures,
     /// Shared with the thread that sends requests. It has a separate lock, so that this thread does not wait for a frame.
     clock: Arc<Mutex<Clock>>,
+    tai: tai::Reader,
 }
 
 impl Inbound {
@@ -75,10 +79,12 @@ impl Inbound {
             next: None,
             wants: false,
             remote: RemotePool::Running,
+            duration: None,
             heard: None,
             credited: 0,
             figures: Figures::default(),
             clock,
+            tai: tai::Reader::default(),
         }
     }
 
@@ -113,8 +119,22 @@ impl Inbound {
         }
     }
 
-    /// Handles a pulse of the exporter, with its three times of a round trip.
-    pub(super) fn pulse(&mut self, ids: Ids, [echo, received, sent]: [i64; 3], now: Instant) {
+    /// The maximum error of the times in nanoseconds, if it is more than the duration of a frame.
+    pub(super) fn rough_times(&self) -> Option<i64> {
+        let duration = self.duration.and_then(|it| i64::try_from(it).ok())?;
+        let error = lock(&self.clock).settled_error()?;
+        (error > duration).then_some(error)
+    }
+
+    /// Handles a pulse of the exporter, with its three times of a round trip and its reading of CLOCK_TAI.
+    pub(super) fn pulse(
+        &mut self,
+        ids: Ids,
+        [echo, received, sent]: [i64; 3],
+        tai: Option<Tai>,
+        now: Instant,
+    ) {
+        let arrived = monotonic_ns();
         if ids.importer != self.ids.importer {
             return;
         }
@@ -131,7 +151,10 @@ impl Inbound {
             return;
         }
         self.heard = Some(now);
-        lock(&self.clock).add(echo, received, sent, monotonic_ns());
+        let here = self.tai.read(now);
+        let mut clock = lock(&self.clock);
+        clock.add(echo, received, sent, arrived);
+        clock.set_tai(here, tai);
     }
 
     /// Returns the next credit, and gives up an item without progress. `is_wanted`: the local pool has consumers.
@@ -266,6 +289,7 @@ impl Inbound {
         if missed > 0 {
             meta.flags |= FrameMeta::AFTER_GAP;
         }
+        self.duration = meta.duration;
         self.set_remote(RemotePool::Running);
         match slot.publish(meta) {
             Ok(_) => {

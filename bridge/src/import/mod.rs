@@ -130,10 +130,11 @@ pub(crate) fn run(import: &Import) -> Result<(), Error> {
                 echo,
                 received,
                 sent,
+                tai,
             }) => {
                 let mut inbound = lock(&taking);
                 let had = inbound.ids();
-                inbound.pulse(ids, [echo, received, sent], Instant::now());
+                inbound.pulse(ids, [echo, received, sent], tai, Instant::now());
                 let has = inbound.ids();
                 drop(inbound);
                 if has != had {
@@ -153,7 +154,7 @@ pub(crate) fn run(import: &Import) -> Result<(), Error> {
     )?;
 
     let name = own_name(local);
-    let mut state = State::default();
+    let (mut state, mut has_warned) = (State::default(), false);
     let mut minute = Minute::new(Instant::now());
     let is_quic = endpoint.identity.is_some();
     let mut diagnosis = is_quic.then(|| Diagnosis::new(endpoint, Instant::now()));
@@ -168,6 +169,7 @@ pub(crate) fn run(import: &Import) -> Result<(), Error> {
         let fault = diagnosis.as_mut().and_then(|it| it.poll(is_silent, now));
         let state_text = state_text(&guard, &lock(&refused), fault, now);
         let figures = guard.figures();
+        let rough = guard.rough_times();
         drop(guard);
         let up = if asks {
             Up::Hello(Hello {
@@ -180,6 +182,16 @@ pub(crate) fn run(import: &Import) -> Result<(), Error> {
         };
         credits.send(up.encode(), Bytes::new());
         state.set(&origin, &state_text);
+        if let Some(error) = rough
+            && !has_warned
+        {
+            has_warned = true;
+            let milliseconds = error as f64 / 1e6;
+            line(format_args!(
+                "{origin}: the times may be wrong by {milliseconds:.2} ms, which is more than a frame: in xmemsrc, set \
+                 timestamp-mode=arrival"
+            ));
+        }
         if minute.is_over(now) {
             report(&origin, &figures, &lock(&clock));
         }
@@ -225,10 +237,9 @@ fn report(origin: &str, figures: &Figures, clock: &Clock) {
         lost,
         malformed,
     } = figures;
-    let milliseconds = clock.round_trip() as f64 / 1e6;
     line(format_args!(
         "{origin}: {received} frames, {} MB, {missed} missed, {lost} lost, {malformed} invalid messages, \
-         {milliseconds:.2} ms round trip",
+         {clock}",
         bytes / 1_000_000
     ));
 }

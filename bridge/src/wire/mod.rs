@@ -17,8 +17,8 @@ use xmem_core::{FrameMeta, MAX_NAMED_SIZE, MAX_REQUEST};
 
 use bytes::{Reader, put_sized, put_text};
 
-/// The version of the format. It is the first byte of each message.
-pub const VERSION: u8 = 1;
+/// The version of the format. It is the first byte of each message. Every change to a message, or to the meaning of one, raises it.
+pub const VERSION: u8 = 2;
 /// The maximum number of an item's bytes in one chunk. A chunk with its head fits into one batch of Zenoh, so Zenoh never splits
 /// it.
 pub const MAX_CHUNK: usize = 48_000;
@@ -95,6 +95,15 @@ pub struct Request {
     pub data: Vec<u8>,
 }
 
+/// CLOCK_TAI of a host whose clock is synchronised, in nanoseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tai {
+    /// CLOCK_TAI minus CLOCK_MONOTONIC.
+    pub offset: i64,
+    /// The maximum error of CLOCK_TAI and of the reading.
+    pub error: u64,
+}
+
 /// A message from the exporter to the importer that is not part of the stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Down {
@@ -108,6 +117,8 @@ pub enum Down {
         received: i64,
         /// The exporter's time when it sent this message.
         sent: i64,
+        /// `None`: the clock of the exporter is not synchronised.
+        tai: Option<Tai>,
     },
     /// The exporter refuses the stream.
     Refusal {
@@ -318,11 +329,17 @@ impl Down {
                 echo,
                 received,
                 sent,
+                tai,
             } => {
                 let mut out = start(1);
                 ids.encode(&mut out);
                 for time in [echo, received, sent] {
                     out.extend(time.to_le_bytes());
+                }
+                out.push(tai.is_some().into());
+                if let Some(tai) = tai {
+                    out.extend(tai.offset.to_le_bytes());
+                    out.extend(tai.error.to_le_bytes());
                 }
                 out
             }
@@ -348,6 +365,13 @@ impl Down {
                 echo: from.i64()?,
                 received: from.i64()?,
                 sent: from.i64()?,
+                tai: match from.bool()? {
+                    true => Some(Tai {
+                        offset: from.i64()?,
+                        error: from.u64()?,
+                    }),
+                    false => None,
+                },
             },
             2 => Self::Refusal {
                 importer: from.u64()?,

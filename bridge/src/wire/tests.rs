@@ -86,11 +86,13 @@ proptest! {
     #[test]
     fn other_messages_round_trip(
         ids in ids(), place in place(), numbers: [u64; 4], flags: [bool; 2], times: [i64; 3],
+        tai: Option<(i64, u64)>,
         text in "\\PC{0,16}", data in vec(any::<u8>(), 0..=MAX_REQUEST),
     ) {
         let [items, position, lost, sticky] = numbers;
         let [wants, ended] = flags;
         let [echo, received, sent] = times;
+        let tai = tai.map(|(offset, error)| Tai { offset, error });
         let (importer, name) = (ids.importer, text.clone());
         for up in [
             Up::Hello(Hello { importer, name: name.clone(), sent }),
@@ -100,7 +102,7 @@ proptest! {
             prop_assert_eq!(Up::decode(&up.encode()), Ok(up.clone()));
             is_exact(&up.encode(), Up::decode);
         }
-        for down in [Down::Pulse { ids, echo, received, sent }, Down::Refusal { importer, reason: text }] {
+        for down in [Down::Pulse { ids, echo, received, sent, tai }, Down::Refusal { importer, reason: text }] {
             prop_assert_eq!(Down::decode(&down.encode()), Ok(down.clone()));
             is_exact(&down.encode(), Down::decode);
         }

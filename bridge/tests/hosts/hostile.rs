@@ -9,7 +9,8 @@ use xmem_bridge::keys;
 use xmem_bridge::link::{Endpoint, Link, Outlet, Side, Urgency};
 use xmem_bridge::window::span;
 use xmem_bridge::wire::{
-    Begin, Chunk, Credit, Down, Hello, Ids, Kind, MAX_FRAME, Place, Probe, Request, Up,
+    Begin, Chunk, Credit, Down, Hello, Ids, Kind, MAX_FRAME, Place, Probe, Request, Tai, Up,
+    VERSION,
 };
 use xmem_core::{FrameMeta, VideoLayout, monotonic_ns};
 
@@ -51,6 +52,11 @@ impl Forger {
                     echo: hello.sent,
                     received: now,
                     sent: now,
+                    // Its clock is 292 years off, and has no error.
+                    tai: Some(Tai {
+                        offset: i64::MIN,
+                        error: 0,
+                    }),
                 };
                 answering.send(keys::down("cam0", hello.importer), pulse.encode());
             }
@@ -171,7 +177,7 @@ fn forged_messages_do_no_harm() {
     forger.send(6, |place| chunk(place, 0, true, &[255; 9]));
     for seed in 0..200 {
         let mut bytes = content(seed, 300);
-        bytes[0] = 1;
+        bytes[0] = VERSION;
         bytes[1] = (seed % 4) as u8;
         if seed % 2 == 0 {
             bytes[2..18].copy_from_slice(&ids_as_bytes(forger.ids));

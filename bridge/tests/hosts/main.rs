@@ -14,3 +14,4 @@ mod network;
 mod refused;
 mod router;
 mod support;
+mod times;
