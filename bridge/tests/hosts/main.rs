@@ -11,6 +11,7 @@ mod frames;
 mod hostile;
 mod many;
 mod network;
+mod parts;
 mod refused;
 mod router;
 mod support;
