@@ -71,12 +71,28 @@ impl Cable {
         command
     }
 
+    /// Limits what host a sends, in the syntax of tc. The error is the reason why the machine does not allow it.
+    pub(crate) fn limit(&self, rate: &str) -> Result<(), String> {
+        let args = format!("qdisc add dev cable root tbf rate {rate} burst 64kb latency 50ms");
+        self.run("a", "tc", &args)
+    }
+
+    /// Cuts the cable, or connects it again.
+    pub(crate) fn cut(&self, is_cut: bool) {
+        let state = if is_cut { "down" } else { "up" };
+        self.ip("a", &format!("link set cable {state}")).unwrap();
+    }
+
     fn ip(&self, host: &str, args: &str) -> Result<(), String> {
-        let output = self.on(host).arg("ip").args(args.split(' ')).output();
+        self.run(host, "ip", args)
+    }
+
+    fn run(&self, host: &str, program: &str, args: &str) -> Result<(), String> {
+        let output = self.on(host).arg(program).args(args.split(' ')).output();
         let output = output.map_err(|error| error.to_string())?;
         match output.status.success() {
             true => Ok(()),
-            false => Err(String::from_utf8_lossy(&output.stderr).into_owned()),
+            false => Err(String::from_utf8_lossy(&output.stderr).trim().to_owned()),
         }
     }
 }
