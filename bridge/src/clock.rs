@@ -25,6 +25,18 @@ struct Sample {
     at: i64,
 }
 
+impl Sample {
+    /// The estimate at the time `now`.
+    fn estimate(self, now: i64) -> Estimate {
+        let age = now.saturating_sub(self.at).max(0);
+        let half = self.round_trip - self.round_trip / 2;
+        Estimate {
+            offset: self.offset,
+            error: half.saturating_add(age / DRIFT),
+        }
+    }
+}
+
 /// The clock of this host minus the clock of the other host, and the maximum error, in nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Estimate {
@@ -90,6 +102,9 @@ impl Clock {
             })
         };
         if let Some(sample) = sample() {
+            // CLOCK_MONOTONIC stops while a host is suspended. Remove round trips from before that: the new one contradicts them.
+            let new = sample.estimate(now);
+            self.samples.retain(|it| it.estimate(now).agrees_with(new));
             self.samples.truncate(SAMPLES - 1);
             self.samples.push_front(sample);
         }
@@ -103,14 +118,7 @@ impl Clock {
 
     fn by_round_trips(&self) -> Option<Estimate> {
         let newest = self.samples.front()?.at;
-        let estimates = self.samples.iter().map(|sample| {
-            let age = newest.saturating_sub(sample.at).max(0);
-            let half = sample.round_trip - sample.round_trip / 2;
-            Estimate {
-                offset: sample.offset,
-                error: half.saturating_add(age / DRIFT),
-            }
-        });
+        let estimates = self.samples.iter().map(|it| it.estimate(newest));
         estimates.min_by_key(|it| it.error)
     }
 
@@ -209,6 +217,20 @@ mod tests {
         // 150 microseconds, and 2 s later.
         clock.add(2 * second, 2 * second, 2 * second, 2 * second + 500_000);
         assert_eq!((clock.to_local(0), clock.error()), (250_000, Some(250_000)));
+    }
+
+    #[test]
+    fn times_are_right_at_the_first_round_trip_after_a_suspension() {
+        let mut clock = Clock::default();
+        clock.add(0, 0, 0, 100);
+        assert_eq!(clock.to_local(0), 50);
+        // This host was suspended for an hour. The new round trip is slower.
+        let hour = 3_600_000_000_000;
+        clock.add(1000, hour + 1000, hour + 1000, 3000);
+        assert_eq!(clock.to_local(hour), 1000);
+        // The other host was suspended for two hours.
+        clock.add(2 * hour + 4000, hour + 2000, hour + 2000, 2 * hour + 7000);
+        assert_eq!(clock.to_local(hour), 2 * hour + 3500);
     }
 
     #[test]
