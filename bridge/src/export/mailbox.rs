@@ -2,7 +2,6 @@
 
 //! Passes the messages of an importer from Zenoh's threads to the thread of its session.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex};
 use std::time::{Duration, Instant};
 
@@ -29,7 +28,6 @@ pub(super) struct Mailbox {
     inbox: Mutex<Inbox>,
     changed: Condvar,
     pool: Handle,
-    over: AtomicBool,
 }
 
 impl Mailbox {
@@ -39,25 +37,12 @@ impl Mailbox {
             inbox: Mutex::default(),
             changed: Condvar::new(),
             pool,
-            over: AtomicBool::new(false),
         }
     }
 
     /// The instances of the stream.
     pub(super) fn ids(&self) -> Ids {
         self.ids
-    }
-
-    /// Whether the session has ended.
-    pub(super) fn is_over(&self) -> bool {
-        // Acquire: pairs with the store in `end`.
-        self.over.load(Ordering::Acquire)
-    }
-
-    /// Marks the session as ended.
-    pub(super) fn end(&self) {
-        // Release: pairs with the load in `is_over`.
-        self.over.store(true, Ordering::Release);
     }
 
     /// Stores a message of the importer. `sent` is the importer's time in it.

@@ -18,6 +18,7 @@ use crate::signals::Signals;
 use crate::wire::{Down, Ids, Up};
 use crate::{Error, keys};
 use mailbox::Mailbox;
+use session::Active;
 
 /// The maximum number of sessions. Each session has a thread, and a consumer of a pool.
 const MAX_SESSIONS: usize = 256;
@@ -29,7 +30,7 @@ struct Sessions {
     /// The names of the exported pools.
     pools: Vec<String>,
     /// By pool and importer.
-    all: Mutex<HashMap<(String, u64), Arc<Mailbox>>>,
+    all: Mutex<HashMap<(String, u64), Active>>,
 }
 
 impl Sessions {
@@ -89,8 +90,8 @@ impl Sessions {
     fn find(&self, pool: &str, ids: Ids) -> Option<Arc<Mailbox>> {
         let all = lock(&self.all);
         let session = all.get(&(pool.to_owned(), ids.importer))?;
-        let is_it = session.ids() == ids && !session.is_over();
-        is_it.then(|| session.clone())
+        let is_it = session.mailbox().ids() == ids && !session.is_over();
+        is_it.then(|| session.mailbox().clone())
     }
 
     /// The session of an importer. Starts one if there is none.
@@ -102,15 +103,16 @@ impl Sessions {
         all.retain(|_, session| !session.is_over());
         let key = (pool.to_owned(), importer);
         if let Some(session) = all.get(&key) {
-            return Ok(session.clone());
+            return Ok(session.mailbox().clone());
         }
         if all.len() >= MAX_SESSIONS {
             return Err("there are too many importers".into());
         }
         let instance = random::u64();
         let session = session::start(&self.link, pool, importer, name, instance)?;
-        all.insert(key, session.clone());
-        Ok(session)
+        let mailbox = session.mailbox().clone();
+        all.insert(key, session);
+        Ok(mailbox)
     }
 }
 

@@ -3,6 +3,7 @@
 //! A session: a thread that reads a pool for one importer, and sends as much as the importer has credit for.
 
 use std::sync::Arc;
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -82,6 +83,24 @@ struct Session {
     minute: Minute,
 }
 
+/// A session that was started.
+#[derive(Debug)]
+pub(super) struct Active {
+    mailbox: Arc<Mailbox>,
+    thread: JoinHandle<()>,
+}
+
+impl Active {
+    pub(super) fn mailbox(&self) -> &Arc<Mailbox> {
+        &self.mailbox
+    }
+
+    /// Whether its thread has ended.
+    pub(super) fn is_over(&self) -> bool {
+        self.thread.is_finished()
+    }
+}
+
 /// Starts the thread of a session.
 pub(super) fn start(
     link: &Link,
@@ -89,7 +108,7 @@ pub(super) fn start(
     importer: u64,
     name: &str,
     instance: u64,
-) -> Result<Arc<Mailbox>, Error> {
+) -> Result<Active, Error> {
     let ids = Ids {
         exporter: instance,
         importer,
@@ -99,10 +118,9 @@ pub(super) fn start(
     let source = Source::new(pool, &name);
     let mailbox = Arc::new(Mailbox::new(ids, source.handle()));
     let (link, pool, title) = (link.clone(), pool.to_owned(), format!("{pool} to {name}"));
-    let ended = mailbox.clone();
     let shared = mailbox.clone();
     let thread = std::thread::Builder::new().name(title.clone());
-    thread.spawn(move || {
+    let thread = thread.spawn(move || {
         // Declare the outlets on this thread. Reason: `start` runs in a callback of Zenoh, which must not block.
         let outlets = link
             .outlet(keys::down(&pool, importer), Urgency::Urgent)
@@ -114,9 +132,8 @@ pub(super) fn start(
             Ok((down, data)) => Session::new(title, shared, down, data, source).run(),
             Err(error) => line(format_args!("{title}: {error}")),
         }
-        ended.end();
     })?;
-    Ok(mailbox)
+    Ok(Active { mailbox, thread })
 }
 
 impl Session {
