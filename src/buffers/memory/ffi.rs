@@ -8,8 +8,9 @@ use gst::glib;
 
 use super::{slot::Slot, spare::Owner};
 
-/// The type name of the memory, for `gst_memory_is_type`.
-pub(crate) const MEMORY_TYPE: &glib::GStr = glib::gstr!("XmemMemory");
+/// The type name of the memory, for `gst_memory_is_type`. A static, because its address is compared, and the compiler may copy a
+/// constant.
+pub(crate) static MEMORY_TYPE: &glib::GStr = glib::gstr!("XmemMemory");
 
 /// The C structure behind [`XmemMemory`](super::XmemMemory).
 #[repr(C)]
