@@ -63,14 +63,16 @@ pub(crate) fn run(args: &Args) -> Result {
     step::run_all(tools.into_iter().map(Tool::step).collect())
 }
 
-/// The check that `cargo xtask test` runs if the compiler has AddressSanitizer.
-pub(crate) fn core() -> std::result::Result<Step, (&'static str, String)> {
-    let step = Tool::Core.step();
-    if is_available() {
-        Ok(step)
-    } else {
-        Err((step.name, "this Rust has no AddressSanitizer".into()))
-    }
+/// The checks that `cargo xtask test` runs if the compiler has AddressSanitizer.
+pub(crate) fn checks() -> [std::result::Result<Step, (&'static str, String)>; 2] {
+    [Tool::Core, Tool::Plugin].map(|tool| {
+        let step = tool.step();
+        if is_available() {
+            Ok(step)
+        } else {
+            Err((step.name, "this Rust has no AddressSanitizer".into()))
+        }
+    })
 }
 
 impl Tool {

@@ -204,7 +204,10 @@ fn everything(selection: &Selection) -> Vec<Planned> {
     ));
     steps.extend(selection.faults(Rights::Me).map(Ok));
     steps.push(Ok(loom()));
-    steps.push(sanitize::core().map(|step| Check::of_tests(Harness::Libtest, Rights::Me, step)));
+    let sanitizers = sanitize::checks().into_iter();
+    steps.extend(
+        sanitizers.map(|step| step.map(|step| Check::of_tests(Harness::Libtest, Rights::Me, step))),
+    );
     steps.push(arm::check().map(Check::from));
     steps.extend(bridge::checks().map(Ok));
     steps.push(plain(
