@@ -39,6 +39,7 @@ fn main() -> Result<(), Box<dyn Error>> {
                 .build(),
         )
         .build();
+    accept_padded_rows(&sink);
     let pipeline = gst::Pipeline::default();
     pipeline.add_many([&source, sink.upcast_ref()])?;
     source.link(&sink)?;
@@ -47,6 +48,23 @@ fn main() -> Result<(), Box<dyn Error>> {
     let result = wait(&pipeline);
     pipeline.set_state(gst::State::Null)?;
     result
+}
+
+/// Answers allocation queries as an element that reads GstVideoMeta. Otherwise xmemsrc copies frames with padded rows, which most
+/// decoders make. Since GStreamer 1.24, `propose_allocation` of the callbacks can do this.
+fn accept_padded_rows(sink: &gst_app::AppSink) {
+    let Some(pad) = sink.static_pad("sink") else {
+        return;
+    };
+    pad.add_probe(gst::PadProbeType::QUERY_DOWNSTREAM, |_, info| {
+        match info.query_mut().map(gst::QueryRef::view_mut) {
+            Some(gst::QueryViewMut::Allocation(query)) => {
+                query.add_allocation_meta::<gst_video::VideoMeta>(None);
+                gst::PadProbeReturn::Handled
+            }
+            _ => gst::PadProbeReturn::Ok,
+        }
+    });
 }
 
 /// Prints the number of the frame, and the brightness of its first plane, which is read in place.

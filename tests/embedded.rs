@@ -56,6 +56,31 @@ fn beside_an_installed_plugin() {
 }
 
 #[test]
+fn the_consumer_reads_padded_rows_in_place() {
+    let pools = prepared();
+    // The decoder pads rows of 300 pixels.
+    let mut producer = Launch::new(
+        &pools,
+        "producer",
+        &[],
+        "videotestsrc num-buffers=20 ! video/x-raw,format=I420,width=300,height=200 ! x264enc ! avdec_h264 ! \
+         xmemsink pool=p delivery=lossless wait-for-connection=true pace=never",
+    );
+    let mut consumer = command(&pools, example("embed-consumer"));
+    let mut consumer = Launch::start(&pools, "consumer", consumer.arg("p"));
+    producer.succeeds();
+    consumer.succeeds();
+    let log = consumer.log();
+    let frames: Vec<_> = log.lines().filter(|line| line.contains("mean")).collect();
+    assert!(!frames.is_empty(), "{log}");
+    // Otherwise they begin with "a copy".
+    assert!(
+        frames.iter().all(|line| line.starts_with("frame ")),
+        "{log}"
+    );
+}
+
+#[test]
 fn the_consumer_ends_when_its_output_is_closed() {
     let pools = prepared();
     let mut producer = command(&pools, example("embed-producer"));
