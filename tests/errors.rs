@@ -107,14 +107,18 @@ fn a_file_is_not_a_pool() {
 }
 
 #[test]
-fn too_few_slots_are_refused() {
+fn settings_that_contradict_each_other_are_refused() {
     let pools = Pools::new();
-    let (error, text) = fails_to_start(
-        &pools,
-        "videotestsrc ! xmemsink pool=POOL max-slots=3 history=2",
-    );
-    assert!(error.matches(gst::ResourceError::Settings), "{text}");
-    assert!(text.contains("max-slots"), "{text}");
+    for (settings, part) in [
+        ("max-slots=3 history=2", "max-slots is 3"),
+        ("max-slots=7 min-slots=8", "lower min-slots"),
+        ("history=65535", "at most 65534"),
+    ] {
+        let sink = format!("videotestsrc ! xmemsink pool=POOL {settings}");
+        let (error, text) = fails_to_start(&pools, &sink);
+        assert!(error.matches(gst::ResourceError::Settings), "{text}");
+        assert!(text.contains(part), "{text}");
+    }
 }
 
 #[test]

@@ -327,6 +327,80 @@ fn a_recording_is_replayed_at_its_pace() {
     replay.succeeds();
 }
 
+/// The bytes of the first frame that a pipeline puts out.
+fn first_frame(pools: &Pools, source: &str, format: &str) -> Vec<u8> {
+    let file = pools.file("frame.raw").to_str().unwrap().to_owned();
+    let filter = format!("video/x-raw,format={format},width=66,height=50");
+    let pipeline = format!(
+        "{source} ! videoconvert ! {filter} ! identity eos-after=1 ! filesink location={file}"
+    );
+    Launch::new(pools, "first", &[], &pipeline).succeeds();
+    fs::read(file).unwrap()
+}
+
+#[test]
+fn raw_frames_are_recorded_without_loss() {
+    // One for each target format with eight bits, and some with more.
+    for format in [
+        "NV12",
+        "YUY2",
+        "NV24",
+        "AYUV",
+        "RGB",
+        "RGBA",
+        "RGB16",
+        "GRAY8",
+        "v210",
+        "P010_10LE",
+        "r210",
+    ] {
+        let pools = prepared();
+        let file = pools.file("a.mkv").to_str().unwrap().to_owned();
+        let filter = format!("video/x-raw,format={format},width=66,height=50,framerate=30/1");
+        let test = format!("videotestsrc is-live=true pattern=smpte75 ! {filter}");
+        let producer = Launch::new(&pools, "live", &[], &format!("{test} ! xmemsink pool=p"));
+        record(&pools, &file, &[]);
+        drop(producer);
+        let sent = first_frame(&pools, &test, format);
+        let played = format!("filesrc location={file} ! matroskademux ! avdec_ffv1");
+        assert!(first_frame(&pools, &played, format) == sent, "{format}");
+    }
+}
+
+#[test]
+fn a_format_that_would_lose_bits_is_not_recorded() {
+    let pools = prepared();
+    let _producer = live(&pools, ",format=ARGB64");
+    until("frames", || published(&pools) > 0);
+    let file = pools.file("a.mkv").to_str().unwrap().to_owned();
+    fails(
+        &pools,
+        &["record", "p", &file],
+        "format ARGB64 cannot be recorded without loss: use --h264",
+    );
+    fails(&pools, &["record", "p", "/none/a.mkv"], "no folder /none");
+    assert!(!fs::exists(&file).unwrap());
+}
+
+#[test]
+fn a_tap_ends_when_the_size_changes() {
+    let pools = prepared();
+    let producer = live(&pools, "");
+    until("frames", || published(&pools) > 0);
+    let mut tap = Launch::start(&pools, "tap", &mut xmem(&pools, &["tap", "p"]));
+    until("the tap", || {
+        pool_stats(&pools, "p").is_some_and(|it| it.consumers.len() == 1)
+    });
+    drop(producer);
+    let _producer = Launch::new(
+        &pools,
+        "larger",
+        &[],
+        "videotestsrc is-live=true ! video/x-raw,width=128,height=48,framerate=30/1 ! xmemsink pool=p",
+    );
+    assert!(!tap.wait().success());
+}
+
 #[test]
 fn encoded_frames_are_recorded_as_they_are() {
     let pools = prepared();

@@ -119,7 +119,11 @@ const PYTHON_NEEDS: Needs = &[
 ];
 
 /// Additional dependencies of the benchmark.
-const BENCH_NEEDS: Needs = &[("strace", &[Need::Program("strace")])];
+const BENCH_NEEDS: Needs = &[
+    ("strace", &[Need::Program("strace")]),
+    ("gstreamer1.0-plugins-ugly", &[Need::Element("x264enc")]),
+    ("gstreamer1.0-libav", &[Need::Element("avdec_h264")]),
+];
 
 /// Additional dependencies of `cargo xtask test --compat`.
 const COMPAT_NEEDS: Needs = &[

@@ -47,6 +47,32 @@ impl Caps {
         self.name.ends_with("/x-raw")
     }
 
+    /// The format of raw frames.
+    pub(crate) fn format(&self) -> Option<&str> {
+        self.get("format").filter(|_| self.is_raw())
+    }
+
+    /// Caps with these fields of raw frames, for a capsfilter. Without one, frames of another size or format could follow.
+    pub(crate) fn filter(&self) -> String {
+        let mut filter = "video/x-raw".to_owned();
+        // The values come from another process.
+        let is_plain = |value: &&str| {
+            let mut letters = value.bytes();
+            letters.all(|byte| byte.is_ascii_alphanumeric() || b"_-/".contains(&byte))
+        };
+        let keys: &[&str] = if self.is_raw() {
+            &["format", "width", "height", "framerate", "interlace-mode"]
+        } else {
+            &["width", "height"]
+        };
+        for key in keys {
+            if let Some(value) = self.get(key).filter(is_plain) {
+                filter += &format!(",{key}={value}");
+            }
+        }
+        filter
+    }
+
     /// Width and height in pixels.
     pub(crate) fn size(&self) -> Option<(usize, usize)> {
         let number = |key| self.get(key)?.parse().ok();

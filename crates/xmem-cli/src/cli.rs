@@ -195,6 +195,7 @@ pub(crate) enum Command {
 
 fn property(text: &str) -> Result<String, String> {
     match text.split_once('=') {
+        Some(("pool", _)) => Err("--pool sets the pool".to_owned()),
         Some((name, _)) if !name.is_empty() && !text.contains('!') => Ok(text.to_owned()),
         _ => Err("expected PROPERTY=VALUE".to_owned()),
     }

@@ -45,6 +45,7 @@ fn remedy(error: &io::Error) -> &'static str {
     match Errno::from_io_error(error) {
         Some(Errno::MFILE) => "; raise the limit of open files of the process (ulimit -n)",
         Some(Errno::NFILE) => "; raise the limit of open files of the host (fs.file-max)",
+        Some(Errno::NOMEM) => "; free memory, or raise the memory limit of the process (ulimit -v)",
         _ => "",
     }
 }
@@ -241,10 +242,7 @@ impl From<CreateError> for RemoveError {
 #[non_exhaustive]
 pub enum RegionError {
     /// There is not enough memory for it.
-    #[error(
-        "no memory for a region of {size} bytes ({error}): free memory (backing posix-shm: in /dev/shm), or lower \
-         max-slots, max-bytes or history"
-    )]
+    #[error("{}", no_space(*size, error))]
     NoSpace {
         /// The region's size in bytes.
         size: usize,
@@ -263,15 +261,33 @@ pub enum RegionError {
     System(#[from] SystemError),
 }
 
+fn no_space(size: usize, error: &io::Error) -> String {
+    match remedy(error) {
+        "" => format!(
+            "no memory for a region of {size} bytes ({error}): free memory (backing posix-shm: in /dev/shm), or lower \
+             max-slots, max-bytes or history"
+        ),
+        remedy => format!("no region of {size} bytes could be made: {error}{remedy}"),
+    }
+}
+
+impl RegionError {
+    /// Whether the system has no memory or no descriptors left, which may pass.
+    fn is_shortage(&self) -> bool {
+        match self {
+            Self::NoSpace { .. } => true,
+            Self::System(error) => error.is_shortage(),
+            _ => false,
+        }
+    }
+}
+
 /// No slot could be acquired.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum AcquireError {
-    /// All slots are in use and the pool may not grow.
-    #[error(
-        "all {slots} slots of pool {pool:?} are in use: release frames, or raise max-slots ({max_slots}) or max-bytes \
-         ({max_bytes}; 0 = no limit)"
-    )]
+    /// All slots are in use, and the pool cannot grow. Frames that are released make room.
+    #[error("{}", exhausted(pool, *slots, *max_slots, *max_bytes, shortage.as_deref()))]
     Exhausted {
         /// The pool.
         pool: String,
@@ -281,6 +297,8 @@ pub enum AcquireError {
         max_slots: u32,
         /// The limit on bytes; 0: none.
         max_bytes: u64,
+        /// Why the pool cannot grow to its limits: a lack of memory or of descriptors. `None`: it has reached a limit.
+        shortage: Option<Box<AcquireError>>,
     },
     /// One frame is larger than the pool may be.
     #[error("{}", too_large(*size, *slot_size, *max_bytes))]
@@ -316,6 +334,34 @@ pub enum AcquireError {
     /// The handle was inherited through fork.
     #[error("{}", FORKED)]
     Forked,
+}
+
+fn exhausted(
+    pool: &str,
+    slots: u32,
+    max_slots: u32,
+    max_bytes: u64,
+    shortage: Option<&AcquireError>,
+) -> String {
+    let used = format!("all {slots} slots of pool {pool:?} are in use");
+    match shortage {
+        None => format!(
+            "{used}: release frames, or raise max-slots ({max_slots}) or max-bytes ({max_bytes}; 0 = no limit)"
+        ),
+        Some(error) => format!("{used}, and it cannot grow: {error}"),
+    }
+}
+
+impl AcquireError {
+    /// Whether memory or descriptors are lacking, which may pass.
+    pub(crate) fn is_shortage(&self) -> bool {
+        match self {
+            Self::Region(error) => error.is_shortage(),
+            #[cfg(feature = "cuda")]
+            Self::Cuda(xmem_cuda::error::CudaError::OutOfMemory { .. }) => true,
+            _ => false,
+        }
+    }
 }
 
 /// A frame could not be published.

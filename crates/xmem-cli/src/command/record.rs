@@ -24,13 +24,24 @@ pub(crate) fn run(pool: &OsStr, file: &Path, h264: bool) -> Result<(), Error> {
     if file.exists() {
         return Err(format!("{name} exists: remove it, or choose another name").into());
     }
+    let folder = file.parent().filter(|it| !it.as_os_str().is_empty());
+    if let Some(folder) = folder.filter(|it| !it.is_dir()) {
+        return Err(format!("there is no folder {}: create it", folder.display()).into());
+    }
+    // Matroska cannot store a change of the caps.
+    let filter = caps.filter();
     let convert = match caps.name() {
-        _ if caps.is_raw() && h264 => "videoconvert ! x264enc tune=zerolatency ! ",
-        _ if caps.is_raw() => "videoconvert ! avenc_ffv1 ! ",
+        _ if caps.is_raw() && h264 => {
+            format!("{filter} ! videoconvert ! x264enc tune=zerolatency ! ")
+        }
+        _ if caps.is_raw() => {
+            let target = ffv1_format(caps.format().unwrap_or_default())?;
+            format!("{filter} ! videoconvert ! video/x-raw,format={target} ! avenc_ffv1 ! ")
+        }
         // Encoded frames are stored unchanged, in the form that the file format needs.
-        "video/x-h264" => "h264parse ! ",
-        "video/x-h265" => "h265parse ! ",
-        _ => "",
+        "video/x-h264" => "h264parse ! ".to_owned(),
+        "video/x-h265" => "h265parse ! ".to_owned(),
+        _ => String::new(),
     };
     let rest = format!("{QUEUE} ! {convert}matroskamux offset-to-zero=true ! filesink");
     let source = ["max-held=8".to_owned()];
@@ -38,4 +49,42 @@ pub(crate) fn run(pool: &OsStr, file: &Path, h264: bool) -> Result<(), Error> {
         .args([&property("location", file), "--eos-on-shutdown"])
         .exec();
     Err(not_started(&error))
+}
+
+/// The format in which FFV1 stores frames of a format without loss. videoconvert alone would choose I420 for most of them.
+fn ffv1_format(format: &str) -> Result<&'static str, Error> {
+    Ok(match format {
+        "I420" | "YV12" | "NV12" | "NV21" | "NV12_4L4" | "NV12_32L32" | "NV12_64Z32" => "I420",
+        "YUY2" | "UYVY" | "YVYU" | "VYUY" | "Y42B" | "NV16" | "NV61" => "Y42B",
+        "Y444" | "NV24" | "v308" | "IYU2" => "Y444",
+        "Y41B" | "IYU1" => "Y41B",
+        "YUV9" | "YVU9" => "YUV9",
+        "A420" => "A420",
+        "AYUV" | "VUYA" | "Y410" | "A444_10LE" | "A444_10BE" => "A444_10LE",
+        "RGB" | "BGR" | "RGBx" | "BGRx" | "xRGB" | "xBGR" | "GBR" | "RGBP" | "BGRP" | "RGB16"
+        | "BGR16" | "RGB15" | "BGR15" => "BGRx",
+        "RGBA" | "BGRA" | "ARGB" | "ABGR" | "GBRA" => "BGRA",
+        "GRAY8" => "GRAY8",
+        "GRAY16_LE" | "GRAY16_BE" => "GRAY16_LE",
+        "P010_10LE" | "P010_10BE" | "I420_10LE" | "I420_10BE" | "NV12_10LE32" | "NV12_10LE40" => {
+            "I420_10LE"
+        }
+        "v210" | "UYVP" | "Y210" | "I422_10LE" | "I422_10BE" | "NV16_10LE32" => "I422_10LE",
+        "Y444_10LE" | "Y444_10BE" => "Y444_10LE",
+        "A420_10LE" | "A420_10BE" => "A420_10LE",
+        "A422_10LE" | "A422_10BE" => "A422_10LE",
+        "P012_LE" | "P012_BE" | "I420_12LE" | "I420_12BE" => "I420_12LE",
+        "Y212_LE" | "Y212_BE" | "I422_12LE" | "I422_12BE" => "I422_12LE",
+        "Y444_12LE" | "Y444_12BE" => "Y444_12LE",
+        "r210" | "GBR_10LE" | "GBR_10BE" => "GBR_10LE",
+        "BGR10A2_LE" | "RGB10A2_LE" | "GBRA_10LE" | "GBRA_10BE" => "GBRA_10LE",
+        "GBR_12LE" | "GBR_12BE" => "GBR_12LE",
+        "GBRA_12LE" | "GBRA_12BE" => "GBRA_12LE",
+        _ => {
+            return Err(format!(
+                "frames of the format {format} cannot be recorded without loss: use --h264, or publish another format"
+            )
+            .into());
+        }
+    })
 }

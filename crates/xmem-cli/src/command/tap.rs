@@ -24,7 +24,9 @@ pub(crate) fn run(pool: &OsStr, raw: bool) -> Result<(), Error> {
     let rest = if raw {
         "fdsink sync=false".to_owned()
     } else {
-        format!("{decode}videoconvert ! y4menc ! fdsink sync=false")
+        // Y4M has one header.
+        let filter = caps.filter();
+        format!("{decode}{filter} ! videoconvert ! y4menc ! fdsink sync=false")
     };
     let error = pipeline(
         Command::new(TOOL),

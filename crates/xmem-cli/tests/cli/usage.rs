@@ -24,6 +24,16 @@ fn a_missing_pool_fails_with_the_path() {
 }
 
 #[test]
+fn only_one_option_sets_the_pool() {
+    let dir = TempDir::new().unwrap();
+    let args = ["share", "test", "--pool", "p", "--set", "pool=q"];
+    let output = xmem(dir.path(), &args);
+    assert_eq!(output.status.code(), Some(2));
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(text.contains("--pool sets the pool"), "{text}");
+}
+
+#[test]
 fn a_failure_without_a_writable_stderr_exits_with_1() {
     let dir = TempDir::new().unwrap();
     let status = Command::new(env!("CARGO_BIN_EXE_xmem"))

@@ -103,6 +103,7 @@ impl From<AcquireError> for WriteAccessError {
                 pool,
                 slots: buffers,
                 max_slots: max_buffers,
+                shortage: None,
                 ..
             } => Self::Full {
                 // Users know the name of the buffer pool, not that of the process's own pool.

@@ -178,6 +178,19 @@ impl ProducerBuilder {
     pub fn build(self) -> Result<Producer, CreateError> {
         let Self { pool, mut settings } = self;
         let least = settings.history.saturating_add(2);
+        if least > MAX_SLOTS {
+            return Err(CreateError::Settings(format!(
+                "history is {}, and it may be at most {}",
+                settings.history,
+                MAX_SLOTS - 2
+            )));
+        }
+        if settings.min_slots > settings.max_slots {
+            return Err(CreateError::Settings(format!(
+                "min-slots is {}, and max-slots only {}: lower min-slots, or raise max-slots",
+                settings.min_slots, settings.max_slots
+            )));
+        }
         if settings.max_slots < least || settings.max_slots > MAX_SLOTS {
             return Err(CreateError::Settings(format!(
                 "max-slots is {}: with history {} it has to be at least {least}, and at most {MAX_SLOTS}",
@@ -192,7 +205,6 @@ impl ProducerBuilder {
                     .into(),
             ));
         }
-        settings.min_slots = settings.min_slots.min(settings.max_slots);
         let socket = socket_path(&pool)?;
         prepare_dir(&pool, &socket)?;
         let lock = take_lock(&pool, &socket)?;

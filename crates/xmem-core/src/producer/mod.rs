@@ -430,6 +430,7 @@ impl Producer {
                 slots,
                 max_slots: settings.max_slots,
                 max_bytes: settings.max_bytes,
+                shortage: None,
             });
         }
         guard.shares.set_upstream_need(slots);

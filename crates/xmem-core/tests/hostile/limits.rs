@@ -4,10 +4,12 @@
 
 use std::os::fd::OwnedFd;
 use std::process::Command;
+use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use xmem_core::{
-    AcquireError, Backing, ConnectError, Consumer, CreateError, Producer, RegionError, SystemError,
+    AcquireError, Backing, Canceller, ConnectError, Consumer, CreateError, Delivery, Producer,
+    RegionError, SystemError,
 };
 
 use crate::support::child::Child;
@@ -84,6 +86,56 @@ pub(crate) fn no_descriptors(pool: &str) {
 #[test]
 fn running_out_of_descriptors_is_an_error_and_passes() {
     run_child("no-descriptors", &Place::new());
+}
+
+pub(crate) fn no_descriptors_to_grow(pool: &str) {
+    for delivery in [Delivery::Live, Delivery::Lossless] {
+        let producer = Producer::builder(pool).delivery(delivery);
+        let producer = producer.build().unwrap();
+        let mut held = vec![publish(&producer, 0, SIZE)];
+        let next: OwnedFd = std::fs::File::open("/dev/null").unwrap().into();
+        let free = std::os::fd::AsRawFd::as_raw_fd(&next) as u64;
+        let before = limit(Resource::Nofile, free);
+        // Repeated, because another thread may close one.
+        let mut taken: Vec<OwnedFd> = Vec::new();
+        let error = loop {
+            taken.extend(take_all_descriptors());
+            match producer.acquire(SIZE) {
+                Ok(slot) => held.push(slot.publish(seeded(0, SIZE)).unwrap()),
+                Err(error) => break error,
+            }
+        };
+        let text = error.to_string();
+        assert!(
+            matches!(
+                &error,
+                AcquireError::Exhausted {
+                    shortage: Some(_),
+                    ..
+                }
+            ) && text.contains("it cannot grow")
+                && text.contains("ulimit -n"),
+            "{error:?}"
+        );
+        // No slot has this size.
+        let error = producer.acquire(4 << 20).unwrap_err();
+        assert!(matches!(error, AcquireError::Region(_)), "{error}");
+        let wait = |time| producer.acquire_wait(SIZE, Some(time), &Canceller::new());
+        let error = wait(Duration::from_millis(1)).unwrap_err();
+        assert!(matches!(error, AcquireError::Timeout), "{error}");
+        let slots = held.len();
+        held.pop();
+        held.push(wait(HANG).unwrap().publish(seeded(0, SIZE)).unwrap());
+        setrlimit(Resource::Nofile, before).unwrap();
+        while held.len() <= slots {
+            held.push(publish(&producer, 0, SIZE));
+        }
+    }
+}
+
+#[test]
+fn a_pool_that_cannot_grow_continues_with_its_slots() {
+    run_child("no-descriptors-to-grow", &Place::new());
 }
 
 pub(crate) fn no_file_size(pool: &str) {

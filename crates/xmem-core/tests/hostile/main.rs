@@ -93,6 +93,7 @@ fn child() {
         "short-of-descriptors" => torrents::short_of_descriptors(&pool),
         "short-of-memory" => torrents::short_of_memory(&pool),
         "no-descriptors" => limits::no_descriptors(&pool),
+        "no-descriptors-to-grow" => limits::no_descriptors_to_grow(&pool),
         "no-file-size" => limits::no_file_size(&pool),
         "full-dev-shm" => limits::full_dev_shm(&pool),
         other => panic!("no role {other}"),

@@ -34,7 +34,7 @@ pub(in crate::producer) fn on_host(pool: &Pool, want: Want) -> Result<Claimed, A
         };
         Ok(Region::create(plan.len(), settings)?)
     };
-    in_regions(pool, want, &make)
+    in_regions(pool, want, &make).map_err(|error| unable_to_grow(pool, want, error))
 }
 
 /// Claims a slot in regions that `make` allocates. Never waits.
@@ -74,9 +74,17 @@ fn in_new_region(
         Ok(region) => region,
         Err(error) => {
             guard.regions.abandon(plan);
-            guard.history.set_short();
+            let is_new = guard.history.set_short();
             guard.trim_history(Span::Promised);
-            return claim_idle(&mut guard, want).ok_or(error);
+            let mut claimed = claim_idle(&mut guard, want);
+            if claimed.is_none() && !want.is_ahead {
+                claimed = claim_from_history(&mut guard, want);
+            }
+            drop(guard);
+            if is_new {
+                log::warn!("pool {:?} cannot grow: {error}", pool.name());
+            }
+            return claimed.ok_or(error);
         }
     };
     let State { regions, slots, .. } = &mut *guard;
@@ -181,7 +189,29 @@ fn exhausted(guard: &Guard<'_>) -> AcquireError {
         slots: guard.slots.assigned(),
         max_slots: settings.max_slots,
         max_bytes: settings.max_bytes,
+        shortage: None,
     }
+}
+
+/// The error of a pool that could not get another region. If memory is lacking, and the pool has slots for such frames, the pool
+/// is exhausted: a slot becomes free when a frame is released.
+#[cold]
+pub(super) fn unable_to_grow(pool: &Pool, want: Want, error: AcquireError) -> AcquireError {
+    if !error.is_shortage() {
+        return error;
+    }
+    let Some(guard) = pool.lock() else {
+        return error;
+    };
+    let mut places = guard.slots.iter().filter_map(|(_, info)| info.place);
+    if !places.any(|place| want.fits(place)) {
+        return error;
+    }
+    let mut exhausted = exhausted(&guard);
+    if let AcquireError::Exhausted { shortage, .. } = &mut exhausted {
+        *shortage = Some(Box::new(error));
+    }
+    exhausted
 }
 
 /// Claims an idle slot that fits such a frame.

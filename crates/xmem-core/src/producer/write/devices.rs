@@ -65,14 +65,15 @@ pub(in crate::producer) fn claim_on(
     if let Err(AcquireError::Cuda(error)) = &acquired {
         note_context_error(pool, error);
     }
-    match acquired {
+    let acquired = match acquired {
         Err(AcquireError::Cuda(CudaError::OutOfMemory { .. })) => {
             // First remove regions that are kept only for later use.
             pool.collect();
             claim::in_regions(pool, want, &make)
         }
         result => result,
-    }
+    };
+    acquired.map_err(|error| claim::unable_to_grow(pool, want, error))
 }
 
 fn make_region(pool: &Pool, plan: Plan, device: &Device) -> Result<Region, AcquireError> {
