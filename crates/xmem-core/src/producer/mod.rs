@@ -159,7 +159,7 @@ impl Producer {
     ///
     /// # Errors
     ///
-    /// [`AcquireError::Exhausted`] when all slots are in use and the pool may not grow; see [`AcquireError`] for the
+    /// [`AcquireError::Exhausted`] when all slots are in use and the pool cannot grow; see [`AcquireError`] for the
     /// others.
     pub fn acquire(&self, spec: impl Into<SlotSpec>) -> Result<WriteLease, AcquireError> {
         self.claim(&spec.into())
