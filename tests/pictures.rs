@@ -59,6 +59,26 @@ fn is_red(pixel: &[u8]) -> bool {
 }
 
 #[test]
+fn a_snapshot_that_cannot_be_written_is_named() {
+    let pools = prepared();
+    let _producer = Launch::new(
+        &pools,
+        "live",
+        &[],
+        "videotestsrc is-live=true ! video/x-raw,width=64,height=48 ! xmemsink pool=p",
+    );
+    until("the pool", || pool_stats(&pools, "p").is_some());
+    let folder = pools.file("a.png");
+    fs::create_dir(&folder).unwrap();
+    let output = xmem(&pools, &["snapshot", "p", folder.to_str().unwrap()]);
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        text.contains("cannot write") && text.contains("a.png"),
+        "{text}"
+    );
+}
+
+#[test]
 fn a_snapshot_is_the_picture() {
     let pools = prepared();
     let _producer = published(&pools, HALVES);

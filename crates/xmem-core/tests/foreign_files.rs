@@ -213,6 +213,20 @@ fn a_lock_held_by_another_user_is_an_error() {
 }
 
 #[test]
+fn a_producer_whose_socket_was_removed_is_named() {
+    let place = Place::new();
+    let build = || Producer::builder(&place.pool()).build();
+    let producer = build().unwrap();
+    fs::remove_file(producer.socket_path()).unwrap();
+    let text = build().unwrap_err().to_string();
+    let pid = format!(
+        "(process {}), whose socket file is missing",
+        std::process::id()
+    );
+    assert!(text.contains(&pid), "{text}");
+}
+
+#[test]
 fn a_foreign_socket_is_left_unchanged() {
     if !can_be_others() {
         return;

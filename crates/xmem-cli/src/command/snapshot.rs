@@ -86,7 +86,9 @@ pub(crate) fn run(
     if kind == Kind::Npy {
         to_npy(unfinished.path(), &caps)?;
     }
-    unfinished.persist(file)?;
+    unfinished
+        .persist(file)
+        .map_err(|error| format!("cannot write {}: {}", file.display(), error.error))?;
     writeln!(out, "{}: {}", file.display(), caps.summary())?;
     Ok(())
 }

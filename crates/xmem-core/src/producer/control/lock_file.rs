@@ -18,6 +18,18 @@ fn is_own(path: &Path) -> bool {
     listener.is_ok_and(|peer| peer.pid == std::process::id())
 }
 
+/// Describes the process that holds the lock. Consumers cannot find a producer whose socket was removed.
+fn describe(holder: String, socket: &Path) -> String {
+    let mut text = holder;
+    if text.is_empty() {
+        text = "another process".to_owned();
+    }
+    if std::fs::symlink_metadata(socket).is_err_and(|error| error.kind() == ErrorKind::NotFound) {
+        text += ", whose socket file is missing";
+    }
+    text
+}
+
 /// Makes this process the pool's producer.
 pub(in crate::producer) fn take_lock(pool: &OsStr, socket: &Path) -> Result<LockFile, CreateError> {
     let pid = std::process::id();
@@ -28,10 +40,8 @@ pub(in crate::producer) fn take_lock(pool: &OsStr, socket: &Path) -> Result<Lock
             pool: pool.to_string_lossy().into_owned(),
             holder: if is_own(socket) {
                 format!("{own}, which is this very process")
-            } else if holder.is_empty() {
-                "another process".into()
             } else {
-                holder
+                describe(holder, socket)
             },
         },
         LockError::NotALock => CreateError::NotALock {
