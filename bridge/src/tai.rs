@@ -37,7 +37,7 @@ struct Kernel {
     status: c_int,
     /// In microseconds.
     max_error: c_long,
-    /// TAI minus UTC in seconds. 0: nobody has set it, and CLOCK_TAI is UTC.
+    /// TAI minus UTC in seconds. 0: it is not set, and CLOCK_TAI is UTC.
     tai: c_int,
 }
 

@@ -132,8 +132,8 @@ pub(super) fn report(ctx: SinkContext<'_>, buffer: &gst::Buffer, outcome: Outcom
         Outcome::Dropped if ctx.stream.is_first_drop() => gst::warning!(
             gst::CAT_PERFORMANCE,
             obj = ctx.sink,
-            "Frames are dropped: consumers and upstream hold all slots. Raise max-slots or max-bytes; if the category xmemcore \
-             reports that the pool cannot grow, free memory"
+            "Frames are dropped: consumers and upstream hold all slots. Raise max-slots or max-bytes. If the category xmemcore \
+             reports that the pool cannot grow, remove the cause that it names"
         ),
         _ => {}
     }

@@ -289,7 +289,7 @@ impl Inbound {
         if missed > 0 {
             meta.flags |= FrameMeta::AFTER_GAP;
         }
-        self.duration = meta.duration;
+        self.duration = meta.duration.filter(|it| *it > 0);
         self.set_remote(RemotePool::Running);
         match slot.publish(meta) {
             Ok(_) => {

@@ -193,11 +193,14 @@ pub(crate) fn run(import: &Import) -> Result<(), Error> {
             ));
         }
         if minute.is_over(now) {
-            report(&origin, &figures, &lock(&clock));
+            let times = lock(&clock).to_string();
+            report(&origin, &figures, &times);
         }
         notifier.wait(CREDIT_TIME);
     }
-    report(&origin, &lock(&inbound).figures(), &lock(&clock));
+    let figures = lock(&inbound).figures();
+    let times = lock(&clock).to_string();
+    report(&origin, &figures, &times);
     producer.close();
     Ok(())
 }
@@ -229,7 +232,7 @@ fn state_text(inbound: &Inbound, refused: &Refused, fault: Option<&Fault>, now: 
     text.to_owned()
 }
 
-fn report(origin: &str, figures: &Figures, clock: &Clock) {
+fn report(origin: &str, figures: &Figures, times: &str) {
     let Figures {
         received,
         bytes,
@@ -239,7 +242,7 @@ fn report(origin: &str, figures: &Figures, clock: &Clock) {
     } = figures;
     line(format_args!(
         "{origin}: {received} frames, {} MB, {missed} missed, {lost} lost, {malformed} invalid messages, \
-         {clock}",
+         {times}",
         bytes / 1_000_000
     ));
 }

@@ -58,7 +58,8 @@ impl Caps {
         // The values come from another process.
         let is_plain = |value: &&str| {
             let mut letters = value.bytes();
-            letters.all(|byte| byte.is_ascii_alphanumeric() || b"_-/".contains(&byte))
+            !value.is_empty()
+                && letters.all(|byte| byte.is_ascii_alphanumeric() || b"_-/".contains(&byte))
         };
         let keys: &[&str] = if self.is_raw() {
             &["format", "width", "height", "framerate", "interlace-mode"]

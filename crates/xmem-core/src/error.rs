@@ -5,6 +5,7 @@
 use std::ffi::OsString;
 use std::io;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use rustix::io::Errno;
 use thiserror::Error;
@@ -262,20 +263,27 @@ pub enum RegionError {
 }
 
 fn no_space(size: usize, error: &io::Error) -> String {
-    match remedy(error) {
-        "" => format!(
-            "no memory for a region of {size} bytes ({error}): free memory (backing posix-shm: in /dev/shm), or lower \
-             max-slots, max-bytes or history"
-        ),
-        remedy => format!("no region of {size} bytes could be made: {error}{remedy}"),
+    let errno = Errno::from_io_error(error);
+    if matches!(errno, Some(Errno::MFILE | Errno::NFILE)) {
+        let remedy = remedy(error);
+        return format!("no region of {size} bytes could be made: {error}{remedy}");
     }
+    let limit = match errno {
+        Some(Errno::NOMEM) => ", or raise the memory limit of the process (ulimit -v)",
+        _ => "",
+    };
+    format!(
+        "no memory for a region of {size} bytes ({error}): free memory (backing posix-shm: in /dev/shm), or lower max-slots, \
+         max-bytes or history{limit}"
+    )
 }
 
 impl RegionError {
     /// Whether the system has no memory or no descriptors left, which may pass.
     fn is_shortage(&self) -> bool {
         match self {
-            Self::NoSpace { .. } => true,
+            // The limit of file sizes does not change.
+            Self::NoSpace { error, .. } => Errno::from_io_error(error) != Some(Errno::FBIG),
             Self::System(error) => error.is_shortage(),
             _ => false,
         }
@@ -298,7 +306,7 @@ pub enum AcquireError {
         /// The limit on bytes; 0: none.
         max_bytes: u64,
         /// Why the pool cannot grow to its limits: a lack of memory or of descriptors. `None`: it has reached a limit.
-        shortage: Option<Box<AcquireError>>,
+        shortage: Option<Arc<AcquireError>>,
     },
     /// One frame is larger than the pool may be.
     #[error("{}", too_large(*size, *slot_size, *max_bytes))]

@@ -128,7 +128,7 @@ pub(crate) fn no_descriptors_to_grow(pool: &str) {
         held.push(wait(HANG).unwrap().publish(seeded(0, SIZE)).unwrap());
         setrlimit(Resource::Nofile, before).unwrap();
         while held.len() <= slots {
-            held.push(publish(&producer, 0, SIZE));
+            held.push(wait(HANG).unwrap().publish(seeded(0, SIZE)).unwrap());
         }
     }
 }

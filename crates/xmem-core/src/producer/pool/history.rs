@@ -80,9 +80,9 @@ impl History {
         self.entries.push_back(kept);
     }
 
-    /// From now on no frames are kept for `history_time`. Returns whether this is new.
-    pub(in crate::producer) fn set_short(&mut self) -> bool {
-        !std::mem::replace(&mut self.is_short, true)
+    /// From now on no frames are kept for `history_time`.
+    pub(in crate::producer) fn set_short(&mut self) {
+        self.is_short = true;
     }
 
     /// The sequence at which a consumer starts. `None`: at the next entry.

@@ -5,11 +5,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use super::plan::{EXACT_FROM, Plan};
 use super::retired::{Lasting, Released, Retired};
 use super::set_aside::SetAside;
 use super::slots::{Slots, Use, Want};
+use crate::error::AcquireError;
 use crate::region::device::Fds as CudaFds;
 use crate::region::{Imported, Region, Ticket};
 
@@ -17,6 +19,8 @@ use crate::region::{Imported, Region, Ticket};
 const COLD_AFTER: u64 = 600;
 /// `COLD_AFTER` for a region whose frames have a size that is no longer in use.
 const OUTDATED_AFTER: u64 = 16;
+/// The time between two attempts to allocate a region while memory is lacking. Each attempt takes memory from other programs.
+const SHORTAGE_PAUSE: Duration = Duration::from_secs(1);
 /// A region uses at most 1/8 of `max_bytes`, or has one slot.
 const MOST_PARTS: u64 = 8;
 
@@ -109,6 +113,8 @@ pub(in crate::producer) struct Regions {
     mixed_sizes: bool,
     /// The maximum number of bytes; 0: no limit.
     max_bytes: u64,
+    /// Why the last region could not be allocated, for lack of memory or of descriptors, and when.
+    shortage: Option<(Instant, Arc<AcquireError>)>,
 }
 
 /// Selects the regions to remove.
@@ -273,6 +279,17 @@ impl Regions {
         Ok(plan)
     }
 
+    /// Notes that a region could not be allocated. Returns whether the one before it could.
+    pub(in crate::producer) fn note_shortage(&mut self, error: Arc<AcquireError>) -> bool {
+        self.shortage.replace((Instant::now(), error)).is_none()
+    }
+
+    /// Why a region could not be allocated a short time ago.
+    pub(in crate::producer) fn recent_shortage(&self) -> Option<&Arc<AcquireError>> {
+        let (at, error) = self.shortage.as_ref()?;
+        (at.elapsed() < SHORTAGE_PAUSE).then_some(error)
+    }
+
     pub(in crate::producer) fn abandon(&mut self, plan: Plan) {
         self.planned -= 1;
         self.planned_slots -= plan.slots;
@@ -287,6 +304,7 @@ impl Regions {
         slots: &mut Slots,
     ) -> u32 {
         self.abandon(plan);
+        self.shortage = None;
         let id = self.new_id();
         slots.assign(plan.places(id));
         self.entries.insert(

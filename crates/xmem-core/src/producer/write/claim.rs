@@ -2,6 +2,8 @@
 
 //! Claims a slot to write: selects the slot, and which frame to drop if none is free.
 
+use std::sync::Arc;
+
 use xmem_shm::fault::{self, Point};
 use xmem_shm::protocol::slot::{SlotState, SlotWord};
 use xmem_shm::sync::Ordering;
@@ -34,7 +36,7 @@ pub(in crate::producer) fn on_host(pool: &Pool, want: Want) -> Result<Claimed, A
         };
         Ok(Region::create(plan.len(), settings)?)
     };
-    in_regions(pool, want, &make).map_err(|error| unable_to_grow(pool, want, error))
+    in_regions(pool, want, &make).or_else(|error| unable_to_grow(pool, want, error))
 }
 
 /// Claims a slot in regions that `make` allocates. Never waits.
@@ -65,6 +67,11 @@ fn in_new_region(
         Found::Slot(claimed) => return Ok(claimed),
         Found::Room(plan) => plan,
     };
+    let shortage = guard.regions.recent_shortage().cloned();
+    if let Some(shortage) = shortage.filter(|_| has_slots(&guard, want)) {
+        guard.regions.abandon(plan);
+        return without_growing(&mut guard, want, shortage);
+    }
     drop(guard);
     // Allocating memory takes milliseconds, so the lock is not held.
     let region = make(plan);
@@ -74,17 +81,9 @@ fn in_new_region(
         Ok(region) => region,
         Err(error) => {
             guard.regions.abandon(plan);
-            let is_new = guard.history.set_short();
+            guard.history.set_short();
             guard.trim_history(Span::Promised);
-            let mut claimed = claim_idle(&mut guard, want);
-            if claimed.is_none() && !want.is_ahead {
-                claimed = claim_from_history(&mut guard, want);
-            }
-            drop(guard);
-            if is_new {
-                log::warn!("pool {:?} cannot grow: {error}", pool.name());
-            }
-            return claimed.ok_or(error);
+            return claim_idle(&mut guard, want).ok_or(error);
         }
     };
     let State { regions, slots, .. } = &mut *guard;
@@ -193,25 +192,55 @@ fn exhausted(guard: &Guard<'_>) -> AcquireError {
     }
 }
 
-/// The error of a pool that could not get another region. If memory is lacking, and the pool has slots for such frames, the pool
-/// is exhausted: a slot becomes free when a frame is released.
+/// Called when no region could be allocated. If memory is lacking, and the pool has slots for such frames, it is exhausted: a slot
+/// becomes free when a frame is released.
 #[cold]
-pub(super) fn unable_to_grow(pool: &Pool, want: Want, error: AcquireError) -> AcquireError {
+pub(super) fn unable_to_grow(
+    pool: &Pool,
+    want: Want,
+    error: AcquireError,
+) -> Result<Claimed, AcquireError> {
     if !error.is_shortage() {
-        return error;
+        return Err(error);
     }
-    let Some(guard) = pool.lock() else {
-        return error;
+    let Some(mut guard) = pool.lock() else {
+        return Err(error);
     };
+    if !has_slots(&guard, want) {
+        return Err(error);
+    }
+    let error = Arc::new(error);
+    let is_new = guard.regions.note_shortage(error.clone());
+    let result = without_growing(&mut guard, want, error.clone());
+    drop(guard);
+    if is_new {
+        log::warn!("pool {:?} cannot grow: {error}", pool.name());
+    }
+    result
+}
+
+/// Claims the slot of a frame that only the history keeps. Otherwise the pool is exhausted.
+fn without_growing(
+    guard: &mut Guard<'_>,
+    want: Want,
+    reason: Arc<AcquireError>,
+) -> Result<Claimed, AcquireError> {
+    if !want.is_ahead
+        && let Some(claimed) = claim_from_history(guard, want)
+    {
+        return Ok(claimed);
+    }
+    let mut error = exhausted(guard);
+    if let AcquireError::Exhausted { shortage, .. } = &mut error {
+        *shortage = Some(reason);
+    }
+    Err(error)
+}
+
+/// Whether the pool has slots for such a frame.
+fn has_slots(guard: &Guard<'_>, want: Want) -> bool {
     let mut places = guard.slots.iter().filter_map(|(_, info)| info.place);
-    if !places.any(|place| want.fits(place)) {
-        return error;
-    }
-    let mut exhausted = exhausted(&guard);
-    if let AcquireError::Exhausted { shortage, .. } = &mut exhausted {
-        *shortage = Some(Box::new(error));
-    }
-    exhausted
+    places.any(|place| want.fits(place))
 }
 
 /// Claims an idle slot that fits such a frame.

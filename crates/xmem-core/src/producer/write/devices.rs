@@ -73,7 +73,7 @@ pub(in crate::producer) fn claim_on(
         }
         result => result,
     };
-    acquired.map_err(|error| claim::unable_to_grow(pool, want, error))
+    acquired.or_else(|error| claim::unable_to_grow(pool, want, error))
 }
 
 fn make_region(pool: &Pool, plan: Plan, device: &Device) -> Result<Region, AcquireError> {
