@@ -92,7 +92,7 @@ fn in_new_region(
     guard.show_regions();
     guard.share_out();
     // If another thread took the new slots, its own plan added as many.
-    let claimed = claim_idle(&mut guard, want).ok_or_else(|| exhausted(&guard));
+    let claimed = claim_idle(&mut guard, want).ok_or_else(|| exhausted(&guard, None));
     drop(guard);
     log::debug!(
         "pool {:?} has a new region of {} slots of {} bytes",
@@ -150,7 +150,6 @@ fn find(guard: &mut Guard<'_>, want: Want) -> Result<Found, AcquireError> {
     // Fail for this frame instead of dropping an earlier one: `max_slots` has room for both, `max_bytes` may not.
     if matches!(result, Err(Full::Limit))
         && guard.slots.assigned() < settings.max_slots
-        && !want.is_ahead
         && let Some(claimed) = claim_from_history(guard, want)
     {
         return Ok(Found::Slot(claimed));
@@ -161,13 +160,16 @@ fn find(guard: &mut Guard<'_>, want: Want) -> Result<Found, AcquireError> {
             slot_size: want.slot_bytes(),
             max_bytes: settings.max_bytes,
         },
-        Full::Limit | Full::List => exhausted(guard),
+        Full::Limit | Full::List => exhausted(guard, None),
     })?;
     Ok(Found::Room(plan))
 }
 
-/// Claims the slot of the oldest frame that only the history keeps.
+/// Claims the slot of the oldest frame that only the history keeps. Slots that upstream asks for ahead of a frame displace none.
 fn claim_from_history(guard: &mut Guard<'_>, want: Want) -> Option<Claimed> {
+    if want.is_ahead {
+        return None;
+    }
     let can_be_had = |slot: u32| {
         let times = guard.history.iter().filter(|kept| kept.slot == slot);
         let only_here = Use::Referenced(times.count() as u64);
@@ -181,14 +183,14 @@ fn claim_from_history(guard: &mut Guard<'_>, want: Want) -> Option<Claimed> {
     claim_idle(guard, want)
 }
 
-fn exhausted(guard: &Guard<'_>) -> AcquireError {
+fn exhausted(guard: &Guard<'_>, shortage: Option<Arc<AcquireError>>) -> AcquireError {
     let settings = guard.pool().settings();
     AcquireError::Exhausted {
         pool: guard.pool().name().to_owned(),
         slots: guard.slots.assigned(),
         max_slots: settings.max_slots,
         max_bytes: settings.max_bytes,
-        shortage: None,
+        shortage,
     }
 }
 
@@ -223,18 +225,12 @@ pub(super) fn unable_to_grow(
 fn without_growing(
     guard: &mut Guard<'_>,
     want: Want,
-    reason: Arc<AcquireError>,
+    shortage: Arc<AcquireError>,
 ) -> Result<Claimed, AcquireError> {
-    if !want.is_ahead
-        && let Some(claimed) = claim_from_history(guard, want)
-    {
+    if let Some(claimed) = claim_from_history(guard, want) {
         return Ok(claimed);
     }
-    let mut error = exhausted(guard);
-    if let AcquireError::Exhausted { shortage, .. } = &mut error {
-        *shortage = Some(reason);
-    }
-    Err(error)
+    Err(exhausted(guard, Some(shortage)))
 }
 
 /// Whether the pool has slots for such a frame.
