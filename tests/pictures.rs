@@ -61,13 +61,7 @@ fn is_red(pixel: &[u8]) -> bool {
 #[test]
 fn a_snapshot_that_cannot_be_written_is_named() {
     let pools = prepared();
-    let _producer = Launch::new(
-        &pools,
-        "live",
-        &[],
-        "videotestsrc is-live=true ! video/x-raw,width=64,height=48 ! xmemsink pool=p",
-    );
-    until("the pool", || pool_stats(&pools, "p").is_some());
+    let _producer = published(&pools, HALVES);
     let folder = pools.file("a.png");
     fs::create_dir(&folder).unwrap();
     let output = xmem(&pools, &["snapshot", "p", folder.to_str().unwrap()]);
