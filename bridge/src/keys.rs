@@ -11,24 +11,27 @@ pub const POOLS: &str = "xmem/2/pools";
 /// A key expression that matches all messages of importers.
 pub const ALL_UP: &str = "xmem/2/pool/*/up";
 
+/// The beginning of the keys of a pool.
+const POOL: &str = "xmem/2/pool/";
+
 /// The key of messages to the exporter of a pool.
 pub fn up(pool: &str) -> String {
-    format!("xmem/2/pool/{pool}/up")
+    format!("{POOL}{pool}/up")
 }
 
 /// The key of messages to one importer that are not part of the stream.
 pub fn down(pool: &str, importer: u64) -> String {
-    format!("xmem/2/pool/{pool}/down/{importer:016x}")
+    format!("{POOL}{pool}/down/{importer:016x}")
 }
 
 /// The key of the stream to one importer.
 pub fn data(pool: &str, importer: u64) -> String {
-    format!("xmem/2/pool/{pool}/data/{importer:016x}")
+    format!("{POOL}{pool}/data/{importer:016x}")
 }
 
 /// The name of the pool in a key that [`up`] returned. `None` for other keys.
 pub fn pool(up: &str) -> Option<&str> {
-    up.strip_prefix("xmem/2/pool/")?.strip_suffix("/up")
+    up.strip_prefix(POOL)?.strip_suffix("/up")
 }
 
 /// Checks that a pool's name can be part of a key.
@@ -49,6 +52,14 @@ pub fn check_name(pool: &str) -> Result<(), Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn keys_contain_the_version_of_the_wire_format() {
+        let version = format!("xmem/{}/", crate::wire::VERSION);
+        for key in [POOLS, ALL_UP, POOL] {
+            assert!(key.starts_with(&version), "{key}");
+        }
+    }
 
     #[test]
     fn the_pool_is_found_in_a_key() {
