@@ -49,3 +49,27 @@ fn a_source_without_descriptors_reconnects_when_it_has_some() {
     until("connected again", || has_consumer(&pools));
     assert!(!source.has_ended(), "{}", source.log());
 }
+
+/// The queue keeps all frames, so the pool has to grow.
+#[test]
+fn a_pool_that_cannot_grow_is_reported_until_it_can() {
+    let pools = prepared();
+    let live = "videotestsrc is-live=true ! video/x-raw,width=64,height=48,framerate=10/1 ! \
+        xmemsink pool=p max-held=32";
+    let producer = Launch::new(&pools, "producer", &[], live);
+    let keeping = "xmemsrc pool=p max-held=32 over-budget=drop ! \
+        queue min-threshold-buffers=1000 max-size-buffers=2000 max-size-bytes=0 max-size-time=0 ! fakesink";
+    let _consumer = Launch::new(&pools, "consumer", &[], keeping);
+    until("connected", || has_consumer(&pools));
+    set_descriptors(&producer, Some(5));
+    until("it reports what it lacks", || {
+        producer.log().contains("The pool cannot grow")
+            && producer.log().contains("raise the limit of open files")
+    });
+    set_descriptors(&producer, None);
+    until("the consumer holds its whole budget", || {
+        pool_stats(&pools, "p")
+            .is_some_and(|stats| stats.consumers.iter().any(|consumer| consumer.held == 32))
+    });
+    assert_eq!(producer.log().matches("The pool cannot grow").count(), 1);
+}

@@ -69,7 +69,9 @@ pub(super) fn handler(
                 }
                 return;
             }
-            ConsumerEvent::BudgetsCut { .. } | ConsumerEvent::HoldsUp(_) => {
+            ConsumerEvent::BudgetsCut { .. }
+            | ConsumerEvent::CannotGrow(_)
+            | ConsumerEvent::HoldsUp(_) => {
                 messages::warn(&sink, &event);
                 return;
             }

@@ -30,7 +30,7 @@ pub(super) fn dropped(
     let _ = sink.post_message(gst::message::Element::builder(structure).src(sink).build());
 }
 
-/// Warns that consumers copy frames, or that one holds up the stream. The caller holds no lock.
+/// Warns that consumers copy frames, that the pool cannot grow, or that a consumer holds up the stream. The caller holds no lock.
 pub(super) fn warn(sink: &gst_base::BaseSink, event: &ConsumerEvent) {
     match event {
         ConsumerEvent::BudgetsCut {
@@ -42,6 +42,11 @@ pub(super) fn warn(sink: &gst_base::BaseSink, event: &ConsumerEvent) {
             gst::ResourceError::NoSpaceLeft,
             ("Consumers may have to copy frames: {limit} has room for a budget of {budget} for each consumer, of which there are \
                  {consumers}. Raise {limit}")
+        ),
+        ConsumerEvent::CannotGrow(error) => gst::element_warning!(
+            sink,
+            gst::ResourceError::NoSpaceLeft,
+            ("The pool cannot grow. While consumers hold all slots, frames are dropped, or wait with delivery=lossless: {error}")
         ),
         ConsumerEvent::HoldsUp(client) => gst::element_warning!(
             sink,

@@ -243,6 +243,13 @@ impl ControlThread {
                             consumers: cut.consumers,
                             limit: cut.limit,
                         }),
+                        Command::CannotGrow => {
+                            let shortage =
+                                self.pool.lock().and_then(|guard| guard.regions.shortage());
+                            if let Some(error) = shortage {
+                                self.call(ConsumerEvent::CannotGrow(error));
+                            }
+                        }
                         Command::HoldsUp(id) => {
                             let connection = self.connections.get(&id);
                             if let Some(consumer) = connection.and_then(Connection::consumer) {

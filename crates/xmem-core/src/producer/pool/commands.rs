@@ -22,6 +22,8 @@ pub(in crate::producer) enum Command {
     TimedOut(u64),
     /// The budgets of consumers are smaller than requested; report it.
     BudgetsCut(Cut),
+    /// Memory or descriptors are lacking; report it.
+    CannotGrow,
     /// The consumer holds the producer up; report it.
     HoldsUp(u64),
     /// Send the newest sticky state to all consumers.

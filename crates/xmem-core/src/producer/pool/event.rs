@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Events of a pool's consumers, for the program.
+//! Events of a pool and its consumers, for the program.
+
+use std::sync::Arc;
 
 use xmem_shm::abi::budget::BudgetLimit;
 
 use super::timeouts::Unread;
+use crate::error::AcquireError;
 use crate::stats::ConsumerStats;
 
-/// An event of a pool's consumers.
+/// An event of a pool or of its consumers.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum ConsumerEvent {
@@ -32,6 +35,9 @@ pub enum ConsumerEvent {
     },
     /// It has taken no frame for two seconds, and a lossless producer waits for it. Reported once for each consumer.
     HoldsUp(ConsumerStats),
+    /// The pool cannot grow to its limits, because memory or descriptors are lacking. While consumers hold all slots, frames are
+    /// dropped, or a lossless producer waits. Reported again only after the pool has grown.
+    CannotGrow(Arc<AcquireError>),
     /// A request to the program that feeds the pool ([`Consumer::request`](crate::Consumer::request)). Its content is not
     /// to be trusted, and a consumer may send any number of requests.
     Request {

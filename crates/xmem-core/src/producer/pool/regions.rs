@@ -284,10 +284,15 @@ impl Regions {
         self.shortage.replace((Instant::now(), error)).is_none()
     }
 
-    /// Why a region could not be allocated a short time ago.
-    pub(in crate::producer) fn recent_shortage(&self) -> Option<&Arc<AcquireError>> {
+    /// Why the last region could not be allocated.
+    pub(in crate::producer) fn shortage(&self) -> Option<Arc<AcquireError>> {
+        self.shortage.as_ref().map(|(_, error)| error.clone())
+    }
+
+    /// The same, if that was a short time ago.
+    pub(in crate::producer) fn recent_shortage(&self) -> Option<Arc<AcquireError>> {
         let (at, error) = self.shortage.as_ref()?;
-        (at.elapsed() < SHORTAGE_PAUSE).then_some(error)
+        (at.elapsed() < SHORTAGE_PAUSE).then(|| error.clone())
     }
 
     pub(in crate::producer) fn abandon(&mut self, plan: Plan) {

@@ -10,6 +10,7 @@ use xmem_shm::sync::Ordering;
 
 use crate::error::AcquireError;
 use crate::producer::pool::Pool;
+use crate::producer::pool::commands::Command;
 use crate::producer::pool::guard::Guard;
 use crate::producer::pool::history::Span;
 use crate::producer::pool::plan::Plan;
@@ -67,7 +68,7 @@ fn in_new_region(
         Found::Slot(claimed) => return Ok(claimed),
         Found::Room(plan) => plan,
     };
-    let shortage = guard.regions.recent_shortage().cloned();
+    let shortage = guard.regions.recent_shortage();
     if let Some(shortage) = shortage.filter(|_| has_slots(&guard, want)) {
         guard.regions.abandon(plan);
         return without_growing(&mut guard, want, shortage);
@@ -217,6 +218,7 @@ pub(super) fn unable_to_grow(
     drop(guard);
     if is_new {
         log::warn!("pool {:?} cannot grow: {error}", pool.name());
+        pool.commands().send(Command::CannotGrow);
     }
     result
 }
