@@ -399,6 +399,11 @@ fn a_tap_ends_when_the_size_changes() {
         "videotestsrc is-live=true ! video/x-raw,width=128,height=48,framerate=30/1 ! xmemsink pool=p",
     );
     assert!(!tap.wait().success());
+    let log = tap.log();
+    assert!(
+        log.contains("does not accept the caps of pool") && log.contains("width=(int)128"),
+        "{log}"
+    );
 }
 
 #[test]

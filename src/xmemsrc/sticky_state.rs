@@ -170,16 +170,16 @@ fn check_caps(source: Source<'_>, caps: &gst::Caps) -> Result<(), gst::FlowError
         gst::element_error!(
             source.element,
             gst::CoreError::Negotiation,
-            ("Downstream does not take what is in pool {pool:?}: frames on a CUDA device. The caps are {caps}; put \
-                 cudaconvert, cudadownload or another element that takes them behind xmemsrc, or set download=true for \
+            ("Downstream does not accept the frames of pool {pool:?}, which are on a CUDA device. The caps are {caps}; put \
+                 cudaconvert, cudadownload or another element that accepts them behind xmemsrc, or set download=true for \
                  frames in host memory")
         );
     } else {
         gst::element_error!(
             source.element,
             gst::CoreError::Negotiation,
-            ("Downstream does not take what is in pool {pool:?}. The producer's caps are {caps}; put a converter that \
-                 takes them behind xmemsrc, or have the producer make others")
+            ("Downstream does not accept the caps of pool {pool:?}: {caps}; put a converter that accepts them behind \
+                 xmemsrc, or change the caps of the producer")
         );
     }
     source.stream.note_refusal(true);
@@ -195,9 +195,9 @@ pub(super) fn report_late_refusal(element: &gst_base::BaseSrc, stream: &Stream, 
     gst::element_error!(
         element,
         gst::CoreError::Negotiation,
-        ("Something downstream does not take what is in pool {pool:?}. The producer's caps are {caps}; the element \
-             behind xmemsrc takes them, and one further on does not take what becomes of them. Put a converter before that \
-             one, or have the producer make others")
+        ("An element downstream does not accept the frames of pool {pool:?}. The element behind xmemsrc accepts the caps \
+             {caps}, and a later one does not accept its output. Put a converter before that one, or change the caps of the \
+             producer")
     );
 }
 
