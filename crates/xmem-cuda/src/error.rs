@@ -150,11 +150,12 @@ pub const HOST_MEMORY_ALREADY_REGISTERED: u32 = 712;
 
 /// Whether no work runs in a context after this error.
 pub fn is_fatal(code: u32) -> bool {
-    // Uncorrectable ECC errors, contained errors, NVLink errors, and errors of failed kernels. Not the error that the driver is
-    // being unloaded (4): its devices may still run.
+    // Uncorrectable ECC errors, contained errors, NVLink errors, errors of failed kernels, a client that the MPS server has
+    // terminated (810), and an error of an external device (911). Not the error that the driver is being unloaded (4): its
+    // devices may still run.
     matches!(
         code,
-        214 | 220 | 226 | 700 | 702 | 709 | 710 | 714..=719 | 721
+        214 | 220 | 226 | 700 | 702 | 709 | 710 | 714..=719 | 721 | 810 | 911
     )
 }
 
