@@ -54,5 +54,6 @@ pub const DEVICE_NAME: &str = "xmem stand-in (no GPU)";
 /// - `xmem_end_lease(u64 word)`: stores 0 to the `u32` at `word`, after a system-wide fence
 /// - `xmem_trap()`: stores to address 0, which puts the context in error
 ///
-/// Each kernel runs in one thread: launch it with a grid and a block of 1.
+/// Each kernel runs in one thread: launch it with a grid and a block of 1. From 64 KiB on, `xmem_check`, and `xmem_fill` without a
+/// pause, use units of 16 bytes, because a thread needs over 100 ns for each read.
 pub const PTX: &str = include_str!("kernels.ptx");
