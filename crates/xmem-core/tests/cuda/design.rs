@@ -23,6 +23,7 @@ fn write_data(bytes: &mut [u8]) {
 #[test]
 fn sections_4_to_7() {
     let lab = Lab::new();
+    lab.machine.only_here("two devices");
     let [_, mut consumer] = run(&lab);
     consumer.send("end");
     assert!(consumer.ends());
