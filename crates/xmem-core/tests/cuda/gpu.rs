@@ -263,17 +263,20 @@ impl Gpu {
         bytes
     }
 
-    /// Copies from host memory.
+    /// Copies from host memory, and does not wait for the stream. So the bytes are copied to page-locked memory first: for other
+    /// memory "the driver may synchronize with the stream" (API synchronization behavior).
     pub fn write(&self, stream: Stream, to: u64, bytes: &[u8]) {
+        let from = self.allocate_host(bytes.len()) as *mut u8;
         let stream = stream.as_raw() as sys::CUstream;
-        // SAFETY: memory of that size; ordinary host memory is read before this returns.
+        // SAFETY: both have this size, and the page-locked memory is never freed.
         unsafe {
+            from.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
             ok(sys::cuMemcpyHtoDAsync_v2(
                 to,
-                bytes.as_ptr().cast(),
+                from.cast_const().cast(),
                 bytes.len(),
                 stream,
-            ))
+            ));
         };
     }
 
