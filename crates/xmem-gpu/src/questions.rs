@@ -16,6 +16,7 @@ use crate::{report, system};
 pub(crate) const INTERPROCESS: u64 = 6;
 pub(crate) const NON_BLOCKING: u64 = 1;
 pub(crate) const NO_TIMES: u64 = 2;
+const DEVICEMAP: u64 = 2;
 const READ_ONLY: u64 = 8;
 pub(crate) const MIB: u64 = 1 << 20;
 
@@ -311,14 +312,14 @@ fn host_memory() {
     report(
         "c",
         "register a sealed memfd, read-write",
-        words(&remote.call("register", &[writable, 2 * MIB, 0])),
+        words(&remote.call("register", &[writable, 2 * MIB, DEVICEMAP])),
     );
     report(
         "c",
         "register the same, read-only, without the flag",
         words(&remote.call("register", &[read_only, 2 * MIB, 0])),
     );
-    let registered = remote.call("register", &[read_only, 2 * MIB, READ_ONLY]);
+    let registered = remote.call("register", &[read_only, 2 * MIB, READ_ONLY | DEVICEMAP]);
     report(
         "c",
         "register the same, read-only, with the flag",
@@ -414,7 +415,7 @@ fn releases_and_events() {
     let Ok(gate) = producer.call("host", &[4096]) else {
         return;
     };
-    producer.done("register", &[gate[0], 4096, 0]);
+    producer.done("register", &[gate[0], 4096, DEVICEMAP]);
     let there = producer.one("device_pointer", &[gate[0]]);
     producer.done("wait_value", &[there, 1, 0]);
     producer.done("record", &[event, 0]);

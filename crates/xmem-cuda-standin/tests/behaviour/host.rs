@@ -5,6 +5,7 @@
 use crate::{Remote, fails, machine};
 use xmem_cuda_standin::Machine;
 
+const DEVICEMAP: u64 = 2;
 const READ_ONLY: u64 = 8;
 
 #[test]
@@ -21,7 +22,7 @@ fn registered_memory_has_another_address_there() {
             remote.call("device_pointer", &[host]),
             "CUDA_ERROR_INVALID_VALUE",
         );
-        remote.done("register", &[host, 8192, 0]);
+        remote.done("register", &[host, 8192, DEVICEMAP]);
         let there = remote.one("device_pointer", &[host + 100]);
         assert_eq!(there == host + 100, same);
         assert_eq!(there % 4096, (host + 100) % 4096);
@@ -60,7 +61,7 @@ fn read_only_pages_need_the_flag() {
         remote.call("register", &[host, size, 0]),
         "CUDA_ERROR_INVALID_VALUE",
     );
-    remote.done("register", &[host, size, READ_ONLY]);
+    remote.done("register", &[host, size, READ_ONLY | DEVICEMAP]);
     let there = remote.one("device_pointer", &[host]);
     let memory = remote.one("alloc", &[size]);
     remote.done("copy", &[memory, there, size, 0]);

@@ -6,11 +6,13 @@ use crate::{Remote, fails, machine};
 use xmem_cuda_standin::Machine;
 
 const NON_BLOCKING: u64 = 1;
+/// cuda.h: with an address on the device.
+const DEVICEMAP: u64 = 2;
 
 /// A word for which streams can wait: its address for the host and for the device.
 pub(crate) fn gate(remote: &mut Remote) -> (u64, u64) {
     let host = remote.one("host", &[4096]);
-    remote.done("register", &[host, 4096, 0]);
+    remote.done("register", &[host, 4096, DEVICEMAP]);
     let there = remote.one("device_pointer", &[host]);
     (host, there)
 }
