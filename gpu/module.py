@@ -141,9 +141,10 @@ class Reader:
     def read(self):
         """Reads each frame with torch.from_dlpack on a separate stream, and releases it at once."""
         torch, pool = self.torch, self.pool()
-        wrong = torch.zeros((), dtype=torch.int64, device=self.device)
         stream = torch.cuda.stream(torch.cuda.Stream() if self.device else None)
         with self.producer(pool), self.taken(pool) as consumer, stream:
+            # On this stream, which does not wait for the default stream.
+            wrong = torch.zeros((), dtype=torch.int64, device=self.device)
             for _ in range(self.frames):
                 frame = consumer.recv(HANG)
                 tensor = torch.from_dlpack(frame)

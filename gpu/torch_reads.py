@@ -75,8 +75,9 @@ def read(folder, torch, cupy, mode, frames):
             if not consumer:
                 raise RuntimeError("cannot connect; the reason is above")
             stream = torch.cuda.Stream()
-            wrong = torch.zeros((), dtype=torch.int64, device="cuda")
             with torch.cuda.stream(stream):
+                # On this stream, which does not wait for the default stream.
+                wrong = torch.zeros((), dtype=torch.int64, device="cuda")
                 for _ in range(frames):
                     frame, address, size, number = library.take(consumer, stream.cuda_stream)
                     tensor = torch.as_tensor(Frame(address, size, False), device="cuda")
