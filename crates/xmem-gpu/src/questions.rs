@@ -140,6 +140,7 @@ pub fn answer(letter: char) {
         'e' => {
             one_process();
             two_contexts();
+            memory_of_another_context();
         }
         'f' => namespaces(),
         'g' => system::ask(),
@@ -564,6 +565,39 @@ fn two_contexts() {
         "the primary context then",
         words(&own.call("alloc", &[4096])),
     );
+}
+
+/// Whether a kernel of a second context can read memory of the primary one. The documentation says that "each context has its own
+/// distinct address space". Each attempt has its own process, because it may put the context in error.
+fn memory_of_another_context() {
+    let mut exporter = remote();
+    let memory = exporter.one("alloc", &[2 * MIB]);
+    let handle = exporter.handle(memory);
+    let descriptor = shareable(&mut exporter, 2 * MIB)
+        .map(|[_, descriptor]| exporter.take_descriptor(descriptor));
+    for what in ["own memory", "an opened handle", "an imported descriptor"] {
+        let mut own = remote();
+        let memory = match (what, &descriptor) {
+            ("own memory", _) => own.call("alloc", &[2 * MIB]).map(|found| found[0]),
+            ("an opened handle", _) => own.call("open", &handle).map(|found| found[0]),
+            (_, Ok(descriptor)) => {
+                let number = own.give_descriptor(descriptor);
+                import(&mut own, number, 2 * MIB, 1).map(|(seen, _)| seen)
+            }
+            (_, Err(error)) => Err(error.clone()),
+        };
+        let read = memory.and_then(|memory| {
+            own.call("new_context", &[0])?;
+            let sum = own.call("alloc", &[8])?[0];
+            own.call("sum_kernel", &[memory, 4096, sum, 0])?;
+            own.call("synchronize", &[])
+        });
+        report(
+            "e",
+            &format!("a kernel of a second context reads {what} of the primary one"),
+            words(&read),
+        );
+    }
 }
 
 fn namespaces() {
