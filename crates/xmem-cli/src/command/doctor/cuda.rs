@@ -8,12 +8,17 @@ const CHECK: &str = "CUDA";
 
 #[cfg(feature = "cuda")]
 pub(super) fn check() -> Vec<Finding> {
-    use xmem_core::cuda::{devices, is_available};
+    use xmem_core::cuda::{CudaError, device_count, devices};
 
-    if !is_available() {
+    let lacks = match device_count() {
+        Err(CudaError::NoDriver { reason }) => Some(format!("no driver to use ({reason})")),
+        Ok(0) => Some("no device".to_owned()),
+        _ => None,
+    };
+    if let Some(lacks) = lacks {
         return vec![Finding::ok(
             CHECK,
-            "no driver (libcuda.so.1): frames are shared in host memory",
+            format!("{lacks}: frames are shared in host memory"),
         )];
     }
     match devices() {
