@@ -84,6 +84,7 @@ pub(crate) fn ask() {
     ranges();
     imported_twice();
     errors();
+    unreported_errors();
     host_functions();
     shared_memory();
     without_shared_memory();
@@ -209,6 +210,32 @@ fn errors() {
             &format!("in a failed context: {what}"),
             words(&result.map(|_| "no error")),
         );
+    }
+}
+
+/// Which calls are the first to report that a kernel has failed. While leases wait, xmem creates an event and queries it, once a
+/// second. Each call has its own process, because it may change what later calls report.
+fn unreported_errors() {
+    for what in ["a new event", "an idle stream", "an event behind it"] {
+        let mut own = remote();
+        let found = (|| {
+            let stream = own.call("stream", &[NON_BLOCKING])?;
+            let behind = own.call("event", &[NO_TIMES])?;
+            own.call("trap_kernel", &[0])?;
+            own.call("record", &[behind[0], 0])?;
+            std::thread::sleep(Duration::from_secs(1));
+            match what {
+                "a new event" => {
+                    let fresh = own.call("event", &[NO_TIMES])?;
+                    own.call("query_event", &fresh)
+                }
+                "an idle stream" => own.call("query", &stream),
+                _ => own.call("query_event", &behind),
+            }
+        })();
+        let what =
+            format!("1 s after a kernel that fails, without a call in between: look at {what}");
+        report("g", &what, words(&found));
     }
 }
 
