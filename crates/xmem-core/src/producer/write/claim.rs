@@ -46,14 +46,20 @@ pub(super) fn in_regions(
     want: Want,
     make: MakeRegion<'_>,
 ) -> Result<Claimed, AcquireError> {
-    let mut guard = pool.guard()?;
-    if pool.is_closed() {
-        return Err(AcquireError::Closed);
-    }
+    let mut guard = open(pool)?;
     match claim_idle(&mut guard, want) {
         Some(claimed) => Ok(claimed),
         None => in_new_region(guard, want, make),
     }
+}
+
+/// Locks a pool that is not closed. After the close, the leases of consumers are on no list, so no slot may be claimed.
+fn open(pool: &Pool) -> Result<Guard<'_>, AcquireError> {
+    let guard = pool.guard()?;
+    if pool.is_closed() {
+        return Err(AcquireError::Closed);
+    }
+    Ok(guard)
 }
 
 /// Continues `in_regions` if no slot is idle. It may allocate a new region.
@@ -77,7 +83,7 @@ fn in_new_region(
     // Allocating memory takes milliseconds, so the lock is not held.
     let region = make(plan);
     fault::point(Point::RegionMade);
-    let mut guard = pool.guard()?;
+    let mut guard = open(pool)?;
     let region = match region {
         Ok(region) => region,
         Err(error) => {
@@ -206,9 +212,7 @@ pub(super) fn unable_to_grow(
     if !error.is_shortage() {
         return Err(error);
     }
-    let Some(mut guard) = pool.lock() else {
-        return Err(error);
-    };
+    let mut guard = open(pool)?;
     if !has_slots(&guard, want) {
         return Err(error);
     }
@@ -299,5 +303,54 @@ pub(in crate::producer) fn by_number(
             guard.slots.restore_keep(slot, keep);
             None
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Consumer, FrameMeta, Producer, WriteLease};
+
+    /// The pool is closed while a region is allocated.
+    #[test]
+    fn a_closed_pool_has_no_slot_that_a_consumer_holds() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("p.sock");
+        let producer = Producer::builder(&path).build().unwrap();
+        let mut consumer = Consumer::builder(&path).connect().unwrap();
+        let pool = producer.inner();
+        let want = Want {
+            size: 64,
+            room: 0,
+            device: None,
+            is_ahead: false,
+        };
+        let mut held = Vec::new();
+        let mut claimed = None;
+        // Until all slots are held, and a region is needed.
+        while claimed.is_none() {
+            let make = |plan: Plan| {
+                if !held.is_empty() {
+                    producer.close();
+                }
+                let settings = RegionSettings {
+                    backing: pool.settings().backing,
+                    shm_prefix: pool.shm_prefix(),
+                };
+                Ok(Region::create(plan.len(), settings)?)
+            };
+            let result = in_regions(pool, want, &make);
+            if pool.is_closed() {
+                claimed = Some(result);
+            } else {
+                let lease = WriteLease::new(pool.clone(), result.unwrap(), want.size);
+                lease.publish(FrameMeta::new(want.size)).unwrap();
+                held.push(consumer.receive(None).unwrap());
+            }
+        }
+        assert!(
+            matches!(claimed, Some(Err(AcquireError::Closed))),
+            "{claimed:?}"
+        );
     }
 }
