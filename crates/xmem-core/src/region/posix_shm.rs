@@ -27,6 +27,12 @@ use crate::error::RegionError;
 
 const DIR: &str = "/dev/shm";
 
+/// Another process may have put a link or a FIFO there. A link is not followed, and a FIFO is not waited for.
+const READ: OFlags = OFlags::RDONLY
+    .union(OFlags::CLOEXEC)
+    .union(OFlags::NOFOLLOW)
+    .union(OFlags::NONBLOCK);
+
 /// How often a segment is created again, if another process removes it before it is locked.
 const TRIES: u32 = 5;
 
@@ -89,8 +95,7 @@ fn sweep_if(is_meant: impl Fn(&str) -> bool) -> Vec<PathBuf> {
 
 /// Removes a segment without an owner. `false`: it has an owner, or is not a segment of xmem.
 fn remove_if_left(path: &Path) -> bool {
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
-    let Ok(file) = open(path, flags, Mode::empty()) else {
+    let Ok(file) = open(path, READ, Mode::empty()) else {
         return false;
     };
     let is_ours = fstat(&file).is_ok_and(|stat| {
@@ -221,8 +226,8 @@ pub(super) fn view(name: &str, len: usize) -> Result<Mapping, RegionError> {
         return Err(RegionError::Untrusted("its name is not one of a segment"));
     }
     // Read-only, so that bugs of the consumer cannot change a frame. The crate would map it for writing.
-    let fd = shm::open(name, shm::OFlags::RDONLY, Mode::empty())
-        .map_err(|e| system("open a segment")(e.into()))?;
+    let path = Path::new(DIR).join(&name[1..]);
+    let fd = open(&path, READ, Mode::empty()).map_err(|e| system("open a segment")(e.into()))?;
     let stat = fstat(&fd).map_err(|e| system("look at a segment")(e.into()))?;
     if stat.st_uid != own_uid() && stat.st_uid != 0 {
         return Err(RegionError::Untrusted(
@@ -236,6 +241,7 @@ pub(super) fn view(name: &str, len: usize) -> Result<Mapping, RegionError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::fs::{CWD, mkfifoat};
     use xmem_shm::testing::is_so_in_a_child;
 
     /// A lock in the child would prevent that a killed owner's segment is removed.
@@ -246,5 +252,16 @@ mod tests {
         let is_file = || FileType::from_raw_mode(fstat(&lock.1).unwrap().st_mode).is_file();
         assert!(is_file());
         assert!(is_so_in_a_child(|| !is_file()));
+    }
+
+    /// The producer chooses the name.
+    #[test]
+    fn a_fifo_in_the_place_of_a_segment_is_refused() {
+        let name = format!("/xmem-test-{:016x}", xmem_shm::os::random::u64());
+        let path = Path::new(DIR).join(&name[1..]);
+        mkfifoat(CWD, &path, Mode::RUSR).unwrap();
+        let result = view(&name, 4096);
+        fs::remove_file(path).unwrap();
+        assert!(result.is_err());
     }
 }
