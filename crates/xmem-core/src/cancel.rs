@@ -7,6 +7,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use xmem_shm::lock::lock;
+use xmem_shm::os::fork::ProcessId;
 
 /// A thread's wait that can be interrupted.
 pub(crate) trait Wake: Send + Sync {
@@ -83,6 +84,7 @@ impl Canceller {
         Registration {
             canceller: self.clone(),
             sleeper,
+            process: ProcessId::current(),
         }
     }
 }
@@ -90,6 +92,7 @@ impl Canceller {
 pub(crate) struct Registration {
     canceller: Canceller,
     sleeper: Weak<dyn Wake>,
+    process: ProcessId,
 }
 
 impl std::fmt::Debug for Registration {
@@ -100,6 +103,10 @@ impl std::fmt::Debug for Registration {
 
 impl Drop for Registration {
     fn drop(&mut self) {
+        if !self.process.is_current() {
+            // A thread of the parent may have held the lock at the fork.
+            return;
+        }
         let mut sleepers = self.canceller.sleepers();
         if let Some(at) = sleepers.iter().position(|s| s.ptr_eq(&self.sleeper)) {
             sleepers.swap_remove(at);
@@ -138,5 +145,26 @@ impl Notifier {
 impl Wake for Notifier {
     fn wake(&self) {
         self.notify();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use xmem_shm::testing::is_so_in_a_child_without;
+
+    struct Sleeper;
+
+    impl Wake for Sleeper {
+        fn wake(&self) {}
+    }
+
+    #[test]
+    fn a_forked_child_drops_a_registration_without_the_lock() {
+        let canceller = Canceller::new();
+        let sleeper: Arc<dyn Wake> = Arc::new(Sleeper);
+        let mut registration = Some(canceller.register(Arc::downgrade(&sleeper)));
+        let drops = || registration.take().is_some();
+        assert!(is_so_in_a_child_without(|| canceller.sleepers(), drops));
     }
 }
