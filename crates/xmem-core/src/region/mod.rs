@@ -262,9 +262,21 @@ impl RegionView {
         made.downcast_ref().cloned()
     }
 
-    /// Keeps a derived value with this key, as long as the region is mapped.
-    pub(crate) fn derive<T: Any + Send + Sync>(&self, by: u64, made: T) {
-        self.lock_derived().push((by, Arc::new(made)));
+    /// Keeps a derived value with this key, as long as the region is mapped and `is_used` returns true.
+    pub(crate) fn derive<T: Any + Send + Sync>(
+        &self,
+        by: u64,
+        made: T,
+        is_used: impl Fn(&T) -> bool,
+    ) {
+        let mut derived = self.lock_derived();
+        let unused = derived.extract_if(.., |(_, old)| {
+            old.downcast_ref().is_some_and(|old| !is_used(old))
+        });
+        let unused: Vec<_> = unused.collect();
+        derived.push((by, Arc::new(made)));
+        drop(derived);
+        drop(unused);
     }
 }
 

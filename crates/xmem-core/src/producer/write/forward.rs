@@ -143,7 +143,8 @@ fn import_region(pool: &Arc<Pool>, part: &HeldPart) -> Result<ImportedMemory, Fo
             )?
         }
     };
-    part.view.derive(pool_id, memory.clone());
+    part.view
+        .derive(pool_id, memory.clone(), ImportedMemory::is_used);
     Ok(memory)
 }
 

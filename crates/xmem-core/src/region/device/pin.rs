@@ -75,11 +75,11 @@ mod tests {
         };
         let (send, receive) = channel();
         let used = view();
-        used.derive(1, Reports(send.clone()));
+        used.derive(1, Reports(send.clone()), |_| true);
         as_host_function(|| drop(used));
         assert_eq!(receive.recv().unwrap().as_deref(), Some("xmem-cuda-ends"));
         let used = view();
-        used.derive(1, Reports(send));
+        used.derive(1, Reports(send), |_| true);
         drop(used);
         assert_eq!(
             receive.recv().unwrap().as_deref(),
