@@ -32,10 +32,14 @@ fn attachments(hold: &Hold, (at, len): (u64, u64)) -> Result<Named, Malformed> {
         return Err(outside);
     }
     let (at, len) = (at as usize, len as usize);
-    // SAFETY: inside of the slot. See `ReadLease::data`.
-    let bytes = unsafe { std::slice::from_raw_parts(hold.ptr().wrapping_add(at), len) };
-    // Copied first, because a malicious producer could change the bytes while they are parsed.
-    let bytes = bytes.to_vec();
+    let mut bytes = vec![0; len];
+    // Copied first and without a reference, because a malicious producer could change the bytes meanwhile.
+    // SAFETY: the source is inside of the slot, which is mapped while the frame is held. See `ReadLease::data`.
+    unsafe {
+        hold.ptr()
+            .wrapping_add(at)
+            .copy_to_nonoverlapping(bytes.as_mut_ptr(), len);
+    }
     Named::decode(&bytes).ok_or(Malformed("invalid attachments"))
 }
 
