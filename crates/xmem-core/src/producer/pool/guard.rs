@@ -98,12 +98,24 @@ impl<'a> Guard<'a> {
     /// How many of the readers for which the frame in a slot is kept are still missing.
     pub(in crate::producer) fn readers_left(&self, slot: u32) -> u32 {
         let keep = self.slots.get(slot).and_then(|info| info.keep.as_deref());
-        match (keep, self.generation(slot)) {
-            (Some(Keep::Count { until, .. }), _) => until.saturating_sub(self.readers_begun(slot)),
-            (Some(Keep::Named(ids)), Some(generation)) => {
-                self.consumers.awaited(ids, slot, generation).count() as u32
+        let generation = self.generation(slot);
+        generation.map_or(0, |generation| self.readers_left_of(keep, slot, generation))
+    }
+
+    /// How many of the readers for which a frame was or is kept are missing.
+    pub(in crate::producer) fn readers_left_of(
+        &self,
+        keep: Option<&Keep>,
+        slot: u32,
+        generation: u32,
+    ) -> u32 {
+        match keep {
+            Some(Keep::Count { until, departed }) => {
+                let begun = self.consumers.reads_begun(slot, generation);
+                until.saturating_sub(begun.saturating_add(*departed))
             }
-            _ => 0,
+            Some(Keep::Named(ids)) => self.consumers.awaited(ids, slot, generation).count() as u32,
+            None => 0,
         }
     }
 

@@ -47,7 +47,7 @@ pub(in crate::producer) struct History {
     promised: usize,
     /// How much longer other frames are kept, in nanoseconds; 0 in a lossless pool.
     time: u128,
-    /// There was no memory for another region, so only the promised frames are kept.
+    /// There was no memory for the last region, so only the promised frames are kept.
     is_short: bool,
 }
 
@@ -80,9 +80,9 @@ impl History {
         self.entries.push_back(kept);
     }
 
-    /// From now on no frames are kept for `history_time`.
-    pub(in crate::producer) fn set_short(&mut self) {
-        self.is_short = true;
+    /// Whether memory is lacking. If so, no frames are kept for `history_time`.
+    pub(in crate::producer) fn set_short(&mut self, is_short: bool) {
+        self.is_short = is_short;
     }
 
     /// The sequence at which a consumer starts. `None`: at the next entry.

@@ -88,13 +88,19 @@ fn in_new_region(
         Ok(region) => region,
         Err(error) => {
             guard.regions.abandon(plan);
-            guard.history.set_short();
+            guard.history.set_short(true);
             guard.trim_history(Span::Promised);
             return claim_idle(&mut guard, want).ok_or(error);
         }
     };
-    let State { regions, slots, .. } = &mut *guard;
+    let State {
+        regions,
+        slots,
+        history,
+        ..
+    } = &mut *guard;
     let id = regions.install(plan, region, slots);
+    history.set_short(false);
     guard.show_places(id);
     guard.show_regions();
     guard.share_out();
@@ -293,17 +299,19 @@ pub(in crate::producer) fn by_number(
         return None;
     }
     let place = info.place?;
-    let left = guard.readers_left(slot);
     // The caller gets the frame, so missing readers do not count.
     let keep = guard.slots.take_keep(slot);
-    match guard.claim(slot) {
-        // All bytes that the writer may fill count as payload. Attachments are placed after them.
-        Some(word) => Some((start_writing(&mut guard, slot, word, place.filled())?, left)),
-        None => {
-            guard.slots.restore_keep(slot, keep);
-            None
-        }
-    }
+    let Some(claimed) = guard.claim(slot) else {
+        guard.slots.restore_keep(slot, keep);
+        return None;
+    };
+    // After the claim, so that reads that ended before it are counted.
+    let left = guard.readers_left_of(keep.as_deref(), slot, word.generation());
+    // All bytes that the writer may fill count as payload. Attachments are placed after them.
+    Some((
+        start_writing(&mut guard, slot, claimed, place.filled())?,
+        left,
+    ))
 }
 
 #[cfg(test)]
