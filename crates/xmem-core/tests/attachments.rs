@@ -286,6 +286,12 @@ fn events_are_delivered_between_frames_on_request() {
         Err(ReceiveError::Timeout)
     ));
     assert_eq!(plain.stats().missed, 0, "an event is no frame");
+    let slot = producer.acquire(10).unwrap();
+    let by_slot = FrameMeta {
+        event: true,
+        ..FrameMeta::default()
+    };
+    drop(slot.publish(by_slot).unwrap());
     let stats = producer.stats();
     assert_eq!(
         (stats.published, stats.zero_copy),

@@ -53,21 +53,15 @@ fn event_spec(meta: &FrameMeta) -> SlotSpec {
     SlotSpec::new(1).attachments(meta.attachments.encoded_len())
 }
 
-fn publish_event(pool: &Pool, lease: WriteLease, meta: FrameMeta) -> Result<u64, EventError> {
+fn publish_event(lease: WriteLease, meta: FrameMeta) -> Result<u64, EventError> {
     let meta = FrameMeta {
         event: true,
         offset: 0,
         size: 0,
         ..meta
     };
-    pool.counters().events.fetch_add(1, Ordering::Relaxed);
-    match lease.publish(meta) {
-        Ok(published) => Ok(published.info().sequence),
-        Err(failure) => {
-            pool.counters().events.fetch_sub(1, Ordering::Relaxed);
-            Err(PublishError::from(failure).into())
-        }
-    }
+    let published = lease.publish(meta).map_err(PublishError::from)?;
+    Ok(published.info().sequence)
 }
 
 /// The producer of a pool. Clones are handles to the same one; when the last is dropped, the pool closes.
@@ -267,7 +261,7 @@ impl Producer {
     /// [`EventError::Acquire`] when there is no slot for it; see [`EventError`] for the others.
     pub fn publish_event(&self, meta: FrameMeta) -> Result<u64, EventError> {
         let lease = self.acquire(event_spec(&meta))?;
-        publish_event(self.inner(), lease, meta)
+        publish_event(lease, meta)
     }
 
     /// As [`publish_event`](Self::publish_event), but waits for a slot if all are in use. For lossless pools.
@@ -282,7 +276,7 @@ impl Producer {
         cancel: &Canceller,
     ) -> Result<u64, EventError> {
         let lease = self.acquire_wait(event_spec(&meta), timeout, cancel)?;
-        publish_event(self.inner(), lease, meta)
+        publish_event(lease, meta)
     }
 
     /// A write lease on the slot with this number, if it has the frame of this generation (`None`: if it is empty) and nothing

@@ -58,8 +58,6 @@ use sticky_log::StickyLog;
 
 #[derive(Debug, Default)]
 pub(super) struct Counters {
-    /// Entries that are events. Counted before they are published.
-    pub(super) events: AtomicU64,
     pub(super) copied: AtomicU64,
     pub(super) dropped: AtomicU64,
     cut_off: AtomicU64,

@@ -25,8 +25,8 @@ pub(in crate::producer) struct State {
     pub(in crate::producer) sticky: StickyLog,
     pub(in crate::producer) origins: Origins,
     pub(in crate::producer) timeouts: Timeouts,
-    /// The number of published events, modulo 2^32.
-    pub(in crate::producer) events: u32,
+    /// The number of published events.
+    pub(in crate::producer) events: u64,
 }
 
 impl State {

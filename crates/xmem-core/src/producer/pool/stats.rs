@@ -60,10 +60,7 @@ pub(in crate::producer) fn of_pool(pool: &Pool) -> PoolStats {
     };
     let (control, counters) = (pool.control(), pool.counters());
     let now = monotonic_ns();
-    // Read in this order, so that a concurrent publish never makes a count too large.
-    let entries = control.head();
-    let events = counters.events.load(Ordering::Relaxed);
-    let published = entries.saturating_sub(events);
+    let published = control.head().saturating_sub(guard.events);
     let copied = counters.copied.load(Ordering::Relaxed);
     let sticky = guard.sticky.current();
     PoolStats {

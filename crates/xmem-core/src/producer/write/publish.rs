@@ -217,7 +217,7 @@ fn announce(
     let (storage, device_id) = claimed.place.storage();
     let info = FrameInfo {
         sequence,
-        events_before: guard.events,
+        events_before: guard.events as u32,
         slot,
         generation: claimed.word.generation(),
         published_at: monotonic_ns(),
@@ -225,7 +225,7 @@ fn announce(
         storage,
         device_id,
     };
-    guard.events = guard.events.wrapping_add(meta.event.into());
+    guard.events += u64::from(meta.event);
     let attached = (attached.0 as u64, attached.1 as u64);
     let layout = guard.layouts.find(&meta.layout, control);
     control.write_entry(&info, meta, offset, attached, layout);
