@@ -15,8 +15,8 @@ use std::time::Duration;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use support::{HANG, Place, eventually};
 use xmem_core::{
-    AcquireError, Attachments, Consumer, FrameMeta, ImportError, ImportedMemory, MAX_PARTS, Parts,
-    Producer, SlotSpec, WriteLease,
+    AcquireError, Attachments, Consumer, Delivery, FrameMeta, ImportError, ImportedMemory,
+    MAX_PARTS, Parts, Producer, ReceiveError, SlotSpec, WriteLease,
 };
 
 /// The name of this test's memory. With several tests in one process, each has its own.
@@ -53,6 +53,13 @@ fn publish(producer: &Producer, parts: Parts, hook: impl FnOnce() + Send + 'stat
         ..FrameMeta::default()
     };
     lease.publish(meta).unwrap();
+}
+
+fn publish_whole(producer: &Producer, bytes: &[u8], hook: impl FnOnce() + Send + 'static) {
+    let memory = import(producer, bytes);
+    let mut parts = Parts::new();
+    parts.add_imported(&memory, 0, bytes.len() as u64, 0);
+    publish(producer, parts, hook);
 }
 
 /// The number of descriptors of this test's memory on both sides.
@@ -143,12 +150,30 @@ fn a_frame_keeps_its_memory_until_it_is_released() {
         let _ = consumer.receive(Some(Duration::ZERO));
         descriptors() <= 4
     });
+}
 
-    fn publish_whole(producer: &Producer, bytes: &[u8], hook: impl FnOnce() + Send + 'static) {
-        let memory = import(producer, bytes);
-        let mut parts = Parts::new();
-        parts.add_imported(&memory, 0, bytes.len() as u64, 0);
-        publish(producer, parts, hook);
+/// Their owner may write to the memory.
+#[test]
+fn imported_frames_cannot_be_taken_after_the_end() {
+    for delivery in [Delivery::Live, Delivery::Lossless] {
+        let place = Place::new();
+        let producer = Producer::builder(&place.pool()).delivery(delivery);
+        let producer = producer.build().unwrap();
+        let mut consumer = Consumer::builder(&place.pool()).connect().unwrap();
+        publish_whole(&producer, b"first", || {});
+        let first = consumer.receive(Some(HANG)).unwrap();
+        publish_whole(&producer, b"second", || {});
+        let (to, released) = std::sync::mpsc::channel();
+        publish_whole(&producer, b"third", move || to.send(()).unwrap());
+        drop(producer);
+        released.recv_timeout(HANG).unwrap();
+        assert_eq!(&first[..], b"first");
+        let after = consumer.receive(Some(HANG));
+        assert!(
+            matches!(after, Err(ReceiveError::ProducerLost)),
+            "{delivery:?}"
+        );
+        assert_eq!(consumer.stats().missed, 2, "{delivery:?}");
     }
 }
 

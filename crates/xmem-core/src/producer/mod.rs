@@ -476,7 +476,8 @@ impl Producer {
     /// Closes the pool. No more frames can be published, and no consumer can join. Frames that consumers hold stay valid.
     ///
     /// Consumers that have not received all frames get 50 ms to request the data that they need for this. Hooks of frames with
-    /// a release hook or a count run, even if a consumer still holds the frame.
+    /// a release hook or a count run, even if a consumer still holds the frame. So a held frame in
+    /// [imported](Self::import) memory stays valid only as long as that memory is not written to.
     pub fn close(&self) {
         self.owner.close();
     }

@@ -204,7 +204,8 @@ impl<'a> Guard<'a> {
 
     /// If no consumer needs an idle frame with a hook or a count, empties its slot and runs its hook.
     fn finalize(&mut self, slot: u32) -> bool {
-        if self.pool().is_closed() {
+        let is_borrowed = self.slots.get(slot).is_some_and(SlotInfo::is_borrowed);
+        if self.pool().is_closed() && !is_borrowed {
             // No later frame is written into the slot, so this one stays for consumers that are behind.
             if !self.looks_free(slot) {
                 return false;

@@ -179,6 +179,8 @@ pub(in crate::producer) struct SlotInfo {
     pub(super) last_sequence: u64,
     pub(super) published_at: i64,
     pub(super) hook: Option<Hook>,
+    /// The frame is in memory that the hook gives back to its owner.
+    is_borrowed: bool,
     /// Boxed, because most frames have none.
     pub(in crate::producer) keep: Option<Box<Keep>>,
 }
@@ -187,6 +189,11 @@ impl SlotInfo {
     /// Whether a hook or a count waits for the release of its frame.
     fn is_waited_for(&self) -> bool {
         self.hook.is_some() || self.keep.is_some()
+    }
+
+    /// Whether the frame's memory changes after the hook, and the hook has not run.
+    pub(super) fn is_borrowed(&self) -> bool {
+        self.is_borrowed && self.hook.is_some()
     }
 
     /// Whether the producer does not use the slot, and no hook waits for its frame.
@@ -231,6 +238,7 @@ impl Slots {
                     last_sequence: 0,
                     published_at: 0,
                     hook: None,
+                    is_borrowed: false,
                     keep: None,
                 })
                 .collect(),
@@ -363,15 +371,18 @@ impl Slots {
         }
     }
 
-    /// Sets the hook and the count of a frame that is being published.
+    /// Sets the hook and the count of a frame that is being published. `is_borrowed`: the frame is in memory that the hook gives
+    /// back to its owner.
     pub(in crate::producer) fn set_hooks(
         &mut self,
         slot: u32,
         hook: Option<Hook>,
+        is_borrowed: bool,
         keep: Option<Box<Keep>>,
     ) {
         if let Some(info) = self.get_mut(slot) {
             info.hook = hook;
+            info.is_borrowed = is_borrowed;
             info.keep = keep;
         }
     }

@@ -198,6 +198,11 @@ impl Parts {
         self.frames.push(frame);
     }
 
+    /// Whether its memory belongs to other code, and not to a pool.
+    pub(super) fn is_borrowed(&self) -> bool {
+        self.memory.len() > self.origins().count()
+    }
+
     pub(super) fn origins(&self) -> impl Iterator<Item = Origin> {
         self.places.iter().filter_map(|place| place.origin)
     }

@@ -80,8 +80,9 @@ pub(super) fn publish_claimed<'a>(
     // Until now no other thread could publish the slot, so no attachments were placed before this end.
     guard.slots.fill(claimed.slot, payload_end);
     if let Some(hooks) = hooks {
-        let hook = hooks.take_hook();
-        guard.slots.set_hooks(claimed.slot, hook, hooks.keep.take());
+        let is_borrowed = hooks.parts.as_ref().is_some_and(Parts::is_borrowed);
+        let (hook, keep) = (hooks.take_hook(), hooks.keep.take());
+        guard.slots.set_hooks(claimed.slot, hook, is_borrowed, keep);
     }
     if let Some(cell) = pool.control().slot(claimed.slot) {
         lease::publish(cell, claimed.word, rings);
