@@ -3,10 +3,14 @@
 //! Many clients, and clients with many messages.
 
 use std::collections::VecDeque;
+use std::io::Write;
+use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, mpsc};
+use std::time::Duration;
 
+use rustix::net::sockopt::set_socket_linger;
 use rustix::net::{Shutdown, shutdown};
 use xmem_core::{ConnectError, Consumer, ConsumerEvent, Producer, query};
 
@@ -230,6 +234,38 @@ fn unexpected_descriptors_are_closed() {
             let (raw, _joined) = Raw::join(pool, 1);
             let _ = raw.send(raw::BELL, &[raw.0.as_fd()]);
         }
+    });
+}
+
+/// A TCP connection whose peer reads nothing. Closing it takes ten minutes, unless the peer ends it.
+fn lingering() -> (TcpListener, OwnedFd) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    stream.set_nonblocking(true).unwrap();
+    while stream.write(&[0; 1 << 16]).is_ok() {}
+    set_socket_linger(&stream, Some(Duration::from_secs(600))).unwrap();
+    (listener, stream.into())
+}
+
+/// The client leaves the last descriptor of each connection to the producer.
+#[test]
+fn descriptors_that_take_long_to_close_hold_up_nobody() {
+    attack("victim-live", |pool| {
+        let mut ends = Vec::new();
+        let mut send = |raw: Raw, message: &[u8]| {
+            let (end, slow) = lingering();
+            let _ = raw.send(message, &[slow.as_fd()]);
+            // If the producer was faster, this copy is the last.
+            std::thread::spawn(move || drop(slow));
+            ends.push(end);
+        };
+        for _ in 0..3 {
+            for message in [&raw::join(raw::VERSION, 1)[..], &raw::BELL[..], b""] {
+                send(Raw::connect(pool), message);
+                send(Raw::join(pool, 1).0, message);
+            }
+        }
+        assert_whole(&receive(&mut late_consumer(pool)));
     });
 }
 

@@ -9,11 +9,11 @@ use std::path::Path;
 
 use rustix::fs::{FileType, Mode, OFlags, chmod, fchmod, fstat, open, unlink};
 use rustix::io::{Errno, retry_on_intr};
-use rustix::net::sockopt::set_socket_send_buffer_size;
+use rustix::net::sockopt::{set_socket_passcred, set_socket_send_buffer_size};
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
-    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
-    accept_with, bind, connect, listen, recvmsg, sendmsg, socket_with,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, RecvMsg, ReturnFlags,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown, SocketAddrUnix, SocketFlags,
+    SocketType, accept_with, bind, connect, listen, recvmsg, sendmsg, shutdown, socket_with,
 };
 
 use crate::fault::{self, Point};
@@ -127,22 +127,34 @@ pub struct Received<'a> {
     pub fds_lost: bool,
 }
 
-/// Receives a message. `None`: the peer is gone. `WouldBlock`: there is none.
-pub fn recv<'a>(socket: impl AsFd, buffer: &'a mut [u8]) -> io::Result<Option<Received<'a>>> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
-    let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+/// The result of `recvmsg`. `None`: the peer is gone.
+fn receive(
+    socket: impl AsFd,
+    buffer: &mut [u8],
+    control: &mut RecvAncillaryBuffer<'_>,
+    flags: RecvFlags,
+) -> io::Result<Option<RecvMsg>> {
     let mut receive =
-        || retry_on_intr(|| recvmsg(&socket, &mut [IoSliceMut::new(buffer)], &mut control, flags));
+        || retry_on_intr(|| recvmsg(&socket, &mut [IoSliceMut::new(buffer)], control, flags));
     // If a peer ends without reading everything, the first result is a reset. The messages that it sent before follow.
     let message = match receive() {
         Err(Errno::CONNRESET) => receive(),
         message => message,
     };
-    let message = match message {
-        Ok(message) => message,
-        Err(Errno::CONNRESET | Errno::PIPE | Errno::NOTCONN) => return Ok(None),
-        Err(error) => return Err(error.into()),
+    match message {
+        Ok(message) => Ok(Some(message)),
+        Err(Errno::CONNRESET | Errno::PIPE | Errno::NOTCONN) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Receives a message. `None`: the peer is gone. `WouldBlock`: there is none.
+pub fn recv<'a>(socket: impl AsFd, buffer: &'a mut [u8]) -> io::Result<Option<Received<'a>>> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+    let Some(message) = receive(socket, buffer, &mut control, flags)? else {
+        return Ok(None);
     };
     let mut fds: Vec<OwnedFd> = Vec::new();
     for ancillary in control.drain() {
@@ -155,20 +167,125 @@ pub fn recv<'a>(socket: impl AsFd, buffer: &'a mut [u8]) -> io::Result<Option<Re
     let cut = message.flags.contains(ReturnFlags::CTRUNC);
     let too_many = cut && fds.len() >= MAX_FDS;
     if too_many || message.flags.contains(ReturnFlags::TRUNC) {
-        return Err(io::Error::new(
-            io::ErrorKind::InvalidData,
-            "a message longer than the protocol has any",
-        ));
+        return Err(not_of_the_protocol());
     }
     fault::point(Point::Received);
-    // An empty packet is indistinguishable from the end. The protocol has none.
-    let bytes = buffer.get(..message.bytes).unwrap_or_default();
-    if bytes.is_empty() {
-        return Ok(None);
-    }
-    Ok(Some(Received {
+    let bytes = whole(buffer, message);
+    Ok(bytes.map(|bytes| Received {
         bytes,
         fds,
         fds_lost: cut,
     }))
+}
+
+/// Receives a message from a peer that must not send descriptors. If it sent some (`InvalidData`), the message stays in the
+/// socket: closing descriptors may take any time.
+pub fn recv_bytes(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<Option<&[u8]>> {
+    let mut none = RecvAncillaryBuffer::default();
+    let look = RecvFlags::DONTWAIT | RecvFlags::PEEK;
+    match receive(&socket, buffer, &mut none, look)? {
+        None => return Ok(None),
+        Some(message)
+            if !(message.flags & (ReturnFlags::CTRUNC | ReturnFlags::TRUNC)).is_empty() =>
+        {
+            return Err(not_of_the_protocol());
+        }
+        Some(_) => {}
+    }
+    let Some(message) = receive(&socket, buffer, &mut none, RecvFlags::DONTWAIT)? else {
+        return Ok(None);
+    };
+    fault::point(Point::Received);
+    Ok(whole(buffer, message))
+}
+
+/// Ends a connection, and receives the messages that are left. Returns whether some of them have descriptors. The peer can send
+/// no more.
+pub fn shut_with_fds(socket: impl AsFd) -> bool {
+    /// More messages than a queue usually has.
+    const MOST: u32 = 1000;
+    let _ = shutdown(&socket, Shutdown::Both);
+    let mut none = RecvAncillaryBuffer::default();
+    let look = RecvFlags::DONTWAIT | RecvFlags::PEEK;
+    for _ in 0..MOST {
+        let mut next = |flags| receive(&socket, &mut [0], &mut none, flags).ok().flatten();
+        let is_cut = |message: &RecvMsg| message.flags.contains(ReturnFlags::CTRUNC);
+        match next(look) {
+            None => return false,
+            Some(message) if is_cut(&message) => return true,
+            Some(message) if message.bytes == 0 => {
+                // An empty message, or the end. With this option each message has the sender's credentials, for which there is no
+                // room.
+                let _ = set_socket_passcred(&socket, true);
+                let is_message = next(look).as_ref().is_some_and(is_cut);
+                let _ = set_socket_passcred(&socket, false);
+                if !is_message {
+                    return false;
+                }
+            }
+            Some(_) => {}
+        }
+        next(RecvFlags::DONTWAIT);
+    }
+    true
+}
+
+fn not_of_the_protocol() -> io::Error {
+    let text = "a message with more bytes or descriptors than any of the protocol";
+    io::Error::new(io::ErrorKind::InvalidData, text)
+}
+
+/// The bytes of a message. An empty one is indistinguishable from the end. The protocol has none.
+fn whole(buffer: &[u8], message: RecvMsg) -> Option<&[u8]> {
+    let bytes = buffer.get(..message.bytes).unwrap_or_default();
+    (!bytes.is_empty()).then_some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::net::socketpair;
+    use std::os::fd::AsFd;
+
+    fn pair() -> (OwnedFd, OwnedFd) {
+        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, FLAGS, None).unwrap()
+    }
+
+    #[test]
+    fn descriptors_that_no_message_has_stay_in_the_socket() {
+        let (ours, theirs) = pair();
+        let mut buffer = [0; 8];
+        send(&theirs, b"plain", &[]).unwrap();
+        assert_eq!(recv_bytes(&ours, &mut buffer).unwrap(), Some(&b"plain"[..]));
+        send(&theirs, b"more", &[theirs.as_fd()]).unwrap();
+        for _ in 0..2 {
+            let error = recv_bytes(&ours, &mut buffer).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+        }
+        assert!(shut_with_fds(&ours));
+    }
+
+    #[test]
+    fn unread_descriptors_are_found_behind_other_messages() {
+        for is_open in [true, false] {
+            for (messages, fds) in [
+                (&[][..], false),
+                (&[&b"text"[..], b"", b"text"], false),
+                (&[&b"text"[..], b"", b""], true),
+            ] {
+                let (ours, theirs) = pair();
+                for message in messages {
+                    send(&theirs, message, &[]).unwrap();
+                }
+                if fds {
+                    send(&theirs, b"", &[theirs.as_fd()]).unwrap();
+                }
+                let theirs = Some(theirs).filter(|_| is_open);
+                assert_eq!(shut_with_fds(&ours), fds, "{messages:?}, {is_open}");
+                if let Some(theirs) = theirs {
+                    assert!(send(&theirs, b"late", &[]).is_err());
+                }
+            }
+        }
+    }
 }

@@ -11,7 +11,7 @@
 
 use std::cell::Cell;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::net::{Shutdown, shutdown};
@@ -19,6 +19,7 @@ use rustix::process::{Resource, getrlimit};
 use xmem_shm::os::cred;
 use xmem_shm::os::fork::KeptFromChildren;
 
+use super::peer_socket::PeerSocket;
 use super::{Connection, ControlThread};
 
 /// A lower bound for the bytes that the kernel counts for any message.
@@ -51,7 +52,7 @@ impl InFlight {
 #[derive(Debug)]
 pub(super) struct Unread {
     _kept: KeptFromChildren,
-    socket: OwnedFd,
+    socket: PeerSocket,
     uid: u32,
     in_flight: InFlight,
 }

@@ -2,17 +2,20 @@
 
 //! The pool's socket. It replaces a stale one, never a live one, and is removed at the end.
 
+use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, Gid, chownat, fstat};
 use rustix::io::Errno;
+use rustix::net::{Shutdown, shutdown};
 use xmem_shm::fault::{self, Point};
 use xmem_shm::os::fork::KeptFromChildren;
 use xmem_shm::os::lock::LockFile;
 use xmem_shm::os::socket::{self, Listening};
 
+use super::peer_socket::PeerSocket;
 use super::stale;
 use crate::error::{CreateError, SystemError};
 use crate::producer::pool::access::Access;
@@ -66,6 +69,13 @@ impl Listener {
     }
 }
 
+impl Listener {
+    /// Accepts a waiting connection.
+    pub(super) fn accept(&self) -> io::Result<PeerSocket> {
+        socket::accept(&self.socket).map(PeerSocket::new)
+    }
+}
+
 /// The error if the socket's group cannot be set.
 fn not_the_groups(gid: u32, error: Errno) -> CreateError {
     match error {
@@ -84,5 +94,8 @@ impl Drop for Listener {
             let _ = std::fs::remove_file(&self.path);
             fault::point(Point::SocketRemoved);
         }
+        // The sockets of waiting connections are closed with the listening one, unless they are accepted.
+        let _ = shutdown(&self.socket, Shutdown::Both);
+        while self.accept().is_ok() {}
     }
 }

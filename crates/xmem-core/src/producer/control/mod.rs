@@ -7,6 +7,7 @@ mod in_flight;
 mod join;
 pub(super) mod listener;
 pub(super) mod lock_file;
+mod peer_socket;
 pub(super) mod stale;
 
 use std::collections::HashMap;
@@ -36,6 +37,7 @@ use crate::producer::pool::stats;
 use crate::stats::ConsumerStats;
 use in_flight::{InFlight, Unread};
 use listener::Listener;
+use peer_socket::PeerSocket;
 
 /// The time in which a connection must send its first message.
 const HANDSHAKE_TIME: Duration = Duration::from_secs(2);
@@ -96,7 +98,7 @@ enum Stage {
 #[derive(Debug)]
 struct Connection {
     _kept: KeptFromChildren,
-    socket: OwnedFd,
+    socket: PeerSocket,
     in_flight: InFlight,
     /// Reports the end of the process. The socket may not, because a forked child may keep it open.
     process: Option<OwnedFd>,
@@ -311,7 +313,7 @@ impl ControlThread {
 
     fn accept(&mut self) {
         for _ in 0..MAX_PENDING {
-            match socket::accept(&self.listener.socket) {
+            match self.listener.accept() {
                 Ok(socket) => self.admit(socket),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(error) => {
@@ -321,7 +323,7 @@ impl ControlThread {
                     );
                     // No descriptors are left. A connection that is not accepted would wake this thread again and again.
                     if self.spare.take().is_some() {
-                        drop(socket::accept(&self.listener.socket));
+                        drop(self.listener.accept());
                         self.spare = File::open("/dev/null").ok();
                     } else {
                         self.spare = File::open("/dev/null").ok();
@@ -333,7 +335,7 @@ impl ControlThread {
         }
     }
 
-    fn admit(&mut self, socket: OwnedFd) {
+    fn admit(&mut self, socket: PeerSocket) {
         let Ok(peer) = cred::peer(&socket) else {
             return;
         };
@@ -394,9 +396,8 @@ impl ControlThread {
             let Some(connection) = self.connections.get(&id) else {
                 return;
             };
-            // Descriptors sent by the peer are closed at once: consumers never need to send any.
-            let next = match socket::recv(&connection.socket, &mut buffer) {
-                Ok(Some(message)) => self.answer(id, message.bytes),
+            let next = match socket::recv_bytes(&connection.socket, &mut buffer) {
+                Ok(Some(message)) => self.answer(id, message),
                 Ok(None) => Next::Close(if matches!(connection.stage, Stage::Leaving(_)) {
                     Departure::Left
                 } else {
