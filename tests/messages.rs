@@ -331,6 +331,22 @@ fn a_source_that_drops_frames_reports_it_once_and_to_the_producer() {
     assert!(with(&logged, "missed").is_empty(), "{logged:?}");
 }
 
+/// The sink keeps its last frame until it gets a newer one.
+#[test]
+fn a_source_whose_sink_holds_its_whole_budget_reports_it() {
+    let pools = Pools::new();
+    let producer = pools.launch(&format!(
+        "videotestsrc is-live=true ! {VIDEO} ! xmemsink pool=POOL"
+    ));
+    producer.play();
+    let consumer = pools.launch("xmemsrc pool=POOL max-held=1 over-budget=drop ! fakesink");
+    consumer.play();
+    let text = warning(&consumer);
+    for part in ["All frames of pool", "holds 1", "Raise max-held"] {
+        assert!(text.contains(part), "{text}");
+    }
+}
+
 #[test]
 fn a_source_with_less_than_its_requested_budget_reports_it() {
     let pools = Pools::new();

@@ -5,7 +5,7 @@
 use std::mem::replace;
 
 use xmem_core::{
-    ReadLease,
+    Consumer, ReadLease,
     follow::{Follower, Step, Taken},
 };
 
@@ -50,6 +50,7 @@ pub(super) fn next(
                 started.note_gap();
             }
             Ok(Step::SmallBudget) => warn_of_budget(source, follower),
+            Ok(Step::AllHeld) => warn_of_held_frames(source, follower),
             Ok(Step::Joined { again }) => {
                 reported_waiting = false;
                 connection::joined(source, follower, started, again);
@@ -146,6 +147,19 @@ fn warn_of_budget(source: Source<'_>, follower: &Follower) {
         gst::ResourceError::NoSpaceLeft,
         (
             "Frames of pool {:?} are {outcome}: downstream may hold {budget} at once. Raise {limit} on xmemsink",
+            source.settings.pool
+        )
+    );
+}
+
+fn warn_of_held_frames(source: Source<'_>, follower: &Follower) {
+    let budget = follower.consumer().map_or(0, Consumer::budget);
+    gst::element_warning!(
+        source.element,
+        gst::ResourceError::NoSpaceLeft,
+        (
+            "All frames of pool {:?} were dropped for two seconds: downstream holds {budget}, as many as it may. A sink holds its last \
+             frame (enable-last-sample=false prevents that), an xmemsink its history. Raise max-held, or set over-budget=copy",
             source.settings.pool
         )
     );

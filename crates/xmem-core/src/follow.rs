@@ -61,6 +61,9 @@ pub enum OnLost {
     Fail,
 }
 
+/// The time without a delivered frame after which [`Step::AllHeld`] is returned.
+const STARVING: Duration = Duration::from_secs(2);
+
 /// The action of a follower on a frame for which its budget has no room.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum OverBudget {
@@ -122,6 +125,10 @@ pub enum Step<T> {
     /// The producer's limits keep the budget ([`Consumer::budget_limit`]) so small that frames must be copied or dropped.
     /// Returned once, before the first of these frames.
     SmallBudget,
+    /// For two seconds all frames were dropped, because the frames that are held use up the budget. If the program releases a
+    /// frame only when it gets a newer one, as a sink in GStreamer does with its last frame, no frame is delivered any more.
+    /// Returned once, until a frame is delivered.
+    AllHeld,
 }
 
 /// How a producer was lost.
@@ -261,6 +268,7 @@ impl ConsumerBuilder {
             joined: false,
             last: None,
             hinted: false,
+            starving: None,
             eventfd: None,
             handle: Handle {
                 figures: Arc::default(),
@@ -297,6 +305,7 @@ pub struct Follower {
     last: Option<u64>,
     /// [`Step::SmallBudget`] was returned.
     hinted: bool,
+    starving: Option<Starving>,
     eventfd: Option<Arc<OwnedFd>>,
     handle: Handle,
 }
@@ -420,6 +429,12 @@ impl Follower {
                 if !self.hinted && is_cut(consumer) {
                     self.hinted = true;
                     return Ok(Step::SmallBudget);
+                }
+                let received = consumer.stats().received;
+                let dropped = self.handle.with(|figures| figures.total.dropped);
+                let delivered = received.wrapping_sub(dropped.unwrap_or(0));
+                if Starving::is_due(&mut self.starving, delivered) {
+                    return Ok(Step::AllHeld);
                 }
                 let received = consumer.receive_with(timeout, |lease| {
                     self.last = Some(lease.info().sequence);
@@ -603,6 +618,31 @@ impl Follower {
     pub fn note_dropped(&self) {
         self.consumer.iter().for_each(Consumer::note_dropped);
         self.handle.with(|figures| figures.total.dropped += 1);
+    }
+}
+
+/// The budget is used up, and no frame is delivered.
+#[derive(Debug, Clone, Copy)]
+struct Starving {
+    since: Instant,
+    /// Taken frames less dropped ones: the same number as long as none is delivered.
+    delivered: u64,
+    is_reported: bool,
+}
+
+impl Starving {
+    /// Called for each frame that the budget has no room for. Returns whether it is time to report that none is delivered.
+    fn is_due(this: &mut Option<Self>, delivered: u64) -> bool {
+        let begun = Self {
+            since: Instant::now(),
+            delivered,
+            is_reported: false,
+        };
+        let this = this.get_or_insert(begun);
+        if this.delivered != delivered {
+            *this = begun;
+        }
+        this.since.elapsed() >= STARVING && !std::mem::replace(&mut this.is_reported, true)
     }
 }
 

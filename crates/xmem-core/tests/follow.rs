@@ -6,7 +6,7 @@ mod support;
 
 use std::time::{Duration, Instant};
 
-use support::{HANG, Place, assert_frame, publish, publish_wait};
+use support::{HANG, Place, assert_frame, eventually, publish, publish_wait};
 use xmem_core::follow::{FollowError, Follower, OnEos, OnLost, OverBudget, Step, Taken};
 use xmem_core::{
     BudgetLimit, Canceller, ConnectError, Consumer, Delivery, FrameMeta, Producer, ReadLease,
@@ -373,6 +373,24 @@ fn a_small_budget_is_reported_once() {
         assert!(matches!(step(&mut follower), Step::Dropped(_, _)));
     }
     drop(first);
+}
+
+#[test]
+fn frames_that_are_held_until_a_newer_one_comes_are_reported_once() {
+    let place = Place::new();
+    let (producer, mut follower, first) = over_budget(&place, OverBudget::Drop);
+    let mut reports = 0;
+    let mut next = || {
+        publish(&producer, 3, SIZE);
+        reports += u32::from(matches!(step(&mut follower), Step::AllHeld));
+        reports
+    };
+    eventually("it is reported", || next() == 1);
+    for _ in 0..10 {
+        assert_eq!(next(), 1);
+    }
+    drop(first);
+    drop(take(&mut follower, 3));
 }
 
 /// Connects enough consumers that none has a budget.

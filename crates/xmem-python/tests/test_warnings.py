@@ -85,6 +85,26 @@ def test_a_small_budget_that_is_used_up(pool, limit, options):
         assert consumer.stats["budget_limit"] == limit
 
 
+def test_a_program_that_holds_its_whole_budget(pool):
+    with xmem.Producer(pool) as producer, xmem.Consumer(pool, max_held=1, over_budget="drop") as consumer:
+        publish(producer, 1)
+        held = consumer.recv(HANG)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+
+            def is_reported():
+                publish(producer, 2)
+                with pytest.raises(xmem.Timeout):
+                    consumer.recv(0.01)
+                return caught
+
+            eventually(is_reported, "no warning")
+        (warning,) = caught
+        assert warning.category is xmem.PoolWarning
+        assert "the program holds 1, as many as it may" in str(warning.message)
+        del held
+
+
 def flood(path, ready, count):
     """Sends all its messages before it receives anything."""
     with xmem.Channel.connect(path, timeout=HANG) as channel:

@@ -127,6 +127,10 @@ impl Inner {
                 let consumer = self.follower.consumer();
                 consumer.map_or(Step::Nothing, |it| Step::Warn(small_budget(it)))
             }
+            Ok(follow::Step::AllHeld) => {
+                let consumer = self.follower.consumer();
+                consumer.map_or(Step::Nothing, |it| Step::Warn(all_held(it)))
+            }
             Ok(follow::Step::Lost(lost)) if matches!(lost.error, ReceiveError::TimedOut) => {
                 Step::Warn(left_behind(&lost))
             }
@@ -212,6 +216,15 @@ fn small_budget(consumer: &xmem_core::Consumer) -> String {
         consumer.pool(),
         consumer.budget(),
         property(limit)
+    )
+}
+
+fn all_held(consumer: &xmem_core::Consumer) -> String {
+    format!(
+        "consumer of pool {:?}: all frames were dropped for two seconds, because the program holds {}, as many as it may: release \
+         frames before it takes the next, raise max_held, or set over_budget=\"copy\"",
+        consumer.pool(),
+        consumer.budget()
     )
 }
 
