@@ -39,11 +39,8 @@ impl ControlThread {
         };
         if let Err(error) = self.check_in_flight(connection) {
             // Close without `Refused`: the cause may be temporary, so the consumer tries again.
-            log::warn!(
-                "pool {:?}: cannot answer process {}: {error}",
-                self.pool.name(),
-                connection.peer.pid
-            );
+            let text = format_args!("cannot answer process {}: {error}", connection.peer.pid);
+            self.warnings.warn(self.pool.name(), text);
             return Next::Close(Departure::Closed);
         }
         match ToProducer::decode(bytes) {
@@ -78,11 +75,8 @@ impl ControlThread {
             ),
             None => "that was not an xmem consumer's first message".into(),
         };
-        log::warn!(
-            "pool {:?}: refusing process {}: {reason}",
-            self.pool.name(),
-            connection.peer.pid
-        );
+        let text = format_args!("refusing process {}: {reason}", connection.peer.pid);
+        self.warnings.warn(self.pool.name(), text);
         refuse(&connection.socket, &reason);
         Next::Close(Departure::CutOff)
     }

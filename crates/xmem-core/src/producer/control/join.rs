@@ -53,21 +53,16 @@ impl ControlThread {
         let welcome = match welcome(&pool, &joining) {
             Ok(welcome) => welcome,
             Err(NoWelcome::Refused(reason)) => {
-                log::warn!(
-                    "pool {:?}: refusing process {}: {reason}",
-                    pool.name(),
-                    connection.peer.pid
-                );
+                let text = format_args!("refusing process {}: {reason}", connection.peer.pid);
+                self.warnings.warn(pool.name(), text);
                 refuse(&connection.socket, &reason);
                 return Next::Close(Departure::CutOff);
             }
             Err(NoWelcome::NotNow(error)) => {
                 // Close without `Refused`: the cause may be temporary, so the consumer tries again.
-                log::warn!(
-                    "pool {:?}: cannot make a lease page for process {}: {error}",
-                    pool.name(),
-                    connection.peer.pid
-                );
+                let pid = connection.peer.pid;
+                let text = format_args!("cannot make a lease page for process {pid}: {error}");
+                self.warnings.warn(pool.name(), text);
                 return Next::Close(Departure::Closed);
             }
         };

@@ -9,6 +9,7 @@ pub(super) mod listener;
 pub(super) mod lock_file;
 mod peer_socket;
 pub(super) mod stale;
+mod warnings;
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -38,6 +39,7 @@ use crate::stats::ConsumerStats;
 use in_flight::{InFlight, Unread};
 use listener::Listener;
 use peer_socket::PeerSocket;
+use warnings::Warnings;
 
 /// The time in which a connection must send its first message.
 const HANDSHAKE_TIME: Duration = Duration::from_secs(2);
@@ -82,6 +84,7 @@ pub(super) fn spawn(pool: &Arc<Pool>, listener: Listener) -> io::Result<Thread> 
         has_released: false,
         has_timeouts: false,
         spare: File::open("/dev/null").ok(),
+        warnings: Warnings::default(),
     };
     Thread::spawn("xmem-producer", move || thread.run())
 }
@@ -148,6 +151,7 @@ struct ControlThread {
     has_timeouts: bool,
     /// Closed to get a descriptor when none is left, so that a connection can be accepted and refused.
     spare: Option<File>,
+    warnings: Warnings,
 }
 
 impl ControlThread {
@@ -317,10 +321,8 @@ impl ControlThread {
                 Ok(socket) => self.admit(socket),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(error) => {
-                    log::warn!(
-                        "pool {:?}: cannot accept a consumer: {error}",
-                        self.pool.name()
-                    );
+                    let text = format_args!("cannot accept a consumer: {error}");
+                    self.warnings.warn(self.pool.name(), text);
                     // No descriptors are left. A connection that is not accepted would wake this thread again and again.
                     if self.spare.take().is_some() {
                         drop(self.listener.accept());
@@ -341,7 +343,8 @@ impl ControlThread {
         };
         let access = &self.pool.settings().access;
         if let Err(reason) = access.check(&socket, peer, self.listener.group) {
-            log::warn!("pool {:?}: {reason}", self.pool.name());
+            self.warnings
+                .warn(self.pool.name(), format_args!("{reason}"));
             refuse(&socket, &reason);
             return;
         }
