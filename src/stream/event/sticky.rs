@@ -9,7 +9,7 @@ use gst::{
 use xmem_core::Sticky;
 
 use super::text as whole;
-use crate::stream::{caps::CUDA_MEMORY, meta, start::Description, text};
+use crate::stream::{caps::CUDA_MEMORY, meta, start::Description, text, untrusted::is_parseable};
 
 pub(crate) const CAPS: &str = "caps";
 pub(crate) const SEGMENT: &str = "segment";
@@ -107,7 +107,7 @@ fn without_pictures(mut tags: gst::TagList) -> gst::TagList {
 
 /// Reads tags from the state. `key` is their key.
 pub(crate) fn parse_tags(key: &str, text: &str) -> Option<gst::TagList> {
-    if !text::is_parseable(text) {
+    if !is_parseable(text) {
         return None;
     }
     let value = glib::Value::deserialize(text, gst::TagList::static_type());
@@ -143,7 +143,9 @@ pub(crate) fn parse_caps(text: &str) -> Option<gst::Caps> {
 
 /// Reads a segment from the state.
 pub(crate) fn parse_segment(text: &str) -> Option<gst::Segment> {
-    if !text::is_parseable(text) {
+    // GStreamer removes the quotes without regard to quotes inside.
+    let structure = text.strip_prefix('"')?.strip_suffix('"')?;
+    if !is_parseable(structure) {
         return None;
     }
     glib::Value::deserialize(text, gst::Segment::static_type())

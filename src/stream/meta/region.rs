@@ -10,7 +10,7 @@ use gst_video::VideoRegionOfInterestMeta;
 use minicbor::{Decode, Encode};
 
 use super::kind::{Kind, Why};
-use crate::stream::{frame::Format, text};
+use crate::stream::{frame::Format, names, text};
 
 pub(super) enum Region {}
 
@@ -72,7 +72,7 @@ impl Kind for Region {
     }
 
     fn add(record: RegionRecord<'_>, buffer: &mut gst::BufferRef, _: &Format) -> Result<(), Why> {
-        if !record.kind.is_empty() && text::to_quark(record.kind).is_none() {
+        if !record.kind.is_empty() && names::to_quark(record.kind).is_none() {
             return Err("its type cannot be".into());
         }
         let params = record.params.iter().map(|param| text::to_structure(param));
