@@ -22,24 +22,28 @@ pub(crate) fn to_quark(text: &str) -> Option<glib::Quark> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
-    /// Runs in a process of its own. With `cargo test`, all tests are threads of one process, and the others would count too
-    /// and fail after the limit.
-    #[test]
-    fn strings_that_are_kept_for_good_are_counted() {
-        let (_, module) = module_path!().split_once("::").unwrap();
-        let name = format!("{module}::all_strings_that_may_be_kept_are_used_up");
+    /// Runs an ignored test in a process of its own. With `cargo test`, all tests are threads of one process, and the others would
+    /// count too and fail after the limit.
+    pub(in crate::stream) fn assert_passes_alone(module: &str, test: &str) {
+        let (_, module) = module.split_once("::").unwrap();
         let output = std::process::Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "--ignored", &name])
+            .args(["--exact", "--ignored", &format!("{module}::{test}")])
             .output()
             .unwrap();
         let text = String::from_utf8_lossy(&output.stdout);
+        let errors = String::from_utf8_lossy(&output.stderr);
         assert!(
             output.status.success() && text.contains("1 passed"),
-            "{text}"
+            "{text}{errors}"
         );
+    }
+
+    #[test]
+    fn strings_that_are_kept_for_good_are_counted() {
+        assert_passes_alone(module_path!(), "all_strings_that_may_be_kept_are_used_up");
     }
 
     #[test]
