@@ -335,6 +335,72 @@ fn requests_reach_the_encoder() {
     );
 }
 
+/// A frame and the frame 20 s later have the same distance in the pipelines of the producer and of the consumer.
+fn assert_a_request_is_converted(began: gst::ClockTime, pts: gst::ClockTime, properties: &str) {
+    let pools = Pools::new();
+    let producer = pools.launch(
+        "appsrc name=app format=time caps=video/x-test ! xmemsink name=sink pool=POOL sync=false history=4",
+    );
+    let clock = gst::SystemClock::obtain();
+    producer.0.use_clock(Some(&clock));
+    producer.0.set_start_time(gst::ClockTime::NONE);
+    producer.0.set_base_time(clock.time() - began);
+    producer.play();
+    let sink = producer.sink();
+    let wishes = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let noted = wishes.clone();
+    sink.static_pad("sink").unwrap().add_probe(
+        gst::PadProbeType::EVENT_UPSTREAM,
+        move |_, info| {
+            if let Ok(wish) = UpstreamForceKeyUnitEvent::parse(info.event().unwrap()) {
+                noted.lock().unwrap().push(wish.running_time);
+            }
+            gst::PadProbeReturn::Ok
+        },
+    );
+    let mut frame = gst::Buffer::from_slice([1; 100]);
+    frame.get_mut().unwrap().set_pts(pts);
+    let app = producer.by_name("app").downcast::<gst_app::AppSrc>();
+    app.unwrap().push_buffer(frame).unwrap();
+    until("a frame", || stat(&sink, "published") == 1);
+
+    let receiver = pools.receiver(&format!("start-from=oldest {properties}"));
+    let sample = receiver.next().unwrap();
+    let segment = sample.segment().unwrap();
+    let segment = segment.downcast_ref::<gst::ClockTime>().unwrap();
+    let running_time = segment.to_running_time(sample.buffer().unwrap().pts());
+    let asked = Instant::now();
+    let ask = |after| {
+        let request =
+            UpstreamForceKeyUnitEvent::builder().running_time(running_time.unwrap() + after);
+        let pad = receiver.app.static_pad("sink").unwrap();
+        assert!(pad.push_event(request.build()));
+    };
+    // A position that is past.
+    ask(gst::ClockTime::ZERO);
+    until("the first request", || wishes.lock().unwrap()[..] == [None]);
+    let later = began - pts + gst::ClockTime::from_seconds(20);
+    ask(later);
+    until("the second request", || wishes.lock().unwrap().len() == 2);
+    let got = wishes.lock().unwrap()[1].unwrap();
+    // The clocks are not read at the same moment.
+    let error = gst::ClockTime::from_nseconds(got.nseconds().abs_diff((pts + later).nseconds()));
+    let most = gst::ClockTime::from_nseconds(asked.elapsed().as_nanos() as u64);
+    assert!(error <= most, "{error} of {most}");
+}
+
+#[test]
+fn a_request_for_a_delayed_stream_has_the_producers_time() {
+    let began = gst::ClockTime::from_seconds(30);
+    assert_a_request_is_converted(began, gst::ClockTime::ZERO, "");
+}
+
+#[test]
+fn a_request_for_a_stream_with_its_own_times_has_the_producers_time() {
+    let began = gst::ClockTime::from_seconds(1_000);
+    assert_a_request_is_converted(began, began, "timestamp-mode=passthrough");
+}
+
 /// Many requests of a consumer cause no load on the producer.
 #[test]
 fn a_flood_of_requests_is_limited() {

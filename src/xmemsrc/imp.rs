@@ -42,11 +42,13 @@ use gst_base::{prelude::*, subclass::prelude::*};
 use xmem_core::Canceller;
 
 use super::{
+    XmemSrcTimestampMode,
     class::{self, Create},
     connection, events,
     figures::Figures,
     frames,
     log::CAT,
+    mapping::Mapping,
     messages,
     outgoing::Outgoing,
     settings::{PROP_POOL, PROP_PROCESSING_DEADLINE, PROPERTIES, Settings},
@@ -76,6 +78,7 @@ pub struct XmemSrc {
     running: Arc<Running>,
     stream: Stream,
     outgoing: Arc<Outgoing>,
+    mapping: Mutex<Arc<Mapping>>,
     figures: Figures,
     tally: Arc<Tally>,
     /// Counts metas that cannot be used here.
@@ -225,7 +228,10 @@ impl BaseSrcImpl for XmemSrc {
         self.losses.reset();
         self.stream.reset();
         self.outgoing.reset();
-        self.running.put(Box::new(Run::new(settings, follower)));
+        let mapping = Arc::<Mapping>::default();
+        *lock(&self.mapping) = mapping.clone();
+        self.running
+            .put(Box::new(Run::new(settings, follower, mapping)));
         Ok(())
     }
 
@@ -308,7 +314,8 @@ impl BaseSrcImpl for XmemSrc {
     fn event(&self, event: &gst::Event) -> bool {
         if let Ok(event) = gst_video::UpstreamForceKeyUnitEvent::parse(event) {
             let obj = self.obj();
-            let key_frame = key_frame::from_event(&event, obj.upcast_ref());
+            let at = event.running_time.and_then(|time| self.to_monotonic(time));
+            let key_frame = key_frame::from_event(&event, at);
             return self.figures.request(obj.upcast_ref(), key_frame);
         }
         self.parent_event(event)
@@ -380,6 +387,15 @@ impl XmemSrc {
             losses: &self.losses,
             canceller: &self.canceller,
         }
+    }
+
+    /// The time on CLOCK_MONOTONIC of frames with this running time downstream. `None`: it is not known.
+    fn to_monotonic(&self, running_time: gst::ClockTime) -> Option<i64> {
+        let mapping = lock(&self.mapping).clone();
+        if lock(&self.settings).timestamp_mode == XmemSrcTimestampMode::Passthrough {
+            return mapping.of_raw(self.outgoing.own_segment().as_ref(), running_time);
+        }
+        mapping.of_converted(self.obj().upcast_ref(), running_time)
     }
 
     fn next_of(&self, run: &mut Run) -> Result<gst::Buffer, gst::FlowError> {

@@ -16,6 +16,7 @@ mod header;
 mod imp;
 mod key_frame_gate;
 mod log;
+mod mapping;
 mod messages;
 mod outcome;
 mod outgoing;

@@ -9,6 +9,7 @@ use xmem_core::{Delivery, FrameInfo, FrameMeta, ReadLease, follow::Follower};
 
 use super::{
     key_frame_gate::KeyFrameGate,
+    mapping::Mapping,
     settings::Settings,
     source::Source,
     stream::{Snapshot, Stream},
@@ -26,9 +27,9 @@ pub(super) struct Run {
 }
 
 impl Run {
-    pub(super) fn new(settings: Settings, follower: Follower) -> Self {
+    pub(super) fn new(settings: Settings, follower: Follower, mapping: Arc<Mapping>) -> Self {
         Self {
-            started: Started::new(&settings),
+            started: Started::new(&settings, mapping),
             settings,
             follower,
         }
@@ -101,14 +102,14 @@ pub(super) struct Started {
 }
 
 impl Started {
-    fn new(settings: &Settings) -> Self {
+    fn new(settings: &Settings, mapping: Arc<Mapping>) -> Self {
         Self {
             sticky_version: None,
             next_sequence: None,
             discont: false,
             gate: KeyFrameGate::default(),
             header_is_due: true,
-            stamper: Stamper::new(settings),
+            stamper: Stamper::new(settings, mapping),
             stream: Snapshot::default(),
             reported: Default::default(),
             cache: None,

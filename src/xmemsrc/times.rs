@@ -9,6 +9,7 @@ use xmem_core::{Delivery, FrameMeta, ReadLease, Sticky};
 
 use super::{
     enums::{XmemSrcStartFrom, XmemSrcTimestampMode},
+    mapping::Mapping,
     settings::Settings,
     shift::Shift,
 };
@@ -109,6 +110,7 @@ pub(super) struct Times {
 #[derive(Debug)]
 pub(super) struct Stamper {
     mode: XmemSrcTimestampMode,
+    mapping: Arc<Mapping>,
     /// `start-from=oldest`: frames from before the pipeline's start keep their spacing.
     from_oldest: bool,
     clock: ClockOffset,
@@ -131,9 +133,10 @@ pub(super) struct Stamper {
 }
 
 impl Stamper {
-    pub(super) fn new(settings: &Settings) -> Self {
+    pub(super) fn new(settings: &Settings, mapping: Arc<Mapping>) -> Self {
         Self {
             mode: settings.timestamp_mode,
+            mapping,
             from_oldest: settings.start_from == XmemSrcStartFrom::Oldest,
             clock: ClockOffset::default(),
             began: None,
@@ -156,6 +159,7 @@ impl Stamper {
     pub(super) fn begin_producer(&mut self, delivery: Delivery) {
         self.delivery = delivery;
         self.shift = None;
+        self.mapping.set_shift(None);
         self.spacing = Spacing::default();
         self.was_paused = false;
     }
@@ -174,7 +178,9 @@ impl Stamper {
             duration,
         };
         if self.mode == XmemSrcTimestampMode::Passthrough {
-            return raw();
+            let times = raw();
+            self.mapping.note_raw(times.pts, meta.timestamp);
+            return times;
         }
         let duration = duration.map(|duration| at_speed(duration, playback.speed));
         let Some((origin, base_time)) = self.origin(src) else {
@@ -318,6 +324,7 @@ impl Stamper {
         } else if keeps_spacing {
             shift.raise_to(before.min(held_up), margin);
         }
+        self.mapping.set_shift(Some(&shift));
         self.shift = Some(shift);
     }
 }

@@ -8,17 +8,12 @@ use xmem_core::key_frame::KeyFrame;
 
 use crate::stream::timing;
 
-/// The request in an event from downstream.
-pub(crate) fn from_event(event: &UpstreamForceKeyUnitEvent, element: &gst::Element) -> KeyFrame {
-    let now = xmem_core::monotonic_ns();
-    let at = event
-        .running_time
-        .zip(element.current_running_time())
-        .map(|(time, running)| now.saturating_add_unsigned(time.saturating_sub(running).nseconds()))
-        .filter(|at| *at > now);
+/// The request in an event from downstream. `at` is its running time on CLOCK_MONOTONIC. If that is past, the request is for the
+/// next possible frame.
+pub(crate) fn from_event(event: &UpstreamForceKeyUnitEvent, at: Option<i64>) -> KeyFrame {
     KeyFrame {
         all_headers: event.all_headers,
-        at,
+        at: at.filter(|at| *at > xmem_core::monotonic_ns()),
     }
 }
 
