@@ -213,6 +213,8 @@ fn the_source_cannot_seek() {
     for flags in [gst::SeekFlags::FLUSH, gst::SeekFlags::empty()] {
         let seek = receiver.pipeline.0.seek_simple(flags, gst::ClockTime::ZERO);
         assert!(seek.is_err());
+        let seek = receiver.src().seek_simple(flags, gst::ClockTime::ZERO);
+        assert!(seek.is_err());
     }
     producer.push(gst::Buffer::from_slice([2; 64 * 64]));
     let sample = receiver.next().unwrap();

@@ -162,7 +162,12 @@ impl ElementImpl for XmemSrc {
 
     /// In GstBaseSrc, an EOS blocks the application until the streaming thread has returned from downstream. In a pause that
     /// never happens. Here the streaming thread ends the stream in its next call of `create`.
+    ///
+    /// GstBaseSrc performs a seek that it gets in this way without a query whether it is seekable.
     fn send_event(&self, event: gst::Event) -> bool {
+        if event.type_() == gst::EventType::Seek {
+            return false;
+        }
         if event.type_() != gst::EventType::Eos {
             return self.parent_send_event(event);
         }
