@@ -84,6 +84,22 @@ fn a_pool_is_created_only_on_request() {
     assert_eq!(size, SIZE);
 }
 
+/// An element may configure a pool that it was offered, and then not use it.
+#[test]
+fn a_pool_that_an_element_has_configured_is_not_offered_again() {
+    let sink = Sink::new(&[]);
+    let offered = || offered_pool(&sink.0, &caps());
+    let config = offered().config();
+    let again = offered();
+    assert_eq!(**again.config(), **config);
+    let mut other = again.config();
+    other.set_params(Some(&caps()), SIZE + 4096, 3, 5);
+    other.add_option("an option");
+    again.set_config(other).unwrap();
+    drop(again);
+    assert_eq!(**offered().config(), **config);
+}
+
 /// The queries of filesrc, and of elements that know the size later.
 #[test]
 fn without_a_format_the_allocator_is_offered() {

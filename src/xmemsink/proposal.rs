@@ -13,7 +13,25 @@ use crate::{buffers::bufferpool::XmemBufferPool, stream::caps};
 /// The last pool that was offered. Decoders query repeatedly, some for nearly every frame, and mostly discard the answer.
 #[derive(Debug, Default)]
 pub(super) struct Offer {
-    unused: Mutex<Option<(gst::Caps, XmemBufferPool)>>,
+    unused: Mutex<Option<Unused>>,
+}
+
+#[derive(Debug)]
+struct Unused {
+    caps: gst::Caps,
+    pool: XmemBufferPool,
+    /// The configuration that was offered.
+    config: gst::BufferPoolConfig,
+}
+
+impl Unused {
+    /// An element may have changed the configuration of a pool that it did not use.
+    fn can_be_offered(&self, caps: &gst::Caps) -> bool {
+        self.caps == *caps
+            && !self.pool.is_active()
+            && self.pool.ref_count() == 1
+            && **self.pool.config() == **self.config
+    }
 }
 
 impl Offer {
@@ -70,12 +88,11 @@ impl Offer {
         size: u32,
     ) -> Result<XmemBufferPool, gst::LoggableError> {
         let last = lock(&self.unused).take();
-        if let Some((old, pool)) = last
-            && old == *caps
-            && !pool.is_active()
-            && pool.ref_count() == 1
+        if let Some(unused) = last
+            && unused.can_be_offered(caps)
         {
-            *lock(&self.unused) = Some((old, pool.clone()));
+            let pool = unused.pool.clone();
+            *lock(&self.unused) = Some(unused);
             return Ok(pool);
         }
         let pool = XmemBufferPool::new(&started.allocator, &started.slots);
@@ -83,7 +100,11 @@ impl Offer {
         config.set_params(Some(caps), size, 0, 0);
         config.add_option(gst_video::BUFFER_POOL_OPTION_VIDEO_META);
         pool.set_config(config)?;
-        *lock(&self.unused) = Some((caps.clone(), pool.clone()));
+        *lock(&self.unused) = Some(Unused {
+            caps: caps.clone(),
+            config: pool.config(),
+            pool: pool.clone(),
+        });
         Ok(pool)
     }
 }
