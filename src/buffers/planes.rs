@@ -137,7 +137,10 @@ impl Planes {
             return self.tiles_fit(size, info);
         }
         let height = field_height(info, self.height);
-        let planes = self.offsets().iter().zip(self.strides()).zip(info.stride());
+        // Several pixels may share bytes, so the length of a row follows from the stride that GStreamer has for this width.
+        let own = gst_video::VideoInfo::builder(self.format, self.width, self.height).build();
+        let Ok(own) = own else { return false };
+        let planes = self.offsets().iter().zip(self.strides()).zip(own.stride());
         planes
             .enumerate()
             .all(|(plane, ((offset, stride), default_stride))| {
@@ -363,5 +366,22 @@ mod tests {
             })
             .is_ok()
         );
+    }
+    #[test]
+    fn wider_rows_are_checked_if_several_pixels_share_bytes() {
+        let info = info(gst_video::VideoFormat::V210, 64, 64);
+        let good = layout(&info);
+        let with_width = |width, stride: i32| {
+            let mut layout = good;
+            (layout.width, layout.strides[0]) = (width, stride);
+            Planes::check(&layout, info.size(), &info)
+        };
+        let stride = info.stride()[0];
+        assert!(with_width(64, stride).is_ok());
+        assert!(with_width(1 << 20, stride).is_err());
+        assert!(with_width(i32::MAX as u32, 0).is_err());
+        assert!(with_width(u32::MAX, 0).is_err());
+        // The rows overlap, but each stays inside.
+        assert!(with_width(128, 0).is_ok());
     }
 }
