@@ -142,7 +142,8 @@ pub(super) fn segment(sink: &gst_base::BaseSink) -> &gst::Segment {
     unsafe { gst::Segment::from_glib_ptr_borrow(&raw const (*sink.as_ptr()).segment) }
 }
 
-/// The result of [`preroll`] for a deferrable event while the pipeline is paused.
+/// The result of [`preroll`] for a deferrable event while the pipeline is paused. It equals GST_FLOW_STEP, for which GstBaseSink
+/// calls `render` again, so `render` must never return it.
 pub(super) const PAUSED: gst::FlowError = gst::FlowError::CustomError;
 
 /// If the pipeline is paused, prerolls and waits until it plays. The caller is the streaming thread, which holds the preroll

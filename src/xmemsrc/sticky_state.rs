@@ -96,15 +96,18 @@ fn follow_playback(source: Source<'_>, new: &Sticky, old: &Sticky) {
 
 /// Sends the changes of the sticky state downstream. `on_device`: whether the frames are sent in device memory. `None` for an
 /// event, which does not show that.
+///
+/// The order is that of GStreamer: start of the stream, caps, segment, others. The segment is replaced before the caps are
+/// negotiated, because GstBaseSrc sends its own segment at its next opportunity.
 #[inline(never)]
 pub(super) fn update(
     source: Source<'_>,
     new: &Sticky,
     on_device: Option<bool>,
 ) -> Result<(), gst::FlowError> {
-    let (mut old, memory_changed, on_device) = source.stream.replace_sticky(new.clone(), on_device);
+    let (mut old, memory_changed, shown) = source.stream.replace_sticky(new.clone(), on_device);
     // Until a frame shows its memory, the caps decide.
-    let on_device = on_device.or(source.settings.download.then_some(false));
+    let memory = shown.or(source.settings.download.then_some(false));
     let begins = events::announce(source, new);
     follow_playback(source, new, &old);
     if begins {
@@ -124,7 +127,7 @@ pub(super) fn update(
             );
             return Err(gst::FlowError::Error);
         };
-        let parsed = match on_device {
+        let parsed = match memory {
             Some(on_device) => caps::on_device(parsed, on_device),
             None => parsed,
         };

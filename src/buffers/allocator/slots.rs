@@ -33,7 +33,7 @@ pub(crate) struct SlotSource {
     private: AtomicU64,
     /// The buffers that buffer pools keep. They are freed when the sink stops.
     spare: Mutex<Vec<Weak<SpareBuffers>>>,
-    /// SlotRange for the metas of a frame, in bytes.
+    /// The room for the metas of a frame, in bytes.
     room: AtomicUsize,
 }
 
