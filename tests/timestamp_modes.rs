@@ -125,6 +125,66 @@ fn passthrough_leaves_times_and_segments_as_they_are() {
     }
 }
 
+/// Probes on the source's pad compute running times with its sticky segment.
+#[test]
+fn passthrough_has_the_segment_on_the_pad_of_the_source() {
+    let pools = Pools::new();
+    let sender = sender(&pools, LOSSLESS);
+    let receiver = pools.receiver("timestamp-mode=passthrough");
+    let pad = receiver.src().static_pad("src").unwrap();
+    let received = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+    let noted = received.clone();
+    receiver.app.static_pad("sink").unwrap().add_probe(
+        gst::PadProbeType::EVENT_DOWNSTREAM,
+        move |_, info| {
+            if let gst::EventView::Segment(event) = info.event().unwrap().view() {
+                noted.lock().unwrap().push(event.segment().clone());
+            }
+            gst::PadProbeReturn::Ok
+        },
+    );
+    let segments = [1_000, 2_000].map(|start| {
+        segment(|segment| {
+            segment.set_start(ms(start));
+            segment.set_base(ms(start / 10));
+        })
+    });
+    for (number, segment) in segments.iter().enumerate() {
+        for pts in [2_100, 2_200] {
+            push(&sender, &buffer(number as u8, Some(ms(pts)), None), segment);
+            let sample = receiver.next().unwrap();
+            means_the_same(sample.segment().unwrap(), segment);
+            let sticky = pad.sticky_event::<gst::event::Segment>(0).unwrap();
+            means_the_same(sticky.segment(), segment);
+        }
+    }
+    // The peer keeps the segment, so it gets no other when it is linked again.
+    let peer = pad.peer().unwrap();
+    pad.unlink(&peer).unwrap();
+    pad.link(&peer).unwrap();
+    push(&sender, &buffer(1, Some(ms(2_300)), None), &segments[1]);
+    means_the_same(receiver.next().unwrap().segment().unwrap(), &segments[1]);
+    // An offset of the pad is part of the running time.
+    pad.set_offset(7_000_000_000);
+    push(&sender, &buffer(1, Some(ms(2_400)), None), &segments[1]);
+    let sample = receiver.next().unwrap();
+    let running_time = |segment: &gst::Segment| {
+        let segment = segment.downcast_ref::<gst::ClockTime>().unwrap();
+        segment.to_running_time(ms(2_400))
+    };
+    assert_eq!(
+        running_time(sample.segment().unwrap()),
+        Some(ms(200 + 400 + 7_000))
+    );
+    let received = received.lock().unwrap();
+    let starts: Vec<_> = received
+        .iter()
+        .map(|segment| segment.start().value())
+        .collect();
+    let second = ms(1_000).nseconds() as i64;
+    assert_eq!(starts, [second, 2 * second, 2 * second]);
+}
+
 /// A late joiner also gets an event that is not an entry of the pool.
 #[test]
 fn passthrough_has_the_segment_before_the_first_frame_of_a_late_joiner() {

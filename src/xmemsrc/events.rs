@@ -8,7 +8,12 @@ use gst::prelude::*;
 use gst_base::prelude::*;
 use xmem_core::Sticky;
 
-use super::{log::CAT, outgoing::Outgoing, source::Source, started::Running};
+use super::{
+    log::CAT,
+    outgoing::{Correction, Outgoing},
+    source::Source,
+    started::Running,
+};
 use crate::stream::{
     event::{sticky, text},
     start::Description,
@@ -21,8 +26,14 @@ pub(super) fn watch(pad: &gst::Pad, outgoing: Arc<Outgoing>, running: Arc<Runnin
         let Some(gst::PadProbeData::Event(event)) = &mut info.data else {
             return gst::PadProbeReturn::Ok;
         };
-        if !outgoing.correct_event(event) {
-            return gst::PadProbeReturn::Handled;
+        match outgoing.correct_event(pad, event) {
+            Correction::Send => {}
+            Correction::Drop => return gst::PadProbeReturn::Handled,
+            // The pad sends an event that it stores, and this probe sees it again.
+            Correction::Replace(other) => match pad.store_sticky_event(&other) {
+                Ok(_) => return gst::PadProbeReturn::Handled,
+                Err(_) => *event = other,
+            },
         }
         match event.type_() {
             gst::EventType::FlushStop => running.flush(),

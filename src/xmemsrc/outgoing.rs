@@ -29,10 +29,21 @@ struct State {
     sent: Option<(gst::Seqnum, gst::Segment)>,
     /// Replaces GstBaseSrc's segment.
     segment: Option<gst::Segment>,
+    /// The next segment event only corrects what the pad stores. It is not sent.
+    skips_segment: bool,
     /// The application's EOS that was not sent yet.
     eos: Option<gst::Event>,
     /// The DTS of the frame that is being sent, if that frame has no PTS.
     without_pts: Option<Option<gst::ClockTime>>,
+}
+
+/// What happens to an event.
+#[derive(Debug)]
+pub(super) enum Correction {
+    Send,
+    Drop,
+    /// The pad stores this event in place of the other and sends it.
+    Replace(gst::Event),
 }
 
 #[derive(Debug)]
@@ -40,6 +51,36 @@ struct Start {
     seqnum: gst::Seqnum,
     stream_id: String,
     description: Description,
+}
+
+impl State {
+    /// `offset` is that of the pad. GStreamer adds it to the event that is sent, not to the stored one.
+    fn correct_segment(&mut self, event: &gst::Event, offset: i64) -> Correction {
+        let (seqnum, gst::EventView::Segment(view)) = (event.seqnum(), event.view()) else {
+            return Correction::Send;
+        };
+        let own = self.segment.as_ref();
+        let segment = own.unwrap_or_else(|| view.segment()).clone();
+        let mut moved = segment.clone();
+        let is_moved =
+            offset != 0 && moved.offset_running_time(offset).is_ok() && moved == *view.segment();
+        let is_right = is_moved || segment == *view.segment();
+        // GstBaseSrc sends the segment with the first buffer even if this element already sent it. Exception: when the pad is
+        // linked again, GStreamer repeats the same event, and that one is sent. An event with an offset has a new number.
+        let before = self.sent.replace((seqnum, segment.clone()));
+        let is_repeated =
+            !is_moved && before.is_some_and(|(number, sent)| sent == segment && number != seqnum);
+        if !is_right {
+            self.skips_segment = is_repeated;
+            let event = gst::event::Segment::builder(&segment);
+            return Correction::Replace(event.seqnum(seqnum).build());
+        }
+        if std::mem::take(&mut self.skips_segment) || is_repeated {
+            Correction::Drop
+        } else {
+            Correction::Send
+        }
+    }
 }
 
 impl Outgoing {
@@ -90,39 +131,24 @@ impl Outgoing {
         }
     }
 
-    /// Corrects and records an event that GstBaseSrc or this element sends. `false`: it must not be sent.
-    pub(super) fn correct_event(&self, event: &mut gst::Event) -> bool {
+    /// Corrects and records an event that GstBaseSrc or this element sends.
+    pub(super) fn correct_event(&self, pad: &gst::Pad, event: &mut gst::Event) -> Correction {
+        let offset = pad.offset();
         let mut state = lock(&self.state);
         match event.type_() {
             gst::EventType::StreamStart => {
                 // GstBaseSrc starts a stream before there is a producer.
                 if state.start.as_ref().map(|start| start.seqnum) != Some(event.seqnum()) {
-                    return false;
+                    return Correction::Drop;
                 }
                 state.sent = None;
             }
-            gst::EventType::Segment => {
-                let seqnum = event.seqnum();
-                if let Some(segment) = &state.segment {
-                    let segment = gst::event::Segment::builder(segment);
-                    *event = segment.seqnum(seqnum).build();
-                }
-                let gst::EventView::Segment(event) = event.view() else {
-                    return true;
-                };
-                if let Some((last, segment)) = &mut state.sent
-                    && segment == event.segment()
-                    && *last != seqnum
-                {
-                    // GstBaseSrc sends the segment with the first buffer even if this element already sent it. Exception: when
-                    // the pad is linked again, GstBaseSrc repeats the same event, and that one is sent.
-                    *last = seqnum;
-                    return false;
-                }
-                state.sent = Some((seqnum, event.segment().clone()));
-            }
+            gst::EventType::Segment => return state.correct_segment(event, offset),
             gst::EventType::FlushStart => state.eos = None,
-            gst::EventType::FlushStop => state.sent = None,
+            gst::EventType::FlushStop => {
+                state.sent = None;
+                state.skips_segment = false;
+            }
             gst::EventType::Eos => {
                 if let Some(eos) = state.eos.take() {
                     *event = eos;
@@ -130,7 +156,7 @@ impl Outgoing {
             }
             _ => {}
         }
-        true
+        Correction::Send
     }
 
     /// Whether a stream has begun downstream.
