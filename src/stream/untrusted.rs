@@ -3,9 +3,8 @@
 //! Checks a text of another process before GStreamer parses it.
 //!
 //! GStreamer's parser is recursive, and ten thousand levels overflow the stack. It keeps each name that it finds until the process
-//! ends. The check reads a text as the parser does, so that
-//! both agree where strings, lists and structures begin and end. A text with which they could disagree is refused. GStreamer
-//! writes no such text.
+//! ends. The check reads a text as the parser does, so that both agree where strings, lists and structures begin and end. A text
+//! with which they could disagree is refused. GStreamer writes no such text.
 
 use gst::glib;
 
