@@ -335,13 +335,14 @@ fn a_producer_with_invalid_data_is_an_error() {
     let pools = Pools::new();
     let producer = Producer::builder(&pools.pool("p")).build().unwrap();
     type Change = dyn Fn(&mut Sticky, &mut FrameMeta);
-    let changes: [&Change; 5] = [
+    let changes: [&Change; 6] = [
         &|sticky, _| sticky.set("caps", "neither, caps, nor"),
         &|sticky, _| sticky.set("caps", "video/x-raw,format={I420,NV12},width=[1,100]"),
         // GStreamer's parser aborts the process on this text.
         &|sticky, _| sticky.set("caps", format!("{VIDEO},x={}", "{".repeat(200_000))),
         &|_, meta| meta.video.as_mut().unwrap().strides[0] = 1 << 20,
         &|_, meta| meta.video.as_mut().unwrap().n_planes = 3,
+        &|_, meta| (meta.video, meta.size) = (None, 64 * 63),
     ];
     for (number, change) in changes.iter().enumerate() {
         let mut sticky = Sticky::new();

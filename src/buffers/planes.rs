@@ -64,6 +64,8 @@ pub(crate) struct Planes {
     is_default: bool,
 }
 
+pub(crate) const TOO_SMALL: &str = "the frame is smaller than by its caps";
+
 impl Planes {
     /// Checks a layout that another process wrote, for a payload of `size` bytes.
     pub(crate) fn check(
@@ -110,7 +112,7 @@ impl Planes {
         height: u32,
     ) -> Result<Self, &'static str> {
         if layout.width < width || layout.height < height {
-            return Err("the frame is smaller than by its caps");
+            return Err(TOO_SMALL);
         }
         let count = usize::try_from(layout.n_planes).unwrap_or(usize::MAX);
         if count > MAX_PLANES {

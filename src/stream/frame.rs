@@ -8,7 +8,7 @@ use std::sync::Arc;
 use gst_video::prelude::*;
 use xmem_core::{Attachments, DType, FrameLayout, FrameMeta, Text, VideoLayout};
 
-use crate::buffers::planes::{self, Planes};
+use crate::buffers::planes::{self, Planes, TOO_SMALL};
 use crate::cuda::CudaMemory;
 use crate::stream::caps::CUDA_MEMORY;
 use crate::stream::drm::Drm;
@@ -110,16 +110,19 @@ impl Format {
         info.or_else(|| self.drm.map(|drm| (drm.width, drm.height)))
     }
 
-    /// Checks a layout that another process wrote, for a payload of `size` bytes. `None`: it has no planes that are used here.
+    /// Checks the layout that another process wrote for a payload of `size` bytes, which may be none. `None`: it has no planes that
+    /// are used here.
     pub(crate) fn check(
         &self,
-        layout: &VideoLayout,
+        layout: Option<&VideoLayout>,
         size: usize,
     ) -> Result<Option<Planes>, &'static str> {
-        match (&self.video, self.drm) {
-            (Some(info), _) => Planes::check(layout, size, info).map(Some),
-            (None, Some(drm)) => drm.check(layout, size),
-            (None, None) => Ok(None),
+        match (layout, &self.video, self.drm) {
+            (Some(layout), Some(info), _) => Planes::check(layout, size, info).map(Some),
+            (Some(layout), None, Some(drm)) => drm.check(layout, size),
+            // A frame without bytes is a gap.
+            (None, Some(info), _) if (1..info.size()).contains(&size) => Err(TOO_SMALL),
+            _ => Ok(None),
         }
     }
 

@@ -106,7 +106,7 @@ impl Stream {
             && state.format.memory != Memory::Cuda
             && let Some(planes) = &state.layout.video
         {
-            state.format.check(planes, size)?;
+            state.format.check(Some(planes), size)?;
             state.valid_size = Some(size);
         }
         Ok(state.layout.clone())

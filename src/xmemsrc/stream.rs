@@ -109,9 +109,7 @@ impl Snapshot {
     #[cold]
     fn check_new(&mut self, layout: &Arc<FrameLayout>, size: usize) -> Result<(), &'static str> {
         self.clear();
-        let video = layout.video.as_ref();
-        let planes = video.map(|video| self.format.check(video, size));
-        let planes = planes.transpose()?.flatten();
+        let planes = self.format.check(layout.video.as_ref(), size)?;
         self.buffers.reset(planes.clone());
         self.checked = Some(CheckedLayout {
             layout: layout.clone(),
