@@ -46,20 +46,21 @@ pub(super) fn in_regions(
     want: Want,
     make: MakeRegion<'_>,
 ) -> Result<Claimed, AcquireError> {
-    let mut guard = open(pool)?;
+    let mut guard = pool.guard()?;
+    check_open(&guard)?;
     match claim_idle(&mut guard, want) {
         Some(claimed) => Ok(claimed),
         None => in_new_region(guard, want, make),
     }
 }
 
-/// Locks a pool that is not closed. After the close, the leases of consumers are on no list, so no slot may be claimed.
-fn open(pool: &Pool) -> Result<Guard<'_>, AcquireError> {
-    let guard = pool.guard()?;
-    if pool.is_closed() {
+/// Checks that no `close` came before the lock was taken. After it, the leases of consumers are on no list, so no slot may be
+/// claimed.
+fn check_open(guard: &Guard<'_>) -> Result<(), AcquireError> {
+    if guard.pool().is_closed() {
         return Err(AcquireError::Closed);
     }
-    Ok(guard)
+    Ok(())
 }
 
 /// Continues `in_regions` if no slot is idle. It may allocate a new region.
@@ -83,7 +84,8 @@ fn in_new_region(
     // Allocating memory takes milliseconds, so the lock is not held.
     let region = make(plan);
     fault::point(Point::RegionMade);
-    let mut guard = open(pool)?;
+    let mut guard = pool.guard()?;
+    check_open(&guard)?;
     let region = match region {
         Ok(region) => region,
         Err(error) => {
@@ -218,7 +220,8 @@ pub(super) fn unable_to_grow(
     if !error.is_shortage() {
         return Err(error);
     }
-    let mut guard = open(pool)?;
+    let mut guard = pool.guard()?;
+    check_open(&guard)?;
     if !has_slots(&guard, want) {
         return Err(error);
     }
