@@ -17,6 +17,10 @@ use crate::format::to_stderr;
 
 pub(crate) const TOOL: &str = "gst-launch-1.0";
 
+/// Converts frames to another format with the same bits, and back. By default videoconvert dithers formats of 10 and 12 bits,
+/// which changes the values.
+pub(crate) const CONVERT: &str = "videoconvert dither=none";
+
 /// The caps of a pool with video. Waits for the first frame, which sets the caps, for at most `time` (`None`: no limit).
 pub(crate) fn video_pool(pool: &OsStr, time: Option<Duration>) -> Result<Caps, Error> {
     let query = || {

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::Error;
-use crate::launch::{TOOL, not_started, pipeline, property, video_pool};
+use crate::launch::{CONVERT, TOOL, not_started, pipeline, property, video_pool};
 
 /// Holds copies of frames while the encoder or the disk is slow, so that the pool's budget does not limit them.
 const QUEUE: &str = "queue max-size-buffers=0 max-size-time=0 max-size-bytes=268435456";
@@ -36,7 +36,7 @@ pub(crate) fn run(pool: &OsStr, file: &Path, h264: bool) -> Result<(), Error> {
         }
         _ if caps.is_raw() => {
             let target = ffv1_format(caps.format().unwrap_or_default())?;
-            format!("{filter} ! videoconvert ! video/x-raw,format={target} ! avenc_ffv1 ! ")
+            format!("{filter} ! {CONVERT} ! video/x-raw,format={target} ! avenc_ffv1 ! ")
         }
         // Encoded frames are stored unchanged, in the form that the file format needs.
         "video/x-h264" => "h264parse ! ".to_owned(),

@@ -17,7 +17,7 @@ use crate::Error;
 use crate::child;
 use crate::cli::Share;
 use crate::format::to_stderr;
-use crate::launch::{TOOL, failure, not_started, property};
+use crate::launch::{CONVERT, TOOL, failure, not_started, property};
 use crate::pools::caps_summary;
 
 /// The interval between queries of the pool, without and with `--on-demand`.
@@ -83,7 +83,7 @@ impl Playing {
         };
         if source.is_some() && share.format != "any" {
             let caps = format!("video/x-raw,format={}", share.format);
-            command.args(["!", "videoconvert", "!", &caps]);
+            command.arg("!").args(CONVERT.split(' ')).args(["!", &caps]);
         }
         command.args(["!", "xmemsink", &property("pool", &share.pool)]);
         // Without this setting each restart would end the consumers' streams.
