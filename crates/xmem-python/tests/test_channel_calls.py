@@ -3,8 +3,10 @@
 """Calls of functions in other processes: results, exceptions, methods by references, and ends."""
 
 import gc
+import importlib
 import operator
 import os
+import sys
 import threading
 
 import numpy as np
@@ -66,6 +68,84 @@ def test_results_and_exceptions(place):
         # An invalid call is answered, and the answer does not belong to the next call.
         channel.send("job", timeout=HANG)
         assert channel.call(len, "four", timeout=HANG) == 4
+
+
+class NotThere:
+    """As an object of a module that only its sender has."""
+
+    def __reduce__(self):
+        return importlib.import_module, ("xmem_not_there",)
+
+
+class Unsendable:
+    """An object whose pickling fails with an unusual error."""
+
+    def __reduce__(self):
+        raise LookupError("no way")
+
+
+def interrupt():
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("to_maker", [False, True])
+def test_no_call_ends_the_server(place, to_maker):
+    with xmem.Channel(place.path()) as maker, xmem.Channel.connect(place.path(), timeout=HANG) as joined:
+        server, channel = (maker, joined) if to_maker else (joined, maker)
+        serving = threading.Thread(target=server.serve)
+        serving.start()
+        with pytest.raises(ModuleNotFoundError, match="xmem_not_there") as raised:
+            channel.call(len, NotThere(), timeout=HANG)
+        assert "needs the modules of the function" in raised.value.__notes__[0]
+        channel.send(NotThere(), timeout=HANG)
+        with pytest.raises(RuntimeError, match=r"the process that was called raised SystemExit\(3\)"):
+            channel.call(sys.exit, 3, timeout=HANG)
+        with pytest.raises(RuntimeError, match="the result cannot be sent: LookupError"):
+            channel.call(Unsendable, timeout=HANG)
+        assert channel.call(len, "four", timeout=HANG) == 4
+        maker.close()
+        serving.join(HANG)
+        assert not serving.is_alive()
+
+
+def test_a_call_is_answered_before_an_interrupt_ends_the_server(place):
+    with xmem.Channel(place.path()) as channel, xmem.Channel.connect(place.path(), timeout=HANG) as joined:
+        raised = []
+
+        def serving():
+            try:
+                joined.serve()
+            except KeyboardInterrupt as error:
+                raised.append(error)
+
+        thread = threading.Thread(target=serving)
+        thread.start()
+        with pytest.raises(RuntimeError, match="KeyboardInterrupt"):
+            channel.call(interrupt, timeout=HANG)
+        thread.join(HANG)
+        assert raised
+
+
+def call_slowly(path, go):
+    with xmem.Channel.connect(path, timeout=HANG) as channel:
+        channel.call(wait_for_file, go, timeout=HANG)
+
+
+def test_a_caller_that_is_killed_does_not_end_the_server(place):
+    go = place.dir / "go"
+    with xmem.Channel(place.path()) as channel:
+        serving = threading.Thread(target=channel.serve)
+        serving.start()
+        with Process(call_slowly, place.path(), str(go)) as caller:
+            wait_until(lambda: channel.stats()["received"] == 1, "the call")
+            caller.kill()
+        wait_until(lambda: not channel.senders, "the caller has left")
+        go.touch()
+        with xmem.Channel.connect(place.path(), timeout=HANG) as joined:
+            assert joined.call(len, "12345", timeout=HANG) == 5
+        channel.close()
+        serving.join(HANG)
+    go.unlink()
 
 
 def test_methods_by_references(place):

@@ -4,24 +4,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import pickle
 import traceback
 from typing import Any
 
-from .._errors import Closed, EndOfStream
+from .._errors import Closed, EndOfStream, ProducerLost
 from .._waiting import Patience
+from . import _loaders, _pickling
 from ._refs import ref
 
 _numbers = itertools.count(1)
 
 
-class _Call:
-    def __init__(self, function, args, kwargs):
-        self.number = next(_numbers)
-        self.function = function
-        self.args = args
-        self.kwargs = kwargs
+class Call:
+    def __init__(self, number):
+        self.number = number
+
+    def __reduce__(self):
+        # The receiver gets the number first, so that it can answer a call of which the rest cannot be unpickled.
+        return _loaders.call, (self.number,), self.__dict__
 
 
 class _Answer:
@@ -36,7 +39,8 @@ def call(channel, function, args, kwargs, to, timeout):
         channel.wait_for_receiver(timeout)
         to = _the_only(channel)
     patience = Patience(timeout)
-    asked = _Call(function, args, kwargs)
+    asked = Call(next(_numbers))
+    asked.function, asked.args, asked.kwargs = function, args, kwargs
     channel.send(asked, to=to, timeout=patience.left())
     while True:
         answer = channel.recv(timeout=patience.left(), sender=to)
@@ -58,31 +62,55 @@ def _the_only(channel):
 def serve(channel):
     while True:
         try:
-            asked, sender = channel.recv_from()
+            incoming = channel._end.receive(None, None)
         except (EndOfStream, Closed):
             return
-        _reply(channel, _answer(asked), sender if channel.id == 0 else None)
+        answer, interrupt = _answer(incoming)
+        _reply(channel, answer, incoming.sender if channel.id == 0 else None)
+        if interrupt is not None:
+            raise interrupt
         # Release its arrays before the wait for the next call.
-        del asked
+        del incoming, answer
 
 
-def _answer(asked: Any):
-    if not isinstance(asked, _Call):
-        return _Answer(None, error=TypeError(f"a channel that serves calls takes no {type(asked).__name__}: use call()"))
+def _answer(incoming: Any):
+    """The answer to a message, and the KeyboardInterrupt that was raised meanwhile, or None."""
+    unpickler = _pickling.Unpickler(incoming)
+    where = "in the process that was called, which needs the modules of the function and its arguments:\n"
     try:
-        return _Answer(asked.number, asked.function(*asked.args, **asked.kwargs))
-    except Exception as error:
-        error.add_note("".join(["in the process that was called:\n", *traceback.format_tb(error.__traceback__)]))
-        return _Answer(asked.number, error=error)
+        asked = unpickler.load()
+        where = "in the process that was called:\n"
+        if not isinstance(asked, Call):
+            raise TypeError(f"a channel that serves calls takes no {type(asked).__name__}: use call()")
+        return _Answer(asked.number, asked.function(*asked.args, **asked.kwargs)), None
+    except BaseException as error:
+        note = "".join([where, *traceback.format_tb(error.__traceback__)])
+        interrupt = error if isinstance(error, KeyboardInterrupt) else None
+        if not isinstance(error, Exception):
+            # Raised again at the caller, SystemExit would end it.
+            error = RuntimeError(f"the process that was called raised {error!r}")
+        error.add_note(note)
+        return _Answer(unpickler.loader.call_number, error=error), interrupt
 
 
 def _reply(channel, answer, to):
-    try:
-        channel.send(answer, to=to)
-    except (pickle.PicklingError, TypeError, AttributeError) as error:
-        # It cannot be pickled, so it is not sent.
-        if answer.error is None:
-            answer.value = ref(answer.value)
-        else:
-            answer.error = RuntimeError(f"{answer.error!r}, which does not pickle: {error}")
-        channel.send(answer, to=to)
+    # The caller may have left, or another thread may have closed the channel.
+    with contextlib.suppress(ProducerLost, Closed):
+        try:
+            channel.send(answer, to=to)
+        except (ProducerLost, Closed):
+            raise
+        except Exception as error:
+            # Nothing was sent.
+            _replace(answer, error)
+            channel.send(answer, to=to)
+
+
+def _replace(answer, error):
+    """Replaces the content of an answer that cannot be sent."""
+    if answer.error is not None:
+        answer.error = RuntimeError(f"{answer.error!r}, which does not pickle: {error}")
+    elif isinstance(error, (pickle.PicklingError, TypeError, AttributeError)):
+        answer.value = ref(answer.value)
+    else:
+        answer.value, answer.error = None, RuntimeError(f"the result cannot be sent: {error!r}")

@@ -329,7 +329,11 @@ class Channel(Waiting):
         return _calls.call(self, function, args, kwargs, to, timeout)
 
     def serve(self) -> None:
-        """Runs the functions of others' `call`, until the channel is closed. Callers can run any code here, as all senders can."""
+        """Runs the functions of others' `call`, until the channel is closed. Callers can run any code here, as all senders can.
+
+        No call ends it: whatever a function raises, `call` raises too, SystemExit as RuntimeError. Only KeyboardInterrupt is
+        then raised here as well, so that Ctrl+C ends the process.
+        """
         _calls.serve(self)
 
     def poll(self, timeout: float | None = 0.0, *, sender: int | None = None) -> bool:

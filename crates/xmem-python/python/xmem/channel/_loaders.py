@@ -46,14 +46,20 @@ def ref(*args):
     _outside(*args)
 
 
+def call(*args):
+    _outside(*args)
+
+
 class Loader:
     """Makes the parts of one message."""
 
-    __slots__ = ("blocks", "refs")
+    __slots__ = ("blocks", "refs", "call_number")
 
     def __init__(self, incoming):
         self.blocks = incoming.blocks()
         self.refs = incoming.refs
+        # The number of the call that the message is, once it is known.
+        self.call_number = None
 
     def array(self, index, dtype, shape, axes, full, strides):
         """A NumPy array over a block."""
@@ -105,3 +111,10 @@ class Loader:
     def ref(self, token, tag):
         """A reference, or the object itself."""
         return _refs.resolve(token, None if tag is None else self.refs(tag))
+
+    def call(self, number):
+        """A call without its function and arguments."""
+        from ._calls import Call
+
+        self.call_number = number
+        return Call(number)
