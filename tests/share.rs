@@ -327,6 +327,54 @@ fn a_recording_is_replayed_at_its_pace() {
     replay.succeeds();
 }
 
+/// The only consumer of the pool p.
+fn consumer(pools: &Pools) -> Option<xmem_core::ConsumerStats> {
+    pool_stats(pools, "p")?.consumers.into_iter().next()
+}
+
+/// Stops the only consumer of the pool p until it must have missed frames.
+fn stop_and_continue(pools: &Pools) {
+    let pid = consumer(pools).unwrap().pid.cast_signed();
+    let signal = |signal| kill_process(Pid::from_raw(pid).unwrap(), signal).unwrap();
+    signal(Signal::STOP);
+    let before = published(pools);
+    until("frames", || published(pools) > before + 60);
+    signal(Signal::CONT);
+    until("missed frames", || {
+        consumer(pools).is_some_and(|it| it.missed > 0)
+    });
+}
+
+#[test]
+fn missed_frames_are_reported() {
+    let pools = prepared();
+    let _producer = live(
+        &pools,
+        " ! x264enc tune=zerolatency ! video/x-h264,stream-format=byte-stream",
+    );
+    let file = pools.file("a.mkv").to_str().unwrap().to_owned();
+    for args in [&["record", "p", &file][..], &["tap", "p", "--raw"]] {
+        until("frames", || published(&pools) > 0);
+        let mut reader = Launch::start(&pools, args[0], &mut xmem(&pools, args));
+        until("a frame", || {
+            consumer(&pools).is_some_and(|it| it.received > 0)
+        });
+        stop_and_continue(&pools);
+        let warns = || reader.log().contains("xmem: Frames are missed");
+        until("a warning", warns);
+        reader.signal(Signal::INT);
+        reader.succeeds();
+        let at_end = "frames were missed: the recording has gaps";
+        assert_eq!(
+            reader.log().contains(at_end),
+            args[0] == "record",
+            "{}",
+            reader.log()
+        );
+        until("no consumer", || consumer(&pools).is_none());
+    }
+}
+
 /// The size of pictures without padding in all formats: the content of padding is not defined.
 const WITHOUT_PADDING: &str = "width=96,height=64";
 

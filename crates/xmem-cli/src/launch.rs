@@ -80,17 +80,18 @@ pub(crate) fn newest_only(is_raw: bool) -> String {
     format!("newest-only={is_raw}")
 }
 
-/// A command that runs the tool with `xmemsrc pool=... ! ...`. It reads only the frames that it needs, and holds one slot.
+/// Adds `xmemsrc pool=... ! ...` to a command of the tool. It reads only the frames that it needs, and holds one slot.
 pub(crate) fn pipeline(
     mut command: Command,
     pool: &OsStr,
     source: &[String],
     rest: &str,
 ) -> Command {
-    command.args(["--quiet", "xmemsrc", &property("pool", pool)]);
+    command.args(["xmemsrc", &property("pool", pool)]);
     command.args(["client-name=xmem", "max-held=1", "download=true"]);
     command.args(source).arg("!").args(rest.split(' '));
-    command.stdin(Stdio::null());
+    // The tool's messages are searched for words.
+    command.stdin(Stdio::null()).env("LANGUAGE", "en");
     command
 }
 

@@ -9,6 +9,7 @@ mod command;
 mod format;
 mod http;
 mod launch;
+mod play;
 mod pools;
 mod verbose;
 

@@ -2,19 +2,22 @@
 
 //! `xmem record POOL FILE`
 
+use std::collections::HashMap;
 use std::ffi::OsStr;
-use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::Command;
+use std::process::ExitCode;
 
 use crate::Error;
-use crate::launch::{CONVERT, TOOL, not_started, pipeline, property, video_pool};
+use crate::child;
+use crate::format::to_stderr;
+use crate::launch::{CONVERT, TOOL, pipeline, property, video_pool};
+use crate::play::play;
 
 /// Holds copies of frames while the encoder or the disk is slow, so that the pool's budget does not limit them.
 const QUEUE: &str = "queue max-size-buffers=0 max-size-time=0 max-size-bytes=268435456";
 
-/// Replaces this process with GStreamer's tool, which writes the file. At SIGINT the tool completes the file.
-pub(crate) fn run(pool: &OsStr, file: &Path, h264: bool) -> Result<(), Error> {
+/// Runs GStreamer's tool, which writes the file. At a signal the tool completes the file.
+pub(crate) fn run(pool: &OsStr, file: &Path, h264: bool) -> Result<ExitCode, Error> {
     let name = file.display();
     if file.extension() != Some(OsStr::new("mkv")) {
         return Err(format!("{name}: use a name that ends in .mkv").into());
@@ -44,11 +47,39 @@ pub(crate) fn run(pool: &OsStr, file: &Path, h264: bool) -> Result<(), Error> {
         _ => String::new(),
     };
     let rest = format!("{QUEUE} ! {convert}matroskamux offset-to-zero=true ! filesink");
-    let source = ["max-held=8".to_owned()];
-    let error = pipeline(Command::new(TOOL), pool, &source, &rest)
-        .args([&property("location", file), "--eos-on-shutdown"])
-        .exec();
-    Err(not_started(&error))
+    // This consumer's own name, by which its figures are found.
+    let consumer = format!("xmem record {}", std::process::id());
+    let source = ["max-held=8".to_owned(), format!("client-name={consumer}")];
+    let mut command = pipeline(child::dependent(TOOL), pool, &source, &rest);
+    command.args([&property("location", file), "--eos-on-shutdown"]);
+    let mut gaps = Gaps::default();
+    let code = play(command, || gaps.look(pool, &consumer))?;
+    gaps.report();
+    Ok(code)
+}
+
+/// The frames that a recording lacks, for each producer of the pool and each connection to it.
+#[derive(Debug, Default)]
+struct Gaps(HashMap<(u32, u64), u64>);
+
+impl Gaps {
+    fn look(&mut self, pool: &OsStr, consumer: &str) {
+        let Ok(stats) = xmem_core::query(pool) else {
+            return;
+        };
+        for it in stats.consumers.iter().filter(|it| it.name == consumer) {
+            self.0.insert((stats.pid, it.id), it.missed + it.dropped);
+        }
+    }
+
+    fn report(&self) {
+        let missed: u64 = self.0.values().sum();
+        if missed > 0 {
+            to_stderr(format_args!(
+                "{missed} frames were missed: the recording has gaps. Record to a faster disk, or have the producer raise history"
+            ));
+        }
+    }
 }
 
 /// The format in which FFV1 stores frames of a format without loss. videoconvert alone would choose I420 for most of them.

@@ -4,14 +4,15 @@
 
 use std::ffi::OsStr;
 use std::io::{IsTerminal, stdout};
-use std::os::unix::process::CommandExt;
-use std::process::Command;
+use std::os::fd::AsRawFd;
+use std::process::ExitCode;
 
 use crate::Error;
-use crate::launch::{TOOL, decoder, newest_only, not_started, pipeline, video_pool};
+use crate::child;
+use crate::launch::{TOOL, decoder, newest_only, pipeline, video_pool};
+use crate::play::play;
 
-/// Replaces this process with GStreamer's tool, so that it ends when its reader closes the pipe or a signal ends it.
-pub(crate) fn run(pool: &OsStr, raw: bool) -> Result<(), Error> {
+pub(crate) fn run(pool: &OsStr, raw: bool) -> Result<ExitCode, Error> {
     if stdout().is_terminal() {
         let name = pool.to_string_lossy();
         return Err(format!(
@@ -20,20 +21,20 @@ pub(crate) fn run(pool: &OsStr, raw: bool) -> Result<(), Error> {
         .into());
     }
     let caps = video_pool(pool, None)?;
+    // A descriptor that the tool inherits, because it prints warnings on its standard output.
+    let out = rustix::io::dup(stdout())?;
+    let sink = format!("fdsink fd={} sync=false", out.as_raw_fd());
     let decode = decoder(caps.is_raw());
     let rest = if raw {
-        "fdsink sync=false".to_owned()
+        sink
     } else {
         // Y4M has one header.
         let filter = caps.filter();
-        format!("{decode}{filter} ! videoconvert ! y4menc ! fdsink sync=false")
+        format!("{decode}{filter} ! videoconvert ! y4menc ! {sink}")
     };
-    let error = pipeline(
-        Command::new(TOOL),
-        pool,
-        &[newest_only(caps.is_raw())],
-        &rest,
+    let source = [newest_only(caps.is_raw())];
+    play(
+        pipeline(child::dependent(TOOL), pool, &source, &rest),
+        || {},
     )
-    .exec();
-    Err(not_started(&error))
 }

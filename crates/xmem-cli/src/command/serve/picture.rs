@@ -157,7 +157,9 @@ impl Viewer {
         ];
         let source = source.map(str::to_owned);
         let rest = format!("{}{ENCODE}", decoder(is_raw));
-        let mut command = pipeline(child::dependent(TOOL), pool, &source, &rest);
+        let mut tool = child::dependent(TOOL);
+        tool.arg("--quiet");
+        let mut command = pipeline(tool, pool, &source, &rest);
         command.stdout(Stdio::piped()).stderr(printed.try_clone()?);
         let mut tool = Tool(command.spawn().map_err(|error| not_started(&error))?);
         let stdout = tool.0.stdout.take().ok_or("it has no standard output")?;

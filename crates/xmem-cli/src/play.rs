@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Runs a pipeline for as long as the user wants, and prints its warnings.
+
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Command, ExitCode, Stdio};
+use std::sync::mpsc::{Sender, channel};
+use std::thread;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use xmem_core::printable;
+
+use crate::Error;
+use crate::format::to_stderr;
+use crate::launch::not_started;
+
+const INTERVAL: Duration = Duration::from_secs(1);
+
+enum Event {
+    /// SIGINT or SIGTERM was received.
+    Stop,
+    /// The tool has closed its standard output.
+    Ended,
+}
+
+/// Runs a command of [`pipeline`](crate::launch::pipeline) until it ends, and returns its exit code. It gets SIGINT when this process
+/// gets SIGINT or SIGTERM. `look` is called each second, and before the signal is passed on.
+///
+/// The tool prints warnings on its standard output.
+pub(crate) fn play(mut command: Command, mut look: impl FnMut()) -> Result<ExitCode, Error> {
+    let (sender, events) = channel();
+    stop_on_signals(sender.clone())?;
+    // A separate process group: Ctrl+C would otherwise end the tool before the last look.
+    command.stdout(Stdio::piped()).process_group(0);
+    let mut tool = command.spawn().map_err(|error| not_started(&error))?;
+    let stdout = tool.stdout.take().map(BufReader::new);
+    thread::spawn(move || {
+        let lines = stdout
+            .into_iter()
+            .flat_map(|it| it.split(b'\n'))
+            .map_while(Result::ok);
+        for line in lines {
+            if let Some(text) = warning(&String::from_utf8_lossy(&line)) {
+                to_stderr(printable(text));
+            }
+        }
+        let _ = sender.send(Event::Ended);
+    });
+    loop {
+        match events.recv_timeout(INTERVAL) {
+            Ok(Event::Ended) => break,
+            Ok(Event::Stop) => {
+                look();
+                // Fails only if the tool has already ended.
+                let _ = kill_process(Pid::from_child(&tool), Signal::INT);
+            }
+            Err(_) => look(),
+        }
+    }
+    let status = tool.wait()?;
+    // As shells do for a signal, such as SIGPIPE when the reader of `tap` has ended.
+    let code = status.code().or(status.signal().map(|it| 128 + it));
+    Ok(code.map_or(ExitCode::FAILURE, |code| ExitCode::from(code as u8)))
+}
+
+fn stop_on_signals(sender: Sender<Event>) -> Result<(), Error> {
+    let mut signals = Signals::new([SIGINT, SIGTERM])?;
+    thread::spawn(move || {
+        for _ in &mut signals {
+            if sender.send(Event::Stop).is_err() {
+                return;
+            }
+        }
+    });
+    Ok(())
+}
+
+/// The text of a warning in a line of the tool's output.
+fn warning(line: &str) -> Option<&str> {
+    let (_, rest) = line.split_once("WARNING: from element ")?;
+    rest.split_once(": ").map(|(_, text)| text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn warnings_are_recognized() {
+        let line = "WARNING: from element /GstPipeline:pipeline0/GstXmemSrc:xmemsrc0: Frames are missed: put a queue behind";
+        assert_eq!(warning(line), Some("Frames are missed: put a queue behind"));
+        assert_eq!(warning("Setting pipeline to PAUSED ..."), None);
+    }
+}
