@@ -461,6 +461,30 @@ fn a_format_that_would_lose_bits_is_not_recorded() {
 }
 
 #[test]
+fn an_empty_file_of_a_failed_recording_is_removed() {
+    let pools = prepared();
+    let file = pools.file("a.mkv").to_str().unwrap().to_owned();
+    // A producer that publishes nothing.
+    let producer = xmem_core::Producer::builder(&pool_path(&pools, "p"))
+        .build()
+        .unwrap();
+    let mut sticky = xmem_core::Sticky::new();
+    sticky.set(
+        "caps",
+        "video/x-raw,format=NV12,width=64,height=48,framerate=30/1",
+    );
+    producer.set_sticky(&sticky).unwrap();
+    let mut record = Launch::start(&pools, "record", &mut xmem(&pools, &["record", "p", &file]));
+    until("the file", || fs::exists(&file).unwrap());
+    until("the consumer", || consumer(&pools).is_some());
+    let tool = consumer(&pools).unwrap().pid.cast_signed();
+    kill_process(Pid::from_raw(tool).unwrap(), Signal::KILL).unwrap();
+    // As in a shell.
+    assert_eq!(record.wait().code(), Some(128 + 9), "{}", record.log());
+    assert!(!fs::exists(&file).unwrap(), "{}", record.log());
+}
+
+#[test]
 fn a_tap_ends_when_the_size_changes() {
     let pools = prepared();
     let producer = live(&pools, "");

@@ -4,6 +4,7 @@
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
+use std::fs;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -55,6 +56,11 @@ pub(crate) fn run(pool: &OsStr, file: &Path, h264: bool) -> Result<ExitCode, Err
     let mut gaps = Gaps::default();
     let code = play(command, || gaps.look(pool, &consumer))?;
     gaps.report();
+    if fs::metadata(file).is_ok_and(|meta| meta.len() == 0) {
+        // It would only prevent the next attempt.
+        fs::remove_file(file)?;
+        to_stderr(format_args!("nothing was recorded, so there is no {name}"));
+    }
     Ok(code)
 }
 
