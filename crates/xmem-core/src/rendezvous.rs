@@ -237,22 +237,23 @@ pub fn read_pools() -> Result<Vec<PoolEntry>, NameError> {
     Ok(pools)
 }
 
-/// The pools of the runtime directory that have a lock file and no socket, by the path that the socket would have. Their
-/// producers were killed, or are starting or ending: [`remove_stale`](crate::remove_stale) distinguishes these.
+/// The pools of the runtime directory that [`read_pools`] does not return and that have a lock file, by the path of the socket: pools
+/// without a socket, and pools whose socket has no suffix `.sock`, such as those of processes that joined a channel. Their producers
+/// were killed, or are running, starting or ending: [`remove_stale`](crate::remove_stale) distinguishes these.
 ///
 /// # Errors
 ///
 /// As for [`read_pools`].
-pub fn read_lone_locks() -> Result<Vec<PathBuf>, NameError> {
+pub fn read_locks() -> Result<Vec<PathBuf>, NameError> {
     let mut sockets: Vec<PathBuf> = files()?
         .into_iter()
         .filter_map(|path| {
             let name = path.file_name()?.to_str()?;
             let stem = name.strip_suffix(LOCK_SUFFIX)?;
-            // It may be the lock file of a socket without a suffix.
             let bare = stem.strip_suffix(BARE_SUFFIX);
-            if bare.is_some_and(|bare| path.with_file_name(bare).exists()) {
-                return None;
+            let bare = bare.map(|bare| path.with_file_name(bare));
+            if let Some(bare) = bare.filter(|bare| bare.exists()) {
+                return Some(bare);
             }
             let socket = path.with_file_name(format!("{stem}{SOCKET_SUFFIX}"));
             let is_alone = fs::symlink_metadata(&socket).is_err();

@@ -11,7 +11,6 @@ use xmem_core::{RemoveError, printable};
 use crate::Error;
 use crate::cli::Format;
 use crate::format::{json, to_stderr};
-use crate::pools::name_of;
 
 /// `pools` are names or paths. Empty: all pools of the runtime directory without a producer, and all segments without one.
 pub(crate) fn run(pools: &[OsString], format: Format, out: &mut impl Write) -> Result<(), Error> {
@@ -21,8 +20,8 @@ pub(crate) fn run(pools: &[OsString], format: Format, out: &mut impl Write) -> R
         let mut stale = xmem_core::read_pools()?;
         stale.retain(|pool| !pool.live);
         let sockets = stale.into_iter().map(|pool| pool.path);
-        for path in sockets.chain(xmem_core::read_lone_locks()?) {
-            if name_of(&path).is_none() {
+        for path in sockets.chain(xmem_core::read_locks()?) {
+            if xmem_core::socket_path(&path).is_err() {
                 continue;
             }
             match remove(path.as_os_str(), &mut removed) {

@@ -78,6 +78,22 @@ fn clean_removes_a_lock_file_without_a_socket() {
 }
 
 #[test]
+fn clean_removes_the_files_of_a_process_that_joined_a_channel() {
+    let dir = TempDir::new().unwrap();
+    let path = |name: &str| dir.path().join(name);
+    let live = path("jobs.sock.0123456789abcdef");
+    let _live = Producer::builder(&live).build().unwrap();
+    let killed = "jobs.sock.fedcba9876543210";
+    drop(UnixListener::bind(path(killed)).unwrap());
+    let lock = path(&format!("{killed}.xmem.lock"));
+    std::fs::write(&lock, "killed (process 1)").unwrap();
+    let output = xmem(dir.path(), &["clean"]);
+    assert!(stdout(&output).contains(killed), "{output:?}");
+    assert!(!path(killed).exists() && !lock.exists());
+    assert!(live.exists());
+}
+
+#[test]
 fn clean_leaves_sockets_of_other_programs_alone() {
     let (dir, elsewhere) = (TempDir::new().unwrap(), TempDir::new().unwrap());
     let path = elsewhere.path().join("agent.sock");
