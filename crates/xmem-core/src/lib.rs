@@ -75,8 +75,8 @@ pub use crate::producer::{
 };
 pub use crate::region::{Backing, Capabilities, remove_stale_segments};
 pub use crate::rendezvous::{
-    PoolEntry, other_runtime_dirs, other_runtime_dirs_with, pools, pools_in_words, read_locks,
-    read_pools, runtime_dir, socket_path,
+    PoolEntry, check_runtime_dir, other_runtime_dirs, other_runtime_dirs_with, pools,
+    pools_in_words, read_locks, read_pools, runtime_dir, socket_path,
 };
 pub use crate::stats::{ConsumerStats, PoolStats, ReceiveStats};
 pub use crate::survey::query_all;

@@ -137,6 +137,15 @@ fn check_dir(path: &Path) -> Result<bool, NameError> {
     Ok(true)
 }
 
+/// Whether this user's producers accept the runtime directory. `Ok(false)`: it does not exist, and the first producer makes it.
+///
+/// # Errors
+///
+/// [`NameError::RuntimeDir`] when another user could replace files in it.
+pub fn check_runtime_dir() -> Result<bool, NameError> {
+    check_dir(&runtime_dir())
+}
+
 /// Ensures that a pool's socket has a safe directory.
 pub(crate) fn prepare_dir(pool: &OsStr, socket: &Path) -> Result<(), NameError> {
     let dir = socket.parent().unwrap_or(Path::new("/"));

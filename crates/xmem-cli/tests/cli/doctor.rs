@@ -96,3 +96,28 @@ fn doctor_reports_an_unusable_directory() {
             .contains("XMEM_RUNTIME_DIR")
     );
 }
+
+#[test]
+fn doctor_reports_a_directory_in_which_no_producer_can_start() {
+    let dir = TempDir::new().unwrap();
+    let mode = |mode| {
+        let mode = std::fs::Permissions::from_mode(mode);
+        std::fs::set_permissions(dir.path(), mode).unwrap();
+    };
+    let check = |part: &str| {
+        let (findings, code) = doctor(dir.path(), "/nowhere");
+        assert_eq!(code, 1);
+        let directory = finding(&findings, "runtime directory");
+        assert_eq!(directory["verdict"], "warning");
+        let text = |key: &str| directory[key].as_str().unwrap().to_owned();
+        assert!(text("what").contains("not make any"), "{directory}");
+        assert!(text("advice").contains(part), "{directory}");
+    };
+    mode(0o777);
+    check("others may write to it");
+    mode(0o500);
+    // Root may write to each directory.
+    if std::fs::write(dir.path().join("file"), "").is_err() {
+        check("may not write to it");
+    }
+}

@@ -6,7 +6,10 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
-use xmem_core::{PoolEntry, other_runtime_dirs, query_all, read_pools, runtime_dir};
+use rustix::fs::{Access, access};
+use xmem_core::{
+    PoolEntry, check_runtime_dir, other_runtime_dirs, query_all, read_pools, runtime_dir,
+};
 
 use super::finding::Finding;
 use crate::pools::State;
@@ -44,7 +47,23 @@ fn directory(dir: &Path) -> Finding {
             dir.display()
         ),
     };
-    Finding::ok(DIRECTORY, what)
+    let why_not = match check_runtime_dir() {
+        Err(error) => error.to_string(),
+        Ok(_) if !is_writable(dir) => {
+            "This user may not write to it: set XMEM_RUNTIME_DIR to a directory of your own"
+                .to_owned()
+        }
+        Ok(_) => return Finding::ok(DIRECTORY, what),
+    };
+    let what = format!("{what}. This user can read pools here, not make any");
+    Finding::warning(DIRECTORY, what, why_not)
+}
+
+/// Whether this user may create files in a directory, or create the directory.
+fn is_writable(dir: &Path) -> bool {
+    let existing = dir.ancestors().find(|it| it.exists());
+    let existing = existing.unwrap_or(Path::new("."));
+    access(existing, Access::WRITE_OK | Access::EXEC_OK).is_ok()
 }
 
 fn pools_here(pools: &[PoolEntry]) -> Finding {
