@@ -17,7 +17,7 @@ use self::inner::{Failure, Inner, Item, Step, property};
 use crate::errors::{IntoPyErr, IntoPyResult, Kind, warn};
 use crate::notifier::Notifier;
 use crate::number::count_or_none;
-use crate::signals::{self, Deadline};
+use crate::signals::{self, Deadline, seconds};
 use crate::timed_mutex::{LockError, TimedMutex};
 
 fn choose<T: Copy>(what: &str, value: &str, choices: &[(&str, T)]) -> PyResult<T> {
@@ -43,6 +43,8 @@ pub(crate) struct Consumer {
     canceller: Canceller,
     handle: Handle,
     notifier: OnceLock<Notifier>,
+    /// Whether frames over the budget are dropped.
+    drops: bool,
 }
 
 impl Consumer {
@@ -178,6 +180,7 @@ impl Consumer {
                     canceller,
                     handle,
                     notifier: OnceLock::new(),
+                    drops: over_budget == "drop",
                 });
             }
             Some(Err(Failure::Follow(FollowError::NoProducer(error)))) => Some(error),
@@ -199,15 +202,37 @@ impl Consumer {
     /// Waits for the next frame, at most `timeout` seconds, and returns it.
     #[pyo3(signature = (timeout=None))]
     fn recv(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Item> {
+        let dropped = self._dropped();
         let next = self.next(py, Deadline::after(timeout)?)?;
         match next.map_err(Failure::into_py_err)? {
             Some(item) => Ok(item),
-            None => Err(Kind::Timeout.error(format!(
-                "no frame came in {} s: the producer of pool {:?} publishes none, or is gone",
-                timeout.unwrap_or_default(),
-                self.pool
-            ))),
+            None => Err(Kind::Timeout.error(self._no_frame(timeout.unwrap_or_default(), dropped))),
         }
+    }
+
+    /// The number of frames that were dropped.
+    fn _dropped(&self) -> u64 {
+        self.handle.stats().dropped
+    }
+
+    /// The text of a timeout. `dropped`: the number of dropped frames at the start of the wait.
+    fn _no_frame(&self, timeout: f64, dropped: u64) -> String {
+        let (pool, time) = (&self.pool, seconds(timeout));
+        let dropped = self._dropped().saturating_sub(dropped);
+        if dropped == 0 {
+            return format!(
+                "no frame came in {time} s: the producer of pool {pool:?} publishes none, or is gone"
+            );
+        }
+        let why = if self.drops {
+            "as many frames are held as max_held and the producer allow: release frames, raise max_held, or use \
+             over_budget=\"copy\""
+        } else {
+            "their device did not finish writing them"
+        };
+        format!(
+            "no frame of pool {pool:?} was received in {time} s, and {dropped} were dropped: {why}"
+        )
     }
 
     /// Returns the next frame, or None.
@@ -327,7 +352,7 @@ fn no_producer(builder: &ConsumerBuilder, pool: &str, timeout: Option<f64>) -> P
         Ok(path) => path,
         Err(error) => return error.into_py_err(),
     };
-    let time = timeout.map_or_else(String::new, |time| format!(" in {time} s"));
+    let time = timeout.map_or_else(String::new, |time| format!(" in {} s", seconds(time)));
     Kind::NoProducer.error(format!(
         "no producer of pool {pool:?} at {}{time}: start one, or check XMEM_RUNTIME_DIR on both sides; {}",
         path.display(),

@@ -275,7 +275,7 @@ impl Producer {
                 "{} of {count} consumer(s) of pool {:?} came in {} s",
                 publisher.num_consumers(),
                 self.pool,
-                timeout.unwrap_or_default()
+                signals::seconds(timeout.unwrap_or_default())
             ))
         })
     }

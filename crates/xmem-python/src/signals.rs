@@ -56,6 +56,12 @@ impl Deadline {
     }
 }
 
+/// Seconds as Python prints them, since a very small number would have hundreds of digits.
+pub(crate) fn seconds(time: f64) -> String {
+    let text = format!("{time:?}");
+    text.strip_suffix(".0").unwrap_or(&text).to_owned()
+}
+
 /// Python's seconds as a duration. `None`: unlimited.
 pub(crate) fn duration(seconds: Option<f64>) -> PyResult<Option<Duration>> {
     let Some(seconds) = seconds else {

@@ -2,6 +2,7 @@
 
 """Frames, and their use by other libraries."""
 
+import asyncio
 import ctypes
 import gc
 import re
@@ -325,6 +326,12 @@ def test_over_budget(producer):
         publish(producer, 5)
         assert consumer.try_recv() is None
         assert consumer.stats["dropped"] == 1
+        for waits in (consumer.recv, lambda time: asyncio.run(consumer.arecv(time))):
+            publish(producer, 6)
+            with pytest.raises(xmem.Timeout, match=r"in 0\.5 s, and 1 were dropped: .* release frames, raise max_held"):
+                waits(0.5)
+        with pytest.raises(xmem.Timeout, match=r"no frame came in 0\.5 s: the producer"):
+            consumer.recv(0.5)
         assert_whole(kept, 4)
 
 
@@ -339,6 +346,8 @@ def test_iterating_ends_with_the_stream(producer):
     with xmem.Consumer(producer.pool, on_eos="wait") as consumer:
         with pytest.raises(xmem.Timeout, match="no frame came in 0.01 s"):
             consumer.recv(0.01)
+        with pytest.raises(xmem.Timeout, match="no frame came in 1e-300 s"):
+            consumer.recv(1e-300)
 
 
 def test_newest_only(pool):

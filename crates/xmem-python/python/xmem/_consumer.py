@@ -143,6 +143,7 @@ class Consumer(Waiting, _xmem.Consumer):
         Several tasks of a loop get frames in the order in which they asked.
         """
         _xmem._check_timeout(timeout)
+        dropped = self._dropped()
         try:
             async with asyncio.timeout(timeout), self._turn():
                 while (frame := self.try_recv()) is None:
@@ -151,9 +152,7 @@ class Consumer(Waiting, _xmem.Consumer):
         except TimeoutError as error:
             if isinstance(error, Timeout):
                 raise
-            raise Timeout(
-                f"no frame came in {timeout} s: the producer of pool {self.pool!r} publishes none, or is gone"
-            ) from None
+            raise Timeout(self._no_frame(timeout or 0, dropped)) from None
 
     def __aiter__(self) -> Self:
         return self

@@ -310,6 +310,8 @@ class Consumer:
     # With events=True these methods also return Event objects. They return Any so that other code needs no type check.
     def recv(self, timeout: float | None = None) -> Frame | Any:
         """Waits for the next frame, at most `timeout` seconds, and returns it."""
+    def _dropped(self) -> int: ...
+    def _no_frame(self, timeout: float, dropped: int) -> str: ...
     def try_recv(self) -> Frame | Any | None:
         """Returns the next frame, or None.
 
