@@ -160,6 +160,25 @@ def test_methods_by_references(place):
         gc.collect()
 
 
+def test_a_reference_to_an_object_of_a_killed_process(place):
+    with xmem.Channel(place.path()) as channel:
+        with Process(serve, place.path()) as killed:
+            counter = channel.call(Counter, 5, timeout=HANG)
+            killed.kill()
+        wait_until(lambda: not channel.senders, "it has left")
+        with Process(serve, place.path()):
+            channel.wait_for_receiver(HANG)
+            with pytest.raises(xmem.RefLost, match="that process has ended"):
+                channel.call(operator.methodcaller("add", np.ones(2)), counter, timeout=HANG)
+            channel.close()
+
+
+def test_an_unknown_number_is_named_as_it_was_given(place):
+    with xmem.Channel(place.path()) as channel:
+        with pytest.raises(xmem.ProducerLost, match="process 99 of the channel is not connected"):
+            channel.send("a", to=99, timeout=HANG)
+
+
 def test_one_of_several(place):
     with Process(serve, place.path()) as one, Process(serve, place.path()) as other:
         with xmem.Channel(place.path()) as channel:

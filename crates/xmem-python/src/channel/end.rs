@@ -312,7 +312,9 @@ impl ChannelEnd {
     ) -> PyResult<()> {
         let Link { id, inbox, .. } = &*self.link;
         let ended = || match to {
-            Some(to) if *id == MAKER && !inbox.has(to) => Some(format!("{to:#x} is not connected")),
+            Some(to) if *id == MAKER && !inbox.has(to) => {
+                Some(format!("process {to} of the channel is not connected"))
+            }
             Some(to) if *id != MAKER && to != MAKER => {
                 Some("only the maker of a channel can send to one process of it".to_owned())
             }

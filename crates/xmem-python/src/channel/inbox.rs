@@ -297,7 +297,7 @@ impl State {
         }
         match sender {
             Some(sender) if !self.sources.contains_key(&sender) => Some(Taken::Ended(format!(
-                "{sender:#x} is not connected, and left no message"
+                "process {sender} of the channel is not connected, and left no message"
             ))),
             _ => None,
         }

@@ -197,7 +197,7 @@ pub(super) fn join(
     };
     wait_for(py, deadline.at_most(ANSWER_TIME), met, || {
         refused(
-            "it may not open its pool, since it runs as a user that allow_uids does not name, or it is stopped",
+            "it cannot open its pool: it runs as a user that allow_uids does not name, has no descriptors left, or is stopped",
         )
     })?;
     inlet::follow(&link.inbox, terms, consumer)?;

@@ -13,7 +13,7 @@ from typing import Any
 from .._errors import Closed, EndOfStream, ProducerLost
 from .._waiting import Patience
 from . import _loaders, _pickling
-from ._refs import ref
+from ._refs import Ref, RefLost, ref
 
 _numbers = itertools.count(1)
 
@@ -35,6 +35,9 @@ class _Answer:
 
 
 def call(channel, function, args, kwargs, to, timeout):
+    for arg in (*args, *kwargs.values()):
+        if isinstance(arg, Ref) and arg.is_alive is False:
+            raise RefLost(f"{arg!r} leads to no object: that process has ended")
     if to is None and channel.id == 0:
         channel.wait_for_receiver(timeout)
         to = _the_only(channel)
