@@ -116,8 +116,11 @@ pub(crate) fn connection_timeout(timeout: Duration) -> String {
 
 /// The error if the tool cannot be started.
 pub(crate) fn not_started(error: &io::Error) -> Error {
-    format!("cannot run {TOOL}: {error}. Install GStreamer's tools (package gstreamer1.0-tools)")
-        .into()
+    let advice = match error.kind() {
+        io::ErrorKind::NotFound => ". Install GStreamer's tools (package gstreamer1.0-tools)",
+        _ => "",
+    };
+    format!("cannot run {TOOL}: {error}{advice}").into()
 }
 
 /// Finds the error in the tool's standard error.

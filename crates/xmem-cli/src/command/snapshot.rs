@@ -79,12 +79,13 @@ pub(crate) fn run(
     let rest = format!("{} ! filesink", kind.elements(&caps));
     let mut command = pipeline(Command::new(TOOL), pool, &source, &rest);
     command.arg(property("location", unfinished.path()));
-    wait(command, timeout)?;
+    wait(command, timeout, file)?;
     if unfinished.as_file().metadata()?.len() == 0 {
         return Err("the stream ended before a frame came".into());
     }
     if kind == Kind::Npy {
-        to_npy(unfinished.path(), &caps)?;
+        to_npy(unfinished.path(), &caps)
+            .map_err(|error| format!("cannot write {}: {error}", file.display()))?;
     }
     unfinished
         .persist(file)
@@ -94,11 +95,17 @@ pub(crate) fn run(
 }
 
 /// Runs the pipeline until it ends.
-fn wait(mut command: Command, timeout: Duration) -> Result<(), Error> {
+fn wait(mut command: Command, timeout: Duration, file: &Path) -> Result<(), Error> {
     let ended = child::run(&mut command, timeout).map_err(|error| not_started(&error))?;
     match ended {
         Some(ended) if ended.status.success() => Ok(()),
-        Some(ended) => Err(failure(&ended.stderr)),
+        Some(ended) => {
+            let reason = failure(&ended.stderr);
+            Err(match ended.stderr.contains("GstFileSink") {
+                true => format!("cannot write {}: {reason}", file.display()).into(),
+                false => reason,
+            })
+        }
         None => Err(format!("no picture within {timeout:?}").into()),
     }
 }
