@@ -23,7 +23,7 @@ pub(crate) fn is_parseable(text: &str) -> bool {
         square: MAX_SQUARE,
         texts: MAX_TEXTS,
     };
-    !text.contains('\0') && Scan::new(limits).is_harmless(text.as_bytes())
+    !text.contains('\0') && Scan::new(limits).check(text.as_bytes())
 }
 
 /// How much nesting may follow.
@@ -87,7 +87,8 @@ impl Scan {
         }
     }
 
-    fn is_harmless(mut self, text: &[u8]) -> bool {
+    /// Whether the text is harmless.
+    fn check(mut self, text: &[u8]) -> bool {
         let mut rest = text;
         while let Some((&byte, after)) = rest.split_first() {
             let after = match byte {
@@ -200,7 +201,7 @@ impl Scan {
             return false;
         };
         let square = self.limits.square.saturating_sub(self.squares());
-        Self::new(Limits { square, texts }).is_harmless(text)
+        Self::new(Limits { square, texts }).check(text)
     }
 
     /// Checks a sample: a buffer, caps, a segment and a structure.
