@@ -260,7 +260,7 @@ fn descriptors_that_take_long_to_close_hold_up_nobody() {
             ends.push(end);
         };
         for _ in 0..3 {
-            for message in [&raw::join(raw::VERSION, 1)[..], &raw::BELL[..], b""] {
+            for message in [&raw::join(raw::VERSION, 1)[..], raw::BELL, b""] {
                 send(Raw::connect(pool), message);
                 send(Raw::join(pool, 1).0, message);
             }
