@@ -236,6 +236,11 @@ impl Handle {
         self.with(|figures| figures.now.clone())?
     }
 
+    /// [`Stats::dropped`] alone, for each frame.
+    pub fn dropped(&self) -> u64 {
+        self.with(|figures| figures.total.dropped).unwrap_or(0)
+    }
+
     /// The figures, also after the follower was dropped.
     pub fn stats(&self) -> Stats {
         // Under the lock, so that each connection is either in the total or the present one.
@@ -431,8 +436,7 @@ impl Follower {
                     return Ok(Step::SmallBudget);
                 }
                 let received = consumer.stats().received;
-                let dropped = self.handle.with(|figures| figures.total.dropped);
-                let delivered = received.wrapping_sub(dropped.unwrap_or(0));
+                let delivered = received.wrapping_sub(self.handle.dropped());
                 if Starving::is_due(&mut self.starving, delivered) {
                     return Ok(Step::AllHeld);
                 }

@@ -212,7 +212,7 @@ impl Consumer {
 
     /// The number of frames that were dropped.
     fn _dropped(&self) -> u64 {
-        self.handle.stats().dropped
+        self.handle.dropped()
     }
 
     /// The text of a timeout. `dropped`: the number of dropped frames at the start of the wait.
