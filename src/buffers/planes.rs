@@ -64,6 +64,7 @@ pub(crate) struct Planes {
     is_default: bool,
 }
 
+/// The error for a frame that does not fill its caps.
 pub(crate) const TOO_SMALL: &str = "the frame is smaller than by its caps";
 
 impl Planes {
@@ -369,6 +370,7 @@ mod tests {
             .is_ok()
         );
     }
+
     #[test]
     fn wider_rows_are_checked_if_several_pixels_share_bytes() {
         let info = info(gst_video::VideoFormat::V210, 64, 64);

@@ -61,9 +61,6 @@ pub enum OnLost {
     Fail,
 }
 
-/// The time without a delivered frame after which [`Step::AllHeld`] is returned.
-const STARVING: Duration = Duration::from_secs(2);
-
 /// The action of a follower on a frame for which its budget has no room.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum OverBudget {
@@ -435,8 +432,8 @@ impl Follower {
                     self.hinted = true;
                     return Ok(Step::SmallBudget);
                 }
-                let received = consumer.stats().received;
-                let delivered = received.wrapping_sub(self.handle.dropped());
+                let stats = consumer.stats();
+                let delivered = stats.received.wrapping_sub(self.handle.dropped());
                 if Starving::is_due(&mut self.starving, delivered) {
                     return Ok(Step::AllHeld);
                 }
@@ -624,6 +621,9 @@ impl Follower {
         self.handle.with(|figures| figures.total.dropped += 1);
     }
 }
+
+/// The time without a delivered frame after which [`Step::AllHeld`] is returned.
+const STARVING: Duration = Duration::from_secs(2);
 
 /// The budget is used up, and no frame is delivered.
 #[derive(Debug, Clone, Copy)]

@@ -567,8 +567,8 @@ fn two_contexts() {
     );
 }
 
-/// Whether a kernel of a second context can read memory of the primary one. The documentation says that "each context has its own
-/// distinct address space". Each attempt has its own process, because it may put the context in error.
+/// Whether a kernel of a second context can read memory of the primary one. CUDA's guide: "each context has its own distinct address
+/// space". Each attempt has its own process, because it may put the context in error.
 fn memory_of_another_context() {
     let mut exporter = remote();
     let memory = exporter.one("alloc", &[2 * MIB]);

@@ -67,9 +67,7 @@ impl Listener {
         }
         Ok(listener)
     }
-}
 
-impl Listener {
     /// Accepts a waiting connection.
     pub(super) fn accept(&self) -> io::Result<PeerSocket> {
         socket::accept(&self.socket).map(PeerSocket::new)
