@@ -19,16 +19,16 @@ fn a_stream_goes_on_without_memory_for_a_longer_history() {
         .history_time(Duration::from_millis(100))
         .build()
         .unwrap();
-    let publish = |frame: i64| {
+    let publish = |frame: i64, size: usize| {
         let meta = FrameMeta {
             timestamp: Some(frame),
-            ..FrameMeta::new(1)
+            ..FrameMeta::new(size)
         };
-        producer.acquire(1).unwrap().publish(meta).unwrap();
+        producer.acquire(size).unwrap().publish(meta).unwrap();
     };
     // Frames are kept for this consumer.
     let _late = Consumer::builder(&place.pool()).connect().unwrap();
-    publish(0);
+    publish(0, 1);
     let before = producer.stats().slots;
     // Each region needs a descriptor.
     let own = getrlimit(Resource::Nofile);
@@ -37,11 +37,14 @@ fn a_stream_goes_on_without_memory_for_a_longer_history() {
         ..own
     };
     setrlimit(Resource::Nofile, none).unwrap();
-    (1..100).for_each(publish);
+    (1..100).for_each(|frame| publish(frame, 1));
     setrlimit(Resource::Nofile, own).unwrap();
     let stats = producer.stats();
     assert_eq!((stats.published, stats.slots), (100, before));
     assert_eq!(stats.slots_held, 4);
+    // There is memory again for frames of another size, so frames are kept for the time again.
+    (100..120).for_each(|frame| publish(frame, 1 << 20));
+    assert_eq!(producer.stats().slots_held, 4 + 20);
     drop(producer);
     place.assert_clean();
 }
