@@ -16,7 +16,7 @@ use crate::rows::{self, Rows, To};
 
 /// Whether host memory was registered with CUDA. Then devices access it directly, and the driver needs no staging buffer.
 #[derive(Debug, Default)]
-pub struct Pinned(OnceLock<Option<Registered<Mapping>>>);
+pub struct Pinned(OnceLock<Option<Registered>>);
 
 impl Pinned {
     /// Registers the memory, once. If that fails, the driver uses a staging buffer.

@@ -104,9 +104,6 @@ pub enum CudaError {
         "this stream is being captured into a graph: publish frames, wait for them, copy and release them outside of the capture"
     )]
     Captured,
-    /// The lease has other handles.
-    #[error("this lease has other handles: only the last one can be handed over to the device")]
-    Shared,
     /// The device or its driver cannot do this.
     #[error("this device or its driver cannot {what}")]
     Unsupported {

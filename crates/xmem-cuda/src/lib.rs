@@ -26,7 +26,7 @@ pub mod device;
 mod driver;
 pub mod error;
 pub mod event;
-pub mod host;
+mod host;
 pub mod mark;
 pub mod memory;
 pub mod pending;

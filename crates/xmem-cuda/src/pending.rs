@@ -55,7 +55,7 @@ fn pending() -> MutexGuard<'static, HashMap<u64, Pending>> {
 static MADE_IN: OnceLock<ProcessId> = OnceLock::new();
 
 /// Adds an entry. Returns its number.
-pub fn list(what: Box<dyn Ends>, place: Place) -> u64 {
+pub(crate) fn list(what: Box<dyn Ends>, place: Place) -> u64 {
     MADE_IN.get_or_init(ProcessId::current);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     pending().insert(number, Pending { what, place });
@@ -63,19 +63,19 @@ pub fn list(what: Box<dyn Ends>, place: Place) -> u64 {
 }
 
 /// Removes an entry from the list. `None`: it has ended.
-pub fn take(number: u64) -> Option<Box<dyn Ends>> {
+pub(crate) fn take(number: u64) -> Option<Box<dyn Ends>> {
     pending().remove(&number).map(|found| found.what)
 }
 
 /// Records that the entry ends on a stream of this context.
-pub fn waits_in(number: u64, context: usize) {
+pub(crate) fn waits_in(number: u64, context: usize) {
     if let Some(entry) = pending().get_mut(&number) {
         entry.place.context = context;
     }
 }
 
 /// Ends an entry that the device has ended itself. Returns whether it is no longer in the list.
-pub fn end_if_over(number: u64) -> bool {
+pub(crate) fn end_if_over(number: u64) -> bool {
     let found = {
         let mut pending = pending();
         match pending.get(&number) {
@@ -90,7 +90,7 @@ pub fn end_if_over(number: u64) -> bool {
 }
 
 /// Ends an entry now.
-pub fn end(number: u64) {
+pub(crate) fn end(number: u64) {
     if !MADE_IN.get().is_some_and(|process| process.is_current()) {
         // Inherited through fork: the entry belongs to the parent.
         return;
@@ -102,7 +102,7 @@ pub fn end(number: u64) {
 
 /// The places of all entries, without duplicates. If there are none, `if_none` runs while the list is locked, so that an entry
 /// that is listed later sees its effect.
-pub fn places_or_else(if_none: impl FnOnce()) -> Vec<Place> {
+pub(crate) fn places_or_else(if_none: impl FnOnce()) -> Vec<Place> {
     let pending = pending();
     let mut places = Vec::new();
     for entry in pending.values() {
@@ -117,7 +117,7 @@ pub fn places_or_else(if_none: impl FnOnce()) -> Vec<Place> {
 }
 
 /// Ends all entries of a context that is in error. Streams of other contexts may still run.
-pub fn context_failed(place: Place) {
+pub(crate) fn context_failed(place: Place) {
     let ended: Vec<Pending> = pending()
         .extract_if(|_, entry| entry.place == place)
         .map(|(_, entry)| entry)

@@ -24,7 +24,7 @@ static FREE: Mutex<Vec<Word>> = Mutex::new(Vec::new());
 /// 32 bits of host memory that devices can write.
 #[derive(Debug, Clone)]
 struct Word {
-    page: Arc<Registered<Mapping>>,
+    page: Arc<Registered>,
     device: Device,
     at: usize,
     address: u64,

@@ -100,8 +100,6 @@ calls! {
     is_capturing = "cuStreamIsCapturing"(stream: CUstream, status: *mut c_uint) "ask whether a stream is captured";
     launch_host = "cuLaunchHostFunc"(stream: CUstream, function: HostFn, data: *mut c_void)
         "put a host function on a stream";
-    write_value = "cuStreamWriteValue32_v2"(stream: CUstream, to: CUdeviceptr, value: u32, flags: c_uint)
-        "have a stream write a word";
     host_register = "cuMemHostRegister_v2"(ptr: *mut c_void, len: usize, flags: c_uint) "register host memory";
     host_unregister = "cuMemHostUnregister"(ptr: *mut c_void) "unregister host memory";
     host_pointer = "cuMemHostGetDevicePointer_v2"(to: *mut CUdeviceptr, ptr: *mut c_void, flags: c_uint)

@@ -20,11 +20,7 @@ fn list(what: Box<dyn Ends>, device: &Device) -> u64 {
 }
 
 /// Ends a listed entry when the stream reaches this point.
-///
-/// # Errors
-///
-/// See [`CudaError`].
-pub fn end_listed(number: u64, device: &Device, stream: Stream) -> Result<(), CudaError> {
+fn end_listed(number: u64, device: &Device, stream: Stream) -> Result<(), CudaError> {
     let data = number as usize as *mut c_void;
     let launched = device.with_context_of(stream, |context| {
         pending::waits_in(number, context);
@@ -57,8 +53,8 @@ pub fn end(what: Box<dyn Ends>, device: &Device, stream: Stream) -> Result<(), C
     }
 }
 
-/// Lists an entry that the device ends itself. Returns its number for [`pending::end_if_over`] and [`end_listed`].
-pub fn list_only(what: Box<dyn Ends>, device: &Device) -> u64 {
+/// Lists an entry that the device ends itself. Returns its number for [`pending::end_if_over`].
+pub(crate) fn list_only(what: Box<dyn Ends>, device: &Device) -> u64 {
     let number = list(what, device);
     watch();
     number

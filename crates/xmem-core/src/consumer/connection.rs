@@ -36,7 +36,7 @@ pub(super) struct Terms {
 pub(super) struct Connection {
     link: Arc<Link>,
     control: Control,
-    page: Arc<LeasePage>,
+    page: LeasePage,
     terms: Terms,
     stickies: Stickies,
     /// The producer has set this consumer's cursor.
@@ -59,7 +59,7 @@ impl Connection {
             stickies: Stickies::new(&link),
             link,
             control,
-            page: Arc::new(page),
+            page,
             terms,
             arrived: AtomicBool::new(false),
             warned_of_budget: AtomicBool::new(false),
@@ -74,7 +74,7 @@ impl Connection {
         &self.control
     }
 
-    pub(super) fn page(&self) -> &Arc<LeasePage> {
+    pub(super) fn page(&self) -> &LeasePage {
         &self.page
     }
 

@@ -2,9 +2,8 @@
 
 //! Reports about this consumer's devices to the producer. This file calls no driver.
 
-use std::any::Any;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 
 use xmem_shm::abi::text::Text;
 use xmem_shm::abi::wire::ToProducer;
@@ -20,11 +19,7 @@ pub(crate) struct DeviceHalf {
     /// How this process opened device memory, as reported.
     text: Mutex<String>,
     asked_for_marks: AtomicBool,
-    kept: Mutex<Option<Kept>>,
 }
-
-/// The state that the module `cuda` attaches to a connection.
-type Kept = Arc<dyn Any + Send + Sync>;
 
 impl DeviceHalf {
     pub(super) fn new(link: &Arc<Link>) -> Self {
@@ -32,7 +27,6 @@ impl DeviceHalf {
             link: link.clone(),
             text: Mutex::default(),
             asked_for_marks: AtomicBool::new(false),
-            kept: Mutex::default(),
         }
     }
 
@@ -60,10 +54,5 @@ impl DeviceHalf {
         {
             self.asked_for_marks.store(false, Ordering::Relaxed);
         }
-    }
-
-    /// State of the module `cuda` that lives as long as the connection.
-    pub(crate) fn kept(&self) -> MutexGuard<'_, Option<Kept>> {
-        lock(&self.kept)
     }
 }

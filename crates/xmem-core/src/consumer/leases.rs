@@ -3,61 +3,19 @@
 //! The leases of a connection. A slot has one lease, and any number of handles in this process.
 
 use std::path::Path;
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
 
-use xmem_shm::abi::layout::{LeasePage, Reads};
-use xmem_shm::abi::limits::ANSWER_TIME;
+use xmem_shm::abi::layout::Reads;
 use xmem_shm::fault::{self, Point};
 use xmem_shm::lock::lock;
-use xmem_shm::os::clock::Deadline;
 use xmem_shm::protocol::lease;
 use xmem_shm::sync::{AtomicU32, AtomicU64, Ordering};
 
 use super::connection::Connection;
 use super::device::DeviceHalf;
 use super::link::Link;
-use crate::cancel::Canceller;
-use crate::error::ReceiveError;
-use crate::frame::hold::{Hold, Holder, Memory, SlotPlace};
+use crate::frame::hold::{Hold, Holder, SlotPlace};
 use crate::stats::ReceiveStats;
-
-/// A lease that a device ends, and the memory that must stay mapped until then.
-pub(crate) struct Handed {
-    leases: Arc<Leases>,
-    _memory: Memory,
-    slot: u32,
-    is_over: Arc<AtomicBool>,
-}
-
-impl Handed {
-    /// Whether the device has ended the lease.
-    pub(crate) fn is_over(&self) -> bool {
-        drop(self.leases.lock_swept());
-        self.is_over.load(Ordering::Relaxed)
-    }
-
-    /// Ends the lease if the device has not. Notifies a producer that asked for that.
-    pub(crate) fn end(self) {
-        if !self.leases.connection.is_of_this_process() {
-            return;
-        }
-        let mut table = self.leases.lock_swept();
-        let mut asked = false;
-        if let Some((word, lease_word)) = self.leases.words(self.slot) {
-            if self.is_over.load(Ordering::Relaxed) {
-                // The word may already belong to another lease.
-                asked = lease::rings(word);
-            } else {
-                asked = lease::release(word, lease_word);
-                self.leases.sweep_handed(&mut table);
-            }
-        }
-        drop(table);
-        self.leases.connection.notify_release(asked);
-    }
-}
 
 /// The purpose for which a frame is taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -91,31 +49,21 @@ struct Table {
     /// By slot.
     slots: Box<[Leased]>,
     num_leased: u32,
-    /// Slots whose leases a device will end by a store at an unknown time. No other lease of such a slot may be taken.
-    handed: Vec<(u32, Arc<AtomicBool>)>,
     /// The slot of the last lease past the budget.
     extra: Option<u32>,
 }
 
 impl Table {
-    fn count(&self) -> u32 {
-        self.num_leased + self.handed.len() as u32
-    }
-
     /// The entry of a slot that has a lease.
     fn leased(&mut self, slot: u32) -> Option<&mut Leased> {
         let leased = self.slots.get_mut(slot as usize);
         leased.filter(|leased| leased.handles > 0)
     }
 
-    fn is_handed(&self, slot: u32) -> bool {
-        self.handed.iter().any(|(handed, _)| *handed == slot)
-    }
-
     /// Whether another frame would be past the budget. An error if it may not be taken; at most one frame at a time may be past
     /// the budget.
     fn is_extra(&mut self, budget: u32, purpose: Purpose) -> Result<bool, TakeError> {
-        let held = self.count();
+        let held = self.num_leased;
         if held < budget {
             return Ok(false);
         }
@@ -130,10 +78,7 @@ impl Table {
         purpose: Purpose,
     ) -> Result<bool, TakeError> {
         // The budget may have grown, and include the frame that was taken past it.
-        let has_extra = held > budget
-            && self
-                .extra
-                .is_some_and(|slot| self.leased(slot).is_some() || self.is_handed(slot));
+        let has_extra = held > budget && self.extra.is_some_and(|slot| self.leased(slot).is_some());
         let is_allowed = match purpose {
             Purpose::Keep => held == 0,
             Purpose::KeepWithinBudget => false,
@@ -152,14 +97,10 @@ pub(crate) struct Leases {
     connection: Arc<Connection>,
     device: DeviceHalf,
     table: Mutex<Table>,
-    /// The number of leases that devices will end. If 0, `take` need not check the table for them.
-    num_handed: AtomicU32,
 }
 
 /// How often a slot is read again while the producer checks it.
 const CLAIMED_RETRIES: u32 = 1000;
-/// The interval of checks whether a device has ended a lease.
-const DEVICE_PAUSE: Duration = Duration::from_micros(100);
 
 impl Leases {
     pub(super) fn new(connection: &Arc<Connection>) -> Self {
@@ -170,10 +111,8 @@ impl Leases {
             table: Mutex::new(Table {
                 slots: vec![Leased::default(); num_slots].into(),
                 num_leased: 0,
-                handed: Vec::new(),
                 extra: None,
             }),
-            num_handed: AtomicU32::new(0),
         }
     }
 
@@ -198,7 +137,7 @@ impl Leases {
         ReceiveStats {
             received: page.received().load(Ordering::Relaxed),
             missed: page.missed().load(Ordering::Relaxed),
-            held: self.lock().count(),
+            held: self.lock().num_leased,
             budget: self.connection.budget(),
             budget_limit: self.connection.budget_limit(),
             latency_ns: page.latency().load(Ordering::Relaxed),
@@ -213,72 +152,6 @@ impl Leases {
     fn words(&self, slot: u32) -> Option<(&AtomicU64, &AtomicU32)> {
         let lease_word = self.connection.page().leases().get(slot as usize)?;
         Some((self.connection.control().slot(slot)?, lease_word))
-    }
-
-    /// Removes the leases that a device has ended from the table.
-    fn sweep_handed(&self, table: &mut Table) {
-        let words = self.connection.page().leases();
-        table.handed.retain(|(slot, is_over)| {
-            let word = words.get(*slot as usize);
-            // Acquire: all reads of the device happened before.
-            if word.is_some_and(|word| word.load(Ordering::Acquire) != 0) {
-                return true;
-            }
-            is_over.store(true, Ordering::Relaxed);
-            self.num_handed.fetch_sub(1, Ordering::Relaxed);
-            false
-        });
-    }
-
-    /// Whether a device will end a lease of this slot.
-    #[cold]
-    fn awaits_device(&self, table: &mut Table, slot: u32) -> bool {
-        self.sweep_handed(table);
-        table.is_handed(slot)
-    }
-
-    fn lock_swept(&self) -> MutexGuard<'_, Table> {
-        let mut table = self.lock();
-        self.sweep_handed(&mut table);
-        table
-    }
-
-    /// Waits until no device will end a lease of this slot, because its store would end the next lease.
-    pub(super) fn wait_for_device(
-        &self,
-        slot: u32,
-        deadline: Deadline,
-        cancel: &Canceller,
-    ) -> Result<(), ReceiveError> {
-        if self.num_handed.load(Ordering::Relaxed) == 0 {
-            return Ok(());
-        }
-        self.wait_for_handed(slot, deadline, cancel)
-    }
-
-    #[cold]
-    fn wait_for_handed(
-        &self,
-        slot: u32,
-        deadline: Deadline,
-        cancel: &Canceller,
-    ) -> Result<(), ReceiveError> {
-        let limit = Deadline::after(Some(ANSWER_TIME));
-        loop {
-            let waits = self.lock_swept().is_handed(slot);
-            // After the limit the device will not end it: the kernel hangs, or was never launched. Then the frame counts as
-            // missed.
-            if !waits || limit.is_over() {
-                return Ok(());
-            }
-            if cancel.is_cancelled() {
-                return Err(ReceiveError::Cancelled);
-            }
-            if deadline.is_over() {
-                return Err(ReceiveError::Timeout);
-            }
-            std::thread::sleep(DEVICE_PAUSE);
-        }
     }
 
     /// Takes a lease on a frame, or another handle if it has a lease.
@@ -297,10 +170,6 @@ impl Leases {
         let taken = self.connection.page().taken().get(slot as usize);
         let taken = taken.ok_or(TakeError::Gone)?;
         let mut table = self.lock();
-        // The device's store would also end the new lease.
-        if !table.handed.is_empty() && self.awaits_device(&mut table, slot) {
-            return Err(TakeError::Gone);
-        }
         if let Some(leased) = table.leased(slot) {
             // A held slot has no other frame, unless the producer violates the protocol.
             if leased.generation != generation {
@@ -444,38 +313,13 @@ impl Leases {
     pub(crate) fn device_half(&self) -> &DeviceHalf {
         &self.device
     }
-
-    pub(crate) fn lease_page(&self) -> &Arc<LeasePage> {
-        self.connection.page()
-    }
-
-    /// Hands a lease over to a device, which will clear its word. `None`: there is no lease, or there are other handles.
-    pub(crate) fn hand_over(self: &Arc<Self>, hold: &mut Hold) -> Option<Handed> {
-        if !hold.is_of(self) || !hold.is_lease() {
-            return None;
-        }
-        let slot = hold.slot();
-        let is_over = Arc::<AtomicBool>::default();
-        let mut table = self.lock();
-        let leased = table.leased(slot).filter(|leased| leased.handles == 1)?;
-        leased.handles = 0;
-        table.num_leased -= 1;
-        table.handed.push((slot, is_over.clone()));
-        self.num_handed.fetch_add(1, Ordering::Relaxed);
-        drop(table);
-        hold.stop_counting();
-        Some(Handed {
-            leases: self.clone(),
-            _memory: hold.memory().clone(),
-            slot,
-            is_over,
-        })
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
+
     use crate::{Consumer, FrameMeta, Producer};
     use xmem_shm::testing::is_so_in_a_child_without;
 

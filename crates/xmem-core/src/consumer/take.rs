@@ -43,7 +43,6 @@ impl Take<'_> {
         kept: &mut Descriptions,
     ) -> Result<Option<ReadLease>, ReceiveError> {
         let (deadline, cancel) = (self.deadline, self.cancel);
-        let leases = self.session.leases();
         let stickies = self.session.connection().stickies();
         if entry.generation() == 0 {
             return Err(ReceiveError::Corrupt("an entry without a generation"));
@@ -61,7 +60,6 @@ impl Take<'_> {
         else {
             return Ok(None);
         };
-        leases.wait_for_device(entry.slot(), deadline, cancel)?;
         let is_inside = is_range_inside(shared.offset, shared.len, view.len() as u64);
         let has_slots = view.has_slots();
         let place = SlotPlace {
@@ -71,7 +69,7 @@ impl Take<'_> {
             offset: shared.offset as usize,
             len: shared.len as usize,
         };
-        match leases.take(place, self.purpose) {
+        match self.session.leases().take(place, self.purpose) {
             // Checked after the lease was taken, because only then the place is known to be that of this frame.
             Ok(_) if !is_inside => Err(ReceiveError::Corrupt("a slot lies outside its region")),
             Ok(_) if !has_slots => Err(ReceiveError::Corrupt("a slot lies in imported memory")),

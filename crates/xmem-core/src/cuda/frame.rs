@@ -18,7 +18,6 @@ use xmem_shm::abi::device_header::TwinKind;
 use xmem_shm::fault::{self, Point};
 use xmem_shm::os::clock::Deadline;
 
-use super::hand_over::{self, HandedOver};
 use super::release;
 use super::wait::Wait;
 use crate::consumer::leases::Leases;
@@ -502,37 +501,5 @@ impl CudaFrame {
             }
         }
         Ok(())
-    }
-
-    /// Like [`release_on`](Self::release_on), but the device clears the lease's word itself, without a thread of the driver.
-    /// Only with the last handle to the lease.
-    ///
-    /// # Errors
-    ///
-    /// [`CudaError::Shared`] if there are other handles, [`CudaError::Unsupported`] if the device cannot do that. The frame is
-    /// returned.
-    pub fn release_by_write_on(self, stream: Stream) -> Result<(), FrameFailure> {
-        let device = self.device.clone();
-        // Checked before the lease is handed over, because afterwards the frame cannot be returned.
-        if let Err(error) = device.with_context_of(stream, |_| Ok(())) {
-            let frame = Box::new(self);
-            return Err(FrameFailure { frame, error });
-        }
-        hand_over::by_write(self.hand_over()?, &device, stream);
-        Ok(())
-    }
-
-    /// Hands the lease over to the device. A kernel that is launched later ends it: it stores 0 to a word after a system-wide
-    /// fence. Until then the frame counts towards this consumer's budget. Only with the last handle to the lease. The address
-    /// of the frame's bytes is valid until the kernel's store.
-    ///
-    /// # Errors
-    ///
-    /// As [`release_by_write_on`](Self::release_by_write_on).
-    pub fn hand_over(mut self) -> Result<HandedOver, FrameFailure> {
-        hand_over::hand_over(&mut self.lease, &self.device).map_err(|error| FrameFailure {
-            frame: Box::new(self),
-            error,
-        })
     }
 }

@@ -32,9 +32,7 @@
 
 mod copy;
 mod frame;
-mod hand_over;
 mod later;
-mod lease_page;
 mod private;
 mod release;
 mod wait;
@@ -42,7 +40,6 @@ mod wait;
 pub use crate::region::device::mode::Mode;
 pub use crate::region::device::slot::{CudaSlot, SlotWork};
 pub use frame::{CudaFrame, FrameFailure};
-pub use hand_over::HandedOver;
 pub use xmem_cuda::counts::{Counts, counts};
 pub use xmem_cuda::device::{Device, device_count, devices, is_available};
 pub use xmem_cuda::error::CudaError;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Ends a lease in the order of a stream: by a host function, or by a store of the device.
+//! Ends a lease in the order of a stream.
 
 use xmem_cuda::device::Device;
 use xmem_cuda::error::CudaError;
@@ -9,7 +9,6 @@ use xmem_cuda::stream::Stream;
 use xmem_cuda::{reaper, when};
 use xmem_shm::fault::{self, Point};
 
-use crate::consumer::leases::Handed;
 use crate::frame::lease::ReadLease;
 
 impl Ends for ReadLease {
@@ -21,17 +20,6 @@ impl Ends for ReadLease {
             drop(self);
         }
         fault::point(Point::ReleaseRan);
-    }
-}
-
-impl Ends for Handed {
-    fn end(self: Box<Self>) {
-        Handed::end(*self);
-        fault::point(Point::ReleaseRan);
-    }
-
-    fn is_over(&self) -> bool {
-        Handed::is_over(self)
     }
 }
 

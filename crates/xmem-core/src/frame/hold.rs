@@ -111,11 +111,6 @@ impl Hold {
         }
     }
 
-    /// Called by a holder that has removed the handle from its count.
-    pub(crate) fn stop_counting(&mut self) {
-        self.is_counted = false;
-    }
-
     /// The holder that counts the handle, if it is of this type.
     pub(crate) fn holder<H: Holder>(&self) -> Option<Arc<H>> {
         let holder: Arc<dyn Any + Send + Sync> = self.holder.clone();

@@ -271,10 +271,6 @@ impl ReadLease {
         &self.hold
     }
 
-    pub(crate) fn hold_mut(&mut self) -> &mut Hold {
-        &mut self.hold
-    }
-
     /// Whether the frame is in parts that this lease does not have, because it is the producer's own.
     pub(crate) fn has_unknown_parts(&self) -> bool {
         matches!(self.frame.payload, Payload::UnknownParts)

@@ -130,7 +130,7 @@ fn a_wait_for_a_hung_producer_delays_no_other_pool_and_ends_with_it() {
 
 #[test]
 fn leases_of_a_killed_consumer_are_released() {
-    for how in ["hold", "take", "write", "hand-over"] {
+    for how in ["hold", "take", "word"] {
         let lab = Lab::new();
         let (mut producer, mut consumer) = lab.begun("auto");
         let late = lab.machine.hold(Some(consumer.pid()));

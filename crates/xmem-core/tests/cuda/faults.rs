@@ -57,7 +57,7 @@ fn producers_that_are_killed_leave_nothing_and_the_next_one_works() {
 }
 
 /// The command that makes a consumer pass a fault point.
-const OF_CONSUMERS: [(Point, u32, &str); 13] = [
+const OF_CONSUMERS: [(Point, u32, &str); 9] = [
     (Point::TwinImported, 1, "take"),
     (Point::CanaryRead, 1, "take"),
     (Point::DeviceSaid, 1, "take"),
@@ -66,10 +66,6 @@ const OF_CONSUMERS: [(Point, u32, &str); 13] = [
     (Point::EventWaited, 2, "take"),
     (Point::ReleaseEnqueued, 1, "take"),
     (Point::ReleaseRan, 1, "take"),
-    (Point::ReleaseEnqueued, 1, "write"),
-    (Point::ReleaseRan, 1, "write"),
-    (Point::HandedOver, 1, "hand-over"),
-    (Point::ReleaseRan, 1, "hand-over"),
     (Point::TwinClosed, 1, "leave"),
 ];
 

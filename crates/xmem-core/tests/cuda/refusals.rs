@@ -223,7 +223,7 @@ fn a_context_in_error_releases_its_leases() {
     run(&mut producer, "publish", "published 1");
     run(&mut consumer, "take", "took 1");
     run(&mut producer, "publish", "published 2");
-    run(&mut consumer, "write", "written");
+    run(&mut consumer, "word", "has a word");
     assert!(ask(&mut producer, "consumers").starts_with('2'));
     drop(late);
     // No host function or other work runs in it.

@@ -54,7 +54,6 @@ macro_rules! points {
                         | Self::EventWaited
                         | Self::ReleaseEnqueued
                         | Self::ReleaseRan
-                        | Self::HandedOver
                         | Self::TwinClosed
                 )
             }
@@ -129,8 +128,6 @@ points! {
         ReleaseEnqueued,
         /// A stream has reached the end of a lease.
         ReleaseRan,
-        /// The address of a lease's word is about to be given to a device.
-        HandedOver,
     }
     Producer {
         LockOpened,

@@ -81,11 +81,6 @@ pub fn release(slot: &AtomicU64, lease: &AtomicU32) -> bool {
     // Release: all reads of the frame are done before the writer can see the word cleared.
     lease.store(0, Ordering::Release);
     fault::point(Point::ReleaseCleared);
-    rings(slot)
-}
-
-/// Whether the producer requested a notification, for a lease that has already ended.
-pub fn rings(slot: &AtomicU64) -> bool {
     // Pairs with the fence in `ask_to_ring`: either this thread sees the flag, or the producer sees that the lease has ended.
     fence(Ordering::SeqCst);
     SlotWord(slot.load(Ordering::Relaxed)).rings()

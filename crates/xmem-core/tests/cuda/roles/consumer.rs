@@ -5,7 +5,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use xmem_core::cuda::{CudaError, CudaFrame, Device, FrameFailure, Rows, Stream};
+use xmem_core::cuda::{CudaError, CudaFrame, Device, ReleaseWord, Rows, Stream};
 use xmem_core::{Consumer, ReadLease, ReceiveError, StartFrom};
 
 use super::{ROWS, SIZE, byte, gpu, outcome, pattern, with_rows};
@@ -98,8 +98,7 @@ impl Reader {
             // Whether there is nothing to wait for.
             ["ready"] => reply(self.oldest().is_ready()),
             ["sync"] => self.synchronize(),
-            ["release"] => self.release(CudaFrame::release_on),
-            ["release", "write"] => self.release(CudaFrame::release_by_write_on),
+            ["release"] => self.release(),
             // Releases after the stream, even if the stream reports an error.
             ["release", "after"] => {
                 let frame = self.frames.pop_front().unwrap();
@@ -112,10 +111,8 @@ impl Reader {
             }
             ["download", how] => reply(self.download(how)),
             ["other", pool] => self.take_of_another_pool(pool),
-            // The device ends the lease: by a write of the stream, or by a kernel.
-            ["write"] => reply(outcome(self.write(), "written")),
-            ["hand-over"] => reply(outcome(self.hand_over(), "handed over")),
-            ["share"] => self.share(),
+            // A kernel releases the frame.
+            ["word"] => reply(outcome(self.release_by_word(), "has a word")),
             // Takes a frame whose release is queued on a blocked stream of another context.
             ["elsewhere"] => {
                 let other = self.gpu.other_context();
@@ -238,9 +235,9 @@ impl Reader {
     }
 
     /// Releases the oldest kept frame in stream order. Keeps it on an error.
-    fn release(&mut self, release: fn(CudaFrame, Stream) -> Result<(), FrameFailure>) {
+    fn release(&mut self) {
         let frame = self.frames.pop_front().unwrap();
-        match release(frame, self.stream) {
+        match frame.release_on(self.stream) {
             Ok(()) => reply("released"),
             Err(failure) => {
                 reply(&failure);
@@ -289,32 +286,13 @@ impl Reader {
         reply(format_args!("took other {number}"));
     }
 
-    fn write(&mut self) -> Result<(), String> {
-        self.received_and_looked_at()?
-            .release_by_write_on(self.stream)
-            .map_err(|failure| failure.release_after(self.stream).to_string())
-    }
-
-    fn hand_over(&mut self) -> Result<(), String> {
-        let handed = self
-            .received_and_looked_at()?
-            .hand_over()
-            .map_err(|failure| failure.to_string())?;
-        self.gpu.end_lease(self.stream, handed.word());
+    /// Lets a kernel release a frame.
+    fn release_by_word(&mut self) -> Result<(), String> {
+        let frame = self.received_and_looked_at()?;
+        let device = frame.device().clone();
+        let word = ReleaseWord::new(frame, &device).map_err(|error| error.to_string())?;
+        self.gpu.end_lease(self.stream, word.ptr());
         Ok(())
-    }
-
-    /// Tries to hand over a frame that has another lease.
-    fn share(&mut self) {
-        let frame = self.receive().unwrap();
-        let other = frame.lease().clone();
-        let refused = frame.hand_over().unwrap_err();
-        reply(&refused);
-        self.look(&refused.frame).unwrap();
-        drop(other);
-        assert_eq!(refused.release_after(self.stream), CudaError::Shared);
-        // The work on the stream ended before the lease.
-        assert!(self.gpu.is_done(self.stream));
     }
 
     /// In a forked child, all handles return errors.

@@ -142,15 +142,6 @@ impl LeasePage {
         self.header(P_LATENCY)
     }
 
-    /// The memory of the page, in which a device can write lease words.
-    pub fn memory(&self) -> (*mut u8, usize) {
-        let len = self
-            .mapping
-            .len()
-            .next_multiple_of(rustix::param::page_size());
-        (self.mapping.ptr(), len)
-    }
-
     #[expect(clippy::indexing_slicing, reason = "as in `header`")]
     fn wake_word(&self) -> &AtomicU32 {
         &self.mapping.words32(P_WAKE * 8, 1)[0]
