@@ -224,6 +224,6 @@ impl Wake for Connection {
             return;
         }
         self.link.notify();
-        self.page.wake();
+        self.page.wake_own();
     }
 }

@@ -55,7 +55,7 @@ impl Listener {
             }
         }
         self.session.link().set_lost();
-        self.connection().page().wake();
+        self.connection().page().wake_own();
     }
 
     /// Reads the available messages, at most [`MESSAGES_PER_TURN`]. `false`: the producer is gone, or sent an invalid message.
@@ -118,7 +118,7 @@ impl Listener {
                 let size = bytes.map_or(0, |bytes| bytes.len());
                 fault::point(Point::StickyRead);
                 self.connection().stickies().keep(version, sticky, size);
-                self.connection().page().wake();
+                self.connection().page().wake_own();
             }
             ToConsumer::NoSticky { version } => self.connection().stickies().keep(version, None, 0),
             ToConsumer::Origin { pool_id, path } => self

@@ -77,7 +77,7 @@ impl EventFdNotifier {
             None => self.shared.asked.notify_one(),
             // The thread sleeps with another time limit.
             Some(before) if before.at_most() != waiting.at_most() => {
-                self.connection.page().wake();
+                self.connection.page().wake_own();
             }
             Some(_) => {}
         }

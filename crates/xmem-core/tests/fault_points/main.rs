@@ -11,6 +11,7 @@ mod buffers;
 mod consumers;
 mod part;
 mod producers;
+mod sleep;
 mod stream;
 #[path = "../support/mod.rs"]
 mod support;

@@ -5,6 +5,9 @@
 //! Bit 0 is set while the consumer sleeps or is about to. The other bits count wake-ups. Every waker changes the word before it
 //! wakes the consumer, and the consumer sleeps on the value that it read before it looked for work. Without either, a wake-up
 //! between the check and the sleep would be lost.
+//!
+//! The producer clears bit 0, so that it makes one system call for each sleep. Wakers in the consumer's process do not rely on bit 0:
+//! they also wake the consumer from a sleep that a killed producer was about to end.
 
 use crate::fault::{self, Point};
 use crate::sync::{AtomicU32, Ordering, fence};
@@ -34,8 +37,8 @@ pub fn wake(word: &AtomicU32) -> bool {
     // Pairs with the fence in `prepare`.
     fence(Ordering::SeqCst);
     let value = word.load(Ordering::Relaxed);
-    // A failed exchange means that the word changed, so no consumer sleeps on the old value any more: either another waker
-    // changed it and wakes the consumer, or the consumer woke up and checks for work before it sleeps.
+    // A failed exchange means that the word changed, so no consumer sleeps on the old value any more: either another thread of this
+    // process changed it and wakes the consumer, or the consumer woke up and checks for work before it sleeps.
     value & SLEEPS != 0
         && word
             .compare_exchange(
@@ -45,4 +48,12 @@ pub fn wake(word: &AtomicU32) -> bool {
                 Ordering::Relaxed,
             )
             .is_ok()
+}
+
+/// Called after work was added, by the consumer's own process. Wake the consumer after this call, whether or not bit 0 is set: a
+/// producer that was killed or stopped may have cleared it without waking the consumer.
+pub fn change(word: &AtomicU32) {
+    // Pairs with the fence in `prepare`.
+    fence(Ordering::SeqCst);
+    word.fetch_add(ONE, Ordering::Relaxed);
 }

@@ -69,6 +69,33 @@ impl Sleep {
             self.kernel.wake();
         }
     }
+
+    /// As `give`, by the consumer's own process.
+    fn give_own(&self, work: usize) {
+        self.work[work].store(true, Ordering::Release);
+        wake::change(&self.word);
+        self.kernel.wake();
+    }
+
+    /// A producer that is killed before it wakes the consumer, and a thread of the consumer that gives it work.
+    fn with_killed_producer(give: fn(&Self, usize)) {
+        check(None, move || {
+            let sleep = Self::new();
+            let producer = thread::spawn({
+                let sleep = sleep.clone();
+                move || {
+                    wake::wake(&sleep.word);
+                }
+            });
+            let own = thread::spawn({
+                let sleep = sleep.clone();
+                move || give(&sleep, 0)
+            });
+            sleep.wait_for(0);
+            producer.join().unwrap();
+            own.join().unwrap();
+        });
+    }
 }
 
 #[test]
@@ -103,6 +130,17 @@ fn no_wake_up_is_lost_between_two_wakers() {
             waker.join().unwrap();
         }
     });
+}
+
+#[test]
+fn no_wake_up_is_lost_after_a_producer_was_killed() {
+    Sleep::with_killed_producer(Sleep::give_own);
+}
+
+#[test]
+#[should_panic(expected = "deadlock")]
+fn wrong_wake_that_trusts_the_mark_of_a_killed_producer() {
+    Sleep::with_killed_producer(Sleep::give);
 }
 
 /// A consumer that does not sleep causes no system call.

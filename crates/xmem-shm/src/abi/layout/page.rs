@@ -168,13 +168,19 @@ impl LeasePage {
         self.mapping.words64(at, self.shape.records())
     }
 
-    /// Wakes the consumer if it sleeps. Makes a system call only then.
+    /// Wakes the consumer if it sleeps. Makes a system call only then. For the producer.
     pub fn wake(&self) {
         if wake::wake(self.wake_word()) {
             fault::point(Point::WakeChanged);
             crate::os::futex::wake_one(self.wake_word());
             fault::point(Point::WakeSent);
         }
+    }
+
+    /// Wakes the consumer, also if a producer was killed or stopped while it did so. For the consumer's own process.
+    pub fn wake_own(&self) {
+        wake::change(self.wake_word());
+        crate::os::futex::wake_one(self.wake_word());
     }
 
     /// Sleeps unless `ready` returns true.

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Consumers that sleep without a time limit, while a producer is killed or stopped between the two steps of a wake-up.
+
+use std::sync::mpsc::channel;
+
+use xmem_core::fault::Point;
+use xmem_core::{Canceller, Consumer, ReceiveError};
+
+use crate::start;
+use crate::support::child::Child;
+use crate::support::victim::*;
+use crate::support::*;
+use crate::table::Kind;
+
+/// Returns the error that ended the sleep. `end`: called after the fault with the producer and the canceller of the sleep.
+fn woken_by(action: &str, end: impl FnOnce(&mut Child, &Canceller)) -> ReceiveError {
+    let place = Place::new();
+    let mut producer = start("produce", Kind::Live, &place);
+    wait_for_reply(&mut producer, "ready");
+    let cancel = Canceller::new();
+    let consumer = Consumer::builder(&place.pool()).canceller(&cancel);
+    let mut consumer = consumer.connect().unwrap();
+    arm_child(&mut producer, Point::WakeChanged, 5..6, action);
+    let (send, woken) = channel();
+    std::thread::spawn(move || {
+        let error = loop {
+            if let Err(error) = consumer.receive(None) {
+                break error;
+            }
+        };
+        send.send(error)
+    });
+    end(&mut producer, &cancel);
+    woken.recv_timeout(HANG).expect("it sleeps")
+}
+
+#[test]
+fn the_death_of_a_producer_wakes_it() {
+    let dies = |producer: &mut Child, _: &Canceller| {
+        assert_eq!(producer.dies_of(), Some(libc::SIGKILL));
+    };
+    let error = woken_by("kill", dies);
+    assert!(matches!(error, ReceiveError::ProducerLost), "{error}");
+}
+
+#[test]
+fn a_canceller_wakes_it_while_the_producer_is_stopped() {
+    let cancelled = |producer: &mut Child, cancel: &Canceller| {
+        assert!(producer.stops());
+        cancel.cancel();
+    };
+    let error = woken_by("stop", cancelled);
+    assert!(matches!(error, ReceiveError::Cancelled), "{error}");
+}
