@@ -256,16 +256,25 @@ fn without_a_free_slot_live_frames_are_dropped_and_counted() {
     let sender = pools.sender(&caps, "max-slots=4 history=2");
     let pool = offered_pool(&sender.sink(), &caps);
     pool.set_active(true).unwrap();
-    let buffers: Vec<_> = (0..4).map(|_| pool.acquire_buffer(None).unwrap()).collect();
+    let sink = sender.sink();
+    // Upstream keeps frames that are published.
+    let mut kept = Vec::new();
+    for published in 1..=4 {
+        let buffer = pool.acquire_buffer(None).unwrap();
+        sender.push(buffer.clone());
+        until("a frame published", || {
+            stat(&sink, "published") == published
+        });
+        kept.push(buffer);
+    }
     for _ in 0..3 {
         sender.push(pool.acquire_buffer(None).unwrap());
     }
-    let sink = sender.sink();
     until("three frames dropped", || stat(&sink, "dropped") == 3);
-    assert_eq!(stat(&sink, "published"), 0);
-    drop(buffers);
+    assert_eq!(stat(&sink, "published"), 4);
+    drop(kept);
     sender.push(pool.acquire_buffer(None).unwrap());
-    until("one frame published", || stat(&sink, "published") == 1);
+    until("one more frame published", || stat(&sink, "published") == 5);
 }
 
 #[test]

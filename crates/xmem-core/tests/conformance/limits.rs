@@ -241,14 +241,17 @@ fn a_slot_asked_for_ahead_costs_no_frame(backing: Backing) {
         .build()
         .unwrap();
     let mut consumer = connect_with(&place, 1);
-    let mut slots: Vec<_> = (0..4)
-        .map(|_| producer.acquire(SlotSpec::new(size).ahead()).unwrap())
-        .collect();
+    let ahead = || producer.acquire(SlotSpec::new(size).ahead());
+    let is_exhausted = || matches!(ahead(), Err(AcquireError::Exhausted { .. }));
+    let mut slots: Vec<_> = (0..3).map(|_| ahead().unwrap()).collect();
+    // The last slot is left for a frame that is ready.
+    assert!(is_exhausted());
+    producer.acquire(size).unwrap();
     let mut first = slots.remove(0);
     fill(0, first.as_mut_slice());
     first.publish(seeded(0, size)).unwrap();
-    let exhausted = producer.acquire(SlotSpec::new(size).ahead());
-    assert!(matches!(exhausted, Err(AcquireError::Exhausted { .. })));
+    slots.push(ahead().unwrap());
+    assert!(is_exhausted());
     assert_frame(&receive(&mut consumer), 0, size);
     // A request for a frame that is ready succeeds: it may use a slot of the history.
     producer.acquire(size).unwrap();

@@ -22,7 +22,7 @@ use super::event::{Cut, Departure};
 use super::history::{Kept, Span};
 use super::regions::Cold;
 use super::settings::Settings;
-use super::slots::{Hook, Keep, SlotInfo, Slots, run_hook};
+use super::slots::{Hook, Keep, SlotInfo, Slots, Want, run_hook};
 use super::state::State;
 use crate::region::Region;
 
@@ -179,6 +179,14 @@ impl<'a> Guard<'a> {
         lease::claim(self.control().slot(slot)?, |generation| {
             self.consumers.hold(slot, generation)
         })
+    }
+
+    /// Whether upstream may hold one more slot for a frame that does not exist yet. One slot is always left. Reason: a frame in
+    /// other memory needs it to be published, and later frames, which may hold all other slots, are published after that frame.
+    pub(in crate::producer) fn has_slot_ahead(&self, want: Want) -> bool {
+        let held = self.slots.used().saturating_sub(self.history.len() as u32);
+        let room = || self.regions.room_for(want);
+        held < self.shares.upstream_most() && room().is_none_or(|room| held + 1 < room)
     }
 
     /// Marks a claimed slot as empty, so that it can be claimed again.

@@ -67,6 +67,11 @@ impl History {
         }
     }
 
+    /// The number of entries.
+    pub(super) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
     pub(in crate::producer) fn iter(&self) -> impl DoubleEndedIterator<Item = &Kept> {
         self.entries.iter()
     }

@@ -202,6 +202,14 @@ impl Regions {
         Some(Room { slots, slot_bytes })
     }
 
+    /// The number of slots that fit into `max_bytes` if all have the size of `want` or the largest present size. `None`: as for
+    /// [`room`](Self::room).
+    pub(super) fn room_for(&self, want: Want) -> Option<u32> {
+        let room = self.room()?;
+        let slot_bytes = Plan::of_one_slot(want)?.slot_bytes().max(room.slot_bytes);
+        Some(u32::try_from(self.max_bytes / slot_bytes).unwrap_or(u32::MAX))
+    }
+
     /// The bytes on devices among them, for regions in use.
     pub(super) fn device_bytes(&self) -> u64 {
         let regions = self.entries.values().map(|entry| &entry.region);

@@ -26,6 +26,8 @@ const LIKELY_UPSTREAM_NEED: u32 = 16;
 pub(in crate::producer) struct Shares {
     /// Slots for buffers that upstream holds. `None`: not known yet.
     upstream_need: Option<u32>,
+    /// The number of slots that upstream may hold. `None`: not computed yet, so there is no limit.
+    upstream_most: Option<u32>,
     /// The smallest share that was reported.
     least: Option<u32>,
 }
@@ -35,9 +37,20 @@ impl Shares {
         self.upstream_need = Some(slots);
     }
 
+    fn likely_upstream_need(&self, settings: &Settings) -> u32 {
+        let unknown = (settings.max_slots / 8).min(LIKELY_UPSTREAM_NEED);
+        self.upstream_need.unwrap_or(unknown)
+    }
+
     /// Slots for buffers that upstream holds. 0 if not known.
     pub(in crate::producer) fn upstream_need(&self) -> u32 {
         self.upstream_need.unwrap_or(0)
+    }
+
+    /// The number of slots that upstream may hold. The others are for the history, for the consumers, and one for a frame that
+    /// upstream has in other memory.
+    pub(super) fn upstream_most(&self) -> u32 {
+        self.upstream_most.unwrap_or(u32::MAX)
     }
 
     /// Computes the share for the present consumers. Returns a cut that is to be reported.
@@ -73,9 +86,16 @@ impl Shares {
             }
             share = again;
         }
+        let mut reserved = 0_u32;
         for consumer in consumers.iter() {
             consumer.reserve(share.most);
+            reserved = reserved.saturating_add(consumer.claim().slots(share.most));
         }
+        // Upstream always gets its need and the slot that is being written.
+        let most = settings.max_slots.saturating_sub(settings.history + 1);
+        let least = self.likely_upstream_need(settings).max(1) + 1;
+        let upstream_most = most.saturating_sub(reserved).max(least).min(most);
+        self.upstream_most = Some(upstream_most.max(1));
         let is_less = share.most < self.least.unwrap_or(u32::MAX);
         let is_news = self.least.is_none() || share.most == 0;
         (is_less && is_news).then(|| {
@@ -99,8 +119,7 @@ impl Shares {
     ) -> Share {
         let claims: Vec<_> = consumers.iter().map(|consumer| consumer.claim()).collect();
         // One slot is being written, and the producer may hold the previous one.
-        let unknown = (settings.max_slots / 8).min(LIKELY_UPSTREAM_NEED);
-        let others = self.upstream_need.unwrap_or(unknown) + settings.history + 2;
+        let others = self.likely_upstream_need(settings) + settings.history + 2;
         let left = settings.max_slots.saturating_sub(others);
         let by_slots = Share {
             most: largest(&claims, left, |share| {

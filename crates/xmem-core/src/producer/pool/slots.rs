@@ -218,6 +218,8 @@ impl std::fmt::Debug for SlotInfo {
 #[derive(Debug)]
 pub(in crate::producer) struct Slots {
     slots: Vec<SlotInfo>,
+    /// The number of slots that have a place.
+    assigned: u32,
     /// The idle slots: those of the newest region first, and in each region the most recently used last. They are taken from
     /// the end, for two reasons: the most recently used slot is likely in a cache, and regions that were allocated for a peak
     /// become unused after the peak.
@@ -242,6 +244,7 @@ impl Slots {
                     keep: None,
                 })
                 .collect(),
+            assigned: 0,
             idle: Vec::new(),
             watched: Vec::new(),
         }
@@ -267,10 +270,12 @@ impl Slots {
 
     /// The number of slots that have a place.
     pub(in crate::producer) fn assigned(&self) -> u32 {
-        self.slots
-            .iter()
-            .filter(|slot| slot.place.is_some())
-            .count() as u32
+        self.assigned
+    }
+
+    /// The number of slots that the producer uses: slots that are being written, or to which it has references.
+    pub(super) fn used(&self) -> u32 {
+        self.assigned.saturating_sub(self.idle.len() as u32)
     }
 
     /// The idle slots, in the order in which they are taken.
@@ -286,6 +291,7 @@ impl Slots {
                 let Some(place) = places.next() else { return };
                 slot.place = Some(place);
                 slot.used = Use::Idle;
+                self.assigned += 1;
                 self.idle.insert(0, id);
             }
         }
@@ -302,6 +308,7 @@ impl Slots {
             debug_assert_eq!(info.used, Use::Idle);
             info.place = None;
             info.used = Use::Unassigned;
+            self.assigned -= 1;
         }
     }
 

@@ -127,6 +127,9 @@ fn find(guard: &mut Guard<'_>, want: Want) -> Result<Found, AcquireError> {
     if let Some(claimed) = claim_idle(guard, want) {
         return Ok(Found::Slot(claimed));
     }
+    if want.is_ahead && !guard.has_slot_ahead(want) {
+        return Err(exhausted(guard, None));
+    }
     guard.retire(Cold::ByNow);
     let settings = guard.pool().settings();
     let first = guard.shares.upstream_need() + settings.history + 2;
@@ -256,6 +259,9 @@ fn has_slots(guard: &Guard<'_>, want: Want) -> bool {
 
 /// Claims an idle slot that fits such a frame.
 fn claim_idle(guard: &mut Guard<'_>, want: Want) -> Option<Claimed> {
+    if want.is_ahead && !guard.has_slot_ahead(want) {
+        return None;
+    }
     let fits = |slot: &u32| {
         guard.slots.get(*slot).is_some_and(|info| {
             info.can_be_claimed() && info.place.is_some_and(|place| want.fits(place))
