@@ -4,7 +4,7 @@
 
 mod support;
 
-use std::{fs, path::Path, process::Command};
+use std::{fs, path::Path, process::Command, thread, time::Duration};
 
 use rustix::process::{Pid, Signal, kill_process};
 use support::{process::*, *};
@@ -264,10 +264,17 @@ fn live(pools: &Pools, elements: &str) -> Launch {
 
 /// Records at least ten frames of the pool p.
 fn record(pools: &Pools, file: &str, options: &[&str]) {
+    let mut record = recording(pools, file, options);
+    record.signal(Signal::INT);
+    record.succeeds();
+}
+
+/// A recording of the pool p, which has at least ten frames.
+fn recording(pools: &Pools, file: &str, options: &[&str]) -> Launch {
     let mut args = vec!["record", "p", file];
     args.extend(options);
     until("frames", || published(pools) > 0);
-    let mut record = Launch::start(pools, "record", &mut xmem(pools, &args));
+    let record = Launch::start(pools, "record", &mut xmem(pools, &args));
     let received = || {
         pool_stats(pools, "p")?
             .consumers
@@ -277,8 +284,63 @@ fn record(pools: &Pools, file: &str, options: &[&str]) {
     until("ten frames", || {
         received().is_some_and(|frames| frames > 10)
     });
-    record.signal(Signal::INT);
-    record.succeeds();
+    record
+}
+
+/// Whether the header of a recording has its size, which is written at the end of the recording.
+fn is_complete(file: &str) -> bool {
+    const SEGMENT: &[u8] = b"\x18\x53\x80\x67";
+    let bytes = fs::read(file).unwrap();
+    let at = bytes.windows(4).position(|it| it == SEGMENT).unwrap() + 4;
+    let (size, rest) = bytes[at..].split_first_chunk().unwrap();
+    // A length of eight bytes has the mark 1 in its first byte.
+    u64::from_be_bytes(*size) == (1 << 56) + rest.len() as u64
+}
+
+#[test]
+fn a_recording_is_completed_however_it_ends() {
+    let pools = prepared();
+    let _producer = live(&pools, "");
+    let signal = |pid: i32, signal| kill_process(Pid::from_raw(pid).unwrap(), signal);
+    let parent = |pid: i32| -> i32 {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+        let (_, rest) = stat.rsplit_once(") ").unwrap();
+        rest.split(' ').nth(1).unwrap().parse().unwrap()
+    };
+    type End<'a> = &'a dyn Fn(i32, i32, i32);
+    // The command, its helper, and GStreamer's tool.
+    let ends: [(&str, End); 4] = [
+        ("killed", &|xmem, _, _| signal(xmem, Signal::KILL).unwrap()),
+        ("hung up", &|xmem, _, _| signal(xmem, Signal::HUP).unwrap()),
+        ("interrupted twice", &|xmem, helper, _| {
+            // The second one is passed on by the command.
+            signal(helper, Signal::INT).unwrap();
+            thread::sleep(Duration::from_millis(20));
+            let _ = signal(xmem, Signal::INT);
+        }),
+        // As a service manager does.
+        (
+            "terminated, with all its processes",
+            &|xmem, helper, tool| {
+                for pid in [tool, helper, xmem] {
+                    signal(pid, Signal::TERM).unwrap();
+                }
+            },
+        ),
+    ];
+    for (number, (what, end)) in ends.iter().enumerate() {
+        let file = pools.file(&format!("{number}.mkv"));
+        let file = file.to_str().unwrap();
+        let mut recording = recording(&pools, file, &[]);
+        let tool = consumer(&pools).unwrap().pid.cast_signed();
+        let helper = parent(tool);
+        let xmem = recording.pid().cast_signed();
+        end(xmem, helper, tool);
+        recording.wait();
+        until("no consumer", || consumer(&pools).is_none());
+        until("no tool", || !Path::new(&format!("/proc/{tool}")).exists());
+        assert!(is_complete(file), "{what}");
+    }
 }
 
 #[test]

@@ -5,33 +5,45 @@
 use std::env::args_os;
 use std::ffi::OsStr;
 use std::io::{self, Read};
-use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::Error;
 use crate::launch::not_started;
+use crate::supervisor::supervise;
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 
-/// The name with which this program starts itself before it executes a tool.
+/// The names with which this program starts itself before it executes or supervises a tool.
 const NAME: &str = "xmem-child";
+const SUPERVISOR: &str = "xmem-supervisor";
 
 /// A command for a tool that gets SIGINT when this process ends, even by SIGKILL. Otherwise it would keep a camera and a pool. The
 /// kernel sends the signal when the thread that started the tool ends, so start it from a thread that lives as long as the tool.
 pub(crate) fn dependent(tool: &str) -> Command {
+    this_program(NAME, tool)
+}
+
+/// As [`dependent`], for a tool that completes a file at SIGINT: see [`supervise`].
+pub(crate) fn supervised(tool: &str) -> Command {
+    this_program(SUPERVISOR, tool)
+}
+
+fn this_program(name: &str, tool: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new("/proc/self/exe");
     command
-        .arg0(NAME)
+        .arg0(name)
         .arg(std::process::id().to_string())
         .arg(tool);
     command
 }
 
-/// Executes the tool of [`dependent`] if this process was started for it. Otherwise returns `None`. `Some` is the error.
-pub(crate) fn become_tool() -> Option<Error> {
+/// Executes or supervises the tool if this process was started for it. Otherwise returns `None`.
+pub(crate) fn become_tool() -> Option<Result<ExitCode, Error>> {
     let mut args = args_os();
-    if args.next().as_deref() != Some(OsStr::new(NAME)) {
+    let name = args.next()?;
+    if name != NAME && name != SUPERVISOR {
         return None;
     }
     let parent = args.next()?.to_str()?.parse().ok();
@@ -39,10 +51,17 @@ pub(crate) fn become_tool() -> Option<Error> {
     let signal = set_parent_process_death_signal(Some(Signal::INT));
     Some(match signal {
         // The parent ended before the signal was set.
-        Ok(()) if getppid().map(Pid::as_raw_pid) != parent => "its parent has ended".into(),
-        Ok(()) => not_started(&Command::new(tool).args(args).exec()),
-        Err(error) => error.into(),
+        Ok(()) if getppid().map(Pid::as_raw_pid) != parent => Err("its parent has ended".into()),
+        Ok(()) if name == NAME => Err(not_started(&Command::new(tool).args(args).exec())),
+        Ok(()) => supervise(this_program(NAME, tool).args(args)),
+        Err(error) => Err(error.into()),
     })
+}
+
+/// The exit code for the end of a tool: as shells do for a signal, such as SIGPIPE when the reader of `tap` has ended.
+pub(crate) fn exit_code(status: ExitStatus) -> ExitCode {
+    let code = status.code().or(status.signal().map(|it| 128 + it));
+    code.map_or(ExitCode::FAILURE, |code| ExitCode::from(code as u8))
 }
 
 /// The interval between checks whether a tool has ended.

@@ -11,6 +11,7 @@ mod http;
 mod launch;
 mod play;
 mod pools;
+mod supervisor;
 mod verbose;
 
 use std::io;
@@ -22,9 +23,11 @@ use clap::Parser;
 type Error = Box<dyn std::error::Error>;
 
 fn main() -> ExitCode {
-    if let Some(error) = child::become_tool() {
-        format::to_stderr(error);
-        return ExitCode::FAILURE;
+    if let Some(result) = child::become_tool() {
+        return result.unwrap_or_else(|error| {
+            format::to_stderr(error);
+            ExitCode::FAILURE
+        });
     }
     // On wrong usage this exits with code 2.
     let cli = cli::Cli::parse();

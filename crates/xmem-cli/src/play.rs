@@ -3,7 +3,7 @@
 //! Runs a pipeline for as long as the user wants, and prints its warnings.
 
 use std::io::{BufRead, BufReader};
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::mpsc::{Sender, channel};
 use std::thread;
@@ -15,6 +15,7 @@ use signal_hook::iterator::Signals;
 use xmem_core::printable;
 
 use crate::Error;
+use crate::child::exit_code;
 use crate::format::to_stderr;
 use crate::launch::not_started;
 
@@ -62,9 +63,7 @@ pub(crate) fn play(mut command: Command, mut look: impl FnMut()) -> Result<ExitC
         }
     }
     let status = tool.wait()?;
-    // As shells do for a signal, such as SIGPIPE when the reader of `tap` has ended.
-    let code = status.code().or(status.signal().map(|it| 128 + it));
-    Ok(code.map_or(ExitCode::FAILURE, |code| ExitCode::from(code as u8)))
+    Ok(exit_code(status))
 }
 
 fn stop_on_signals(sender: Sender<Event>) -> Result<(), Error> {

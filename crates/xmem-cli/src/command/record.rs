@@ -51,7 +51,7 @@ pub(crate) fn run(pool: &OsStr, file: &Path, h264: bool) -> Result<ExitCode, Err
     // This consumer's own name, by which its figures are found.
     let consumer = format!("xmem record {}", std::process::id());
     let source = ["max-held=8".to_owned(), format!("client-name={consumer}")];
-    let mut command = pipeline(child::dependent(TOOL), pool, &source, &rest);
+    let mut command = pipeline(child::supervised(TOOL), pool, &source, &rest);
     command.args([&property("location", file), "--eos-on-shutdown"]);
     let mut gaps = Gaps::default();
     let code = play(command, || gaps.look(pool, &consumer))?;

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! A process between this program and a tool that completes a file at SIGINT.
+
+// A mask of blocked signals can only be set by a function that is unsafe.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::process::{Command, ExitCode};
+use std::ptr;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, getppid, kill_process};
+use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGPIPE, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use crate::Error;
+use crate::child::exit_code;
+use crate::launch::not_started;
+
+/// A user who interrupts again after this time wants to end a tool that does not end.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// Runs a tool that aborts at a second SIGINT, and returns its exit code.
+///
+/// This process passes on one SIGINT. Reason: several can arrive for one end, because `timeout` sends two, and the kernel sends one
+/// for each thread of a parent that is killed. Service managers send SIGTERM to all processes at the same time: the tool does not
+/// get it, as its end comes from the parent. It also writes to a pipe that the parent may no longer read.
+pub(crate) fn supervise(tool: &mut Command) -> Result<ExitCode, Error> {
+    // The tool inherits the mask.
+    block(&[SIGHUP, SIGPIPE, SIGTERM])?;
+    let mut signals = Signals::new([SIGCHLD, SIGINT])?;
+    let parent = getppid();
+    let mut tool = tool.spawn().map_err(|error| not_started(&error))?;
+    let mut interrupted: Option<Instant> = None;
+    loop {
+        for signal in signals.wait() {
+            let is_wanted = match interrupted {
+                None => true,
+                Some(before) => before.elapsed() > AGAIN && getppid() == parent,
+            };
+            if signal == SIGINT && is_wanted {
+                interrupted = Some(Instant::now());
+                // Fails only if the tool has already ended.
+                let _ = kill_process(Pid::from_child(&tool), Signal::INT);
+            }
+        }
+        if let Some(status) = tool.try_wait()? {
+            return Ok(exit_code(status));
+        }
+    }
+}
+
+fn block(signals: &[i32]) -> io::Result<()> {
+    let mut set = MaybeUninit::uninit();
+    // SAFETY: sigemptyset initializes the set, which the other functions read. The old mask is not asked for.
+    let error = unsafe {
+        libc::sigemptyset(set.as_mut_ptr());
+        for signal in signals {
+            libc::sigaddset(set.as_mut_ptr(), *signal);
+        }
+        libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), ptr::null_mut())
+    };
+    match error {
+        0 => Ok(()),
+        error => Err(io::Error::from_raw_os_error(error)),
+    }
+}
