@@ -6,6 +6,7 @@ mod support;
 
 use std::{fs, path::Path, process::Output, process::Stdio};
 
+use rustix::process::Signal;
 use support::{process::*, *};
 
 /// The left half is blue, the right half red.
@@ -101,6 +102,33 @@ fn a_snapshot_is_the_picture() {
 
     // NV12 with rows of 16 bytes.
     assert_eq!(snapshot(&pools, "a.raw").len(), 16 * 6);
+}
+
+#[test]
+fn an_interrupted_snapshot_leaves_nothing() {
+    let pools = prepared();
+    // A producer that publishes nothing.
+    let producer = xmem_core::Producer::builder(&pool_path(&pools, "p"))
+        .build()
+        .unwrap();
+    let mut sticky = xmem_core::Sticky::new();
+    sticky.set(
+        "caps",
+        "video/x-raw,format=NV12,width=64,height=48,framerate=30/1",
+    );
+    producer.set_sticky(&sticky).unwrap();
+    let folder = pools.file("pictures");
+    fs::create_dir(&folder).unwrap();
+    let file = folder.join("a.png");
+    let args = ["snapshot", "p", file.to_str().unwrap(), "--timeout", "600"];
+    let mut xmem = command(&pools, target_dir().join("xmem"));
+    let mut snapshot = Launch::start(&pools, "snapshot", xmem.args(args));
+    let consumers = || producer.stats().consumers;
+    until("the consumer", || !consumers().is_empty());
+    snapshot.signal(Signal::TERM);
+    snapshot.wait();
+    assert_eq!(fs::read_dir(&folder).unwrap().count(), 0);
+    until("no consumer", || consumers().is_empty());
 }
 
 #[test]

@@ -4,7 +4,8 @@
 
 use std::ffi::OsStr;
 use std::fs;
-use std::io::Write;
+use std::io::{self, Read, Seek, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
@@ -14,7 +15,7 @@ use crate::Error;
 use crate::caps::Caps;
 use crate::child;
 use crate::launch::{
-    TOOL, connection_timeout, decoder, failure, not_started, pipeline, property, video_pool,
+    TOOL, connection_timeout, decoder, failure, not_started, pipeline, video_pool,
 };
 
 /// File formats, by their extension.
@@ -69,27 +70,39 @@ pub(crate) fn run(
     let caps = video_pool(pool, Some(timeout))?;
     let dir = file.parent().filter(|dir| !dir.as_os_str().is_empty());
     let dir = dir.unwrap_or(Path::new("."));
-    // A temporary file in the same directory. It replaces the file only when it is complete.
-    let unfinished = tempfile::Builder::new()
-        .permissions(fs::Permissions::from_mode(0o666)) // less the umask
-        .tempfile_in(dir)
-        .map_err(|error| format!("cannot write to {}: {error}", dir.display()))?;
+    let no_folder = |error| format!("cannot write to {}: {error}", dir.display());
+    let no_file = |error| format!("cannot write {}: {error}", file.display());
+    // Has no name, so nothing remains if this process ends while it waits.
+    let mut frame = tempfile::tempfile_in(dir).map_err(no_folder)?;
+    // A descriptor that the tool inherits.
+    let inherited = rustix::io::dup(&frame)?;
     let start = if newest { "newest" } else { "next" };
     let source = [format!("start-from={start}"), connection_timeout(timeout)];
-    let rest = format!("{} ! filesink", kind.elements(&caps));
-    let mut command = pipeline(Command::new(TOOL), pool, &source, &rest);
-    command.arg(property("location", unfinished.path()));
+    let rest = format!(
+        "{} ! fdsink fd={}",
+        kind.elements(&caps),
+        inherited.as_raw_fd()
+    );
+    let command = pipeline(child::dependent(TOOL), pool, &source, &rest);
     wait(command, timeout, file)?;
-    if unfinished.as_file().metadata()?.len() == 0 {
+    frame.rewind()?;
+    let mut bytes = Vec::new();
+    frame.read_to_end(&mut bytes)?;
+    if bytes.is_empty() {
         return Err("the stream ended before a frame came".into());
     }
     if kind == Kind::Npy {
-        to_npy(unfinished.path(), &caps)
-            .map_err(|error| format!("cannot write {}: {error}", file.display()))?;
+        bytes = to_npy(&bytes, &caps).map_err(|error| no_file(io::Error::other(error)))?;
     }
+    // Replaces the file only when it is complete.
+    let mut unfinished = tempfile::Builder::new()
+        .permissions(fs::Permissions::from_mode(0o666)) // less the umask
+        .tempfile_in(dir)
+        .map_err(no_folder)?;
+    unfinished.write_all(&bytes).map_err(no_file)?;
     unfinished
         .persist(file)
-        .map_err(|error| format!("cannot write {}: {}", file.display(), error.error))?;
+        .map_err(|error| no_file(error.error))?;
     writeln!(out, "{}: {}", file.display(), caps.summary())?;
     Ok(())
 }
@@ -101,7 +114,7 @@ fn wait(mut command: Command, timeout: Duration, file: &Path) -> Result<(), Erro
         Some(ended) if ended.status.success() => Ok(()),
         Some(ended) => {
             let reason = failure(&ended.stderr);
-            Err(match ended.stderr.contains("GstFileSink") {
+            Err(match ended.stderr.contains("GstFdSink") {
                 true => format!("cannot write {}: {reason}", file.display()).into(),
                 false => reason,
             })
@@ -111,24 +124,22 @@ fn wait(mut command: Command, timeout: Duration, file: &Path) -> Result<(), Erro
 }
 
 /// Adds the header of a NumPy file, and removes GStreamer's padding of rows to four bytes.
-fn to_npy(file: &Path, caps: &Caps) -> Result<(), Error> {
+fn to_npy(bytes: &[u8], caps: &Caps) -> Result<Vec<u8>, &'static str> {
     let (width, height) = caps.size().ok_or("the caps have no width and height")?;
-    let bytes = fs::read(file)?;
     let row = width * 3;
     let stride = row.next_multiple_of(4);
     if bytes.len() < stride * height {
-        return Err("the frame is smaller than its caps say".into());
+        return Err("the frame is smaller than its caps say");
     }
     let head =
         format!("{{'descr': '|u1', 'fortran_order': False, 'shape': ({height}, {width}, 3), }}");
     // The array begins at a multiple of 64 bytes.
     let len = (10 + head.len() + 1).next_multiple_of(64) - 10;
     let mut array = b"\x93NUMPY\x01\x00".to_vec();
-    array.extend(u16::try_from(len)?.to_le_bytes());
+    array.extend((len as u16).to_le_bytes());
     array.extend(format!("{head:<0$}\n", len - 1).bytes());
     for line in bytes.chunks(stride).take(height) {
         array.extend(&line[..row]);
     }
-    fs::write(file, array)?;
-    Ok(())
+    Ok(array)
 }
