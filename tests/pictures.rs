@@ -105,6 +105,25 @@ fn a_snapshot_is_the_picture() {
 }
 
 #[test]
+fn a_paused_pool_has_a_newest_picture() {
+    let pools = prepared();
+    let producer = pools.launch(&format!(
+        "{HALVES} ! xmemsink pool={}",
+        pool_path(&pools, "p")
+    ));
+    producer.play();
+    let published = || pool_stats(&pools, "p").map_or(0, |stats| stats.published);
+    until("a frame", || published() > 0);
+    producer.settle(gst::State::Paused);
+    for name in ["a.png", "a.jpg", "a.npy", "a.raw"] {
+        let file = pools.file(name);
+        let args = ["snapshot", "p", file.to_str().unwrap(), "--newest"];
+        let output = xmem(&pools, &args);
+        assert!(output.status.success(), "{name}: {output:?}");
+    }
+}
+
+#[test]
 fn an_interrupted_snapshot_leaves_nothing() {
     let pools = prepared();
     // A producer that publishes nothing.

@@ -51,10 +51,11 @@ impl Kind {
         match self {
             Self::Png => format!("{decode}videoconvert ! pngenc snapshot=true"),
             Self::Jpeg => format!("{decode}videoconvert ! jpegenc snapshot=true"),
+            // The end of the stream replaces the second frame.
             Self::Npy => {
                 format!("{decode}videoconvert ! video/x-raw,format=RGB ! identity eos-after=2")
             }
-            Self::Raw => "identity eos-after=2".to_owned(),
+            Self::Raw => "identity".to_owned(),
         }
     }
 }
@@ -77,7 +78,11 @@ pub(crate) fn run(
     // A descriptor that the tool inherits.
     let inherited = rustix::io::dup(&frame)?;
     let start = if newest { "newest" } else { "next" };
-    let source = [format!("start-from={start}"), connection_timeout(timeout)];
+    let mut source = vec![format!("start-from={start}"), connection_timeout(timeout)];
+    // A decoder may need more frames. Without one, the pool may have only one, such as during a pause.
+    if caps.is_raw() || kind == Kind::Raw {
+        source.push("num-buffers=1".to_owned());
+    }
     let rest = format!(
         "{} ! fdsink fd={}",
         kind.elements(&caps),
