@@ -4,7 +4,7 @@
 
 mod support;
 
-use std::{fs, path::Path, process::Command, thread, time::Duration};
+use std::{fs, os::unix::fs::PermissionsExt, path::Path, process::Command, thread, time::Duration};
 
 use rustix::process::{Pid, Signal, kill_process};
 use support::{process::*, *};
@@ -249,6 +249,22 @@ fn errors_give_the_remedy() {
         .build()
         .unwrap();
     share("test", "has a producer");
+}
+
+#[test]
+fn the_tool_prints_english() {
+    let pools = prepared();
+    let stand_in = pools.file("gst-launch-1.0");
+    fs::write(&stand_in, "#!/bin/sh\necho \"LANGUAGE is $LANGUAGE\" >&2\n").unwrap();
+    fs::set_permissions(&stand_in, PermissionsExt::from_mode(0o755)).unwrap();
+    let args = ["--verbose", "share", "test", "--pool", "p"];
+    let mut command = xmem(&pools, &args);
+    command.env("PATH", pools.path()).env("LANGUAGE", "de");
+    let share = Launch::start(&pools, "share", &mut command);
+    until("a line of the tool", || {
+        share.log().contains("LANGUAGE is en\n")
+    });
+    ends_by(share, Signal::INT);
 }
 
 /// A live stream of 64x48 in the pool p.

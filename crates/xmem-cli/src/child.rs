@@ -35,7 +35,9 @@ fn this_program(name: &str, tool: impl AsRef<OsStr>) -> Command {
     command
         .arg0(name)
         .arg(std::process::id().to_string())
-        .arg(tool);
+        .arg(tool)
+        // The tool's messages are searched for words.
+        .env("LANGUAGE", "en");
     command
 }
 

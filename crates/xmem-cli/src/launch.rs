@@ -90,8 +90,7 @@ pub(crate) fn pipeline(
     command.args(["xmemsrc", &property("pool", pool)]);
     command.args(["client-name=xmem", "max-held=1", "download=true"]);
     command.args(source).arg("!").args(rest.split(' '));
-    // The tool's messages are searched for words.
-    command.stdin(Stdio::null()).env("LANGUAGE", "en");
+    command.stdin(Stdio::null());
     command
 }
 
