@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use xmem_core::{PoolStats, printable};
 
-use super::source::Source;
+use super::source::{Source, without_passwords};
 use crate::Error;
 use crate::child;
 use crate::cli::Share;
@@ -108,7 +108,8 @@ impl Playing {
                 .flat_map(|it| it.split(b'\n'))
                 .map_while(Result::ok);
             for line in lines {
-                let _ = events.send(Event::Printed(String::from_utf8_lossy(&line).into_owned()));
+                let line = without_passwords(&String::from_utf8_lossy(&line));
+                let _ = events.send(Event::Printed(line));
             }
             let _ = events.send(Event::Ended);
         });

@@ -78,7 +78,7 @@ impl fmt::Display for Source {
         let text = match self {
             Self::Test => "test".to_owned(),
             Self::Camera(path) | Self::File(path) => path.display().to_string(),
-            Self::Address(address) => without_password(address),
+            Self::Address(address) => without_passwords(address),
             Self::Pipeline(_) => "pipeline".to_owned(),
         };
         f.write_str(&printable(&text))
@@ -110,17 +110,20 @@ fn file_address(path: &Path) -> String {
     )
 }
 
-/// Removes the password from an address, because the output may be logged.
-fn without_password(address: &str) -> String {
-    let parts = address.split_once("://").and_then(|(scheme, rest)| {
-        let host = rest.split('/').next()?;
-        let (user, _) = host.rsplit_once('@')?;
-        Some((scheme, &rest[user.len() + 1..]))
+/// Removes the users and passwords from the addresses in a text, because the output may be logged.
+pub(super) fn without_passwords(text: &str) -> String {
+    let words: Vec<_> = text.split(' ').map(without_password).collect();
+    words.join(" ")
+}
+
+fn without_password(word: &str) -> String {
+    let parts = word.split_once("://").and_then(|(scheme, rest)| {
+        // A password may contain any character. Removes too much of an address with a port and an @ in its path.
+        let (user, place) = rest.rsplit_once('@')?;
+        let is_user = user.contains(':') || !user.contains('/');
+        is_user.then(|| format!("{scheme}://{place}"))
     });
-    parts.map_or_else(
-        || address.to_owned(),
-        |(scheme, rest)| format!("{scheme}://{rest}"),
-    )
+    parts.unwrap_or_else(|| word.to_owned())
 }
 
 #[cfg(test)]
@@ -142,6 +145,8 @@ mod tests {
             of("rtsp://host/a@b").unwrap().to_string(),
             "rtsp://host/a@b"
         );
+        let slash = of("rtsp://user:se/cr@t@host/a").unwrap().to_string();
+        assert_eq!(slash, "rtsp://host/a");
         assert!(matches!(of("a ! b"), Ok(Source::Pipeline(_))));
         for (wrong, part) in [
             ("/none", "cannot read /none: No such file"),
@@ -150,6 +155,18 @@ mod tests {
             let error = of(wrong).unwrap_err().to_string();
             assert!(error.starts_with(part), "{error}");
         }
+    }
+
+    #[test]
+    fn the_words_of_the_tool_have_no_password() {
+        let line = "Not Found (404), URL: http://user:secret@host/a, Redirect to: (NULL)";
+        assert_eq!(
+            without_passwords(line),
+            "Not Found (404), URL: http://host/a, Redirect to: (NULL)"
+        );
+        let line = "no property in location=rtsp://user:secret@host";
+        assert!(!without_passwords(line).contains("secret"));
+        assert_eq!(without_passwords("a  b: //c@d "), "a  b: //c@d ");
     }
 
     #[test]
