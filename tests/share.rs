@@ -148,6 +148,42 @@ fn a_source_without_frames_is_started_again() {
 }
 
 #[test]
+fn a_source_that_waits_for_consumers_is_not_started_again() {
+    let pools = prepared();
+    let share = share(
+        &pools,
+        "test",
+        &[
+            "--set",
+            "delivery=lossless",
+            "--set",
+            "wait-for-connection=true",
+            "--timeout",
+            "3",
+        ],
+    );
+    let stats = || pool_stats(&pools, "p");
+    until("the pool", || stats().is_some());
+    // Longer than the timeout.
+    let stays = |begin: u64| {
+        until("an old pool", || {
+            stats().is_some_and(|it| it.up_ns > begin + 6_000_000_000)
+        });
+    };
+    stays(0);
+    let mut consumer = xmem_core::Consumer::builder(&pool_path(&pools, "p"))
+        .connect()
+        .unwrap();
+    until("a producer that waits", || {
+        stats().is_some_and(|it| it.consumers.iter().any(|it| it.waited_for_ns > 0))
+    });
+    stays(stats().unwrap().up_ns);
+    assert!(!share.log().contains("again"), "{}", share.log());
+    assert!(consumer.receive(None).is_ok());
+    ends_by(share, Signal::INT);
+}
+
+#[test]
 fn a_source_on_demand_is_open_while_there_are_consumers() {
     let pools = prepared();
     // Longer than the test: the source is closed between two runs of a film.

@@ -88,6 +88,19 @@ pub(crate) struct Share {
     pub(crate) set: Vec<String>,
 }
 
+impl Share {
+    /// Whether frames are only published while there are consumers.
+    pub(crate) fn waits_for_consumers(&self) -> bool {
+        let mut values = self
+            .set
+            .iter()
+            .filter_map(|it| it.strip_prefix("wait-for-connection="));
+        // As GStreamer reads a boolean.
+        let is_true = |value: &str| ["true", "t", "yes", "1"].contains(&&*value.to_lowercase());
+        values.next_back().is_some_and(is_true)
+    }
+}
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// List the pools of the runtime directory, or those that another host exports

@@ -220,6 +220,11 @@ impl Playing {
         if self.has_consumers {
             self.last_consumer = Instant::now();
         }
+        // The pool waits, not the source.
+        let is_slowed = stats.consumers.iter().any(|it| it.waited_for_ns > 0);
+        if is_slowed || (!self.has_consumers && share.waits_for_consumers()) {
+            self.last_frame = Instant::now();
+        }
         if stats.published == self.published {
             return;
         }
