@@ -184,6 +184,17 @@ fn a_source_that_waits_for_consumers_is_not_started_again() {
 }
 
 #[test]
+fn a_loop_without_frames_has_pauses() {
+    let pools = prepared();
+    let share = share(&pools, "videotestsrc num-buffers=0 ! identity", &["--loop"]);
+    until("a pause", || {
+        let log = share.log();
+        log.contains("at its end without a frame; starting it again in 2s")
+    });
+    ends_by(share, Signal::INT);
+}
+
+#[test]
 fn a_source_on_demand_is_open_while_there_are_consumers() {
     let pools = prepared();
     // Longer than the test: the source is closed between two runs of a film.

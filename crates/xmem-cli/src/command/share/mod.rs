@@ -63,11 +63,12 @@ pub(crate) fn run(share: &Share, verbose: bool) -> Result<(), Error> {
             Outcome::Fatal(reason) => return Err(reason.into()),
             Outcome::Failed(reason) if plays_once => return Err(reason.into()),
             Outcome::Eos if plays_once => return Ok(()),
-            // The next run of a file. A run may be shorter than the interval at which the pool is queried.
-            Outcome::Eos if share.repeat => {
+            // The next run of a file.
+            Outcome::Eos if share.repeat && has_played => {
                 last_consumer = Some(playing.last_consumer);
                 continue;
             }
+            Outcome::Eos if !has_played => "at its end without a frame".to_owned(),
             Outcome::Eos => "at its end".to_owned(),
             Outcome::Failed(reason) => reason,
         };

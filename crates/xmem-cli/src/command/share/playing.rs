@@ -20,7 +20,7 @@ use crate::format::to_stderr;
 use crate::launch::{CONVERT, TOOL, failure, not_started, property};
 use crate::pools::caps_summary;
 
-/// The interval between queries of the pool, without and with `--on-demand`.
+/// The interval between queries of the pool. The shorter one is for `--on-demand`, and for the frames of a short film in a loop.
 const POLL_INTERVALS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_millis(200));
 /// The time for which a source on demand stays open without a consumer, because a consumer may return.
 const LINGER: Duration = Duration::from_secs(5);
@@ -132,7 +132,7 @@ impl Playing {
         verbose: bool,
         events: &Receiver<Event>,
     ) -> Result<Outcome, Error> {
-        let interval = if share.on_demand {
+        let interval = if share.on_demand || share.repeat {
             POLL_INTERVALS.1
         } else {
             POLL_INTERVALS.0
