@@ -11,7 +11,8 @@ use bytes::Bytes;
 use xmem_core::cuda::CudaError;
 use xmem_core::follow::{FollowError, Follower, Handle, OnEos, OverBudget, Step};
 use xmem_core::{
-    Consumer, ConsumerBuilder, Delivery, FrameMeta, ReadLease, StartFrom, Sticky, key_frame, query,
+    Consumer, ConsumerBuilder, Delivery, FrameMeta, ReadLease, ReceiveError, StartFrom, Sticky,
+    key_frame, query,
 };
 
 use crate::MARK;
@@ -172,6 +173,10 @@ impl Source {
             Ok(Step::Eos) => self.ended = true,
             Ok(Step::Lost(_) | Step::NoProducer { .. }) => self.live = false,
             Ok(_) => {}
+            // Each step would return it until this consumer has left.
+            Err(FollowError::Receive(ReceiveError::CutOff)) => {
+                return Err(ReceiveError::CutOff.to_string());
+            }
             // The error concerns one frame. The next frame may be valid.
             Err(FollowError::Receive(error)) => log::debug!("a frame is not exported: {error}"),
             Err(error) => return Err(error.to_string()),
