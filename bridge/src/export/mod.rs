@@ -118,18 +118,27 @@ impl Sessions {
 
 pub(crate) fn run(export: &Export) -> Result<(), Error> {
     let signals = Signals::catch()?;
+    let mut pools: Vec<String> = Vec::new();
+    let mut refused = Vec::new();
     for pool in &export.pools {
         keys::check_name(pool)?;
-        if let Some(reason) = source::refusal(pool) {
-            return Err(format!("pool {pool:?} cannot be exported: {reason}").into());
+        if pools.contains(pool) {
+            continue;
         }
+        pools.push(pool.clone());
+        if let Some(reason) = source::refusal(pool) {
+            refused.push(format!("pool {pool:?} cannot be exported: {reason}"));
+        }
+    }
+    if refused.len() == pools.len() {
+        return Err(refused.join("; ").into());
     }
     let endpoint = export.endpoint()?;
     // At a router, subscribe only to the keys of its own pools. Otherwise this exporter would refuse the importers of pools that
     // other exporters have.
     let (side, how, ups) = match export.router {
         Some(_) => {
-            let pools = export.pools.iter().map(|pool| keys::up(pool));
+            let pools = pools.iter().map(|pool| keys::up(pool));
             (Side::ConnectsToRouter, "over the router", pools.collect())
         }
         None => (Side::Listens, "at", vec![keys::ALL_UP.to_owned()]),
@@ -137,19 +146,23 @@ pub(crate) fn run(export: &Export) -> Result<(), Error> {
     let link = Link::open(&endpoint, side)?;
     let sessions = Arc::new(Sessions {
         link: link.clone(),
-        pools: export.pools.clone(),
+        pools: pools.clone(),
         all: Mutex::default(),
     });
-    let names = export.pools.join("\n");
+    let names = pools.join("\n");
     let _answers = link.answer(keys::POOLS, move || names.clone())?;
     let inlets = ups.into_iter().map(|key| {
         let taking = sessions.clone();
         link.inlet(key, move |key, bytes| taking.handle(key, bytes))
     });
     let _inlets = inlets.collect::<Result<Vec<_>, Error>>()?;
+    // Its next producer may be acceptable. Until then its sessions refuse importers.
+    for reason in refused {
+        line(reason);
+    }
     line(format_args!(
         "exports {} {how} {}",
-        export.pools.join(", "),
+        pools.join(", "),
         export.place()
     ));
     signals.wait();

@@ -78,7 +78,10 @@ fn pools_that_are_not_exported() {
     };
     let (code, _, lines) = export("a", "film").end();
     assert!(code == Some(1) && lines.contains("lossless"), "{lines}");
-    drop(film);
+    // Another pool is exported nevertheless.
+    let both = hosts.export(&["film", "cam0"]);
+    both.prints("\"film\" cannot be exported: it is lossless");
+    drop((both, film));
 
     // A pool without a producer can be exported. Its first producer is lossless, and the next one is not.
     let later = export("a", "film");
@@ -115,7 +118,7 @@ fn pools_that_are_not_exported() {
 #[test]
 fn the_list_has_what_is_exported() {
     let hosts = Hosts::new();
-    let _export = hosts.export(&["cam0", "cam1"]);
+    let _export = hosts.export(&["cam0", "cam1", "cam0"]);
     let list = hosts.bridge("b", &["list", &hosts.address(), "--trusted-network"]);
     let (code, out, _) = list.end();
     assert_eq!((code, out.as_str()), (Some(0), "cam0\ncam1\n"));
