@@ -118,6 +118,10 @@ impl Export {
                         .into(),
                 );
             }
+            "quic" if self.trusted_network && self.certificate.is_none() => {
+                let option = self.router.as_ref().map_or("--listen", |_| "--router");
+                return Err(format!("--trusted-network needs {option} tcp/ADDRESS:PORT").into());
+            }
             "quic" => {
                 let (authority, names) = match self.router {
                     Some(_) => (&self.server_ca, "--certificate, --key and --server-ca"),
@@ -237,6 +241,8 @@ mod tests {
         };
         assert!(endpoint(&[]).is_err());
         assert!(endpoint(&["--listen", "tcp/0.0.0.0:1"]).is_err());
+        let error = endpoint(&["--trusted-network"]).unwrap_err().to_string();
+        assert!(error.contains("needs --listen tcp/"), "{error}");
         assert!(endpoint(&["--listen", "tls/0.0.0.0:1", "--trusted-network"]).is_err());
         let tcp = endpoint(&["--listen", "tcp/0.0.0.0:1", "--trusted-network"]).unwrap();
         assert_eq!(

@@ -36,11 +36,15 @@ mod signals;
 use std::process::ExitCode;
 
 use clap::Parser;
+use rustix::process::{Resource, getrlimit};
 
 /// The key in the sticky state of an imported pool. Its value is the exported pool and its host.
 ///
 /// The exporter refuses a pool with this key. Reason: the frames could return to the host that they came from.
 pub const MARK: &str = "xmem-bridge";
+
+/// The number of files that a process of the bridge needs.
+const MIN_FILES: u64 = 64;
 
 /// An error whose text is printed for the user.
 pub type Error = Box<dyn std::error::Error + Send + Sync>;
@@ -51,16 +55,27 @@ pub fn main() -> ExitCode {
     if cli.verbose {
         report::log_to_standard_error();
     }
-    let result = match cli.command {
+    let result = enough_files().and_then(|()| match cli.command {
         cli::Command::Export(export) => export::run(&export),
         cli::Command::Import(import) => import::run(&import),
         cli::Command::List(list) => list::run(&list),
-    };
+    });
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             report::line(error);
             ExitCode::FAILURE
         }
+    }
+}
+
+/// Zenoh panics if it cannot open a file.
+fn enough_files() -> Result<(), Error> {
+    match getrlimit(Resource::Nofile).current {
+        Some(limit) if limit < MIN_FILES => Err(format!(
+            "this process may open {limit} files: raise the limit to {MIN_FILES} or more (`ulimit -n`)"
+        )
+        .into()),
+        _ => Ok(()),
     }
 }

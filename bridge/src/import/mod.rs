@@ -88,6 +88,7 @@ pub(crate) fn run(import: &Import) -> Result<(), Error> {
     keys::check_name(pool)?;
     let endpoint = import.client.endpoint(host)?;
     let local = import.name.as_deref().unwrap_or(pool);
+    keys::check_name(local)?;
     let importer = random::u64();
     let (notifier, clock) = (Arc::<Notifier>::default(), Arc::<Mutex<Clock>>::default());
     let requests = Arc::new(Requests {

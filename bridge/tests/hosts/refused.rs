@@ -39,6 +39,16 @@ fn bad_input() {
     );
     fails(&hosts, &["import", "cam0@", "--trusted-network"], "HOST");
     fails(&hosts, &["import", "cam0@there"], "--certificate");
+    fails(
+        &hosts,
+        &["export", "cam0", "--trusted-network"],
+        "--listen tcp/",
+    );
+    let long = "a".repeat(65);
+    for name in ["a b", &long] {
+        let import = ["import", "cam0@there", "--as", name, "--trusted-network"];
+        fails(&hosts, &import, "1 to 64 letters");
+    }
     let files = [
         "--certificate",
         "/none",
@@ -64,6 +74,16 @@ fn bad_input() {
     fails(&hosts, &export, "in use");
     let there = format!("127.0.0.1:{}", hosts.port());
     fails(&hosts, &["list", &there, "--trusted-network"], &there);
+}
+
+#[test]
+fn a_low_limit_of_open_files() {
+    let hosts = Hosts::new();
+    let mut limited = Command::new("sh");
+    limited.args(["-c", "ulimit -n 20; exec \"$@\"", "sh", "env"]);
+    let import = ["import", "cam0@there", "--trusted-network"];
+    let (code, _, lines) = hosts.bridge_in(limited, "b", &import).end();
+    assert!(code == Some(1) && lines.contains("ulimit -n"), "{lines}");
 }
 
 #[test]
