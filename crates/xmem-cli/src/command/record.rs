@@ -8,6 +8,8 @@ use std::fs;
 use std::path::Path;
 use std::process::ExitCode;
 
+use xmem_core::PoolStats;
+
 use crate::Error;
 use crate::child;
 use crate::format::to_stderr;
@@ -53,7 +55,7 @@ pub(crate) fn run(pool: &OsStr, file: &Path, h264: bool) -> Result<ExitCode, Err
     let source = ["max-held=8".to_owned(), format!("client-name={consumer}")];
     let mut command = pipeline(child::supervised(TOOL), pool, &source, &rest);
     command.args([&property("location", file), "--eos-on-shutdown"]);
-    let mut gaps = Gaps::default();
+    let mut gaps = Gaps::new(caps.is_raw());
     let code = play(command, || gaps.look(pool, &consumer))?;
     gaps.report();
     if fs::metadata(file).is_ok_and(|meta| meta.len() == 0) {
@@ -64,27 +66,49 @@ pub(crate) fn run(pool: &OsStr, file: &Path, h264: bool) -> Result<ExitCode, Err
     Ok(code)
 }
 
-/// The frames that a recording lacks, for each producer of the pool and each connection to it.
-#[derive(Debug, Default)]
-struct Gaps(HashMap<(u32, u64), u64>);
+/// The frames that a recording lacks.
+#[derive(Debug)]
+struct Gaps {
+    is_raw: bool,
+    /// For each producer of the pool and each connection to it.
+    missed: HashMap<(u32, u64), u64>,
+}
 
 impl Gaps {
+    fn new(is_raw: bool) -> Self {
+        let missed = HashMap::new();
+        Self { is_raw, missed }
+    }
+
     fn look(&mut self, pool: &OsStr, consumer: &str) {
-        let Ok(stats) = xmem_core::query(pool) else {
-            return;
-        };
+        if let Ok(stats) = xmem_core::query(pool) {
+            self.note(&stats, consumer);
+        }
+    }
+
+    fn note(&mut self, stats: &PoolStats, consumer: &str) {
         for it in stats.consumers.iter().filter(|it| it.name == consumer) {
-            self.0.insert((stats.pid, it.id), it.missed + it.dropped);
+            // Encoded frames are dropped before the first key frame, and after missed frames.
+            let dropped = if self.is_raw { it.dropped } else { 0 };
+            self.missed.insert((stats.pid, it.id), it.missed + dropped);
         }
     }
 
     fn report(&self) {
-        let missed: u64 = self.0.values().sum();
-        if missed > 0 {
-            to_stderr(format_args!(
-                "{missed} frames were missed: the recording has gaps. Record to a faster disk, or have the producer raise history"
-            ));
+        if let Some(text) = self.text() {
+            to_stderr(text);
         }
+    }
+
+    fn text(&self) -> Option<String> {
+        let frames = match self.missed.values().sum::<u64>() {
+            0 => return None,
+            1 => "1 frame was".to_owned(),
+            missed => format!("{missed} frames were"),
+        };
+        Some(format!(
+            "{frames} missed: the recording has gaps. Record to a faster disk, or have the producer raise history"
+        ))
     }
 }
 
@@ -124,4 +148,34 @@ fn ffv1_format(format: &str) -> Result<&'static str, Error> {
             .into());
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use xmem_core::ConsumerStats;
+
+    #[test]
+    fn frames_before_the_first_key_frame_are_no_gap() {
+        let text = |is_raw, missed, dropped| {
+            let mut consumer = ConsumerStats::default();
+            consumer.name = "r".into();
+            (consumer.missed, consumer.dropped) = (missed, dropped);
+            let mut stats = PoolStats::default();
+            stats.consumers = vec![consumer];
+            let mut gaps = Gaps::new(is_raw);
+            gaps.note(&stats, "r");
+            gaps.text()
+                .map(|text| text.split(':').next().unwrap().to_owned())
+        };
+        assert_eq!(text(false, 0, 7), None);
+        assert_eq!(text(true, 0, 0), None);
+        for (is_raw, missed, dropped, is) in [
+            (true, 0, 1, "1 frame was missed"),
+            (true, 2, 1, "3 frames were missed"),
+            (false, 2, 7, "2 frames were missed"),
+        ] {
+            assert_eq!(text(is_raw, missed, dropped).as_deref(), Some(is));
+        }
+    }
 }
