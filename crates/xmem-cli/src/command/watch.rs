@@ -8,8 +8,9 @@ use std::io::{IsTerminal, Write};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use xmem_core::{PoolStats, QueryError};
+use xmem_core::{PoolStats, QueryError, printable};
 
+use super::buffers;
 use crate::Error;
 use crate::cli::Format;
 use crate::format::{Table, json, milliseconds, process, terminal_width, to_stderr};
@@ -50,6 +51,7 @@ pub(crate) fn run(
             }
             // Wait: a producer may be started or restarted.
             Err(error @ (QueryError::NotFound { .. } | QueryError::NoAnswer { .. })) => {
+                refuse_buffers(pool)?;
                 if !std::mem::replace(&mut is_waiting, true) {
                     to_stderr(format_args!("{error}; waiting for it"));
                 }
@@ -62,6 +64,26 @@ pub(crate) fn run(
         }
         thread::sleep(pause.saturating_sub(start.elapsed()));
     }
+}
+
+/// The error for a pool of buffers by number, which has no producer of its own.
+fn refuse_buffers(pool: &OsStr) -> Result<(), Error> {
+    let Some(pool) = pool.to_str() else {
+        return Ok(());
+    };
+    let writers: Vec<_> = buffers::writers(pool)
+        .into_iter()
+        .map(|it| it.name)
+        .collect();
+    if writers.is_empty() {
+        return Ok(());
+    }
+    let pool = printable(pool);
+    Err(format!(
+        "{pool} is a pool of buffers by number: use `xmem show {pool}`, or watch the pool of a process that writes: {}",
+        printable(&writers.join(", "))
+    )
+    .into())
 }
 
 fn print(stats: &PoolStats, rates: &mut Rates, out: &mut impl Write) -> Result<(), Error> {

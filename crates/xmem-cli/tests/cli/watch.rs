@@ -11,7 +11,7 @@ use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
-use xmem_core::Producer;
+use xmem_core::{BufferPool, Producer};
 
 use crate::support::{Pool, publish, socket, stdout, xmem};
 
@@ -34,6 +34,21 @@ fn watch_repeats_and_counts_frames_per_second() {
         .collect();
     assert_eq!(lines.len(), 2);
     assert_eq!(lines[1]["published"], 2);
+}
+
+#[test]
+fn watch_of_a_pool_of_buffers_names_the_pools_to_watch() {
+    let dir = TempDir::new().unwrap();
+    let name = dir.path().join("my_pool");
+    let name = name.to_str().unwrap();
+    let pool = BufferPool::new(name).unwrap();
+    pool.acquire_cpu(1000).unwrap().forget().unwrap();
+    let output = xmem(dir.path(), &["watch", name]);
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(text.contains(&format!("`xmem show {name}`")), "{text}");
+    let (_, writer) = text.trim_end().rsplit_once(' ').unwrap();
+    assert_eq!(BufferPool::name_of_writer(writer), Some(name));
 }
 
 #[test]
