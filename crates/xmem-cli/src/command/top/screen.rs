@@ -62,6 +62,7 @@ impl Order {
 #[derive(Debug, Default)]
 pub(super) struct Screen {
     pools: Vec<Pool>,
+    has_answer: bool,
     /// The latencies of each pool, by its name.
     latencies: HashMap<String, Histogram>,
     /// The reason why the figures are not updated.
@@ -83,6 +84,7 @@ impl Screen {
             Ok(pools) => {
                 self.note_latencies(&pools);
                 (self.pools, self.error) = (pools, None);
+                self.has_answer = true;
             }
             Err(error) => self.error = Some(error),
         }
@@ -170,6 +172,8 @@ impl Screen {
         let stats = || self.pools.iter().filter_map(|pool| pool.stats.as_ref());
         let head_line = match &self.error {
             Some(error) => printable(error),
+            // A stopped producer delays the answer.
+            None if !self.has_answer => "asking the producers".to_owned(),
             None if self.pools.is_empty() => printable(&no_pools()),
             None => format!(
                 "{} pools, {} consumers, {}",
@@ -262,4 +266,23 @@ fn draw_rows(rows: Rows, selected: Option<usize>, frame: &mut Frame<'_>, area: R
         .header(aligned(titles).bold())
         .row_highlight_style(Style::new().reversed());
     frame.render_stateful_widget(table, area, &mut TableState::new().with_selected(selected));
+}
+
+#[cfg(test)]
+mod tests {
+    use ratatui::{Terminal, backend::TestBackend};
+
+    use super::*;
+
+    #[test]
+    fn no_answer_is_not_an_empty_list() {
+        let mut terminal = Terminal::new(TestBackend::new(60, 5)).unwrap();
+        let mut screen = Screen::default();
+        terminal.draw(|frame| screen.draw(frame)).unwrap();
+        let text = terminal.backend().to_string();
+        assert!(text.contains("asking") && !text.contains("no pools"));
+        screen.update(Ok(Vec::new()));
+        terminal.draw(|frame| screen.draw(frame)).unwrap();
+        assert!(terminal.backend().to_string().contains("no pools"));
+    }
 }
