@@ -149,30 +149,46 @@ fn a_frame_larger_than_the_pool_is_an_error() {
 
 /// The error is in upstream's data, so no consumer ends.
 #[test]
-fn impossible_planes_are_an_error_of_the_producer() {
-    let pools = Pools::new();
+fn frames_that_do_not_match_their_caps_are_not_published() {
+    init();
     let caps = "video/x-raw,format=RGB,width=100,height=100,framerate=30/1";
-    for (format, width, stride) in [
-        (gst_video::VideoFormat::Rgb, 50, 300),
-        (gst_video::VideoFormat::Bgr, 100, 300),
-        (gst_video::VideoFormat::Rgb, 100, 301),
+    let frame = |format, width, stride| {
+        let mut buffer = gst::Buffer::with_size(30_000).unwrap();
+        let flags = gst_video::VideoFrameFlags::empty();
+        let meta = buffer.make_mut();
+        gst_video::VideoMeta::add_full(meta, flags, format, width, 100, &[0], &[stride]).unwrap();
+        buffer
+    };
+    let good = || frame(gst_video::VideoFormat::Rgb, 100, 300);
+    for bad in [
+        frame(gst_video::VideoFormat::Rgb, 50, 300),
+        frame(gst_video::VideoFormat::Bgr, 100, 300),
+        frame(gst_video::VideoFormat::Rgb, 100, 301),
+        gst::Buffer::with_size(29_999).unwrap(),
     ] {
+        let pools = Pools::new();
         let sender = pools.sender(&caps.parse().unwrap(), "");
         let receiver = pools.receiver("on-producer-lost=eos").connected();
-        let frame = |format, width, stride| {
-            let mut buffer = gst::Buffer::with_size(30_000).unwrap();
-            let flags = gst_video::VideoFrameFlags::empty();
-            let meta = buffer.make_mut();
-            gst_video::VideoMeta::add_full(meta, flags, format, width, 100, &[0], &[stride])
-                .unwrap();
-            buffer
-        };
-        sender.push(frame(gst_video::VideoFormat::Rgb, 100, 300));
-        assert!(receiver.next().is_some());
-        sender.push(frame(format, width, stride));
+        for sent in 1..=2 {
+            sender.push(good());
+            assert!(receiver.next().is_some());
+            sender.push(bad.clone());
+            let message = sender.pipeline.wait(&[gst::MessageType::Warning]);
+            let gst::MessageView::Warning(warning) = message.view() else {
+                unreachable!()
+            };
+            assert!(warning.error().matches(gst::StreamError::Format));
+            let text = warning.error().message().to_owned();
+            assert!(text.contains("GstVideoMeta"), "{text}");
+            // Counted when the next frame arrives.
+            assert_eq!(stat(&sender.sink(), "skipped"), sent - 1);
+        }
+        // An upstream element that sends only such frames is at fault.
+        (0..9).for_each(|_| sender.push(bad.clone()));
         let (error, text) = sender.pipeline.wait_error();
         assert!(error.matches(gst::StreamError::Format), "{text}");
-        assert!(text.contains("GstVideoMeta"), "{text}");
+        assert!(text.contains("10 frames in a row"), "{text}");
+        assert_eq!(stat(&sender.sink(), "published"), 2);
         drop(sender);
         receiver.pipeline.wait_eos();
     }
@@ -227,10 +243,10 @@ fn a_forbidden_copy_names_its_cause() {
         );
     }
     let sender = pools.sender(&VIDEO.parse().unwrap(), "copy=forbid");
-    let mut buffer = gst::Buffer::from_slice([1; 64]);
+    let mut buffer = gst::Buffer::from_slice([1; 32 * 64]);
     buffer
         .make_mut()
-        .append_memory(gst::Memory::from_slice([1; 64]));
+        .append_memory(gst::Memory::from_slice([1; 32 * 64]));
     sender.push(buffer);
     let (_, text) = sender.pipeline.wait_error();
     assert!(text.contains("2 memories"), "{text}");

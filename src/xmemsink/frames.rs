@@ -11,21 +11,26 @@ use super::{
     outcome::{Failure, Outcome},
     publish,
     requests::Requests,
-    stream::Described,
+    stream::{Described, Mismatch},
 };
 use crate::stream::{
     frame,
     meta::{self, Losses},
 };
 
-/// Describes a buffer and reports lost metas. The times on CLOCK_MONOTONIC are set later.
+/// So many frames in a row that do not match their caps are an error. Fewer are not published. Reason: where inputs are switched, a
+/// frame of the previous input can follow the caps of the next one.
+const MOST_MISMATCHES: u32 = 10;
+
+/// Describes a buffer and reports lost metas. The times on CLOCK_MONOTONIC are set later. `None`: it is not published, since it does
+/// not match its caps.
 pub(super) fn describe(
     ctx: SinkContext<'_>,
     buffer: &gst::BufferRef,
     losses: &Losses,
-) -> Result<Described, gst::FlowError> {
+) -> Result<Option<Described>, gst::FlowError> {
     match ctx.stream.describe(buffer) {
-        Some(described) => Ok(described),
+        Some(described) => Ok(Some(described)),
         None => describe_fully(ctx, buffer, losses),
     }
 }
@@ -35,20 +40,13 @@ fn describe_fully(
     ctx: SinkContext<'_>,
     buffer: &gst::BufferRef,
     losses: &Losses,
-) -> Result<Described, gst::FlowError> {
+) -> Result<Option<Described>, gst::FlowError> {
     let format = ctx.stream.format();
     let layout = format.layout(buffer, ctx.started.program);
-    // A consumer would refuse the frame.
-    let layout = ctx.stream.check(layout, buffer.size()).map_err(|reason| {
-        gst::element_error!(
-            ctx.sink,
-            gst::StreamError::Format,
-            (
-                "A frame does not match its caps and its GstVideoMeta: {reason}. The upstream element must correct them"
-            )
-        );
-        gst::FlowError::Error
-    })?;
+    let layout = match ctx.stream.check(layout, buffer.size()) {
+        Ok(layout) => layout,
+        Err(mismatch) => return refuse(ctx.sink, mismatch).map(|()| None),
+    };
     let attachments = meta::of_buffer(buffer, losses);
     for (name, why) in losses.news() {
         gst::element_warning!(
@@ -58,10 +56,34 @@ fn describe_fully(
         );
     }
     ctx.stream.note_described(buffer, &attachments);
-    Ok(Described {
+    Ok(Some(Described {
         meta: frame::describe(buffer, layout, &attachments),
         memory: format.memory,
-    })
+    }))
+}
+
+/// Reports a frame that consumers would refuse.
+#[cold]
+fn refuse(sink: &gst_base::BaseSink, mismatch: Mismatch) -> Result<(), gst::FlowError> {
+    let Mismatch { reason, in_a_row } = mismatch;
+    if in_a_row >= MOST_MISMATCHES {
+        gst::element_error!(
+            sink,
+            gst::StreamError::Format,
+            ("{in_a_row} frames in a row do not match their caps and their GstVideoMeta: {reason}. The upstream element must \
+                 correct them")
+        );
+        return Err(gst::FlowError::Error);
+    }
+    if in_a_row == 1 {
+        gst::element_warning!(
+            sink,
+            gst::StreamError::Format,
+            ("A frame is not published, since it does not match its caps and its GstVideoMeta: {reason}. The upstream element must \
+                 correct them")
+        );
+    }
+    Ok(())
 }
 
 /// Publishes a described buffer. Sets its times on CLOCK_MONOTONIC first.

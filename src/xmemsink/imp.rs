@@ -399,7 +399,10 @@ impl BaseSinkImpl for XmemSink {
         let obj = self.obj();
         let ctx = self.context(obj.upcast_ref(), &started);
         self.events.share_deferred(ctx, false)?;
-        let mut described = frames::describe(ctx, buffer, &self.losses)?;
+        let Some(mut described) = frames::describe(ctx, buffer, &self.losses)? else {
+            // It counts as skipped when the next buffer arrives.
+            return Ok(gst::FlowSuccess::Ok);
+        };
         if self.gaps.note_rendered() {
             described.meta.flags |= FrameMeta::AFTER_GAP;
         }

@@ -44,8 +44,8 @@ settings! {
          *   slot was free.
          * * `late` (guint64): frames that were dropped because they were later than `max-lateness` allows. There is no
          *   limit by default.
-         * * `skipped` (guint64): the late frames, frames outside of their segment, and frames that were waiting at a flush.
-         *   Of a buffer list that is dropped as a whole, only the first frame counts.
+         * * `skipped` (guint64): the late frames, frames outside of their segment, frames that do not match their caps, and
+         *   frames that were waiting at a flush. Of a buffer list that is dropped as a whole, only the first frame counts.
          * * `memory-copies` (guint64): how often an element upstream copied a frame out of its slot.
          * * `metas-dropped` (guint64), `dropped-metas` (`application/x-xmem-metas`): metas that could not be published
          *   with their frame, and how many there were of each name (guint64).

@@ -43,6 +43,14 @@ pub(super) struct Described {
     pub(super) memory: Memory,
 }
 
+/// A frame does not match its caps.
+#[derive(Debug)]
+pub(super) struct Mismatch {
+    pub(super) reason: &'static str,
+    /// The number of such frames since the last one that matched.
+    pub(super) in_a_row: u32,
+}
+
 #[derive(Debug, Default)]
 struct State {
     format: Arc<Format>,
@@ -50,6 +58,8 @@ struct State {
     layout: Arc<FrameLayout>,
     /// The frame size in bytes for which that layout is valid.
     valid_size: Option<usize>,
+    /// The number of frames since the last one that matched its caps.
+    mismatches: u32,
     /// The attachments of the last frame.
     attachments: Attachments,
     /// The properties of the last frame that decide its layout and attachments. `None`: it has other metas, so its description
@@ -94,7 +104,7 @@ impl Stream {
         &self,
         layout: FrameLayout,
         size: usize,
-    ) -> Result<Arc<FrameLayout>, &'static str> {
+    ) -> Result<Arc<FrameLayout>, Mismatch> {
         let mut state = lock(&self.state);
         if *state.layout != layout {
             state.layout = Arc::new(layout);
@@ -102,13 +112,16 @@ impl Stream {
             state.key = None;
         }
         // A frame that will be copied on a device may lack rows.
-        if state.valid_size != Some(size)
-            && state.format.memory != Memory::Cuda
-            && let Some(planes) = &state.layout.video
-        {
-            state.format.check(Some(planes), size)?;
+        if state.valid_size != Some(size) && state.format.memory != Memory::Cuda {
+            if let Err(reason) = state.format.check(state.layout.video.as_ref(), size) {
+                state.mismatches += 1;
+                state.key = None;
+                let in_a_row = state.mismatches;
+                return Err(Mismatch { reason, in_a_row });
+            }
             state.valid_size = Some(size);
         }
+        state.mismatches = 0;
         Ok(state.layout.clone())
     }
 
