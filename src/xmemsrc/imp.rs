@@ -254,8 +254,10 @@ impl BaseSrcImpl for XmemSrc {
     }
 
     fn unlock_stop(&self) -> Result<(), gst::ErrorMessage> {
-        if !self.is_ending() {
-            self.canceller.reset();
+        self.canceller.reset();
+        // The reset may hide an EOS of the application.
+        if self.outgoing.has_eos() {
+            self.canceller.cancel();
         }
         Ok(())
     }
