@@ -21,7 +21,6 @@ mod names;
 mod open;
 mod outgoing;
 mod outlet;
-mod reaper;
 mod refs;
 mod send;
 

@@ -32,6 +32,7 @@ mod plane;
 mod pools;
 mod producer;
 mod publisher;
+mod reaper;
 mod signals;
 mod slot;
 mod timed_mutex;

@@ -8,6 +8,9 @@ import json
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
+import time
 
 import numpy as np
 import pytest
@@ -191,8 +194,6 @@ def is_empty(pool, index):
 
 
 def wait_until(is_so):
-    import time
-
     end = time.monotonic() + HANG
     while not is_so():
         assert time.monotonic() < end, "never happened"
@@ -597,12 +598,13 @@ def test_a_timeout_warns_of_readers_that_did_not_come(name):
         index = pool.acquire_cpu(100).forget()
         reader.ask("get", index)
         reader.ask("drop", index)
-        with pytest.warns(xmem.PoolWarning, match=rf"1 of its 1 readers.*process {reader.process.pid}"):
+        with pytest.warns(xmem.PoolWarning, match=rf"1 of its 1 readers.*process {reader.process.pid}") as warned:
             index = pool.acquire_cpu(100).forget(timeout=0.001)
             pool.wait_until_read(HANG)
             wait_until(lambda: is_empty(pool, index))
-            # The pool's own thread warns right after the buffer is empty.
-            pool.close()
+            # Another thread warns, soon after the buffer is empty.
+            wait_until(lambda: warned)
+    pool.close()
     with BufferPool(name) as pool:
         buf = pool.get(pool.acquire_cpu(100).forget())
         with pytest.raises(ValueError, match="without a timeout"):
@@ -613,6 +615,37 @@ def test_a_timeout_warns_of_readers_that_did_not_come(name):
         pool.acquire_cpu(100).forget()
         with pytest.raises(xmem.Timeout, match="wait for readers"):
             pool.wait_until_read(0.01)
+
+
+def test_a_warning_that_waits_for_the_interpreter_delays_no_reader(name):
+    program = """if True:
+        import ctypes, sys, xmem
+        pool = xmem.BufferPool(sys.argv[1])
+        index = pool.acquire_cpu(4).forget()
+        pool.acquire_cpu(4).forget(timeout=0.01)
+        print(index, flush=True)
+        ctypes.PyDLL(None).getchar()    # keeps the interpreter
+    """
+    writer = [sys.executable, "-W", "ignore", "-c", program, name]
+    with subprocess.Popen(writer, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as writer:
+        index = int(writer.stdout.readline())
+        # Meanwhile the buffer with the timeout is emptied.
+        time.sleep(0.3)
+        with BufferPool(name) as pool:
+            pool.get(index).release()
+
+
+def test_a_warning_at_the_end_of_a_program(name):
+    """The interpreter shuts down while the warning waits for it."""
+    program = """if True:
+        import atexit, ctypes, sys
+        # Runs last, and nothing of Python after it.
+        atexit.register(ctypes.PyDLL(None).usleep, 300_000)
+        import xmem
+        pool = xmem.BufferPool(sys.argv[1])
+        pool.acquire_cpu(4).forget(timeout=0.1)
+    """
+    subprocess.run([sys.executable, "-c", program, name], check=True, timeout=HANG)
 
 
 def test_a_buffer_for_named_readers(name):
@@ -647,10 +680,11 @@ def test_a_buffer_for_named_readers(name):
             buf.forget(to=[named], timeout=0)
         del array
         gc.collect()
-        with pytest.warns(xmem.PoolWarning, match=rf"1 of its 1 readers.*process {named.pid}"):
+        with pytest.warns(xmem.PoolWarning, match=rf"1 of its 1 readers.*process {named.pid}") as warned:
             buf.forget(to=[named], timeout=0.001)
             pool.wait_until_read(HANG)
-            pool.close()
+            wait_until(lambda: warned)
+    pool.close()
 
 
 def test_preallocated_buffers_stay(name):

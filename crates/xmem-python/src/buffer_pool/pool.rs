@@ -16,6 +16,7 @@ use crate::errors::{self, IntoPyErr, IntoPyResult, Kind};
 use crate::number::{count as number, count_or_none};
 use crate::open_buffer::Pool;
 use crate::pools::pool_stats;
+use crate::reaper;
 use crate::signals::{self, Deadline};
 
 /// A pool of buffers with numbers. Processes pass the numbers to each other by other means. All processes that open it are equal.
@@ -28,10 +29,12 @@ pub(crate) struct BufferPool {
     process: ProcessId,
 }
 
-/// Warns that readers did not read a buffer. Runs on the pool's own thread, which has no Python stack.
+/// Warns that readers did not read a buffer. Called on the pool's own thread. While that thread waited for the interpreter, no
+/// process could join, and the end of the program would wait for it.
 fn warn_of(pool: &str, unread: &core::Unread) {
-    Python::try_attach(|py| {
-        if let Err(error) = errors::warn(py, format!("pool {pool:?}: {unread}")) {
+    let message = format!("pool {pool:?}: {unread}");
+    reaper::run(|py| {
+        if let Err(error) = errors::warn(py, message) {
             error.write_unraisable(py, None);
         }
     });

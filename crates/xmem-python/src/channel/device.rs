@@ -17,10 +17,10 @@ use xmem_core::{
 use super::item::{Item, OnDevice};
 use super::message::Place;
 use super::outlet::{EMPTY, FORWARD_FROM, MAX_FORWARDED, Outlet, closed};
-use super::reaper::Kept;
 use crate::addresses;
 use crate::device::{self, DeviceFrame};
 use crate::errors::{IntoPyErr, IntoPyResult};
+use crate::reaper::Kept;
 use crate::signals::Deadline;
 
 /// The alignment of arrays in bytes, which libraries expect.

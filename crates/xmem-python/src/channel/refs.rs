@@ -11,7 +11,7 @@ use xmem_core::{
 };
 
 use super::outlet::{EMPTY, MAX_FORWARDED, Outlet};
-use super::reaper::Kept;
+use crate::reaper::Kept;
 use crate::signals::{Deadline, wait_apart};
 
 /// Held by a received reference, so that the referenced object is kept.
