@@ -14,6 +14,7 @@ import gc
 import os
 import pickle
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -562,6 +563,17 @@ def test_closing(place):
     channel.close()
     other.close()
     assert "closed" in repr(other)
+
+
+def test_close_does_not_wait_for_the_end_of_a_receiver(place):
+    end = time.monotonic() + HANG
+    # If it waited, half a second each time, these would take longer than `HANG`.
+    for number in range(100):
+        channel = xmem.Channel(place.path(str(number)))
+        other = xmem.Channel.connect(place.path(str(number)), timeout=HANG)
+        channel.close(linger=0)
+        assert time.monotonic() < end
+        other.close(linger=0)
 
 
 def test_close_wakes_waiting_threads(place):

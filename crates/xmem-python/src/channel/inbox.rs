@@ -231,6 +231,10 @@ impl Inbox {
         }
     }
 
+    pub(super) fn is_closed(&self) -> bool {
+        self.state().closed
+    }
+
     /// Ends and joins all threads, and drops the messages.
     pub(super) fn close(&self) {
         let mut state = self.state();

@@ -8,7 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::process::geteuid;
-use xmem_core::{Canceller, Consumer, ConsumerBuilder, MAX_REQUEST, ReadLease, ReceiveError};
+use xmem_core::{
+    Canceller, Consumer, ConsumerBuilder, MAX_REQUEST, ReadLease, ReceiveError, remove_stale,
+};
 
 use super::arrays::{self, Arrays};
 use super::inbox::Inbox;
@@ -82,13 +84,18 @@ pub(super) fn connect(inbox: &Arc<Inbox>, terms: Terms, channel: &Path, id: u64)
                 checked.map(|()| consumer)
             };
             match connect() {
-                Ok(consumer) => Inlet::new(consumer, inbox, terms, id).run(),
+                Ok(consumer) => Inlet::new(consumer, inbox.clone(), terms, id).run(),
                 Err(why) => {
                     inbox.note_refused(why.clone());
                     inbox.end(id, why);
                 }
             }
-            remove_left(&socket);
+            // When this end was closed, a live sender removes its files itself, and `close` must not wait for that.
+            if inbox.is_closed() {
+                let _ = remove_stale(&socket);
+            } else {
+                remove_left(&socket);
+            }
         }
     });
     match spawned {
