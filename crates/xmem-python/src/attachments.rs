@@ -36,11 +36,20 @@ pub(crate) fn attachments(value: &Bound<'_, PyAny>) -> PyResult<Vec<(String, Vec
 
 /// A content type that is not truncated.
 pub(crate) fn content_type(text: &str) -> PyResult<Text<32>> {
+    whole("content_type", text)
+}
+
+/// The name of a producer that is not truncated.
+pub(crate) fn producer(text: &str) -> PyResult<Text<32>> {
+    whole("producer", text)
+}
+
+fn whole<const N: usize>(name: &str, text: &str) -> PyResult<Text<N>> {
     let stored = Text::new(text);
     if stored.as_str() == text {
         return Ok(stored);
     }
     Err(PyValueError::new_err(format!(
-        "content_type is {text:?}: it may have 32 bytes, and none that is 0"
+        "{name} is {text:?}: it may have {N} bytes, and none that is 0"
     )))
 }

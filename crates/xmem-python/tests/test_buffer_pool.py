@@ -384,6 +384,18 @@ def test_shape_and_type_travel(name, dtype):
     np.testing.assert_array_equal(np.asarray(copy), array)
 
 
+@pytest.mark.parametrize("text", ["x" * 33, "x" * 31 + "é", "a\0b"])
+@pytest.mark.parametrize("field", ["content_type", "producer"])
+def test_texts_are_not_truncated(name, field, text):
+    with BufferPool(name) as pool:
+        buf = pool.acquire_cpu(8)
+        buf.set_meta(**{field: "x" * 32})
+        with pytest.raises(ValueError, match=f"{field} is .*: it may have 32 bytes, and none that is 0"):
+            buf.set_meta(timestamp=1, **{field: text})
+        assert (getattr(buf, field), buf.timestamp) == ("x" * 32, None)
+        buf.release()
+
+
 def test_order_that_it_does_not_have(name):
     """A request for Fortran order by the buffer protocol must not return C order."""
     pool = BufferPool(name)

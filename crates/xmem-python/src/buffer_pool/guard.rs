@@ -17,6 +17,7 @@ use xmem_core::{self as core, AccessMode, FrameMeta};
 use super::cuda;
 use super::reader::Reader;
 use crate::array::Array;
+use crate::attachments;
 use crate::device::stream_of;
 use crate::dtype;
 use crate::errors::IntoPyResult;
@@ -230,6 +231,8 @@ impl BufferGuard {
     ) -> PyResult<()> {
         let shape = shape.map(wanted::shape).transpose()?;
         let dtype = dtype.map(dtype::parse).transpose()?;
+        let content_type = content_type.map(attachments::content_type).transpose()?;
+        let producer = producer.map(attachments::producer).transpose()?;
         self.with(|guard| {
             let mut meta = guard.meta().clone();
             if let Some(dtype) = dtype {
@@ -247,12 +250,8 @@ impl BufferGuard {
                     )));
                 }
             }
-            if let Some(text) = content_type {
-                meta.content_type = text.into();
-            }
-            if let Some(text) = producer {
-                meta.producer = text.into();
-            }
+            meta.content_type = content_type.unwrap_or(meta.content_type);
+            meta.producer = producer.unwrap_or(meta.producer);
             meta.timestamp = timestamp.or(meta.timestamp);
             guard.set_meta(meta).into_py_result()
         })
