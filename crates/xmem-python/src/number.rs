@@ -44,6 +44,12 @@ pub(crate) fn count_or_none<T: Count>(number: &Bound<'_, PyAny>) -> PyResult<Opt
     count(number).map(Some)
 }
 
+/// Like `count`, for each number of a list.
+pub(crate) fn counts<T: Count>(numbers: &Bound<'_, PyAny>) -> PyResult<Vec<T>> {
+    let numbers = numbers.try_iter()?;
+    numbers.map(|number| count(&number?)).collect()
+}
+
 /// A time in nanoseconds, which may be negative, or None.
 pub(crate) fn time_or_none(number: &Bound<'_, PyAny>) -> PyResult<Option<i64>> {
     number.extract().map_err(|error: PyErr| {

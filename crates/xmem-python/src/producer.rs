@@ -14,7 +14,7 @@ use xmem_core::{
 
 use crate::caps;
 use crate::errors::{IntoPyErr, IntoPyResult, Kind};
-use crate::number::{count as number, count_or_none, time_or_none};
+use crate::number::{count as number, count_or_none, counts, time_or_none};
 use crate::pools::pool_stats;
 use crate::publisher::Publisher;
 use crate::signals::{self, Deadline};
@@ -83,7 +83,7 @@ impl Producer {
         backing: &str,
         #[pyo3(from_py_with = number)] socket_mode: u32,
         socket_group: Option<String>,
-        allow_uids: Vec<u32>,
+        #[pyo3(from_py_with = counts)] allow_uids: Vec<u32>,
     ) -> PyResult<Self> {
         let framerate = caps::Framerate::parse(framerate.as_ref())?;
         let backing = match backing {

@@ -446,6 +446,7 @@ def test_shape_that_does_not_fit(name):
         lambda pool: pool.discard(-1),
         lambda pool: pool.add_ref(-1),
         lambda pool: pool.release(-1),
+        lambda pool: pool.give_up([0, -1]),
         lambda pool: pool.set_ref_count(0, 2**31),
         lambda pool: pool.acquire_cpu(8).set_meta(shape=(-1,)),
         lambda pool: pool.acquire_cpu(8).set_meta(timestamp=2**63),

@@ -65,6 +65,9 @@ def test_invalid_names(directory):
     for pool in ("", "a\nb", f"{directory}/", f"{directory}/{'x' * 200}", f"{directory}/none/p.sock"):
         with pytest.raises(ValueError, match=r"pool name|socket path|no directory"):
             xmem.Producer(pool)
+    for pool in ("", "a\nb", f"{directory}/{'x' * 200}"):
+        with pytest.raises(ValueError, match=r"pool name|socket path"):
+            xmem.BufferPool(pool)
 
 
 @pytest.mark.parametrize(
@@ -126,6 +129,35 @@ def test_invalid_options(pool):
     for framerate in (29.97, -1, (1, 0), "30"):
         with pytest.raises(ValueError, match=r"30000, 1001"):
             xmem.Producer(pool, framerate=framerate)
+
+
+@pytest.mark.parametrize(
+    ("make", "name", "options"),
+    [
+        (xmem.Producer, "allow_uids", {"allow_uids": [-1]}),
+        (xmem.Channel, "allow_uids", {"allow_uids": [0, 2**32]}),
+        (xmem.Channel, "budget", {"budget": -1}),
+        (xmem.Channel, "max_bytes", {"max_bytes": 2**64}),
+        (xmem.Channel.connect, "max_slots", {"max_slots": -1}),
+    ],
+)
+def test_options_out_of_range(pool, make, name, options):
+    with pytest.raises(ValueError, match="is not between 0 and") as raised:
+        make(pool, **options)
+    assert raised.value.__notes__[0] == f"while processing '{name}'"
+
+
+def test_numbers_out_of_range(pool):
+    with xmem.Channel(pool) as channel:
+        for call in (
+            lambda: channel.send(1, to=-1),
+            lambda: channel.room(-1),
+            lambda: channel.recv(sender=2**64),
+            lambda: channel.poll(sender=-1),
+            lambda: channel.wait_for_receiver(count=-1),
+        ):
+            with pytest.raises(ValueError, match="is not between 0 and"):
+                call()
 
 
 @pytest.mark.parametrize(("mode", "meant"), [(660, "0o660"), (666, "0o666"), (0o1777, "0o660"), (999, "0o660")])

@@ -8,7 +8,7 @@ use crate::errors::{Kind, errors};
 
 errors! {
     core::OpenError {
-        Self::MaxBuffers { .. } => Kind::Value,
+        Self::Name(_) | Self::MaxBuffers { .. } => Kind::Value,
         _ => Kind::Error,
     };
     core::WriteAccessError {

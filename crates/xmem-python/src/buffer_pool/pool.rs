@@ -13,7 +13,7 @@ use super::guard::BufferGuard;
 use super::reader::Reader;
 use crate::detached::Detached;
 use crate::errors::{self, IntoPyErr, IntoPyResult, Kind};
-use crate::number::{count as number, count_or_none};
+use crate::number::{count as number, count_or_none, counts};
 use crate::open_buffer::Pool;
 use crate::pools::pool_stats;
 use crate::reaper;
@@ -130,7 +130,7 @@ impl BufferPool {
     }
 
     /// Ends the reservation of preallocated buffers. Returns the number that were reserved.
-    fn give_up(&self, indices: Vec<u32>) -> PyResult<usize> {
+    fn give_up(&self, #[pyo3(from_py_with = counts)] indices: Vec<u32>) -> PyResult<usize> {
         Ok(self.core()?.give_up(&indices))
     }
 

@@ -25,6 +25,7 @@ use crate::addresses;
 use crate::detached::Detached;
 use crate::errors::{IntoPyErr, IntoPyResult, Kind};
 use crate::notifier::Notifier;
+use crate::number::{count as number, count_or_none as number_or_none};
 use crate::own_slot::OwnSlot;
 use crate::signals::{Deadline, retry, wait, wait_for};
 
@@ -97,7 +98,12 @@ impl ChannelEnd {
     }
 
     /// Waits until this many processes receive from this end, and the maker receives from them.
-    fn wait_for_receivers(&self, py: Python<'_>, count: usize, time: Option<f64>) -> PyResult<()> {
+    fn wait_for_receivers(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = number)] count: usize,
+        time: Option<f64>,
+    ) -> PyResult<()> {
         let Outlet {
             producer,
             canceller,
@@ -141,7 +147,12 @@ impl ChannelEnd {
     }
 
     /// Memory for an array that will be sent without a copy.
-    fn room(&self, py: Python<'_>, size: usize, time: Option<f64>) -> PyResult<Room> {
+    fn room(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = number)] size: usize,
+        time: Option<f64>,
+    ) -> PyResult<Room> {
         let outlet = self.link.outlet()?;
         let lease = outlet.acquire(py, size.max(1), Deadline::after(time)?)?;
         let slot = Arc::new(OwnSlot::new(lease, size));
@@ -166,7 +177,7 @@ impl ChannelEnd {
         gather: &Bound<'_, PyAny>,
         refs: Option<Py<PyAny>>,
         leases: Vec<Bound<'_, RefLease>>,
-        to: Option<u64>,
+        #[pyo3(from_py_with = number_or_none)] to: Option<u64>,
         timeout: Option<f64>,
         answer_time: Option<f64>,
     ) -> PyResult<(usize, usize)> {
@@ -197,7 +208,7 @@ impl ChannelEnd {
     fn receive(
         &self,
         py: Python<'_>,
-        sender: Option<u64>,
+        #[pyo3(from_py_with = number_or_none)] sender: Option<u64>,
         time: Option<f64>,
     ) -> PyResult<Incoming> {
         self.link.outlet()?;
@@ -220,7 +231,12 @@ impl ChannelEnd {
     }
 
     /// Waits until `receive` would return at once. Returns whether it would.
-    fn poll(&self, py: Python<'_>, sender: Option<u64>, time: Option<f64>) -> PyResult<bool> {
+    fn poll(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = number_or_none)] sender: Option<u64>,
+        time: Option<f64>,
+    ) -> PyResult<bool> {
         self.link.outlet()?;
         let found = wait(py, Deadline::after(time)?, |slice| {
             self.link.inbox.poll(sender, slice).then_some(())

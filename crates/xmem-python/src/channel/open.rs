@@ -17,6 +17,7 @@ use super::names::{self, HELLO, MAKER, REFUSED, TAKEN};
 use super::outlet::timeout;
 use crate::detached::Detached;
 use crate::errors::{IntoPyErr, IntoPyResult, Kind};
+use crate::number::{count, counts};
 use crate::signals::{self, Deadline, wait, wait_for};
 
 /// The key in the sticky state that marks a channel's pool.
@@ -59,8 +60,7 @@ impl Answer {
 }
 
 /// The options of a channel's pools.
-#[derive(Debug, Clone, FromPyObject)]
-#[pyo3(from_item_all)]
+#[derive(Debug, Clone)]
 pub(super) struct Options {
     budget: u32,
     max_slots: u32,
@@ -68,6 +68,36 @@ pub(super) struct Options {
     max_receivers: u32,
     lossless_timeout: Option<f64>,
     allow_uids: Vec<u32>,
+}
+
+impl<'py> FromPyObject<'_, 'py> for Options {
+    type Error = PyErr;
+
+    // Not derived, because then each error would be a `TypeError`.
+    fn extract(options: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
+        let options = &*options;
+        Ok(Self {
+            budget: option(options, "budget", count)?,
+            max_slots: option(options, "max_slots", count)?,
+            max_bytes: option(options, "max_bytes", count)?,
+            max_receivers: option(options, "max_receivers", count)?,
+            lossless_timeout: option(options, "lossless_timeout", |it| it.extract())?,
+            allow_uids: option(options, "allow_uids", counts)?,
+        })
+    }
+}
+
+fn option<'py, T>(
+    options: &Bound<'py, PyAny>,
+    name: &str,
+    parse: impl FnOnce(&Bound<'py, PyAny>) -> PyResult<T>,
+) -> PyResult<T> {
+    let value = options.get_item(name)?;
+    parse(&value).inspect_err(|error| {
+        // As PyO3 does for arguments.
+        let note = format!("while processing '{name}'");
+        let _ = error.value(options.py()).call_method1("add_note", (note,));
+    })
 }
 
 impl Options {
