@@ -155,6 +155,10 @@ impl OpenBuffer {
     }
 
     pub(crate) fn end_view(&self) {
+        // Without locking, because a forked child may have inherited the lock in its locked state.
+        if !self.process.is_current() {
+            return;
+        }
         let mut state = self.lock();
         state.views -= 1;
         self.end_unused(state);

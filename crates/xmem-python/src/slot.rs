@@ -168,6 +168,10 @@ impl WriteSlot {
     }
 
     pub(crate) fn end_export(&self) {
+        // Without locking, because a forked child may have inherited the lock in its locked state.
+        if !self.process.is_current() {
+            return;
+        }
         let mut state = self.state();
         state.exports = state.exports.saturating_sub(1);
         self.release_unused(state);

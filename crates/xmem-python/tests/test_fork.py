@@ -3,6 +3,10 @@
 """A forked child inherits memory that it does not own: nothing new is read or written in it."""
 
 import multiprocessing
+import os
+import signal
+import threading
+import time
 
 import numpy as np
 from conftest import HANG, assert_whole, publish
@@ -129,6 +133,45 @@ def test_buffers(pool):
     assert np.asarray(guard).sum() == 700
     guard.release()
     buffers.close()
+
+
+def test_arrays_are_dropped_while_a_thread_of_the_parent_holds_a_lock(pool):
+    with xmem.BufferPool(pool) as buffers:
+        guard = buffers.acquire_cpu(8)
+        array = np.asarray(guard)
+        end = threading.Event()
+
+        def copy():
+            while not end.is_set():
+                guard.copy_to_cpu().release()
+
+        thread = threading.Thread(target=copy)
+        thread.start()
+        try:
+            # The thread holds the lock at about one fork of 50.
+            for _ in range(300):
+                child = os.fork()
+                if child == 0:
+                    del array
+                    os._exit(0)
+                assert ended(child), "the child waits for the lock"
+        finally:
+            end.set()
+            thread.join()
+        del array
+        guard.release()
+
+
+def ended(child):
+    """Whether a child ends in time. Otherwise it is killed."""
+    end = time.monotonic() + HANG
+    while os.waitpid(child, os.WNOHANG) == (0, 0):
+        if time.monotonic() > end:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            return False
+        time.sleep(0.0005)
+    return True
 
 
 def test_pools(pool):
