@@ -10,6 +10,8 @@ import pickle
 import signal
 import time
 import warnings
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.reduction import ForkingPickler
 
 import numpy as np
 import pytest
@@ -184,6 +186,45 @@ def test_a_pipe_raises_at_once_and_reads_once(pool):
     with pytest.raises(TypeError):
         pickle.dumps(frame)
     producer.close()
+
+
+class Sent:
+    """An object that is kept until it is requested, and then cannot be unpickled, if its number is odd."""
+
+    def __init__(self, number):
+        self.number = number
+
+    def __reduce__(self):
+        return unpickle, (self.number,)
+
+
+def unpickle(number):
+    if number % 2:
+        raise LookupError(number)
+    return number
+
+
+def send_numbers(incoming, outgoing):
+    ForkingPickler.register(Sent, xmem.multiprocessing._keep)
+    for number in range(incoming.get()):
+        outgoing.put(Sent(number))
+    incoming.get()
+
+
+def test_an_object_that_cannot_be_unpickled_is_an_error_of_its_thread_only():
+    count = 40
+
+    def receive(data):
+        try:
+            return pickle.loads(data)
+        except LookupError as error:
+            return [error.args[0]]
+
+    with Peer(send_numbers) as peer, ThreadPoolExecutor(8) as threads:
+        peer.to.put(count)
+        data = [peer.back._reader.recv_bytes() for _ in range(count)]
+        received = list(threads.map(receive, data))
+    assert received == [[number] if number % 2 else number for number in range(count)]
 
 
 def test_buffers(pool):

@@ -138,7 +138,7 @@ class _Sender:
         with self.changed:
             found = [self.kept[token][1]] if token in self.kept else []
         try:
-            channel.send((token, found), timeout=_LOOK_AGAIN)
+            channel.send((_Token(token), found), timeout=_LOOK_AGAIN)
         except Error:
             # An error of the channel, for example because this process ends. The receiver asks again.
             raise
@@ -181,13 +181,35 @@ class _Sender:
             channel.close()
 
 
+class _Token(bytes):
+    """The token of an answer. It is unpickled before the object, so it is known if the object cannot be unpickled."""
+
+    def __reduce__(self):
+        return _note, (bytes(self),)
+
+
+class _Answer(threading.local):
+    """The answer that a thread unpickles."""
+
+    token: bytes | None = None
+
+
+_answer = _Answer()
+
+
+def _note(token):
+    _answer.token = token
+    return token
+
+
 class _Receiver:
     """The channel on which this process receives requested objects. One thread at a time reads it, for all threads."""
 
     def __init__(self):
         self.channel = Channel(f"mp.{os.getpid()}.{secrets.token_hex(4)}")
         self.lock = threading.Condition()
-        self.arrived: dict[bytes, list[Any]] = {}
+        # Lists as from `_Sender.take`, or why the object could not be unpickled.
+        self.arrived: dict[bytes, list[Any] | Exception] = {}
         self.wanted: set[bytes] = set()
         self.is_read = False
 
@@ -236,10 +258,17 @@ class _Receiver:
             return self.arrived.pop(token, None)
 
     def _read(self, timeout):
+        _answer.token = None
         try:
             token, found = self.channel.recv(timeout=timeout)
-        except Timeout:
-            return
+        except Exception as error:
+            if _answer.token is not None:
+                # For the thread that requested the object.
+                token, found = _answer.token, error
+            elif isinstance(error, Timeout):
+                return
+            else:
+                raise
         with self.lock:
             # A repeated request gets two answers. The second is dropped.
             if token in self.wanted:
@@ -278,6 +307,8 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def _the_one(found):
+    if isinstance(found, Exception):
+        raise found
     if not found:
         raise RefLost("this object was received already, or its sender kept it no longer (install(timeout=...))")
     return found[0]
