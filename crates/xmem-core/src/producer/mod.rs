@@ -149,7 +149,8 @@ impl Producer {
         &self.owner.pool
     }
 
-    /// A slot for a frame of this size, or as a [`SlotSpec`] describes it. Never waits.
+    /// A slot for a frame of this size, or as a [`SlotSpec`] describes it. Waits for no consumer. If the pool reaches its limits
+    /// by a region that another thread allocates, waits for that thread.
     ///
     /// # Errors
     ///

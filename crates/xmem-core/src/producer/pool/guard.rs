@@ -82,6 +82,11 @@ impl<'a> Guard<'a> {
         }
     }
 
+    /// Whether hooks or other rare effects run after the lock is released.
+    pub(in crate::producer) fn has_rare_effects(&self) -> bool {
+        self.effects.rare.is_some()
+    }
+
     /// How many entries the slowest consumer is behind.
     pub(in crate::producer) fn backlog(&self) -> u64 {
         self.consumers.backlog(self.control().head())

@@ -105,8 +105,9 @@ pub(in crate::producer) struct Regions {
     retired: Retired,
     /// Slots that are set aside. Their regions are not removed.
     pub(in crate::producer) set_aside: SetAside,
-    /// The number of slots that running plans will add.
+    /// The number of running plans.
     planned: u32,
+    /// The number of slots that they will add.
     planned_slots: u32,
     planned_bytes: u64,
     /// Frames of several sizes continue to come, so regions of one size do not replace those of another.
@@ -285,6 +286,11 @@ impl Regions {
         self.planned_slots += plan.slots;
         self.planned_bytes += plan.bytes();
         Ok(plan)
+    }
+
+    /// Whether a region is being allocated. Its slots and bytes count as used.
+    pub(in crate::producer) fn is_growing(&self) -> bool {
+        self.planned > 0
     }
 
     /// Notes that a region could not be allocated. Returns whether the one before it could.

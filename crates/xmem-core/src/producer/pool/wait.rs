@@ -18,7 +18,7 @@ use crate::cancel::{Canceller, Notifier, Wake};
 use crate::error::WaitError;
 
 /// The interval of checks without a notification, for leases that a GPU ends and for consumers that send no message.
-const CHECK_INTERVAL: Duration = Duration::from_millis(100);
+pub(in crate::producer) const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// If a consumer of a lossless pool takes no frame for this time, it is reported.
 const NAMED_AFTER: Duration = Duration::from_secs(2);

@@ -17,6 +17,7 @@ use crate::producer::pool::plan::Plan;
 use crate::producer::pool::regions::{Cold, Full};
 use crate::producer::pool::slots::{Claimed, Use, Want};
 use crate::producer::pool::state::State;
+use crate::producer::pool::wait::CHECK_INTERVAL;
 use crate::region::{Region, RegionSettings};
 
 /// Allocates a planned region. Called without a lock.
@@ -25,9 +26,11 @@ type MakeRegion<'a> = &'a dyn Fn(Plan) -> Result<Region, AcquireError>;
 enum Found {
     Slot(Claimed),
     Room(Plan),
+    /// Nothing yet: another thread allocates a region.
+    Growing,
 }
 
-/// Claims a slot in host memory. Never waits.
+/// Claims a slot in host memory. Waits for no consumer.
 pub(in crate::producer) fn on_host(pool: &Pool, want: Want) -> Result<Claimed, AcquireError> {
     let settings = pool.settings();
     let make = |plan: Plan| {
@@ -40,7 +43,7 @@ pub(in crate::producer) fn on_host(pool: &Pool, want: Want) -> Result<Claimed, A
     in_regions(pool, want, &make).or_else(|error| unable_to_grow(pool, want, error))
 }
 
-/// Claims a slot in regions that `make` allocates. Never waits.
+/// Claims a slot in regions that `make` allocates. Waits for no consumer.
 pub(super) fn in_regions(
     pool: &Pool,
     want: Want,
@@ -71,9 +74,24 @@ fn in_new_region(
     make: MakeRegion<'_>,
 ) -> Result<Claimed, AcquireError> {
     let pool = guard.pool();
-    let plan = match find(&mut guard, want)? {
-        Found::Slot(claimed) => return Ok(claimed),
-        Found::Room(plan) => plan,
+    let plan = loop {
+        let seen = match find(&mut guard, want)? {
+            Found::Slot(claimed) => return Ok(claimed),
+            Found::Room(plan) if !guard.has_rare_effects() => break plan,
+            // Hooks run without a plan, because they may acquire a slot, or wait for a thread that does.
+            Found::Room(plan) => {
+                guard.regions.abandon(plan);
+                None
+            }
+            // The plan ends under the lock, so its notification comes after this count.
+            Found::Growing => Some(pool.notifier().count()),
+        };
+        drop(guard);
+        if let Some(seen) = seen {
+            pool.notifier().wait(seen, CHECK_INTERVAL);
+        }
+        guard = pool.guard()?;
+        check_open(&guard)?;
     };
     let shortage = guard.regions.recent_shortage();
     if let Some(shortage) = shortage.filter(|_| has_slots(&guard, want)) {
@@ -85,6 +103,8 @@ fn in_new_region(
     let region = make(plan);
     fault::point(Point::RegionMade);
     let mut guard = pool.guard()?;
+    // For threads in `Found::Growing`. They search again when this thread releases the lock.
+    pool.notifier().notify();
     check_open(&guard)?;
     let region = match region {
         Ok(region) => region,
@@ -139,6 +159,9 @@ fn find(guard: &mut Guard<'_>, want: Want) -> Result<Found, AcquireError> {
         regions.plan(slots, want, first, settings.max_slots)
     };
     let mut result = plan(guard);
+    if matches!(result, Err(Full::Limit | Full::List)) && guard.regions.is_growing() {
+        return Ok(Found::Growing);
+    }
     while matches!(result, Err(Full::Limit)) && guard.forget_spare(Span::Promised) {
         if let Some(claimed) = claim_idle(guard, want) {
             return Ok(Found::Slot(claimed));
@@ -325,8 +348,106 @@ pub(in crate::producer) fn by_number(
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc;
+    use std::thread;
+    use std::time::Duration;
+
     use super::*;
+    use crate::producer::pool::slots::Hook;
     use crate::{Consumer, FrameMeta, Producer, WriteLease};
+
+    const WANT: Want = Want {
+        size: 64,
+        room: 0,
+        device: None,
+        is_ahead: false,
+    };
+
+    fn make_region(pool: &Pool, plan: Plan) -> Result<Region, AcquireError> {
+        let settings = RegionSettings {
+            backing: pool.settings().backing,
+            shm_prefix: pool.shm_prefix(),
+        };
+        Ok(Region::create(plan.len(), settings)?)
+    }
+
+    /// The first region of this pool has all its slots.
+    fn pool_of_one_region() -> (tempfile::TempDir, Producer) {
+        let dir = tempfile::tempdir().unwrap();
+        let producer = Producer::builder(&dir.path().join("p.sock")).max_slots(6);
+        (dir, producer.build().unwrap())
+    }
+
+    /// Claims a slot on another thread while a region is allocated, and does `meanwhile` with what that thread sends.
+    fn claim_during_growth(
+        producer: &Producer,
+        meanwhile: impl Fn(&mpsc::Receiver<Result<(), AcquireError>>),
+    ) -> (
+        Result<(), AcquireError>,
+        mpsc::Receiver<Result<(), AcquireError>>,
+    ) {
+        let pool = producer.inner();
+        let (sender, other) = mpsc::channel();
+        let claimed = thread::scope(|scope| {
+            let make = |plan: Plan| {
+                let sender = sender.clone();
+                scope.spawn(move || sender.send(on_host(pool, WANT).map(drop)));
+                meanwhile(&other);
+                make_region(pool, plan)
+            };
+            in_regions(pool, WANT, &make).map(drop)
+        });
+        (claimed, other)
+    }
+
+    #[test]
+    fn a_thread_waits_for_the_region_that_another_allocates() {
+        let (_dir, producer) = pool_of_one_region();
+        let (claimed, other) = claim_during_growth(&producer, |other| {
+            // Time in which the other thread could fail.
+            if let Ok(result) = other.recv_timeout(Duration::from_millis(200)) {
+                panic!("{result:?}");
+            }
+        });
+        claimed.unwrap();
+        other.recv().unwrap().unwrap();
+    }
+
+    #[test]
+    fn a_closed_pool_ends_the_wait_for_a_region() {
+        let (_dir, producer) = pool_of_one_region();
+        let (claimed, _) = claim_during_growth(&producer, |other| {
+            producer.close();
+            let result = other.recv_timeout(Duration::from_secs(60)).unwrap();
+            assert!(matches!(result, Err(AcquireError::Closed)), "{result:?}");
+        });
+        assert!(matches!(claimed, Err(AcquireError::Closed)), "{claimed:?}");
+    }
+
+    /// A wait for the plan of the thread that runs the hook would have no end.
+    #[test]
+    fn a_hook_that_runs_before_a_region_is_allocated_can_claim_a_slot() {
+        let (_dir, producer) = pool_of_one_region();
+        let pool = producer.inner();
+        let (sender, results) = mpsc::channel();
+        let hook = {
+            let pool = pool.clone();
+            move || sender.send(on_host(&pool, WANT).map(drop)).unwrap()
+        };
+        let (done, is_done) = mpsc::channel();
+        thread::spawn({
+            let pool = pool.clone();
+            move || {
+                let mut guard = pool.lock().unwrap();
+                guard.run_later([Box::new(hook) as Hook]);
+                let make = |plan: Plan| make_region(&pool, plan);
+                let _ = done.send(in_new_region(guard, WANT, &make).map(drop));
+            }
+        });
+        let claimed = is_done.recv_timeout(Duration::from_secs(60));
+        claimed.expect("it hung").unwrap();
+        results.recv().unwrap().unwrap();
+    }
 
     /// The pool is closed while a region is allocated.
     #[test]
@@ -336,12 +457,6 @@ mod tests {
         let producer = Producer::builder(&path).build().unwrap();
         let mut consumer = Consumer::builder(&path).connect().unwrap();
         let pool = producer.inner();
-        let want = Want {
-            size: 64,
-            room: 0,
-            device: None,
-            is_ahead: false,
-        };
         let mut held = Vec::new();
         let mut claimed = None;
         // Until all slots are held, and a region is needed.
@@ -350,18 +465,14 @@ mod tests {
                 if !held.is_empty() {
                     producer.close();
                 }
-                let settings = RegionSettings {
-                    backing: pool.settings().backing,
-                    shm_prefix: pool.shm_prefix(),
-                };
-                Ok(Region::create(plan.len(), settings)?)
+                make_region(pool, plan)
             };
-            let result = in_regions(pool, want, &make);
+            let result = in_regions(pool, WANT, &make);
             if pool.is_closed() {
                 claimed = Some(result);
             } else {
-                let lease = WriteLease::new(pool.clone(), result.unwrap(), want.size);
-                lease.publish(FrameMeta::new(want.size)).unwrap();
+                let lease = WriteLease::new(pool.clone(), result.unwrap(), WANT.size);
+                lease.publish(FrameMeta::new(WANT.size)).unwrap();
                 held.push(consumer.receive(None).unwrap());
             }
         }
