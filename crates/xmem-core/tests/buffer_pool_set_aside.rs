@@ -4,6 +4,10 @@
 
 mod support;
 
+use std::collections::BTreeSet;
+use std::sync::Barrier;
+use std::thread;
+
 use support::{buffers::published, *};
 use xmem_core::BufferPool;
 
@@ -80,4 +84,30 @@ fn a_published_buffer_stays_valid_when_it_is_given_up() {
     // Each process can only give up its own buffers.
     assert_eq!(reader.stats().set_aside, 0);
     assert_eq!(reader.give_up(&[index]), 0);
+}
+
+#[test]
+fn two_threads_set_the_same_buffers_aside() {
+    const COUNT: usize = 4;
+    for round in 0..50 {
+        let place = Place::new();
+        // There may be one buffer more than that.
+        let options = BufferPool::options(&place.pool()).max_buffers(COUNT as u32 + 1);
+        let pool = options.open().unwrap();
+        // The first buffer creates this process's part of the pool.
+        pool.acquire_cpu(1).unwrap();
+        let start = Barrier::new(2);
+        let set_aside = || {
+            start.wait();
+            pool.preallocate_cpu(SMALL, COUNT)
+        };
+        let [one, two] = thread::scope(|scope| {
+            [(); 2]
+                .map(|()| scope.spawn(set_aside))
+                .map(|thread| thread.join().unwrap())
+        });
+        let numbers = |result: Result<Vec<u32>, _>| BTreeSet::from_iter(result.unwrap());
+        assert_eq!(numbers(one), numbers(two), "round {round}");
+        assert_eq!(pool.stats().set_aside as usize, COUNT);
+    }
 }

@@ -63,6 +63,8 @@ pub(super) struct Writer {
     producer: Producer,
     number: u8,
     uses: Mutex<HashMap<u32, Use>>,
+    /// Held while buffers are set aside. Otherwise two threads would both add the buffers that are missing.
+    setting_aside: Mutex<()>,
 }
 
 impl Writer {
@@ -85,6 +87,7 @@ impl Writer {
                         producer,
                         number,
                         uses: Mutex::default(),
+                        setting_aside: Mutex::default(),
                     });
                 }
                 Err(CreateError::InUse { .. }) => {}
@@ -241,9 +244,10 @@ impl Writer {
         count: usize,
     ) -> Result<Vec<u32>, WriteAccessError> {
         let producer = &self.producer;
-        let before = producer.stats();
         // A forked child has no figures, and cannot acquire buffers.
-        if self.is_of_this_process() && count > producer.room_to_set_aside(spec)? {
+        let alone = self.is_of_this_process().then(|| lock(&self.setting_aside));
+        let before = producer.stats();
+        if alone.is_some() && count > producer.room_to_set_aside(spec)? {
             let (most, held, aside) = (before.max_slots, before.slots_held, before.set_aside);
             return Err(WriteAccessError::Denied {
                 reason: format!(
