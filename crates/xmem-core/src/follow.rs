@@ -29,6 +29,7 @@ use xmem_shm::abi::budget::BudgetLimit;
 use xmem_shm::abi::frame_info::FrameInfo;
 use xmem_shm::abi::meta::FrameMeta;
 use xmem_shm::lock::lock;
+use xmem_shm::os::eventfd;
 use xmem_shm::os::fork::ProcessId;
 
 use crate::consumer::{Consumer, ConsumerBuilder, ConsumerHandle};
@@ -513,6 +514,8 @@ impl Follower {
         &mut self,
         found: Result<Consumer, ConnectError>,
     ) -> Result<Step<T>, FollowError> {
+        // The end of the last connection has made it readable.
+        self.eventfd.iter().for_each(eventfd::silence);
         let error = match found {
             Ok(consumer) => return self.join(consumer),
             Err(ConnectError::Cancelled) => {
@@ -595,7 +598,7 @@ impl Follower {
     }
 
     /// Like [`Consumer::notify`], for each connection. Without a producer the descriptor reports nothing: call a step to look
-    /// for one.
+    /// for one. The end of a connection is reported once, until the next step.
     ///
     /// # Errors
     ///

@@ -12,6 +12,7 @@ use std::time::Duration;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::retry_on_intr;
 use support::{HANG, Place, assert_frame, publish};
+use xmem_core::follow::{Follower, Step};
 use xmem_core::{Canceller, Consumer, Delivery, Producer, ReadLease, ReceiveError};
 
 const NOW: Option<Duration> = Some(Duration::ZERO);
@@ -151,4 +152,38 @@ fn no_wake_up_is_lost() {
             next += 1;
         }
     });
+}
+
+/// A program that polls between steps would otherwise never sleep.
+#[test]
+fn without_a_producer_a_follower_reports_nothing() {
+    let place = Place::new();
+    let fd = descriptor();
+    let mut follower = Consumer::builder(&place.pool()).follow();
+    follower.notify(fd.clone()).unwrap();
+    let step = |follower: &mut Follower| follower.step(NOW, |_| ()).unwrap();
+    for seed in 0..2 {
+        let producer = Producer::builder(&place.pool()).build().unwrap();
+        assert!(matches!(step(&mut follower), Step::Joined { .. }));
+        assert!(matches!(step(&mut follower), Step::Nothing));
+        publish(&producer, seed, 100);
+        assert!(readable(&fd, HANG));
+        while !matches!(step(&mut follower), Step::Took(())) {
+            assert!(readable(&fd, HANG));
+        }
+        assert!(matches!(step(&mut follower), Step::Nothing));
+        assert!(!readable(&fd, Duration::ZERO));
+
+        drop(producer);
+        // The thread is woken before the end of the connection is known.
+        while !matches!(step(&mut follower), Step::Lost(_)) {
+            assert!(readable(&fd, HANG));
+        }
+        // The loss is reported until the next step.
+        assert!(readable(&fd, Duration::ZERO));
+        for _ in 0..2 {
+            assert!(matches!(step(&mut follower), Step::NoProducer { .. }));
+            assert!(!readable(&fd, Duration::ZERO));
+        }
+    }
 }
