@@ -284,7 +284,7 @@ impl ConsumerBuilder {
 /// Receives the frames of a pool over successive producers.
 ///
 /// As an iterator it waits for each frame, and returns errors as items, after which it can continue. It ends with
-/// [`FollowError::End`]. The iterator drops frames that [`OverBudget::Copy`] lends, because it cannot copy them.
+/// [`FollowError::End`]. The iterator drops the frames and events that are [lent](Taken::Lent), because it cannot copy them.
 ///
 /// The builder's [canceller](ConsumerBuilder::canceller) cancels its waits. A drop leaves the pool; frames that are still held stay
 /// valid. In a forked child each step is an error.
@@ -662,10 +662,14 @@ impl Iterator for Follower {
     type Item = Result<ReadLease, FollowError>;
 
     fn next(&mut self) -> Option<Self::Item> {
+        let take = |taken: Taken<'_>| match taken {
+            Taken::Kept(lease) => Ok(lease),
+            Taken::Lent(lease) => Err(lease.meta().event),
+        };
         loop {
-            match self.step(None, |taken| taken.kept()) {
-                Ok(Step::Took(Some(lease))) => return Some(Ok(lease)),
-                Ok(Step::Took(None)) => self.note_dropped(),
+            match self.step(None, take) {
+                Ok(Step::Took(Ok(lease))) => return Some(Ok(lease)),
+                Ok(Step::Took(Err(is_event))) if !is_event => self.note_dropped(),
                 Ok(_) => {}
                 Err(FollowError::End) => return None,
                 Err(error) => return Some(Err(error)),

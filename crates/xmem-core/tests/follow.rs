@@ -340,6 +340,19 @@ fn past_the_budget_frames_are_dropped() {
 }
 
 #[test]
+fn an_iterator_does_not_count_events_as_dropped_frames() {
+    for what in [OverBudget::Drop, OverBudget::Copy] {
+        let place = Place::new();
+        let (producer, mut follower, first) = over_budget(&place, what);
+        producer.set_eos(true);
+        assert!(follower.next().is_none());
+        assert_eq!(follower.handle().stats().dropped, 2);
+        assert_eq!(producer.stats().consumers[0].dropped, 2);
+        drop(first);
+    }
+}
+
+#[test]
 fn past_the_budget_is_an_error() {
     let place = Place::new();
     let (_producer, mut follower, first) = over_budget(&place, OverBudget::Fail);
