@@ -33,9 +33,15 @@ fn xdg_dir() -> Option<PathBuf> {
     dir_in("XDG_RUNTIME_DIR").filter(|dir| dir.is_absolute())
 }
 
-/// The runtime directory: `$XMEM_RUNTIME_DIR`, else `$XDG_RUNTIME_DIR/xmem`, else `/tmp/xmem-<uid>`.
+/// Makes a path absolute, because the program can change its working directory. Without one, nothing can be opened there.
+fn absolute(path: PathBuf) -> PathBuf {
+    std::path::absolute(&path).unwrap_or(path)
+}
+
+/// The runtime directory, absolute: `$XMEM_RUNTIME_DIR`, else `$XDG_RUNTIME_DIR/xmem`, else `/tmp/xmem-<uid>`.
 pub fn runtime_dir() -> PathBuf {
     dir_in("XMEM_RUNTIME_DIR")
+        .map(absolute)
         .or_else(|| xdg_dir().map(|dir| dir.join("xmem")))
         .unwrap_or_else(|| PathBuf::from(format!("/tmp/xmem-{}", own_uid())))
 }
@@ -45,7 +51,8 @@ fn is_path(pool: &OsStr) -> bool {
     pool.as_encoded_bytes().contains(&b'/')
 }
 
-/// The path of a pool's socket. A name with a slash is already that path.
+/// The path of a pool's socket, absolute. A name with a slash is already a path; a relative one refers to the present working
+/// directory.
 ///
 /// ```
 /// let path = xmem_core::socket_path("/run/cameras/cam0.sock")?;
@@ -75,6 +82,7 @@ pub fn socket_path(pool: &(impl AsRef<OsStr> + ?Sized)) -> Result<PathBuf, NameE
     if is_directory || path.file_name().is_none() {
         return Err(NameError::Directory(pool.to_owned()));
     }
+    let path = absolute(path);
     let len = path.as_os_str().len();
     if len > MAX_PATH_LEN {
         return Err(NameError::TooLong {
@@ -392,6 +400,30 @@ mod tests {
             Err(NameError::TooLong { .. })
         ));
         assert!(socket_path(&format!("/{}", "x".repeat(106))).is_ok());
+    }
+
+    #[test]
+    fn paths_are_absolute() {
+        let here = env::current_dir().unwrap();
+        for (pool, path) in [
+            ("./p.sock", here.join("p.sock")),
+            ("a/b", here.join("a/b")),
+            ("../p", here.join("../p")),
+            ("/run/p.sock", PathBuf::from("/run/p.sock")),
+        ] {
+            assert_eq!(socket_path(pool).unwrap(), path);
+        }
+        // The limit is that of the path in the address of the socket.
+        let longest = MAX_PATH_LEN - here.as_os_str().len() - 1;
+        let long = |len| format!("./{}", "x".repeat(len));
+        assert!(socket_path(&long(longest)).is_ok());
+        assert!(matches!(
+            socket_path(&long(longest + 1)),
+            Err(NameError::TooLong { .. })
+        ));
+        for pool in ["./", "./.", "..", "a/.."] {
+            assert!(matches!(socket_path(pool), Err(NameError::Directory(_))));
+        }
     }
 
     #[test]
