@@ -308,6 +308,21 @@ pub enum AcquireError {
         /// Why the pool cannot grow to its limits: a lack of memory or of descriptors. `None`: it has reached a limit.
         shortage: Option<Arc<AcquireError>>,
     },
+    /// The pool may not have as many slots as [`set_upstream_need`](crate::Producer::set_upstream_need) asks for.
+    #[error(
+        "pool {pool:?} cannot reserve {slots} slots for upstream: with its history and two more that makes {needed}, and it may \
+         have {max_slots}: raise max-slots"
+    )]
+    UpstreamNeed {
+        /// The pool.
+        pool: String,
+        /// The number of slots that were asked for.
+        slots: u32,
+        /// The least number of slots that the pool would need.
+        needed: u32,
+        /// The limit on slots.
+        max_slots: u32,
+    },
     /// One frame is larger than the pool may be.
     #[error("{}", too_large(*size, *slot_size, *max_bytes))]
     TooLarge {

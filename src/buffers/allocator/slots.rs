@@ -122,7 +122,7 @@ impl SlotSource {
             return;
         };
         let refusal = producer.set_upstream_need(slots).err().map(|error| {
-            format!("Upstream needs {slots} slots at once, and the pool cannot give them: {error}. Raise max-slots")
+            format!("Upstream needs {slots} slots at once, and the pool cannot give them: {error}")
         });
         if let Some(refusal) = &refusal {
             gst::warning!(CAT, "{refusal}");

@@ -415,17 +415,17 @@ impl Producer {
     ///
     /// # Errors
     ///
-    /// [`AcquireError::Exhausted`] if there may not be as many, and [`AcquireError::Forked`].
+    /// [`AcquireError::UpstreamNeed`] if there may not be as many, and [`AcquireError::Forked`].
     pub fn set_upstream_need(&self, slots: u32) -> Result<(), AcquireError> {
         let settings = self.inner().settings();
         let mut guard = self.inner().guard()?;
-        if slots.saturating_add(settings.history.saturating_add(2)) > settings.max_slots {
-            return Err(AcquireError::Exhausted {
+        let needed = slots.saturating_add(settings.history.saturating_add(2));
+        if needed > settings.max_slots {
+            return Err(AcquireError::UpstreamNeed {
                 pool: self.pool().to_owned(),
                 slots,
+                needed,
                 max_slots: settings.max_slots,
-                max_bytes: settings.max_bytes,
-                shortage: None,
             });
         }
         guard.shares.set_upstream_need(slots);

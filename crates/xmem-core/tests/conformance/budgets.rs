@@ -2,7 +2,7 @@
 
 //! Consumers hold frames up to their budget, for any time.
 
-use xmem_core::{Backing, BudgetLimit, Consumer, ReceiveError};
+use xmem_core::{AcquireError, Backing, BudgetLimit, Consumer, ReceiveError};
 
 use super::*;
 
@@ -135,7 +135,16 @@ fn slots_are_divided_among_consumers(backing: Backing) {
     assert_eq!(second.budget(), 2);
     producer.set_upstream_need(0).unwrap();
     assert_eq!(budgets(&[&second]), [(7, BudgetLimit::MaxSlots)]);
-    assert!(producer.set_upstream_need(9).is_err());
+    let error = producer.set_upstream_need(9).unwrap_err();
+    let text = error.to_string();
+    assert!(matches!(
+        error,
+        AcquireError::UpstreamNeed { needed: 13, .. }
+    ));
+    assert!(
+        text.contains("9 slots") && text.contains("have 12"),
+        "{text}"
+    );
     // With all budgets used up, each frame still gets a slot.
     publish(&producer, 0, 100);
     let held = receive(&mut second);
