@@ -259,9 +259,11 @@ fn memory_that_could_disappear_is_refused() {
     let refused = |fd: OwnedFd| {
         let error = producer.import(fd).unwrap_err();
         assert!(matches!(error, ImportError::Memory(_)), "{error}");
+        error.to_string()
     };
     refused(foreign(b"not sealed", SealFlags::empty()));
-    refused(foreign(b"", SealFlags::SHRINK));
+    let error = refused(foreign(b"", SealFlags::SHRINK));
+    assert!(error.contains("it is empty"), "{error}");
     refused(File::open("/dev/null").unwrap().into());
     refused(tempfile::tempfile().unwrap().into());
     // The number of parts equals the number of slots.

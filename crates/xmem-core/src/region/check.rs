@@ -12,10 +12,10 @@ pub(super) fn check_len(
     len: usize,
 ) -> Result<usize, RegionError> {
     actual
-        .and_then(|actual| {
-            (actual >= len)
-                .then_some(actual)
-                .ok_or("it is smaller than its producer states")
+        .and_then(|actual| match actual {
+            0 => Err("it is empty"),
+            _ if actual < len => Err("it is smaller than its producer states"),
+            _ => Ok(actual),
         })
         .map_err(RegionError::Untrusted)
 }
