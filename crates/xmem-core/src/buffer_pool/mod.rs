@@ -229,7 +229,8 @@ impl BufferPool {
         writer.map_or_else(Vec::new, |writer| writer.producer().readers())
     }
 
-    /// Gets a published buffer for reading. Each call counts as one read, also a second call in the same process.
+    /// Gets a published buffer for reading. Each call counts as one read, also a second call in the same process. Right after the
+    /// last counted read has ended, a call may still succeed, until the writer has handled the release.
     ///
     /// # Errors
     ///

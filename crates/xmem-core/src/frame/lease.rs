@@ -367,7 +367,7 @@ impl ReadLease {
     }
 
     /// Whether the producer that published it, or its process, has ended. Resources that it kept with the frame are gone then; the
-    /// frame itself stays. Never, of a producer of this process.
+    /// frame itself stays. Always `false` for the producer's own lease ([`is_local`](Self::is_local)).
     pub fn producer_is_gone(&self) -> bool {
         self.hold.producer_is_gone()
     }

@@ -255,7 +255,7 @@ impl Producer {
     }
 
     /// Publishes an event between two frames, for consumers that ask for [`events`](crate::ConsumerBuilder::events). Of
-    /// the metadata, times, flags and attachments count. Returns its sequence. Never waits.
+    /// the metadata, times, flags and attachments count. Returns its sequence. Waits for no consumer.
     ///
     /// # Errors
     ///

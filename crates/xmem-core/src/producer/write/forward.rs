@@ -7,7 +7,6 @@
 //!
 //! A consumer that joins first gets the list of pools of origin. Its cursor is set after it has answered for each whether it
 //! can join. A pool of origin that appears later is announced to each consumer then.
-//! each whether it can join it. A pool of origin that is met later is announced to every consumer then.
 
 use std::path::Path;
 use std::sync::Arc;
