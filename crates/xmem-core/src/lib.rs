@@ -73,7 +73,7 @@ pub use crate::producer::{
     ConsumerEvent, Departure, ImportedMemory, OwnSlot, PartLease, Parts, Producer, ProducerBuilder,
     PublishFailure, Reader, SlotSpec, Unread, WriteLease, remove_stale,
 };
-pub use crate::region::{Backing, Capabilities, remove_stale_segments};
+pub use crate::region::{Backing, remove_stale_segments};
 pub use crate::rendezvous::{
     PoolEntry, check_runtime_dir, other_runtime_dirs, other_runtime_dirs_with, pools,
     pools_in_words, read_locks, read_pools, runtime_dir, socket_path,

@@ -34,32 +34,6 @@ pub enum Backing {
     PosixShm,
 }
 
-/// Guarantees of a kind of region.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[doc(hidden)]
-pub struct Capabilities {
-    /// It cannot shrink under a reader.
-    pub size_is_sealed: bool,
-    /// The kernel keeps consumers from writing.
-    pub consumers_cannot_write: bool,
-}
-
-impl Backing {
-    #[doc(hidden)]
-    pub fn capabilities(self) -> Capabilities {
-        match self {
-            Self::Memfd => Capabilities {
-                size_is_sealed: true,
-                consumers_cannot_write: true,
-            },
-            Self::PosixShm => Capabilities {
-                size_is_sealed: false,
-                consumers_cannot_write: false,
-            },
-        }
-    }
-}
-
 /// Settings of a new region.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RegionSettings<'a> {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The guarantees of each kind of region.
+//! What consumers cannot do to a region.
 #![allow(unsafe_code)] // one mprotect that must fail
 
 use xmem_core::Backing;
@@ -12,7 +12,8 @@ crate::conformance! {
 }
 
 fn capabilities_hold(backing: Backing) {
-    let promises = backing.capabilities();
+    // Named segments cannot be sealed.
+    let is_sealed = backing == Backing::Memfd;
     let place = Place::new();
     let producer = pool(&place, backing).build().unwrap();
     let mut consumer = connect(&place);
@@ -27,7 +28,7 @@ fn capabilities_hold(backing: Backing) {
         .write(true)
         .open(path)
         .ok();
-    if promises.consumers_cannot_write {
+    if is_sealed {
         // SAFETY: the range is the mapping, and the call is refused.
         let refused = unsafe {
             rustix::mm::mprotect(
@@ -42,9 +43,7 @@ fn capabilities_hold(backing: Backing) {
             assert!(file.write_at(b"x", 0).is_err(), "its memory can be written");
         }
     }
-    if promises.size_is_sealed
-        && let Some(file) = &file
-    {
+    if is_sealed && let Some(file) = &file {
         assert!(file.set_len(0).is_err(), "its memory can be truncated");
         assert!(file.set_len(1 << 30).is_err(), "its memory can be extended");
     }
