@@ -7,7 +7,7 @@ use std::time::SystemTime;
 
 use serde::Serialize;
 use serde_json::Value;
-use xmem_core::{ConnectError, PoolStats, QueryError, printable};
+use xmem_core::{ConnectError, PoolStats, printable};
 
 use crate::Error;
 use crate::caps::Caps;
@@ -27,7 +27,7 @@ pub(crate) enum State {
 
 impl State {
     /// The state of a pool, from the answer to a query.
-    pub(crate) fn of(answer: &Result<PoolStats, QueryError>) -> Self {
+    pub(crate) fn of(answer: &Result<PoolStats, ConnectError>) -> Self {
         match answer {
             Ok(_) => Self::Live,
             Err(ConnectError::Denied { .. } | ConnectError::Refused { .. }) => Self::NoAccess,
@@ -59,7 +59,7 @@ pub(crate) struct Pool {
 
 impl Pool {
     /// `answer` is `None` if the pool was not queried because it has no producer.
-    fn new(name: String, path: PathBuf, answer: Option<Result<PoolStats, QueryError>>) -> Self {
+    fn new(name: String, path: PathBuf, answer: Option<Result<PoolStats, ConnectError>>) -> Self {
         Self {
             name,
             path,

@@ -695,9 +695,6 @@ pub enum ReceiveError {
     Forked,
 }
 
-/// A query to a producer failed.
-pub type QueryError = ConnectError;
-
 fn too_large(size: usize, slot_size: u64, max_bytes: u64) -> String {
     match max_bytes {
         0 => format!("the system cannot allocate {size} bytes"),

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use crate::consumer::query;
-use crate::error::QueryError;
+use crate::error::ConnectError;
 use crate::stats::PoolStats;
 
 /// The maximum number of threads that query at the same time. Most pools answer at once, so more threads would have nothing to
@@ -22,7 +22,7 @@ const MAX_ASKING: usize = 64;
 /// let answers = xmem_core::query_all(&["cam0", "no/such/pool"]);
 /// assert!(answers[1].is_err());
 /// ```
-pub fn query_all<P: AsRef<OsStr> + Sync>(pools: &[P]) -> Vec<Result<PoolStats, QueryError>> {
+pub fn query_all<P: AsRef<OsStr> + Sync>(pools: &[P]) -> Vec<Result<PoolStats, ConnectError>> {
     let answers: Vec<_> = pools.iter().map(|pool| (pool, OnceLock::new())).collect();
     let next = AtomicUsize::new(0);
     let ask = || {

@@ -8,7 +8,7 @@ use std::io::{IsTerminal, Write};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use xmem_core::{PoolStats, QueryError, printable};
+use xmem_core::{ConnectError, PoolStats, printable};
 
 use super::buffers;
 use crate::Error;
@@ -50,7 +50,7 @@ pub(crate) fn run(
                 interval
             }
             // Wait: a producer may be started or restarted.
-            Err(error @ (QueryError::NotFound { .. } | QueryError::NoAnswer { .. })) => {
+            Err(error @ (ConnectError::NotFound { .. } | ConnectError::NoAnswer { .. })) => {
                 refuse_buffers(pool)?;
                 if !std::mem::replace(&mut is_waiting, true) {
                     to_stderr(format_args!("{error}; waiting for it"));

@@ -30,7 +30,7 @@ use super::origin::Join;
 use super::position::ResumePoint;
 use super::session::Session;
 use crate::cancel::{Canceller, Notifier, Wake};
-use crate::error::{ConnectError, NameError, QueryError, SystemError};
+use crate::error::{ConnectError, NameError, SystemError};
 use crate::rendezvous::{check_default_dir, socket_path};
 use crate::stats::PoolStats;
 
@@ -337,7 +337,7 @@ impl ConsumerBuilder {
 /// # Errors
 ///
 /// As for joining.
-pub fn query(pool: &(impl AsRef<OsStr> + ?Sized)) -> Result<PoolStats, QueryError> {
+pub fn query(pool: &(impl AsRef<OsStr> + ?Sized)) -> Result<PoolStats, ConnectError> {
     let pool = pool.as_ref();
     let path = socket_path(pool)?;
     check_default_dir(pool, &path)?;
