@@ -380,8 +380,8 @@ impl<'a> SlotMemory<'a> {
     /// Whether `producer` can publish the slot.
     pub(crate) fn belongs_to(self, producer: &Producer) -> bool {
         match &*self.0.lease() {
-            Lease::Writable(lease) => producer.owns(lease),
-            Lease::Published(lease) => producer.owns(lease),
+            Lease::Writable(lease) => lease.is_of(producer),
+            Lease::Published(lease) => lease.is_of(producer),
             Lease::Received(..) | Lease::Gone => false,
         }
     }

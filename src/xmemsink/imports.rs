@@ -19,7 +19,7 @@ impl Tie for Imports {
 /// The import of the memory into this producer's pool.
 pub(super) fn known(memory: &gst::MemoryRef, producer: &Producer) -> Option<ImportedMemory> {
     let Imports(imports) = tied(memory)?;
-    imports.into_iter().find(|import| producer.owns(import))
+    imports.into_iter().find(|import| import.is_of(producer))
 }
 
 /// Keeps the import while the memory exists.

@@ -240,7 +240,7 @@ fn slots_that_are_parts_do_not_keep_their_pool() {
     let mut slot = producer.acquire(100).unwrap();
     slot.as_mut_slice().fill(7);
     let part = slot.into_part();
-    assert!(producer.owns(&part));
+    assert!(part.is_of(&producer));
     let slot = part.slot();
     drop(producer);
     assert_eq!(Arc::strong_count(&of_pool), 1);

@@ -67,8 +67,8 @@ impl OwnSlot {
 
     pub(crate) fn is_of(&self, producer: &Producer) -> bool {
         match &*lock(&self.lease) {
-            Lease::Writing(lease) => producer.owns(lease),
-            Lease::Part(part) => producer.owns(part),
+            Lease::Writing(lease) => lease.is_of(producer),
+            Lease::Part(part) => part.is_of(producer),
             Lease::Moving => false,
         }
     }

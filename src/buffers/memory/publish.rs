@@ -26,7 +26,7 @@ impl XmemMemoryRef {
         let Lease::Own(own) = &mut slot.lease else {
             return None;
         };
-        if !producer.owns(own) {
+        if !own.is_of(producer) {
             return None;
         }
         if is_writable {
@@ -48,8 +48,8 @@ impl XmemMemoryRef {
     pub(crate) fn add_to(&self, parts: &mut Parts, producer: &Producer) -> Option<()> {
         let mut slot = self.shared().lock();
         let is_its_own = match &slot.lease {
-            Lease::Own(own) => own.sequence().is_none() && producer.owns(own),
-            Lease::Part(part) => producer.owns(part),
+            Lease::Own(own) => own.sequence().is_none() && own.is_of(producer),
+            Lease::Part(part) => part.is_of(producer),
             Lease::Received(_) | Lease::Gone => false,
         };
         if !is_its_own {

@@ -314,12 +314,6 @@ impl Producer {
         self.inner().keep_until(slot, consumers)
     }
 
-    /// Whether an object belongs to this producer's pool: a slot ([`WriteLease`], [`OwnSlot`], [`PartLease`]),
-    /// [`ImportedMemory`], or the producer's own reference to a frame that it published ([`ReadLease`]).
-    pub fn owns(&self, of_pool: &impl OfPool) -> bool {
-        of_pool.is_of(self)
-    }
-
     /// How the pool treats slow consumers.
     pub fn delivery(&self) -> Delivery {
         self.inner().settings().delivery
@@ -484,38 +478,37 @@ impl Producer {
     }
 }
 
-/// Implemented by leases and imported memory, which belong to a producer's pool. No other crate can name or implement it.
-pub trait OfPool {
-    #[doc(hidden)]
-    fn is_of(&self, producer: &Producer) -> bool;
-}
-
-impl OfPool for WriteLease {
-    fn is_of(&self, producer: &Producer) -> bool {
+impl WriteLease {
+    /// Whether it is a slot of this producer's pool.
+    pub fn is_of(&self, producer: &Producer) -> bool {
         Arc::ptr_eq(self.pool(), producer.inner())
     }
 }
 
-impl OfPool for OwnSlot {
-    fn is_of(&self, producer: &Producer) -> bool {
+impl OwnSlot {
+    /// Whether it is a slot of this producer's pool.
+    pub fn is_of(&self, producer: &Producer) -> bool {
         Arc::ptr_eq(self.of_pool(), producer.inner())
     }
 }
 
-impl OfPool for PartLease {
-    fn is_of(&self, producer: &Producer) -> bool {
+impl PartLease {
+    /// Whether it is a slot of this producer's pool.
+    pub fn is_of(&self, producer: &Producer) -> bool {
         self.pool().as_ptr() == Arc::as_ptr(producer.inner())
     }
 }
 
-impl OfPool for ImportedMemory {
-    fn is_of(&self, producer: &Producer) -> bool {
+impl ImportedMemory {
+    /// Whether it was imported into this producer's pool.
+    pub fn is_of(&self, producer: &Producer) -> bool {
         self.is_in(producer.inner())
     }
 }
 
-impl OfPool for ReadLease {
-    fn is_of(&self, producer: &Producer) -> bool {
+impl ReadLease {
+    /// Whether it is this producer's own reference to a frame that it published.
+    pub fn is_of(&self, producer: &Producer) -> bool {
         self.hold().is_of(producer.inner())
     }
 }
