@@ -200,6 +200,9 @@ points! {
         EventRecorded,
         /// The device has finished the published frames, and the pool ends.
         DeviceSettled,
+        /// The wake word is changed, and the consumer still sleeps.
+        WakeChanged,
+        WakeSent,
     }
     Both {
         Mmap,
@@ -208,9 +211,6 @@ points! {
         Send,
         Sent,
         Received,
-        /// The wake word is changed, and the consumer still sleeps.
-        WakeChanged,
-        WakeSent,
         /// Device memory is unmapped or freed.
         TwinClosed,
     }
