@@ -190,8 +190,7 @@ impl<'a> Guard<'a> {
     /// other memory needs it to be published, and later frames, which may hold all other slots, are published after that frame.
     pub(in crate::producer) fn has_slot_ahead(&self, want: Want) -> bool {
         let held = self.slots.used().saturating_sub(self.history.len() as u32);
-        let room = || self.regions.room_for(want);
-        held < self.shares.upstream_most() && room().is_none_or(|room| held + 1 < room)
+        held < self.shares.upstream_most() && self.regions.have_room_for(want, held + 1)
     }
 
     /// Marks a claimed slot as empty, so that it can be claimed again.

@@ -203,12 +203,17 @@ impl Regions {
         Some(Room { slots, slot_bytes })
     }
 
-    /// The number of slots that fit into `max_bytes` if all have the size of `want` or the largest present size. `None`: as for
-    /// [`room`](Self::room).
-    pub(super) fn room_for(&self, want: Want) -> Option<u32> {
-        let room = self.room()?;
-        let slot_bytes = Plan::of_one_slot(want)?.slot_bytes().max(room.slot_bytes);
-        Some(u32::try_from(self.max_bytes / slot_bytes).unwrap_or(u32::MAX))
+    /// Whether `max_bytes` has room for more than this number of slots, if all have the size of `want` or the largest present size.
+    pub(super) fn have_room_for(&self, want: Want, slots: u32) -> bool {
+        self.max_bytes == 0 || self.have_bytes_for(want, slots)
+    }
+
+    #[inline(never)]
+    fn have_bytes_for(&self, want: Want, slots: u32) -> bool {
+        let (Some(room), Some(plan)) = (self.room(), Plan::of_one_slot(want)) else {
+            return true;
+        };
+        self.max_bytes / plan.slot_bytes().max(room.slot_bytes) > slots.into()
     }
 
     /// The bytes on devices among them, for regions in use.
