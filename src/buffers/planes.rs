@@ -65,7 +65,7 @@ pub(crate) struct Planes {
 }
 
 /// The error for a frame that does not fill its caps.
-pub(crate) const TOO_SMALL: &str = "the frame is smaller than by its caps";
+pub(crate) const TOO_SMALL: &str = "the frame is smaller than its caps require";
 
 impl Planes {
     /// Checks a layout that another process wrote, for a payload of `size` bytes.

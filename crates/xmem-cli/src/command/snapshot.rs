@@ -134,7 +134,7 @@ fn to_npy(bytes: &[u8], caps: &Caps) -> Result<Vec<u8>, &'static str> {
     let row = width * 3;
     let stride = row.next_multiple_of(4);
     if bytes.len() < stride * height {
-        return Err("the frame is smaller than its caps say");
+        return Err("the frame is smaller than its caps require");
     }
     let head =
         format!("{{'descr': '|u1', 'fortran_order': False, 'shape': ({height}, {width}, 3), }}");
