@@ -3,7 +3,7 @@
 //! The list of entries that end in the order of a stream: leases, and jobs of the program.
 //!
 //! By default a host function ends an entry ([`when`](crate::when)). It runs on a thread of the driver and must not call the
-//! driver. In a context that is in error no host function runs, so [`context_failed`] ends the entries of that context.
+//! driver. In a context that is in error no host function runs, so `context_failed` ends the entries of that context.
 #![allow(unsafe_code)] // a function that the driver calls
 
 use std::cell::Cell;
