@@ -15,8 +15,8 @@ use std::time::Duration;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use support::{HANG, Place, eventually};
 use xmem_core::{
-    AcquireError, Attachments, Consumer, Delivery, FrameMeta, ImportError, ImportedMemory,
-    MAX_PARTS, Parts, Producer, ReceiveError, SlotSpec, WriteLease,
+    AcquireError, Attachments, Canceller, Consumer, Delivery, FrameMeta, FrameParts, ImportError,
+    ImportedMemory, MAX_PARTS, Parts, Producer, ReceiveError, SlotSpec, WriteLease,
 };
 
 /// The name of this test's memory. With several tests in one process, each has its own.
@@ -175,6 +175,25 @@ fn imported_frames_cannot_be_taken_after_the_end() {
         );
         assert_eq!(consumer.stats().missed, 2, "{delivery:?}");
     }
+}
+
+/// A process holds it and has published it in another pool.
+#[test]
+fn a_forwarded_frame_in_imported_memory_can_be_taken_after_the_end() {
+    let (a, b) = (Place::new(), Place::new());
+    let first = Producer::builder(&a.pool()).build().unwrap();
+    let mut middle = Consumer::builder(&a.pool()).connect().unwrap();
+    let second = Producer::builder(&b.pool()).delivery(Delivery::Lossless);
+    let second = second.build().unwrap();
+    let mut last = Consumer::builder(&b.pool()).connect().unwrap();
+    publish_whole(&first, b"bytes", || {});
+    let frame = middle.receive(Some(HANG)).unwrap();
+    let parts = second.forward_wait(&frame, FrameParts::All, None, &Canceller::new());
+    publish(&second, parts.unwrap(), || {});
+    drop(first);
+    let forwarded = last.receive(Some(HANG)).unwrap();
+    assert_eq!(&forwarded[..], b"bytes");
+    assert_eq!(last.stats().missed, 0);
 }
 
 #[test]

@@ -122,14 +122,6 @@ pub fn claim(slot: &AtomicU64, held: impl FnOnce(u32) -> bool) -> Option<SlotWor
     Some(next)
 }
 
-/// Withdraws a published frame, which may be held: it can be taken no more.
-pub fn withdraw(slot: &AtomicU64) {
-    let word = SlotWord(slot.load(Ordering::Relaxed));
-    slot.store(word.next(SlotState::Free).0, Ordering::Relaxed);
-    // Pairs with the fence in `hold`: a consumer sees this word before it reads what is written after this.
-    fence(Ordering::SeqCst);
-}
-
 /// Publishes a claimed slot.
 pub fn publish(slot: &AtomicU64, claimed: SlotWord, ring: bool) -> SlotWord {
     let mut word = claimed.with_state(SlotState::Published);

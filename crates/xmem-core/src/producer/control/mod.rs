@@ -302,6 +302,7 @@ impl ControlThread {
                 }
             }
         }
+        self.pool.lock_on_own_thread().finalize_at_end();
         let ids: Vec<u64> = self.connections.keys().copied().collect();
         for id in ids {
             self.close(id, Departure::Closed);

@@ -102,12 +102,6 @@ impl Drop for Pool {
         // Runs the hooks of frames that consumers held when the pool was closed.
         if self.is_of_this_process() {
             let state = inside(&mut self.state);
-            // Consumers that are behind must not take frames whose memory changes.
-            for (slot, _) in state.slots.iter().filter(|(_, info)| info.is_borrowed()) {
-                if let Some(cell) = self.control.slot(slot) {
-                    lease::withdraw(cell);
-                }
-            }
             state.slots.take_hooks().for_each(run_hook);
             // Returns upstream's memory at the latest now.
             state.regions.take_borrowed().into_iter().for_each(run_hook);
