@@ -126,16 +126,7 @@ fn a_paused_pool_has_a_newest_picture() {
 #[test]
 fn an_interrupted_snapshot_leaves_nothing() {
     let pools = prepared();
-    // A producer that publishes nothing.
-    let producer = xmem_core::Producer::builder(&pool_path(&pools, "p"))
-        .build()
-        .unwrap();
-    let mut sticky = xmem_core::Sticky::new();
-    sticky.set(
-        "caps",
-        "video/x-raw,format=NV12,width=64,height=48,framerate=30/1",
-    );
-    producer.set_sticky(&sticky).unwrap();
+    let producer = silent_producer(&pools, "p");
     let folder = pools.file("pictures");
     fs::create_dir(&folder).unwrap();
     let file = folder.join("a.png");

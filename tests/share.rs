@@ -589,16 +589,7 @@ fn a_format_that_would_lose_bits_is_not_recorded() {
 fn an_empty_file_of_a_failed_recording_is_removed() {
     let pools = prepared();
     let file = pools.file("a.mkv").to_str().unwrap().to_owned();
-    // A producer that publishes nothing.
-    let producer = xmem_core::Producer::builder(&pool_path(&pools, "p"))
-        .build()
-        .unwrap();
-    let mut sticky = xmem_core::Sticky::new();
-    sticky.set(
-        "caps",
-        "video/x-raw,format=NV12,width=64,height=48,framerate=30/1",
-    );
-    producer.set_sticky(&sticky).unwrap();
+    let _producer = silent_producer(&pools, "p");
     let mut record = Launch::start(&pools, "record", &mut xmem(&pools, &["record", "p", &file]));
     until("the file", || fs::exists(&file).unwrap());
     until("the consumer", || consumer(&pools).is_some());

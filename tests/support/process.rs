@@ -69,6 +69,19 @@ pub fn pool_path(pools: &Pools, name: &str) -> String {
     path.to_str().unwrap().to_owned()
 }
 
+/// A pool with caps whose producer publishes nothing.
+pub fn silent_producer(pools: &Pools, name: &str) -> xmem_core::Producer {
+    let producer = xmem_core::Producer::builder(&pool_path(pools, name));
+    let producer = producer.build().unwrap();
+    let mut sticky = xmem_core::Sticky::new();
+    sticky.set(
+        "caps",
+        "video/x-raw,format=NV12,width=64,height=48,framerate=30/1",
+    );
+    producer.set_sticky(&sticky).unwrap();
+    producer
+}
+
 /// The statistics of a pool of the runtime directory.
 pub fn pool_stats(pools: &Pools, name: &str) -> Option<xmem_core::PoolStats> {
     xmem_core::query(&pool_path(pools, name)).ok()

@@ -19,7 +19,7 @@ use crate::Error;
 use crate::child::exit_code;
 use crate::launch::not_started;
 
-/// A user who interrupts again after this time wants to end a tool that does not end.
+/// A further SIGINT is passed on after this time. Reason: a user can then end a tool that hangs.
 const AGAIN: Duration = Duration::from_secs(1);
 
 /// Runs a tool that aborts at a second SIGINT, and returns its exit code.

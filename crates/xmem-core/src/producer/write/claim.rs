@@ -32,15 +32,16 @@ enum Found {
 
 /// Claims a slot in host memory. Waits for no consumer.
 pub(in crate::producer) fn on_host(pool: &Pool, want: Want) -> Result<Claimed, AcquireError> {
-    let settings = pool.settings();
-    let make = |plan: Plan| {
-        let settings = RegionSettings {
-            backing: settings.backing,
-            shm_prefix: pool.shm_prefix(),
-        };
-        Ok(Region::create(plan.len(), settings)?)
-    };
+    let make = |plan: Plan| make_region(pool, plan);
     in_regions(pool, want, &make).or_else(|error| unable_to_grow(pool, want, error))
+}
+
+fn make_region(pool: &Pool, plan: Plan) -> Result<Region, AcquireError> {
+    let settings = RegionSettings {
+        backing: pool.settings().backing,
+        shm_prefix: pool.shm_prefix(),
+    };
+    Ok(Region::create(plan.len(), settings)?)
 }
 
 /// Claims a slot in regions that `make` allocates. Waits for no consumer.
@@ -362,14 +363,6 @@ mod tests {
         device: None,
         is_ahead: false,
     };
-
-    fn make_region(pool: &Pool, plan: Plan) -> Result<Region, AcquireError> {
-        let settings = RegionSettings {
-            backing: pool.settings().backing,
-            shm_prefix: pool.shm_prefix(),
-        };
-        Ok(Region::create(plan.len(), settings)?)
-    }
 
     /// The first region of this pool has all its slots.
     fn pool_of_one_region() -> (tempfile::TempDir, Producer) {
