@@ -79,6 +79,9 @@ mod _xmem {
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        let end_reaper = wrap_pyfunction!(crate::reaper::end, module)?;
+        let atexit = module.py().import("atexit")?;
+        atexit.call_method1("register", (end_reaper,))?;
         module.add("__version__", env!("CARGO_PKG_VERSION"))
     }
 }

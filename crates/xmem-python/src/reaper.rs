@@ -1,54 +1,92 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! A thread that takes the interpreter for the core's threads, which must never wait for it. No thread waits for this one, because
-//! it may never get the interpreter while that shuts down.
+//! A thread that takes the interpreter for the core's threads, which must never wait for it. Only the end of the program waits for
+//! this thread.
 
+use std::convert::Infallible;
 use std::fmt;
 use std::mem;
 use std::sync::Mutex;
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
 
 use pyo3::prelude::*;
 use xmem_core::lock;
 
 use crate::fork::PerProcess;
 
-type Work = Box<dyn FnOnce(Python<'_>) + Send>;
-type Queue = Sender<Work>;
+/// The time that a program that ends waits for the thread. Work runs code of the user, which may hang.
+const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The thread's queue. A forked child does not have the thread, and starts its own.
-static QUEUE: PerProcess<Mutex<Option<Queue>>> = PerProcess::new();
+type Work = Box<dyn FnOnce(Python<'_>) + Send>;
+/// `None` ends the thread.
+type Queue = Sender<Option<Work>>;
+
+#[derive(Default)]
+enum Thread {
+    #[default]
+    NotStarted,
+    Running {
+        queue: Queue,
+        /// Disconnected when the thread ends.
+        end: Receiver<Infallible>,
+    },
+    Ended,
+}
+
+/// A forked child does not have the thread, and starts its own.
+static THREAD: PerProcess<Mutex<Thread>> = PerProcess::new();
 
 fn queue() -> Option<Queue> {
-    let mut queue = lock(QUEUE.get());
-    if let Some(sender) = &*queue {
-        return Some(sender.clone());
+    let mut thread = lock(THREAD.get());
+    if let Thread::NotStarted = &*thread {
+        *thread = start().ok()?;
     }
-    let (sender, all) = channel::<Work>();
+    match &*thread {
+        Thread::Running { queue, .. } => Some(queue.clone()),
+        Thread::NotStarted | Thread::Ended => None,
+    }
+}
+
+fn start() -> std::io::Result<Thread> {
+    let (queue, all) = channel::<Option<Work>>();
+    let (ends, end) = channel();
     let thread = std::thread::Builder::new().name("xmem-reaper".into());
-    let spawned = thread.spawn(move || {
-        for work in all {
+    thread.spawn(move || {
+        let _ends = ends;
+        while let Ok(Some(work)) = all.recv() {
             let mut work = Some(work);
             Python::try_attach(|py| work.take().map(|work| work(py)));
             // The interpreter is shutting down. Work may own objects, which cannot be dropped without it.
             mem::forget(work);
         }
+    })?;
+    Ok(Thread::Running { queue, end })
+}
+
+/// Ends the thread after its present work. Called before the interpreter shuts down. Reason: up to Python 3.13, an interpreter that
+/// shuts down unwinds the stack of a thread that runs Python code, and Rust aborts the process for that.
+#[pyfunction]
+pub(crate) fn end(py: Python<'_>) {
+    py.detach(|| {
+        let thread = mem::replace(&mut *lock(THREAD.get()), Thread::Ended);
+        if let Thread::Running { queue, end } = thread {
+            let _ = queue.send(None);
+            let _ = end.recv_timeout(PATIENCE);
+        }
     });
-    spawned.ok()?;
-    *queue = Some(sender.clone());
-    Some(sender)
 }
 
 fn send(queue: Option<&Queue>, work: Work) {
     let refused = match queue {
-        Some(queue) => queue.send(work).err().map(|error| error.0),
-        None => Some(work),
+        Some(queue) => queue.send(Some(work)).err().map(|error| error.0),
+        None => Some(Some(work)),
     };
     // An object must not be dropped without the interpreter, so it leaks.
     mem::forget(refused);
 }
 
-/// Runs this later, with the interpreter. Never, if the interpreter shuts down before.
+/// Runs this later, with the interpreter. Never, if the program ends before.
 pub(crate) fn run(work: impl FnOnce(Python<'_>) + Send + 'static) {
     send(queue().as_ref(), Box::new(work));
 }

@@ -646,6 +646,7 @@ def test_a_warning_that_waits_for_the_interpreter_delays_no_reader(name):
         time.sleep(0.3)
         with BufferPool(name) as pool:
             pool.get(index).release()
+    assert writer.returncode == 0
 
 
 def test_a_warning_at_the_end_of_a_program(name):
