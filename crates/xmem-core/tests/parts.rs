@@ -9,6 +9,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::{Sender, TryRecvError, channel};
 use std::thread;
 use std::time::Duration;
 
@@ -16,7 +17,7 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use support::{HANG, Place, eventually};
 use xmem_core::{
     AcquireError, Attachments, Canceller, Consumer, Delivery, FrameMeta, FrameParts, ImportError,
-    ImportedMemory, MAX_PARTS, Parts, Producer, ReceiveError, SlotSpec, WriteLease,
+    ImportedMemory, MAX_PARTS, Parts, Producer, ReadLease, ReceiveError, SlotSpec, WriteLease,
 };
 
 /// The name of this test's memory. With several tests in one process, each has its own.
@@ -39,7 +40,7 @@ fn import(producer: &Producer, bytes: &[u8]) -> ImportedMemory {
     producer.import(foreign(bytes, SealFlags::SHRINK)).unwrap()
 }
 
-fn publish(producer: &Producer, parts: Parts, hook: impl FnOnce() + Send + 'static) {
+fn publish(producer: &Producer, parts: Parts, hook: impl FnOnce() + Send + 'static) -> ReadLease {
     let mut attachments = Attachments::new();
     attachments.set("mine", "too");
     let room = parts.room() + attachments.encoded_len();
@@ -52,14 +53,18 @@ fn publish(producer: &Producer, parts: Parts, hook: impl FnOnce() + Send + 'stat
         attachments,
         ..FrameMeta::default()
     };
-    lease.publish(meta).unwrap();
+    lease.publish(meta).unwrap()
 }
 
-fn publish_whole(producer: &Producer, bytes: &[u8], hook: impl FnOnce() + Send + 'static) {
+fn publish_whole(
+    producer: &Producer,
+    bytes: &[u8],
+    hook: impl FnOnce() + Send + 'static,
+) -> ReadLease {
     let memory = import(producer, bytes);
     let mut parts = Parts::new();
     parts.add_imported(&memory, 0, bytes.len() as u64, 0);
-    publish(producer, parts, hook);
+    publish(producer, parts, hook)
 }
 
 /// The number of descriptors of this test's memory on both sides.
@@ -133,7 +138,7 @@ fn a_frame_keeps_its_memory_until_it_is_released() {
     drop(consumer.receive(Some(HANG)).unwrap());
     publish_whole(&producer, b"warm up", || {});
     drop(consumer.receive(Some(HANG)).unwrap());
-    let (to, released) = std::sync::mpsc::channel();
+    let (to, released) = channel();
     publish_whole(&producer, b"kept", move || to.send(()).unwrap());
     let frame = consumer.receive(Some(HANG)).unwrap();
     for n in 0..50u8 {
@@ -163,7 +168,7 @@ fn imported_frames_cannot_be_taken_after_the_end() {
         publish_whole(&producer, b"first", || {});
         let first = consumer.receive(Some(HANG)).unwrap();
         publish_whole(&producer, b"second", || {});
-        let (to, released) = std::sync::mpsc::channel();
+        let (to, released) = channel();
         publish_whole(&producer, b"third", move || to.send(()).unwrap());
         drop(producer);
         released.recv_timeout(HANG).unwrap();
@@ -180,20 +185,54 @@ fn imported_frames_cannot_be_taken_after_the_end() {
 /// A process holds it and has published it in another pool.
 #[test]
 fn a_forwarded_frame_in_imported_memory_can_be_taken_after_the_end() {
-    let (a, b) = (Place::new(), Place::new());
-    let first = Producer::builder(&a.pool()).build().unwrap();
-    let mut middle = Consumer::builder(&a.pool()).connect().unwrap();
-    let second = Producer::builder(&b.pool()).delivery(Delivery::Lossless);
-    let second = second.build().unwrap();
-    let mut last = Consumer::builder(&b.pool()).connect().unwrap();
-    publish_whole(&first, b"bytes", || {});
-    let frame = middle.receive(Some(HANG)).unwrap();
-    let parts = second.forward_wait(&frame, FrameParts::All, None, &Canceller::new());
-    publish(&second, parts.unwrap(), || {});
-    drop(first);
-    let forwarded = last.receive(Some(HANG)).unwrap();
-    assert_eq!(&forwarded[..], b"bytes");
-    assert_eq!(last.stats().missed, 0);
+    for is_kept in [false, true] {
+        let (a, b) = (Place::new(), Place::new());
+        let first = Producer::builder(&a.pool()).build().unwrap();
+        let mut middle = Consumer::builder(&a.pool()).connect().unwrap();
+        let second = Producer::builder(&b.pool()).delivery(Delivery::Lossless);
+        let second = second.build().unwrap();
+        let mut last = Consumer::builder(&b.pool()).connect().unwrap();
+        let own = publish_whole(&first, b"bytes", || {});
+        let own = is_kept.then_some(own);
+        let frame = middle.receive(Some(HANG)).unwrap();
+        let parts = second.forward_wait(&frame, FrameParts::All, None, &Canceller::new());
+        publish(&second, parts.unwrap(), || {});
+        drop(first);
+        drop(own);
+        let forwarded = last.receive(Some(HANG)).unwrap();
+        assert_eq!(&forwarded[..], b"bytes");
+        assert_eq!(last.stats().missed, 0);
+    }
+}
+
+/// The producer has a reference to it, so its hook runs later.
+#[test]
+fn an_imported_frame_with_an_own_reference_cannot_be_taken_after_the_end() {
+    let place = Place::new();
+    let producer = Producer::builder(&place.pool()).build().unwrap();
+    let mut consumer = Consumer::builder(&place.pool()).connect().unwrap();
+    let memory = import(&producer, b"both");
+    let publish_part = |to: &Sender<()>| {
+        let (mut parts, to) = (Parts::new(), to.clone());
+        parts.add_imported(&memory, 0, 4, 0);
+        publish(&producer, parts, move || to.send(()).unwrap())
+    };
+    let (to, released) = channel();
+    drop(publish_part(&to));
+    // Maps the memory.
+    drop(consumer.receive(Some(HANG)).unwrap());
+    let own = publish_part(&to);
+    producer.close();
+    released.recv_timeout(HANG).unwrap();
+    assert_eq!(released.try_recv(), Err(TryRecvError::Empty));
+    drop(own);
+    released.recv_timeout(HANG).unwrap();
+    let after = consumer.receive(Some(HANG));
+    assert!(
+        matches!(after, Err(ReceiveError::ProducerLost)),
+        "{after:?}"
+    );
+    assert_eq!(consumer.stats().missed, 1);
 }
 
 #[test]

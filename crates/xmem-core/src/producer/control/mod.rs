@@ -283,8 +283,10 @@ impl ControlThread {
         true
     }
 
-    /// Answers consumers that still have frames to take, after the pool was closed.
+    /// Closes the pool, and answers consumers that still have frames to take.
     fn end(mut self) {
+        // It is still open if the thread ends after an error.
+        self.pool.close();
         let _ = epoll::delete(&self.epoll, &self.listener.socket);
         let until = Instant::now() + LINGER;
         let mut events = Vec::with_capacity(64);

@@ -183,7 +183,7 @@ impl<'a> Guard<'a> {
         self.claim_unheld(slot)
     }
 
-    /// Claims an idle slot, if no consumer holds the frame in it.
+    /// Claims a slot to which the producer does not write, if no consumer holds the frame in it.
     #[inline(always)]
     fn claim_unheld(&self, slot: u32) -> Option<SlotWord> {
         // The list of consumers cannot change meanwhile, because joining takes the same lock.
@@ -239,22 +239,18 @@ impl<'a> Guard<'a> {
         true
     }
 
-    /// Runs the hooks of the frames that consumers still need. Called when the pool ends, before its consumers are removed from
-    /// the list.
+    /// Runs the hooks of idle frames, although consumers may need the frames. Called when the pool ends, before its consumers are
+    /// removed from the list.
     pub(in crate::producer) fn finalize_at_end(&mut self) {
-        for slot in self.slots.take_watched() {
-            if !self.slots.is_idle(slot) {
-                continue;
-            }
-            // A frame that a consumer holds can still be taken, because a process that forwards frames may have published it in
-            // another pool. A frame that no consumer holds cannot, because its owner may write to its memory after the hook.
-            let is_borrowed = self.slots.get(slot).is_some_and(SlotInfo::is_borrowed);
-            if is_borrowed && let Some(word) = self.claim_unheld(slot) {
+        // The owner of borrowed memory may write to it after the hook. So a frame that no consumer holds is withdrawn. A held
+        // frame can still be taken, because the process that holds it may have forwarded it.
+        for slot in self.slots.take_borrowed() {
+            if let Some(word) = self.claim_unheld(slot) {
                 self.free(slot, word, Point::FrameFinalized);
             }
-            let hook = self.slots.take_hook(slot);
-            self.run_later(hook);
         }
+        let hooks = self.slots.take_idle_hooks();
+        self.run_later(hooks);
     }
 
     /// Checks the frames that wait for consumers again.

@@ -99,7 +99,7 @@ pub(super) struct Pool {
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        // Runs the hooks of frames that consumers held when the pool was closed.
+        // Runs the hooks that did not run when the pool was closed.
         if self.is_of_this_process() {
             let state = inside(&mut self.state);
             state.slots.take_hooks().for_each(run_hook);
@@ -299,10 +299,15 @@ impl Pool {
 
     /// Removes all regions that are not needed. Returns how many were removed.
     pub(super) fn collect(&self) -> usize {
-        self.lock().map_or(0, |mut guard| {
-            guard.finalize_watched();
-            guard.retire(Cold::NotInUse)
-        })
+        let Some(mut guard) = self.lock() else {
+            return 0;
+        };
+        // After `close`, the leases of consumers are on no list.
+        if self.is_closed() {
+            return 0;
+        }
+        guard.finalize_watched();
+        guard.retire(Cold::NotInUse)
     }
 
     pub(super) fn set_sticky(&self, sticky: &Sticky) -> Result<u64, RegionError> {

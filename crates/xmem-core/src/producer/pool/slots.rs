@@ -454,7 +454,24 @@ impl Slots {
         info.hook.take()
     }
 
-    /// Takes all hooks, when the pool ends.
+    /// The slots whose frames are in borrowed memory. From now on they are treated like other frames.
+    pub(super) fn take_borrowed(&mut self) -> Vec<u32> {
+        let borrowed = |(slot, info): (u32, &mut SlotInfo)| {
+            let is_borrowed = info.is_borrowed();
+            info.is_borrowed = false;
+            is_borrowed.then_some(slot)
+        };
+        (0..).zip(&mut self.slots).filter_map(borrowed).collect()
+    }
+
+    /// Takes the hooks of frames to which the producer has no reference, when the pool ends.
+    pub(super) fn take_idle_hooks(&mut self) -> Vec<Hook> {
+        let idle = |info: &&mut SlotInfo| info.used == Use::Idle;
+        let slots = self.slots.iter_mut().filter(idle);
+        slots.filter_map(|info| info.hook.take()).collect()
+    }
+
+    /// Takes all hooks that are left, when the pool is dropped.
     pub(super) fn take_hooks(&mut self) -> impl Iterator<Item = Hook> {
         self.slots.iter_mut().filter_map(|info| info.hook.take())
     }
