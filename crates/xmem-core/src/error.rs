@@ -486,8 +486,8 @@ pub enum ImportError {
     #[cfg(feature = "cuda")]
     #[error(transparent)]
     Cuda(#[from] xmem_cuda::error::CudaError),
-    /// The pool has the maximum number of regions.
-    #[error("the pool has {max} regions already, the limit of max-slots")]
+    /// The pool has the maximum number of imported memories.
+    #[error("the pool has {max} imported memories already, the limit of max-slots")]
     TooMany {
         /// The limit.
         max: u32,

@@ -133,7 +133,7 @@ pub fn control(data: &[u8]) {
     for number in 0..100 {
         let _ = LayoutId::new(number).map(|id| control.layout(id));
     }
-    assert_eq!(control.region_ids().count(), shape.max_slots as usize);
+    assert_eq!(control.region_ids().count(), shape.max_regions());
     let _ = (
         control.eos_at(),
         control.closed(),

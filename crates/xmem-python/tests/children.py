@@ -139,7 +139,7 @@ def lie(pool: str) -> None:
     memory = control_memory()
     # The sizes of the fields are those of the core's `Shape`.
     slots, ring = int(memory[2]), int(memory[3])
-    places = -(-(32 + slots + -(-slots // 2)) // 8) * 8
+    places = -(-(32 + 2 * slots) // 8) * 8
     layouts = -(-(places + slots * 4) // 8) * 8
     entries = layouts + 64 * 40
     extensions = entries + ring * 16

@@ -192,14 +192,14 @@ impl MappedRegions {
         state.answer(id, answer);
     }
 
-    /// Maps a region. A pool has at most as many regions as slots.
+    /// Maps a region.
     fn open(
         self: &Arc<Self>,
         ticket: Ticket<OwnedFd>,
         len: usize,
     ) -> Result<RegionView, RegionError> {
-        let slots = self.connection.control().constants().shape.max_slots as usize;
-        let most = slots.min(MAX_REGIONS);
+        let shape = self.connection.control().constants().shape;
+        let most = shape.max_regions().min(MAX_REGIONS);
         if self.lock().answers.len() >= most {
             self.unmap_retired();
             if self.lock().answers.len() >= most {

@@ -27,7 +27,7 @@ use rustix::net::{
 
 use super::HANG;
 
-pub const VERSION: u32 = 10;
+pub const VERSION: u32 = 11;
 /// The kernel's limit of descriptors in one message.
 pub const MAX_RIGHTS: usize = 253;
 
@@ -422,7 +422,7 @@ pub const LEASES: usize = 32;
 /// The first words of the parts of control memory that follow the slot words and the region ids.
 pub fn places_at(max_slots: u64) -> usize {
     let slots = max_slots as usize;
-    (SLOTS + slots + slots.div_ceil(2)).next_multiple_of(8)
+    (SLOTS + 2 * slots).next_multiple_of(8)
 }
 
 pub fn layouts_at(max_slots: u64) -> usize {

@@ -38,8 +38,6 @@ struct Entry {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::producer) enum Full {
     Limit,
-    /// The list of regions is full, although slots and bytes are left.
-    List,
     TooLarge,
 }
 
@@ -105,9 +103,7 @@ pub(in crate::producer) struct Regions {
     retired: Retired,
     /// Slots that are set aside. Their regions are not removed.
     pub(in crate::producer) set_aside: SetAside,
-    /// The number of running plans.
-    planned: u32,
-    /// The number of slots that they will add.
+    /// The number of slots that running plans will add.
     planned_slots: u32,
     planned_bytes: u64,
     /// Frames of several sizes continue to come, so regions of one size do not replace those of another.
@@ -125,8 +121,6 @@ pub(in crate::producer) enum Cold {
     ByNow,
     /// All regions except the one used last.
     NotInUse,
-    /// Regions that do not fit such frames and have no held frame.
-    UnusedAndUnfitFor(Want),
     /// Regions that do not fit such frames.
     UnfitFor(Want),
     /// Also regions in which some slots are in use. Their other slots move to regions where they are needed.
@@ -280,14 +274,10 @@ impl Regions {
         if count == 0 {
             return Err(Full::Limit);
         }
-        if self.listed() >= max_slots as usize {
-            return Err(Full::List);
-        }
         let plan = Plan {
             slots: count,
             ..one
         };
-        self.planned += 1;
         self.planned_slots += plan.slots;
         self.planned_bytes += plan.bytes();
         Ok(plan)
@@ -295,7 +285,7 @@ impl Regions {
 
     /// Whether a region is being allocated. Its slots and bytes count as used.
     pub(in crate::producer) fn is_growing(&self) -> bool {
-        self.planned > 0
+        self.planned_slots > 0
     }
 
     /// Notes that a region could not be allocated. Returns whether the one before it could.
@@ -315,7 +305,6 @@ impl Regions {
     }
 
     pub(in crate::producer) fn abandon(&mut self, plan: Plan) {
-        self.planned -= 1;
         self.planned_slots -= plan.slots;
         self.planned_bytes -= plan.bytes();
     }
@@ -348,15 +337,9 @@ impl Regions {
         self.last_id
     }
 
-    /// The number of regions that are or will be on the list. The list has room for as many regions as there can be slots
-    /// (`layout`). Consumers take no frame of a region that is not on the list.
-    fn listed(&self) -> usize {
-        self.entries.len() + self.foreign.len() + self.planned as usize
-    }
-
-    /// Adds memory that other code allocated, unless there are already `max` regions.
+    /// Adds memory that other code allocated, unless there are already `max` such regions.
     pub(in crate::producer) fn import(&mut self, memory: ForeignMemory, max: u32) -> Option<u32> {
-        if self.listed() >= max as usize {
+        if self.foreign.len() >= max as usize {
             return None;
         }
         let id = self.new_id();
@@ -410,9 +393,7 @@ impl Regions {
                 match when {
                     Cold::ByNow => age >= if outdated { OUTDATED_AFTER } else { COLD_AFTER },
                     Cold::NotInUse => age > 0 || entry.used_at == 0,
-                    Cold::UnusedAndUnfitFor(want)
-                    | Cold::UnfitFor(want)
-                    | Cold::PartlyUnfitFor(want) => !entry.plan.takes(want),
+                    Cold::UnfitFor(want) | Cold::PartlyUnfitFor(want) => !entry.plan.takes(want),
                 }
             })
             .map(|(id, _)| *id)

@@ -160,7 +160,7 @@ fn find(guard: &mut Guard<'_>, want: Want) -> Result<Found, AcquireError> {
         regions.plan(slots, want, first, settings.max_slots)
     };
     let mut result = plan(guard);
-    if matches!(result, Err(Full::Limit | Full::List)) && guard.regions.is_growing() {
+    if matches!(result, Err(Full::Limit)) && guard.regions.is_growing() {
         return Ok(Found::Growing);
     }
     while matches!(result, Err(Full::Limit)) && guard.forget_spare(Span::Promised) {
@@ -171,21 +171,15 @@ fn find(guard: &mut Guard<'_>, want: Want) -> Result<Found, AcquireError> {
     // First remove slots of other sizes without a frame. Then drop the history, which is for late joiners, and remove single
     // slots of a region, so that one held frame does not keep the whole region.
     for when in [Cold::UnfitFor(want), Cold::PartlyUnfitFor(want)] {
-        let full = match result {
-            Err(full @ (Full::Limit | Full::List)) => full,
-            _ => break,
-        };
+        if !matches!(result, Err(Full::Limit)) {
+            break;
+        }
         if matches!(when, Cold::PartlyUnfitFor(_)) {
             guard.forget_history(|slots, kept| {
                 let place = slots.get(kept.slot).and_then(|info| info.place);
                 place.is_some_and(|place| !want.fits(place))
             });
         }
-        // Only removing a whole region makes room in the list.
-        let when = match full {
-            Full::List => Cold::UnusedAndUnfitFor(want),
-            _ => when,
-        };
         guard.retire(when);
         result = plan(guard);
     }
@@ -202,7 +196,7 @@ fn find(guard: &mut Guard<'_>, want: Want) -> Result<Found, AcquireError> {
             slot_size: want.slot_bytes(),
             max_bytes: settings.max_bytes,
         },
-        Full::Limit | Full::List => exhausted(guard, None),
+        Full::Limit => exhausted(guard, None),
     })?;
     Ok(Found::Room(plan))
 }

@@ -220,7 +220,7 @@ impl Control {
     fn region_words(&self) -> &[AtomicU32] {
         self.mapping.words32(
             self.constants.shape.regions_at() * 8,
-            self.constants.shape.slots(),
+            self.constants.shape.max_regions(),
         )
     }
 
@@ -496,7 +496,7 @@ mod tests {
         for max_slots in [1, 2, 3, 255, 256] {
             let (control, _fd) = Control::create(constants(max_slots)).unwrap();
             let slot = max_slots - 1;
-            assert_eq!(control.region_words().len(), max_slots as usize);
+            assert_eq!(control.region_words().len(), 2 * max_slots as usize);
             assert_eq!(control.place_row(slot).len(), PLACE_STRIDE);
             assert_eq!(control.ring_entry(u64::MAX).len(), ENTRY_WORDS);
             assert_eq!(control.extension(u64::MAX).len(), EXTENSION_STRIDE);

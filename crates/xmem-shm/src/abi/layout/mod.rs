@@ -9,7 +9,7 @@
 //! | `0..16` | constants: magic, version, sizes |
 //! | `16..32` | words that change with every frame |
 //! | `max_slots` | slot words |
-//! | `max_slots` in 32 bits each | ids of the regions that are in use |
+//! | `max_slots × 2` in 32 bits each | ids of the regions that are in use |
 //! | `max_slots × 4` | the location of each slot |
 //! | `64 × 40` | the table of layouts |
 //! | `ring_len × 16` | the ring of entries |
@@ -30,7 +30,7 @@ pub use page::{CURSOR_LEFT, FLAG_CUT_OFF, FLAG_TIMED_OUT, LeasePage, REGIONS_LET
 pub use shape::{Constants, Shape};
 
 /// Increased with each change of the shared memory, of the messages, or of the meaning of either.
-pub const VERSION: u32 = 10;
+pub const VERSION: u32 = 11;
 
 /// Memory that a producer sent cannot be used.
 #[derive(Debug)]

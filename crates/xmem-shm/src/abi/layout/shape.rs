@@ -52,6 +52,11 @@ impl Shape {
         self.max_slots as usize
     }
 
+    /// The largest number of regions: one for each slot, and as many with memory that other code allocated.
+    pub fn max_regions(self) -> usize {
+        2 * self.slots()
+    }
+
     pub(super) fn ring_entries(self) -> usize {
         self.ring_len as usize
     }
@@ -67,7 +72,7 @@ impl Shape {
     }
 
     pub(super) fn places_at(self) -> usize {
-        (self.regions_at() + self.slots().div_ceil(2)).next_multiple_of(8)
+        (self.regions_at() + self.max_regions() / 2).next_multiple_of(8)
     }
 
     pub(super) fn layouts_at(self) -> usize {
@@ -125,7 +130,7 @@ mod tests {
             let slots = shape.slots();
             let ends = [
                 (HEADER_WORDS + slots, shape.regions_at()),
-                (shape.regions_at() + slots.div_ceil(2), shape.places_at()),
+                (shape.regions_at() + slots, shape.places_at()),
                 (shape.places_at() + slots * PLACE_STRIDE, shape.layouts_at()),
                 (
                     shape.layouts_at() + MAX_LAYOUTS * LAYOUT_STRIDE,
