@@ -4,11 +4,15 @@
 
 mod support;
 
+use std::sync::Mutex;
+use std::sync::mpsc::channel;
+
 use support::child::{self, Child, read_line, reply};
 use support::*;
 use xmem_core::{
-    Attachments, Canceller, Consumer, ConsumerBuilder, Delivery, ForwardError, FrameMeta,
-    FrameParts, Parts, Producer, PublishError, ReadLease, ReceiveError, SlotSpec, StartFrom,
+    Attachments, Canceller, Consumer, ConsumerBuilder, ConsumerEvent, Delivery, ForwardError,
+    FrameMeta, FrameParts, Parts, Producer, PublishError, ReadLease, ReceiveError, SlotSpec,
+    StartFrom,
 };
 
 const SIZE: usize = 300_000;
@@ -614,4 +618,42 @@ fn a_consumer_that_joins_before_publish_is_detected() {
         Ok(_) => assert_eq!(bytes_of(&late.receive(Some(HANG)).unwrap()).len(), SIZE),
         Err(failure) => assert!(matches!(failure.error, PublishError::NotReached)),
     }
+}
+
+/// The first pool does not answer, so its frame cannot be taken.
+#[test]
+fn a_stream_ends_while_a_consumer_joins_the_first_pool() {
+    let (a, b) = (Place::new(), Place::new());
+    let (entered, is_blocked) = channel();
+    let (unblock, may_go_on) = channel::<()>();
+    let may_go_on = Mutex::new(may_go_on);
+    let first = Producer::builder(&a.pool()).on_consumer(move |event| {
+        if let ConsumerEvent::Disconnected { .. } = event {
+            let _ = entered.send(());
+            let _ = may_go_on.lock().unwrap().recv();
+        }
+    });
+    let first = first.build().unwrap();
+    // Dropped before the producer, whose drop waits for the callback.
+    let _unblock = unblock;
+    let Middle {
+        mut consumer,
+        producer,
+    } = Middle::new(&a.pool(), &b.pool());
+    let mut last = joining(&b.pool()).connect().unwrap();
+    publish(&first, 1, SIZE);
+    let frame = consumer.receive(Some(HANG)).unwrap();
+    drop(joining(&a.pool()).connect().unwrap());
+    is_blocked.recv_timeout(HANG).unwrap();
+    let parts = producer.forward(&frame, FrameParts::All).unwrap();
+    let mut lease = producer
+        .acquire(SlotSpec::new(1).attachments(parts.room()))
+        .unwrap();
+    lease.set_parts(parts);
+    lease.publish(FrameMeta::default()).unwrap();
+    producer.set_eos(true);
+    drop(producer);
+    let end = last.receive(Some(HANG));
+    assert!(matches!(end, Err(ReceiveError::Eos)), "{end:?}");
+    assert_eq!(last.stats().missed, 1);
 }

@@ -142,6 +142,23 @@ impl Connection {
         self.link.is_lost() || self.control.closed()
     }
 
+    /// Asks for what is needed to take a frame, and waits until `check` returns the answer. `None`: the producer of a live pool is
+    /// gone. Its consumer then misses the frame, and may receive later ones and the end of the stream. In a lossless pool that is
+    /// an error, because a later frame would follow a gap.
+    #[cold]
+    pub(super) fn ask<T>(
+        &self,
+        question: &ToProducer,
+        deadline: Deadline,
+        cancel: &Canceller,
+        check: impl FnMut() -> Option<T>,
+    ) -> Result<Option<T>, ReceiveError> {
+        match self.link.ask(question, true, deadline, cancel, check) {
+            Err(ReceiveError::ProducerLost) if !self.control.constants().lossless => Ok(None),
+            answer => answer.map(Some),
+        }
+    }
+
     /// Checks the flags with which the producer ends this consumer.
     pub(super) fn check_flags(&self) -> Result<(), ReceiveError> {
         let flags = self.page.flags().load(Ordering::Relaxed);

@@ -199,8 +199,9 @@ impl Origins {
             Some(settled) => settled,
             None => {
                 let question = ToProducer::GetOrigin { pool_id };
-                let link = self.connection.link();
-                link.ask(&question, true, deadline, cancel, || self.settled(pool_id))?
+                let check = || self.settled(pool_id);
+                let answer = self.connection.ask(&question, deadline, cancel, check)?;
+                answer.flatten()
             }
         };
         let Some(leases) = leases else {

@@ -122,7 +122,8 @@ impl MappedRegions {
         lock(&self.state)
     }
 
-    /// The mapped region with this ID. It is requested from the producer at its first use. `None`: it is retired.
+    /// The mapped region with this ID. It is requested from the producer at its first use. `None`: it is retired, or
+    /// the producer of a live pool is gone.
     pub(crate) fn get(
         &self,
         id: u32,
@@ -144,15 +145,15 @@ impl MappedRegions {
         cancel: &Canceller,
     ) -> Result<Option<Arc<RegionView>>, ReceiveError> {
         let question = ToProducer::GetRegion { id };
-        let link = self.connection.link();
-        link.ask(&question, true, deadline, cancel, || {
+        let answer = self.connection.ask(&question, deadline, cancel, || {
             let mut state = self.lock();
             let found = state.find(id);
             if found.is_none() {
                 state.ask_for(id);
             }
             found
-        })?
+        })?;
+        answer.unwrap_or(Ok(None))
     }
 
     /// Maps a requested region. `ticket`: `None` if the producer's message has none.

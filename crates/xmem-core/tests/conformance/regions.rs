@@ -2,7 +2,7 @@
 
 //! Regions are removed when they are not needed any more.
 
-use xmem_core::Backing;
+use xmem_core::{Backing, Delivery, ReceiveError};
 
 use super::*;
 
@@ -10,6 +10,7 @@ crate::conformance! {
     regions_are_released_when_the_frame_size_changes
     regions_are_released_after_a_peak
     retired_regions_do_not_use_up_max_bytes
+    a_lossless_consumer_receives_nothing_behind_a_gap
 }
 
 fn regions_are_released_when_the_frame_size_changes(backing: Backing) {
@@ -110,5 +111,31 @@ fn retired_regions_do_not_use_up_max_bytes(backing: Backing) {
         } else {
             2_000_000
         }
+    }
+}
+
+/// The producer ended before the consumer requested the region of a frame.
+fn a_lossless_consumer_receives_nothing_behind_a_gap(backing: Backing) {
+    for delivery in [Delivery::Live, Delivery::Lossless] {
+        let place = Place::new();
+        let producer = pool(&place, backing).delivery(delivery).build().unwrap();
+        let mut consumer = connect(&place);
+        publish(&producer, 0, 300_000);
+        assert_frame(&receive(&mut consumer), 0, 300_000);
+        publish(&producer, 1, 2 << 20);
+        publish(&producer, 2, 300_000);
+        drop(producer);
+        let missed = match delivery {
+            Delivery::Live => {
+                assert_frame(&receive(&mut consumer), 2, 300_000);
+                1
+            }
+            Delivery::Lossless => 0,
+        };
+        for _ in 0..2 {
+            let end = consumer.receive(Some(HANG));
+            assert!(matches!(end, Err(ReceiveError::ProducerLost)), "{end:?}");
+        }
+        assert_eq!(consumer.stats().missed, missed);
     }
 }
