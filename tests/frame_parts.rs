@@ -7,12 +7,9 @@
 mod descriptors;
 mod support;
 
-use std::{
-    os::fd::AsRawFd,
-    sync::{
-        Arc,
-        atomic::{AtomicU32, Ordering},
-    },
+use std::sync::{
+    Arc,
+    atomic::{AtomicU32, Ordering},
 };
 
 use descriptors::*;
@@ -120,17 +117,22 @@ fn a_dma_buffer_stays_a_dma_buffer() {
 #[test]
 fn memory_that_could_shrink_is_copied() {
     let pools = Pools::new();
+    let buffer = || {
+        let memory = fd_memory(memfd(5, SIZE, SealFlags::empty()), SIZE);
+        let mut buffer = gst::Buffer::new();
+        buffer.get_mut().unwrap().append_memory(memory);
+        buffer
+    };
     let sender = pools.sender(&VIDEO.parse().unwrap(), "");
     let receiver = pools.receiver("").connected();
-    let fd = memfd(5, SIZE, SealFlags::empty());
-    let raw = fd.as_raw_fd();
-    let memory = fd_memory(fd, SIZE);
-    assert!(raw >= 0);
-    let mut buffer = gst::Buffer::new();
-    buffer.get_mut().unwrap().append_memory(memory);
-    sender.push(buffer);
+    sender.push(buffer());
     assert_eq!(bytes(receiver.next().unwrap().buffer().unwrap()), [5; SIZE]);
     assert_eq!(stat(&sender.pipeline.sink(), "copied"), 1);
+    drop(sender);
+    let sender = pools.sender(&VIDEO.parse().unwrap(), "copy=forbid");
+    sender.push(buffer());
+    let (_, text) = sender.pipeline.wait_error();
+    assert!(text.contains("F_SEAL_SHRINK"), "{text}");
 }
 
 #[test]

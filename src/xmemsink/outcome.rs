@@ -66,6 +66,12 @@ fn why_foreign(buffer: &gst::BufferRef, slots: &SlotSource) -> String {
         || "unknown".into(),
         |allocator| allocator.memory_type().to_string(),
     );
+    if memory.is_memory_type::<gst_allocators::FdMemory>() {
+        return format!(
+            "the buffer is {kind} that cannot be shared: it has to be a DMA buffer, or a memfd with F_SEAL_SHRINK \
+             that fallocate has filled, and the pool may have at most max-slots of them"
+        );
+    }
     let private = slots.private();
     if private > 0 {
         return format!(
