@@ -68,8 +68,8 @@ fn why_foreign(buffer: &gst::BufferRef, slots: &SlotSource) -> String {
     );
     if memory.is_memory_type::<gst_allocators::FdMemory>() {
         return format!(
-            "the buffer is {kind} that cannot be shared: it has to be a DMA buffer, or a memfd with F_SEAL_SHRINK \
-             that fallocate has filled, and the pool may have at most max-slots of them"
+            "the buffer is {kind} that could not be shared (GST_DEBUG=xmemsink:5 logs the reason): a pool can share \
+             at most max-slots DMA buffers, or memfds with F_SEAL_SHRINK that fallocate has filled"
         );
     }
     let private = slots.private();

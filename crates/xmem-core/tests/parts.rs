@@ -389,7 +389,7 @@ fn parts_that_consumers_could_not_find_are_refused() {
     assert_eq!(frame.parts()[1].map().unwrap().len() as u64, len);
 }
 
-/// The control memory has one word for each region, as many as slots. A region without a word would not be found.
+/// The list of regions has an entry for each slot and for each imported memory. A region without an entry would not be found.
 #[test]
 fn imported_memory_leaves_room_for_regions_of_the_pool() {
     const LARGE: usize = 1 << 20;

@@ -650,10 +650,10 @@ def test_a_warning_that_waits_for_the_interpreter_delays_no_reader(name):
 
 
 def test_a_warning_at_the_end_of_a_program(name):
-    """The interpreter shuts down while the warning waits for it."""
+    """The warning comes after the thread for warnings has ended."""
     program = """if True:
         import atexit, ctypes, sys
-        # Runs last, and nothing of Python after it.
+        # Runs last.
         atexit.register(ctypes.PyDLL(None).usleep, 300_000)
         import xmem
         pool = xmem.BufferPool(sys.argv[1])
