@@ -153,7 +153,7 @@ impl Connection {
         cancel: &Canceller,
         check: impl FnMut() -> Option<T>,
     ) -> Result<Option<T>, ReceiveError> {
-        match self.link.ask(question, true, deadline, cancel, check) {
+        match self.link.ask(question, deadline, cancel, check) {
             Err(ReceiveError::ProducerLost) if !self.control.constants().lossless => Ok(None),
             answer => answer.map(Some),
         }

@@ -187,7 +187,6 @@ impl Link {
     pub(super) fn ask<T>(
         &self,
         question: &ToProducer,
-        repeat: bool,
         deadline: Deadline,
         cancel: &Canceller,
         mut check: impl FnMut() -> Option<T>,
@@ -209,9 +208,7 @@ impl Link {
                 return Err(ReceiveError::Cancelled);
             }
             // Answers to other questions also end the wait.
-            if asked.is_none_or(|at| repeat && at.elapsed() >= ASK_AGAIN)
-                && self.send(question).is_ok()
-            {
+            if asked.is_none_or(|at| at.elapsed() >= ASK_AGAIN) && self.send(question).is_ok() {
                 asked = Some(Instant::now());
             }
             // After the question was sent: a caller with a timeout of zero finds the answer in its next call.

@@ -115,7 +115,7 @@ impl Stickies {
     ) -> Result<Option<Arc<Sticky>>, ReceiveError> {
         let question = ToProducer::GetSticky { version };
         let check = || self.lock().reach(version);
-        self.link.ask(&question, true, deadline, cancel, check)
+        self.link.ask(&question, deadline, cancel, check)
     }
 
     /// The newest version. `None` in a forked child.
