@@ -58,11 +58,7 @@ fn several(from: &str, to: &str) {
                     .unwrap(),
             );
         }
-        let mut lease = producer
-            .acquire(SlotSpec::new(1).attachments(parts.room()))
-            .unwrap();
-        lease.set_parts(parts);
-        lease.publish(FrameMeta::default()).unwrap();
+        publish_parts(&producer, parts, FrameMeta::default()).unwrap();
         reply("sent");
     }
 }
@@ -183,21 +179,11 @@ impl Middle {
             .producer
             .forward_wait(&frame, FrameParts::All, None, &cancel)
         {
-            Ok(parts) => {
-                let mut lease = self
-                    .producer
-                    .acquire(SlotSpec::new(1).attachments(parts.room()))
-                    .unwrap();
-                lease.set_parts(parts);
-                match lease.publish(meta.clone()) {
-                    Ok(_) => return "forwarded",
-                    // In a live pool, a consumer may refuse in between.
-                    Err(failure) => assert!(
-                        matches!(failure.error, PublishError::NotReached),
-                        "{failure:?}"
-                    ),
-                }
-            }
+            Ok(parts) => match publish_parts(&self.producer, parts, meta.clone()) {
+                Ok(_) => return "forwarded",
+                // In a live pool, a consumer may refuse in between.
+                Err(error) => assert!(matches!(error, PublishError::NotReached), "{error:?}"),
+            },
             Err(ForwardError::NotReached) => {}
             Err(error) => panic!("{error}"),
         }
@@ -208,6 +194,18 @@ impl Middle {
         lease.publish(FrameMeta { size, ..meta }).unwrap();
         "copied"
     }
+}
+
+fn publish_parts(
+    producer: &Producer,
+    parts: Parts,
+    meta: FrameMeta,
+) -> Result<ReadLease, PublishError> {
+    let mut lease = producer
+        .acquire(SlotSpec::new(1).attachments(parts.room()))
+        .unwrap();
+    lease.set_parts(parts);
+    lease.publish(meta).map_err(|failure| failure.error)
 }
 
 fn joining(pool: &str) -> ConsumerBuilder {
@@ -646,11 +644,7 @@ fn a_stream_ends_while_a_consumer_joins_the_first_pool() {
     drop(joining(&a.pool()).connect().unwrap());
     is_blocked.recv_timeout(HANG).unwrap();
     let parts = producer.forward(&frame, FrameParts::All).unwrap();
-    let mut lease = producer
-        .acquire(SlotSpec::new(1).attachments(parts.room()))
-        .unwrap();
-    lease.set_parts(parts);
-    lease.publish(FrameMeta::default()).unwrap();
+    publish_parts(&producer, parts, FrameMeta::default()).unwrap();
     producer.set_eos(true);
     drop(producer);
     let end = last.receive(Some(HANG));

@@ -10,6 +10,7 @@ crate::conformance! {
     regions_are_released_when_the_frame_size_changes
     regions_are_released_after_a_peak
     retired_regions_do_not_use_up_max_bytes
+    a_closed_pool_removes_no_region
     a_lossless_consumer_receives_nothing_behind_a_gap
 }
 
@@ -112,6 +113,20 @@ fn retired_regions_do_not_use_up_max_bytes(backing: Backing) {
             2_000_000
         }
     }
+}
+
+/// Consumers may still take the frames.
+fn a_closed_pool_removes_no_region(backing: Backing) {
+    let place = Place::new();
+    let producer = pool(&place, backing).build().unwrap();
+    let mut consumer = connect(&place);
+    publish(&producer, 0, 2 << 20);
+    drop(receive(&mut consumer));
+    publish(&producer, 1, 2 << 20);
+    publish(&producer, 2, 300_000);
+    producer.close();
+    assert_eq!(producer.collect(), 0);
+    assert_frame(&receive(&mut consumer), 1, 2 << 20);
 }
 
 /// The producer ended before the consumer requested the region of a frame.
