@@ -122,8 +122,8 @@ impl MappedRegions {
         lock(&self.state)
     }
 
-    /// The mapped region with this ID. It is requested from the producer at its first use. `None`: it is retired, or
-    /// the producer of a live pool is gone.
+    /// The mapped region with this ID. It is requested from the producer at its first use. `None`: it is retired, or the
+    /// producer of a live pool is gone.
     pub(crate) fn get(
         &self,
         id: u32,

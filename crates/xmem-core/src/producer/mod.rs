@@ -472,8 +472,8 @@ impl Producer {
     ///
     /// Consumers that have not received all frames get 50 ms to request the data that they need for this. Hooks of frames with
     /// a release hook or a count run, even if a consumer still holds the frame. So a held frame in
-    /// [imported](Self::import) memory stays valid only as long as that memory is not written to. If no
-    /// consumer holds a frame in such memory at the end, the frame cannot be received any more, and counts as missed.
+    /// [imported](Self::import) memory stays valid only as long as that memory is not written to. If no consumer holds
+    /// a frame in such memory at the end, the frame cannot be received any more, and counts as missed.
     pub fn close(&self) {
         self.owner.close();
     }
