@@ -402,6 +402,41 @@ class Elements:
         if any(one["wrong"] for one in figures):
             raise Failed("frames were torn, see above")
 
+    def decoder(self, mode):
+        """A film that the device decodes, in lossless delivery, compared with the same pipeline without a pool."""
+        missing = [element for element in ("h264parse", "nvh264dec") if not self.runtime.has(element)]
+        if missing or "XMEM_STANDIN_DIR" in self.runtime.environment:
+            why = f"{', '.join(missing)} is not there with this driver" if missing else "the stand-in decodes nothing"
+            return report("elements", f"{mode}: a decoder's frames", f"not run: {why}")
+        film = f"filesrc location={self.runtime.gst / 'film.h264'} ! h264parse ! nvh264dec ! {CUDA}"
+        with Sides(self.runtime) as sides:
+            alone = sides.begin(f"{film} {self.down} ! fakesink sync=false", checksums="down.src")
+            alone.wait("eos")
+            pool = self.pool()
+            producer = sides.begin(f"{film} ! xmemsink name=share pool={pool} cuda-ipc-mode={mode} delivery=lossless wait-for-connection=true")
+            consumer = self.consumer(sides, pool)
+            consumer.wait("eos")
+            stats = producer.order("stats share", "stats")["stats"]
+            for side in (alone, consumer, producer):
+                side.stop()
+        if not alone.sums or consumer.sums != alone.sums:
+            raise Failed(f"{len(consumer.sums)} frames that are not the {len(alone.sums)} of the decoder")
+        report("elements", f"{mode}: nvh264dec ! xmemsink, frames like those without a pool", f"{len(consumer.sums)} of {len(alone.sums)}; {stats['copied']} copied on the device")
+        if self.runtime.has("nvh264enc"):
+            self.encoder(mode)
+        else:
+            report("elements", f"{mode}: xmemsrc ! nvh264enc", "not run: nvh264enc is not there with this driver and card")
+
+    def encoder(self, mode):
+        with Sides(self.runtime) as sides:
+            pool = self.pool()
+            producer = self.producer(sides, pool, mode)
+            encoder = sides.begin(f"xmemsrc pool={pool} num-buffers=50 ! nvh264enc ! h264parse ! fakesink name=coded sync=false", times="coded.sink")
+            encoder.wait("eos")
+            encoder.stop()
+            producer.stop()
+        report("elements", f"{mode}: xmemsrc ! nvh264enc", "50 frames encoded")
+
     def python(self, mode):
         """A Python program reads the same frames, with PyTorch if it supports the device."""
         from torch_reads import Frame, Library
@@ -604,7 +639,7 @@ def main():
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("programs", type=pathlib.Path)
     arguments.add_argument("frames", type=int)
-    arguments.add_argument("--only", help="comma-separated parts: behaviour, kernels, python, stuck, transports")
+    arguments.add_argument("--only", help="comma-separated parts: first, behaviour, kernels, python, decoder, stuck, transports")
     arguments.add_argument("--host-memory", action="store_true", help="test this script without devices")
     arguments = arguments.parse_args()
     # As in record.py.
@@ -612,7 +647,7 @@ def main():
     programs = arguments.programs.resolve()
     if not (programs / "gst").is_dir():
         return report("elements", "GStreamer's elements", "not run: the bundle has no GStreamer; `cargo xtask gpu-bundle` as root packs it")
-    parts = (arguments.only or "behaviour,kernels,python,stuck,transports").split(",")
+    parts = (arguments.only or "behaviour,kernels,python,decoder,stuck,transports").split(",")
     failures = 0
     with tempfile.TemporaryDirectory() as folder:
         runtime = counting = Runtime(programs, folder, os.environ)
@@ -631,6 +666,8 @@ def main():
             counted = concurrent.futures.ThreadPoolExecutor(1).submit(count_copies, counting, place, 30)
         tried = []
         modes = ("vmm", "legacy")
+        if "first" in parts:
+            tried += [(elements.two_consumers, mode) for mode in modes]
         if "behaviour" in parts:
             behaviour = (elements.two_consumers, elements.killed_consumer, elements.killed_producer, elements.changes, elements.stuck_consumer)
             tried += [(what, mode) for mode in modes for what in behaviour]
@@ -638,6 +675,8 @@ def main():
             tried += [(elements.python, mode) for mode in modes]
         if "kernels" in parts and not arguments.host_memory:
             tried += [(elements.slow_kernels, mode) for mode in modes]
+        if "decoder" in parts and not arguments.host_memory:
+            tried += [(elements.decoder, mode) for mode in modes]
         for what, mode in tried:
             try:
                 what(mode)

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: MPL-2.0
-"""Runs the programs of `cargo xtask gpu-bundle`, and writes the results as Markdown.
+"""Runs the programs of `cargo xtask gpu-bundle` in three stages, and writes the results as Markdown.
 
 It uses only the standard library. The scripts for PyTorch and CuPy run as separate processes.
 """
 
 import argparse
 import concurrent.futures
+import ctypes
 import datetime
 import functools
 import json
@@ -17,50 +18,34 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 
 import driver
+from results import TITLES, Results
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent
 ONLY_HERE = "ONLY ON THE STAND-IN: "
 # The limit for the output of one program, in bytes.
 MOST_OUTPUT = 4 << 20
-# For each part: the time limit, and the time that earlier parts reserve for it, in seconds.
-LIMITS = {
-    "device": (40, 0),
-    "cuda tests": (150, 40),
-    "numbers": (100, 45),
-    # The first script reads PyTorch from the disk.
-    "torch_reads.py": (90, 25),
-    "torch_queue.py": (60, 20),
-    "module.py": (90, 30),
-    "elements.py": (220, 100),
-    **{f"question {letter}": (60, 8) for letter in "abcdefg"},
-    "other tests": (60, 15),
-}
-TITLES = {
-    "device": "Device",
-    "tests": "Tests",
-    "numbers": "Numbers",
-    "torch": "PyTorch and CuPy",
-    "module": "The Python module",
-    "elements": "GStreamer's elements",
-    "transports": "GStreamer's elements side by side",
-    "a": "Legacy handles when the exporter is killed, and what opening costs",
-    "b": "Memory by descriptor when the exporter is killed, and read-only access",
-    "c": "Host memory that a device writes",
-    "d": "Releases, errors and events",
-    "e": "Within one process, and two contexts",
-    "f": "PID namespaces and MIG",
-    "g": "What the driver needs of the system, and its limits",
-}
-NOTES = {
-    "transports": "4K NV12, 30 frames a second, of `videotestsrc pattern=black ! cudaupload`; each side is a process. The hand-over is from the "
-    "moment that the frame comes to the transport until the consumer's pipeline has it on the device. Copies are calls of cuMemcpy, "
-    "of which a picture of two planes takes one or two; they are counted on the stand-in driver in any case.",
-}
+# The time limit of each stage, in seconds.
+LIMITS = {1: 150, 2: 200, 3: 150}
+# The tests of stage 1, whose failure would invalidate most other results.
+FIRST = (
+    "xmem-cuda-standin-behaviour: ipc::a_handle_covers_the_whole_allocation",
+    "xmem-cuda-standin-behaviour: vmm::memory_outlives_its_killed_exporter",
+    "xmem-cuda-standin-behaviour: event::a_consumer_waits_for_the_producers_work",
+    "xmem-cuda-standin-behaviour: event::a_killed_producers_event_never_completes",
+    "xmem-core-cuda: hand_over::streams_of_frames_are_intact",
+    "xmem-core-cuda: hand_over::consumers_wait_for_the_producers_write_by_descriptor",
+    "xmem-core-cuda: hand_over::consumers_wait_for_the_producers_write_by_legacy_handle",
+    "xmem-core-cuda: hand_over::no_slot_is_written_while_a_kernel_reads_it",
+    "xmem-core-cuda: hand_over::nothing_is_copied_imported_or_waited_for_after_the_first_round",
+    "xmem-core-cuda: deaths::leases_of_a_killed_consumer_are_released",
+    "xmem-core-cuda: deaths::frames_of_a_killed_producer_stay_readable",
+    "xmem-core-cuda: deaths::a_frame_that_a_killed_producer_did_not_finish_is_refused_and_nothing_hangs",
+    "xmem-core-cuda: forged::the_header_of_memory_of_this_process_is_taken_only_as_it_is",
+)
 
 
 def bundle():
@@ -118,35 +103,26 @@ def lines(output):
                 pass
 
 
-class Record:
-    """The results by part. The file is written after each result, so that an interrupted run leaves the results so far."""
+class Stage:
+    """A stage, which ends by itself at its time limit."""
 
-    def __init__(self, end, write, log):
-        self.parts = {}
-        self.failed = []
-        self.end = end
-        self.write = write
+    def __init__(self, number, programs, environment, results, log, arguments):
+        self.end = time.monotonic() + LIMITS[number]
+        self.programs = programs
+        self.tool = programs / "bin" / "xmem-gpu"
+        self.environment = environment
+        # Without this, loading a kernel at its first launch may wait for blocked streams. PyTorch has too many kernels to load
+        # all of them, so its scripts do not use the setting.
+        self.eager = dict(environment, CUDA_MODULE_LOADING="EAGER")
+        self.results = results
         self.log = log
-        self.to_come = list(LIMITS)
-        self.lock = threading.Lock()
+        self.arguments = arguments
 
-    def begin(self, name):
-        """Begins a part. Returns its time limit in seconds, which reserves time for the later parts."""
-        self.to_come.remove(name)
-        most, _ = LIMITS[name]
-        later = sum(LIMITS[other][1] for other in self.to_come)
-        left = self.end - time.monotonic()
-        # If there is less time, the remaining parts share it equally.
-        seconds = min(most, max(left - later, left / (1 + len(self.to_come))))
-        print(f"gpu/run: {name}, {seconds:.0f} s at most", file=sys.stderr)
-        return seconds
-
-    def add(self, part, what, result):
-        self.parts.setdefault(part, []).append((what, result))
+    def left(self, most):
+        return min(most, self.end - time.monotonic())
 
     def fail(self, part, what, output):
         """Adds a failure to the log, with the end of its output."""
-        self.failed.append(part)
         text = f"==== {part}: {what}\n{output}\n"
         if self.log is None:
             print(text, file=sys.stderr)
@@ -154,65 +130,70 @@ class Record:
             with self.log.open("a") as log:
                 log.write(text)
 
-    def program(self, name, part, command, environment):
-        """Runs a program that prints results."""
-        seconds = self.begin(name)
-        if seconds < 5:
-            self.add(part, name, "not run: no time was left")
-            return
-        taken = 0
+    def program(self, name, part, command, environment, most):
+        """Runs a program that prints results, for at most so many seconds."""
+        seconds = self.left(most)
+        if seconds < 3:
+            return self.results.add(part, name, "not run: no time was left")
+        begun, taken = time.monotonic(), 0
 
         def look(output):
             nonlocal taken
             found = list(lines(output[: output.rfind("\n") + 1]))
             for line in found[taken:]:
                 # Some programs print results for several parts.
-                self.add(line["part"] if line["part"] in TITLES else part, line["what"], line["result"])
-            if len(found) > taken:
-                taken = len(found)
-                self.write(self)
+                self.results.add(line["part"] if line["part"] in TITLES else part, line["what"], line["result"])
+            taken = len(found)
 
         try:
             status, output = run(command, environment, seconds, look)
         except OSError as error:
             status, output = error, ""
         look(output + "\n")
+        print(f"gpu/run: {name}: {time.monotonic() - begun:.0f} s of {seconds:.0f}", file=sys.stderr)
         if status != 0:
             why = f"was ended after {seconds:.0f} s" if status is None else f"ended with {status}"
             last = [line for line in output.splitlines() if not line.startswith('{"')][-3:]
-            self.add(part, name, f"{why}: {' / '.join(last)[-600:]}")
+            self.results.add(part, name, f"{why}: {' / '.join(last)[-600:]}")
             self.fail(part, name, output)
-        self.write(self)
 
-    def tests(self, name, programs, environment, each):
-        """Runs all tests of some programs. Each test is a process. Several run at the same time, because no test depends on timing."""
-        end = time.monotonic() + self.begin(name)
-        tests = []
-        for program in programs:
+    def script(self, name, part, most, *arguments):
+        folder = self.programs if name == "elements.py" else self.programs / "bin"
+        command = [sys.executable, HERE / name, folder, str(self.arguments.frames), *arguments]
+        self.program(" ".join([name, *arguments]), part, command, self.environment, most)
+
+    def questions(self, letters, most):
+        for letter in letters:
+            self.program(f"question {letter}", letter, [self.tool, "question", letter], self.eager, most)
+
+    def listed(self):
+        """All tests: the program, and the name within it."""
+        for program in sorted((self.programs / "tests").iterdir()):
             try:
-                status, listed = run([program, "--list", "--format", "terse"], environment, 30)
+                status, listed = run([program, "--list", "--format", "terse"], self.eager, 30)
             except OSError as error:
                 status, listed = error, str(error)
             names = [line.removesuffix(": test") for line in listed.splitlines() if line.endswith(": test")]
             if status != 0 or not names:
-                self.add("tests", program.name, f"cannot be started: {listed.strip()[-600:]}")
+                self.results.add("tests", program.name, f"cannot be started: {listed.strip()[-600:]}")
                 self.fail("tests", program.name, listed)
-            # `child` is the role of a test's child process.
-            tests += [(program, test) for test in names if test != "child"]
-        with concurrent.futures.ThreadPoolExecutor(min(6, os.cpu_count() or 1)) as pool:
-            for _ in pool.map(lambda test: self.test(*test, environment, each, end), tests):
-                with self.lock:
-                    self.write(self)
+            # `child` and `remote` are the roles of a test's child process.
+            yield from ((program, test) for test in names if test not in ("child", "remote::the_other_side"))
 
-    def test(self, program, name, environment, each, end):
-        what = f"{program.name}: {name}"
+    def tests(self, chosen, most):
+        """Runs the tests in this order. Each is a process. Several run at the same time, because no test depends on timing."""
+        begun, end = time.monotonic(), time.monotonic() + self.left(most)
+        with concurrent.futures.ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+            list(pool.map(lambda test: self.test(*test, end), chosen))
+        print(f"gpu/run: {len(chosen)} tests: {time.monotonic() - begun:.0f} s", file=sys.stderr)
+
+    def test(self, program, name, end):
+        what, each = f"{program.name}: {name}", self.arguments.seconds
         seconds = min(each, end - time.monotonic())
-        if seconds < 5:
-            with self.lock:
-                self.add("tests", what, "not run: no time was left")
-            return
+        if seconds < 3:
+            return self.results.add("tests", what, "not run: no time was left")
         begun = time.monotonic()
-        status, output = run([program, "--exact", name, "--nocapture", "--test-threads=1"], environment, seconds)
+        status, output = run([program, "--exact", name, "--nocapture", "--test-threads=1"], self.eager, seconds)
         took = time.monotonic() - begun
         if status == 0:
             # Shows which tests come near the limit.
@@ -235,67 +216,62 @@ class Record:
         differs = [line.removeprefix("DIFFERS: ") for line in output.splitlines() if line.startswith("DIFFERS: ")]
         if differs:
             result += f"; as on the stand-in, except for this: {', '.join(differs)}"
-        with self.lock:
-            self.add("tests", what, result)
-            if failed:
-                self.fail("tests", what, output)
+        self.results.add("tests", what, result)
+        if failed:
+            self.fail("tests", what, output)
 
-    def ratios(self):
-        """Adds the ratios of torch.multiprocessing's queue to xmem."""
-        figures = dict(self.parts.get("numbers", []) + self.parts.get("torch", []))
-        for figure in ("CPU of both processes, µs per frame", "hand-over, µs, median"):
-            for queue in ("torch.multiprocessing's queue, without clone", "torch.multiprocessing's queue, with clone"):
-                theirs, ours = figures.get(f"{queue}: {figure}"), figures.get(f"xmem CUDA by descriptor: {figure}")
-                try:
-                    self.add("numbers", f"{queue} / xmem CUDA: {figure}", f"{float(theirs) / float(ours):.2f}")
-                except (TypeError, ValueError, ZeroDivisionError):
-                    # One of them failed; this is already reported.
-                    pass
 
-    def summary(self):
-        """A short list of the failures, for systems that keep only the end of the output."""
-        text = []
-        for part, results in self.parts.items():
-            texts = [(what, str(result)) for what, result in results]
-            signs = ("FAILED", "failed", "not run", "was ended after", "ended with", "cannot be started")
-            wrong = [(what, result) for what, result in texts if any(sign in result for sign in signs)]
-            text.append(f"{part}: {len(texts)} results, {len(wrong)} to look at")
-            text += [f"  {what}: {result[:200]}" for what, result in wrong]
-        return "\n".join(text)[:9000]
+def in_parallel(*jobs):
+    """Runs parts that are not timed at the same time. An error in one is raised after the others have ended."""
+    with concurrent.futures.ThreadPoolExecutor(len(jobs)) as pool:
+        for job in [pool.submit(job) for job in jobs]:
+            job.result()
 
-    def markdown(self, card, commit, stand_in):
-        now = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
-        if stand_in:
-            text = ["# Results WITHOUT a GPU", "", "**On the stand-in driver, to try the scripts. Nothing here is a result of a GPU.**"]
-        else:
-            text = ["# Results on a GPU"]
-        text += ["", f"{now}; {card}; commit {commit}.", "", f"Linux {platform.release()}, {os.cpu_count()} processors."]
-        tests = [result for _, result in self.parts.get("tests", [])]
-        passed = sum(result.startswith("passed") for result in tests)
-        aside = sum(result.startswith(("does not apply", "not run")) for result in tests)
-        text += ["", f"Tests: {passed} passed, {len(tests) - passed - aside} failed, {aside} do not apply or were not run."]
-        for part, title in TITLES.items():
-            text += ["", f"## {title}{', on the stand-in driver' if stand_in else ''}", ""]
-            if part not in self.parts:
-                text.append("Not run.")
-                continue
-            if part in NOTES:
-                text += [NOTES[part], ""]
-            # A result with several figures has one column for each.
-            results = [(what, result if isinstance(result, dict) else {"result": result}) for what, result in self.parts[part]]
-            columns = list(dict.fromkeys(name for _, result in results for name in result))
-            clean = lambda cell: str(cell).replace("|", "\\|").replace("\n", " ")
-            row = lambda cells: f"| {' | '.join(map(clean, cells))} |"
-            text += [row(["what", *columns]), "|---" * (len(columns) + 1) + "|"]
-            text += [row([what, *(result.get(name, "") for name in columns)]) for what, result in results]
-        return "\n".join(text) + "\n"
+
+def first(stage):
+    """Stage 1: the device, the questions, and the tests that say most."""
+    tests = {f"{program.name}: {name}": (program, name) for program, name in stage.listed()}
+    for missing in (name for name in FIRST if name not in tests):
+        stage.results.add("tests", missing, "FAILED: there is no such test")
+    chosen = [tests[name] for name in FIRST if name in tests]
+    # The durations of these two are results.
+    stage.questions("ac", 15)
+    in_parallel(
+        lambda: stage.tests(chosen, 60),
+        lambda: stage.script("torch_reads.py", "torch", 80),
+        lambda: stage.script("elements.py", "elements", 80, "--only", "first"),
+        lambda: stage.questions("bdefg", 25),
+    )
+
+
+def second(stage):
+    """Stage 2: all tests. The failures of earlier stages come first, and then the tests that need a device."""
+    again, only = stage.arguments.failed, stage.arguments.only
+    rank = lambda test: (f"{test[0].name}: {test[1]}" not in again, "cuda" not in test[0].name, test[0].name)
+    tests = sorted(stage.listed(), key=rank)
+    if only:
+        return stage.tests([test for test in tests if any(name in f"{test[0].name}: {test[1]}" for name in only)], 200)
+    in_parallel(
+        lambda: stage.tests(tests, 190),
+        lambda: stage.script("module.py", "module", 80),
+        lambda: stage.script("elements.py", "elements", 190, "--only", "behaviour,kernels,python"),
+    )
+
+
+def third(stage):
+    """Stage 3: measurements, one after the other."""
+    frames = str(stage.arguments.frames)
+    stage.program("numbers", "numbers", [stage.tool, "numbers", "--frames", frames], stage.eager, 60)
+    stage.script("torch_queue.py", "torch", 40)
+    stage.script("elements.py", "elements", 90, "--only", "decoder,transports,stuck")
+
+
+STAGES = {1: first, 2: second, 3: third}
 
 
 def prepare(programs, folder, stand_in):
     """The environment variables of all programs."""
     environment = dict(os.environ, XMEM_CUDA_REAL="1", PYTHONUNBUFFERED="1", RUST_BACKTRACE="0", XMEM_RUNTIME_DIR=str(folder))
-    # A blocked stream must not delay others. The default is eight hardware queues.
-    environment["CUDA_DEVICE_MAX_CONNECTIONS"] = "32"
     # A cache for compiled kernels, also without a home directory.
     environment["CUDA_CACHE_PATH"] = str(folder / "kernels")
     environment["CUPY_CACHE_DIR"] = str(folder / "cupy")
@@ -311,6 +287,7 @@ def prepare(programs, folder, stand_in):
         environment["XMEM_STANDIN_MEMORY"] = str(4 << 30)
     else:
         environment["LD_LIBRARY_PATH"] = os.pathsep.join(driver.paths(os.environ))
+        hold_device()
     for program in (*(programs / "bin").iterdir(), *(programs / "tests").iterdir(), *programs.glob("gst/bin/*"), *programs.glob("gst/lib/ld-*")):
         # The mode may have been lost when the bundle was copied to this machine.
         if not os.access(program, os.X_OK):
@@ -318,69 +295,66 @@ def prepare(programs, folder, stand_in):
     return environment
 
 
+def hold_device():
+    """Keeps the device awake. Otherwise the driver may take seconds to wake it up for each process."""
+    place, found = driver.folder()
+    try:
+        ctypes.CDLL(driver.CUDA if found or place is None else f"{place}/{driver.CUDA}").cuInit(0)
+    except OSError:
+        # The first part reports that there is no driver.
+        pass
+
+
 def main():
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--stand-in", action="store_true", help="test the scripts on the stand-in driver, without a GPU")
-    arguments.add_argument("--frames", type=int, default=500, help="number of frames of each measurement")
-    arguments.add_argument("--seconds", type=int, default=45, help="time limit of each test")
-    arguments.add_argument("--minutes", type=float, default=9, help="time limit of the run; its results so far are written")
+    arguments.add_argument("--stage", type=int, action="append", choices=STAGES, help="run only this stage (can be repeated)")
+    arguments.add_argument("--only", action="append", help="in stage 2, run only the tests whose names contain this (can be repeated)")
+    arguments.add_argument("--after", type=pathlib.Path, action="append", default=[], help="the results of an earlier stage, for the page")
+    arguments.add_argument("--frames", type=int, default=300, help="number of frames of each measurement")
+    arguments.add_argument("--seconds", type=int, default=30, help="time limit of each test")
     arguments = arguments.parse_args()
     # gVisor sends SIGHUP to all processes of a part when one of them ends while another is stopped. Children inherit the setting.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     programs = bundle()
     commit = (programs / "commit").read_text().strip()
-    tool = programs / "bin" / "xmem-gpu"
     out = pathlib.Path(os.environ["OUT"]) if os.environ.get("OUT") else None
-    to = out or ROOT / "docs"
-
-    def write(record):
-        card = next((result for what, result in record.parts.get("device", []) if what == "card"), None)
-        if card is None or arguments.stand_in != ("stand-in" in card):
-            return
-        if not arguments.stand_in:
-            text = record.markdown(f"{card}; {version()}", commit, False)
-            # Replaces the file atomically, because the run may be interrupted.
-            place = to / "gpu-results.md.new"
-            try:
-                place.write_text(text)
-                place.replace(to / "gpu-results.md")
-            except OSError as error:
-                print(f"gpu/run: {error}", file=sys.stderr)
-
-    record = Record(time.monotonic() + arguments.minutes * 60, write, out and out / "gpu-run.log")
+    stages = arguments.stage or list(STAGES)
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        environment = prepare(programs, pathlib.Path(folder), arguments.stand_in)
-        # Without this, loading a kernel at its first launch may wait for blocked streams. PyTorch has too many kernels to load
-        # all of them, so its scripts do not use the setting.
-        eager = dict(environment, CUDA_MODULE_LOADING="EAGER")
-        record.program("device", "device", [tool, "device"], eager)
-        card = next((result for what, result in record.parts.get("device", []) if what == "card"), None)
-        if card is None:
-            sys.exit(f"gpu/run: no device found: {record.parts.get('device')}; libcuda.so.1: {driver.folder()}")
-        if ("stand-in" in card) != arguments.stand_in:
-            sys.exit(f"gpu/run: the device is {card}: use --stand-in with the stand-in driver only")
-        # Parts that need a device come first.
-        tests = sorted((programs / "tests").iterdir())
-        on_devices = [program for program in tests if "cuda" in program.name]
-        record.tests("cuda tests", on_devices, eager, arguments.seconds)
-        record.program("numbers", "numbers", [tool, "numbers", "--frames", arguments.frames], eager)
-        for script, part in (("torch_reads.py", "torch"), ("torch_queue.py", "torch"), ("module.py", "module")):
-            command = [sys.executable, HERE / script, programs / "bin", str(arguments.frames)]
-            record.program(script, part, command, environment)
-        record.ratios()
-        record.program("elements.py", "elements", [sys.executable, HERE / "elements.py", programs, str(arguments.frames)], environment)
-        # Parts that may leave hanging processes come last.
-        for question in "abcdefg":
-            record.program(f"question {question}", question, [tool, "question", question], eager)
-        others = [program for program in tests if program not in on_devices]
-        record.tests("other tests", others, eager, arguments.seconds)
+        folder = pathlib.Path(folder)
+        environment = prepare(programs, folder, arguments.stand_in)
+        results = Results((out or folder) / f"stage-{'-'.join(map(str, stages))}.jsonl")
+        earlier = Results.read(arguments.after)
+        for number in stages:
+            print(f"gpu/run: stage {number}, {LIMITS[number]} s at most", file=sys.stderr)
+            arguments.failed = set(earlier.failed_tests() + results.failed_tests())
+            stage = Stage(number, programs, environment, results, out and out / "gpu-run.log", arguments)
+            if number == stages[0]:
+                describe(stage, commit, arguments.stand_in)
+            STAGES[number](stage)
+        page = Results.read([*arguments.after, results.file]).page()
     if arguments.stand_in:
-        print(record.markdown("xmem stand-in (no GPU)", commit, True))
-    print(record.summary(), file=sys.stderr)
-    if not arguments.stand_in:
-        print(f"gpu/run: {to / 'gpu-results.md'}", file=sys.stderr)
-    if record.failed:
-        sys.exit(f"gpu/run: failures in: {', '.join(sorted(set(record.failed)))}")
+        print(page)
+    else:
+        to = (out or ROOT / "docs") / "gpu-results.md"
+        to.write_text(page)
+        print(f"gpu/run: {to}", file=sys.stderr)
+    print(results.summary(), file=sys.stderr)
+    if "FAILED" in results.summary():
+        sys.exit("gpu/run: there are failures")
+
+
+def describe(stage, commit, stand_in):
+    """Describes the device. Ends the run if it is not the expected one."""
+    stage.program("device", "device", [stage.tool, "device"], stage.eager, 30)
+    card = stage.results.first("device", "card")
+    if card is None:
+        sys.exit(f"gpu/run: no device found: {stage.results.of('device')}; libcuda.so.1: {driver.folder()}")
+    if ("stand-in" in card) != stand_in:
+        sys.exit(f"gpu/run: the device is {card}: use --stand-in with the stand-in driver only")
+    now = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
+    where = card if stand_in else f"{card}; {version()}"
+    stage.results.add("run", now, f"{now}: {where}; commit {commit}; Linux {platform.release()}, {os.cpu_count()} processors.")
 
 
 @functools.cache

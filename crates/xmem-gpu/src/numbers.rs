@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use cudarc::driver::sys;
 use xmem_core::cuda::{Device, Mode, Stream, counts};
-use xmem_core::{Consumer, FrameMeta, Producer, ReceiveError, SlotSpec, StartFrom};
+use xmem_core::{BufferPool, Consumer, FrameMeta, Producer, ReceiveError, SlotSpec, StartFrom};
 
 use crate::report;
 
@@ -71,6 +71,9 @@ pub fn measure(frames: u64) {
             "CPU per frame, download and upload / CUDA",
             format!("{ratio:.2}"),
         );
+    }
+    if let Err(error) = uploads() {
+        report("numbers", "uploads", error);
     }
     match memory() {
         Ok(more) => report(
@@ -148,6 +151,46 @@ fn run(method: &str, frames: u64) -> Result<Figures> {
     let produced = produced.into_iter().filter(|(name, _)| name != CPU);
     figures.extend(produced.map(|(name, value)| (format!("producer's {name}"), value)));
     Ok(figures)
+}
+
+/// Compares a copy from a pool in host memory, which xmem registers with the device, with one from ordinary memory.
+fn uploads() -> Result {
+    let folder = tempfile::tempdir()?;
+    let pool = BufferPool::new(&folder.path().join("pool").to_string_lossy())?;
+    let buffer = pool.acquire_cpu(SIZE)?;
+    let timed = |copy: &mut dyn FnMut() -> Result| -> Result<(f64, f64)> {
+        let mut times = Vec::new();
+        for _ in 0..50 {
+            let start = Instant::now();
+            copy()?;
+            times.push(start.elapsed().as_secs_f64() * 1e3);
+        }
+        let first = times[0];
+        times.sort_unstable_by(f64::total_cmp);
+        Ok((first, times[times.len() / 2]))
+    };
+    let registered = timed(&mut || {
+        buffer.copy_to_cuda(0)?;
+        Ok(())
+    })?;
+    let (_, stream) = device()?;
+    let (to, from) = (allocate()?, vec![1_u8; SIZE]);
+    let ordinary = timed(&mut || {
+        // SAFETY: both sides have this size.
+        ok(unsafe { sys::cuMemcpyHtoD_v2(to, from.as_ptr().cast(), SIZE) })?;
+        finish(stream)
+    })?;
+    for (what, (first, median)) in [
+        ("copy_to_cuda of a buffer in a host pool", registered),
+        ("cuMemcpyHtoD of ordinary memory", ordinary),
+    ] {
+        report(
+            "numbers",
+            &format!("upload of 12 MB: {what}: first, median, ms"),
+            format!("{first:.2} {median:.2}"),
+        );
+    }
+    Ok(())
 }
 
 fn memory() -> Result<i64> {
@@ -365,6 +408,7 @@ fn consume_frames(pool: &str, method: &str, frames: u64) -> Result {
     println!("ready");
     let mut times = Vec::new();
     let mut first = None;
+    let mut opened = None;
     let mut last = 0;
     while last + 1 < frames + WARM_UP {
         let lease = match consumer.receive(Some(HANG)) {
@@ -387,9 +431,11 @@ fn consume_frames(pool: &str, method: &str, frames: u64) -> Result {
                 times.push(now() - begun);
             }
             (Some((_, stream)), None) => {
+                let received = now();
                 let frame = lease.into_cuda()?;
                 frame.wait_on(*stream)?;
                 times.push(now() - begun);
+                opened.get_or_insert(now() - received);
                 frame
                     .release_on(*stream)
                     .map_err(|failure| failure.release_after(*stream))?;
@@ -413,7 +459,11 @@ fn consume_frames(pool: &str, method: &str, frames: u64) -> Result {
         ("hand-over, µs, median".into(), at(50)),
         ("hand-over, µs, 99 %".into(), at(99)),
     ]);
-    if gpu.is_some() && own.is_none() {
+    if let Some(opened) = opened {
+        figures.insert(
+            "the first frame, opened and waited for, ms".into(),
+            opened as f64 / 1e6,
+        );
         figures.extend(difference(before));
     }
     println!("{}", serde_json::to_string(&figures)?);

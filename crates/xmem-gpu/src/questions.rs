@@ -604,17 +604,17 @@ fn namespaces() {
     let inside = || {
         let mut command = Command::new("unshare");
         command
-            .args(["--pid", "--fork", "--kill-child", "--mount-proc"])
+            .args(["--pid", "--ipc", "--fork", "--kill-child", "--mount-proc"])
             .arg(own_path());
         command
     };
     let works = Command::new("unshare")
-        .args(["--pid", "--fork", "--mount-proc", "true"])
+        .args(["--pid", "--ipc", "--fork", "--mount-proc", "true"])
         .status();
     if !works.is_ok_and(|status| status.success()) {
         return report(
             "f",
-            "PID namespaces",
+            "PID and IPC namespaces",
             "not run: unshare is not allowed here",
         );
     }
@@ -623,7 +623,7 @@ fn namespaces() {
     exporter.done("set_now", &[memory, 6, 2 * MIB]);
     exporter.done("synchronize", &[]);
     let handle = exporter.handle(memory);
-    let what = "legacy: open between two PID namespaces";
+    let what = "legacy: open between two PID and IPC namespaces";
     let seen = importer.call("open", &handle);
     report("f", what, words(&seen));
     if let Ok(seen) = seen {
@@ -645,7 +645,7 @@ fn namespaces() {
             .and_then(|(seen, _)| importer.call("uniform", &[seen, 4096]));
         report(
             "f",
-            "VMM: import and read between two PID namespaces (6, 4096)",
+            "VMM: import and read between two PID and IPC namespaces (6, 4096)",
             words(&read),
         );
     }
@@ -654,7 +654,7 @@ fn namespaces() {
         let opened = importer.call("open_event", &handle).map(|_| "opened");
         report(
             "f",
-            "interprocess event: open between two PID namespaces",
+            "interprocess event: open between two PID and IPC namespaces",
             words(&opened),
         );
     }

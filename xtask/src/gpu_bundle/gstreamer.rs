@@ -5,6 +5,7 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use crate::Result;
 use crate::compat::Debian;
@@ -18,13 +19,17 @@ const FILES: &str = "/usr/lib/aarch64-linux-gnu";
 #[cfg(target_arch = "aarch64")]
 const LOADER: &str = "/lib/ld-linux-aarch64.so.1";
 const PROGRAMS: [&str; 2] = ["gst-launch-1.0", "gst-inspect-1.0"];
-const PLUGINS: [&str; 5] = [
+const PLUGINS: [&str; 6] = [
     "coreelements",
     "nvcodec",
     "unixfd",
     "videoconvertscale",
+    "videoparsersbad",
     "videotestsrc",
 ];
+/// A film for the decoder, with B frames, which this machine's GStreamer encodes.
+const FILM: &str = "videotestsrc num-buffers=120 ! video/x-raw,width=1280,height=720,framerate=30/1 ! timeoverlay \
+     ! x264enc bframes=2 key-int-max=30 ! video/x-h264,profile=high,stream-format=byte-stream ! filesink location=";
 /// Libraries that the driver links. The machine's own versions belong to another C library.
 const FOR_DRIVERS: [&str; 3] = ["libdl.so.2", "libpthread.so.0", "librt.so.1"];
 
@@ -54,6 +59,18 @@ pub(super) fn pack(debian: &Debian, folder: &Path, plugin: &Path, program: &Path
     }
     for library in libraries {
         copy(&debian.path(&library), &folder.join("lib"))?;
+    }
+    film(&folder.join("film.h264"))
+}
+
+fn film(file: &Path) -> Result {
+    let pipeline = format!("{FILM}{}", file.display());
+    let mut command = Command::new("gst-launch-1.0");
+    command.arg("--quiet").args(pipeline.split_whitespace());
+    if !command.status()?.success() {
+        return Err(
+            format!("gst-launch-1.0 {pipeline} failed: see its error message above").into(),
+        );
     }
     Ok(())
 }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::compat::Debian;
-use crate::packages::{Purpose, Tests};
+use crate::packages::{self, Purpose, Tests};
 use crate::{Result, cargo, root, target_dir};
 
 /// The largest bundle that can be transferred.
@@ -22,10 +22,11 @@ const TESTS: [(&str, &str, &str); 4] = [
     ("xmem-cuda-standin", "behaviour", ""),
 ];
 
-const SCRIPTS: [&str; 7] = [
+const SCRIPTS: [&str; 8] = [
     "run",
     "driver.py",
     "record.py",
+    "results.py",
     "elements.py",
     "module.py",
     "torch_reads.py",
@@ -33,6 +34,7 @@ const SCRIPTS: [&str; 7] = [
 ];
 
 pub(crate) fn run() -> Result {
+    packages::ensure()?;
     let bundle = target_dir().join("gpu-bundle");
     if bundle.exists() {
         std::fs::remove_dir_all(&bundle)?;

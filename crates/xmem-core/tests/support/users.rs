@@ -95,12 +95,12 @@ pub fn program_for_all(dir: &Path) -> PathBuf {
     program
 }
 
-/// The command prefix that runs a program in a new PID namespace. Returns `None` and prints a message if namespaces are not
+/// The command prefix that runs a program in new PID and IPC namespaces. Returns `None` and prints a message if namespaces are not
 /// available.
 pub fn in_pid_namespace() -> Option<Command> {
     let unshare = || {
         let mut command = Command::new("unshare");
-        command.args(["--pid", "--fork", "--kill-child", "--mount-proc"]);
+        command.args(["--pid", "--ipc", "--fork", "--kill-child", "--mount-proc"]);
         command
     };
     let works = unshare().arg("true").output();
