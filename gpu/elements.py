@@ -140,6 +140,8 @@ class Side:
             if pad:
                 arguments += [f"--{what.replace('_', '-')}", pad]
         self.pipeline = pipeline
+        self.begun = time.monotonic()
+        self.times = []
         self.sums = []
         self.sizes = []
         self.texts = []
@@ -162,6 +164,7 @@ class Side:
         for line in self.process.stdout:
             event = json.loads(line)
             if event["event"] == "frame":
+                self.times.append(time.monotonic() - self.begun)
                 self.sums.append(event["sum"])
                 self.sizes.append((event["width"], event["height"]))
                 continue
@@ -200,7 +203,8 @@ class Side:
         wanted, end = len(self.sums) + count, time.monotonic() + seconds
         while len(self.sums) < wanted:
             if time.monotonic() > end or self.process.poll() is not None:
-                raise Failed(f"{len(self.sums) - wanted + count} of {count} frames in {seconds} s; last lines: {self.texts[-3:]} {' / '.join(self.errors)}: {self.pipeline}")
+                when = f", from {self.times[0]:.1f} to {self.times[-1]:.1f} s after the start" if self.times else ""
+                raise Failed(f"{len(self.sums) - wanted + count} of {count} frames in {seconds} s{when}; last lines: {self.texts[-3:]} {' / '.join(self.errors)}: {self.pipeline}")
             time.sleep(0.01)
 
     def message(self, name, seconds=HANG):
@@ -389,7 +393,7 @@ class Elements:
             )
             take = f"xmemsrc name=take pool={pool} timestamp-mode=passthrough over-budget=drop ! fakesink sync=false"
             consumers = [sides.begin(take, **{how: "take.src"}) for how in ("read", "read_elsewhere")]
-            figures, end = [], time.monotonic() + 20
+            figures, end = [], time.monotonic() + 10
             while not figures or (min(one["frames"] for one in figures) < wanted and time.monotonic() < end):
                 time.sleep(0.5)
                 figures = [consumer.order("kernels", "kernels") for consumer in consumers]

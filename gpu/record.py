@@ -183,7 +183,7 @@ class Stage:
     def tests(self, chosen, most):
         """Runs the tests in this order. Each is a process. Several run at the same time, because no test depends on timing."""
         begun, end = time.monotonic(), time.monotonic() + self.left(most)
-        with concurrent.futures.ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+        with concurrent.futures.ThreadPoolExecutor(min(5, os.cpu_count() or 1)) as pool:
             list(pool.map(lambda test: self.test(*test, end), chosen))
         print(f"gpu/run: {len(chosen)} tests: {time.monotonic() - begun:.0f} s", file=sys.stderr)
 
@@ -312,7 +312,7 @@ def main():
     arguments.add_argument("--only", action="append", help="in stage 2, run only the tests whose names contain this (can be repeated)")
     arguments.add_argument("--after", type=pathlib.Path, action="append", default=[], help="the results of an earlier stage, for the page")
     arguments.add_argument("--frames", type=int, default=300, help="number of frames of each measurement")
-    arguments.add_argument("--seconds", type=int, default=30, help="time limit of each test")
+    arguments.add_argument("--seconds", type=int, default=60, help="time limit of each test")
     arguments = arguments.parse_args()
     # gVisor sends SIGHUP to all processes of a part when one of them ends while another is stopped. Children inherit the setting.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)

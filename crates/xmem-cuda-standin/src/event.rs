@@ -266,6 +266,11 @@ api! {
             return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
         }
         let event = find(hEvent)?;
+        if event.flags & INTERPROCESS != 0 && event.context != context.handle {
+            // The driver crashes (seen with 580).
+            eprintln!("cuStreamWaitEvent: a stream of another context waits for an interprocess event");
+            std::process::abort();
+        }
         let latest = event.latest()?;
         context.work.submit(id, move |work| work.wait_until(|| event.is_done(latest)))?;
         Ok(())

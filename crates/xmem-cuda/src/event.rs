@@ -23,6 +23,8 @@ const INTERPROCESS: u32 = 4;
 pub struct Event {
     raw: Raw,
     device: Device,
+    /// Whether other processes have it too.
+    shared: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -60,6 +62,7 @@ impl Event {
         Ok(Self {
             raw: Raw(raw),
             device: device.clone(),
+            shared: flags & INTERPROCESS != 0,
         })
     }
 
@@ -74,6 +77,7 @@ impl Event {
         Ok(Self {
             raw: Raw(raw),
             device: device.clone(),
+            shared: true,
         })
     }
 
@@ -117,9 +121,16 @@ impl Event {
 
     /// Makes a stream wait for the last recorded work.
     pub fn wait_on(&self, stream: Stream) -> Result<(), CudaError> {
-        // SAFETY: the event and the stream (`Stream::from_raw`) are alive. There are no flags.
-        self.device.with_context_of(stream, |_| unsafe {
-            result::stream_wait(stream.raw(), self.raw.0, 0)
+        self.device.with_context_of(stream, |context| {
+            if !self.shared || self.device.is_primary(context) {
+                // SAFETY: the event and the stream (`Stream::from_raw`) are alive. There are no flags.
+                return unsafe { result::stream_wait(stream.raw(), self.raw.0, 0) };
+            }
+            // If a stream of another context waits for an interprocess event, the process crashes in the driver (seen with 580).
+            let after = Self::plain(&self.device)?;
+            after.record_after(self.raw.0)?;
+            // SAFETY: as above. A wait that is queued does not need the event any more.
+            unsafe { result::stream_wait(stream.raw(), after.raw.0, 0) }
         })
     }
 

@@ -6,7 +6,7 @@
 use std::ffi::CStr;
 use std::fmt::Debug;
 use std::process::Command;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use cudarc::driver::sys;
 
@@ -140,6 +140,7 @@ pub fn answer(letter: char) {
         'e' => {
             one_process();
             two_contexts();
+            failure_of_another_context();
             memory_of_another_context();
         }
         'f' => namespaces(),
@@ -433,7 +434,7 @@ fn releases_and_events() {
         words(&consumer.call("query", &[stream])),
     );
     producer.kill();
-    std::thread::sleep(std::time::Duration::from_secs(2));
+    std::thread::sleep(Duration::from_secs(2));
     report(
         "d",
         "the event 2 s after SIGKILL of its producer",
@@ -454,6 +455,7 @@ fn releases_and_events() {
         "wait for it on another stream",
         words(&consumer.call("wait_event", &[first, 2])),
     );
+    consumer.set_patience(Duration::from_secs(4));
     report(
         "d",
         "release the primary context with such a stream",
@@ -461,7 +463,7 @@ fn releases_and_events() {
     );
     report(
         "d",
-        "that process ends by itself, with (None: it hangs)",
+        "that process ends by itself within 4 s, with (None: it hangs)",
         format!("{:?}", consumer.end()),
     );
 }
@@ -553,7 +555,7 @@ fn two_contexts() {
         .and_then(|_| own.call("record", &[last, theirs]));
     own.done("use_context", &[primary]);
     let waits = failed.and_then(|_| own.call("wait_event", &[last, ours]));
-    std::thread::sleep(std::time::Duration::from_secs(1));
+    std::thread::sleep(Duration::from_secs(1));
     let seen = waits.and_then(|_| own.call("query", &[ours]));
     report(
         "e",
@@ -565,6 +567,41 @@ fn two_contexts() {
         "the primary context then",
         words(&own.call("alloc", &[4096])),
     );
+}
+
+/// What a failed kernel does to contexts that have nothing to do with it.
+fn failure_of_another_context() {
+    for failing in ["a second context", "the primary context"] {
+        let mut own = remote();
+        let primary = own.one("current", &[]);
+        let here = own.one("alloc", &[4096]);
+        let ours = own.one("stream", &[NON_BLOCKING]);
+        let Ok(other) = own.call("new_context", &[0]) else {
+            return;
+        };
+        let there = own.one("alloc", &[4096]);
+        let theirs = own.one("stream", &[NON_BLOCKING]);
+        let (failed, unrelated, memory, stream) = if failing == "a second context" {
+            (other[0], primary, here, ours)
+        } else {
+            (primary, other[0], there, theirs)
+        };
+        own.done("use_context", &[failed]);
+        let _ = own.call("trap_kernel", &[0]);
+        let _ = own.call("synchronize", &[]);
+        own.done("use_context", &[unrelated]);
+        for (what, call, arguments) in [
+            ("look at its stream", "query", vec![stream]),
+            ("fill its memory", "set_now", vec![memory, 1, 4096]),
+            ("synchronise it", "synchronize", vec![]),
+            ("allocate in it", "alloc", vec![4096]),
+            ("make a context", "new_context", vec![0]),
+        ] {
+            let what = format!("after a kernel of {failing} failed, in an unrelated one: {what}");
+            let result = own.call(call, &arguments).map(|_| "no error");
+            report("e", &what, words(&result));
+        }
+    }
 }
 
 /// Whether a kernel of a second context can read memory of the primary one. CUDA's guide: "each context has its own distinct address

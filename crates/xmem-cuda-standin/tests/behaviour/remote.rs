@@ -31,6 +31,7 @@ pub(crate) struct Failed(pub(crate) String);
 pub(crate) struct Remote {
     child: Child,
     stream: BufReader<UnixStream>,
+    patience: Duration,
     _folder: tempfile::TempDir,
 }
 
@@ -56,6 +57,7 @@ impl Remote {
         Self {
             child,
             stream: BufReader::new(stream),
+            patience: PATIENCE,
             _folder: folder,
         }
     }
@@ -70,6 +72,13 @@ impl Remote {
         remote.done("init", &[]);
         remote.one("primary", &[0]);
         remote
+    }
+
+    /// Sets another time limit for calls.
+    pub(crate) fn set_patience(&mut self, patience: Duration) {
+        let stream = self.stream.get_ref();
+        stream.set_read_timeout(Some(patience)).expect("a timeout");
+        self.patience = patience;
     }
 
     pub(crate) fn id(&self) -> u32 {
@@ -169,7 +178,7 @@ impl Remote {
             .shutdown(std::net::Shutdown::Both)
             .expect("shutdown");
         let start = Instant::now();
-        while start.elapsed() < PATIENCE {
+        while start.elapsed() < self.patience {
             match self.child.try_wait().expect("wait") {
                 Some(status) => return status.code(),
                 None => std::thread::sleep(Duration::from_millis(1)),
