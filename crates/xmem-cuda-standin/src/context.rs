@@ -13,7 +13,7 @@ use cudarc::driver::sys::{CUcontext, CUdevice, CUresult};
 
 use crate::device;
 use crate::entry::{Outcome, put, put_if_wanted};
-use crate::work::Work;
+use crate::work::{self, Work};
 use crate::{event, ipc, space, stream};
 
 /// An existing context.
@@ -81,7 +81,7 @@ pub(crate) fn find(handle: u64) -> Outcome<Arc<Context>> {
 /// The thread's current context. If the context is in error, this error is returned to the caller.
 pub(crate) fn current() -> Outcome<Arc<Context>> {
     let context = current_as_it_is()?;
-    context.work.check()?;
+    work::check()?;
     Ok(context)
 }
 
@@ -178,6 +178,7 @@ api! {
 
     fn cuCtxCreate_v2(pctx: *mut CUcontext, flags: c_uint, dev: CUdevice) {
         let device = device::on_machine(dev)?;
+        work::check()?;
         let handle = new_handle();
         with(|contexts| add(contexts, handle, device, flags));
         CURRENT.with_borrow_mut(|stack| stack.push(handle));

@@ -21,7 +21,7 @@ use crate::entry::{Outcome, put};
 use crate::files::{self, Mapping};
 use crate::ipc::Token;
 use crate::settings::settings;
-use crate::stream;
+use crate::{stream, work};
 
 const BLOCKING_SYNC: c_uint = 1;
 const DISABLE_TIMING: c_uint = 2;
@@ -111,7 +111,7 @@ fn find_working(event: CUevent) -> Outcome<(Arc<Event>, Arc<Context>)> {
     context::current()?;
     let event = find(event)?;
     let context = context::find(event.context)?;
-    context.work.check()?;
+    work::check()?;
     Ok((event, context))
 }
 
@@ -210,9 +210,8 @@ fn record(event: CUevent, stream: CUstream) -> Outcome {
 }
 
 api! {
-    // Succeeds in a context in error: the driver "may" return such errors, and the call queues no work.
     fn cuEventCreate(phEvent: *mut CUevent, Flags: c_uint) {
-        put(phEvent, create(&*context::current_as_it_is()?, Flags)? as CUevent)
+        put(phEvent, create(&*context::current()?, Flags)? as CUevent)
     }
 
     fn cuEventDestroy_v2(hEvent: CUevent) {

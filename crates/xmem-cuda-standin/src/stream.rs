@@ -17,7 +17,7 @@ use crate::context::{self, Context};
 use crate::entry::{Outcome, in_host_function, put};
 use crate::settings::settings;
 use crate::space::{self, Access};
-use crate::work::LEGACY;
+use crate::work::{self, LEGACY};
 
 #[derive(Debug, Clone, Copy)]
 struct Stream {
@@ -80,7 +80,7 @@ pub(crate) fn find(stream: CUstream) -> Outcome<(Arc<Context>, u64)> {
             let found = with(|streams| streams.get(&id).copied())
                 .ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?;
             let context = context::find(found.context)?;
-            context.work.check()?;
+            work::check()?;
             Ok((context, id))
         }
     }

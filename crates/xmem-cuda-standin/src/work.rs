@@ -45,21 +45,31 @@ struct Stream {
     closed: bool,
 }
 
+/// Set at the first error. No operation of this process is executed afterwards, in any context (cuda.h: "This leaves the process in
+/// an inconsistent state and any further CUDA work will return the same error").
+static FAILED: AtomicBool = AtomicBool::new(false);
+
+/// Returns the error of the process, which is permanent: all calls fail, and nothing is executed.
+pub(crate) fn check() -> Outcome {
+    if FAILED.load(Ordering::Acquire) {
+        Err(CUresult::CUDA_ERROR_ILLEGAL_ADDRESS)
+    } else {
+        Ok(())
+    }
+}
+
 /// The streams of a context.
 pub(crate) struct Work {
     /// The handle of the context.
     handle: u64,
     streams: Mutex<BTreeMap<u64, Stream>>,
     changed: Condvar,
-    /// Set at the first error. No operation is executed afterwards.
-    failed: AtomicBool,
     ending: AtomicBool,
 }
 
 impl std::fmt::Debug for Work {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Work")
-            .field("failed", &self.failed)
             .field("ending", &self.ending)
             .finish_non_exhaustive()
     }
@@ -75,7 +85,6 @@ impl Work {
             handle,
             streams: Mutex::new(BTreeMap::from([(LEGACY, legacy)])),
             changed: Condvar::new(),
-            failed: AtomicBool::new(false),
             ending: AtomicBool::new(false),
         })
     }
@@ -84,22 +93,13 @@ impl Work {
         self.streams.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the context's error, which is permanent: all calls fail, and nothing is executed.
-    pub(crate) fn check(&self) -> Outcome {
-        if self.failed.load(Ordering::Acquire) {
-            Err(CUresult::CUDA_ERROR_ILLEGAL_ADDRESS)
-        } else {
-            Ok(())
-        }
-    }
-
     fn fail(&self, id: u64, error: CUresult) {
         trace::log(
             "errors",
             &format!("an operation on stream {id:x} failed: {error:?}"),
         );
-        self.failed.store(true, Ordering::Release);
-        // Synchronises with threads between their check of `failed` and their wait: they hold the lock.
+        FAILED.store(true, Ordering::Release);
+        // Synchronises with threads between their check and their wait: they hold the lock.
         drop(self.lock());
         self.changed.notify_all();
     }
@@ -132,7 +132,7 @@ impl Work {
         id: u64,
         operation: impl FnOnce(&Work) -> Outcome + Send + 'static,
     ) -> Outcome<Ticket> {
-        self.check()?;
+        check()?;
         if self.ending.load(Ordering::Acquire) {
             return Err(CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED);
         }
@@ -182,7 +182,7 @@ impl Work {
 
     /// Whether all queued operations of a stream are completed.
     pub(crate) fn is_idle(&self, id: u64) -> Outcome<bool> {
-        self.check()?;
+        check()?;
         let streams = self.lock();
         // The legacy stream is busy while any stream that it waits for is busy.
         let idle = streams
@@ -223,24 +223,23 @@ impl Work {
             .iter()
             .all(|ticket| is_done(&streams, ticket.stream, ticket.number))
         {
-            self.check()?;
+            check()?;
             if self.ending.load(Ordering::Acquire) {
                 return Err(CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED);
             }
-            streams = self
-                .changed
-                .wait(streams)
-                .unwrap_or_else(PoisonError::into_inner);
+            // An error of another context does not notify this one.
+            let waited = self.changed.wait_timeout(streams, 10 * POLL);
+            streams = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
         drop(streams);
-        self.check()
+        check()
     }
 
     /// Waits for a condition, inside an operation. Gives up 100 ms after the context begins to end.
     pub(crate) fn wait_until(&self, mut condition: impl FnMut() -> bool) -> Outcome {
         let mut patience = Duration::from_millis(100);
         while !condition() {
-            self.check()?;
+            check()?;
             if self.ending.load(Ordering::Acquire) {
                 patience = patience
                     .checked_sub(POLL)
@@ -258,7 +257,7 @@ impl Work {
         while streams
             .values()
             .any(|stream| stream.completed < stream.accepted)
-            && self.check().is_ok()
+            && check().is_ok()
         {
             streams = self
                 .changed
@@ -280,7 +279,7 @@ impl Work {
                 let Some(stream) = streams.get_mut(&id) else {
                     return;
                 };
-                if self.check().is_err() {
+                if check().is_err() {
                     stream.queue.clear();
                     stream.completed = stream.accepted;
                     self.changed.notify_all();
@@ -307,10 +306,10 @@ impl Work {
             };
             drop(streams);
             random.delay();
-            while is_held() && self.check().is_ok() {
+            while is_held() && check().is_ok() {
                 std::thread::sleep(POLL);
             }
-            if self.check().is_ok()
+            if check().is_ok()
                 && let Err(error) = (job.operation)(self)
                 && error != CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED
             {

@@ -6,7 +6,7 @@ use cudarc::driver::sys::CUstream;
 
 use crate::counts::{COUNTERS, count};
 use crate::device::Device;
-use crate::error::CudaError;
+use crate::error::{CudaError, NOT_READY};
 use crate::result;
 
 /// A CUDA stream, by its handle (`CUstream`, `cudaStream_t`, `torch.cuda.Stream.cuda_stream`, `cupy.cuda.Stream.ptr`). It
@@ -47,6 +47,20 @@ impl Stream {
         count(&COUNTERS.host_syncs);
         // SAFETY: the stream is alive (`from_raw`).
         device.with_context_of(self, |_| unsafe { result::stream_synchronize(self.raw()) })
+    }
+
+    /// Whether all present work on the stream has ended. `false` for default streams, which may wait for other streams.
+    #[allow(unsafe_code)] // calls the driver
+    pub(crate) fn is_idle(self, device: &Device) -> Result<bool, CudaError> {
+        if self.is_default() {
+            return Ok(false);
+        }
+        // SAFETY: the stream is alive (`from_raw`).
+        match device.with_context_of(self, |_| unsafe { result::stream_query(self.raw()) }) {
+            Ok(()) => Ok(true),
+            Err(error) if error.is(NOT_READY) => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     /// Whether the handle refers to a default stream, which depends on the current context.

@@ -93,9 +93,10 @@ fn leases_in_a_failed_context_are_released() {
     eventually("its lease comes back", || {
         ask(&mut producer, "consumers").starts_with('0')
     });
-    // Reads in the primary context continue.
+    // The failure ends all CUDA work of its process, also in the primary context.
     run(&mut producer, "publish copied all", "published");
-    run(&mut consumer, "download all", "true");
+    let reply = ask(&mut consumer, "download all");
+    assert!(reply.contains("start the process anew"), "{reply}");
     lab.assert_allowed();
 }
 

@@ -2,7 +2,7 @@
 
 //! Contexts, and the effects of an error in one.
 
-use crate::{Remote, fails, is, machine};
+use crate::{Remote, fails, machine};
 use xmem_cuda_standin::Machine;
 
 #[test]
@@ -43,10 +43,12 @@ fn a_device_has_one_primary_context() {
 }
 
 #[test]
-fn an_error_stays_in_its_context() {
+fn an_error_ends_all_work_of_its_process() {
     let (_folder, machine) = machine();
     let mut remote = Remote::new(&machine);
     let primary = remote.one("current", &[]);
+    let other = remote.one("new_context", &[0]);
+    remote.done("use_context", &[primary]);
     let memory = remote.one("alloc", &[4096]);
     let event = remote.one("event", &[2]);
     let hold = (!Machine::is_real()).then(|| machine.hold(None));
@@ -70,14 +72,18 @@ fn an_error_stays_in_its_context() {
     ] {
         fails(remote.call(name, arguments), "CUDA_ERROR_ILLEGAL_ADDRESS");
     }
-    // A call without device work does not report the error.
-    is(remote.call("event", &[2]).is_ok(), true);
-    // Other contexts, also on the same device, are not affected.
-    remote.one("new_context", &[0]);
-    let memory = remote.one("alloc", &[4096]);
-    remote.done("set_now", &[memory, 1, 4096]);
-    remote.done("use_context", &[primary]);
+    fails(remote.call("event", &[2]), "CUDA_ERROR_ILLEGAL_ADDRESS");
+    // Contexts can still be made current. Those that existed before are in error too, and none can be made.
+    fails(
+        remote.call("new_context", &[0]),
+        "CUDA_ERROR_ILLEGAL_ADDRESS",
+    );
+    remote.done("use_context", &[other]);
     fails(remote.call("alloc", &[4096]), "CUDA_ERROR_ILLEGAL_ADDRESS");
+    fails(
+        remote.call("synchronize", &[]),
+        "CUDA_ERROR_ILLEGAL_ADDRESS",
+    );
     assert_eq!(remote.call("ran", &[]).expect("a count")[0], 0);
     assert_eq!(
         remote.end(),

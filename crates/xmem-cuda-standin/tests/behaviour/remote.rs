@@ -75,6 +75,7 @@ impl Remote {
     }
 
     /// Sets another time limit for calls.
+    #[allow(dead_code)] // for xmem-gpu
     pub(crate) fn set_patience(&mut self, patience: Duration) {
         let stream = self.stream.get_ref();
         stream.set_read_timeout(Some(patience)).expect("a timeout");
