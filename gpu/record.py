@@ -263,7 +263,7 @@ def third(stage):
     frames = str(stage.arguments.frames)
     stage.program("numbers", "numbers", [stage.tool, "numbers", "--frames", frames], stage.eager, 60)
     stage.script("torch_queue.py", "torch", 40)
-    stage.script("elements.py", "elements", 90, "--only", "decoder,transports,stuck")
+    stage.script("elements.py", "elements", 110, "--only", "decoder,transports,stuck")
 
 
 STAGES = {1: first, 2: second, 3: third}

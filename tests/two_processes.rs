@@ -196,6 +196,27 @@ fn a_stopped_consumer_delays_no_other_process() {
     stopped.signal(Signal::CONT);
 }
 
+/// GStreamer parses the flags only in processes that know their type, and video decoders add them to their caps.
+#[test]
+fn caps_with_flags_are_read_by_a_process_that_did_not_use_them() {
+    let pools = prepared();
+    let info = gst_video::VideoInfo::builder(gst_video::VideoFormat::Rgb, 64, 48)
+        .fps((30, 1))
+        .multiview_mode(gst_video::VideoMultiviewMode::Mono)
+        .build()
+        .unwrap();
+    let caps = info.to_caps().unwrap();
+    assert!(caps.to_string().contains("(GstVideoMultiviewFlagsSet)"));
+    let pool = pool_path(&pools, "p");
+    let sender = pools.sender(&caps, &format!("pool={pool} wait-for-connection=true delivery=lossless"));
+    let mut consumer = Launch::new(&pools, "consumer", &[], "xmemsrc pool=p ! fakesink");
+    let mut buffer = gst::Buffer::with_size(info.size()).unwrap();
+    paint(&mut buffer, &info, 7);
+    sender.push(buffer);
+    sender.finish();
+    consumer.succeeds();
+}
+
 #[test]
 fn a_waiting_source_reports_it() {
     let pools = prepared();
