@@ -42,6 +42,7 @@ fn describe_fully(
     losses: &Losses,
 ) -> Result<Option<Described>, gst::FlowError> {
     let format = ctx.stream.format();
+    ctx.stream.settle_caps(buffer);
     let layout = format.layout(buffer, ctx.started.program);
     let layout = match ctx.stream.check(layout, buffer.size()) {
         Ok(layout) => layout,

@@ -28,7 +28,7 @@
  * second, for all consumers together.
  *
  * |[
- * gst-launch-1.0 v4l2src ! decodebin ! xmemsink pool=cam0
+ * gst-launch-1.0 v4l2src ! capsfilter caps='video/x-raw;image/jpeg' ! decodebin ! xmemsink pool=cam0
  * ]| Shares a camera with all processes of this user.
  * |[
  * gst-launch-1.0 filesrc location=film.mp4 ! qtdemux ! h264parse ! avdec_h264 ! xmemsink pool=film delivery=lossless wait-for-connection=true
@@ -310,7 +310,9 @@ impl BaseSinkImpl for XmemSink {
     fn caps(&self, filter: Option<&gst::Caps>) -> Option<gst::Caps> {
         // Without a filter the answer is ANY. Caps that the sink cannot accept are refused in `set_caps`.
         let caps = self.parent_caps(filter).or_else(|| filter.cloned());
-        caps.map(caps::supported).map(caps::prefer_common_format)
+        caps.map(caps::supported)
+            .map(caps::prefer_without_dmabuf)
+            .map(caps::prefer_common_format)
     }
 
     fn propose_allocation(

@@ -14,6 +14,7 @@ use crate::{
     lock,
     stream::{
         description_key::DescriptionKey,
+        drm,
         event::sticky,
         frame::{self, Format, Memory},
         timeline::Timeline,
@@ -65,6 +66,8 @@ struct State {
     /// The properties of the last frame that decide its layout and attachments. `None`: it has other metas, so its description
     /// is not reused.
     key: Option<DescriptionKey>,
+    /// The caps of DMA buffers in place of those in `sticky`, while no frame has shown with which of them consumers can read it.
+    doubted_caps: Option<gst::Caps>,
     sticky: Sticky,
     /// The pool does not have the present `sticky` yet.
     sticky_is_new: bool,
@@ -75,6 +78,14 @@ struct State {
 }
 
 impl Stream {
+impl State {
+    fn set_format(&mut self, caps: &gst::Caps) {
+        self.format = Arc::new(Format::from_caps(caps));
+        self.valid_size = None;
+        self.key = None;
+    }
+}
+
     /// Resets at the beginning and end of a run.
     pub(super) fn reset(&self) {
         self.eos.store(false, Ordering::Relaxed);
@@ -87,14 +98,30 @@ impl Stream {
     pub(super) fn set_caps(&self, caps: &gst::Caps) {
         let format = Arc::new(Format::from_caps(&sticky::shareable(caps.clone())));
         let mut state = lock(&self.state);
-        state.format = format;
-        state.valid_size = None;
-        state.key = None;
+        state.set_format(readable.as_ref().unwrap_or(&caps));
+        state.doubted_caps = readable.map(|_| caps);
         (state.reported_copies, state.reported_drops) = (false, false);
     }
 
     /// The format that the caps describe.
     pub(super) fn format(&self) -> Arc<Format> {
+    /// Called with each frame that is described anew. The first one decides whether consumers get caps of DMA buffers.
+    #[cold]
+    pub(super) fn settle_caps(&self, buffer: &gst::BufferRef) {
+        let mut state = lock(&self.state);
+        let Some(caps) = state.doubted_caps.take() else {
+            return;
+        };
+        let format = state.format.video.as_ref().map(|info| info.format());
+        if format.is_some_and(|format| drm::is_readable(buffer, format)) {
+            return;
+        }
+        state.set_format(&caps);
+        // It fails for fields that consumers cannot read, and the caps in `sticky` have the same ones.
+        let _ = sticky::set_caps(&mut state.sticky, &caps);
+        state.sticky_is_new = true;
+    }
+
         lock(&self.state).format.clone()
     }
 
