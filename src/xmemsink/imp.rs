@@ -413,7 +413,7 @@ impl BaseSinkImpl for XmemSink {
             Ok(Outcome::InPlace | Outcome::Copied(_)) => {
                 self.stream.note_sticky_delivered();
             }
-            Ok(Outcome::Dropped) => self.gaps.note_missing(),
+            Ok(Outcome::Dropped | Outcome::Spared(_)) => self.gaps.note_missing(),
             Err(_) => self.gaps.note_skipped(),
         }
         match outcome? {

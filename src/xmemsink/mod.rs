@@ -25,6 +25,7 @@ mod started;
 mod stream;
 mod times;
 mod waiting;
+mod upstream;
 
 use gst::{glib, prelude::*};
 

@@ -41,7 +41,8 @@ settings! {
          *
          * * `published`, `zero-copy`, `copied`, `dropped` (guint64): frames that were published; of these, the frames that
          *   were already in a slot, and the frames that were copied into one; frames that were not published because no
-         *   slot was free.
+         *   slot was free, or because upstream had few buffers left.
+         * * `scarce` (guint64): frames that were copied or dropped because upstream, such as a camera, had few buffers left.
          * * `late` (guint64): frames that were dropped because they were later than `max-lateness` allows. There is no
          *   limit by default.
          * * `skipped` (guint64): the late frames, frames outside of their segment, frames that do not match their caps, and

@@ -73,11 +73,11 @@ struct State {
     sticky_is_new: bool,
     /// The timeline in `sticky`.
     timeline: Option<Timeline>,
+    reported_scarcity: bool,
     reported_copies: bool,
     reported_drops: bool,
 }
 
-impl Stream {
 impl State {
     fn set_format(&mut self, caps: &gst::Caps) {
         self.format = Arc::new(Format::from_caps(caps));
@@ -86,6 +86,7 @@ impl State {
     }
 }
 
+impl Stream {
     /// Resets at the beginning and end of a run.
     pub(super) fn reset(&self) {
         self.eos.store(false, Ordering::Relaxed);
@@ -96,15 +97,14 @@ impl State {
 
     /// Sets the caps of the next frames.
     pub(super) fn set_caps(&self, caps: &gst::Caps) {
-        let format = Arc::new(Format::from_caps(&sticky::shareable(caps.clone())));
+        let caps = sticky::shareable(caps.clone());
+        let readable = drm::readable(&caps);
         let mut state = lock(&self.state);
         state.set_format(readable.as_ref().unwrap_or(&caps));
         state.doubted_caps = readable.map(|_| caps);
         (state.reported_copies, state.reported_drops) = (false, false);
     }
 
-    /// The format that the caps describe.
-    pub(super) fn format(&self) -> Arc<Format> {
     /// Called with each frame that is described anew. The first one decides whether consumers get caps of DMA buffers.
     #[cold]
     pub(super) fn settle_caps(&self, buffer: &gst::BufferRef) {
@@ -122,6 +122,8 @@ impl State {
         state.sticky_is_new = true;
     }
 
+    /// The format that the caps describe.
+    pub(super) fn format(&self) -> Arc<Format> {
         lock(&self.state).format.clone()
     }
 
@@ -255,6 +257,11 @@ impl State {
     /// Returns true once for each format: a copy of a frame is to be reported.
     pub(super) fn is_first_copy(&self) -> bool {
         !std::mem::replace(&mut lock(&self.state).reported_copies, true)
+    }
+
+    /// Returns true once: upstream has few buffers left.
+    pub(super) fn is_first_scarcity(&self) -> bool {
+        !std::mem::replace(&mut lock(&self.state).reported_scarcity, true)
     }
 
     /// Returns true once for each format: a dropped frame is to be reported.
