@@ -360,3 +360,50 @@ fn buffers_are_counted_behind_other_elements() {
         drop(stopped);
     }
 }
+
+/// GstBaseSrc sends EOS after its error. The consumers wait for the next producer.
+#[test]
+fn an_error_is_not_the_end_of_the_stream() {
+    let source = "videotestsrc is-live=true ! video/x-raw,width=64,height=48,format=GRAY8";
+    for (source, is_failure) in [
+        (format!("{source} ! identity error-after=20"), true),
+        (format!("{source} ! identity error-after=20 ! queue"), true),
+        (
+            source.replace("is-live=true", "is-live=true num-buffers=20"),
+            false,
+        ),
+    ] {
+        let pools = prepared();
+        let mut consumer = Launch::new(
+            &pools,
+            "consumer",
+            &["-q"],
+            &format!("xmemsrc pool={} ! fakesink sync=false", pools.pool("p")),
+        );
+        let receiver = pools.receiver("");
+        let first = pools.launch(&format!("{source} ! xmemsink name=sink pool=POOL"));
+        let both = |it: &Pipeline| it.sink().property::<u32>("num-clients") == 2;
+        first.settle(gst::State::Ready);
+        until("two consumers", || both(&first));
+        first.play();
+        if !is_failure {
+            while receiver.next().is_some() {}
+            consumer.succeeds();
+            continue;
+        }
+        first.wait_error();
+        // The EOS is posted when the sink has it.
+        until("the end", || {
+            let pad = first.sink().static_pad("sink").unwrap();
+            pad.pad_flags().contains(gst::PadFlags::EOS)
+        });
+        first.stop();
+        let second = pools.launch("videotestsrc is-live=true ! xmemsink name=sink pool=POOL");
+        second.play();
+        until("a frame", || {
+            receiver.next().is_some() && receiver.stat("reconnects") == 1
+        });
+        until("both consumers are back", || both(&second));
+        assert!(!consumer.has_ended(), "{}", consumer.log());
+    }
+}

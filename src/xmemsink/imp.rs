@@ -53,6 +53,7 @@ use super::{
     context::SinkContext,
     device,
     events::Events,
+    failures::Failures,
     frames,
     gaps::Gaps,
     log::CAT,
@@ -89,6 +90,7 @@ pub struct XmemSink {
     losses: Losses,
     offer: Offer,
     gaps: Gaps,
+    failures: Failures,
     interrupts: Interrupts,
 }
 
@@ -256,6 +258,7 @@ impl BaseSinkImpl for XmemSink {
         let slots = SlotSource::new(producer.clone(), settings.meta_room as usize);
         let allocator = XmemAllocator::new(slots.clone());
         self.requests.start();
+        self.failures.watch(self.obj().upcast_ref());
         *lock(&self.started) = Some(Arc::new(Started {
             producer,
             slots,
@@ -274,6 +277,7 @@ impl BaseSinkImpl for XmemSink {
             return Ok(());
         };
         self.requests.stop();
+        self.failures.stop();
         self.offer.clear();
         self.gaps.note_end();
         self.events.discard_deferred();
@@ -334,6 +338,12 @@ impl BaseSinkImpl for XmemSink {
         }
         if event.type_() == gst::EventType::FlushStop {
             self.events.discard_deferred();
+        }
+        if matches!(
+            event.type_(),
+            gst::EventType::StreamStart | gst::EventType::FlushStop
+        ) {
+            self.failures.forget();
         }
         match event.type_() {
             gst::EventType::StreamStart | gst::EventType::Segment | gst::EventType::FlushStop => {
@@ -575,7 +585,7 @@ impl XmemSink {
             return false;
         }
         self.stream.end();
-        if started.settings.send_eos {
+        if started.settings.send_eos && !self.failures.have_happened() {
             started.producer.set_eos(true);
         }
         !started.is_lossless() || ctx.drain(Data::Event(event)).is_ok()

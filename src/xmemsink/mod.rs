@@ -9,6 +9,7 @@ mod context;
 mod device;
 mod enums;
 mod events;
+mod failures;
 mod frames;
 mod gaps;
 mod imp;
@@ -24,8 +25,8 @@ mod settings;
 mod started;
 mod stream;
 mod times;
-mod waiting;
 mod upstream;
+mod waiting;
 
 use gst::{glib, prelude::*};
 

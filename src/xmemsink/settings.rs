@@ -146,7 +146,8 @@ settings! {
     /**
      * GstXmemSink:send-eos:
      *
-     * Whether the consumers receive EOS at the end of this stream. If false, they do not receive it and wait for more
+     * Whether the consumers receive EOS at the end of this stream. EOS that follows an error in the pipeline is not sent to
+     * them in any case: the producer is lost then. If false, they do not receive it and wait for more
      * frames: from this stream after a seek, or from the next producer of the pool.
      */
     send_eos: bool = true,
