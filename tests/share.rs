@@ -133,6 +133,28 @@ fn a_film_is_played_once_or_in_a_loop() {
     ends_by(looped, Signal::INT);
 }
 
+/// The device is no camera. What counts is when it is opened.
+#[test]
+fn a_camera_that_is_unplugged_is_waited_for() {
+    let pools = prepared();
+    let link = pools.file("by-id");
+    let plug = || std::os::unix::fs::symlink("/dev/null", &link).unwrap();
+    plug();
+    let share = share(&pools, link.to_str().unwrap(), &[]);
+    let count = |text: &str| share.log().matches(text).count();
+    until("a restart", || count("starting it again in 1s") == 1);
+    fs::remove_file(&link).unwrap();
+    until("a pause", || count("waiting for the device") == 1);
+    plug();
+    until("another start", || {
+        count("starting it again") + count("waiting") > 2
+    });
+    // The link, not its target.
+    let name = format!("xmem: {}: ", link.display());
+    assert!(share.log().lines().all(|line| line.starts_with(&name)));
+    ends_by(share, Signal::INT);
+}
+
 #[test]
 fn a_source_without_frames_is_started_again() {
     let pools = prepared();

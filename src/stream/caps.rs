@@ -42,6 +42,22 @@ pub(crate) fn supported(caps: gst::Caps) -> gst::Caps {
         .collect()
 }
 
+/// Puts caps with `memory:DMABuf` behind all others. An element that can give both shares the same memory with either, but few
+/// programs read frames with that feature.
+pub(crate) fn prefer_without_dmabuf(caps: gst::Caps) -> gst::Caps {
+    if caps.is_any() {
+        return caps;
+    }
+    let owned = |dmabuf: bool| {
+        caps.iter_with_features()
+            .filter(move |(_, features)| {
+                features.contains(gst_allocators::CAPS_FEATURE_MEMORY_DMABUF) == dmabuf
+            })
+            .map(|(structure, features)| (structure.to_owned(), features.to_owned()))
+    };
+    owned(false).chain(owned(true)).collect()
+}
+
 /// Formats that most programs read, in order of preference.
 const COMMON: [&str; 4] = ["NV12", "I420", "RGBA", "RGB"];
 
@@ -164,6 +180,29 @@ mod tests {
         ] {
             // Compared as text, because caps are equal in any order.
             let answer = prefer_common_format(caps(before));
+            assert_eq!(answer.to_string(), caps(after).to_string());
+        }
+    }
+
+    #[test]
+    fn dma_buffers_come_last() {
+        for (before, after) in [
+            (
+                "video/x-raw(memory:DMABuf), format=DMA_DRM; video/x-raw, format=YUY2; image/jpeg",
+                "video/x-raw, format=YUY2; image/jpeg; video/x-raw(memory:DMABuf), format=DMA_DRM",
+            ),
+            (
+                "video/x-raw(memory:DMABuf), format=DMA_DRM",
+                "video/x-raw(memory:DMABuf), format=DMA_DRM",
+            ),
+            (
+                "video/x-raw(ANY), format=NV12",
+                "video/x-raw(ANY), format=NV12",
+            ),
+            ("ANY", "ANY"),
+            ("EMPTY", "EMPTY"),
+        ] {
+            let answer = prefer_without_dmabuf(caps(before));
             assert_eq!(answer.to_string(), caps(after).to_string());
         }
     }

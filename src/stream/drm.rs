@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MPL-2.0
 
 //! Video in DMA buffers whose caps do not define the layout: `format=DMA_DRM`, in GStreamer since 1.24. Only the GstVideoMeta
-//! of a frame can define it.
+//! of a frame can define it. If the rows are linear, the same frames can also be described by caps that all elements read.
 
-use gst_video::{VideoFormat, VideoInfo, VideoInterlaceMode};
+use gst_video::{VideoFormat, VideoInfo, VideoInterlaceMode, VideoMeta};
 use xmem_core::VideoLayout;
 
 use crate::buffers::planes::Planes;
@@ -11,6 +11,69 @@ use crate::buffers::planes::Planes;
 /// The name of the format. It is compared as text, because older versions of GStreamer do not know it and still forward such
 /// frames.
 const NAME: &str = "DMA_DRM";
+
+/// The names that DRM and GStreamer give to the same linear format. Reason for a list of names: GStreamer 1.22 has none.
+const LINEAR: [(&str, &str); 27] = [
+    ("YUYV", "YUY2"),
+    ("UYVY", "UYVY"),
+    ("YVYU", "YVYU"),
+    ("VYUY", "VYUY"),
+    ("NV12", "NV12"),
+    ("NV21", "NV21"),
+    ("NV16", "NV16"),
+    ("NV61", "NV61"),
+    ("NV24", "NV24"),
+    ("P010", "P010_10LE"),
+    ("YU12", "I420"),
+    ("YV12", "YV12"),
+    ("YU11", "Y41B"),
+    ("YU16", "Y42B"),
+    ("YU24", "Y444"),
+    ("AYUV", "VUYA"),
+    ("R8  ", "GRAY8"),
+    ("RG16", "RGB16"),
+    ("BG16", "BGR16"),
+    ("RG24", "BGR"),
+    ("BG24", "RGB"),
+    ("XR24", "BGRx"),
+    ("AR24", "BGRA"),
+    ("XB24", "RGBx"),
+    ("AB24", "RGBA"),
+    ("RX24", "xBGR"),
+    ("BX24", "xRGB"),
+];
+
+/// The GStreamer format of a DRM format. `None`: the rows are not linear, or the format is not in the list.
+fn linear_format(drm_format: &str) -> Option<&'static str> {
+    let (name, modifier) = drm_format.split_once(':').unwrap_or((drm_format, "0x0"));
+    let digits = modifier.strip_prefix("0x")?;
+    let is_linear = u64::from_str_radix(digits, 16) == Ok(0);
+    let mut formats = LINEAR.iter().filter(|(drm, _)| is_linear && *drm == name);
+    formats.next().map(|(_, format)| *format)
+}
+
+/// Caps without `memory:DMABuf` for the same frames. `None`: the caps have another format than `DMA_DRM`, or their frames can only be
+/// read with the help of a device.
+pub(crate) fn readable(caps: &gst::Caps) -> Option<gst::Caps> {
+    let structure = caps.structure(0)?;
+    Drm::from_caps(structure)?;
+    let format = linear_format(structure.get("drm-format").ok()?)?;
+    let mut structure = structure.to_owned();
+    structure.remove_field("drm-format");
+    structure.set("format", format);
+    let features = caps.features(0)?.iter();
+    let others = features.filter(|name| *name != gst_allocators::CAPS_FEATURE_MEMORY_DMABUF);
+    let mut readable = gst::Caps::builder_full();
+    readable = readable.structure_with_features(structure, gst::CapsFeatures::new(others));
+    Some(readable.build())
+}
+
+/// Whether the frame, whose caps have a [`readable`] form with this format, can be read with them. Only its GstVideoMeta has the
+/// strides, which the driver chose.
+pub(crate) fn is_readable(buffer: &gst::BufferRef, format: VideoFormat) -> bool {
+    let meta = buffer.meta::<VideoMeta>();
+    meta.is_some_and(|meta| meta.format() == format)
+}
 
 /// The properties that all frames with these caps share.
 #[derive(Debug, Clone, Copy)]
@@ -85,6 +148,45 @@ mod tests {
             n_planes: 2,
             offsets: [0, 64 * 64, 0, 0],
             strides: [64, 64, 0, 0],
+        }
+    }
+
+    #[test]
+    fn linear_frames_have_caps_that_all_elements_read() {
+        gst::init().unwrap();
+        let of = |drm_format: &str, more: &str| -> Option<String> {
+            let caps = format!(
+                "video/x-raw(memory:DMABuf{more}), format=DMA_DRM, drm-format={drm_format}, width=64, height=64"
+            );
+            readable(&caps.parse().unwrap()).map(|caps| caps.to_string())
+        };
+        let plain = |format: &str, features: &str| {
+            let caps = format!("video/x-raw{features}, format={format}, width=64, height=64");
+            Some(caps.parse::<gst::Caps>().unwrap().to_string())
+        };
+        assert_eq!(of("YUYV", ""), plain("YUY2", ""));
+        assert_eq!(of("NV12:0x0000000000000000", ""), plain("NV12", ""));
+        assert_eq!(of("\"R8  \"", ""), plain("GRAY8", ""));
+        let overlay = ", meta:GstVideoOverlayComposition";
+        let features = "(meta:GstVideoOverlayComposition)";
+        assert_eq!(of("XR24", overlay), plain("BGRx", features));
+        for other in ["NV12:0x0100000000000002", "NV12:0", "NV12:", "XXXX", "R8"] {
+            assert_eq!(of(&format!("\"{other}\""), ""), None, "{other}");
+        }
+        let caps = "video/x-raw(memory:DMABuf), format=NV12, width=64, height=64";
+        assert_eq!(readable(&caps.parse().unwrap()), None);
+        // Each name is known here, and none occurs twice.
+        for (at, (drm, format)) in LINEAR.iter().enumerate() {
+            assert_ne!(
+                VideoFormat::from_string(format),
+                VideoFormat::Unknown,
+                "{format}"
+            );
+            assert!(
+                LINEAR[at + 1..]
+                    .iter()
+                    .all(|(other, it)| other != drm && it != format)
+            );
         }
     }
 

@@ -23,6 +23,7 @@ pub(crate) fn of_sink(
         .field("zero-copy", stats.zero_copy)
         .field("copied", stats.copied)
         .field("dropped", stats.dropped)
+        .field("scarce", stats.scarce)
         .field("late", late)
         .field("memory-copies", memory_copies)
         .field("metas-dropped", losses.total())

@@ -115,7 +115,7 @@ pub(super) fn publish(
             }
         }
         Some(slot) if slot.received().is_some() => {
-            if let Some(outcome) = parts::publish(started, buffer, meta, cancel)? {
+            if let Ok(outcome) = parts::publish(started, buffer, meta, true, cancel)? {
                 return Ok(Some(outcome));
             }
             Cause::Unreachable(
@@ -177,7 +177,7 @@ fn share(
         started.producer.note_dropped();
         return Ok(Ok(Outcome::Dropped));
     };
-    set_buffer_parts(&mut lease, parts, buffer);
+    set_buffer_parts(&mut lease, parts, buffer.clone());
     let published = match memory.stream() {
         Some(stream) => lease.publish_on(stream, meta.clone()),
         None => lease.publish(meta.clone()),

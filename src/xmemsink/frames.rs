@@ -8,7 +8,8 @@ use super::{
     base::Data,
     context::SinkContext,
     log::CAT,
-    outcome::{Failure, Outcome},
+    messages,
+    outcome::{Cause, Failure, Outcome},
     publish,
     requests::Requests,
     stream::{Described, Mismatch},
@@ -41,6 +42,7 @@ fn describe_fully(
     buffer: &gst::BufferRef,
     losses: &Losses,
 ) -> Result<Option<Described>, gst::FlowError> {
+    ctx.stream.settle_caps(buffer);
     let format = ctx.stream.format();
     let layout = format.layout(buffer, ctx.started.program);
     let layout = match ctx.stream.check(layout, buffer.size()) {
@@ -133,7 +135,7 @@ fn attempt(
     let outcome = result.map_err(|failure| fail(ctx.sink, failure))?;
     gst::trace!(CAT, obj = ctx.sink, "{outcome:?} {meta:?}");
     let is_key_frame = !buffer.flags().contains(gst::BufferFlags::DELTA_UNIT);
-    if is_key_frame && !matches!(outcome, Outcome::Dropped) {
+    if is_key_frame && !matches!(outcome, Outcome::Dropped | Outcome::Spared(_)) {
         requests.note_key_frame(num_requested);
     }
     Ok(Some(outcome))
@@ -143,6 +145,12 @@ fn attempt(
 #[inline(never)]
 pub(super) fn report(ctx: SinkContext<'_>, buffer: &gst::Buffer, outcome: Outcome) {
     match outcome {
+        Outcome::Copied(Cause::Scarce(Some(most))) if ctx.stream.is_first_scarcity() => {
+            messages::scarce(ctx.sink, "copied", most);
+        }
+        Outcome::Spared(Some(most)) if ctx.stream.is_first_scarcity() => {
+            messages::scarce(ctx.sink, "dropped", most);
+        }
         Outcome::Copied(cause) if ctx.stream.is_first_copy() => {
             let cause = cause.describe(buffer, &ctx.started.slots);
             gst::warning!(

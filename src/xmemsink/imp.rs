@@ -28,7 +28,7 @@
  * second, for all consumers together.
  *
  * |[
- * gst-launch-1.0 v4l2src ! decodebin ! xmemsink pool=cam0
+ * gst-launch-1.0 v4l2src ! capsfilter caps='video/x-raw;image/jpeg' ! decodebin ! xmemsink pool=cam0
  * ]| Shares a camera with all processes of this user.
  * |[
  * gst-launch-1.0 filesrc location=film.mp4 ! qtdemux ! h264parse ! avdec_h264 ! xmemsink pool=film delivery=lossless wait-for-connection=true
@@ -53,6 +53,7 @@ use super::{
     context::SinkContext,
     device,
     events::Events,
+    failures::Failures,
     frames,
     gaps::Gaps,
     log::CAT,
@@ -89,6 +90,7 @@ pub struct XmemSink {
     losses: Losses,
     offer: Offer,
     gaps: Gaps,
+    failures: Failures,
     interrupts: Interrupts,
 }
 
@@ -256,6 +258,7 @@ impl BaseSinkImpl for XmemSink {
         let slots = SlotSource::new(producer.clone(), settings.meta_room as usize);
         let allocator = XmemAllocator::new(slots.clone());
         self.requests.start();
+        self.failures.watch(self.obj().upcast_ref());
         *lock(&self.started) = Some(Arc::new(Started {
             producer,
             slots,
@@ -274,6 +277,7 @@ impl BaseSinkImpl for XmemSink {
             return Ok(());
         };
         self.requests.stop();
+        self.failures.stop();
         self.offer.clear();
         self.gaps.note_end();
         self.events.discard_deferred();
@@ -310,7 +314,9 @@ impl BaseSinkImpl for XmemSink {
     fn caps(&self, filter: Option<&gst::Caps>) -> Option<gst::Caps> {
         // Without a filter the answer is ANY. Caps that the sink cannot accept are refused in `set_caps`.
         let caps = self.parent_caps(filter).or_else(|| filter.cloned());
-        caps.map(caps::supported).map(caps::prefer_common_format)
+        caps.map(caps::supported)
+            .map(caps::prefer_without_dmabuf)
+            .map(caps::prefer_common_format)
     }
 
     fn propose_allocation(
@@ -332,6 +338,12 @@ impl BaseSinkImpl for XmemSink {
         }
         if event.type_() == gst::EventType::FlushStop {
             self.events.discard_deferred();
+        }
+        if matches!(
+            event.type_(),
+            gst::EventType::StreamStart | gst::EventType::FlushStop
+        ) {
+            self.failures.forget();
         }
         match event.type_() {
             gst::EventType::StreamStart | gst::EventType::Segment | gst::EventType::FlushStop => {
@@ -411,7 +423,7 @@ impl BaseSinkImpl for XmemSink {
             Ok(Outcome::InPlace | Outcome::Copied(_)) => {
                 self.stream.note_sticky_delivered();
             }
-            Ok(Outcome::Dropped) => self.gaps.note_missing(),
+            Ok(Outcome::Dropped | Outcome::Spared(_)) => self.gaps.note_missing(),
             Err(_) => self.gaps.note_skipped(),
         }
         match outcome? {
@@ -573,7 +585,7 @@ impl XmemSink {
             return false;
         }
         self.stream.end();
-        if started.settings.send_eos {
+        if started.settings.send_eos && !self.failures.have_happened() {
             started.producer.set_eos(true);
         }
         !started.is_lossless() || ctx.drain(Data::Event(event)).is_ok()

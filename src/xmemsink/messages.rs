@@ -30,6 +30,17 @@ pub(super) fn dropped(
     let _ = sink.post_message(gst::message::Element::builder(structure).src(sink).build());
 }
 
+/// Warns that upstream has few buffers left. The caller holds no lock.
+#[cold]
+pub(super) fn scarce(sink: &gst_base::BaseSink, verb: &str, most: u32) {
+    gst::element_warning!(
+        sink,
+        gst::ResourceError::NoSpaceLeft,
+        ("Frames are {verb}: upstream has {most} buffers, and consumers hold most of them. `xmem show` lists the consumers. v4l2src \
+             io-mode=userptr writes into the slots of the pool instead, of which there are more")
+    );
+}
+
 /// Warns that consumers copy frames, that the pool cannot grow, or that a consumer holds up the stream. The caller holds no lock.
 pub(super) fn warn(sink: &gst_base::BaseSink, event: &ConsumerEvent) {
     match event {

@@ -9,6 +9,7 @@ mod context;
 mod device;
 mod enums;
 mod events;
+mod failures;
 mod frames;
 mod gaps;
 mod imp;
@@ -24,6 +25,7 @@ mod settings;
 mod started;
 mod stream;
 mod times;
+mod upstream;
 mod waiting;
 
 use gst::{glib, prelude::*};

@@ -15,6 +15,8 @@ pub(super) enum Outcome {
     Copied(Cause),
     /// No slot was free, and live delivery does not wait.
     Dropped,
+    /// It was dropped, since most of upstream's buffers are in use, of which there are so many, and it may not be copied.
+    Spared(Option<u32>),
 }
 
 /// Why a buffer is copied.
@@ -26,6 +28,8 @@ pub(super) enum Cause {
     Metas { needed: usize, room: usize },
     /// It is in device memory that consumers cannot open, for this reason.
     Unreachable(&'static str),
+    /// Most of upstream's buffers are in use. Their number, if it is known.
+    Scarce(Option<u32>),
 }
 
 impl Cause {
@@ -40,6 +44,7 @@ impl Cause {
             Self::Unreachable(why) => {
                 format!("the buffer lies on a CUDA device in memory that cannot be shared: {why}")
             }
+            Self::Scarce(_) => "most of upstream's buffers are in use".to_owned(),
         }
     }
 }

@@ -13,8 +13,9 @@ use xmem_core::{
 use super::{
     imports,
     log::CAT,
-    outcome::{Failure, Outcome},
+    outcome::{Cause, Failure, Outcome},
     started::Started,
+    upstream::{self, Loan},
 };
 use crate::{
     buffers::memory::XmemMemory,
@@ -22,26 +23,40 @@ use crate::{
     stream::received::{TAG_DMABUF, TAG_HOST, received_frame},
 };
 
-/// Publishes a buffer whose memories can be shared. `None`: they cannot.
+/// The outcome, or why the buffer is not shared, if it could be.
+pub(super) type Shared = Result<Outcome, Option<Cause>>;
+
+/// Publishes a buffer whose memories can be shared. `may_copy`: a copy can take its place.
 pub(super) fn publish(
     started: &Started,
     buffer: &gst::Buffer,
     meta: &FrameMeta,
+    may_copy: bool,
     cancel: &Canceller,
-) -> Result<Option<Outcome>, Failure> {
+) -> Result<Shared, Failure> {
     let Some(parts) = parts(&started.producer, buffer, cancel)? else {
-        return Ok(None);
+        return Ok(Err(None));
+    };
+    let borrowed = match upstream::borrow(buffer) {
+        Loan::Granted(borrowed) => borrowed,
+        // Lossless delivery waits for consumers in any case. A number that was observed may be too small.
+        Loan::Scarce(scarcity, borrowed)
+            if !may_copy && (started.is_lossless() || !scarcity.is_told) =>
+        {
+            borrowed
+        }
+        Loan::Scarce(scarcity, _) => return Ok(Err(Some(Cause::Scarce(scarcity.most)))),
     };
     let room = parts.room() + meta.attachments.encoded_len();
     let spec = SlotSpec::new(1).attachments(room);
     let Some(mut lease) = started.slot(spec, cancel)? else {
         started.producer.note_dropped();
-        return Ok(Some(Outcome::Dropped));
+        return Ok(Ok(Outcome::Dropped));
     };
-    set_buffer_parts(&mut lease, parts, buffer);
+    set_buffer_parts(&mut lease, parts, borrowed);
     match lease.publish(meta.clone()).map_err(|failure| failure.error) {
-        Ok(_) => Ok(Some(Outcome::InPlace)),
-        Err(PublishError::NotReached) => Ok(None),
+        Ok(_) => Ok(Ok(Outcome::InPlace)),
+        Err(PublishError::NotReached) => Ok(Err(None)),
         Err(error) => Err(error.into()),
     }
 }
@@ -111,10 +126,9 @@ fn import(producer: &Producer, memory: &gst::MemoryRef) -> Option<ImportedMemory
 }
 
 /// Publishes a frame in parts of a buffer's memory. The buffer returns to upstream when the last consumer releases the frame.
-pub(super) fn set_buffer_parts(lease: &mut WriteLease, parts: Parts, buffer: &gst::Buffer) {
+/// `kept` is the buffer itself: a copy would not return the memory to its pool.
+pub(super) fn set_buffer_parts(lease: &mut WriteLease, parts: Parts, kept: impl Send + 'static) {
     lease.set_parts(parts);
-    // Keep the buffer itself: a copy would not return the memory to its pool.
-    let kept = buffer.clone();
     lease.set_release_hook(move || drop_later(kept));
 }
 

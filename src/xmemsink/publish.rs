@@ -57,8 +57,17 @@ fn publish_other(
     cause: Cause,
     cancel: &Canceller,
 ) -> Result<Outcome, Failure> {
-    if let Some(outcome) = parts::publish(started, buffer, meta, cancel)? {
-        return Ok(outcome);
+    let may_copy = started.settings.copy != XmemSinkCopy::Forbid && memory != Memory::Dmabuf;
+    let cause = match parts::publish(started, buffer, meta, may_copy, cancel)? {
+        Ok(outcome) => return Ok(outcome),
+        Err(scarce) => scarce.unwrap_or(cause),
+    };
+    if let Cause::Scarce(most) = cause {
+        started.producer.note_scarce();
+        if !may_copy {
+            started.producer.note_dropped();
+            return Ok(Outcome::Spared(most));
+        }
     }
     if started.settings.copy == XmemSinkCopy::Forbid {
         return Err(Failure::CopyForbidden(

@@ -41,7 +41,8 @@ settings! {
          *
          * * `published`, `zero-copy`, `copied`, `dropped` (guint64): frames that were published; of these, the frames that
          *   were already in a slot, and the frames that were copied into one; frames that were not published because no
-         *   slot was free.
+         *   slot was free, or because upstream had few buffers left.
+         * * `scarce` (guint64): frames that were copied or dropped because upstream, such as a camera, had few buffers left.
          * * `late` (guint64): frames that were dropped because they were later than `max-lateness` allows. There is no
          *   limit by default.
          * * `skipped` (guint64): the late frames, frames outside of their segment, frames that do not match their caps, and
@@ -145,7 +146,8 @@ settings! {
     /**
      * GstXmemSink:send-eos:
      *
-     * Whether the consumers receive EOS at the end of this stream. If false, they do not receive it and wait for more
+     * Whether the consumers receive EOS at the end of this stream. EOS that follows an error in the pipeline is not sent to
+     * them in any case: the producer is lost then. If false, they do not receive it and wait for more
      * frames: from this stream after a seek, or from the next producer of the pool.
      */
     send_eos: bool = true,

@@ -14,6 +14,7 @@ use crate::{
     lock,
     stream::{
         description_key::DescriptionKey,
+        drm,
         event::sticky,
         frame::{self, Format, Memory},
         timeline::Timeline,
@@ -65,13 +66,24 @@ struct State {
     /// The properties of the last frame that decide its layout and attachments. `None`: it has other metas, so its description
     /// is not reused.
     key: Option<DescriptionKey>,
+    /// The caps of DMA buffers in place of those in `sticky`, while no frame has shown with which of them consumers can read it.
+    doubted_caps: Option<gst::Caps>,
     sticky: Sticky,
     /// The pool does not have the present `sticky` yet.
     sticky_is_new: bool,
     /// The timeline in `sticky`.
     timeline: Option<Timeline>,
+    reported_scarcity: bool,
     reported_copies: bool,
     reported_drops: bool,
+}
+
+impl State {
+    fn set_format(&mut self, caps: &gst::Caps) {
+        self.format = Arc::new(Format::from_caps(caps));
+        self.valid_size = None;
+        self.key = None;
+    }
 }
 
 impl Stream {
@@ -85,12 +97,29 @@ impl Stream {
 
     /// Sets the caps of the next frames.
     pub(super) fn set_caps(&self, caps: &gst::Caps) {
-        let format = Arc::new(Format::from_caps(&sticky::shareable(caps.clone())));
+        let caps = sticky::shareable(caps.clone());
+        let readable = drm::readable(&caps);
         let mut state = lock(&self.state);
-        state.format = format;
-        state.valid_size = None;
-        state.key = None;
+        state.set_format(readable.as_ref().unwrap_or(&caps));
+        state.doubted_caps = readable.map(|_| caps);
         (state.reported_copies, state.reported_drops) = (false, false);
+    }
+
+    /// Called with each frame that is described anew. The first one decides whether consumers get caps of DMA buffers.
+    #[cold]
+    pub(super) fn settle_caps(&self, buffer: &gst::BufferRef) {
+        let mut state = lock(&self.state);
+        let Some(caps) = state.doubted_caps.take() else {
+            return;
+        };
+        let format = state.format.video.as_ref().map(|info| info.format());
+        if format.is_some_and(|format| drm::is_readable(buffer, format)) {
+            return;
+        }
+        state.set_format(&caps);
+        // It fails for fields that consumers cannot read, and the caps in `sticky` have the same ones.
+        let _ = sticky::set_caps(&mut state.sticky, &caps);
+        state.sticky_is_new = true;
     }
 
     /// The format that the caps describe.
@@ -228,6 +257,11 @@ impl Stream {
     /// Returns true once for each format: a copy of a frame is to be reported.
     pub(super) fn is_first_copy(&self) -> bool {
         !std::mem::replace(&mut lock(&self.state).reported_copies, true)
+    }
+
+    /// Returns true once: upstream has few buffers left.
+    pub(super) fn is_first_scarcity(&self) -> bool {
+        !std::mem::replace(&mut lock(&self.state).reported_scarcity, true)
     }
 
     /// Returns true once for each format: a dropped frame is to be reported.

@@ -5,6 +5,7 @@
 mod apt;
 mod arm;
 mod bench;
+mod camera;
 mod check;
 mod compat;
 mod count;
@@ -50,6 +51,8 @@ enum Command {
     Faults(faults::Args),
     /// Run four pools with sixteen consumers for a long time, and check for leaks
     Soak(soak::Args),
+    /// Share cameras of the kernel's own driver in a virtual machine
+    Camera,
     /// Fuzz the code that parses data from other processes
     Fuzz(fuzz::Args),
     /// Run tests under AddressSanitizer and Valgrind
@@ -70,6 +73,7 @@ fn main() -> ExitCode {
         Command::Count(args) => count::run(&args),
         Command::Faults(args) => faults::run(&args),
         Command::Soak(args) => soak::run(&args),
+        Command::Camera => camera::run(),
         Command::Fuzz(args) => fuzz::run(&args),
         Command::Sanitize(args) => sanitize::run(&args),
         Command::Python(args) => python::run(&args),

@@ -131,6 +131,19 @@ const COMPAT_NEEDS: Needs = &[
     ("util-linux", &[Need::Program("pivot_root")]),
 ];
 
+/// Additional dependencies of `cargo xtask camera`.
+const CAMERA_NEEDS: Needs = &[("qemu-system-x86", &[Need::Program("qemu-system-x86_64")])];
+
+/// What `cargo xtask camera` needs inside of the virtual machine.
+const GUEST_NEEDS: Needs = &[
+    ("kmod", &[Need::Program("modprobe")]),
+    ("python3", &[Need::Program("python3")]),
+    (
+        "gstreamer1.0-plugins-good",
+        &[Need::Element("v4l2src"), Need::Element("jpegdec")],
+    ),
+];
+
 /// Additional dependencies of `cargo xtask package`.
 const PACKAGE_NEEDS: Needs = &[
     ("meson", &[Need::Program("meson")]),
@@ -201,6 +214,11 @@ pub(crate) fn ensure_for_compat() -> Result {
     ensure_all(&[NEEDS, COMPAT_NEEDS])
 }
 
+/// Also installs the programs that boot another Debian release.
+pub(crate) fn ensure_for_camera() -> Result {
+    ensure_all(&[NEEDS, COMPAT_NEEDS, CAMERA_NEEDS])
+}
+
 /// Also installs the programs that install the plugin.
 pub(crate) fn ensure_for_package() -> Result {
     ensure_all(&[NEEDS, PACKAGE_NEEDS])
@@ -211,6 +229,7 @@ pub(crate) fn ensure_for_package() -> Result {
 pub(crate) enum Purpose {
     Tests(Tests),
     Bench,
+    Camera,
 }
 
 /// A selection of tests.
@@ -235,6 +254,7 @@ impl Purpose {
             Self::Tests(Tests::All) => (true, TEST_NEEDS),
             Self::Tests(Tests::Few) => (false, &[][..]),
             Self::Bench => (false, BENCH_NEEDS),
+            Self::Camera => (false, GUEST_NEEDS),
         };
         let wanted = NEEDS
             .iter()

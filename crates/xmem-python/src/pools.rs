@@ -89,7 +89,7 @@ macro_rules! set {
 /// A pool's figures as a dictionary.
 pub(crate) fn pool_stats<'py>(py: Python<'py>, stats: &PoolStats) -> PyResult<Bound<'py, PyDict>> {
     let dict = PyDict::new(py);
-    set!(dict, stats: pool, pid, delivery, published, zero_copy, copied, dropped, slots, slots_held, unread, set_aside, set_aside_bytes, max_slots);
+    set!(dict, stats: pool, pid, delivery, published, zero_copy, copied, dropped, scarce, slots, slots_held, unread, set_aside, set_aside_bytes, max_slots);
     dict.set_item("budget_limit", stats.budget_limit.replace('-', "_"))?;
     set!(dict, stats: regions, bytes, devices, device_bytes, eos, cut_off, timed_out);
     let sticky = PyDict::new(py);

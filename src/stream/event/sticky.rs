@@ -9,7 +9,9 @@ use gst::{
 use xmem_core::Sticky;
 
 use super::text as whole;
-use crate::stream::{caps::CUDA_MEMORY, meta, start::Description, text, untrusted::is_parseable};
+use crate::stream::{
+    caps::CUDA_MEMORY, drm, meta, start::Description, text, untrusted::is_parseable,
+};
 
 pub(crate) const CAPS: &str = "caps";
 pub(crate) const SEGMENT: &str = "segment";
@@ -46,7 +48,8 @@ pub(crate) fn update(sticky: &mut Sticky, event: &gst::EventRef) -> Result<(), S
             *sticky = new;
         }
         gst::EventView::Caps(event) => {
-            sticky.set(CAPS, caps_to_text(&shareable(event.caps_owned()))?);
+            let caps = shareable(event.caps_owned());
+            set_caps(sticky, &drm::readable(&caps).unwrap_or(caps))?;
         }
         gst::EventView::Segment(event) => {
             if let Ok(text) = event.segment().to_value().serialize() {
@@ -90,6 +93,12 @@ pub(crate) fn update(sticky: &mut Sticky, event: &gst::EventRef) -> Result<(), S
         }
         _ => {}
     }
+    Ok(())
+}
+
+/// Replaces the caps. `Err`: why a consumer could not read them.
+pub(crate) fn set_caps(sticky: &mut Sticky, caps: &gst::Caps) -> Result<(), String> {
+    sticky.set(CAPS, caps_to_text(caps)?);
     Ok(())
 }
 
@@ -161,8 +170,8 @@ pub(crate) fn parse_segment(text: &str) -> Option<gst::Segment> {
         })
 }
 
-/// The caps as a consumer gets them. Bytes in a slot are in host memory, even if upstream's memory was elsewhere, and features
-/// of metas that cannot be shared are removed. Features of DMA buffers stay.
+/// The caps for consumers. Bytes in a slot are in host memory, even if upstream's memory was elsewhere, and features of metas that
+/// cannot be shared are removed. Features of DMA buffers stay.
 pub(crate) fn shareable(mut caps: gst::Caps) -> gst::Caps {
     let Some(features) = caps.features(0) else {
         return caps;

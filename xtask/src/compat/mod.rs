@@ -116,6 +116,11 @@ impl Debian {
         Ok(debian)
     }
 
+    /// Runs a command that changes that Debian.
+    pub(crate) fn make(&self, program: &[&str]) -> Result {
+        make(self.inside("rw", program))
+    }
+
     /// Uses a writable mount, so that GStreamer can store its plugin registry there.
     fn missing(&self, purpose: Purpose) -> Vec<String> {
         purpose.missing(|| self.inside("rw", &[]))

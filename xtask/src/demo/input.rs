@@ -85,7 +85,12 @@ impl Input {
         let mut command = stage.command("gst-launch-1.0");
         command.arg("-q");
         match self {
-            Self::Camera(device) => command.args(["v4l2src", &format!("device={device}"), "!"]),
+            // Without the filter, GStreamer 1.26 prefers caps of DMA buffers.
+            Self::Camera(device) => {
+                let device = format!("device={device}");
+                let readable = "caps=video/x-raw;image/jpeg";
+                command.args(["v4l2src", &device, "!", "capsfilter", readable, "!"])
+            }
             Self::Once(file) => {
                 command.args(["filesrc", &format!("location={}", file.display()), "!"])
             }

@@ -41,6 +41,13 @@ fn print(stats: &PoolStats, verbose: bool, out: &mut impl Write) -> Result<(), E
         "  frames   {} published ({} without a copy, {} copied), {} dropped",
         stats.published, stats.zero_copy, stats.copied, stats.dropped
     )?;
+    if stats.scarce > 0 {
+        writeln!(
+            out,
+            "  scarce   {} frames were copied or dropped, because upstream had few buffers left",
+            stats.scarce
+        )?;
+    }
     writeln!(
         out,
         "  slots    {} of at most {}, {} held",

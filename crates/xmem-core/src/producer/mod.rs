@@ -439,6 +439,12 @@ impl Producer {
         counters.dropped.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// Counts a frame that was copied or dropped because the program that feeds the pool had few buffers left.
+    pub fn note_scarce(&self) {
+        let counters = self.inner().counters();
+        counters.scarce.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// How many consumers are connected and take frames. In a forked child there are none.
     pub fn num_consumers(&self) -> usize {
         self.inner().lock().map_or(0, |guard| {

@@ -26,7 +26,7 @@ use source::Source;
 const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 
 pub(crate) fn run(share: &Share, verbose: bool) -> Result<(), Error> {
-    let source = Source::of(&share.source)?;
+    let mut source = Source::of(&share.source)?;
     child::run(Command::new(TOOL).arg("--version"), END_TIMEOUT)
         .map_err(|error| not_started(&error))?;
     let (sender, events) = channel();
@@ -72,9 +72,21 @@ pub(crate) fn run(share: &Share, verbose: bool) -> Result<(), Error> {
             Outcome::Eos => "at its end".to_owned(),
             Outcome::Failed(reason) => reason,
         };
-        is_wanted = !share.on_demand;
         if has_played {
             wait = BACKOFF.0;
+        } else if source.try_another_way() {
+            continue;
+        }
+        is_wanted = !share.on_demand;
+        if source.is_absent() {
+            to_stderr(format_args!("{source}: {reason}; waiting for the device"));
+            while source.is_absent() {
+                if let Ok(Event::Stop) = events.recv_timeout(BACKOFF.0) {
+                    return Ok(());
+                }
+            }
+            wait = BACKOFF.0;
+            continue;
         }
         to_stderr(format_args!(
             "{source}: {reason}; starting it again in {wait:?}"

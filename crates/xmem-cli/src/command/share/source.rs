@@ -18,11 +18,36 @@ use crate::launch::property;
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Source {
     Test,
-    Camera(PathBuf),
+    Camera(Camera),
     Address(String),
     File(PathBuf),
     /// A pipeline description, as for gst-launch-1.0.
     Pipeline(String),
+}
+
+/// A device of Video4Linux.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Camera {
+    /// As it was given: a link such as those in /dev/v4l/by-id may have another target after the camera was plugged in again.
+    path: PathBuf,
+    /// Whether the driver is to write frames into buffers of the next element. No driver does so with encoded frames, and some
+    /// drivers never do.
+    writes_into_others: bool,
+}
+
+/// What the elements behind a camera can read. GStreamer 1.26 prefers caps of DMA buffers otherwise.
+const READABLE: &str =
+    "caps=video/x-raw;image/jpeg;video/x-h264;video/x-h265;video/mpeg;video/mpegts";
+
+impl Camera {
+    fn elements(&self) -> Vec<String> {
+        let mut elements = vec!["v4l2src".to_owned(), property("device", &self.path)];
+        if self.writes_into_others {
+            elements.push("io-mode=userptr".to_owned());
+        }
+        elements.extend(["!", "capsfilter", READABLE, "!", "decodebin"].map(str::to_owned));
+        elements
+    }
 }
 
 impl Source {
@@ -46,12 +71,32 @@ impl Source {
         }
         // Checked before the pipeline opens the device, because some cameras can be opened only once.
         File::open(path).map_err(unreadable)?;
-        let path = fs::canonicalize(path).map_err(unreadable)?;
         Ok(if kind.is_char_device() {
-            Self::Camera(path)
+            Self::Camera(Camera {
+                path: path.to_owned(),
+                writes_into_others: true,
+            })
         } else {
-            Self::File(path)
+            Self::File(fs::canonicalize(path).map_err(unreadable)?)
         })
+    }
+
+    /// Whether it is a camera that is not plugged in.
+    pub(super) fn is_absent(&self) -> bool {
+        matches!(self, Self::Camera(camera) if !camera.path.exists())
+    }
+
+    /// Called after a run without a frame. Changes how the source is opened, if there is another way. Returns whether that is a way
+    /// that was not tried since the last pause.
+    pub(super) fn try_another_way(&mut self) -> bool {
+        if self.is_absent() {
+            return false;
+        }
+        let Self::Camera(camera) = self else {
+            return false;
+        };
+        camera.writes_into_others = !camera.writes_into_others;
+        !camera.writes_into_others
     }
 
     /// The elements that produce the frames of the source.
@@ -61,11 +106,7 @@ impl Source {
             Self::Test => words(
                 "videotestsrc is-live=true ! video/x-raw,width=1280,height=720,framerate=30/1",
             ),
-            Self::Camera(path) => {
-                let mut elements = vec!["v4l2src".to_owned(), property("device", path)];
-                elements.extend(words("! decodebin"));
-                elements
-            }
+            Self::Camera(camera) => camera.elements(),
             Self::Address(address) => decoded(address),
             Self::File(path) => decoded(&file_address(path)),
             Self::Pipeline(elements) => words(elements),
@@ -77,7 +118,7 @@ impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = match self {
             Self::Test => "test".to_owned(),
-            Self::Camera(path) | Self::File(path) => path.display().to_string(),
+            Self::Camera(Camera { path, .. }) | Self::File(path) => path.display().to_string(),
             Self::Address(address) => without_passwords(address),
             Self::Pipeline(_) => "pipeline".to_owned(),
         };
@@ -134,7 +175,6 @@ mod tests {
     fn sources_are_recognized() {
         let of = |text: &str| Source::of(OsStr::new(text));
         assert_eq!(of("test").unwrap(), Source::Test);
-        assert_eq!(of("/dev/null").unwrap(), Source::Camera("/dev/null".into()));
         let rtsp = of("rtsp://user:secret@host:554/a").unwrap();
         assert_eq!(
             rtsp,
@@ -155,6 +195,24 @@ mod tests {
             let error = of(wrong).unwrap_err().to_string();
             assert!(error.starts_with(part), "{error}");
         }
+    }
+
+    #[test]
+    fn a_camera_keeps_the_path_that_was_given() {
+        let dir = tempfile::tempdir().unwrap();
+        let link = dir.path().join("by-id");
+        std::os::unix::fs::symlink("/dev/null", &link).unwrap();
+        let mut camera = Source::of(link.as_os_str()).unwrap();
+        let device = property("device", &link);
+        assert!(camera.elements().contains(&device), "{camera:?}");
+        assert_eq!(camera.to_string(), link.display().to_string());
+        let is_shared = |camera: &Source| camera.elements().contains(&"io-mode=userptr".to_owned());
+        assert!(is_shared(&camera));
+        assert!(camera.try_another_way() && !is_shared(&camera));
+        assert!(!camera.try_another_way() && is_shared(&camera));
+        assert!(!camera.is_absent());
+        fs::remove_file(&link).unwrap();
+        assert!(camera.is_absent() && !camera.try_another_way());
     }
 
     #[test]

@@ -60,6 +60,7 @@ use sticky_log::StickyLog;
 pub(super) struct Counters {
     pub(super) copied: AtomicU64,
     pub(super) dropped: AtomicU64,
+    pub(super) scarce: AtomicU64,
     cut_off: AtomicU64,
     timed_out: AtomicU64,
 }

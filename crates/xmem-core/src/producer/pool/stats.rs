@@ -76,6 +76,7 @@ pub(in crate::producer) fn of_pool(pool: &Pool) -> PoolStats {
         zero_copy: published.saturating_sub(copied),
         copied,
         dropped: counters.dropped.load(Ordering::Relaxed),
+        scarce: counters.scarce.load(Ordering::Relaxed),
         slots: guard.slots.assigned(),
         slots_held: guard
             .slots

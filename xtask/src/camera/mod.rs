@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! `cargo xtask camera`: cameras of the kernel's own driver, in a small virtual machine. They are shared, plugged in and unplugged.
+
+use std::path::Path;
+use std::process::Command;
+
+use crate::check::cargo::strict;
+use crate::compat::Debian;
+use crate::packages::{self, Purpose};
+use crate::step::{self, Step};
+use crate::{Result, cargo, root, target_dir};
+
+/// Unpacks Debian's kernel with its modules. It is not installed, which would make an initramfs.
+const KERNEL: &str = r#"set -e
+ls /boot/vmlinuz-* >/dev/null 2>&1 && exit
+mkdir -p /var/tmp/kernel
+cd /var/tmp/kernel
+apt-get -o APT::Sandbox::User=root download "$(apt-cache depends linux-image-amd64 | sed -n 's/^ *Depends: //p' | head -n 1)"
+dpkg-deb -x linux-image-*.deb .
+mkdir -p /usr/lib/modules
+if [ -d usr/lib/modules ]; then mv usr/lib/modules/* /usr/lib/modules/; else mv lib/modules/* /usr/lib/modules/; fi
+depmod "$(ls /usr/lib/modules | tail -n 1)"
+mv boot/vmlinuz-* /boot/
+rm -rf /var/tmp/kernel"#;
+
+/// The line of README.md that shares a camera.
+fn of_readme() -> Result<String> {
+    let text = std::fs::read_to_string(root().join("README.md"))?;
+    let line = text.lines().find(|line| line.contains(" v4l2src "));
+    let line = line.ok_or("README.md shares no camera")?;
+    let pipeline = line.trim_start_matches("gst-launch-1.0 ");
+    let pipeline = pipeline.split('#').next().unwrap_or_default();
+    // Words, without the quotes of the shell.
+    let pipeline = pipeline.replace('\'', "");
+    Ok(pipeline.replace("pool=cam0", "pool=cam").trim().to_owned())
+}
+
+pub(crate) fn run() -> Result {
+    let debian = match machine() {
+        Ok(debian) => debian,
+        Err(reason) => {
+            println!("The cameras were not run: {reason}");
+            return Ok(());
+        }
+    };
+    let mut build = cargo();
+    build.args([
+        "build",
+        "--locked",
+        "--package",
+        "gstxmem-cdylib",
+        "--package",
+        "xmem-cli",
+    ]);
+    step::run_all(vec![Step {
+        name: "build",
+        command: strict(build),
+        advice: "see the error message above",
+    }])?;
+    let share = target_dir().join("camera");
+    std::fs::create_dir_all(&share)?;
+    let own = root().join("xtask/src/camera");
+    for file in ["webcam.py", "cases.sh"] {
+        std::fs::copy(own.join(file), share.join(file))?;
+    }
+    for file in ["libgstxmem.so", "xmem"] {
+        std::fs::copy(target_dir().join("debug").join(file), share.join(file))?;
+    }
+    std::fs::write(share.join("readme"), of_readme()?)?;
+    let mut cases = Command::new("sh");
+    cases
+        .arg(own.join("boot.sh"))
+        .arg(debian.path(Path::new("/")));
+    cases.arg(&share).arg("sh /mnt/cases.sh");
+    step::run_all(vec![Step {
+        name: "cameras",
+        command: cases,
+        advice: "each line above that begins with FAILED is a case of xtask/src/camera/cases.sh, followed by the ends of its logs",
+    }])
+}
+
+/// A Debian with a kernel, and the programs that boot it. `Err`: why there is none.
+fn machine() -> Result<Debian> {
+    if cfg!(not(target_arch = "x86_64")) {
+        return Err("the virtual machine is for x86-64 only".into());
+    }
+    packages::ensure_for_camera()?;
+    let debian = Debian::ensure(Purpose::Camera)?;
+    debian.make(&["sh", "-c", KERNEL])?;
+    Ok(debian)
+}
