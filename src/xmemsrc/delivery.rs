@@ -157,12 +157,26 @@ impl<'a> Converter<'a> {
         meta::onto_buffer(attachments, buffer, self.stream.format(), self.losses);
     }
 
-    /// Copies a finished buffer if downstream cannot read its layout.
+    /// Gives a finished buffer the layout and the size of its caps, if downstream does not know GstVideoMeta. Only planes at other
+    /// places need a copy. Unused bytes behind the planes are left out.
     fn lay_out(self, buffer: gst::Buffer, placement: Placement) -> Converted {
-        if self.stream.takes_any_layout() || self.stream.is_default() {
+        if self.stream.takes_any_layout() {
             return Ok((buffer, placement));
         }
-        self.copy_to_default(buffer, placement)
+        if !self.stream.is_default() {
+            return self.copy_to_default(buffer, placement);
+        }
+        Ok((self.without_rest(buffer), placement))
+    }
+
+    /// The buffer without the bytes behind its planes. Decoders that pad the height leave such bytes.
+    fn without_rest(&self, mut buffer: gst::Buffer) -> gst::Buffer {
+        if let Some(info) = &self.stream.format().video
+            && buffer.size() > info.size()
+        {
+            buffer.make_mut().set_size(info.size());
+        }
+        buffer
     }
 
     #[inline(never)]
