@@ -95,6 +95,8 @@ pub(super) struct Started {
     gate: KeyFrameGate,
     /// No frame of this producer was sent downstream yet.
     header_is_due: bool,
+    /// The first entry that was taken from this producer is not its first one.
+    has_joined_late: bool,
     stamper: Stamper,
     stream: Snapshot,
     reported: [bool; Report::Misses as usize + 1],
@@ -109,6 +111,7 @@ impl Started {
             discont: false,
             gate: KeyFrameGate::default(),
             header_is_due: true,
+            has_joined_late: false,
             stamper: Stamper::new(settings, mapping),
             stream: Snapshot::default(),
             reported: Default::default(),
@@ -144,6 +147,9 @@ impl Started {
     /// Moves to the sequence of an entry. Returns whether frames were missed after the first one.
     pub(super) fn follow_sequence(&mut self, info: &FrameInfo, meta: &FrameMeta) -> bool {
         let has_begun = self.next_sequence.is_some();
+        if !has_begun {
+            self.has_joined_late = info.sequence > 0;
+        }
         let missed = self.next_sequence != Some(info.sequence);
         // AFTER_GAP: frames are missing on the producer's side.
         if missed || meta.flags & FrameMeta::AFTER_GAP != 0 {
@@ -184,6 +190,10 @@ impl Started {
     /// Whether the stream's header must be sent before the next buffer.
     pub(super) fn is_header_due(&self) -> bool {
         self.header_is_due
+    }
+
+    pub(super) fn has_joined_late(&self) -> bool {
+        self.has_joined_late
     }
 
     pub(super) fn note_header(&mut self) {
