@@ -8,12 +8,14 @@ use std::sync::{Arc, Mutex};
 use xmem_core::{Delivery, FrameInfo, FrameMeta, ReadLease, follow::Follower};
 
 use super::{
+    XmemSrcTimestampMode, events,
     key_frame_gate::KeyFrameGate,
     mapping::Mapping,
     settings::Settings,
     source::Source,
     stream::{Snapshot, Stream},
     times::{Stamper, Times},
+    window::Window,
 };
 use crate::{cuda, lock};
 
@@ -98,6 +100,7 @@ pub(super) struct Started {
     /// The first entry that was taken from this producer is not its first one.
     has_joined_late: bool,
     stamper: Stamper,
+    window: Window,
     stream: Snapshot,
     reported: [bool; Report::Misses as usize + 1],
     cache: Option<FormatCache>,
@@ -113,6 +116,7 @@ impl Started {
             header_is_due: true,
             has_joined_late: false,
             stamper: Stamper::new(settings, mapping),
+            window: Window::default(),
             stream: Snapshot::default(),
             reported: Default::default(),
             cache: None,
@@ -210,9 +214,17 @@ impl Started {
         self.gate.warn(source, true);
     }
 
+    /// The times of an entry. Sends another segment before a frame that needs it.
     pub(super) fn stamp(&mut self, source: Source<'_>, lease: &ReadLease) -> Times {
-        self.stamper
-            .stamp(source.element, lease, self.stream.playback())
+        let playback = self.stream.playback();
+        let times = self.stamper.stamp(source.element, lease, playback);
+        // `passthrough` sends the producer's own segment. Times of `arrival` have no relation to it.
+        if source.settings.timestamp_mode == XmemSrcTimestampMode::Clock
+            && let Some(segment) = self.window.follow(playback.shown(), lease.meta(), &times)
+        {
+            events::replace_segment(source, segment);
+        }
+        times
     }
 
     /// Whether to post this warning: true once.

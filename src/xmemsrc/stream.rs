@@ -189,7 +189,7 @@ impl Stream {
             version: self.version.load(Ordering::Relaxed),
             has_caps: state.caps.is_some(),
             format: state.format.clone(),
-            playback: state.playback,
+            playback: state.playback.clone(),
             any_layout: state.video_meta || state.format.memory != Memory::Any,
             reader: state.reader.clone(),
             checked: None,
@@ -209,7 +209,7 @@ impl Stream {
     }
 
     pub(super) fn playback(&self) -> Playback {
-        self.lock().playback
+        self.lock().playback.clone()
     }
 
     /// Returns the previous value.
