@@ -21,6 +21,7 @@ use crate::{
         tally::Tally,
     },
     stream::{
+        event::sticky,
         frame,
         meta::{self, Losses},
     },
@@ -62,11 +63,23 @@ fn report_losses(source: Source<'_>) {
 
 #[cold]
 fn fail(source: Source<'_>, InvalidFrame(reason): &InvalidFrame) -> gst::FlowError {
-    gst::element_error!(
-        source.element,
-        gst::StreamError::Format,
-        ("The producer's description of a frame is invalid: {reason}")
-    );
+    match source.stream.other_gstreamer() {
+        Some(producers) => gst::element_error!(
+            source.element,
+            gst::StreamError::Format,
+            (
+                "GStreamer {} cannot read a frame that GStreamer {producers} of the producer describes: {reason}. The two versions \
+                 may place the planes of this format differently: use one version in both processes, or have the producer \
+                 publish another format",
+                sticky::gstreamer()
+            )
+        ),
+        None => gst::element_error!(
+            source.element,
+            gst::StreamError::Format,
+            ("The producer's description of a frame is invalid: {reason}")
+        ),
+    }
     gst::FlowError::Error
 }
 
