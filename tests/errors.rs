@@ -353,6 +353,35 @@ fn a_waiting_source_can_be_stopped() {
     }
 }
 
+/// Two versions of GStreamer may place the planes of a format differently.
+#[test]
+fn an_error_about_planes_names_both_versions_of_gstreamer() {
+    use xmem_core::{FrameMeta, Producer, Sticky};
+    let pools = Pools::new();
+    let own = {
+        let sender = pools.sender(&VIDEO.parse().unwrap(), "");
+        sender.push(gst::Buffer::with_size(64 * 64).unwrap());
+        until("a frame", || stat(&sender.sink(), "published") == 1);
+        let consumer = xmem_core::Consumer::builder(&pools.pool("p"));
+        let consumer = consumer.connect().unwrap();
+        until("the sticky state", || consumer.sticky().is_some());
+        let sticky = consumer.sticky().unwrap();
+        sticky.text("gstreamer").unwrap().to_owned()
+    };
+    let producer = Producer::builder(&pools.pool("p")).build().unwrap();
+    for (version, is_named) in [("1.999.0", true), (own.as_str(), false)] {
+        let mut sticky = Sticky::new();
+        sticky.set("caps", VIDEO);
+        sticky.set("gstreamer", version);
+        producer.set_sticky(&sticky).unwrap();
+        let frame = producer.acquire(64 * 63).unwrap();
+        frame.publish(FrameMeta::new(64 * 63)).unwrap();
+        let (_, text) = fails_to_start(&pools, "xmemsrc pool=POOL start-from=newest ! fakesink");
+        let names = [&own, version].map(|version| text.contains(version));
+        assert_eq!(names, [is_named; 2], "{text}");
+    }
+}
+
 /// Invalid data of a producer must not make a consumer read outside of the frame.
 #[test]
 fn a_producer_with_invalid_data_is_an_error() {

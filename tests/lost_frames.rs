@@ -5,6 +5,7 @@
 mod support;
 
 use gst::prelude::*;
+use gst_base::prelude::*;
 use support::*;
 
 /// So large that a slot has exactly this size.
@@ -88,45 +89,60 @@ fn push_after(sender: &Sender, start: u64, number: u8, is_key: bool) {
     sender.app.push_sample(&sample).unwrap();
 }
 
-/// As after a seek to a time between two key frames: a decoder in the same pipeline gets all frames.
+/// As after a seek to a time between two key frames. Only the segment says which frames are shown.
 #[test]
-fn frames_lie_before_their_segment() {
+fn frames_outside_of_their_segment_arrive_and_are_not_shown() {
     for flags in ["", LOSSLESS] {
         let pools = Pools::new();
         let sender = pools.sender(&caps(), &format!("{flags} history=16"));
         sender.app.set_property("handle-segment-change", true);
         let receiver = pools.receiver("start-from=oldest").connected();
-        let push = |start, number, is_key| push_after(&sender, start, number, is_key);
-        push(0, 0, KEY);
-        push(0, 1, DELTA);
-        assert_eq!(next(&receiver), (0, true));
-        assert_eq!(next(&receiver), (1, false));
-        push(12, 10, KEY);
-        push(12, 11, DELTA);
-        push(12, 12, DELTA);
-        push(12, 13, DELTA);
-        push(12, 14, KEY);
-        push(12, 15, DELTA);
-        assert_eq!(next(&receiver), (14, true));
-        assert_eq!(next(&receiver), (15, false));
-        was_left_out(&receiver, 2);
-        assert_eq!(sender.pipeline.stat("sink", "skipped"), 2);
-        // A stream that begins with a key frame has no gap.
-        push(20, 20, KEY);
-        push(20, 21, DELTA);
-        assert_eq!(next(&receiver).0, 20);
-        assert_eq!(next(&receiver), (21, false));
-        was_left_out(&receiver, 2);
+        let app = receiver.app.upcast_ref::<gst::Element>();
+        let app = app.downcast_ref::<gst_base::BaseSink>().unwrap();
+        app.set_drop_out_of_segment(false);
+        for (start, number, is_key) in [
+            (0, 0, KEY),
+            (0, 1, DELTA),
+            (12, 10, KEY),
+            (12, 11, DELTA),
+            (12, 12, DELTA),
+            (12, 13, DELTA),
+            (20, 20, KEY),
+            (20, 21, DELTA),
+        ] {
+            push_after(&sender, start, number, is_key);
+            let sample = receiver.next().unwrap();
+            let buffer = sample.buffer().unwrap();
+            assert_eq!(bytes(buffer)[0], number);
+            let segment = sample.segment().unwrap();
+            let segment = segment.downcast_ref::<gst::ClockTime>().unwrap();
+            let pts = buffer.pts().unwrap();
+            let shown = segment.clip(pts, pts + buffer.duration().unwrap());
+            assert_eq!(shown.is_some(), u64::from(number) >= start, "{number}");
+            if shown.is_some() {
+                assert_eq!(segment.to_running_time(pts), Some(pts), "{number}");
+            }
+        }
+        was_left_out(&receiver, 0);
+        assert_eq!(sender.pipeline.stat("sink", "skipped"), 0);
     }
 }
 
+/// Each of them can be shown alone.
 #[test]
-fn the_last_ones_are_counted_too() {
+fn raw_frames_outside_of_their_segment_are_counted() {
     let pools = Pools::new();
-    let sender = pools.sender(&caps(), "");
+    let caps = "audio/x-raw,format=U8,rate=8000,channels=1,layout=interleaved";
+    let sender = pools.sender(&caps.parse().unwrap(), "");
     sender.app.set_property("handle-segment-change", true);
     for number in [9, 10, 11] {
-        push_after(&sender, 12, number, KEY);
+        let mut segment = gst::FormattedSegment::<gst::ClockTime>::new();
+        segment.set_start(gst::ClockTime::from_seconds(12));
+        let sample = gst::Sample::builder()
+            .segment(&segment)
+            .buffer(&frame(number, KEY))
+            .build();
+        sender.app.push_sample(&sample).unwrap();
     }
     sender.finish();
     let figures = ["published", "skipped"].map(|field| sender.pipeline.stat("sink", field));

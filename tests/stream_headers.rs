@@ -252,3 +252,48 @@ fn elementary_streams_are_decoded_late() {
         is_decodable_late(&format!("{AUDIO} ! audioconvert ! {encoder}"), decoder);
     }
 }
+
+/// Parsers and muxers that read the headers from the stream. vorbisparse reads them only there.
+#[test]
+fn elementary_streams_are_parsed_and_muxed_late() {
+    for (encoder, parser, demuxer) in [
+        ("vorbisenc", "vorbisparse ! matroskamux", "matroskademux"),
+        ("vorbisenc", "vorbisparse ! webmmux", "matroskademux"),
+        (
+            "flacenc blocksize=480",
+            "flacparse ! matroskamux",
+            "matroskademux",
+        ),
+        ("opusenc", "opusparse ! matroskamux", "matroskademux"),
+        (
+            "audioresample ! audio/x-raw,rate=32000 ! speexenc",
+            "audio/x-speex ! matroskamux",
+            "matroskademux",
+        ),
+        ("avenc_aac", "aacparse ! matroskamux", "matroskademux"),
+    ] {
+        is_decodable_late(
+            &format!("{AUDIO} ! audioconvert ! {encoder}"),
+            &format!("{parser} streamable=true ! {demuxer}"),
+        );
+    }
+    is_decodable_late(
+        &format!("{VIDEO} ! theoraenc keyframe-force=4"),
+        "theoraparse ! matroskamux streamable=true ! matroskademux",
+    );
+}
+
+/// A consumer gets exactly what was published.
+#[test]
+fn an_elementary_stream_without_headers_stays_so_from_the_beginning() {
+    let pools = Pools::new();
+    let receiver = pools.receiver("");
+    let caps = "audio/x-vorbis, streamheader=(buffer)<0102, 03>";
+    let sender = pools.sender(&caps.parse().unwrap(), LOSSLESS);
+    push(&sender, &[10], KEY);
+    expect(&receiver, &[(&[10], KEY)]);
+    let late = pools.receiver("").connected();
+    push(&sender, &[11], KEY);
+    expect(&late, &[(&[1, 2], HEADER), (&[3], HEADER), (&[11], KEY)]);
+    expect(&receiver, &[(&[11], KEY)]);
+}

@@ -122,6 +122,37 @@ fn goes_through(from: Place, to: Place) {
     }
 }
 
+/// GStreamer 1.22 gives this format other planes than later versions do.
+#[test]
+#[ignore = "cargo xtask test --compat runs it"]
+fn a_format_that_both_place_differently_is_an_error_with_both_versions() {
+    let pools = prepared();
+    let library = "libgstxmem.so";
+    fs::copy(target_dir().join(library), pools.file(library)).unwrap();
+    let (here, there) = (Place::Here.version(&pools), Place::There.version(&pools));
+    let pool = pools.pool("p");
+    let _producer = Place::There.launch(
+        &pools,
+        "producer",
+        &format!(
+            "videotestsrc is-live=true ! video/x-raw,format=NV12_16L32S,width=320,height=240 ! xmemsink pool={pool}"
+        ),
+    );
+    let consumer = format!("xmemsrc pool={pool} num-buffers=3 ! fakesink");
+    let mut consumer = Place::Here.launch(&pools, "consumer", &consumer);
+    let is_read = consumer.wait().success();
+    // The first line is that of the tool.
+    let number = |version: &str| {
+        let line = version.lines().find(|line| line.starts_with("GStreamer "));
+        line.unwrap()["GStreamer ".len()..].to_owned()
+    };
+    let log = consumer.log();
+    assert_eq!(is_read, !here.contains("1.22."), "{log}");
+    for version in [here, there] {
+        assert!(is_read || log.contains(&number(&version)), "{log}");
+    }
+}
+
 #[test]
 #[ignore = "cargo xtask test --compat runs it"]
 fn the_newer_gstreamer_reads_frames_of_the_older() {

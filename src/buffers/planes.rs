@@ -234,7 +234,11 @@ pub(crate) fn extent(
     height: u32,
     default_stride: i32,
 ) -> (u32, u32) {
-    const PALETTE_BYTES: u32 = 256 * 4;
+    const PALETTE: (u32, u32) = (256 * 4, 1);
+    // GStreamer describes a palette as a component with the size of the picture.
+    if format.has_palette() && plane == gst_video::ffi::GST_VIDEO_COMP_PALETTE as usize {
+        return PALETTE;
+    }
     let components = format
         .plane()
         .iter()
@@ -256,7 +260,7 @@ pub(crate) fn extent(
             }
         })
         .reduce(|a, b| (a.0.max(b.0), a.1.max(b.1)))
-        .unwrap_or((PALETTE_BYTES, 1))
+        .unwrap_or_default()
 }
 
 /// A copy of the frame in the default layout of its caps. `buffer` has a GstVideoMeta.
@@ -339,6 +343,18 @@ mod tests {
             wrong.offsets[0] = padded.offset()[1] as u64;
             assert!(check(&wrong, padded.size()).is_err(), "{stride:#x}");
         }
+    }
+
+    /// As of avdec_bmp, which aligns the rows.
+    #[test]
+    fn a_palette_has_one_row() {
+        let info = info(gst_video::VideoFormat::Rgb8p, 322, 242);
+        let mut padded = layout(&info);
+        (padded.strides[0], padded.offsets[1]) = (384, 384 * 243);
+        let size = 384 * 243 + 1024;
+        let check = |size| Planes::check(&padded, size, &info);
+        assert!(check(size).is_ok_and(|planes| !planes.is_default()));
+        assert!(check(size - 1).is_err());
     }
 
     #[test]

@@ -16,6 +16,12 @@ pub(crate) fn is_cuda(caps: &gst::CapsRef) -> bool {
         .is_some_and(|features| features.contains(CUDA_MEMORY))
 }
 
+/// Whether each frame can be shown alone: it was not encoded.
+pub(crate) fn is_raw(caps: &gst::CapsRef) -> bool {
+    caps.structure(0)
+        .is_some_and(|structure| matches!(structure.name().as_str(), "video/x-raw" | "audio/x-raw"))
+}
+
 /// Whether caps require memory other than the host's.
 pub(crate) fn excludes_host_memory(caps: &gst::CapsRef) -> bool {
     let host = gst::CAPS_FEATURE_MEMORY_SYSTEM_MEMORY;

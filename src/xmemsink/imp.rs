@@ -308,6 +308,8 @@ impl BaseSinkImpl for XmemSink {
     fn set_caps(&self, caps: &gst::Caps) -> Result<(), gst::LoggableError> {
         gst::debug!(CAT, imp = self, "Caps are {caps}");
         self.stream.set_caps(caps);
+        // Decoders need frames outside of the segment, such as those before a seek's target.
+        self.obj().set_drop_out_of_segment(caps::is_raw(caps));
         Ok(())
     }
 

@@ -21,6 +21,7 @@ use crate::{
         tally::Tally,
     },
     stream::{
+        event::sticky,
         frame,
         meta::{self, Losses},
     },
@@ -62,11 +63,23 @@ fn report_losses(source: Source<'_>) {
 
 #[cold]
 fn fail(source: Source<'_>, InvalidFrame(reason): &InvalidFrame) -> gst::FlowError {
-    gst::element_error!(
-        source.element,
-        gst::StreamError::Format,
-        ("The producer's description of a frame is invalid: {reason}")
-    );
+    match source.stream.other_gstreamer() {
+        Some(producers) => gst::element_error!(
+            source.element,
+            gst::StreamError::Format,
+            (
+                "GStreamer {} cannot read a frame that GStreamer {producers} of the producer describes: {reason}. The two versions \
+                 may place the planes of this format differently: use one version in both processes, or have the producer \
+                 publish another format",
+                sticky::gstreamer()
+            )
+        ),
+        None => gst::element_error!(
+            source.element,
+            gst::StreamError::Format,
+            ("The producer's description of a frame is invalid: {reason}")
+        ),
+    }
     gst::FlowError::Error
 }
 
@@ -157,12 +170,26 @@ impl<'a> Converter<'a> {
         meta::onto_buffer(attachments, buffer, self.stream.format(), self.losses);
     }
 
-    /// Copies a finished buffer if downstream cannot read its layout.
+    /// Gives a finished buffer the layout and the size of its caps, if downstream does not know GstVideoMeta. Only planes at other
+    /// places need a copy. Unused bytes behind the planes are left out.
     fn lay_out(self, buffer: gst::Buffer, placement: Placement) -> Converted {
-        if self.stream.takes_any_layout() || self.stream.is_default() {
+        if self.stream.takes_any_layout() {
             return Ok((buffer, placement));
         }
-        self.copy_to_default(buffer, placement)
+        if !self.stream.is_default() {
+            return self.copy_to_default(buffer, placement);
+        }
+        Ok((self.without_rest(buffer), placement))
+    }
+
+    /// The buffer without the bytes behind its planes. Decoders that pad the height leave such bytes.
+    fn without_rest(&self, mut buffer: gst::Buffer) -> gst::Buffer {
+        if let Some(info) = &self.stream.format().video
+            && buffer.size() > info.size()
+        {
+            buffer.make_mut().set_size(info.size());
+        }
+        buffer
     }
 
     #[inline(never)]

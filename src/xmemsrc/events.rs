@@ -81,6 +81,13 @@ pub(super) fn push_segment(source: Source<'_>) {
     }
 }
 
+/// Sends a segment that applies to the next frame.
+#[cold]
+pub(super) fn replace_segment(source: Source<'_>, segment: gst::FormattedSegment<gst::ClockTime>) {
+    source.outgoing.set_segment(Some(segment.upcast()));
+    push_segment(source);
+}
+
 /// Sends an event that belongs after the segment, before the next event or buffer.
 pub(super) fn push(source: Source<'_>, event: gst::Event) {
     push_segment(source);

@@ -37,7 +37,7 @@ pub(super) fn next(
                 let Some(outcome) = outcome? else { continue };
                 if let Some(mut buffer) = deliver(source, started, follower, outcome)? {
                     if started.is_header_due() {
-                        header::push(source, &mut buffer)?;
+                        header::push(source, &mut buffer, started.has_joined_late())?;
                         started.note_header();
                     }
                     source.outgoing.keep_times(source.element, &buffer);

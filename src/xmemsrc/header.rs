@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Sends the header of a container (Matroska, Ogg and others) before the first frame. A consumer that joins late has missed it,
-//! and demuxers do not read it from the caps (`streamheader`), where muxers put it. multifdsink and tcpserversink do the same.
+//! Sends the header of a stream (Matroska, Ogg, Vorbis and others) before the first frame. A consumer that joins late has missed
+//! it, and demuxers and some parsers do not read it from the caps (`streamheader`), where muxers and encoders also put it.
+//! multifdsink and tcpserversink do the same.
 
 use gst::prelude::*;
 use gst_base::prelude::*;
 
 use super::{events, log::CAT, source::Source};
 
-/// Formats with their header only in the caps and at the beginning of the stream. Other formats are left out, because their
-/// decoders read the caps. Some of their streams contain no headers (Opus).
+/// Formats with their header only in the caps and at the beginning of the stream.
 const CONTAINERS: [&str; 11] = [
     "application/ogg",
     "audio/ogg",
@@ -24,15 +24,30 @@ const CONTAINERS: [&str; 11] = [
     "application/x-gdp",
 ];
 
+/// Formats whose encoders and demuxers also begin the stream with the header, and whose parsers may read it only there. Opus is not
+/// one of them: some of its streams contain no header, and its decoders and parsers read the caps.
+const ELEMENTARY: [&str; 7] = [
+    "audio/x-vorbis",
+    "audio/x-speex",
+    "audio/x-flac",
+    "audio/x-celt",
+    "video/x-theora",
+    "subtitle/x-kate",
+    "application/x-kate",
+];
+
 /// The largest number of parts that is read. Real headers have fewer.
 const MAX_PARTS: usize = 64;
 
-/// The header of a container, from its caps. The caps come from another process.
-fn of_caps(caps: &gst::CapsRef) -> Vec<gst::Buffer> {
+/// The header of a stream, from its caps. The caps come from another process. An elementary stream that was received from its
+/// beginning has what the producer sent.
+fn of_caps(caps: &gst::CapsRef, has_joined_late: bool) -> Vec<gst::Buffer> {
     let Some(structure) = caps.structure(0) else {
         return Vec::new();
     };
-    if !CONTAINERS.contains(&structure.name().as_str()) {
+    let name = structure.name().as_str();
+    let is_elementary = ELEMENTARY.contains(&name);
+    if !CONTAINERS.contains(&name) && !(has_joined_late && is_elementary) {
         return Vec::new();
     }
     let header = structure.get::<gst::Array>("streamheader");
@@ -64,8 +79,15 @@ fn mark_start(buffer: &mut gst::Buffer) {
 /// Sends the stream's header before its first frame, unless that frame begins with the header. The header does not count as a
 /// frame.
 #[cold]
-pub(super) fn push(source: Source<'_>, first: &mut gst::Buffer) -> Result<(), gst::FlowError> {
-    let header = source.stream.caps().map(|caps| of_caps(&caps));
+pub(super) fn push(
+    source: Source<'_>,
+    first: &mut gst::Buffer,
+    has_joined_late: bool,
+) -> Result<(), gst::FlowError> {
+    let header = source
+        .stream
+        .caps()
+        .map(|caps| of_caps(&caps, has_joined_late));
     let header = header.unwrap_or_default();
     match header.first() {
         Some(begin) if is_same(begin, first) => mark_start(first),
@@ -96,13 +118,16 @@ mod tests {
     fn parts(caps: &str) -> usize {
         gst::init().unwrap();
         let caps: gst::Caps = caps.parse().unwrap();
-        of_caps(&caps).len()
+        of_caps(&caps, true).len()
     }
 
     #[test]
-    fn only_containers_have_a_header() {
+    fn only_formats_with_a_header_in_band_have_one() {
         let header = "streamheader=(buffer)<0102,03>";
         assert_eq!(parts(&format!("video/webm, {header}")), 2);
+        assert_eq!(parts(&format!("audio/x-vorbis, {header}")), 2);
+        let vorbis: gst::Caps = format!("audio/x-vorbis, {header}").parse().unwrap();
+        assert_eq!(of_caps(&vorbis, false).len(), 0);
         assert_eq!(parts("video/webm"), 0);
         assert_eq!(parts(&format!("audio/x-opus, {header}")), 0);
         assert_eq!(parts("ANY"), 0);

@@ -28,6 +28,7 @@ mod started;
 mod sticky_state;
 mod stream;
 mod times;
+mod window;
 
 use gst::{glib, prelude::*};
 

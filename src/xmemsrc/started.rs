@@ -8,12 +8,14 @@ use std::sync::{Arc, Mutex};
 use xmem_core::{Delivery, FrameInfo, FrameMeta, ReadLease, follow::Follower};
 
 use super::{
+    XmemSrcTimestampMode, events,
     key_frame_gate::KeyFrameGate,
     mapping::Mapping,
     settings::Settings,
     source::Source,
     stream::{Snapshot, Stream},
     times::{Stamper, Times},
+    window::Window,
 };
 use crate::{cuda, lock};
 
@@ -95,7 +97,10 @@ pub(super) struct Started {
     gate: KeyFrameGate,
     /// No frame of this producer was sent downstream yet.
     header_is_due: bool,
+    /// The first entry that was taken from this producer is not its first one.
+    has_joined_late: bool,
     stamper: Stamper,
+    window: Window,
     stream: Snapshot,
     reported: [bool; Report::Misses as usize + 1],
     cache: Option<FormatCache>,
@@ -109,7 +114,9 @@ impl Started {
             discont: false,
             gate: KeyFrameGate::default(),
             header_is_due: true,
+            has_joined_late: false,
             stamper: Stamper::new(settings, mapping),
+            window: Window::default(),
             stream: Snapshot::default(),
             reported: Default::default(),
             cache: None,
@@ -144,6 +151,9 @@ impl Started {
     /// Moves to the sequence of an entry. Returns whether frames were missed after the first one.
     pub(super) fn follow_sequence(&mut self, info: &FrameInfo, meta: &FrameMeta) -> bool {
         let has_begun = self.next_sequence.is_some();
+        if !has_begun {
+            self.has_joined_late = info.sequence > 0;
+        }
         let missed = self.next_sequence != Some(info.sequence);
         // AFTER_GAP: frames are missing on the producer's side.
         if missed || meta.flags & FrameMeta::AFTER_GAP != 0 {
@@ -186,6 +196,10 @@ impl Started {
         self.header_is_due
     }
 
+    pub(super) fn has_joined_late(&self) -> bool {
+        self.has_joined_late
+    }
+
     pub(super) fn note_header(&mut self) {
         self.header_is_due = false;
     }
@@ -200,9 +214,17 @@ impl Started {
         self.gate.warn(source, true);
     }
 
+    /// The times of an entry. Sends another segment before a frame that needs it.
     pub(super) fn stamp(&mut self, source: Source<'_>, lease: &ReadLease) -> Times {
-        self.stamper
-            .stamp(source.element, lease, self.stream.playback())
+        let playback = self.stream.playback();
+        let times = self.stamper.stamp(source.element, lease, playback);
+        // `passthrough` sends the producer's own segment. Times of `arrival` have no relation to it.
+        if source.settings.timestamp_mode == XmemSrcTimestampMode::Clock
+            && let Some(segment) = self.window.follow(playback.shown(), lease.meta(), &times)
+        {
+            events::replace_segment(source, segment);
+        }
+        times
     }
 
     /// Whether to post this warning: true once.

@@ -69,8 +69,8 @@ fn follow_playback(source: Source<'_>, new: &Sticky, old: &Sticky) {
     let mode = source.settings.timestamp_mode;
     let segment = new.text(sticky::SEGMENT).and_then(sticky::parse_segment);
     let playback = Playback::new(new, segment.as_ref());
-    let before = source.stream.replace_playback(playback);
     let latency = playback.latency(mode);
+    let before = source.stream.replace_playback(playback);
     if before.latency(mode) != latency {
         gst::debug!(
             CAT,

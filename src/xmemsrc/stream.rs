@@ -13,6 +13,7 @@ use super::{frame_buffers::FrameBuffers, times::Playback};
 use crate::{
     buffers::planes::Planes,
     cuda, lock,
+    stream::event::sticky,
     stream::frame::{Format, Memory},
 };
 
@@ -189,7 +190,7 @@ impl Stream {
             version: self.version.load(Ordering::Relaxed),
             has_caps: state.caps.is_some(),
             format: state.format.clone(),
-            playback: state.playback,
+            playback: state.playback.clone(),
             any_layout: state.video_meta || state.format.memory != Memory::Any,
             reader: state.reader.clone(),
             checked: None,
@@ -209,7 +210,7 @@ impl Stream {
     }
 
     pub(super) fn playback(&self) -> Playback {
-        self.lock().playback
+        self.lock().playback.clone()
     }
 
     /// Returns the previous value.
@@ -222,6 +223,12 @@ impl Stream {
         let mut state = self.change();
         state.video_meta = video_meta;
         state.reader = reader.map(Arc::new);
+    }
+
+    /// The version of the producer's GStreamer, if it differs from this one.
+    pub(super) fn other_gstreamer(&self) -> Option<String> {
+        let version = self.lock().sticky.text(sticky::GSTREAMER)?.to_owned();
+        (version != sticky::gstreamer()).then_some(version)
     }
 
     /// Whether each frame can be decoded alone, whatever its flags are.

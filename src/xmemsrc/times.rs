@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use gst::prelude::*;
-use xmem_core::{Delivery, FrameMeta, ReadLease, Sticky};
+use xmem_core::{Delivery, FrameMeta, ReadLease, Sticky, key_frame};
 
 use super::{
     enums::{XmemSrcStartFrom, XmemSrcTimestampMode},
@@ -23,13 +23,15 @@ use crate::stream::{
 const MARGIN: gst::ClockTime = gst::ClockTime::from_mseconds(500);
 
 /// How the producer plays the stream, from the sticky state of a frame.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(super) struct Playback {
     timeline: Timeline,
     /// The producer's playback speed relative to the recording; never negative.
     speed: f64,
     /// Frames may arrive in another order than that of their presentation.
     may_reorder: bool,
+    /// The segment of an encoded stream. It is played forward.
+    shown: Option<gst::FormattedSegment<gst::ClockTime>>,
 }
 
 impl Default for Playback {
@@ -38,6 +40,7 @@ impl Default for Playback {
             timeline: Timeline::default(),
             speed: 1.0,
             may_reorder: false,
+            shown: None,
         }
     }
 }
@@ -50,7 +53,16 @@ impl Playback {
             timeline: Timeline::parse(sticky.text(sticky::TIMELINE)),
             speed: segment.map_or(1.0, |segment| segment.rate().abs()),
             may_reorder: caps.starts_with("video/") && !caps.starts_with("video/x-raw"),
+            shown: segment
+                .and_then(|segment| segment.downcast_ref())
+                .filter(|segment| segment.rate() > 0.0 && key_frame::is_needed(caps))
+                .cloned(),
         }
+    }
+
+    /// The producer's segment, if frames may lie outside of it.
+    pub(super) fn shown(&self) -> Option<&gst::FormattedSegment<gst::ClockTime>> {
+        self.shown.as_ref()
     }
 
     /// Whether a live stream can reduce its shift at a gap. If frames arrive in decoding order and have no decoding time, the

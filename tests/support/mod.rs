@@ -6,6 +6,7 @@
 #![allow(dead_code, unreachable_pub)]
 
 pub mod process;
+pub mod records;
 
 use std::{
     collections::HashMap,
@@ -361,6 +362,10 @@ pub fn pixels(sample: &gst::Sample) -> Vec<u8> {
         let stride = usize::try_from(frame.plane_stride()[plane as usize]).unwrap();
         let default_stride = usize::try_from(info.stride()[plane as usize]).unwrap();
         let format = frame.format_info();
+        if format.has_palette() && plane == 1 {
+            all.extend_from_slice(&frame.plane_data(plane).unwrap()[..1024]);
+            continue;
+        }
         let component = format
             .plane()
             .iter()

@@ -25,6 +25,8 @@ pub(crate) const TAGS: &str = "tags";
 pub(crate) const GLOBAL_TAGS: &str = "tags-global";
 /// Custom events, each under the name of its structure.
 pub(crate) const CUSTOM: &str = "custom/";
+/// The version of GStreamer in the producer's process.
+pub(crate) const GSTREAMER: &str = "gstreamer";
 /// The conversion of the frames' times to CLOCK_MONOTONIC; see timeline.rs.
 pub(crate) const TIMELINE: &str = "timeline";
 
@@ -42,6 +44,7 @@ pub(crate) fn update(sticky: &mut Sticky, event: &gst::EventRef) -> Result<(), S
             let mut new = Sticky::new();
             new.set(STREAM_ID, event.stream_id());
             new.set(STREAM, Description::of(event).to_text());
+            new.set(GSTREAMER, gstreamer());
             for (key, value) in custom {
                 new.set(key, value);
             }
@@ -100,6 +103,12 @@ pub(crate) fn update(sticky: &mut Sticky, event: &gst::EventRef) -> Result<(), S
 pub(crate) fn set_caps(sticky: &mut Sticky, caps: &gst::Caps) -> Result<(), String> {
     sticky.set(CAPS, caps_to_text(caps)?);
     Ok(())
+}
+
+/// The version of this process's GStreamer.
+pub(crate) fn gstreamer() -> String {
+    let (major, minor, micro, _) = gst::version();
+    format!("{major}.{minor}.{micro}")
 }
 
 fn is_custom(key: &str) -> bool {
