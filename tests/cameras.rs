@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What cameras give that test sources do not: caps of DMA buffers, and memory that is scarce. `cargo xtask camera` tries the same with
-//! the kernel's drivers. Here, a sealed memfd in a GstDmaBufMemory is the memory of the driver.
+//! What cameras give that test sources do not: caps of DMA buffers, and memory that is scarce. `cargo xtask camera` tries the
+//! same with the kernel's drivers. Here, a sealed memfd in a GstDmaBufMemory is the memory of the driver.
 
 #[path = "support/descriptors.rs"]
 mod descriptors;
@@ -15,8 +15,8 @@ use gst_video::{VideoFormat, VideoFrameFlags, VideoMeta};
 use rustix::fs::SealFlags;
 use support::{process::*, *};
 
-/// The caps that v4l2src of GStreamer 1.26 prefers for a camera of raw video. Elements upstream of xmemsink, such as decodebin, accept
-/// them, and few elements downstream of xmemsrc do.
+/// The caps that v4l2src of GStreamer 1.26 prefers for a camera of raw video. Elements upstream of xmemsink, such as
+/// decodebin, accept them, and few elements downstream of xmemsrc do.
 const DRM: &str =
     "video/x-raw(memory:DMABuf),format=DMA_DRM,drm-format=YUYV,width=64,height=64,framerate=30/1";
 const PLAIN: &str = "video/x-raw,format=YUY2,width=64,height=64,framerate=30/1";

@@ -52,8 +52,8 @@ fn linear_format(drm_format: &str) -> Option<&'static str> {
     formats.next().map(|(_, format)| *format)
 }
 
-/// Caps without `memory:DMABuf` for the same frames. `None`: the caps have another format than `DMA_DRM`, or their frames can only be
-/// read with the help of a device.
+/// Caps without `memory:DMABuf` for the same frames. `None`: the caps have another format than `DMA_DRM`, or their frames can
+/// only be read with the help of a device.
 pub(crate) fn readable(caps: &gst::Caps) -> Option<gst::Caps> {
     let structure = caps.structure(0)?;
     Drm::from_caps(structure)?;

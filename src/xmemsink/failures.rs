@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Errors of the pipeline that the sink is in. A source that fails, such as a camera that is unplugged, posts an error and then sends
-//! EOS. The stream has not ended in that case: the producer is lost.
+//! Errors of the pipeline that the sink is in. A source that fails, such as a camera that is unplugged, posts an error and
+//! then sends EOS. The stream has not ended in that case: the producer is lost.
 
 use std::sync::{
     Arc, Mutex,

@@ -36,8 +36,8 @@ pub(super) fn scarce(sink: &gst_base::BaseSink, verb: &str, most: u32) {
     gst::element_warning!(
         sink,
         gst::ResourceError::NoSpaceLeft,
-        ("Frames are {verb}: upstream has {most} buffers, and consumers hold most of them. `xmem show` lists the consumers. v4l2src \
-             io-mode=userptr writes into the slots of the pool instead, of which there are more")
+        ("Frames are {verb}: upstream has {most} buffers, and consumers hold most of them. `xmem show` lists the consumers. \
+             v4l2src io-mode=userptr writes into the slots of the pool instead, of which there are more")
     );
 }
 

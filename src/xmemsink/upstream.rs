@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! How many buffers upstream has, and how many of them consumers use. A camera has 4 to 32, and it delivers no frame while all of them
-//! are in use.
+//! How many buffers upstream has, and how many of them consumers use. A camera has 4 to 32, and it delivers no frame while all
+//! of them are in use.
 
 // Reads the pool of a buffer.
 #![allow(unsafe_code)]
@@ -53,7 +53,8 @@ impl Drop for Borrowed {
 pub(super) enum Loan {
     /// Upstream has enough others.
     Granted(Borrowed),
-    /// Most of upstream's buffers are in use. The buffer can still be shared, but then the next frame may have to wait for a consumer.
+    /// Most of upstream's buffers are in use. The buffer can still be shared, but then the next frame may have to wait for a
+    /// consumer.
     Scarce(Scarcity, Borrowed),
 }
 

@@ -30,7 +30,8 @@ pub struct PoolStats {
     pub copied: u64,
     /// Frames that were not published, because no slot was free.
     pub dropped: u64,
-    /// Frames that were copied or dropped because the program that feeds the pool, such as a camera's driver, had few buffers left.
+    /// Frames that were copied or dropped because the program that feeds the pool, such as a camera's driver, had few buffers
+    /// left.
     pub scarce: u64,
     /// Slots that exist.
     pub slots: u32,

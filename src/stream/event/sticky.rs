@@ -179,8 +179,8 @@ pub(crate) fn parse_segment(text: &str) -> Option<gst::Segment> {
         })
 }
 
-/// The caps for consumers. Bytes in a slot are in host memory, even if upstream's memory was elsewhere, and features of metas that
-/// cannot be shared are removed. Features of DMA buffers stay.
+/// The caps for consumers. Bytes in a slot are in host memory, even if upstream's memory was elsewhere, and features of metas
+/// that cannot be shared are removed. Features of DMA buffers stay.
 pub(crate) fn shareable(mut caps: gst::Caps) -> gst::Caps {
     let Some(features) = caps.features(0) else {
         return caps;

@@ -3,8 +3,8 @@
 #
 # boot.sh ROOT SHARE COMMAND
 #
-# Boots the Debian in the folder ROOT in a small virtual machine, which has the folder SHARE as /mnt, and runs COMMAND there as root.
-# ROOT is its root file system, read-only: no image and no initramfs is made. The exit code is that of COMMAND.
+# Boots the Debian in the folder ROOT in a small virtual machine, which has the folder SHARE as /mnt, and runs COMMAND there as
+# root. ROOT is its root file system, read-only: no image and no initramfs is made. The exit code is that of COMMAND.
 set -eu
 root=$1
 share=$2

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! `cargo xtask camera`: cameras of the kernel's own driver, in a small virtual machine. They are shared, plugged in and unplugged.
+//! `cargo xtask camera`: cameras of the kernel's own driver, in a small virtual machine. They are shared, plugged in and
+//! unplugged.
 
 use std::path::Path;
 use std::process::Command;

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: MPL-2.0
 """webcam.py Y [JPEG...]: plugs in a USB webcam, and unplugs it at SIGTERM.
 
-The kernel's own driver, uvcvideo, finds it by USB/IP (the module vhci-hcd). Its frames are YUY2 of 320x240, all bytes of brightness Y,
-and the JPEG files of 640x480, if there are any, at 30 per second. It is of version 1.0 of the USB video class, with a bulk endpoint.
+The kernel's own driver, uvcvideo, finds it by USB/IP (the module vhci-hcd). Its frames are YUY2 of 320x240, all bytes of
+brightness Y, and the JPEG files of 640x480, if there are any, at 30 per second. It is of version 1.0 of the USB video class,
+with a bulk endpoint.
 """
 
 import select

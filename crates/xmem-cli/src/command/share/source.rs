@@ -86,8 +86,8 @@ impl Source {
         matches!(self, Self::Camera(camera) if !camera.path.exists())
     }
 
-    /// Called after a run without a frame. Changes how the source is opened, if there is another way. Returns whether that is a way
-    /// that was not tried since the last pause.
+    /// Called after a run without a frame. Changes how the source is opened, if there is another way. Returns whether that is
+    /// a way that was not tried since the last pause.
     pub(super) fn try_another_way(&mut self) -> bool {
         if self.is_absent() {
             return false;
