@@ -55,6 +55,7 @@ use xmem_core::lock;
 
 fn plugin_init(plugin: &gst::Plugin) -> Result<(), glib::BoolError> {
     core_log::init(plugin);
+    stream::caps::register_types();
     xmemsink::register(plugin)?;
     xmemsrc::register(plugin)?;
     deviceprovider::register(plugin)

@@ -22,6 +22,14 @@ pub(crate) fn is_raw(caps: &gst::CapsRef) -> bool {
         .is_some_and(|structure| matches!(structure.name().as_str(), "video/x-raw" | "audio/x-raw"))
 }
 
+/// Registers the types of values in caps that GStreamer's libraries register at their first use. A process that has not used them
+/// could not parse caps of another process, such as `multiview-flags=(GstVideoMultiviewFlagsSet)...` of nvh264dec.
+pub(crate) fn register_types() {
+    let info = gst_video::VideoInfo::builder(gst_video::VideoFormat::Gray8, 1, 1)
+        .multiview_mode(gst_video::VideoMultiviewMode::Mono);
+    let _ = info.build().and_then(|info| info.to_caps());
+}
+
 /// Whether caps require memory other than the host's.
 pub(crate) fn excludes_host_memory(caps: &gst::CapsRef) -> bool {
     let host = gst::CAPS_FEATURE_MEMORY_SYSTEM_MEMORY;
