@@ -15,6 +15,7 @@ mod gpu_bundle;
 mod package;
 mod packages;
 mod python;
+mod samples;
 mod sanitize;
 mod soak;
 mod step;
