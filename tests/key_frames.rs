@@ -513,3 +513,24 @@ fn a_killed_encoder_is_followed_by_the_next() {
     let kinds = kinds.lock().unwrap();
     assert!(kinds[0] && kinds.iter().filter(|is_key| **is_key).count() >= 2);
 }
+
+/// asfdemux marks no audio frame as a key frame.
+#[test]
+fn audio_needs_no_key_frame() {
+    let pools = Pools::new();
+    let receiver = pools.receiver("");
+    let sender = pools.sender(&"audio/x-wma".parse().unwrap(), LOSSLESS);
+    let push = |number: u8| {
+        let mut buffer = gst::Buffer::from_slice([number]);
+        let flags = gst::BufferFlags::DELTA_UNIT;
+        buffer.get_mut().unwrap().set_flags(flags);
+        sender.push(buffer);
+    };
+    let next = |receiver: &Receiver| bytes(receiver.next().unwrap().buffer().unwrap());
+    push(1);
+    assert_eq!(next(&receiver), [1]);
+    let late = pools.receiver("").connected();
+    push(2);
+    assert_eq!(next(&receiver), [2]);
+    assert_eq!(next(&late), [2]);
+}

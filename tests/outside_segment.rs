@@ -51,7 +51,7 @@ fn without_pool(elements: &str, part: Option<(u64, u64)>) -> Vec<Record> {
     let description = format!("{elements} ! appsink name=app sync=false");
     let pipeline = gst::parse::launch(&description).unwrap();
     let pipeline = Pipeline(pipeline.downcast().unwrap());
-    let app = catcher(&pipeline, "app");
+    let app = catcher(&pipeline.0, "app");
     play_part(&pipeline, part);
     caught(&app)
 }
@@ -78,7 +78,7 @@ fn passes_whole(elements: &str, decoder: &str, part: Option<(u64, u64)>) {
             "xmemsrc name=src pool={pool} timestamp-mode={mode} ! appsink name=app sync=false"
         );
         let receiver = pools.launch(&receiver);
-        let app = catcher(&receiver, "app");
+        let app = catcher(&receiver.0, "app");
         receiver.play();
         let producer = pools.launch(&format!(
             "{elements} ! xmemsink name=sink pool={pool} delivery=lossless sync=false"

@@ -46,8 +46,8 @@ fn of_caps(caps: &gst::CapsRef, has_joined_late: bool) -> Vec<gst::Buffer> {
         return Vec::new();
     };
     let name = structure.name().as_str();
-    let is_elementary = ELEMENTARY.contains(&name);
-    if !CONTAINERS.contains(&name) && !(has_joined_late && is_elementary) {
+    let is_missed = has_joined_late && ELEMENTARY.contains(&name);
+    if !is_missed && !CONTAINERS.contains(&name) {
         return Vec::new();
     }
     let header = structure.get::<gst::Array>("streamheader");

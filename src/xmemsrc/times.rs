@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use gst::prelude::*;
-use xmem_core::{Delivery, FrameMeta, ReadLease, Sticky, key_frame};
+use xmem_core::{Delivery, FrameMeta, ReadLease, Sticky};
 
 use super::{
     enums::{XmemSrcStartFrom, XmemSrcTimestampMode},
@@ -21,6 +21,9 @@ use crate::stream::{
 
 /// Streams of one file start at most about this far apart.
 const MARGIN: gst::ClockTime = gst::ClockTime::from_mseconds(500);
+
+/// Caps of frames that are never published outside of their segment.
+const RAW: [&str; 2] = ["video/x-raw", "audio/x-raw"];
 
 /// How the producer plays the stream, from the sticky state of a frame.
 #[derive(Debug, Clone)]
@@ -55,7 +58,9 @@ impl Playback {
             may_reorder: caps.starts_with("video/") && !caps.starts_with("video/x-raw"),
             shown: segment
                 .and_then(|segment| segment.downcast_ref())
-                .filter(|segment| segment.rate() > 0.0 && key_frame::is_needed(caps))
+                .filter(|segment| {
+                    segment.rate() > 0.0 && !RAW.iter().any(|raw| caps.starts_with(raw))
+                })
                 .cloned(),
         }
     }

@@ -172,3 +172,23 @@ fn a_relinked_downstream_gets_all_sticky_events() {
         ["stream-start", "caps", "segment", "tag", "buffer"]
     );
 }
+
+/// Pads keep their caps too. oggdemux starts a stream again without them.
+#[test]
+fn a_stream_that_starts_again_keeps_its_caps() {
+    for stream_id in ["same", "other"] {
+        let pools = Pools::new();
+        let receiver = pools.receiver("");
+        let sender = pools.sender(&"audio/x-test".parse().unwrap(), LOSSLESS);
+        let pad = sender.sink().static_pad("sink").unwrap();
+        sender.push(gst::Buffer::from_slice([1]));
+        assert!(receiver.next().is_some());
+        pad.send_event(gst::event::StreamStart::new("same"));
+        pad.send_event(gst::event::StreamStart::new(stream_id));
+        sender.push(gst::Buffer::from_slice([2]));
+        let sample = receiver.next().unwrap();
+        assert_eq!(bytes(sample.buffer().unwrap()), [2]);
+        let caps = sample.caps().map(|caps| caps.to_string());
+        assert_eq!(caps.as_deref(), Some("audio/x-test"), "{stream_id}");
+    }
+}

@@ -10,7 +10,7 @@ use std::{
 use gst::prelude::*;
 use gst_base::prelude::*;
 
-use super::{Pipeline, pixels};
+use super::pixels;
 
 /// A buffer as an element behind the stream gets it.
 #[derive(PartialEq, Eq)]
@@ -66,6 +66,29 @@ impl Record {
         }
     }
 
+    /// The name of its format, such as `audio/mpeg mpegversion=4`.
+    pub fn codec(&self) -> String {
+        let caps: gst::Caps = self.caps.parse().unwrap();
+        let Some(structure) = caps.structure(0) else {
+            return "unknown".to_owned();
+        };
+        let mut name = structure.name().to_string();
+        for field in [
+            "mpegversion",
+            "layer",
+            "wmaversion",
+            "wmvversion",
+            "variant",
+        ] {
+            if let Ok(value) = structure.value(field)
+                && let Ok(value) = value.serialize()
+            {
+                name.push_str(&format!(" {field}={value}"));
+            }
+        }
+        name
+    }
+
     /// Only its bytes.
     pub fn content(&self) -> (usize, u64) {
         (self.size, self.hash)
@@ -85,8 +108,8 @@ pub fn difference(right: &[Record], other: &[Record]) -> Option<String> {
 }
 
 /// The sink of a pipeline that gets each buffer, also those outside of the segment.
-pub fn catcher(pipeline: &Pipeline, name: &str) -> gst_app::AppSink {
-    let app = pipeline.by_name(name);
+pub fn catcher(pipeline: &gst::Pipeline, name: &str) -> gst_app::AppSink {
+    let app = pipeline.by_name(name).unwrap();
     let sink = app.downcast_ref::<gst_base::BaseSink>().unwrap();
     sink.set_drop_out_of_segment(false);
     app.downcast().unwrap()

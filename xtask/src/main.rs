@@ -16,6 +16,7 @@ mod gpu_bundle;
 mod package;
 mod packages;
 mod python;
+mod samples;
 mod sanitize;
 mod soak;
 mod step;

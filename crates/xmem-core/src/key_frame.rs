@@ -12,15 +12,22 @@ use crate::FrameMeta;
 /// The time after which a key frame is requested again.
 const REQUEST_INTERVAL: Duration = Duration::from_secs(1);
 
+/// Streams of containers begin with a unit that is no delta unit, whatever they contain.
+const AUDIO_CONTAINERS: [&str; 3] = ["audio/ogg", "audio/webm", "audio/x-matroska"];
+
 /// Whether frames with these caps may refer to other frames. `caps` is GStreamer's text, or only the media type.
 ///
 /// Raw frames and pictures never refer to other frames, even if they have the flag DELTA_UNIT. Reason: GstVideoEncoder sets this
-/// flag on each frame that the encoder does not mark as a sync point, and encoders of pictures, such as pngenc, mark none.
+/// flag on each frame that the encoder does not mark as a sync point, and encoders of pictures, such as pngenc, mark none. The same
+/// applies to encoded audio: asfdemux marks no frame of it.
 pub fn is_needed(caps: &str) -> bool {
     let end = caps.find([',', ';', '(']).unwrap_or(caps.len());
     let name = caps.get(..end).unwrap_or_default().trim();
-    let is_single =
-        name.ends_with("/x-raw") || name.starts_with("image/") || name == "application/x-yuv4mpeg";
+    let is_audio = name.starts_with("audio/") && !AUDIO_CONTAINERS.contains(&name);
+    let is_single = is_audio
+        || name.ends_with("/x-raw")
+        || name.starts_with("image/")
+        || name == "application/x-yuv4mpeg";
     !name.is_empty() && !is_single
 }
 
@@ -138,7 +145,9 @@ mod tests {
     fn caps_tell_whether_key_frames_are_needed() {
         for (caps, expected) in [
             ("video/x-h264, stream-format=(string)byte-stream", true),
-            ("audio/mpeg", true),
+            ("audio/mpeg, mpegversion=4", false),
+            ("audio/x-wma", false),
+            ("audio/webm", true),
             ("video/x-raw,format=NV12", false),
             ("video/x-raw(memory:DMABuf), format=NV12", false),
             ("image/jpeg", false),

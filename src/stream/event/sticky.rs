@@ -39,13 +39,19 @@ const MAX_CUSTOM: usize = 64;
 pub(crate) fn update(sticky: &mut Sticky, event: &gst::EventRef) -> Result<(), String> {
     match event.view() {
         gst::EventView::StreamStart(event) => {
-            // A new stream keeps only custom events of the previous one, as pads do.
-            let custom: Vec<_> = sticky.iter().filter(|(key, _)| is_custom(key)).collect();
+            let stream_id = event.stream_id();
+            sticky.set(STREAM, Description::of(event).to_text());
+            sticky.set(GSTREAMER, gstreamer());
+            if sticky.text(STREAM_ID) == Some(stream_id) {
+                return Ok(());
+            }
+            // Another stream. As on pads, caps and segment apply until there are others, and custom events stay.
+            let kept = [STREAM, GSTREAMER, CAPS, SEGMENT, SEGMENT_EVENT];
+            let kept = |key: &str| kept.contains(&key) || is_custom(key);
+            let kept: Vec<_> = sticky.iter().filter(|(key, _)| kept(key)).collect();
             let mut new = Sticky::new();
-            new.set(STREAM_ID, event.stream_id());
-            new.set(STREAM, Description::of(event).to_text());
-            new.set(GSTREAMER, gstreamer());
-            for (key, value) in custom {
+            new.set(STREAM_ID, stream_id);
+            for (key, value) in kept {
                 new.set(key, value);
             }
             *sticky = new;

@@ -13,7 +13,7 @@ use std::time::Duration;
 use crate::check::cargo::{BUILD, build, quietly, strict, with};
 use crate::check::{Check, Harness, Planned, Report, Rights};
 use crate::step::Step;
-use crate::{Result, apt, arm, cargo, compat, packages, python, sanitize, target_dir};
+use crate::{Result, apt, arm, cargo, compat, packages, python, samples, sanitize, target_dir};
 
 use self::suites::{FAULTS, Selection};
 
@@ -189,6 +189,7 @@ fn everything(selection: &Selection) -> Vec<Planned> {
     steps.extend(prepare(selection));
     let workspace = selection.workspace(Rights::Me, runs_again);
     steps.extend(workspace.map(|check| Ok(check.needing(&[BUILD]))));
+    steps.push(samples::check());
     let docs = Step {
         name: "tests in the docs",
         command: strict(with(cargo(), &["test", "--workspace", "--locked"])),

