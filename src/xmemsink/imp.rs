@@ -55,6 +55,7 @@ use super::{
     events::Events,
     frames,
     gaps::Gaps,
+    keeping,
     log::CAT,
     outcome::Outcome,
     proposal::Offer,
@@ -304,6 +305,9 @@ impl BaseSinkImpl for XmemSink {
     fn set_caps(&self, caps: &gst::Caps) -> Result<(), gst::LoggableError> {
         gst::debug!(CAT, imp = self, "Caps are {caps}");
         self.stream.set_caps(caps);
+        let started = self.started();
+        let kept = started.and_then(|started| keeping::longest(caps, &started));
+        self.times.set_kept(kept);
         Ok(())
     }
 

@@ -8,8 +8,10 @@ use std::sync::{Arc, Mutex};
 use xmem_core::{Delivery, FrameInfo, FrameMeta, ReadLease, follow::Follower};
 
 use super::{
+    enums::XmemSrcStartFrom,
     key_frame_gate::KeyFrameGate,
     mapping::Mapping,
+    messages,
     settings::Settings,
     source::Source,
     stream::{Snapshot, Stream},
@@ -90,8 +92,12 @@ pub(super) struct Started {
     sticky_version: Option<u64>,
     /// Sequence of the entry that follows the last one without a gap.
     next_sequence: Option<u64>,
+    /// When the last entry was published, on CLOCK_MONOTONIC.
+    published_at: i64,
     /// The next buffer is not continuous with the last one.
     discont: bool,
+    /// A frame was sent downstream since the join or the last gap.
+    has_begun: bool,
     gate: KeyFrameGate,
     /// No frame of this producer was sent downstream yet.
     header_is_due: bool,
@@ -106,7 +112,9 @@ impl Started {
         Self {
             sticky_version: None,
             next_sequence: None,
+            published_at: 0,
             discont: false,
+            has_begun: false,
             gate: KeyFrameGate::default(),
             header_is_due: true,
             stamper: Stamper::new(settings, mapping),
@@ -131,6 +139,7 @@ impl Started {
             self.next_sequence = None;
             self.gate = KeyFrameGate::default();
             self.header_is_due = true;
+            self.has_begun = false;
             self.stamper.begin_producer(delivery);
         }
     }
@@ -138,7 +147,13 @@ impl Started {
     /// Frames before the next one are missing. It may depend on them.
     pub(super) fn note_gap(&mut self) {
         self.discont = true;
+        self.has_begun = false;
         self.gate.close();
+    }
+
+    /// The sequence that follows the last entry, and when that was published. 0 if there was none.
+    pub(super) fn last_entry(&self) -> (u64, i64) {
+        (self.next_sequence.unwrap_or(0), self.published_at)
     }
 
     /// Moves to the sequence of an entry. Returns whether frames were missed after the first one.
@@ -150,6 +165,7 @@ impl Started {
             self.note_gap();
         }
         self.next_sequence = info.sequence.checked_add(1);
+        self.published_at = info.published_at;
         missed && has_begun
     }
 
@@ -176,8 +192,28 @@ impl Started {
         &mut self.stream
     }
 
+    /// Whether a frame is left out because it belongs to the time before the pipeline's start.
+    pub(super) fn leaves_out(&mut self, source: Source<'_>, times: &Times) -> bool {
+        times.is_early && self.leaves_out_early(source)
+    }
+
+    #[cold]
+    fn leaves_out_early(&mut self, source: Source<'_>) -> bool {
+        let is_coded = self.stream.playback().is_coded();
+        if self.has_begun {
+            // Such as a picture before the key frame with which the stream began.
+            return true;
+        }
+        if is_coded {
+            self.gate.close();
+        }
+        // One picture, the newest, may be all that the user wants.
+        is_coded || source.settings.start_from != XmemSrcStartFrom::Newest
+    }
+
     /// Whether the next buffer comes after a gap. Clears the flag.
     pub(super) fn take_discont(&mut self) -> bool {
+        self.has_begun = true;
         take(&mut self.discont)
     }
 
@@ -201,8 +237,33 @@ impl Started {
     }
 
     pub(super) fn stamp(&mut self, source: Source<'_>, lease: &ReadLease) -> Times {
-        self.stamper
-            .stamp(source.element, lease, self.stream.playback())
+        let playback = self.stream.playback();
+        let times = self.stamper.stamp(source.element, lease, playback);
+        if self.stamper.has_news() {
+            self.follow_latency(source);
+        }
+        times
+    }
+
+    /// The shift or the delay of the frames has changed.
+    #[cold]
+    fn follow_latency(&self, source: Source<'_>) {
+        let playback = self.stream.playback();
+        let before = source.latency(playback);
+        let (shift, paid) = (self.stamper.shift(), self.stamper.paid());
+        source.latency.set_shift(shift, paid);
+        let (delay, measured) = (self.stamper.delay(), self.stamper.measured());
+        source.latency.set_delay(delay, measured);
+        let latency = source.latency(playback);
+        if latency != before {
+            source.latency.expect(latency);
+        } else if self.stamper.is_measured() {
+            source.latency.expect(gst::ClockTime::ZERO);
+        }
+        source.latency.ask(source.figures, source.stream);
+        if latency != before {
+            messages::latency_changed(source.element);
+        }
     }
 
     /// Whether to post this warning: true once.
