@@ -262,22 +262,6 @@ fn two_hosts() {
     run_all(&blocks, 3);
 }
 
-/// Serves a launch line at a port.
-const RTSP_SERVER: &str = r#"
-import sys
-import gi
-gi.require_version("Gst", "1.0")
-gi.require_version("GstRtspServer", "1.0")
-from gi.repository import GLib, Gst, GstRtspServer
-Gst.init(None)
-server = GstRtspServer.RTSPServer(service=sys.argv[1])
-factory = GstRtspServer.RTSPMediaFactory(launch=sys.argv[2], shared=True)
-server.get_mount_points().add_factory("/cam0", factory)
-server.attach(None)
-print("ready", flush=True)
-GLib.MainLoop().run()
-"#;
-
 #[test]
 fn rtsp() {
     let (blocks, port) = two_hosts_here();
@@ -287,21 +271,9 @@ fn rtsp() {
     let served = lines.find(|line| line.starts_with("( xmemsrc ")).unwrap();
     let pools = prepared();
     let _camera = Running::new(&pools, 100, &format!("{MAKES}cam0"));
-    // Debian's, for which the package is made.
-    let mut server = command(&pools, "/usr/bin/python3");
-    server.args(["-c", RTSP_SERVER, &port, served]);
-    let mut server = Launch::start(&pools, "server", &mut server);
-    until("the server", || {
-        server.log().contains("ready") || server.has_ended()
-    });
-    if !server.log().contains("ready") {
-        let log = server.log();
-        assert!(
-            log.contains("not available") || log.contains("No module"),
-            "{log}"
-        );
-        return not_run("no gst-rtsp-server for Python (Debian's gir1.2-gst-rtsp-server-1.0)");
-    }
+    let Some(_server) = rtsp_server(&pools, &port, served) else {
+        return;
+    };
     run(&pools, block);
 }
 

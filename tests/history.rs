@@ -33,12 +33,15 @@ fn received(caps: &str, apart: gst::ClockTime, properties: &str) -> usize {
     1 + rest.len()
 }
 
+/// The time since the publication counts, not the times of the frames: the consumer of a burst is not behind.
 #[test]
-fn the_default_history_is_a_tenth_of_a_second_at_any_rate() {
-    let frame = gst::ClockTime::SECOND / 240;
-    assert_eq!(received(VIDEO, frame, ""), 21);
-    let piece = gst::ClockTime::from_mseconds(5);
-    assert_eq!(received(SOUND, piece, ""), 21);
+fn a_burst_is_kept() {
+    for caps in [VIDEO, SOUND] {
+        for apart in [5, 30, 1_000] {
+            let apart = gst::ClockTime::from_mseconds(apart);
+            assert_eq!(received(caps, apart, ""), 21);
+        }
+    }
 }
 
 #[test]
@@ -47,6 +50,4 @@ fn a_set_history_is_not_exceeded() {
     // The pool's frames, the appsink's frame, and the one with which the source waits.
     let most = 1 + 4 + 2;
     assert!(received(VIDEO, frame, "history=4") <= most);
-    // The frames of a tenth of a second.
-    assert!(received(VIDEO, gst::ClockTime::from_mseconds(30), "") <= most);
 }

@@ -166,3 +166,49 @@ fn a_producers_change_of_latency_is_announced() {
         });
     }
 }
+
+/// A source that reports no latency. Without a measurement all frames would be late.
+#[test]
+fn a_latency_that_upstream_does_not_report_is_measured() {
+    for late in [0, 500] {
+        let late = gst::ClockTime::from_mseconds(late);
+        let pools = Pools::new();
+        let producer = pools.launch(&format!(
+            "appsrc name=app is-live=true format=time min-latency=0 caps={CAPS} ! xmemsink name=sink pool=POOL"
+        ));
+        let app = producer
+            .by_name("app")
+            .downcast::<gst_app::AppSrc>()
+            .unwrap();
+        let receiver = pools.receiver("processing-deadline=0");
+        producer.play();
+        let push = || {
+            let now = producer.0.current_running_time().unwrap_or_default();
+            let mut buffer = gst::Buffer::from_slice([0; 256]);
+            // The first frames have times before the start of the producer.
+            let pts = now.saturating_sub(late);
+            buffer.make_mut().set_pts(pts);
+            if !pts.is_zero() {
+                app.push_buffer(buffer).unwrap();
+            }
+        };
+        let src = receiver.src();
+        let mut frames = 0;
+        until("the delay is measured", || {
+            push();
+            frames += u64::from(receiver.app.try_pull_sample(gst::ClockTime::ZERO).is_some());
+            let reported = latency(&src);
+            if late.is_zero() {
+                // It is a multiple of 20 ms.
+                assert!(
+                    reported < late + gst::ClockTime::from_mseconds(20),
+                    "{reported}"
+                );
+                producer.0.current_running_time() > Some(gst::ClockTime::from_seconds(3))
+            } else {
+                reported >= late
+            }
+        });
+        assert!(frames > 0);
+    }
+}

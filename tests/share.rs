@@ -4,7 +4,10 @@
 
 mod support;
 
-use std::{fs, os::unix::fs::PermissionsExt, path::Path, process::Command, thread, time::Duration};
+use std::{
+    fs, net::TcpListener, os::unix::fs::PermissionsExt, path::Path, process::Command, thread,
+    time::Duration,
+};
 
 use rustix::process::{Pid, Signal, kill_process};
 use support::{process::*, *};
@@ -725,4 +728,61 @@ fn the_unit_and_the_compose_file_share_a_source() {
         until("frames", || published(&pools) > 0);
         ends_by(share, Signal::TERM);
     }
+}
+
+/// The commands of the first page: a camera of the network, and a window that shows it.
+#[test]
+fn a_camera_of_the_network_is_shown_without_gaps() {
+    let pools = prepared();
+    let port = TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port();
+    let served = "( videotestsrc is-live=true ! video/x-raw,format=I420,width=320,height=240,framerate=25/1 \
+         ! x264enc tune=zerolatency key-int-max=25 ! rtph264pay name=pay0 )";
+    let Some(_server) = rtsp_server(&pools, &port.to_string(), served) else {
+        return;
+    };
+    let address = format!("rtsp://127.0.0.1:{port}/cam0");
+    for (options, latency) in [
+        (&[][..], 200_000_000),
+        (&["--latency", "2000"], 2_000_000_000),
+        (&["--latency", "0"], 0),
+    ] {
+        let share = share(&pools, &address, options);
+        let consumer = Launch::new(
+            &pools,
+            "consumer",
+            &[],
+            "xmemsrc pool=p ! videoconvert ! fakesink sync=true",
+        );
+        let mut stats = None;
+        until("frames", || {
+            stats = pool_stats(&pools, "p");
+            let consumers = stats.iter().flat_map(|stats| &stats.consumers);
+            consumers.map(|consumer| consumer.received).max() >= Some(60)
+        });
+        let stats = stats.unwrap();
+        let timeline = stats.sticky.iter().find(|(key, _)| key == "timeline");
+        let timeline: gst::Structure = timeline.unwrap().1.parse().unwrap();
+        let promised = timeline.get::<u64>("latency").unwrap();
+        assert!(
+            (latency..latency + 150_000_000).contains(&promised),
+            "{promised}"
+        );
+        let missed = stats.consumers[0].missed;
+        assert!(
+            missed < 5,
+            "{missed} missed with {options:?}\n{}",
+            consumer.log()
+        );
+        drop(consumer);
+        ends_by(share, Signal::INT);
+    }
+    fails(
+        &pools,
+        &["share", "test", "--pool", "p", "--latency", "9"],
+        "--latency is for",
+    );
 }

@@ -4,12 +4,16 @@
 
 mod support;
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicUsize, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread,
 };
 
 use gst::prelude::*;
+use gst_video::UpstreamForceKeyUnitEvent;
 use support::*;
 
 const HEADER: gst::BufferFlags = gst::BufferFlags::HEADER;
@@ -296,4 +300,80 @@ fn an_elementary_stream_without_headers_stays_so_from_the_beginning() {
     push(&sender, &[11], KEY);
     expect(&late, &[(&[1, 2], HEADER), (&[3], HEADER), (&[11], KEY)]);
     expect(&receiver, &[(&[11], KEY)]);
+}
+
+/// A muxer of several streams. Its video has a key frame each second.
+fn muxed(pools: &Pools, muxer: &str, video: &str, sound: &str) -> Pipeline {
+    pools.launch(&format!(
+        "videotestsrc is-live=true ! video/x-raw,format=I420,width=160,height=120,framerate=25/1 ! {video} ! queue ! m. \
+         audiotestsrc is-live=true ! audio/x-raw,rate=48000,channels=2 ! audioconvert ! {sound} ! queue ! m. \
+         {muxer} name=m ! xmemsink name=sink pool=POOL"
+    ))
+}
+
+/// A requested key frame would end a cluster early, so that the next one would begin without it.
+#[test]
+fn late_consumers_of_several_streams_begin_at_the_next_key_frame() {
+    const H264: &str = "x264enc name=encoder tune=zerolatency key-int-max=25 ! h264parse";
+    const VP8: &str = "vp8enc name=encoder deadline=1 keyframe-max-dist=25";
+    const THEORA: &str = "theoraenc name=encoder keyframe-force=25";
+    thread::scope(|scope| {
+        for (muxer, video, sound, heeds_requests) in [
+            (
+                "matroskamux streamable=true",
+                H264,
+                "avenc_aac ! aacparse",
+                false,
+            ),
+            ("matroskamux streamable=true", H264, "opusenc", false),
+            ("webmmux streamable=true", VP8, "opusenc", false),
+            ("oggmux", THEORA, "vorbisenc", false),
+            (
+                "flvmux streamable=true",
+                H264,
+                "avenc_aac ! aacparse",
+                false,
+            ),
+            ("mpegtsmux", H264, "avenc_aac ! aacparse", true),
+        ] {
+            scope.spawn(move || begins_at_the_next_key_frame(muxer, video, sound, heeds_requests));
+        }
+    });
+}
+
+fn begins_at_the_next_key_frame(muxer: &str, video: &str, sound: &str, heeds_requests: bool) {
+    let pools = Pools::new();
+    let producer = muxed(&pools, muxer, video, sound);
+    let requests = Arc::new(AtomicUsize::new(0));
+    let counted = requests.clone();
+    let encoder = producer.by_name("encoder").static_pad("src").unwrap();
+    encoder.add_probe(gst::PadProbeType::EVENT_UPSTREAM, move |_, info| {
+        let event = info.event().unwrap();
+        if UpstreamForceKeyUnitEvent::parse(event).is_ok() {
+            counted.fetch_add(1, Ordering::SeqCst);
+        }
+        gst::PadProbeReturn::Ok
+    });
+    producer.play();
+    let published = || producer.stat("sink", "published");
+    until("the stream runs", || published() > 0);
+    let begin = (xmem_core::monotonic_ns(), published());
+    until("three seconds", || {
+        xmem_core::monotonic_ns() > begin.0 + 3_000_000_000
+    });
+    // The units of one second, at the rate at which this machine makes them.
+    let second = (published() - begin.1) / 3;
+    for _ in 0..4 {
+        let receiver = pools.receiver("").connected();
+        let before = published();
+        receiver.next().unwrap();
+        let waited = published() - before;
+        assert!(
+            waited <= 2 * second,
+            "{muxer}: {waited} of {second} a second"
+        );
+    }
+    if !heeds_requests {
+        assert_eq!(requests.load(Ordering::SeqCst), 0, "{muxer}");
+    }
 }

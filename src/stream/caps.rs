@@ -72,6 +72,35 @@ pub(crate) fn prefer_without_dmabuf(caps: gst::Caps) -> gst::Caps {
     owned(false).chain(owned(true)).collect()
 }
 
+/// Whether the buffers are parts of a container or packets, so that they do not correspond to frames.
+pub(crate) fn is_container(caps: &gst::CapsRef) -> bool {
+    let Some(structure) = caps.structure(0) else {
+        return true;
+    };
+    let name = structure.name().as_str();
+    name.starts_with("application/")
+        || name.starts_with("multipart/")
+        || [
+            "video/mpegts",
+            "video/quicktime",
+            "video/x-msvideo",
+            "audio/x-wav",
+        ]
+        .contains(&name)
+        || structure.get("systemstream") == Ok(true)
+        || begins_with_header(caps)
+}
+
+/// Whether it is a container whose header is in the caps (`streamheader`).
+pub(crate) fn begins_with_header(caps: &gst::CapsRef) -> bool {
+    let kind = caps
+        .structure(0)
+        .and_then(|structure| structure.name().split_once('/'));
+    kind.is_some_and(|(_, kind)| {
+        ["webm", "ogg", "x-flv", "x-ms-asf"].contains(&kind) || kind.starts_with("x-matroska")
+    })
+}
+
 /// Formats that most programs read, in order of preference.
 const COMMON: [&str; 4] = ["NV12", "I420", "RGBA", "RGB"];
 

@@ -9,6 +9,7 @@ const LIVE: &str = "live";
 const LATENCY: &str = "latency";
 const PACING: &str = "pacing";
 const BASE_TIME: &str = "base-time";
+const KEPT: &str = "kept";
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Timeline {
@@ -20,6 +21,8 @@ pub(crate) struct Timeline {
     pub(crate) pacing: gst::ClockTime,
     /// The base time of the producer's pipeline. Streams of one pipeline have the same. `None`: it has no clock.
     pub(crate) base_time: Option<gst::ClockTime>,
+    /// How long the pool can keep these frames for a consumer that waits for their times. `None`: long enough.
+    pub(crate) kept: Option<gst::ClockTime>,
 }
 
 impl Timeline {
@@ -28,7 +31,8 @@ impl Timeline {
             .field(LIVE, self.live)
             .field(LATENCY, self.latency.nseconds())
             .field(PACING, self.pacing.nseconds())
-            .field_if_some(BASE_TIME, self.base_time.map(gst::ClockTime::nseconds));
+            .field_if_some(BASE_TIME, self.base_time.map(gst::ClockTime::nseconds))
+            .field_if_some(KEPT, self.kept.map(gst::ClockTime::nseconds));
         structure.build().to_string()
     }
 
@@ -43,6 +47,7 @@ impl Timeline {
             latency: time(LATENCY).unwrap_or_default(),
             pacing: time(PACING).unwrap_or_default(),
             base_time: time(BASE_TIME),
+            kept: time(KEPT),
         }
     }
 }
@@ -59,6 +64,7 @@ mod tests {
             latency: gst::ClockTime::from_mseconds(40),
             pacing: gst::ClockTime::from_nseconds(1),
             base_time: Some(gst::ClockTime::from_seconds(9)),
+            kept: Some(gst::ClockTime::from_mseconds(700)),
         };
         for timeline in [timeline, Timeline::default()] {
             assert_eq!(Timeline::parse(Some(&timeline.to_text())), timeline);

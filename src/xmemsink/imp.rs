@@ -56,6 +56,7 @@ use super::{
     failures::Failures,
     frames,
     gaps::Gaps,
+    keeping,
     log::CAT,
     outcome::Outcome,
     proposal::Offer,
@@ -310,6 +311,9 @@ impl BaseSinkImpl for XmemSink {
         self.stream.set_caps(caps);
         // Decoders need frames outside of the segment, such as those before a seek's target.
         self.obj().set_drop_out_of_segment(caps::is_raw(caps));
+        let started = self.started();
+        let kept = started.and_then(|started| keeping::longest(caps, &started));
+        self.times.set_kept(kept);
         Ok(())
     }
 

@@ -72,3 +72,23 @@ pub(super) fn warn(sink: &gst_base::BaseSink, event: &ConsumerEvent) {
         _ => {}
     }
 }
+
+/// Warns that the pool cannot keep frames as long as upstream's latency. The caller holds no lock.
+#[cold]
+pub(super) fn warn_of_latency(
+    sink: &gst_base::BaseSink,
+    latency: gst::ClockTime,
+    kept: gst::ClockTime,
+) {
+    gst::element_warning!(
+        sink,
+        gst::ResourceError::NoSpaceLeft,
+        (
+            "Upstream's latency is {} ms, and the pool can keep frames of this size for {} ms. Consumers that wait for the frames' \
+             times wait for that time only, and show no frame that comes later. Reduce the latency of upstream, such as \
+             latency=200 of rtspsrc, or set pace=always. Raise history or max-bytes if they are set",
+            latency.mseconds(),
+            kept.mseconds()
+        )
+    );
+}

@@ -14,6 +14,7 @@ mod frames;
 mod gaps;
 mod imp;
 mod imports;
+mod keeping;
 mod log;
 mod messages;
 mod outcome;

@@ -18,8 +18,10 @@ use gst_base::prelude::*;
 use xmem_core::key_frame::KeyFrame;
 
 use super::log::CAT;
-use crate::stream::event::key_frame;
-use crate::{lock, stream::timing};
+use crate::{
+    lock,
+    stream::{caps, event::key_frame, timing},
+};
 
 /// The minimum time between two requests to upstream.
 const INTERVAL: Duration = Duration::from_millis(200);
@@ -162,12 +164,22 @@ impl Requests {
             state.count = state.count.wrapping_add(1);
             let count = state.count;
             drop(state);
-            let event = key_frame::to_event(request, sink.upcast_ref(), count);
-            let answered = sink.sink_pad().push_event(event);
-            gst::debug!(CAT, obj = sink, "{request:?} upstream, answer {answered}");
+            if is_heeded(sink) {
+                let event = key_frame::to_event(request, sink.upcast_ref(), count);
+                let answered = sink.sink_pad().push_event(event);
+                gst::debug!(CAT, obj = sink, "{request:?} upstream, answer {answered}");
+            }
             state = lock(&self.state);
         }
     }
+}
+
+/// Whether a key frame that is requested lets a consumer begin. Muxers with a header begin their clusters or pages at the encoder's
+/// own key frames. A requested one ends the present cluster early, the next one begins without it, and so all consumers that join
+/// wait longer.
+fn is_heeded(sink: &gst_base::BaseSink) -> bool {
+    let caps = sink.sink_pad().current_caps();
+    caps.is_none_or(|caps| !caps::begins_with_header(&caps))
 }
 
 #[cfg(test)]

@@ -17,8 +17,10 @@ pub(super) const PROP_NUM_CLIENTS: &str = "num-clients";
 
 /// How many frames are kept by default.
 const DEFAULT_HISTORY: u32 = 4;
-/// How much time the default history covers. More than twice the time that a sink with GstBaseSink's processing deadline waits
-/// behind xmemsrc. An audio sink waits longer.
+/// The maximum number of slots by default, and if the slots are small. Then the history may have many frames.
+const DEFAULT_SLOTS: u32 = 256;
+const SMALL_SLOTS: u32 = 1_024;
+/// How much time the default history covers if consumers do not wait for the frames' times.
 const HISTORY_TIME: Duration = Duration::from_millis(100);
 
 settings! {
@@ -115,7 +117,7 @@ settings! {
     min_slots: u32 = 0,
         "min-slots", "Minimum Slots",
         "Slots of the first region (0 = as many as upstream needs)";
-    max_slots: u32 = 256,
+    max_slots: u32 = DEFAULT_SLOTS,
         "max-slots", "Maximum Slots",
         "Maximum number of slots of the pool; their memory is allocated when it is needed",
         minimum(1);
@@ -127,12 +129,13 @@ settings! {
      *
      * How many of the newest frames the pool keeps for consumers that have not taken them yet, for example because their
      * sink waits for the time of a frame. With 0, the pool keeps the four newest frames. In live delivery it then also
-     * keeps the frames of the last 100 ms that a connected consumer has not taken, at most 64 frames. These additional
-     * frames are only frames in the pool's own slots, and the pool releases them when it needs the slots.
+     * keeps frames that a connected consumer has not taken, for 100 ms and for as long as the sinks of that consumer wait,
+     * at most 952 frames and 256 MiB. These additional frames are only frames in the pool's own slots, and the pool
+     * releases them when it needs the slots.
      */
     history: u32 = 0,
         "history", "History",
-        "Number of newest frames that are kept for consumers (0 = four, and up to 100 ms for slow consumers)";
+        "Number of newest frames that are kept for consumers (0 = four, and more for consumers that wait)";
     /**
      * GstXmemSink:copy:
      *
@@ -282,6 +285,7 @@ impl Settings {
                 self.allow_uids
             )
         })?;
+        let by_time = self.history == 0 && self.delivery == XmemSinkDelivery::Live;
         let group = (!self.socket_group.is_empty()).then(|| self.socket_group.clone());
         Ok(Producer::builder(&self.pool)
             .delivery(match self.delivery {
@@ -293,12 +297,17 @@ impl Settings {
             )
             .min_slots(self.min_slots)
             .max_slots(self.max_slots)
+            .small_slots(if by_time && self.max_slots == DEFAULT_SLOTS {
+                SMALL_SLOTS
+            } else {
+                0
+            })
             .max_bytes(self.max_bytes)
             .history(match self.history {
                 0 => DEFAULT_HISTORY,
                 frames => frames,
             })
-            .history_time(if self.history == 0 {
+            .history_time(if by_time {
                 HISTORY_TIME
             } else {
                 Duration::ZERO

@@ -9,7 +9,7 @@ use std::sync::{
 
 use xmem_core::{Attachments, FrameLayout, FrameMeta, Producer, Sticky};
 
-use super::log::CAT;
+use super::{log::CAT, messages};
 use crate::{
     lock,
     stream::{
@@ -74,6 +74,7 @@ struct State {
     /// The timeline in `sticky`.
     timeline: Option<Timeline>,
     reported_scarcity: bool,
+    reported_wait: bool,
     reported_copies: bool,
     reported_drops: bool,
 }
@@ -206,7 +207,14 @@ impl Stream {
         }
         state.sticky_is_new = false;
         let sticky = state.sticky.clone();
+        let too_long = timeline.and_then(|timeline| {
+            let kept = timeline.kept.filter(|kept| *kept < timeline.latency)?;
+            (!std::mem::replace(&mut state.reported_wait, true)).then_some((timeline.latency, kept))
+        });
         drop(state);
+        if let Some((latency, kept)) = too_long {
+            messages::warn_of_latency(sink, latency, kept);
+        }
         self.share_changed(sink, producer, &sticky)
     }
 

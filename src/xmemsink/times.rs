@@ -15,7 +15,7 @@ use crate::{
     lock,
     stream::{
         timeline::Timeline,
-        timing::{ClockOffset, Origin},
+        timing::{self, ClockOffset, Origin},
     },
 };
 
@@ -26,13 +26,15 @@ pub(super) struct Times {
     pace: AtomicU8,
     /// Upstream's liveness and latency, encoded by [`pack`]; or `UNKNOWN`.
     upstream: AtomicU64,
+    /// How long the pool can keep the frames, in nanoseconds; or `UNKNOWN`: long enough.
+    kept: AtomicU64,
     /// CLOCK_MONOTONIC when the pipeline first played. Used for pipelines without a clock.
     began: Mutex<Option<i64>>,
     /// Only the streaming thread takes this lock, so it may call a clock while it holds the lock.
     followed: Mutex<Followed>,
 }
 
-/// Upstream was not queried yet.
+/// Upstream was not queried yet, or there is no limit.
 const UNKNOWN: u64 = u64::MAX;
 
 #[derive(Debug, Default)]
@@ -61,6 +63,7 @@ impl Default for Times {
         Self {
             pace: AtomicU8::new(XmemSinkPace::default() as u8),
             upstream: AtomicU64::new(UNKNOWN),
+            kept: AtomicU64::new(UNKNOWN),
             began: Mutex::default(),
             followed: Mutex::default(),
         }
@@ -92,6 +95,12 @@ impl Times {
     /// The pipeline changes to PLAYING.
     pub(super) fn begin(&self) {
         lock(&self.began).get_or_insert_with(xmem_core::monotonic_ns);
+    }
+
+    /// Sets how long the pool can keep frames with the present caps. `None`: long enough.
+    pub(super) fn set_kept(&self, kept: Option<gst::ClockTime>) {
+        let kept = kept.map_or(UNKNOWN, gst::ClockTime::nseconds);
+        self.kept.store(kept, Ordering::Relaxed);
     }
 
     pub(super) fn set_pace(&self, pace: XmemSinkPace) {
@@ -153,6 +162,7 @@ impl Times {
                 gst::ClockTime::ZERO
             },
             base_time: clock.as_ref().and(base_time),
+            kept: timing::known(self.kept.load(Ordering::Relaxed)),
         };
         let origin = match offset.now(clock.as_ref()) {
             Some(offset) => base_time.map(|base_time| Origin::new(base_time, offset)),

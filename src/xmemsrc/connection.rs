@@ -63,6 +63,7 @@ pub(super) fn joined(source: Source<'_>, follower: &Follower, started: &mut Star
     if again {
         messages::back(source.element, &settings.pool, pid);
     }
+    source.latency.ask(source.figures, source.stream);
     started.join(consumer.has_resumed(), consumer.delivery());
 }
 

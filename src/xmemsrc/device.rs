@@ -17,6 +17,7 @@ use super::{
     settings::Settings,
     source::Source,
     started::Started,
+    times::Times,
 };
 use crate::buffers::planes::{self, Planes};
 use crate::cuda::{self, CudaContext, Layout, MemoryCache, Stream};
@@ -58,9 +59,9 @@ pub(super) fn receive(
     source: Source<'_>,
     started: &mut Started,
     lease: &ReadLease,
+    times: Times,
     over_budget: bool,
 ) -> Result<Outcome, gst::FlowError> {
-    let times = started.stamp(source, lease);
     let made = if source.settings.download {
         download(source, lease).map(|memory| (memory, lease.meta().clone(), Placement::Downloaded))
     } else {

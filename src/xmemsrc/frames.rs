@@ -86,12 +86,19 @@ fn take(
     if !started.is_decodable(source, lease.meta()) {
         return Ok(Some(Outcome::Undecodable));
     }
+    let times = started.stamp(source, lease);
+    if started.leaves_out(source, &times) {
+        return Ok(Some(if started.stream().playback().is_coded() {
+            Outcome::Undecodable
+        } else {
+            Outcome::Dropped
+        }));
+    }
     let outcome = match taken {
         Taken::Kept(lease) => {
             if lease.is_on_device() {
-                device::receive(source, started, &lease, false)
+                device::receive(source, started, &lease, times, false)
             } else {
-                let times = started.stamp(source, &lease);
                 let converter = Converter::new(source, started.stream_mut(), times);
                 delivery::outcome(source, converter.in_place(lease, source.tally))
             }
@@ -100,9 +107,10 @@ fn take(
             report_drop(source, started, "a copy of a DMA buffer is not one");
             Ok(Outcome::Dropped)
         }
-        Taken::Lent(lease) if lease.is_on_device() => device::receive(source, started, lease, true),
+        Taken::Lent(lease) if lease.is_on_device() => {
+            device::receive(source, started, lease, times, true)
+        }
         Taken::Lent(lease) => {
-            let times = started.stamp(source, lease);
             let converter = Converter::new(source, started.stream_mut(), times);
             delivery::outcome(source, converter.copied(lease))
         }

@@ -47,10 +47,12 @@ use super::{
     connection, events,
     figures::Figures,
     frames,
+    latency::Latency,
     log::CAT,
     mapping::Mapping,
     messages,
     outgoing::Outgoing,
+    pipeline,
     settings::{PROP_POOL, PROP_PROCESSING_DEADLINE, PROPERTIES, Settings},
     source::Source,
     started::{Run, Running},
@@ -80,6 +82,7 @@ pub struct XmemSrc {
     outgoing: Arc<Outgoing>,
     mapping: Mutex<Arc<Mapping>>,
     figures: Figures,
+    latency: Latency,
     tally: Arc<Tally>,
     /// Counts metas that cannot be used here.
     losses: Losses,
@@ -229,6 +232,7 @@ impl BaseSrcImpl for XmemSrc {
         self.canceller.reset();
         let follower = connection::follower(&settings, builder);
         self.figures.restart(follower.handle());
+        self.latency.reset();
         self.tally.reset();
         self.losses.reset();
         self.stream.reset();
@@ -325,23 +329,20 @@ impl BaseSrcImpl for XmemSrc {
             let key_frame = key_frame::from_event(&event, at);
             return self.figures.request(obj.upcast_ref(), key_frame);
         }
+        if let gst::EventView::Latency(event) = event.view() {
+            // An aggregator waits for its slowest input, also if no sink waits for it.
+            let latency = event.latency().max(self.latency_of_others());
+            self.latency.set_pipeline(latency);
+            self.latency.ask(&self.figures, &self.stream);
+        }
         self.parent_event(event)
     }
 
     fn query(&self, query: &mut gst::QueryRef) -> bool {
         match query.view_mut() {
             gst::QueryViewMut::Latency(query) => {
-                let (mode, deadline) = {
-                    let settings = lock(&self.settings);
-                    (settings.timestamp_mode, settings.processing_deadline)
-                };
-                let producer = self.stream.playback().latency(mode);
                 // No maximum: if downstream is late, frames are overwritten.
-                query.set(
-                    true,
-                    producer.saturating_add(deadline),
-                    gst::ClockTime::NONE,
-                );
+                query.set(true, self.latency(), gst::ClockTime::NONE);
                 true
             }
             gst::QueryViewMut::AcceptCaps(query) => {
@@ -390,10 +391,30 @@ impl XmemSrc {
             stream: &self.stream,
             outgoing: &self.outgoing,
             figures: &self.figures,
+            latency: &self.latency,
             tally: &self.tally,
             losses: &self.losses,
             canceller: &self.canceller,
         }
+    }
+
+    /// The latency of this source.
+    fn latency(&self) -> gst::ClockTime {
+        let (mode, deadline) = {
+            let settings = lock(&self.settings);
+            (settings.timestamp_mode, settings.processing_deadline)
+        };
+        self.latency.answer(&self.stream.playback(), mode, deadline)
+    }
+
+    /// The greatest latency of the other sources in the pipeline.
+    fn latency_of_others(&self) -> gst::ClockTime {
+        let others = pipeline::others(self.obj().upcast_ref());
+        let latencies = others.iter().filter_map(|other| {
+            let mut query = gst::query::Latency::new();
+            other.query(&mut query).then(|| query.result().1)
+        });
+        latencies.max().unwrap_or_default()
     }
 
     /// The time on CLOCK_MONOTONIC of frames with this running time downstream. `None`: it is not known.

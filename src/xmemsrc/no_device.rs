@@ -4,13 +4,14 @@
 
 use xmem_core::ReadLease;
 
-use super::{outcome::Outcome, source::Source, started::Started};
+use super::{outcome::Outcome, source::Source, started::Started, times::Times};
 
 /// Posts an error.
 pub(super) fn receive(
     source: Source<'_>,
     _started: &mut Started,
     _lease: &ReadLease,
+    _times: Times,
     _over_budget: bool,
 ) -> Result<Outcome, gst::FlowError> {
     gst::element_error!(

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Delays frames from before the start of the consumer's pipeline. Audio and video of one producer's pipeline come from two
-//! pools and share the delay.
+//! Delays frames from before the start of the consumer's pipeline.
+//!
+//! Streams that were held up, such as those of a file, share a shift if they come from one pipeline of a producer: audio and video
+//! come from two pools. All live streams of a consumer's pipeline share one shift, which is fixed by the first of them.
 
 use std::sync::{
     Arc, Mutex, Weak,
@@ -10,14 +12,27 @@ use std::sync::{
 
 use crate::lock;
 
-/// The key of a shared shift: the base times of the producer's and the consumer's pipelines.
-type Key = (gst::ClockTime, gst::ClockTime);
+/// The streams that share a shift.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Key {
+    /// The base times of the producer's and the consumer's pipelines.
+    HeldUp(gst::ClockTime, gst::ClockTime),
+    /// The address of the consumer's pipeline, which exists as long as one of its streams has the shift.
+    Live(usize),
+}
 
 /// The shared shifts in use.
 static SHIFTS: Mutex<Vec<(Key, Weak<Shift>)>> = Mutex::new(Vec::new());
 
 #[derive(Debug, Default)]
-pub(super) struct Shift(AtomicU64);
+pub(super) struct Shift {
+    /// In nanoseconds; or `OPEN`.
+    by: AtomicU64,
+    is_live: bool,
+}
+
+/// The shift of live streams is not fixed yet.
+const OPEN: u64 = u64::MAX;
 
 impl Shift {
     /// The shift for this key. `None`: a shift that is not shared.
@@ -31,7 +46,11 @@ impl Shift {
         if let Some(shift) = found.and_then(|(_, shift)| shift.upgrade()) {
             return shift;
         }
-        let shift = Arc::default();
+        let is_live = matches!(key, Key::Live(_));
+        let shift = Arc::new(Self {
+            by: AtomicU64::new(if is_live { OPEN } else { 0 }),
+            is_live,
+        });
         shifts.push((key, Arc::downgrade(&shift)));
         shift
     }
@@ -39,7 +58,23 @@ impl Shift {
     /// In nanoseconds.
     pub(super) fn get(&self) -> i64 {
         // Relaxed: no other data depends on it.
-        self.0.load(Ordering::Relaxed).cast_signed()
+        match self.by.load(Ordering::Relaxed) {
+            OPEN => 0,
+            shift => shift.cast_signed(),
+        }
+    }
+
+    /// Whether it is the shift of all live streams.
+    pub(super) fn is_live(&self) -> bool {
+        self.is_live
+    }
+
+    /// Fixes the shift of live streams. Does nothing if it is fixed.
+    pub(super) fn fix(&self, by: gst::ClockTime) {
+        let by = by.nseconds().min(i64::MAX.unsigned_abs());
+        let _ = self
+            .by
+            .compare_exchange(OPEN, by, Ordering::Relaxed, Ordering::Relaxed);
     }
 
     /// Raises the shift to `by` plus `margin`, if it is less than `by`. The margin is for another stream that needs slightly more:
@@ -47,16 +82,16 @@ impl Shift {
     pub(super) fn raise_to(&self, by: gst::ClockTime, margin: gst::ClockTime) {
         let known = |time: gst::ClockTime| time.nseconds().min(i64::MAX.unsigned_abs());
         let _ = self
-            .0
+            .by
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |now| {
                 (now < known(by)).then(|| known(by.saturating_add(margin)))
             });
     }
 
-    /// Reduces the shift by the time that is missing in the stream, at most to 0. Only for a shift that is not shared.
+    /// Reduces the shift by the time that is missing in the stream, at most to 0. Only for a shift of one stream that was held up.
     pub(super) fn catch_up(&self, missing: gst::ClockTime) {
         let _ = self
-            .0
+            .by
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |now| {
                 Some(now.saturating_sub(missing.nseconds()))
             });
@@ -70,10 +105,10 @@ mod tests {
     #[test]
     fn streams_with_one_key_share_a_shift() {
         let time = gst::ClockTime::from_seconds;
-        let key = Some((time(1), time(2)));
+        let key = Some(Key::HeldUp(time(1), time(2)));
         let video = Shift::of(key);
         let audio = Shift::of(key);
-        let other = Shift::of(Some((time(1), time(3))));
+        let other = Shift::of(Some(Key::HeldUp(time(1), time(3))));
         let need = |shift: &Shift, ns, margin| {
             let time = gst::ClockTime::from_nseconds;
             shift.raise_to(time(ns), time(margin));
@@ -93,5 +128,17 @@ mod tests {
         let alone = Shift::of(None);
         alone.raise_to(time(1), time(0));
         assert_eq!(Shift::of(None).get(), 0);
+    }
+    #[test]
+    fn the_first_live_stream_fixes_the_shift() {
+        let time = gst::ClockTime::from_seconds;
+        let video = Shift::of(Some(Key::Live(7)));
+        let sound = Shift::of(Some(Key::Live(7)));
+        assert_eq!((video.get(), sound.get()), (0, 0));
+        video.fix(time(2));
+        sound.fix(time(9));
+        let shift = time(2).nseconds().cast_signed();
+        assert_eq!((video.get(), sound.get()), (shift, shift));
+        assert_eq!(Shift::of(Some(Key::Live(8))).get(), 0);
     }
 }

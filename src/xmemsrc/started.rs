@@ -8,9 +8,12 @@ use std::sync::{Arc, Mutex};
 use xmem_core::{Delivery, FrameInfo, FrameMeta, ReadLease, follow::Follower};
 
 use super::{
-    XmemSrcTimestampMode, events,
+    XmemSrcTimestampMode,
+    enums::XmemSrcStartFrom,
+    events,
     key_frame_gate::KeyFrameGate,
     mapping::Mapping,
+    messages,
     settings::Settings,
     source::Source,
     stream::{Snapshot, Stream},
@@ -82,6 +85,14 @@ pub(super) enum Report {
     Misses,
 }
 
+/// Frames that were missed.
+#[derive(Debug)]
+pub(super) struct Gap {
+    pub(super) frames: u64,
+    /// When the last entry before them was published.
+    pub(super) published_at: i64,
+}
+
 /// The cache of GstCudaMemory for a producer's frames, and the format of these frames.
 pub(super) type FormatCache = (Arc<cuda::MemoryCache>, gst_video::VideoInfo);
 
@@ -92,8 +103,12 @@ pub(super) struct Started {
     sticky_version: Option<u64>,
     /// Sequence of the entry that follows the last one without a gap.
     next_sequence: Option<u64>,
+    /// When the last entry was published, on CLOCK_MONOTONIC.
+    published_at: i64,
     /// The next buffer is not continuous with the last one.
     discont: bool,
+    /// A frame was sent downstream since the join or the last gap.
+    has_begun: bool,
     gate: KeyFrameGate,
     /// No frame of this producer was sent downstream yet.
     header_is_due: bool,
@@ -111,7 +126,9 @@ impl Started {
         Self {
             sticky_version: None,
             next_sequence: None,
+            published_at: 0,
             discont: false,
+            has_begun: false,
             gate: KeyFrameGate::default(),
             header_is_due: true,
             has_joined_late: false,
@@ -138,6 +155,7 @@ impl Started {
             self.next_sequence = None;
             self.gate = KeyFrameGate::default();
             self.header_is_due = true;
+            self.has_begun = false;
             self.stamper.begin_producer(delivery);
         }
     }
@@ -145,22 +163,32 @@ impl Started {
     /// Frames before the next one are missing. It may depend on them.
     pub(super) fn note_gap(&mut self) {
         self.discont = true;
+        self.has_begun = false;
         self.gate.close();
     }
 
-    /// Moves to the sequence of an entry. Returns whether frames were missed after the first one.
-    pub(super) fn follow_sequence(&mut self, info: &FrameInfo, meta: &FrameMeta) -> bool {
-        let has_begun = self.next_sequence.is_some();
-        if !has_begun {
-            self.has_joined_late = info.sequence > 0;
-        }
-        let missed = self.next_sequence != Some(info.sequence);
+    /// Moves to the sequence of an entry. Returns what was missed after the last entry.
+    pub(super) fn follow_sequence(&mut self, info: &FrameInfo, meta: &FrameMeta) -> Option<Gap> {
+        let gap = (self.next_sequence != Some(info.sequence)).then(|| self.gap_before(info));
         // AFTER_GAP: frames are missing on the producer's side.
-        if missed || meta.flags & FrameMeta::AFTER_GAP != 0 {
+        if gap.is_some() || meta.flags & FrameMeta::AFTER_GAP != 0 {
             self.note_gap();
         }
         self.next_sequence = info.sequence.checked_add(1);
-        missed && has_begun
+        self.published_at = info.published_at;
+        gap.flatten()
+    }
+
+    #[cold]
+    fn gap_before(&mut self, info: &FrameInfo) -> Option<Gap> {
+        let Some(expected) = self.next_sequence else {
+            self.has_joined_late = info.sequence > 0;
+            return None;
+        };
+        Some(Gap {
+            frames: info.sequence.saturating_sub(expected),
+            published_at: self.published_at,
+        })
     }
 
     /// Whether this sticky state was sent downstream, with caps for the memory of the frames. `on_device` is `None` for an
@@ -186,8 +214,28 @@ impl Started {
         &mut self.stream
     }
 
+    /// Whether a frame is left out because it belongs to the time before the pipeline's start.
+    pub(super) fn leaves_out(&mut self, source: Source<'_>, times: &Times) -> bool {
+        times.is_early && self.leaves_out_early(source)
+    }
+
+    #[cold]
+    fn leaves_out_early(&mut self, source: Source<'_>) -> bool {
+        let is_coded = self.stream.playback().is_coded();
+        if self.has_begun {
+            // Such as a picture before the key frame with which the stream began.
+            return true;
+        }
+        if is_coded {
+            self.gate.close();
+        }
+        // One picture, the newest, may be all that the user wants.
+        is_coded || source.settings.start_from != XmemSrcStartFrom::Newest
+    }
+
     /// Whether the next buffer comes after a gap. Clears the flag.
     pub(super) fn take_discont(&mut self) -> bool {
+        self.has_begun = true;
         take(&mut self.discont)
     }
 
@@ -224,7 +272,31 @@ impl Started {
         {
             events::replace_segment(source, segment);
         }
+        if self.stamper.has_news() {
+            self.follow_latency(source);
+        }
         times
+    }
+
+    /// The shift or the delay of the frames has changed.
+    #[cold]
+    fn follow_latency(&self, source: Source<'_>) {
+        let playback = self.stream.playback();
+        let before = source.latency(playback);
+        let (shift, paid) = (self.stamper.shift(), self.stamper.paid());
+        source.latency.set_shift(shift, paid);
+        let (delay, measured) = (self.stamper.delay(), self.stamper.measured());
+        source.latency.set_delay(delay, measured);
+        let latency = source.latency(playback);
+        if latency != before {
+            source.latency.expect(latency);
+        } else if self.stamper.is_measured() {
+            source.latency.expect(gst::ClockTime::ZERO);
+        }
+        source.latency.ask(source.figures, source.stream);
+        if latency != before {
+            messages::latency_changed(source.element);
+        }
     }
 
     /// Whether to post this warning: true once.

@@ -13,13 +13,13 @@ use super::{
     log::CAT,
     messages,
     source::Source,
-    started::{Report, Started},
+    started::{Gap, Report, Started},
     stream::Stream,
     times::Playback,
 };
 use crate::{
     cuda,
-    stream::{caps, event::sticky},
+    stream::{caps, event::sticky, timing},
 };
 
 /// Sends what belongs before an entry: counts missed frames, and sends changed sticky state.
@@ -49,16 +49,17 @@ pub(super) fn follow_sequence(
     info: &FrameInfo,
     meta: &FrameMeta,
 ) {
-    if started.follow_sequence(info, meta) {
-        warn_of_misses(source, started);
+    if let Some(gap) = started.follow_sequence(info, meta) {
+        warn_of_misses(source, started, gap);
     }
 }
 
 #[cold]
-fn warn_of_misses(source: Source<'_>, started: &mut Started) {
+fn warn_of_misses(source: Source<'_>, started: &mut Started, gap: Gap) {
     if !source.settings.newest_only && started.reports(Report::Misses) {
-        let why = "Frames are missed: downstream took longer over one than the producer keeps the next ones. A sink that waits \
-             for a frame's time does so too: put a queue behind this element, or have the producer raise history";
+        // A source that is not held up takes a frame when it is published.
+        let busy = timing::elapsed(gap.published_at, xmem_core::monotonic_ns());
+        let why = source.latency.why_missed(gap.frames, busy);
         gst::warning!(gst::CAT_PERFORMANCE, obj = source.element, "{why}");
         gst::element_warning!(source.element, gst::StreamError::Failed, ("{why}"));
     }
@@ -69,14 +70,12 @@ fn follow_playback(source: Source<'_>, new: &Sticky, old: &Sticky) {
     let mode = source.settings.timestamp_mode;
     let segment = new.text(sticky::SEGMENT).and_then(sticky::parse_segment);
     let playback = Playback::new(new, segment.as_ref());
-    let latency = playback.latency(mode);
+    let latency = source.latency(&playback);
     let before = source.stream.replace_playback(playback);
-    if before.latency(mode) != latency {
-        gst::debug!(
-            CAT,
-            obj = source.element,
-            "The producer's latency is {latency}"
-        );
+    if source.latency(&before) != latency {
+        gst::debug!(CAT, obj = source.element, "The latency is {latency}");
+        source.latency.expect(latency);
+        source.latency.ask(source.figures, source.stream);
         messages::latency_changed(source.element);
     }
     let is_same = source.outgoing.own_segment() == segment
@@ -138,6 +137,7 @@ pub(super) fn update(
             pad.push_event(gst::event::Caps::new(&parsed));
         }
         source.stream.set_caps(parsed);
+        source.latency.ask(source.figures, source.stream);
         // Sends the caps and queries downstream.
         if !source.element.negotiate() {
             return Err(if pad.pad_flags().contains(gst::PadFlags::FLUSHING) {

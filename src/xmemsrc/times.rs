@@ -5,15 +5,18 @@
 use std::sync::Arc;
 
 use gst::prelude::*;
-use xmem_core::{Delivery, FrameMeta, ReadLease, Sticky};
+use xmem_core::{Delivery, FrameMeta, ReadLease, Sticky, key_frame};
 
 use super::{
     enums::{XmemSrcStartFrom, XmemSrcTimestampMode},
+    log::CAT,
     mapping::Mapping,
+    pipeline,
     settings::Settings,
-    shift::Shift,
+    shift::{Key, Shift},
 };
 use crate::stream::{
+    caps,
     event::sticky,
     timeline::Timeline,
     timing::{self, ClockOffset, Origin},
@@ -24,6 +27,13 @@ const MARGIN: gst::ClockTime = gst::ClockTime::from_mseconds(500);
 
 /// Caps of frames that are never published outside of their segment.
 const RAW: [&str; 2] = ["video/x-raw", "audio/x-raw"];
+/// Encoders do not keep exactly to the latency that they report, or report none.
+const SLACK: gst::ClockTime = gst::ClockTime::from_mseconds(50);
+/// Shorter changes of the delay are not followed, because each change of the latency is visible.
+const STEP: gst::ClockTime = gst::ClockTime::from_mseconds(20);
+
+/// The delay of the frames is measured for this time.
+const MEASURED_FOR: gst::ClockTime = gst::ClockTime::SECOND;
 
 /// How the producer plays the stream, from the sticky state of a frame.
 #[derive(Debug, Clone)]
@@ -35,6 +45,19 @@ pub(super) struct Playback {
     may_reorder: bool,
     /// The segment of an encoded stream. It is played forward.
     shown: Option<gst::FormattedSegment<gst::ClockTime>>,
+    units: Units,
+}
+
+/// What one frame of a stream is.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+enum Units {
+    /// Any bytes, such as packets of a container. Several may have the same time.
+    #[default]
+    Bytes,
+    /// A raw frame or a picture, which can be left out.
+    Pictures,
+    /// An encoded frame, which others may need.
+    Coded,
 }
 
 impl Default for Playback {
@@ -44,6 +67,7 @@ impl Default for Playback {
             speed: 1.0,
             may_reorder: false,
             shown: None,
+            units: Units::default(),
         }
     }
 }
@@ -62,6 +86,12 @@ impl Playback {
                     segment.rate() > 0.0 && !RAW.iter().any(|raw| caps.starts_with(raw))
                 })
                 .cloned(),
+            units: match sticky::parse_caps(caps) {
+                Some(parsed) if caps::is_container(&parsed) => Units::Bytes,
+                Some(_) if key_frame::is_needed(caps) => Units::Coded,
+                Some(_) => Units::Pictures,
+                None => Units::Bytes,
+            },
         }
     }
 
@@ -74,6 +104,16 @@ impl Playback {
     /// length of the gap is not known.
     fn can_catch_up(&self, meta: &FrameMeta) -> bool {
         self.timeline.live && (!self.may_reorder || meta.decode_timestamp.is_some())
+    }
+
+    /// Whether a frame may be needed to decode later ones.
+    pub(super) fn is_coded(&self) -> bool {
+        self.units == Units::Coded
+    }
+
+    /// How long the producer can keep frames. `None`: long enough.
+    pub(super) fn kept(&self) -> Option<gst::ClockTime> {
+        self.timeline.kept
     }
 
     /// How much later than their times frames may arrive.
@@ -121,6 +161,8 @@ pub(super) struct Times {
     pub(super) pts: Option<gst::ClockTime>,
     pub(super) dts: Option<gst::ClockTime>,
     pub(super) duration: Option<gst::ClockTime>,
+    /// The frame belongs to the time before the pipeline's start. Its times are those of the start.
+    pub(super) is_early: bool,
 }
 
 /// Converts the producer's times to times of this pipeline.
@@ -137,6 +179,8 @@ pub(super) struct Stamper {
     delivery: Delivery,
     /// `None`: no frame of this producer had a time yet.
     shift: Option<Arc<Shift>>,
+    /// The shift of the pipeline's live streams, from the first live stream of this source on.
+    live_shift: Option<Arc<Shift>>,
     /// The intervals of the present producer's frames.
     spacing: Spacing,
     /// The pipeline's base time at the last frame. `None`: no frame yet, or no clock.
@@ -147,6 +191,14 @@ pub(super) struct Stamper {
     latest: gst::ClockTime,
     /// The pipeline was paused after the last frame.
     was_paused: bool,
+    /// The least time from that of a frame of this producer to its publication.
+    delay: Option<gst::ClockTime>,
+    /// From when on the delay can be reported, on CLOCK_MONOTONIC. `None`: there was no frame of this producer yet.
+    measured_at: Option<i64>,
+    /// The delay after `MEASURED_FOR`. Zero: not to be reported.
+    measured: Option<gst::ClockTime>,
+    /// The shift or the delay has changed.
+    has_news: bool,
 }
 
 impl Stamper {
@@ -159,11 +211,16 @@ impl Stamper {
             began: None,
             delivery: Delivery::default(),
             shift: None,
+            live_shift: None,
             spacing: Spacing::default(),
             base_time: None,
             resumed_at: gst::ClockTime::ZERO,
             latest: gst::ClockTime::ZERO,
             was_paused: false,
+            delay: None,
+            measured_at: None,
+            measured: None,
+            has_news: false,
         }
     }
 
@@ -176,9 +233,52 @@ impl Stamper {
     pub(super) fn begin_producer(&mut self, delivery: Delivery) {
         self.delivery = delivery;
         self.shift = None;
+        self.delay = None;
+        self.measured_at = None;
+        self.measured = None;
         self.mapping.set_shift(None);
         self.spacing = Spacing::default();
         self.was_paused = false;
+    }
+
+    /// Whether the shift or the delay has changed. Clears the flag.
+    pub(super) fn has_news(&mut self) -> bool {
+        std::mem::take(&mut self.has_news)
+    }
+
+    /// By how much the frames' times are delayed.
+    pub(super) fn shift(&self) -> gst::ClockTime {
+        let shift = self.shift.as_ref().map_or(0, |shift| shift.get());
+        gst::ClockTime::from_nseconds(shift.unsigned_abs())
+    }
+
+    /// The part of the shift that reduces the latency.
+    pub(super) fn paid(&self) -> gst::ClockTime {
+        if self.is_live() {
+            self.shift()
+        } else {
+            gst::ClockTime::ZERO
+        }
+    }
+
+    /// Whether the frames have the shift of all live streams.
+    fn is_live(&self) -> bool {
+        self.shift.as_ref().is_some_and(|shift| shift.is_live())
+    }
+
+    /// Whether the present producer has been followed for some time.
+    pub(super) fn is_measured(&self) -> bool {
+        self.measured.is_some()
+    }
+
+    /// By how much all frames of the present producer were later than their times.
+    pub(super) fn measured(&self) -> gst::ClockTime {
+        self.measured.unwrap_or_default()
+    }
+
+    /// The least time from that of a frame of the present producer to its publication, in steps.
+    pub(super) fn delay(&self) -> gst::ClockTime {
+        self.delay.unwrap_or_default()
     }
 
     pub(super) fn stamp(
@@ -193,6 +293,7 @@ impl Stamper {
             pts: meta.pts.and_then(timing::known),
             dts: meta.dts.and_then(timing::known),
             duration,
+            is_early: false,
         };
         if self.mode == XmemSrcTimestampMode::Passthrough {
             let times = raw();
@@ -207,6 +308,7 @@ impl Stamper {
             };
         };
         self.follow_base_time(src, base_time);
+        let mut is_early = false;
         let (pts, dts) = if self.mode == XmemSrcTimestampMode::Arrival {
             // The time when it was published, not when it was taken: a sink that waits for a frame's time delays the next frame
             // by that.
@@ -224,11 +326,40 @@ impl Stamper {
         } else {
             let origin = self.shifted_origin(src, origin, base_time, lease, playback);
             let time = |time: i64| origin.to_running_time(time).max(self.resumed_at);
-            (meta.timestamp.map(time), meta.decode_timestamp.map(time))
+            let (pts, dts) = (meta.timestamp.map(time), meta.decode_timestamp.map(time));
+            let begin = Some(self.resumed_at);
+            is_early = (pts == begin || dts == begin) && self.is_early(origin, meta, playback);
+            (pts, dts)
         };
         let end = pts.map(|pts| pts.saturating_add(duration.unwrap_or_default()));
         self.latest = self.latest.max(end.max(dts).unwrap_or_default());
-        Times { pts, dts, duration }
+        Times {
+            pts,
+            dts,
+            duration,
+            is_early,
+        }
+    }
+
+    /// Whether a frame of a live stream, with a time not after the start, belongs to the time before the pipeline's start. `origin` is that of its times. Of raw
+    /// frames, the last one before the start is still needed then.
+    #[cold]
+    fn is_early(&self, origin: Origin, meta: &FrameMeta, playback: &Playback) -> bool {
+        if !self.is_live() || self.delivery == Delivery::Lossless {
+            return false;
+        }
+        let begin = origin.later(self.resumed_at.nseconds().cast_signed());
+        let is_before = |time: i64| !begin.before_start(time).is_zero();
+        match playback.units {
+            Units::Bytes => false,
+            Units::Coded => earliest(meta).is_some_and(is_before),
+            Units::Pictures => meta.timestamp.is_some_and(|time| {
+                // If nearly nothing is left of it, the next frame begins at about the start.
+                let lasts = meta.duration.and_then(timing::known).unwrap_or_default();
+                let lasts = lasts.saturating_sub(gst::ClockTime::MSECOND);
+                is_before(time.saturating_add_unsigned(lasts.nseconds()))
+            }),
+        }
     }
 
     /// The CLOCK_MONOTONIC time of running time 0, and the pipeline's base time if it has a clock.
@@ -253,15 +384,22 @@ impl Stamper {
         if resumed.is_zero() {
             self.latest = gst::ClockTime::ZERO;
         }
-        self.resumed_at = resumed.max(self.latest);
+        self.resumed_at = if self.is_live() {
+            // Frames are later than their times by the latency, so those of the pause's end have earlier times.
+            self.latest
+        } else {
+            resumed.max(self.latest)
+        };
     }
 
     /// The origin, later by the shift.
     ///
     /// Without a shift, all frames from before the pipeline's start would get time 0 and lose their spacing. So all frames are
-    /// shifted if the stream was held up (such as a file whose producer waited for this consumer), or if `start-from=oldest`.
-    /// Live streams are not shifted, unless they are lossless. The same applies after a pause, relative to the time when the
-    /// pipeline resumed. The pause itself held up a lossless stream.
+    /// shifted if the stream was held up (such as a file whose producer waited for this consumer), or if `start-from=oldest`. The
+    /// same applies after a pause, relative to the time when the pipeline resumed. The pause itself held up a lossless stream.
+    ///
+    /// Live streams are shifted at most by the latency that the producer promises, and the latency of this source becomes smaller by
+    /// as much. So frames are shown when they are due.
     fn shifted_origin(
         &mut self,
         src: &gst_base::BaseSrc,
@@ -271,12 +409,17 @@ impl Stamper {
         playback: &Playback,
     ) -> Origin {
         let meta = lease.meta();
-        let earliest = meta
-            .timestamp
-            .into_iter()
-            .chain(meta.decode_timestamp)
-            .min();
-        if let Some(earliest) = earliest {
+        // An event may have the presentation time of a frame that is to be decoded earlier.
+        let is_considered = !(meta.event && playback.timeline.live);
+        if let Some(earliest) = earliest(meta).filter(|_| is_considered) {
+            // A decoder adds the time by which frames are decoded earlier.
+            let shown = meta.timestamp.unwrap_or(earliest);
+            let published_at = lease.info().published_at;
+            let late = timing::elapsed(shown, published_at);
+            let is_less = self.delay.is_none_or(|delay| late < delay);
+            if is_less || self.measured_at.is_some_and(|at| published_at >= at) {
+                self.note_delay(late, published_at, playback);
+            }
             let duration = meta.duration.and_then(timing::known);
             let missing = self.spacing.missing(earliest, duration);
             match &self.shift {
@@ -285,6 +428,7 @@ impl Stamper {
                     // be lost.
                     if !missing.is_zero()
                         && playback.can_catch_up(meta)
+                        && !shift.is_live()
                         && Arc::strong_count(shift) == 1
                     {
                         shift.catch_up(missing);
@@ -301,6 +445,24 @@ impl Stamper {
         )
     }
 
+    /// The delay is less than before, or was measured for long enough. Frames that were held up, such as those of a camera that waited
+    /// for a consumer, are over after a short time. If all are later than promised, the producer does not report its latency.
+    #[cold]
+    fn note_delay(&mut self, late: gst::ClockTime, published_at: i64, playback: &Playback) {
+        let end = published_at.saturating_add_unsigned(MEASURED_FOR.nseconds());
+        let at = *self.measured_at.get_or_insert(end);
+        let step = STEP * (late.nseconds() / STEP.nseconds());
+        let delay = self.delay.map_or(step, |delay| delay.min(step));
+        self.delay = Some(delay);
+        if published_at >= at {
+            self.measured_at = Some(i64::MAX);
+            let is_live = playback.timeline.live && self.delivery == Delivery::Live;
+            let measured = if is_live { delay } else { gst::ClockTime::ZERO };
+            self.measured.get_or_insert(measured);
+        }
+        self.has_news = true;
+    }
+
     /// Determines the shift, at the first frame and at the first frame after a pause.
     #[cold]
     fn begin_shift(
@@ -315,52 +477,89 @@ impl Stamper {
         let timeline = &playback.timeline;
         let by = self.shift.as_ref().map_or(0, |shift| shift.get());
         let was_paused = std::mem::take(&mut self.was_paused);
-        let shift = Shift::of(timeline.base_time.zip(base_time));
-        shift.raise_to(
-            gst::ClockTime::from_nseconds(by.unsigned_abs()),
-            gst::ClockTime::ZERO,
-        );
         let before = origin
             .later(self.resumed_at.nseconds().cast_signed())
             .before_start(earliest);
-        // A live frame may arrive later than its time by the latency. That does not mean that the stream was held up.
+        // A live frame may arrive later than its time by the latency. That does not mean that the stream was held up. The latency
+        // is that of the presentation.
+        let meta = lease.meta();
+        let reordered = meta
+            .decode_timestamp
+            .zip(meta.timestamp)
+            .map_or(gst::ClockTime::ZERO, |(dts, pts)| timing::elapsed(dts, pts));
+        let promised = timeline.latency.saturating_add(reordered);
         let late = timing::elapsed(earliest, lease.info().published_at);
-        let held_up = if late > timeline.latency {
-            late
-        } else {
-            gst::ClockTime::ZERO
-        };
         let is_lossless = self.delivery == Delivery::Lossless;
         let margin = margin(src);
         // A live stream that shares its shift cannot catch up.
-        let catches_up = playback.can_catch_up(lease.meta()) && margin.is_zero();
+        let catches_up = playback.can_catch_up(meta) && margin.is_zero();
         let keeps_spacing = !timeline.live || (is_lossless && catches_up);
-        if self.from_oldest || (was_paused && is_lossless && keeps_spacing) {
-            // Streams that were paused together need nearly the same shift.
-            shift.raise_to(before, gst::ClockTime::ZERO);
-        } else if keeps_spacing {
-            shift.raise_to(before.min(held_up), margin);
-        }
+        let goes_on = was_paused && is_lossless && keeps_spacing;
+        let was_held_up = keeps_spacing && (!timeline.live || late > promised);
+        let shift = if self.from_oldest || goes_on || was_held_up {
+            let key = timeline.base_time.zip(base_time);
+            let shift = Shift::of(key.map(|(there, here)| Key::HeldUp(there, here)));
+            shift.raise_to(
+                gst::ClockTime::from_nseconds(by.unsigned_abs()),
+                gst::ClockTime::ZERO,
+            );
+            if self.from_oldest || goes_on {
+                // Streams that were paused together need nearly the same shift.
+                shift.raise_to(before, gst::ClockTime::ZERO);
+            } else if late > promised {
+                shift.raise_to(before.min(late), margin);
+            }
+            shift
+        } else {
+            self.live_shift(src, || {
+                let is_promised = late <= promised.saturating_add(SLACK);
+                if is_promised && !pipeline::has_other_live_source(src) {
+                    before.min(late)
+                } else {
+                    gst::ClockTime::ZERO
+                }
+            })
+        };
+        gst::debug!(
+            CAT,
+            obj = src,
+            "The first frame was published {late} after its time, and is {before} before the start: delayed by {} ns",
+            shift.get()
+        );
         self.mapping.set_shift(Some(&shift));
         self.shift = Some(shift);
+        self.has_news = true;
     }
+
+    /// The shift of the pipeline's live streams. `need`: how much this stream needs, if it is the first.
+    fn live_shift(
+        &mut self,
+        src: &gst_base::BaseSrc,
+        need: impl FnOnce() -> gst::ClockTime,
+    ) -> Arc<Shift> {
+        if let Some(shift) = &self.live_shift {
+            return shift.clone();
+        }
+        let shift = Shift::of(Some(Key::Live(pipeline::address(src))));
+        shift.fix(need());
+        self.live_shift = Some(shift.clone());
+        shift
+    }
+}
+
+/// The earlier one of a frame's times, on CLOCK_MONOTONIC.
+fn earliest(meta: &FrameMeta) -> Option<i64> {
+    let times = meta.timestamp.into_iter().chain(meta.decode_timestamp);
+    times.min()
 }
 
 /// How much earlier another stream of the same pipeline may start. Zero: there is no other stream.
 fn margin(src: &gst_base::BaseSrc) -> gst::ClockTime {
-    let bins = std::iter::successors(src.parent(), gst::Object::parent);
-    let Some(all) = bins
-        .filter_map(|parent| parent.downcast::<gst::Bin>().ok())
-        .last()
-    else {
-        return gst::ClockTime::ZERO;
-    };
-    let others = all
-        .iterate_all_by_element_factory_name("xmemsrc")
-        .into_iter()
-        .filter_map(Result::ok)
-        .any(|element| element != *src);
-    if others { MARGIN } else { gst::ClockTime::ZERO }
+    if pipeline::others(src).is_empty() {
+        gst::ClockTime::ZERO
+    } else {
+        MARGIN
+    }
 }
 
 fn at_speed(duration: gst::ClockTime, speed: f64) -> gst::ClockTime {

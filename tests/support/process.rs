@@ -10,7 +10,7 @@ use std::{
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::Pools;
+use super::{Pools, not_run, until};
 
 /// The target folder of cargo: the parent of the test programs' folder.
 pub fn target_dir() -> PathBuf {
@@ -155,4 +155,41 @@ impl Drop for Launch {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
+}
+
+/// Serves a launch line at a port, as `/cam0`.
+const RTSP_SERVER: &str = r#"
+import sys
+import gi
+gi.require_version("Gst", "1.0")
+gi.require_version("GstRtspServer", "1.0")
+from gi.repository import GLib, Gst, GstRtspServer
+Gst.init(None)
+server = GstRtspServer.RTSPServer(service=sys.argv[1])
+factory = GstRtspServer.RTSPMediaFactory(launch=sys.argv[2], shared=True)
+server.get_mount_points().add_factory("/cam0", factory)
+server.attach(None)
+print("ready", flush=True)
+GLib.MainLoop().run()
+"#;
+
+/// A server of `rtsp://127.0.0.1:PORT/cam0`. `None`: the machine has no gst-rtsp-server, and a message about it was printed.
+pub fn rtsp_server(pools: &Pools, port: &str, served: &str) -> Option<Launch> {
+    // Debian's, for which the package is made.
+    let mut server = command(pools, "/usr/bin/python3");
+    server.args(["-c", RTSP_SERVER, port, served]);
+    let mut server = Launch::start(pools, "server", &mut server);
+    until("the server", || {
+        server.log().contains("ready") || server.has_ended()
+    });
+    if server.log().contains("ready") {
+        return Some(server);
+    }
+    let log = server.log();
+    assert!(
+        log.contains("not available") || log.contains("No module"),
+        "{log}"
+    );
+    not_run("no gst-rtsp-server for Python (Debian's gir1.2-gst-rtsp-server-1.0)");
+    None
 }

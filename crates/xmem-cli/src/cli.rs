@@ -74,6 +74,9 @@ pub(crate) struct Share {
     /// Video format of the frames, such as NV12, I420, RGB or RGBA. With `any`, frames are not converted
     #[arg(long, value_name = "FORMAT", default_value = "NV12")]
     pub(crate) format: String,
+    /// How long a packet of an rtsp address may be late, in milliseconds. More needs memory: consumers show frames so much later
+    #[arg(long, value_name = "MILLISECONDS")]
+    pub(crate) latency: Option<u32>,
     /// Play a file repeatedly
     #[arg(long = "loop")]
     pub(crate) repeat: bool,

@@ -16,7 +16,7 @@ fn a_stream_goes_on_without_memory_for_a_longer_history() {
     let place = Place::new();
     let producer = Producer::builder(&place.pool())
         .history(4)
-        .history_time(Duration::from_millis(100))
+        .history_time(Duration::from_secs(60))
         .build()
         .unwrap();
     let publish = |frame: i64, size: usize| {

@@ -39,6 +39,8 @@ pub(super) struct Connection {
     page: LeasePage,
     terms: Terms,
     stickies: Stickies,
+    /// How long the producer keeps frames for a consumer that does not ask for more, in nanoseconds. 0: not by time.
+    keep_for: u64,
     /// The producer has set this consumer's cursor.
     arrived: AtomicBool,
     warned_of_budget: AtomicBool,
@@ -57,6 +59,7 @@ impl Connection {
     pub(super) fn new(link: Arc<Link>, control: Control, page: LeasePage, terms: Terms) -> Self {
         Self {
             stickies: Stickies::new(&link),
+            keep_for: page.keep_for().load(Ordering::Relaxed),
             link,
             control,
             page,
@@ -197,6 +200,22 @@ impl Connection {
         fault::point(Point::LeaveMarked);
         let _ = self.link.send(&ToProducer::Leave);
         self.link.stop();
+    }
+
+    /// How long the producer keeps frames for this consumer after they were published, in nanoseconds. 0: not by time.
+    pub(super) fn keep_for(&self) -> u64 {
+        self.page.keep_for().load(Ordering::Relaxed)
+    }
+
+    /// Asks the producer to keep frames for longer, by this time in all.
+    pub(super) fn keep_for_longer(&self, by: Duration) {
+        // A forked child does not map the page.
+        if self.keep_for > 0 && self.is_of_this_process() {
+            let by = u64::try_from(by.as_nanos()).unwrap_or(u64::MAX);
+            let keep_for = self.keep_for.saturating_add(by);
+            // Relaxed, like the loads: no other data depends on it.
+            self.page.keep_for().store(keep_for, Ordering::Relaxed);
+        }
     }
 
     /// Increments a figure. Only this side writes the word.

@@ -201,6 +201,14 @@ impl Consumer {
         self.session.link().producer_uid()
     }
 
+    /// Asks the producer to keep frames for this consumer for longer after they were published: by this time in all. For consumers
+    /// that use a frame later than it comes, such as a sink that waits for the frame's time. It applies if the producer has a
+    /// [`history_time`](crate::ProducerBuilder::history_time). The consumer misses frames that are older, also if the producer
+    /// keeps them for another consumer.
+    pub fn keep_for_longer(&self, by: Duration) {
+        self.connection().keep_for_longer(by);
+    }
+
     /// The figures of this consumer.
     pub fn stats(&self) -> ReceiveStats {
         self.session.leases().stats()
@@ -333,6 +341,13 @@ impl ConsumerHandle {
     /// As [`Consumer::sticky`].
     pub fn sticky(&self) -> Option<Arc<Sticky>> {
         self.0.upgrade()?.connection().stickies().newest()
+    }
+
+    /// As [`Consumer::keep_for_longer`].
+    pub fn keep_for_longer(&self, by: Duration) {
+        if let Some(leases) = self.0.upgrade() {
+            leases.connection().keep_for_longer(by);
+        }
     }
 
     /// The figures. `None`: the consumer and all its frames were dropped.

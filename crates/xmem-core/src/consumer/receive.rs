@@ -153,7 +153,9 @@ impl Consumer {
                 self.position.move_after(after);
                 continue;
             }
-            if self.newest_only && !is_event && self.is_outdated(sequence, head) {
+            let is_skipped = (self.newest_only && self.is_outdated(sequence, head))
+                || self.is_too_old(&entry, head);
+            if !is_event && is_skipped {
                 self.position.move_after_missed(after);
                 continue;
             }
@@ -231,6 +233,25 @@ impl Consumer {
         }
         let info = place.map(|place| entry.info(place.storage, place.device_id));
         info.zip(meta)
+    }
+
+    /// Whether a frame is older than what is kept for this consumer. The producer may keep it for another one. Reason: without
+    /// this rule, one consumer with a long wait would delay each slow one as much.
+    fn is_too_old(&self, entry: &Entry, head: u64) -> bool {
+        let promised = self.connection().control().constants().history;
+        head.saturating_sub(entry.sequence()) > promised.into()
+            && self.is_kept_for_others(entry, head)
+    }
+
+    #[inline(never)]
+    fn is_kept_for_others(&self, entry: &Entry, head: u64) -> bool {
+        let keep_for = self.connection().keep_for();
+        let newest = self.connection().control().read_entry(head - 1);
+        keep_for > 0
+            && newest.is_some_and(|newest| {
+                let age = newest.published_at().saturating_sub(entry.published_at());
+                u64::try_from(age).is_ok_and(|age| age >= keep_for)
+            })
     }
 
     /// Whether a newer frame exists. Events do not count.

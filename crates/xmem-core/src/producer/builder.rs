@@ -52,12 +52,13 @@ impl ProducerBuilder {
         self
     }
 
-    /// In a live pool, also keeps older frames than the newest `history`: frames that a connected consumer has not taken yet, and
-    /// that are at most this much older than the newest frame, up to 64 entries. Default: zero.
+    /// In a live pool, also keeps older frames than the newest `history`: frames that a connected consumer has not taken yet, for
+    /// this long after they were published, or longer if [the consumer asks for it](crate::Consumer::keep_for_longer). At most
+    /// 952 entries and 256 MiB. Default: zero, and a consumer cannot ask.
     ///
     /// So a consumer can lag by this time at any frame rate. These frames are kept only while nothing else needs their slots,
-    /// and do not reduce the budgets of consumers. Frames without a time are not kept, nor are frames with a release hook or
-    /// with parts, because upstream waits for their memory.
+    /// and do not reduce the budgets of consumers. Frames with a release hook or with parts are not kept, because upstream waits
+    /// for their memory.
     pub fn history_time(mut self, time: Duration) -> Self {
         self.settings.history_time = time;
         self
@@ -92,6 +93,13 @@ impl ProducerBuilder {
     /// The maximum number of slots, at least 2 more than `history`. Default: 256. Regions are made when they are needed.
     pub fn max_slots(mut self, slots: u32) -> Self {
         self.settings.max_slots = slots;
+        self
+    }
+
+    /// The maximum number of slots of up to 64 KiB, if that is more than `max_slots`. Default: 0. The budgets of consumers depend only
+    /// on `max_slots`. So the further slots are for frames that are kept for [a time](Self::history_time).
+    pub fn small_slots(mut self, slots: u32) -> Self {
+        self.settings.small_slots = slots.min(MAX_SLOTS);
         self
     }
 

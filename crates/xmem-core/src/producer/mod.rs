@@ -405,6 +405,12 @@ impl Producer {
         self.inner().set_eos(eos);
     }
 
+    /// The number of frames of this size that the pool can keep for a consumer that has not taken them: `history`, or more with a
+    /// [`history_time`](ProducerBuilder::history_time).
+    pub fn most_kept(&self, size: usize) -> u32 {
+        self.inner().settings().most_kept(size)
+    }
+
     /// Reserves slots for buffers that upstream keeps to itself, such as a decoder's reference frames.
     ///
     /// # Errors

@@ -11,7 +11,8 @@
 //! checks them with the shipped code. Copying an entry (a sequence lock), the list of regions, and sleeping are one step or none
 //! here, and also have loom models.
 //!
-//! The model does not contain consumers that violate the protocol (`tests/hostile.rs`), hooks and counts of readers, `republish`,
+//! The model does not contain consumers that violate the protocol (`tests/hostile.rs`), frames that are kept for a time
+//! (keeping one more or skipping one more changes no order of steps), hooks and counts of readers, `republish`,
 //! and a clean close.
 //!
 //! A setting limits the numbers of frames, deaths and joins. The tests whose names begin with `wrong_` add a defect to the

@@ -140,6 +140,25 @@ fn a_consumer_that_pins_its_budget_delays_no_other() {
     assert_eq!(page.words()[raw::FLAGS].load(Ordering::Relaxed), 0);
 }
 
+/// How long frames are kept for a consumer is its own word.
+#[test]
+fn a_consumer_that_asks_for_all_frames_for_ever_delays_no_other() {
+    let place = Place::new();
+    let producer = Producer::builder(&place.pool())
+        .history_time(Duration::from_nanos(1))
+        .max_slots(24)
+        .build()
+        .unwrap();
+    let mut bystander = Bystander::new(&producer);
+    bystander.frames(30);
+    let (_raw, _control, page) = join(&place);
+    page.set(raw::KEEP_FOR, u64::MAX);
+    bystander.frames(500);
+    let stats = producer.stats();
+    assert_eq!((stats.cut_off, stats.dropped), (0, 0));
+    assert!(stats.slots_held > 10, "{} slots", stats.slots_held);
+}
+
 /// Slots that it does not hold when it leaves are reserved for others.
 #[test]
 fn a_consumer_that_takes_frames_after_leaving_is_disconnected() {

@@ -27,7 +27,7 @@ use rustix::net::{
 
 use super::HANG;
 
-pub const VERSION: u32 = 11;
+pub const VERSION: u32 = 12;
 /// The kernel's limit of descriptors in one message.
 pub const MAX_RIGHTS: usize = 253;
 
@@ -416,6 +416,7 @@ const EXTENSION_WORDS: usize = 48;
 pub const CURSOR: usize = 0;
 pub const FLAGS: usize = 1;
 pub const REGIONS_SEEN: usize = 2;
+pub const KEEP_FOR: usize = 9;
 /// The first lease word, in 32-bit words.
 pub const LEASES: usize = 32;
 

@@ -27,6 +27,9 @@ const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_se
 
 pub(crate) fn run(share: &Share, verbose: bool) -> Result<(), Error> {
     let mut source = Source::of(&share.source)?;
+    if share.latency.is_some() && !source.is_rtsp() {
+        return Err("--latency is for addresses that begin with rtsp".into());
+    }
     child::run(Command::new(TOOL).arg("--version"), END_TIMEOUT)
         .map_err(|error| not_started(&error))?;
     let (sender, events) = channel();

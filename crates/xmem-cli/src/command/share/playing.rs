@@ -77,7 +77,7 @@ impl Playing {
         let mut command = child::dependent(TOOL);
         command.arg("--quiet");
         match source {
-            Some(source) => command.args(source.elements()),
+            Some(source) => command.args(source.elements(share.latency)),
             // fdsrc waits: nothing is written to its standard input.
             None => command.arg("fdsrc"),
         };

@@ -15,6 +15,10 @@ use xmem_core::printable;
 use crate::Error;
 use crate::launch::property;
 
+/// How long a packet may be late, in milliseconds. rtspsrc itself allows two seconds, for players. A pool would keep the frames of two
+/// seconds for each consumer that shows them at their times.
+const RTSP_LATENCY: u32 = 200;
+
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Source {
     Test,
@@ -99,15 +103,28 @@ impl Source {
         !camera.writes_into_others
     }
 
-    /// The elements that produce the frames of the source.
-    pub(super) fn elements(&self) -> Vec<String> {
+    /// Whether it is an address for rtspsrc.
+    pub(super) fn is_rtsp(&self) -> bool {
+        matches!(self, Self::Address(address) if address.starts_with("rtsp"))
+    }
+
+    /// The elements that produce the frames of the source. `latency`: of an address for rtspsrc, in milliseconds.
+    pub(super) fn elements(&self, latency: Option<u32>) -> Vec<String> {
         let words = |words: &str| words.split_whitespace().map(str::to_owned).collect();
         match self {
             Self::Test => words(
                 "videotestsrc is-live=true ! video/x-raw,width=1280,height=720,framerate=30/1",
             ),
             Self::Camera(camera) => camera.elements(),
-            Self::Address(address) => decoded(address),
+            Self::Address(address) => {
+                let mut elements = decoded(address);
+                if self.is_rtsp() {
+                    let latency = latency.unwrap_or(RTSP_LATENCY);
+                    // uridecodebin gives its source this name.
+                    elements.push(format!("source::latency={latency}"));
+                }
+                elements
+            }
             Self::File(path) => decoded(&file_address(path)),
             Self::Pipeline(elements) => words(elements),
         }
@@ -181,6 +198,16 @@ mod tests {
             Source::Address("rtsp://user:secret@host:554/a".into())
         );
         assert_eq!(rtsp.to_string(), "rtsp://host:554/a");
+        let has = |source: &Source, latency, word: &str| {
+            source.elements(latency).contains(&word.to_owned())
+        };
+        assert!(has(&rtsp, None, "source::latency=200"));
+        assert!(has(&rtsp, Some(0), "source::latency=0"));
+        assert!(!has(
+            &of("http://host/a").unwrap(),
+            None,
+            "source::latency=200"
+        ));
         assert_eq!(
             of("rtsp://host/a@b").unwrap().to_string(),
             "rtsp://host/a@b"
@@ -204,9 +231,13 @@ mod tests {
         std::os::unix::fs::symlink("/dev/null", &link).unwrap();
         let mut camera = Source::of(link.as_os_str()).unwrap();
         let device = property("device", &link);
-        assert!(camera.elements().contains(&device), "{camera:?}");
+        assert!(camera.elements(None).contains(&device), "{camera:?}");
         assert_eq!(camera.to_string(), link.display().to_string());
-        let is_shared = |camera: &Source| camera.elements().contains(&"io-mode=userptr".to_owned());
+        let is_shared = |camera: &Source| {
+            camera
+                .elements(None)
+                .contains(&"io-mode=userptr".to_owned())
+        };
         assert!(is_shared(&camera));
         assert!(camera.try_another_way() && !is_shared(&camera));
         assert!(!camera.try_another_way() && is_shared(&camera));

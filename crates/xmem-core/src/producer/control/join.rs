@@ -176,6 +176,7 @@ fn add_to_list(pool: &Pool, consumer: Arc<ConsumerRecord>) -> Vec<(u64, String)>
     } else {
         consumer.awaits(origins.iter().map(|(pool_id, _)| *pool_id).collect());
     }
+    consumer.set_keep_for(pool.settings().keep_for());
     consumer.set_regions_seen(guard.regions.version());
     guard.consumers.add(consumer);
     fault::point(Point::ConsumerListed);

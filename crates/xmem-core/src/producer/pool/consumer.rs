@@ -187,6 +187,11 @@ impl ConsumerRecord {
         (seen != REGIONS_LET_GO).then_some(seen as u32)
     }
 
+    /// Sets how long frames are kept for it. Only before it joins.
+    pub(in crate::producer) fn set_keep_for(&self, ns: u64) {
+        self.page.keep_for().store(ns, Ordering::Relaxed);
+    }
+
     /// Records the version of the list of regions with which it joins.
     pub(in crate::producer) fn set_regions_seen(&self, version: u32) {
         let seen = self.page.regions_seen();
@@ -295,9 +300,12 @@ impl ConsumerRecord {
         !self.has_left() && !self.is_arriving()
     }
 
-    /// Whether it may still take the entry with this sequence. This load orders nothing: only a lease protects a frame.
-    pub(super) fn lags_behind(&self, sequence: u64) -> bool {
-        self.takes_frames() && self.page.cursor().load(Ordering::Relaxed) <= sequence
+    /// Whether it may still take the entry with this sequence, which was published this many nanoseconds ago. These loads order
+    /// nothing: only a lease protects a frame.
+    pub(super) fn wants(&self, sequence: u64, age: u64) -> bool {
+        self.takes_frames()
+            && self.page.cursor().load(Ordering::Relaxed) <= sequence
+            && self.page.keep_for().load(Ordering::Relaxed) > age
     }
 
     /// The sequence of the next frame that it takes. It never decreases. `None`: it takes none.

@@ -95,9 +95,9 @@ impl Consumers {
         behind.max().unwrap_or(0)
     }
 
-    /// Whether a consumer may still take the entry with this sequence.
-    pub(super) fn lag_behind(&self, sequence: u64) -> bool {
-        self.iter().any(|consumer| consumer.lags_behind(sequence))
+    /// Whether the entry with this sequence is kept for a consumer, this many nanoseconds after it was published.
+    pub(super) fn want(&self, sequence: u64, age: u64) -> bool {
+        self.iter().any(|consumer| consumer.wants(sequence, age))
     }
 
     /// The consumers that are furthest behind, and by how many entries.

@@ -271,7 +271,8 @@ impl<'a> Guard<'a> {
         let State {
             history, consumers, ..
         } = &mut *self.state;
-        let Some(old) = history.take_spare(span, |sequence| consumers.lag_behind(sequence)) else {
+        let Some(old) = history.take_spare(span, |sequence, age| consumers.want(sequence, age))
+        else {
             return false;
         };
         self.dereference(old.slot);

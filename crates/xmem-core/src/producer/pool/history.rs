@@ -6,8 +6,7 @@ use std::collections::VecDeque;
 
 use xmem_shm::abi::start_from::StartFrom;
 
-use super::settings::{KEPT_FOR_TIME, Settings};
-use crate::delivery::Delivery;
+use super::settings::{KEPT_BYTES, KEPT_FOR_TIME, Settings};
 
 /// The number of events that are kept in addition to the frames of the history.
 const KEPT_EVENTS: usize = 4;
@@ -18,7 +17,7 @@ pub(in crate::producer) enum Span {
     Nothing,
     /// As many frames as the setting `history`.
     Promised,
-    /// Also events, and entries within `history_time` that a consumer has not taken yet.
+    /// Also events, and entries that a consumer has not taken yet and that are kept for it.
     Time,
 }
 
@@ -31,9 +30,9 @@ pub(in crate::producer) struct Kept {
     pub(in crate::producer) event: bool,
     /// Its slot has a release hook or a count.
     pub(in crate::producer) is_waited_for: bool,
-    /// The time when the frame is decoded, otherwise when it is presented, in nanoseconds on CLOCK_MONOTONIC. An event without
-    /// a time gets that of the previous entry.
-    pub(in crate::producer) time: Option<i64>,
+    pub(in crate::producer) published_at: i64,
+    /// The size of its slot.
+    pub(in crate::producer) bytes: u64,
 }
 
 /// The newest frames and the events between them. Each entry holds a reference to its slot, which the caller counts.
@@ -45,24 +44,25 @@ pub(in crate::producer) struct History {
     frames: usize,
     /// The setting `history`, in frames.
     promised: usize,
-    /// How much longer other frames are kept, in nanoseconds; 0 in a lossless pool.
-    time: u128,
+    /// Other frames are kept for consumers that have not taken them. Not in a lossless pool.
+    keeps_for_time: bool,
+    /// The size of the slots of all entries.
+    bytes: u64,
+    /// The number of entries that are waited for.
+    waited_for: usize,
     /// There was no memory for the last region, so only the promised frames are kept.
     is_short: bool,
 }
 
 impl History {
     pub(super) fn new(settings: &Settings) -> Self {
-        let is_live = settings.delivery == Delivery::Live;
         Self {
             entries: VecDeque::new(),
             frames: 0,
             promised: settings.history as usize,
-            time: if is_live {
-                settings.history_time.as_nanos()
-            } else {
-                0
-            },
+            keeps_for_time: settings.keep_for() > 0,
+            bytes: 0,
+            waited_for: 0,
             is_short: false,
         }
     }
@@ -77,15 +77,26 @@ impl History {
     }
 
     /// Adds the newest entry.
-    pub(in crate::producer) fn push(&mut self, mut kept: Kept) {
-        if kept.event && kept.time.is_none() {
-            kept.time = self.entries.back().and_then(|before| before.time);
-        }
-        self.frames += usize::from(!kept.event);
+    pub(in crate::producer) fn push(&mut self, kept: Kept) {
+        self.count(&kept, true);
         self.entries.push_back(kept);
     }
 
-    /// Whether memory is lacking. If so, no frames are kept for `history_time`.
+    /// Counts an entry that was added or removed.
+    fn count(&mut self, kept: &Kept, is_added: bool) {
+        let change = |number: &mut usize, by: bool| match is_added {
+            true => *number += usize::from(by),
+            false => *number -= usize::from(by),
+        };
+        change(&mut self.frames, !kept.event);
+        change(&mut self.waited_for, kept.is_waited_for);
+        self.bytes = match is_added {
+            true => self.bytes + kept.bytes,
+            false => self.bytes - kept.bytes,
+        };
+    }
+
+    /// Whether memory is lacking. If so, only the promised frames are kept.
     pub(in crate::producer) fn set_short(&mut self, is_short: bool) {
         self.is_short = is_short;
     }
@@ -108,19 +119,19 @@ impl History {
         oldest.min(frames_only)
     }
 
-    /// Removes one entry that `span` does not keep. `is_wanted`: whether a consumer has not taken the entry with a sequence
-    /// yet.
+    /// Removes one entry that `span` does not keep. `is_wanted`: whether the entry with a sequence is kept for a consumer that
+    /// has not taken it yet, this many nanoseconds after it was published.
     pub(super) fn take_spare(
         &mut self,
         span: Span,
-        is_wanted: impl FnOnce(u64) -> bool,
+        is_wanted: impl FnOnce(u64, u64) -> bool,
     ) -> Option<Kept> {
         let spare = self.spare(span, is_wanted)?;
         let kept = match spare {
             0 => self.entries.pop_front()?,
             _ => self.entries.remove(spare)?,
         };
-        self.frames -= usize::from(!kept.event);
+        self.count(&kept, false);
         Some(kept)
     }
 
@@ -130,16 +141,16 @@ impl History {
         self.entries.retain(|kept| {
             let is_removed = is_removed(kept);
             if is_removed {
-                gone.push(kept.slot);
+                gone.push(*kept);
             }
             !is_removed
         });
-        self.frames = self.entries.iter().filter(|kept| !kept.event).count();
-        gone
+        gone.iter().for_each(|kept| self.count(kept, false));
+        gone.iter().map(|kept| kept.slot).collect()
     }
 
     /// The index of the first entry to remove. An event does not displace a frame.
-    fn spare(&self, span: Span, is_wanted: impl FnOnce(u64) -> bool) -> Option<usize> {
+    fn spare(&self, span: Span, is_wanted: impl FnOnce(u64, u64) -> bool) -> Option<usize> {
         let (most_frames, most_events) = match (span, self.promised) {
             (Span::Nothing, _) | (_, 0) => (0, 0),
             (Span::Promised, promised) => (promised, 0),
@@ -152,24 +163,22 @@ impl History {
         } else {
             return None;
         };
+        let (oldest, newest) = (self.entries.get(at)?, self.entries.back()?);
+        let age = newest.published_at.abs_diff(oldest.published_at);
         let stays = span == Span::Time
-            && is_wanted(self.entries.get(at)?.sequence)
-            && self.is_within_time(at, most_frames);
+            && self.keeps_for_time
+            && is_wanted(oldest.sequence, age)
+            && self.has_room(most_frames);
         (!stays).then_some(at)
     }
 
-    /// Whether an entry may be kept although there are already enough newer ones of its type.
-    fn is_within_time(&self, at: usize, promised: usize) -> bool {
-        if self.time == 0 || self.is_short || self.entries.len() > KEPT_FOR_TIME {
+    /// Whether entries may be kept although there are already enough newer ones of their type.
+    fn has_room(&self, promised: usize) -> bool {
+        if self.is_short || self.entries.len() > KEPT_FOR_TIME || self.bytes > KEPT_BYTES {
             return false;
         }
-        let oldest = self.entries.get(at).and_then(|kept| kept.time);
-        let newest = self.entries.back().and_then(|kept| kept.time);
-        let is_near = oldest
-            .zip(newest)
-            .is_some_and(|(oldest, newest)| u128::from(newest.abs_diff(oldest)) < self.time);
         // Upstream may depend on the memory of such frames.
         let frames = self.entries.iter().rev().filter(|kept| !kept.event);
-        is_near && !frames.skip(promised).any(|kept| kept.is_waited_for)
+        self.waited_for == 0 || !frames.skip(promised).any(|kept| kept.is_waited_for)
     }
 }

@@ -253,7 +253,9 @@ impl Regions {
         let wanted = if fitting == 0 {
             first
         } else {
-            (fitting / 2).min(8)
+            // Small regions would use up descriptors.
+            let most = EXACT_FROM / one.slot_len.max(1);
+            (fitting / 2).min(8.max(u32::try_from(most).unwrap_or(8)))
         };
         let free_slots = max_slots.saturating_sub(slots.assigned() + self.planned_slots);
         let mut count = wanted.clamp(1, one.most_slots()).min(free_slots);

@@ -15,11 +15,8 @@ use super::consumer::Claim;
 use super::consumers::Consumers;
 use super::event::Cut;
 use super::regions::Regions;
-use super::settings::Settings;
+use super::settings::{LIKELY_UPSTREAM_NEED, Settings};
 use super::slots::{Place, Slots};
-
-/// The slots reserved for upstream if its need is not known: as many as a decoder usually needs.
-const LIKELY_UPSTREAM_NEED: u32 = 16;
 
 /// The values besides the settings that the share depends on.
 #[derive(Debug, Default)]

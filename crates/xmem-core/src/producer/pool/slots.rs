@@ -81,7 +81,7 @@ impl Place {
     }
 
     /// The size in all memories.
-    pub(super) fn bytes(self) -> u64 {
+    pub(in crate::producer) fn bytes(self) -> u64 {
         (self.len + self.device.map_or(0, |device| device.len)) as u64
     }
 

@@ -32,7 +32,7 @@ pub(in crate::producer) struct State {
 impl State {
     pub(super) fn new(settings: &Settings, sticky: StickyLog) -> Self {
         Self {
-            slots: Slots::new(settings.max_slots),
+            slots: Slots::new(settings.most_slots(0)),
             regions: Regions::new(settings.mixed_sizes, settings.max_bytes),
             consumers: Consumers::new(),
             history: History::new(settings),

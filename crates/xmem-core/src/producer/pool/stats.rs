@@ -11,7 +11,7 @@ use super::Pool;
 use super::consumer::ConsumerRecord;
 use super::guard::Guard;
 use super::rate;
-use super::slots::{SlotInfo, Use};
+use super::slots::{Place, SlotInfo, Use};
 use super::wait::waits_for;
 use crate::delivery::Delivery;
 use crate::stats::{ConsumerStats, PoolStats};
@@ -95,7 +95,7 @@ pub(in crate::producer) fn of_pool(pool: &Pool) -> PoolStats {
             .slots()
             .filter_map(|slot| Some(guard.slots.get(slot)?.place?.bytes()))
             .sum(),
-        max_slots: pool.settings().max_slots,
+        max_slots: pool.settings().most_slots(largest_slot(&guard)),
         budget_limit: control.share().limit.to_string(),
         regions: guard.regions.count(),
         bytes: guard.regions.bytes(),
@@ -116,4 +116,10 @@ pub(in crate::producer) fn of_pool(pool: &Pool) -> PoolStats {
         cut_off: counters.cut_off.load(Ordering::Relaxed),
         timed_out: counters.timed_out.load(Ordering::Relaxed),
     }
+}
+
+/// The size of the largest slot.
+fn largest_slot(guard: &Guard<'_>) -> usize {
+    let places = guard.slots.iter().filter_map(|(_, info)| info.place);
+    places.map(Place::payload_len).max().unwrap_or(usize::MAX)
 }

@@ -157,7 +157,7 @@ fn find(guard: &mut Guard<'_>, want: Want) -> Result<Found, AcquireError> {
     let first = first.max(settings.min_slots);
     let plan = |guard: &mut Guard<'_>| {
         let State { regions, slots, .. } = &mut **guard;
-        regions.plan(slots, want, first, settings.max_slots)
+        regions.plan(slots, want, first, settings.most_slots(want.slot_size()))
     };
     let mut result = plan(guard);
     if matches!(result, Err(Full::Limit)) && guard.regions.is_growing() {
@@ -185,7 +185,7 @@ fn find(guard: &mut Guard<'_>, want: Want) -> Result<Found, AcquireError> {
     }
     // Fail for this frame instead of dropping an earlier one: `max_slots` has room for both, `max_bytes` may not.
     if matches!(result, Err(Full::Limit))
-        && guard.slots.assigned() < settings.max_slots
+        && guard.slots.assigned() < settings.most_slots(want.slot_size())
         && let Some(claimed) = claim_from_history(guard, want)
     {
         return Ok(Found::Slot(claimed));

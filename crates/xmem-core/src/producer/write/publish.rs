@@ -236,7 +236,8 @@ fn announce(
         sequence,
         event: meta.event,
         is_waited_for,
-        time: meta.decode_timestamp.or(meta.timestamp),
+        published_at: info.published_at,
+        bytes: claimed.place.bytes(),
     });
     // Another frame was published, so the stream has not ended.
     control.set_eos_at(None);

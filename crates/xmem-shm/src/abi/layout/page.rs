@@ -23,6 +23,7 @@ const P_COPIED: usize = 5;
 const P_LATENCY: usize = 6;
 const P_DROPPED: usize = 7;
 const P_WAKE: usize = 8; // in a separate cache line, as a 32-bit word
+const P_KEEP_FOR: usize = 9; // in the line of the wake word, which the producer reads for each frame
 
 /// The cursor of a consumer that takes no more frames.
 pub const CURSOR_LEFT: u64 = u64::MAX;
@@ -140,6 +141,13 @@ impl LeasePage {
     #[inline]
     pub fn latency(&self) -> &AtomicU64 {
         self.header(P_LATENCY)
+    }
+
+    /// How long frames are kept for the consumer after they were published, in nanoseconds. The producer sets it once, before the
+    /// consumer joins.
+    #[inline]
+    pub fn keep_for(&self) -> &AtomicU64 {
+        self.header(P_KEEP_FOR)
     }
 
     #[expect(clippy::indexing_slicing, reason = "as in `header`")]

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! The latency that the source reports, and for how long the producer keeps frames for it.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::{enums::XmemSrcTimestampMode, figures::Figures, stream::Stream, times::Playback};
+
+/// Streams of packets and of encoded frames may come in bursts. A hole in them costs more than a delay.
+const BURSTS: gst::ClockTime = gst::ClockTime::SECOND;
+
+/// The time for which xmemsink keeps frames for every consumer by default.
+const ALWAYS_KEPT: gst::ClockTime = gst::ClockTime::from_mseconds(100);
+
+/// The times that decide, in nanoseconds. Relaxed: no other data depends on them.
+#[derive(Debug, Default)]
+pub(super) struct Latency {
+    /// The latency of the pipeline: how much later than its time downstream uses a frame.
+    pipeline: AtomicU64,
+    /// The reported latency, until the pipeline has answered. Its sinks may wait so long soon.
+    expected: AtomicU64,
+    /// By how much the frames' times are delayed here.
+    shift: AtomicU64,
+    /// The part of the shift by which the latency is less.
+    paid: AtomicU64,
+    /// The least time from that of a frame to its publication.
+    delay: AtomicU64,
+    /// By how much all frames were later than their times when that was measured.
+    measured: AtomicU64,
+}
+
+fn get(time: &AtomicU64) -> gst::ClockTime {
+    gst::ClockTime::from_nseconds(time.load(Ordering::Relaxed))
+}
+
+impl Latency {
+    pub(super) fn reset(&self) {
+        let Self {
+            pipeline,
+            expected,
+            shift,
+            paid,
+            delay,
+            measured,
+        } = self;
+        for time in [pipeline, expected, shift, paid, delay, measured] {
+            time.store(0, Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn set_pipeline(&self, latency: gst::ClockTime) {
+        self.pipeline.store(latency.nseconds(), Ordering::Relaxed);
+        self.expected.store(0, Ordering::Relaxed);
+    }
+
+    /// The pipeline is about to be told this latency. Zero: it is not expected to answer any more.
+    pub(super) fn expect(&self, latency: gst::ClockTime) {
+        self.expected.store(latency.nseconds(), Ordering::Relaxed);
+    }
+
+    pub(super) fn set_shift(&self, shift: gst::ClockTime, paid: gst::ClockTime) {
+        self.shift.store(shift.nseconds(), Ordering::Relaxed);
+        self.paid.store(paid.nseconds(), Ordering::Relaxed);
+    }
+
+    pub(super) fn set_delay(&self, delay: gst::ClockTime, measured: gst::ClockTime) {
+        self.delay.store(delay.nseconds(), Ordering::Relaxed);
+        self.measured.store(measured.nseconds(), Ordering::Relaxed);
+    }
+
+    /// The latency to report. Not less than the delay of all frames, which a producer may fail to report. Not more than the time for which the producer can keep frames: a sink that waits longer would miss
+    /// nearly all of them.
+    pub(super) fn answer(
+        &self,
+        playback: &Playback,
+        mode: XmemSrcTimestampMode,
+        deadline: gst::ClockTime,
+    ) -> gst::ClockTime {
+        let promised = playback.latency(mode);
+        let promised = match mode {
+            XmemSrcTimestampMode::Arrival => promised,
+            _ => promised.max(get(&self.measured)),
+        };
+        let kept = playback
+            .kept()
+            .map(|kept| kept.saturating_add(get(&self.delay)));
+        let producer = kept.map_or(promised, |kept| promised.min(kept));
+        let left = producer.saturating_sub(get(&self.paid));
+        left.saturating_add(deadline)
+    }
+
+    /// Why frames are missed, and the remedy. `busy`: how long ago the frame before them was published.
+    #[cold]
+    pub(super) fn why_missed(&self, frames: u64, busy: gst::ClockTime) -> String {
+        let wait = self.wait();
+        if busy < ALWAYS_KEPT {
+            format!(
+                "Frames are missed: the producer published {frames} within {} ms, more than it keeps. Raise max-slots on xmemsink, or \
+                 put more into one buffer, as alignment=7 of mpegtsmux does",
+                busy.mseconds()
+            )
+        } else if wait > ALWAYS_KEPT && busy <= wait.saturating_add(ALWAYS_KEPT) {
+            format!(
+                "Frames are missed: a sink waits up to {} ms for the time of a frame, and the producer has no room to keep all frames \
+                 for so long. Reduce the latency of the producer's pipeline, such as latency=200 of rtspsrc, or set pace=always on \
+                 xmemsink. Raise history, max-slots or max-bytes if they are set",
+                wait.mseconds()
+            )
+        } else {
+            format!(
+                "Frames are missed: downstream took {} ms over one, longer than the producer keeps the next ones. Set newest-only=true if \
+                 it needs only the newest, or put a queue behind this element if it is slow only at times",
+                busy.mseconds()
+            )
+        }
+    }
+
+    fn wait(&self) -> gst::ClockTime {
+        let latency = get(&self.pipeline).max(get(&self.expected));
+        latency.saturating_add(get(&self.shift))
+    }
+
+    /// Asks the present producer to keep frames for as long as downstream may need. Called when one of the times, the caps or the
+    /// producer has changed.
+    #[cold]
+    pub(super) fn ask(&self, figures: &Figures, stream: &Stream) {
+        let Some(consumer) = figures.consumer() else {
+            return;
+        };
+        let bursts = match stream.caps() {
+            Some(_) if !stream.has_only_key_frames() => BURSTS,
+            _ => gst::ClockTime::ZERO,
+        };
+        consumer.keep_for_longer(self.wait().max(bursts).into());
+    }
+}
