@@ -82,6 +82,14 @@ pub(super) enum Report {
     Misses,
 }
 
+/// Frames that were missed.
+#[derive(Debug)]
+pub(super) struct Gap {
+    pub(super) frames: u64,
+    /// When the last entry before them was published.
+    pub(super) published_at: i64,
+}
+
 /// The cache of GstCudaMemory for a producer's frames, and the format of these frames.
 pub(super) type FormatCache = (Arc<cuda::MemoryCache>, gst_video::VideoInfo);
 
@@ -151,22 +159,25 @@ impl Started {
         self.gate.close();
     }
 
-    /// The sequence that follows the last entry, and when that was published. 0 if there was none.
-    pub(super) fn last_entry(&self) -> (u64, i64) {
-        (self.next_sequence.unwrap_or(0), self.published_at)
-    }
-
-    /// Moves to the sequence of an entry. Returns whether frames were missed after the first one.
-    pub(super) fn follow_sequence(&mut self, info: &FrameInfo, meta: &FrameMeta) -> bool {
-        let has_begun = self.next_sequence.is_some();
-        let missed = self.next_sequence != Some(info.sequence);
+    /// Moves to the sequence of an entry. Returns what was missed after the last entry.
+    pub(super) fn follow_sequence(&mut self, info: &FrameInfo, meta: &FrameMeta) -> Option<Gap> {
+        let gap = (self.next_sequence != Some(info.sequence)).then(|| self.gap_before(info));
         // AFTER_GAP: frames are missing on the producer's side.
-        if missed || meta.flags & FrameMeta::AFTER_GAP != 0 {
+        if gap.is_some() || meta.flags & FrameMeta::AFTER_GAP != 0 {
             self.note_gap();
         }
         self.next_sequence = info.sequence.checked_add(1);
         self.published_at = info.published_at;
-        missed && has_begun
+        gap.flatten()
+    }
+
+    #[cold]
+    fn gap_before(&self, info: &FrameInfo) -> Option<Gap> {
+        let expected = self.next_sequence?;
+        Some(Gap {
+            frames: info.sequence.saturating_sub(expected),
+            published_at: self.published_at,
+        })
     }
 
     /// Whether this sticky state was sent downstream, with caps for the memory of the frames. `on_device` is `None` for an

@@ -13,7 +13,7 @@ use super::{
     log::CAT,
     messages,
     source::Source,
-    started::{Report, Started},
+    started::{Gap, Report, Started},
     stream::Stream,
     times::Playback,
 };
@@ -49,19 +49,17 @@ pub(super) fn follow_sequence(
     info: &FrameInfo,
     meta: &FrameMeta,
 ) {
-    let (expected, before) = started.last_entry();
-    if started.follow_sequence(info, meta) {
-        let frames = info.sequence.saturating_sub(expected);
-        warn_of_misses(source, started, frames, before);
+    if let Some(gap) = started.follow_sequence(info, meta) {
+        warn_of_misses(source, started, gap);
     }
 }
 
 #[cold]
-fn warn_of_misses(source: Source<'_>, started: &mut Started, frames: u64, before: i64) {
+fn warn_of_misses(source: Source<'_>, started: &mut Started, gap: Gap) {
     if !source.settings.newest_only && started.reports(Report::Misses) {
         // A source that is not held up takes a frame when it is published.
-        let busy = timing::elapsed(before, xmem_core::monotonic_ns());
-        let why = source.latency.why_missed(frames, busy);
+        let busy = timing::elapsed(gap.published_at, xmem_core::monotonic_ns());
+        let why = source.latency.why_missed(gap.frames, busy);
         gst::warning!(gst::CAT_PERFORMANCE, obj = source.element, "{why}");
         gst::element_warning!(source.element, gst::StreamError::Failed, ("{why}"));
     }

@@ -177,8 +177,8 @@ pub(super) struct Stamper {
     was_paused: bool,
     /// The least time from that of a frame of this producer to its publication.
     delay: Option<gst::ClockTime>,
-    /// When the first frame of this producer was published.
-    measured_from: Option<i64>,
+    /// From when on the delay can be reported, on CLOCK_MONOTONIC. `None`: there was no frame of this producer yet.
+    measured_at: Option<i64>,
     /// The delay after `MEASURED_FOR`. Zero: not to be reported.
     measured: Option<gst::ClockTime>,
     /// The shift or the delay has changed.
@@ -202,7 +202,7 @@ impl Stamper {
             latest: gst::ClockTime::ZERO,
             was_paused: false,
             delay: None,
-            measured_from: None,
+            measured_at: None,
             measured: None,
             has_news: false,
         }
@@ -218,7 +218,7 @@ impl Stamper {
         self.delivery = delivery;
         self.shift = None;
         self.delay = None;
-        self.measured_from = None;
+        self.measured_at = None;
         self.measured = None;
         self.mapping.set_shift(None);
         self.spacing = Spacing::default();
@@ -309,9 +309,11 @@ impl Stamper {
             (Some(pts), raw.dts.map(|_| arrival))
         } else {
             let origin = self.shifted_origin(src, origin, base_time, lease, playback);
-            is_early = self.is_early(origin, meta, playback);
             let time = |time: i64| origin.to_running_time(time).max(self.resumed_at);
-            (meta.timestamp.map(time), meta.decode_timestamp.map(time))
+            let (pts, dts) = (meta.timestamp.map(time), meta.decode_timestamp.map(time));
+            let begin = Some(self.resumed_at);
+            is_early = (pts == begin || dts == begin) && self.is_early(origin, meta, playback);
+            (pts, dts)
         };
         let end = pts.map(|pts| pts.saturating_add(duration.unwrap_or_default()));
         self.latest = self.latest.max(end.max(dts).unwrap_or_default());
@@ -323,8 +325,9 @@ impl Stamper {
         }
     }
 
-    /// Whether a frame of a live stream belongs to the time before the pipeline's start. `origin` is that of its times. Of raw
+    /// Whether a frame of a live stream, with a time not after the start, belongs to the time before the pipeline's start. `origin` is that of its times. Of raw
     /// frames, the last one before the start is still needed then.
+    #[cold]
     fn is_early(&self, origin: Origin, meta: &FrameMeta, playback: &Playback) -> bool {
         if !self.is_live() || self.delivery == Delivery::Lossless {
             return false;
@@ -395,7 +398,12 @@ impl Stamper {
         if let Some(earliest) = earliest(meta).filter(|_| is_considered) {
             // A decoder adds the time by which frames are decoded earlier.
             let shown = meta.timestamp.unwrap_or(earliest);
-            self.note_delay(shown, lease.info().published_at, playback);
+            let published_at = lease.info().published_at;
+            let late = timing::elapsed(shown, published_at);
+            let is_less = self.delay.is_none_or(|delay| late < delay);
+            if is_less || self.measured_at.is_some_and(|at| published_at >= at) {
+                self.note_delay(late, published_at, playback);
+            }
             let duration = meta.duration.and_then(timing::known);
             let missing = self.spacing.missing(earliest, duration);
             match &self.shift {
@@ -421,31 +429,22 @@ impl Stamper {
         )
     }
 
-    fn note_delay(&mut self, time: i64, published_at: i64, playback: &Playback) {
-        let late = timing::elapsed(time, published_at);
-        if self.measured.is_none() {
-            self.measure(published_at, playback);
-        }
-        if self.delay.is_none_or(|delay| late < delay) {
-            let step = late.nseconds() / STEP.nseconds();
-            self.delay = Some(STEP * step);
-            self.has_news = true;
-        }
-    }
-
-    /// Frames that were held up, such as those of a camera that waited for a consumer, are over after a short time. If all are later
-    /// than promised, the producer does not report its latency.
-    #[inline(never)]
-    fn measure(&mut self, published_at: i64, playback: &Playback) {
-        let from = *self.measured_from.get_or_insert(published_at);
-        if timing::elapsed(from, published_at) >= MEASURED_FOR {
+    /// The delay is less than before, or was measured for long enough. Frames that were held up, such as those of a camera that waited
+    /// for a consumer, are over after a short time. If all are later than promised, the producer does not report its latency.
+    #[cold]
+    fn note_delay(&mut self, late: gst::ClockTime, published_at: i64, playback: &Playback) {
+        let end = published_at.saturating_add_unsigned(MEASURED_FOR.nseconds());
+        let at = *self.measured_at.get_or_insert(end);
+        let step = STEP * (late.nseconds() / STEP.nseconds());
+        let delay = self.delay.map_or(step, |delay| delay.min(step));
+        self.delay = Some(delay);
+        if published_at >= at {
+            self.measured_at = Some(i64::MAX);
             let is_live = playback.timeline.live && self.delivery == Delivery::Live;
-            self.measured = self
-                .delay
-                .filter(|_| is_live)
-                .or(Some(gst::ClockTime::ZERO));
-            self.has_news = true;
+            let measured = if is_live { delay } else { gst::ClockTime::ZERO };
+            self.measured.get_or_insert(measured);
         }
+        self.has_news = true;
     }
 
     /// Determines the shift, at the first frame and at the first frame after a pause.
