@@ -341,8 +341,8 @@ impl Stamper {
         }
     }
 
-    /// Whether a frame of a live stream, with a time not after the start, belongs to the time before the pipeline's start. `origin` is that of its times. Of raw
-    /// frames, the last one before the start is still needed then.
+    /// Whether a frame of a live stream, with a time not after the start, belongs to the time before the pipeline's start. `origin`
+    /// is that of its times. Of raw frames, the last one before the start is still needed then.
     #[cold]
     fn is_early(&self, origin: Origin, meta: &FrameMeta, playback: &Playback) -> bool {
         if !self.is_live() || self.delivery == Delivery::Lossless {

@@ -13,7 +13,9 @@ use std::time::Duration;
 use crate::check::cargo::{BUILD, build, quietly, strict, with};
 use crate::check::{Check, Harness, Planned, Report, Rights};
 use crate::step::Step;
-use crate::{Result, apt, arm, cargo, compat, packages, python, samples, sanitize, target_dir};
+use crate::{
+    Result, apt, arm, cargo, compat, packages, python, root, samples, sanitize, target_dir,
+};
 
 use self::suites::{FAULTS, Selection};
 
@@ -25,6 +27,9 @@ pub(crate) struct Args {
     /// me,user]
     #[arg(long = "as", value_name = "USER", value_enum, value_delimiter = ',')]
     rights: Vec<Rights>,
+    /// Also run what takes half an hour more: cameras in a virtual machine, and the tests for a GPU on the stand-in driver
+    #[arg(long, conflicts_with_all = ["stress", "compat", "programs", "arguments"])]
+    full: bool,
     /// Run the test programs repeatedly, beside four busy loops
     #[arg(long, value_name = "TIMES", num_args = 0..=1, default_missing_value = "30")]
     stress: Option<u32>,
@@ -74,6 +79,10 @@ pub(crate) fn run(args: &Args) -> Result {
             .flat_map(|rights| programs(selection, *rights))
             .map(Ok),
     );
+
+    if args.full {
+        steps.extend(long().map(|step| Ok(Check::from(step))));
+    }
 
     let shm_before = shm_names();
     report.run(steps)?;
@@ -225,6 +234,27 @@ fn everything(selection: &Selection) -> Vec<Planned> {
         Err(why) => steps.push(Err(("tests with a newer GStreamer", why.to_string()))),
     }
     steps
+}
+
+/// The steps that are not part of a complete run, because they take long.
+fn long() -> [Step; 2] {
+    let mut rehearsal = Command::new("sh");
+    rehearsal
+        .args(["-c", "\"$0\" xtask gpu-bundle && gpu/run --stand-in"])
+        .arg(cargo().get_program())
+        .current_dir(root());
+    [
+        Step {
+            name: "cameras",
+            command: with(cargo(), &["xtask", "camera"]),
+            advice: "run `cargo xtask camera`",
+        },
+        Step {
+            name: "the tests for a GPU, on the stand-in driver",
+            command: rehearsal,
+            advice: "run `gpu/run --stand-in`; `--stage` and `--only` select tests",
+        },
+    ]
 }
 
 fn clippy(args: &[&str]) -> Command {
