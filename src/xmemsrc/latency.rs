@@ -68,8 +68,8 @@ impl Latency {
         self.measured.store(measured.nseconds(), Ordering::Relaxed);
     }
 
-    /// The latency to report. Not less than the delay of all frames, which a producer may fail to report. Not more than the time for which the producer can keep frames: a sink that waits longer would miss
-    /// nearly all of them.
+    /// The latency to report. Not less than the delay of all frames, which a producer may fail to report. Not more than the time for
+    /// which the producer can keep frames: a sink that waits longer would miss nearly all of them.
     pub(super) fn answer(
         &self,
         playback: &Playback,

@@ -129,6 +129,7 @@ mod tests {
         alone.raise_to(time(1), time(0));
         assert_eq!(Shift::of(None).get(), 0);
     }
+
     #[test]
     fn the_first_live_stream_fixes_the_shift() {
         let time = gst::ClockTime::from_seconds;
