@@ -139,7 +139,9 @@ enum Reader {
 /// A lease ends in the order of the consumer's streams: a slot is not written before a queued kernel has read it.
 fn not_written_before_it_is_read(kind: &str, sink: &str, reader: &Reader) {
     let Some(lab) = Lab::new() else { return };
-    let mut producer = on_a_stream(&lab, kind, &format!("max-slots=16 {sink} copy=forbid"));
+    // Otherwise the pool keeps frames that were not taken in all of its slots, until it needs them.
+    let sink = format!("max-slots=16 history=4 {sink} copy=forbid");
+    let mut producer = on_a_stream(&lab, kind, &sink);
     let mut consumer = lab.consumer("max-held=4", "").connected();
     push(&mut producer, 0);
     consumer.run("take 0", "ok");
@@ -187,7 +189,8 @@ fn upstreams_memory_is_not_written_before_it_is_read() {
 fn a_copy_is_made_before_its_source_is_written_again() {
     let Some(lab) = Lab::new() else { return };
     let other = lab.file("q.sock").display().to_string();
-    let mut producer = on_a_stream(&lab, "offered", "cuda-ipc-mode=legacy max-slots=16");
+    let sink = "cuda-ipc-mode=legacy max-slots=16 history=4";
+    let mut producer = on_a_stream(&lab, "offered", sink);
     let mut middle = lab.launch(&format!(
         "xmemsrc name=src pool=POOL max-held=4 ! xmemsink name=sink pool={other} sync=false"
     ));
