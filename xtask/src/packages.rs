@@ -103,6 +103,7 @@ const NEEDS: Needs = &[
 const TEST_NEEDS: Needs = &[
     ("ffmpeg", &[Need::Program("ffmpeg")]),
     ("python3-opencv", &[Need::PythonModule("cv2")]),
+    ("python3-gi", &[Need::PythonModule("gi")]),
     (
         "gir1.2-gst-rtsp-server-1.0",
         &[Need::PythonModule("gi.repository.GstRtspServer")],
