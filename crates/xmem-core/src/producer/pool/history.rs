@@ -78,22 +78,17 @@ impl History {
 
     /// Adds the newest entry.
     pub(in crate::producer) fn push(&mut self, kept: Kept) {
-        self.count(&kept, true);
+        self.frames += usize::from(!kept.event);
+        self.waited_for += usize::from(kept.is_waited_for);
+        self.bytes += kept.bytes;
         self.entries.push_back(kept);
     }
 
-    /// Counts an entry that was added or removed.
-    fn count(&mut self, kept: &Kept, is_added: bool) {
-        let change = |number: &mut usize, by: bool| match is_added {
-            true => *number += usize::from(by),
-            false => *number -= usize::from(by),
-        };
-        change(&mut self.frames, !kept.event);
-        change(&mut self.waited_for, kept.is_waited_for);
-        self.bytes = match is_added {
-            true => self.bytes + kept.bytes,
-            false => self.bytes - kept.bytes,
-        };
+    /// Subtracts an entry that was removed.
+    fn subtract(&mut self, kept: &Kept) {
+        self.frames -= usize::from(!kept.event);
+        self.waited_for -= usize::from(kept.is_waited_for);
+        self.bytes -= kept.bytes;
     }
 
     /// Whether memory is lacking. If so, only the promised frames are kept.
@@ -131,7 +126,7 @@ impl History {
             0 => self.entries.pop_front()?,
             _ => self.entries.remove(spare)?,
         };
-        self.count(&kept, false);
+        self.subtract(&kept);
         Some(kept)
     }
 
@@ -145,7 +140,7 @@ impl History {
             }
             !is_removed
         });
-        gone.iter().for_each(|kept| self.count(kept, false));
+        gone.iter().for_each(|kept| self.subtract(kept));
         gone.iter().map(|kept| kept.slot).collect()
     }
 
