@@ -91,14 +91,24 @@ pub(crate) fn is_container(caps: &gst::CapsRef) -> bool {
         || begins_with_header(caps)
 }
 
-/// Whether it is a container whose header is in the caps (`streamheader`).
+/// Containers that muxers make with a header, which is only in the caps (`streamheader`) and at the beginning of the stream.
+const WITH_HEADER: [&str; 10] = [
+    "application/ogg",
+    "audio/ogg",
+    "video/ogg",
+    "audio/webm",
+    "video/webm",
+    "audio/x-matroska",
+    "video/x-matroska",
+    "video/x-matroska-3d",
+    "video/x-flv",
+    "video/x-ms-asf",
+];
+
+/// Whether it is a container whose header is in the caps.
 pub(crate) fn begins_with_header(caps: &gst::CapsRef) -> bool {
-    let kind = caps
-        .structure(0)
-        .and_then(|structure| structure.name().split_once('/'));
-    kind.is_some_and(|(_, kind)| {
-        ["webm", "ogg", "x-flv", "x-ms-asf"].contains(&kind) || kind.starts_with("x-matroska")
-    })
+    caps.structure(0)
+        .is_some_and(|structure| WITH_HEADER.contains(&structure.name().as_str()))
 }
 
 /// Formats that most programs read, in order of preference.

@@ -21,7 +21,7 @@ pub(super) fn longest(caps: &gst::CapsRef, started: &Started) -> Option<gst::Clo
     let info = gst_video::VideoInfo::from_caps(caps).ok()?;
     let is_borrowed = caps
         .features(0)
-        .is_some_and(|features| features.contains("memory:DMABuf"));
+        .is_some_and(|features| features.contains(gst_allocators::CAPS_FEATURE_MEMORY_DMABUF));
     let frames = if is_borrowed {
         BORROWED
     } else {

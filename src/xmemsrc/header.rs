@@ -8,21 +8,10 @@ use gst::prelude::*;
 use gst_base::prelude::*;
 
 use super::{events, log::CAT, source::Source};
+use crate::stream::caps;
 
-/// Formats with their header only in the caps and at the beginning of the stream.
-const CONTAINERS: [&str; 11] = [
-    "application/ogg",
-    "audio/ogg",
-    "video/ogg",
-    "audio/webm",
-    "video/webm",
-    "audio/x-matroska",
-    "video/x-matroska",
-    "video/x-matroska-3d",
-    "video/x-flv",
-    "video/x-ms-asf",
-    "application/x-gdp",
-];
+/// Any stream, packed by gdppay. It has a header as containers do, but no muxer makes it.
+const PACKED: &str = "application/x-gdp";
 
 /// Formats whose encoders and demuxers also begin the stream with the header, and whose parsers may read it only there. Opus is not
 /// one of them: some of its streams contain no header, and its decoders and parsers read the caps.
@@ -47,7 +36,7 @@ fn of_caps(caps: &gst::CapsRef, has_joined_late: bool) -> Vec<gst::Buffer> {
     };
     let name = structure.name().as_str();
     let is_missed = has_joined_late && ELEMENTARY.contains(&name);
-    if !is_missed && !CONTAINERS.contains(&name) {
+    if !is_missed && name != PACKED && !caps::begins_with_header(caps) {
         return Vec::new();
     }
     let header = structure.get::<gst::Array>("streamheader");

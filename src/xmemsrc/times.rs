@@ -25,8 +25,6 @@ use crate::stream::{
 /// Streams of one file start at most about this far apart.
 const MARGIN: gst::ClockTime = gst::ClockTime::from_mseconds(500);
 
-/// Caps of frames that are never published outside of their segment.
-const RAW: [&str; 2] = ["video/x-raw", "audio/x-raw"];
 /// Encoders do not keep exactly to the latency that they report, or report none.
 const SLACK: gst::ClockTime = gst::ClockTime::from_mseconds(50);
 /// Shorter changes of the delay are not followed, because each change of the latency is visible.
@@ -76,17 +74,17 @@ impl Playback {
     /// From sticky state with this segment.
     pub(super) fn new(sticky: &Sticky, segment: Option<&gst::Segment>) -> Self {
         let caps = sticky.text(sticky::CAPS).unwrap_or_default();
+        let parsed = sticky::parse_caps(caps);
+        let is_raw = parsed.as_ref().is_some_and(|parsed| caps::is_raw(parsed));
         Self {
             timeline: Timeline::parse(sticky.text(sticky::TIMELINE)),
             speed: segment.map_or(1.0, |segment| segment.rate().abs()),
             may_reorder: caps.starts_with("video/") && !caps.starts_with("video/x-raw"),
             shown: segment
                 .and_then(|segment| segment.downcast_ref())
-                .filter(|segment| {
-                    segment.rate() > 0.0 && !RAW.iter().any(|raw| caps.starts_with(raw))
-                })
+                .filter(|segment| segment.rate() > 0.0 && !is_raw)
                 .cloned(),
-            units: match sticky::parse_caps(caps) {
+            units: match parsed {
                 Some(parsed) if caps::is_container(&parsed) => Units::Bytes,
                 Some(_) if key_frame::is_needed(caps) => Units::Coded,
                 Some(_) => Units::Pictures,
