@@ -8,7 +8,6 @@ import argparse
 import concurrent.futures
 import ctypes
 import datetime
-import functools
 import json
 import os
 import pathlib
@@ -357,7 +356,6 @@ def describe(stage, commit, stand_in):
     stage.results.add("run", now, f"{now}: {where}; commit {commit}; Linux {platform.release()}, {os.cpu_count()} processors.")
 
 
-@functools.cache
 def version():
     """The version of the driver, from the kernel module or from nvidia-smi."""
     module = pathlib.Path("/proc/driver/nvidia/version")

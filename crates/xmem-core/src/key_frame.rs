@@ -12,7 +12,7 @@ use crate::FrameMeta;
 /// The time after which a key frame is requested again.
 const REQUEST_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Streams of containers begin with a unit that is no delta unit, whatever they contain.
+/// A stream of these begins with a unit without the flag DELTA_UNIT, also if it contains only audio.
 const AUDIO_CONTAINERS: [&str; 3] = ["audio/ogg", "audio/webm", "audio/x-matroska"];
 
 /// Whether frames with these caps may refer to other frames. `caps` is GStreamer's text, or only the media type.
