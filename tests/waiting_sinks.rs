@@ -5,6 +5,7 @@
 
 mod support;
 
+use gst::prelude::*;
 use support::{process::*, *};
 
 const VIDEO: &str =
@@ -166,15 +167,18 @@ fn a_slow_consumer_does_not_lag_by_the_wait_of_another() {
     );
     let _waits = Launch::new(&pools, "waits", &[], "xmemsrc pool=p ! fakesink sync=true");
     let receiver = pools.receiver(&format!("pool={}", pool_path(&pools, "p")));
+    // As applications do when a source's latency changes. The answer of a sink that does not wait is zero.
+    receiver.next().unwrap();
+    receiver.pipeline.0.recalculate_latency().unwrap();
     let held = || pool_stats(&pools, "p").map_or(0, |stats| stats.slots_held);
     until("frames wait", || held() > 30);
     let published = || pool_stats(&pools, "p").map_or(0, |stats| stats.published);
     // From here on this consumer is blocked, and the pool keeps 50 frames for the other one.
     let (before, missed) = (published(), receiver.stat("missed"));
-    until("frames are published", || published() >= before + 70);
+    until("frames are published", || published() >= before + 100);
     for _ in 0..4 {
         receiver.next().unwrap();
     }
     let missed = receiver.stat("missed") - missed;
-    assert!(missed > 40, "{missed}");
+    assert!(missed > 60, "{missed}");
 }
