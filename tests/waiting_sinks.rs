@@ -137,6 +137,51 @@ fn sound_that_comes_at_once_beside_video_behind_a_jitter_buffer() {
     }
 }
 
+/// A sink that waits longer than the pool keeps frames would miss nearly all.
+#[test]
+fn a_pool_that_is_too_small_for_the_wait() {
+    let latencies = ["Upstream's latency is 2040 ms", "for 660 ms"];
+    for (setting, warnings) in [("history=20", &latencies[..]), ("", &[])] {
+        let pools = prepared();
+        let pool = pool_path(&pools, "p");
+        let producer = pools.launch(&format!(
+            "{} ! avdec_h264 ! xmemsink pool={pool} {setting}",
+            early(2_000)
+        ));
+        producer.play();
+        until("a pool", || pool_stats(&pools, "p").is_some());
+        let consumer = Launch::new(
+            &pools,
+            "consumer",
+            &[],
+            "xmemsrc pool=p ! fakesink sync=true",
+        );
+        // A jitter buffer holds its first packets, and publishes them in one burst.
+        let (received, missed) = after(&pools, "p", 75);
+        let (received, missed) = match after(&pools, "p", received + 75) {
+            (later, more) => (later - received, more - missed),
+        };
+        assert!(
+            missed * 2 < received,
+            "{setting}: {received} received, {missed} missed\n{}",
+            consumer.log()
+        );
+        let bus = producer.0.bus().unwrap();
+        let posted: Vec<_> = std::iter::from_fn(|| {
+            let message = bus.pop_filtered(&[gst::MessageType::Warning])?;
+            match message.view() {
+                gst::MessageView::Warning(warning) => Some(warning.error().to_string()),
+                _ => None,
+            }
+        })
+        .collect();
+        let text = posted.join("\n");
+        assert_eq!(posted.is_empty(), warnings.is_empty(), "{text}");
+        assert!(posted.len() < 2, "{text}");
+        assert!(warnings.iter().all(|part| text.contains(part)), "{text}");
+    }
+}
+
 /// The memory of the frames that waited is used again, or returned.
 #[test]
 fn the_memory_is_free_again_after_the_consumer_has_left() {

@@ -95,8 +95,8 @@ impl Latency {
         let wait = self.wait();
         if busy < ALWAYS_KEPT {
             format!(
-                "Frames are missed: the producer published {frames} within {} ms, more than it keeps. Raise max-slots on xmemsink, or \
-                 put more into one buffer, as alignment=7 of mpegtsmux does",
+                "Frames are missed: the producer published {frames} within {} ms, more than it keeps. Raise history and max-slots on \
+                 xmemsink, or put more into one buffer, as alignment=7 of mpegtsmux does",
                 busy.mseconds()
             )
         } else if wait > ALWAYS_KEPT && busy <= wait.saturating_add(ALWAYS_KEPT) {

@@ -512,7 +512,9 @@ impl Stamper {
             self.live_shift(src, || {
                 let is_promised = late <= promised.saturating_add(SLACK);
                 if is_promised && !pipeline::has_other_live_source(src) {
-                    before.min(late)
+                    // Later frames may come less late, and would wait for longer than the producer can keep them.
+                    let most = timeline.kept.unwrap_or(gst::ClockTime::MAX);
+                    before.min(late).min(most)
                 } else {
                     gst::ClockTime::ZERO
                 }
