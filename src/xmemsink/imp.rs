@@ -12,7 +12,8 @@
  * The sink does not wait for consumers: a slow consumer misses frames. The exception is #GstXmemSink:delivery
  * `lossless`.
  *
- * Frames that are not in a slot are copied once. #GstXmemSink:stats counts them, and the debug category
+ * Frames in other memory with a descriptor that cannot shrink, such as DMA buffers, and frames of another pool are shared
+ * unchanged. All others are copied once. #GstXmemSink:stats counts them, and the debug category
  * `GST_PERFORMANCE` logs the reason. Published frames are read-only in all processes, including this one: an in-place
  * filter after a tee gets a copy of its own.
  *

@@ -42,7 +42,7 @@ settings! {
          * run.
          *
          * * `published`, `zero-copy`, `copied`, `dropped` (guint64): frames that were published; of these, the frames that
-         *   were already in a slot, and the frames that were copied into one; frames that were not published because no
+         *   were published in place, and the frames that were copied into a slot; frames that were not published because no
          *   slot was free, or because upstream had few buffers left.
          * * `scarce` (guint64): frames that were copied or dropped because upstream, such as a camera, had few buffers left.
          * * `late` (guint64): frames that were dropped because they were later than `max-lateness` allows. There is no
@@ -140,7 +140,7 @@ settings! {
      * GstXmemSink:copy:
      *
      * Whether the sink may copy frames. A frame that upstream did not write into one of the pool's slots has to be copied
-     * into one. Some elements always send such frames (parsers, `x264enc`, all elements after a `tee`). With
+     * into one, unless its memory can be shared unchanged, such as a DMA buffer. Some elements always send such frames (parsers, `x264enc`, all elements after a `tee`). With
      * `forbid`, the first such frame is an error, which gives the reason.
      */
     copy: XmemSinkCopy = XmemSinkCopy::default(),
