@@ -158,9 +158,8 @@ fn a_pool_that_is_too_small_for_the_wait() {
         );
         // A jitter buffer holds its first packets, and publishes them in one burst.
         let (received, missed) = after(&pools, "p", 75);
-        let (received, missed) = match after(&pools, "p", received + 75) {
-            (later, more) => (later - received, more - missed),
-        };
+        let (later, more) = after(&pools, "p", received + 75);
+        let (received, missed) = (later - received, more - missed);
         assert!(
             missed * 2 < received,
             "{setting}: {received} received, {missed} missed\n{}",

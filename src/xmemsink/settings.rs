@@ -7,10 +7,7 @@ use std::{ffi::OsString, time::Duration};
 use gst::{glib, prelude::*};
 use xmem_core::{Backing, Delivery, MAX_NAMED_SIZE, Producer, ProducerBuilder};
 
-use super::enums::{
-    XmemSinkBacking, XmemSinkCopy, XmemSinkCudaIpcMode, XmemSinkDelivery, XmemSinkPace,
-};
-use crate::properties::settings;
+use crate::properties::{choices, settings};
 
 pub(super) const PROP_POOL: &str = "pool";
 pub(super) const PROP_NUM_CLIENTS: &str = "num-clients";
@@ -374,5 +371,39 @@ mod tests {
         for bad in ["", "rw", "0888", "1000", "+600", "-1", " 600"] {
             assert_eq!(parse_mode(bad), None, "{bad:?}");
         }
+    }
+}
+
+choices! {
+    /// How the pool treats a slow consumer.
+    XmemSinkDelivery = "GstXmemSinkDelivery" {
+        Live = "live", "Live: a slow consumer misses frames, the sink does not wait for it";
+        Lossless = "lossless", "Lossless: every connected consumer receives every frame, the sink waits";
+    }
+
+    /// Whether frames that upstream did not write into a slot may be copied into one.
+    XmemSinkCopy = "GstXmemSinkCopy" {
+        Allow = "allow", "Allow: copy foreign frames once";
+        Forbid = "forbid", "Forbid: a foreign frame causes an element error";
+    }
+
+    /// The kind of shared memory that holds the slots.
+    XmemSinkBacking = "GstXmemSinkBacking" {
+        Memfd = "memfd", "Memfd: anonymous memory that consumers can neither write nor resize";
+        PosixShm = "posix-shm", "POSIX shared memory: named segments, for this user only";
+    }
+
+    /// When a frame is published.
+    XmemSinkPace = "GstXmemSinkPace" {
+        Auto = "auto", "Auto: live input immediately, other input at its time";
+        Always = "always", "Always: every frame at its time";
+        Never = "never", "Never: every frame immediately";
+    }
+
+    /// How slots on CUDA devices are shared.
+    XmemSinkCudaIpcMode = "GstXmemSinkCudaIpcMode" {
+        Auto = "auto", "Auto: by file descriptor if the device supports it, else by legacy handle";
+        Vmm = "vmm", "VMM: by file descriptor, the memory exists as long as any process uses it";
+        Legacy = "legacy", "Legacy: by IPC handle, the memory is freed with this process";
     }
 }

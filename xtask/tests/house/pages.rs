@@ -85,6 +85,33 @@ fn links_lead_somewhere() {
     assert!(broken.is_empty(), "{broken:#?}");
 }
 
+/// Sources that pages name by their path from the root.
+#[test]
+fn named_sources_exist() {
+    let mut pages = Vec::new();
+    files(&root().join("docs"), "md", &mut pages);
+    let text: String = pages
+        .iter()
+        .map(|page| fs::read_to_string(page).unwrap())
+        .collect();
+    let is_source = |word: &&str| {
+        let from_root = [
+            "src/",
+            "crates/",
+            "tests/",
+            "xtask/",
+            "bridge/",
+            "examples/",
+        ];
+        word.ends_with(".rs") && from_root.iter().any(|folder| word.starts_with(folder))
+    };
+    let named: HashSet<_> = text.split('`').filter(is_source).collect();
+    assert!(named.len() > 30, "{named:?}");
+    for name in named {
+        assert!(root().join(name).exists(), "there is no {name}");
+    }
+}
+
 #[test]
 fn messages_on_the_page_about_trouble_exist() {
     let page = fs::read_to_string(root().join("docs/troubleshooting.md")).unwrap();

@@ -1,15 +1,21 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Converts a received frame to a GstBuffer.
+//! A received frame as a GstBuffer: in its slot, in parts of other memory, or copied.
 
-use std::sync::Arc;
+// To wrap a descriptor is unsafe: it must be of the right kind and size.
+#![allow(unsafe_code)]
 
-use xmem_core::{Attachments, FrameMeta, ReadLease};
+use std::{
+    os::fd::AsRawFd,
+    sync::{Arc, LazyLock},
+};
+
+use gst::prelude::*;
+use gst_allocators::{FdMemoryFlags, prelude::*};
+use xmem_core::{Attachments, FrameMeta, Part, ReadLease};
 
 use super::{
-    outcome::{InvalidFrame, Outcome, Placement},
-    parts,
-    source::Source,
+    context::{InvalidFrame, Outcome, Placement, Source},
     stream::Snapshot,
     times::Times,
 };
@@ -19,11 +25,13 @@ use crate::{
         memory,
         planes::{self, Planes},
         tally::Tally,
+        tied::tie,
     },
     stream::{
         event::sticky,
         frame,
         meta::{self, Losses},
+        received::{ReceivedPart, TAG_DMABUF},
     },
 };
 
@@ -95,7 +103,7 @@ impl<'a> Converter<'a> {
     /// A buffer that refers to the frame in its slot.
     pub(super) fn in_place(mut self, lease: ReadLease, tally: &Arc<Tally>) -> Converted {
         if !lease.parts().is_empty() {
-            let memories = parts::memories(&lease, tally)?;
+            let memories = memories(&lease, tally)?;
             return self.finish(memories, lease.meta(), Placement::InPlace);
         }
         self.check(lease.meta(), lease.len())?;
@@ -121,7 +129,7 @@ impl<'a> Converter<'a> {
     pub(super) fn copied(self, lease: &ReadLease) -> Converted {
         let parts: Result<Vec<&[u8]>, InvalidFrame> = match lease.parts() {
             [] => Ok(vec![lease.data()]),
-            parts => parts.iter().map(parts::bytes).collect(),
+            parts => parts.iter().map(bytes).collect(),
         };
         let bytes = parts?.concat();
         let memory = gst::Memory::from_slice(bytes);
@@ -201,4 +209,56 @@ impl<'a> Converter<'a> {
             .map_err(|error| InvalidFrame(error.to_string()))?;
         Ok((copy, Placement::Layout))
     }
+}
+
+/// The memories of a frame in parts.
+pub(super) fn memories(
+    lease: &ReadLease,
+    tally: &Arc<Tally>,
+) -> Result<Vec<gst::Memory>, InvalidFrame> {
+    let memory = |(index, part): (usize, &Part)| {
+        if part.tag() == TAG_DMABUF
+            && let Some(memory) = dmabuf(lease, index, part, tally)
+        {
+            return Ok(memory);
+        }
+        bytes(part)?;
+        Ok(memory::readable(lease.clone(), Some(index), tally))
+    };
+    lease.parts().iter().enumerate().map(memory).collect()
+}
+
+/// The bytes of a part.
+pub(super) fn bytes(part: &Part) -> Result<&[u8], InvalidFrame> {
+    let unmappable = |error| InvalidFrame(format!("its memory cannot be mapped: {error}"));
+    part.map().map_err(unmappable)
+}
+
+fn dmabuf(lease: &ReadLease, index: usize, part: &Part, tally: &Arc<Tally>) -> Option<gst::Memory> {
+    static ALLOCATOR: LazyLock<gst_allocators::DmaBufAllocator> = LazyLock::new(|| {
+        let allocator = gst_allocators::DmaBufAllocator::new();
+        // SAFETY: every GstAllocator is a GstObject. The bindings do not declare it for this type.
+        let object = unsafe { allocator.unsafe_cast_ref::<gst::Object>() };
+        object.set_object_flags(gst::ObjectFlags::MAY_BE_LEAKED);
+        allocator
+    });
+    let fd = part.fd()?.as_raw_fd();
+    let end = part.offset().checked_add(part.len())?;
+    // SAFETY: the lease that is tied to the memory below keeps the descriptor open, and DONT_CLOSE keeps the memory from
+    // closing it.
+    let memory = unsafe { ALLOCATOR.alloc_dmabuf_with_flags(fd, end, FdMemoryFlags::DONT_CLOSE) };
+    let mut memory = memory.ok()?;
+    let memory_ref = memory.get_mut()?;
+    memory_ref.resize(part.offset()..end);
+    // SAFETY: sets a flag of a memory that has no other user yet.
+    unsafe {
+        (*memory_ref.as_mut_ptr()).mini_object.flags |= gst::ffi::GST_MEMORY_FLAG_READONLY;
+    }
+    let received = ReceivedPart {
+        frame: lease.clone(),
+        index,
+        _tally: tally.clone(),
+    };
+    tie(&memory, received);
+    Some(memory)
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Turns entries of the pool into the buffers that the element outputs.
+//! Receives the next entry of the pool, and turns it into the buffer that the element outputs.
 
 use std::mem::replace;
 
@@ -10,17 +10,15 @@ use xmem_core::{
 };
 
 use super::{
-    XmemSrcOverBudget,
+    base::CAT,
+    buffer::{self, Converter},
     connection::{self, WARN_AFTER},
-    delivery::{self, Converter},
-    device, events, header,
-    log::CAT,
-    outcome::{Outcome, Placement},
-    source::Source,
-    started::{Report, Started},
-    sticky_state,
+    context::{Outcome, Placement, Source},
+    device, downstream,
+    run::{Report, Started},
+    settings::XmemSrcOverBudget,
 };
-use crate::stream::{event::downstream, frame::Memory};
+use crate::stream::{event, frame::Memory};
 
 /// Returns the next buffer.
 pub(super) fn next(
@@ -37,7 +35,7 @@ pub(super) fn next(
                 let Some(outcome) = outcome? else { continue };
                 if let Some(mut buffer) = deliver(source, started, follower, outcome)? {
                     if started.is_header_due() {
-                        header::push(source, &mut buffer, started.has_joined_late())?;
+                        downstream::push_header(source, &mut buffer, started.has_joined_late())?;
                         started.note_header();
                     }
                     source.outgoing.keep_times(source.element, &buffer);
@@ -45,7 +43,7 @@ pub(super) fn next(
                 }
             }
             Ok(Step::Dropped(info, meta)) => {
-                sticky_state::follow_sequence(source, started, &info, &meta);
+                downstream::follow_sequence(source, started, &info, &meta);
                 report_drop(source, started, "over-budget=drop");
                 started.note_gap();
             }
@@ -78,7 +76,7 @@ fn take(
         Taken::Kept(lease) => lease,
         Taken::Lent(lease) => *lease,
     };
-    sticky_state::follow(source, started, lease)?;
+    downstream::follow(source, started, lease)?;
     if lease.meta().event {
         push_event(source, started, lease);
         return Ok(None);
@@ -100,7 +98,7 @@ fn take(
                 device::receive(source, started, &lease, times, false)
             } else {
                 let converter = Converter::new(source, started.stream_mut(), times);
-                delivery::outcome(source, converter.in_place(lease, source.tally))
+                buffer::outcome(source, converter.in_place(lease, source.tally))
             }
         }
         Taken::Lent(_) if started.stream().format().memory == Memory::Dmabuf => {
@@ -112,7 +110,7 @@ fn take(
         }
         Taken::Lent(lease) => {
             let converter = Converter::new(source, started.stream_mut(), times);
-            delivery::outcome(source, converter.copied(lease))
+            buffer::outcome(source, converter.copied(lease))
         }
     };
     outcome.map(Some)
@@ -128,8 +126,8 @@ fn push_event(source: Source<'_>, started: &mut Started, lease: &ReadLease) {
     }
     let times = started.stamp(source, lease);
     let segment = source.outgoing.segment(source.element);
-    match downstream::unpack(meta, times.pts, times.duration, segment.downcast_ref()) {
-        Some(event) => events::push(source, event),
+    match event::downstream::unpack(meta, times.pts, times.duration, segment.downcast_ref()) {
+        Some(event) => downstream::push(source, event),
         None => gst::debug!(
             CAT,
             obj = source.element,

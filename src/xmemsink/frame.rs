@@ -1,25 +1,28 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Publishes a buffer with its description and times, and reports problems with it.
+//! One buffer on its way into the pool: described, then published in place if upstream wrote it into a slot of this pool,
+//! otherwise elsewhere or with one copy.
 
-use xmem_core::Canceller;
+use xmem_core::{Canceller, FrameMeta, OwnSlot, PublishError, SlotSpec};
 
 use super::{
-    base::Data,
-    context::SinkContext,
-    log::CAT,
-    messages,
-    outcome::{Cause, Failure, Outcome},
-    publish,
-    requests::Requests,
-    stream::{Described, Mismatch},
+    base::{CAT, Data},
+    consumers::Requests,
+    device, outside,
+    run::{Cause, Failure, Outcome, Started},
+    settings::XmemSinkCopy,
+    stream::{Described, Mismatch, Stream},
+    when::SinkContext,
 };
-use crate::stream::{
-    frame,
-    meta::{self, Losses},
+use crate::{
+    buffers::memory::{XmemMemory, XmemMemoryRef},
+    stream::{
+        frame::{self, Memory},
+        meta::{self, Losses},
+    },
 };
 
-/// So many frames in a row that do not match their caps are an error. Fewer are not published. Reason: where inputs are switched, a
+/// So many frames in a row that do not match their caps are an error. Fewer are not published, because where inputs are switched, a
 /// frame of the previous input can follow the caps of the next one.
 const MOST_MISMATCHES: u32 = 10;
 
@@ -89,7 +92,7 @@ fn refuse(sink: &gst_base::BaseSink, mismatch: Mismatch) -> Result<(), gst::Flow
 }
 
 /// Publishes a described buffer. Sets its times on CLOCK_MONOTONIC first.
-pub(super) fn publish(
+pub(super) fn offer(
     ctx: SinkContext<'_>,
     requests: &Requests,
     buffer: &gst::Buffer,
@@ -115,9 +118,8 @@ fn attempt(
 ) -> Result<Option<Outcome>, gst::FlowError> {
     let Described { meta, memory } = described;
     let num_requested = requests.num_requested();
-    let attempt = |cancel: &Canceller| {
-        publish::publish(ctx.started, buffer, meta, *memory, ctx.stream, cancel)
-    };
+    let attempt =
+        |cancel: &Canceller| place(ctx.started, buffer, meta, *memory, ctx.stream, cancel);
     let result = if ctx.started.is_lossless() {
         let is_cancelled = |failure: &Failure| matches!(failure, Failure::Cancelled);
         let data = Data::Buffer(buffer);
@@ -146,10 +148,10 @@ fn attempt(
 pub(super) fn report(ctx: SinkContext<'_>, buffer: &gst::Buffer, outcome: Outcome) {
     match outcome {
         Outcome::Copied(Cause::Scarce(Some(most))) if ctx.stream.is_first_scarcity() => {
-            messages::scarce(ctx.sink, "copied", most);
+            warn_of_scarcity(ctx.sink, "copied", most);
         }
         Outcome::Spared(Some(most)) if ctx.stream.is_first_scarcity() => {
-            messages::scarce(ctx.sink, "dropped", most);
+            warn_of_scarcity(ctx.sink, "dropped", most);
         }
         Outcome::Copied(cause) if ctx.stream.is_first_copy() => {
             let cause = cause.describe(buffer, &ctx.started.slots);
@@ -167,6 +169,17 @@ pub(super) fn report(ctx: SinkContext<'_>, buffer: &gst::Buffer, outcome: Outcom
         ),
         _ => {}
     }
+}
+
+/// Warns that upstream has few buffers left. The caller holds no lock.
+#[cold]
+fn warn_of_scarcity(sink: &gst_base::BaseSink, verb: &str, most: u32) {
+    gst::element_warning!(
+        sink,
+        gst::ResourceError::NoSpaceLeft,
+        ("Frames are {verb}: upstream has {most} buffers, and consumers hold most of them. `xmem show` lists the consumers. \
+             v4l2src io-mode=userptr writes into the slots of the pool instead, of which there are more")
+    );
 }
 
 /// Posts an error with the reason why a buffer cannot be published.
@@ -216,4 +229,93 @@ fn fail(sink: &gst_base::BaseSink, failure: Failure) -> gst::FlowError {
         }
     }
     gst::FlowError::Error
+}
+
+/// Publishes the buffer that `meta` describes. Its caps require the kind of memory `memory`.
+fn place(
+    started: &Started,
+    buffer: &gst::Buffer,
+    meta: &FrameMeta,
+    memory: Memory,
+    stream: &Stream,
+    cancel: &Canceller,
+) -> Result<Outcome, Failure> {
+    started.slots.expect_metas(meta.attachments.encoded_len());
+    match memory {
+        Memory::Cuda => {
+            if let Some(outcome) = device::publish(started, buffer, meta, stream, cancel)? {
+                return Ok(outcome);
+            }
+        }
+        _ if !memory.is_of(buffer) => return Err(Failure::NotShareable),
+        _ => {}
+    }
+    let own = one_memory(buffer);
+    let published = own.and_then(|own| own.publish(&started.producer, meta));
+    let cause = match published {
+        Some(Ok(_)) => return Ok(Outcome::InPlace),
+        Some(Err(PublishError::NoRoomForAttachments { needed, room })) => {
+            Cause::Metas { needed, room }
+        }
+        Some(Err(error)) => return Err(error.into()),
+        None => Cause::Foreign,
+    };
+    place_elsewhere(started, buffer, meta, memory, cause, cancel)
+}
+
+/// Publishes a buffer that is not in one slot of this pool.
+#[inline(never)]
+fn place_elsewhere(
+    started: &Started,
+    buffer: &gst::Buffer,
+    meta: &FrameMeta,
+    memory: Memory,
+    cause: Cause,
+    cancel: &Canceller,
+) -> Result<Outcome, Failure> {
+    let may_copy = started.settings.copy != XmemSinkCopy::Forbid && memory != Memory::Dmabuf;
+    let cause = match outside::publish(started, buffer, meta, may_copy, cancel)? {
+        Ok(outcome) => return Ok(outcome),
+        Err(scarce) => scarce.unwrap_or(cause),
+    };
+    if let Cause::Scarce(most) = cause {
+        started.producer.note_scarce();
+        if !may_copy {
+            started.producer.note_dropped();
+            return Ok(Outcome::Spared(most));
+        }
+    }
+    if started.settings.copy == XmemSinkCopy::Forbid {
+        return Err(Failure::CopyForbidden(
+            cause.describe(buffer, &started.slots),
+        ));
+    }
+    if memory == Memory::Dmabuf {
+        return Err(Failure::NotShareable);
+    }
+    // A slot has at least one byte, even for an empty frame.
+    let room = meta.attachments.encoded_len();
+    let spec = SlotSpec::new(buffer.size().max(1)).attachments(room);
+    let Some(mut lease) = started.slot(spec, cancel)? else {
+        started.producer.note_dropped();
+        return Ok(Outcome::Dropped);
+    };
+    let payload = lease
+        .as_mut_slice()
+        .get_mut(..buffer.size())
+        .ok_or(Failure::Unreadable)?;
+    buffer
+        .copy_to_slice(0, payload)
+        .map_err(|_| Failure::Unreadable)?;
+    started.producer.note_copied();
+    OwnSlot::from(lease).publish(0, meta)?;
+    Ok(Outcome::Copied(cause))
+}
+
+/// The buffer's memory, if it has only one and that is an XmemMemory.
+fn one_memory(buffer: &gst::BufferRef) -> Option<&XmemMemoryRef> {
+    if buffer.n_memory() != 1 {
+        return None;
+    }
+    buffer.peek_memory(0).downcast_memory_ref::<XmemMemory>()
 }

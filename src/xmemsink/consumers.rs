@@ -1,27 +1,111 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Forwards the consumers' requests for key frames to upstream.
+//! Signals and messages for consumers that connect and disconnect, and their requests for key frames.
 //!
-//! The pool's control thread receives requests, in any number. It merges them into a short list. Another thread sends them
-//! upstream, one at a time and at limited intervals.
+//! `GstXmemClientDropped`: fields `id` (guint64) and `name` (string) as in #GstXmemSink:stats, `pid` (guint) and
+//! `reason` (string): `died`, its process ended without leaving; `cut-off`, its lease page was invalid; `timed-out`,
+//! it held up lossless delivery for longer than #GstXmemSink:lossless-timeout. Consumers that leave emit
+//! #GstXmemSink::client-disconnected.
 
 use std::{
     sync::{
-        Arc, Condvar, Mutex, PoisonError,
+        Arc, Condvar, LazyLock, Mutex, OnceLock, PoisonError,
         atomic::{AtomicU32, Ordering},
     },
     time::{Duration, Instant},
 };
 
-use gst::prelude::*;
+use gst::{glib, prelude::*};
 use gst_base::prelude::*;
-use xmem_core::key_frame::KeyFrame;
+use xmem_core::{ConsumerEvent, ConsumerStats, Departure, key_frame::KeyFrame};
 
-use super::log::CAT;
+use super::{base::CAT, settings::PROP_NUM_CLIENTS};
 use crate::{
     lock,
-    stream::{caps, event::key_frame, timing},
+    stream::{caps, event::key_frame, stats, timing},
 };
+
+const SIGNAL_CONNECTED: &str = "client-connected";
+const SIGNAL_DISCONNECTED: &str = "client-disconnected";
+
+pub(super) fn signals() -> &'static [glib::subclass::Signal] {
+    static SIGNALS: LazyLock<Vec<glib::subclass::Signal>> = LazyLock::new(|| {
+        vec![
+            /**
+             * GstXmemSink::client-connected:
+             * @client: an `application/x-xmem-client` as in #GstXmemSink:stats
+             *
+             * A consumer has connected. Called on the pool's own thread, so the handler must return soon.
+             */
+            glib::subclass::Signal::builder(SIGNAL_CONNECTED)
+                .param_types([gst::Structure::static_type()])
+                .build(),
+            /**
+             * GstXmemSink::client-disconnected:
+             * @client: an `application/x-xmem-client` as in #GstXmemSink:stats, with its last statistics and a field
+             * `reason` (string): `left`, `died`, `cut-off`, `timed-out` or `closed`
+             *
+             * A consumer has disconnected. Called on the pool's own thread, so the handler must return soon.
+             */
+            glib::subclass::Signal::builder(SIGNAL_DISCONNECTED)
+                .param_types([gst::Structure::static_type()])
+                .build(),
+        ]
+    });
+    SIGNALS.as_ref()
+}
+
+/// The pool's callback for events of its consumers. It blocks until the sink is started.
+pub(super) fn handler(
+    sink: &gst_base::BaseSink,
+    requests: Arc<Requests>,
+    is_started: Arc<OnceLock<()>>,
+) -> impl Fn(ConsumerEvent) + Send + Sync + 'static {
+    let sink = sink.downgrade();
+    move |event| {
+        is_started.wait();
+        let Some(sink) = sink.upgrade() else { return };
+        match event {
+            ConsumerEvent::Connected(client) => {
+                gst::info!(CAT, obj = sink, "Consumer connected: {client:?}");
+                sink.emit_by_name::<()>(SIGNAL_CONNECTED, &[&stats::of_client(&client)]);
+            }
+            ConsumerEvent::Disconnected { consumer, reason } => {
+                gst::info!(CAT, obj = sink, "Consumer gone ({reason:?}): {consumer:?}");
+                let mut client = stats::of_client(&consumer);
+                client.set("reason", word(reason));
+                sink.emit_by_name::<()>(SIGNAL_DISCONNECTED, &[&client]);
+                dropped(&sink, &consumer, reason, word(reason));
+            }
+            ConsumerEvent::Request { name, data, .. } => {
+                match KeyFrame::decode(&name, &data) {
+                    Some(request) => requests.add(&sink, request),
+                    None => gst::debug!(CAT, obj = sink, "Unknown request {name:?}"),
+                }
+                return;
+            }
+            ConsumerEvent::BudgetsCut { .. }
+            | ConsumerEvent::CannotGrow(_)
+            | ConsumerEvent::HoldsUp(_) => {
+                warn(&sink, &event);
+                return;
+            }
+            _ => {}
+        }
+        sink.notify(PROP_NUM_CLIENTS);
+    }
+}
+
+fn word(reason: Departure) -> &'static str {
+    match reason {
+        Departure::Left => "left",
+        Departure::Died => "died",
+        Departure::CutOff => "cut-off",
+        Departure::TimedOut => "timed-out",
+        Departure::Closed => "closed",
+        _ => "other",
+    }
+}
 
 /// The minimum time between two requests to upstream.
 const INTERVAL: Duration = Duration::from_millis(200);
@@ -180,6 +264,58 @@ impl Requests {
 fn is_heeded(sink: &gst_base::BaseSink) -> bool {
     let caps = sink.sink_pad().current_caps();
     caps.is_none_or(|caps| !caps::begins_with_header(&caps))
+}
+
+/// Posts a message if a consumer did not leave by itself. The caller holds no lock, because a bus handler may read properties.
+pub(super) fn dropped(
+    sink: &gst_base::BaseSink,
+    client: &ConsumerStats,
+    reason: Departure,
+    word: &str,
+) {
+    if matches!(reason, Departure::Left | Departure::Closed) {
+        return;
+    }
+    let structure = gst::Structure::builder("GstXmemClientDropped")
+        .field("id", client.id)
+        .field("pid", client.pid)
+        .field("name", &client.name)
+        .field("reason", word)
+        .build();
+    // It fails only if the element has no bus.
+    let _ = sink.post_message(gst::message::Element::builder(structure).src(sink).build());
+}
+
+/// Warns that consumers copy frames, that the pool cannot grow, or that a consumer holds up the stream. The caller holds no lock.
+pub(super) fn warn(sink: &gst_base::BaseSink, event: &ConsumerEvent) {
+    match event {
+        ConsumerEvent::BudgetsCut {
+            budget,
+            consumers,
+            limit,
+        } => gst::element_warning!(
+            sink,
+            gst::ResourceError::NoSpaceLeft,
+            ("Consumers may have to copy frames: {limit} has room for a budget of {budget} for each consumer, of which there are \
+                 {consumers}. Raise {limit}")
+        ),
+        ConsumerEvent::CannotGrow(error) => gst::element_warning!(
+            sink,
+            gst::ResourceError::NoSpaceLeft,
+            ("The pool cannot grow. While consumers hold all slots, frames are dropped, or wait with delivery=lossless: {error}")
+        ),
+        ConsumerEvent::HoldsUp(client) => gst::element_warning!(
+            sink,
+            gst::ResourceError::Busy,
+            (
+                "The stream waits for consumer {:?} (process {}), which has taken no frame for two seconds. Stop that consumer, or set \
+                 lossless-timeout",
+                client.name,
+                client.pid
+            )
+        ),
+        _ => {}
+    }
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The time at which a frame is published, and its times on CLOCK_MONOTONIC.
+//! When a frame or event may be published, and its times on CLOCK_MONOTONIC.
 
 use std::sync::{
     Mutex,
@@ -9,8 +9,14 @@ use std::sync::{
 
 use gst::prelude::*;
 use gst_base::prelude::*;
+use xmem_core::{Canceller, WaitError};
 
-use super::{base, enums::XmemSinkPace, log::CAT};
+use super::{
+    base::{self, CAT, Data},
+    run::Started,
+    settings::XmemSinkPace,
+    stream::Stream,
+};
 use crate::{
     lock,
     stream::{
@@ -197,4 +203,177 @@ impl TimeMapping {
             decoding: monotonic(buffer.dts()),
         }
     }
+}
+
+/// The parts of a started sink that its streaming thread uses.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct SinkContext<'a> {
+    pub(super) sink: &'a gst_base::BaseSink,
+    pub(super) started: &'a Started,
+    pub(super) stream: &'a Stream,
+    pub(super) times: &'a Times,
+    pub(super) interrupts: &'a Interrupts,
+}
+
+impl SinkContext<'_> {
+    /// Waits until a frame or event may be published, then gives the pool the present sticky state.
+    pub(super) fn prepare(&self, data: Data<'_>) -> Result<TimeMapping, gst::FlowError> {
+        let producer = &self.started.producer;
+        if self.started.settings.wait_for_connection && producer.num_consumers() == 0 {
+            self.wait_for_consumer(data)?;
+        }
+        if self.started.is_lossless() {
+            self.wait_for_room(data)?;
+        }
+        // After the waits, because the pipeline may have been paused meanwhile.
+        let mapping = self.times.mapping(self.sink);
+        self.stream
+            .share(self.sink, producer, Some(mapping.timeline))?;
+        Ok(mapping)
+    }
+
+    #[cold]
+    fn wait_for_consumer(&self, data: Data<'_>) -> Result<(), gst::FlowError> {
+        gst::debug!(CAT, obj = self.sink, "Waiting for a consumer");
+        self.wait(data, |cancel| {
+            self.started.producer.wait_for_consumers(1, None, cancel)
+        })
+    }
+
+    /// Waits until lossless consumers have room for one more frame.
+    pub(super) fn wait_for_room(&self, data: Data<'_>) -> Result<(), gst::FlowError> {
+        self.wait(data, |cancel| {
+            self.started.producer.wait_for_room(None, cancel)
+        })
+    }
+
+    /// Waits until lossless consumers have taken all frames.
+    pub(super) fn drain(&self, data: Data<'_>) -> Result<(), gst::FlowError> {
+        gst::debug!(
+            CAT,
+            obj = self.sink,
+            "Waiting until consumers have got all frames"
+        );
+        self.wait(data, |cancel| self.started.producer.drain(None, cancel))
+    }
+
+    fn wait(
+        &self,
+        data: Data<'_>,
+        wait: impl Fn(&Canceller) -> Result<(), WaitError>,
+    ) -> Result<(), gst::FlowError> {
+        let is_cancelled = |error: &WaitError| *error == WaitError::Cancelled;
+        // The only other error is a closed pool.
+        self.interrupts
+            .wait(self.sink, data, wait, is_cancelled)?
+            .map_err(|_| gst::FlowError::Flushing)
+    }
+}
+
+/// Why waits are forbidden.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Reason {
+    /// Between `unlock` and `unlock_stop`.
+    Unlocked,
+    /// The state is being changed to PLAYING.
+    Resuming,
+}
+
+/// Cancels waits, and records the reasons.
+#[derive(Debug, Default)]
+pub(super) struct Interrupts {
+    reasons: Mutex<(bool, bool)>,
+    canceller: Canceller,
+}
+
+impl Interrupts {
+    /// Sets or clears a reason. Waits are cancelled while a reason is set.
+    pub(super) fn set(&self, reason: Reason, is_so: bool) {
+        let mut reasons = lock(&self.reasons);
+        match reason {
+            Reason::Unlocked => reasons.0 = is_so,
+            Reason::Resuming => reasons.1 = is_so,
+        }
+        // Under the lock, so that the last call sets the final state.
+        if reasons.0 || reasons.1 {
+            self.canceller.cancel();
+        } else {
+            self.canceller.reset();
+        }
+    }
+
+    pub(super) fn canceller(&self) -> &Canceller {
+        &self.canceller
+    }
+
+    /// Repeats an attempt that may wait, until it ends without being cancelled.
+    pub(super) fn wait<T, E>(
+        &self,
+        sink: &gst_base::BaseSink,
+        data: Data<'_>,
+        attempt: impl Fn(&Canceller) -> Result<T, E>,
+        is_cancelled: impl Fn(&E) -> bool,
+    ) -> Result<Result<T, E>, gst::FlowError> {
+        loop {
+            let tried = self.try_once(sink, data, &attempt, &is_cancelled)?;
+            if let Some(result) = tried {
+                return Ok(result);
+            }
+        }
+    }
+
+    /// Tries once. For attempts that need new preparation after a pause of the pipeline. `None`: the wait was cancelled; try
+    /// again.
+    pub(super) fn try_once<T, E>(
+        &self,
+        sink: &gst_base::BaseSink,
+        data: Data<'_>,
+        attempt: impl Fn(&Canceller) -> Result<T, E>,
+        is_cancelled: impl Fn(&E) -> bool,
+    ) -> Result<Option<Result<T, E>>, gst::FlowError> {
+        base::preroll(sink, data)?;
+        match attempt(&self.canceller) {
+            Err(error) if is_cancelled(&error) => {
+                while self.canceller.is_cancelled() {
+                    base::yield_preroll_lock(sink);
+                }
+                Ok(None)
+            }
+            result => Ok(Some(result)),
+        }
+    }
+}
+
+/// Frames come and go irregularly.
+const SLACK: gst::ClockTime = gst::ClockTime::from_mseconds(100);
+/// If the caps do not have the rate.
+const USUAL_RATE: i32 = 30;
+/// Memory that the pool did not allocate, such as a decoder's, is kept for a few frames only.
+const BORROWED: u32 = 3;
+
+/// The longest time for frames with these caps. `None`: not known. Only raw video is so large that the limit matters.
+pub(super) fn longest(caps: &gst::CapsRef, started: &Started) -> Option<gst::ClockTime> {
+    if started.is_lossless() {
+        return None;
+    }
+    let info = gst_video::VideoInfo::from_caps(caps).ok()?;
+    let is_borrowed = caps
+        .features(0)
+        .is_some_and(|features| features.contains(gst_allocators::CAPS_FEATURE_MEMORY_DMABUF));
+    let frames = if is_borrowed {
+        BORROWED
+    } else {
+        started.producer.most_kept(info.size())
+    };
+    let rate = info.fps();
+    let (frames_per, seconds) = match (rate.numer(), rate.denom()) {
+        (1.., 1..) => (rate.numer(), rate.denom()),
+        _ => (USUAL_RATE, 1),
+    };
+    let interval = gst::ClockTime::SECOND.mul_div_floor(
+        u64::from(seconds.unsigned_abs()),
+        u64::from(frames_per.unsigned_abs()),
+    )?;
+    let time = interval.saturating_mul(frames.saturating_sub(1).into());
+    Some(time.saturating_sub(SLACK).max(interval))
 }
