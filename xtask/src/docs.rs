@@ -17,7 +17,8 @@ pub(crate) fn run() -> Result {
     stage(&site)?;
     let (mdbook, install) = mdbook();
     let mut build = Command::new(mdbook);
-    build.arg("build").arg(&site).arg("--dest-dir").arg("html");
+    build.arg("build").arg(&site).arg("--dest-dir");
+    build.arg(site.join("html"));
     let mut api = cargo();
     api.args(["doc", "--locked", "--no-deps", "-p", "xmem-core", "-p"]);
     api.arg("gst-plugin-xmem");
@@ -40,7 +41,40 @@ pub(crate) fn run() -> Result {
             })
             .collect(),
     )?;
-    println!("\n{}", site.join("html/index.html").display());
+    let html = site.join("html");
+    let mut broken = Vec::new();
+    check_links(&html, &mut broken)?;
+    if !broken.is_empty() {
+        return Err(format!("links that lead nowhere:\n{}", broken.join("\n")).into());
+    }
+    println!("\n{}", html.join("index.html").display());
+    Ok(())
+}
+
+/// Lists the links of the pages in a folder whose files do not exist. rustdoc has checked its own.
+fn check_links(folder: &Path, broken: &mut Vec<String>) -> Result {
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.is_dir() {
+            if !path.ends_with("html/rust") {
+                check_links(&path, broken)?;
+            }
+            continue;
+        }
+        // The page for printing has the links of all others, unchanged.
+        let is_page = path.extension().is_some_and(|it| it == "html");
+        if !is_page || path.ends_with("print.html") || path.ends_with("404.html") {
+            continue;
+        }
+        let page = fs::read_to_string(&path)?;
+        let targets = page.split("href=\"").skip(1);
+        for target in targets.filter_map(|rest| rest.split('"').next()) {
+            let file = target.split('#').next().unwrap_or_default();
+            if !file.is_empty() && !file.contains(':') && !folder.join(file).exists() {
+                broken.push(format!("{}: {target}", path.display()));
+            }
+        }
+    }
     Ok(())
 }
 
@@ -71,16 +105,25 @@ fn stage(site: &Path) -> Result {
     let mut list = Command::new("git");
     list.current_dir(root()).args(["ls-files", "-z", "--"]);
     list.args(["*.md", "docs", "examples", "contrib", "LICENSE", ".ci"]);
-    list.args(["crates/*/examples", "crates/xmem-count/ceilings.txt"]);
+    // Sources that pages link to.
+    list.args(["crates/*/examples/*", "bridge/examples/*", "xtask/src/*"]);
+    list.args(["crates/xmem-count/ceilings.txt", "crates/xmem-shm/src/*"]);
     let output = list.output()?;
     for file in String::from_utf8(output.stdout)?.split_terminator('\0') {
         let to = src.join(file);
         fs::create_dir_all(to.parent().unwrap_or(&src))?;
-        fs::copy(root().join(file), to)?;
+        if file.ends_with(".md") {
+            // mdBook writes these pages to index.html.
+            let page = fs::read_to_string(root().join(file))?;
+            fs::write(to, page.replace("/README.md", "/index.md"))?;
+        } else {
+            fs::copy(root().join(file), to)?;
+        }
     }
     fs::rename(src.join("docs/book.toml"), site.join("book.toml"))?;
     // mdBook reads the list of pages at the top of the folder.
     let summary = fs::read_to_string(src.join("docs/SUMMARY.md"))?;
+    let summary = summary.replace("/index.md", "/README.md");
     let summary = summary.replace("](", "](docs/").replace("](docs/../", "](");
     fs::write(src.join("SUMMARY.md"), summary)?;
     fs::remove_file(src.join("docs/SUMMARY.md"))?;
