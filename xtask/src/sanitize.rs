@@ -29,16 +29,14 @@ const CORE_TESTS: &[&str] = &[
     "processes",
     "hostile",
     "conformance",
-    "buffer_pool",
-    "late_region",
-    "attachments",
+    "pools",
     "parts",
     "forward",
 ];
 /// Tests of the plugin that allocate, use and free shared memory.
-const PLUGIN_TESTS: &[&str] = &["zero_copy", "pool", "errors", "received_buffers"];
+const PLUGIN_TESTS: &[&str] = &["elements"];
 /// Valgrind is slow and runs one thread at a time, so few tests are selected.
-const VALGRIND_TESTS: &[&str] = &["buffer_pool", "late_region"];
+const VALGRIND_TESTS: &[&str] = &["pools"];
 /// It has 300 threads. Under Valgrind they need more than the time limit for an answer if other programs use the processors.
 const NOT_FOR_VALGRIND: &str = "readers_that_come_at_once_all_get_a_buffer";
 
