@@ -10,9 +10,22 @@ use crate::check::cargo::{SELECTED, has_nextest, strict, test, with};
 use crate::step::{self, Step};
 use crate::{Result, cargo, root};
 
-/// Tests that take long, in nextest's words. A changed test program runs as a whole.
-const SLOW: &str = "binary(/^(containers|cuda|cuda_elements|exhaustive|fault_chains|fault_points|latency|serve|share|short|soak)$/) \
-                    | (binary(hostile) & test(/^(floods|torrents)::/))";
+/// Test programs that take long. They run only if they were changed themselves.
+const SLOW: [&str; 11] = [
+    "containers",
+    "cuda",
+    "cuda_elements",
+    "exhaustive",
+    "fault_chains",
+    "fault_points",
+    "latency",
+    "serve",
+    "share",
+    "short",
+    "soak",
+];
+/// The slow tests of other programs, in nextest's words.
+const SLOW_TESTS: &str = "binary(hostile) & test(/^(floods|torrents)::/)";
 /// The crates whose tests start no program of another crate.
 const ALONE: [&str; 5] = [
     "xmem-core",
@@ -52,8 +65,7 @@ pub(crate) fn run(args: &Args) -> Result {
         steps.push(plain("lints", lints, "fix clippy's warnings"));
     }
     let tested = args.programs.is_empty();
-    let alone = change.crates.iter().all(|name| ALONE.contains(&&**name));
-    if !alone || !change.programs.is_empty() {
+    if !change.is_alone() {
         let build = ["build", "--lib", "--bins", "--examples"];
         steps.push(plain(
             "build",
@@ -68,7 +80,7 @@ pub(crate) fn run(args: &Args) -> Result {
     for (what, command) in &change.left_out {
         println!("Not tested: {what}. `{command}` tests it.");
     }
-    println!("`cargo xtask test` runs everything.");
+    println!("Slow tests and other crates are left out: `cargo xtask test` runs them.");
     Ok(())
 }
 
@@ -106,6 +118,9 @@ impl Change {
             }
         };
         self.crates.insert(name.to_owned());
+        if SELECTED.contains(&name) {
+            self.leave_out(path, "cargo xtask test --full");
+        }
         if let ["tests", program, ..] = inside {
             let program = program.trim_end_matches(".rs");
             let known = programs(name).into_iter().find(|known| known == program);
@@ -117,10 +132,19 @@ impl Change {
         self.left_out.insert((path.to_owned(), command));
     }
 
+    fn is_alone(&self) -> bool {
+        let programs: Vec<String> = ALONE.into_iter().flat_map(programs).collect();
+        self.crates.iter().all(|name| ALONE.contains(&&**name))
+            && self.programs.iter().all(|name| programs.contains(name))
+    }
+
     /// The tests of the changed crates, or only the named programs. `None`: there are none.
     fn tests(&self, of_crates: bool) -> Option<Command> {
-        let crates = self.crates.iter().filter(|_| of_crates);
-        let mut names: BTreeSet<String> = crates.clone().flat_map(|name| programs(name)).collect();
+        let crates = self.crates.iter();
+        // The selection has the names of the packages that it leaves out.
+        let crates = crates.filter(|name| of_crates && !SELECTED.contains(&&***name));
+        let names = crates.clone().flat_map(|name| programs(name));
+        let mut names: BTreeSet<String> = names.filter(|name| !SLOW.contains(&&**name)).collect();
         names.extend(self.programs.iter().cloned());
         let mut command = with(strict(test()), &SELECTED);
         command.args(names.iter().map(|name| format!("--test={name}")));
@@ -135,7 +159,7 @@ impl Change {
         }
         command.args(units);
         if has_nextest() {
-            let changed = crates.map(|name| format!("(package(={name}) - ({SLOW}))"));
+            let changed = crates.map(|name| format!("(package(={name}) - ({SLOW_TESTS}))"));
             let named = self.programs.iter().map(|name| format!("binary(={name})"));
             let all: Vec<String> = changed.chain(named).collect();
             command.args(["--filterset", &all.join(" | ")]);

@@ -111,14 +111,25 @@ impl Harness {
         }
         let path = target_dir().join("pytest-2.txt");
         let output = File::create(&path)?;
+        // pytest's default directory is also that of other processes, which remove it.
+        let temporary = ["1", "2"].map(|number| {
+            let name = format!("xmem-pytest-{}-{number}", std::process::id());
+            std::env::temp_dir().join(name)
+        });
+        let mut first = copy(command, &first);
+        first.arg("--basetemp").arg(&temporary[0]);
         let mut second = copy(command, &second);
+        second.arg("--basetemp").arg(&temporary[1]);
         second.arg(format!("--junit-xml={}", junits[1].display()));
         second.stdout(output.try_clone()?).stderr(output);
         let mut second = second
             .spawn()
             .map_err(|error| cannot_start(command, error))?;
-        let first = copy(command, &first).status();
+        let first = first.status();
         let second = second.wait()?;
+        for dir in temporary.iter().filter(|dir| dir.exists()) {
+            std::fs::remove_dir_all(dir)?;
+        }
         let first = first.map_err(|error| cannot_start(command, error))?;
         print!("{}", String::from_utf8_lossy(&std::fs::read(path)?));
         let mut programs = self.read(&junits[0])?;
