@@ -8,7 +8,7 @@ use std::process::Command;
 use clap::ValueEnum;
 
 use super::{bridge, clippy};
-use crate::check::cargo::{of_rust, strict, test, with};
+use crate::check::cargo::{has_nextest, of_rust, strict, test, with};
 use crate::check::{Check, Harness, Planned, Rights};
 use crate::step::Step;
 use crate::{arm, cargo, compat, root, sanitize, target_dir};
@@ -90,10 +90,22 @@ impl Part {
                 one("docs", command, "fix rustdoc's warnings")
             }
             Self::Tools => {
-                let packages = ["--package", "xmem-bench", "--package", "xmem-count"];
+                // Nearly all packages, so that little is built again.
+                let packages = [
+                    "--workspace",
+                    "--exclude",
+                    "xmem-gpu",
+                    "--exclude",
+                    "xmem-gpu-gst",
+                ];
+                let mut command = with(strict(test()), &packages);
+                command.args(["--locked", "--bins"]);
+                if has_nextest() {
+                    command.args(["--filterset", "package(xmem-bench) | package(xmem-count)"]);
+                }
                 let step = Step {
                     name: "tests of the tools",
-                    command: with(strict(test()), &[&packages[..], &["--locked"]].concat()),
+                    command,
                     advice: "",
                 };
                 vec![Ok(of_rust(Rights::Me, step))]
