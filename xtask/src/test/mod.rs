@@ -76,7 +76,7 @@ pub(crate) fn run(args: &Args) -> Result {
     let selection = &args.selection;
     let parts = args.parts();
     let is_all = selection.is_everything() && rights.contains(&Rights::Me) && args.stress.is_none();
-    if is_all {
+    if is_all && args.only.is_empty() {
         announce(&parts)?;
     }
     packages::ensure_for_test()?;
