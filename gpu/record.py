@@ -335,7 +335,7 @@ def main():
     if arguments.stand_in:
         print(page)
     else:
-        to = (out or ROOT / "docs") / "gpu-results.md"
+        to = out / "gpu-results.md" if out else ROOT / "docs/measurements/gpu.md"
         to.write_text(page)
         print(f"gpu/run: {to}", file=sys.stderr)
     print(results.summary(), file=sys.stderr)

@@ -210,17 +210,27 @@ fn run_all(blocks: &[Vec<String>], expected: usize) {
 
 #[test]
 fn readme() {
-    run_all(&blocks(&page("README.md"), "```sh", "```"), 2);
+    run_all(&blocks(&page("README.md"), "```sh", "```"), 1);
+}
+
+#[test]
+fn start() {
+    run_all(&blocks(&page("docs/start.md"), "```sh", "```"), 2);
+}
+
+#[test]
+fn cookbook() {
+    run_all(&blocks(&page("docs/cookbook.md"), "```sh", "```"), 8);
 }
 
 #[test]
 fn xmemsink() {
-    run_all(&blocks(&page("docs/xmemsink.md"), "```sh", "```"), 6);
+    run_all(&blocks(&page("docs/xmemsink.md"), "```sh", "```"), 3);
 }
 
 #[test]
 fn xmemsrc() {
-    run_all(&blocks(&page("docs/xmemsrc.md"), "```sh", "```"), 6);
+    run_all(&blocks(&page("docs/xmemsrc.md"), "```sh", "```"), 5);
 }
 
 #[test]
@@ -266,7 +276,7 @@ fn two_hosts() {
 fn rtsp() {
     let (blocks, port) = two_hosts_here();
     let block = blocks.iter().find(|block| is_rtsp(block)).unwrap();
-    let programs = page("docs/programs.md");
+    let programs = page("docs/cookbook.md");
     let mut lines = programs.lines();
     let served = lines.find(|line| line.starts_with("( xmemsrc ")).unwrap();
     let pools = prepared();

@@ -8,6 +8,7 @@
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
+    sync::LazyLock,
     time::Duration,
 };
 
@@ -15,6 +16,14 @@ use gst::{glib, glib::translate::*, prelude::*, subclass::prelude::*};
 use gst_base::subclass::prelude::*;
 
 use crate::unwind;
+
+pub(super) static CAT: LazyLock<gst::DebugCategory> = LazyLock::new(|| {
+    gst::DebugCategory::new(
+        "xmemsink",
+        gst::DebugColorFlags::empty(),
+        Some("Puts buffers into a shared pool"),
+    )
+});
 
 /// A sink that renders one buffer after another.
 pub(super) trait Render: BaseSinkImpl

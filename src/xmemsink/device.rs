@@ -14,13 +14,10 @@ use xmem_core::{
 };
 
 use super::{
-    enums::{XmemSinkCopy, XmemSinkCudaIpcMode},
-    imports,
-    log::CAT,
-    outcome::{Cause, Failure, Outcome},
-    parts::{self, set_buffer_parts},
-    settings::Settings,
-    started::Started,
+    base::CAT,
+    outside::{self, set_buffer_parts},
+    run::{Cause, Failure, Outcome, Started},
+    settings::{Settings, XmemSinkCopy, XmemSinkCudaIpcMode},
     stream::Stream,
 };
 use crate::{
@@ -115,7 +112,7 @@ pub(super) fn publish(
             }
         }
         Some(slot) if slot.received().is_some() => {
-            if let Ok(outcome) = parts::publish(started, buffer, meta, true, cancel)? {
+            if let Ok(outcome) = outside::publish(started, buffer, meta, true, cancel)? {
                 return Ok(Some(outcome));
             }
             Cause::Unreachable(
@@ -195,7 +192,7 @@ fn import(
     ptr: u64,
     device: &Device,
 ) -> Result<ImportedMemory, &'static str> {
-    if let Some(known) = imports::known(memory, producer) {
+    if let Some(known) = outside::known(memory, producer) {
         return Ok(known);
     }
     if let Some(Refused(why)) = tied(memory) {
@@ -209,7 +206,7 @@ fn import(
     };
     match imported {
         Ok(imported) => {
-            imports::remember(memory, imported.clone());
+            outside::remember(memory, imported.clone());
             deferred.apply_to(memory, release_import);
             Ok(imported)
         }
@@ -335,5 +332,5 @@ fn release_import(memory: &gst::MemoryRef) {
         memory,
         Refused("upstream gives each frame memory of its own"),
     );
-    imports::forget(memory);
+    outside::forget(memory);
 }

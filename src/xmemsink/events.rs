@@ -10,7 +10,10 @@ use std::sync::{
 
 use xmem_core::{AcquireError, Canceller, EventError, FrameMeta, PublishError};
 
-use super::{base::Data, context::SinkContext, log::CAT};
+use super::{
+    base::{CAT, Data},
+    when::SinkContext,
+};
 use crate::lock;
 use crate::stream::event::downstream::{self, Packed};
 

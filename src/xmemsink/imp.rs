@@ -12,7 +12,8 @@
  * The sink does not wait for consumers: a slow consumer misses frames. The exception is #GstXmemSink:delivery
  * `lossless`.
  *
- * Frames that are not in a slot are copied once. #GstXmemSink:stats counts them, and the debug category
+ * Frames in other memory with a descriptor that cannot shrink, such as DMA buffers, and frames of another pool are shared
+ * unchanged. All others are copied once. #GstXmemSink:stats counts them, and the debug category
  * `GST_PERFORMANCE` logs the reason. Published frames are read-only in all processes, including this one: an in-place
  * filter after a tee gets a copy of its own.
  *
@@ -48,24 +49,15 @@ use gst_base::{prelude::*, subclass::prelude::*};
 use xmem_core::{CreateError, FrameMeta, PoolStats, Text};
 
 use super::{
-    base::{self, Data, Render},
-    clients,
-    context::SinkContext,
+    base::{self, CAT, Data, Render},
+    consumers::{self, Requests},
     device,
     events::Events,
-    failures::Failures,
-    frames,
-    gaps::Gaps,
-    keeping,
-    log::CAT,
-    outcome::Outcome,
-    proposal::Offer,
-    requests::Requests,
+    frame,
+    run::{Failures, Offer, Outcome, Started},
     settings::{PROP_NUM_CLIENTS, PROP_POOL, PROPERTIES, Settings},
-    started::Started,
-    stream::Stream,
-    times::Times,
-    waiting::{Interrupts, Reason},
+    stream::{Gaps, Stream},
+    when::{self, Interrupts, Reason, SinkContext, Times},
 };
 use crate::{
     buffers::allocator::{SlotSource, XmemAllocator},
@@ -113,7 +105,7 @@ impl ObjectImpl for XmemSink {
     }
 
     fn signals() -> &'static [glib::subclass::Signal] {
-        clients::signals()
+        consumers::signals()
     }
 
     fn set_property(&self, id: usize, value: &glib::Value, pspec: &glib::ParamSpec) {
@@ -242,7 +234,7 @@ impl BaseSinkImpl for XmemSink {
             .producer()
             .map_err(|reason| gst::error_msg!(gst::ResourceError::Settings, ("{reason}")))?;
         let producer = device::configure(builder, &settings)
-            .on_consumer(clients::handler(
+            .on_consumer(consumers::handler(
                 self.obj().upcast_ref(),
                 self.requests.clone(),
                 is_started.clone(),
@@ -312,7 +304,7 @@ impl BaseSinkImpl for XmemSink {
         // Decoders need frames outside of the segment, such as those before a seek's target.
         self.obj().set_drop_out_of_segment(caps::is_raw(caps));
         let started = self.started();
-        let kept = started.and_then(|started| keeping::longest(caps, &started));
+        let kept = started.and_then(|started| when::longest(caps, &started));
         self.times.set_kept(kept);
         Ok(())
     }
@@ -417,14 +409,14 @@ impl BaseSinkImpl for XmemSink {
         let obj = self.obj();
         let ctx = self.context(obj.upcast_ref(), &started);
         self.events.share_deferred(ctx, false)?;
-        let Some(mut described) = frames::describe(ctx, buffer, &self.losses)? else {
+        let Some(mut described) = frame::describe(ctx, buffer, &self.losses)? else {
             // It counts as skipped when the next buffer arrives.
             return Ok(gst::FlowSuccess::Ok);
         };
         if self.gaps.note_rendered() {
             described.meta.flags |= FrameMeta::AFTER_GAP;
         }
-        let outcome = frames::publish(ctx, &self.requests, buffer, &mut described);
+        let outcome = frame::offer(ctx, &self.requests, buffer, &mut described);
         match &outcome {
             Ok(Outcome::InPlace | Outcome::Copied(_)) => {
                 self.stream.note_sticky_delivered();
@@ -434,7 +426,7 @@ impl BaseSinkImpl for XmemSink {
         }
         match outcome? {
             Outcome::InPlace => {}
-            outcome => frames::report(ctx, buffer, outcome),
+            outcome => frame::report(ctx, buffer, outcome),
         }
         Ok(gst::FlowSuccess::Ok)
     }

@@ -3,35 +3,21 @@
 //! `xmemsink` publishes buffers in a pool.
 
 mod base;
-mod clients;
-mod context;
+mod consumers;
 #[cfg_attr(not(feature = "cuda"), path = "no_device.rs")]
 mod device;
-mod enums;
 mod events;
-mod failures;
-mod frames;
-mod gaps;
+mod frame;
 mod imp;
-mod imports;
-mod keeping;
-mod log;
-mod messages;
-mod outcome;
-mod parts;
-mod proposal;
-mod publish;
-mod requests;
+mod outside;
+mod run;
 mod settings;
-mod started;
 mod stream;
-mod times;
-mod upstream;
-mod waiting;
+mod when;
 
 use gst::{glib, prelude::*};
 
-pub use enums::{
+pub use settings::{
     XmemSinkBacking, XmemSinkCopy, XmemSinkCudaIpcMode, XmemSinkDelivery, XmemSinkPace,
 };
 

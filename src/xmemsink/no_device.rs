@@ -5,9 +5,8 @@
 use xmem_core::{Canceller, FrameMeta, ProducerBuilder};
 
 use super::{
-    outcome::{Failure, Outcome},
+    run::{Failure, Outcome, Started},
     settings::Settings,
-    started::Started,
     stream::Stream,
 };
 

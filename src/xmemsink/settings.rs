@@ -7,10 +7,7 @@ use std::{ffi::OsString, time::Duration};
 use gst::{glib, prelude::*};
 use xmem_core::{Backing, Delivery, MAX_NAMED_SIZE, Producer, ProducerBuilder};
 
-use super::enums::{
-    XmemSinkBacking, XmemSinkCopy, XmemSinkCudaIpcMode, XmemSinkDelivery, XmemSinkPace,
-};
-use crate::properties::settings;
+use crate::properties::{choices, settings};
 
 pub(super) const PROP_POOL: &str = "pool";
 pub(super) const PROP_NUM_CLIENTS: &str = "num-clients";
@@ -42,7 +39,7 @@ settings! {
          * run.
          *
          * * `published`, `zero-copy`, `copied`, `dropped` (guint64): frames that were published; of these, the frames that
-         *   were already in a slot, and the frames that were copied into one; frames that were not published because no
+         *   were published in place, and the frames that were copied into a slot; frames that were not published because no
          *   slot was free, or because upstream had few buffers left.
          * * `scarce` (guint64): frames that were copied or dropped because upstream, such as a camera, had few buffers left.
          * * `late` (guint64): frames that were dropped because they were later than `max-lateness` allows. There is no
@@ -140,7 +137,7 @@ settings! {
      * GstXmemSink:copy:
      *
      * Whether the sink may copy frames. A frame that upstream did not write into one of the pool's slots has to be copied
-     * into one. Some elements always send such frames (parsers, `x264enc`, all elements after a `tee`). With
+     * into one, unless its memory can be shared unchanged, such as a DMA buffer. Some elements always send such frames (parsers, `x264enc`, all elements after a `tee`). With
      * `forbid`, the first such frame is an error, which gives the reason.
      */
     copy: XmemSinkCopy = XmemSinkCopy::default(),
@@ -374,5 +371,39 @@ mod tests {
         for bad in ["", "rw", "0888", "1000", "+600", "-1", " 600"] {
             assert_eq!(parse_mode(bad), None, "{bad:?}");
         }
+    }
+}
+
+choices! {
+    /// How the pool treats a slow consumer.
+    XmemSinkDelivery = "GstXmemSinkDelivery" {
+        Live = "live", "Live: a slow consumer misses frames, the sink does not wait for it";
+        Lossless = "lossless", "Lossless: every connected consumer receives every frame, the sink waits";
+    }
+
+    /// Whether frames that upstream did not write into a slot may be copied into one.
+    XmemSinkCopy = "GstXmemSinkCopy" {
+        Allow = "allow", "Allow: copy foreign frames once";
+        Forbid = "forbid", "Forbid: a foreign frame causes an element error";
+    }
+
+    /// The kind of shared memory that holds the slots.
+    XmemSinkBacking = "GstXmemSinkBacking" {
+        Memfd = "memfd", "Memfd: anonymous memory that consumers can neither write nor resize";
+        PosixShm = "posix-shm", "POSIX shared memory: named segments, for this user only";
+    }
+
+    /// When a frame is published.
+    XmemSinkPace = "GstXmemSinkPace" {
+        Auto = "auto", "Auto: live input immediately, other input at its time";
+        Always = "always", "Always: every frame at its time";
+        Never = "never", "Never: every frame immediately";
+    }
+
+    /// How slots on CUDA devices are shared.
+    XmemSinkCudaIpcMode = "GstXmemSinkCudaIpcMode" {
+        Auto = "auto", "Auto: by file descriptor if the device supports it, else by legacy handle";
+        Vmm = "vmm", "VMM: by file descriptor, the memory exists as long as any process uses it";
+        Legacy = "legacy", "Legacy: by IPC handle, the memory is freed with this process";
     }
 }

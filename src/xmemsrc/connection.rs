@@ -1,17 +1,28 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Messages about a producer that is found or lost, and about the end of the stream.
+//! The producers that are found and lost, and the element messages about them.
+//!
+//! * `GstXmemProducerLost`: the connection to the producer was lost before the end of the stream. Fields `pool` (string),
+//!   `pid` (guint, the producer's) and `reason` (string): `gone`, the producer was stopped or killed; `timed-out`, the
+//!   producer disconnected this source because it blocked lossless delivery. #GstXmemSrc:on-producer-lost sets the next
+//!   step.
+//! * `GstXmemProducerBack`: connected again, to the same or to another producer. Fields `pool` (string) and `pid`
+//!   (guint).
 
-use std::time::Duration;
+use std::{ffi::OsStr, time::Duration};
 
+use gst::prelude::*;
 use xmem_core::{
     BudgetLimit, ConnectError, ConsumerBuilder, ReceiveError,
     follow::{FollowError, Follower, Lost, OnEos, OnLost, OverBudget},
 };
 
 use super::{
-    XmemSrcOnEos, XmemSrcOnProducerLost, XmemSrcOverBudget, events, log::CAT, messages,
-    settings::Settings, source::Source, started::Started, sticky_state,
+    base::CAT,
+    context::Source,
+    downstream,
+    run::Started,
+    settings::{Settings, XmemSrcOnEos, XmemSrcOnProducerLost, XmemSrcOverBudget},
 };
 
 /// A warning is posted after this time without a producer.
@@ -61,7 +72,7 @@ pub(super) fn joined(source: Source<'_>, follower: &Follower, started: &mut Star
         );
     }
     if again {
-        messages::back(source.element, &settings.pool, pid);
+        post_back(source.element, &settings.pool, pid);
     }
     source.latency.ask(source.figures, source.stream);
     started.join(consumer.has_resumed(), consumer.delivery());
@@ -90,7 +101,7 @@ pub(super) fn lost(source: Source<'_>, lost: &Lost) {
         obj = source.element,
         "The producer is gone: {policy:?}"
     );
-    messages::lost(source.element, &source.settings.pool, lost);
+    post_lost(source.element, &source.settings.pool, lost);
 }
 
 /// Posts why the follower has ended. Returns the flow of the streaming thread.
@@ -139,10 +150,10 @@ fn end_of_stream(source: Source<'_>, follower: &Follower, started: &mut Started)
     // A source that joined after the last frame still sends the start of the stream.
     let consumer = follower.consumer();
     let sticky = consumer.and_then(|consumer| consumer.wait_sticky(STATE_TIME));
-    if let Some(Err(flow)) = sticky.map(|sticky| sticky_state::update(source, &sticky, None)) {
+    if let Some(Err(flow)) = sticky.map(|sticky| downstream::update(source, &sticky, None)) {
         return flow;
     }
-    events::push_segment(source);
+    downstream::push_segment(source);
     gst::FlowError::Eos
 }
 
@@ -162,4 +173,36 @@ pub(super) fn warn_of_wait(source: Source<'_>, follower: &Follower, error: &Conn
             xmem_core::pools_in_words(pool)
         )
     );
+}
+
+/// Posts that a producer is lost. The caller holds no lock, because a bus handler may read properties.
+pub(super) fn post_lost(src: &gst_base::BaseSrc, pool: &OsStr, lost: &Lost) {
+    let reason = match lost.error {
+        ReceiveError::TimedOut => "timed-out",
+        _ => "gone",
+    };
+    post(
+        src,
+        gst::Structure::builder("GstXmemProducerLost")
+            .field("pool", pool.to_string_lossy().into_owned())
+            .field("pid", lost.producer_pid)
+            .field("reason", reason)
+            .build(),
+    );
+}
+
+/// Posts that a producer was found again. The caller holds no lock.
+pub(super) fn post_back(src: &gst_base::BaseSrc, pool: &OsStr, pid: u32) {
+    post(
+        src,
+        gst::Structure::builder("GstXmemProducerBack")
+            .field("pool", pool.to_string_lossy().into_owned())
+            .field("pid", pid)
+            .build(),
+    );
+}
+
+fn post(src: &gst_base::BaseSrc, structure: gst::Structure) {
+    // It fails only if the element has no bus.
+    let _ = src.post_message(gst::message::Element::builder(structure).src(src).build());
 }

@@ -10,13 +10,11 @@ use xmem_core::cuda::{CudaError, CudaFrame, Device, PrivateMemory, Rows};
 use xmem_core::{FrameMeta, ReadLease};
 
 use super::{
-    XmemSrcCudaWait,
-    delivery::{self, Converter},
-    log::CAT,
-    outcome::{InvalidFrame, Outcome, Placement},
-    settings::Settings,
-    source::Source,
-    started::Started,
+    base::CAT,
+    buffer::{self, Converter},
+    context::{InvalidFrame, Outcome, Placement, Source},
+    run::Started,
+    settings::{Settings, XmemSrcCudaWait},
     times::Times,
 };
 use crate::buffers::planes::{self, Planes};
@@ -70,7 +68,7 @@ pub(super) fn receive(
     match made {
         Ok((memory, meta, placement)) => {
             let converter = Converter::new(source, started.stream_mut(), times);
-            delivery::outcome(source, converter.finish([memory], &meta, placement))
+            buffer::outcome(source, converter.finish([memory], &meta, placement))
         }
         Err(failure) => fail(source, failure),
     }

@@ -42,22 +42,16 @@ use gst_base::{prelude::*, subclass::prelude::*};
 use xmem_core::Canceller;
 
 use super::{
-    XmemSrcTimestampMode,
-    class::{self, Create},
-    connection, events,
-    figures::Figures,
-    frames,
-    latency::Latency,
-    log::CAT,
-    mapping::Mapping,
-    messages,
-    outgoing::Outgoing,
-    pipeline,
-    settings::{PROP_POOL, PROP_PROCESSING_DEADLINE, PROPERTIES, Settings},
-    source::Source,
-    started::{Run, Running},
-    sticky_state,
+    base::{self, CAT, Create, Outgoing},
+    connection,
+    context::{self, Figures, Source},
+    downstream,
+    latency::{self, Latency},
+    receive,
+    run::{Run, Running},
+    settings::{PROP_POOL, PROP_PROCESSING_DEADLINE, PROPERTIES, Settings, XmemSrcTimestampMode},
     stream::Stream,
+    times::Mapping,
 };
 use crate::lock;
 use crate::{
@@ -97,7 +91,7 @@ impl ObjectSubclass for XmemSrc {
     type ParentType = gst_base::BaseSrc;
 
     fn class_init(class: &mut Self::Class) {
-        class::init::<Self>(class);
+        base::init::<Self>(class);
     }
 }
 
@@ -121,7 +115,7 @@ impl ObjectImpl for XmemSrc {
         PROPERTIES.set(id, &mut lock(&self.settings), value);
         gst::info!(CAT, imp = self, "Set {} to {value:?}", pspec.name());
         if pspec.name() == PROP_PROCESSING_DEADLINE {
-            messages::latency_changed(self.obj().upcast_ref());
+            latency::changed(self.obj().upcast_ref());
         }
     }
 
@@ -135,7 +129,7 @@ impl ObjectImpl for XmemSrc {
         let obj = self.obj();
         obj.set_live(true);
         obj.set_format(gst::Format::Time);
-        events::watch(obj.src_pad(), self.outgoing.clone(), self.running.clone());
+        downstream::watch(obj.src_pad(), self.outgoing.clone(), self.running.clone());
     }
 }
 
@@ -156,9 +150,9 @@ impl ElementImpl for XmemSrc {
 
     /// GstBaseSrc's error for caps that downstream refuses does not name the caps.
     fn post_message(&self, message: gst::Message) -> bool {
-        if messages::is_not_negotiated(&message) {
+        if downstream::is_not_negotiated(&message) {
             let pool = lock(&self.settings).pool.clone();
-            sticky_state::report_late_refusal(self.obj().upcast_ref(), &self.stream, &pool);
+            downstream::report_late_refusal(self.obj().upcast_ref(), &self.stream, &pool);
         }
         self.parent_post_message(message)
     }
@@ -409,7 +403,7 @@ impl XmemSrc {
 
     /// The greatest latency of the other sources in the pipeline.
     fn latency_of_others(&self) -> gst::ClockTime {
-        let others = pipeline::others(self.obj().upcast_ref());
+        let others = context::others(self.obj().upcast_ref());
         let latencies = others.iter().filter_map(|other| {
             let mut query = gst::query::Latency::new();
             other.query(&mut query).then(|| query.result().1)
@@ -431,7 +425,7 @@ impl XmemSrc {
         let (settings, follower, started) = run.parts();
         started.begin();
         while !self.is_ending() {
-            let result = frames::next(self.source(obj.upcast_ref(), settings), follower, started);
+            let result = receive::next(self.source(obj.upcast_ref(), settings), follower, started);
             if self.is_ending() {
                 break;
             }

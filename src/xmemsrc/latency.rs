@@ -4,7 +4,9 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::{enums::XmemSrcTimestampMode, figures::Figures, stream::Stream, times::Playback};
+use gst::prelude::*;
+
+use super::{context::Figures, settings::XmemSrcTimestampMode, stream::Stream, times::Playback};
 
 /// Streams of packets and of encoded frames may come in bursts. A hole in them costs more than a delay.
 const BURSTS: gst::ClockTime = gst::ClockTime::SECOND;
@@ -31,6 +33,11 @@ pub(super) struct Latency {
 
 fn get(time: &AtomicU64) -> gst::ClockTime {
     gst::ClockTime::from_nseconds(time.load(Ordering::Relaxed))
+}
+
+/// Posts that the latency has changed. The application then makes the pipeline query it.
+pub(super) fn changed(src: &gst_base::BaseSrc) {
+    let _ = src.post_message(gst::message::Latency::builder().src(src).build());
 }
 
 impl Latency {
@@ -95,8 +102,8 @@ impl Latency {
         let wait = self.wait();
         if busy < ALWAYS_KEPT {
             format!(
-                "Frames are missed: the producer published {frames} within {} ms, more than it keeps. Raise max-slots on xmemsink, or \
-                 put more into one buffer, as alignment=7 of mpegtsmux does",
+                "Frames are missed: the producer published {frames} within {} ms, more than it keeps. Raise history and max-slots on \
+                 xmemsink, or put more into one buffer, as alignment=7 of mpegtsmux does",
                 busy.mseconds()
             )
         } else if wait > ALWAYS_KEPT && busy <= wait.saturating_add(ALWAYS_KEPT) {

@@ -2,39 +2,24 @@
 
 //! `xmemsrc` outputs the frames of a pool as buffers.
 
-mod class;
+mod base;
+mod buffer;
 mod connection;
-mod delivery;
+mod context;
 #[cfg_attr(not(feature = "cuda"), path = "no_device.rs")]
 mod device;
-mod enums;
-mod events;
-mod figures;
-mod frame_buffers;
-mod frames;
-mod header;
+mod downstream;
 mod imp;
-mod key_frame_gate;
 mod latency;
-mod log;
-mod mapping;
-mod messages;
-mod outcome;
-mod outgoing;
-mod parts;
-mod pipeline;
+mod receive;
+mod run;
 mod settings;
-mod shift;
-mod source;
-mod started;
-mod sticky_state;
 mod stream;
 mod times;
-mod window;
 
 use gst::{glib, prelude::*};
 
-pub use enums::{
+pub use settings::{
     XmemSrcCudaWait, XmemSrcOnEos, XmemSrcOnProducerLost, XmemSrcOverBudget, XmemSrcStartFrom,
     XmemSrcTimestampMode,
 };

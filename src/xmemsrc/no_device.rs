@@ -4,7 +4,11 @@
 
 use xmem_core::ReadLease;
 
-use super::{outcome::Outcome, source::Source, started::Started, times::Times};
+use super::{
+    context::{Outcome, Source},
+    run::Started,
+    times::Times,
+};
 
 /// Posts an error.
 pub(super) fn receive(

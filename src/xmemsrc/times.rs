@@ -1,25 +1,31 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The times of a frame in this pipeline.
+//! The times of frames in this pipeline, and the shift by which streams are delayed.
+//!
+//! Streams that were held up, such as those of a file, share a shift if they come from one pipeline of a producer: audio and video
+//! come from two pools. All live streams of a consumer's pipeline share one shift, which is fixed by the first of them.
 
-use std::sync::Arc;
+use std::sync::{
+    Arc, Mutex, Weak,
+    atomic::{AtomicI64, AtomicU64, Ordering},
+};
 
 use gst::prelude::*;
 use xmem_core::{Delivery, FrameMeta, ReadLease, Sticky, key_frame};
 
 use super::{
-    enums::{XmemSrcStartFrom, XmemSrcTimestampMode},
-    log::CAT,
-    mapping::Mapping,
-    pipeline,
-    settings::Settings,
-    shift::{Key, Shift},
+    base::CAT,
+    context,
+    settings::{Settings, XmemSrcStartFrom, XmemSrcTimestampMode},
 };
-use crate::stream::{
-    caps,
-    event::sticky,
-    timeline::Timeline,
-    timing::{self, ClockOffset, Origin},
+use crate::{
+    lock,
+    stream::{
+        caps,
+        event::sticky,
+        timeline::Timeline,
+        timing::{self, ClockOffset, Origin},
+    },
 };
 
 /// Streams of one file start at most about this far apart.
@@ -511,8 +517,10 @@ impl Stamper {
         } else {
             self.live_shift(src, || {
                 let is_promised = late <= promised.saturating_add(SLACK);
-                if is_promised && !pipeline::has_other_live_source(src) {
-                    before.min(late)
+                if is_promised && !context::has_other_live_source(src) {
+                    // Later frames may come less late, and would wait for longer than the producer can keep them.
+                    let most = timeline.kept.unwrap_or(gst::ClockTime::MAX);
+                    before.min(late).min(most)
                 } else {
                     gst::ClockTime::ZERO
                 }
@@ -538,7 +546,7 @@ impl Stamper {
         if let Some(shift) = &self.live_shift {
             return shift.clone();
         }
-        let shift = Shift::of(Some(Key::Live(pipeline::address(src))));
+        let shift = Shift::of(Some(Key::Live(context::address(src))));
         shift.fix(need());
         self.live_shift = Some(shift.clone());
         shift
@@ -553,7 +561,7 @@ fn earliest(meta: &FrameMeta) -> Option<i64> {
 
 /// How much earlier another stream of the same pipeline may start. Zero: there is no other stream.
 fn margin(src: &gst_base::BaseSrc) -> gst::ClockTime {
-    if pipeline::others(src).is_empty() {
+    if context::others(src).is_empty() {
         gst::ClockTime::ZERO
     } else {
         MARGIN
@@ -566,6 +574,155 @@ fn at_speed(duration: gst::ClockTime, speed: f64) -> gst::ClockTime {
     }
     // A float is precise enough for the duration of a frame. The cast saturates.
     timing::known((duration.nseconds() as f64 / speed) as u64).unwrap_or(gst::ClockTime::MAX)
+}
+
+/// What the streaming thread notes about the times of the frames.
+#[derive(Debug)]
+pub(super) struct Mapping {
+    /// The shift of the frames. Weak: the number of references shows whether streams share it.
+    shift: Mutex<Weak<Shift>>,
+    /// With `timestamp-mode=passthrough`: how far the last frame's time on CLOCK_MONOTONIC is ahead of its PTS.
+    ahead: AtomicI64,
+}
+
+const UNKNOWN: i64 = i64::MIN;
+
+impl Default for Mapping {
+    fn default() -> Self {
+        Self {
+            shift: Mutex::default(),
+            ahead: AtomicI64::new(UNKNOWN),
+        }
+    }
+}
+
+impl Mapping {
+    pub(super) fn set_shift(&self, shift: Option<&Arc<Shift>>) {
+        *lock(&self.shift) = shift.map(Arc::downgrade).unwrap_or_default();
+    }
+
+    /// The frame has times of the producer.
+    pub(super) fn note_raw(&self, pts: Option<gst::ClockTime>, timestamp: Option<i64>) {
+        if let Some((pts, timestamp)) = pts.zip(timestamp) {
+            let ahead = timestamp.saturating_sub_unsigned(pts.nseconds());
+            // Relaxed, like the load in `of_raw`: no other data depends on it.
+            self.ahead.store(ahead, Ordering::Relaxed);
+        }
+    }
+
+    /// The time on CLOCK_MONOTONIC of frames with this running time, if their times were converted. `None`: it is not known.
+    pub(super) fn of_converted(
+        &self,
+        element: &gst::Element,
+        running_time: gst::ClockTime,
+    ) -> Option<i64> {
+        let now = xmem_core::monotonic_ns();
+        let elapsed = element.current_running_time()?.nseconds().cast_signed();
+        let shift = lock(&self.shift).upgrade();
+        Origin::without_clock(now)
+            .later(elapsed.saturating_neg())
+            .later(shift.map_or(0, |shift| shift.get()).saturating_neg())
+            .to_monotonic(gst::Signed::Positive(running_time))
+    }
+
+    /// The same for frames with the producer's times and this segment. It is not known at another rate than 1.
+    pub(super) fn of_raw(
+        &self,
+        segment: Option<&gst::Segment>,
+        running_time: gst::ClockTime,
+    ) -> Option<i64> {
+        let segment = segment?.downcast_ref::<gst::ClockTime>()?;
+        let pts = segment.position_from_running_time(running_time)?;
+        let ahead = self.ahead.load(Ordering::Relaxed);
+        (ahead != UNKNOWN && segment.rate() == 1.0)
+            .then(|| ahead.saturating_add_unsigned(pts.nseconds()))
+    }
+}
+
+/// The streams that share a shift.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Key {
+    /// The base times of the producer's and the consumer's pipelines.
+    HeldUp(gst::ClockTime, gst::ClockTime),
+    /// The address of the consumer's pipeline, which exists as long as one of its streams has the shift.
+    Live(usize),
+}
+
+/// The shared shifts in use.
+static SHIFTS: Mutex<Vec<(Key, Weak<Shift>)>> = Mutex::new(Vec::new());
+
+#[derive(Debug, Default)]
+pub(super) struct Shift {
+    /// In nanoseconds; or `OPEN`.
+    by: AtomicU64,
+    is_live: bool,
+}
+
+/// The shift of live streams is not fixed yet.
+const OPEN: u64 = u64::MAX;
+
+impl Shift {
+    /// The shift for this key. `None`: a shift that is not shared.
+    pub(super) fn of(key: Option<Key>) -> Arc<Self> {
+        let Some(key) = key else {
+            return Arc::default();
+        };
+        let mut shifts = lock(&SHIFTS);
+        shifts.retain(|(_, shift)| shift.strong_count() > 0);
+        let found = shifts.iter().find(|(other, _)| *other == key);
+        if let Some(shift) = found.and_then(|(_, shift)| shift.upgrade()) {
+            return shift;
+        }
+        let is_live = matches!(key, Key::Live(_));
+        let shift = Arc::new(Self {
+            by: AtomicU64::new(if is_live { OPEN } else { 0 }),
+            is_live,
+        });
+        shifts.push((key, Arc::downgrade(&shift)));
+        shift
+    }
+
+    /// In nanoseconds.
+    pub(super) fn get(&self) -> i64 {
+        // Relaxed: no other data depends on it.
+        match self.by.load(Ordering::Relaxed) {
+            OPEN => 0,
+            shift => shift.cast_signed(),
+        }
+    }
+
+    /// Whether it is the shift of all live streams.
+    pub(super) fn is_live(&self) -> bool {
+        self.is_live
+    }
+
+    /// Fixes the shift of live streams. Does nothing if it is fixed.
+    pub(super) fn fix(&self, by: gst::ClockTime) {
+        let by = by.nseconds().min(i64::MAX.unsigned_abs());
+        let _ = self
+            .by
+            .compare_exchange(OPEN, by, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    /// Raises the shift to `by` plus `margin`, if it is less than `by`. The margin is for another stream that needs slightly more:
+    /// without it, the times of frames that were already sent would no longer match.
+    pub(super) fn raise_to(&self, by: gst::ClockTime, margin: gst::ClockTime) {
+        let known = |time: gst::ClockTime| time.nseconds().min(i64::MAX.unsigned_abs());
+        let _ = self
+            .by
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |now| {
+                (now < known(by)).then(|| known(by.saturating_add(margin)))
+            });
+    }
+
+    /// Reduces the shift by the time that is missing in the stream, at most to 0. Only for a shift of one stream that was held up.
+    pub(super) fn catch_up(&self, missing: gst::ClockTime) {
+        let _ = self
+            .by
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |now| {
+                Some(now.saturating_sub(missing.nseconds()))
+            });
+    }
 }
 
 #[cfg(test)]
@@ -601,5 +758,46 @@ mod tests {
         // In decoding order.
         assert_eq!(missing(Some(33), &[66, 0, 33, 99]), [0; 4]);
         assert_eq!(missing(None, &[0, 60_000, 60_033]), [0, 60_000, 0]);
+    }
+
+    #[test]
+    fn streams_with_one_key_share_a_shift() {
+        let time = gst::ClockTime::from_seconds;
+        let key = Some(Key::HeldUp(time(1), time(2)));
+        let video = Shift::of(key);
+        let audio = Shift::of(key);
+        let other = Shift::of(Some(Key::HeldUp(time(1), time(3))));
+        let need = |shift: &Shift, ns, margin| {
+            let time = gst::ClockTime::from_nseconds;
+            shift.raise_to(time(ns), time(margin));
+        };
+        need(&video, 0, 10);
+        assert_eq!((video.get(), audio.get()), (0, 0));
+        need(&video, 5, 10);
+        need(&audio, 12, 10);
+        assert_eq!((video.get(), audio.get(), other.get()), (15, 15, 0));
+        need(&audio, 16, 0);
+        assert_eq!(video.get(), 16);
+        other.raise_to(time(1), time(0));
+        other.catch_up(time(2));
+        assert_eq!(other.get(), 0);
+        drop((video, audio));
+        assert_eq!(Shift::of(key).get(), 0, "a new stream starts at 0");
+        let alone = Shift::of(None);
+        alone.raise_to(time(1), time(0));
+        assert_eq!(Shift::of(None).get(), 0);
+    }
+
+    #[test]
+    fn the_first_live_stream_fixes_the_shift() {
+        let time = gst::ClockTime::from_seconds;
+        let video = Shift::of(Some(Key::Live(7)));
+        let sound = Shift::of(Some(Key::Live(7)));
+        assert_eq!((video.get(), sound.get()), (0, 0));
+        video.fix(time(2));
+        sound.fix(time(9));
+        let shift = time(2).nseconds().cast_signed();
+        assert_eq!((video.get(), sound.get()), (shift, shift));
+        assert_eq!(Shift::of(Some(Key::Live(8))).get(), 0);
     }
 }

@@ -10,6 +10,7 @@ mod check;
 mod compat;
 mod count;
 mod demo;
+mod docs;
 mod faults;
 mod fuzz;
 mod gpu_bundle;
@@ -61,6 +62,8 @@ enum Command {
     Fuzz(fuzz::Args),
     /// Run tests under AddressSanitizer and Valgrind
     Sanitize(sanitize::Args),
+    /// Write the manual as a site to target/site/html
+    Docs,
     /// Build the Python module into a virtual environment, and test it there
     Python(python::Args),
     /// Install the plugin with cargo-c and with Meson into separate prefixes, and check both installations
@@ -81,6 +84,7 @@ fn main() -> ExitCode {
         Command::Camera => camera::run(),
         Command::Fuzz(args) => fuzz::run(&args),
         Command::Sanitize(args) => sanitize::run(&args),
+        Command::Docs => docs::run(),
         Command::Python(args) => python::run(&args),
         Command::Package => package::run(),
         Command::GpuBundle => gpu_bundle::run(),

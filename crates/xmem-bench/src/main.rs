@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Compares xmem with other ways to share frames between processes. `docs/benchmarks.md` describes the method.
+//! Compares xmem with other ways to share frames between processes. `docs/measurements/benchmarks.md` describes the method.
 //!
 //! The program starts itself for each side of a transport, so that both sides are separate processes.
 

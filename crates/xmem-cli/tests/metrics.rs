@@ -126,6 +126,7 @@ fn the_figures_of_all_pools_are_served() {
         .unwrap()
         .publish(FrameMeta::new(64))
         .unwrap();
+    producer.note_scarce();
     let _held = consumer.receive(Some(Duration::from_secs(60))).unwrap();
     drop(std::os::unix::net::UnixListener::bind(dir.path().join("old.sock")).unwrap());
 
@@ -146,6 +147,7 @@ fn the_figures_of_all_pools_are_served() {
         1.0
     );
     assert_eq!(series[r#"xmem_pool_published_total{pool="cam0"}"#], 1.0);
+    assert_eq!(series[r#"xmem_pool_scarce_total{pool="cam0"}"#], 1.0);
     assert_eq!(series[r#"xmem_pool_consumers{pool="cam0"}"#], 2.0);
     assert_eq!(of_consumers("xmem_consumer_received_total"), (2, 1.0));
     assert_eq!(of_consumers("xmem_consumer_held"), (2, 1.0));

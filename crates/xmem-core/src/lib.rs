@@ -31,7 +31,7 @@
 //! Below this crate, `xmem-shm` has the parts that processes share: the slot protocol, the layout of the memory, the messages, the
 //! system calls. In this crate, from the bottom up: `region` (memory that holds slots), `frame` (the right to read), `producer`
 //! and `consumer`, [`follow`] (one producer after another), `cuda` (with the feature of that name), `buffer_pool`.
-//! `docs/overview.md` in the repository begins the description of the design.
+//! `docs/design/README.md` in the repository begins the description of the design.
 
 #![cfg(not(xmem_loom))] // loom tests only xmem-shm
 #![warn(missing_docs)]

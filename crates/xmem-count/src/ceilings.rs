@@ -12,7 +12,7 @@ use crate::Error;
 use crate::figures::{Column, Figures, Row, name, names, words};
 
 const HEAD: &str = "\
-# The ceilings of a frame, with these versions. docs/benchmarks.md describes the figures.
+# The ceilings of a frame, with these versions. docs/measurements/benchmarks.md describes the figures.
 # `cargo xtask count --set` writes this file, and `cargo xtask count --check` compares a run with it.
 ";
 

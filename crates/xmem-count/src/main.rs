@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Counts the cost of one frame. `docs/benchmarks.md` describes the figures and the method.
+//! Counts the cost of one frame. `docs/measurements/benchmarks.md` describes the figures and the method.
 //!
 //! The program starts itself under Valgrind for each side of a transport, and reads both traces.
 

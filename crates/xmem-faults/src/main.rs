@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
 //! Tests that one process cannot harm another. The program starts a producer and consumers as separate processes, injects random
-//! faults from a printed seed, and prints figures. `docs/reliability.md` explains them.
+//! faults from a printed seed, and prints figures. `docs/design/testing.md` explains them.
 //!
 //! The program starts itself for each role.
 

@@ -4,6 +4,7 @@
 //! folder has the listed number of files with `unsafe`. Atomics in shared memory use the types of `xmem_shm::sync`.
 
 mod cycles;
+mod pages;
 
 use std::collections::HashMap;
 use std::fs;

@@ -139,7 +139,7 @@ impl Value {
 type Figure<T> = (&'static str, &'static str, fn(&T) -> Value);
 
 /// The encoder adds the suffix `_total` to the names of counters.
-const POOL: [Figure<PoolStats>; 11] = [
+const POOL: [Figure<PoolStats>; 12] = [
     (
         "xmem_pool_up_seconds",
         "Since the producer made the pool",
@@ -160,6 +160,11 @@ const POOL: [Figure<PoolStats>; 11] = [
         "xmem_pool_dropped",
         "Frames that found no free slot",
         |it| Value::Counter(it.dropped),
+    ),
+    (
+        "xmem_pool_scarce",
+        "Frames that were copied or dropped because upstream had few buffers left",
+        |it| Value::Counter(it.scarce),
     ),
     ("xmem_pool_slots", "Slots that exist", |it| {
         Value::gauge(it.slots)

@@ -1,0 +1,379 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! When a frame or event may be published, and its times on CLOCK_MONOTONIC.
+
+use std::sync::{
+    Mutex,
+    atomic::{AtomicU8, AtomicU64, Ordering},
+};
+
+use gst::prelude::*;
+use gst_base::prelude::*;
+use xmem_core::{Canceller, WaitError};
+
+use super::{
+    base::{self, CAT, Data},
+    run::Started,
+    settings::XmemSinkPace,
+    stream::Stream,
+};
+use crate::{
+    lock,
+    stream::{
+        timeline::Timeline,
+        timing::{self, ClockOffset, Origin},
+    },
+};
+
+/// The state that converts the pipeline's times.
+#[derive(Debug)]
+pub(super) struct Times {
+    /// An `XmemSinkPace`.
+    pace: AtomicU8,
+    /// Upstream's liveness and latency, encoded by [`pack`]; or `UNKNOWN`.
+    upstream: AtomicU64,
+    /// How long the pool can keep the frames, in nanoseconds; or `UNKNOWN`: long enough.
+    kept: AtomicU64,
+    /// CLOCK_MONOTONIC when the pipeline first played. Used for pipelines without a clock.
+    began: Mutex<Option<i64>>,
+    /// Only the streaming thread takes this lock, so it may call a clock while it holds the lock.
+    followed: Mutex<Followed>,
+}
+
+/// Upstream was not queried yet, or there is no limit.
+const UNKNOWN: u64 = u64::MAX;
+
+#[derive(Debug, Default)]
+struct Followed {
+    clock: Option<gst::Clock>,
+    offset: ClockOffset,
+}
+
+/// Converts the times of buffers, for the present clock and latency.
+#[derive(Debug)]
+pub(super) struct TimeMapping {
+    pub(super) timeline: Timeline,
+    /// The CLOCK_MONOTONIC time of running time 0.
+    origin: Option<Origin>,
+}
+
+/// A buffer's times on CLOCK_MONOTONIC.
+#[derive(Debug, Default)]
+pub(super) struct Stamps {
+    pub(super) presentation: Option<i64>,
+    pub(super) decoding: Option<i64>,
+}
+
+impl Default for Times {
+    fn default() -> Self {
+        Self {
+            pace: AtomicU8::new(XmemSinkPace::default() as u8),
+            upstream: AtomicU64::new(UNKNOWN),
+            kept: AtomicU64::new(UNKNOWN),
+            began: Mutex::default(),
+            followed: Mutex::default(),
+        }
+    }
+}
+
+fn pack((live, latency): (bool, gst::ClockTime)) -> u64 {
+    (latency.nseconds().min(UNKNOWN >> 2) << 1) | u64::from(live)
+}
+
+fn unpack(upstream: u64) -> (bool, gst::ClockTime) {
+    let latency = gst::ClockTime::from_nseconds(upstream >> 1);
+    (upstream & 1 == 1, latency)
+}
+
+impl Times {
+    /// Running times restart.
+    pub(super) fn reset(&self) {
+        self.forget_upstream();
+        *lock(&self.began) = None;
+        *lock(&self.followed) = Followed::default();
+    }
+
+    /// Makes the next frame query upstream again.
+    pub(super) fn forget_upstream(&self) {
+        self.upstream.store(UNKNOWN, Ordering::Relaxed);
+    }
+
+    /// The pipeline changes to PLAYING.
+    pub(super) fn begin(&self) {
+        lock(&self.began).get_or_insert_with(xmem_core::monotonic_ns);
+    }
+
+    /// Sets how long the pool can keep frames with the present caps. `None`: long enough.
+    pub(super) fn set_kept(&self, kept: Option<gst::ClockTime>) {
+        let kept = kept.map_or(UNKNOWN, gst::ClockTime::nseconds);
+        self.kept.store(kept, Ordering::Relaxed);
+    }
+
+    pub(super) fn set_pace(&self, pace: XmemSinkPace) {
+        self.pace.store(pace as u8, Ordering::Relaxed);
+    }
+
+    /// Whether frames are published when they arrive instead of at their times.
+    pub(super) fn publishes_immediately(&self, sink: &gst_base::BaseSink) -> bool {
+        const ALWAYS: u8 = XmemSinkPace::Always as u8;
+        const NEVER: u8 = XmemSinkPace::Never as u8;
+        match self.pace.load(Ordering::Relaxed) {
+            ALWAYS => false,
+            NEVER => true,
+            _ => self.upstream(sink).0,
+        }
+    }
+
+    /// Queries upstream for its liveness and latency: once for each segment, and when the latency changes.
+    fn upstream(&self, sink: &gst_base::BaseSink) -> (bool, gst::ClockTime) {
+        match self.upstream.load(Ordering::Relaxed) {
+            UNKNOWN => self.query_upstream(sink),
+            known => unpack(known),
+        }
+    }
+
+    #[cold]
+    fn query_upstream(&self, sink: &gst_base::BaseSink) -> (bool, gst::ClockTime) {
+        let mut query = gst::query::Latency::new();
+        let upstream = if sink.sink_pad().peer_query(&mut query) {
+            let (live, latency, _) = query.result();
+            (live, latency)
+        } else {
+            (false, gst::ClockTime::ZERO)
+        };
+        gst::debug!(CAT, obj = sink, "Upstream is live, latency: {upstream:?}");
+        self.upstream.store(pack(upstream), Ordering::Relaxed);
+        upstream
+    }
+
+    /// The present conversion of the frames' times. Only for the streaming thread.
+    pub(super) fn mapping(&self, sink: &gst_base::BaseSink) -> TimeMapping {
+        let (live, latency) = self.upstream(sink);
+        let paced = !self.publishes_immediately(sink) && sink.is_sync();
+        let ts_offset = sink.ts_offset();
+        let mut followed = lock(&self.followed);
+        let Followed { clock, offset } = &mut *followed;
+        let base_time = base::follow_clock(sink, clock);
+        let timeline = Timeline {
+            live,
+            latency: if live && !paced {
+                let sooner = ts_offset.min(0).unsigned_abs();
+                latency.saturating_add(gst::ClockTime::from_nseconds(sooner))
+            } else {
+                gst::ClockTime::ZERO
+            },
+            pacing: if paced {
+                sink.latency()
+            } else {
+                gst::ClockTime::ZERO
+            },
+            base_time: clock.as_ref().and(base_time),
+            kept: timing::known(self.kept.load(Ordering::Relaxed)),
+        };
+        let origin = match offset.now(clock.as_ref()) {
+            Some(offset) => base_time.map(|base_time| Origin::new(base_time, offset)),
+            None => lock(&self.began).map(Origin::without_clock),
+        };
+        let on_top = timeline.pacing.nseconds().cast_signed();
+        TimeMapping {
+            timeline,
+            origin: origin.map(|origin| origin.later(on_top.saturating_add(ts_offset))),
+        }
+    }
+}
+
+impl TimeMapping {
+    /// The times of a buffer on CLOCK_MONOTONIC. Only for the streaming thread.
+    pub(super) fn stamps(&self, sink: &gst_base::BaseSink, buffer: &gst::BufferRef) -> Stamps {
+        let Some(origin) = self.origin else {
+            return Stamps::default();
+        };
+        let Some(segment) = base::segment(sink).downcast_ref::<gst::ClockTime>() else {
+            return Stamps::default();
+        };
+        let monotonic =
+            |time: Option<gst::ClockTime>| origin.to_monotonic(segment.to_running_time_full(time)?);
+        let begins = match (buffer.pts(), buffer.duration()) {
+            // In reverse playback a frame is shown from its end to its beginning.
+            (Some(pts), Some(duration)) if segment.rate() < 0.0 => pts.checked_add(duration),
+            (pts, _) => pts,
+        };
+        Stamps {
+            presentation: monotonic(begins),
+            decoding: monotonic(buffer.dts()),
+        }
+    }
+}
+
+/// The parts of a started sink that its streaming thread uses.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct SinkContext<'a> {
+    pub(super) sink: &'a gst_base::BaseSink,
+    pub(super) started: &'a Started,
+    pub(super) stream: &'a Stream,
+    pub(super) times: &'a Times,
+    pub(super) interrupts: &'a Interrupts,
+}
+
+impl SinkContext<'_> {
+    /// Waits until a frame or event may be published, then gives the pool the present sticky state.
+    pub(super) fn prepare(&self, data: Data<'_>) -> Result<TimeMapping, gst::FlowError> {
+        let producer = &self.started.producer;
+        if self.started.settings.wait_for_connection && producer.num_consumers() == 0 {
+            self.wait_for_consumer(data)?;
+        }
+        if self.started.is_lossless() {
+            self.wait_for_room(data)?;
+        }
+        // After the waits, because the pipeline may have been paused meanwhile.
+        let mapping = self.times.mapping(self.sink);
+        self.stream
+            .share(self.sink, producer, Some(mapping.timeline))?;
+        Ok(mapping)
+    }
+
+    #[cold]
+    fn wait_for_consumer(&self, data: Data<'_>) -> Result<(), gst::FlowError> {
+        gst::debug!(CAT, obj = self.sink, "Waiting for a consumer");
+        self.wait(data, |cancel| {
+            self.started.producer.wait_for_consumers(1, None, cancel)
+        })
+    }
+
+    /// Waits until lossless consumers have room for one more frame.
+    pub(super) fn wait_for_room(&self, data: Data<'_>) -> Result<(), gst::FlowError> {
+        self.wait(data, |cancel| {
+            self.started.producer.wait_for_room(None, cancel)
+        })
+    }
+
+    /// Waits until lossless consumers have taken all frames.
+    pub(super) fn drain(&self, data: Data<'_>) -> Result<(), gst::FlowError> {
+        gst::debug!(
+            CAT,
+            obj = self.sink,
+            "Waiting until consumers have got all frames"
+        );
+        self.wait(data, |cancel| self.started.producer.drain(None, cancel))
+    }
+
+    fn wait(
+        &self,
+        data: Data<'_>,
+        wait: impl Fn(&Canceller) -> Result<(), WaitError>,
+    ) -> Result<(), gst::FlowError> {
+        let is_cancelled = |error: &WaitError| *error == WaitError::Cancelled;
+        // The only other error is a closed pool.
+        self.interrupts
+            .wait(self.sink, data, wait, is_cancelled)?
+            .map_err(|_| gst::FlowError::Flushing)
+    }
+}
+
+/// Why waits are forbidden.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Reason {
+    /// Between `unlock` and `unlock_stop`.
+    Unlocked,
+    /// The state is being changed to PLAYING.
+    Resuming,
+}
+
+/// Cancels waits, and records the reasons.
+#[derive(Debug, Default)]
+pub(super) struct Interrupts {
+    reasons: Mutex<(bool, bool)>,
+    canceller: Canceller,
+}
+
+impl Interrupts {
+    /// Sets or clears a reason. Waits are cancelled while a reason is set.
+    pub(super) fn set(&self, reason: Reason, is_so: bool) {
+        let mut reasons = lock(&self.reasons);
+        match reason {
+            Reason::Unlocked => reasons.0 = is_so,
+            Reason::Resuming => reasons.1 = is_so,
+        }
+        // Under the lock, so that the last call sets the final state.
+        if reasons.0 || reasons.1 {
+            self.canceller.cancel();
+        } else {
+            self.canceller.reset();
+        }
+    }
+
+    pub(super) fn canceller(&self) -> &Canceller {
+        &self.canceller
+    }
+
+    /// Repeats an attempt that may wait, until it ends without being cancelled.
+    pub(super) fn wait<T, E>(
+        &self,
+        sink: &gst_base::BaseSink,
+        data: Data<'_>,
+        attempt: impl Fn(&Canceller) -> Result<T, E>,
+        is_cancelled: impl Fn(&E) -> bool,
+    ) -> Result<Result<T, E>, gst::FlowError> {
+        loop {
+            let tried = self.try_once(sink, data, &attempt, &is_cancelled)?;
+            if let Some(result) = tried {
+                return Ok(result);
+            }
+        }
+    }
+
+    /// Tries once. For attempts that need new preparation after a pause of the pipeline. `None`: the wait was cancelled; try
+    /// again.
+    pub(super) fn try_once<T, E>(
+        &self,
+        sink: &gst_base::BaseSink,
+        data: Data<'_>,
+        attempt: impl Fn(&Canceller) -> Result<T, E>,
+        is_cancelled: impl Fn(&E) -> bool,
+    ) -> Result<Option<Result<T, E>>, gst::FlowError> {
+        base::preroll(sink, data)?;
+        match attempt(&self.canceller) {
+            Err(error) if is_cancelled(&error) => {
+                while self.canceller.is_cancelled() {
+                    base::yield_preroll_lock(sink);
+                }
+                Ok(None)
+            }
+            result => Ok(Some(result)),
+        }
+    }
+}
+
+/// Frames come and go irregularly.
+const SLACK: gst::ClockTime = gst::ClockTime::from_mseconds(100);
+/// If the caps do not have the rate.
+const USUAL_RATE: i32 = 30;
+/// Memory that the pool did not allocate, such as a decoder's, is kept for a few frames only.
+const BORROWED: u32 = 3;
+
+/// The longest time for frames with these caps. `None`: not known. Only raw video is so large that the limit matters.
+pub(super) fn longest(caps: &gst::CapsRef, started: &Started) -> Option<gst::ClockTime> {
+    if started.is_lossless() {
+        return None;
+    }
+    let info = gst_video::VideoInfo::from_caps(caps).ok()?;
+    let is_borrowed = caps
+        .features(0)
+        .is_some_and(|features| features.contains(gst_allocators::CAPS_FEATURE_MEMORY_DMABUF));
+    let frames = if is_borrowed {
+        BORROWED
+    } else {
+        started.producer.most_kept(info.size())
+    };
+    let rate = info.fps();
+    let (frames_per, seconds) = match (rate.numer(), rate.denom()) {
+        (1.., 1..) => (rate.numer(), rate.denom()),
+        _ => (USUAL_RATE, 1),
+    };
+    let interval = gst::ClockTime::SECOND.mul_div_floor(
+        u64::from(seconds.unsigned_abs()),
+        u64::from(frames_per.unsigned_abs()),
+    )?;
+    let time = interval.saturating_mul(frames.saturating_sub(1).into());
+    Some(time.saturating_sub(SLACK).max(interval))
+}

@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! A received frame as a GstBuffer: in its slot, in parts of other memory, or copied.
+
+// To wrap a descriptor is unsafe: it must be of the right kind and size.
+#![allow(unsafe_code)]
+
+use std::{
+    os::fd::AsRawFd,
+    sync::{Arc, LazyLock},
+};
+
+use gst::prelude::*;
+use gst_allocators::{FdMemoryFlags, prelude::*};
+use xmem_core::{Attachments, FrameMeta, Part, ReadLease};
+
+use super::{
+    context::{InvalidFrame, Outcome, Placement, Source},
+    stream::Snapshot,
+    times::Times,
+};
+use crate::{
+    buffers::{
+        bufferpool::buffer_of,
+        memory,
+        planes::{self, Planes},
+        tally::Tally,
+        tied::tie,
+    },
+    stream::{
+        event::sticky,
+        frame,
+        meta::{self, Losses},
+        received::{ReceivedPart, TAG_DMABUF},
+    },
+};
+
+/// Converts a frame to a buffer.
+#[derive(Debug)]
+pub(super) struct Converter<'a> {
+    stream: &'a mut Snapshot,
+    times: Times,
+    /// Counts metas that cannot be used here.
+    losses: &'a Losses,
+}
+
+/// A frame as a buffer, and where its bytes are.
+type Converted = Result<(gst::Buffer, Placement), InvalidFrame>;
+
+/// Warns of metas that the conversion lost. Posts an error for an invalid frame.
+pub(super) fn outcome(source: Source<'_>, converted: Converted) -> Result<Outcome, gst::FlowError> {
+    if source.losses.has_news() {
+        report_losses(source);
+    }
+    converted
+        .map(|(buffer, placement)| Outcome::Buffer(buffer, placement))
+        .map_err(|invalid| fail(source, &invalid))
+}
+
+/// Once for each kind of meta.
+#[cold]
+fn report_losses(source: Source<'_>) {
+    for (name, why) in source.losses.news() {
+        gst::element_warning!(
+            source.element,
+            gst::StreamError::Format,
+            ("Frames come without their {name}: {why}. See the field dropped-metas of stats")
+        );
+    }
+}
+
+#[cold]
+fn fail(source: Source<'_>, InvalidFrame(reason): &InvalidFrame) -> gst::FlowError {
+    match source.stream.other_gstreamer() {
+        Some(producers) => gst::element_error!(
+            source.element,
+            gst::StreamError::Format,
+            (
+                "GStreamer {} cannot read a frame that GStreamer {producers} of the producer describes: {reason}. The two versions \
+                 may place the planes of this format differently: use one version in both processes, or have the producer \
+                 publish another format",
+                sticky::gstreamer()
+            )
+        ),
+        None => gst::element_error!(
+            source.element,
+            gst::StreamError::Format,
+            ("The producer's description of a frame is invalid: {reason}")
+        ),
+    }
+    gst::FlowError::Error
+}
+
+impl<'a> Converter<'a> {
+    pub(super) fn new(source: Source<'a>, stream: &'a mut Snapshot, times: Times) -> Self {
+        Self {
+            stream,
+            times,
+            losses: source.losses,
+        }
+    }
+
+    /// A buffer that refers to the frame in its slot.
+    pub(super) fn in_place(mut self, lease: ReadLease, tally: &Arc<Tally>) -> Converted {
+        if !lease.parts().is_empty() {
+            let memories = memories(&lease, tally)?;
+            return self.finish(memories, lease.meta(), Placement::InPlace);
+        }
+        self.check(lease.meta(), lease.len())?;
+        let Some(buffers) = self.stream.buffers() else {
+            let meta = lease.meta().clone();
+            let memory = memory::readable(lease, None, tally);
+            return self.finish([memory], &meta, Placement::InPlace);
+        };
+        let spare = buffers.empty();
+        let mut spare =
+            spare.ok_or_else(|| InvalidFrame("there is no buffer for it".to_owned()))?;
+        let attachments = lease.meta().attachments.clone();
+        self.describe(spare.buffer_mut(), lease.meta());
+        let mut buffer = spare.fill_received(lease, tally);
+        if !attachments.is_empty() {
+            self.add_metas(buffer.make_mut(), &attachments);
+        }
+        self.lay_out(buffer, Placement::InPlace)
+    }
+
+    /// A buffer with a copy of the frame. The caller keeps the frame's lease.
+    #[inline(never)]
+    pub(super) fn copied(self, lease: &ReadLease) -> Converted {
+        let parts: Result<Vec<&[u8]>, InvalidFrame> = match lease.parts() {
+            [] => Ok(vec![lease.data()]),
+            parts => parts.iter().map(bytes).collect(),
+        };
+        let bytes = parts?.concat();
+        let memory = gst::Memory::from_slice(bytes);
+        self.finish([memory], lease.meta(), Placement::OverBudget)
+    }
+
+    /// A buffer around these memories.
+    #[inline(never)]
+    pub(super) fn finish(
+        mut self,
+        memories: impl IntoIterator<Item = gst::Memory>,
+        meta: &FrameMeta,
+        placement: Placement,
+    ) -> Converted {
+        let mut buffer = buffer_of(memories);
+        if !self.stream.format().memory.is_of(&buffer) {
+            let reason = "its caps say memory:DMABuf, and it is in no DMA buffer";
+            return Err(InvalidFrame(reason.to_owned()));
+        }
+        let size = buffer.size();
+        let buffer_ref = buffer.make_mut();
+        if let Some(planes) = self.check(meta, size)? {
+            planes
+                .describe(buffer_ref)
+                .map_err(|error| InvalidFrame(error.to_string()))?;
+        }
+        self.describe(buffer_ref, meta);
+        self.add_metas(buffer_ref, &meta.attachments);
+        self.lay_out(buffer, placement)
+    }
+
+    fn check(&mut self, meta: &FrameMeta, size: usize) -> Result<Option<&Planes>, InvalidFrame> {
+        let planes = self.stream.check(&meta.layout, size);
+        planes.map_err(|reason| InvalidFrame(reason.to_owned()))
+    }
+
+    fn describe(&self, buffer: &mut gst::BufferRef, meta: &FrameMeta) {
+        frame::apply(buffer, meta);
+        buffer.set_pts(self.times.pts);
+        buffer.set_dts(self.times.dts);
+        buffer.set_duration(self.times.duration);
+    }
+
+    /// Adds the metas to a buffer that has its memory and its planes.
+    fn add_metas(&self, buffer: &mut gst::BufferRef, attachments: &Attachments) {
+        meta::onto_buffer(attachments, buffer, self.stream.format(), self.losses);
+    }
+
+    /// Gives a finished buffer the layout and the size of its caps, if downstream does not know GstVideoMeta. Only planes at other
+    /// places need a copy. Unused bytes behind the planes are left out.
+    fn lay_out(self, buffer: gst::Buffer, placement: Placement) -> Converted {
+        if self.stream.takes_any_layout() {
+            return Ok((buffer, placement));
+        }
+        if !self.stream.is_default() {
+            return self.copy_to_default(buffer, placement);
+        }
+        Ok((self.without_rest(buffer), placement))
+    }
+
+    /// The buffer without the bytes behind its planes. Decoders that pad the height leave such bytes.
+    fn without_rest(&self, mut buffer: gst::Buffer) -> gst::Buffer {
+        if let Some(info) = &self.stream.format().video
+            && buffer.size() > info.size()
+        {
+            buffer.make_mut().set_size(info.size());
+        }
+        buffer
+    }
+
+    #[inline(never)]
+    fn copy_to_default(self, buffer: gst::Buffer, placement: Placement) -> Converted {
+        let Some(info) = &self.stream.format().video else {
+            return Ok((buffer, placement));
+        };
+        let copy = planes::to_default_layout(buffer, info)
+            .map_err(|error| InvalidFrame(error.to_string()))?;
+        Ok((copy, Placement::Layout))
+    }
+}
+
+/// The memories of a frame in parts.
+pub(super) fn memories(
+    lease: &ReadLease,
+    tally: &Arc<Tally>,
+) -> Result<Vec<gst::Memory>, InvalidFrame> {
+    let memory = |(index, part): (usize, &Part)| {
+        if part.tag() == TAG_DMABUF
+            && let Some(memory) = dmabuf(lease, index, part, tally)
+        {
+            return Ok(memory);
+        }
+        bytes(part)?;
+        Ok(memory::readable(lease.clone(), Some(index), tally))
+    };
+    lease.parts().iter().enumerate().map(memory).collect()
+}
+
+/// The bytes of a part.
+pub(super) fn bytes(part: &Part) -> Result<&[u8], InvalidFrame> {
+    let unmappable = |error| InvalidFrame(format!("its memory cannot be mapped: {error}"));
+    part.map().map_err(unmappable)
+}
+
+fn dmabuf(lease: &ReadLease, index: usize, part: &Part, tally: &Arc<Tally>) -> Option<gst::Memory> {
+    static ALLOCATOR: LazyLock<gst_allocators::DmaBufAllocator> = LazyLock::new(|| {
+        let allocator = gst_allocators::DmaBufAllocator::new();
+        // SAFETY: every GstAllocator is a GstObject. The bindings do not declare it for this type.
+        let object = unsafe { allocator.unsafe_cast_ref::<gst::Object>() };
+        object.set_object_flags(gst::ObjectFlags::MAY_BE_LEAKED);
+        allocator
+    });
+    let fd = part.fd()?.as_raw_fd();
+    let end = part.offset().checked_add(part.len())?;
+    // SAFETY: the lease that is tied to the memory below keeps the descriptor open, and DONT_CLOSE keeps the memory from
+    // closing it.
+    let memory = unsafe { ALLOCATOR.alloc_dmabuf_with_flags(fd, end, FdMemoryFlags::DONT_CLOSE) };
+    let mut memory = memory.ok()?;
+    let memory_ref = memory.get_mut()?;
+    memory_ref.resize(part.offset()..end);
+    // SAFETY: sets a flag of a memory that has no other user yet.
+    unsafe {
+        (*memory_ref.as_mut_ptr()).mini_object.flags |= gst::ffi::GST_MEMORY_FLAG_READONLY;
+    }
+    let received = ReceivedPart {
+        frame: lease.clone(),
+        index,
+        _tally: tally.clone(),
+    };
+    tie(&memory, received);
+    Some(memory)
+}

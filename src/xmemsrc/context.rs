@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! What the streaming thread works with: the parts of a started source, its figures, the outcomes of frames, and the other sources of
+//! the pipeline.
+
+use std::sync::{
+    Arc, Mutex,
+    atomic::{AtomicU64, Ordering},
+};
+
+use gst::prelude::*;
+use gst_base::prelude::*;
+use xmem_core::{
+    Canceller, ConsumerHandle,
+    follow::{Handle, Stats},
+    key_frame::KeyFrame,
+};
+
+use super::{
+    base::{CAT, Outgoing},
+    latency::Latency,
+    settings::Settings,
+    stream::Stream,
+    times::Playback,
+};
+use crate::{buffers::tally::Tally, lock, stream::meta::Losses};
+
+/// The parts of a started source that its streaming thread uses.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Source<'a> {
+    pub(super) element: &'a gst_base::BaseSrc,
+    /// The settings at the start.
+    pub(super) settings: &'a Settings,
+    pub(super) stream: &'a Stream,
+    pub(super) outgoing: &'a Arc<Outgoing>,
+    pub(super) figures: &'a Figures,
+    pub(super) latency: &'a Latency,
+    pub(super) tally: &'a Arc<Tally>,
+    pub(super) losses: &'a Losses,
+    pub(super) canceller: &'a Canceller,
+}
+
+impl Source<'_> {
+    /// The latency of the element for frames that are played so.
+    pub(super) fn latency(&self, playback: &Playback) -> gst::ClockTime {
+        // The deadline may change meanwhile, and does not matter for a comparison.
+        let deadline = gst::ClockTime::ZERO;
+        let mode = self.settings.timestamp_mode;
+        self.latency.answer(playback, mode, deadline)
+    }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Figures {
+    zero_copy: AtomicU64,
+    undecodable: AtomicU64,
+    /// `None`: the source was never started.
+    follower: Mutex<Option<Handle>>,
+}
+
+impl Figures {
+    /// Starts to count at 0, for a new follower.
+    pub(super) fn restart(&self, follower: Handle) {
+        *lock(&self.follower) = Some(follower);
+        self.zero_copy.store(0, Ordering::Relaxed);
+        self.undecodable.store(0, Ordering::Relaxed);
+    }
+
+    /// Counts a frame that is sent downstream in place.
+    pub(super) fn note_zero_copy(&self) {
+        self.zero_copy.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts a frame that depends on a key frame that was not received.
+    pub(super) fn note_undecodable(&self) {
+        self.undecodable.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The figures of the follower, `zero-copy` and `undecodable`.
+    pub(super) fn get(&self) -> (Stats, u64, u64) {
+        let follower = lock(&self.follower).clone();
+        let stats = follower.map(|it| it.stats()).unwrap_or_default();
+        let figure = |figure: &AtomicU64| figure.load(Ordering::Relaxed);
+        (stats, figure(&self.zero_copy), figure(&self.undecodable))
+    }
+
+    /// The connection to the present producer. `None`: there is no producer.
+    pub(super) fn consumer(&self) -> Option<ConsumerHandle> {
+        let follower = lock(&self.follower).clone();
+        follower?.consumer()
+    }
+
+    /// Requests a key frame from the producer. `false`: there is no producer, or it takes no requests.
+    pub(super) fn request(&self, element: &gst_base::BaseSrc, key_frame: KeyFrame) -> bool {
+        let Some(consumer) = self.consumer() else {
+            return false;
+        };
+        let asked = consumer.request(KeyFrame::NAME, &key_frame.encode());
+        asked
+            .inspect_err(|error| {
+                gst::debug!(CAT, obj = element, "Cannot ask for {key_frame:?}: {error}");
+            })
+            .is_ok()
+    }
+}
+
+/// Where the bytes of a buffer are, and why.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Placement {
+    /// In the slot of the frame.
+    InPlace,
+    /// Copied, because the budget was used up.
+    OverBudget,
+    /// Copied, because downstream can read only the default layout.
+    Layout,
+    /// Copied from a device, because `download` is set.
+    Downloaded,
+}
+
+/// The outcome of a received frame.
+pub(super) enum Outcome {
+    Buffer(gst::Buffer, Placement),
+    Dropped,
+    /// The element was stopped while it waited for a frame in device memory.
+    Cancelled,
+    /// The key frame that this frame needs is missing.
+    Undecodable,
+}
+
+/// Why a frame's description is invalid.
+#[derive(Debug)]
+pub(super) struct InvalidFrame(pub(super) String);
+
+/// The other sources of this kind in the pipeline.
+pub(super) fn others(src: &gst_base::BaseSrc) -> Vec<gst::Element> {
+    let Some(pipeline) = outermost_bin(src) else {
+        return Vec::new();
+    };
+    pipeline
+        .iterate_all_by_element_factory_name("xmemsrc")
+        .into_iter()
+        .filter_map(Result::ok)
+        .filter(|element| *element != *src)
+        .collect()
+}
+
+/// Whether the pipeline has a live source of another kind, such as a microphone.
+pub(super) fn has_other_live_source(src: &gst_base::BaseSrc) -> bool {
+    let Some(pipeline) = outermost_bin(src) else {
+        return false;
+    };
+    let elements = pipeline.iterate_recurse().into_iter();
+    let mut sources = elements
+        .filter_map(Result::ok)
+        .filter_map(|element| element.downcast::<gst_base::BaseSrc>().ok());
+    sources.any(|other| other.type_() != src.type_() && other.is_live())
+}
+
+/// The address of the pipeline, as a name for it while the source is in it.
+pub(super) fn address(src: &gst_base::BaseSrc) -> usize {
+    match outermost_bin(src) {
+        Some(pipeline) => pipeline.as_ptr() as usize,
+        None => src.as_ptr() as usize,
+    }
+}
+
+/// `None`: the source is in no bin.
+fn outermost_bin(src: &gst_base::BaseSrc) -> Option<gst::Bin> {
+    let bins = std::iter::successors(src.parent(), gst::Object::parent);
+    bins.filter_map(|parent| parent.downcast().ok()).last()
+}

@@ -1,0 +1,423 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! The state of a source between start and stop: its position in the stream, and the gate that drops frames until a key frame
+//! arrives.
+
+use std::{
+    mem::{replace, take},
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
+
+use xmem_core::{
+    Delivery, FrameInfo, FrameMeta, ReadLease,
+    follow::Follower,
+    key_frame::{self, KeyFrame},
+};
+
+use super::{
+    base::CAT,
+    context::Source,
+    downstream::{self, Window},
+    latency,
+    settings::{Settings, XmemSrcStartFrom, XmemSrcTimestampMode},
+    stream::{Snapshot, Stream},
+    times::{Mapping, Stamper, Times},
+};
+use crate::{cuda, lock};
+
+/// The state of a started source.
+#[derive(Debug)]
+pub(super) struct Run {
+    /// The settings at the start. They can be changed only while the source is stopped.
+    settings: Settings,
+    follower: Follower,
+    started: Started,
+}
+
+impl Run {
+    pub(super) fn new(settings: Settings, follower: Follower, mapping: Arc<Mapping>) -> Self {
+        Self {
+            started: Started::new(&settings, mapping),
+            settings,
+            follower,
+        }
+    }
+
+    pub(super) fn parts(&mut self) -> (&Settings, &mut Follower, &mut Started) {
+        (&self.settings, &mut self.follower, &mut self.started)
+    }
+}
+
+/// The run, if the source is started. The streaming thread takes it out while it creates a buffer. The box avoids a copy.
+#[derive(Debug, Default)]
+pub(super) struct Running(Mutex<Option<Box<Run>>>);
+
+impl Running {
+    pub(super) fn put(&self, run: Box<Run>) {
+        let before = lock(&self.0).replace(run);
+        drop(before);
+    }
+
+    pub(super) fn take(&self) -> Option<Box<Run>> {
+        lock(&self.0).take()
+    }
+
+    /// A flush discarded buffers. The next frames may depend on them.
+    pub(super) fn flush(&self) {
+        if let Some(run) = &mut *lock(&self.0) {
+            run.started.note_gap();
+        }
+    }
+
+    /// Disconnects at the end of the stream. The follower connects again if another frame is requested.
+    pub(super) fn disconnect(&self) {
+        let connection = lock(&self.0).as_mut().map(|run| {
+            run.started.stream.clear();
+            run.follower.leave()
+        });
+        // Drop it after the lock is released.
+        drop(connection);
+    }
+}
+
+/// Warnings that are posted once.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Report {
+    Copies,
+    Drops,
+    Misses,
+}
+
+/// Frames that were missed.
+#[derive(Debug)]
+pub(super) struct Gap {
+    pub(super) frames: u64,
+    /// When the last entry before them was published.
+    pub(super) published_at: i64,
+}
+
+/// The cache of GstCudaMemory for a producer's frames, and the format of these frames.
+pub(super) type FormatCache = (Arc<cuda::MemoryCache>, gst_video::VideoInfo);
+
+/// The position of the source in the stream.
+#[derive(Debug)]
+pub(super) struct Started {
+    /// Version of this producer's sticky state that was sent downstream.
+    sticky_version: Option<u64>,
+    /// Sequence of the entry that follows the last one without a gap.
+    next_sequence: Option<u64>,
+    /// When the last entry was published, on CLOCK_MONOTONIC.
+    published_at: i64,
+    /// The next buffer is not continuous with the last one.
+    discont: bool,
+    /// A frame was sent downstream since the join or the last gap.
+    has_begun: bool,
+    gate: KeyFrameGate,
+    /// No frame of this producer was sent downstream yet.
+    header_is_due: bool,
+    /// The first entry that was taken from this producer is not its first one.
+    has_joined_late: bool,
+    stamper: Stamper,
+    window: Window,
+    stream: Snapshot,
+    reported: [bool; Report::Misses as usize + 1],
+    cache: Option<FormatCache>,
+}
+
+impl Started {
+    fn new(settings: &Settings, mapping: Arc<Mapping>) -> Self {
+        Self {
+            sticky_version: None,
+            next_sequence: None,
+            published_at: 0,
+            discont: false,
+            has_begun: false,
+            gate: KeyFrameGate::default(),
+            header_is_due: true,
+            has_joined_late: false,
+            stamper: Stamper::new(settings, mapping),
+            window: Window::default(),
+            stream: Snapshot::default(),
+            reported: Default::default(),
+            cache: None,
+        }
+    }
+
+    /// The pipeline changes to PLAYING.
+    pub(super) fn begin(&mut self) {
+        self.stamper.begin();
+    }
+
+    /// Called after a join. If the consumer has resumed the stream of the same producer, only some frames may be missing, and
+    /// the stream continues.
+    pub(super) fn join(&mut self, has_resumed: bool, delivery: Delivery) {
+        self.sticky_version = None;
+        self.cache = None;
+        self.stream.clear();
+        if !has_resumed {
+            self.next_sequence = None;
+            self.gate = KeyFrameGate::default();
+            self.header_is_due = true;
+            self.has_begun = false;
+            self.stamper.begin_producer(delivery);
+        }
+    }
+
+    /// Frames before the next one are missing. It may depend on them.
+    pub(super) fn note_gap(&mut self) {
+        self.discont = true;
+        self.has_begun = false;
+        self.gate.close();
+    }
+
+    /// Moves to the sequence of an entry. Returns what was missed after the last entry.
+    pub(super) fn follow_sequence(&mut self, info: &FrameInfo, meta: &FrameMeta) -> Option<Gap> {
+        let gap = (self.next_sequence != Some(info.sequence)).then(|| self.gap_before(info));
+        // AFTER_GAP: frames are missing on the producer's side.
+        if gap.is_some() || meta.flags & FrameMeta::AFTER_GAP != 0 {
+            self.note_gap();
+        }
+        self.next_sequence = info.sequence.checked_add(1);
+        self.published_at = info.published_at;
+        gap.flatten()
+    }
+
+    #[cold]
+    fn gap_before(&mut self, info: &FrameInfo) -> Option<Gap> {
+        let Some(expected) = self.next_sequence else {
+            self.has_joined_late = info.sequence > 0;
+            return None;
+        };
+        Some(Gap {
+            frames: info.sequence.saturating_sub(expected),
+            published_at: self.published_at,
+        })
+    }
+
+    /// Whether this sticky state was sent downstream, with caps for the memory of the frames. `on_device` is `None` for an
+    /// event, which does not show the memory.
+    pub(super) fn has_sticky(&self, version: u64, on_device: Option<bool>) -> bool {
+        self.sticky_version == Some(version) && !self.stream.differs_in_memory(on_device)
+    }
+
+    pub(super) fn note_sticky(&mut self, version: u64) {
+        self.sticky_version = Some(version);
+    }
+
+    /// Copies the changes of the stream.
+    pub(super) fn refresh(&mut self, stream: &Stream) {
+        stream.refresh(&mut self.stream);
+    }
+
+    pub(super) fn stream(&self) -> &Snapshot {
+        &self.stream
+    }
+
+    pub(super) fn stream_mut(&mut self) -> &mut Snapshot {
+        &mut self.stream
+    }
+
+    /// Whether a frame is left out because it belongs to the time before the pipeline's start.
+    pub(super) fn leaves_out(&mut self, source: Source<'_>, times: &Times) -> bool {
+        times.is_early && self.leaves_out_early(source)
+    }
+
+    #[cold]
+    fn leaves_out_early(&mut self, source: Source<'_>) -> bool {
+        let is_coded = self.stream.playback().is_coded();
+        if self.has_begun {
+            // Such as a picture before the key frame with which the stream began.
+            return true;
+        }
+        if is_coded {
+            self.gate.close();
+        }
+        // One picture, the newest, may be all that the user wants.
+        is_coded || source.settings.start_from != XmemSrcStartFrom::Newest
+    }
+
+    /// Whether the next buffer comes after a gap. Clears the flag.
+    pub(super) fn take_discont(&mut self) -> bool {
+        self.has_begun = true;
+        take(&mut self.discont)
+    }
+
+    /// Whether the stream's header must be sent before the next buffer.
+    pub(super) fn is_header_due(&self) -> bool {
+        self.header_is_due
+    }
+
+    pub(super) fn has_joined_late(&self) -> bool {
+        self.has_joined_late
+    }
+
+    pub(super) fn note_header(&mut self) {
+        self.header_is_due = false;
+    }
+
+    /// Whether a frame can be decoded. Requests a key frame if not.
+    pub(super) fn is_decodable(&mut self, source: Source<'_>, meta: &FrameMeta) -> bool {
+        self.gate.is_decodable(source, meta)
+    }
+
+    /// The stream has ended. Warns if its frames were dropped for lack of a key frame.
+    pub(super) fn end(&mut self, source: Source<'_>) {
+        self.gate.warn(source, true);
+    }
+
+    /// The times of an entry. Sends another segment before a frame that needs it.
+    pub(super) fn stamp(&mut self, source: Source<'_>, lease: &ReadLease) -> Times {
+        let playback = self.stream.playback();
+        let times = self.stamper.stamp(source.element, lease, playback);
+        // `passthrough` sends the producer's own segment. Times of `arrival` have no relation to it.
+        if source.settings.timestamp_mode == XmemSrcTimestampMode::Clock
+            && let Some(segment) = self.window.follow(playback.shown(), lease.meta(), &times)
+        {
+            downstream::replace_segment(source, segment);
+        }
+        if self.stamper.has_news() {
+            self.follow_latency(source);
+        }
+        times
+    }
+
+    /// The shift or the delay of the frames has changed.
+    #[cold]
+    fn follow_latency(&self, source: Source<'_>) {
+        let playback = self.stream.playback();
+        let before = source.latency(playback);
+        let (shift, paid) = (self.stamper.shift(), self.stamper.paid());
+        source.latency.set_shift(shift, paid);
+        let (delay, measured) = (self.stamper.delay(), self.stamper.measured());
+        source.latency.set_delay(delay, measured);
+        let latency = source.latency(playback);
+        if latency != before {
+            source.latency.expect(latency);
+        } else if self.stamper.is_measured() {
+            source.latency.expect(gst::ClockTime::ZERO);
+        }
+        source.latency.ask(source.figures, source.stream);
+        if latency != before {
+            latency::changed(source.element);
+        }
+    }
+
+    /// Whether to post this warning: true once.
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "a place for each variant of `Report`"
+    )]
+    pub(super) fn reports(&mut self, report: Report) -> bool {
+        !replace(&mut self.reported[report as usize], true)
+    }
+
+    pub(super) fn cache(&self) -> Option<&FormatCache> {
+        self.cache.as_ref()
+    }
+
+    pub(super) fn set_cache(&mut self, cache: FormatCache) {
+        self.cache = Some(cache);
+    }
+}
+
+/// A warning is posted after this time.
+const WARN_AFTER: Duration = Duration::from_secs(2);
+/// Longer intervals between frames do not count as waiting: the pipeline was probably paused.
+const MAX_INTERVAL: Duration = Duration::from_secs(1);
+
+#[derive(Debug, Default)]
+pub(super) struct KeyFrameGate {
+    gate: key_frame::KeyFrameGate,
+    /// When the last frame was dropped.
+    last_dropped: Option<Instant>,
+    /// How long frames have been dropped.
+    waited: Duration,
+    warned: bool,
+}
+
+impl KeyFrameGate {
+    /// Frames are missing, so frames that depend on them cannot be decoded.
+    pub(super) fn close(&mut self) {
+        self.gate.close();
+    }
+
+    /// Whether a frame can be decoded, by its flags. Requests a key frame if not.
+    pub(super) fn is_decodable(&mut self, source: Source<'_>, meta: &FrameMeta) -> bool {
+        if !source.settings.wait_for_keyframe
+            || self.passes(meta)
+            || source.stream.has_only_key_frames()
+        {
+            return true;
+        }
+        gst::log!(CAT, obj = source.element, "Waiting for a key frame");
+        if self.gate.should_request(Instant::now()) {
+            source.figures.request(source.element, KeyFrame::NOW);
+        }
+        self.note_dropped();
+        self.warn(source, false);
+        false
+    }
+
+    /// Warns once that no key frame arrives: after some time, or when the stream ends. Without it, the user would not learn why
+    /// there are no buffers.
+    pub(super) fn warn(&mut self, source: Source<'_>, is_over: bool) {
+        if self.should_warn(is_over) {
+            gst::element_warning!(
+                source.element,
+                gst::StreamError::Decode,
+                (
+                    "No key frame comes from pool {:?}, and frames are dropped until one comes. Set wait-for-keyframe=false if each \
+                     frame can be decoded alone, or make the encoder send key frames more often",
+                    source.settings.pool
+                )
+            );
+        }
+    }
+
+    /// Whether a frame passes. A key frame ends the wait.
+    fn passes(&mut self, meta: &FrameMeta) -> bool {
+        let passes = self.gate.passes(meta);
+        if self.gate.is_open() {
+            self.last_dropped = None;
+            self.waited = Duration::ZERO;
+        }
+        passes
+    }
+
+    /// Counts the time for which frames are dropped.
+    fn note_dropped(&mut self) {
+        let now = Instant::now();
+        if let Some(last) = self.last_dropped.replace(now) {
+            self.waited += now.duration_since(last).min(MAX_INTERVAL);
+        }
+    }
+
+    fn should_warn(&mut self, is_over: bool) -> bool {
+        let is_time = self.waited >= WARN_AFTER || (is_over && self.last_dropped.is_some());
+        is_time && !std::mem::replace(&mut self.warned, true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_warns_once() {
+        let mut gate = KeyFrameGate::default();
+        gate.close();
+        assert!(!gate.should_warn(true), "it dropped nothing");
+        gate.note_dropped();
+        assert!(!gate.should_warn(false), "it has only begun");
+        assert!(gate.should_warn(true));
+        // More frames are missing.
+        gate.close();
+        gate.note_dropped();
+        assert!(!gate.should_warn(true), "it has warned");
+        assert!(gate.passes(&FrameMeta::new(1)));
+        gate.close();
+        gate.note_dropped();
+        assert!(!gate.should_warn(true), "it has warned");
+    }
+}
