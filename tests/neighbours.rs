@@ -87,7 +87,7 @@ fn a_meta_carries_a_buffer_of_a_megabyte() {
     let pools = Pools::new();
     let receiver = pools.receiver("");
     let producer = pools.sender(&VIDEO.parse().unwrap(), LOSSLESS);
-    let payload = gst::Buffer::from_slice([0x42; 1_000_000]);
+    let payload = gst::Buffer::from_slice(vec![0x42; 1_000_000]);
     let mut buffer = gst::Buffer::from_slice([0; 64]);
     let mut meta = gst::meta::CustomMeta::add(buffer.get_mut().unwrap(), name).unwrap();
     meta.mut_structure().set("data", &payload);

@@ -4,7 +4,7 @@
 //!
 //! The library has no bindings. The build needs neither it nor its headers, because it is loaded at run time. The structures
 //! are those of `gst/cuda/gstcudamemory.h`, `gstcudabufferpool.h` and `gstcudacontext.h`, unchanged from 1.22 to 1.28. If the
-//! headers are installed, `tests/layouts.rs` compares them with the C compiler's.
+//! headers are installed, `tests/elements/layouts.rs` compares them with the C compiler's.
 
 use std::ffi::{c_int, c_void};
 

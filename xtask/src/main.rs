@@ -17,6 +17,7 @@ mod gpu_bundle;
 mod package;
 mod packages;
 mod python;
+mod quick;
 mod samples;
 mod sanitize;
 mod soak;
@@ -41,7 +42,9 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Run all checks that a change must pass
+    /// Lint and test what was changed since the last commit
+    Quick(quick::Args),
+    /// Run all tests that prove the product on this machine
     Test(test::Args),
     /// Run a demonstration: one decoder, three consumers, and SIGKILL for a consumer and the producer
     Demo(demo::Args),
@@ -71,6 +74,7 @@ enum Command {
 
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
+        Command::Quick(args) => quick::run(&args),
         Command::Test(args) => test::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Bench(args) => bench::run(&args),

@@ -4,6 +4,8 @@
 
 use std::process::Command;
 
+use crate::check::cargo::{SELECTED, with};
+use crate::check::{Check, Harness, Planned, Rights};
 use crate::step::{self, Step};
 use crate::{Result, cargo, packages, target_dir, toolchain};
 
@@ -24,21 +26,19 @@ enum Tool {
     Valgrind,
 }
 
-/// Tests of the core with memory mappings, forks, killed processes and hostile peers.
+/// Test programs of the core with memory mappings, forks, killed processes and hostile peers.
 const CORE_TESTS: &[&str] = &[
     "processes",
     "hostile",
     "conformance",
-    "buffer_pool",
-    "late_region",
-    "attachments",
+    "pools",
     "parts",
     "forward",
 ];
-/// Tests of the plugin that allocate, use and free shared memory.
-const PLUGIN_TESTS: &[&str] = &["zero_copy", "pool", "errors", "received_buffers"];
-/// Valgrind is slow and runs one thread at a time, so few tests are selected.
-const VALGRIND_TESTS: &[&str] = &["buffer_pool", "late_region"];
+/// Tests of the plugin that allocate, use and free shared memory: modules of `elements`.
+const PLUGIN_TESTS: &[&str] = &["zero_copy::", "pool::", "errors::", "received_buffers::"];
+/// Valgrind is slow and runs one thread at a time, so few tests are selected: modules of `pools`.
+const VALGRIND_TESTS: &[&str] = &["buffer_pool::", "late_region::"];
 /// It has 300 threads. Under Valgrind they need more than the time limit for an answer if other programs use the processors.
 const NOT_FOR_VALGRIND: &str = "readers_that_come_at_once_all_get_a_buffer";
 
@@ -60,31 +60,51 @@ pub(crate) fn run(args: &Args) -> Result {
         )
         .into());
     }
-    step::run_all(tools.into_iter().map(Tool::step).collect())
+    let step = |tool: Tool| {
+        let mut step = tool.step();
+        step.command.args(tool.filter());
+        step
+    };
+    step::run_all(tools.into_iter().map(step).collect())
 }
 
-/// The checks that `cargo xtask test` runs if the compiler has AddressSanitizer.
-pub(crate) fn checks() -> [std::result::Result<Step, (&'static str, String)>; 2] {
+/// The checks that `cargo xtask test --full` runs if the compiler has AddressSanitizer.
+pub(crate) fn checks() -> [Planned; 2] {
     [Tool::Core, Tool::Plugin].map(|tool| {
         let step = tool.step();
-        if is_available() {
-            Ok(step)
-        } else {
-            Err((step.name, "this Rust has no AddressSanitizer".into()))
+        if !is_available() {
+            return Err((step.name, "this Rust has no AddressSanitizer".into()));
         }
+        let check = Check::of_tests(Harness::Libtest, Rights::Me, step);
+        let filter: Vec<String> = tool.filter().map(str::to_owned).collect();
+        Ok(check.only(&filter))
     })
 }
 
 impl Tool {
+    /// The arguments that select tests of its programs.
+    fn filter(self) -> impl Iterator<Item = &'static str> {
+        let words: &[&[&str]] = match self {
+            Self::Core => &[],
+            Self::Plugin => &[&["--"], PLUGIN_TESTS],
+            Self::Valgrind => &[&["--"], VALGRIND_TESTS, &["--skip", NOT_FOR_VALGRIND]],
+        };
+        words.iter().copied().flatten().copied()
+    }
+
     fn step(self) -> Step {
         match self {
             Self::Core => Step {
                 name: "AddressSanitizer, core",
-                command: with_tests(instrumented(), "xmem-core", CORE_TESTS),
+                command: {
+                    let mut command = instrumented();
+                    command.args(CORE_TESTS.iter().flat_map(|test| ["--test", test]));
+                    command
+                },
                 advice: "see the report above for the invalid access or the leak",
             },
             Self::Plugin => {
-                let mut command = with_tests(instrumented(), "gst-plugin-xmem", PLUGIN_TESTS);
+                let mut command = with(instrumented(), &["--test", "elements"]);
                 // LeakSanitizer is off: GLib and GStreamer never free types, caps and caches.
                 command.env("ASAN_OPTIONS", "detect_leaks=0");
                 Step {
@@ -94,10 +114,8 @@ impl Tool {
                 }
             }
             Self::Valgrind => {
-                let mut command = cargo();
-                command.args(["test", "--locked"]);
-                let mut command = with_tests(command, "xmem-core", VALGRIND_TESTS);
-                command.args(["--", "--skip", NOT_FOR_VALGRIND]);
+                let command = with(with(cargo(), &["test"]), &SELECTED);
+                let mut command = with(command, &["--test", "pools"]);
                 let runner = target().to_uppercase().replace('-', "_");
                 command.env(
                     format!("CARGO_TARGET_{runner}_RUNNER"),
@@ -114,17 +132,13 @@ impl Tool {
     }
 }
 
-fn with_tests(mut command: Command, package: &str, tests: &[&str]) -> Command {
-    command.args(["--package", package]);
-    command.args(tests.iter().flat_map(|test| ["--test", test]));
-    command
-}
-
 /// `cargo test` with AddressSanitizer. Test programs that start themselves again are instrumented, too.
 fn instrumented() -> Command {
     let mut command = cargo();
     // An explicit target keeps the sanitizer out of build scripts.
     command.args(["test", "--locked", "--target", &target()]);
+    // Both packages for both steps: cargo would build a core with other features for one of them.
+    command.args(["--package", "xmem-core", "--package", "gst-plugin-xmem"]);
     // A separate target directory: other RUSTFLAGS would invalidate everything in the common one.
     command
         .arg("--target-dir")

@@ -49,7 +49,7 @@
 // Without the feature `cuda`, functions that only the module `cuda` calls are unused.
 #![cfg_attr(not(feature = "cuda"), allow(dead_code))]
 
-#[cfg(feature = "fault-points")]
+#[cfg(any(feature = "fault-points", debug_assertions))]
 #[doc(hidden)]
 pub use xmem_shm::fault;
 // For the other crates of this repository.

@@ -2,9 +2,10 @@
 
 //! Forwarded frames in chains of three processes. Each process is killed at each fault point of forwarding.
 //!
-//! `cargo nextest run -p xmem-core --features fault-points --test fault_chains`
+//! `cargo nextest run -p xmem-core --test fault_chains`
 //!
 //! After each kill, no held frame has changed, every slot returns to its pool, and the other processes continue.
+#![cfg(any(feature = "fault-points", debug_assertions))]
 
 mod support;
 

@@ -5,6 +5,9 @@
 //!
 //! The program starts itself for each role.
 
+#[cfg(not(any(feature = "fault-points", debug_assertions)))]
+compile_error!("a release build needs the feature `fault-points`: `cargo xtask faults` enables it");
+
 mod consumer;
 mod frame;
 mod namespace;

@@ -123,11 +123,15 @@ def child() -> Iterator[Callable[[str, str], Child]]:
 @pytest.fixture(scope="session")
 def gst_environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """The environment in which a program finds the plugin of this build."""
-    plugins = os.environ.get("XMEM_PLUGIN_DIR", str(Path(__file__).parents[3] / "target" / "debug"))
-    if not Path(plugins, "libgstxmem.so").exists() or shutil.which("gst-launch-1.0") is None:
+    built = os.environ.get("XMEM_PLUGIN_DIR", str(Path(__file__).parents[3] / "target" / "debug"))
+    plugin = Path(built, "libgstxmem.so")
+    if not plugin.exists() or shutil.which("gst-launch-1.0") is None:
         pytest.skip("there is no plugin or no gst-launch-1.0: run `cargo xtask python`")
+    # GStreamer loads every library of the folder, so it has only the plugin.
+    plugins = tmp_path_factory.mktemp("plugins")
+    (plugins / plugin.name).symlink_to(plugin)
     return os.environ | {
-        "GST_PLUGIN_PATH": plugins,
+        "GST_PLUGIN_PATH": str(plugins),
         "GST_REGISTRY": str(tmp_path_factory.mktemp("gst") / "registry.bin"),
     }
 

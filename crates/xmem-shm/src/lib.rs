@@ -37,6 +37,6 @@ pub mod os;
 pub mod printable;
 pub mod protocol;
 pub mod sync;
-#[cfg(all(any(test, feature = "testing"), not(xmem_loom)))]
+#[cfg(not(xmem_loom))]
 #[doc(hidden)]
 pub mod testing;

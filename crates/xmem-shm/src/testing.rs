@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Used by the unit tests of this crate and of the crates above it.
+//! Used by the unit tests of this crate and of the crates above it. It is always compiled: with a feature, the tests of a crate and a
+//! program that uses the crate would need two builds of this one.
 #![allow(unsafe_code)] // fork
 #![allow(clippy::unwrap_used)] // a failure ends the test
 

@@ -10,14 +10,26 @@ use crate::{cargo, packages};
 
 pub(crate) const BUILD: &str = "build";
 
-/// The step that builds the workspace. The tests start gst-launch-1.0, which loads the plugin from the target directory.
+/// Selects the product, its tests and these commands. Each command that builds for the tests has these arguments: cargo builds a crate
+/// with the features that the selected packages want, so another selection would build many crates again.
+pub(crate) const SELECTED: [&str; 10] = [
+    "--workspace",
+    "--exclude",
+    "xmem-bench",
+    "--exclude",
+    "xmem-count",
+    "--exclude",
+    "xmem-gpu",
+    "--exclude",
+    "xmem-gpu-gst",
+    "--locked",
+];
+
+/// The step that builds all that the tests start: gst-launch-1.0, for one, loads the plugin from the target directory.
 pub(crate) fn build() -> Step {
     Step {
         name: BUILD,
-        command: with(
-            cargo(),
-            &["build", "--workspace", "--all-targets", "--locked"],
-        ),
+        command: with(with(cargo(), &["build", "--all-targets"]), &SELECTED),
         advice: "see the compiler's error message above",
     }
 }
@@ -40,6 +52,17 @@ pub(crate) fn strict(mut command: Command) -> Command {
     if let Some(headers) = packages::cuda_headers() {
         command.env("XMEM_GST_CUDA_HEADERS", headers);
     }
+    command
+}
+
+/// `cargo nextest run`, or `cargo test` where nextest is not installed.
+pub(crate) fn test() -> Command {
+    if has_nextest() {
+        return with(cargo(), &["nextest", "run"]);
+    }
+    let mut command = with(cargo(), &["test"]);
+    // As in .config/nextest.toml.
+    command.env("RUST_TEST_THREADS", "4");
     command
 }
 

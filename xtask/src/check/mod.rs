@@ -89,7 +89,7 @@ impl Check {
     /// The path that must be accessible with the step's rights: the Python interpreter, or the target directory of cargo.
     fn program(&self) -> PathBuf {
         match self.harness {
-            Some(Harness::Pytest) => python(),
+            Some(Harness::Pytest | Harness::PytestInTwo) => python(),
             _ => target_dir(),
         }
     }

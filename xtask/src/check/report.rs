@@ -2,6 +2,7 @@
 
 //! Runs the steps of the tests, and prints a table of the results.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -13,6 +14,9 @@ use crate::step::words;
 
 /// A step that will run, or the name of a step that cannot run and the reason.
 pub(crate) type Planned = std::result::Result<Check, (&'static str, String)>;
+
+/// The number of steps that are named as the slowest.
+const SLOWEST: usize = 5;
 
 /// At least one test failed. The table has its name.
 #[derive(Debug)]
@@ -30,6 +34,8 @@ impl std::error::Error for Failed {}
 #[derive(Debug, Default)]
 pub(crate) struct Report {
     rows: Vec<Row>,
+    /// Printed below the table.
+    note: String,
 }
 
 #[derive(Debug, Default)]
@@ -97,7 +103,9 @@ impl Report {
             0 => String::new(),
             failed => format!(", {failed} FAILED"),
         };
-        println!("[{number}/{count}] {label}: {seconds:.1} s{failed}");
+        let before: Duration = self.rows.iter().map(|row| row.time).sum();
+        let share = percent(row.time, before + row.time);
+        println!("[{number}/{count}] {label}: {seconds:.1} s, {share}% of the time so far{failed}");
         Ok(row)
     }
 
@@ -115,6 +123,11 @@ impl Report {
         });
     }
 
+    /// Adds text below the table.
+    pub(crate) fn note(&mut self, text: String) {
+        self.note = text;
+    }
+
     pub(crate) fn has_passed(&self) -> bool {
         self.rows.iter().all(|row| row.failed.is_empty())
     }
@@ -128,6 +141,11 @@ impl Report {
             Err(Failed.into())
         }
     }
+}
+
+/// 0 if all is no time.
+fn percent(part: Duration, all: Duration) -> u32 {
+    (100.0 * part.as_secs_f32() / all.as_secs_f32().max(f32::MIN_POSITIVE)).round() as u32
 }
 
 fn row(check: &Check, outcome: Outcome) -> Row {
@@ -166,16 +184,22 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let width = self.rows.iter().map(|row| row.name.len()).max();
         let width = width.unwrap_or_default();
-        writeln!(f, "{:<width$}  PASSED  FAILED  NOT RUN    TIME", "STEP")?;
+        let time: Duration = self.rows.iter().map(|row| row.time).sum();
+        writeln!(
+            f,
+            "{:<width$}  PASSED  FAILED  NOT RUN    TIME  SHARE",
+            "STEP"
+        )?;
         for row in &self.rows {
             writeln!(
                 f,
-                "{:<width$}  {:>6}  {:>6}  {:>7}  {:>4} s",
+                "{:<width$}  {:>6}  {:>6}  {:>7}  {:>4} s  {:>4}%",
                 row.name,
                 row.passed,
                 row.failed.len(),
                 row.skipped(),
-                row.time.as_secs()
+                row.time.as_secs(),
+                percent(row.time, time)
             )?;
             for (what, repeat) in &row.failed {
                 writeln!(f, "    FAILED {what}")?;
@@ -201,8 +225,17 @@ impl fmt::Display for Report {
             }
         }
         let sum = |count: fn(&Row) -> usize| self.rows.iter().map(count).sum::<usize>();
-        let time: Duration = self.rows.iter().map(|row| row.time).sum();
         writeln!(f, "\n{} steps in {} s", self.rows.len(), time.as_secs())?;
+        let mut slowest: Vec<&Row> = self.rows.iter().collect();
+        slowest.sort_by_key(|row| Reverse(row.time));
+        let slowest = slowest
+            .iter()
+            .take(SLOWEST)
+            .map(|row| format!("{} {} s", row.name, row.time.as_secs()));
+        writeln!(f, "The slowest: {}", slowest.collect::<Vec<_>>().join(", "))?;
+        if !self.note.is_empty() {
+            writeln!(f, "\n{}", self.note)?;
+        }
         writeln!(
             f,
             "\n{} passed, {} failed, {} skipped",

@@ -2,14 +2,14 @@
 
 //! Runs programs that were built with this machine's GStreamer with the GStreamer of Debian 13:
 //! - `cargo xtask test --compat` runs all tests of the plugin,
-//! - `cargo xtask test` runs the tests whose subject differs between the versions,
+//! - `cargo xtask test --full` runs the tests whose subject differs between the versions,
 //! - `cargo xtask bench --compat` runs the benchmark.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::apt;
-use crate::check::cargo::{BUILD, build, has_nextest, of_rust, strict};
+use crate::check::cargo::{BUILD, SELECTED, build, has_nextest, of_rust, strict, test, with};
 use crate::check::{Check, Report, Rights, runner};
 use crate::packages::{self, Purpose, Tests};
 use crate::step::{self, Step};
@@ -42,7 +42,7 @@ pub(crate) fn run(suite: &str) -> Result {
     report.finish()
 }
 
-/// The tests with a newer GStreamer that are part of `cargo xtask test`. `None` if this machine's GStreamer is new enough. `Err`
+/// The tests with a newer GStreamer that are part of `cargo xtask test --full`. `None` if this machine's GStreamer is new enough. `Err`
 /// gives the reason why they cannot run.
 pub(crate) fn few() -> Result<Option<Check>> {
     if packages::has_gstreamer(WITH_CUDA) {
@@ -50,11 +50,6 @@ pub(crate) fn few() -> Result<Option<Check>> {
     }
     let debian = Debian::ensure(Purpose::Tests(Tests::Few))?;
     Ok(Some(debian.tests(Tests::Few)))
-}
-
-/// Whether `few` has to install Debian 13, and can.
-pub(crate) fn is_wanted() -> bool {
-    apt::is_root() && !packages::has_gstreamer(WITH_CUDA) && !cache().join(SUITE).exists()
 }
 
 fn cache() -> PathBuf {
@@ -157,30 +152,26 @@ impl Debian {
     fn tests(&self, which: Tests) -> Check {
         // Test programs contain absolute paths, so the folders are mounted at the same paths.
         let runner = runner(&self.enter("ro", &[&root(), &target_dir()]));
-        let mut command = cargo();
+        let mut command = with(test(), &SELECTED);
         if has_nextest() {
-            command.args(["nextest", "run", "--workspace", "--locked"]);
             command.arg("--filterset").arg(match which {
                 Tests::All => "package(gst-plugin-xmem)",
                 Tests::Few => "package(gst-plugin-xmem) & binary(/^(cuda|pauses$|states$)/)",
             });
         } else {
-            command.args(["test", "--locked"]);
-            command.args(match which {
-                Tests::All => ["--package", "gst-plugin-xmem", "--tests"],
-                // Also selects the tests of the core: cargo would rebuild a smaller set of packages with fewer features.
-                Tests::Few => ["--workspace", "--test", "cuda*"],
-            });
-            if which == Tests::Few {
-                command.args(["--test", "pauses", "--test", "states"]);
-            }
+            // Also selects the tests of the core.
+            let tests: &[&str] = match which {
+                Tests::All => &["--tests"],
+                Tests::Few => &["--test", "cuda*", "--test", "pauses", "--test", "states"],
+            };
+            command.args(tests);
         }
         let step = Step {
             name: match which {
                 Tests::All => "tests with the newer GStreamer",
                 Tests::Few => "CUDA, pauses and states with a newer GStreamer",
             },
-            command: strict(command_with(command, &["--config", &runner])),
+            command: strict(with(command, &["--config", &runner])),
             advice: "if the test passes with this machine's GStreamer, the failure depends on GStreamer's version",
         };
         of_rust(Rights::Me, step).needing(&[BUILD])
@@ -189,9 +180,7 @@ impl Debian {
 
 /// Runs one pool between a process with this machine's GStreamer and a process with the newer one.
 fn both_at_once(debian: &Debian) -> Check {
-    let mut command = cargo();
-    // Selects the whole workspace: cargo would rebuild a smaller set of packages with fewer features.
-    command.args(["test", "--workspace", "--locked"]);
+    let mut command = with(with(cargo(), &["test"]), &SELECTED);
     command.args(["--test", "two_gstreamers", "--", "--ignored"]);
     command.env("XMEM_COMPAT_ROOT", &debian.0);
     let step = Step {
@@ -200,11 +189,6 @@ fn both_at_once(debian: &Debian) -> Check {
         advice: "each version must be able to read what the other version writes",
     };
     Check::from(step).needing(&[BUILD])
-}
-
-fn command_with(mut command: Command, args: &[&str]) -> Command {
-    command.args(args);
-    command
 }
 
 /// Runs an installation command, which can take minutes.

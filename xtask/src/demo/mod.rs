@@ -13,6 +13,7 @@ mod stage;
 use std::path::PathBuf;
 use std::process::Command;
 
+use crate::check::cargo::with;
 use crate::step::run_quietly;
 use crate::{Result, cargo, packages, target_dir};
 
@@ -72,25 +73,18 @@ pub(crate) fn run(args: &Args) -> Result {
     }
 }
 
-/// Builds the programs of the demo. A debug build, because `cargo xtask test` shares it and it takes a third of the time. xmem does
-/// not read or write the frames' bytes, so the speed of the demo is about the same.
+/// Builds what the demo starts, and no more. A debug build takes a third of the time. xmem does not read or write the frames' bytes, so
+/// the speed of the demo is about the same.
 fn build() -> Command {
-    let mut command = cargo();
-    command.args([
-        "build",
-        "--locked",
-        "--package",
-        "gstxmem-cdylib",
-        "--package",
-        "xmem-cli",
-    ]);
-    command.args([
-        "--package",
-        "xmem-core",
-        "--lib",
-        "--bins",
-        "--example",
-        "xmem-consumer",
-    ]);
-    command
+    with(
+        cargo(),
+        &[
+            "build",
+            "--locked",
+            "--package",
+            "gstxmem-cdylib",
+            "--package",
+            "xmem-demo",
+        ],
+    )
 }

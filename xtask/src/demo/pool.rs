@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The state of the pool, from the output of `xmem show`.
+//! The state of the pool, from the output of `xmem-demo`.
 
 use serde_json::Value;
 
@@ -33,8 +33,8 @@ impl Pool {
     /// `None` if the pool has no producer.
     pub(super) fn look(stage: &Stage) -> Result<Option<Self>> {
         let output = stage
-            .command(Stage::built("xmem"))
-            .args(["show", POOL, "--format", "json"])
+            .command(Stage::built("xmem-demo"))
+            .arg(POOL)
             .output()?;
         if !output.status.success() {
             return Ok(None);

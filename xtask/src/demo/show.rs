@@ -47,7 +47,7 @@ fn consumers(stage: &Stage) -> Vec<(&'static str, Command)> {
         command.args(rest);
         command
     };
-    let mut rust = stage.command(Stage::built("examples/xmem-consumer"));
+    let mut rust = stage.command(Stage::built("xmem-consumer"));
     rust.args([POOL, &KEPT.to_string()]);
     vec![
         (

@@ -131,6 +131,11 @@ impl Prefix {
             }
         }
 
+        let symbols = output(Command::new("nm").arg(self.plugin_dir().join("libgstxmem.a")))?;
+        if symbols.contains("5fault5armed") {
+            return Err("the library that is shipped has fault points".into());
+        }
+
         let dirs = output(&mut self.pkg_config(&["--variable=libdir", "gstxmem"]))?;
         if Path::new(dirs.trim()) != self.library_dir() {
             return Err(format!(

@@ -5,12 +5,12 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::check::cargo::{BUILD, strict};
+use crate::check::cargo::{BUILD, SELECTED, strict, with};
 use crate::check::{Check, Harness, Rights, python as interpreter};
 use crate::step::{self, Step};
 use crate::{Result, cargo, packages, root, target_dir};
 
-/// The packages of the environment, and the packages that are installed only if there is enough disk space.
+/// The packages of the environment, and PyTorch, which is large.
 const REQUIREMENTS: [&str; 2] = [
     "crates/xmem-python/tests/requirements.txt",
     "crates/xmem-python/tests/requirements-torch.txt",
@@ -59,11 +59,7 @@ pub(crate) struct Args {
 /// `cargo xtask python`: builds and tests only the Python module.
 pub(crate) fn run(args: &Args) -> Result {
     packages::ensure_for_python()?;
-    let mut steps = Vec::from(build(if args.bench.is_some() {
-        "release"
-    } else {
-        "dev"
-    }));
+    let mut steps = Vec::from(build(args.bench.is_some(), true));
     if let Some(comparisons) = &args.bench {
         if comparisons.len() > 1 && !args.args.is_empty() {
             return Err("arguments need one comparison: --bench frames or --bench objects".into());
@@ -72,11 +68,7 @@ pub(crate) fn run(args: &Args) -> Result {
     } else {
         steps.push(Step {
             name: "plugin",
-            command: {
-                let mut command = cargo();
-                command.args(["build", "--workspace", "--locked"]);
-                command
-            },
+            command: with(with(cargo(), &["build"]), &SELECTED),
             advice: "see the compiler's error message above",
         });
         steps.push(tests(Rights::Me));
@@ -90,15 +82,15 @@ pub(crate) fn run(args: &Args) -> Result {
 /// Builds the release wheel and returns its path.
 pub(crate) fn wheels() -> Result<Vec<PathBuf>> {
     packages::ensure_for_python()?;
-    step::run_all(build("release").into())?;
+    step::run_all(build(true, true).into())?;
     let entries = std::fs::read_dir(dir().join("wheels"))?;
     let wheels = entries.map(|entry| Ok(entry?.path()));
     wheels.collect()
 }
 
 /// The steps of `cargo xtask test` that install the module.
-pub(crate) fn module() -> [Check; 2] {
-    let [environment, module] = build("dev");
+pub(crate) fn module(with_torch: bool) -> [Check; 2] {
+    let [environment, module] = build(false, with_torch);
     [
         environment.into(),
         Check::from(module).needing(&[ENVIRONMENT]),
@@ -106,13 +98,8 @@ pub(crate) fn module() -> [Check; 2] {
 }
 
 /// The module's tests. They need the built plugin.
-pub(crate) fn pytest(rights: Rights) -> Check {
-    Check::of_tests(Harness::Pytest, rights, tests(rights)).needing(&[BUILD, MODULE])
-}
-
-/// Whether the environment does not exist yet.
-pub(crate) fn is_wanted() -> bool {
-    !venv().exists()
+pub(crate) fn pytest(harness: Harness, rights: Rights) -> Check {
+    Check::of_tests(harness, rights, tests(rights)).needing(&[BUILD, MODULE])
 }
 
 fn dir() -> PathBuf {
@@ -137,11 +124,18 @@ fn python(args: &[&str]) -> Command {
     command
 }
 
-fn build(profile: &str) -> [Step; 2] {
+fn build(is_release: bool, with_torch: bool) -> [Step; 2] {
     let mut environment = script("environment.sh");
-    environment.args(REQUIREMENTS.map(|file| root().join(file)));
+    let wanted = REQUIREMENTS.iter().take(1 + usize::from(with_torch));
+    environment.args(wanted.map(|file| root().join(file)));
     let mut module = script("module.sh");
-    module.arg(dir()).arg(profile);
+    module.arg(dir().join("wheels"));
+    if is_release {
+        // A separate target directory, so that GStreamer does not find a Python library where users look for the plugin.
+        module.args(["release".as_ref(), dir().as_os_str()]);
+    } else {
+        module.args(["dev".as_ref(), target_dir().as_os_str()]);
+    }
     [
         Step {
             name: ENVIRONMENT,

@@ -7,10 +7,10 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use crate::check::cargo::{BUILD, has_nextest, of_rust, strict, with};
+use crate::check::cargo::{BUILD, SELECTED, has_nextest, of_rust, strict, test, with};
 use crate::check::{Planned, Rights};
 use crate::step::{Step, run_quietly};
-use crate::{Result, cargo, root, target_dir};
+use crate::{Result, root, target_dir};
 
 const NAME: &str = "real files";
 
@@ -36,18 +36,13 @@ pub(crate) fn check() -> Planned {
     if missing.len() == PACKAGES.len() {
         return Err((NAME, missing.join("; ").replace('\n', " ")));
     }
-    let mut command = strict(cargo());
-    let words: &[&str] = if has_nextest() {
-        &["nextest", "run", "--run-ignored", "only"]
-    } else {
-        &["test"]
-    };
-    command.args(words);
-    let mut command = with(command, &["--package", "gst-plugin-xmem", "--locked"]);
+    let mut command = with(strict(test()), &SELECTED);
     command.args(["--test", "samples"]);
-    if !has_nextest() {
-        command.args(["--", "--ignored"]);
-    }
+    command.args(if has_nextest() {
+        ["--run-ignored", "only"]
+    } else {
+        ["--", "--ignored"]
+    });
     let step = Step {
         name: NAME,
         command,

@@ -3,6 +3,7 @@
 //! `cargo xtask test`: the checks that a change must pass.
 
 mod bridge;
+mod parts;
 mod stress;
 mod suites;
 
@@ -10,14 +11,13 @@ use std::collections::BTreeSet;
 use std::process::Command;
 use std::time::Duration;
 
-use crate::check::cargo::{BUILD, build, quietly, strict, with};
+use crate::check::cargo::{BUILD, SELECTED, build, quietly, strict, with};
 use crate::check::{Check, Harness, Planned, Report, Rights};
 use crate::step::Step;
-use crate::{
-    Result, apt, arm, cargo, compat, packages, python, root, samples, sanitize, target_dir,
-};
+use crate::{Result, apt, cargo, compat, packages, python, samples, target_dir};
 
-use self::suites::{FAULTS, Selection};
+use self::parts::Part;
+use self::suites::Selection;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -27,9 +27,23 @@ pub(crate) struct Args {
     /// me,user]
     #[arg(long = "as", value_name = "USER", value_enum, value_delimiter = ',')]
     rights: Vec<Rights>,
-    /// Also run what takes half an hour more: cameras in a virtual machine, and the tests for a GPU on the stand-in driver
-    #[arg(long, conflicts_with_all = ["stress", "compat", "programs", "arguments"])]
+    /// Run everything: also all parts of `--only`
+    #[arg(long)]
+    #[arg(conflicts_with_all = ["only", "stress", "compat", "programs", "arguments"])]
     full: bool,
+    /// With `--full`: leave out these parts
+    #[arg(
+        long,
+        value_name = "PART",
+        value_enum,
+        value_delimiter = ',',
+        requires = "full"
+    )]
+    without: Vec<Part>,
+    /// Run only these parts, which a run without `--full` leaves out
+    #[arg(long, value_name = "PART", value_enum, value_delimiter = ',')]
+    #[arg(conflicts_with_all = ["stress", "compat", "rights", "programs", "arguments"])]
+    only: Vec<Part>,
     /// Run the test programs repeatedly, beside four busy loops
     #[arg(long, value_name = "TIMES", num_args = 0..=1, default_missing_value = "30")]
     stress: Option<u32>,
@@ -37,6 +51,17 @@ pub(crate) struct Args {
     #[arg(long, value_name = "RELEASE", num_args = 0..=1, default_missing_value = compat::SUITE)]
     #[arg(conflicts_with_all = ["stress", "rights", "programs", "arguments"])]
     compat: Option<String>,
+}
+
+impl Args {
+    /// The parts that run.
+    fn parts(&self) -> BTreeSet<Part> {
+        if self.full {
+            let without = self.without.iter().copied().collect();
+            return &Part::all() - &without;
+        }
+        self.only.iter().copied().collect()
+    }
 }
 
 pub(crate) fn run(args: &Args) -> Result {
@@ -49,14 +74,15 @@ pub(crate) fn run(args: &Args) -> Result {
         rights => rights.to_vec(),
     };
     let selection = &args.selection;
+    let parts = args.parts();
     let is_all = selection.is_everything() && rights.contains(&Rights::Me) && args.stress.is_none();
-    if is_all {
-        announce()?;
+    if is_all && args.only.is_empty() {
+        announce(&parts)?;
     }
     packages::ensure_for_test()?;
     let mut report = Report::default();
     if let Some(rounds) = args.stress {
-        report.run(prepare(selection))?;
+        report.run(prepare(selection, false))?;
         if !report.has_passed() {
             return report.finish();
         }
@@ -65,12 +91,18 @@ pub(crate) fn run(args: &Args) -> Result {
             .flat_map(|rights| programs(selection, *rights));
         return stress::run(rounds, checks.collect());
     }
-    let mut steps = if is_all {
+    let mut steps = Vec::new();
+    if is_all {
         ensure_rust_components()?;
-        everything(selection)
+        if args.only.is_empty() {
+            steps.extend(always(selection, &parts));
+        } else if parts.iter().any(|part| part.needs_build()) {
+            steps.extend(only_torch_or_debian(selection, &parts));
+        }
+        steps.extend(parts.iter().flat_map(|part| part.steps()));
     } else {
-        prepare(selection)
-    };
+        steps.extend(prepare(selection, false));
+    }
     let others = rights
         .iter()
         .filter(|rights| !is_all || **rights != Rights::Me);
@@ -79,10 +111,6 @@ pub(crate) fn run(args: &Args) -> Result {
             .flat_map(|rights| programs(selection, *rights))
             .map(Ok),
     );
-
-    if args.full {
-        steps.extend(long().map(|step| Ok(Check::from(step))));
-    }
 
     let shm_before = shm_names();
     report.run(steps)?;
@@ -95,11 +123,14 @@ pub(crate) fn run(args: &Args) -> Result {
             Err(format!("a region was not given back: {}", left.join(", ")))
         },
     );
+    if is_all && args.only.is_empty() {
+        report.note(left_out(&parts));
+    }
     report.finish()
 }
 
 /// Prints the time, disk space and downloads that the run needs.
-fn announce() -> Result {
+fn announce(parts: &BTreeSet<Part>) -> Result {
     let target = target_dir();
     std::fs::create_dir_all(&target)?;
     let mut df = Command::new("df");
@@ -108,32 +139,35 @@ fn announce() -> Result {
         let text = String::from_utf8(output.stdout).ok()?;
         Some(text.lines().last()?.trim().to_owned())
     });
+    let (minutes, gigabytes) = if parts.is_empty() { (10, 5) } else { (30, 15) };
     println!(
-        "This takes about 30 minutes on two processors, and up to 15 GB in {}. {} GB are free there.",
+        "This takes up to {minutes} minutes on two idle processors, and up to {gigabytes} GB in {}. {} GB are free there.",
         target.display(),
         free.as_deref().unwrap_or("?")
     );
-    let gets = [
-        (
-            python::is_wanted(),
-            "PyTorch and other Python packages for the Python module's tests (5.5 GB)",
-        ),
-        (
-            compat::is_wanted(),
-            "a small Debian 13 with a newer GStreamer for some of the tests (1.2 GB)",
-        ),
-    ];
-    for (_, what) in gets.iter().filter(|(is_wanted, _)| *is_wanted) {
-        println!("It installs {what} there.");
-    }
     Ok(())
 }
 
+/// Names what the run left out, with the command that runs it.
+fn left_out(parts: &BTreeSet<Part>) -> String {
+    let left_out = &Part::all() - parts;
+    if left_out.is_empty() {
+        return String::new();
+    }
+    let lines = left_out
+        .iter()
+        .map(|part| format!("  {:<9}{}", part.name(), part.what()));
+    let mut lines: Vec<String> = lines.collect();
+    lines.insert(0, "Left out:".to_owned());
+    lines.push("`cargo xtask test --only NAME,...` runs these parts, `cargo xtask test --full` everything.".to_owned());
+    lines.join("\n")
+}
+
 /// The steps that build the test programs' prerequisites.
-fn prepare(selection: &Selection) -> Vec<Planned> {
+fn prepare(selection: &Selection, with_torch: bool) -> Vec<Planned> {
     let mut steps = vec![Ok(build().into())];
     if selection.has_python() {
-        steps.extend(python::module().map(Ok));
+        steps.extend(python::module(with_torch).map(Ok));
     }
     steps
 }
@@ -141,14 +175,25 @@ fn prepare(selection: &Selection) -> Vec<Planned> {
 /// The steps that run the selected test programs.
 fn programs(selection: &Selection, rights: Rights) -> Vec<Check> {
     let workspace = selection.workspace(rights, false);
-    let rust = workspace.into_iter().chain(selection.faults(rights));
-    rust.map(|check| check.needing(&[BUILD]))
+    workspace
+        .map(|check| check.needing(&[BUILD]))
+        .into_iter()
         .chain(selection.python(rights))
         .collect()
 }
 
-/// The steps of a complete run.
-fn everything(selection: &Selection) -> Vec<Planned> {
+/// The steps before these parts if nothing else runs.
+fn only_torch_or_debian(selection: &Selection, parts: &BTreeSet<Part>) -> Vec<Planned> {
+    if !parts.contains(&Part::Torch) {
+        return vec![Ok(build().into())];
+    }
+    let mut steps = prepare(selection, true);
+    steps.extend(selection.python(Rights::Me).map(Ok));
+    steps
+}
+
+/// The steps of each run. They prove the product on this machine.
+fn always(selection: &Selection, parts: &BTreeSet<Part>) -> Vec<Planned> {
     let plain = |name, command, advice| {
         Ok(Check::from(Step {
             name,
@@ -156,137 +201,38 @@ fn everything(selection: &Selection) -> Vec<Planned> {
             advice,
         }))
     };
-    let newer = compat::few();
-    let runs_again = matches!(newer, Ok(Some(_)));
     let mut steps: Vec<Planned> = vec![
         plain(
             "format",
             with(cargo(), &["fmt", "--all", "--check"]),
             "run `cargo fmt --all`",
         ),
+        // Users build the crates and the Python module with these names. They are also the defaults.
         plain(
             "lints",
-            clippy(&["--workspace", "--locked"]),
+            clippy(&["--workspace", "--features", "cpu,cuda", "--locked"]),
             "fix clippy's warnings; if Cargo.lock is out of date, run `cargo check` and commit it",
         ),
-        // Only the crates that others depend on. The rest of the workspace always has the feature `cuda`.
-        plain(
-            "lints without CUDA",
-            clippy(&[
-                "--package",
-                "gst-plugin-xmem",
-                "--package",
-                "gstxmem-cdylib",
-                "--package",
-                "xmem-core",
-                "--package",
-                "xmem-cli",
-                "--no-default-features",
-                "--features",
-                "cpu",
-                "--locked",
-            ]),
-            "fix clippy's warnings: some code is compiled only with the feature `cuda`",
-        ),
-        // Users build the crates and the Python module with these names.
-        plain(
-            "lints with --features cpu,cuda",
-            clippy(&["--workspace", "--features", "cpu,cuda", "--locked"]),
-            "fix clippy's warnings; the manifests must accept the names `cpu` and `cuda`",
-        ),
     ];
-    steps.extend(prepare(selection));
+    steps.extend(prepare(selection, parts.contains(&Part::Torch)));
+    let runs_again = parts.contains(&Part::Debian) && matches!(compat::few(), Ok(Some(_)));
     let workspace = selection.workspace(Rights::Me, runs_again);
     steps.extend(workspace.map(|check| Ok(check.needing(&[BUILD]))));
     steps.push(samples::check());
     let docs = Step {
         name: "tests in the docs",
-        command: strict(with(cargo(), &["test", "--workspace", "--locked"])),
+        command: strict(with(with(cargo(), &["test"]), &SELECTED)),
         advice: "fix the example in the doc comment",
     };
     let docs = Check::of_tests(Harness::Libtest, Rights::Me, docs);
     steps.push(Ok(docs.only(&["--doc".into()])));
     steps.extend(selection.python(Rights::Me).map(Ok));
-    steps.push(plain(
-        "lints with fault points",
-        clippy(&FAULTS),
-        "fix clippy's warnings",
-    ));
-    steps.extend(selection.faults(Rights::Me).map(Ok));
-    steps.push(Ok(loom()));
-    let sanitizers = sanitize::checks().into_iter();
-    steps.extend(
-        sanitizers.map(|step| step.map(|step| Check::of_tests(Harness::Libtest, Rights::Me, step))),
-    );
-    steps.push(arm::check().map(Check::from));
-    steps.extend(bridge::checks().map(Ok));
-    steps.push(plain(
-        "docs",
-        {
-            let mut command = with(cargo(), &["doc", "--workspace", "--no-deps", "--locked"]);
-            command.env("RUSTDOCFLAGS", "-D warnings");
-            command
-        },
-        "fix rustdoc's warnings",
-    ));
-    match newer {
-        Ok(check) => steps.extend(check.map(Ok)),
-        Err(why) => steps.push(Err(("tests with a newer GStreamer", why.to_string()))),
-    }
     steps
-}
-
-/// The steps that are not part of a complete run, because they take long.
-fn long() -> [Step; 2] {
-    let mut rehearsal = Command::new("sh");
-    rehearsal
-        .args(["-c", "\"$0\" xtask gpu-bundle && gpu/run --stand-in"])
-        .arg(cargo().get_program())
-        .current_dir(root());
-    [
-        Step {
-            name: "cameras",
-            command: with(cargo(), &["xtask", "camera"]),
-            advice: "run `cargo xtask camera`",
-        },
-        Step {
-            name: "the tests for a GPU, on the stand-in driver",
-            command: rehearsal,
-            advice: "run `gpu/run --stand-in`; `--stage` and `--only` select tests",
-        },
-    ]
 }
 
 fn clippy(args: &[&str]) -> Command {
     let command = with(with(cargo(), &["clippy", "--all-targets"]), args);
     with(command, &["--", "-D", "warnings"])
-}
-
-fn loom() -> Check {
-    let mut command = with(
-        cargo(),
-        &[
-            "test",
-            "--package",
-            "xmem-shm",
-            "--test",
-            "loom",
-            "--release",
-            "--locked",
-        ],
-    );
-    // A separate target directory: other RUSTFLAGS would invalidate everything in the common one.
-    command.arg("--target-dir").arg(target_dir().join("loom"));
-    command.env("RUSTFLAGS", "--cfg xmem_loom");
-    // Link-time optimisation would take longer than the models run.
-    command.env("CARGO_PROFILE_RELEASE_LTO", "off");
-    command.env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16");
-    let step = Step {
-        name: "loom",
-        command,
-        advice: "see above for the interleaving that violates the slot protocol",
-    };
-    Check::of_tests(Harness::Libtest, Rights::Me, step)
 }
 
 /// Installs rustfmt and clippy if they are missing. The minimal profile of rustup does not have them.

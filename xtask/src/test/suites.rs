@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The test programs, in groups that are built and run together.
+//! The selected test programs.
 
-use std::process::Command;
+use std::collections::BTreeSet;
+use std::path::Path;
 
-use crate::check::cargo::{has_nextest, of_rust, strict};
-use crate::check::{Check, Rights};
+use crate::check::cargo::{SELECTED, has_nextest, of_rust, strict, test, with};
+use crate::check::{Check, Harness, Rights};
 use crate::step::Step;
-use crate::{cargo, python};
+use crate::{python, root};
 
 /// Test programs whose names begin with the value of this variable run again in a later step. They write only then to the file of
 /// tests that did not run.
@@ -16,28 +17,14 @@ const RUN_AGAIN: &str = "XMEM_RUN_AGAIN";
 /// The selected test programs and their arguments.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Selection {
-    /// Run only these test programs, by the NAME of `cargo test --test NAME`; `python` selects the Python module's tests
+    /// Run only these test programs, by the NAME of `cargo test --test NAME`, or modules of one; `python` selects the Python module's
+    /// tests
     pub(super) programs: Vec<String>,
     /// Arguments for the test programs, such as `-- --exact NAME`; for pytest if only `python` is selected
     #[arg(last = true)]
     arguments: Vec<String>,
 }
 
-/// Cargo's arguments for tests that need a core with fault points. Packages are named, so that no other package is built with fault
-/// points.
-pub(super) const FAULTS: [&str; 7] = [
-    "--package",
-    "xmem-core",
-    "--package",
-    "xmem-faults",
-    "--features",
-    "fault-points,xmem-core/cuda",
-    "--locked",
-];
-/// The test programs that need fault points.
-const FAULT_TESTS: [&str; 5] = ["fault_points", "fault_chains", "cuda", "short", "soak"];
-/// The test program of `FAULT_TESTS` that also runs without fault points.
-const ALSO_WITHOUT: &str = "cuda";
 const PYTHON: &str = "python";
 
 impl Selection {
@@ -50,73 +37,85 @@ impl Selection {
         self.is_everything() || self.programs.iter().any(|program| program == PYTHON)
     }
 
-    /// The Rust test programs of the workspace.
+    /// The Rust test programs.
     pub(super) fn workspace(&self, rights: Rights, runs_again: bool) -> Option<Check> {
-        let programs = self.of(|program| {
-            program != PYTHON && (program == ALSO_WITHOUT || !FAULT_TESTS.contains(&program))
-        })?;
-        let mut command = run(rights, &["--workspace", "--locked"]);
+        let names = self.programs.iter().filter(|name| *name != PYTHON);
+        let mut only = match &names.flat_map(|name| programs(name)).collect::<Vec<_>>()[..] {
+            // Without the documentation tests, which are a separate step.
+            [] if self.programs.is_empty() => vec!["--tests".into()],
+            [] => return None,
+            programs => {
+                let target = |(program, _): &(String, _)| format!("--test={program}");
+                let targets: BTreeSet<String> = programs.iter().map(target).collect();
+                let mut only: Vec<String> = targets.into_iter().collect();
+                if has_nextest() && programs.iter().any(|(_, module)| module.is_some()) {
+                    only.extend(["--filterset".into(), filterset(programs)]);
+                }
+                only
+            }
+        };
+        if !self.arguments.is_empty() {
+            only.push("--".into());
+            only.extend(self.arguments.iter().cloned());
+        }
+        let mut command = with(strict(test()), &SELECTED);
+        command.args(rights.arguments());
         if runs_again {
             command.env(RUN_AGAIN, "cuda");
         }
         let step = Step {
             name: "tests",
             command,
-            advice: "",
+            advice: "where a process was killed at a fault point, the last line of the test's output names both",
         };
-        // Without the documentation tests, which are a separate step.
-        Some(self.rust(step, rights, &programs, &["--tests"]))
-    }
-
-    /// The test programs that need a core with fault points.
-    pub(super) fn faults(&self, rights: Rights) -> Option<Check> {
-        let programs = self.of(|program| FAULT_TESTS.contains(&program))?;
-        let step = Step {
-            name: "faults",
-            command: run(rights, &FAULTS),
-            advice: "the last line of the test's output names the killed process and the fault point",
-        };
-        let all = FAULT_TESTS.map(|program| format!("--test={program}"));
-        let all: Vec<&str> = all.iter().map(String::as_str).chain(["--bins"]).collect();
-        Some(self.rust(step, rights, &programs, &all))
+        Some(of_rust(rights, step).only(&only))
     }
 
     pub(super) fn python(&self, rights: Rights) -> Option<Check> {
-        let check = self.has_python().then(|| python::pytest(rights))?;
-        let alone = self.programs == [PYTHON];
-        Some(check.only(if alone { &self.arguments } else { &[] }))
-    }
-
-    /// The selected programs of one group. An empty list selects the whole group. `None`: no program of the group is selected.
-    fn of(&self, belongs: impl Fn(&str) -> bool) -> Option<Vec<String>> {
-        let programs = self.programs.iter().filter(|program| belongs(program));
-        let programs: Vec<String> = programs.cloned().collect();
-        (self.programs.is_empty() || !programs.is_empty()).then_some(programs)
-    }
-
-    /// `all` are cargo's arguments if no programs are named.
-    fn rust(&self, step: Step, rights: Rights, programs: &[String], all: &[&str]) -> Check {
-        let tests = programs.iter().map(|program| format!("--test={program}"));
-        let mut only: Vec<String> = tests.collect();
-        if only.is_empty() {
-            only.extend(all.iter().map(ToString::to_string));
+        if !self.has_python() {
+            return None;
         }
-        if !self.arguments.is_empty() {
-            only.push("--".into());
-            only.extend(self.arguments.iter().cloned());
+        if self.programs != [PYTHON] || self.arguments.is_empty() {
+            return Some(python::pytest(Harness::PytestInTwo, rights));
         }
-        of_rust(rights, step).only(&only)
+        Some(python::pytest(Harness::Pytest, rights).only(&self.arguments))
     }
 }
 
-/// The command that runs the tests.
-fn run(rights: Rights, args: &[&str]) -> Command {
-    let mut command = strict(cargo());
-    let run: &[&str] = if has_nextest() {
-        &["nextest", "run"]
-    } else {
-        &["test"]
+/// The test programs with this name, or those with a module of this name, and the module.
+fn programs(name: &str) -> Vec<(String, Option<String>)> {
+    let crates = std::fs::read_dir(root().join("crates"))
+        .into_iter()
+        .flatten();
+    let crates = crates.flatten().map(|entry| entry.path());
+    let tests = crates
+        .chain([root(), root().join("xtask")])
+        .map(|dir| dir.join("tests"));
+    let is_module =
+        |dir: &Path| dir.join("main.rs").exists() && dir.join(name).with_extension("rs").exists();
+    let mut programs = Vec::new();
+    for entry in tests.flat_map(std::fs::read_dir).flatten().flatten() {
+        let path = entry.path();
+        let stem = path.file_stem().unwrap_or_default();
+        if stem == name {
+            return vec![(name.to_owned(), None)];
+        }
+        if is_module(&path) {
+            programs.push((stem.display().to_string(), Some(name.to_owned())));
+        }
+    }
+    // Cargo says that there is no such program.
+    if programs.is_empty() {
+        programs.push((name.to_owned(), None));
+    }
+    programs
+}
+
+/// These tests in nextest's words.
+fn filterset(programs: &[(String, Option<String>)]) -> String {
+    let one = |(program, module): &(String, Option<String>)| match module {
+        None => format!("binary(={program})"),
+        Some(module) => format!("binary(={program}) & test(/^{module}::/)"),
     };
-    command.args(run).args(args).args(rights.arguments());
-    command
+    programs.iter().map(one).collect::<Vec<_>>().join(" | ")
 }

@@ -6,14 +6,14 @@
 #[path = "../support/mod.rs"]
 mod support;
 
-#[cfg(feature = "fault-points")]
+#[cfg(any(feature = "fault-points", debug_assertions))]
 mod buffer_steps;
 mod buffers;
 mod captures;
 mod contexts;
 mod deaths;
 mod design;
-#[cfg(feature = "fault-points")]
+#[cfg(any(feature = "fault-points", debug_assertions))]
 mod faults;
 mod foreign;
 mod forged;

@@ -2,10 +2,11 @@
 
 //! Kills, stops, or refuses memory to processes at each single fault point of the protocol, on both sides.
 //!
-//! `cargo nextest run -p xmem-core --features fault-points --test fault_points`
+//! `cargo nextest run -p xmem-core --test fault_points`
 //!
 //! The points come from the code (`Point::ALL`). The test fails if a victim does not reach its point, so each point has killed a
 //! process at least once.
+#![cfg(any(feature = "fault-points", debug_assertions))]
 
 mod buffers;
 mod consumers;

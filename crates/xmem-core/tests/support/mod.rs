@@ -7,7 +7,7 @@ pub mod buffers;
 pub mod child;
 pub mod raw;
 pub mod users;
-#[cfg(feature = "fault-points")]
+#[cfg(any(feature = "fault-points", debug_assertions))]
 pub mod victim;
 
 use std::os::unix::fs::MetadataExt;

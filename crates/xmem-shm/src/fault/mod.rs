@@ -2,18 +2,18 @@
 
 //! Points between steps that other processes can observe. Tests make a process die, stop or fail there.
 //!
-//! A build without the feature `fault-points` has none of them.
+//! Builds with debug assertions have them. A release build has none, unless it has the feature `fault-points`.
 
-#[cfg(feature = "fault-points")]
+#[cfg(any(feature = "fault-points", debug_assertions))]
 mod armed;
 
-#[cfg(feature = "fault-points")]
+#[cfg(any(feature = "fault-points", debug_assertions))]
 pub use armed::{
     Action, arm, arrivals, call, clock_offset, disarm, is_armed, point, set_clock_offset,
 };
 
 /// The role of the processes that pass a point.
-#[cfg(feature = "fault-points")]
+#[cfg(any(feature = "fault-points", debug_assertions))]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
     /// Producers.
@@ -33,7 +33,7 @@ macro_rules! points {
             $($($(#[$doc])* $name,)*)*
         }
 
-        #[cfg(feature = "fault-points")]
+        #[cfg(any(feature = "fault-points", debug_assertions))]
         impl Point {
             /// All points.
             pub const ALL: &[Self] = &[$($(Self::$name,)*)*];
@@ -217,19 +217,19 @@ points! {
 }
 
 /// Called when a process passes a point.
-#[cfg(not(feature = "fault-points"))]
+#[cfg(not(any(feature = "fault-points", debug_assertions)))]
 #[inline(always)]
 pub fn point(_: Point) {}
 
 /// Called before a system call. A test can make it fail.
-#[cfg(not(any(feature = "fault-points", xmem_loom)))]
+#[cfg(not(any(feature = "fault-points", debug_assertions, xmem_loom)))]
 #[inline(always)]
 pub fn call(_: Point) -> std::io::Result<()> {
     Ok(())
 }
 
 /// The offset of this process's clock from the host's, in nanoseconds.
-#[cfg(not(any(feature = "fault-points", xmem_loom)))]
+#[cfg(not(any(feature = "fault-points", debug_assertions, xmem_loom)))]
 #[inline(always)]
 pub fn clock_offset() -> i64 {
     0

@@ -48,7 +48,7 @@ pub fn play() {
     log::set_max_level(log::LevelFilter::Warn);
     // Arm fault points before anything else.
     let mut words = role.split_whitespace();
-    #[cfg(feature = "fault-points")]
+    #[cfg(any(feature = "fault-points", debug_assertions))]
     if role.starts_with("dying-at ") {
         use xmem_core::fault::{Action, Point, arm};
         words.next();
@@ -62,7 +62,7 @@ pub fn play() {
         "own-buffers" => buffers::own_buffers(&pool),
         "edit-buffers" => buffers::edit_buffers(&pool),
         "read-buffers" => buffers::read_buffers(&pool),
-        #[cfg(feature = "fault-points")]
+        #[cfg(any(feature = "fault-points", debug_assertions))]
         "buffer-part" => crate::buffer_steps::take_part(&pool),
         "design-producer" => crate::design::produce(&pool).unwrap(),
         "design-consumer" => crate::design::consume(&pool).unwrap(),

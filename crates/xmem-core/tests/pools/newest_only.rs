@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! A consumer that only wants the newest frame.
+
+use std::time::Duration;
+
+use crate::support::{HANG, Place, assert_frame, publish, publish_wait, receive};
+use xmem_core::{Canceller, Consumer, Delivery, FrameMeta, Producer, ReceiveError};
+
+const SIZE: usize = 100;
+
+fn newest_only(place: &Place) -> Consumer {
+    let builder = Consumer::builder(&place.pool()).newest_only(true);
+    builder.events(true).connect().unwrap()
+}
+
+fn is_empty(consumer: &mut Consumer) -> bool {
+    let next = consumer.receive(Some(Duration::ZERO));
+    matches!(next, Err(ReceiveError::Timeout))
+}
+
+#[test]
+fn older_frames_are_skipped_and_counted() {
+    let place = Place::new();
+    let producer = Producer::builder(&place.pool()).history(8).build().unwrap();
+    let mut consumer = newest_only(&place);
+    for seed in 0..4 {
+        publish(&producer, seed, SIZE);
+    }
+    assert_frame(&receive(&mut consumer), 3, SIZE);
+    assert!(is_empty(&mut consumer));
+    for seed in 4..6 {
+        publish(&producer, seed, SIZE);
+        assert_frame(&receive(&mut consumer), seed, SIZE);
+    }
+    publish(&producer, 6, SIZE);
+    publish(&producer, 7, SIZE);
+    producer.set_eos(true);
+    assert_frame(&receive(&mut consumer), 7, SIZE);
+    let end = consumer.receive(Some(HANG));
+    assert!(matches!(end, Err(ReceiveError::Eos)));
+    let stats = consumer.stats();
+    assert_eq!((stats.received, stats.missed), (4, 4));
+}
+
+#[test]
+fn events_between_skipped_frames_are_delivered() {
+    let place = Place::new();
+    let producer = Producer::builder(&place.pool())
+        .history(16)
+        .build()
+        .unwrap();
+    let mut consumer = newest_only(&place);
+    let event = |number| FrameMeta {
+        pts: Some(number),
+        ..FrameMeta::default()
+    };
+    for seed in [0, 2, 4] {
+        publish(&producer, seed, SIZE);
+        producer.publish_event(event(seed + 1)).unwrap();
+    }
+    for expected in [1, 3, 4, 5] {
+        let next = receive(&mut consumer);
+        assert_eq!(next.meta().event, expected % 2 == 1);
+        assert_eq!(next.meta().pts, Some(expected));
+    }
+    assert!(is_empty(&mut consumer));
+    assert_eq!(consumer.stats().missed, 2);
+}
+
+/// Skipped frames count as taken, so the consumer delays no producer.
+#[test]
+fn a_lossless_producer_goes_on() {
+    let place = Place::new();
+    let builder = Producer::builder(&place.pool()).delivery(Delivery::Lossless);
+    let producer = builder.build().unwrap();
+    let mut consumer = newest_only(&place);
+    let cancel = Canceller::new();
+    producer.wait_for_consumers(1, Some(HANG), &cancel).unwrap();
+    // Many more frames than a lossless producer may be ahead.
+    for round in 0..10 {
+        for seed in round * 5..round * 5 + 5 {
+            publish_wait(&producer, seed, SIZE);
+        }
+        assert_frame(&receive(&mut consumer), round * 5 + 4, SIZE);
+    }
+    producer.drain(Some(HANG), &cancel).unwrap();
+    assert_eq!(consumer.stats().missed, 40);
+}

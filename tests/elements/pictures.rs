@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! `xmem snapshot` and `xmem tap`, which run GStreamer's tools with the plugin.
+
+use std::{fs, path::Path, process::Output, process::Stdio};
+
+use crate::support::{process::*, *};
+use rustix::process::Signal;
+
+/// The left half is blue, the right half red.
+const HALVES: &str = "videotestsrc is-live=true pattern=solid-color foreground-color=0xff0000ff \
+     ! video/x-raw,format=RGB,width=6,height=4,framerate=30/1 ! queue ! mixed. \
+     videotestsrc is-live=true pattern=solid-color foreground-color=0xffff0000 \
+     ! video/x-raw,format=RGB,width=7,height=4,framerate=30/1 ! queue ! mixed. \
+     compositor name=mixed sink_1::xpos=6 ! video/x-raw,format=NV12,width=13,height=4";
+
+fn xmem(pools: &Pools, args: &[&str]) -> Output {
+    let mut xmem = command(pools, target_dir().join("xmem"));
+    xmem.args(args).output().unwrap()
+}
+
+fn published(pools: &Pools, pipeline: &str) -> Launch {
+    let launch = Launch::new(
+        pools,
+        "producer",
+        &[],
+        &format!("{pipeline} ! xmemsink pool=p"),
+    );
+    let has_frames = || pool_stats(pools, "p").is_some_and(|stats| stats.published > 0);
+    until("a frame is published", has_frames);
+    launch
+}
+
+fn snapshot(pools: &Pools, name: &str) -> Vec<u8> {
+    let file = pools.file(name);
+    let output = xmem(pools, &["snapshot", "p", file.to_str().unwrap()]);
+    assert!(output.status.success(), "{output:?}");
+    fs::read(file).unwrap()
+}
+
+/// The pixels of an image as RGB.
+fn decoded(pools: &Pools, name: &str, decoder: &str) -> Vec<u8> {
+    let raw = pools.file("decoded.raw");
+    pools.run(&format!(
+        "filesrc location={} ! {decoder} ! videoconvert ! video/x-raw,format=RGB ! filesink location={}",
+        pools.file(name).display(),
+        raw.display()
+    ));
+    fs::read(raw).unwrap()
+}
+
+fn is_blue(pixel: &[u8]) -> bool {
+    pixel[2] > 200 && pixel[0] < 60
+}
+
+fn is_red(pixel: &[u8]) -> bool {
+    pixel[0] > 200 && pixel[2] < 60
+}
+
+#[test]
+fn a_snapshot_that_cannot_be_written_is_named() {
+    let pools = prepared();
+    let _producer = published(&pools, HALVES);
+    let folder = pools.file("a.png");
+    fs::create_dir(&folder).unwrap();
+    let output = xmem(&pools, &["snapshot", "p", folder.to_str().unwrap()]);
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        text.contains("cannot write") && text.contains("a.png"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_snapshot_is_the_picture() {
+    let pools = prepared();
+    let _producer = published(&pools, HALVES);
+    // Rows are padded to four bytes.
+    let (stride, row) = (40, 39);
+    for (name, decoder) in [("a.png", "pngdec"), ("a.jpg", "jpegdec")] {
+        snapshot(&pools, name);
+        let pixels = decoded(&pools, name, decoder);
+        assert_eq!(pixels.len(), stride * 4, "{name}");
+        assert!(
+            is_blue(&pixels[..3]) && is_red(&pixels[row - 3..row]),
+            "{name}"
+        );
+    }
+
+    let array = snapshot(&pools, "a.npy");
+    let (head, pixels) = array.split_at(array.len() - row * 4);
+    assert!(head.starts_with(b"\x93NUMPY\x01\x00") && head.len() % 64 == 0);
+    let shape = b"'shape': (4, 13, 3), }";
+    assert!(
+        head.windows(shape.len()).any(|it| it == shape),
+        "{}",
+        head.escape_ascii()
+    );
+    assert!(is_blue(&pixels[..3]) && is_red(&pixels[row * 4 - 3..]));
+
+    // NV12 with rows of 16 bytes.
+    assert_eq!(snapshot(&pools, "a.raw").len(), 16 * 6);
+}
+
+#[test]
+fn a_paused_pool_has_a_newest_picture() {
+    let pools = prepared();
+    let producer = pools.launch(&format!(
+        "{HALVES} ! xmemsink pool={}",
+        pool_path(&pools, "p")
+    ));
+    producer.play();
+    let published = || pool_stats(&pools, "p").map_or(0, |stats| stats.published);
+    until("a frame", || published() > 0);
+    producer.settle(gst::State::Paused);
+    for name in ["a.png", "a.jpg", "a.npy", "a.raw"] {
+        let file = pools.file(name);
+        let args = ["snapshot", "p", file.to_str().unwrap(), "--newest"];
+        let output = xmem(&pools, &args);
+        assert!(output.status.success(), "{name}: {output:?}");
+    }
+}
+
+#[test]
+fn an_interrupted_snapshot_leaves_nothing() {
+    let pools = prepared();
+    let producer = silent_producer(&pools, "p");
+    let folder = pools.file("pictures");
+    fs::create_dir(&folder).unwrap();
+    let file = folder.join("a.png");
+    let args = ["snapshot", "p", file.to_str().unwrap(), "--timeout", "600"];
+    let mut xmem = command(&pools, target_dir().join("xmem"));
+    let mut snapshot = Launch::start(&pools, "snapshot", xmem.args(args));
+    let consumers = || producer.stats().consumers;
+    until("the consumer", || !consumers().is_empty());
+    snapshot.signal(Signal::TERM);
+    snapshot.wait();
+    assert_eq!(fs::read_dir(&folder).unwrap().count(), 0);
+    until("no consumer", || consumers().is_empty());
+}
+
+#[test]
+fn an_encoded_pool_has_pictures_too() {
+    let pools = prepared();
+    let _producer = published(
+        &pools,
+        "videotestsrc is-live=true ! video/x-raw,format=I420,width=64,height=48,framerate=30/1 \
+         ! x264enc key-int-max=5 tune=zerolatency ! h264parse",
+    );
+    snapshot(&pools, "a.png");
+    assert_eq!(decoded(&pools, "a.png", "pngdec").len(), 64 * 48 * 3);
+}
+
+#[test]
+fn a_tap_writes_y4m_until_its_reader_ends() {
+    let pools = prepared();
+    let _producer = published(&pools, HALVES);
+    let mut tap = command(&pools, target_dir().join("xmem"));
+    let mut tap = tap
+        .args(["tap", "p"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut head = [0; 200];
+    let mut pipe = tap.stdout.take().unwrap();
+    std::io::Read::read_exact(&mut pipe, &mut head).unwrap();
+    let head = String::from_utf8_lossy(&head);
+    assert!(head.starts_with("YUV4MPEG2 C420 W13 H4"), "{head}");
+    assert!(head.contains("FRAME"), "{head}");
+    drop(pipe);
+    tap.wait().unwrap();
+}
+
+#[test]
+fn pools_without_video_are_refused() {
+    let pools = prepared();
+    let _producer = published(
+        &pools,
+        "audiotestsrc is-live=true ! audio/x-raw,format=S16LE,channels=2,rate=48000",
+    );
+    let file = pools.file("a.png");
+    let refused = |args: &[&str], part: &str| {
+        let output = xmem(&pools, args);
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{text}");
+        assert!(text.contains(part), "{text}");
+    };
+    let file = file.to_str().unwrap();
+    refused(
+        &["snapshot", "p", file],
+        "has no video, but S16LE 48000 Hz 2 channels",
+    );
+    refused(&["tap", "p"], "has no video");
+    refused(&["snapshot", "none", file], "pools in");
+    refused(&["snapshot", "p", "a.gif"], ".png, .jpg, .npy or .raw");
+    assert!(!Path::new(file).exists());
+}

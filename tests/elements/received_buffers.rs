@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Buffers of xmemsrc that are reused for another frame.
+
+#![allow(unsafe_code)] // writes fields as elements in C do
+
+use std::sync::mpsc;
+
+use crate::support::*;
+use gst::{glib::translate::*, prelude::*};
+
+const SIZE: usize = 320 * 240 * 3 / 2;
+const VIDEO: &str = "video/x-raw,format=I420,width=320,height=240,framerate=30/1";
+
+/// A sender, and a source whose buffers only the test uses.
+struct Stream {
+    sender: Sender,
+    source: Pipeline,
+    buffers: mpsc::Receiver<gst::Buffer>,
+    _pools: Pools,
+}
+
+impl Stream {
+    fn new(caps: &str) -> Self {
+        let pools = Pools::new();
+        let source = pools.launch("xmemsrc name=src pool=POOL ! fakesink name=sink sync=false");
+        let (sender, buffers) = mpsc::channel();
+        let pad = source.sink().static_pad("sink").unwrap();
+        pad.add_probe(gst::PadProbeType::BUFFER, move |_, info| {
+            if let Some(gst::PadProbeData::Buffer(buffer)) = info.data.take() {
+                let _ = sender.send(buffer);
+            }
+            gst::PadProbeReturn::Handled
+        });
+        source.play();
+        let sender = pools.sender(&caps.parse().unwrap(), LOSSLESS);
+        Self {
+            sender,
+            source,
+            buffers,
+            _pools: pools,
+        }
+    }
+
+    /// Publishes a frame of this size and returns it as it is received.
+    fn frame(&self, size: usize, byte: u8) -> gst::Buffer {
+        self.sender
+            .push(gst::Buffer::from_mut_slice(vec![byte; size]));
+        let buffer = self.buffers.recv_timeout(SOON.into()).unwrap();
+        assert_eq!(bytes(&buffer), vec![byte; size]);
+        buffer
+    }
+
+    fn held(&self) -> u64 {
+        self.source.stat("src", "held")
+    }
+}
+
+/// The addresses of a buffer and its memory.
+fn addresses(buffer: &gst::BufferRef) -> [usize; 2] {
+    [
+        buffer.as_ptr().addr(),
+        buffer.peek_memory(0).as_ptr().addr(),
+    ]
+}
+
+#[test]
+fn a_buffer_is_reused_after_any_change() {
+    let changes: &[fn(&mut gst::BufferRef)] = &[
+        |_| (),
+        |buffer| {
+            buffer.set_flags(gst::BufferFlags::GAP | gst::BufferFlags::MARKER);
+            buffer.set_pts(gst::ClockTime::SECOND);
+            buffer.set_dts(gst::ClockTime::SECOND);
+            buffer.set_duration(gst::ClockTime::SECOND);
+            buffer.set_offset(7);
+            buffer.set_offset_end(8);
+        },
+        |buffer| {
+            let caps = gst::Caps::new_empty_simple("timestamp/x-test");
+            let time = gst::ClockTime::SECOND;
+            gst::ReferenceTimestampMeta::add(buffer, &caps, time, None);
+        },
+        |buffer| buffer.set_size(100),
+        // SAFETY: the caller has the buffer alone.
+        |buffer| unsafe {
+            let planes: *mut gst_video::ffi::GstVideoMeta = gst::ffi::gst_buffer_get_meta(
+                buffer.as_mut_ptr(),
+                gst_video::ffi::gst_video_meta_api_get_type(),
+            )
+            .cast();
+            (*planes).format = gst_video::VideoFormat::Nv12.into_glib();
+            (*planes).width = 1;
+            (*planes).n_planes = 1;
+            (*planes).offset = [77; 4];
+            (*planes).stride = [77; 4];
+        },
+    ];
+    let stream = Stream::new(VIDEO);
+    let first = stream.frame(SIZE, 0);
+    let place = addresses(&first);
+    drop(first);
+    for (change, byte) in changes.iter().zip(1..) {
+        let mut buffer = stream.frame(SIZE, byte);
+        assert_eq!(addresses(&buffer), place, "change {byte}");
+        let planes = buffer.meta::<gst_video::VideoMeta>().unwrap();
+        assert_eq!(planes.format(), gst_video::VideoFormat::I420);
+        assert_eq!((planes.width(), planes.n_planes()), (320, 3));
+        assert_eq!(planes.offset(), [0, 76_800, 96_000]);
+        assert_eq!(planes.stride(), [320, 160, 160]);
+        assert!(buffer.meta::<gst::ReferenceTimestampMeta>().is_none());
+        let odd = gst::BufferFlags::GAP | gst::BufferFlags::MARKER | gst::BufferFlags::DISCONT;
+        assert!(!buffer.flags().intersects(odd), "{:?}", buffer.flags());
+        assert_ne!(buffer.pts(), Some(gst::ClockTime::SECOND));
+        assert_eq!((buffer.dts(), buffer.duration()), (None, None));
+        assert_eq!((buffer.offset(), buffer.offset_end()), (u64::MAX, u64::MAX));
+        assert!(
+            buffer
+                .peek_memory(0)
+                .flags()
+                .contains(gst::MemoryFlags::READONLY)
+        );
+        assert_eq!(stream.held(), 1);
+        change(buffer.make_mut());
+    }
+    assert_eq!(stream.held(), 0, "what is kept holds no frame");
+}
+
+#[test]
+fn frames_of_any_size_share_a_buffer() {
+    let stream = Stream::new("application/x-test");
+    let place = addresses(&stream.frame(10, 1));
+    for size in [1000, 1, 100_000, 10] {
+        assert_eq!(addresses(&stream.frame(size, 2)), place);
+    }
+}
+
+#[test]
+fn a_memory_that_somebody_keeps_keeps_its_frame() {
+    let stream = Stream::new(VIDEO);
+    let buffer = stream.frame(SIZE, 1);
+    let memory = buffer.memory(0).unwrap();
+    drop(buffer);
+    assert_eq!(stream.held(), 1);
+    let other = stream.frame(SIZE, 2);
+    assert_ne!(other.peek_memory(0).as_ptr(), memory.as_ptr());
+    assert!(memory.map_readable().unwrap().iter().all(|byte| *byte == 1));
+    drop((memory, other));
+    assert_eq!(stream.held(), 0);
+}
+
+/// Buffer and copy are released in either order.
+#[test]
+fn a_copy_keeps_the_frame_of_its_buffer() {
+    let stream = Stream::new(VIDEO);
+    for copy_goes_first in [false, true] {
+        let buffer = stream.frame(SIZE, 1);
+        let copy = buffer.copy();
+        assert_eq!(slot_of(&copy), slot_of(&buffer));
+        let (first, second) = if copy_goes_first {
+            (copy, buffer)
+        } else {
+            (buffer, copy)
+        };
+        drop(first);
+        assert_eq!(stream.held(), 1, "{copy_goes_first}");
+        let other = stream.frame(SIZE, 2);
+        assert_eq!(bytes(&second), vec![1; SIZE]);
+        drop((second, other));
+        assert_eq!(stream.held(), 0, "{copy_goes_first}");
+    }
+}
+
+#[test]
+fn a_buffer_outlives_its_source() {
+    let stream = Stream::new(VIDEO);
+    let buffer = stream.frame(SIZE, 1);
+    drop(stream.frame(SIZE, 2));
+    stream.source.stop();
+    assert_eq!(bytes(&buffer), vec![1; SIZE]);
+    let copy = buffer.copy();
+    drop(buffer);
+    assert_eq!(bytes(&copy), vec![1; SIZE]);
+}

@@ -1,0 +1,385 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Frames of live streams from before the start of the consumer's pipeline. No two frames get the same time, streams stay together,
+//! and files can be recorded.
+
+use std::{
+    collections::BTreeMap,
+    process::Command,
+    sync::{Arc, Mutex},
+};
+
+use crate::support::{process::*, *};
+use gst::prelude::*;
+use rustix::process::Signal;
+
+const CAPS: &str = "video/x-raw,format=GRAY8,width=16,height=16,framerate=50/1";
+const SOUND: &str = "audio/x-raw,format=S16LE,rate=8000,channels=1";
+const FRAME: gst::ClockTime = gst::ClockTime::from_mseconds(20);
+const DELAY: gst::ClockTime = gst::ClockTime::from_mseconds(700);
+const DEADLINE: gst::ClockTime = gst::ClockTime::from_mseconds(20);
+
+/// The times of the buffers at a pad by their offsets, on the clock that all pipelines of a test use.
+type Noted = Arc<Mutex<BTreeMap<u64, i128>>>;
+
+fn note(pipeline: &Pipeline, element: &str, pad: &str) -> Noted {
+    let noted = Noted::default();
+    let times = noted.clone();
+    let weak = pipeline.0.downgrade();
+    let pad = pipeline.by_name(element).static_pad(pad).unwrap();
+    pad.add_probe(gst::PadProbeType::BUFFER, move |_, info| {
+        let buffer = info.buffer().unwrap();
+        let base_time = weak.upgrade().unwrap().base_time().unwrap_or_default();
+        let time = i128::from(buffer.pts().unwrap().nseconds()) + i128::from(base_time.nseconds());
+        times.lock().unwrap().insert(buffer.offset(), time);
+        gst::PadProbeReturn::Ok
+    });
+    noted
+}
+
+/// Elements that delay a stream and report that.
+fn held_back() -> String {
+    format!(
+        "queue max-size-time=0 max-size-bytes=0 max-size-buffers=0 min-threshold-time={} !",
+        DELAY.nseconds()
+    )
+}
+
+/// Plays video and sound into two pools, each with the elements that delay it.
+struct Producer {
+    pipeline: Pipeline,
+    video: Noted,
+    sound: Noted,
+}
+
+impl Producer {
+    fn new(pools: &Pools, video: &str, sound: &str) -> Self {
+        let pipeline = pools.launch(&format!(
+            "videotestsrc is-live=true ! {CAPS} ! {video} xmemsink name=v pool={} \
+             audiotestsrc is-live=true samplesperbuffer=160 ! {SOUND} ! {sound} xmemsink name=a pool={}",
+            pools.pool("v"),
+            pools.pool("a")
+        ));
+        let (video, sound) = (note(&pipeline, "v", "sink"), note(&pipeline, "a", "sink"));
+        pipeline.play();
+        let producer = Self {
+            pipeline,
+            video,
+            sound,
+        };
+        for sink in ["v", "a"] {
+            let sink = producer.pipeline.by_name(sink);
+            until("frames", || stat(&sink, "published") > 5);
+        }
+        producer
+    }
+}
+
+/// By how much each frame is later for the consumer than for the producer. Its times rise.
+#[track_caller]
+fn shifts(sent: &Noted, received: &Noted) -> Vec<i128> {
+    let received = received.lock().unwrap().clone();
+    let times: Vec<_> = received.values().collect();
+    assert!(times.windows(2).all(|pair| pair[0] < pair[1]), "{times:?}");
+    let sent = sent.lock().unwrap();
+    let shifts = received.iter().map(|(offset, time)| time - sent[offset]);
+    shifts.collect()
+}
+
+/// Waits until this many frames were received.
+fn wait_for(received: &Noted, frames: usize) {
+    until("frames", || received.lock().unwrap().len() >= frames);
+}
+
+/// The shift of both streams of a new consumer. All frames have the same, except for the first one of a stream: it may have begun
+/// before the start.
+#[track_caller]
+fn shift_of_both(pools: &Pools, producer: &Producer, sinks: [&str; 2]) -> i128 {
+    let consumer = pools.launch(&format!(
+        "xmemsrc name=v pool={} ! {} xmemsrc name=a pool={} ! {}",
+        pools.pool("v"),
+        sinks[0],
+        pools.pool("a"),
+        sinks[1]
+    ));
+    let (video, sound) = (note(&consumer, "v", "src"), note(&consumer, "a", "src"));
+    consumer.play();
+    wait_for(&video, 60);
+    wait_for(&sound, 60);
+    let video = shifts(&producer.video, &video);
+    let sound = shifts(&producer.sound, &sound);
+    assert!(
+        video[1..]
+            .iter()
+            .chain(&sound[1..])
+            .all(|it| *it == video[1]),
+        "{video:?} {sound:?}"
+    );
+    video[1]
+}
+
+#[test]
+fn streams_of_different_delays_stay_together() {
+    let (none, held) = ("", held_back());
+    for (video, sound) in [(none, none), (&held, none), (none, &held), (&held, &held)] {
+        let pools = Pools::new();
+        let producer = Producer::new(&pools, video, sound);
+        for sinks in [["fakesink sync=true"; 2], ["fakesink sync=false"; 2]] {
+            let shift = shift_of_both(&pools, &producer, sinks);
+            let most = i128::from((DELAY + FRAME + DEADLINE).nseconds());
+            assert!((0..=most).contains(&shift), "{shift}");
+        }
+    }
+}
+
+fn latency(src: &gst::Element) -> gst::ClockTime {
+    let mut query = gst::query::Latency::new();
+    assert!(src.query(&mut query));
+    query.result().1
+}
+
+/// The latency becomes smaller by the shift, so a frame is shown when it is due. The shift stays when the producer comes back.
+#[test]
+fn the_shift_is_paid_from_the_latency() {
+    let pools = Pools::new();
+    let start = || {
+        let producer = pools.launch(&format!(
+            "videotestsrc is-live=true ! {CAPS} ! {} xmemsink name=sink pool=POOL",
+            held_back()
+        ));
+        let sent = note(&producer, "sink", "sink");
+        producer.play();
+        until("frames", || stat(&producer.sink(), "published") > 5);
+        (producer, sent)
+    };
+    let (producer, sent) = start();
+    let consumer = pools.launch("xmemsrc name=src pool=POOL ! fakesink sync=false");
+    let received = note(&consumer, "src", "src");
+    consumer.play();
+    wait_for(&received, 20);
+    let all = shifts(&sent, &received);
+    let shift = all[0];
+    assert!(all.iter().all(|it| *it == shift), "{all:?}");
+    // The first frame is at the start.
+    let begin = *received.lock().unwrap().values().next().unwrap();
+    let base_time = consumer.0.base_time().unwrap();
+    assert_eq!(begin, i128::from(base_time.nseconds()));
+    assert!(shift > 0);
+    let src = consumer.by_name("src");
+    let expected = || {
+        let shift = gst::ClockTime::from_nseconds(u64::try_from(shift).unwrap());
+        FRAME + DELAY + DEADLINE - shift
+    };
+    assert_eq!(latency(&src), expected());
+
+    drop(producer);
+    received.lock().unwrap().clear();
+    let (_producer, sent) = start();
+    wait_for(&received, 20);
+    let again = shifts(&sent, &received);
+    assert!(again.iter().all(|it| *it == shift), "{again:?} {shift}");
+    assert_eq!(latency(&src), expected());
+}
+
+/// A microphone in the pipeline has its own times, so nothing is shifted. Frames from before the start are left out.
+#[test]
+fn nothing_is_shifted_beside_another_live_source() {
+    let pools = Pools::new();
+    let producer = Producer::new(&pools, &held_back(), "");
+    let consumer = pools.launch(&format!(
+        "xmemsrc name=v pool={} ! fakesink sync=false audiotestsrc is-live=true ! fakesink sync=false",
+        pools.pool("v")
+    ));
+    let received = note(&consumer, "v", "src");
+    consumer.play();
+    wait_for(&received, 20);
+    let all = shifts(&producer.video, &received);
+    assert!(all[1..].iter().all(|it| *it == 0), "{all:?}");
+    assert_eq!(latency(&consumer.by_name("v")), FRAME + DELAY + DEADLINE);
+    let stats = stats_of(&pools.pool("v"));
+    assert!(stats.consumers[0].dropped > 0, "they are counted");
+}
+
+/// One picture is what the user wants, whatever its time is.
+#[test]
+fn the_newest_frame_is_never_left_out() {
+    let pools = Pools::new();
+    let sender = pools.sender(&CAPS.parse().unwrap(), "");
+    let mut buffer = gst::Buffer::from_slice([1; 256]);
+    buffer.make_mut().set_pts(gst::ClockTime::ZERO);
+    buffer.make_mut().set_duration(gst::ClockTime::MSECOND);
+    sender.push(buffer);
+    let sink = sender.sink();
+    until("it is published", || stat(&sink, "published") == 1);
+    let begun = xmem_core::monotonic_ns();
+    until("it is over", || {
+        xmem_core::monotonic_ns() > begun + 200_000_000
+    });
+    let receiver = pools.receiver("start-from=newest");
+    let pts = receiver.next().unwrap().buffer().unwrap().pts();
+    assert_eq!(pts, Some(gst::ClockTime::ZERO));
+}
+
+#[test]
+fn times_rise_over_a_pause() {
+    let pools = Pools::new();
+    let _producer = Producer::new(&pools, &held_back(), "");
+    let consumer = pools.launch(&format!(
+        "xmemsrc name=v pool={} ! fakesink sync=false",
+        pools.pool("v")
+    ));
+    let times = Arc::new(Mutex::new(Vec::new()));
+    let noted = times.clone();
+    let pad = consumer.by_name("v").static_pad("src").unwrap();
+    pad.add_probe(gst::PadProbeType::BUFFER, move |_, info| {
+        noted
+            .lock()
+            .unwrap()
+            .push(info.buffer().unwrap().pts().unwrap());
+        gst::PadProbeReturn::Ok
+    });
+    consumer.play();
+    for round in 1..=3 {
+        until("frames", || times.lock().unwrap().len() >= 20 * round);
+        consumer.settle(gst::State::Paused);
+        let now = xmem_core::monotonic_ns();
+        until("a pause", || xmem_core::monotonic_ns() > now + 300_000_000);
+        consumer.settle(gst::State::Playing);
+    }
+    until("frames", || times.lock().unwrap().len() >= 80);
+    let times = times.lock().unwrap();
+    assert!(times.windows(2).all(|pair| pair[0] < pair[1]), "{times:?}");
+}
+
+/// The presentation times of a stream in a file, in seconds, sorted.
+fn times_in(file: &str, stream: &str) -> Vec<f64> {
+    let probe = Command::new("ffprobe")
+        .args(["-v", "error", "-select_streams", stream])
+        .args(["-show_entries", "packet=pts_time", "-of", "csv=p=0", file])
+        .output()
+        .unwrap();
+    let text = String::from_utf8(probe.stdout).unwrap();
+    let fields = text.split([',', '\n']).map(str::trim);
+    let mut times: Vec<f64> = fields.filter_map(|time| time.parse().ok()).collect();
+    times.sort_by(f64::total_cmp);
+    times
+}
+
+/// Asserts that the times rise by this step. A busy machine may miss frames. The first frame may have begun before the start.
+#[track_caller]
+fn is_regular(file: &str, stream: &str, step: f64, least: usize) {
+    let times = times_in(file, stream);
+    assert!(times.len() >= least, "{file} {stream}: {times:?}");
+    let steps = times.windows(2).map(|pair| pair[1] - pair[0]).skip(1);
+    let irregular: Vec<_> = steps.filter(|it| (it - step).abs() > 0.002).collect();
+    assert!(
+        times[0] < times[1]
+            && irregular.len() * 10 <= times.len()
+            && irregular.iter().all(|it| *it > step / 2.0),
+        "{file} {stream}: {irregular:?} in {times:?}"
+    );
+}
+
+/// H.264 with B frames, AAC, and the decoded pictures, in one pool each. The consumers start later.
+fn encoding_producer(pools: &Pools, properties: &str) -> Launch {
+    let producer = Launch::new(
+        pools,
+        "producer",
+        &[],
+        &format!(
+            "videotestsrc is-live=true ! video/x-raw,format=I420,width=160,height=120,framerate=25/1 \
+             ! x264enc key-int-max=25 bframes=2 rc-lookahead=10 ! h264parse ! tee name=t \
+             t. ! queue ! xmemsink pool=video {properties} t. ! queue ! avdec_h264 ! xmemsink pool=raw {properties} \
+             audiotestsrc is-live=true ! audio/x-raw,rate=48000,channels=2 ! audioconvert ! avenc_aac ! aacparse \
+             ! xmemsink pool=sound {properties}"
+        ),
+    );
+    for pool in ["video", "raw", "sound"] {
+        until("frames", || {
+            pool_stats(pools, pool).is_some_and(|stats| stats.published > 30)
+        });
+    }
+    producer
+}
+
+#[test]
+fn any_live_pool_can_be_recorded() {
+    recordings("", &["video", "raw", "both"]);
+}
+
+#[test]
+fn any_lossless_live_pool_can_be_recorded() {
+    recordings("delivery=lossless", &["video"]);
+}
+
+fn recordings(properties: &str, kinds: &[&str]) {
+    let pools = prepared();
+    let _producer = encoding_producer(&pools, properties);
+    let video = "xmemsrc pool=video name=src ! h264parse !";
+    let raw = "xmemsrc pool=raw name=src ! videoconvert ! x264enc tune=zerolatency speed-preset=ultrafast ! h264parse !";
+    let both = "xmemsrc pool=sound ! aacparse ! queue ! m. xmemsrc pool=video name=src ! h264parse ! queue ! m.";
+    let file = |name: &str| pools.file(name).to_str().unwrap().to_owned();
+    let mut recorders = Vec::new();
+    for (number, muxer) in ["mp4mux", "qtmux", "matroskamux", "mpegtsmux", "flvmux"]
+        .into_iter()
+        .enumerate()
+    {
+        for (kind, streams) in [("video", video), ("raw", raw), ("both", both)] {
+            if !kinds.contains(&kind) {
+                continue;
+            }
+            // Two are enough for the re-encoded pictures.
+            if kind == "raw" && number > 1 {
+                continue;
+            }
+            // flvmux gives video the times of sound that came before it, also without a pool.
+            if kind == "both" && muxer == "flvmux" {
+                continue;
+            }
+            let name = format!("{muxer}-{kind}");
+            let path = file(&name);
+            let pipeline = if kind == "both" {
+                format!("{muxer} name=m ! filesink location={path} {streams}")
+            } else {
+                format!("{streams} {muxer} ! filesink location={path}")
+            };
+            recorders.push((
+                name.clone(),
+                path,
+                Launch::new(&pools, &name, &["-e"], &pipeline),
+            ));
+        }
+    }
+    let path = file("split");
+    let split = format!("{video} splitmuxsink location={path}");
+    recorders.push((
+        "split-video".into(),
+        path,
+        Launch::new(&pools, "split", &["-e"], &split),
+    ));
+
+    let of = |kind: &str| {
+        let names = recorders.iter().map(|(name, ..)| name);
+        names.filter(|name| name.ends_with(kind)).count()
+    };
+    for (pool, expected) in [
+        ("video", of("video") + of("both")),
+        ("raw", of("raw")),
+        ("sound", of("both")),
+    ] {
+        until("frames of all", || {
+            let consumers = pool_stats(&pools, pool).map_or(Vec::new(), |stats| stats.consumers);
+            consumers.len() == expected && consumers.iter().all(|it| it.received > 100)
+        });
+    }
+    for (_, _, recorder) in &recorders {
+        recorder.signal(Signal::INT);
+    }
+    for (name, path, mut recorder) in recorders {
+        recorder.succeeds();
+        is_regular(&path, "v", 0.04, 40);
+        if name.ends_with("both") {
+            is_regular(&path, "a", 1024.0 / 48_000.0, 80);
+        }
+    }
+}

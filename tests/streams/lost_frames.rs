@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Encoded frames that the sink drops: consumers do not decode frames that depend on them.
+
+use crate::support::*;
+use gst::prelude::*;
+use gst_base::prelude::*;
+
+/// So large that a slot has exactly this size.
+const SIZE: usize = 300_000;
+const KEY: bool = true;
+const DELTA: bool = false;
+
+fn caps() -> gst::Caps {
+    "video/x-test".parse().unwrap()
+}
+
+fn frame(number: u8, is_key: bool) -> gst::Buffer {
+    let mut buffer = gst::Buffer::from_slice(vec![number; SIZE]);
+    let buffer_mut = buffer.get_mut().unwrap();
+    buffer_mut.set_pts(gst::ClockTime::from_seconds(number.into()));
+    buffer_mut.set_duration(gst::ClockTime::SECOND);
+    if !is_key {
+        buffer_mut.set_flags(gst::BufferFlags::DELTA_UNIT);
+    }
+    buffer
+}
+
+/// The number of the next frame, and whether it is marked as a discontinuity.
+fn next(receiver: &Receiver) -> (u8, bool) {
+    let sample = receiver.next().unwrap();
+    let buffer = sample.buffer().unwrap();
+    let is_discont = buffer.flags().contains(gst::BufferFlags::DISCONT);
+    (bytes(buffer)[0], is_discont)
+}
+
+/// No frame was missed in the pool: the dropped frames were never published.
+fn was_left_out(receiver: &Receiver, undecodable: u64) {
+    assert_eq!(receiver.stat("missed"), 0);
+    assert_eq!(receiver.stat("undecodable"), undecodable);
+}
+
+#[test]
+fn no_slot_is_free() {
+    let pools = Pools::new();
+    let properties = "wait-for-connection=true history=1 max-bytes=950000";
+    let sender = pools.sender(&caps(), properties);
+    let receiver = pools.receiver("").connected();
+    for number in 0..2 {
+        sender.push(frame(number, number == 0));
+        assert_eq!(next(&receiver), (number, number == 0));
+    }
+    sender.push(frame(2, DELTA));
+    let held = receiver.next().unwrap();
+    // Upstream holds the other two slots.
+    let query = ask(&sender.sink(), &caps(), false);
+    let allocator = query.allocation_params().next().unwrap().0.unwrap();
+    let ahead: Vec<_> = (0..2).map(|_| allocator.alloc(SIZE, None)).collect();
+    let dropped = || sender.pipeline.stat("sink", "dropped");
+    sender.push(frame(3, DELTA));
+    until("a frame without a slot", || dropped() == 1);
+    sender.push(frame(4, KEY));
+    until("another one", || dropped() == 2);
+    drop((held, ahead));
+    // The frame depends on a missing frame.
+    sender.push(frame(5, DELTA));
+    until("it is published", || {
+        sender.pipeline.stat("sink", "published") == 4
+    });
+    until("it is passed over", || receiver.stat("undecodable") == 1);
+    sender.push(frame(6, KEY));
+    assert_eq!(next(&receiver), (6, true));
+    sender.push(frame(7, DELTA));
+    assert_eq!(next(&receiver), (7, false));
+    was_left_out(&receiver, 1);
+}
+
+/// Pushes a frame in a segment that starts at this second.
+fn push_after(sender: &Sender, start: u64, number: u8, is_key: bool) {
+    let mut segment = gst::FormattedSegment::<gst::ClockTime>::new();
+    segment.set_start(gst::ClockTime::from_seconds(start));
+    let sample = gst::Sample::builder()
+        .caps(&caps())
+        .segment(&segment)
+        .buffer(&frame(number, is_key))
+        .build();
+    sender.app.push_sample(&sample).unwrap();
+}
+
+/// As after a seek to a time between two key frames. Only the segment says which frames are shown.
+#[test]
+fn frames_outside_of_their_segment_arrive_and_are_not_shown() {
+    for flags in ["", LOSSLESS] {
+        let pools = Pools::new();
+        let sender = pools.sender(&caps(), &format!("{flags} history=16"));
+        sender.app.set_property("handle-segment-change", true);
+        let receiver = pools.receiver("start-from=oldest").connected();
+        let app = receiver.app.upcast_ref::<gst::Element>();
+        let app = app.downcast_ref::<gst_base::BaseSink>().unwrap();
+        app.set_drop_out_of_segment(false);
+        for (start, number, is_key) in [
+            (0, 0, KEY),
+            (0, 1, DELTA),
+            (12, 10, KEY),
+            (12, 11, DELTA),
+            (12, 12, DELTA),
+            (12, 13, DELTA),
+            (20, 20, KEY),
+            (20, 21, DELTA),
+        ] {
+            push_after(&sender, start, number, is_key);
+            let sample = receiver.next().unwrap();
+            let buffer = sample.buffer().unwrap();
+            assert_eq!(bytes(buffer)[0], number);
+            let segment = sample.segment().unwrap();
+            let segment = segment.downcast_ref::<gst::ClockTime>().unwrap();
+            let pts = buffer.pts().unwrap();
+            let shown = segment.clip(pts, pts + buffer.duration().unwrap());
+            assert_eq!(shown.is_some(), u64::from(number) >= start, "{number}");
+            if shown.is_some() {
+                assert_eq!(segment.to_running_time(pts), Some(pts), "{number}");
+            }
+        }
+        was_left_out(&receiver, 0);
+        assert_eq!(sender.pipeline.stat("sink", "skipped"), 0);
+    }
+}
+
+/// Each of them can be shown alone.
+#[test]
+fn raw_frames_outside_of_their_segment_are_counted() {
+    let pools = Pools::new();
+    let caps = "audio/x-raw,format=U8,rate=8000,channels=1,layout=interleaved";
+    let sender = pools.sender(&caps.parse().unwrap(), "");
+    sender.app.set_property("handle-segment-change", true);
+    for number in [9, 10, 11] {
+        let mut segment = gst::FormattedSegment::<gst::ClockTime>::new();
+        segment.set_start(gst::ClockTime::from_seconds(12));
+        let sample = gst::Sample::builder()
+            .segment(&segment)
+            .buffer(&frame(number, KEY))
+            .build();
+        sender.app.push_sample(&sample).unwrap();
+    }
+    sender.finish();
+    let figures = ["published", "skipped"].map(|field| sender.pipeline.stat("sink", field));
+    assert_eq!(figures, [0, 3]);
+}
+
+#[test]
+fn a_frame_that_waits_when_there_is_a_flush_is_counted() {
+    let pools = Pools::new();
+    let sender = pools.sender(&caps(), "wait-for-connection=true");
+    until("a frame that waited is thrown away", || {
+        sender.push(frame(0, KEY));
+        until("it has left the source", || {
+            sender.app.current_level_buffers() == 0
+        });
+        // The frame is probably in the sink now. If not, the loop repeats.
+        sender.app.send_event(gst::event::FlushStart::new());
+        sender.app.send_event(gst::event::FlushStop::new(true));
+        sender.pipeline.stat("sink", "skipped") > 0
+    });
+    assert_eq!(sender.pipeline.stat("sink", "published"), 0);
+}
+
+/// GstBaseSink reads the times of a list as those of a buffer.
+#[test]
+fn no_gap_is_reported_between_the_frames_of_lists() {
+    for properties in ["history=16", LOSSLESS, "history=16 pace=always"] {
+        let pools = Pools::new();
+        let sender = pools.sender(&caps(), properties);
+        let receiver = pools.receiver("start-from=oldest").connected();
+        for numbers in [[0, 1], [2, 3], [4, 5]] {
+            let mut list = gst::BufferList::new();
+            for number in numbers {
+                let mut buffer = frame(number, number == 0);
+                let buffer_mut = buffer.get_mut().unwrap();
+                buffer_mut.set_pts(gst::ClockTime::from_mseconds(number.into()));
+                list.get_mut().unwrap().add(buffer);
+            }
+            sender.app.push_buffer_list(list).unwrap();
+        }
+        for number in 0..6 {
+            assert_eq!(next(&receiver), (number, number == 0), "{properties}");
+        }
+        was_left_out(&receiver, 0);
+        assert_eq!(sender.pipeline.stat("sink", "skipped"), 0);
+    }
+}

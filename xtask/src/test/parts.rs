@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! The parts of `cargo xtask test --full` that a short run leaves out.
+
+use std::collections::BTreeSet;
+use std::process::Command;
+
+use clap::ValueEnum;
+
+use super::{bridge, clippy};
+use crate::check::cargo::{has_nextest, of_rust, strict, test, with};
+use crate::check::{Check, Harness, Planned, Rights};
+use crate::step::Step;
+use crate::{arm, cargo, compat, root, sanitize, target_dir};
+
+/// A part of a full run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+pub(super) enum Part {
+    /// Lints of what is built without CUDA
+    NoCuda,
+    /// The docs of the crates
+    Docs,
+    /// Tests of the comparison and of the counter
+    Tools,
+    /// The slot protocol in every order of its steps
+    Loom,
+    /// Tests under AddressSanitizer
+    Asan,
+    /// The build for 64-bit ARM
+    Arm,
+    /// The bridge to other hosts, with its 400 dependencies
+    Bridge,
+    /// The Python tests that need PyTorch (4.5 GB)
+    Torch,
+    /// Tests with the newer GStreamer of Debian 13 (1.2 GB)
+    Debian,
+    /// Cameras in a virtual machine
+    Cameras,
+    /// The tests for a GPU, on the stand-in driver
+    Gpu,
+}
+
+impl Part {
+    pub(super) fn all() -> BTreeSet<Self> {
+        Self::value_variants().iter().copied().collect()
+    }
+
+    /// The name on the command line.
+    pub(super) fn name(self) -> String {
+        let value = self.to_possible_value();
+        value.map_or_else(String::new, |value| value.get_name().to_owned())
+    }
+
+    /// The first line of its help.
+    pub(super) fn what(self) -> String {
+        let value = self.to_possible_value();
+        let help = value.as_ref().and_then(|value| value.get_help());
+        help.map(ToString::to_string).unwrap_or_default()
+    }
+
+    /// Whether its steps need what the step `build` makes.
+    pub(super) fn needs_build(self) -> bool {
+        matches!(self, Self::Torch | Self::Debian)
+    }
+
+    /// The steps that only this part has. PyTorch is installed by the step that all Python tests need.
+    pub(super) fn steps(self) -> Vec<Planned> {
+        let one = |name, command, advice| {
+            vec![Ok(Check::from(Step {
+                name,
+                command,
+                advice,
+            }))]
+        };
+        match self {
+            // Only the crates that others depend on. The rest of the workspace always has the feature `cuda`.
+            Self::NoCuda => {
+                let packages = ["gst-plugin-xmem", "gstxmem-cdylib", "xmem-core", "xmem-cli"];
+                let packages = packages.map(|package| ["--package", package]).concat();
+                let features = ["--no-default-features", "--features", "cpu", "--locked"];
+                one(
+                    "lints without CUDA",
+                    clippy(&[&packages[..], &features].concat()),
+                    "fix clippy's warnings: some code is compiled only with the feature `cuda`",
+                )
+            }
+            Self::Docs => {
+                let mut command = with(cargo(), &["doc", "--workspace", "--no-deps", "--locked"]);
+                command.env("RUSTDOCFLAGS", "-D warnings");
+                one("docs", command, "fix rustdoc's warnings")
+            }
+            Self::Tools => {
+                // Nearly all packages, so that little is built again.
+                let packages = [
+                    "--workspace",
+                    "--exclude",
+                    "xmem-gpu",
+                    "--exclude",
+                    "xmem-gpu-gst",
+                ];
+                let mut command = with(strict(test()), &packages);
+                command.args(["--locked", "--bins"]);
+                if has_nextest() {
+                    command.args(["--filterset", "package(xmem-bench) | package(xmem-count)"]);
+                }
+                let step = Step {
+                    name: "tests of the tools",
+                    command,
+                    advice: "",
+                };
+                vec![Ok(of_rust(Rights::Me, step))]
+            }
+            Self::Loom => vec![Ok(loom())],
+            Self::Asan => sanitize::checks().into(),
+            Self::Arm => vec![arm::check().map(Check::from)],
+            Self::Bridge => bridge::checks().map(Ok).into(),
+            Self::Torch => vec![],
+            Self::Debian => match compat::few() {
+                Ok(check) => check.map(Ok).into_iter().collect(),
+                Err(why) => vec![Err(("tests with a newer GStreamer", why.to_string()))],
+            },
+            Self::Cameras => one(
+                "cameras",
+                with(cargo(), &["xtask", "camera"]),
+                "run `cargo xtask camera`",
+            ),
+            Self::Gpu => {
+                let mut rehearsal = Command::new("sh");
+                rehearsal
+                    .args(["-c", "\"$0\" xtask gpu-bundle && gpu/run --stand-in"])
+                    .arg(cargo().get_program())
+                    .current_dir(root());
+                one(
+                    "the tests for a GPU, on the stand-in driver",
+                    rehearsal,
+                    "run `gpu/run --stand-in`; `--stage` and `--only` select tests",
+                )
+            }
+        }
+    }
+}
+
+fn loom() -> Check {
+    let mut command = with(
+        cargo(),
+        &[
+            "test",
+            "--package",
+            "xmem-shm",
+            "--test",
+            "loom",
+            "--release",
+            "--locked",
+        ],
+    );
+    // A separate target directory: other RUSTFLAGS would invalidate everything in the common one.
+    command.arg("--target-dir").arg(target_dir().join("loom"));
+    command.env("RUSTFLAGS", "--cfg xmem_loom");
+    // Link-time optimisation would take longer than the models run.
+    command.env("CARGO_PROFILE_RELEASE_LTO", "off");
+    command.env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16");
+    let step = Step {
+        name: "loom",
+        command,
+        advice: "see above for the interleaving that violates the slot protocol",
+    };
+    Check::of_tests(Harness::Libtest, Rights::Me, step)
+}
