@@ -12,7 +12,6 @@ use std::fs;
 use descriptors::*;
 use gst::prelude::*;
 use gst_video::{VideoFormat, VideoFrameFlags, VideoMeta};
-use rustix::fs::SealFlags;
 use support::{process::*, *};
 
 /// The caps that v4l2src of GStreamer 1.26 prefers for a camera of raw video. Elements upstream of xmemsink, such as
@@ -40,7 +39,7 @@ fn white(memory: gst::Memory, stride: usize) -> gst::Buffer {
 
 fn of_driver(stride: usize) -> gst::Memory {
     let size = stride * 64;
-    dmabuf_memory(memfd(7, size, SealFlags::SHRINK), size)
+    dmabuf_memory(7, size)
 }
 
 /// Shares three frames. Returns the pool's caps, and how many frames were copied.

@@ -10,7 +10,6 @@ mod support;
 use descriptors::*;
 use gst::prelude::*;
 use gst_video::{VideoFormat, VideoFrameFlags, VideoMeta};
-use rustix::fs::SealFlags;
 use support::*;
 use xmem_core::{FrameMeta, Producer, Sticky};
 
@@ -22,7 +21,7 @@ const SIZE: usize = 64 * 96;
 
 fn dma_buffer(fill: u8, size: usize) -> gst::Buffer {
     let mut buffer = gst::Buffer::new();
-    let memory = dmabuf_memory(memfd(fill, size, SealFlags::SHRINK), size);
+    let memory = dmabuf_memory(fill, size);
     buffer.get_mut().unwrap().append_memory(memory);
     buffer
 }
@@ -187,7 +186,7 @@ fn host_memory_is_not_published_as_a_dma_buffer() {
             let (allocator, params) = query.allocation_params().next().unwrap();
             allocator.unwrap().alloc(SIZE, Some(&params)).unwrap()
         } else {
-            fd_memory(memfd(1, SIZE, SealFlags::SHRINK), SIZE)
+            fd_memory(memfd(1, SIZE, SEALED), SIZE)
         };
         let mut buffer = gst::Buffer::new();
         buffer.get_mut().unwrap().append_memory(memory);
