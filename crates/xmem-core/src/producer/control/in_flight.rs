@@ -57,7 +57,7 @@ pub(super) struct Unread {
 }
 
 fn is_exempt(uid: u32) -> bool {
-    uid == 0 || uid == cred::own_uid()
+    uid == 0 || uid == cred::own_uid() && !cred::is_ambiguous_user(uid)
 }
 
 impl ControlThread {
