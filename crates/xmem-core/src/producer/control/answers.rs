@@ -148,7 +148,6 @@ impl ControlThread {
             }
             None | Some(ToProducer::Join { .. } | ToProducer::Query { .. }) => {
                 let text = format_args!("{consumer} sent a message that breaks the protocol");
-                let text = format_args!("{consumer} sent a message that breaks the protocol");
                 self.warnings.warn(self.pool.name(), text);
                 return Next::Close(Departure::CutOff);
             }
