@@ -59,8 +59,10 @@ impl Site {
         let body = answer.split_off(end + 4);
         let head = String::from_utf8(answer).unwrap();
         let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+        let has_length = head.contains("Content-Length:");
+        assert_eq!(has_length, status != 204, "{head}");
         let length = format!("Content-Length: {}\r\n", body.len());
-        let is_whole = request.starts_with("HEAD") || head.contains(&length);
+        let is_whole = status == 204 || request.starts_with("HEAD") || head.contains(&length);
         assert!(is_whole, "{head}");
         Answer { status, head, body }
     }
@@ -344,11 +346,18 @@ fn other_requests_are_refused() {
             .status,
         405
     );
+    // A page of another site cannot open a camera, and a link to the page works.
+    let from_another = |path: &str| {
+        let fetch = "Host: localhost\r\nSec-Fetch-Site: cross-site\r\n\r\n";
+        site.send(&format!("GET {path} HTTP/1.1\r\n{fetch}")).status
+    };
+    assert_eq!(from_another("/picture/p"), 403);
+    assert_eq!(from_another("/"), 200);
     let head = site.send("HEAD /none HTTP/1.1\r\nHost: localhost\r\n\r\n");
     assert_eq!((head.status, head.body.len()), (404, 0));
     assert_eq!(site.send("nonsense\r\n\r\n").status, 400);
     let long = format!("GET /{} HTTP/1.1\r\n", "a".repeat(20 << 10));
-    assert_eq!(site.send(&long).status, 400);
+    assert_eq!(site.send(&long).status, 431);
 
     let mut second = command(&pools, target_dir().join("xmem"));
     let output = second

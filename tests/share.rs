@@ -611,7 +611,8 @@ fn a_format_that_would_lose_bits_is_not_recorded() {
         &["record", "p", &file],
         "format ARGB64 cannot be recorded without loss: use --h264",
     );
-    fails(&pools, &["record", "p", "/none/a.mkv"], "no folder /none");
+    let nowhere = ["record", "p", "/none/a.mkv", "--h264"];
+    fails(&pools, &nowhere, "no folder /none");
     assert!(!fs::exists(&file).unwrap());
 }
 
@@ -628,6 +629,43 @@ fn an_empty_file_of_a_failed_recording_is_removed() {
     // As in a shell.
     assert_eq!(record.wait().code(), Some(128 + 9), "{}", record.log());
     assert!(!fs::exists(&file).unwrap(), "{}", record.log());
+}
+
+#[test]
+fn a_recording_replaces_no_file_and_follows_no_link() {
+    let pools = prepared();
+    let _producer = live(&pools, "");
+    let path = |name: &str| pools.file(name).to_str().unwrap().to_owned();
+    let file = path("a.mkv");
+    let mut first = recording(&pools, &file, &[]);
+    fails(&pools, &["record", "p", &file], "a.mkv exists");
+    first.signal(Signal::INT);
+    first.succeeds();
+    assert!(is_complete(&file));
+    let link = path("link.mkv");
+    std::os::unix::fs::symlink(path("nothing"), &link).unwrap();
+    fails(&pools, &["record", "p", &link], "link.mkv exists");
+    assert!(!fs::exists(path("nothing")).unwrap());
+}
+
+/// Whoever made the file would choose what is opened.
+#[test]
+fn a_playlist_is_no_film() {
+    let pools = prepared();
+    let file = pools.file("a.mkv").to_str().unwrap().to_owned();
+    let (listener, playlist) = playlist();
+    fs::write(&file, playlist).unwrap();
+    let args = ["replay", &file, "--pool", "p"];
+    fails(&pools, &args, "is no film, but application/x-hls");
+    fs::write(
+        &file,
+        "<svg xmlns='http://www.w3.org/2000/svg' width='9' height='9'/>",
+    )
+    .unwrap();
+    fails(&pools, &args, "is no film");
+    fs::write(&file, [0; 5000]).unwrap();
+    fails(&pools, &args, "of a type that GStreamer does not know");
+    assert!(listener.accept().is_err(), "nothing was opened");
 }
 
 #[test]

@@ -209,6 +209,11 @@ fn config(endpoint: &Endpoint, side: Side) -> Result<Config, Error> {
             "transport/link/rx/buffer_size".to_owned(),
             "1048576".to_owned(),
         ),
+        // Messages of the bridge fit into a batch. Zenoh would put fragments together to messages of 1 GiB.
+        (
+            "transport/link/rx/max_message_size".to_owned(),
+            "262144".to_owned(),
+        ),
         (
             "transport/unicast/open_timeout".to_owned(),
             "1500".to_owned(),

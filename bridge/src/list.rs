@@ -4,8 +4,6 @@
 
 use std::io::{Write, stdout};
 
-use xmem_core::printable;
-
 use crate::cli::List;
 use crate::link::{Link, Side};
 use crate::{Error, keys};
@@ -18,8 +16,11 @@ pub(crate) fn run(list: &List) -> Result<(), Error> {
         return Err(format!("{}: no exporter answers there", list.host).into());
     }
     let mut out = stdout().lock();
-    for pool in answers.iter().flat_map(|answer| answer.lines()) {
-        writeln!(out, "{}", printable(pool))?;
+    // A name becomes part of the argument of `import`.
+    let is_pool = |pool: &&str| keys::check_name(pool).is_ok();
+    let pools = answers.iter().flat_map(|answer| answer.lines());
+    for pool in pools.filter(is_pool) {
+        writeln!(out, "{pool}")?;
     }
     Ok(())
 }

@@ -137,7 +137,7 @@ fn why_foreign(buffer: &gst::BufferRef, slots: &SlotSource) -> String {
     if memory.is_memory_type::<gst_allocators::FdMemory>() {
         return format!(
             "the buffer is {kind} that could not be shared (GST_DEBUG=xmemsink:5 logs the reason): a pool can share \
-             at most max-slots DMA buffers, or memfds with F_SEAL_SHRINK that fallocate has filled"
+             at most max-slots DMA buffers, or memfds with F_SEAL_SHRINK and F_SEAL_FUTURE_WRITE that fallocate has filled"
         );
     }
     let private = slots.private();

@@ -9,7 +9,6 @@ use crate::descriptors::*;
 use crate::support::{process::*, *};
 use gst::prelude::*;
 use gst_video::{VideoFormat, VideoFrameFlags, VideoMeta};
-use rustix::fs::SealFlags;
 
 /// The caps that v4l2src of GStreamer 1.26 prefers for a camera of raw video. Elements upstream of xmemsink, such as
 /// decodebin, accept them, and few elements downstream of xmemsrc do.
@@ -36,7 +35,7 @@ fn white(memory: gst::Memory, stride: usize) -> gst::Buffer {
 
 fn of_driver(stride: usize) -> gst::Memory {
     let size = stride * 64;
-    dmabuf_memory(memfd(7, size, SealFlags::SHRINK), size)
+    dmabuf_memory(7, size)
 }
 
 /// Shares three frames. Returns the pool's caps, and how many frames were copied.

@@ -7,7 +7,6 @@ use crate::descriptors::*;
 use crate::support::*;
 use gst::prelude::*;
 use gst_video::{VideoFormat, VideoFrameFlags, VideoMeta};
-use rustix::fs::SealFlags;
 use xmem_core::{FrameMeta, Producer, Sticky};
 
 const GRAY: &str = "video/x-raw(memory:DMABuf),format=GRAY8,width=64,height=64,framerate=30/1";
@@ -18,7 +17,7 @@ const SIZE: usize = 64 * 96;
 
 fn dma_buffer(fill: u8, size: usize) -> gst::Buffer {
     let mut buffer = gst::Buffer::new();
-    let memory = dmabuf_memory(memfd(fill, size, SealFlags::SHRINK), size);
+    let memory = dmabuf_memory(fill, size);
     buffer.get_mut().unwrap().append_memory(memory);
     buffer
 }
@@ -183,7 +182,7 @@ fn host_memory_is_not_published_as_a_dma_buffer() {
             let (allocator, params) = query.allocation_params().next().unwrap();
             allocator.unwrap().alloc(SIZE, Some(&params)).unwrap()
         } else {
-            fd_memory(memfd(1, SIZE, SealFlags::SHRINK), SIZE)
+            fd_memory(memfd(1, SIZE, SEALED), SIZE)
         };
         let mut buffer = gst::Buffer::new();
         buffer.get_mut().unwrap().append_memory(memory);

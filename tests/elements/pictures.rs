@@ -5,7 +5,8 @@
 use std::{fs, path::Path, process::Output, process::Stdio};
 
 use crate::support::{process::*, *};
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal};
+use xmem_core::{FrameMeta, Producer, Sticky};
 
 /// The left half is blue, the right half red.
 const HALVES: &str = "videotestsrc is-live=true pattern=solid-color foreground-color=0xff0000ff \
@@ -169,6 +170,94 @@ fn a_tap_writes_y4m_until_its_reader_ends() {
     assert!(head.contains("FRAME"), "{head}");
     drop(pipe);
     tap.wait().unwrap();
+}
+
+/// A tap whose reader does not read can be ended.
+#[test]
+fn a_tap_that_is_not_read_ends() {
+    let pools = prepared();
+    let _producer = published(
+        &pools,
+        "videotestsrc is-live=true ! video/x-raw,format=I420,width=640,height=480,framerate=30/1",
+    );
+    let mut tap = command(&pools, target_dir().join("xmem"));
+    let tap = tap.args(["tap", "p"]).stdout(Stdio::piped());
+    let mut tap = tap.spawn().unwrap();
+    until("a full pipe", || {
+        let stats = pool_stats(&pools, "p").unwrap();
+        let received = stats.consumers.first().map(|it| it.received);
+        received.is_some_and(|it| it > 0 && it + 60 < stats.published)
+    });
+    let pid = Pid::from_child(&tap);
+    rustix::process::kill_process(pid, Signal::TERM).unwrap();
+    until("its end", || tap.try_wait().unwrap().is_some());
+}
+
+/// The producer reports encoded video, and then publishes a playlist.
+#[test]
+fn frames_name_no_address_to_open() {
+    let pools = prepared();
+    let (listener, playlist) = playlist();
+    let set = |producer: &Producer, caps: &str| {
+        let mut sticky = Sticky::new();
+        sticky.set("caps", caps);
+        producer.set_sticky(&sticky).unwrap();
+    };
+    let file = pools.file("a.png");
+    for args in [
+        &["snapshot", "p", file.to_str().unwrap(), "--timeout", "20"][..],
+        &["tap", "p"],
+    ] {
+        let producer = Producer::builder(&pool_path(&pools, "p")).build().unwrap();
+        set(
+            &producer,
+            "video/x-h264, stream-format=(string)byte-stream, alignment=(string)au",
+        );
+        producer
+            .acquire(1)
+            .unwrap()
+            .publish(FrameMeta::new(1))
+            .unwrap();
+        let mut xmem = command(&pools, target_dir().join("xmem"));
+        let xmem = xmem.args(args);
+        let mut xmem = xmem
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        until("the consumer", || !producer.stats().consumers.is_empty());
+        set(&producer, "application/x-hls");
+        until("its end", || {
+            let mut slot = producer.acquire(playlist.len()).unwrap();
+            slot.as_mut_slice().copy_from_slice(playlist.as_bytes());
+            slot.publish(FrameMeta::new(playlist.len())).unwrap();
+            xmem.try_wait().unwrap().is_some()
+        });
+        assert!(!xmem.wait().unwrap().success());
+        assert!(listener.accept().is_err(), "{args:?} opened an address");
+    }
+}
+
+/// What a container has in it decides what is opened.
+#[test]
+fn containers_are_not_decoded() {
+    let pools = prepared();
+    let _producer = published(
+        &pools,
+        "videotestsrc is-live=true ! video/x-raw,format=I420,width=64,height=48,framerate=30/1 ! vp8enc ! webmmux streamable=true",
+    );
+    let file = pools.file("a.png");
+    for command in [
+        &["snapshot", "p", file.to_str().unwrap()][..],
+        &["tap", "p"],
+    ] {
+        let output = xmem(&pools, command);
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            text.contains("video/webm, which is not decoded here"),
+            "{text}"
+        );
+    }
 }
 
 #[test]

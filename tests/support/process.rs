@@ -69,6 +69,17 @@ pub fn pool_path(pools: &Pools, name: &str) -> String {
     path.to_str().unwrap().to_owned()
 }
 
+/// A playlist, and where GStreamer would connect to if it played it.
+pub fn playlist() -> (std::net::TcpListener, String) {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let address = listener.local_addr().unwrap();
+    let text = format!(
+        "#EXTM3U\n#EXT-X-TARGETDURATION:1\n#EXTINF:1,\nhttp://{address}/a.ts\n#EXT-X-ENDLIST\n"
+    );
+    (listener, text)
+}
+
 /// A pool with caps whose producer publishes nothing.
 pub fn silent_producer(pools: &Pools, name: &str) -> xmem_core::Producer {
     let producer = xmem_core::Producer::builder(&pool_path(pools, name));

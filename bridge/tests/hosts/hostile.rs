@@ -285,6 +285,36 @@ fn a_forging_importer_does_no_harm() {
     assert!(!export.has_printed("panicked"));
 }
 
+/// Zenoh puts fragments of a message together before the exporter gets it.
+#[test]
+fn large_messages_take_no_memory() {
+    use zenoh::Wait;
+    let hosts = Hosts::new();
+    let producer = hosts.producer("cam0");
+    let export = hosts.export(&["cam0"]);
+    let mut config = zenoh::Config::default();
+    for (name, value) in [
+        ("listen/endpoints", "[]".to_owned()),
+        (
+            "connect/endpoints",
+            format!("[\"tcp/{}\"]", hosts.address()),
+        ),
+        ("scouting/multicast/enabled", "false".to_owned()),
+    ] {
+        config.insert_json5(name, &value).unwrap();
+    }
+    let session = zenoh::open(config).wait().unwrap();
+    let put = session.put(keys::up("cam0"), vec![7; 300 << 20]);
+    let put = put.congestion_control(zenoh::qos::CongestionControl::Block);
+    let _ = put.wait();
+    let camera = Camera::start(&producer, 100_000, 1);
+    let _import = hosts.import("b");
+    let mut consumer = hosts.consumer("b");
+    receive_until(&mut consumer, camera.next());
+    let peak = export.peak_memory();
+    assert!(peak < 200 << 20, "{peak} bytes");
+}
+
 fn begin(place: Place, kind: Kind, meta: FrameMeta, attached: u64) -> Begin {
     Begin {
         place,

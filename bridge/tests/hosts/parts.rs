@@ -24,7 +24,7 @@ fn foreign(bytes: &[u8]) -> OwnedFd {
     let file = File::from(memfd_create("foreign", flags).unwrap());
     file.write_all_at(&[1; BEFORE], 0).unwrap();
     file.write_all_at(bytes, BEFORE as u64).unwrap();
-    fcntl_add_seals(&file, SealFlags::SHRINK).unwrap();
+    fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::FUTURE_WRITE).unwrap();
     file.into()
 }
 

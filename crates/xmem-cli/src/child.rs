@@ -66,6 +66,8 @@ pub(crate) fn exit_code(status: ExitStatus) -> ExitCode {
     code.map_or(ExitCode::FAILURE, |code| ExitCode::from(code as u8))
 }
 
+/// The time within which an interrupted pipeline must end.
+pub(crate) const END_TIMEOUT: Duration = Duration::from_secs(5);
 /// The interval between checks whether a tool has ended.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 

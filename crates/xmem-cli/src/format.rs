@@ -88,8 +88,21 @@ pub(crate) fn to_stderr(what: impl Display) {
 /// Prints one line of JSON.
 pub(crate) fn json(out: &mut impl Write, value: &impl Serialize) -> Result<(), Error> {
     // One write, so that the line is complete or missing.
-    writeln!(out, "{}", serde_json::to_string(value)?)?;
+    writeln!(out, "{}", escaped(&serde_json::to_string(value)?))?;
     Ok(())
+}
+
+/// Escapes the characters of JSON that could mislead the reader of a terminal. All of them are in strings.
+fn escaped(json: &str) -> String {
+    let mut text = String::with_capacity(json.len());
+    for c in json.chars() {
+        if (' '..='~').contains(&c) || printable(c.encode_utf8(&mut [0; 4])).starts_with(c) {
+            text.push(c);
+        } else {
+            text += &format!("\\u{:04x}", u32::from(c));
+        }
+    }
+    text
 }
 
 /// Formats nanoseconds as milliseconds.
@@ -128,6 +141,16 @@ mod tests {
         table.print(&mut out).unwrap();
         let text = String::from_utf8(out).unwrap();
         assert_eq!(text, "NAME    COUNT\na           1\nlonger   1000\n");
+    }
+
+    #[test]
+    fn json_has_no_character_for_the_terminal() {
+        let text = "\u{9b}1m \u{202e}\u{7f} größer, 日本";
+        let mut out = Vec::new();
+        json(&mut out, &text).unwrap();
+        let out = String::from_utf8(out).unwrap();
+        assert_eq!(out, "\"\\u009b1m \\u202e\\u007f größer, 日本\"\n");
+        assert_eq!(serde_json::from_str::<String>(&out).unwrap(), text);
     }
 
     #[test]

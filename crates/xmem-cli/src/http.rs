@@ -1,253 +1,211 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! A small HTTP server: one request per connection, with limits for the number of connections and the time of each.
+//! An HTTP server for browsers and programs of this host: one request per connection, with limits for the number of connections,
+//! the size of a request, and the time of each connection.
 
-use std::io::{self, Read, Write};
-use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::convert::Infallible;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use http_body_util::Full;
+use hyper::body::Bytes;
+use hyper::header::{
+    ALLOW, CACHE_CONTROL, CONTENT_TYPE, HOST, HeaderMap, HeaderValue, X_CONTENT_TYPE_OPTIONS,
+};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Method, Request, StatusCode, Uri};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime;
+use tokio::sync::Semaphore;
+use tokio::task::spawn_blocking;
+use tokio::time::{sleep, timeout};
 
 use crate::Error;
 use crate::format::to_stderr;
 
 /// The limit of connections. Further connections are closed immediately.
 const CONNECTIONS: usize = 64;
-/// The time limit for reading a request, and for writing a response.
-const TIME: Duration = Duration::from_secs(10);
+/// The time limits for reading a request, and for the whole connection.
+const TIME: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(20));
 /// The limits of a request's header, in bytes and in lines.
 const HEAD: (usize, usize) = (16 << 10, 64);
 /// The delay after a connection could not be accepted, for example because there are no descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// A GET or HEAD request.
-#[derive(Debug)]
-pub(crate) struct Request {
-    pub(crate) path: String,
-    /// The part of the target after the question mark.
-    pub(crate) query: String,
-    host: String,
+pub(crate) type Response = hyper::Response<Full<Bytes>>;
+
+/// A response with a body of this type.
+pub(crate) fn response(content_type: &'static str, body: impl Into<Bytes>) -> Response {
+    let mut response = Response::new(Full::new(body.into()));
+    let content_type = HeaderValue::from_static(content_type);
+    response.headers_mut().insert(CONTENT_TYPE, content_type);
+    response
 }
 
-impl Request {
-    /// Whether the Host header is a loopback address or `localhost`.
-    fn is_for_localhost(&self) -> bool {
-        let name = match self.host.rsplit_once(':') {
-            Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
-            _ => &self.host,
-        };
-        let address = name.trim_matches(['[', ']']).parse();
-        name.eq_ignore_ascii_case("localhost") || address.is_ok_and(|ip: IpAddr| ip.is_loopback())
-    }
+pub(crate) fn error(status: StatusCode, reason: &str) -> Response {
+    let mut response = response("text/plain; charset=utf-8", format!("{reason}\n"));
+    *response.status_mut() = status;
+    response
 }
 
-#[derive(Debug)]
-pub(crate) struct Response {
-    status: &'static str,
-    headers: String,
-    body: Arc<[u8]>,
-}
-
-impl Response {
-    pub(crate) fn new(content_type: &str, body: impl Into<Arc<[u8]>>) -> Self {
-        let headers = format!("Content-Type: {content_type}\r\n");
-        Self {
-            status: "200 OK",
-            headers,
-            body: body.into(),
-        }
-    }
-
-    pub(crate) fn error(status: &'static str, reason: &str) -> Self {
-        let text = format!("{reason}\n").into_bytes();
-        Self {
-            status,
-            ..Self::new("text/plain; charset=utf-8", text)
-        }
-    }
-
-    pub(crate) fn nothing() -> Self {
-        Self {
-            status: "204 No Content",
-            headers: String::new(),
-            body: Arc::default(),
-        }
-    }
-
-    pub(crate) fn with(mut self, name: &str, value: &str) -> Self {
-        self.headers += &format!("{name}: {value}\r\n");
-        self
-    }
-}
-
-/// Serves requests until the process ends. Prints `what` with the address.
+/// Serves requests until the process ends. Prints `what` with the address, whose path is `path`.
 ///
-/// On a loopback address, only requests whose Host header names this host are answered. Reason: a page of another site can let its
-/// own name resolve to this host, and could then read the responses.
+/// Pages of other sites can send requests from a browser of this host. They could open cameras, although they cannot read the
+/// responses. So they may only lead to `path`. A page can also let its own name resolve to this host, and could then read the
+/// responses. So on a loopback address only requests whose Host header names this host are answered.
 pub(crate) fn serve(
     listen: SocketAddr,
     what: &str,
-    path: &str,
-    answer: impl Fn(&Request) -> Response + Send + Sync + 'static,
+    path: &'static str,
+    answer: impl Fn(&Uri) -> Response + Send + Sync + 'static,
 ) -> Result<(), Error> {
-    let listener = TcpListener::bind(listen).map_err(|error| {
-        format!("cannot listen on {listen}: {error}. Choose another port with --listen")
-    })?;
-    to_stderr(format_args!(
-        "{what} at http://{}{path}",
-        listener.local_addr()?
-    ));
-    let is_loopback = listen.ip().is_loopback();
-    let answer = Arc::new(move |request: &Request| {
-        if is_loopback && !request.is_for_localhost() {
-            return Response::error(
-                "403 Forbidden",
-                "ask for 127.0.0.1 or localhost, or start with another --listen",
+    let is_loopback = listen.ip().to_canonical().is_loopback();
+    let answer = move |request: &Request<_>| match refusal(request, is_loopback, path) {
+        Some(refused) => refused,
+        None => answer(request.uri()),
+    };
+    let runtime = runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(CONNECTIONS)
+        .build()?;
+    runtime.block_on(async {
+        let listener = TcpListener::bind(listen).await.map_err(|error| {
+            format!("cannot listen on {listen}: {error}. Choose another port with --listen")
+        })?;
+        let address = listener.local_addr()?;
+        to_stderr(format_args!("{what} at http://{address}{path}"));
+        if !is_loopback {
+            to_stderr(
+                "every host that reaches this address can read them, and so can web pages in browsers of these hosts",
             );
         }
-        answer(request)
-    });
+        accept(&listener, Arc::new(answer)).await
+    })
+}
+
+async fn accept(
+    listener: &TcpListener,
+    answer: Arc<impl Fn(&Request<()>) -> Response + Send + Sync + 'static>,
+) -> Result<(), Error> {
+    let places = Arc::new(Semaphore::new(CONNECTIONS));
     loop {
-        let Ok((stream, _)) = listener.accept() else {
-            thread::sleep(PAUSE);
+        let Ok((stream, _)) = listener.accept().await else {
+            sleep(PAUSE).await;
             continue;
         };
-        // The thread of each connection has a clone.
-        if Arc::strong_count(&answer) > CONNECTIONS {
+        let Ok(place) = places.clone().try_acquire_owned() else {
             continue;
-        }
+        };
         let answer = answer.clone();
-        // Errors of one connection are ignored. If no thread can be created, the connection is closed.
-        let _ = thread::Builder::new().spawn(move || handle_connection(&stream, &*answer));
+        tokio::spawn(async move {
+            // Errors of one connection are ignored.
+            let _ = timeout(TIME.1, handle_connection(stream, answer)).await;
+            drop(place);
+        });
     }
 }
 
-fn handle_connection(stream: &TcpStream, answer: impl Fn(&Request) -> Response) -> io::Result<()> {
-    let (mut head, mut is_head) = (Vec::new(), false);
-    let response = match read(stream, &mut head)? {
-        Ok((method, request)) => {
-            is_head = method == "HEAD";
-            match method.as_str() {
-                "GET" | "HEAD" => answer(&request),
-                _ => {
-                    Response::error("405 Method Not Allowed", "GET only").with("Allow", "GET, HEAD")
-                }
-            }
+async fn handle_connection(
+    stream: TcpStream,
+    answer: Arc<impl Fn(&Request<()>) -> Response + Send + Sync + 'static>,
+) -> hyper::Result<()> {
+    let service = service_fn(|request: Request<hyper::body::Incoming>| {
+        let answer = answer.clone();
+        async move {
+            let request = request.map(drop);
+            // It queries producers, and waits for them.
+            let answered = spawn_blocking(move || answer(&request)).await;
+            let failed = |_| error(StatusCode::INTERNAL_SERVER_ERROR, "this is a bug of xmem");
+            Ok::<_, Infallible>(with_common_headers(answered.unwrap_or_else(failed)))
         }
-        Err(reason) => Response::error("400 Bad Request", &reason),
-    };
-    let mut stream = Timed {
-        stream,
-        end: Instant::now() + TIME,
-    };
-    write!(
-        stream,
-        "HTTP/1.1 {}\r\n{}Content-Length: {}\r\nConnection: close\r\nCache-Control: no-store\r\n\
-         X-Content-Type-Options: nosniff\r\nCross-Origin-Resource-Policy: same-origin\r\n\r\n",
-        response.status,
-        response.headers,
-        response.body.len()
-    )?;
-    if !is_head {
-        stream.write_all(&response.body)?;
-    }
-    // Read the remaining bytes: closing a socket with unread bytes would reset the connection before the response arrives.
-    stream.stream.shutdown(Shutdown::Write)?;
-    io::copy(&mut stream.take(HEAD.0 as u64), &mut io::sink())?;
-    Ok(())
-}
-
-/// Reads a request. The inner `Err` describes an invalid request.
-fn read(stream: &TcpStream, head: &mut Vec<u8>) -> io::Result<Result<(String, Request), String>> {
-    let mut stream = Timed {
-        stream,
-        end: Instant::now() + TIME,
-    };
-    loop {
-        let mut part = [0; 4096];
-        let len = stream.read(&mut part)?;
-        if len == 0 {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-        head.extend_from_slice(&part[..len]);
-        let mut headers = [httparse::EMPTY_HEADER; HEAD.1];
-        let mut request = httparse::Request::new(&mut headers);
-        match request.parse(head) {
-            Ok(httparse::Status::Complete(_)) => return Ok(parse_request(&request)),
-            Ok(httparse::Status::Partial) if head.len() < HEAD.0 => {}
-            Ok(httparse::Status::Partial) => return Ok(Err("the request is too long".to_owned())),
-            Err(error) => return Ok(Err(error.to_string())),
-        }
-    }
-}
-
-fn parse_request(request: &httparse::Request<'_, '_>) -> Result<(String, Request), String> {
-    let (path, query) = request
-        .path
-        .map_or(("", ""), |it| it.split_once('?').unwrap_or((it, "")));
-    let mut hosts = request
-        .headers
-        .iter()
-        .filter(|it| it.name.eq_ignore_ascii_case("host"));
-    let host = hosts.next().map_or(String::new(), |it| {
-        String::from_utf8_lossy(it.value).into_owned()
     });
-    if hosts.next().is_some() {
-        return Err("the request has two Host headers".to_owned());
+    http1::Builder::new()
+        .keep_alive(false)
+        .timer(TokioTimer::new())
+        .header_read_timeout(TIME.0)
+        .max_buf_size(HEAD.0)
+        .max_headers(HEAD.1)
+        .title_case_headers(true)
+        .serve_connection(TokioIo::new(stream), service)
+        .await
+}
+
+fn with_common_headers(mut response: Response) -> Response {
+    for (name, value) in [
+        (CACHE_CONTROL, "no-store"),
+        (X_CONTENT_TYPE_OPTIONS, "nosniff"),
+    ] {
+        response
+            .headers_mut()
+            .insert(name, HeaderValue::from_static(value));
     }
-    let request_line = Request {
-        path: path.to_owned(),
-        query: query.to_owned(),
-        host,
+    let same_origin = HeaderValue::from_static("same-origin");
+    response
+        .headers_mut()
+        .insert("cross-origin-resource-policy", same_origin);
+    response
+}
+
+/// The response to a request that is not answered.
+fn refusal(request: &Request<()>, is_loopback: bool, path: &str) -> Option<Response> {
+    let forbidden = |reason| Some(error(StatusCode::FORBIDDEN, reason));
+    if !matches!(*request.method(), Method::GET | Method::HEAD) {
+        let mut refused = error(StatusCode::METHOD_NOT_ALLOWED, "GET only");
+        refused
+            .headers_mut()
+            .insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+        return Some(refused);
+    }
+    if is_loopback && !is_for_localhost(request.headers()) {
+        return forbidden("ask for 127.0.0.1 or localhost, or start with another --listen");
+    }
+    if request.uri().path() != path && is_of_another_site(request.headers()) {
+        return forbidden("another site asks for this");
+    }
+    None
+}
+
+/// Whether there is one Host header, with a loopback address or `localhost`.
+fn is_for_localhost(headers: &HeaderMap) -> bool {
+    let mut hosts = headers.get_all(HOST).iter();
+    let (Some(host), None) = (hosts.next(), hosts.next()) else {
+        return false;
     };
-    Ok((request.method.unwrap_or_default().to_owned(), request_line))
+    let host = host.to_str().unwrap_or_default();
+    let name = match host.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
+        _ => host,
+    };
+    let address = name.trim_matches(['[', ']']).parse();
+    name.eq_ignore_ascii_case("localhost")
+        || address.is_ok_and(|ip: IpAddr| ip.to_canonical().is_loopback())
 }
 
-/// A connection with a deadline for all reads or writes. A timeout of each call would let a slow client keep the connection.
-struct Timed<'a> {
-    stream: &'a TcpStream,
-    end: Instant,
-}
-
-impl Timed<'_> {
-    fn left(&self) -> io::Result<Option<Duration>> {
-        let left = self.end.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            Err(io::ErrorKind::TimedOut.into())
-        } else {
-            Ok(Some(left))
-        }
-    }
-}
-
-impl Read for Timed<'_> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.stream.set_read_timeout(self.left()?)?;
-        self.stream.read(buffer)
-    }
-}
-
-impl Write for Timed<'_> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.stream.set_write_timeout(self.left()?)?;
-        self.stream.write(bytes)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
+/// Whether a browser sent the request for a page of another site. Browsers set this header, and pages cannot. Other programs do not
+/// send it.
+fn is_of_another_site(headers: &HeaderMap) -> bool {
+    let mut sites = headers.get_all("sec-fetch-site").iter();
+    sites.any(|site| site != "same-origin" && site != "none")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn status(headers: &[(&'static str, &str)], path: &str) -> u16 {
+        let mut request = Request::get(path);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let refused = refusal(&request.body(()).unwrap(), true, "/");
+        refused.map_or(200, |refused| refused.status().as_u16())
+    }
+
     #[test]
     fn foreign_names_are_not_this_host() {
-        let is_local = |host: &str| {
-            let (path, query, host) = (String::new(), String::new(), host.to_owned());
-            Request { path, query, host }.is_for_localhost()
-        };
         for host in [
             "localhost",
             "LocalHost:8080",
@@ -255,8 +213,9 @@ mod tests {
             "127.0.0.1:80",
             "[::1]",
             "[::1]:8080",
+            "[::ffff:127.0.0.1]:8080",
         ] {
-            assert!(is_local(host), "{host}");
+            assert_eq!(status(&[("host", host)], "/"), 200, "{host}");
         }
         for host in [
             "",
@@ -265,8 +224,28 @@ mod tests {
             "192.0.2.7:80",
             "127.0.0.1.evil.example",
             "[::2]:80",
+            "[::ffff:192.0.2.7]:80",
         ] {
-            assert!(!is_local(host), "{host}");
+            assert_eq!(status(&[("host", host)], "/"), 403, "{host}");
+        }
+        let two = [("host", "localhost"), ("host", "localhost")];
+        assert_eq!(status(&two, "/"), 403);
+        assert_eq!(status(&[], "/"), 403);
+    }
+
+    #[test]
+    fn pages_of_other_sites_only_lead_to_the_page() {
+        let from = |site, path| {
+            let headers = [("host", "localhost"), ("sec-fetch-site", site)];
+            status(&headers, path)
+        };
+        for site in ["cross-site", "same-site", "whatever"] {
+            assert_eq!(from(site, "/picture/cam0"), 403, "{site}");
+            assert_eq!(from(site, "/pools.json"), 403, "{site}");
+            assert_eq!(from(site, "/"), 200, "{site}");
+        }
+        for site in ["same-origin", "none"] {
+            assert_eq!(from(site, "/picture/cam0"), 200, "{site}");
         }
     }
 }

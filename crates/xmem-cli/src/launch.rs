@@ -12,7 +12,7 @@ use xmem_core::follow::{OverBudget, Step};
 use xmem_core::{Consumer, PoolStats, pools_in_words, printable};
 
 use crate::Error;
-use crate::caps::Caps;
+use crate::caps::{Caps, elementary_filter};
 use crate::format::to_stderr;
 
 pub(crate) const TOOL: &str = "gst-launch-1.0";
@@ -23,10 +23,8 @@ pub(crate) const CONVERT: &str = "videoconvert dither=none";
 
 /// The caps of a pool with video. Waits for the first frame, which sets the caps, for at most `time` (`None`: no limit).
 pub(crate) fn video_pool(pool: &OsStr, time: Option<Duration>) -> Result<Caps, Error> {
-    let query = || {
-        xmem_core::query(pool)
-            .map_err(|error| format!("{error}; {}", printable(&pools_in_words(pool))))
-    };
+    let query =
+        || xmem_core::query(pool).map_err(|error| format!("{error}; {}", pools_in_words(pool)));
     let mut stats = query()?;
     if stats.published == 0 && Caps::of(&stats).is_none() {
         first_frame(pool, time)?;
@@ -70,9 +68,27 @@ pub(crate) fn video_caps(stats: &PoolStats) -> Result<Caps, Error> {
     }
 }
 
-/// The elements that decode frames to raw video, with a trailing ` ! `, or nothing.
-pub(crate) fn decoder(is_raw: bool) -> &'static str {
-    if is_raw { "" } else { "decodebin ! " }
+/// Checks that frames can be decoded to raw video.
+pub(crate) fn check_decodable(caps: &Caps) -> Result<(), Error> {
+    if caps.is_raw() || caps.is_elementary() {
+        return Ok(());
+    }
+    Err(format!(
+        "its frames are {}, which is not decoded here, because a container can name files and addresses for GStreamer to open: \
+         read it with a pipeline of your own",
+        printable(caps.name())
+    )
+    .into())
+}
+
+/// The elements that decode frames to raw video, with a trailing ` ! `, or nothing. The filter is needed because the pool may have
+/// other caps than its producer reports.
+pub(crate) fn decoder(is_raw: bool) -> String {
+    if is_raw {
+        String::new()
+    } else {
+        format!("{} ! decodebin ! ", elementary_filter())
+    }
 }
 
 /// The setting whether a viewer skips frames. Encoded frames depend on one another, so they must not be skipped.
@@ -138,6 +154,10 @@ pub(crate) fn failure(stderr: &str) -> Error {
         return "there is no video in it".into();
     }
     let reason = line("ERROR").or_else(|| line("WARNING")).unwrap_or(stderr);
+    if reason.trim().is_empty() {
+        return "GStreamer ended without a message, as after a signal or at a limit (ulimit -f)"
+            .into();
+    }
     let advice = advice(reason);
     let (_, mut reason) = reason.split_once(": ").unwrap_or(("", reason));
     if reason.starts_with("from element") || reason.starts_with("erroneous pipeline") {

@@ -7,7 +7,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::mpsc::{Sender, channel};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -29,10 +29,15 @@ enum Event {
 }
 
 /// Runs a command of [`pipeline`](crate::launch::pipeline) until it ends, and returns its exit code. It gets SIGINT when this process
-/// gets SIGINT or SIGTERM. `look` is called each second, and before the signal is passed on.
+/// gets SIGINT or SIGTERM, and is killed if it has not ended after `time`. `look` is called each second, and before the signal is
+/// passed on.
 ///
 /// The tool prints warnings on its standard output.
-pub(crate) fn play(mut command: Command, mut look: impl FnMut()) -> Result<ExitCode, Error> {
+pub(crate) fn play(
+    mut command: Command,
+    time: Option<Duration>,
+    mut look: impl FnMut(),
+) -> Result<ExitCode, Error> {
     let (sender, events) = channel();
     stop_on_signals(sender.clone())?;
     // A separate process group: Ctrl+C would otherwise end the tool before the last look.
@@ -51,11 +56,16 @@ pub(crate) fn play(mut command: Command, mut look: impl FnMut()) -> Result<ExitC
         }
         let _ = sender.send(Event::Ended);
     });
+    let mut deadline = None;
     loop {
+        if deadline.is_some_and(|deadline| Instant::now() > deadline) {
+            tool.kill()?;
+        }
         match events.recv_timeout(INTERVAL) {
             Ok(Event::Ended) => break,
             Ok(Event::Stop) => {
                 look();
+                deadline = deadline.or(time.map(|time| Instant::now() + time));
                 // Fails only if the tool has already ended.
                 let _ = kill_process(Pid::from_child(&tool), Signal::INT);
             }

@@ -3,7 +3,8 @@
 //! The pools of the runtime directory, with their state and their figures.
 
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
 
 use serde::Serialize;
 use serde_json::Value;
@@ -67,6 +68,40 @@ impl Pool {
             stats: answer.and_then(Result::ok),
         }
     }
+}
+
+/// The pools of the runtime directory, for several threads.
+#[derive(Debug, Default)]
+pub(crate) struct Shared {
+    kept: Mutex<Option<(Instant, Arc<Vec<Pool>>)>>,
+    asking: Mutex<()>,
+}
+
+impl Shared {
+    /// The pools, with answers of the producers that are at most `age` old.
+    pub(crate) fn get(&self, age: Duration) -> Result<Arc<Vec<Pool>>, Error> {
+        let kept = || {
+            let kept = locked(&self.kept).clone();
+            kept.filter(|(time, _)| time.elapsed() < age)
+                .map(|(_, pools)| pools)
+        };
+        if let Some(pools) = kept() {
+            return Ok(pools);
+        }
+        // One thread queries the producers, which takes a second if a producer is stopped. The other threads wait for its result.
+        let _asking = locked(&self.asking);
+        if let Some(pools) = kept() {
+            return Ok(pools);
+        }
+        let pools = Arc::new(all()?);
+        *locked(&self.kept) = Some((Instant::now(), pools.clone()));
+        Ok(pools)
+    }
+}
+
+/// Ignores poisoning: the guarded data is consistent after each statement.
+pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// All pools of the runtime directory.

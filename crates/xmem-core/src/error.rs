@@ -479,7 +479,7 @@ pub enum EventError {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ImportError {
-    /// Its owner could shrink it while it is read, or it cannot be used for another reason.
+    /// Its owner could shrink it or punch holes into it while it is read, or it cannot be used for another reason.
     #[error("this memory cannot be shared where it lies: {0}; copy it")]
     Memory(#[from] RegionError),
     /// It is on a CUDA device, and cannot be shared there.

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use xmem_shm::fault::{self, Point};
 use xmem_shm::os::cred::own_uid;
 use xmem_shm::os::socket::{self, MAX_PATH_LEN};
+use xmem_shm::printable::printable;
 
 use crate::error::NameError;
 
@@ -351,7 +352,8 @@ pub fn other_runtime_dirs() -> Vec<PathBuf> {
     dirs
 }
 
-/// The existing pools as text, for messages about a pool without a producer.
+/// The existing pools as text, for messages about a pool without a producer. Other users choose some of the names, so control
+/// characters are replaced.
 pub fn pools_in_words(pool: &(impl AsRef<OsStr> + ?Sized)) -> String {
     let live = pools().into_iter().filter(|pool| pool.live);
     let live: Vec<_> = live.map(|pool| pool.name).collect();
@@ -363,12 +365,12 @@ pub fn pools_in_words(pool: &(impl AsRef<OsStr> + ?Sized)) -> String {
     let elsewhere = other_runtime_dirs_with(pool).into_iter();
     let elsewhere: Vec<_> = elsewhere.map(|dir| dir.display().to_string()).collect();
     if elsewhere.is_empty() {
-        return words;
+        return printable(&words);
     }
-    format!(
-        "{words}. A pool of that name is in {}: set XMEM_RUNTIME_DIR to the same directory on both sides",
+    printable(&format!(
+        "{words}. A pool of that name is in {}: if you trust the owner of that directory, set XMEM_RUNTIME_DIR to it on both sides",
         elsewhere.join(", ")
-    )
+    ))
 }
 
 #[cfg(test)]

@@ -2,9 +2,23 @@
 
 //! Figures of a pool and its consumers.
 
-use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::marker::PhantomData;
+
+use serde::de::{Error, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use xmem_shm::abi::budget::BudgetLimit;
+use xmem_shm::abi::limits::{MAX_CONSUMERS, MAX_NAMED_ENTRIES};
+
+/// The maximum number of devices in figures.
+const MAX_DEVICES: usize = 256;
+/// The maximum length of names and other texts in figures, in bytes. The values of the sticky state may be longer.
+const MAX_TEXT: usize = 512;
+/// The maximum of counts and sizes in figures. Sums of them do not overflow.
+const MAX_COUNT: u64 = 1 << 50;
+/// The maximum of `fps` in figures: the resolution of the times.
+const MAX_FPS: f64 = 1e9;
 
 /// A pool as its producer sees it. [`query`](crate::query) returns it too.
 #[derive(Debug, Default, Clone, PartialEq, Serialize, Deserialize)]
@@ -53,14 +67,17 @@ pub struct PoolStats {
     /// Bytes of all regions that are in use or that a consumer may still have mapped.
     pub bytes: u64,
     /// The CUDA devices that have slots, and how their memory is shared: such as `0 NVIDIA H200 (vmm)`.
+    #[serde(deserialize_with = "at_most::<_, _, MAX_DEVICES>")]
     pub devices: Vec<String>,
     /// How many of these bytes are on devices.
     pub device_bytes: u64,
     /// The stream has ended.
     pub eos: bool,
     /// The sticky state's text entries (caps and so on).
+    #[serde(deserialize_with = "at_most::<_, _, MAX_NAMED_ENTRIES>")]
     pub sticky: Vec<(String, String)>,
     /// The connected consumers.
+    #[serde(deserialize_with = "at_most::<_, _, { MAX_CONSUMERS as usize }>")]
     pub consumers: Vec<ConsumerStats>,
     /// How often a consumer was disconnected because its lease page broke the protocol.
     pub cut_off: u64,
@@ -108,6 +125,71 @@ pub struct ConsumerStats {
     pub waited_for_ns: u64,
     /// It has disconnected, and is listed only while it holds frames.
     pub leaving: bool,
+}
+
+impl PoolStats {
+    /// Whether a producer can have such figures. They come from another process, and whatever is printed or added up depends on
+    /// them.
+    pub(crate) fn is_possible(&self) -> bool {
+        let counts = [
+            self.published,
+            self.zero_copy,
+            self.copied,
+            self.dropped,
+            self.scarce,
+            self.set_aside_bytes,
+            self.bytes,
+            self.device_bytes,
+            self.cut_off,
+            self.timed_out,
+        ];
+        let texts = [&self.pool, &self.delivery, &self.budget_limit];
+        let keys = self.sticky.iter().map(|(key, _)| key);
+        (0.0..=MAX_FPS).contains(&self.fps)
+            && counts.iter().all(|count| *count <= MAX_COUNT)
+            && are_short(texts.into_iter().chain(&self.devices).chain(keys))
+            && self.consumers.iter().all(ConsumerStats::is_possible)
+    }
+}
+
+impl ConsumerStats {
+    fn is_possible(&self) -> bool {
+        let counts = [self.received, self.missed, self.copied, self.dropped];
+        counts.iter().all(|count| *count <= MAX_COUNT)
+            && are_short([&self.name, &self.via, &self.device].into_iter())
+    }
+}
+
+fn are_short<'a>(mut texts: impl Iterator<Item = &'a String>) -> bool {
+    texts.all(|text| text.len() <= MAX_TEXT)
+}
+
+/// Reads a list, and fails at the first value above the limit. A list of small values takes far more memory than its text.
+fn at_most<'de, D: Deserializer<'de>, T: Deserialize<'de>, const MOST: usize>(
+    from: D,
+) -> Result<Vec<T>, D::Error> {
+    struct List<T, const MOST: usize>(PhantomData<T>);
+
+    impl<'de, T: Deserialize<'de>, const MOST: usize> Visitor<'de> for List<T, MOST> {
+        type Value = Vec<T>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            write!(f, "a list of at most {MOST} values")
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut from: A) -> Result<Vec<T>, A::Error> {
+            let mut list = Vec::new();
+            while let Some(value) = from.next_element()? {
+                if list.len() == MOST {
+                    return Err(A::Error::invalid_length(MOST + 1, &self));
+                }
+                list.push(value);
+            }
+            Ok(list)
+        }
+    }
+
+    from.deserialize_seq(List::<T, MOST>(PhantomData))
 }
 
 /// A consumer's own figures.

@@ -6,6 +6,7 @@ mod support;
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
@@ -36,6 +37,10 @@ fn child() {
         ["join"] => join(&pool),
         ["wait"] => wait(&pool),
         ["ask"] => ask(&pool),
+        ["owner"] => {
+            let consumer = Consumer::builder(&pool).connect_wait(Some(HANG));
+            reply(format!("{:?}", consumer.map(|it| it.producer_uid())));
+        }
         _ => panic!("no role {role}"),
     }
 }
@@ -388,6 +393,37 @@ fn access_settings_that_contradict_each_other_are_errors() {
         .unwrap();
     drop(producer);
     place.assert_clean();
+}
+
+/// In a user namespace that does not map all users, all others have the same number.
+#[test]
+fn the_number_of_all_unmapped_users_identifies_nobody() {
+    let namespace = ["--user", "--map-user=65534"];
+    let works = Command::new("unshare").args(namespace).arg("true").output();
+    if !works.is_ok_and(|output| output.status.success()) {
+        users::not_run("there is no user namespace to be had");
+        return;
+    }
+    let place = Place::new();
+    let answer = |role: &str| {
+        let mut command = Command::new("unshare");
+        command
+            .args(namespace)
+            .arg(std::env::current_exe().unwrap());
+        let mut child = Child::from(command, role, &place.pool());
+        let answer = child.reply();
+        assert!(child.end());
+        answer
+    };
+    for uids in ["1001", "1001,65534"] {
+        let error = answer(&format!("produce - - {uids}"));
+        assert!(
+            error.contains("65534 is the number of every user"),
+            "{error}"
+        );
+    }
+    let _producer = Producer::builder(&place.pool()).build().unwrap();
+    assert_eq!(answer("owner"), "Ok(None)");
 }
 
 #[test]

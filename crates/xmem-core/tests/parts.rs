@@ -25,6 +25,8 @@ fn name_of_memory() -> String {
     format!("foreign {}", thread::current().name().unwrap_or_default())
 }
 
+const SEALED: SealFlags = SealFlags::SHRINK.union(SealFlags::FUTURE_WRITE);
+
 /// Memory as another library would allocate it.
 fn foreign(bytes: &[u8], seals: SealFlags) -> OwnedFd {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
@@ -37,7 +39,7 @@ fn foreign(bytes: &[u8], seals: SealFlags) -> OwnedFd {
 }
 
 fn import(producer: &Producer, bytes: &[u8]) -> ImportedMemory {
-    producer.import(foreign(bytes, SealFlags::SHRINK)).unwrap()
+    producer.import(foreign(bytes, SEALED)).unwrap()
 }
 
 fn publish(producer: &Producer, parts: Parts, hook: impl FnOnce() + Send + 'static) -> ReadLease {
@@ -320,14 +322,16 @@ fn memory_that_could_disappear_is_refused() {
         error.to_string()
     };
     refused(foreign(b"not sealed", SealFlags::empty()));
-    let error = refused(foreign(b"", SealFlags::SHRINK));
+    // Its owner could punch holes.
+    refused(foreign(b"not sealed against writing", SealFlags::SHRINK));
+    let error = refused(foreign(b"", SEALED));
     assert!(error.contains("it is empty"), "{error}");
     refused(File::open("/dev/null").unwrap().into());
     refused(tempfile::tempfile().unwrap().into());
     // The number of parts equals the number of slots.
     let memory: Vec<_> = (0..8).map(|_| import(&producer, b"x")).collect();
     assert!(matches!(
-        producer.import(foreign(b"x", SealFlags::SHRINK)),
+        producer.import(foreign(b"x", SEALED)),
         Err(ImportError::TooMany { max: 8 })
     ));
     drop(memory);
@@ -409,7 +413,7 @@ fn imported_memory_leaves_room_for_regions_of_the_pool() {
     let held = consumer.receive(Some(HANG)).unwrap();
     let mut imports = Vec::new();
     let error = loop {
-        match producer.import(foreign(b"bytes", SealFlags::SHRINK)) {
+        match producer.import(foreign(b"bytes", SEALED)) {
             Ok(memory) => imports.push(memory),
             Err(error) => break error,
         }

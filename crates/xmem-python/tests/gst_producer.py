@@ -19,8 +19,8 @@ ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 WIDTH, HEIGHT = 64, 32
 PIXELS = WIDTH * HEIGHT
-# For memory that no holder can shrink.
-F_ADD_SEALS, F_SEAL_SHRINK = 1033, 2
+# For memory that no holder can shrink or punch holes into.
+F_ADD_SEALS, F_SEAL_SHRINK, F_SEAL_FUTURE_WRITE = 1033, 2, 16
 
 
 def content(number: int, size: int) -> bytes:
@@ -65,7 +65,7 @@ def parts(pool: str) -> None:
         for begin, stop in zip([0, *ends], ends):
             fd = os.memfd_create("theirs", os.MFD_ALLOW_SEALING)
             os.write(fd, data[begin:stop])
-            fcntl.fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK)
+            fcntl.fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_FUTURE_WRITE)
             buffer.append_memory(GstAllocators.FdAllocator.alloc(allocator, fd, stop - begin, 0))
         GstVideo.buffer_add_video_meta_full(
             buffer,

@@ -2,12 +2,14 @@
 
 """Frames and buffers in the queues and pipes of multiprocessing and the loaders of PyTorch, without a copy, and with kills."""
 
+import contextlib
 import gc
 import multiprocessing
 import multiprocessing.util
 import os
 import pickle
 import signal
+import socket
 import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
@@ -354,6 +356,31 @@ def test_a_sender_that_was_killed_is_an_error(pool, target):
         gc.collect()
         wait_until(lambda: consumer.stats["held"] == 0, "nothing is held for it")
         producer.close()
+
+
+def test_other_users_cannot_reach_a_sender(pool):
+    producer, consumer, (frame,) = frames(pool)
+    here, there = spawn.Pipe()
+    here.send(frame)
+    address = xmem.multiprocessing._sender.address
+    assert os.stat(address).st_uid == os.geteuid()
+    child = os.fork()
+    if child == 0:
+        with contextlib.suppress(PermissionError):
+            os.setresuid(42_101, 42_101, 42_101)
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as stranger:
+                stranger.sendto(b"garbage", address)
+        except PermissionError:
+            os._exit(1)
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    # An ordinary user cannot become another one.
+    assert os.waitstatus_to_exitcode(status) == (1 if os.geteuid() == 0 else 0)
+    # What is no request is dropped, also that of this user.
+    assert_whole(there.recv(), 0)
+    del frame
+    producer.close()
 
 
 def test_unreceived_frames_are_released_with_a_warning(pool):

@@ -4,7 +4,10 @@
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
 
+use hyper::StatusCode;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
@@ -15,26 +18,28 @@ use prometheus_client::registry::Registry;
 use xmem_core::{ConsumerStats, PoolStats, printable};
 
 use crate::Error;
-use crate::http::{self, Request, Response};
-use crate::pools::{self, Pool, caps_summary};
+use crate::http::{self, error, response};
+use crate::pools::{Pool, Shared, caps_summary};
 
+const PATH: &str = "/metrics";
+/// How long all requests share one answer of the producers.
+const FRESH: Duration = Duration::from_millis(500);
 const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 pub(crate) fn run(listen: SocketAddr) -> Result<(), Error> {
-    http::serve(listen, "figures", "/metrics", answer)
+    let pools = Shared::default();
+    http::serve(listen, "figures", PATH, move |request| {
+        if request.path() != PATH {
+            return error(StatusCode::NOT_FOUND, "the figures are at /metrics");
+        }
+        match pools.get(FRESH).and_then(|pools| Ok(text(pools)?)) {
+            Ok(text) => response(CONTENT_TYPE, text),
+            Err(reason) => error(StatusCode::INTERNAL_SERVER_ERROR, &reason.to_string()),
+        }
+    })
 }
 
-fn answer(request: &Request) -> Response {
-    if request.path != "/metrics" {
-        return Response::error("404 Not Found", "the figures are at /metrics");
-    }
-    match pools::all().and_then(|pools| Ok(text(pools)?)) {
-        Ok(text) => Response::new(CONTENT_TYPE, text.into_bytes()),
-        Err(reason) => Response::error("500 Internal Server Error", &reason.to_string()),
-    }
-}
-
-fn text(pools: Vec<Pool>) -> Result<String, fmt::Error> {
+fn text(pools: Arc<Vec<Pool>>) -> Result<String, fmt::Error> {
     let mut registry = Registry::default();
     registry.register_collector(Box::new(Pools(pools)));
     let mut text = String::new();
@@ -44,7 +49,7 @@ fn text(pools: Vec<Pool>) -> Result<String, fmt::Error> {
 
 /// The figures at one time.
 #[derive(Debug)]
-struct Pools(Vec<Pool>);
+struct Pools(Arc<Vec<Pool>>);
 
 type Labels = Vec<(&'static str, String)>;
 

@@ -4,7 +4,10 @@
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
-use std::fs;
+use std::fs::{self, File, Metadata};
+use std::io::ErrorKind;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -13,7 +16,7 @@ use xmem_core::PoolStats;
 use crate::Error;
 use crate::child;
 use crate::format::to_stderr;
-use crate::launch::{CONVERT, TOOL, pipeline, property, video_pool};
+use crate::launch::{CONVERT, TOOL, pipeline, video_pool};
 use crate::play::play;
 
 /// Holds copies of frames while the encoder or the disk is slow, so that the pool's budget does not limit them.
@@ -26,14 +29,6 @@ pub(crate) fn run(pool: &OsStr, file: &Path, h264: bool) -> Result<ExitCode, Err
         return Err(format!("{name}: use a name that ends in .mkv").into());
     }
     let caps = video_pool(pool, None)?;
-    // Never overwrite a recording.
-    if file.exists() {
-        return Err(format!("{name} exists: remove it, or choose another name").into());
-    }
-    let folder = file.parent().filter(|it| !it.as_os_str().is_empty());
-    if let Some(folder) = folder.filter(|it| !it.is_dir()) {
-        return Err(format!("there is no folder {}: create it", folder.display()).into());
-    }
     // Matroska cannot store a change of the caps.
     let filter = caps.filter();
     let convert = match caps.name() {
@@ -49,21 +44,39 @@ pub(crate) fn run(pool: &OsStr, file: &Path, h264: bool) -> Result<ExitCode, Err
         "video/x-h265" => "h265parse ! ".to_owned(),
         _ => String::new(),
     };
-    let rest = format!("{QUEUE} ! {convert}matroskamux offset-to-zero=true ! filesink");
+    // Never overwrites a recording, and follows no link.
+    let folder = file.parent().unwrap_or(Path::new("/"));
+    let recording = File::create_new(file).map_err(|error| match error.kind() {
+        ErrorKind::AlreadyExists => format!("{name} exists: remove it, or choose another name"),
+        ErrorKind::NotFound => format!("there is no folder {}: create it", folder.display()),
+        _ => format!("cannot write {name}: {error}"),
+    })?;
+    // A descriptor that the tool inherits.
+    let inherited = rustix::io::dup(&recording)?;
+    let rest = format!(
+        "{QUEUE} ! {convert}matroskamux offset-to-zero=true ! fdsink fd={} --eos-on-shutdown",
+        inherited.as_raw_fd()
+    );
     // This consumer's own name, by which its figures are found.
     let consumer = format!("xmem record {}", std::process::id());
     let source = ["max-held=8".to_owned(), format!("client-name={consumer}")];
-    let mut command = pipeline(child::supervised(TOOL), pool, &source, &rest);
-    command.args([&property("location", file), "--eos-on-shutdown"]);
+    let command = pipeline(child::supervised(TOOL), pool, &source, &rest);
     let mut gaps = Gaps::new(caps.is_raw());
-    let code = play(command, || gaps.look(pool, &consumer))?;
+    let code = play(command, None, || gaps.look(pool, &consumer))?;
     gaps.report();
-    if fs::metadata(file).is_ok_and(|meta| meta.len() == 0) {
+    if is_empty_there(&recording, file) {
         // It would only prevent the next attempt.
         fs::remove_file(file)?;
         to_stderr(format_args!("nothing was recorded, so there is no {name}"));
     }
     Ok(code)
+}
+
+/// Whether the recording is empty, and still the file of that name.
+fn is_empty_there(recording: &File, file: &Path) -> bool {
+    let id = |meta: Metadata| (meta.dev(), meta.ino(), meta.len());
+    let there = fs::symlink_metadata(file).map(id).ok();
+    there.is_some_and(|it| it.2 == 0) && there == recording.metadata().map(id).ok()
 }
 
 /// The frames that a recording lacks.

@@ -15,7 +15,7 @@ use crate::Error;
 use crate::caps::Caps;
 use crate::child;
 use crate::launch::{
-    TOOL, connection_timeout, decoder, failure, not_started, pipeline, video_pool,
+    TOOL, check_decodable, connection_timeout, decoder, failure, not_started, pipeline, video_pool,
 };
 
 /// File formats, by their extension.
@@ -69,6 +69,9 @@ pub(crate) fn run(
 ) -> Result<(), Error> {
     let kind = Kind::of(file)?;
     let caps = video_pool(pool, Some(timeout))?;
+    if kind != Kind::Raw {
+        check_decodable(&caps)?;
+    }
     let dir = file.parent().filter(|dir| !dir.as_os_str().is_empty());
     let dir = dir.unwrap_or(Path::new("."));
     let no_folder = |error| format!("cannot write to {}: {error}", dir.display());
@@ -131,11 +134,13 @@ fn wait(mut command: Command, timeout: Duration, file: &Path) -> Result<(), Erro
 /// Adds the header of a NumPy file, and removes GStreamer's padding of rows to four bytes.
 fn to_npy(bytes: &[u8], caps: &Caps) -> Result<Vec<u8>, &'static str> {
     let (width, height) = caps.size().ok_or("the caps have no width and height")?;
-    let row = width * 3;
-    let stride = row.next_multiple_of(4);
-    if bytes.len() < stride * height {
-        return Err("the frame is smaller than its caps require");
-    }
+    // The size comes from another process.
+    let row = width.checked_mul(3).filter(|row| *row > 0);
+    let stride = row.and_then(|row| row.checked_next_multiple_of(4));
+    let len = stride.and_then(|stride| stride.checked_mul(height));
+    let (Some(row), Some(stride), true) = (row, stride, len == Some(bytes.len())) else {
+        return Err("the frame has another size than its caps");
+    };
     let head =
         format!("{{'descr': '|u1', 'fortran_order': False, 'shape': ({height}, {width}, 3), }}");
     // The array begins at a multiple of 64 bytes.
@@ -147,4 +152,32 @@ fn to_npy(bytes: &[u8], caps: &Caps) -> Result<Vec<u8>, &'static str> {
         array.extend(&line[..row]);
     }
     Ok(array)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use xmem_core::PoolStats;
+
+    /// The caps come from another process.
+    #[test]
+    fn an_array_has_the_size_of_its_frame() {
+        let array = |width: u64, height: u64, len: usize| {
+            let mut stats = PoolStats::default();
+            let caps = format!("video/x-raw, width=(int){width}, height=(int){height}");
+            stats.sticky = vec![("caps".into(), caps)];
+            to_npy(&vec![7; len], &Caps::of(&stats).unwrap()).map(|array| array.len())
+        };
+        assert_eq!(array(2, 3, 8 * 3), Ok(128 + 6 * 3));
+        for (width, height, len) in [
+            (2, 3, 8 * 3 - 1),
+            (2, 2, 8 * 3),
+            (0, 3, 0),
+            (6_148_914_691_236_517_205, 1, 4),
+            (1, 1 << 62, 4),
+            (u64::MAX, u64::MAX, 4),
+        ] {
+            assert!(array(width, height, len).is_err(), "{width}x{height}");
+        }
+    }
 }

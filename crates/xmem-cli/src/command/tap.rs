@@ -8,8 +8,8 @@ use std::os::fd::AsRawFd;
 use std::process::ExitCode;
 
 use crate::Error;
-use crate::child;
-use crate::launch::{TOOL, decoder, newest_only, pipeline, video_pool};
+use crate::child::{self, END_TIMEOUT};
+use crate::launch::{TOOL, check_decodable, decoder, newest_only, pipeline, video_pool};
 use crate::play::play;
 
 pub(crate) fn run(pool: &OsStr, raw: bool) -> Result<ExitCode, Error> {
@@ -28,13 +28,13 @@ pub(crate) fn run(pool: &OsStr, raw: bool) -> Result<ExitCode, Error> {
     let rest = if raw {
         sink
     } else {
+        check_decodable(&caps)?;
         // Y4M has one header.
         let filter = caps.filter();
         format!("{decode}{filter} ! videoconvert ! y4menc ! {sink}")
     };
     let source = [newest_only(caps.is_raw())];
-    play(
-        pipeline(child::dependent(TOOL), pool, &source, &rest),
-        || {},
-    )
+    let command = pipeline(child::dependent(TOOL), pool, &source, &rest);
+    // A reader that does not read would otherwise stop the tool's end.
+    play(command, Some(END_TIMEOUT), || {})
 }

@@ -43,6 +43,7 @@ const PLACE_TIME: Duration = Duration::from_secs(5);
 const QUERY_TIME: Duration = Duration::from_secs(1);
 /// The default of [`ConsumerBuilder::max_held`].
 const DEFAULT_MAX_HELD: u32 = 8;
+/// The maximum size of figures: those of as many consumers as a pool may have, with a long state.
 const MAX_STATS_SIZE: usize = 8 << 20;
 /// The time in which a new socket gets its mode and group. A socket exists before that, with a mode that depends on the umask.
 const SETTLE_TIME: Duration = Duration::from_secs(1);
@@ -346,7 +347,8 @@ pub fn query(pool: &(impl AsRef<OsStr> + ?Sized)) -> Result<PoolStats, ConnectEr
     let stats = match (answer, fds.pop()) {
         (ToConsumer::Stats, Some(fd)) => sealed::read(fd, MAX_STATS_SIZE)
             .ok()
-            .and_then(|bytes| serde_json::from_slice::<PoolStats>(&bytes).ok()),
+            .and_then(|bytes| serde_json::from_slice(&bytes).ok())
+            .filter(PoolStats::is_possible),
         _ => None,
     };
     match stats {

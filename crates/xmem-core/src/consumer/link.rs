@@ -76,7 +76,8 @@ impl Link {
             return None;
         }
         let peer = cred::peer(&self.socket).ok()?;
-        (peer.uid != cred::NOBODY).then_some(peer.uid)
+        let is_known = peer.uid != cred::NOBODY && !cred::is_ambiguous_user(peer.uid);
+        is_known.then_some(peer.uid)
     }
 
     pub(crate) fn send(&self, message: &ToProducer) -> io::Result<()> {

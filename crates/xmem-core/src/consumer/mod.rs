@@ -195,8 +195,8 @@ impl Consumer {
         self.connection().terms().producer_pid
     }
 
-    /// The user of the producer's process when it made the pool, as reported by the kernel. `None`: the kernel does not report it, or
-    /// the handle was inherited through fork.
+    /// The user of the producer's process when it made the pool, as reported by the kernel. `None`: the kernel does not report it,
+    /// the number stands for every user that this user namespace does not map (65534), or the handle was inherited through fork.
     pub fn producer_uid(&self) -> Option<u32> {
         self.session.link().producer_uid()
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use xmem_shm::abi::layout::{Constants, Control};
-use xmem_shm::abi::limits::MAX_SLOTS;
+use xmem_shm::abi::limits::{MAX_CONSUMERS, MAX_SLOTS};
 use xmem_shm::fault::{self, Point};
 
 use super::control::listener::Listener;
@@ -203,6 +203,12 @@ impl ProducerBuilder {
             return Err(CreateError::Settings(format!(
                 "max-slots is {}: with history {} it has to be at least {least}, and at most {MAX_SLOTS}",
                 settings.max_slots, settings.history
+            )));
+        }
+        if settings.max_consumers > MAX_CONSUMERS {
+            return Err(CreateError::Settings(format!(
+                "max-consumers is {}, and it may be at most {MAX_CONSUMERS}",
+                settings.max_consumers
             )));
         }
         settings.access.resolve()?;

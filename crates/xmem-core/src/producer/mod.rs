@@ -207,7 +207,8 @@ impl Producer {
     }
 
     /// Imports memory that other code allocated, so that frames may use it ([`Parts`]): a DMA buffer, or a memfd that
-    /// is sealed against shrinking. Consumers can write to it unless its allocator prevented that.
+    /// is completely allocated and sealed against shrinking and future writes. Consumers can write to a DMA buffer unless its
+    /// allocator prevented that.
     ///
     /// # Errors
     ///

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Memory that other code allocated, identified by its descriptor: a DMA buffer, or a memfd that is sealed against shrinking.
+//! Memory that other code allocated, identified by its descriptor: a DMA buffer, or a memfd that is sealed against shrinking and
+//! against future writes.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -14,7 +15,7 @@ use xmem_shm::os::memfd::{self, Seal};
 use super::check::check_len;
 use crate::error::RegionError;
 
-/// A descriptor whose memory cannot shrink while it is read.
+/// A descriptor whose memory can neither shrink nor get holes while it is read.
 #[derive(Debug)]
 pub(crate) struct Imported {
     fd: OwnedFd,
@@ -30,8 +31,9 @@ impl Imported {
         let dmabuf_len = dmabuf::len(&fd).unwrap_or(None);
         let actual = match dmabuf_len {
             Some(len) => Ok(len),
-            // The owner may continue to write, so a seal against writing is not required.
-            None => memfd::sealed_len(&fd, Seal::Size),
+            // The owner may continue to write by its mappings. Without the seal it could punch holes, and the memory that a read
+            // of a hole allocates is the reader's.
+            None => memfd::sealed_len(&fd, Seal::SizeAndFutureWrites),
         };
         let actual = check_len(actual, len)?;
         Ok(Self {

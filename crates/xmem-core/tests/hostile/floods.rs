@@ -348,6 +348,46 @@ fn users_that_leave_descriptors_unread_shut_out_no_other() {
     });
 }
 
+/// Leaves its answer unread, and its own end of the connection in the producer's.
+pub(crate) fn refers_to_itself(pool: &str) {
+    for n in 0..200 {
+        let Ok(raw) = Raw::try_connect(pool) else {
+            continue;
+        };
+        let _ = raw.send(&raw::join(raw::VERSION, 1), &[]);
+        eventually("the question was read", || raw.unread() == 0);
+        // Also behind messages without bytes, and as the connection that another one has.
+        if n % 2 == 0 {
+            let _ = raw.send(b"", &[]);
+        }
+        let other = Raw::connect(pool);
+        let _ = other.send(raw::BELL, &[raw.0.as_fd()]);
+        let _ = raw.send(raw::BELL, &[raw.0.as_fd(), other.0.as_fd()]);
+    }
+}
+
+/// Processes of two users, which have ended, leave the producer no descriptor and no debt.
+#[test]
+fn connections_that_refer_to_themselves_end_with_their_process() {
+    if !users::can_be_others() {
+        return;
+    }
+    attack("victim-in-flight", |pool| {
+        let tools = Place::new();
+        let program = users::program_for_all(tools.path());
+        let start = |user, role| users::User::new(user).start(&program, role, pool);
+        for user in [70_011, 70_012] {
+            let mut child = start(user, "refers-to-itself");
+            assert_eq!(child.reply(), "done");
+            assert!(child.end());
+        }
+        for user in [70_011, 70_013] {
+            let mut child = start(user, "late-consumer");
+            assert_eq!(child.reply(), "served");
+        }
+    });
+}
+
 /// Random words in the lease pages of several consumers at the same time.
 #[test]
 fn pages_that_change_all_the_time_harm_no_other() {

@@ -85,6 +85,7 @@ fn child() {
         "victim-lossless" => victim::run(&pool, Delivery::Lossless, None),
         "victim-few-descriptors" => victim::run(&pool, Delivery::Live, Some(60)),
         "victim-in-flight" => victim::without_privileges(&pool),
+        "refers-to-itself" => floods::refers_to_itself(&pool),
         "unread" => floods::unread(&pool),
         "late-consumer" => floods::reads(&pool),
         "full-runtime-dir" => limits::full_runtime_dir(&pool),

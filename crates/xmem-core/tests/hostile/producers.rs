@@ -137,6 +137,53 @@ fn a_producer_with_invalid_memory_is_refused() {
     });
 }
 
+/// A few bytes of text for each entry of a list become hundreds in memory, and more where they are printed.
+#[test]
+fn figures_that_no_producer_has_are_refused() {
+    let place = Place::new();
+    let fake = Fake::at(place.pool());
+    let ask = |figures: &str| {
+        let content = [&(figures.len() as u64).to_le_bytes(), figures.as_bytes()].concat();
+        let fd = raw::memory(content.len() as u64, false);
+        rustix::io::pwrite(&fd, &content, 0).unwrap();
+        raw::seal(&fd, raw::SIZE);
+        std::thread::scope(|scope| {
+            scope.spawn(|| fake.answer(&[7], &[&fd]));
+            query(&place.pool())
+        })
+    };
+    let list = |key: &str, entry: &str, count: usize| {
+        format!("{{\"{key}\":[{}]}}", vec![entry; count].join(","))
+    };
+    let consumers = ask(&list("consumers", "{}", 4096)).unwrap().consumers;
+    assert_eq!(consumers.len(), 4096);
+    let long = "x".repeat(1000);
+    let largest = u64::MAX.to_string();
+    for figures in [
+        list("consumers", "{}", 2_700_000),
+        list("consumers", "{}", 4097),
+        list("devices", "\"\"", 300),
+        list("sticky", "[\"\",\"\"]", 1025),
+        list("devices", &format!("\"{long}\""), 1),
+        list("sticky", &format!("[\"{long}\",\"\"]"), 1),
+        list("consumers", &format!("{{\"name\":\"{long}\"}}"), 1),
+        list("consumers", &format!("{{\"via\":\"{long}\"}}"), 1),
+        list("consumers", &format!("{{\"device\":\"{long}\"}}"), 1),
+        list("consumers", &format!("{{\"missed\":{largest}}}"), 1),
+        format!("{{\"pool\":\"{long}\"}}"),
+        format!("{{\"published\":{largest}}}"),
+        "{\"fps\":1e308}".into(),
+        "{\"fps\":-1.0}".into(),
+    ] {
+        let error = ask(&figures).unwrap_err();
+        let start = &figures[..figures.len().min(40)];
+        assert!(
+            matches!(error, ConnectError::Protocol { .. }),
+            "{start}: {error}"
+        );
+    }
+}
+
 #[test]
 fn a_producer_that_writes_random_words_crashes_no_consumer() {
     let place = Place::new();

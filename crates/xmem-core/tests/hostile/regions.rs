@@ -164,6 +164,13 @@ fn regions_that_could_disappear_are_not_mapped() {
     for (what, fd) in &kinds {
         refused(what, with_region(&region(8192), &[fd.as_fd()]));
     }
+    // Memory of another program, with parts of frames. The frame of this producer has none, so it is invalid.
+    let imported = raw::region(1, 8192, 3, "");
+    let used = with_region_that_shows(&imported, &[raw::frozen(8192).as_fd()]);
+    assert!(matches!(used[0], ReceiveError::Corrupt(_)), "{used:?}");
+    for (what, fd) in &kinds {
+        refused(what, with_region(&imported, &[fd.as_fd()]));
+    }
     // No descriptor, and more than one.
     refused("none", with_region(&region(8192), &[]));
     let good = raw::frozen(8192);

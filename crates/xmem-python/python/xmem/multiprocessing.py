@@ -24,7 +24,8 @@ Everything else is sent as before. Received arrays are read-only and hold their 
 
 A sender keeps sent objects until the receiver requests them, at most `timeout` seconds. When a receiver is killed, everything that
 it had received is released. When the sender has ended, objects that were not received raise ``xmem.RefLost``. So at its end a
-sender waits for its receivers, at most `linger` seconds. Each pickle can be read once, by a process of the same network namespace.
+sender waits for its receivers, at most `linger` seconds. Each pickle can be read once, by a process of the same user that sees the same
+temporary directory.
 
 Do not write to a received torch tensor: the process would be killed by SIGSEGV. Other tensors are sent by PyTorch, in its own
 shared memory; these can be written.
@@ -38,7 +39,6 @@ import os
 import pickle
 import secrets
 import socket
-import struct
 import sys
 import threading
 import time
@@ -55,8 +55,6 @@ __all__ = ["install"]
 
 # The interval in seconds at which a receiver checks whether the sender still runs, and a sender drops what is too old.
 _LOOK_AGAIN = 1.0
-# A process, its user and its group.
-_UCRED = struct.Struct("3i")
 # Bytes of a request: a token, and the path of the receiver's channel.
 _TOKEN, _REQUEST = 16, 4096
 # Smaller data are sent in the pickle.
@@ -72,23 +70,13 @@ def _is_worker():
     return torch is not None and torch.get_worker_info() is not None
 
 
-def _user_of(control):
-    """The user that sent a datagram. None: unknown."""
-    for level, kind, data in control:
-        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS):
-            return _UCRED.unpack(data)[1]
-    return None
-
-
 class _Sender:
     """The objects that this process sent and no process has requested yet. A thread answers requests."""
 
     def __init__(self):
-        # An abstract name, without a file: the kernel removes it with the process.
-        self.address = b"\0xmem-" + secrets.token_hex(16).encode()
+        # In the directory of `multiprocessing`, which only this user can open. Others could send descriptors that take long to close.
+        self.address = os.path.join(util.get_temp_dir(), "xmem-" + secrets.token_hex(4))
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
-        # Any user can find the name.
-        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         self.socket.bind(self.address)
         self.socket.settimeout(_LOOK_AGAIN)
         self.kept: collections.OrderedDict[bytes, tuple[float, Any]] = collections.OrderedDict()
@@ -119,9 +107,8 @@ class _Sender:
     def _serve(self):
         while True:
             try:
-                request, control, _, _ = self.socket.recvmsg(_REQUEST, socket.CMSG_SPACE(_UCRED.size))
-                if _user_of(control) == os.geteuid():
-                    self._answer(request[:_TOKEN], os.fsdecode(request[_TOKEN:]))
+                request = self.socket.recv(_REQUEST)
+                self._answer(request[:_TOKEN], os.fsdecode(request[_TOKEN:]))
             except TimeoutError:
                 pass
             except Exception as error:
@@ -179,6 +166,8 @@ class _Sender:
             self.changed.wait_for(lambda: not self.kept, self._linger())
         for channel in list(self.channels.values()):
             channel.close()
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self.address)
 
 
 class _Token(bytes):
@@ -223,7 +212,7 @@ class _Receiver:
                     asking.settimeout(_LOOK_AGAIN)
                     try:
                         asking.sendto(request, address)
-                    except ConnectionRefusedError:
+                    except (ConnectionRefusedError, FileNotFoundError):
                         raise RefLost("the process that sent this object has ended") from None
                     except TimeoutError:
                         # The sender is stopped or busy.
@@ -289,8 +278,8 @@ def _drain():
 
 def _drain_at_the_end(_=None):
     # After the queues have written all of their objects, which is at priority -5. At its end a process only runs finalizers that
-    # were registered before, and a queue may pickle its first object even later.
-    util.Finalize(None, _drain, exitpriority=-100)
+    # were registered before, and a queue may pickle its first object even later. Before the temporary directory is removed, at -100.
+    util.Finalize(None, _drain, exitpriority=-99)
 
 
 def _after_fork():

@@ -54,7 +54,11 @@ impl Terms {
                  run their code; to allow that, give allow_uids=[{uid}]",
                 consumer.pool()
             )),
-            None => Err("the system does not report the owner of the pool".into()),
+            None => Err(
+                "the system does not report the owner of the pool. In a user namespace 65534 is the number of every user that \
+                 the namespace does not map: run both processes as another user"
+                    .into(),
+            ),
         }
     }
 }

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 /// The maximum number of slots of a pool. It bounds the memory that a consumer maps for a producer that it does not trust.
 pub const MAX_SLOTS: u32 = 1 << 16;
+/// The maximum number of consumers of a pool.
+pub const MAX_CONSUMERS: u32 = 4096;
 /// The maximum number of parts of a frame: the maximum number of memories of a GstBuffer.
 pub const MAX_PARTS: usize = 16;
 /// The maximum size of an encoded state, and of the attachments of a frame, in bytes.

@@ -83,6 +83,36 @@ fn peer_from_socket(socket: impl AsFd) -> io::Result<Peer> {
     })
 }
 
+/// Whether a number stands for every user that this process's user namespace does not map, and not for one user. In the kernel's
+/// answers these users all have the same number, usually 65534. A process of the namespace may have it too.
+pub fn is_ambiguous_user(uid: u32) -> bool {
+    is_ambiguous(uid, "uid_map", "overflowuid")
+}
+
+/// As [`is_ambiguous_user`], for groups.
+pub fn is_ambiguous_group(gid: u32) -> bool {
+    is_ambiguous(gid, "gid_map", "overflowgid")
+}
+
+fn is_ambiguous(number: u32, map: &str, overflow: &str) -> bool {
+    let overflow = std::fs::read_to_string(format!("/proc/sys/kernel/{overflow}"));
+    let overflow = overflow.map_or(Ok(65534), |text| text.trim().parse());
+    if overflow != Ok(number) {
+        return false;
+    }
+    // Without /proc, as if all users were mapped.
+    let map = std::fs::read_to_string(format!("/proc/self/{map}"));
+    map.is_ok_and(|map| mapped(&map) < u64::from(u32::MAX))
+}
+
+/// The number of users that a map has.
+fn mapped(map: &str) -> u64 {
+    let counts = map
+        .lines()
+        .filter_map(|line| line.split_whitespace().nth(2));
+    counts.filter_map(|count| count.parse::<u64>().ok()).sum()
+}
+
 /// The peer's supplementary groups (SO_PEERGROUPS); empty if the kernel does not provide them.
 pub fn peer_groups(socket: impl AsFd) -> Vec<u32> {
     const SIZE: usize = mem::size_of::<libc::gid_t>();

@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 
 use rustix::fs::{
     FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags, Stat, fallocate, fchmod, fcntl_add_seals,
-    fcntl_get_seals, fstat, ftruncate, memfd_create, open,
+    fcntl_get_seals, fstat, fstatfs, ftruncate, memfd_create, open,
 };
 use rustix::io::{Errno, retry_on_intr};
 use rustix::process::{Resource, getrlimit};
@@ -17,6 +17,8 @@ use super::mapping::{Access, Mapping};
 use super::probe;
 use crate::fault::{self, Point};
 
+/// The type of the file system of memory in huge pages.
+const HUGETLBFS_MAGIC: u32 = 0x9584_58f6;
 const RESERVE_STEP: usize = 8 << 20;
 
 /// Creates `len` bytes of reserved zeros. Seals nothing.
@@ -148,6 +150,11 @@ pub fn sealed_len(fd: impl AsFd, seal: Seal) -> Result<usize, &'static str> {
     if seal != Seal::Size && !seals.intersects(frozen) {
         return Err("it is not sealed against writing");
     }
+    // Only whole huge pages can be unmapped, and only the owner knows their size.
+    let file_system = fstatfs(&fd).map_err(|_| "it has no file system")?;
+    if file_system.f_type as u32 == HUGETLBFS_MAGIC {
+        return Err("it consists of huge pages");
+    }
     let stat = fstat(&fd).map_err(|_| "it has no size")?;
     reserved_len(&stat)
 }
@@ -166,6 +173,19 @@ pub fn reserved_len(stat: &Stat) -> Result<usize, &'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Part of a huge page stays mapped when the rest of it is unmapped.
+    #[test]
+    fn memory_in_huge_pages_is_refused() {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | MemfdFlags::HUGETLB;
+        let Ok(fd) = memfd_create("xmem-test", flags) else {
+            eprintln!("not run: this kernel has no huge pages");
+            return;
+        };
+        seal(&fd, Seal::SizeAndFutureWrites).unwrap();
+        let refused = sealed_len(&fd, Seal::Size);
+        assert_eq!(refused, Err("it consists of huge pages"));
+    }
 
     #[test]
     fn a_descriptor_without_writing_only_reads() {

@@ -230,6 +230,15 @@ pub fn shut_with_fds(socket: impl AsFd) -> bool {
     true
 }
 
+/// Ends a connection, and closes the descriptors in the messages that are left, which may take any time.
+pub fn discard_all(socket: impl AsFd) {
+    while shut_with_fds(&socket) {
+        // Without room for descriptors, the kernel closes them.
+        let mut none = RecvAncillaryBuffer::default();
+        let _ = receive(&socket, &mut [0], &mut none, RecvFlags::DONTWAIT);
+    }
+}
+
 fn not_of_the_protocol() -> io::Error {
     let text = "a message with more bytes or descriptors than any of the protocol";
     io::Error::new(io::ErrorKind::InvalidData, text)
@@ -263,6 +272,8 @@ mod tests {
             assert_eq!(error.kind(), io::ErrorKind::InvalidData);
         }
         assert!(shut_with_fds(&ours));
+        discard_all(&ours);
+        assert!(!shut_with_fds(&ours));
     }
 
     #[test]

@@ -5,18 +5,19 @@
 mod picture;
 
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use hyper::header::{CONTENT_SECURITY_POLICY, HeaderValue};
+use hyper::{StatusCode, Uri};
 use percent_encoding::percent_decode_str;
 use serde_json::Value;
 use xmem_core::PoolStats;
 
 use crate::Error;
-use crate::http::{self, Request, Response};
-use crate::launch::video_caps;
-use crate::pools::{self, Pool, State};
-use picture::{Key, Pictures, locked};
+use crate::http::{self, Response, error, response};
+use crate::launch::{check_decodable, video_caps};
+use crate::pools::{self, Pool, Shared, State};
+use picture::{Key, Pictures};
 
 const PAGE: &str = include_str!("page.html");
 /// The page is self-contained: it loads nothing from other hosts, and other pages cannot embed it.
@@ -28,57 +29,37 @@ const FRESH: (Duration, Duration) = (Duration::from_millis(500), Duration::from_
 pub(crate) fn run(listen: SocketAddr) -> Result<(), Error> {
     let site = Site::default();
     http::serve(listen, "pools", "/", move |request| {
-        site.answer(request).unwrap_or_else(|error| {
-            Response::error("500 Internal Server Error", &error.to_string())
-        })
+        site.answer(request)
+            .unwrap_or_else(|reason| error(StatusCode::INTERNAL_SERVER_ERROR, &reason.to_string()))
     })
 }
 
-type Figures = Arc<Vec<Pool>>;
-
 #[derive(Default)]
 struct Site {
-    kept: Mutex<Option<(Instant, Figures)>>,
-    asking: Mutex<()>,
+    pools: Shared,
     pictures: Pictures,
 }
 
 impl Site {
-    fn answer(&self, request: &Request) -> Result<Response, Error> {
-        let path = percent_decode_str(&request.path).decode_utf8_lossy();
+    fn answer(&self, request: &Uri) -> Result<Response, Error> {
+        let path = percent_decode_str(request.path()).decode_utf8_lossy();
         match path.strip_prefix("/picture/") {
-            Some(name) => self.picture(name, &request.query),
+            Some(name) => self.picture(name, request.query()),
             None => match path.as_ref() {
-                "/" => Ok(Response::new("text/html; charset=utf-8", PAGE.as_bytes())
-                    .with("Content-Security-Policy", POLICY)),
+                "/" => {
+                    let mut page = response("text/html; charset=utf-8", PAGE);
+                    let policy = HeaderValue::from_static(POLICY);
+                    page.headers_mut().insert(CONTENT_SECURITY_POLICY, policy);
+                    Ok(page)
+                }
                 "/pools.json" => self.pools(),
-                _ => Ok(Response::error("404 Not Found", "the pools are at /")),
+                _ => Ok(error(StatusCode::NOT_FOUND, "the pools are at /")),
             },
         }
     }
 
-    /// The pools, with answers of the producers that are at most `age` old.
-    fn figures(&self, age: Duration) -> Result<Figures, Error> {
-        let kept = || {
-            let kept = locked(&self.kept).clone();
-            kept.filter(|(time, _)| time.elapsed() < age)
-                .map(|(_, figures)| figures)
-        };
-        if let Some(figures) = kept() {
-            return Ok(figures);
-        }
-        // One request queries the producers, which takes a second if a producer is stopped. The other requests wait for its result.
-        let _asking = locked(&self.asking);
-        if let Some(figures) = kept() {
-            return Ok(figures);
-        }
-        let figures = Arc::new(pools::all()?);
-        *locked(&self.kept) = Some((Instant::now(), figures.clone()));
-        Ok(figures)
-    }
-
     fn pools(&self) -> Result<Response, Error> {
-        let pools = self.figures(FRESH.0)?;
+        let pools = self.pools.get(FRESH.0)?;
         let mut json = pools::as_json(&pools)?;
         for (value, pool) in json.iter_mut().zip(pools.iter()) {
             // Removed because it can be long, for example a picture in the tags.
@@ -89,18 +70,15 @@ impl Site {
                 .err()
                 .map_or(Value::Null, |error| error.to_string().into());
         }
-        Ok(Response::new(
-            "application/json",
-            serde_json::to_vec(&json)?,
-        ))
+        Ok(response("application/json", serde_json::to_vec(&json)?))
     }
 
     /// The newest picture, unless the browser already has it.
-    fn picture(&self, name: &str, query: &str) -> Result<Response, Error> {
+    fn picture(&self, name: &str, query: Option<&str>) -> Result<Response, Error> {
         let is_asked_for = |pool: &&Pool| pool.name == name;
-        let mut pools = self.figures(FRESH.1)?;
+        let mut pools = self.pools.get(FRESH.1)?;
         if !pools.iter().any(|pool| is_asked_for(&pool)) {
-            pools = self.figures(FRESH.0)?;
+            pools = self.pools.get(FRESH.0)?;
         }
         let Some(pool) = pools.iter().find(is_asked_for) else {
             let names: Vec<_> = pools.iter().map(|pool| pool.name.as_str()).collect();
@@ -109,21 +87,26 @@ impl Site {
             } else {
                 format!("there are {}", names.join(", "))
             };
-            return Ok(Response::error(
-                "404 Not Found",
-                &format!("there is no pool {name}: {names}"),
-            ));
+            let reason = format!("there is no pool {name}: {names}");
+            return Ok(error(StatusCode::NOT_FOUND, &reason));
         };
         let picture = self
             .is_raw(pool)
             .and_then(|is_raw| self.pictures.ask(&key(pool), is_raw));
         Ok(match picture {
-            Err(reason) => Response::error("503 Service Unavailable", &reason.to_string()),
-            Ok(Some(picture)) if query != format!("after={}", picture.number) => {
-                Response::new("image/jpeg", picture.jpeg)
-                    .with("Picture", &picture.number.to_string())
+            Err(reason) => error(StatusCode::SERVICE_UNAVAILABLE, &reason.to_string()),
+            Ok(Some(picture)) if query != Some(&format!("after={}", picture.number)) => {
+                let mut answer = response("image/jpeg", picture.jpeg);
+                answer
+                    .headers_mut()
+                    .insert("picture", picture.number.into());
+                answer
             }
-            Ok(_) => Response::nothing(),
+            Ok(_) => {
+                let mut nothing = Response::default();
+                *nothing.status_mut() = StatusCode::NO_CONTENT;
+                nothing
+            }
         })
     }
 
@@ -171,7 +154,7 @@ fn is_raw(pool: &Pool) -> Result<bool, Error> {
     // The caps are set with the first frame. A source on demand may need a consumer first.
     let has_begun = stats.published > 0;
     match video_caps(stats) {
-        Ok(caps) => Ok(caps.is_raw()),
+        Ok(caps) => check_decodable(&caps).map(|()| caps.is_raw()),
         Err(reason) if has_begun => Err(reason),
         Err(_) => Ok(false),
     }

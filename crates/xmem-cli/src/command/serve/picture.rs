@@ -8,15 +8,17 @@ use std::fs::File;
 use std::io::{Read, Seek};
 use std::process::{Child, ChildStdout, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use hyper::body::Bytes;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::Error;
 use crate::child;
 use crate::launch::{TOOL, decoder, failure, newest_only, not_started, pipeline};
+use crate::pools::locked;
 
 /// The largest number of pools that are shown at the same time.
 const MAX_VIEWERS: usize = 16;
@@ -42,7 +44,7 @@ const MAX_JPEG: usize = 16 << 20;
 pub(super) struct Picture {
     /// A number that is unique for all pictures of all pools.
     pub(super) number: u64,
-    pub(super) jpeg: Arc<[u8]>,
+    pub(super) jpeg: Bytes,
 }
 
 /// A pool's name, and the process of its producer.
@@ -238,9 +240,4 @@ impl Drop for Tool {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
-}
-
-/// Ignores poisoning: the guarded data is consistent after each statement.
-pub(super) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

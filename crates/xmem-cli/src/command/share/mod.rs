@@ -15,11 +15,11 @@ use signal_hook::iterator::Signals;
 use xmem_core::printable;
 
 use crate::Error;
-use crate::child;
+use crate::child::{self, END_TIMEOUT};
 use crate::cli::Share;
 use crate::format::to_stderr;
 use crate::launch::{TOOL, not_started};
-use playing::{END_TIMEOUT, Event, Outcome, Playing};
+use playing::{Event, Outcome, Playing};
 use source::Source;
 
 /// The delay before a restart: it doubles after each run without a frame.
@@ -52,7 +52,7 @@ pub(crate) fn run(share: &Share, verbose: bool) -> Result<(), Error> {
         if let Some(time) = last_consumer.take() {
             playing.last_consumer = time;
         }
-        let outcome = playing.watch(share, verbose, &events)?;
+        let outcome = playing.watch(share, verbose, &source, &events)?;
         let has_played = playing.published > 0;
         let reason = match outcome {
             Outcome::Stopped => return Ok(()),

@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use xmem_core::{PoolStats, printable};
 
-use super::source::{Source, without_passwords};
+use super::source::Source;
 use crate::Error;
-use crate::child;
+use crate::child::{self, END_TIMEOUT};
 use crate::cli::Share;
 use crate::format::to_stderr;
 use crate::launch::{CONVERT, TOOL, failure, not_started, property};
@@ -24,8 +24,6 @@ use crate::pools::caps_summary;
 const POLL_INTERVALS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_millis(200));
 /// The time for which a source on demand stays open without a consumer, because a consumer may return.
 const LINGER: Duration = Duration::from_secs(5);
-/// The time within which an interrupted pipeline must end.
-pub(super) const END_TIMEOUT: Duration = Duration::from_secs(5);
 /// The number of lines of the tool's output that are kept to find the reason of its end.
 const LINES: usize = 100;
 
@@ -108,7 +106,7 @@ impl Playing {
                 .flat_map(|it| it.split(b'\n'))
                 .map_while(Result::ok);
             for line in lines {
-                let line = without_passwords(&String::from_utf8_lossy(&line));
+                let line = String::from_utf8_lossy(&line).into_owned();
                 let _ = events.send(Event::Printed(line));
             }
             let _ = events.send(Event::Ended);
@@ -130,6 +128,7 @@ impl Playing {
         &mut self,
         share: &Share,
         verbose: bool,
+        source: &Source,
         events: &Receiver<Event>,
     ) -> Result<Outcome, Error> {
         let interval = if share.on_demand || share.repeat {
@@ -149,6 +148,7 @@ impl Playing {
                     self.interrupt();
                 }
                 Ok(Event::Printed(line)) => {
+                    let line = source.without_secrets(&line);
                     if verbose {
                         to_stderr(printable(&line));
                     }

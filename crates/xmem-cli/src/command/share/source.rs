@@ -5,15 +5,14 @@
 use std::ffi::OsStr;
 use std::fmt;
 use std::fs::{self, File};
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
 use xmem_core::printable;
 
 use crate::Error;
-use crate::launch::property;
+use crate::child::{self, END_TIMEOUT};
+use crate::launch::{not_started, property};
 
 /// How long a packet may be late, in milliseconds. rtspsrc itself allows two seconds, for players. A pool would keep the frames of two
 /// seconds for each consumer that shows them at their times.
@@ -24,9 +23,17 @@ pub(super) enum Source {
     Test,
     Camera(Camera),
     Address(String),
-    File(PathBuf),
+    File(Film),
     /// A pipeline description, as for gst-launch-1.0.
     Pipeline(String),
+}
+
+/// A file with a film or a picture.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Film {
+    path: PathBuf,
+    /// Its media type, such as `video/x-matroska`.
+    kind: String,
 }
 
 /// A device of Video4Linux.
@@ -81,7 +88,7 @@ impl Source {
                 writes_into_others: true,
             })
         } else {
-            Self::File(fs::canonicalize(path).map_err(unreadable)?)
+            Self::File(Film::of(&fs::canonicalize(path).map_err(unreadable)?)?)
         })
     }
 
@@ -101,6 +108,19 @@ impl Source {
         };
         camera.writes_into_others = !camera.writes_into_others;
         !camera.writes_into_others
+    }
+
+    /// A line of the tool without what may be secret in addresses.
+    pub(super) fn without_secrets(&self, line: &str) -> String {
+        let Self::Address(address) = self else {
+            return without_passwords(line);
+        };
+        let line = line.replace(address, &public(address));
+        let user = address.split_once("://").and_then(|(_, rest)| {
+            let (user, _) = rest.rsplit_once('@')?;
+            user.contains(':').then_some(user)
+        });
+        without_passwords(&user.map_or(line.clone(), |user| line.replace(user, "...")))
     }
 
     /// Whether it is an address for rtspsrc.
@@ -125,7 +145,7 @@ impl Source {
                 }
                 elements
             }
-            Self::File(path) => decoded(&file_address(path)),
+            Self::File(film) => film.elements(),
             Self::Pipeline(elements) => words(elements),
         }
     }
@@ -135,53 +155,93 @@ impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = match self {
             Self::Test => "test".to_owned(),
-            Self::Camera(Camera { path, .. }) | Self::File(path) => path.display().to_string(),
-            Self::Address(address) => without_passwords(address),
+            Self::Camera(Camera { path, .. }) | Self::File(Film { path, .. }) => {
+                path.display().to_string()
+            }
+            Self::Address(address) => public(address),
             Self::Pipeline(_) => "pipeline".to_owned(),
         };
         f.write_str(&printable(&text))
     }
 }
 
-/// Decodes the video of an address. Other streams are ignored.
+impl Film {
+    /// Fails for playlists and other files that name what is to be opened: whoever made the file would choose addresses, and files
+    /// of this user.
+    fn of(path: &Path) -> Result<Self, Error> {
+        let kind = kind_of_file(path)?;
+        let in_files = [
+            "application/ogg",
+            "application/mxf",
+            "application/x-yuv4mpeg",
+            "application/vnd.rn-realmedia",
+            "application/x-3gp",
+            "application/x-id3",
+            "application/x-ape",
+        ];
+        let has_frames = ["video/", "image/", "audio/"].map(|it| kind.starts_with(it));
+        if has_frames.contains(&true) && kind != "image/svg+xml" || in_files.contains(&&*kind) {
+            let path = path.to_owned();
+            return Ok(Self { path, kind });
+        }
+        let kind = match kind.as_str() {
+            "" => "of a type that GStreamer does not know".to_owned(),
+            kind => printable(kind),
+        };
+        Err(format!("{} is no film, but {kind}", path.display()).into())
+    }
+
+    /// The type is given, so that nothing else is played if the file has changed since it was determined.
+    fn elements(&self) -> Vec<String> {
+        let mut elements = vec!["filesrc".to_owned(), property("location", &self.path)];
+        let kind = format!("sink-caps={}", self.kind);
+        elements.extend(["!", "decodebin", &kind].map(str::to_owned));
+        elements.extend(ONLY_VIDEO.map(str::to_owned));
+        elements
+    }
+}
+
+/// The media type of a file, by its first bytes. Empty if it is unknown.
+fn kind_of_file(path: &Path) -> Result<String, Error> {
+    let mut command = child::dependent("gst-typefind-1.0");
+    let ended = child::run(command.arg(path), END_TIMEOUT).map_err(|error| not_started(&error))?;
+    let text = ended.map_or_else(String::new, |ended| ended.stdout);
+    // After the path, such as ` - video/quicktime, variant=(string)iso`.
+    let (_, kind) = text.trim_end().rsplit_once(" - ").unwrap_or_default();
+    let kind = kind.split(',').next().unwrap_or_default();
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/-+._".contains(&byte);
+    let is_name = kind.contains('/') && kind.bytes().all(is_plain);
+    Ok(if is_name { kind } else { "" }.to_owned())
+}
+
+/// Properties of elements that decode: other streams are ignored.
+const ONLY_VIDEO: [&str; 2] = ["expose-all-streams=false", "caps=video/x-raw(ANY)"];
+
+/// Decodes the video of an address.
 fn decoded(address: &str) -> Vec<String> {
-    [
-        "uridecodebin",
-        &property("uri", address),
-        "expose-all-streams=false",
-        "caps=video/x-raw(ANY)",
-    ]
-    .map(str::to_owned)
-    .into()
+    let mut elements = vec!["uridecodebin".to_owned(), property("uri", address)];
+    elements.extend(ONLY_VIDEO.map(str::to_owned));
+    elements
 }
 
-fn file_address(path: &Path) -> String {
-    const PLAIN: &AsciiSet = &NON_ALPHANUMERIC
-        .remove(b'/')
-        .remove(b'.')
-        .remove(b'-')
-        .remove(b'_')
-        .remove(b'~');
-    format!(
-        "file://{}",
-        percent_encode(path.as_os_str().as_bytes(), PLAIN)
-    )
-}
-
-/// Removes the users and passwords from the addresses in a text, because the output may be logged.
+/// Removes what may be secret from the addresses in a line of the tool, because the output may be logged.
 pub(super) fn without_passwords(text: &str) -> String {
-    let words: Vec<_> = text.split(' ').map(without_password).collect();
+    let words: Vec<_> = text.split(' ').map(public).collect();
     words.join(" ")
 }
 
-fn without_password(word: &str) -> String {
-    let parts = word.split_once("://").and_then(|(scheme, rest)| {
-        // A password may contain any character. Removes too much of an address with a port and an @ in its path.
-        let (user, place) = rest.rsplit_once('@')?;
-        let is_user = user.contains(':') || !user.contains('/');
-        is_user.then(|| format!("{scheme}://{place}"))
-    });
-    parts.unwrap_or_else(|| word.to_owned())
+/// An address without its user, password and query.
+fn public(address: &str) -> String {
+    let Some((scheme, rest)) = address.split_once("://") else {
+        return address.to_owned();
+    };
+    // A password may contain any character. Removes too much of an address with a port and an @ in its path.
+    let place = match rest.rsplit_once('@') {
+        Some((user, place)) if user.contains(':') || !user.contains('/') => place,
+        _ => rest,
+    };
+    let place = place.split('?').next().unwrap_or_default();
+    format!("{scheme}://{place}")
 }
 
 #[cfg(test)]
@@ -255,14 +315,15 @@ mod tests {
         );
         let line = "no property in location=rtsp://user:secret@host";
         assert!(!without_passwords(line).contains("secret"));
-        assert_eq!(without_passwords("a  b: //c@d "), "a  b: //c@d ");
-    }
-
-    #[test]
-    fn paths_are_percent_encoded() {
+        let line = "URL: http://host/a?user=admin&password=secret, Redirect";
+        assert_eq!(without_passwords(line), "URL: http://host/a Redirect");
+        let source = Source::of(OsStr::new("rtsp://user:pa ss?@host/a?b=secret")).unwrap();
+        assert_eq!(source.to_string(), "rtsp://host/a");
+        let line = "Could not open rtsp://user:pa ss?@host/a?b=secret, with user:pa ss?";
         assert_eq!(
-            file_address(Path::new("/a b/ü.mp4")),
-            "file:///a%20b/%C3%BC.mp4"
+            source.without_secrets(line),
+            "Could not open rtsp://host/a, with ..."
         );
+        assert_eq!(without_passwords("a  b: //c@d "), "a  b: //c@d ");
     }
 }

@@ -147,10 +147,8 @@ impl ControlThread {
                 Ok(())
             }
             None | Some(ToProducer::Join { .. } | ToProducer::Query { .. }) => {
-                log::warn!(
-                    "pool {:?}: {consumer} sent a message that breaks the protocol",
-                    self.pool.name()
-                );
+                let text = format_args!("{consumer} sent a message that breaks the protocol");
+                self.warnings.warn(self.pool.name(), text);
                 return Next::Close(Departure::CutOff);
             }
         };

@@ -14,7 +14,6 @@ use std::io;
 use std::os::fd::AsFd;
 
 use rustix::event::epoll::{self, EventData, EventFlags};
-use rustix::net::{Shutdown, shutdown};
 use rustix::process::{Resource, getrlimit};
 use xmem_shm::os::cred;
 use xmem_shm::os::fork::KeptFromChildren;
@@ -58,7 +57,7 @@ pub(super) struct Unread {
 }
 
 fn is_exempt(uid: u32) -> bool {
-    uid == 0 || uid == cred::own_uid()
+    uid == 0 || uid == cred::own_uid() && !cred::is_ambiguous_user(uid)
 }
 
 impl ControlThread {
@@ -102,10 +101,11 @@ impl ControlThread {
         if is_exempt(unread.uid) || unread.in_flight.count(&unread.socket) == 0 {
             return;
         }
-        let _ = shutdown(&unread.socket, Shutdown::Both);
         // The socket becomes writable when the peer reads or closes its end.
         let flags = EventFlags::OUT | EventFlags::ET;
         if epoll::add(&self.epoll, &unread.socket, EventData::new_u64(id), flags).is_ok() {
+            // The peer's end may be in the queue of this socket, where the peer put it.
+            unread.socket.shut();
             self.unread.insert(id, unread);
         }
     }

@@ -6,6 +6,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use rustix::fs::{AtFlags, Gid, chownat, fstat};
 use rustix::io::Errno;
@@ -15,7 +16,7 @@ use xmem_shm::os::fork::KeptFromChildren;
 use xmem_shm::os::lock::LockFile;
 use xmem_shm::os::socket::{self, Listening};
 
-use super::peer_socket::PeerSocket;
+use super::peer_socket::{Closer, PeerSocket};
 use super::stale;
 use crate::error::{CreateError, SystemError};
 use crate::producer::pool::access::Access;
@@ -30,6 +31,7 @@ pub(in crate::producer) struct Listener {
     inode: (u64, u64),
     /// The group that owns the socket's file.
     pub(super) group: u32,
+    closer: Arc<Closer>,
     _lock: LockFile,
 }
 
@@ -51,6 +53,7 @@ impl Listener {
             path: path.to_owned(),
             inode: (stat.st_dev, stat.st_ino),
             group: stat.st_gid,
+            closer: Arc::default(),
             _lock: lock,
         };
         if let Some(gid) = access.gid() {
@@ -70,7 +73,7 @@ impl Listener {
 
     /// Accepts a waiting connection.
     pub(super) fn accept(&self) -> io::Result<PeerSocket> {
-        socket::accept(&self.socket).map(PeerSocket::new)
+        socket::accept(&self.socket).map(|socket| PeerSocket::new(socket, &self.closer))
     }
 }
 

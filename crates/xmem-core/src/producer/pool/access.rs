@@ -57,6 +57,14 @@ impl Access {
                     .into(),
             ));
         }
+        let mut users = self.allow_uids.iter().copied().chain([own_uid()]);
+        let ambiguous = users.find(|uid| cred::is_ambiguous_user(*uid));
+        if let (Some(uid), false) = (ambiguous, self.allow_uids.is_empty()) {
+            return Err(CreateError::Settings(format!(
+                "allow-uids: in this user namespace {uid} is the number of every user that the namespace does not map, so all of \
+                 them would be admitted: run this process as another user, and list other users"
+            )));
+        }
         let Some(group) = &self.group else {
             return Ok(());
         };
@@ -106,8 +114,11 @@ impl Access {
         {
             return Ok(());
         }
+        // Without a list of users, the file's mode has checked the group.
+        let is_known = self.allow_uids.is_empty() || !cred::is_ambiguous_group(group);
         // The credentials contain only the main group. The other groups need another call.
         if self.mode & 0o020 != 0
+            && is_known
             && (peer.gid == group || cred::peer_groups(&socket).contains(&group))
         {
             return Ok(());

@@ -502,7 +502,7 @@ mod tests {
         let slot = producer.acquire(100_000).unwrap();
         drop(slot.publish(FrameMeta::new(100_000)).unwrap());
         let fd = memfd::create("t", 4096).unwrap();
-        memfd::seal(&fd, Seal::Size).unwrap();
+        memfd::seal(&fd, Seal::SizeAndFutureWrites).unwrap();
         let mut parts = Parts::new();
         parts.add_imported(&producer.import(fd).unwrap(), 0, 4096, 0);
         let mut slot = producer
