@@ -17,6 +17,7 @@ use self::inner::{Failure, Inner, Item, Step, property};
 use crate::errors::{IntoPyErr, IntoPyResult, Kind, warn};
 use crate::notifier::Notifier;
 use crate::number::count_or_none;
+use crate::pools::pool_name;
 use crate::signals::{self, Deadline, seconds};
 use crate::timed_mutex::{LockError, TimedMutex};
 
@@ -100,7 +101,7 @@ impl Consumer {
     #[allow(clippy::too_many_arguments)] // keyword arguments
     fn new(
         py: Python<'_>,
-        pool: String,
+        #[pyo3(from_py_with = pool_name)] pool: String,
         timeout: Option<f64>,
         #[pyo3(from_py_with = count_or_none)] max_held: Option<u32>,
         name: Option<&str>,

@@ -10,6 +10,14 @@ use xmem_core::{
     RegionError, RequestError, WaitError,
 };
 
+pyo3::import_exception!(xmem._errors, SystemFailure);
+
+/// The number of the system's error that is the cause of an error.
+pub(crate) fn errno_of(error: &(dyn std::error::Error + 'static)) -> Option<i32> {
+    std::iter::successors(Some(error), |error| error.source())
+        .find_map(|error| error.downcast_ref::<std::io::Error>()?.raw_os_error())
+}
+
 macro_rules! kinds {
     ($($kind:ident is $class:ident),* $(,)?) => {
         mod classes {
@@ -37,6 +45,19 @@ macro_rules! kinds {
     };
 }
 
+impl Kind {
+    /// Like `error`, for an error that the system reported with this number.
+    pub(crate) fn of_system(self, errno: Option<i32>, message: impl Into<String>) -> PyErr {
+        match (self, errno) {
+            (Self::Error | Self::Value, Some(errno)) => {
+                SystemFailure::new_err((errno, message.into()))
+            }
+            (Self::Refused, Some(errno)) => classes::Refused::new_err((errno, message.into())),
+            (kind, _) => kind.error(message),
+        }
+    }
+}
+
 kinds! {
     Error is Error,
     Timeout is Timeout,
@@ -62,7 +83,7 @@ pub(crate) fn warn(py: Python<'_>, message: String) -> PyResult<()> {
 }
 
 /// Maps each error of the core to a class of exceptions.
-pub(crate) trait IntoPyErr: std::fmt::Display {
+pub(crate) trait IntoPyErr: std::error::Error + 'static {
     fn kind(&self) -> Kind;
 
     /// The message, in terms of the Python module.
@@ -74,7 +95,7 @@ pub(crate) trait IntoPyErr: std::fmt::Display {
     where
         Self: Sized,
     {
-        self.kind().error(self.message())
+        self.kind().of_system(errno_of(&self), self.message())
     }
 }
 

@@ -8,9 +8,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pyo3::PyErr;
-use pyo3::exceptions::PyOSError;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use xmem_core::eventfd;
+
+use crate::errors::Kind;
 
 /// Readable from `notify` until `clear`.
 #[derive(Debug, Clone)]
@@ -23,7 +24,8 @@ impl Notifier {
 
     /// The exception for a notifier that could not be created.
     pub(crate) fn failed(error: &io::Error) -> PyErr {
-        PyOSError::new_err(format!("cannot make a descriptor to wait for: {error}"))
+        let message = format!("cannot make a descriptor to wait for: {error}");
+        Kind::Error.of_system(error.raw_os_error(), message)
     }
 
     pub(crate) fn fd(&self) -> &Arc<OwnedFd> {

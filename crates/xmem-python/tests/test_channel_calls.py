@@ -192,7 +192,7 @@ def test_one_of_several(place):
 def test_a_process_that_is_killed_ends_its_call(place):
     with Process(serve, place.path()) as worker, xmem.Channel(place.path()) as channel:
         channel.call(os.getpid, timeout=HANG)
-        with pytest.raises(xmem.EndOfStream):
+        with pytest.raises(xmem.ProducerLost, match="ended without closing its end"):
             channel.call(os._exit, 7, timeout=HANG)
         worker.process.join(HANG)
         wait_until(lambda: channel.receivers == 0, "it has left")
