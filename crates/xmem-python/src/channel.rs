@@ -28,8 +28,3 @@ pub(crate) use arrays::DeviceBlock;
 pub(crate) use end::ChannelEnd;
 pub(crate) use incoming::{Block, Incoming};
 pub(crate) use refs::RefLease;
-
-/// Whether a frame belongs to a channel.
-pub(crate) fn is_message(meta: &xmem_core::FrameMeta) -> bool {
-    message::Label::read(meta).is_some()
-}

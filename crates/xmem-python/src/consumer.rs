@@ -14,7 +14,7 @@ use xmem_core::follow::{FollowError, Handle, OnEos, OnLost, OverBudget};
 use xmem_core::{Canceller, ConnectError, ConsumerBuilder, ReceiveError, RequestError, StartFrom};
 
 use self::inner::{Failure, Inner, Item, Step, property};
-use crate::errors::{IntoPyErr, IntoPyResult, Kind, warn};
+use crate::errors::{IntoPyErr, IntoPyResult, Kind, no_descriptor, warn};
 use crate::notifier::Notifier;
 use crate::number::count_or_none;
 use crate::pools::pool_name;
@@ -256,7 +256,7 @@ impl Consumer {
         if let Some(notifier) = self.notifier.get() {
             return Ok(notifier.as_raw_fd());
         }
-        let notifier = Notifier::new().map_err(|error| Notifier::failed(&error))?;
+        let notifier = Notifier::new().map_err(|error| no_descriptor(&error))?;
         let made = self.with_inner(py, |inner| {
             // Another thread may have set it meanwhile.
             let first = self.notifier.get_or_init(|| notifier.clone());
@@ -265,7 +265,7 @@ impl Consumer {
             }
             Ok(first.as_raw_fd())
         })?;
-        made.map_err(|error| Notifier::failed(&error))
+        made.map_err(|error| no_descriptor(&error))
     }
 
     /// The newest known caps, also before the first frame.

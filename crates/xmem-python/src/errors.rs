@@ -75,6 +75,12 @@ kinds! {
     NoCuda is NoCuda,
 }
 
+/// The exception if there is no descriptor for an event loop to wait for.
+pub(crate) fn no_descriptor(error: &std::io::Error) -> PyErr {
+    let message = format!("cannot make a descriptor to wait for: {error}");
+    Kind::Error.of_system(error.raw_os_error(), message)
+}
+
 /// Emits a `PoolWarning` with the user's line of Python. An error if Python turns warnings into errors.
 pub(crate) fn warn(py: Python<'_>, message: String) -> PyResult<()> {
     py.import("xmem._warnings")?

@@ -7,11 +7,8 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use pyo3::PyErr;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use xmem_core::eventfd;
-
-use crate::errors::Kind;
 
 /// Readable from `notify` until `clear`.
 #[derive(Debug, Clone)]
@@ -20,12 +17,6 @@ pub(crate) struct Notifier(Arc<OwnedFd>);
 impl Notifier {
     pub(crate) fn new() -> io::Result<Self> {
         Ok(Self(Arc::new(eventfd::new()?)))
-    }
-
-    /// The exception for a notifier that could not be created.
-    pub(crate) fn failed(error: &io::Error) -> PyErr {
-        let message = format!("cannot make a descriptor to wait for: {error}");
-        Kind::Error.of_system(error.raw_os_error(), message)
     }
 
     pub(crate) fn fd(&self) -> &Arc<OwnedFd> {

@@ -28,7 +28,7 @@ use crate::{device, dtype, event};
 /// pool: the name of the pool, or the path of its socket, which contains a slash.
 /// caps: the caps of all frames, for GStreamer. Default: the caps follow from the format, or the shape and dtype,
 /// of each frame.
-/// framerate: frames per second, for the caps: 30, (30000, 1001), or 0 for a variable rate.
+/// framerate: frames per second, for the caps: 30, 29.97, (30000, 1001), or 0 for a variable rate.
 /// lossless: wait for slow consumers, so that they miss no frame.
 /// lossless_timeout: the time in seconds after which the producer disconnects a consumer that takes no frame. None:
 /// never. (In xmemsink, 0 means never.)

@@ -116,7 +116,8 @@ impl WritableFrame {
 
     /// Publishes the frame. Returns its sequence. Times are in nanoseconds.
     ///
-    /// timestamp: the presentation time on CLOCK_MONOTONIC. Default: now.
+    /// timestamp: the presentation time on CLOCK_MONOTONIC, as from time.monotonic_ns(). Default: now. ValueError for a time
+    /// that cannot be of this clock and unit.
     /// attachments: named bytes. More than 1 KiB need `room` in `acquire`.
     /// flags: GstBufferFlags.
     /// content_type: the type of the content, such as "image/jpeg". Default: the type of the acquired format.

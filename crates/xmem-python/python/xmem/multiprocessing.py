@@ -26,6 +26,10 @@ A sender keeps sent objects until the receiver requests them, at most `timeout` 
 it had received is released. When the sender has ended, objects that were not received raise ``xmem.RefLost``. So at its end a
 sender waits for its receivers, at most `linger` seconds. Each pickle can be read once, by a process of the same network namespace.
 
+A process that received something by reference can send it on, without ``install``; a manager does. In a ``Pool`` or a
+``ProcessPoolExecutor``, an object that could not be received is an object of which each use raises the error: an error while
+unpickling would end the worker, and the call would wait for ever.
+
 Do not write to a received torch tensor: the process would be killed by SIGSEGV. Other tensors are sent by PyTorch, in its own
 shared memory; these can be written.
 """
@@ -86,7 +90,7 @@ def _warn(text):
     try:
         warnings.warn(text, PoolWarning, stacklevel=1)
     except PoolWarning as error:
-        sys.unraisablehook(sys.UnraisableHookArgs((PoolWarning, error, error.__traceback__, None, None)))
+        threading.excepthook(threading.ExceptHookArgs((PoolWarning, error, error.__traceback__, threading.current_thread())))
 
 
 class _Sender:
@@ -132,9 +136,7 @@ class _Sender:
                 if _user_of(control) == os.geteuid():
                     self._answer(request[:_TOKEN], os.fsdecode(request[_TOKEN:]))
             except TimeoutError:
-                pass
-            except Timeout:
-                # The receiver is slow, and asks again.
+                # There is no request, or the receiver is slow and asks again.
                 pass
             except Exception as error:
                 _warn(f"an object was not sent to another process: {error}")

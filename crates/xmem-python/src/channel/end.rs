@@ -23,8 +23,7 @@ use super::refs::{RefLease, Refs};
 use super::send::{self, Message};
 use crate::addresses;
 use crate::detached::Detached;
-use crate::errors::{IntoPyErr, IntoPyResult, Kind};
-use crate::notifier::Notifier;
+use crate::errors::{IntoPyErr, IntoPyResult, Kind, no_descriptor};
 use crate::number::{count as number, count_or_none as number_or_none};
 use crate::own_slot::OwnSlot;
 use crate::signals::{Deadline, retry, wait, wait_for};
@@ -264,7 +263,7 @@ impl ChannelEnd {
             .link
             .inbox
             .notifier()
-            .map_err(|error| Notifier::failed(&error))?;
+            .map_err(|error| no_descriptor(&error))?;
         Ok(notifier.as_raw_fd())
     }
 

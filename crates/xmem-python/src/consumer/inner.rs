@@ -11,7 +11,7 @@ use xmem_core::cuda::CudaError;
 use xmem_core::follow::{self, FollowError, Follower, Lost, Taken};
 use xmem_core::{BudgetLimit, ConnectError, ReceiveError, SystemError, lock};
 
-use crate::channel::is_message;
+use crate::about::MESSAGE;
 use crate::errors::{IntoPyErr, Kind, errors};
 use crate::event::Event;
 use crate::frame::{Frame, Placement, Unusable};
@@ -88,7 +88,7 @@ fn take(taken: Taken<'_>) -> Took {
         Taken::Kept(lease) => lease,
         Taken::Lent(lease) => *lease,
     };
-    if is_message(lease.meta()) {
+    if lease.meta().content_type.as_str() == MESSAGE {
         return Took::Frame(Err(Unusable::Invalid(Cow::Borrowed(
             "this pool is an xmem.Channel: join it with xmem.Channel.connect, and close this consumer, which takes its messages",
         ))));

@@ -48,6 +48,8 @@ def reduce_subclass(out, a):
 
     if a.dtype.hasobject or a.nbytes < out.inline:
         return NotImplemented
+    # It becomes read-only together with its plain view.
+    out.owners.append(a)
     return _as_class, (a.view(numpy.ndarray), type(a))
 
 
