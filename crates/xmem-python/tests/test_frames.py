@@ -368,6 +368,7 @@ def test_few_bytes_for_a_consumer_that_keeps_frames(pool, lossless):
     with (
         xmem.Producer(pool, lossless=lossless, history=1, max_bytes=5 << 18) as producer,
         xmem.Consumer(pool) as consumer,
+        pytest.warns(xmem.PoolWarning, match="only 3 frames may be held"),
     ):
         assert consumer.stats["budget"] == 8
         kept = []
