@@ -135,6 +135,7 @@ def _replace(answer, error):
     """Replaces the content of an answer that cannot be sent."""
     if answer.error is not None:
         answer.error = RuntimeError(f"{answer.error!r}, which does not pickle: {error}")
+        answer.error.add_note(answer.what)
     elif isinstance(error, (pickle.PicklingError, TypeError, AttributeError)):
         answer.value = ref(answer.value)
     else:
