@@ -4,6 +4,7 @@
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use rustix::io::Errno;
 use xmem_core::cuda::CudaError;
 use xmem_core::{
     AcquireError, ConnectError, CreateError, EventError, NameError, PublishError, ReceiveError,
@@ -48,11 +49,16 @@ macro_rules! kinds {
 impl Kind {
     /// Like `error`, for an error that the system reported with this number.
     pub(crate) fn of_system(self, errno: Option<i32>, message: impl Into<String>) -> PyErr {
+        let is_denied = errno.is_some_and(|errno| {
+            [Errno::ACCESS, Errno::PERM].contains(&Errno::from_raw_os_error(errno))
+        });
         match (self, errno) {
+            (Self::Error | Self::Value | Self::Refused, Some(errno)) if is_denied => {
+                classes::Refused::new_err((errno, message.into()))
+            }
             (Self::Error | Self::Value, Some(errno)) => {
                 SystemFailure::new_err((errno, message.into()))
             }
-            (Self::Refused, Some(errno)) => classes::Refused::new_err((errno, message.into())),
             (kind, _) => kind.error(message),
         }
     }
