@@ -306,9 +306,10 @@ def test_registered_types(pair):
 
 
 def test_objects_that_do_not_pickle(pair):
-    for obj in (lambda: 1, threading.Lock(), open(os.devnull), (n for n in range(3)), asyncio):
-        with pytest.raises((TypeError, pickle.PicklingError, AttributeError)):
-            pair.channel.send([np.arange(100_000), obj])
+    with open(os.devnull) as file:
+        for obj in (lambda: 1, threading.Lock(), file, (n for n in range(3)), asyncio):
+            with pytest.raises((TypeError, pickle.PicklingError, AttributeError)):
+                pair.channel.send([np.arange(100_000), obj])
     assert pair([1]) == [1], "nothing is broken by that"
 
 
