@@ -682,8 +682,8 @@ pub enum ReceiveError {
          lossless-timeout, and connect again"
     )]
     TimedOut,
-    /// The frame's memory could not be mapped. The frame was not skipped; a later call tries again. Only in lossless pools: in
-    /// live pools such a frame counts as missed.
+    /// The frame's memory could not be received or mapped: this process may not have more descriptors, mappings or address
+    /// space. The frame was not skipped; a later call tries again.
     #[error("the next frame's memory cannot be used: {0}")]
     Region(#[source] RegionError),
     /// The control memory is corrupt. If only the entry of one frame is, that frame counts as missed, and a later call

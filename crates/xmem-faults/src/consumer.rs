@@ -96,7 +96,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
                     break;
                 }
                 // There is no memory to map the frame's region. The frame arrives when there is.
-                Err(ReceiveError::Region(_)) if lossless => continue,
+                Err(ReceiveError::Region(_)) => continue,
                 Err(error) => return Err(error.into()),
             };
             if args.watcher {

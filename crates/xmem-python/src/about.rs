@@ -11,6 +11,9 @@ use xmem_core::{FrameInfo, FrameMeta, ReadLease, Sticky};
 /// The key of the stream's caps in the sticky state.
 const CAPS: &str = "caps";
 
+/// The content type of the messages of a channel.
+pub(crate) const MESSAGE: &str = "application/x-xmem-object";
+
 #[derive(Debug)]
 pub(crate) struct About {
     pub(crate) info: FrameInfo,

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use pyo3::exceptions::{PyBufferError, PyTypeError};
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyTuple};
+use pyo3::types::{PyDict, PyMemoryView, PyTuple};
 use pyo3::{PyClass, ffi};
 
 use crate::array::Array;
@@ -17,7 +17,7 @@ use crate::layout::Arrays;
 use crate::{device, dtype};
 
 /// The base class of frames and planes. They are arrays for any library that takes arrays.
-#[pyclass(frozen, subclass, module = "xmem._xmem", name = "_Array")]
+#[pyclass(frozen, subclass, weakref, module = "xmem._xmem", name = "_Array")]
 #[derive(Debug)]
 pub(crate) struct Base(Arc<Arrays>);
 
@@ -67,10 +67,21 @@ impl Base {
         Ok(self.0.whole_for_attribute()?.shape.len())
     }
 
-    /// The type of the elements, as NumPy names it.
+    /// The type of the elements: a numpy.dtype, or its name if there is no NumPy, and for bfloat16.
     #[getter]
-    fn dtype(&self) -> &'static str {
-        dtype::name(self.first().dtype)
+    fn dtype<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        dtype::object(py, self.first().dtype)
+    }
+
+    /// The number of elements. AttributeError as for shape.
+    #[getter]
+    fn size(&self) -> PyResult<isize> {
+        Ok(self.0.whole_for_attribute()?.shape.iter().product())
+    }
+
+    /// The elements as bytes in C order, without padding.
+    fn tobytes<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        PyMemoryView::from(slf.as_any())?.call_method0("tobytes")
     }
 
     /// The size of the elements in bytes, without padding.
@@ -111,10 +122,9 @@ impl Base {
         unsafe { buffer::fill(view, flags, whole.map_err(not_whole), slf.as_any()) }
     }
 
-    unsafe fn __releasebuffer__(&self, view: *mut ffi::Py_buffer) {
-        // SAFETY: Python passes a view that was initialised above, once.
-        unsafe { buffer::release(view) }
-    }
+    /// Never called, because views have another owner. For a class with this method, numpy.frombuffer makes a memoryview and
+    /// keeps that, instead of this object.
+    unsafe fn __releasebuffer__(&self, _view: *mut ffi::Py_buffer) {}
 
     #[getter]
     fn __array_interface__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyDict>> {
@@ -147,8 +157,9 @@ impl Base {
     fn __reduce__(slf: &Bound<'_, Self>) -> PyResult<()> {
         let class = slf.get_type();
         Err(PyTypeError::new_err(format!(
-            "an xmem.{} does not pickle, as its bytes lie in shared memory: send it through an xmem.Channel, which shares \
-             them, or pickle a copy, such as numpy.array(frame)",
+            "an xmem.{} does not pickle, as its bytes lie in shared memory: send it through an xmem.Channel, or through \
+             queues after xmem.multiprocessing.install() in both processes, which share them; or pickle a copy, such as \
+             numpy.array(frame)",
             class.name()?
         )))
     }

@@ -4,6 +4,7 @@
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use pyo3::types::PyFloat;
 use xmem_core::DType;
 
 use crate::dtype;
@@ -20,13 +21,32 @@ impl Framerate {
         };
         let bad = || {
             PyValueError::new_err(
-                "framerate is frames per second: 30, (30000, 1001), fractions.Fraction(30000, 1001), or 0 if it varies",
+                "framerate is frames per second: 30, 29.97, (30000, 1001), fractions.Fraction(30000, 1001), or 0 if it varies",
             )
         };
         let (num, den) = if let Ok(pair) = value.extract::<(i32, i32)>() {
             pair
+        } else if value.is_instance_of::<PyFloat>() {
+            // As OpenCV returns it. The rates of NTSC have the denominator 1001.
+            let value: f64 = value.extract()?;
+            let of_ntsc = (value * 1.001).round();
+            let is_ntsc = value.fract() != 0.0 && (of_ntsc / 1.001 - value).abs() < 0.005;
+            let (num, den) = if is_ntsc {
+                (of_ntsc * 1000.0, 1001)
+            } else {
+                (value * 1000.0, 1000)
+            };
+            if !(0.0..=f64::from(i32::MAX)).contains(&num) {
+                return Err(bad());
+            }
+            let (num, mut divisor) = (num.round() as i32, den);
+            let mut rest = num;
+            while rest != 0 {
+                (divisor, rest) = (rest, divisor % rest);
+            }
+            (num / divisor, den / divisor)
         } else {
-            // Integers and fractions have both attributes. A float has none, because it is not an exact fraction.
+            // Integers and fractions have both attributes.
             let numerator = value.getattr("numerator").map_err(|_| bad())?;
             let denominator = value.getattr("denominator").map_err(|_| bad())?;
             (
@@ -64,11 +84,7 @@ pub(crate) fn of_video(format: &str, width: u32, height: u32, framerate: Framera
 /// Caps of a tensor, in the form of NNStreamer, whose elements process tensors. The innermost dimension is first.
 pub(crate) fn of_tensor(shape: &[u64], dtype: DType, framerate: Framerate) -> String {
     let dimensions: Vec<String> = shape.iter().rev().map(u64::to_string).collect();
-    let dimensions = if dimensions.is_empty() {
-        "1".to_owned()
-    } else {
-        dimensions.join(":")
-    };
+    let dimensions = dimensions.join(":");
     format!(
         "other/tensors, format=(string)static, num_tensors=(int)1, dimensions=(string){dimensions}, \
          types=(string){}, framerate=(fraction){framerate}",

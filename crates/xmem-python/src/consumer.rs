@@ -14,9 +14,10 @@ use xmem_core::follow::{FollowError, Handle, OnEos, OnLost, OverBudget};
 use xmem_core::{Canceller, ConnectError, ConsumerBuilder, ReceiveError, RequestError, StartFrom};
 
 use self::inner::{Failure, Inner, Item, Step, property};
-use crate::errors::{IntoPyErr, IntoPyResult, Kind, warn};
+use crate::errors::{IntoPyErr, IntoPyResult, Kind, no_descriptor, warn};
 use crate::notifier::Notifier;
 use crate::number::count_or_none;
+use crate::pools::pool_name;
 use crate::signals::{self, Deadline, seconds};
 use crate::timed_mutex::{LockError, TimedMutex};
 
@@ -100,7 +101,7 @@ impl Consumer {
     #[allow(clippy::too_many_arguments)] // keyword arguments
     fn new(
         py: Python<'_>,
-        pool: String,
+        #[pyo3(from_py_with = pool_name)] pool: String,
         timeout: Option<f64>,
         #[pyo3(from_py_with = count_or_none)] max_held: Option<u32>,
         name: Option<&str>,
@@ -255,7 +256,7 @@ impl Consumer {
         if let Some(notifier) = self.notifier.get() {
             return Ok(notifier.as_raw_fd());
         }
-        let notifier = Notifier::new().map_err(|error| Notifier::failed(&error))?;
+        let notifier = Notifier::new().map_err(|error| no_descriptor(&error))?;
         let made = self.with_inner(py, |inner| {
             // Another thread may have set it meanwhile.
             let first = self.notifier.get_or_init(|| notifier.clone());
@@ -264,7 +265,7 @@ impl Consumer {
             }
             Ok(first.as_raw_fd())
         })?;
-        made.map_err(|error| Notifier::failed(&error))
+        made.map_err(|error| no_descriptor(&error))
     }
 
     /// The newest known caps, also before the first frame.

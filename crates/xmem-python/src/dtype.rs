@@ -6,6 +6,7 @@ use std::ffi::CStr;
 
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
 use pyo3::types::PyString;
 use xmem_core::DType;
 
@@ -75,6 +76,20 @@ fn of(dtype: DType) -> &'static Names {
 
 pub(crate) fn name(dtype: DType) -> &'static str {
     of(dtype).name
+}
+
+/// The type as NumPy's, or its name if NumPy is missing or does not have it.
+pub(crate) fn object(py: Python<'_>, dtype: DType) -> PyResult<Bound<'_, PyAny>> {
+    static NUMPY: PyOnceLock<Option<Py<PyAny>>> = PyOnceLock::new();
+    let name = name(dtype);
+    let numpy = NUMPY.get_or_init(py, || {
+        let numpy = py.import("numpy").ok()?;
+        Some(numpy.getattr("dtype").ok()?.unbind())
+    });
+    match numpy {
+        Some(numpy) if typestr(dtype).is_some() => numpy.bind(py).call1((name,)),
+        _ => Ok(name.into_pyobject(py)?.into_any()),
+    }
 }
 
 pub(crate) fn format(dtype: DType) -> Option<&'static CStr> {

@@ -4,11 +4,20 @@
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use rustix::io::Errno;
 use xmem_core::cuda::CudaError;
 use xmem_core::{
     AcquireError, ConnectError, CreateError, EventError, NameError, PublishError, ReceiveError,
     RegionError, RequestError, WaitError,
 };
+
+pyo3::import_exception!(xmem._errors, SystemFailure);
+
+/// The number of the system's error that is the cause of an error.
+pub(crate) fn errno_of(error: &(dyn std::error::Error + 'static)) -> Option<i32> {
+    std::iter::successors(Some(error), |error| error.source())
+        .find_map(|error| error.downcast_ref::<std::io::Error>()?.raw_os_error())
+}
 
 macro_rules! kinds {
     ($($kind:ident is $class:ident),* $(,)?) => {
@@ -37,6 +46,24 @@ macro_rules! kinds {
     };
 }
 
+impl Kind {
+    /// Like `error`, for an error that the system reported with this number.
+    pub(crate) fn of_system(self, errno: Option<i32>, message: impl Into<String>) -> PyErr {
+        let is_denied = errno.is_some_and(|errno| {
+            [Errno::ACCESS, Errno::PERM].contains(&Errno::from_raw_os_error(errno))
+        });
+        match (self, errno) {
+            (Self::Error | Self::Value | Self::Refused, Some(errno)) if is_denied => {
+                classes::Refused::new_err((errno, message.into()))
+            }
+            (Self::Error | Self::Value, Some(errno)) => {
+                SystemFailure::new_err((errno, message.into()))
+            }
+            (kind, _) => kind.error(message),
+        }
+    }
+}
+
 kinds! {
     Error is Error,
     Timeout is Timeout,
@@ -54,6 +81,12 @@ kinds! {
     NoCuda is NoCuda,
 }
 
+/// The exception if there is no descriptor for an event loop to wait for.
+pub(crate) fn no_descriptor(error: &std::io::Error) -> PyErr {
+    let message = format!("cannot make a descriptor to wait for: {error}");
+    Kind::Error.of_system(error.raw_os_error(), message)
+}
+
 /// Emits a `PoolWarning` with the user's line of Python. An error if Python turns warnings into errors.
 pub(crate) fn warn(py: Python<'_>, message: String) -> PyResult<()> {
     py.import("xmem._warnings")?
@@ -62,7 +95,7 @@ pub(crate) fn warn(py: Python<'_>, message: String) -> PyResult<()> {
 }
 
 /// Maps each error of the core to a class of exceptions.
-pub(crate) trait IntoPyErr: std::fmt::Display {
+pub(crate) trait IntoPyErr: std::error::Error + 'static {
     fn kind(&self) -> Kind;
 
     /// The message, in terms of the Python module.
@@ -74,7 +107,7 @@ pub(crate) trait IntoPyErr: std::fmt::Display {
     where
         Self: Sized,
     {
-        self.kind().error(self.message())
+        self.kind().of_system(errno_of(&self), self.message())
     }
 }
 

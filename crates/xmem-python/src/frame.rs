@@ -277,6 +277,15 @@ impl Frame {
         self.with_each(py, Array::to_private)
     }
 
+    /// The frame itself, which does not change.
+    fn __copy__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    fn __deepcopy__(&self, py: Python<'_>, _memo: &Bound<'_, PyAny>) -> PyResult<Self> {
+        self.copy(py)
+    }
+
     /// The frame in host memory: the frame itself, or a copy without padding if it lies on a device.
     fn cpu(&self, py: Python<'_>) -> PyResult<Self> {
         self.with_each(py, Array::to_host)

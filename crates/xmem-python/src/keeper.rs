@@ -95,6 +95,11 @@ impl Keeper {
         }
     }
 
+    /// Whether a call can end its hold on the memory while the object exists, such as `publish` or `release`.
+    pub(crate) fn ends_by_a_call(&self) -> bool {
+        matches!(self, Self::Slot(_) | Self::Buffer(_))
+    }
+
     /// Why a view may not write, for an error message.
     pub(crate) fn why_read_only(&self) -> String {
         match self {
@@ -206,9 +211,8 @@ impl Export {
         match &self.keeper {
             Keeper::Lease(held) => held.lease.is_local(),
             Keeper::Device(frame) => frame.is_same_process(),
-            Keeper::Slot(_) | Keeper::Private(_) | Keeper::PrivateDevice(_) | Keeper::Buffer(_) => {
-                true
-            }
+            Keeper::Buffer(buffer) => buffer.is_mapped_writable(),
+            Keeper::Slot(_) | Keeper::Private(_) | Keeper::PrivateDevice(_) => true,
         }
     }
 }

@@ -67,6 +67,8 @@ mod _xmem {
     #[pymodule_export]
     use crate::frame::Frame;
     #[pymodule_export]
+    use crate::interfaces::buffer::View;
+    #[pymodule_export]
     use crate::plane::Plane;
     #[pymodule_export]
     use crate::pools::{_remove_left, PoolEntry, pools, query, whereabouts};

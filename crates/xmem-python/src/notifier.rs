@@ -7,8 +7,6 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use pyo3::PyErr;
-use pyo3::exceptions::PyOSError;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use xmem_core::eventfd;
 
@@ -19,11 +17,6 @@ pub(crate) struct Notifier(Arc<OwnedFd>);
 impl Notifier {
     pub(crate) fn new() -> io::Result<Self> {
         Ok(Self(Arc::new(eventfd::new()?)))
-    }
-
-    /// The exception for a notifier that could not be created.
-    pub(crate) fn failed(error: &io::Error) -> PyErr {
-        PyOSError::new_err(format!("cannot make a descriptor to wait for: {error}"))
     }
 
     pub(crate) fn fd(&self) -> &Arc<OwnedFd> {

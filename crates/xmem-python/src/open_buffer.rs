@@ -46,6 +46,7 @@ pub(crate) struct OpenBuffer {
     /// `None`: host memory.
     device: Option<Device>,
     mode: AccessMode,
+    is_local: bool,
     /// The streams of its views, if it is being written on a device.
     streams: Streams,
     state: Mutex<State>,
@@ -84,6 +85,7 @@ impl OpenBuffer {
             process: ProcessId::current(),
             device: guard.device(),
             mode: guard.mode(),
+            is_local: guard.is_local(),
             streams: Streams::default(),
             state: Mutex::new(State {
                 held: Some(Held {
@@ -107,6 +109,11 @@ impl OpenBuffer {
     /// Whether its bytes may be written.
     pub(crate) fn is_writable(&self) -> bool {
         self.mode == AccessMode::ReadWrite
+    }
+
+    /// Whether a write would change its bytes, even if it is not allowed.
+    pub(crate) fn is_mapped_writable(&self) -> bool {
+        self.is_local
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {

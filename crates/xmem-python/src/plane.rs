@@ -50,6 +50,15 @@ impl Plane {
         Ok(Self::new(py.detach(|| self.array().to_private())?))
     }
 
+    /// The plane itself, which does not change.
+    fn __copy__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    fn __deepcopy__(&self, py: Python<'_>, _memo: &Bound<'_, PyAny>) -> PyResult<Self> {
+        self.copy(py)
+    }
+
     /// The plane in host memory; see Frame.cpu.
     fn cpu(&self, py: Python<'_>) -> PyResult<Self> {
         self.array().keeper.check_process()?;

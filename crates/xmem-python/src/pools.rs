@@ -6,10 +6,19 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList};
+use pyo3::types::{PyDict, PyList, PyString};
 use xmem_core::{ConsumerStats, PoolStats, RemoveError, remove_stale};
 
 use crate::errors::IntoPyResult;
+
+/// The name of a pool, or the path of its socket, from a string or a path object.
+pub(crate) fn pool_name(pool: &Bound<'_, PyAny>) -> PyResult<String> {
+    if let Ok(name) = pool.cast::<PyString>() {
+        return name.extract();
+    }
+    let os = pool.py().import("os")?;
+    os.call_method1("fspath", (pool,))?.extract()
+}
 
 /// A pool in the runtime directory.
 #[pyclass(frozen, get_all, module = "xmem")]
@@ -45,9 +54,12 @@ pub(crate) fn pools(py: Python<'_>) -> Vec<PoolEntry> {
 
 /// The path where a pool is expected, and the existing pools, as text.
 #[pyfunction(name = "_whereabouts")]
-pub(crate) fn whereabouts(py: Python<'_>, pool: &str) -> PyResult<String> {
-    let path = xmem_core::socket_path(pool).into_py_result()?;
-    let pools = py.detach(|| xmem_core::pools_in_words(pool));
+pub(crate) fn whereabouts(
+    py: Python<'_>,
+    #[pyo3(from_py_with = pool_name)] pool: String,
+) -> PyResult<String> {
+    let path = xmem_core::socket_path(&pool).into_py_result()?;
+    let pools = py.detach(|| xmem_core::pools_in_words(&pool));
     Ok(format!("{pool:?} at {}; {pools}", path.display()))
 }
 
@@ -74,8 +86,11 @@ pub(crate) fn _remove_left(py: Python<'_>, pool: PathBuf) {
 
 /// The figures of a pool, from its producer.
 #[pyfunction]
-pub(crate) fn query<'py>(py: Python<'py>, pool: &str) -> PyResult<Bound<'py, PyDict>> {
-    let stats = py.detach(|| xmem_core::query(pool));
+pub(crate) fn query<'py>(
+    py: Python<'py>,
+    #[pyo3(from_py_with = pool_name)] pool: String,
+) -> PyResult<Bound<'py, PyDict>> {
+    let stats = py.detach(|| xmem_core::query(&pool));
     pool_stats(py, &stats.into_py_result()?)
 }
 

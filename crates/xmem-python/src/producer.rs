@@ -14,8 +14,8 @@ use xmem_core::{
 
 use crate::caps;
 use crate::errors::{IntoPyErr, IntoPyResult, Kind};
-use crate::number::{count as number, count_or_none, counts, time_or_none};
-use crate::pools::pool_stats;
+use crate::number::{count as number, count_or_none, counts, present_or_none};
+use crate::pools::{pool_name, pool_stats};
 use crate::publisher::Publisher;
 use crate::signals::{self, Deadline};
 use crate::slot::WriteSlot;
@@ -28,7 +28,7 @@ use crate::{device, dtype, event};
 /// pool: the name of the pool, or the path of its socket, which contains a slash.
 /// caps: the caps of all frames, for GStreamer. Default: the caps follow from the format, or the shape and dtype,
 /// of each frame.
-/// framerate: frames per second, for the caps: 30, (30000, 1001), or 0 for a variable rate.
+/// framerate: frames per second, for the caps: 30, 29.97, (30000, 1001), or 0 for a variable rate.
 /// lossless: wait for slow consumers, so that they miss no frame.
 /// lossless_timeout: the time in seconds after which the producer disconnects a consumer that takes no frame. None:
 /// never. (In xmemsink, 0 means never.)
@@ -69,7 +69,7 @@ impl Producer {
     #[allow(clippy::too_many_arguments)] // keyword arguments
     fn new(
         py: Python<'_>,
-        pool: String,
+        #[pyo3(from_py_with = pool_name)] pool: String,
         caps: Option<String>,
         framerate: Option<Bound<'_, PyAny>>,
         lossless: bool,
@@ -233,7 +233,7 @@ impl Producer {
         fields: &str,
         #[pyo3(from_py_with = count_or_none)] pts: Option<u64>,
         #[pyo3(from_py_with = count_or_none)] duration: Option<u64>,
-        #[pyo3(from_py_with = time_or_none)] timestamp: Option<i64>,
+        #[pyo3(from_py_with = present_or_none)] timestamp: Option<i64>,
         timeout: Option<f64>,
     ) -> PyResult<u64> {
         let deadline = Deadline::after(timeout)?;

@@ -80,8 +80,11 @@ impl Describer {
     }
 
     fn tensor(&self, shape: &[u64], dtype: DType) -> PyResult<(FrameMeta, usize, String)> {
-        // Metadata without dimensions describe no array, so a scalar is an array with one element.
-        let shape = if shape.is_empty() { &[1] } else { shape };
+        if shape.is_empty() {
+            return Err(PyValueError::new_err(
+                "the shape () has no dimension, and a frame has at least one: use (1,)",
+            ));
+        }
         let mut meta = FrameMeta::new(0);
         meta.dtype = dtype;
         let size = set_shape(&mut meta, shape)?;

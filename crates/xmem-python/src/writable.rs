@@ -14,7 +14,7 @@ use crate::base::{self, Base};
 use crate::device;
 use crate::keeper::Keeper;
 use crate::layout::{self, Arrays, Part};
-use crate::number::{count, count_or_none, time_or_none};
+use crate::number::{count, count_or_none, present_or_none};
 use crate::plane::Plane;
 use crate::publisher::Publisher;
 use crate::signals::Deadline;
@@ -116,7 +116,8 @@ impl WritableFrame {
 
     /// Publishes the frame. Returns its sequence. Times are in nanoseconds.
     ///
-    /// timestamp: the presentation time on CLOCK_MONOTONIC. Default: now.
+    /// timestamp: the presentation time on CLOCK_MONOTONIC, as from time.monotonic_ns(). Default: now. ValueError for a time
+    /// that cannot be of this clock and unit.
     /// attachments: named bytes. More than 1 KiB need `room` in `acquire`.
     /// flags: GstBufferFlags.
     /// content_type: the type of the content, such as "image/jpeg". Default: the type of the acquired format.
@@ -134,7 +135,7 @@ impl WritableFrame {
         #[pyo3(from_py_with = count_or_none)] pts: Option<u64>,
         #[pyo3(from_py_with = count_or_none)] dts: Option<u64>,
         #[pyo3(from_py_with = count_or_none)] duration: Option<u64>,
-        #[pyo3(from_py_with = time_or_none)] timestamp: Option<i64>,
+        #[pyo3(from_py_with = present_or_none)] timestamp: Option<i64>,
         #[pyo3(from_py_with = attachments::attachments)] attachments: Vec<(String, Vec<u8>)>,
         #[pyo3(from_py_with = count)] flags: u32,
         content_type: Option<&str>,

@@ -199,7 +199,7 @@ def look(pool: str) -> None:
 def read_all(frame: xmem.Frame) -> int:
     """Reads a frame in each possible way. Returns its size."""
     for name in dir(frame):
-        if name not in ("shape", "strides", "ndim", "__array_interface__", "__cuda_array_interface__"):
+        if name not in ("shape", "strides", "ndim", "size", "__array_interface__", "__cuda_array_interface__"):
             getattr(frame, name)
     repr(frame), frame.copy()
     for plane in frame.planes:

@@ -145,6 +145,9 @@ def start_gst(gst_environment: dict[str, str]) -> Iterator[Start]:
 
         def start(*command: str, **options: Any) -> subprocess.Popen[str]:
             process = subprocess.Popen(command, env=gst_environment, text=True, **options)
+            for pipe in (process.stdin, process.stdout, process.stderr):
+                if pipe is not None:
+                    started.callback(pipe.close)
             started.callback(process.wait)
             # No effect if the process has ended.
             started.callback(process.kill)

@@ -5,6 +5,8 @@
 import array
 import asyncio  # noqa: F401  (a module object is something that does not pickle)
 import collections
+import copy
+import ctypes
 import dataclasses
 import datetime
 import decimal
@@ -15,6 +17,7 @@ import os
 import pickle
 import threading
 import time
+import warnings
 
 import numpy as np
 import pytest
@@ -171,7 +174,8 @@ def test_arrays(trip, name):
 
 
 def test_arrays_of_other_kinds(trip):
-    matrix = np.matrix(np.arange(10_000).reshape(100, 100))
+    with pytest.warns(PendingDeprecationWarning):
+        matrix = np.matrix(np.arange(10_000).reshape(100, 100))
     masked = np.ma.masked_array(np.arange(10_000), np.arange(10_000) % 2 == 0)
     records = np.rec.fromarrays([np.arange(1000), np.arange(1000.0)], names="a,b")
     back = trip([matrix, masked, records])
@@ -191,6 +195,54 @@ def test_large_arrays_arrive_in_place(place):
         ]
         # The bytes of each array once, and little more.
         assert big.nbytes * 1.5 <= channel.stats()["copied_bytes"] < big.nbytes * 1.5 + 10_000
+
+
+@pytest.mark.parametrize("size", [(2, 3), (40, 60), (), (0, 3), (5000,)])
+@pytest.mark.parametrize("format", ["f2", "?", "u1", "i8", "c16", ">i4", "S3", [("a", "i4"), ("b", "f8")]])
+def test_views_keep_their_type_and_shape(trip, format, size):
+    count = int(np.prod(size))
+    array = np.arange(48 * count, dtype="u1").view(format)[:count].reshape(size)
+    for view in (memoryview(array), memoryview(array.T), memoryview(np.asfortranarray(array)).toreadonly()):
+        back = trip(view)
+        assert type(back) is memoryview and back.shape == view.shape and back.itemsize == view.itemsize
+        assert np.asarray(back).tobytes() == np.asarray(view).tobytes()
+        assert np.asarray(back).dtype == np.asarray(view).dtype
+
+
+def test_views_of_steps(trip):
+    view = memoryview(np.arange(20_000, dtype="f4").astype("f2"))[::3]
+    back = trip(view)
+    assert (back.format, back.shape) == ("e", view.shape) and np.array_equal(back, view)
+
+
+def test_a_view_that_cannot_be_sent_is_refused(trip):
+    class Pointers(ctypes.Structure):
+        _fields_ = [("p", ctypes.c_void_p)]
+
+    with pytest.raises((ValueError, TypeError, BufferError)):
+        trip(memoryview(Pointers()))
+    assert trip(1) == 1
+
+
+def test_subclasses_of_arrays_arrive_in_place(place, tmp_path_factory):
+    class Tracked(np.ndarray):
+        pass
+
+    globals()["Tracked"] = Tracked
+    Tracked.__qualname__ = "Tracked"
+    path = tmp_path_factory.mktemp("file") / "m"
+    mapped = np.memmap(path, "u1", "w+", shape=(100_000,))
+    mapped[:] = 7
+    records = np.rec.fromarrays([np.arange(20_000), np.arange(20_000.0)], names="a,b")
+    with xmem.Channel(place.path()) as channel, xmem.Channel.connect(place.path(), timeout=HANG) as other:
+        for array in (mapped, records, np.arange(50_000).view(Tracked), np.arange(50_000).reshape(100, 500).view(Tracked).T):
+            before = channel.stats()["copied_bytes"]
+            channel.send(array, timeout=HANG)
+            back = other.recv(timeout=HANG)
+            assert type(back) is type(array) and back.dtype == array.dtype
+            assert np.array_equal(back, array) and not back.flags.writeable
+            assert channel.stats()["copied_bytes"] - before < array.nbytes + 5000
+        del back
 
 
 def test_views_of_one_array_are_copied_once(pair):
@@ -254,9 +306,10 @@ def test_registered_types(pair):
 
 
 def test_objects_that_do_not_pickle(pair):
-    for obj in (lambda: 1, threading.Lock(), open(os.devnull), (n for n in range(3)), asyncio):
-        with pytest.raises((TypeError, pickle.PicklingError, AttributeError)):
-            pair.channel.send([np.arange(100_000), obj])
+    with open(os.devnull) as file:
+        for obj in (lambda: 1, threading.Lock(), file, (n for n in range(3)), asyncio):
+            with pytest.raises((TypeError, pickle.PicklingError, AttributeError)):
+                pair.channel.send([np.arange(100_000), obj])
     assert pair([1]) == [1], "nothing is broken by that"
 
 
@@ -522,6 +575,28 @@ def test_late_joiner_gets_later_messages(place):
                 channel.close()
 
 
+def test_parts_of_records_are_sent_once(pair):
+    """`send` returns after it has sent, whatever the arrays are views of."""
+    fields = [("pose", "f8", (4, 4)), ("image", "u1", (480, 640))]
+    for take in (
+        lambda made: made[0]["image"],
+        lambda made: made["image"][0],
+        lambda made: made[0]["image"][10:, ::2],
+        lambda made: made.view(np.recarray)[0].image,
+        lambda made: made.view(np.recarray),
+        lambda made: made[:0],
+    ):
+        made = pair.channel.empty(1, fields)
+        part = take(made)
+        if part.dtype.names is None:
+            part[...] = 5
+        pair.channel.send(part, timeout=HANG)
+        back = pair.channel.recv(timeout=HANG)
+        assert back.tobytes() == np.asarray(part).tobytes()
+        if np.asarray(part).nbytes >= 4096 and part.flags.c_contiguous:
+            assert not part.flags.writeable and not made.flags.writeable
+
+
 def sender(path, count):
     channel = xmem.Channel.connect(path, timeout=HANG)
     for number in range(count):
@@ -539,6 +614,71 @@ def test_all_sent_messages_arrive(place, count):
         wait_until(lambda: channel.senders == [])
         with pytest.raises(xmem.Timeout):
             channel.recv(timeout=0.05)
+
+
+def test_a_stream_that_was_cut_off_is_not_complete(place):
+    """The loop ends normally if, and only if, it has got every message."""
+    for linger, kill in ((0, False), (10, False), (0, True)):
+        ready, go = spawn.Event(), spawn.Event()
+        with Process(nine, place.path(), linger, ready, go) as maker:
+            with xmem.Channel.connect(place.path(), timeout=HANG) as channel:
+                assert ready.wait(HANG)
+                if kill:
+                    maker.kill()
+                else:
+                    go.set()
+                    if linger == 0:
+                        maker.process.join(HANG)
+                got = []
+                try:
+                    got.extend(int(a[0]) for a in channel)
+                    assert got == list(range(9))
+                    assert not kill
+                except xmem.ProducerLost:
+                    assert linger == 0
+                assert got == list(range(len(got)))
+        if kill:
+            xmem.Channel(place.path()).close()
+
+
+def nine(path, linger, ready, go):
+    channel = xmem.Channel(path)
+    channel.wait_for_receiver(HANG)
+    for n in range(9):
+        channel.send(np.full(10_000, n), timeout=HANG)
+    ready.set()
+    if linger == 0:
+        go.wait(HANG)
+    channel.close(linger=linger)
+
+
+def test_close_warns_of_messages_that_were_not_taken(place):
+    channel = xmem.Channel(place.path())
+    other = xmem.Channel.connect(place.path(), timeout=HANG)
+    for number in range(5):
+        channel.send(np.full(50_000, number), timeout=HANG)
+    with pytest.warns(xmem.PoolWarning, match="was closed while messages were not taken"):
+        channel.close(linger=0.1)
+    other.close()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with xmem.Channel(place.path()) as channel, xmem.Channel.connect(place.path(), timeout=HANG) as other:
+            channel.send(1, timeout=HANG)
+            assert other.recv(timeout=HANG) == 1
+
+
+def test_an_end_is_not_copied(pair):
+    for make in (copy.copy, copy.deepcopy):
+        with pytest.raises(TypeError, match="cannot be copied"):
+            make(pair.channel)
+    assert pair(1) == 1
+
+
+def test_a_consumer_of_a_channel_is_an_error(place):
+    with xmem.Channel(place.path()) as channel, xmem.Consumer(place.path()) as consumer:
+        channel.send(1, timeout=HANG)
+        with pytest.raises(xmem.Error, match=r"xmem.Channel.connect"):
+            consumer.recv(HANG)
 
 
 def test_closing(place):

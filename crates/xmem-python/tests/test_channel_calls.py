@@ -70,6 +70,39 @@ def test_results_and_exceptions(place):
         assert channel.call(len, "four", timeout=HANG) == 4
 
 
+class TwoArguments(Exception):
+    """It pickles, and does not unpickle."""
+
+    def __init__(self, a, b):
+        super().__init__(a)
+
+
+def fail_with_two():
+    raise TwoArguments("first", "second")
+
+
+def fail_for_a_cause():
+    try:
+        fail("the cause")
+    except LookupError as error:
+        raise ValueError("the outcome") from error
+
+
+def test_exceptions_that_do_not_arrive_whole(place):
+    with Process(serve, place.path()), xmem.Channel(place.path()) as channel:
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match="cannot be unpickled here") as raised:
+                channel.call(fail_with_two, timeout=HANG)
+            assert "in fail_with_two" in raised.value.__notes__[0] and "TwoArguments: first" in raised.value.__notes__[0]
+            with pytest.raises(ValueError, match="the outcome") as raised:
+                channel.call(fail_for_a_cause, timeout=HANG)
+            assert "LookupError: the cause" in raised.value.__notes__[0]
+        with pytest.raises(RuntimeError, match="does not pickle") as raised:
+            channel.call(fail_oddly, timeout=HANG)
+        assert "in fail_oddly" in raised.value.__notes__[0]
+        assert channel.call(len, "four", timeout=HANG) == 4
+
+
 class NotThere:
     """As an object of a module that only its sender has."""
 
@@ -192,7 +225,7 @@ def test_one_of_several(place):
 def test_a_process_that_is_killed_ends_its_call(place):
     with Process(serve, place.path()) as worker, xmem.Channel(place.path()) as channel:
         channel.call(os.getpid, timeout=HANG)
-        with pytest.raises(xmem.EndOfStream):
+        with pytest.raises(xmem.ProducerLost, match="ended without closing its end"):
             channel.call(os._exit, 7, timeout=HANG)
         worker.process.join(HANG)
         wait_until(lambda: channel.receivers == 0, "it has left")

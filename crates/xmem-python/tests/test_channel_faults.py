@@ -135,7 +135,7 @@ def test_senders_that_are_killed(place, seed):
                     obj = channel.recv(timeout=HANG, sender=sender)
                     check(obj, number)
                     number += 1
-            except xmem.EndOfStream:
+            except xmem.ProducerLost:
                 pass
             for obj in held:
                 check(obj)
@@ -161,9 +161,10 @@ def test_maker_that_is_killed(place):
         held = [channel.recv(timeout=HANG) for _ in range(10)]
         child.kill()
         seed = 10
-        for obj in channel:
-            check(obj, seed)
-            seed += 1
+        with pytest.raises(xmem.ProducerLost, match="without having closed its end"):
+            for obj in channel:
+                check(obj, seed)
+                seed += 1
         for obj in held:
             check(obj)
         with pytest.raises(xmem.ProducerLost):

@@ -470,7 +470,7 @@ def test_worker_serialization_cuda_metadata(machine):
         channel.send(tensor)
     """)
     joined.do("tensor = channel.recv(timeout=HANG); array = Array(tensor, s)")
-    assert joined.ask("array.shape, array.strides, tensor.dtype, tensor.device, tensor.nbytes") == [
+    assert joined.ask("array.shape, array.strides, str(tensor.dtype), tensor.device, tensor.nbytes") == [
         CUDA_METADATA["tensor_size"],
         CUDA_METADATA["tensor_stride"],
         CUDA_METADATA["dtype"].removeprefix("torch."),

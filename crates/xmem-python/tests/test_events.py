@@ -5,6 +5,7 @@
 import asyncio
 import subprocess
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -46,7 +47,8 @@ def test_events_between_programs(pool):
         with xmem.Consumer(pool) as frames_only:
             publish(producer, 1)
             data = bytes(range(256)) * 100
-            assert producer.publish_event("cut.to/other", data, fields="score=(double)0.5", pts=5, timestamp=6) == 1
+            now = time.monotonic_ns()
+            assert producer.publish_event("cut.to/other", data, fields="score=(double)0.5", pts=5, timestamp=now) == 1
             assert producer.publish_event("gap", pts=7, duration=8) == 2
             publish(producer, 2)
             assert consumer.recv(HANG).pts == 1
@@ -54,7 +56,7 @@ def test_events_between_programs(pool):
             assert (event.name, event.kind) == ("cut.to/other", "custom-downstream")
             assert event.structure == "cut.to/other, score=(double)0.5;"
             assert event.data == data
-            assert (event.pts, event.duration, event.timestamp) == (5, None, 6)
+            assert (event.pts, event.duration, event.timestamp) == (5, None, now)
             assert set(event.attachments) == {"event", "structure", "data"}
             assert "cut.to/other" in repr(event)
             gap = consumer.try_recv()

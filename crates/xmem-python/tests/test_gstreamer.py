@@ -3,6 +3,7 @@
 """Python and GStreamer pipelines as producer and consumer of each other."""
 
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import HANG, assert_whole, content
+from conftest import HANG, assert_whole, content, eventually, publish
 
 import xmem
 
@@ -196,3 +197,17 @@ def test_frames_that_are_forwarded(pool, directory, gst_launch):
             assert via == {forward.pid: "", os.getpid(): f"{directory}/q.sock"}
         forward.send_signal(signal.SIGINT)
         forward.wait(HANG)
+
+
+def test_a_pipeline_without_descriptors_names_the_limit(pool, gst_launch):
+    with xmem.Producer(pool, lossless=True) as producer:
+        show = gst_launch(f"xmemsrc pool={pool} ! fakesink sync=false", stderr=subprocess.PIPE)
+        producer.wait_for_consumer(HANG)
+        publish(producer, 1)
+        eventually(lambda: xmem.query(pool)["consumers"][0]["received"] == 1, "it takes nothing")
+        _, most = resource.prlimit(show.pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(show.pid, resource.RLIMIT_NOFILE, (0, most))
+        # Of another size, so in another region.
+        publish(producer, 2, (2000, 1000, 3))
+        _, errors = show.communicate(timeout=HANG)
+    assert show.returncode != 0 and "ulimit -n" in errors, errors

@@ -12,7 +12,7 @@ import signal
 import socket
 import time
 import warnings
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing.reduction import ForkingPickler
 
 import numpy as np
@@ -501,3 +501,92 @@ def test_refcounting_explained(pool):
         wait_until(lambda: reader.stats["held"] == 0, "all is released")
         consumer.join()
         producer.close()
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver", "fork"])
+def test_a_manager_passes_frames_on(pool, method):
+    """Its process has not called install()."""
+    context = multiprocessing.get_context(method)
+    producer, consumer, (frame,) = frames(pool)
+    with context.Manager() as manager:
+        shared, queue = manager.dict(), manager.Queue()
+        shared["frame"] = frame
+        queue.put({"frame": frame})
+        assert_whole(shared["frame"], 0)
+        # The manager still has it.
+        assert_whole(shared["frame"], 0)
+        got = queue.get(timeout=HANG)["frame"]
+        assert type(got) is xmem.Frame
+        assert_whole(got, 0)
+    del frame, got
+    producer.close()
+
+
+def slowly(frame):
+    time.sleep(0.3)
+    return int(np.asarray(frame).sum())
+
+
+def give_back(frame):
+    return frame
+
+
+def test_what_waited_too_long_in_a_pool_is_an_error_of_the_call(pool):
+    xmem.multiprocessing.install(timeout=0)
+    producer, consumer, made = frames(pool, 4)
+    with spawn.Pool(1) as workers, warnings.catch_warnings():
+        warnings.simplefilter("ignore", xmem.PoolWarning)
+        # The sender forgets what is older than its timeout about once a second.
+        results = [workers.apply_async(time.sleep, (3,))] + [workers.apply_async(slowly, (frame,)) for frame in made]
+        results[0].get(timeout=HANG)
+        for result in results[1:]:
+            with pytest.raises(xmem.RefLost):
+                result.get(timeout=HANG)
+        # The worker lives.
+        xmem.multiprocessing.install(timeout=600)
+        assert workers.map_async(slowly, made).get(timeout=HANG) == [int(content(seed, SHAPE).sum()) for seed in range(4)]
+    with ProcessPoolExecutor(1, mp_context=spawn) as executor, warnings.catch_warnings():
+        warnings.simplefilter("ignore", xmem.PoolWarning)
+        assert executor.submit(slowly, made[0]).result(HANG) == int(content(0, SHAPE).sum())
+        xmem.multiprocessing.install(timeout=0)
+        busy, lost = executor.submit(time.sleep, 3), executor.submit(slowly, made[1])
+        busy.result(HANG)
+        with pytest.raises(xmem.RefLost):
+            lost.result(HANG)
+        xmem.multiprocessing.install(timeout=600)
+        assert_whole(executor.submit(give_back, made[2]).result(HANG), 2)
+    producer.close()
+
+
+def test_a_queue_raises_what_was_lost(pool):
+    """Also in a function that runs in a pool."""
+    xmem.multiprocessing.install(timeout=0)
+    producer, consumer, (frame,) = frames(pool)
+    queue = spawn.SimpleQueue()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", xmem.PoolWarning)
+        queue.put(frame)
+        wait_until(lambda: not xmem.multiprocessing._sender.kept, "it is forgotten")
+    with pytest.raises(xmem.RefLost):
+        queue.get()
+    producer.close()
+
+
+def test_warnings_as_errors_end_no_service(pool, monkeypatch):
+    xmem.multiprocessing.install(timeout=0)
+    caught = []
+    monkeypatch.setattr("threading.excepthook", caught.append)
+    producer, consumer, (frame, other) = frames(pool, 2)
+    with Peer(describe) as peer, warnings.catch_warnings():
+        warnings.simplefilter("error", xmem.PoolWarning)
+        unread = spawn.SimpleQueue()
+        unread.put(frame)
+        wait_until(lambda: caught, "there is a warning")
+        assert "were not received, and are released" in str(caught[0].exc_value)
+        xmem.multiprocessing.install(timeout=600)
+        # Other receivers are still answered.
+        kind, _, array = peer.ask(other)
+        assert kind == "Frame"
+        assert_whole(array, 1)
+    del frame, other
+    producer.close()

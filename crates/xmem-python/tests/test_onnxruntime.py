@@ -85,6 +85,18 @@ def test_the_frame_is_held_until_the_run_is_done(pool, session):
             thread.join()
 
 
+def test_arrays_of_the_other_byte_order():
+    node = helper.make_node("Identity", ["x"], ["y"])
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [None]) for name in "xy")
+    graph = helper.make_graph([node], "same", [x], [y])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    runner = xmem.ort.Runner(onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"]))
+    for array in (np.arange(3, dtype=">f4"), np.arange(6, dtype=">f4")[::2], np.arange(3, dtype="<f4")):
+        (back,) = runner.run({"x": array})
+        assert back.tolist() == array.tolist()
+    assert runner.copied == 2
+
+
 def test_wrong_inputs(session):
     runner = xmem.ort.Runner(session)
     with pytest.raises(ValueError, match="no input 'picture': its inputs are image"):

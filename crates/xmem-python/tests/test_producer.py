@@ -123,7 +123,6 @@ def test_frames_of_several_kinds_in_turn(pool):
         ({"shape": (3, 2, 1), "dtype": "int8"}, (3, 2, 1), "int8", "dimensions=(string)1:2:3"),
         ({"shape": 6}, (6,), "uint8", "dimensions=(string)6"),
         ({"shape": np.int64(6)}, (6,), "uint8", "dimensions=(string)6"),
-        ({"shape": ()}, (1,), "uint8", "dimensions=(string)1"),
         ({"format": "RGB", "width": 4, "height": 2}, (2, 4, 3), "uint8", "format=(string)RGB, width=(int)4, height=(int)2"),
         ({"format": "RGB", "width": 2, "height": 4}, (4, 2, 3), "uint8", "width=(int)2, height=(int)4"),
         ({"format": "BGR", "width": 2, "height": 4}, (4, 2, 3), "uint8", "format=(string)BGR"),

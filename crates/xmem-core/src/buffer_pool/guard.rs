@@ -111,6 +111,15 @@ impl BufferGuard {
         }
     }
 
+    /// Whether the buffer is in memory that this process made, where it is mapped writable.
+    pub fn is_local(&self) -> bool {
+        match &self.storage {
+            Storage::Writing(_) => true,
+            Storage::Reading(lease) => lease.is_local(),
+            Storage::Gone => false,
+        }
+    }
+
     /// The number of the buffer, with which other processes [get](crate::BufferPool::get) it. It identifies this use of the
     /// buffer. The next use gets another number. An earlier number is then an error, except in one case of 4095.
     pub fn meta_index(&self) -> u32 {

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::retry_on_intr;
+use rustix::io::{Errno, retry_on_intr};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use xmem_shm::abi::limits::MAX_REQUEST;
 use xmem_shm::abi::text::Text;
@@ -20,7 +20,7 @@ use xmem_shm::os::fork::{KeptFromChildren, ProcessId};
 use xmem_shm::os::socket::{self, Received};
 
 use crate::cancel::{Canceller, Notifier};
-use crate::error::{ReceiveError, RequestError};
+use crate::error::{ReceiveError, RequestError, SystemError};
 
 /// The time after which a question is sent again, because the producer's full queue may have dropped the answer.
 pub(super) const ASK_AGAIN: Duration = Duration::from_millis(500);
@@ -35,6 +35,8 @@ pub(crate) struct Link {
     /// Ends the control thread.
     stop: OwnedFd,
     lost: AtomicBool,
+    /// The last message with descriptors arrived without them, since this process may not have more.
+    fds_lost: AtomicBool,
     /// Notified when a message was stored, and when the connection is lost.
     arrivals: Notifier,
 }
@@ -62,6 +64,7 @@ impl Link {
             producer,
             stop: eventfd::new()?,
             lost: AtomicBool::new(false),
+            fds_lost: AtomicBool::new(false),
             arrivals: Notifier::default(),
         })
     }
@@ -174,6 +177,11 @@ impl Link {
         socket::recv(&self.socket, buffer)
     }
 
+    /// Stores whether the descriptors of a message were lost. Then the next [`ask`](Self::ask) without an answer fails once.
+    pub(super) fn note_fds(&self, lost: bool) {
+        self.fds_lost.store(lost, Ordering::Relaxed);
+    }
+
     /// The number of stored messages.
     pub(super) fn arrivals(&self) -> u64 {
         self.arrivals.count()
@@ -207,6 +215,10 @@ impl Link {
             }
             if cancel.is_cancelled() {
                 return Err(ReceiveError::Cancelled);
+            }
+            if self.fds_lost.swap(false, Ordering::Relaxed) {
+                let error = SystemError::at("take memory that the producer sent")(Errno::MFILE);
+                return Err(ReceiveError::Region(error.into()));
             }
             // Answers to other questions also end the wait.
             if asked.is_none_or(|at| at.elapsed() >= ASK_AGAIN) && self.send(question).is_ok() {

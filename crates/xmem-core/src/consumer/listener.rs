@@ -64,12 +64,19 @@ impl Listener {
         let pool = self.connection().pool_name();
         for _ in 0..MESSAGES_PER_TURN {
             match self.session.link().receive(&mut buffer) {
-                // The descriptors are requested again.
-                Ok(Some(message)) if message.fds_lost => log::warn!(
-                    "pool {pool:?}: no descriptors are left to take what its producer sent: raise RLIMIT_NOFILE"
-                ),
+                Ok(Some(message)) if message.fds_lost => {
+                    log::warn!(
+                        "pool {pool:?}: no descriptors are left to take what its producer sent: raise RLIMIT_NOFILE"
+                    );
+                    // They are requested again when a frame needs them.
+                    self.session.link().note_fds(true);
+                    self.connection().wake();
+                }
                 Ok(Some(message)) => {
                     let fds = message.fds;
+                    if !fds.is_empty() {
+                        self.session.link().note_fds(false);
+                    }
                     let Some(message) = ToConsumer::decode(message.bytes) else {
                         log::warn!("pool {pool:?}: its producer sent an invalid message");
                         return false;

@@ -169,9 +169,6 @@ impl Consumer {
                     return Ok(Some(lease));
                 }
                 Ok(None) => {}
-                // The frame counts as missed, like a late one. The next one may be mapped.
-                Err(ReceiveError::Region(_))
-                    if !self.connection().control().constants().lossless => {}
                 Err(ReceiveError::Corrupt(what)) => return Err(self.corrupt(what)),
                 Err(error) => return Err(error),
             }

@@ -178,7 +178,7 @@ pub(crate) fn churn(pool: &str, commands: &Receiver<String>) {
                     }
                     Err(ReceiveError::ProducerLost | ReceiveError::TimedOut) => return false,
                     // Memory was refused. The frame arrives when memory is available.
-                    Err(ReceiveError::Region(_)) if lossless => {}
+                    Err(ReceiveError::Region(_)) => {}
                     Err(error) => panic!("{error}"),
                 }
                 number += 1;

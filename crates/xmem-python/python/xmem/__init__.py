@@ -17,6 +17,7 @@ from ._errors import (
     PoolWarning,
     ProducerLost,
     Refused,
+    SystemFailure,
     Timeout,
     ViewsExist,
 )
@@ -64,6 +65,7 @@ __all__ = [
     "RefLost",
     "Refused",
     "ReleaseWord",
+    "SystemFailure",
     "Timeout",
     "ViewsExist",
     "WritableFrame",

@@ -8,6 +8,7 @@ import asyncio
 import os
 import sys
 import warnings
+from os import PathLike
 from typing import Any, Literal, Self
 
 from . import _xmem
@@ -44,7 +45,7 @@ class Consumer(Waiting, _xmem.Consumer):
 
     def __new__(
         cls,
-        pool: str,
+        pool: str | PathLike[str],
         *,
         timeout: float | None = None,
         max_held: int | None = None,
@@ -74,7 +75,7 @@ class Consumer(Waiting, _xmem.Consumer):
         return self
 
     @classmethod
-    def _make(cls, pool: str, options: dict[str, Any], look: float | None) -> Self:
+    def _make(cls, pool: str | PathLike[str], options: dict[str, Any], look: float | None) -> Self:
         """One attempt to find a producer, for this many seconds of the timeout."""
         if options["name"] is None:
             program = os.path.basename(sys.argv[0]) if sys.argv and sys.argv[0] else "python"
@@ -100,7 +101,7 @@ class Consumer(Waiting, _xmem.Consumer):
     @classmethod
     async def connect(
         cls,
-        pool: str,
+        pool: str | PathLike[str],
         *,
         timeout: float | None = None,
         max_held: int | None = None,
@@ -170,5 +171,5 @@ class Consumer(Waiting, _xmem.Consumer):
         self.close()
 
 
-def _waits_for(pool: str) -> str:
+def _waits_for(pool: str | PathLike[str]) -> str:
     return f"waiting for a producer of pool {_xmem._whereabouts(pool)}"

@@ -7,6 +7,14 @@ class Error(Exception):
     """The base of all errors of this module."""
 
 
+class SystemFailure(Error, OSError):
+    """The system refused something, for the reason in `errno`: no descriptor, memory, thread or right is left."""
+
+    def __str__(self) -> str:
+        # The message has the error's number already.
+        return str(self.args[-1]) if self.args else ""
+
+
 class Timeout(Error, TimeoutError):
     """The timeout has passed."""
 
@@ -15,8 +23,8 @@ class NoProducer(Timeout):
     """The pool has no producer, or had none before the timeout."""
 
 
-class Refused(Error, PermissionError):
-    """The producer or the system refused access to the pool."""
+class Refused(SystemFailure, PermissionError):
+    """The producer, or the system (then `errno` has a value), refused access to the pool."""
 
 
 class Closed(Error):

@@ -9,7 +9,7 @@ import time
 import warnings
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from ._errors import NoProducer, PoolWarning
@@ -74,7 +74,9 @@ class Patience:
 class Waiting:
     """Lets tasks of any event loop wait for the descriptor that `fileno` returns."""
 
-    fileno: Callable[[], int]
+    if TYPE_CHECKING:
+
+        def fileno(self) -> int: ...
 
     def _start_waiting(self) -> None:
         self._waiting: dict[asyncio.AbstractEventLoop, set[asyncio.Future[None]]] = {}

@@ -6,6 +6,8 @@ from os import PathLike
 from types import TracebackType
 from typing import Any, Literal, Self, TypedDict, final
 
+import numpy
+
 __version__: str
 
 class _Array:
@@ -21,8 +23,13 @@ class _Array:
     def ndim(self) -> int:
         """The number of dimensions. AttributeError as for shape."""
     @property
-    def dtype(self) -> str:
-        """The type of the elements, as NumPy names it."""
+    def dtype(self) -> numpy.dtype[Any]:
+        """The type of the elements: a numpy.dtype, or its name if there is no NumPy, and for bfloat16."""
+    @property
+    def size(self) -> int:
+        """The number of elements. AttributeError as for shape."""
+    def tobytes(self) -> bytes:
+        """The elements as bytes in C order, without padding."""
     @property
     def nbytes(self) -> int:
         """The size of the elements in bytes, without padding."""
@@ -58,6 +65,8 @@ class Plane(_Array):
     @property
     def itemsize(self) -> int:
         """The size of one element in bytes."""
+    def __copy__(self) -> Plane: ...
+    def __deepcopy__(self, memo: Any, /) -> Plane: ...
     def copy(self) -> Plane:
         """A writable copy in private memory; see Frame.copy."""
     def cpu(self) -> Plane:
@@ -127,6 +136,8 @@ class Frame(_Array):
     @property
     def attachments(self) -> dict[str, bytes]:
         """The attachments by name."""
+    def __copy__(self) -> Frame: ...
+    def __deepcopy__(self, memo: Any, /) -> Frame: ...
     def copy(self) -> Frame:
         """A writable copy in private memory: in host memory without padding, or on the frame's device with its padding.
         Waits until the copy is complete.
@@ -245,7 +256,8 @@ class WritableFrame(_Array):
     ) -> int:
         """Publishes the frame. Returns its sequence. Times are in nanoseconds.
 
-        timestamp: the presentation time on CLOCK_MONOTONIC. Default: now.
+        timestamp: the presentation time on CLOCK_MONOTONIC, as from time.monotonic_ns(). Default: now. ValueError for a time
+        that cannot be of this clock and unit.
         attachments: named bytes. More than 1 KiB need `room` in `acquire`.
         flags: GstBufferFlags.
         content_type: the type of the content, such as "image/jpeg". Default: the type of the acquired format.
@@ -284,7 +296,7 @@ class ReceiveStats(TypedDict):
 class Consumer:
     def __new__(
         cls,
-        pool: str,
+        pool: str | PathLike[str],
         *,
         timeout: float | None = None,
         max_held: int | None = None,
@@ -340,7 +352,7 @@ class Producer:
     pool: the name of the pool, or the path of its socket, which contains a slash.
     caps: the caps of all frames, for GStreamer. Default: the caps follow from the format, or the shape and dtype,
     of each frame.
-    framerate: frames per second, for the caps: 30, (30000, 1001), or 0 for a variable rate.
+    framerate: frames per second, for the caps: 30, 29.97, (30000, 1001), or 0 for a variable rate.
     lossless: wait for slow consumers, so that they miss no frame.
     lossless_timeout: the time in seconds after which the producer disconnects a consumer that takes no frame. None:
     never. (In xmemsink, 0 means never.)
@@ -351,10 +363,10 @@ class Producer:
 
     def __new__(
         cls,
-        pool: str,
+        pool: str | PathLike[str],
         *,
         caps: str | None = None,
-        framerate: int | Fraction | tuple[int, int] | None = None,
+        framerate: float | Fraction | tuple[int, int] | None = None,
         lossless: bool = False,
         lossless_timeout: float | None = None,
         history: int = 4,
@@ -450,7 +462,7 @@ class PoolEntry:
 def pools() -> list[PoolEntry]:
     """The pools in the runtime directory."""
 
-def query(pool: str) -> dict[str, Any]:
+def query(pool: str | PathLike[str]) -> dict[str, Any]:
     """Asks the producer of a pool for its figures. Waits at most one second."""
 
 @final
@@ -464,7 +476,7 @@ class BufferPool:
     writer and reader applies. None: no limit.
     """
 
-    def __new__(cls, name: str, *, max_buffers: int = 256, max_held: int | None = None) -> Self: ...
+    def __new__(cls, name: str | PathLike[str], *, max_buffers: int = 256, max_held: int | None = None) -> Self: ...
     @property
     def name(self) -> str: ...
     def preallocate_cpu(self, size: int, count: int) -> list[int]:
@@ -572,7 +584,7 @@ class BufferGuard:
     @property
     def shape(self) -> tuple[int, ...] | None: ...
     @property
-    def dtype(self) -> str: ...
+    def dtype(self) -> numpy.dtype[Any]: ...
     @property
     def content_type(self) -> str: ...
     @property
@@ -702,12 +714,18 @@ class _Block:
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
 @final
+class _View:
+    @property
+    def obj(self) -> Any: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+
+@final
 class _Room:
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
 def _check_timeout(seconds: float | None) -> None: ...
 def _remove_left(pool: str) -> None: ...
-def _whereabouts(pool: str) -> str: ...
+def _whereabouts(pool: str | PathLike[str]) -> str: ...
 def _address_of(view: Any) -> int: ...
 def _is_shared(start: int, len: int, device: int | None = None) -> bool: ...
 

@@ -27,6 +27,10 @@ it had received is released. When the sender has ended, objects that were not re
 sender waits for its receivers, at most `linger` seconds. Each pickle can be read once, by a process of the same user that sees the same
 temporary directory.
 
+A process that received something by reference can send it on, without ``install``; a manager does. In a ``Pool`` or a
+``ProcessPoolExecutor``, an object that could not be received is an object of which each use raises the error: an error while
+unpickling would end the worker, and the call would wait for ever.
+
 Do not write to a received torch tensor: the process would be killed by SIGSEGV. Other tensors are sent by PyTorch, in its own
 shared memory; these can be written.
 """
@@ -35,6 +39,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import functools
 import os
 import pickle
 import secrets
@@ -48,7 +53,7 @@ from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 from ._errors import Error, PoolWarning, Timeout
-from ._xmem import BufferGuard, BufferPool, Frame, Plane, _check_timeout, _is_shared, _remove_left
+from ._xmem import BufferGuard, BufferPool, Frame, Plane, _View, _check_timeout, _is_shared, _remove_left
 from .channel import Channel, RefLost, _arrays, ref
 
 __all__ = ["install"]
@@ -68,6 +73,14 @@ def _is_worker():
     """Whether this is a worker of a data loader. The loader ends it when it needs no more data."""
     torch = sys.modules.get("torch.utils.data")
     return torch is not None and torch.get_worker_info() is not None
+
+
+def _warn(text):
+    """Warns on a thread that must go on for the other receivers, even if warnings are errors."""
+    try:
+        warnings.warn(text, PoolWarning, stacklevel=1)
+    except PoolWarning as error:
+        threading.excepthook(threading.ExceptHookArgs((PoolWarning, error, error.__traceback__, threading.current_thread())))
 
 
 class _Sender:
@@ -110,10 +123,10 @@ class _Sender:
                 request = self.socket.recv(_REQUEST)
                 self._answer(request[:_TOKEN], os.fsdecode(request[_TOKEN:]))
             except TimeoutError:
+                # There is no request, or the receiver is slow and asks again.
                 pass
             except Exception as error:
-                # The other receivers must still be answered.
-                warnings.warn(f"an object was not sent to another process: {error}", PoolWarning, stacklevel=1)
+                _warn(f"an object was not sent to another process: {error}")
             self._forget_old()
             self._forget_gone()
 
@@ -153,11 +166,9 @@ class _Sender:
                     break
             old += len(self.take(token))
         if old:
-            warnings.warn(
+            _warn(
                 f"{old} objects that were sent {_timeout} s ago were not received, and are released: "
-                "xmem.multiprocessing.install(timeout=...) keeps them longer",
-                PoolWarning,
-                stacklevel=1,
+                "xmem.multiprocessing.install(timeout=...) keeps them longer"
             )
 
     def drain(self):
@@ -303,6 +314,56 @@ def _the_one(found):
     return found[0]
 
 
+class _Lost:
+    """What the function of a pool gets in place of an object that could not be received. Each use of it raises the error.
+
+    An error while unpickling would end the worker, or a thread of the caller, and `map` would wait for ever.
+    """
+
+    def __init__(self, error):
+        self.__dict__["error"] = error
+
+
+def _raise_lost(self, *_args, **_options):
+    raise self.__dict__["error"]
+
+
+for _name in (
+    "getattr setattr array array_interface buffer dlpack dlpack_device len iter getitem setitem contains bool call int float index "
+    "enter reduce_ex"
+).split():
+    setattr(_Lost, f"__{_name}__", _raise_lost)
+
+
+def _is_in_pool():
+    """Whether a pool of processes itself unpickles, and not a function that runs in it."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        name = frame.f_globals.get("__name__", "")
+        if name in ("multiprocessing.pool", "concurrent.futures.process"):
+            return True
+        if name not in (__name__, "multiprocessing.connection", "multiprocessing.queues", "multiprocessing.reduction"):
+            return False
+        frame = frame.f_back
+    return False
+
+
+def _receiving(function):
+    """For a function that is called while an object is received: it can be sent on, and an error does not end a pool."""
+
+    @functools.wraps(function)
+    def receive(*args):
+        _register()
+        try:
+            return function(*args)
+        except Error as error:
+            if not _is_in_pool():
+                raise
+            return _Lost(error)
+
+    return receive
+
+
 def _keep(obj):
     global _sender
     with _lock:
@@ -311,6 +372,7 @@ def _keep(obj):
         return _fetch, _sender.keep(obj)
 
 
+@_receiving
 def _fetch(address, token):
     """The object, from the process that sent it."""
     global _receiver
@@ -330,6 +392,7 @@ def _pool(name):
         return _pools[name]
 
 
+@_receiving
 def _get(name, index):
     """A buffer that was published to be sent."""
     return _pool(name).get(index)
@@ -338,6 +401,8 @@ def _get(name, index):
 def _get_held(name, index, address, token):
     """A buffer that its sender holds until this process holds it too or is killed."""
     held = _fetch(address, token)
+    if isinstance(held, _Lost):
+        return held
     guard = _get(name, index)
     del held
     return guard
@@ -352,6 +417,8 @@ def _reduce_guard(guard):
 
 
 def _array_of(guard, offset, shape, strides, dtype):
+    if isinstance(guard, _Lost):
+        return guard
     import numpy
 
     return numpy.ndarray(shape, dtype, buffer=memoryview(guard), offset=offset, strides=strides)
@@ -361,8 +428,9 @@ def _guard_of(a):
     """The held buffer that contains an array. None: there is none."""
     while hasattr(a, "base"):
         a = a.base
-    owner = a.obj if isinstance(a, memoryview) else None
-    return owner if isinstance(owner, BufferGuard) and owner.readonly else None
+    while isinstance(a, memoryview | _View):
+        a = a.obj
+    return a if isinstance(a, BufferGuard) and a.readonly else None
 
 
 def _reduce_array(a):
@@ -398,22 +466,29 @@ def install(*, timeout: float | None = 600.0, linger: float = 10.0) -> None:
     timeout: after how many seconds what no process received is released (None: never). linger: how many seconds this process waits
     at its end for the receivers.
     """
-    global _timeout, _linger, _is_installed
+    global _timeout, _linger
     _check_timeout(timeout)
     _check_timeout(linger)
     _timeout, _linger = timeout, linger
-    if not _is_installed:
-        _is_installed = True
+    _register()
+
+
+def _register():
+    """Registers what sends objects by reference. A process that received one, such as a manager, can so send it on."""
+    global _is_installed
+    with _lock:
+        is_first, _is_installed = not _is_installed, True
+    if is_first:
         _drain_at_the_end()
         # A process of `multiprocessing` clears the registrations after the fork.
         util.register_after_fork(_Sender, _drain_at_the_end)
-    ForkingPickler.register(Frame, _keep)
-    ForkingPickler.register(Plane, _keep)
-    ForkingPickler.register(BufferGuard, _reduce_guard)
-    with contextlib.suppress(ImportError):
-        import numpy
+        ForkingPickler.register(Frame, _keep)
+        ForkingPickler.register(Plane, _keep)
+        ForkingPickler.register(BufferGuard, _reduce_guard)
+        with contextlib.suppress(ImportError):
+            import numpy
 
-        ForkingPickler.register(numpy.ndarray, _reduce_array)
+            ForkingPickler.register(numpy.ndarray, _reduce_array)
     if "torch" in sys.modules:
         # torch registers its own reductions.
         import torch.multiprocessing

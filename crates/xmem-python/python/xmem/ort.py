@@ -24,7 +24,8 @@ __all__ = ["Runner"]
 class Runner:
     """Runs a session with frames, planes or arrays as its inputs.
 
-    Contiguous arrays are read without a copy. Others are copied once, because ONNX Runtime has no strides. `copied` counts these.
+    Contiguous arrays are read without a copy. Others, and those of the other byte order, are copied once, because ONNX Runtime
+    has neither strides nor byte orders. `copied` counts these.
     """
 
     def __init__(self, session: onnxruntime.InferenceSession, outputs: Sequence[str] | None = None) -> None:
@@ -43,8 +44,8 @@ class Runner:
         held = []
         for name, feed in feeds.items():
             array = np.asarray(feed)
-            if not array.flags.c_contiguous:
-                array = np.ascontiguousarray(array)
+            if not (array.flags.c_contiguous and array.dtype.isnative):
+                array = np.ascontiguousarray(array, array.dtype.newbyteorder("="))
                 self.copied += 1
             held.append((feed, array))
             binding.bind_input(

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -50,7 +51,7 @@ class FrameDataset(torch.utils.data.IterableDataset):
     `xmem.multiprocessing.install()` was called.
 
     pool, options: as for xmem.Consumer.
-    limit: the number of frames. None: until the stream ends.
+    limit: the number of frames, of all workers together. None: until the stream ends.
     """
 
     def __init__(
@@ -72,15 +73,14 @@ class FrameDataset(torch.utils.data.IterableDataset):
     def __iter__(self) -> Iterator[Any]:
         worker = torch.utils.data.get_worker_info()
         number, count = (worker.id, worker.num_workers) if worker is not None else (0, 1)
-        taken = 0
+        # The share of this worker.
+        left = itertools.repeat(None) if self.limit is None else range(number, self.limit, count)
         with Consumer(self.pool, **self.options) as consumer:
-            while self.limit is None or taken < self.limit:
-                frame = next(consumer, None)
+            for _ in left:
+                frame = next((it for it in consumer if it.number % count == number), None)
                 if frame is None:
                     return
-                if frame.number % count == number:
-                    taken += 1
-                    yield self.transform(frame)
+                yield self.transform(frame)
 
 
 def _to_tensor(frame: Frame) -> torch.Tensor:

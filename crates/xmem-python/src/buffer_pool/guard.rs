@@ -189,10 +189,10 @@ impl BufferGuard {
         shape.map(|shape| PyTuple::new(py, shape)).transpose()
     }
 
-    /// The type of the elements, as NumPy names it.
+    /// The type of the elements, as of a frame.
     #[getter]
-    fn dtype(&self) -> PyResult<&'static str> {
-        self.meta(|meta| dtype::name(meta.dtype))
+    fn dtype<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        dtype::object(py, self.meta(|meta| meta.dtype)?)
     }
 
     /// The type of the content, such as "image/raw".
@@ -468,8 +468,7 @@ impl BufferGuard {
         unsafe { buffer::fill(view, flags, array, slf.as_any()) }
     }
 
-    unsafe fn __releasebuffer__(&self, view: *mut ffi::Py_buffer) {
-        // SAFETY: Python passes a view that was initialised above, once.
-        unsafe { buffer::release(view) }
-    }
+    /// Never called, because views have another owner. For a class with this method, numpy.frombuffer makes a memoryview and
+    /// keeps that, instead of this object.
+    unsafe fn __releasebuffer__(&self, _view: *mut ffi::Py_buffer) {}
 }

@@ -3,6 +3,7 @@
 //! The class `BufferPool`.
 
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -15,7 +16,7 @@ use crate::detached::Detached;
 use crate::errors::{self, IntoPyErr, IntoPyResult, Kind};
 use crate::number::{count as number, count_or_none, counts};
 use crate::open_buffer::Pool;
-use crate::pools::pool_stats;
+use crate::pools::{pool_name, pool_stats};
 use crate::reaper;
 use crate::signals::{self, Deadline};
 
@@ -29,10 +30,32 @@ pub(crate) struct BufferPool {
     process: ProcessId,
 }
 
+/// The least time between two warnings of a pool. Each names another buffer, so Python's filters would show them all.
+const QUIET: Duration = Duration::from_secs(10);
+
+/// The buffers of a pool that readers did not read.
+#[derive(Debug, Default)]
+struct Unread {
+    last: Option<Instant>,
+    /// The number of buffers since the last warning.
+    unsaid: usize,
+}
+
 /// Warns that readers did not read a buffer. Called on the pool's own thread. While that thread waited for the interpreter, no
 /// process could join, and the end of the program would wait for it.
-fn warn_of(pool: &str, unread: &core::Unread) {
-    let message = format!("pool {pool:?}: {unread}");
+fn warn_of(pool: &str, so_far: &Mutex<Unread>, unread: &core::Unread) {
+    let mut so_far = lock(so_far);
+    if so_far.last.is_some_and(|last| last.elapsed() < QUIET) {
+        so_far.unsaid += 1;
+        return;
+    }
+    so_far.last = Some(Instant::now());
+    let others = match std::mem::take(&mut so_far.unsaid) {
+        0 => String::new(),
+        unsaid => format!("; and {unsaid} more since the last warning"),
+    };
+    drop(so_far);
+    let message = format!("pool {pool:?}: {unread}{others}");
     reaper::run(|py| {
         if let Err(error) = errors::warn(py, message) {
             error.write_unraisable(py, None);
@@ -79,13 +102,13 @@ impl BufferPool {
     #[pyo3(signature = (name, *, max_buffers=256, max_held=None))]
     fn new(
         py: Python<'_>,
-        name: String,
+        #[pyo3(from_py_with = pool_name)] name: String,
         #[pyo3(from_py_with = number)] max_buffers: u32,
         #[pyo3(from_py_with = count_or_none)] max_held: Option<u32>,
     ) -> PyResult<Self> {
-        let warned = name.clone();
+        let (warned, so_far) = (name.clone(), Mutex::default());
         let mut options = core::BufferPool::options(&name)
-            .on_unread(move |unread| warn_of(&warned, unread))
+            .on_unread(move |unread| warn_of(&warned, &so_far, unread))
             .max_buffers(max_buffers);
         if let Some(buffers) = max_held {
             options = options.max_held(buffers);

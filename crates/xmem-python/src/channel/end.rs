@@ -11,7 +11,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use xmem_core::{Producer, WaitError};
 
-use super::inbox::Taken;
+use super::inbox::{Blocked, End, Taken};
 use super::incoming::Incoming;
 use super::item::{Item, Sent};
 use super::link::Link;
@@ -23,8 +23,7 @@ use super::refs::{RefLease, Refs};
 use super::send::{self, Message};
 use crate::addresses;
 use crate::detached::Detached;
-use crate::errors::{IntoPyErr, IntoPyResult, Kind};
-use crate::notifier::Notifier;
+use crate::errors::{IntoPyErr, IntoPyResult, Kind, no_descriptor};
 use crate::number::{count as number, count_or_none as number_or_none};
 use crate::own_slot::OwnSlot;
 use crate::signals::{Deadline, retry, wait, wait_for};
@@ -50,8 +49,13 @@ pub(crate) struct ChannelEnd {
     counters: Counters,
 }
 
-fn ended(why: &str) -> PyErr {
-    Kind::EndOfStream.error(format!("no more messages come: {why}"))
+fn ended(end: &End) -> PyErr {
+    let kind = if end.is_lost {
+        Kind::ProducerLost
+    } else {
+        Kind::EndOfStream
+    };
+    kind.error(format!("no more messages come: {}", end.why))
 }
 
 #[pymethods]
@@ -221,10 +225,15 @@ impl ChannelEnd {
                 count(&self.counters.copied_out, incoming.is_copied().into());
                 Ok(incoming)
             }
-            Some(Taken::Blocked(why)) => Err(Kind::OverBudget.error(format!(
-                "{why}; release received arrays (del), or copy them; the message is not lost"
-            ))),
-            Some(Taken::Ended(why)) => Err(ended(&why)),
+            Some(Taken::Blocked(Blocked { why, errno: None })) => {
+                Err(Kind::OverBudget.error(format!(
+                    "{why}; release received arrays (del), or copy them; the message is not lost"
+                )))
+            }
+            Some(Taken::Blocked(Blocked { why, errno })) => {
+                Err(Kind::Error.of_system(errno, format!("{why}; the message is not lost")))
+            }
+            Some(Taken::Ended(end)) => Err(ended(&end)),
             Some(Taken::Closed) => Err(closed()),
             None => Err(timeout("no message came in time")),
         }
@@ -254,7 +263,7 @@ impl ChannelEnd {
             .link
             .inbox
             .notifier()
-            .map_err(|error| Notifier::failed(&error))?;
+            .map_err(|error| no_descriptor(&error))?;
         Ok(notifier.as_raw_fd())
     }
 

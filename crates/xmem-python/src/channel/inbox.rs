@@ -19,11 +19,26 @@ const AHEAD: usize = 2;
 /// The maximum number of senders.
 const MAX_SOURCES: usize = 1024;
 
+/// Why no more messages of a sender will arrive.
+#[derive(Debug, Clone)]
+pub(super) struct End {
+    pub(super) why: String,
+    /// The sender did not close its end, so it may have sent messages that did not arrive.
+    pub(super) is_lost: bool,
+}
+
+/// Why no message of a sender can be received now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Blocked {
+    pub(super) why: String,
+    /// The system's error. `None`: the budget of this process is used up.
+    pub(super) errno: Option<i32>,
+}
+
 #[derive(Debug, Default)]
 struct Source {
     queued: usize,
-    /// Why no message of this sender can be received now.
-    blocked: Option<String>,
+    blocked: Option<Blocked>,
 }
 
 #[derive(Debug, Default)]
@@ -32,7 +47,9 @@ struct State {
     sources: BTreeMap<u64, Source>,
     threads: Vec<JoinHandle<()>>,
     /// Why the maker's messages ended.
-    ended: Option<String>,
+    ended: Option<End>,
+    /// The senders that were lost, oldest first.
+    lost: VecDeque<u64>,
     closed: bool,
     refused: u64,
     why_refused: Option<String>,
@@ -44,10 +61,9 @@ struct State {
 #[derive(Debug)]
 pub(super) enum Taken {
     Message(Incoming),
-    /// The budget of this process is used up.
-    Blocked(String),
+    Blocked(Blocked),
     /// No more messages will arrive.
-    Ended(String),
+    Ended(End),
     /// This end was closed.
     Closed,
 }
@@ -135,22 +151,27 @@ impl Inbox {
         self.notify(&state);
     }
 
-    pub(super) fn set_blocked(&self, sender: u64, why: Option<String>) {
+    pub(super) fn set_blocked(&self, sender: u64, blocked: Option<Blocked>) {
         let mut state = self.state();
         if let Some(source) = state.sources.get_mut(&sender)
-            && source.blocked != why
+            && source.blocked != blocked
         {
-            source.blocked = why;
+            source.blocked = blocked;
             self.notify(&state);
         }
     }
 
     /// Records that no more messages of this sender will arrive.
-    pub(super) fn end(&self, sender: u64, why: String) {
+    pub(super) fn end(&self, sender: u64, end: End) {
         let mut state = self.state();
         state.sources.remove(&sender);
         if sender == MAKER {
-            state.ended = Some(why);
+            state.ended = Some(end);
+        } else if end.is_lost {
+            state.lost.push_back(sender);
+            if state.lost.len() > MAX_SOURCES {
+                state.lost.pop_front();
+            }
         }
         self.notify(&state);
     }
@@ -168,7 +189,7 @@ impl Inbox {
 
     /// Why the maker's messages ended, if they have.
     pub(super) fn ended(&self) -> Option<String> {
-        self.state().ended.clone()
+        self.state().ended.as_ref().map(|end| end.why.clone())
     }
 
     pub(super) fn senders(&self) -> Vec<u64> {
@@ -274,7 +295,7 @@ impl State {
     }
 
     /// Why no message of these senders can be received now.
-    fn blocked(&self, sender: Option<u64>) -> Option<&String> {
+    fn blocked(&self, sender: Option<u64>) -> Option<&Blocked> {
         self.sources
             .iter()
             .filter(|(id, _)| sender.is_none_or(|sender| sender == **id))
@@ -293,17 +314,20 @@ impl State {
             }
             return Some(Taken::Message(message));
         }
-        if let Some(why) = self.blocked(sender) {
-            return Some(Taken::Blocked(why.clone()));
+        if let Some(blocked) = self.blocked(sender) {
+            return Some(Taken::Blocked(blocked.clone()));
         }
-        if let Some(why) = &self.ended {
-            return Some(Taken::Ended(why.clone()));
+        if let Some(end) = &self.ended {
+            return Some(Taken::Ended(end.clone()));
         }
-        match sender {
-            Some(sender) if !self.sources.contains_key(&sender) => Some(Taken::Ended(format!(
-                "process {sender} of the channel is not connected, and left no message"
-            ))),
-            _ => None,
-        }
+        let sender = sender.filter(|sender| !self.sources.contains_key(sender))?;
+        let is_lost = self.lost.contains(&sender);
+        let why = if is_lost {
+            "ended without closing its end"
+        } else {
+            "is not connected"
+        };
+        let why = format!("process {sender} of the channel {why}, and left no message");
+        Some(Taken::Ended(End { why, is_lost }))
     }
 }

@@ -13,11 +13,12 @@ use xmem_core::{
 };
 
 use super::arrays::{self, Arrays};
-use super::inbox::Inbox;
+use super::inbox::{Blocked, End, Inbox};
 use super::incoming::{Incoming, Message};
 use super::message::{Kind, Label};
 use super::names::{self, MAKER, REFUSED, TAKEN};
 use crate::addresses;
+use crate::errors::errno_of;
 use crate::pools::remove_left;
 
 /// The time in which a process that joins must answer.
@@ -91,7 +92,7 @@ pub(super) fn connect(inbox: &Arc<Inbox>, terms: Terms, channel: &Path, id: u64)
                 Ok(consumer) => Inlet::new(consumer, inbox.clone(), terms, id).run(),
                 Err(why) => {
                     inbox.note_refused(why.clone());
-                    inbox.end(id, why);
+                    inbox.end(id, lost(why));
                 }
             }
             // When this end was closed, a live sender removes its files itself, and `close` must not wait for that.
@@ -104,8 +105,18 @@ pub(super) fn connect(inbox: &Arc<Inbox>, terms: Terms, channel: &Path, id: u64)
     });
     match spawned {
         Ok(thread) => inbox.keep_thread(thread),
-        Err(error) => inbox.end(id, error.to_string()),
+        Err(error) => inbox.end(id, lost(error.to_string())),
     }
+}
+
+fn closed(why: &str) -> End {
+    let (why, is_lost) = (why.to_owned(), false);
+    End { why, is_lost }
+}
+
+fn lost(why: impl Into<String>) -> End {
+    let (why, is_lost) = (why.into(), true);
+    End { why, is_lost }
 }
 
 /// Starts the thread for the maker's pool, which this process has joined already.
@@ -147,19 +158,19 @@ impl Inlet {
     }
 
     fn run(mut self) {
-        let why = loop {
+        let end = loop {
             if !self.inbox.wait_for_room(self.sender) {
-                break "this end is closed".to_owned();
+                break closed("this end is closed");
             }
-            if let Err(why) = self.take_one() {
-                break why;
+            if let Err(end) = self.take_one() {
+                break end;
             }
         };
-        self.inbox.end(self.sender, why);
+        self.inbox.end(self.sender, end);
     }
 
     /// `Err`: no more messages will arrive.
-    fn take_one(&mut self) -> Result<(), String> {
+    fn take_one(&mut self) -> Result<(), End> {
         let me = self.terms.me;
         let (sequence, taken) = match self.consumer.receive(None) {
             Ok(lease) => (lease.info().sequence, sort(lease, me)),
@@ -207,23 +218,27 @@ impl Inlet {
                     devices: devices.unwrap_or_default(),
                 });
             }
-            Sorted::Invalid(why) => return Err(why),
+            Sorted::Invalid(why) => return Err(lost(why)),
         }
         Ok(())
     }
 
-    fn handle_error(&self, error: &ReceiveError) -> Result<(), String> {
+    fn handle_error(&self, error: &ReceiveError) -> Result<(), End> {
         match error {
             // `receive` raises this error. The message is not lost.
             ReceiveError::OverBudget { .. } | ReceiveError::Region(_) => {
                 let why = format!("the next message cannot be taken now: {error}");
-                self.inbox.set_blocked(self.sender, Some(why));
+                let errno = errno_of(error);
+                self.inbox
+                    .set_blocked(self.sender, Some(Blocked { why, errno }));
                 std::thread::sleep(RETRY_INTERVAL);
                 Ok(())
             }
-            ReceiveError::Eos => Err("the sender closed the channel".into()),
-            ReceiveError::ProducerLost => Err("the sender is gone".into()),
-            error => Err(error.to_string()),
+            ReceiveError::Eos => Err(closed("the sender closed the channel")),
+            ReceiveError::ProducerLost => {
+                Err(lost("the sender is gone, without having closed its end"))
+            }
+            error => Err(lost(error.to_string())),
         }
     }
 }

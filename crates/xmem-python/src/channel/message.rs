@@ -7,13 +7,14 @@
 
 use xmem_core::FrameMeta;
 
+use crate::about::MESSAGE;
+
 /// The alignment of blocks in bytes: a cache line, which is also sufficient for vector instructions.
 pub(super) const ALIGN: usize = 64;
 /// The maximum number of blocks of a message.
 const MAX_BLOCKS: usize = 1 << 20;
 const MAGIC: [u8; 4] = *b"xmCH";
 const VERSION: u8 = 3;
-pub(super) const CONTENT_TYPE: &str = "application/x-xmem-object";
 const HEAD: usize = 16;
 const ROW: usize = 32;
 /// Flags of a block.
@@ -49,7 +50,7 @@ pub(super) struct Label {
 
 impl Label {
     pub(super) fn write(self, meta: &mut FrameMeta) {
-        meta.content_type = CONTENT_TYPE.into();
+        meta.content_type = MESSAGE.into();
         let mut to = Box::new([0; 64]);
         to[..4].copy_from_slice(&MAGIC);
         to[4] = VERSION;
@@ -72,7 +73,7 @@ impl Label {
     /// `None`: the frame does not belong to a channel.
     pub(super) fn read(meta: &FrameMeta) -> Option<Self> {
         let from = meta.reserved.as_deref()?;
-        if from[..4] != MAGIC || from[4] != VERSION || meta.content_type.as_str() != CONTENT_TYPE {
+        if from[..4] != MAGIC || from[4] != VERSION || meta.content_type.as_str() != MESSAGE {
             return None;
         }
         let word = |at: usize| u64::from_ne_bytes(from[at..at + 8].try_into().unwrap_or_default());

@@ -2,6 +2,7 @@
 
 //! Receives frames over successive producers of the pool.
 
+use std::borrow::Cow;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -10,6 +11,7 @@ use xmem_core::cuda::CudaError;
 use xmem_core::follow::{self, FollowError, Follower, Lost, Taken};
 use xmem_core::{BudgetLimit, ConnectError, ReceiveError, SystemError, lock};
 
+use crate::about::MESSAGE;
 use crate::errors::{IntoPyErr, Kind, errors};
 use crate::event::Event;
 use crate::frame::{Frame, Placement, Unusable};
@@ -27,6 +29,8 @@ pub(super) struct Inner {
     looking: Option<Found>,
     /// The error of the last search for a producer.
     pub(super) last_look: Option<ConnectError>,
+    /// The pool whose producer has ended, if no warning has said yet that there is no other.
+    left: Option<String>,
 }
 
 /// An item of a stream.
@@ -80,6 +84,15 @@ impl Failure {
 }
 
 fn take(taken: Taken<'_>) -> Took {
+    let lease = match &taken {
+        Taken::Kept(lease) => lease,
+        Taken::Lent(lease) => *lease,
+    };
+    if lease.meta().content_type.as_str() == MESSAGE {
+        return Took::Frame(Err(Unusable::Invalid(Cow::Borrowed(
+            "this pool is an xmem.Channel: join it with xmem.Channel.connect, and close this consumer, which takes its messages",
+        ))));
+    }
     match taken {
         Taken::Kept(lease) if !lease.meta().event => Took::Frame(Frame::in_place(lease)),
         Taken::Lent(lease) if !lease.meta().event => Took::Frame(Frame::copied(lease)),
@@ -95,6 +108,7 @@ impl Inner {
             notifier: None,
             looking: None,
             last_look: None,
+            left: None,
         }
     }
 
@@ -131,11 +145,20 @@ impl Inner {
                 let consumer = self.follower.consumer();
                 consumer.map_or(Step::Nothing, |it| Step::Warn(all_held(it)))
             }
+            Ok(follow::Step::Joined { .. }) => {
+                self.left = None;
+                Step::Nothing
+            }
             Ok(follow::Step::Lost(lost)) if matches!(lost.error, ReceiveError::TimedOut) => {
                 Step::Warn(left_behind(&lost))
             }
             Ok(follow::Step::NoProducer { error, .. }) if error.is_shortage() => {
                 Step::Failed(Failure::Follow(FollowError::Connect(error)))
+            }
+            Ok(follow::Step::NoProducer { waited, .. })
+                if waited >= SAY_AFTER && self.left.is_some() =>
+            {
+                Step::Warn(left_alone(&self.left.take().unwrap_or_default()))
             }
             Ok(follow::Step::NoProducer { error, .. }) => {
                 if let Some(notifier) = &self.notifier {
@@ -143,6 +166,10 @@ impl Inner {
                     notifier.notify();
                 }
                 self.last_look = Some(error);
+                Step::Nothing
+            }
+            Ok(follow::Step::Lost(lost)) => {
+                self.left = Some(lost.pool);
                 Step::Nothing
             }
             Ok(_) => Step::Nothing,
@@ -239,6 +266,16 @@ fn left_behind(lost: &Lost) -> String {
          {when}: it joins again, and frames in between are missed; take them faster, or raise lossless_timeout"
     )
 }
+
+fn left_alone(pool: &str) -> String {
+    format!(
+        "consumer of pool {pool:?}: its producer ended without Producer.end_stream(), and this consumer waits for another one; to \
+         end its loop instead, use on_producer_lost=\"end\""
+    )
+}
+
+/// A warning is emitted after a wait of this time, as in `_waiting.py`.
+const SAY_AFTER: Duration = Duration::from_secs(2);
 
 /// How long a thread searches for a producer.
 const PATIENCE_OF_THREAD: Duration = Duration::from_secs(1);

@@ -18,10 +18,32 @@ fn wants(flags: c_int, what: c_int) -> bool {
     flags & what == what
 }
 
-/// The state of a view, kept until it is released.
-struct View {
+/// A view that a library got. It is the view's `obj`, which a library keeps that releases the buffer at once and goes on using its
+/// address, such as torch.frombuffer. So the memory is held, and the view counted, as long as anyone may use it.
+#[pyclass(frozen, module = "xmem._xmem", name = "_View")]
+#[derive(Debug)]
+pub(crate) struct View {
     array: Array,
-    _export: Export,
+    export: Export,
+    owner: Py<PyAny>,
+}
+
+#[pymethods]
+impl View {
+    /// The frame, plane or buffer.
+    #[getter]
+    fn obj(&self, py: Python<'_>) -> Py<PyAny> {
+        self.owner.clone_ref(py)
+    }
+
+    unsafe fn __getbuffer__(
+        slf: Bound<'_, Self>,
+        view: *mut ffi::Py_buffer,
+        flags: c_int,
+    ) -> PyResult<()> {
+        // SAFETY: Python passes a view to be initialised.
+        unsafe { describe(view, flags, slf) }
+    }
 }
 
 /// Initialises a view of `array` for `owner`.
@@ -41,6 +63,33 @@ pub(crate) unsafe fn fill(
     if let Some(reason) = array.on_device() {
         return Err(PyBufferError::new_err(reason));
     }
+    // The request of numpy.ndarray(buffer=...), which keeps the owner, and not the view.
+    let is_forgotten = wants(flags, ffi::PyBUF_ANY_CONTIGUOUS) && !wants(flags, ffi::PyBUF_FORMAT);
+    if is_forgotten && array.keeper.ends_by_a_call() {
+        return Err(PyBufferError::new_err(
+            "this call, such as numpy.ndarray(buffer=...), does not hold the memory, which is used again after publish(), \
+             forget() or release(): use numpy.asarray(...), or pass a memoryview(...) of it",
+        ));
+    }
+    let export = Export::new(&array.keeper)?;
+    let kept = View {
+        array,
+        export,
+        owner: owner.clone().unbind(),
+    };
+    // SAFETY: promised by the caller.
+    unsafe { describe(view, flags, Bound::new(owner.py(), kept)?) }
+}
+
+/// Initialises a view.
+///
+/// # Safety
+///
+/// `view` is the argument of `__getbuffer__`.
+unsafe fn describe(view: *mut ffi::Py_buffer, flags: c_int, kept: Bound<'_, View>) -> PyResult<()> {
+    // SAFETY: promised by the caller. Python requires a null owner if the call fails.
+    unsafe { (*view).obj = ptr::null_mut() };
+    let View { array, export, .. } = kept.get();
     let format = dtype::format(array.dtype).ok_or_else(|| {
         PyBufferError::new_err("the buffer protocol has no bfloat16: use torch.from_dlpack instead")
     })?;
@@ -63,21 +112,14 @@ pub(crate) unsafe fn fill(
         }));
     }
     // A reader gets a writable view if the memory may be written, like a view of a NumPy array.
-    let export = Export::new(&array.keeper)?;
     if wants(flags, ffi::PyBUF_WRITABLE) && !export.is_writable() {
         return Err(PyBufferError::new_err(array.keeper.why_read_only()));
     }
-    let is_writable = export.is_writable();
-    let kept = Box::new(View {
-        array,
-        _export: export,
-    });
-    let array = &kept.array;
-    // SAFETY: promised by the caller. The view points into the box, which `release` frees, and to static names of formats.
+    // SAFETY: promised by the caller. The view points into its `obj`, which is frozen, and to static names of formats.
     unsafe {
         (*view).buf = array.ptr().cast_mut().cast();
         (*view).len = array.nbytes();
-        (*view).readonly = c_int::from(!is_writable);
+        (*view).readonly = c_int::from(!export.is_writable());
         (*view).itemsize = array.itemsize();
         (*view).format = if wants(flags, ffi::PyBUF_FORMAT) {
             format.as_ptr().cast_mut()
@@ -96,22 +138,8 @@ pub(crate) unsafe fn fill(
             ptr::null_mut()
         };
         (*view).suboffsets = ptr::null_mut();
-        (*view).internal = Box::into_raw(kept).cast();
-        (*view).obj = owner.clone().into_ptr();
+        (*view).internal = ptr::null_mut();
+        (*view).obj = kept.into_ptr();
     }
     Ok(())
-}
-
-/// Releases a view.
-///
-/// # Safety
-///
-/// `view` was initialised by `fill`, and is released once.
-pub(crate) unsafe fn release(view: *mut ffi::Py_buffer) {
-    // SAFETY: promised by the caller.
-    let kept = unsafe { std::mem::replace(&mut (*view).internal, ptr::null_mut()) };
-    if !kept.is_null() {
-        // SAFETY: `fill` made this box, with this type.
-        drop(unsafe { Box::from_raw(kept.cast::<View>()) });
-    }
 }

@@ -29,7 +29,12 @@ pub(crate) fn of<'py>(py: Python<'py>, array: &Array) -> PyResult<Bound<'py, PyD
     interface.set_item("version", 3)?;
     interface.set_item("typestr", typestr)?;
     interface.set_item("shape", PyTuple::new(py, &array.shape)?)?;
-    interface.set_item("strides", PyTuple::new(py, &array.strides)?)?;
+    // As NumPy's own arrays. Some readers, such as Pillow, take strides for gaps.
+    if array.is_c_contiguous() {
+        interface.set_item("strides", py.None())?;
+    } else {
+        interface.set_item("strides", PyTuple::new(py, &array.strides)?)?;
+    }
     interface.set_item("data", (array.ptr().addr(), !array.keeper.is_writable()))?;
     Ok(interface)
 }

@@ -57,8 +57,9 @@ others; ``lossless_timeout`` disconnects it, and ``send(timeout=)`` limits the w
 Two sides that only send end up waiting for each other: receive between sends, or in another thread. If ``send`` has waited for
 5 seconds while received messages wait at this end, a ``PoolWarning`` reports it once.
 
-**End.** ``close()`` waits up to ``linger`` seconds until all messages are taken. Receivers get ``EndOfStream`` after the last
-message, also when the sender was killed. Then messages are lost whose memory the receiver had not begun to map.
+**End.** ``close()`` waits up to ``linger`` seconds until all messages are taken, and warns if they are not. Receivers get
+``EndOfStream`` after the last message, which ends a loop. If the sender ended without ``close()``, they get ``ProducerLost`` instead,
+because messages are lost whose memory the receiver had not begun to map.
 
 **Event loops.** ``async for``, ``arecv``, ``asend``, ``aconnect`` and ``aclose`` do not block the loop. ``fileno()`` is for other
 loops. If ``arecv`` is cancelled, no message is lost.

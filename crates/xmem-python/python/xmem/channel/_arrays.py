@@ -42,6 +42,21 @@ def reduce_array(out, a):
     return _loaders.array, (index, a.dtype, a.shape, axes, full, strides)
 
 
+def reduce_subclass(out, a):
+    """An array of a subclass, as the array and its class. As in NumPy's pickles, its attributes are not sent."""
+    import numpy
+
+    if a.dtype.hasobject or a.nbytes < out.inline:
+        return NotImplemented
+    # It becomes read-only together with its plain view.
+    out.owners.append(a)
+    return _as_class, (a.view(numpy.ndarray), type(a))
+
+
+def _as_class(a, kind):
+    return a.view(kind)
+
+
 def extent_of(a):
     """The range of an array's bytes. None: some bytes are before the first element."""
     if min(a.strides) < 0:
@@ -60,12 +75,16 @@ def gather(room, offset, size, a):
 
 def freeze(a):
     """Makes an array that was sent without a copy read-only, and the arrays that it is a view of."""
+    import numpy
+
     chain = []
-    while a is not None and hasattr(a, "flags"):
+    # The base of an array may be a scalar of a record.
+    while isinstance(a, numpy.ndarray | numpy.void):
         chain.append(a)
         a = a.base
     if isinstance(a, memoryview):
         a = a.obj
     if isinstance(a, _Room):
         for view in chain:
-            view.flags.writeable = False
+            if isinstance(view, numpy.ndarray):
+                view.flags.writeable = False

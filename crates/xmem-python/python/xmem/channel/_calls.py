@@ -27,11 +27,17 @@ class Call:
         return _loaders.call, (self.number,), self.__dict__
 
 
-class _Answer:
-    def __init__(self, number, value=None, error=None):
+class Answer:
+    def __init__(self, number, value=None, error=None, what=None):
         self.number = number
         self.value = value
         self.error = error
+        # The error in words.
+        self.what = what
+
+    def __reduce__(self):
+        # The caller gets the words first, because an exception may pickle and yet not unpickle.
+        return _loaders.answer, (self.number, self.what), self.__dict__
 
 
 def call(channel, function, args, kwargs, to, timeout):
@@ -46,13 +52,28 @@ def call(channel, function, args, kwargs, to, timeout):
     asked.function, asked.args, asked.kwargs = function, args, kwargs
     channel.send(asked, to=to, timeout=patience.left())
     while True:
-        answer = channel.recv(timeout=patience.left(), sender=to)
-        # A late answer to an earlier call.
-        if isinstance(answer, _Answer) and answer.number == asked.number:
+        answer = _receive(channel, to, patience.left())
+        # Otherwise it is a late answer to an earlier call.
+        if isinstance(answer, Answer) and answer.number == asked.number:
             break
     if answer.error is not None:
         raise answer.error
     return answer.value
+
+
+def _receive(channel, sender, timeout):
+    """The next object. An answer with an exception that cannot be unpickled has another one in its place."""
+    incoming = channel._end.receive(sender, timeout)
+    unpickler = _pickling.Unpickler(incoming)
+    try:
+        return unpickler.load()
+    except Exception as error:
+        answer = unpickler.loader.answered
+        if answer is None or answer.what is None:
+            raise
+        answer.error = RuntimeError(f"the process that was called raised what cannot be unpickled here: {error}")
+        answer.error.add_note(answer.what)
+        return answer
 
 
 def _the_only(channel):
@@ -85,15 +106,16 @@ def _answer(incoming: Any):
         where = "in the process that was called:\n"
         if not isinstance(asked, Call):
             raise TypeError(f"a channel that serves calls takes no {type(asked).__name__}: use call()")
-        return _Answer(asked.number, asked.function(*asked.args, **asked.kwargs)), None
+        return Answer(asked.number, asked.function(*asked.args, **asked.kwargs)), None
     except BaseException as error:
-        note = "".join([where, *traceback.format_tb(error.__traceback__)])
+        # With its causes, which are not pickled.
+        note = "".join([where, *traceback.format_exception(error)])
         interrupt = error if isinstance(error, KeyboardInterrupt) else None
         if not isinstance(error, Exception):
             # Raised again at the caller, SystemExit would end it.
             error = RuntimeError(f"the process that was called raised {error!r}")
         error.add_note(note)
-        return _Answer(unpickler.loader.call_number, error=error), interrupt
+        return Answer(unpickler.loader.call_number, error=error, what=note), interrupt
 
 
 def _reply(channel, answer, to):
@@ -113,6 +135,7 @@ def _replace(answer, error):
     """Replaces the content of an answer that cannot be sent."""
     if answer.error is not None:
         answer.error = RuntimeError(f"{answer.error!r}, which does not pickle: {error}")
+        answer.error.add_note(answer.what)
     elif isinstance(error, (pickle.PicklingError, TypeError, AttributeError)):
         answer.value = ref(answer.value)
     else:

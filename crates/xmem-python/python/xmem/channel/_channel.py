@@ -16,6 +16,7 @@ from os import PathLike
 from typing import Any, Self
 
 from .._errors import Closed, EndOfStream, Error, PoolWarning, Timeout
+from .._warnings import warn_each_time
 from .._waiting import LOOK_AGAIN, Patience, Waiting
 from .._xmem import _check_timeout, _ChannelEnd, _whereabouts
 from . import _calls, _pickling
@@ -31,13 +32,17 @@ def _waits_for(name):
 
 def _finish(end, linger):
     """Closes an end that was not closed."""
+    is_taken = True
     try:
-        if not end.is_closed:
-            if linger:
-                end.drain(linger)
-            end.close()
+        if not end.is_closed and linger:
+            is_taken = end.drain(linger)
     except (Error, KeyboardInterrupt):
+        pass
+    finally:
+        socket, is_closed = os.fspath(end.socket), end.is_closed
         end.close()
+    if not is_taken and not is_closed:
+        warn_each_time(f"channel {socket!r} was closed while messages were not taken after {linger} s: their receivers may get none")
 
 
 # The receivers of a process that joined are the maker, and the processes that hold its forwarded frames.
@@ -264,7 +269,9 @@ class Channel(Waiting):
         Its large arrays lie in shared memory and are read-only. torch has no read-only tensors: a process that writes to such a
         tensor is killed by SIGSEGV. With `copy` everything is private and writable.
 
-        sender: the number of a sender; only its objects are returned. Raises EndOfStream when it has ended.
+        sender: the number of a sender; only its objects are returned.
+        Raises EndOfStream when the maker, or that sender, has closed its end, and ProducerLost if it ended without that, since
+        messages may be lost.
         """
         return self.recv_from(timeout=timeout, sender=sender, copy=copy)[0]
 
@@ -345,7 +352,7 @@ class Channel(Waiting):
         return self._end.fileno()
 
     def __iter__(self) -> Iterator[Any]:
-        """The received objects, until the channel ends."""
+        """The received objects, until the channel is closed. Raises ProducerLost if its maker ended without closing it."""
         while True:
             try:
                 yield self.recv()
@@ -437,6 +444,12 @@ class Channel(Waiting):
 
     async def __aexit__(self, *_exception: object) -> None:
         await self.aclose()
+
+    def __copy__(self) -> Self:
+        raise TypeError("an end of a channel cannot be copied: share it, since threads may, or join again with Channel.connect")
+
+    def __deepcopy__(self, _memo: Any) -> Self:
+        return self.__copy__()
 
     def __reduce__(self):
         """Unpickled in another process, an end joins the same channel there."""

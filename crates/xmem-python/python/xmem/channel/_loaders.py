@@ -50,16 +50,22 @@ def call(*args):
     _outside(*args)
 
 
+def answer(*args):
+    _outside(*args)
+
+
 class Loader:
     """Makes the parts of one message."""
 
-    __slots__ = ("blocks", "refs", "call_number")
+    __slots__ = ("blocks", "refs", "call_number", "answered")
 
     def __init__(self, incoming):
         self.blocks = incoming.blocks()
         self.refs = incoming.refs
         # The number of the call that the message is, once it is known.
         self.call_number = None
+        # The answer to a call that the message is, once its first words are known.
+        self.answered = None
 
     def array(self, index, dtype, shape, axes, full, strides):
         """A NumPy array over a block."""
@@ -118,3 +124,10 @@ class Loader:
 
         self.call_number = number
         return Call(number)
+
+    def answer(self, number, what):
+        """An answer without its value or error."""
+        from ._calls import Answer
+
+        self.answered = Answer(number, what=what)
+        return self.answered

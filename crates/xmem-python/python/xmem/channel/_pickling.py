@@ -66,12 +66,15 @@ def _address(raw):
 
 
 def _reduce_view(out, view):
-    if not view.contiguous or view.nbytes < out.inline or view.format not in _CASTABLE:
+    if view.format not in _CASTABLE or 0 in view.shape:
+        import numpy
+
+        # `memoryview.cast` cannot make such a view. An error if NumPy cannot either.
+        return memoryview, (numpy.asarray(view),)
+    if not view.c_contiguous or view.nbytes < out.inline:
         # As plain bytes of the pickle.
         return _make_view, (view.tobytes(), view.format, view.shape)
-    flat = view.cast("B") if view.c_contiguous else None
-    if flat is None:
-        return _make_view, (view.tobytes(), view.format, view.shape)
+    flat = view.cast("B")
     index = out.add(_address(flat), flat.nbytes, view)
     return _loaders.view, (index, view.format, view.shape)
 
@@ -80,8 +83,7 @@ _CASTABLE = set("cbB?hHiIlLqQnNfd")
 
 
 def _make_view(data, format, shape):
-    view = memoryview(data)
-    return view.cast(format, shape) if format in _CASTABLE else view
+    return memoryview(data).cast(format, shape)
 
 
 def _reduce_ref(out, ref):
@@ -119,6 +121,17 @@ def reducers():
     return _reducers
 
 
+def _is_plain_array(kind):
+    """Whether a class is NumPy's array with other methods, such as recarray and memmap, and pickles as that does."""
+    numpy = sys.modules.get("numpy")
+    return (
+        numpy is not None
+        and issubclass(kind, numpy.ndarray)
+        and kind is not numpy.ndarray
+        and all(getattr(kind, it) is getattr(numpy.ndarray, it) for it in ("__reduce__", "__reduce_ex__", "__setstate__"))
+    )
+
+
 class Pickler(pickle.Pickler):
     """Pickles one object, and sends large data out of band."""
 
@@ -135,6 +148,10 @@ class Pickler(pickle.Pickler):
             if reduce is not None:
                 return reduce(obj)
         reduce = self.reducers.get(kind)
+        if reduce is None and _is_plain_array(kind):
+            from . import _arrays
+
+            return _arrays.reduce_subclass(self.out, obj)
         if reduce is None:
             return self.reduce_unknown(kind, obj)
         return reduce(self.out, obj)
