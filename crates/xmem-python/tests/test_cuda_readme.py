@@ -8,7 +8,8 @@ from pathlib import Path
 
 from cuda_support import machine  # noqa: F401
 
-TEXT = Path(__file__).parents[1].joinpath("README.md").read_text()
+PAGES = Path(__file__).parents[3] / "docs/python"
+TEXT = "".join(PAGES.joinpath(name).read_text() for name in ("gpu.md", "buffers.md"))
 BLOCKS = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
 
 TORCH = """

@@ -19,7 +19,8 @@ from conftest import HANG, eventually, publish
 
 import xmem
 
-PAGES = [Path(__file__).parents[1] / "README.md", Path(__file__).parents[3] / "README.md"]
+ROOT = Path(__file__).parents[3]
+PAGES = [ROOT / "README.md", ROOT / "crates/xmem-python/README.md", *sorted(ROOT.glob("docs/python/*.md"))]
 BLOCKS = [block for page in PAGES for block in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)]
 
 
