@@ -44,7 +44,7 @@ Arrays on CUDA devices (torch tensors, and objects with the CUDA array interface
 device, into one frame for each device. ``send`` does not wait for the copies of torch tensors, whose memory stays on its
 stream, and of frames; for others it waits. Received frames on devices are passed on as above. Memory that is shared by legacy
 handle is copied. A receiver without the device gets an error (``CudaError``, ``NoCuda``) in place of the message, and can
-receive the next one. This was tested on a stand-in driver only, not on a GPU.
+receive the next one.
 
 **Back-pressure.** ``send`` waits while the slowest receiver has 8 frames left to take. The receiving end takes up to two messages
 in advance. A message is one frame, plus one if it has references, plus one for each device. A receiver that holds
