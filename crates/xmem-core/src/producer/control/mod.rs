@@ -242,7 +242,14 @@ impl ControlThread {
                 for command in self.pool.commands().take() {
                     match command {
                         Command::Stop => return false,
-                        Command::Disconnect(id, reason) => self.close(id, reason),
+                        Command::CutOff(id, reason) => {
+                            let connection = self.connections.get(&id);
+                            if let Some(consumer) = connection.and_then(Connection::consumer) {
+                                let text = format_args!("cutting off {consumer}: {reason}");
+                                self.warnings.warn(self.pool.name(), text);
+                            }
+                            self.close(id, Departure::CutOff);
+                        }
                         Command::TimedOut(id) => self.timed_out(id),
                         Command::BudgetsCut(cut) => self.call(ConsumerEvent::BudgetsCut {
                             budget: cut.budget,

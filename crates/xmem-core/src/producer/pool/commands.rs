@@ -10,14 +10,14 @@ use xmem_shm::fault::{self, Point};
 use xmem_shm::lock::lock;
 use xmem_shm::os::eventfd;
 
-use super::event::{Cut, Departure};
+use super::event::Cut;
 
 /// A command to the control thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::producer) enum Command {
     Stop,
-    /// The consumer's page was removed from the list; close its connection.
-    Disconnect(u64, Departure),
+    /// The consumer's page violates the protocol for this reason, and was removed from the list; report it and close its connection.
+    CutOff(u64, &'static str),
     /// The producer stopped waiting for the consumer; report it.
     TimedOut(u64),
     /// The budgets of consumers are smaller than requested; report it.

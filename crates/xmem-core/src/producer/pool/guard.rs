@@ -18,7 +18,7 @@ use xmem_shm::protocol::slot::{SlotState, SlotWord};
 use super::Pool;
 use super::commands::Command;
 use super::consumer::ConsumerRecord;
-use super::event::{Cut, Departure};
+use super::event::Cut;
 use super::history::{Kept, Span};
 use super::regions::Cold;
 use super::settings::Settings;
@@ -450,10 +450,9 @@ impl Rare {
     fn run(self, pool: &Pool) {
         for (consumer, reason) in self.cut_off {
             pool.counters().cut_off.fetch_add(1, Ordering::Relaxed);
-            let command = Command::Disconnect(consumer.id(), Departure::CutOff);
+            let command = Command::CutOff(consumer.id(), reason);
             pool.commands().send(command);
             pool.notifier().notify();
-            log::warn!("pool {:?}: cutting off {consumer}: {reason}", pool.name());
         }
         if let Some(cut) = self.cut {
             cut.warn(pool.name());
