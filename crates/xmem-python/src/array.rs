@@ -92,8 +92,8 @@ impl Array {
     pub(crate) fn on_device(&self) -> Option<String> {
         self.device().map(|ordinal| {
             format!(
-                "this frame lies on the CUDA device {ordinal}, where the CPU cannot read it: use it there \
-                 (torch.from_dlpack(frame), cupy.from_dlpack(frame)), or frame.cpu(), a copy in host memory"
+                "this frame is on CUDA device {ordinal}, where the CPU cannot read it: use it on the device \
+                 (torch.from_dlpack(frame), cupy.from_dlpack(frame)), or copy it to host memory with frame.cpu()"
             )
         })
     }
@@ -252,5 +252,6 @@ impl Array {
 }
 
 fn not_copied() -> PyErr {
-    Kind::Cuda.error("a frame on a device is not copied where it is written: receive it, or copy the array that writes it")
+    Kind::Cuda.error("a frame on a device cannot be copied while it is being written: receive it first, or copy the array \
+         that you write it with")
 }

@@ -14,21 +14,23 @@ pub(crate) fn attachments(value: &Bound<'_, PyAny>) -> PyResult<Vec<(String, Vec
     }
     let wrong = |what: &Bound<'_, PyAny>, name: &str| match what.get_type().name() {
         Ok(kind) => PyTypeError::new_err(format!(
-            "attachments{name} cannot be of type {kind}: they are bytes by name"
+            "{name} cannot be of type {kind}: pass a dict of names (str) and their bytes"
         )),
         Err(error) => error,
     };
-    let mapping = value.cast::<PyMapping>().map_err(|_| wrong(value, ""))?;
+    let mapping = value
+        .cast::<PyMapping>()
+        .map_err(|_| wrong(value, "attachments"))?;
     let items = mapping.items()?;
     let item = |item: Bound<'_, PyAny>| {
         let (name, value): (Bound<'_, PyAny>, Bound<'_, PyAny>) = item.extract()?;
         let text = name
             .cast::<PyString>()
-            .map_err(|_| wrong(&name, ", a name of them,"))?;
+            .map_err(|_| wrong(&name, "a name in attachments"))?;
         let text = text.to_str()?.to_owned();
         let bytes = value
             .extract::<Vec<u8>>()
-            .map_err(|_| wrong(&value, &format!("[{text:?}]")))?;
+            .map_err(|_| wrong(&value, &format!("attachments[{text:?}]")))?;
         Ok((text, bytes))
     };
     items.iter().map(item).collect()
@@ -50,6 +52,6 @@ fn whole<const N: usize>(name: &str, text: &str) -> PyResult<Text<N>> {
         return Ok(stored);
     }
     Err(PyValueError::new_err(format!(
-        "{name} is {text:?}: it may have {N} bytes, and none that is 0"
+        "{name} is {text:?}: use at most {N} bytes, and no null byte"
     )))
 }

@@ -157,9 +157,8 @@ impl Base {
     fn __reduce__(slf: &Bound<'_, Self>) -> PyResult<()> {
         let class = slf.get_type();
         Err(PyTypeError::new_err(format!(
-            "an xmem.{} does not pickle, as its bytes lie in shared memory: send it through an xmem.Channel, or through \
-             queues after xmem.multiprocessing.install() in both processes, which share them; or pickle a copy, such as \
-             numpy.array(frame)",
+            "an xmem.{} cannot be pickled, because its bytes are in shared memory: send it through an xmem.Channel, call \
+             xmem.multiprocessing.install() in both processes and use a queue, or pickle a copy, such as numpy.array(frame)",
             class.name()?
         )))
     }

@@ -21,7 +21,8 @@ impl Framerate {
         };
         let bad = || {
             PyValueError::new_err(
-                "framerate is frames per second: 30, 29.97, (30000, 1001), fractions.Fraction(30000, 1001), or 0 if it varies",
+                "framerate must be in frames per second: 30, 29.97, (30000, 1001), fractions.Fraction(30000, 1001), or 0 if \
+                 it varies",
             )
         };
         let (num, den) = if let Ok(pair) = value.extract::<(i32, i32)>() {

@@ -30,7 +30,7 @@ fn choose<T: Copy>(what: &str, value: &str, choices: &[(&str, T)]) -> PyResult<T
         .map(|(name, _)| format!("{name:?}"))
         .collect();
     Err(PyValueError::new_err(format!(
-        "{what} is {value:?}: it has to be one of {}",
+        "{what} is {value:?}: it must be one of {}",
         names.join(", ")
     )))
 }
@@ -222,18 +222,16 @@ impl Consumer {
         let dropped = self._dropped().saturating_sub(dropped);
         if dropped == 0 {
             return format!(
-                "no frame came in {time} s: the producer of pool {pool:?} publishes none, or is gone"
+                "no frame arrived in {time} s: check that the producer of pool {pool:?} is running and publishes frames"
             );
         }
         let why = if self.drops {
-            "as many frames are held as max_held and the producer allow: release frames, raise max_held, or use \
+            "you hold as many frames as max_held and the producer allow. Release frames, raise max_held, or use \
              over_budget=\"copy\""
         } else {
-            "their device did not finish writing them"
+            "the device did not finish writing them"
         };
-        format!(
-            "no frame of pool {pool:?} was received in {time} s, and {dropped} were dropped: {why}"
-        )
+        format!("no frame of pool {pool:?} was received in {time} s, and {dropped} dropped: {why}")
     }
 
     /// Returns the next frame, or None.

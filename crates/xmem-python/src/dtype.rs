@@ -112,8 +112,8 @@ pub(crate) fn parse(dtype: &Bound<'_, PyAny>) -> PyResult<DType> {
         .and_then(|is_native| is_native.is_truthy())
     {
         return Err(PyValueError::new_err(format!(
-            "{dtype} has its bytes in another order than this machine, which a frame cannot express: convert the array, as \
-             in array.astype(dtype.newbyteorder(\"=\"))"
+            "{dtype} isn't in this machine's byte order, the only one that frames support: convert the array with \
+             array.astype(dtype.newbyteorder(\"=\"))"
         )));
     }
     let text = if let Ok(text) = dtype.cast::<PyString>() {

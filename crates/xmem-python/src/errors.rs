@@ -83,7 +83,7 @@ kinds! {
 
 /// The exception if there is no descriptor for an event loop to wait for.
 pub(crate) fn no_descriptor(error: &std::io::Error) -> PyErr {
-    let message = format!("cannot make a descriptor to wait for: {error}");
+    let message = format!("cannot create a file descriptor to wait on: {error}");
     Kind::Error.of_system(error.raw_os_error(), message)
 }
 
@@ -187,7 +187,7 @@ errors! {
         _ => Kind::Error,
     } |error| match error {
         Self::NoRoomForAttachments { needed, room } => format!(
-            "the frame's attachments have {needed} bytes, with their names and sizes, and there is room for {room}: \
+            "the frame's attachments need {needed} bytes, including their names and sizes, but the frame has room for {room}: \
              use acquire(..., room={needed})"
         ),
         error => error.to_string(),

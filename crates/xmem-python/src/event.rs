@@ -50,14 +50,14 @@ pub(crate) fn describe(
     if name == GAP {
         if pts.is_none() {
             return Err(PyValueError::new_err(
-                "a gap needs pts: the time that no frame comes for",
+                "a gap needs pts, the start of the time without frames",
             ));
         }
         attachments.set(KIND, GAP);
     } else {
         if !is_name(name) {
             return Err(PyValueError::new_err(format!(
-                "{name:?} is no name of an event: use a letter, then letters, digits and any of /-_.:+"
+                "{name:?} isn't a valid event name: use a letter, then letters, digits and any of /-_.:+"
             )));
         }
         let separator = if fields.is_empty() { "" } else { ", " };

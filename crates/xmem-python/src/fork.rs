@@ -17,8 +17,8 @@ pub(crate) fn check_process(process: ProcessId) -> PyResult<()> {
         return Ok(());
     }
     Err(Kind::Forked.error(
-        "this memory is held by the process that this one was forked from, which writes it again when it likes: make a \
-         consumer or producer after fork, or copy the frame before",
+        "this memory is valid only in the parent process, which can reuse it at any time: create a consumer or producer in \
+         the child, or copy the frame before you fork",
     ))
 }
 

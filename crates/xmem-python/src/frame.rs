@@ -146,9 +146,8 @@ impl From<CudaError> for Unusable {
 /// The longest wait for a frame that is copied, because it holds its slot beyond the consumer's budget.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-const UNMAPPABLE: Unusable = Unusable::Invalid(Cow::Borrowed(
-    "the frame lies in memory that cannot be mapped",
-));
+const UNMAPPABLE: Unusable =
+    Unusable::Invalid(Cow::Borrowed("the frame's memory cannot be mapped"));
 
 #[pymethods]
 impl Frame {
@@ -223,7 +222,7 @@ impl Frame {
         self.about.info.number()
     }
 
-    /// The number of the slot that the frame lies in.
+    /// The number of the slot that the frame is in.
     #[getter]
     fn slot(&self) -> u32 {
         self.about.info.slot
@@ -286,7 +285,7 @@ impl Frame {
         self.copy(py)
     }
 
-    /// The frame in host memory: the frame itself, or a copy without padding if it lies on a device.
+    /// The frame in host memory: the frame itself, or a copy without padding if it is on a device.
     fn cpu(&self, py: Python<'_>) -> PyResult<Self> {
         self.with_each(py, Array::to_host)
     }
@@ -298,8 +297,8 @@ impl Frame {
         planes.try_for_each(|plane| plane.keeper.wait(py))
     }
 
-    /// Also holds a frame on a device for reads on this stream: until the stream has completed the work that was
-    /// submitted to it before the last array was deleted. DLPack does this for the stream of the array.
+    /// Also keeps a frame on a device until this stream has completed the work that was submitted to it before the last
+    /// array was deleted. DLPack does this for the stream of the array.
     fn record_stream(&self, stream: &Bound<'_, PyAny>) -> PyResult<()> {
         let stream = stream_of(stream)?;
         for plane in &self.arrays.planes {

@@ -66,7 +66,7 @@ impl Arrays {
 
     fn not_one_array(&self) -> String {
         format!(
-            "a frame of format {} is not one array but {}: use frame.planes",
+            "a frame of format {} isn't a single array: use its {} plane(s) in frame.planes",
             self.format.as_str(),
             self.planes.len(),
         )
@@ -257,7 +257,7 @@ pub(crate) fn why_invalid(lease: &ReadLease) -> String {
         }
     };
     format!(
-        "frame {} is described as {what}, which its {} bytes cannot be: its producer ({:?}) describes it wrongly",
+        "frame {} is described as {what}, which does not match its {} bytes: correct the description in its producer ({:?})",
         lease.info().sequence,
         meta.size,
         meta.producer.as_str()

@@ -80,7 +80,7 @@ pub(crate) fn present_or_none(number: &Bound<'_, PyAny>) -> PyResult<Option<i64>
         return Ok(time);
     }
     Err(PyValueError::new_err(format!(
-        "{number} is no time of CLOCK_MONOTONIC in nanoseconds, which is {now} now: use time.monotonic_ns(), and neither \
-         time.time_ns() nor seconds"
+        "{number} isn't a valid time of CLOCK_MONOTONIC in nanoseconds, which is now {now}: use time.monotonic_ns(), not \
+         time.time_ns() or seconds"
     )))
 }

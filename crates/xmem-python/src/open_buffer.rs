@@ -53,12 +53,12 @@ pub(crate) struct OpenBuffer {
 }
 
 pub(crate) fn gone() -> PyErr {
-    Kind::Closed.error("the buffer was released, or forgotten: get it again by its index")
+    Kind::Closed.error("the buffer was released or forgotten: get it again by its index")
 }
 
 fn missing(busy: bool) -> PyErr {
     if busy {
-        Kind::Error.error("another thread is copying this buffer: wait for it")
+        Kind::Error.error("another thread is copying this buffer: wait until it has finished")
     } else {
         gone()
     }
@@ -235,8 +235,8 @@ impl OpenBuffer {
         state.held()?;
         if state.views > 0 {
             return Err(Kind::ViewsExist.error(
-                "arrays over the buffer still exist: delete them (del array) before it is forgotten, since it may be \
-                 used again without them",
+                "arrays over the buffer still exist: delete them (del array) before you forget it, because the buffer can be \
+                 reused afterwards",
             ));
         }
         prepare(&mut state.held()?.guard)?;

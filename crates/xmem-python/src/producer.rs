@@ -91,7 +91,7 @@ impl Producer {
             "posix-shm" => Backing::PosixShm,
             other => {
                 return Err(PyValueError::new_err(format!(
-                    "backing is {other:?}: it has to be \"memfd\" or \"posix-shm\""
+                    "backing is {other:?}: it must be \"memfd\" or \"posix-shm\""
                 )));
             }
         };
@@ -137,7 +137,7 @@ impl Producer {
     /// behind, so that `publish` does not have to wait.
     ///
     /// timeout: the longest wait in seconds; 0 means no wait. Timeout is raised after that.
-    /// room: the number of bytes for attachments, with their names and sizes. They lie in the slot of the frame. If the
+    /// room: the number of bytes for attachments, with their names and sizes. They are in the slot of the frame. If the
     /// frame fills whole pages, they need at least one more page; with 0 they do not.
     /// device: "cuda:N" for a frame on a CUDA device. Default: host memory.
     #[pyo3(signature = (shape=None, dtype=None, *, format=None, width=0, height=0, room=1024, timeout=None,
@@ -158,12 +158,12 @@ impl Producer {
         let what = match (shape, format) {
             (Some(_), None) if width != 0 || height != 0 => {
                 return Err(PyValueError::new_err(
-                    "width and height are for a format; a shape includes them, as in acquire((480, 640, 3), \"uint8\")",
+                    "pass width and height only with a format; a shape includes them, as in acquire((480, 640, 3), \"uint8\")",
                 ));
             }
             (None, Some(format)) if dtype.is_some() => {
                 return Err(PyValueError::new_err(format!(
-                    "dtype is for a shape; format {format:?} implies it"
+                    "pass dtype only with a shape; format {format:?} implies it"
                 )));
             }
             (Some(shape), None) => {
@@ -173,8 +173,8 @@ impl Producer {
             (None, Some(format)) => What::Video(format.to_owned(), width, height),
             _ => {
                 return Err(PyValueError::new_err(
-                    "give either shape and dtype of the frame, as in acquire((480, 640, 3), \"uint8\"), or its \
-                     format, as in acquire(format=\"NV12\", width=640, height=480)",
+                    "pass either the shape and dtype of the frame, as in acquire((480, 640, 3), \"uint8\"), or its format, \
+                     as in acquire(format=\"NV12\", width=640, height=480)",
                 ));
             }
         };
@@ -272,7 +272,7 @@ impl Producer {
         })?;
         waited.ok_or_else(|| {
             Kind::Timeout.error(format!(
-                "{} of {count} consumer(s) of pool {:?} came in {} s",
+                "only {} of {count} consumer(s) of pool {:?} connected in {} s",
                 publisher.num_consumers(),
                 self.pool,
                 signals::seconds(timeout.unwrap_or_default())
@@ -329,6 +329,6 @@ fn check_mode(mode: u32) -> PyResult<()> {
         "660".to_owned()
     };
     Err(PyValueError::new_err(format!(
-        "socket_mode is {mode}, which is {mode:#o}, and permissions are at most 0o777: write 0o{meant}"
+        "socket_mode is {mode}, which is {mode:#o}, but the largest mode is 0o777: write 0o{meant}"
     )))
 }

@@ -64,7 +64,8 @@ impl Publisher {
             behind.join(", ")
         };
         Kind::Timeout.error(format!(
-            "no room for a frame in the time that was given: {behind} takes none from the lossless pool {:?}",
+            "no room for a frame before the timeout: still waiting for {behind} to receive earlier frames of the lossless \
+             pool {:?}",
             self.pool()
         ))
     }

@@ -67,14 +67,10 @@ pub(crate) fn duration(seconds: Option<f64>) -> PyResult<Option<Duration>> {
     let Some(seconds) = seconds else {
         return Ok(None);
     };
-    if seconds.is_nan() {
-        return Err(PyValueError::new_err(
-            "a timeout is in seconds, and this one is no number",
-        ));
-    }
-    if seconds < 0.0 {
+    if seconds.is_nan() || seconds < 0.0 {
         return Err(PyValueError::new_err(format!(
-            "a timeout is in seconds, and {seconds} is less than none: 0 does not wait, None waits for ever"
+            "{} isn't a valid timeout in seconds: use 0 to return at once, or None to wait forever",
+            self::seconds(seconds)
         )));
     }
     // -0.0 is 0.
@@ -86,7 +82,7 @@ pub(crate) fn lossless_timeout(seconds: Option<f64>) -> PyResult<Option<Duration
     let time = duration(seconds)?;
     if time.is_some_and(|time| time.is_zero()) {
         return Err(PyValueError::new_err(
-            "lossless_timeout is 0, which would throw out any consumer at once: None waits for ever",
+            "lossless_timeout is 0, so no consumer could stay connected: set a longer time, or None to wait forever",
         ));
     }
     Ok(time)
@@ -165,7 +161,9 @@ pub(crate) fn wait_apart<T: Send>(
                 Ok(result) => return Ok(result),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => {
-                    return Err(PyRuntimeError::new_err("a thread of xmem's panicked"));
+                    return Err(PyRuntimeError::new_err(
+                        "a thread of xmem panicked: this is a bug in xmem, please report it",
+                    ));
                 }
             }
             if let Err(error) = py.check_signals() {

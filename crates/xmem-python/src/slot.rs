@@ -76,10 +76,10 @@ fn end(lease: Lease, streams: &Streams) {
 fn why_not(lease: &Lease) -> PyErr {
     match lease {
         Lease::Published(_) | Lease::Publishing => {
-            Kind::Error.error("this frame was published already")
+            Kind::Error.error("this frame was already published")
         }
         Lease::Writing(_) | Lease::Gone => {
-            Kind::Closed.error("this frame was given back without publishing it")
+            Kind::Closed.error("this frame was discarded without publishing it")
         }
     }
 }
@@ -160,7 +160,7 @@ impl WriteSlot {
         let mut state = self.state();
         if state.closed {
             return Err(Kind::Closed.error(
-                "this frame was given back at the end of its `with` block: make arrays of it inside of the block",
+                "this frame was closed at the end of its `with` block: create arrays over it inside the block",
             ));
         }
         state.exports += 1;
@@ -213,7 +213,7 @@ impl WriteSlot {
     ) -> PyResult<()> {
         if stream.is_some() && self.device.is_none() {
             return Err(PyValueError::new_err(
-                "this frame lies in host memory, where there are no streams: publish() without one",
+                "this frame is in host memory, which has no streams: call publish() without a stream",
             ));
         }
         match &state.lease {
@@ -245,7 +245,7 @@ impl WriteSlot {
                 Lease::Writing(lease) => lease,
                 other => {
                     state.lease = other;
-                    return Err(Kind::Error.error("this frame was published already"));
+                    return Err(Kind::Error.error("this frame was already published"));
                 }
             }
         };

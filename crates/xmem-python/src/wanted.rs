@@ -82,7 +82,7 @@ impl Describer {
     fn tensor(&self, shape: &[u64], dtype: DType) -> PyResult<(FrameMeta, usize, String)> {
         if shape.is_empty() {
             return Err(PyValueError::new_err(
-                "the shape () has no dimension, and a frame has at least one: use (1,)",
+                "the shape () has no dimensions, but a frame must have at least one: use (1,)",
             ));
         }
         let mut meta = FrameMeta::new(0);
@@ -107,7 +107,7 @@ impl Describer {
             ));
         }
         let (layout, size) = format.default_layout(width, height).ok_or_else(|| {
-            PyValueError::new_err(format!("no frame can have {width}x{height} pixels"))
+            PyValueError::new_err(format!("a frame of {width}x{height} pixels is too large"))
         })?;
         let mut meta = FrameMeta::new(size);
         meta.content_type = Text::new("image/raw");
@@ -122,11 +122,11 @@ impl Describer {
 pub(crate) fn set_shape(meta: &mut FrameMeta, shape: &[u64]) -> PyResult<usize> {
     if shape.len() > MAX_DIMS {
         return Err(PyValueError::new_err(format!(
-            "the shape has {} dimensions, and an array may have {MAX_DIMS}",
+            "the shape has {} dimensions, but an array can have at most {MAX_DIMS}",
             shape.len()
         )));
     }
-    let too_large = || PyValueError::new_err(format!("no frame can have the shape {shape:?}"));
+    let too_large = || PyValueError::new_err(format!("a frame of shape {shape:?} is too large"));
     meta.ndim = shape.len() as u8;
     let mut stride = meta.dtype.size() as u64;
     for (dim, size) in shape.iter().enumerate().rev() {

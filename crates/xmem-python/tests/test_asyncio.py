@@ -66,7 +66,7 @@ def test_tasks_get_frames_in_the_order_of_their_requests(pool):
 def test_other_tasks_go_on_and_waits_can_be_cancelled(pool):
     async def main():
         with xmem.Producer(pool) as producer, xmem.Consumer(pool) as consumer:
-            with pytest.raises(xmem.Timeout, match=r"no frame came in 0\.05 s"):
+            with pytest.raises(xmem.Timeout, match=r"no frame arrived in 0\.05 s"):
                 await consumer.arecv(0.05)
             waiting = asyncio.create_task(consumer.arecv(HANG))
             # If each of these turns of the loop blocked, the timeout would have passed.

@@ -390,7 +390,7 @@ def test_texts_are_not_truncated(name, field, text):
     with BufferPool(name) as pool:
         buf = pool.acquire_cpu(8)
         buf.set_meta(**{field: "x" * 32})
-        with pytest.raises(ValueError, match=f"{field} is .*: it may have 32 bytes, and none that is 0"):
+        with pytest.raises(ValueError, match=f"{field} is .*: use at most 32 bytes, and no null byte"):
             buf.set_meta(timestamp=1, **{field: text})
         assert (getattr(buf, field), buf.timestamp) == ("x" * 32, None)
         buf.release()
@@ -430,7 +430,7 @@ def test_shape_that_does_not_fit(name):
     assert np.asarray(buf).shape == buf.shape == (50,)
     with pytest.raises(ValueError, match="uint8"):
         buf.set_meta(dtype="complex128")
-    with pytest.raises(ValueError, match="another order"):
+    with pytest.raises(ValueError, match="byte order"):
         buf.set_meta(dtype=np.dtype(">i4"))
     with pytest.raises(ValueError):
         pool.acquire_cpu(0)
@@ -622,11 +622,11 @@ def test_a_timeout_warns_of_readers_that_did_not_come(name):
         buf = pool.get(pool.acquire_cpu(100).forget())
         with pytest.raises(ValueError, match="without a timeout"):
             buf.forget(timeout=1)
-        with pytest.raises(ValueError, match="less than none"):
+        with pytest.raises(ValueError, match="valid timeout"):
             pool.acquire_cpu(100).forget(timeout=-1)
         buf.release()
         pool.acquire_cpu(100).forget()
-        with pytest.raises(xmem.Timeout, match="wait for readers"):
+        with pytest.raises(xmem.Timeout, match="still has unread buffers"):
             pool.wait_until_read(0.01)
 
 

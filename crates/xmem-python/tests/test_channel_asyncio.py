@@ -72,7 +72,7 @@ def test_the_loop_goes_on(pair):
     async def main():
         here, there = pair
         for sender in (None, 0):
-            with pytest.raises(xmem.Timeout, match="no message came in time"):
+            with pytest.raises(xmem.Timeout, match="no message arrived in time"):
                 await there.arecv(timeout=0.05, sender=sender)
             waiting = asyncio.create_task(there.arecv(timeout=HANG, sender=sender))
             await turns()

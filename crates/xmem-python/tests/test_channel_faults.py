@@ -161,7 +161,7 @@ def test_maker_that_is_killed(place):
         held = [channel.recv(timeout=HANG) for _ in range(10)]
         child.kill()
         seed = 10
-        with pytest.raises(xmem.ProducerLost, match="without having closed its end"):
+        with pytest.raises(xmem.ProducerLost, match="without closing its end"):
             for obj in channel:
                 check(obj, seed)
                 seed += 1
@@ -429,10 +429,10 @@ def test_pickles_of_other_users_are_refused(open_place):
     path, out = f"{open_place}/c.sock", spawn.Queue()
     with Process(as_user, NOBODY, "make", path, out, {}):
         assert out.get(timeout=HANG) == "made"
-        with pytest.raises(xmem.Refused, match=f"user {NOBODY}.*run their code.*allow_uids"):
+        with pytest.raises(xmem.Refused, match=f"user {NOBODY}.*run any code.*allow_uids"):
             xmem.Channel.connect(path, timeout=HANG)
         # A creator of another user does not accept root's messages either.
-        with pytest.raises(xmem.Refused, match="does not take"):
+        with pytest.raises(xmem.Refused, match="does not accept"):
             xmem.Channel.connect(path, timeout=2, allow_uids=[NOBODY])
         assert "user 0" in out.get(timeout=HANG)
 

@@ -92,7 +92,7 @@ def test_comes_back_as_itself(place):
         assert back[0] is stays and back[1]["again"] is stays
         ask("hold", xmem.ref(stays))
         text, is_here, name, is_held, is_alive, pid = ask("get")
-        assert "send it back" in text and str(os.getpid()) in text
+        assert "send the reference back" in text and str(os.getpid()) in text
         assert (is_here, name, is_held, is_alive, pid) == (False, "test_channel_refs.Stays", True, True, os.getpid())
         assert "Channel" in ask("pickle")
 

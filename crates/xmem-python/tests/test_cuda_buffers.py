@@ -166,7 +166,7 @@ def test_errors_of_cpu_access_name_the_copy(machine):
     owner.fails("cpu.cuda_ptr", "CudaError", "host memory")
     owner.fails("cpu.forget(stream=1)", "ValueError", "no streams")
     owner.fails("cpu.release(stream=1)", "ValueError", "no streams")
-    owner.fails("pool.acquire_cuda(10, device_id=-1)", "ValueError", "counted from 0")
+    owner.fails("pool.acquire_cuda(10, device_id=-1)", "ValueError", "start at 0")
     owner.fails("pool.acquire_cuda(10, device_id=5)", "NoCuda", "this process sees 2")
     # All of them still exist.
     assert owner.ask("cpu.forget() != cuda.forget()")

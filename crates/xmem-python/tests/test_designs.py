@@ -128,7 +128,7 @@ def test_from_blob_checks_its_arguments(pool):
     assert from_blob(buf, (4,)).shape == (4,)
     with pytest.raises(ValueError, match="28 bytes.*has 24"):
         from_blob(buf, (7,), torch.float32)
-    with pytest.raises(ValueError, match="lies on cpu"):
+    with pytest.raises(ValueError, match="is on cpu"):
         from_blob(buf, (6,), torch.float32, device="cuda:0")
     buf.discard()
 

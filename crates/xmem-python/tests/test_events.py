@@ -108,10 +108,10 @@ def test_events_past_the_budget(pool, over_budget):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"name": ""}, "no name of an event"),
-        ({"name": "a b"}, "no name of an event"),
-        ({"name": "a;b"}, "no name of an event"),
-        ({"name": "7up"}, "no name of an event"),
+        ({"name": ""}, "valid event name"),
+        ({"name": "a b"}, "valid event name"),
+        ({"name": "a;b"}, "valid event name"),
+        ({"name": "7up"}, "valid event name"),
         ({"name": "gap"}, "a gap needs pts"),
     ],
 )

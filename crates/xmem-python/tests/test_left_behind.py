@@ -14,7 +14,7 @@ from conftest import HANG, publish
 
 import xmem
 
-LEFT_BEHIND = "waited longer than its lossless_timeout for it, and went on without it"
+LEFT_BEHIND = "too slow for the producer's lossless_timeout, and disconnected"
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def test_left_behind_is_warned_of_and_counted(producer):
         seeds = [consumer.recv(HANG).pts for _ in range(3)]
         # It waits for the consumer once, and not again.
         publish_all(producer, range(3, 60))
-        with pytest.warns(xmem.PoolWarning, match=f"{LEFT_BEHIND} after number 2: it joins again") as caught:
+        with pytest.warns(xmem.PoolWarning, match=f"{LEFT_BEHIND} after frame 2. It connects again") as caught:
             seeds.append(consumer.recv(HANG).pts)
         assert len(caught) == 1
         assert caught[0].filename == __file__
@@ -116,7 +116,7 @@ def test_a_warning_that_is_an_error_is_none_of_the_stream(producer):
     with xmem.Consumer(producer.pool) as consumer, warnings.catch_warnings():
         warnings.simplefilter("error")
         publish_all(producer, range(30))
-        with pytest.raises(xmem.PoolWarning, match=f"{LEFT_BEHIND} before any frame came"):
+        with pytest.raises(xmem.PoolWarning, match=f"{LEFT_BEHIND} before the first frame"):
             consumer.recv(HANG)
         assert consumer.recv(HANG).pts < 30
 

@@ -305,7 +305,7 @@ def test_a_written_frame_keeps_no_producer(pool, way):
     # No other producer exists any more; otherwise this raises PoolInUse.
     with xmem.Producer(pool):
         assert pool in repr(frame)
-        with pytest.raises(xmem.Error, match="without publishing" if way != "published" else "published already"):
+        with pytest.raises(xmem.Error, match="without publishing" if way != "published" else "already published"):
             frame.publish()
     if way == "published":
         assert np.asarray(frame).shape == (8,)

@@ -183,7 +183,7 @@ def test_a_pipe_raises_at_once_and_reads_once(pool):
     here.send(frame)
     data = there.recv_bytes()
     assert pickle.loads(data) is frame
-    with pytest.raises(xmem.RefLost, match="received already"):
+    with pytest.raises(xmem.RefLost, match="already received"):
         pickle.loads(data)
     with pytest.raises(TypeError):
         pickle.dumps(frame)
@@ -394,7 +394,7 @@ def test_unreceived_frames_are_released_with_a_warning(pool):
         wait_until(lambda: consumer.stats["held"] == 0, "it is released")
         wait_until(lambda: caught, "it warns")
     assert caught[0].category is xmem.PoolWarning and "timeout" in str(caught[0].message)
-    with pytest.raises(xmem.RefLost, match="kept it no longer"):
+    with pytest.raises(xmem.RefLost, match="no longer keeps it"):
         there.recv()
     producer.close()
 
@@ -582,7 +582,7 @@ def test_warnings_as_errors_end_no_service(pool, monkeypatch):
         unread = spawn.SimpleQueue()
         unread.put(frame)
         wait_until(lambda: caught, "there is a warning")
-        assert "were not received, and are released" in str(caught[0].exc_value)
+        assert "were not received and have been released" in str(caught[0].exc_value)
         xmem.multiprocessing.install(timeout=600)
         # Other receivers are still answered.
         kind, _, array = peer.ask(other)

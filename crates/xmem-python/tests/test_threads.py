@@ -108,7 +108,7 @@ def test_one_slot(pool):
                         except xmem.ViewsExist:
                             pass
                         except xmem.Error as error:
-                            assert "published already" in str(error)
+                            assert "already published" in str(error)
 
                 all_at_once(work)
             assert len(published) == 1

@@ -119,5 +119,5 @@ def test_transforms_and_the_end_of_the_stream(pool):
 
 
 def test_a_data_set_has_no_events(pool):
-    with pytest.raises(ValueError, match="consists of frames"):
+    with pytest.raises(ValueError, match="has only frames"):
         xmem.torch.FrameDataset(pool, events=True)

@@ -92,8 +92,8 @@ class Consumer(Waiting, _xmem.Consumer):
         budget, limit = stats["budget"], stats["budget_limit"]
         if limit:
             warnings.warn(
-                f"consumer of pool {self.pool!r}: asked for max_held={max_held}, granted {budget}: raise {limit} of the "
-                f"Producer, or {limit.replace('_', '-')} on xmemsink",
+                f"consumer of pool {self.pool!r}: you requested max_held={max_held}, but the producer allows {budget}: "
+                f"raise {limit} of the Producer, or {limit.replace('_', '-')} on xmemsink",
                 PoolWarning,
                 stacklevel=3,
             )
@@ -114,7 +114,7 @@ class Consumer(Waiting, _xmem.Consumer):
         newest_only: bool = False,
         events: bool = False,
     ) -> Self:
-        """Makes a consumer without blocking the event loop while there is no producer."""
+        """Creates a consumer without blocking the event loop while there is no producer."""
         options = dict(
             timeout=timeout,
             max_held=max_held,

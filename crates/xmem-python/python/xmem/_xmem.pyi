@@ -114,7 +114,7 @@ class Frame(_Array):
         """The number of the frame among the frames of its pool, from 0, without events."""
     @property
     def slot(self) -> int:
-        """The number of the slot that the frame lies in."""
+        """The number of the slot that the frame is in."""
     @property
     def generation(self) -> int:
         """The generation of the slot, which changes with each use of the slot; never 0."""
@@ -143,12 +143,12 @@ class Frame(_Array):
         Waits until the copy is complete.
         """
     def cpu(self) -> Frame:
-        """The frame in host memory: the frame itself, or a copy without padding if it lies on a device."""
+        """The frame in host memory: the frame itself, or a copy without padding if it is on a device."""
     def synchronize(self) -> None:
         """Waits until a frame on a device is written. Only reads without a stream need this."""
     def record_stream(self, stream: Any) -> None:
-        """Also holds a frame on a device for reads on this stream: until the stream has completed the work that was
-        submitted to it before the last array was deleted. DLPack does this for the stream of the array.
+        """Also keeps a frame on a device until this stream has completed the work that was submitted to it before the last
+        array was deleted. DLPack does this for the stream of the array.
         """
     def release_word(self) -> ReleaseWord:
         """A word that also holds a frame on a device until a kernel stores 0 to it: once, with its last instruction, after a
@@ -410,7 +410,7 @@ class Producer:
         behind, so that `publish` does not have to wait.
 
         timeout: the longest wait in seconds; 0 means no wait. Timeout is raised after that.
-        room: the number of bytes for attachments, with their names and sizes. They lie in the slot of the frame. If the
+        room: the number of bytes for attachments, with their names and sizes. They are in the slot of the frame. If the
         frame fills whole pages, they need at least one more page; with 0 they do not.
         device: "cuda:N" for a frame on a CUDA device. Default: host memory.
         """

@@ -29,7 +29,7 @@ temporary directory.
 
 A process that received something by reference can send it on, without ``install``; a manager does. In a ``Pool`` or a
 ``ProcessPoolExecutor``, an object that could not be received is an object of which each use raises the error: an error while
-unpickling would end the worker, and the call would wait for ever.
+unpickling would end the worker, and the call would wait forever.
 
 Do not write to a received torch tensor: the process would be killed by SIGSEGV. Other tensors are sent by PyTorch, in its own
 shared memory; these can be written.
@@ -126,7 +126,7 @@ class _Sender:
                 # There is no request, or the receiver is slow and asks again.
                 pass
             except Exception as error:
-                _warn(f"an object was not sent to another process: {error}")
+                _warn(f"an object could not be sent to another process: {error}")
             self._forget_old()
             self._forget_gone()
 
@@ -167,8 +167,8 @@ class _Sender:
             old += len(self.take(token))
         if old:
             _warn(
-                f"{old} objects that were sent {_timeout} s ago were not received, and are released: "
-                "xmem.multiprocessing.install(timeout=...) keeps them longer"
+                f"{old} object(s) sent {_timeout} s ago were not received and have been released: "
+                "to keep objects longer, raise the timeout of xmem.multiprocessing.install()"
             )
 
     def drain(self):
@@ -310,14 +310,17 @@ def _the_one(found):
     if isinstance(found, Exception):
         raise found
     if not found:
-        raise RefLost("this object was received already, or its sender kept it no longer (install(timeout=...))")
+        raise RefLost(
+            "this object was already received, or its sender no longer keeps it: "
+            "raise the timeout of xmem.multiprocessing.install()"
+        )
     return found[0]
 
 
 class _Lost:
     """What the function of a pool gets in place of an object that could not be received. Each use of it raises the error.
 
-    An error while unpickling would end the worker, or a thread of the caller, and `map` would wait for ever.
+    An error while unpickling would end the worker, or a thread of the caller, and `map` would wait forever.
     """
 
     def __init__(self, error):
@@ -461,10 +464,10 @@ def _reduce_tensor(t):
 
 
 def install(*, timeout: float | None = 600.0, linger: float = 10.0) -> None:
-    """Has this process send what lies in memory of xmem by reference. Call it after `import torch`, if at all.
+    """Makes this process send objects in memory of xmem by reference. Call it after `import torch`, if at all.
 
-    timeout: after how many seconds what no process received is released (None: never). linger: how many seconds this process waits
-    at its end for the receivers.
+    timeout: the time in seconds after which an object that no process received is released. None: never.
+    linger: the longest time in seconds that this process waits for the receivers before it ends.
     """
     global _timeout, _linger
     _check_timeout(timeout)

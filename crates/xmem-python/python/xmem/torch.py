@@ -31,15 +31,15 @@ def from_blob(
 ) -> torch.Tensor:
     """Returns a tensor over the first bytes of a buffer of a BufferPool. The tensor holds the buffer.
 
-    device: the expected device. ValueError if the buffer lies on another one.
+    device: the expected device. ValueError if the buffer is on another one.
     """
     flat = torch.from_dlpack(buffer).reshape(-1).view(torch.uint8)
     wanted = flat.device if device is None else torch.device(device)
     if wanted.type != flat.device.type or wanted.index not in (None, flat.device.index):
-        raise ValueError(f"the buffer lies on {flat.device}, not on {device}: copy it with copy_to_cuda or copy_to_cpu")
+        raise ValueError(f"the buffer is on {flat.device}, not on {device}: copy it with copy_to_cuda or copy_to_cpu")
     size = math.prod(shape) * dtype.itemsize
     if not 0 <= size <= flat.numel():
-        raise ValueError(f"a tensor of shape {tuple(shape)} and type {dtype} has {size} bytes, and the buffer has {flat.numel()}")
+        raise ValueError(f"a tensor of shape {tuple(shape)} and type {dtype} has {size} bytes, but the buffer has {flat.numel()}")
     return flat[:size].view(dtype).reshape(tuple(shape))
 
 
@@ -64,7 +64,7 @@ class FrameDataset(torch.utils.data.IterableDataset):
     ) -> None:
         super().__init__()
         if options.get("events"):
-            raise ValueError("a data set consists of frames: take events with an xmem.Consumer of your own")
+            raise ValueError("a data set has only frames: use a separate xmem.Consumer to receive events")
         self.pool = pool
         self.transform = transform if transform is not None else _to_tensor
         self.limit = limit

@@ -16,7 +16,7 @@ use crate::errors::{IntoPyErr, IntoPyResult};
 pub(super) fn check(device_id: i32) -> PyResult<()> {
     if device_id < 0 {
         return Err(PyValueError::new_err(format!(
-            "device_id is {device_id}: devices are counted from 0"
+            "device_id is {device_id}, but device numbers start at 0"
         )));
     }
     Ok(())
@@ -37,7 +37,9 @@ pub(super) fn copy_to_device(
 }
 
 fn only_on_device() -> PyErr {
-    PyValueError::new_err("this buffer lies in host memory, where there are no streams: pass none")
+    PyValueError::new_err(
+        "this buffer is in host memory, which has no streams: leave out the stream",
+    )
 }
 
 /// An error if a stream is given for a buffer in host memory.

@@ -34,7 +34,8 @@ use crate::wanted;
 #[derive(Debug)]
 pub(crate) struct BufferGuard(Arc<OpenBuffer>);
 
-const ON_DEVICE: &str = "this buffer lies on a CUDA device, where the CPU cannot read it: use its cuda_ptr there, or copy_to_cpu()";
+const ON_DEVICE: &str = "this buffer is on a CUDA device, where the CPU cannot read it: use its cuda_ptr on the device, or \
+     call copy_to_cpu()";
 
 /// The bytes of a buffer in host memory. Views are writable if the guard is.
 fn cpu_bytes(guard: &mut core::BufferGuard) -> PyResult<(*const u8, usize)> {
@@ -88,7 +89,7 @@ impl BufferGuard {
             };
             layout::of_buffer(guard.meta(), part).ok_or_else(|| {
                 PyBufferError::new_err(
-                    "the buffer does not begin at a multiple of its elements' size",
+                    "the start of the buffer isn't aligned to the size of its elements",
                 )
             })
         })
@@ -319,7 +320,8 @@ impl BufferGuard {
             let is_given = timeout.is_some() || readers.is_some();
             if is_given && guard.mode() == AccessMode::ReadOnly {
                 return Err(PyValueError::new_err(
-                    "a buffer that is read is kept until the pool's release(): forget it without a timeout and without readers",
+                    "a buffer from get() is kept until the pool's release(): call forget() without a timeout and without \
+                     readers",
                 ));
             }
             cuda::check_stream(guard, stream)?;

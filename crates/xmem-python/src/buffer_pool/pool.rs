@@ -175,7 +175,7 @@ impl BufferPool {
         })?;
         waited.ok_or_else(|| {
             Kind::Timeout.error(format!(
-                "buffers of pool {:?} still wait for readers after {} s",
+                "pool {:?} still has unread buffers after {} s: wait longer, or check that every reader is running",
                 self.name,
                 timeout.unwrap_or_default()
             ))

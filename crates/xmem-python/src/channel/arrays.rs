@@ -68,9 +68,9 @@ impl DeviceBlock {
         dtype: DType,
     ) -> PyResult<Option<Array>> {
         let parts = self.arrays.as_ref().map_err(|error| {
-            error
-                .kind()
-                .error(format!("the message has arrays on a device: {error}"))
+            error.kind().error(format!(
+                "cannot open the arrays of this message on their device: {error}"
+            ))
         })?;
         let mut before = 0;
         let len = self.place.len;

@@ -55,7 +55,7 @@ fn ended(end: &End) -> PyErr {
     } else {
         Kind::EndOfStream
     };
-    kind.error(format!("no more messages come: {}", end.why))
+    kind.error(format!("there are no more messages: {}", end.why))
 }
 
 #[pymethods]
@@ -116,7 +116,7 @@ impl ChannelEnd {
         let inbox = &self.link.inbox;
         let step = |slice| {
             if let Some(why) = inbox.ended() {
-                let why = format!("no process joins any more: {why}");
+                let why = format!("no more processes can join: {why}");
                 return Some(Err(Kind::ProducerLost.error(why)));
             }
             match producer.wait_for_consumers(count, Some(slice), &canceller) {
@@ -128,7 +128,7 @@ impl ChannelEnd {
         };
         wait_for(py, deadline, step, || {
             timeout(&format!(
-                "{} of {count} joined the channel in time",
+                "only {} of {count} processes joined the channel in time",
                 self.met(&producer)
             ))
         })
@@ -143,9 +143,9 @@ impl ChannelEnd {
             return Ok(None);
         }
         Ok(Some(format!(
-            "send waits: {} does not take the messages before this one, and {waiting} that came here are not taken either. If \
-             that process waits in send, too, they wait for each other: receive between sends, or in another thread. All that \
-             joined get what the maker sends; workers that share the jobs need send(job, to=...)",
+            "send() is waiting for {} to receive earlier messages, and this end has {waiting} unread message(s). If both \
+             sides are in send(), neither can continue: call recv() between sends, or in another thread. The maker sends to \
+             every process that joined; to give each job to one worker, use send(job, to=...)",
             slow.join(" and ")
         )))
     }
@@ -227,15 +227,15 @@ impl ChannelEnd {
             }
             Some(Taken::Blocked(Blocked { why, errno: None })) => {
                 Err(Kind::OverBudget.error(format!(
-                    "{why}; release received arrays (del), or copy them; the message is not lost"
+                    "{why}; delete (del) or copy received arrays, then try again: the message is not lost"
                 )))
             }
             Some(Taken::Blocked(Blocked { why, errno })) => {
-                Err(Kind::Error.of_system(errno, format!("{why}; the message is not lost")))
+                Err(Kind::Error.of_system(errno, format!("{why}; the message is not lost, so you can try again")))
             }
             Some(Taken::Ended(end)) => Err(ended(&end)),
             Some(Taken::Closed) => Err(closed()),
-            None => Err(timeout("no message came in time")),
+            None => Err(timeout("no message arrived in time")),
         }
     }
 
@@ -341,14 +341,14 @@ impl ChannelEnd {
                 Some(format!("process {to} of the channel is not connected"))
             }
             Some(to) if *id != MAKER && to != MAKER => {
-                Some("only the maker of a channel can send to one process of it".to_owned())
+                Some("only the maker of a channel can choose the receiver (to=...)".to_owned())
             }
             _ => inbox.ended(),
         };
         let producer = &outlet.producer;
         let step = |slice| {
             if let Some(why) = ended() {
-                let why = format!("no receiver takes the message: {why}");
+                let why = format!("the message has no receiver: {why}");
                 return Some(Err(Kind::ProducerLost.error(why)));
             }
             if producer.num_consumers() > 0 {

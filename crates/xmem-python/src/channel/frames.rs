@@ -137,7 +137,9 @@ impl Part<'_> {
             let part = layout::private(bytes.cast::<PyBytes>()?.as_bytes().to_vec());
             Array::new(part.keeper, part.bytes, *offset, shape, strides, dtype)
         };
-        array.ok_or_else(|| PyValueError::new_err("a plane does not lie in its block"))
+        array.ok_or_else(|| {
+            PyValueError::new_err("this message is invalid: a plane is outside its block")
+        })
     }
 }
 
@@ -153,7 +155,9 @@ pub(crate) fn frame_of(parts: Vec<Part<'_>>, known: Known) -> PyResult<Frame> {
     let planes = parts.iter().map(Part::array);
     let planes = planes.collect::<PyResult<Vec<_>>>()?;
     if planes.is_empty() {
-        return Err(PyValueError::new_err("a frame has at least one plane"));
+        return Err(PyValueError::new_err(
+            "this message is invalid: it has a frame without planes",
+        ));
     }
     let video = known.format.map(|format| VideoLayout {
         format: format.as_str().into(),

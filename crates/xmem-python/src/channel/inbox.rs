@@ -327,7 +327,7 @@ impl State {
         } else {
             "is not connected"
         };
-        let why = format!("process {sender} of the channel {why}, and left no message");
+        let why = format!("process {sender} of the channel {why}");
         Some(Taken::Ended(End { why, is_lost }))
     }
 }

@@ -37,7 +37,7 @@ impl Bytes {
     /// A copy in private memory. `Err`: there is no memory.
     fn to_private(&self) -> Result<Self, String> {
         let bytes = PrivateBytes::aligned(self.as_slice(), ALIGN)
-            .ok_or_else(|| format!("no memory for a copy of {} bytes", self.len))?;
+            .ok_or_else(|| format!("not enough memory to copy {} bytes", self.len))?;
         Ok(Self {
             start: bytes.ptr() as usize,
             len: self.len,
@@ -74,7 +74,7 @@ impl Message {
         let table = parts
             .first()
             .and_then(|first| Table::decode(first, &sizes))
-            .ok_or("the table of a message does not fit its parts")?;
+            .ok_or("the table of a message does not match its parts")?;
         let keeper = Keeper::Lease(Held::new(lease.clone()));
         let bytes = |place: &Place| Bytes {
             keeper: keeper.clone(),

@@ -51,13 +51,13 @@ impl Terms {
         match consumer.producer_uid() {
             Some(uid) if uid == own || self.allow_uids.contains(&uid) => Ok(()),
             Some(uid) => Err(format!(
-                "pool {:?} is of user {uid} and this process runs as user {own}: taking objects from another user means to \
-                 run their code; to allow that, give allow_uids=[{uid}]",
+                "pool {:?} belongs to user {uid}, and this process runs as user {own}: objects from that user can run any \
+                 code in this process. If you trust that user, set allow_uids=[{uid}]",
                 consumer.pool()
             )),
             None => Err(
-                "the system does not report the owner of the pool. In a user namespace 65534 is the number of every user that \
-                 the namespace does not map: run both processes as another user"
+                "the system does not report the pool's owner: in a user namespace, every user that the namespace does not \
+                 map has the number 65534. Run both processes as another user"
                     .into(),
             ),
         }
@@ -75,7 +75,9 @@ pub(super) fn connect(inbox: &Arc<Inbox>, terms: Terms, channel: &Path, id: u64)
         let inbox = inbox.clone();
         move || {
             let connect = || {
-                let path = socket.to_str().ok_or("its socket has no name in UTF-8")?;
+                let path = socket
+                    .to_str()
+                    .ok_or("the name of its socket isn't UTF-8")?;
                 let consumer = terms.consumer(path, &inbox);
                 let consumer = consumer.connect_wait(Some(CONNECT_TIME));
                 let consumer = consumer.map_err(|error| error.to_string())?;
@@ -227,7 +229,7 @@ impl Inlet {
         match error {
             // `receive` raises this error. The message is not lost.
             ReceiveError::OverBudget { .. } | ReceiveError::Region(_) => {
-                let why = format!("the next message cannot be taken now: {error}");
+                let why = format!("the next message cannot be received now: {error}");
                 let errno = errno_of(error);
                 self.inbox
                     .set_blocked(self.sender, Some(Blocked { why, errno }));
@@ -235,9 +237,7 @@ impl Inlet {
                 Ok(())
             }
             ReceiveError::Eos => Err(closed("the sender closed the channel")),
-            ReceiveError::ProducerLost => {
-                Err(lost("the sender is gone, without having closed its end"))
-            }
+            ReceiveError::ProducerLost => Err(lost("the sender ended without closing its end")),
             error => Err(lost(error.to_string())),
         }
     }
@@ -262,7 +262,7 @@ fn sort_by_label(
     message: impl FnOnce() -> Result<Message, String>,
 ) -> Sorted {
     let Some(label) = Label::read(lease.meta()) else {
-        return Sorted::Invalid("a frame of its pool is no message of a channel".into());
+        return Sorted::Invalid("a frame in its pool isn't a message of a channel".into());
     };
     if label.to.is_some_and(|to| to != me) {
         return Sorted::NotOurs;

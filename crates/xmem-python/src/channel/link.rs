@@ -54,7 +54,7 @@ impl Link {
         // Before the lock: see `is_inherited`.
         if self.is_inherited() {
             return Err(Kind::Forked.error(
-                "this channel belongs to the process that made it: join it (Channel.connect) after fork",
+                "this end of the channel belongs to the process that created it: call Channel.connect after the fork",
             ));
         }
         let producer = lock(&self.producer).clone().ok_or_else(closed)?;

@@ -79,5 +79,7 @@ pub(super) unsafe fn fill_bytes(
     if result == 0 {
         return Ok(());
     }
-    Err(PyErr::take(owner.py()).unwrap_or_else(|| PyBufferError::new_err("no such view")))
+    Err(PyErr::take(owner.py()).unwrap_or_else(|| {
+        PyBufferError::new_err("this memory cannot be viewed in the requested form")
+    }))
 }

@@ -172,7 +172,7 @@ pub(super) fn join(
     let consumer = match (joined, last) {
         (Some(joined), _) => joined.into_py_result()?,
         (None, Some(error)) => return Err(error.into_py_err()),
-        (None, None) => return Err(timeout("no process made the channel in time")),
+        (None, None) => return Err(timeout("no process created the channel in time")),
     };
     terms
         .check(&consumer)
@@ -188,14 +188,14 @@ pub(super) fn join(
     })?;
     if marked.is_none() {
         return Err(PyValueError::new_err(format!(
-            "pool {name:?} is not a channel, or one of another version of xmem: join it with xmem.Consumer"
+            "pool {name:?} is not a channel, or is from another version of xmem: use xmem.Consumer to read an ordinary pool"
         )));
     }
     let socket = builder.socket_path().into_py_result()?;
     let own = names::socket_of(&socket, id);
-    let own = own
-        .to_str()
-        .ok_or_else(|| PyValueError::new_err("the channel's socket has no name in UTF-8"))?;
+    let own = own.to_str().ok_or_else(|| {
+        PyValueError::new_err("the name of the channel's socket isn't UTF-8: choose another name")
+    })?;
     let answer = Arc::new(Answer::default());
     let builder = options.builder(own)?.on_consumer({
         let answer = answer.clone();
@@ -213,11 +213,11 @@ pub(super) fn join(
         Ok(()) => Some(Ok(())),
     };
     wait_for(py, deadline, ask, || {
-        timeout("the channel's maker reads no requests: it may be stopped")
+        timeout("the channel's maker does not read requests: check whether that process is stopped")
     })?;
     let refused = |why: &str| {
         Kind::Refused.error(format!(
-            "the channel's maker does not take messages of this process: {why}"
+            "the channel's maker does not accept messages from this process: {why}"
         ))
     };
     // The maker answers on a thread that needs no interpreter.
@@ -227,7 +227,8 @@ pub(super) fn join(
     };
     wait_for(py, deadline.at_most(ANSWER_TIME), met, || {
         refused(
-            "it cannot open its pool: it runs as a user that allow_uids does not name, has no descriptors left, or is stopped",
+            "the maker cannot open this process's pool. Add the maker's user to allow_uids, or check whether the maker is \
+             stopped or has no file descriptors left",
         )
     })?;
     inlet::follow(&link.inbox, terms, consumer)?;

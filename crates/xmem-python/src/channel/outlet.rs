@@ -37,7 +37,7 @@ impl Outlet {
         let room = retry(py, deadline, |slice| {
             self.producer.wait_for_room(Some(slice), &self.canceller)
         })?;
-        room.ok_or_else(|| timeout("a receiver did not take the messages before this one in time"))
+        room.ok_or_else(|| timeout("a receiver did not receive the earlier messages in time"))
     }
 
     pub(super) fn acquire(
@@ -57,6 +57,7 @@ impl Outlet {
 
 fn no_slot() -> PyErr {
     timeout(
-        "no slot came free in time: receivers hold what was sent before, and max_slots or max_bytes allow no more",
+        "no slot became free in time, because receivers hold earlier messages: delete their arrays, or raise max_slots or \
+         max_bytes",
     )
 }

@@ -76,7 +76,10 @@ pub(super) fn send(
         result => result,
     };
     result.map_err(|failure| match failure {
-        Failure::NotReached => ErrorKind::Error.error("a copied message reaches all receivers"),
+        Failure::NotReached => ErrorKind::Error.error(
+            "a copied message did not reach every receiver: this is a bug in xmem, \
+             please report it",
+        ),
         Failure::Python(error) => error,
     })
 }

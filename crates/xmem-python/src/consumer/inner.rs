@@ -90,7 +90,8 @@ fn take(taken: Taken<'_>) -> Took {
     };
     if lease.meta().content_type.as_str() == MESSAGE {
         return Took::Frame(Err(Unusable::Invalid(Cow::Borrowed(
-            "this pool is an xmem.Channel: join it with xmem.Channel.connect, and close this consumer, which takes its messages",
+            "this pool belongs to an xmem.Channel: join it with xmem.Channel.connect, and close this consumer, which also \
+             receives messages",
         ))));
     }
     match taken {
@@ -238,8 +239,8 @@ pub(super) fn property(limit: BudgetLimit) -> String {
 fn small_budget(consumer: &xmem_core::Consumer) -> String {
     let limit = consumer.budget_limit();
     format!(
-        "consumer of pool {:?}: only {} frames may be held at once, and all further ones are copied or dropped: raise {} of the \
-         Producer, or {limit} on xmemsink",
+        "consumer of pool {:?}: you can hold only {} frame(s) at once, and further frames are copied or dropped: raise {} of \
+         the Producer, or {limit} on xmemsink",
         consumer.pool(),
         consumer.budget(),
         property(limit)
@@ -248,8 +249,8 @@ fn small_budget(consumer: &xmem_core::Consumer) -> String {
 
 fn all_held(consumer: &xmem_core::Consumer) -> String {
     format!(
-        "consumer of pool {:?}: all frames were dropped for two seconds, because the program holds {}, as many as it may: release \
-         frames before it takes the next, raise max_held, or set over_budget=\"copy\"",
+        "consumer of pool {:?}: all frames were dropped for two seconds, because you hold your whole budget of {} frame(s): \
+         release frames before you receive the next, raise max_held, or set over_budget=\"copy\"",
         consumer.pool(),
         consumer.budget()
     )
@@ -258,19 +259,19 @@ fn all_held(consumer: &xmem_core::Consumer) -> String {
 fn left_behind(lost: &Lost) -> String {
     let pool = &lost.pool;
     let when = lost.last.map_or_else(
-        || "before any frame came".to_owned(),
-        |last| format!("after number {last}"),
+        || "before the first frame".to_owned(),
+        |last| format!("after frame {last}"),
     );
     format!(
-        "consumer of pool {pool:?}: the producer waited longer than its lossless_timeout for it, and went on without it \
-         {when}: it joins again, and frames in between are missed; take them faster, or raise lossless_timeout"
+        "consumer of pool {pool:?}: too slow for the producer's lossless_timeout, and disconnected {when}. It connects \
+         again, and misses the frames in between: receive frames faster, or raise lossless_timeout"
     )
 }
 
 fn left_alone(pool: &str) -> String {
     format!(
-        "consumer of pool {pool:?}: its producer ended without Producer.end_stream(), and this consumer waits for another one; to \
-         end its loop instead, use on_producer_lost=\"end\""
+        "consumer of pool {pool:?}: the producer ended without Producer.end_stream(), so this consumer waits for the next \
+         producer. To end the loop instead, use on_producer_lost=\"end\""
     )
 }
 

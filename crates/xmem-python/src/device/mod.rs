@@ -30,7 +30,7 @@ pub(crate) fn parse(device: Option<&str>) -> PyResult<Option<u32>> {
     };
     number.map(Some).ok_or_else(|| {
         PyValueError::new_err(format!(
-            "device is {text:?}: it has to be \"cpu\", or \"cuda:0\" and so on"
+            "device is {text:?}: use \"cpu\", or \"cuda:\" and a device number, such as \"cuda:0\""
         ))
     })
 }

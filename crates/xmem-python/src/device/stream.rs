@@ -28,7 +28,7 @@ impl Use {
         match stream.extract::<i64>() {
             Ok(-1) => Ok(Self::Anywhere),
             Ok(0) => Err(PyValueError::new_err(
-                "stream 0 could be either default stream: 1 is the legacy one, 2 the thread's own",
+                "stream 0 is ambiguous: pass 1 for the legacy default stream, or 2 for the per-thread default stream",
             )),
             _ => Ok(Self::On(stream_of(stream)?)),
         }
@@ -57,7 +57,7 @@ pub(crate) fn stream_of(stream: &Bound<'_, PyAny>) -> PyResult<Stream> {
         handle.extract()?
     } else {
         return Err(PyTypeError::new_err(
-            "a stream is its handle, or an object with __cuda_stream__, cuda_stream (PyTorch) or ptr (CuPy)",
+            "stream must be a handle (int), or an object with __cuda_stream__, cuda_stream (PyTorch) or ptr (CuPy)",
         ));
     };
     Ok(match handle {

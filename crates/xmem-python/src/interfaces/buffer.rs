@@ -67,8 +67,8 @@ pub(crate) unsafe fn fill(
     let is_forgotten = wants(flags, ffi::PyBUF_ANY_CONTIGUOUS) && !wants(flags, ffi::PyBUF_FORMAT);
     if is_forgotten && array.keeper.ends_by_a_call() {
         return Err(PyBufferError::new_err(
-            "this call, such as numpy.ndarray(buffer=...), does not hold the memory, which is used again after publish(), \
-             forget() or release(): use numpy.asarray(...), or pass a memoryview(...) of it",
+            "a call such as numpy.ndarray(buffer=...) does not hold this memory, which is reused after publish(), forget() \
+             or release(): use numpy.asarray(...), or pass a memoryview(...) of it",
         ));
     }
     let export = Export::new(&array.keeper)?;
@@ -91,7 +91,9 @@ unsafe fn describe(view: *mut ffi::Py_buffer, flags: c_int, kept: Bound<'_, View
     unsafe { (*view).obj = ptr::null_mut() };
     let View { array, export, .. } = kept.get();
     let format = dtype::format(array.dtype).ok_or_else(|| {
-        PyBufferError::new_err("the buffer protocol has no bfloat16: use torch.from_dlpack instead")
+        PyBufferError::new_err(
+            "the buffer protocol does not support bfloat16: use torch.from_dlpack instead",
+        )
     })?;
     let (c_contiguous, f_contiguous) = (array.is_c_contiguous(), array.is_f_contiguous());
     let fits = if wants(flags, ffi::PyBUF_C_CONTIGUOUS) {
@@ -105,10 +107,10 @@ unsafe fn describe(view: *mut ffi::Py_buffer, flags: c_int, kept: Bound<'_, View
     };
     if !fits {
         return Err(PyBufferError::new_err(if c_contiguous {
-            "the array is in C order, and Fortran order was asked for: use numpy.asfortranarray, a copy"
+            "the array is in C order, but you requested Fortran order: copy it with numpy.asfortranarray"
         } else {
-            "rows of this frame have padding between them, and contiguous memory was asked for: \
-             use numpy.asarray(frame), or frame.copy()"
+            "the rows of this frame have padding between them, but you requested contiguous memory: use \
+             numpy.asarray(frame), or frame.copy()"
         }));
     }
     // A reader gets a writable view if the memory may be written, like a view of a NumPy array.

@@ -17,13 +17,13 @@ use crate::keeper::{Export, Keeper};
 pub(crate) fn of<'py>(py: Python<'py>, array: &Array) -> PyResult<Bound<'py, PyDict>> {
     if array.device().is_none() {
         return Err(PyAttributeError::new_err(
-            "this frame lies in host memory, and has no __cuda_array_interface__",
+            "this frame is in host memory, so it has no __cuda_array_interface__",
         ));
     }
     let export = Export::new(&array.keeper)?;
     let typestr = dtype::typestr(array.dtype).ok_or_else(|| {
         PyTypeError::new_err(
-            "the CUDA array interface has no bfloat16: use torch.from_dlpack instead",
+            "the CUDA array interface does not support bfloat16: use torch.from_dlpack instead",
         )
     })?;
     array.keeper.wait(py)?;

@@ -201,7 +201,7 @@ fn give(py: Python<'_>, array: &Array, stream: Option<&Bound<'_, PyAny>>) -> PyR
             Ok(())
         } else {
             Err(PyBufferError::new_err(
-                "this frame lies in host memory, where there are no streams: stream has to be None",
+                "this frame is in host memory, which has no streams: stream must be None",
             ))
         };
     }
@@ -225,8 +225,8 @@ pub(crate) fn export(py: Python<'_>, array: &Array, request: Request<'_>) -> PyR
         Some(py.detach(|| array.to_host()))
     } else {
         return Err(PyBufferError::new_err(format!(
-            "this frame lies on {}, and another device was asked for: move it there afterwards, \
-             as in torch.from_dlpack(frame).to(device)",
+            "this frame is on {}, but you requested another device: move it afterwards, as in \
+             torch.from_dlpack(frame).to(device)",
             devices::name(array.device())
         )));
     };
@@ -276,8 +276,8 @@ pub(crate) fn export(py: Python<'_>, array: &Array, request: Request<'_>) -> PyR
         capsule::<Versioned>(py, tensor, context, flags)
     } else if !context.export.is_writable() && context.export.is_mapped_writable() {
         Err(PyBufferError::new_err(
-            "this library asks for a DLPack capsule of before version 1, which cannot mark a published frame as \
-             read-only: use a newer version of it, or frame.copy()",
+            "this library requests a DLPack capsule from before version 1, which cannot mark a published frame as read-only: \
+             use a newer version of the library, or frame.copy()",
         ))
     } else {
         // This version cannot express "read-only". An error would exclude many libraries. Host memory is safe, because it is

@@ -18,7 +18,7 @@ pub(crate) fn of<'py>(py: Python<'py>, array: &Array) -> PyResult<Bound<'py, PyD
         return Err(PyTypeError::new_err(reason));
     }
     let typestr = dtype::typestr(array.dtype).ok_or_else(|| {
-        PyTypeError::new_err("NumPy has no bfloat16: use torch.from_dlpack instead")
+        PyTypeError::new_err("NumPy does not support bfloat16: use torch.from_dlpack instead")
     })?;
     if matches!(array.keeper, Keeper::Slot(_)) {
         return Err(PyAttributeError::new_err(

@@ -10,7 +10,7 @@
 
     # Other processes join it.
     channel = xmem.Channel.connect("jobs")
-    job = channel.recv()          # job["image"] lies in shared memory and is read-only
+    job = channel.recv()          # job["image"] is in shared memory and read-only
     channel.send(result)          # to the maker
 
 **Unpickling runs code.** A process that sends an object can run any code in the receiver. So an end accepts messages only
@@ -29,7 +29,7 @@ A channel is not a queue of jobs: of three workers, each receives every job. To 
 joined. The example worker_pool.py shows this.
 
 Objects are pickled with protocol 5. An array, tensor or buffer of at least ``inline`` bytes is not part of the pickle: it is
-written once into shared memory, beside the pickle in the same slot. The receiver's arrays lie in that slot. They are
+written once into shared memory, beside the pickle in the same slot. The receiver's arrays are in that slot. They are
 read-only, and each holds the whole message: the slot is free when the last array of the message is deleted, or its process
 ends. To keep a small part of a large message, copy it (``array.copy()``). ``recv(copy=True)`` copies the whole message into
 private, writable memory.

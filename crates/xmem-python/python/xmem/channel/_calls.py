@@ -43,7 +43,7 @@ class Answer:
 def call(channel, function, args, kwargs, to, timeout):
     for arg in (*args, *kwargs.values()):
         if isinstance(arg, Ref) and arg.is_alive is False:
-            raise RefLost(f"{arg!r} leads to no object: that process has ended")
+            raise RefLost(f"the object of {arg!r} no longer exists: its process has ended")
     if to is None and channel.id == 0:
         channel.wait_for_receiver(timeout)
         to = _the_only(channel)
@@ -71,7 +71,7 @@ def _receive(channel, sender, timeout):
         answer = unpickler.loader.answered
         if answer is None or answer.what is None:
             raise
-        answer.error = RuntimeError(f"the process that was called raised what cannot be unpickled here: {error}")
+        answer.error = RuntimeError(f"the called process raised an exception that cannot be unpickled here: {error}")
         answer.error.add_note(answer.what)
         return answer
 
@@ -79,7 +79,7 @@ def _receive(channel, sender, timeout):
 def _the_only(channel):
     senders = channel.senders
     if len(senders) != 1:
-        raise ValueError(f"{len(senders)} processes joined the channel: name one of them, to={senders}")
+        raise ValueError(f"{len(senders)} processes joined the channel: choose one of them with to=, from {senders}")
     return senders[0]
 
 
@@ -100,12 +100,12 @@ def serve(channel):
 def _answer(incoming: Any):
     """The answer to a message, and the KeyboardInterrupt that was raised meanwhile, or None."""
     unpickler = _pickling.Unpickler(incoming)
-    where = "in the process that was called, which needs the modules of the function and its arguments:\n"
+    where = "in the called process, which needs the modules of the function and its arguments:\n"
     try:
         asked = unpickler.load()
-        where = "in the process that was called:\n"
+        where = "in the called process:\n"
         if not isinstance(asked, Call):
-            raise TypeError(f"a channel that serves calls takes no {type(asked).__name__}: use call()")
+            raise TypeError(f"serve() accepts only calls, and received a {type(asked).__name__}: use call(), not send()")
         return Answer(asked.number, asked.function(*asked.args, **asked.kwargs)), None
     except BaseException as error:
         # With its causes, which are not pickled.
@@ -113,7 +113,7 @@ def _answer(incoming: Any):
         interrupt = error if isinstance(error, KeyboardInterrupt) else None
         if not isinstance(error, Exception):
             # Raised again at the caller, SystemExit would end it.
-            error = RuntimeError(f"the process that was called raised {error!r}")
+            error = RuntimeError(f"the called process raised {error!r}")
         error.add_note(note)
         return Answer(unpickler.loader.call_number, error=error, what=note), interrupt
 
@@ -134,7 +134,7 @@ def _reply(channel, answer, to):
 def _replace(answer, error):
     """Replaces the content of an answer that cannot be sent."""
     if answer.error is not None:
-        answer.error = RuntimeError(f"{answer.error!r}, which does not pickle: {error}")
+        answer.error = RuntimeError(f"{answer.error!r}, which cannot be pickled: {error}")
         answer.error.add_note(answer.what)
     elif isinstance(error, (pickle.PicklingError, TypeError, AttributeError)):
         answer.value = ref(answer.value)

@@ -42,7 +42,9 @@ def _finish(end, linger):
         socket, is_closed = os.fspath(end.socket), end.is_closed
         end.close()
     if not is_taken and not is_closed:
-        warn_each_time(f"channel {socket!r} was closed while messages were not taken after {linger} s: their receivers may get none")
+        warn_each_time(
+            f"channel {socket!r} was closed with unread messages after {linger} s: these may be lost; raise linger to wait longer"
+        )
 
 
 # The receivers of a process that joined are the maker, and the processes that hold its forwarded frames.
@@ -63,7 +65,7 @@ def _extent(shape, dtype):
 
     dtype = numpy.dtype(dtype)
     if dtype.hasobject:
-        raise ValueError("an array of Python objects does not lie in shared memory: use a type of numbers")
+        raise ValueError("an array of Python objects cannot be in shared memory: use a numeric dtype")
     shape = (shape,) if isinstance(shape, int) else tuple(shape)
     return shape, dtype, math.prod(shape, start=dtype.itemsize)
 
@@ -98,7 +100,7 @@ class Room:
             if size > self.left:
                 raise ValueError(
                     f"an array of {size} bytes does not fit into the {self.left} bytes that are left of {self._size}: "
-                    f"ask for more, counting each array in multiples of {self._ALIGN} bytes"
+                    f"request more, and round the size of each array up to a multiple of {self._ALIGN} bytes"
                 )
             self._used = offset + size
         return numpy.ndarray(shape, dtype, buffer=self._memory, offset=offset if size else 0)
@@ -266,7 +268,7 @@ class Channel(Waiting):
     def recv(self, *, timeout: float | None = None, sender: int | None = None, copy: bool = False) -> Any:
         """Waits for the next object, at most `timeout` seconds, and returns it.
 
-        Its large arrays lie in shared memory and are read-only. torch has no read-only tensors: a process that writes to such a
+        Its large arrays are in shared memory and read-only. torch has no read-only tensors: a process that writes to such a
         tensor is killed by SIGSEGV. With `copy` everything is private and writable.
 
         sender: the number of a sender; only its objects are returned.
@@ -307,7 +309,7 @@ class Channel(Waiting):
                         # The descriptor reports messages of all senders.
                         await asyncio.to_thread(self._end.poll, sender, patience.left(LOOK_AGAIN))
         except TimeoutError:
-            raise Timeout("no message came in time") from None
+            raise Timeout("no message arrived in time") from None
         return self._loads(incoming, copy)
 
     def _received(self, sender):
@@ -446,7 +448,7 @@ class Channel(Waiting):
         await self.aclose()
 
     def __copy__(self) -> Self:
-        raise TypeError("an end of a channel cannot be copied: share it, since threads may, or join again with Channel.connect")
+        raise TypeError("an end of a channel cannot be copied: share it among threads, or join again with Channel.connect")
 
     def __deepcopy__(self, _memo: Any) -> Self:
         return self.__copy__()
@@ -457,7 +459,7 @@ class Channel(Waiting):
         return _rejoin, (self.socket, dict(options, inline=self._inline, linger=self._linger))
 
     def __repr__(self) -> str:
-        state = "closed" if self.closed else "made here" if self.id == 0 else "joined"
+        state = "closed" if self.closed else "created here" if self.id == 0 else "joined"
         return f"<xmem.Channel {self.socket!r}, {state}>"
 
 

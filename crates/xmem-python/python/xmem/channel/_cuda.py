@@ -78,9 +78,9 @@ def part(out, a):
         count *= n
     extent = _extent(shape, strides, itemsize)
     if min(strides, default=0) < 0 or extent > count * itemsize * _MOST_GAPS:
-        raise TypeError("this array on a CUDA device has too many gaps to be sent: send a copy without")
+        raise TypeError("this CUDA array has too many gaps between its elements: send a contiguous copy")
     if extent < count * itemsize or any(stride % itemsize for stride in strides):
-        raise TypeError("the elements of this array on a CUDA device overlap, or lie askew: send a copy of it")
+        raise TypeError("the elements of this CUDA array overlap or aren't aligned: send a contiguous copy")
     device = a.__dlpack_device__()[1], interface.get("stream"), False, None
     return out.add(interface["data"][0], extent, a, device=device), 0, shape, strides, name
 
@@ -92,7 +92,7 @@ def plane_part(out, plane):
         return part(out, plane)
     address, size, *rest = place
     if size > plane.nbytes * _MOST_GAPS:
-        raise TypeError("this array on a CUDA device has too many gaps to be sent: send a copy without")
+        raise TypeError("this CUDA array has too many gaps between its elements: send a contiguous copy")
     return out.add(address, size, plane, device=(device, None, True, plane)), *rest
 
 

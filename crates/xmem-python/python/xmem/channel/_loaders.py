@@ -11,7 +11,7 @@ from .._xmem import _frame_of, _plane_of
 
 
 def _outside(*_args):
-    raise RuntimeError("this pickle is part of a message of an xmem.Channel, and cannot be read without it")
+    raise RuntimeError("this pickle is part of a message of an xmem.Channel: receive the message to unpickle it")
 
 
 def array(*args):

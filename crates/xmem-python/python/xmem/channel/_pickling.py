@@ -175,7 +175,7 @@ def dumps(obj, inline, own_reducers):
     try:
         Pickler(file, out, own_reducers).dump(obj)
     except (pickle.PicklingError, TypeError, AttributeError) as error:
-        error.add_note("what cannot be pickled can stay in its process: send xmem.ref(obj), or register its type")
+        error.add_note("if an object cannot be pickled, send a reference to it, xmem.ref(obj), or register its type")
         raise
     out.finish()
     return file.getvalue(), out
@@ -200,5 +200,5 @@ def loads(incoming):
     try:
         return Unpickler(incoming).load()
     except Exception as error:
-        error.add_note("a message of an xmem.Channel could not be unpickled, and is gone; the next one may be received")
+        error.add_note("this message of an xmem.Channel could not be unpickled and is lost; you can receive the next one")
         raise

@@ -142,8 +142,8 @@ class Ref:
         if self._target is not None and self.is_here:
             return self._target.obj
         raise RefLost(
-            f"{self!r} belongs to process {self.home_pid}, and leads to its object only there: send it back"
-            + ("" if self.is_alive is not False else "; but that process ended")
+            f"the object of this reference ({self.type_name}) is only available in process {self.home_pid}"
+            + (", which has ended" if self.is_alive is False else ": send the reference back")
         )
 
     def __eq__(self, other: object) -> bool:
@@ -157,7 +157,7 @@ class Ref:
         return f"<xmem.Ref to a {self.type_name} {where}>"
 
     def __reduce__(self):
-        raise TypeError("a reference travels through an xmem.Channel only")
+        raise TypeError("a reference can only be sent through an xmem.Channel")
 
 
 def ref(obj: Any) -> Ref:
@@ -178,8 +178,8 @@ def resolve(token, lease):
     found = _objects.find(token[1])
     if not found:
         raise RefLost(
-            f"a reference to a {token[4]} came back, and the object is gone: no process held a reference any more. One is held "
-            "by xmem.ref(obj), by a message under way, and by every process that has the reference; a process "
-            "that was killed, with those of its messages that were not taken, or that had no lease left (Ref.is_held), does not count"
+            f"the object of this reference, a {token[4]}, was released because no process held a reference to it. Keep "
+            "xmem.ref(obj) or a received reference while you need the object; an unread message keeps it, too. A process does "
+            "not keep it if it was killed, which also loses the messages that it sent, or if Ref.is_held is False"
         )
     return found[0]
