@@ -38,17 +38,18 @@ pub(crate) fn check() -> Planned {
     }
     let mut command = with(strict(test()), &SELECTED);
     command.args(["--test", "samples"]);
-    command.args(if has_nextest() {
+    let ignored = if has_nextest() {
         ["--run-ignored", "only"]
     } else {
         ["--", "--ignored"]
-    });
+    };
     let step = Step {
         name: NAME,
         command,
         advice: "a line of the test's output compares a buffer without a pool and through one",
     };
-    Ok(of_rust(Rights::Me, step).needing(&[BUILD]))
+    let check = of_rust(Rights::Me, step).needing(&[BUILD]);
+    Ok(check.only(&ignored.map(str::to_owned)))
 }
 
 /// Gets a package, unless it is there. A file beside the folders names each one that is missing.
