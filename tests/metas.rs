@@ -390,17 +390,6 @@ fn a_repeated_frame_keeps_its_metas() {
     sender.finish();
 }
 
-/// The warnings of a pipeline.
-fn warnings(pipeline: &Pipeline) -> Vec<String> {
-    let bus = pipeline.0.bus().unwrap();
-    std::iter::from_fn(|| bus.pop_filtered(&[gst::MessageType::Warning]))
-        .map(|message| match message.view() {
-            gst::MessageView::Warning(warning) => warning.error().message().to_owned(),
-            _ => unreachable!(),
-        })
-        .collect()
-}
-
 fn dropped_metas(element: &gst::Element, name: &str) -> u64 {
     let stats = element.property::<gst::Structure>("stats");
     let metas = stats.get::<gst::Structure>("dropped-metas").unwrap();
@@ -453,7 +442,7 @@ fn metas_that_cannot_be_transported_are_named_once() {
         let custom = CustomMeta::from_buffer(sample.buffer().unwrap(), CUSTOM).unwrap();
         assert_eq!(custom.structure().n_fields(), 1, "the rest comes along");
     }
-    let warnings = warnings(&sender.pipeline);
+    let warnings = sender.pipeline.warnings();
     assert_eq!(warnings.len(), 3, "{warnings:?}");
     assert!(warnings.iter().any(|text| text.contains(name)));
     sender.finish();
@@ -513,7 +502,7 @@ fn corrupt_metas_are_named_once_and_the_stream_goes_on() {
     ] {
         assert!(dropped_metas(&src, name) >= 3, "{name}");
     }
-    let warnings = warnings(&receiver.pipeline);
+    let warnings = receiver.pipeline.warnings();
     assert_eq!(warnings.len(), 3, "{warnings:?}");
     drop(producer);
 }

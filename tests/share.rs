@@ -670,15 +670,23 @@ fn a_playlist_is_no_film() {
     let (listener, playlist) = playlist();
     fs::write(&file, playlist).unwrap();
     let args = ["replay", &file, "--pool", "p"];
-    fails(&pools, &args, "is no film, but application/x-hls");
+    fails(
+        &pools,
+        &args,
+        "isn't a film or a picture: its type is application/x-hls",
+    );
     fs::write(
         &file,
         "<svg xmlns='http://www.w3.org/2000/svg' width='9' height='9'/>",
     )
     .unwrap();
-    fails(&pools, &args, "is no film");
+    fails(&pools, &args, "isn't a film or a picture: its type is ");
     fs::write(&file, [0; 5000]).unwrap();
-    fails(&pools, &args, "of a type that GStreamer does not know");
+    fails(
+        &pools,
+        &args,
+        "isn't a film or a picture: its type is unknown to GStreamer",
+    );
     assert!(listener.accept().is_err(), "nothing was opened");
 }
 

@@ -519,7 +519,7 @@ impl Stamper {
                 let is_promised = late <= promised.saturating_add(SLACK);
                 if is_promised && !context::has_other_live_source(src) {
                     // Later frames may come less late, and would wait for longer than the producer can keep them.
-                    let most = timeline.kept.unwrap_or(gst::ClockTime::MAX);
+                    let most = playback.kept().unwrap_or(gst::ClockTime::MAX);
                     before.min(late).min(most)
                 } else {
                     gst::ClockTime::ZERO

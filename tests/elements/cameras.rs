@@ -242,14 +242,11 @@ fn stopped_consumers(pools: &Pools, pool: &scarce::Pool, sender: &Sender) -> Vec
     (1..=4).map(hoarder).collect()
 }
 
+/// The warnings that upstream has few buffers left.
 fn warnings(pipeline: &Pipeline) -> Vec<String> {
-    let bus = pipeline.0.bus().unwrap();
-    let messages = std::iter::from_fn(|| bus.pop_filtered(&[gst::MessageType::Warning]));
-    let texts = messages.map(|message| match message.view() {
-        gst::MessageView::Warning(warning) => warning.error().to_string(),
-        _ => String::new(),
-    });
-    texts.filter(|text| text.contains("upstream has")).collect()
+    let mut warnings = pipeline.warnings();
+    warnings.retain(|text| text.contains("upstream has"));
+    warnings
 }
 
 #[test]

@@ -217,15 +217,9 @@ fn frames_of_intra_only_formats_are_delivered_with_any_flags() {
 
 /// The number of warnings that name the way to avoid waiting for a key frame.
 fn warnings(receiver: &Receiver) -> usize {
-    let bus = receiver.pipeline.0.bus().unwrap();
-    std::iter::from_fn(|| bus.pop_filtered(&[gst::MessageType::Warning]))
-        .filter(|message| match message.view() {
-            gst::MessageView::Warning(warning) => {
-                let text = warning.error().message().to_owned();
-                text.contains("wait-for-keyframe=false")
-            }
-            _ => false,
-        })
+    let warnings = receiver.pipeline.warnings().into_iter();
+    warnings
+        .filter(|text| text.contains("wait-for-keyframe=false"))
         .count()
 }
 

@@ -163,15 +163,7 @@ fn a_pool_that_is_too_small_for_the_wait() {
             "{setting}: {received} received, {missed} missed\n{}",
             consumer.log()
         );
-        let bus = producer.0.bus().unwrap();
-        let posted: Vec<_> = std::iter::from_fn(|| {
-            let message = bus.pop_filtered(&[gst::MessageType::Warning])?;
-            match message.view() {
-                gst::MessageView::Warning(warning) => Some(warning.error().to_string()),
-                _ => None,
-            }
-        })
-        .collect();
+        let posted = producer.warnings();
         let text = posted.join("\n");
         assert_eq!(posted.is_empty(), warnings.is_empty(), "{text}");
         assert!(posted.len() < 2, "{text}");

@@ -274,6 +274,17 @@ impl Pipeline {
         (error, text)
     }
 
+    /// The warnings that wait on the bus: the parts that applications show.
+    pub fn warnings(&self) -> Vec<String> {
+        let bus = self.0.bus().unwrap();
+        std::iter::from_fn(|| bus.pop_filtered(&[gst::MessageType::Warning]))
+            .map(|message| match message.view() {
+                gst::MessageView::Warning(warning) => warning.error().message().to_owned(),
+                _ => unreachable!(),
+            })
+            .collect()
+    }
+
     /// A field of an element's statistics.
     pub fn stat(&self, element: &str, field: &str) -> u64 {
         stat(&self.by_name(element), field)

@@ -81,7 +81,7 @@ kinds! {
     NoCuda is NoCuda,
 }
 
-/// The exception if there is no descriptor for an event loop to wait for.
+/// The exception for a process that cannot create the descriptor that an event loop waits for.
 pub(crate) fn no_descriptor(error: &std::io::Error) -> PyErr {
     let message = format!("cannot create a file descriptor to wait on: {error}");
     Kind::Error.of_system(error.raw_os_error(), message)

@@ -123,7 +123,7 @@ class _Sender:
                 request = self.socket.recv(_REQUEST)
                 self._answer(request[:_TOKEN], os.fsdecode(request[_TOKEN:]))
             except TimeoutError:
-                # There is no request, or the receiver is slow and asks again.
+                # No request came in time, or a slow receiver sends its request again.
                 pass
             except Exception as error:
                 _warn(f"an object could not be sent to another process: {error}")

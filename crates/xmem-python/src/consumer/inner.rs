@@ -29,7 +29,7 @@ pub(super) struct Inner {
     looking: Option<Found>,
     /// The error of the last search for a producer.
     pub(super) last_look: Option<ConnectError>,
-    /// The pool whose producer has ended, if no warning has said yet that there is no other.
+    /// The pool whose producer has ended. `None` once a warning has reported that no other producer came.
     left: Option<String>,
 }
 

@@ -166,8 +166,8 @@ impl fmt::Display for Source {
 }
 
 impl Film {
-    /// Fails for playlists and other files that name what is to be opened: whoever made the file would choose addresses, and files
-    /// of this user.
+    /// Fails for playlists and other files that name what GStreamer should open. Otherwise, whoever made the file could choose
+    /// addresses, and files of this user.
     fn of(path: &Path) -> Result<Self, Error> {
         let kind = kind_of_file(path)?;
         let in_files = [
@@ -185,10 +185,14 @@ impl Film {
             return Ok(Self { path, kind });
         }
         let kind = match kind.as_str() {
-            "" => "of a type that GStreamer does not know".to_owned(),
+            "" => "unknown to GStreamer".to_owned(),
             kind => printable(kind),
         };
-        Err(format!("{} is no film, but {kind}", path.display()).into())
+        Err(format!(
+            "{} isn't a film or a picture: its type is {kind}",
+            path.display()
+        )
+        .into())
     }
 
     /// The type is given, so that nothing else is played if the file has changed since it was determined.
