@@ -8,7 +8,7 @@ use std::sync::{
     atomic::{AtomicBool, Ordering::Relaxed},
 };
 
-use xmem_core::{AcquireError, Canceller, EventError, FrameMeta, PublishError};
+use xmem_core::{AcquireError, Canceller, EventError, FrameMeta, PublishError, Wait};
 
 use super::{
     base::{CAT, Data},
@@ -184,7 +184,7 @@ impl Events {
         let waits = ctx.started.is_lossless() && event.is_serialized();
         let attempt = |cancel: &Canceller| {
             if waits {
-                producer.publish_event_wait(meta.clone(), None, cancel)
+                producer.publish_event_wait(meta.clone(), Wait::FOREVER.unless(cancel))
             } else {
                 producer.publish_event(meta.clone())
             }

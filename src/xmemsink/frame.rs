@@ -114,11 +114,11 @@ fn attempt(
     ctx: SinkContext<'_>,
     requests: &Requests,
     buffer: &gst::Buffer,
-    described: &Described,
+    described: &mut Described,
 ) -> Result<Option<Outcome>, gst::FlowError> {
     let Described { meta, memory } = described;
     let num_requested = requests.num_requested();
-    let attempt =
+    let mut attempt =
         |cancel: &Canceller| place(ctx.started, buffer, meta, *memory, ctx.stream, cancel);
     let result = if ctx.started.is_lossless() {
         let is_cancelled = |failure: &Failure| matches!(failure, Failure::Cancelled);
@@ -235,7 +235,7 @@ fn fail(sink: &gst_base::BaseSink, failure: Failure) -> gst::FlowError {
 fn place(
     started: &Started,
     buffer: &gst::Buffer,
-    meta: &FrameMeta,
+    meta: &mut FrameMeta,
     memory: Memory,
     stream: &Stream,
     cancel: &Canceller,
@@ -268,11 +268,13 @@ fn place(
 fn place_elsewhere(
     started: &Started,
     buffer: &gst::Buffer,
-    meta: &FrameMeta,
+    meta: &mut FrameMeta,
     memory: Memory,
     cause: Cause,
     cancel: &Canceller,
 ) -> Result<Outcome, Failure> {
+    // A copy is at the start of its slot.
+    meta.offset = 0;
     let may_copy = started.settings.copy != XmemSinkCopy::Forbid && memory != Memory::Dmabuf;
     let cause = match outside::publish(started, buffer, meta, may_copy, cancel)? {
         Ok(outcome) => return Ok(outcome),
@@ -308,7 +310,7 @@ fn place_elsewhere(
         .copy_to_slice(0, payload)
         .map_err(|_| Failure::Unreadable)?;
     started.producer.note_copied();
-    OwnSlot::from(lease).publish(0, meta)?;
+    OwnSlot::from(lease).publish(meta)?;
     Ok(Outcome::Copied(cause))
 }
 

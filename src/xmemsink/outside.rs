@@ -21,7 +21,7 @@ use gst::{
 };
 use xmem_core::{
     Canceller, ForwardError, FrameMeta, FrameParts, ImportedMemory, MAX_PARTS, Parts, Producer,
-    PublishError, SlotSpec, WriteLease,
+    PublishError, SlotSpec, Wait, WriteLease,
 };
 
 use super::{
@@ -84,7 +84,7 @@ fn parts(
 ) -> Result<Option<Parts>, Failure> {
     if let Some(frame) = received_frame(buffer) {
         // It does not wait in live delivery.
-        return match producer.forward_wait(&frame, FrameParts::All, None, cancel) {
+        return match producer.forward_wait(&frame, FrameParts::All, Wait::FOREVER.unless(cancel)) {
             Ok(parts) => Ok(Some(parts)),
             Err(ForwardError::Cancelled) => Err(Failure::Cancelled),
             Err(reason @ ForwardError::NotReached) => {

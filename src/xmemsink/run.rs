@@ -11,7 +11,9 @@ use gst::{
     glib::{self, prelude::*},
     prelude::*,
 };
-use xmem_core::{AcquireError, Canceller, Producer, PublishError, SlotSpec, Text, WriteLease};
+use xmem_core::{
+    AcquireError, Canceller, Producer, PublishError, SlotSpec, Text, Wait, WriteLease,
+};
 
 use super::{
     base::CAT,
@@ -55,7 +57,8 @@ impl Started {
         cancel: &Canceller,
     ) -> Result<Option<WriteLease>, Failure> {
         let lease = if self.is_lossless() {
-            self.producer.acquire_wait(spec, None, cancel)
+            self.producer
+                .acquire_wait(spec, Wait::FOREVER.unless(cancel))
         } else {
             self.producer.acquire(spec)
         };

@@ -9,7 +9,7 @@ use std::sync::{
 
 use gst::prelude::*;
 use gst_base::prelude::*;
-use xmem_core::{Canceller, WaitError};
+use xmem_core::{Canceller, Wait, WaitError};
 
 use super::{
     base::{self, CAT, Data},
@@ -236,14 +236,18 @@ impl SinkContext<'_> {
     fn wait_for_consumer(&self, data: Data<'_>) -> Result<(), gst::FlowError> {
         gst::debug!(CAT, obj = self.sink, "Waiting for a consumer");
         self.wait(data, |cancel| {
-            self.started.producer.wait_for_consumers(1, None, cancel)
+            self.started
+                .producer
+                .wait_for_consumers(1, Wait::FOREVER.unless(cancel))
         })
     }
 
     /// Waits until lossless consumers have room for one more frame.
     pub(super) fn wait_for_room(&self, data: Data<'_>) -> Result<(), gst::FlowError> {
         self.wait(data, |cancel| {
-            self.started.producer.wait_for_room(None, cancel)
+            self.started
+                .producer
+                .wait_for_room(Wait::FOREVER.unless(cancel))
         })
     }
 
@@ -254,7 +258,9 @@ impl SinkContext<'_> {
             obj = self.sink,
             "Waiting until consumers have got all frames"
         );
-        self.wait(data, |cancel| self.started.producer.drain(None, cancel))
+        self.wait(data, |cancel| {
+            self.started.producer.drain(Wait::FOREVER.unless(cancel))
+        })
     }
 
     fn wait(
@@ -328,7 +334,7 @@ impl Interrupts {
         &self,
         sink: &gst_base::BaseSink,
         data: Data<'_>,
-        attempt: impl Fn(&Canceller) -> Result<T, E>,
+        attempt: impl FnOnce(&Canceller) -> Result<T, E>,
         is_cancelled: impl Fn(&E) -> bool,
     ) -> Result<Option<Result<T, E>>, gst::FlowError> {
         base::preroll(sink, data)?;

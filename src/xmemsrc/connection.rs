@@ -149,7 +149,7 @@ fn end_of_stream(source: Source<'_>, follower: &Follower, started: &mut Started)
     gst::info!(CAT, obj = source.element, "End of stream");
     // A source that joined after the last frame still sends the start of the stream.
     let consumer = follower.consumer();
-    let sticky = consumer.and_then(|consumer| consumer.wait_sticky(STATE_TIME));
+    let sticky = consumer.and_then(|consumer| consumer.wait_sticky(Some(STATE_TIME)));
     if let Some(Err(flow)) = sticky.map(|sticky| downstream::update(source, &sticky, None)) {
         return flow;
     }

@@ -4,7 +4,7 @@
 
 use crate::support::*;
 use gst::prelude::*;
-use xmem_core::{Canceller, Delivery, FrameMeta, Producer, Sticky};
+use xmem_core::{Delivery, FrameMeta, Producer, Sticky, Wait};
 
 const CAPS: &str = "application/x-test";
 
@@ -570,9 +570,7 @@ fn passthrough_has_no_segment_of_a_producer_that_is_gone() {
     let mut sticky = Sticky::new();
     sticky.set("caps", CAPS);
     second.set_sticky(&sticky).unwrap();
-    second
-        .wait_for_consumers(1, None, &Canceller::new())
-        .unwrap();
+    second.wait_for_consumers(1, Wait::FOREVER).unwrap();
     let meta = FrameMeta {
         pts: Some(0),
         ..FrameMeta::new(1)

@@ -195,7 +195,7 @@ impl Source {
             return Err(LOSSLESS.to_owned());
         }
         self.stream = consumer.pool_id();
-        if let Some(sticky) = consumer.wait_sticky(STICKY_TIME) {
+        if let Some(sticky) = consumer.wait_sticky(Some(STICKY_TIME)) {
             self.check_sticky(&sticky)?;
         }
         Ok(())

@@ -16,7 +16,7 @@ use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
 use serde_json::Value;
 use tempfile::TempDir;
-use xmem_core::{Canceller, Consumer, Delivery, FrameMeta, Producer, ReadLease, Sticky};
+use xmem_core::{Canceller, Consumer, Delivery, FrameMeta, Producer, ReadLease, Sticky, Wait};
 
 /// The time limit of each wait.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -275,8 +275,11 @@ fn the_consumer_that_delays_a_lossless_pool_is_named() {
     let cancel = Canceller::new();
     thread::scope(|scope| {
         scope.spawn(|| {
-            while producer.wait_for_room(None, &cancel).is_ok() {
-                let slot = producer.acquire_wait(64, None, &Canceller::new()).unwrap();
+            while producer
+                .wait_for_room(Wait::FOREVER.unless(&cancel))
+                .is_ok()
+            {
+                let slot = producer.acquire_wait(64, Wait::FOREVER).unwrap();
                 slot.publish(FrameMeta::new(64)).unwrap();
             }
         });

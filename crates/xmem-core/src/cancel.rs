@@ -89,6 +89,76 @@ impl Canceller {
     }
 }
 
+/// How long a call may wait: [for ever](Self::FOREVER) or [up to](Self::up_to) a time, [unless](Self::unless) it is cancelled.
+///
+/// ```
+/// use std::time::Duration;
+/// use xmem_core::{Canceller, Producer, Wait, WaitError};
+/// # let dir = tempfile::tempdir()?;
+/// # let pool = dir.path().join("p.sock");
+/// # let pool = pool.to_str().unwrap();
+/// let producer = Producer::builder(pool).build()?;
+/// let result = producer.wait_for_consumers(1, Wait::up_to(Duration::from_millis(1)));
+/// assert_eq!(result, Err(WaitError::Timeout));
+/// let canceller = Canceller::new();
+/// canceller.cancel();
+/// let result = producer.wait_for_consumers(1, Wait::FOREVER.unless(&canceller));
+/// assert_eq!(result, Err(WaitError::Cancelled));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone, Copy)]
+pub struct Wait<'a> {
+    timeout: Option<Duration>,
+    canceller: Option<&'a Canceller>,
+}
+
+impl<'a> Wait<'a> {
+    /// Without a timeout.
+    pub const FOREVER: Self = Self {
+        timeout: None,
+        canceller: None,
+    };
+
+    /// At most for this time.
+    pub fn up_to(timeout: Duration) -> Self {
+        Some(timeout).into()
+    }
+
+    /// Until this canceller cancels it.
+    pub fn unless(self, canceller: &'a Canceller) -> Self {
+        Self {
+            canceller: Some(canceller),
+            ..self
+        }
+    }
+
+    pub(crate) fn timeout(self) -> Option<Duration> {
+        self.timeout
+    }
+
+    pub(crate) fn canceller(self) -> Option<&'a Canceller> {
+        self.canceller
+    }
+
+    /// At most for this time, and no longer than before.
+    pub(crate) fn at_most(self, time: Duration) -> Self {
+        Self {
+            timeout: Some(self.timeout.map_or(time, |timeout| timeout.min(time))),
+            ..self
+        }
+    }
+}
+
+impl From<Option<Duration>> for Wait<'_> {
+    /// `None`: for ever.
+    fn from(timeout: Option<Duration>) -> Self {
+        Self {
+            timeout,
+            ..Self::FOREVER
+        }
+    }
+}
+
 pub(crate) struct Registration {
     canceller: Canceller,
     sleeper: Weak<dyn Wake>,

@@ -20,23 +20,22 @@ pub enum Delivery {
     /// # let dir = tempfile::tempdir()?;
     /// # let pool = dir.path().join("p.sock");
     /// # let pool = pool.to_str().unwrap().to_owned();
-    /// use xmem_core::{Canceller, Consumer, Delivery, FrameMeta, Producer};
+    /// use xmem_core::{Consumer, Delivery, FrameMeta, Producer, Wait};
     ///
     /// let producer = Producer::builder(&pool).delivery(Delivery::Lossless).build()?;
     /// let reader = std::thread::spawn(move || {
     ///     let mut consumer = Consumer::builder(&pool).connect().unwrap();
     ///     std::iter::from_fn(|| consumer.receive(None).ok()).count() // until ReceiveError::Eos
     /// });
-    /// let cancel = Canceller::new(); // to call off any of the waits
-    /// producer.wait_for_consumers(1, None, &cancel)?;
+    /// producer.wait_for_consumers(1, Wait::FOREVER)?;
     /// for number in 0..100u8 {
-    ///     producer.wait_for_room(None, &cancel)?;
-    ///     let mut slot = producer.acquire_wait(1, None, &cancel)?;
+    ///     producer.wait_for_room(Wait::FOREVER)?;
+    ///     let mut slot = producer.acquire_wait(1, Wait::FOREVER)?;
     ///     slot.as_mut_slice()[0] = number;
     ///     slot.publish(FrameMeta::new(1))?;
     /// }
     /// producer.set_eos(true);
-    /// producer.drain(None, &cancel)?;
+    /// producer.drain(Wait::FOREVER)?;
     /// assert_eq!(reader.join().unwrap(), 100);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```

@@ -50,7 +50,7 @@ pub fn entry(data: &[u8]) {
     assert_eq!(place.and_then(|it| SharedPlace::decode(it.encode())), place);
     if let Ok(meta) = extension.describe(&entry) {
         let info = entry.info(Storage::Cpu, 0);
-        let copy = Entry::new(&info, &meta, meta.offset, entry.attached(), None);
+        let copy = Entry::new(&info, &meta, entry.attached(), None);
         let copied = Extension::of(&meta).describe(&copy);
         assert_eq!(copied.as_ref(), Ok(&meta));
     }

@@ -63,7 +63,7 @@ pub use crate::buffer_pool::{
     AccessError, AccessMode, BufferGuard, BufferPool, BufferPoolOptions, GetError, OpenError,
     RefCountError, WriteAccessError,
 };
-pub use crate::cancel::Canceller;
+pub use crate::cancel::{Canceller, Wait};
 pub use crate::consumer::{Consumer, ConsumerBuilder, ConsumerHandle, query};
 pub use crate::delivery::Delivery;
 pub use crate::error::*;

@@ -21,8 +21,8 @@ use support::victim::*;
 use support::*;
 use xmem_core::fault::{Action, Point, Side, arm};
 use xmem_core::{
-    Canceller, Consumer, FrameMeta, FrameParts, Producer, PublishError, ReadLease, ReceiveError,
-    SlotSpec, query,
+    Consumer, FrameMeta, FrameParts, Producer, PublishError, ReadLease, ReceiveError, SlotSpec,
+    Wait, query,
 };
 
 const SIZE: usize = 40_000;
@@ -107,7 +107,7 @@ fn pass_on(producer: &Producer, frame: &ReadLease) -> bool {
         pts: frame.meta().pts,
         ..FrameMeta::default()
     };
-    if let Ok(parts) = producer.forward_wait(frame, FrameParts::All, None, &Canceller::new()) {
+    if let Ok(parts) = producer.forward_wait(frame, FrameParts::All, Wait::FOREVER) {
         let mut lease = producer
             .acquire(SlotSpec::new(1).attachments(parts.room()))
             .unwrap();

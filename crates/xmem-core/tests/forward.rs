@@ -10,9 +10,8 @@ use std::sync::mpsc::channel;
 use support::child::{self, Child, read_line, reply};
 use support::*;
 use xmem_core::{
-    Attachments, Canceller, Consumer, ConsumerBuilder, ConsumerEvent, Delivery, ForwardError,
-    FrameMeta, FrameParts, Parts, Producer, PublishError, ReadLease, ReceiveError, SlotSpec,
-    StartFrom,
+    Attachments, Consumer, ConsumerBuilder, ConsumerEvent, Delivery, ForwardError, FrameMeta,
+    FrameParts, Parts, Producer, PublishError, ReadLease, ReceiveError, SlotSpec, StartFrom, Wait,
 };
 
 const SIZE: usize = 300_000;
@@ -54,7 +53,7 @@ fn several(from: &str, to: &str) {
         for frame in &frames {
             parts.append(
                 producer
-                    .forward_wait(frame, FrameParts::All, None, &Canceller::new())
+                    .forward_wait(frame, FrameParts::All, Wait::FOREVER)
                     .unwrap(),
             );
         }
@@ -168,8 +167,7 @@ impl Middle {
     }
 
     fn pass_on(&mut self) -> &'static str {
-        let cancel = Canceller::new();
-        self.producer.wait_for_room(None, &cancel).unwrap();
+        self.producer.wait_for_room(Wait::FOREVER).unwrap();
         let frame = self.consumer.receive(Some(HANG)).unwrap();
         let meta = FrameMeta {
             pts: frame.meta().pts,
@@ -177,7 +175,7 @@ impl Middle {
         };
         match self
             .producer
-            .forward_wait(&frame, FrameParts::All, None, &cancel)
+            .forward_wait(&frame, FrameParts::All, Wait::FOREVER)
         {
             Ok(parts) => match publish_parts(&self.producer, parts, meta.clone()) {
                 Ok(_) => return "forwarded",

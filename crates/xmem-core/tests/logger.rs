@@ -13,7 +13,7 @@ use std::time::Duration;
 use log::{LevelFilter, Log, Metadata, Record};
 use support::raw::{Memory, Raw};
 use support::*;
-use xmem_core::{Canceller, Delivery, Producer};
+use xmem_core::{Delivery, Producer, Wait};
 
 const SIZE: usize = 5000;
 
@@ -128,6 +128,6 @@ fn a_lossless_consumer_that_is_too_slow() {
     let _consumer = Raw::join(&place.pool(), 3);
     logs(producer, "held it up", |producer| {
         publish(producer, 1, SIZE);
-        producer.drain(None, &Canceller::new()).unwrap();
+        producer.drain(Wait::FOREVER).unwrap();
     });
 }

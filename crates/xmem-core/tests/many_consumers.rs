@@ -11,7 +11,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use support::raw::{self, Memory, Raw};
 use support::{HANG, Place, assert_frame, eventually, hold_or_copy, publish, receive};
 use xmem_core::{
-    BudgetLimit, Canceller, Consumer, ConsumerEvent, Delivery, Producer, ReadLease, ReceiveError,
+    BudgetLimit, Consumer, ConsumerEvent, Delivery, Producer, ReadLease, ReceiveError, Wait,
 };
 
 const SIZE: usize = 1000;
@@ -126,7 +126,7 @@ fn many_consumers_of_a_lossless_pool_miss_nothing() {
         for seed in 0..100 {
             support::publish_wait(&producer, seed, SIZE);
         }
-        producer.drain(Some(HANG), &Canceller::new()).unwrap();
+        producer.drain(Wait::up_to(HANG)).unwrap();
     });
 }
 

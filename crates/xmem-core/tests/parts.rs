@@ -16,8 +16,8 @@ use std::time::Duration;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use support::{HANG, Place, eventually};
 use xmem_core::{
-    Attachments, Canceller, Consumer, Delivery, FrameMeta, FrameParts, ImportError, ImportedMemory,
-    MAX_PARTS, Parts, Producer, ReadLease, ReceiveError, SlotSpec, WriteLease,
+    Attachments, Consumer, Delivery, FrameMeta, FrameParts, ImportError, ImportedMemory, MAX_PARTS,
+    Parts, Producer, ReadLease, ReceiveError, SlotSpec, Wait, WriteLease,
 };
 
 /// The name of this test's memory. With several tests in one process, each has its own.
@@ -197,7 +197,7 @@ fn a_forwarded_frame_in_imported_memory_can_be_taken_after_the_end() {
         let own = publish_whole(&first, b"bytes", || {});
         let own = is_kept.then_some(own);
         let frame = middle.receive(Some(HANG)).unwrap();
-        let parts = second.forward_wait(&frame, FrameParts::All, None, &Canceller::new());
+        let parts = second.forward_wait(&frame, FrameParts::All, Wait::FOREVER);
         publish(&second, parts.unwrap(), || {});
         drop(first);
         drop(own);

@@ -6,7 +6,7 @@ use std::sync::mpsc::TryRecvError;
 use std::time::{Duration, Instant};
 
 use xmem_core::{
-    AcquireError, Backing, Canceller, Delivery, FrameMeta, Producer, WaitError, WriteLease,
+    AcquireError, Backing, Canceller, Delivery, FrameMeta, Producer, Wait, WaitError, WriteLease,
 };
 
 use crate::own::{self, Stopwatch, print_line};
@@ -155,7 +155,7 @@ fn publish(
 ) -> Result<bool, Error> {
     let waiting = Stopwatch::start();
     if args.lossless {
-        match producer.wait_for_room(None, cancel) {
+        match producer.wait_for_room(Wait::FOREVER.unless(cancel)) {
             Ok(()) => {}
             Err(WaitError::Cancelled) => return Ok(false),
             Err(error) => return Err(error.into()),

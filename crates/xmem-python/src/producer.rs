@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use xmem_core::cuda::Device;
 use xmem_core::{
-    AcquireError, Backing, Canceller, DType, Delivery, EventError, ProcessId, SlotSpec, lock,
+    AcquireError, Backing, Canceller, DType, Delivery, EventError, ProcessId, SlotSpec, Wait, lock,
 };
 
 use crate::caps;
@@ -199,7 +199,9 @@ impl Producer {
         let lease = match acquired {
             Err(AcquireError::Exhausted { .. }) if self.lossless => {
                 let timeout = deadline.timeout();
-                signals::wait_apart(py, |cancel| publisher.acquire_wait(slot, timeout, cancel))?
+                signals::wait_apart(py, |cancel| {
+                    publisher.acquire_wait(slot, Wait::from(timeout).unless(cancel))
+                })?
             }
             result => result,
         };
@@ -244,7 +246,7 @@ impl Producer {
             Err(EventError::Acquire(AcquireError::Exhausted { .. })) if self.lossless => {
                 let timeout = deadline.timeout();
                 signals::wait_apart(py, |cancel| {
-                    publisher.publish_event_wait(meta, timeout, cancel)
+                    publisher.publish_event_wait(meta, Wait::from(timeout).unless(cancel))
                 })?
             }
             published => published,
@@ -268,7 +270,7 @@ impl Producer {
     ) -> PyResult<()> {
         let publisher = self.publisher()?;
         let waited = signals::retry(py, Deadline::after(timeout)?, |slice| {
-            publisher.wait_for_consumers(count, Some(slice), &self.canceller)
+            publisher.wait_for_consumers(count, Wait::up_to(slice).unless(&self.canceller))
         })?;
         waited.ok_or_else(|| {
             Kind::Timeout.error(format!(

@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use pyo3::prelude::*;
-use xmem_core::{Canceller, Delivery, Producer, Sticky, WaitError, lock};
+use xmem_core::{Delivery, Producer, Sticky, Wait, WaitError, lock};
 
 use crate::detached::Detached;
 use crate::errors::{IntoPyResult, Kind};
@@ -41,12 +41,11 @@ impl Publisher {
         if self.delivery() == Delivery::Live {
             return Ok(());
         }
-        let looked = self
-            .producer
-            .wait_for_room(Some(Duration::ZERO), &Canceller::new());
+        let looked = self.producer.wait_for_room(Wait::up_to(Duration::ZERO));
         let waited = match looked {
             Err(WaitError::Timeout) if !deadline.is_over() => signals::wait_apart(py, |cancel| {
-                self.producer.wait_for_room(deadline.timeout(), cancel)
+                self.producer
+                    .wait_for_room(Wait::from(deadline.timeout()).unless(cancel))
             })?,
             looked => looked,
         };

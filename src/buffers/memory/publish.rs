@@ -12,17 +12,18 @@ use xmem_core::{FrameMeta, Parts, Producer, PublishError};
 use super::{XmemMemoryRef, access::freeze, slot::Lease};
 
 impl XmemMemoryRef {
-    /// Publishes the bytes that this memory covers, in place. `meta` states their number. Publishes again with other metadata
-    /// if they were published before. Then the memory is read-only. `None`: it is not in a slot that this producer can publish.
+    /// Publishes the bytes that this memory covers, in place. `meta` states their number, and gets their place. Publishes again
+    /// with other metadata if they were published before. Then the memory is read-only. `None`: it is not in a slot that this
+    /// producer can publish.
     pub(crate) fn publish(
         &self,
         producer: &Producer,
-        meta: &FrameMeta,
+        meta: &mut FrameMeta,
     ) -> Option<Result<u64, PublishError>> {
         // The lock of the slot prevents that the memory is mapped for writing meanwhile. Publishing never waits.
         let mut slot = self.shared().lock();
         let is_writable = slot.lease.is_writable();
-        let offset = slot.base_offset + self.offset() as u64;
+        meta.offset = slot.base_offset + self.offset() as u64;
         let Lease::Own(own) = &mut slot.lease else {
             return None;
         };
@@ -40,7 +41,7 @@ impl XmemMemoryRef {
                 }
             }
         }
-        Some(own.publish(offset, meta))
+        Some(own.publish(meta))
     }
 
     /// Adds the bytes that this memory covers to the parts of a frame. Then they are read-only. `None`: they are not in a slot

@@ -5,7 +5,7 @@
 use serde_json::Value;
 use std::time::Duration;
 use tempfile::TempDir;
-use xmem_core::{BufferPool, Canceller, Consumer, Delivery, FrameMeta, Producer};
+use xmem_core::{BufferPool, Canceller, Consumer, Delivery, FrameMeta, Producer, Wait};
 
 use crate::support::{Pool, socket, stdout, xmem};
 
@@ -135,8 +135,11 @@ fn show_names_the_consumer_that_delays_a_lossless_pool() {
     let cancel = Canceller::new();
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            while producer.wait_for_room(None, &cancel).is_ok() {
-                let slot = producer.acquire_wait(64, None, &Canceller::new()).unwrap();
+            while producer
+                .wait_for_room(Wait::FOREVER.unless(&cancel))
+                .is_ok()
+            {
+                let slot = producer.acquire_wait(64, Wait::FOREVER).unwrap();
                 slot.publish(FrameMeta::new(64)).unwrap();
             }
         });

@@ -25,7 +25,7 @@ use std::time::Duration;
 use xmem_shm::lock::lock;
 use xmem_shm::os::fork::ProcessId;
 
-use crate::cancel::Canceller;
+use crate::cancel::{Canceller, Wait};
 use crate::error::{ReceiveError, WaitError};
 use crate::frame::lease::ReadLease;
 use crate::producer::{Reader, SlotSpec};
@@ -192,7 +192,7 @@ impl BufferPool {
             return Ok(());
         };
         let producer = writer.producer();
-        producer.wait_until_read(timeout, &self.inner.canceller)
+        producer.wait_until_read(Wait::from(timeout).unless(&self.inner.canceller))
     }
 
     /// Acquires a buffer of at least `size` bytes, for writing.

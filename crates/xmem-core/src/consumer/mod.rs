@@ -137,8 +137,9 @@ impl Consumer {
         self.connection().stickies().newest()
     }
 
-    /// As `sticky`, but waits for the state that the producer sends to each consumer that joins. `None`: the timeout has passed.
-    pub fn wait_sticky(&self, timeout: Duration) -> Option<Arc<Sticky>> {
+    /// As `sticky`, but waits for the state that the producer sends to each consumer that joins. Returns
+    /// `None` when the time has passed (`timeout` of `None`: it waits for ever) or the wait was cancelled.
+    pub fn wait_sticky(&self, timeout: Option<Duration>) -> Option<Arc<Sticky>> {
         let stickies = self.connection().stickies();
         stickies.wait(timeout, &self.canceller)
     }
@@ -388,7 +389,7 @@ mod tests {
         let handle = consumer.handle();
         let knows_nothing = || {
             consumer.sticky().is_none()
-                && consumer.wait_sticky(Duration::from_secs(60)).is_none()
+                && consumer.wait_sticky(None).is_none()
                 && consumer.held() == 0
                 && consumer.device().is_empty()
                 && handle.stats().is_some()

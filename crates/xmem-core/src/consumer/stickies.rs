@@ -127,11 +127,15 @@ impl Stickies {
     }
 
     /// The newest version. Waits until there is one.
-    pub(super) fn wait(&self, timeout: Duration, cancel: &Canceller) -> Option<Arc<Sticky>> {
+    pub(super) fn wait(
+        &self,
+        timeout: Option<Duration>,
+        cancel: &Canceller,
+    ) -> Option<Arc<Sticky>> {
         if !self.link.is_of_this_process() {
             return None;
         }
-        let deadline = Deadline::after(Some(timeout));
+        let deadline = Deadline::after(timeout);
         self.link
             .wait_for(deadline, cancel, ASK_AGAIN, || self.newest())
     }

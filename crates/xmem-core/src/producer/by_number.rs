@@ -16,7 +16,7 @@ use super::pool::stats;
 use super::pool::timeouts::Unread;
 use super::pool::wait;
 use super::{Producer, SlotSpec, WriteLease};
-use crate::cancel::Canceller;
+use crate::cancel::Wait;
 use crate::error::{AcquireError, WaitError};
 
 impl Producer {
@@ -168,12 +168,8 @@ impl Producer {
     }
 
     /// Waits until each count is used up and no frame with a count is being read.
-    pub(crate) fn wait_until_read(
-        &self,
-        timeout: Option<Duration>,
-        cancel: &Canceller,
-    ) -> Result<(), WaitError> {
-        wait::wait(self.inner(), timeout, cancel, || {
+    pub(crate) fn wait_until_read(&self, wait: Wait<'_>) -> Result<(), WaitError> {
+        wait::wait(self.inner(), wait, || {
             let mut guard = self.inner().lock()?;
             guard.finalize_watched();
             let all = guard.slots.iter().all(|(_, info)| info.keep.is_none());

@@ -15,7 +15,6 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 pub use builder::ProducerBuilder;
 pub use control::stale::remove_stale;
@@ -28,7 +27,7 @@ pub use write::part_lease::PartLease;
 pub use write::spec::SlotSpec;
 pub use write::write_lease::{PublishFailure, WriteLease};
 
-use crate::cancel::Canceller;
+use crate::cancel::Wait;
 use crate::delivery::Delivery;
 use crate::error::{
     AcquireError, EventError, ForwardError, ImportError, PublishError, RegionError, WaitError,
@@ -169,8 +168,7 @@ impl Producer {
         Ok(WriteLease::new(self.inner().clone(), claimed, spec.size()))
     }
 
-    /// As [`acquire`](Self::acquire), but waits while all slots are in use: at most `timeout` (`None`: for ever), and
-    /// until `cancel` cancels it. For lossless pools.
+    /// As [`acquire`](Self::acquire), but waits while all slots are in use. For lossless pools.
     ///
     /// # Errors
     ///
@@ -179,15 +177,14 @@ impl Producer {
     pub fn acquire_wait(
         &self,
         spec: impl Into<SlotSpec>,
-        timeout: Option<Duration>,
-        cancel: &Canceller,
+        wait: Wait<'_>,
     ) -> Result<WriteLease, AcquireError> {
         let spec = spec.into();
         let check = || match self.claim(&spec) {
             Err(AcquireError::Exhausted { .. }) => None,
             result => Some(result),
         };
-        match wait::wait_lossless(self.inner(), timeout, cancel, check) {
+        match wait::wait_lossless(self.inner(), wait, check) {
             Ok(result) => result,
             Err(WaitError::Timeout) => Err(AcquireError::Timeout),
             Err(WaitError::Cancelled) => Err(AcquireError::Cancelled),
@@ -203,7 +200,7 @@ impl Producer {
     /// [`PublishError::OtherPool`] if it is not this producer's frame; see [`PublishError`] for the others.
     pub fn republish(&self, frame: &ReadLease, meta: &FrameMeta) -> Result<u64, PublishError> {
         let claimed = own_claimed(self.inner(), frame.hold())?;
-        publish::republish(self.inner(), &claimed, meta.offset, meta)
+        publish::republish(self.inner(), &claimed, meta)
     }
 
     /// Imports memory that other code allocated, so that frames may use it ([`Parts`]): a DMA buffer, or a memfd that
@@ -238,8 +235,7 @@ impl Producer {
     }
 
     /// As [`forward`](Self::forward), but waits for consumers of a lossless pool that have not answered yet whether they
-    /// can join the pool of origin: at most `timeout` (`None`: the few seconds that consumers have to answer), and until
-    /// `cancel` cancels it.
+    /// can join the pool of origin, at most the few seconds that consumers have to answer.
     ///
     /// # Errors
     ///
@@ -248,11 +244,9 @@ impl Producer {
         &self,
         frame: &ReadLease,
         selection: FrameParts<'_>,
-        timeout: Option<Duration>,
-        cancel: &Canceller,
+        wait: Wait<'_>,
     ) -> Result<Parts, ForwardError> {
-        let timeout = timeout.unwrap_or(Duration::MAX);
-        forward::forward_wait(self.inner(), frame, selection, timeout, cancel)
+        forward::forward_wait(self.inner(), frame, selection, wait)
     }
 
     /// Publishes an event between two frames, for consumers that ask for [`events`](crate::ConsumerBuilder::events). Of
@@ -271,13 +265,8 @@ impl Producer {
     /// # Errors
     ///
     /// As [`publish_event`](Self::publish_event) and [`acquire_wait`](Self::acquire_wait).
-    pub fn publish_event_wait(
-        &self,
-        meta: FrameMeta,
-        timeout: Option<Duration>,
-        cancel: &Canceller,
-    ) -> Result<u64, EventError> {
-        let lease = self.acquire_wait(event_spec(&meta), timeout, cancel)?;
+    pub fn publish_event_wait(&self, meta: FrameMeta, wait: Wait<'_>) -> Result<u64, EventError> {
+        let lease = self.acquire_wait(event_spec(&meta), wait)?;
         publish_event(lease, meta)
     }
 
@@ -320,23 +309,18 @@ impl Producer {
         self.inner().settings().delivery
     }
 
-    /// Lossless: waits until the slowest consumer is at most a few frames behind, at most for `timeout` (`None`: for ever). Live:
-    /// returns at once.
+    /// Lossless: waits until the slowest consumer is at most a few frames behind. Live: returns at once.
     ///
     /// # Errors
     ///
     /// See [`WaitError`].
-    pub fn wait_for_room(
-        &self,
-        timeout: Option<Duration>,
-        cancel: &Canceller,
-    ) -> Result<(), WaitError> {
+    pub fn wait_for_room(&self, wait: Wait<'_>) -> Result<(), WaitError> {
         let pool = self.inner();
         if !pool.lossless() {
             return Ok(());
         }
         let max = wait::max_backlog(pool.settings());
-        wait::wait_for_backlog(pool, max, timeout, cancel)
+        wait::wait_for_backlog(pool, max, wait)
     }
 
     /// Lossless: the consumers that the next frame would wait for, as text.
@@ -362,12 +346,12 @@ impl Producer {
     /// # Errors
     ///
     /// See [`WaitError`].
-    pub fn drain(&self, timeout: Option<Duration>, cancel: &Canceller) -> Result<(), WaitError> {
+    pub fn drain(&self, wait: Wait<'_>) -> Result<(), WaitError> {
         let pool = self.inner();
         if !pool.lossless() {
             return Ok(());
         }
-        wait::wait_for_backlog(pool, 1, timeout, cancel)
+        wait::wait_for_backlog(pool, 1, wait)
     }
 
     /// Waits until this many consumers are connected.
@@ -375,13 +359,8 @@ impl Producer {
     /// # Errors
     ///
     /// See [`WaitError`].
-    pub fn wait_for_consumers(
-        &self,
-        count: usize,
-        timeout: Option<Duration>,
-        cancel: &Canceller,
-    ) -> Result<(), WaitError> {
-        wait::wait(self.inner(), timeout, cancel, || {
+    pub fn wait_for_consumers(&self, count: usize, wait: Wait<'_>) -> Result<(), WaitError> {
+        wait::wait(self.inner(), wait, || {
             (self.num_consumers() >= count).then_some(())
         })
     }
@@ -529,6 +508,8 @@ impl ReadLease {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::{Consumer, StartFrom};
     use xmem_shm::testing::is_so_in_a_child_without;

@@ -307,20 +307,17 @@ fn a_slot_is_published_where_it_stays(backing: Backing) {
     let mut lease = producer.acquire(4096).unwrap();
     assert_eq!(lease.slot(), number, "it was given back unpublished");
     fill(7, &mut lease.as_mut_slice()[16..116]);
+    let at = |offset, meta| FrameMeta { offset, ..meta };
     let outside = FrameMeta::new(lease.capacity());
     let mut slot = OwnSlot::from(lease);
-    assert!(matches!(
-        slot.publish(16, &outside),
-        Err(PublishError::OutOfSlot { offset: 16, .. })
-    ));
+    for offset in [16, u64::MAX] {
+        let error = slot.publish(&at(offset, outside.clone())).unwrap_err();
+        assert!(matches!(error, PublishError::OutOfSlot { offset: it, .. } if it == offset));
+    }
     assert_eq!((slot.sequence(), slot.pool()), (None, producer.pool()));
-    // The offset in the metadata is outside of the frame.
-    let meta = FrameMeta {
-        offset: u64::MAX,
-        ..seeded(7, 100)
-    };
+    let meta = at(16, seeded(7, 100));
     for sequence in 0..2 {
-        assert_eq!(slot.publish(16, &meta).unwrap(), sequence);
+        assert_eq!(slot.publish(&meta).unwrap(), sequence);
         assert_eq!(slot.sequence(), Some(0));
         let frame = receive(&mut consumer);
         assert_frame(&frame, 7, 100);

@@ -5,7 +5,7 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use xmem_core::{AcquireError, Backing, Canceller, Consumer, Delivery, WaitError};
+use xmem_core::{AcquireError, Backing, Canceller, Consumer, Delivery, Wait, WaitError};
 
 use super::*;
 
@@ -42,7 +42,7 @@ fn lossless_loses_nothing(backing: Backing) {
         for seed in 0..FRAMES {
             publish_wait(&producer, seed, 3000);
         }
-        producer.drain(Some(HANG), &Canceller::new()).unwrap();
+        producer.drain(Wait::up_to(HANG)).unwrap();
     });
     let stats = producer.stats();
     assert!(
@@ -64,30 +64,34 @@ fn lossless_waits_end(backing: Backing) {
         .unwrap();
     let cancel = Canceller::new();
     assert_eq!(
-        producer.wait_for_consumers(1, Some(Duration::from_millis(1)), &cancel),
+        producer.wait_for_consumers(1, Wait::up_to(Duration::from_millis(1))),
         Err(WaitError::Timeout)
     );
     // Without consumers the producer does not wait.
     for seed in 0..20 {
         publish(&producer, seed, 10);
     }
-    producer.drain(Some(Duration::ZERO), &cancel).unwrap();
+    producer.drain(Wait::up_to(Duration::ZERO)).unwrap();
     let consumer = connect_with(&place, 1);
-    producer.wait_for_consumers(1, Some(HANG), &cancel).unwrap();
+    producer.wait_for_consumers(1, Wait::up_to(HANG)).unwrap();
     while let Ok(mut slot) = producer.acquire(10) {
         fill(1, slot.as_mut_slice());
         slot.publish(seeded(1, 10)).unwrap();
     }
-    let some = Some(Duration::from_millis(5));
+    let wait = Wait::up_to(Duration::from_millis(5));
     assert!(matches!(
-        producer.acquire_wait(10, some, &cancel),
+        producer.acquire_wait(10, wait),
         Err(AcquireError::Timeout)
     ));
-    assert_eq!(producer.drain(some, &cancel), Err(WaitError::Timeout));
+    assert_eq!(producer.drain(wait), Err(WaitError::Timeout));
     // Another thread cancels the wait.
     std::thread::scope(|scope| {
-        let waiting = scope.spawn(|| producer.acquire_wait(10, None, &cancel).map(drop));
-        let draining = scope.spawn(|| producer.drain(None, &cancel));
+        let waiting = scope.spawn(|| {
+            producer
+                .acquire_wait(10, Wait::FOREVER.unless(&cancel))
+                .map(drop)
+        });
+        let draining = scope.spawn(|| producer.drain(Wait::FOREVER.unless(&cancel)));
         std::thread::sleep(Duration::from_millis(20));
         cancel.cancel();
         assert!(matches!(
@@ -99,8 +103,12 @@ fn lossless_waits_end(backing: Backing) {
     cancel.reset();
     // The wait ends because the consumer leaves.
     std::thread::scope(|scope| {
-        let waiting = scope.spawn(|| producer.acquire_wait(10, None, &cancel).map(drop));
-        let draining = scope.spawn(|| producer.drain(None, &cancel));
+        let waiting = scope.spawn(|| {
+            producer
+                .acquire_wait(10, Wait::FOREVER.unless(&cancel))
+                .map(drop)
+        });
+        let draining = scope.spawn(|| producer.drain(Wait::FOREVER.unless(&cancel)));
         std::thread::sleep(Duration::from_millis(20));
         drop(consumer);
         waiting.join().unwrap().unwrap();
@@ -112,7 +120,11 @@ fn lossless_waits_end(backing: Backing) {
         slot.publish(seeded(1, 10)).unwrap();
     }
     std::thread::scope(|scope| {
-        let waiting = scope.spawn(|| producer.acquire_wait(10, None, &cancel).map(drop));
+        let waiting = scope.spawn(|| {
+            producer
+                .acquire_wait(10, Wait::FOREVER.unless(&cancel))
+                .map(drop)
+        });
         std::thread::sleep(Duration::from_millis(20));
         producer.close();
         assert!(matches!(waiting.join().unwrap(), Err(AcquireError::Closed)));

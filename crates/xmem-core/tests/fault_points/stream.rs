@@ -6,9 +6,7 @@ use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
 use xmem_core::fault::is_armed;
-use xmem_core::{
-    AcquireError, Backing, Canceller, CreateError, Delivery, Producer, Sticky, WaitError,
-};
+use xmem_core::{AcquireError, Backing, CreateError, Delivery, Producer, Sticky, Wait, WaitError};
 
 use crate::support::child::reply;
 use crate::support::victim::*;
@@ -21,7 +19,6 @@ pub(crate) struct Stream {
     kind: Kind,
     pub(crate) seed: u64,
     number: u64,
-    cancel: Canceller,
 }
 
 impl Stream {
@@ -45,7 +42,6 @@ impl Stream {
             kind,
             seed: xmem_core::monotonic_ns().cast_unsigned(),
             number: 0,
-            cancel: Canceller::new(),
         })
     }
 
@@ -64,12 +60,12 @@ impl Stream {
             drop(self.producer.acquire(size));
         }
         let lease = if self.kind == Kind::Lossless {
-            match self.producer.wait_for_room(None, &self.cancel) {
+            match self.producer.wait_for_room(Wait::FOREVER) {
                 Ok(()) => {}
                 Err(WaitError::Closed) => return,
                 Err(error) => panic!("{error}"),
             }
-            self.producer.acquire_wait(size, Some(HANG), &self.cancel)
+            self.producer.acquire_wait(size, Wait::up_to(HANG))
         } else {
             self.producer.acquire(size)
         };
@@ -116,7 +112,7 @@ pub(crate) fn produce(pool: &str, kind: Kind, commands: &Receiver<String>) {
                 // Only the two consumers without faults remain, and they hold no frames.
                 let producer = &stream.producer;
                 if kind == Kind::Lossless {
-                    producer.drain(Some(HANG), &stream.cancel).unwrap();
+                    producer.drain(Wait::up_to(HANG)).unwrap();
                 }
                 eventually("all comes back", || {
                     let stats = producer.stats();
@@ -156,11 +152,9 @@ pub(crate) fn reproduce(pool: &str, kind: Kind, commands: &Receiver<String>) {
         match Stream::start(pool, kind, HANG) {
             Ok(mut stream) => {
                 // Without a consumer there are no wake-ups and no handover.
-                let _ = stream.producer.wait_for_consumers(
-                    1,
-                    Some(Duration::from_secs(5)),
-                    &stream.cancel,
-                );
+                let _ = stream
+                    .producer
+                    .wait_for_consumers(1, Wait::up_to(Duration::from_secs(5)));
                 for _ in 0..LIFE {
                     match next_command(commands).as_deref() {
                         Some("end") => {
@@ -213,7 +207,7 @@ pub(crate) fn step_by_step(pool: &str, kind: Kind, commands: &Receiver<String>) 
             None => (command.as_str(), false),
         };
         for _ in 0..count.parse::<u32>().unwrap() {
-            stream.producer.wait_for_room(None, &stream.cancel).unwrap();
+            stream.producer.wait_for_room(Wait::FOREVER).unwrap();
             if states {
                 let mut sticky = Sticky::new();
                 sticky.set("seed", seed.to_string());

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use xmem_core::{
-    AcquireError, Backing, Canceller, ConnectError, Consumer, CreateError, Delivery, Producer,
-    RegionError, SystemError,
+    AcquireError, Backing, ConnectError, Consumer, CreateError, Delivery, Producer, RegionError,
+    SystemError, Wait,
 };
 
 use crate::support::child::Child;
@@ -120,7 +120,7 @@ pub(crate) fn no_descriptors_to_grow(pool: &str) {
         // No slot has this size.
         let error = producer.acquire(4 << 20).unwrap_err();
         assert!(matches!(error, AcquireError::Region(_)), "{error}");
-        let wait = |time| producer.acquire_wait(SIZE, Some(time), &Canceller::new());
+        let wait = |time| producer.acquire_wait(SIZE, Wait::up_to(time));
         let error = wait(Duration::from_millis(1)).unwrap_err();
         assert!(matches!(error, AcquireError::Timeout), "{error}");
         let slots = held.len();

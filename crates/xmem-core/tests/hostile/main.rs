@@ -19,7 +19,7 @@ mod victim;
 
 use support::child::{self, Child, reply};
 use support::*;
-use xmem_core::{Canceller, Consumer, Delivery, Producer};
+use xmem_core::{Consumer, Delivery, Producer, Wait};
 
 const SIZE: usize = 50_000;
 
@@ -47,9 +47,7 @@ impl<'a> Bystander<'a> {
     fn frames(&mut self, frames: u64) {
         for _ in 0..frames {
             // Returns immediately unless the pool is lossless.
-            self.producer
-                .wait_for_room(None, &Canceller::new())
-                .unwrap();
+            self.producer.wait_for_room(Wait::FOREVER).unwrap();
             publish(self.producer, self.seed, SIZE);
             assert_frame(&receive(&mut self.consumer), self.seed, SIZE);
             self.seed += 1;

@@ -10,7 +10,7 @@ use rustix::param::page_size;
 use xmem_core::{
     Attachments, Backing, Consumer, ConsumerEvent, Delivery, FrameMeta, MAX_NAMED_ENTRIES,
     MAX_NAMED_SIZE, MAX_REQUEST, Producer, PublishError, ReadLease, ReceiveError, RequestError,
-    SlotSpec, StartFrom,
+    SlotSpec, StartFrom, Wait,
 };
 
 fn attachments(text: &str) -> Attachments {
@@ -358,14 +358,13 @@ fn lossless_consumers_get_every_event() {
     let mut plain = Consumer::builder(&place.pool()).connect().unwrap();
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            let cancel = xmem_core::Canceller::new();
             for n in 0..200u32 {
-                producer.wait_for_room(None, &cancel).unwrap();
+                producer.wait_for_room(Wait::FOREVER).unwrap();
                 if n % 3 == 0 {
                     publish(&producer, n as u8, 10, &n.to_string());
                 } else {
                     let event = event(&n.to_string());
-                    producer.publish_event_wait(event, None, &cancel).unwrap();
+                    producer.publish_event_wait(event, Wait::FOREVER).unwrap();
                 }
             }
             producer.set_eos(true);
@@ -451,7 +450,7 @@ fn the_sticky_state_arrives_without_a_frame() {
     producer.set_sticky(&state).unwrap();
     producer.set_eos(true);
     let mut late = Consumer::builder(&place.pool()).connect().unwrap();
-    assert_eq!(late.wait_sticky(HANG).as_deref(), Some(&state));
+    assert_eq!(late.wait_sticky(Some(HANG)).as_deref(), Some(&state));
     assert_eq!(late.handle().sticky().as_deref(), Some(&state));
     assert!(matches!(late.receive(Some(HANG)), Err(ReceiveError::Eos)));
 }

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use crate::support::{HANG, Place, assert_frame, publish, publish_wait, receive};
-use xmem_core::{Canceller, Consumer, Delivery, FrameMeta, Producer, ReceiveError};
+use xmem_core::{Consumer, Delivery, FrameMeta, Producer, ReceiveError, Wait};
 
 const SIZE: usize = 100;
 
@@ -75,8 +75,7 @@ fn a_lossless_producer_goes_on() {
     let builder = Producer::builder(&place.pool()).delivery(Delivery::Lossless);
     let producer = builder.build().unwrap();
     let mut consumer = newest_only(&place);
-    let cancel = Canceller::new();
-    producer.wait_for_consumers(1, Some(HANG), &cancel).unwrap();
+    producer.wait_for_consumers(1, Wait::up_to(HANG)).unwrap();
     // Many more frames than a lossless producer may be ahead.
     for round in 0..10 {
         for seed in round * 5..round * 5 + 5 {
@@ -84,6 +83,6 @@ fn a_lossless_producer_goes_on() {
         }
         assert_frame(&receive(&mut consumer), round * 5 + 4, SIZE);
     }
-    producer.drain(Some(HANG), &cancel).unwrap();
+    producer.drain(Wait::up_to(HANG)).unwrap();
     assert_eq!(consumer.stats().missed, 40);
 }

@@ -11,7 +11,7 @@ use crate::support::{HANG, Place, assert_frame, publish};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::retry_on_intr;
 use xmem_core::follow::{Follower, Step};
-use xmem_core::{Canceller, Consumer, Delivery, Producer, ReadLease, ReceiveError};
+use xmem_core::{Canceller, Consumer, Delivery, Producer, ReadLease, ReceiveError, Wait};
 
 const NOW: Option<Duration> = Some(Duration::ZERO);
 
@@ -131,7 +131,7 @@ fn no_wake_up_is_lost() {
     thread::scope(|scope| {
         scope.spawn(|| {
             for seed in 0..FRAMES {
-                producer.wait_for_room(None, &Canceller::new()).unwrap();
+                producer.wait_for_room(Wait::FOREVER).unwrap();
                 publish(&producer, seed, 64);
             }
         });

@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use crate::support::{HANG, Place, assert_frame, publish, publish_wait, receive};
-use xmem_core::{Canceller, Consumer, Delivery, FrameMeta, Producer, ReceiveError};
+use xmem_core::{Consumer, Delivery, FrameMeta, Producer, ReceiveError, Wait};
 
 const SIZE: usize = 100;
 
@@ -104,9 +104,8 @@ fn a_consumer_that_was_too_slow_counts_each_frame() {
         .history(4)
         .build()
         .unwrap();
-    let cancel = Canceller::new();
     let mut consumer = Consumer::builder(&place.pool()).connect().unwrap();
-    producer.wait_for_consumers(1, Some(HANG), &cancel).unwrap();
+    producer.wait_for_consumers(1, Wait::up_to(HANG)).unwrap();
     publish(&producer, 0, SIZE);
     assert_frame(&receive(&mut consumer), 0, SIZE);
     for seed in 1..40 {

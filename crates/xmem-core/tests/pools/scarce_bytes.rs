@@ -3,7 +3,7 @@
 //! A pool whose `max_bytes` has space for fewer slots than its consumers were promised: they do not block each other.
 
 use crate::support::{HANG, Place, assert_frame, hold_or_copy, publish, publish_wait, receive};
-use xmem_core::{Canceller, Consumer, Delivery, Producer, ReadLease};
+use xmem_core::{Consumer, Delivery, Producer, ReadLease, Wait};
 
 const SIZE: usize = 1 << 20;
 
@@ -75,9 +75,8 @@ fn a_lossless_stream_goes_on() {
     let place = Place::new();
     let builder = Producer::builder(&place.pool()).delivery(Delivery::Lossless);
     let producer = builder.max_bytes(3 * SIZE as u64).build().unwrap();
-    let cancel = Canceller::new();
     let mut keeper = connect(&place);
-    producer.wait_for_consumers(1, Some(HANG), &cancel).unwrap();
+    producer.wait_for_consumers(1, Wait::up_to(HANG)).unwrap();
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let mut held = Vec::new();

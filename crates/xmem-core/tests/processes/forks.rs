@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rustix::event::{EventfdFlags, eventfd};
 use xmem_core::{
-    AcquireError, Canceller, Consumer, Producer, PublishError, ReceiveError, StartFrom, WaitError,
+    AcquireError, Consumer, Producer, PublishError, ReceiveError, StartFrom, Wait, WaitError,
 };
 
 use crate::support::child::{Child, exit_of, read_line, reply};
@@ -129,9 +129,8 @@ pub(crate) fn fork_producer(pool: &str) {
     let code = in_fork(|| {
         let (producer, own) = handles.take().unwrap();
         assert!(matches!(producer.acquire(SIZE), Err(AcquireError::Forked)));
-        let cancel = Canceller::new();
         assert!(matches!(
-            producer.acquire_wait(SIZE, None, &cancel),
+            producer.acquire_wait(SIZE, Wait::FOREVER),
             Err(AcquireError::Forked)
         ));
         assert!(matches!(
@@ -145,7 +144,7 @@ pub(crate) fn fork_producer(pool: &str) {
             .unwrap_err();
         assert!(matches!(failure.error, PublishError::Forked));
         assert!(matches!(
-            producer.wait_for_consumers(1, None, &cancel),
+            producer.wait_for_consumers(1, Wait::FOREVER),
             Err(WaitError::Forked)
         ));
         // None of these calls may affect the parent's pool.

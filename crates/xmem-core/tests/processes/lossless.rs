@@ -4,7 +4,7 @@
 
 use std::time::{Duration, Instant};
 
-use xmem_core::{Canceller, Delivery, Producer, WaitError};
+use xmem_core::{Delivery, Producer, Wait, WaitError};
 
 use crate::support::*;
 use crate::{SIZE, start};
@@ -28,7 +28,7 @@ fn lossless_loses_nothing_between_processes() {
     producer.set_eos(true);
     let [_, mut consumer] = consumers;
     assert_eq!(consumer.reply(), FRAMES.to_string());
-    producer.drain(Some(HANG), &Canceller::new()).unwrap();
+    producer.drain(Wait::up_to(HANG)).unwrap();
     assert!(consumer.end());
     assert_eq!(producer.stats().dropped, 0);
 }
@@ -54,15 +54,14 @@ fn gives_up_on_an_idle_consumer(turn: Option<Duration>) {
         .build()
         .unwrap();
     let mut stopped = start("hold", "joined", &place);
-    let cancel = Canceller::new();
     let mut seed = 0;
     let mut publish_one = || {
         let start = Instant::now();
-        while let Err(error) = producer.wait_for_room(turn, &cancel) {
+        while let Err(error) = producer.wait_for_room(Wait::from(turn)) {
             assert_eq!(error, WaitError::Timeout);
             assert!(start.elapsed() < HANG, "never given up on");
         }
-        let mut slot = producer.acquire_wait(SIZE, Some(HANG), &cancel).unwrap();
+        let mut slot = producer.acquire_wait(SIZE, Wait::up_to(HANG)).unwrap();
         fill(seed, slot.as_mut_slice());
         slot.publish(seeded(seed, SIZE)).unwrap();
         seed += 1;

@@ -5,7 +5,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use xmem_core::{AcquireError, Backing, Canceller, Consumer, Producer, ReceiveError};
+use xmem_core::{AcquireError, Backing, Consumer, Producer, ReceiveError, Wait};
 
 use crate::support::child::{self, end_with_parent, read_line, reply};
 use crate::support::*;
@@ -131,7 +131,6 @@ fn count_resources(pool: &str) {
     reply("ready");
     read_line();
     let descriptors = || std::fs::read_dir("/proc/self/fd").unwrap().count();
-    let cancel = Canceller::new();
     let mut before = None;
     for seed in 0..6000u64 {
         // The size changes from time to time, so that regions are added and removed.
@@ -140,7 +139,7 @@ fn count_resources(pool: &str) {
             Ok(slot) => slot,
             // The limit is reached until the reading consumer releases an old region.
             Err(AcquireError::Exhausted { .. }) => {
-                producer.acquire_wait(size, Some(HANG), &cancel).unwrap()
+                producer.acquire_wait(size, Wait::up_to(HANG)).unwrap()
             }
             Err(error) => panic!("{error}"),
         };

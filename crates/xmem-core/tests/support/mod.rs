@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 use xmem_core::{
-    Canceller, ConnectError, Consumer, FrameMeta, PoolStats, Producer, ReadLease, ReceiveError,
+    ConnectError, Consumer, FrameMeta, PoolStats, Producer, ReadLease, ReceiveError, Wait,
     WriteLease, query,
 };
 
@@ -144,9 +144,8 @@ pub fn publish(producer: &Producer, seed: u64, size: usize) -> ReadLease {
 /// As `publish`, with a producer that waits for its consumers.
 #[track_caller]
 pub fn publish_wait(producer: &Producer, seed: u64, size: usize) -> ReadLease {
-    let cancel = Canceller::new();
-    producer.wait_for_room(None, &cancel).unwrap();
-    let mut slot = producer.acquire_wait(size, Some(HANG), &cancel).unwrap();
+    producer.wait_for_room(Wait::FOREVER).unwrap();
+    let mut slot = producer.acquire_wait(size, Wait::up_to(HANG)).unwrap();
     fill(seed, slot.as_mut_slice());
     slot.publish(seeded(seed, size)).unwrap()
 }

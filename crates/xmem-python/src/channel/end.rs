@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use xmem_core::{Producer, WaitError};
+use xmem_core::{Producer, Wait, WaitError};
 
 use super::inbox::{Blocked, End, Taken};
 use super::incoming::Incoming;
@@ -119,7 +119,7 @@ impl ChannelEnd {
                 let why = format!("no more processes can join: {why}");
                 return Some(Err(Kind::ProducerLost.error(why)));
             }
-            match producer.wait_for_consumers(count, Some(slice), &canceller) {
+            match producer.wait_for_consumers(count, Wait::up_to(slice).unless(&canceller)) {
                 Ok(()) if self.link.id != MAKER => Some(Ok(())),
                 Ok(()) => inbox.wait_for_senders(count, slice).then_some(Ok(())),
                 Err(WaitError::Timeout) => None,
@@ -271,7 +271,9 @@ impl ChannelEnd {
     fn drain(&self, py: Python<'_>, time: Option<f64>) -> PyResult<bool> {
         let outlet = self.link.outlet()?;
         let drained = retry(py, Deadline::after(time)?, |slice| {
-            outlet.producer.drain(Some(slice), &outlet.canceller)
+            outlet
+                .producer
+                .drain(Wait::up_to(slice).unless(&outlet.canceller))
         })?;
         Ok(drained.is_some())
     }
@@ -354,7 +356,7 @@ impl ChannelEnd {
             if producer.num_consumers() > 0 {
                 return Some(Ok(()));
             }
-            match producer.wait_for_consumers(1, Some(slice), &outlet.canceller) {
+            match producer.wait_for_consumers(1, Wait::up_to(slice).unless(&outlet.canceller)) {
                 Err(WaitError::Timeout) => None,
                 result => Some(result.into_py_result()),
             }

@@ -179,7 +179,7 @@ pub(super) fn join(
         .map_err(|why| Kind::Refused.error(why))?;
     // The maker marks its pool directly after it was created. The pool sends each new state to its consumers.
     let marked = wait(py, deadline.at_most(MARK_TIME), |_| {
-        let state = consumer.wait_sticky(RETRY_INTERVAL);
+        let state = consumer.wait_sticky(Some(RETRY_INTERVAL));
         let marked = state.is_some_and(|state| state.text(MARK) == Some(MARK_VERSION));
         if !marked {
             std::thread::sleep(RETRY_INTERVAL);

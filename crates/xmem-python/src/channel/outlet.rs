@@ -3,7 +3,7 @@
 //! This end's own pool, in which its messages are published.
 
 use pyo3::prelude::*;
-use xmem_core::{Canceller, Producer, SlotSpec, WriteLease};
+use xmem_core::{Canceller, Producer, SlotSpec, Wait, WriteLease};
 
 use crate::errors::Kind;
 use crate::signals::{Deadline, retry};
@@ -35,7 +35,8 @@ impl Outlet {
     /// Waits until the receivers have room for another message.
     pub(super) fn wait_for_room(&self, py: Python<'_>, deadline: Deadline) -> PyResult<()> {
         let room = retry(py, deadline, |slice| {
-            self.producer.wait_for_room(Some(slice), &self.canceller)
+            self.producer
+                .wait_for_room(Wait::up_to(slice).unless(&self.canceller))
         })?;
         room.ok_or_else(|| timeout("a receiver did not receive the earlier messages in time"))
     }
@@ -49,7 +50,7 @@ impl Outlet {
         let slot = slot.into();
         let lease = retry(py, deadline, |slice| {
             self.producer
-                .acquire_wait(slot.clone(), Some(slice), &self.canceller)
+                .acquire_wait(slot.clone(), Wait::up_to(slice).unless(&self.canceller))
         })?;
         lease.ok_or_else(no_slot)
     }

@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use pyo3::prelude::*;
 use xmem_core::{
-    ForwardError, FrameParts, MAX_PARTS, Part, Parts, Producer, ReadLease, SlotSpec, WriteLease,
+    ForwardError, FrameParts, MAX_PARTS, Part, Parts, Producer, ReadLease, SlotSpec, Wait,
+    WriteLease,
 };
 
 use super::outlet::{EMPTY, MAX_FORWARDED, Outlet};
@@ -72,7 +73,7 @@ impl RefLease {
         };
         match producer.forward(lease, parts) {
             Err(ForwardError::NotReached) => wait_apart(py, |cancel| {
-                producer.forward_wait(lease, parts, Some(answer_by.left()), cancel)
+                producer.forward_wait(lease, parts, Wait::up_to(answer_by.left()).unless(cancel))
             }),
             forwarded => Ok(forwarded),
         }

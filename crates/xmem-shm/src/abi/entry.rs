@@ -59,7 +59,6 @@ impl Entry {
     pub fn new(
         info: &FrameInfo,
         meta: &FrameMeta,
-        offset: u64,
         attached: (u64, u64),
         layout: Option<LayoutId>,
     ) -> Self {
@@ -89,7 +88,7 @@ impl Entry {
         words[W_EVENTS] = info.events_before.into();
         words[W_PUBLISHED_AT] = info.published_at.cast_unsigned();
         words[W_STICKY] = info.sticky_version;
-        words[W_OFFSET] = offset;
+        words[W_OFFSET] = meta.offset;
         words[W_SIZE] = meta.size;
         words[W_ATTACHED] = attached.0 & (MAX_ATTACHED_AT - 1) | attached.1 << ATTACHED_AT_BITS;
         Self {
@@ -253,7 +252,7 @@ mod tests {
     fn every_field_round_trips() {
         for (info, meta) in samples() {
             for layout in [None, LayoutId::new(1), LayoutId::new(64)] {
-                let entry = Entry::new(&info, &meta, meta.offset, (4096, 8), layout);
+                let entry = Entry::new(&info, &meta, (4096, 8), layout);
                 let copy = Entry::of_words(entry.sequence(), *entry.words());
                 assert_eq!(copy.info(info.storage, info.device_id), info);
                 assert_eq!(copy.meta(meta.layout.clone(), meta.reserved.clone()), meta);
@@ -272,7 +271,7 @@ mod tests {
     fn the_most_attachments_fit() {
         let attached = (MAX_ATTACHED_AT - 1, MAX_NAMED_SIZE as u64);
         let info = FrameInfo::default();
-        let entry = Entry::new(&info, &FrameMeta::default(), 0, attached, None);
+        let entry = Entry::new(&info, &FrameMeta::default(), attached, None);
         assert_eq!(entry.attached(), attached);
     }
 }

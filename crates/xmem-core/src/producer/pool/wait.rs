@@ -14,7 +14,7 @@ use super::commands::Command;
 use super::consumer::ConsumerRecord;
 use super::guard::Guard;
 use super::settings::{MAX_BACKLOG, Settings};
-use crate::cancel::{Canceller, Notifier, Wake};
+use crate::cancel::{Canceller, Notifier, Wait, Wake};
 use crate::error::WaitError;
 
 /// The interval of checks without a notification, for leases that a GPU ends and for consumers that send no message.
@@ -45,8 +45,7 @@ impl Drop for Waiting<'_> {
 /// Waits until `check` returns a value.
 pub(in crate::producer) fn wait<T>(
     pool: &Pool,
-    timeout: Option<Duration>,
-    cancel: &Canceller,
+    wait: Wait<'_>,
     mut check: impl FnMut() -> Option<T>,
 ) -> Result<T, WaitError> {
     if !pool.is_of_this_process() {
@@ -55,14 +54,15 @@ pub(in crate::producer) fn wait<T>(
     if let Some(found) = check() {
         return Ok(found);
     }
-    let deadline = Deadline::after(timeout);
+    let deadline = Deadline::after(wait.timeout());
     let sleeper: Weak<Notifier> = Arc::downgrade(pool.notifier());
     let sleeper: Weak<dyn Wake> = sleeper;
-    let _registration = cancel.register(sleeper);
+    let canceller = wait.canceller();
+    let _registration = canceller.map(|canceller| canceller.register(sleeper));
     let _waiting = Waiting::new(pool.control().waiting());
     loop {
         let seen = pool.notifier().count();
-        if cancel.is_cancelled() {
+        if canceller.is_some_and(Canceller::is_cancelled) {
             return Err(WaitError::Cancelled);
         }
         if pool.is_closed() {
@@ -83,12 +83,11 @@ pub(in crate::producer) fn wait<T>(
 /// waits count as one.
 pub(in crate::producer) fn wait_lossless<T>(
     pool: &Pool,
-    timeout: Option<Duration>,
-    cancel: &Canceller,
+    wait: Wait<'_>,
     mut check: impl FnMut() -> Option<T>,
 ) -> Result<T, WaitError> {
     let patience = pool.settings().lossless_timeout;
-    wait(pool, timeout, cancel, || {
+    self::wait(pool, wait, || {
         let found = check();
         let taken = found.is_none().then(|| taken(pool)).flatten();
         let waited = pool.standstill().note(taken);
@@ -107,10 +106,9 @@ pub(in crate::producer) fn wait_lossless<T>(
 pub(in crate::producer) fn wait_for_backlog(
     pool: &Pool,
     below: u64,
-    timeout: Option<Duration>,
-    cancel: &Canceller,
+    wait: Wait<'_>,
 ) -> Result<(), WaitError> {
-    wait_lossless(pool, timeout, cancel, || {
+    wait_lossless(pool, wait, || {
         (pool.lock()?.backlog() < below).then_some(())
     })
 }

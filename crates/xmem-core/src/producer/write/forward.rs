@@ -17,14 +17,14 @@ use xmem_shm::fault::{self, Point};
 
 use super::devices;
 use super::import::{ImportedMemory, Parts, import};
-use crate::cancel::Canceller;
+use crate::cancel::Wait;
 use crate::error::{ForwardError, ImportError, WaitError};
 use crate::frame::lease::{FrameParts, HeldPart, ReadLease};
 use crate::producer::pool::Pool;
 use crate::producer::pool::commands::Command;
 use crate::producer::pool::guard::Guard;
 use crate::producer::pool::state::State;
-use crate::producer::pool::wait::wait;
+use crate::producer::pool::wait;
 
 /// The time in which consumers of a lossless pool must answer. Joining a pool takes at most two seconds.
 const ANSWER_TIME: Duration = Duration::from_secs(3);
@@ -66,17 +66,16 @@ pub(in crate::producer) fn forward(
     }
 }
 
-/// Like `forward`, but waits at most `timeout`, and at most ANSWER_TIME.
+/// Like `forward`, but waits, at most ANSWER_TIME.
 pub(in crate::producer) fn forward_wait(
     pool: &Arc<Pool>,
     frame: &ReadLease,
     selection: FrameParts<'_>,
-    timeout: Duration,
-    cancel: &Canceller,
+    wait: Wait<'_>,
 ) -> Result<Parts, ForwardError> {
     let parts = import_parts(pool, frame, selection)?;
     let lossless = pool.lossless();
-    let answer = wait(pool, Some(ANSWER_TIME.min(timeout)), cancel, || {
+    let answer = wait::wait(pool, wait.at_most(ANSWER_TIME), || {
         let reached = reached(&*pool.lock()?, parts.origins());
         reached.or((!lossless).then_some(true))
     });
@@ -84,7 +83,7 @@ pub(in crate::producer) fn forward_wait(
         Ok(true) => Ok(parts),
         Err(WaitError::Cancelled) => Err(ForwardError::Cancelled),
         Err(WaitError::Timeout) => {
-            if timeout >= ANSWER_TIME {
+            if wait.timeout().is_none_or(|time| time >= ANSWER_TIME) {
                 stop_awaiting(pool, &parts);
             }
             Err(ForwardError::NotReached)

@@ -266,7 +266,7 @@ impl Parts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Canceller, Consumer, Delivery, FrameMeta, Producer, ReceiveError, SlotSpec};
+    use crate::{Consumer, Delivery, FrameMeta, Producer, ReceiveError, SlotSpec, Wait};
 
     /// A frame as a producer could publish it that violates the protocol.
     #[test]
@@ -291,7 +291,7 @@ mod tests {
             Err(ReceiveError::Corrupt(_))
         ));
         // The skipped frame does not hold the producer up.
-        producer.drain(None, &Canceller::new()).unwrap();
+        producer.drain(Wait::FOREVER).unwrap();
         let slot = producer.acquire(1).unwrap();
         slot.publish(FrameMeta::new(1)).unwrap();
         assert_eq!(consumer.receive(None).unwrap().info().sequence, 1);

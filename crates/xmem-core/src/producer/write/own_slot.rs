@@ -77,20 +77,19 @@ impl OwnSlot {
     }
 
     /// Makes the frame visible to consumers. From here on the slot must not be written. A frame that is published already is
-    /// published once more, with other metadata. `offset`: the payload's first byte in the slot, in the place of the metadata's.
-    /// Returns the frame's number. Never waits.
+    /// published once more, with other metadata. Returns the frame's number. Never waits.
     ///
     /// # Errors
     ///
     /// See [`PublishError`]. The slot is unchanged after an error.
-    pub fn publish(&mut self, offset: u64, meta: &FrameMeta) -> Result<u64, PublishError> {
+    pub fn publish(&mut self, meta: &FrameMeta) -> Result<u64, PublishError> {
         let (pool, claimed) = (self.slot.pool(), self.slot.claimed());
         if self.sequence.is_some() {
-            return republish(pool, claimed, offset, meta);
+            return republish(pool, claimed, meta);
         }
         devices::update_ready(pool, claimed)?;
-        check_payload(offset, meta, claimed.place)?;
-        let (guard, info) = publish_claimed(pool, claimed, offset, meta, None)?;
+        check_payload(meta, claimed.place)?;
+        let (guard, info) = publish_claimed(pool, claimed, meta, None)?;
         drop(guard);
         self.slot.set_published();
         self.sequence = Some(info.sequence);

@@ -54,18 +54,16 @@ impl ReleaseHooks {
     }
 }
 
-/// Publishes a claimed slot whose payload was checked. The caller gets a reference. `offset` is the first byte of the payload,
-/// and replaces that in the metadata. Consumers are woken when the guard is dropped.
+/// Publishes a claimed slot whose payload was checked. The caller gets a reference. Consumers are woken when the guard is dropped.
 pub(super) fn publish_claimed<'a>(
     pool: &'a Pool,
     claimed: &Claimed,
-    offset: u64,
     meta: &FrameMeta,
     hooks: Option<&mut ReleaseHooks>,
 ) -> Result<(Guard<'a>, FrameInfo), PublishError> {
     let rings = hooks.as_ref().is_some_and(|hooks| hooks.any());
     let parts = hooks.as_ref().and_then(|hooks| hooks.parts.as_ref());
-    let payload_end = payload_end(offset, meta, parts, claimed.place);
+    let payload_end = payload_end(meta, parts, claimed.place);
     // Most frames have no attachments, and need no room.
     let attached = if parts.is_some() || !meta.attachments.is_empty() {
         attach(pool, claimed, payload_end, meta, parts)?
@@ -88,7 +86,7 @@ pub(super) fn publish_claimed<'a>(
         lease::publish(cell, claimed.word, rings);
     }
     guard.slots.reference(claimed.slot);
-    let info = announce(&mut guard, claimed, offset, attached, meta);
+    let info = announce(&mut guard, claimed, attached, meta);
     Ok((guard, info))
 }
 
@@ -97,15 +95,14 @@ pub(super) fn publish_claimed<'a>(
 pub(in crate::producer) fn republish(
     pool: &Pool,
     claimed: &Claimed,
-    offset: u64,
     meta: &FrameMeta,
 ) -> Result<u64, PublishError> {
-    check_payload(offset, meta, claimed.place)?;
-    let payload_end = payload_end(offset, meta, None, claimed.place);
+    check_payload(meta, claimed.place)?;
+    let payload_end = payload_end(meta, None, claimed.place);
     let attached = attach(pool, claimed, payload_end, meta, None)?;
     let mut guard = pool.guard()?;
     check_room(&guard)?;
-    Ok(announce(&mut guard, claimed, offset, attached, meta).sequence)
+    Ok(announce(&mut guard, claimed, attached, meta).sequence)
 }
 
 /// Places the attachments of a frame after all other data in its slot. A frame that is published again with the same
@@ -154,16 +151,12 @@ fn attach(
     Ok(attached)
 }
 
-pub(super) fn check_payload(
-    offset: u64,
-    meta: &FrameMeta,
-    place: Place,
-) -> Result<(), PublishError> {
+pub(super) fn check_payload(meta: &FrameMeta, place: Place) -> Result<(), PublishError> {
     check_metadata(meta)?;
-    if !is_range_inside(offset, meta.size, place.payload_len() as u64) {
+    if !is_range_inside(meta.offset, meta.size, place.payload_len() as u64) {
         return Err(PublishError::OutOfSlot {
-            offset,
-            end: offset.saturating_add(meta.size),
+            offset: meta.offset,
+            end: meta.offset.saturating_add(meta.size),
             slot_size: place.payload_len(),
         });
     }
@@ -208,7 +201,6 @@ fn check_room(guard: &Guard<'_>) -> Result<(), PublishError> {
 fn announce(
     guard: &mut Guard<'_>,
     claimed: &Claimed,
-    offset: u64,
     attached: Attached,
     meta: &FrameMeta,
 ) -> FrameInfo {
@@ -229,7 +221,7 @@ fn announce(
     guard.events += u64::from(meta.event);
     let attached = (attached.0 as u64, attached.1 as u64);
     let layout = guard.layouts.find(&meta.layout, control);
-    control.write_entry(&info, meta, offset, attached, layout);
+    control.write_entry(&info, meta, attached, layout);
     let is_waited_for = guard.slots.publish(slot, sequence, info.published_at);
     guard.history.push(Kept {
         slot,
@@ -266,12 +258,12 @@ fn tidy(guard: &mut Guard<'_>, sequence: u64) {
 }
 
 /// The end of the frame's bytes in its slot, in host memory.
-fn payload_end(offset: u64, meta: &FrameMeta, parts: Option<&Parts>, place: Place) -> usize {
+fn payload_end(meta: &FrameMeta, parts: Option<&Parts>, place: Place) -> usize {
     if parts.is_some() || place.device.is_some() {
         return 0;
     }
     // The payload is inside of the slot (`check_payload`).
-    (offset + meta.size) as usize
+    (meta.offset + meta.size) as usize
 }
 
 /// The place for this many bytes of attachments in a slot that is filled up to `filled`.

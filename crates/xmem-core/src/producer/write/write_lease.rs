@@ -197,12 +197,12 @@ impl WriteLease {
         let (pool, claimed) = (self.slot.pool(), self.slot.claimed());
         let checked = match parts {
             Some(parts) => check_parts(pool, &mut meta, parts),
-            None => check_payload(meta.offset, &meta, claimed.place),
+            None => check_payload(&meta, claimed.place),
         };
         if let Err(error) = checked {
             return Err(failure(self, error));
         }
-        let published = publish_claimed(pool, claimed, meta.offset, &meta, hooks);
+        let published = publish_claimed(pool, claimed, &meta, hooks);
         let published = published.map(|(guard, info)| (info, guard.sticky.current()));
         let (info, sticky) = match published {
             Ok(published) => published,

@@ -310,21 +310,20 @@ impl Control {
             .split_at_checked(ENTRY_WORDS)
     }
 
-    /// Writes the entry of a frame to the ring, and with buffers by number also to the record of its slot. `offset`,
-    /// `attached`, `layout`: as in [`Entry::new`].
+    /// Writes the entry of a frame to the ring, and with buffers by number also to the record of its slot. `attached`,
+    /// `layout`: as in [`Entry::new`].
     pub fn write_entry(
         &self,
         info: &FrameInfo,
         meta: &FrameMeta,
-        offset: u64,
         attached: (u64, u64),
         layout: Option<LayoutId>,
     ) {
         let sequence = info.sequence;
         if self.constants.shape.by_number {
-            self.write_record(info, meta, offset, attached);
+            self.write_record(info, meta, attached);
         }
-        let entry = Entry::new(info, meta, offset, attached, layout);
+        let entry = Entry::new(info, meta, attached, layout);
         let words = self.ring_entry(sequence);
         if entry.has_extension() {
             self.write_extended(words, &entry, meta);
@@ -334,11 +333,11 @@ impl Control {
     }
 
     #[inline(never)]
-    fn write_record(&self, info: &FrameInfo, meta: &FrameMeta, offset: u64, attached: (u64, u64)) {
+    fn write_record(&self, info: &FrameInfo, meta: &FrameMeta, attached: (u64, u64)) {
         let Some((words, room)) = self.record(info.slot) else {
             return;
         };
-        let entry = Entry::new(info, meta, offset, attached, None);
+        let entry = Entry::new(info, meta, attached, None);
         let extension = Extension::of(meta);
         let extension = Some((room, extension.words()));
         ring::write(words, info.sequence, entry.words(), extension);
@@ -413,11 +412,8 @@ mod tests {
             reserved: Some([reserved; 64].into()),
             ..FrameMeta::default()
         };
-        control.write_entry(&info, &meta, meta.offset, (4, 8), None);
-        (
-            Entry::new(&info, &meta, meta.offset, (4, 8), None),
-            Extension::of(&meta),
-        )
+        control.write_entry(&info, &meta, (4, 8), None);
+        (Entry::new(&info, &meta, (4, 8), None), Extension::of(&meta))
     }
 
     #[test]
