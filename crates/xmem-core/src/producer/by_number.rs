@@ -10,8 +10,9 @@ use xmem_shm::protocol::slot::{SlotState, SlotWord};
 use super::pool::Pool;
 use super::pool::commands::Command;
 use super::pool::reader::Reader;
+use super::pool::retain::Readers;
 use super::pool::set_aside::Kind;
-use super::pool::slots::{Claimed, Keep, SlotInfo};
+use super::pool::slots::{Claimed, SlotInfo};
 use super::pool::stats;
 use super::pool::timeouts::Unread;
 use super::pool::wait;
@@ -172,7 +173,7 @@ impl Producer {
         wait::wait(self.inner(), wait, || {
             let mut guard = self.inner().lock()?;
             guard.finalize_watched();
-            let all = guard.slots.iter().all(|(_, info)| info.keep.is_none());
+            let all = guard.slots.iter().all(|(_, info)| info.readers().is_none());
             all.then_some(())
         })
     }
@@ -197,17 +198,17 @@ impl Pool {
         let mut guard = self.lock_on_own_thread();
         let mut unread = Vec::new();
         for (slot, generation, index) in guard.timeouts.take_over(Instant::now()) {
-            let keep = guard.slots.get(slot).and_then(|info| info.keep.clone());
-            let Some(keep) = keep.filter(|_| self.has_published(slot, generation)) else {
+            let readers = guard.slots.get(slot).and_then(SlotInfo::readers);
+            let Some(readers) = readers.filter(|_| self.has_published(slot, generation)) else {
                 continue;
             };
-            let missing = guard.readers_left(slot);
+            let missing = readers.left(&guard.consumers, slot, generation);
             if missing == 0 {
                 continue;
             }
-            let (count, ids) = match *keep {
-                Keep::Count { until, .. } => (until, guard.consumers.readers()),
-                Keep::Named(ids) => (ids.len() as u32, ids),
+            let (count, ids) = match readers {
+                Readers::Count { until, .. } => (*until, guard.consumers.readers()),
+                Readers::Named(ids) => (ids.len() as u32, ids.clone()),
             };
             let late = guard.consumers.awaited(&ids, slot, generation);
             unread.push(Unread {
@@ -217,7 +218,7 @@ impl Pool {
                 readers: late.map(ToString::to_string).collect(),
             });
             // A reader that already took the frame still holds it.
-            guard.slots.keep_until(slot, 0);
+            guard.slots.keep_for_more(slot, 0, 0);
         }
         guard.finalize_watched();
         drop(guard);

@@ -131,7 +131,7 @@ fn app(setting: &Setting, world: &World, steps: &mut Steps) {
                     w.producer.app = App::Idle;
                 });
             }
-            // `publish::check_room`
+            // `publish::guard_with_room`
             if !setting.lossless || backlog(world) < RING {
                 publish(setting, steps, slot, 0);
             }
@@ -270,7 +270,7 @@ fn claimed(setting: &Setting, w: &mut World, slot: u8, at: u8, why: Purpose) {
     }
 }
 
-/// `publish::publish_claimed`, `publish::announce`: the slot word, the entry, the head.
+/// `publish::commit`, `publish::make_visible`: the slot word, the entry, the head.
 fn publish(setting: &Setting, steps: &mut Steps, slot: u8, done: u8) {
     #[derive(Clone, Copy)]
     enum Store {

@@ -21,8 +21,9 @@ use super::consumer::ConsumerRecord;
 use super::event::Cut;
 use super::history::{Kept, Span};
 use super::regions::Cold;
+use super::retain::{Hook, run_hook};
 use super::settings::Settings;
-use super::slots::{Hook, Keep, SlotInfo, Slots, Want, run_hook};
+use super::slots::{SlotInfo, Slots, Want};
 use super::state::State;
 use crate::region::Region;
 
@@ -92,44 +93,6 @@ impl<'a> Guard<'a> {
         self.consumers.backlog(self.control().head())
     }
 
-    /// How many readers have taken the frame that is in a slot now.
-    pub(super) fn readers_begun(&self, slot: u32) -> u32 {
-        let departed = self.slots.departed(slot);
-        let generation = self.generation(slot);
-        let begun = generation.map_or(0, |it| self.consumers.reads_begun(slot, it));
-        begun.saturating_add(departed)
-    }
-
-    /// How many of the readers for which the frame in a slot is kept are still missing.
-    pub(in crate::producer) fn readers_left(&self, slot: u32) -> u32 {
-        let keep = self.slots.get(slot).and_then(|info| info.keep.as_deref());
-        let generation = self.generation(slot);
-        generation.map_or(0, |generation| self.readers_left_of(keep, slot, generation))
-    }
-
-    /// How many of the readers for which a frame was or is kept are missing.
-    pub(in crate::producer) fn readers_left_of(
-        &self,
-        keep: Option<&Keep>,
-        slot: u32,
-        generation: u32,
-    ) -> u32 {
-        match keep {
-            Some(Keep::Count { until, departed }) => {
-                let begun = self.consumers.reads_begun(slot, generation);
-                until.saturating_sub(begun.saturating_add(*departed))
-            }
-            Some(Keep::Named(ids)) => self.consumers.awaited(ids, slot, generation).count() as u32,
-            None => 0,
-        }
-    }
-
-    /// The present generation of a slot.
-    fn generation(&self, slot: u32) -> Option<u32> {
-        let word = self.control().slot(slot)?;
-        Some(SlotWord(word.load(Ordering::Relaxed)).generation())
-    }
-
     /// Whether no consumer needs the frame in an idle slot. The answer may change at once: only `claim` is final.
     // Inlined, because it runs for each frame and a call would take longer than the check.
     #[inline(always)]
@@ -142,8 +105,8 @@ impl<'a> Guard<'a> {
             return true;
         }
         let generation = word.generation();
-        if let Some(keep) = &info.keep
-            && self.awaits_readers(keep, slot, generation)
+        if let Some(readers) = info.readers()
+            && readers.are_awaited(&self.consumers, slot, generation)
         {
             return false;
         }
@@ -157,21 +120,6 @@ impl<'a> Guard<'a> {
                     .is_some_and(|cursor| cursor <= info.last_sequence);
             !waits_for_it && !consumer.holds(slot, generation)
         })
-    }
-
-    /// Whether a frame is kept for readers that are still missing.
-    #[cold]
-    fn awaits_readers(&self, keep: &Keep, slot: u32, generation: u32) -> bool {
-        match keep {
-            Keep::Count { until, departed } => {
-                let over = self.consumers.reads_over(slot, generation);
-                over.saturating_add(*departed) < *until
-            }
-            Keep::Named(ids) => {
-                let mut awaited = self.consumers.awaited(ids, slot, generation);
-                awaited.next().is_some()
-            }
-        }
     }
 
     /// Claims an idle slot, if no consumer needs the frame in it.
@@ -220,9 +168,10 @@ impl<'a> Guard<'a> {
         }
     }
 
-    /// If no consumer needs an idle frame with a hook or a count, empties its slot and runs its hook.
+    /// If no consumer needs an idle frame whose release is waited for, empties its slot and runs its hook.
     fn finalize(&mut self, slot: u32) -> bool {
-        let is_borrowed = self.slots.get(slot).is_some_and(SlotInfo::is_borrowed);
+        let retention = self.slots.retention(slot);
+        let is_borrowed = retention.is_some_and(|retention| retention.is_borrowed());
         if self.pool().is_closed() && !is_borrowed {
             // No later frame is written into the slot, so this one stays for consumers that are behind.
             if !self.looks_free(slot) {
@@ -234,8 +183,8 @@ impl<'a> Guard<'a> {
             };
             self.free(slot, word, Point::FrameFinalized);
         }
-        let hook = self.slots.take_hook(slot);
-        self.run_later(hook);
+        let release = self.slots.take_release(slot);
+        self.run_later(release);
         true
     }
 
@@ -249,8 +198,8 @@ impl<'a> Guard<'a> {
                 self.free(slot, word, Point::FrameFinalized);
             }
         }
-        let hooks = self.slots.take_idle_hooks();
-        self.run_later(hooks);
+        let releases = self.slots.take_idle_releases();
+        self.run_later(releases);
     }
 
     /// Checks the frames that wait for consumers again.

@@ -15,6 +15,7 @@ pub(super) mod plan;
 mod rate;
 pub(super) mod reader;
 pub(super) mod regions;
+pub(super) mod retain;
 pub(super) mod retired;
 pub(super) mod set_aside;
 pub(super) mod settings;
@@ -50,8 +51,8 @@ use commands::{Command, Commands};
 use guard::Guard;
 use history::Span;
 use regions::Cold;
+use retain::run_hook;
 use settings::Settings;
-use slots::run_hook;
 use standstill::Standstill;
 use state::State;
 use sticky_log::StickyLog;
@@ -103,7 +104,7 @@ impl Drop for Pool {
         // Runs the hooks that did not run when the pool was closed.
         if self.is_of_this_process() {
             let state = inside(&mut self.state);
-            state.slots.take_hooks().for_each(run_hook);
+            state.slots.take_releases().for_each(run_hook);
             // Returns upstream's memory at the latest now.
             state.regions.take_borrowed().into_iter().for_each(run_hook);
         }
@@ -268,12 +269,13 @@ impl Pool {
         let (Some(mut guard), Some(cell)) = (self.lock(), self.control.slot(slot)) else {
             return false;
         };
-        if SlotWord(cell.load(Ordering::Relaxed)).state() != Some(SlotState::Published) {
+        let word = SlotWord(cell.load(Ordering::Relaxed));
+        if word.state() != Some(SlotState::Published) {
             return false;
         }
         lease::ask_to_ring(cell);
-        let until = guard.readers_begun(slot).saturating_add(count);
-        guard.slots.keep_until(slot, until);
+        let begun = guard.consumers.reads_begun(slot, word.generation());
+        guard.slots.keep_for_more(slot, begun, count);
         true
     }
 

@@ -9,17 +9,8 @@ use xmem_shm::abi::frame_info::Storage;
 use xmem_shm::abi::place::SharedPlace;
 use xmem_shm::protocol::slot::SlotWord;
 
+use super::retain::{Hook, Readers, Retention};
 use crate::region::Region;
-
-/// Runs in the producer when the last reference to a frame was dropped.
-pub(in crate::producer) type Hook = Box<dyn FnOnce() + Send>;
-
-/// Runs a hook. Catches a panic, because the hook runs on any thread that detects a release.
-pub(in crate::producer) fn run_hook(hook: Hook) {
-    if std::panic::catch_unwind(std::panic::AssertUnwindSafe(hook)).is_err() {
-        log::error!("a release hook panicked");
-    }
-}
 
 /// A slot that was claimed for writing.
 #[derive(Debug)]
@@ -136,29 +127,11 @@ impl Want {
     }
 }
 
-/// Keeps a frame for readers.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::producer) enum Keep {
-    /// Until it was read this often.
-    Count {
-        until: u32,
-        /// Reads by consumers that have left, and by this process.
-        departed: u32,
-    },
-    /// Until each of these consumers took and released it, or has left.
-    Named(Arc<[u64]>),
-}
-
-impl Keep {
-    pub(in crate::producer) fn count(until: u32) -> Self {
-        Self::Count { until, departed: 0 }
-    }
-}
-
 /// How the producer uses a slot.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(in crate::producer) enum Use {
     /// The slot has no place in any region.
+    #[default]
     Unassigned,
     /// The producer does not use it. It may have a frame that consumers can take or hold.
     Idle,
@@ -168,6 +141,7 @@ pub(in crate::producer) enum Use {
     Referenced(u64),
 }
 
+#[derive(Debug, Default)]
 pub(in crate::producer) struct SlotInfo {
     pub(in crate::producer) place: Option<Place>,
     pub(in crate::producer) used: Use,
@@ -178,39 +152,25 @@ pub(in crate::producer) struct SlotInfo {
     /// The sequence of the newest entry for the slot.
     pub(super) last_sequence: u64,
     pub(super) published_at: i64,
-    pub(super) hook: Option<Hook>,
-    /// The frame is in memory that the hook gives back to its owner.
-    is_borrowed: bool,
-    /// Boxed, because most frames have none.
-    pub(in crate::producer) keep: Option<Box<Keep>>,
+    pub(super) retention: Option<Box<Retention>>,
 }
 
 impl SlotInfo {
-    /// Whether a hook or a count waits for the release of its frame.
+    /// Whether a hook, parts or readers wait for the release of its frame.
     fn is_waited_for(&self) -> bool {
-        self.hook.is_some() || self.keep.is_some()
+        let retention = self.retention.as_ref();
+        retention.is_some_and(|retention| retention.is_waited_for())
     }
 
-    /// Whether the frame's memory changes after the hook, and the hook has not run.
-    pub(super) fn is_borrowed(&self) -> bool {
-        self.is_borrowed && self.hook.is_some()
-    }
-
-    /// Whether the producer does not use the slot, and no hook waits for its frame.
+    /// Whether the producer does not use the slot, and no other code waits for the release of its frame.
     pub(in crate::producer) fn can_be_claimed(&self) -> bool {
-        self.used == Use::Idle && self.hook.is_none()
+        let retention = self.retention.as_ref();
+        self.used == Use::Idle && !retention.is_some_and(|retention| retention.has_release())
     }
-}
 
-impl std::fmt::Debug for SlotInfo {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("SlotInfo")
-            .field("place", &self.place)
-            .field("used", &self.used)
-            .field("last_sequence", &self.last_sequence)
-            .field("hook", &self.hook.is_some())
-            .field("keep", &self.keep)
-            .finish_non_exhaustive()
+    /// The readers for which its frame is kept.
+    pub(in crate::producer) fn readers(&self) -> Option<&Readers> {
+        self.retention.as_ref()?.readers()
     }
 }
 
@@ -231,19 +191,7 @@ pub(in crate::producer) struct Slots {
 impl Slots {
     pub(super) fn new(max_slots: u32) -> Self {
         Self {
-            slots: (0..max_slots)
-                .map(|_| SlotInfo {
-                    place: None,
-                    used: Use::Unassigned,
-                    filled: 0,
-                    attached: (0, 0),
-                    last_sequence: 0,
-                    published_at: 0,
-                    hook: None,
-                    is_borrowed: false,
-                    keep: None,
-                })
-                .collect(),
+            slots: (0..max_slots).map(|_| SlotInfo::default()).collect(),
             assigned: 0,
             idle: Vec::new(),
             watched: Vec::new(),
@@ -320,8 +268,9 @@ impl Slots {
             info.used = Use::Writing;
             info.filled = filled;
             info.attached = (0, 0);
-            info.keep = None;
-            debug_assert!(info.hook.is_none(), "hooks run before a slot is used again");
+            let retention = info.retention.take();
+            let has_release = retention.is_some_and(|retention| retention.has_release());
+            debug_assert!(!has_release, "hooks run before a slot is used again");
         }
     }
 
@@ -378,25 +327,29 @@ impl Slots {
         }
     }
 
-    /// Sets the hook and the count of a frame that is being published. `is_borrowed`: the frame is in memory that the hook gives
-    /// back to its owner.
-    pub(in crate::producer) fn set_hooks(
+    /// Records that a slot that was written is published, with two references: one for the caller, one for the history. The bytes
+    /// of its frame end at `end`. Returns whether anything waits for the release of the frame.
+    pub(in crate::producer) fn publish(
         &mut self,
         slot: u32,
-        hook: Option<Hook>,
-        is_borrowed: bool,
-        keep: Option<Box<Keep>>,
-    ) {
-        if let Some(info) = self.get_mut(slot) {
-            info.hook = hook;
-            info.is_borrowed = is_borrowed;
-            info.keep = keep;
-        }
+        end: usize,
+        retention: Option<Box<Retention>>,
+        sequence: u64,
+        published_at: i64,
+    ) -> bool {
+        self.get_mut(slot).is_some_and(|info| {
+            debug_assert_eq!(info.used, Use::Writing);
+            info.used = Use::Referenced(2);
+            info.filled = info.filled.max(end);
+            info.retention = retention;
+            info.last_sequence = sequence;
+            info.published_at = published_at;
+            info.is_waited_for()
+        })
     }
 
-    /// Records that the slot is published, with one reference for the history. Returns whether a hook or a count waits for its
-    /// release.
-    pub(in crate::producer) fn publish(
+    /// Records one more entry for a published slot, with a reference for the history. Returns the same.
+    pub(in crate::producer) fn publish_again(
         &mut self,
         slot: u32,
         sequence: u64,
@@ -410,70 +363,56 @@ impl Slots {
         })
     }
 
-    /// Keeps the frame in the slot until this many consumers took and released it.
-    pub(in crate::producer) fn keep_until(&mut self, slot: u32, count: u32) {
-        let (until, departed) = (count, self.departed(slot));
+    /// What keeps the frame in the slot, if it has any.
+    pub(in crate::producer) fn retention(&mut self, slot: u32) -> Option<&mut Retention> {
+        self.get_mut(slot)?.retention.as_deref_mut()
+    }
+
+    /// Keeps the frame in the slot for this many readers more. `begun`: the reads of connected consumers until now.
+    pub(in crate::producer) fn keep_for_more(&mut self, slot: u32, begun: u32, more: u32) {
         if let Some(info) = self.get_mut(slot) {
-            info.keep = Some(Box::new(Keep::Count { until, departed }));
-        }
-    }
-
-    /// The number of reads of the frame in the slot that are recorded here. 0 if the frame has no count.
-    pub(super) fn departed(&self, slot: u32) -> u32 {
-        match self.get(slot).and_then(|info| info.keep.as_deref()) {
-            Some(Keep::Count { departed, .. }) => *departed,
-            _ => 0,
-        }
-    }
-
-    /// Removes the count of a frame.
-    pub(in crate::producer) fn take_keep(&mut self, slot: u32) -> Option<Box<Keep>> {
-        self.get_mut(slot)?.keep.take()
-    }
-
-    /// Restores a count that was removed.
-    pub(in crate::producer) fn restore_keep(&mut self, slot: u32, keep: Option<Box<Keep>>) {
-        if let Some(info) = self.get_mut(slot) {
-            info.keep = keep;
+            let retention = info.retention.get_or_insert_default();
+            retention.keep_for_more(begun, more);
         }
     }
 
     /// Records the reads of a consumer that has left, or of this process. `reads`: how many of the frame of a slot.
     pub(in crate::producer) fn note_departed(&mut self, reads: impl Fn(u32) -> u32) {
-        for (slot, info) in (0..).zip(&mut self.slots) {
-            if let Some(Keep::Count { departed, .. }) = info.keep.as_deref_mut() {
-                *departed = departed.saturating_add(reads(slot));
-            }
+        for (slot, retention) in self.retentions() {
+            retention.note_departed(|| reads(slot));
         }
     }
 
-    /// Called when the frame in the slot is released. Returns its hook.
-    pub(super) fn take_hook(&mut self, slot: u32) -> Option<Hook> {
-        let info = self.get_mut(slot)?;
-        info.keep = None;
-        info.hook.take()
+    fn retentions(&mut self) -> impl Iterator<Item = (u32, &mut Retention)> {
+        let slots = (0..).zip(&mut self.slots);
+        slots.filter_map(|(slot, info)| Some((slot, info.retention.as_deref_mut()?)))
+    }
+
+    /// Called when the frame in the slot is released. Returns what is to be done then.
+    pub(super) fn take_release(&mut self, slot: u32) -> Option<Hook> {
+        self.get_mut(slot)?.retention.take()?.take_release()
     }
 
     /// The slots whose frames are in borrowed memory. From now on they are treated like other frames.
     pub(super) fn take_borrowed(&mut self) -> Vec<u32> {
-        let borrowed = |(slot, info): (u32, &mut SlotInfo)| {
-            let is_borrowed = info.is_borrowed();
-            info.is_borrowed = false;
-            is_borrowed.then_some(slot)
-        };
-        (0..).zip(&mut self.slots).filter_map(borrowed).collect()
+        let borrowed =
+            |(slot, retention): (u32, &mut Retention)| retention.take_borrowed().then_some(slot);
+        self.retentions().filter_map(borrowed).collect()
     }
 
-    /// Takes the hooks of frames to which the producer has no reference, when the pool ends.
-    pub(super) fn take_idle_hooks(&mut self) -> Vec<Hook> {
+    /// Takes what is to be done for frames to which the producer has no reference, when the pool ends.
+    pub(super) fn take_idle_releases(&mut self) -> Vec<Hook> {
         let idle = |info: &&mut SlotInfo| info.used == Use::Idle;
         let slots = self.slots.iter_mut().filter(idle);
-        slots.filter_map(|info| info.hook.take()).collect()
+        slots
+            .filter_map(|info| info.retention.as_mut()?.take_release())
+            .collect()
     }
 
-    /// Takes all hooks that are left, when the pool is dropped.
-    pub(super) fn take_hooks(&mut self) -> impl Iterator<Item = Hook> {
-        self.slots.iter_mut().filter_map(|info| info.hook.take())
+    /// Takes what is left to be done, when the pool is dropped.
+    pub(super) fn take_releases(&mut self) -> impl Iterator<Item = Hook> {
+        self.retentions()
+            .filter_map(|(_, retention)| retention.take_release())
     }
 
     /// Records that the frame of an idle slot waits for consumers.

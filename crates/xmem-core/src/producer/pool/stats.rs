@@ -50,6 +50,15 @@ pub(in crate::producer) fn is_in_use(guard: &Guard<'_>, slot: u32, info: &SlotIn
     }
 }
 
+/// Whether readers for which the frame in a slot is kept are still missing.
+fn is_unread(guard: &Guard<'_>, slot: u32, info: &SlotInfo) -> bool {
+    let (Some(readers), Some(word)) = (info.readers(), guard.pool().control().slot(slot)) else {
+        return false;
+    };
+    let word = SlotWord(word.load(Ordering::Relaxed));
+    readers.left(&guard.consumers, slot, word.generation()) > 0
+}
+
 /// In a forked child, only the name.
 pub(in crate::producer) fn of_pool(pool: &Pool) -> PoolStats {
     let Some(guard) = pool.lock() else {
@@ -86,7 +95,7 @@ pub(in crate::producer) fn of_pool(pool: &Pool) -> PoolStats {
         unread: guard
             .slots
             .iter()
-            .filter(|(slot, _)| guard.readers_left(*slot) > 0)
+            .filter(|(slot, info)| is_unread(&guard, *slot, info))
             .count() as u32,
         set_aside: guard.regions.set_aside.slots().count() as u32,
         set_aside_bytes: guard

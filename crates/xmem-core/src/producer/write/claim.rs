@@ -15,6 +15,7 @@ use crate::producer::pool::guard::Guard;
 use crate::producer::pool::history::Span;
 use crate::producer::pool::plan::Plan;
 use crate::producer::pool::regions::{Cold, Full};
+use crate::producer::pool::retain::Retention;
 use crate::producer::pool::slots::{Claimed, Use, Want};
 use crate::producer::pool::state::State;
 use crate::producer::pool::wait::CHECK_INTERVAL;
@@ -327,13 +328,19 @@ pub(in crate::producer) fn by_number(
     }
     let place = info.place?;
     // The caller gets the frame, so missing readers do not count.
-    let keep = guard.slots.take_keep(slot);
+    let retention = guard.slots.retention(slot);
+    let readers = retention.and_then(Retention::take_readers);
     let Some(claimed) = guard.claim(slot) else {
-        guard.slots.restore_keep(slot, keep);
+        if let Some(retention) = guard.slots.retention(slot) {
+            retention.set_readers(readers);
+        }
         return None;
     };
     // After the claim, so that reads that ended before it are counted.
-    let left = guard.readers_left_of(keep.as_deref(), slot, word.generation());
+    let generation = word.generation();
+    let left = readers.map_or(0, |readers| {
+        readers.left(&guard.consumers, slot, generation)
+    });
     // All bytes that the writer may fill count as payload. Attachments are placed after them.
     Some((
         start_writing(&mut guard, slot, claimed, place.filled())?,
@@ -348,7 +355,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::producer::pool::slots::Hook;
+    use crate::producer::pool::retain::Hook;
     use crate::{Consumer, FrameMeta, Producer, WriteLease};
 
     const WANT: Want = Want {

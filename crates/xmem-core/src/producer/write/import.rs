@@ -18,8 +18,8 @@ use crate::frame::lease::{HeldPart, ReadLease};
 use crate::producer::pool::Pool;
 use crate::producer::pool::commands::Command;
 use crate::producer::pool::regions::ForeignMemory;
+use crate::producer::pool::retain::{Hook, run_hook};
 use crate::producer::pool::retired::Released;
-use crate::producer::pool::slots::{Hook, run_hook};
 use crate::region::Imported;
 
 /// Memory that other code allocated and that a pool's frames may use. Consumers are sent its descriptor once.
@@ -247,8 +247,8 @@ impl Parts {
     }
 
     /// Checks that consumers of a pool can find them.
-    pub(super) fn check(&self, pool: &Arc<Pool>) -> Result<(), PublishError> {
-        let of_pool = |other: &Weak<Pool>| other.as_ptr() == Arc::as_ptr(pool);
+    pub(super) fn check(&self, pool: &Pool) -> Result<(), PublishError> {
+        let of_pool = |other: &Weak<Pool>| std::ptr::eq(other.as_ptr(), pool);
         if !(1..=MAX_PARTS).contains(&self.places.len()) {
             let count = self.places.len();
             return Err(PublishError::PartCount { count });

@@ -10,7 +10,7 @@ use xmem_shm::abi::meta::FrameMeta;
 use super::devices;
 use super::owned::Owned;
 use super::part_lease::PartLease;
-use super::publish::{check_payload, publish_claimed, republish};
+use super::publish::{commit, republish};
 use super::write_lease::WriteLease;
 use crate::error::PublishError;
 use crate::producer::pool::Pool;
@@ -87,9 +87,10 @@ impl OwnSlot {
         if self.sequence.is_some() {
             return republish(pool, claimed, meta);
         }
-        devices::update_ready(pool, claimed)?;
-        check_payload(meta, claimed.place)?;
-        let (guard, info) = publish_claimed(pool, claimed, meta, None)?;
+        if claimed.place.device.is_some() {
+            devices::update_ready(pool, claimed)?;
+        }
+        let (guard, info) = commit(pool, claimed, meta, &mut None)?;
         drop(guard);
         self.slot.set_published();
         self.sequence = Some(info.sequence);

@@ -2,8 +2,6 @@
 
 //! Publishes frames.
 
-use std::sync::Arc;
-
 use xmem_shm::abi::entry::MAX_ATTACHED_AT;
 use xmem_shm::abi::frame_info::FrameInfo;
 use xmem_shm::abi::frame_layout::MetaError;
@@ -23,70 +21,38 @@ use crate::producer::pool::Pool;
 use crate::producer::pool::guard::Guard;
 use crate::producer::pool::history::{Kept, Span};
 use crate::producer::pool::regions::Cold;
-use crate::producer::pool::slots::{Attached, Claimed, Hook, Keep, Place};
+use crate::producer::pool::retain::Retention;
+use crate::producer::pool::slots::{Attached, Claimed, Place, Slots};
 
-/// Actions for the release of a frame, and the parts that are kept until then.
-#[derive(Default)]
-pub(super) struct ReleaseHooks {
-    pub(super) hook: Option<Hook>,
-    pub(super) keep: Option<Box<Keep>>,
-    pub(super) parts: Option<Parts>,
-}
-
-impl ReleaseHooks {
-    /// Whether anything is to be done when the frame is released.
-    fn any(&self) -> bool {
-        self.hook.is_some() || self.keep.is_some() || self.parts.is_some()
-    }
-
-    /// The action for the release of the frame: its parts are dropped, then the hook runs.
-    fn take_hook(&mut self) -> Option<Hook> {
-        let hook = self.hook.take();
-        let Some(parts) = self.parts.take() else {
-            return hook;
-        };
-        Some(Box::new(move || {
-            drop(parts);
-            if let Some(hook) = hook {
-                hook();
-            }
-        }))
-    }
-}
-
-/// Publishes a claimed slot whose payload was checked. The caller gets a reference. Consumers are woken when the guard is dropped.
-pub(super) fn publish_claimed<'a>(
+/// Publishes a claimed slot. The caller gets a reference. `retention` is taken only if the frame is published. Consumers are woken
+/// when the guard is dropped.
+pub(super) fn commit<'a>(
     pool: &'a Pool,
     claimed: &Claimed,
     meta: &FrameMeta,
-    hooks: Option<&mut ReleaseHooks>,
+    retention: &mut Option<Box<Retention>>,
 ) -> Result<(Guard<'a>, FrameInfo), PublishError> {
-    let rings = hooks.as_ref().is_some_and(|hooks| hooks.any());
-    let parts = hooks.as_ref().and_then(|hooks| hooks.parts.as_ref());
-    let payload_end = payload_end(meta, parts, claimed.place);
+    let parts = retention.as_ref().and_then(|kept| kept.parts::<Parts>());
+    let end = check(pool, claimed.place, meta, parts)?;
     // Most frames have no attachments, and need no room.
     let attached = if parts.is_some() || !meta.attachments.is_empty() {
-        attach(pool, claimed, payload_end, meta, parts)?
+        attach(pool, claimed, end, meta, parts)?
     } else {
         (0, 0)
     };
-    let mut guard = pool.guard()?;
-    check_room(&guard)?;
+    let mut guard = guard_with_room(pool)?;
     if !parts.is_none_or(|parts| may_forward(&guard, parts.origins())) {
         return Err(PublishError::NotReached);
     }
-    // Until now no other thread could publish the slot, so no attachments were placed before this end.
-    guard.slots.fill(claimed.slot, payload_end);
-    if let Some(hooks) = hooks {
-        let is_borrowed = hooks.parts.as_ref().is_some_and(Parts::is_borrowed);
-        let (hook, keep) = (hooks.take_hook(), hooks.keep.take());
-        guard.slots.set_hooks(claimed.slot, hook, is_borrowed, keep);
-    }
+    let rings = retention.as_ref().is_some_and(|kept| kept.is_waited_for());
     if let Some(cell) = pool.control().slot(claimed.slot) {
         lease::publish(cell, claimed.word, rings);
     }
-    guard.slots.reference(claimed.slot);
-    let info = announce(&mut guard, claimed, attached, meta);
+    let record = |slots: &mut Slots, info: &FrameInfo| {
+        let (sequence, at) = (info.sequence, info.published_at);
+        slots.publish(info.slot, end, retention.take(), sequence, at)
+    };
+    let info = make_visible(&mut guard, claimed, attached, meta, record);
     Ok((guard, info))
 }
 
@@ -97,12 +63,14 @@ pub(in crate::producer) fn republish(
     claimed: &Claimed,
     meta: &FrameMeta,
 ) -> Result<u64, PublishError> {
-    check_payload(meta, claimed.place)?;
-    let payload_end = payload_end(meta, None, claimed.place);
-    let attached = attach(pool, claimed, payload_end, meta, None)?;
-    let mut guard = pool.guard()?;
-    check_room(&guard)?;
-    Ok(announce(&mut guard, claimed, attached, meta).sequence)
+    let end = check(pool, claimed.place, meta, None)?;
+    let attached = attach(pool, claimed, end, meta, None)?;
+    let mut guard = guard_with_room(pool)?;
+    let record = |slots: &mut Slots, info: &FrameInfo| {
+        slots.publish_again(info.slot, info.sequence, info.published_at)
+    };
+    let info = make_visible(&mut guard, claimed, attached, meta, record);
+    Ok(info.sequence)
 }
 
 /// Places the attachments of a frame after all other data in its slot. A frame that is published again with the same
@@ -111,7 +79,7 @@ pub(in crate::producer) fn republish(
 fn attach(
     pool: &Pool,
     claimed: &Claimed,
-    payload_end: usize,
+    end: usize,
     meta: &FrameMeta,
     parts: Option<&Parts>,
 ) -> Result<Attached, PublishError> {
@@ -128,16 +96,15 @@ fn attach(
     }
     let bytes = attachments.encode();
     let attached = {
-        let mut guard = pool.guard()?;
-        // Checked first, because room that is reserved now would be missing in a second attempt.
-        check_room(&guard)?;
+        // Checks the ring first, because room that is reserved now would be missing in a second attempt.
+        let mut guard = guard_with_room(pool)?;
         let Some(info) = guard.slots.get(slot) else {
             return Err(PublishError::Closed);
         };
         if has_attachments(region, place, info.attached, &bytes) {
             return Ok(info.attached);
         }
-        let filled = info.filled.max(payload_end);
+        let filled = info.filled.max(end);
         let attached = attachment_place(filled, place, bytes.len())?;
         // From here on no other thread writes there.
         guard.slots.fill(slot, filled.max(attached.0 + attached.1));
@@ -151,8 +118,23 @@ fn attach(
     Ok(attached)
 }
 
-pub(super) fn check_payload(meta: &FrameMeta, place: Place) -> Result<(), PublishError> {
-    check_metadata(meta)?;
+/// Checks a frame. Returns the end of its bytes in the slot, in host memory.
+fn check(
+    pool: &Pool,
+    place: Place,
+    meta: &FrameMeta,
+    parts: Option<&Parts>,
+) -> Result<usize, PublishError> {
+    meta.check()
+        .map_err(|MetaError(reason)| PublishError::Metadata { reason })?;
+    if meta.attachments.get(parts::NAME).is_some() {
+        let reason = "the attachment name xmem:parts is reserved for the places of its parts";
+        return Err(PublishError::Metadata { reason });
+    }
+    if let Some(parts) = parts {
+        parts.check(pool)?;
+        return Ok(0);
+    }
     if !is_range_inside(meta.offset, meta.size, place.payload_len() as u64) {
         return Err(PublishError::OutOfSlot {
             offset: meta.offset,
@@ -160,58 +142,38 @@ pub(super) fn check_payload(meta: &FrameMeta, place: Place) -> Result<(), Publis
             slot_size: place.payload_len(),
         });
     }
-    Ok(())
+    let end = (meta.offset + meta.size) as usize;
+    Ok(if place.device.is_some() { 0 } else { end })
 }
 
-pub(super) fn check_parts(
-    pool: &Arc<Pool>,
-    meta: &mut FrameMeta,
-    parts: &Parts,
-) -> Result<(), PublishError> {
-    check_metadata(meta)?;
-    parts.check(pool)?;
-    (meta.offset, meta.size) = (0, parts.size());
-    Ok(())
-}
-
-/// Checks that apply to frames in any memory.
-fn check_metadata(meta: &FrameMeta) -> Result<(), PublishError> {
-    meta.check()
-        .map_err(|MetaError(reason)| PublishError::Metadata { reason })?;
-    if meta.attachments.get(parts::NAME).is_some() {
-        let reason = "the attachment name xmem:parts is reserved for the places of its parts";
-        return Err(PublishError::Metadata { reason });
-    }
-    Ok(())
-}
-
-fn check_room(guard: &Guard<'_>) -> Result<(), PublishError> {
-    let pool = guard.pool();
+/// Locks a pool that is open and, if it is lossless, has room in the ring.
+fn guard_with_room(pool: &Pool) -> Result<Guard<'_>, PublishError> {
+    let guard = pool.guard()?;
     if pool.is_closed() {
         return Err(PublishError::Closed);
     }
     if pool.lossless() && guard.backlog() >= u64::from(pool.shape().ring_len) {
         return Err(PublishError::NoRoom);
     }
-    Ok(())
+    Ok(guard)
 }
 
-/// Writes the entry, moves the head and updates the history. Consumers are woken when the guard is dropped, after the lock is
-/// released.
-fn announce(
+/// Writes the entry, moves the head and updates the history. `record` records the entry for its slot, and returns whether anything
+/// waits for the release of the frame. Consumers are woken when the guard is dropped, after the lock is released.
+fn make_visible(
     guard: &mut Guard<'_>,
     claimed: &Claimed,
     attached: Attached,
     meta: &FrameMeta,
+    record: impl FnOnce(&mut Slots, &FrameInfo) -> bool,
 ) -> FrameInfo {
     let control = guard.pool().control();
     let sequence = control.head();
-    let slot = claimed.slot;
     let (storage, device_id) = claimed.place.storage();
     let info = FrameInfo {
         sequence,
         events_before: guard.events as u32,
-        slot,
+        slot: claimed.slot,
         generation: claimed.word.generation(),
         published_at: monotonic_ns(),
         sticky_version: guard.sticky.version(),
@@ -222,9 +184,9 @@ fn announce(
     let attached = (attached.0 as u64, attached.1 as u64);
     let layout = guard.layouts.find(&meta.layout, control);
     control.write_entry(&info, meta, attached, layout);
-    let is_waited_for = guard.slots.publish(slot, sequence, info.published_at);
+    let is_waited_for = record(&mut guard.slots, &info);
     guard.history.push(Kept {
-        slot,
+        slot: info.slot,
         sequence,
         event: meta.event,
         is_waited_for,
@@ -255,15 +217,6 @@ fn tidy(guard: &mut Guard<'_>, sequence: u64) {
     guard.sticky.forget_before(oldest);
     guard.retire(Cold::ByNow);
     guard.share_out();
-}
-
-/// The end of the frame's bytes in its slot, in host memory.
-fn payload_end(meta: &FrameMeta, parts: Option<&Parts>, place: Place) -> usize {
-    if parts.is_some() || place.device.is_some() {
-        return 0;
-    }
-    // The payload is inside of the slot (`check_payload`).
-    (meta.offset + meta.size) as usize
 }
 
 /// The place for this many bytes of attachments in a slot that is filled up to `filled`.

@@ -3,24 +3,24 @@
 //! The right to write a slot.
 
 use std::fmt;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use thiserror::Error;
 use xmem_shm::abi::limits::MAX_NAMED_SIZE;
 use xmem_shm::abi::meta::FrameMeta;
 use xmem_shm::abi::named::Attachments;
 use xmem_shm::bounds::is_range_inside;
-use xmem_shm::lock::inside;
 
 use super::devices;
 use super::import::Parts;
 use super::own_hold::own_hold;
 use super::owned::Owned;
 use super::part_lease::PartLease;
-use super::publish::{ReleaseHooks, check_parts, check_payload, publish_claimed};
+use super::publish::commit;
 use crate::error::PublishError;
 use crate::producer::pool::Pool;
-use crate::producer::pool::slots::{Claimed, Keep};
+use crate::producer::pool::retain::{Readers, Retention};
+use crate::producer::pool::slots::Claimed;
 
 use crate::frame::lease::ReadLease;
 
@@ -32,9 +32,8 @@ pub struct WriteLease {
     slot: Owned,
     /// The requested size in bytes.
     len: usize,
-    /// Boxed, because most frames have none. The mutex is never locked. It makes the lease `Sync` although hooks need not be,
-    /// so that the error that returns the lease can be converted to any other error.
-    hooks: Option<Box<Mutex<ReleaseHooks>>>,
+    /// Boxed, because most frames have none.
+    retention: Option<Box<Retention>>,
 }
 
 impl fmt::Debug for WriteLease {
@@ -54,7 +53,7 @@ impl WriteLease {
         Self {
             len: len.min(claimed.place.len),
             slot: Owned::new(pool, claimed),
-            hooks: None,
+            retention: None,
         }
     }
 
@@ -136,25 +135,27 @@ impl WriteLease {
     /// history's, and every consumer's, also a killed one's. It runs once, on the thread that notices it, at the latest
     /// when the pool itself is gone. It is dropped without a call if the frame is not published.
     pub fn set_release_hook(&mut self, hook: impl FnOnce() + Send + 'static) {
-        self.hooks().hook = Some(Box::new(hook));
+        self.retention().set_hook(Box::new(hook));
     }
 
     /// Keeps the frame until this many consumers took and released it. A consumer that dies after it took the frame
     /// counts as having released it; one that dies before does not count. In a pool whose consumers follow the stream, a
     /// consumer that skips the frame does not count either, so the frame is kept for it.
     pub fn keep_until(&mut self, consumers: u32) {
-        self.hooks().keep = (consumers > 0).then(|| Box::new(Keep::count(consumers)));
+        self.retention().set_readers(Readers::count(consumers));
     }
 
     /// Keeps the frame until each of these consumers took and released it, or is gone.
     pub(crate) fn keep_for(&mut self, consumers: Arc<[u64]>) {
-        self.hooks().keep = Some(Box::new(Keep::Named(consumers)));
+        self.retention()
+            .set_readers(Some(Readers::Named(consumers)));
     }
 
     /// Publishes these parts as the frame, instead of the slot. The size of the frame is the sum of their sizes; the size in
     /// the metadata is ignored.
     pub fn set_parts(&mut self, parts: Parts) {
-        self.hooks().parts = Some(parts);
+        let is_borrowed = parts.is_borrowed();
+        self.retention().set_parts(parts, is_borrowed);
     }
 
     /// Turns the slot into a part of frames. It is not written any more. If a device writes it, that work must have
@@ -167,8 +168,8 @@ impl WriteLease {
         self.slot.claimed()
     }
 
-    fn hooks(&mut self) -> &mut ReleaseHooks {
-        inside(self.hooks.get_or_insert_default())
+    fn retention(&mut self) -> &mut Retention {
+        self.retention.get_or_insert_default()
     }
 
     /// Makes the frame visible to consumers. From here on it must not be written. All work of devices on it has ended; if
@@ -180,7 +181,9 @@ impl WriteLease {
     ///
     /// [`PublishFailure`] has the reason, and gives the lease back.
     pub fn publish(self, meta: FrameMeta) -> Result<ReadLease, PublishFailure> {
-        if let Err(error) = devices::update_ready(self.pool(), self.claimed()) {
+        if self.is_on_device()
+            && let Err(error) = devices::update_ready(self.pool(), self.claimed())
+        {
             return Err(PublishFailure { lease: self, error });
         }
         self.publish_as_is(meta)
@@ -190,23 +193,20 @@ impl WriteLease {
         mut self,
         mut meta: FrameMeta,
     ) -> Result<ReadLease, PublishFailure> {
-        let failure = |lease, error| PublishFailure { lease, error };
-        let hooks = self.hooks.as_deref_mut().map(inside);
-        let parts = hooks.as_ref().and_then(|hooks| hooks.parts.as_ref());
-        let in_parts = parts.is_some();
-        let (pool, claimed) = (self.slot.pool(), self.slot.claimed());
-        let checked = match parts {
-            Some(parts) => check_parts(pool, &mut meta, parts),
-            None => check_payload(&meta, claimed.place),
+        let retention = self.retention.as_ref();
+        let in_parts = match retention.and_then(|kept| kept.parts::<Parts>()) {
+            Some(parts) => {
+                (meta.offset, meta.size) = (0, parts.size());
+                true
+            }
+            None => false,
         };
-        if let Err(error) = checked {
-            return Err(failure(self, error));
-        }
-        let published = publish_claimed(pool, claimed, &meta, hooks);
+        let (pool, claimed) = (self.slot.pool(), self.slot.claimed());
+        let published = commit(pool, claimed, &meta, &mut self.retention);
         let published = published.map(|(guard, info)| (info, guard.sticky.current()));
         let (info, sticky) = match published {
             Ok(published) => published,
-            Err(error) => return Err(failure(self, error)),
+            Err(error) => return Err(PublishFailure { lease: self, error }),
         };
         let hold = own_hold(self.pool().clone(), self.claimed());
         self.slot.disarm();
