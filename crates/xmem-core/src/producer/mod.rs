@@ -3,10 +3,10 @@
 //! The producer of a pool.
 
 mod builder;
-mod by_number;
 mod control;
 #[cfg(feature = "cuda")]
 mod cuda;
+mod numbered;
 mod pool;
 mod write;
 
@@ -18,9 +18,8 @@ use std::sync::{Arc, Mutex};
 
 pub use builder::ProducerBuilder;
 pub use control::stale::remove_stale;
-pub use pool::event::{ConsumerEvent, Departure};
-pub use pool::reader::Reader;
-pub use pool::timeouts::Unread;
+pub use numbered::reader::Reader;
+pub use pool::event::{ConsumerEvent, Departure, Unread};
 pub use write::import::{ImportedMemory, Parts};
 pub use write::own_slot::OwnSlot;
 pub use write::part_lease::PartLease;
@@ -32,15 +31,13 @@ use crate::delivery::Delivery;
 use crate::error::{
     AcquireError, EventError, ForwardError, ImportError, PublishError, RegionError, WaitError,
 };
-use crate::frame::description::Descriptions;
-use crate::frame::lease::{FrameParts, Malformed, ReadLease};
+use crate::frame::lease::{FrameParts, ReadLease};
 use crate::stats::PoolStats;
 use pool::Pool;
 use pool::commands::Command;
 use pool::{stats, wait};
-use write::own_hold::{find_own, own_claimed};
+use write::own_hold::own_claimed;
 use write::{claim, devices, forward, import, publish};
-use xmem_shm::abi::entry::Entry;
 use xmem_shm::abi::layout::Control;
 use xmem_shm::abi::meta::FrameMeta;
 use xmem_shm::abi::named::Sticky;
@@ -270,38 +267,8 @@ impl Producer {
         publish_event(lease, meta)
     }
 
-    /// A write lease on the slot with this number, if it has the frame of this generation (`None`: if it is empty) and nothing
-    /// else holds it. Also returns how many readers of its count are still missing.
-    pub(crate) fn acquire_index(
-        &self,
-        slot: u32,
-        published: Option<u32>,
-    ) -> Option<(WriteLease, u32)> {
-        let (claimed, left) = claim::by_number(self.inner(), slot, published)?;
-        let len = claimed.place.len;
-        let lease = WriteLease::new(self.inner().clone(), claimed, len);
-        Some((lease, left))
-    }
-
-    /// A reference to the frame that an entry of this slot describes, if the slot still has it.
-    pub(crate) fn read_index(&self, entry: &Entry, meta: FrameMeta) -> Option<ReadLease> {
-        let (hold, sticky) = find_own(self.inner(), entry.slot(), entry.generation())?;
-        let place = self.control().place(entry.slot())?;
-        let info = entry.info(place.storage, place.device_id);
-        // Frames in parts are only for consumers that follow the stream.
-        let no_parts = |_| Ok::<_, Malformed>(None);
-        let mut kept = Descriptions::default();
-        let attached = entry.attached();
-        ReadLease::new(&mut kept, hold, info, meta, attached, sticky, &no_parts).ok()?
-    }
-
     pub(crate) fn control(&self) -> &Control {
         self.inner().control()
-    }
-
-    /// Keeps the published frame of a slot until this many more consumers took and released it.
-    pub(crate) fn keep_until(&self, slot: u32, consumers: u32) -> bool {
-        self.inner().keep_until(slot, consumers)
     }
 
     /// How the pool treats slow consumers.

@@ -30,6 +30,7 @@ use xmem_shm::os::fork::KeptFromChildren;
 use xmem_shm::os::socket;
 use xmem_shm::os::thread::Thread;
 
+use crate::producer::numbered::timeouts::Timeouts;
 use crate::producer::pool::Pool;
 use crate::producer::pool::commands::Command;
 use crate::producer::pool::consumer::ConsumerRecord;
@@ -82,7 +83,7 @@ pub(super) fn spawn(pool: &Arc<Pool>, listener: Listener) -> io::Result<Thread> 
         unread: HashMap::new(),
         next: FIRST_CONNECTION,
         has_released: false,
-        has_timeouts: false,
+        timeouts: Timeouts::default(),
         spare: File::open("/dev/null").ok(),
         warnings: Warnings::default(),
     };
@@ -147,8 +148,7 @@ struct ControlThread {
     next: u64,
     /// A consumer has released a frame.
     has_released: bool,
-    /// Some frames have a timeout.
-    has_timeouts: bool,
+    timeouts: Timeouts,
     /// Closed to get a descriptor when none is left, so that a connection can be accepted and refused.
     spare: Option<File>,
     warnings: Warnings,
@@ -200,22 +200,15 @@ impl ControlThread {
             })
             .min();
         let late = oldest.map(|oldest| oldest + HANDSHAKE_TIME);
-        let given_up = self
-            .has_timeouts
-            .then(|| self.pool.next_timeout())
-            .flatten();
-        let next = late.into_iter().chain(given_up).min()?;
+        let next = late.into_iter().chain(self.timeouts.next()).min()?;
         let left = next.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
         left.try_into().ok()
     }
 
     /// Empties the buffers whose readers did not take them in time.
     fn give_up_unread(&mut self) {
-        if self.has_timeouts {
-            for unread in self.pool.give_up_unread() {
-                self.call(ConsumerEvent::Unread(unread));
-            }
-            self.has_timeouts = self.pool.next_timeout().is_some();
+        for unread in self.timeouts.give_up_unread(&self.pool) {
+            self.call(ConsumerEvent::Unread(unread));
         }
     }
 
@@ -272,7 +265,12 @@ impl ControlThread {
                         Command::PushSticky => sticky = true,
                         Command::Introduce(pool_id) => self.introduce(pool_id),
                         Command::RegionGone(id) => self.announce_gone(id),
-                        Command::LookAtTimeouts => self.has_timeouts = true,
+                        Command::GiveUpAt {
+                            slot,
+                            generation,
+                            index,
+                            until,
+                        } => self.timeouts.add(slot, generation, index, until),
                     }
                 }
                 if sticky {

@@ -5,6 +5,7 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Mutex;
+use std::time::Instant;
 
 use xmem_shm::fault::{self, Point};
 use xmem_shm::lock::lock;
@@ -32,8 +33,14 @@ pub(in crate::producer) enum Command {
     Introduce(u64),
     /// The region is retired. Announce it to the consumers that have it mapped, including those that take no frames now.
     RegionGone(u32),
-    /// A frame got a timeout.
-    LookAtTimeouts,
+    /// Empty a slot at this time, if its readers have not taken the frame of this generation.
+    GiveUpAt {
+        slot: u32,
+        generation: u32,
+        /// The buffer's number, for the report.
+        index: u32,
+        until: Instant,
+    },
 }
 
 #[derive(Debug)]

@@ -66,7 +66,7 @@ impl Consumers {
     }
 
     /// How many reads of this frame have begun.
-    pub(super) fn reads_begun(&self, slot: u32, generation: u32) -> u32 {
+    pub(in crate::producer) fn reads_begun(&self, slot: u32, generation: u32) -> u32 {
         let begun = self.iter().map(|it| it.reads_of(slot, generation));
         begun.fold(0, u32::saturating_add)
     }

@@ -2,11 +2,11 @@
 
 //! Events of a pool and its consumers, for the program.
 
+use std::fmt;
 use std::sync::Arc;
 
 use xmem_shm::abi::budget::BudgetLimit;
 
-use super::timeouts::Unread;
 use crate::error::AcquireError;
 use crate::stats::ConsumerStats;
 
@@ -50,6 +50,44 @@ pub enum ConsumerEvent {
     },
     /// A buffer was emptied at its timeout, because readers did not come.
     Unread(Unread),
+}
+
+/// A buffer that was emptied at its timeout, because readers did not take it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Unread {
+    /// The buffer's number.
+    pub index: u32,
+    /// The number of readers that it was for.
+    pub count: u32,
+    /// The number of readers that did not take it.
+    pub missing: u32,
+    /// The connected processes that did not take it, as text.
+    pub readers: Vec<String>,
+}
+
+impl fmt::Display for Unread {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            index,
+            count,
+            missing,
+            readers,
+        } = self;
+        write!(
+            f,
+            "buffer {index} is empty: at its timeout {missing} of its {count} readers had not come"
+        )?;
+        if readers.is_empty() {
+            write!(f, ", and each process that is connected had got it")
+        } else {
+            write!(
+                f,
+                "; these are connected and did not get it: {}",
+                readers.join(", ")
+            )
+        }
+    }
 }
 
 /// Consumers may hold fewer slots than they asked for.

@@ -13,11 +13,9 @@ mod layouts;
 mod origins;
 pub(super) mod plan;
 mod rate;
-pub(super) mod reader;
 pub(super) mod regions;
 pub(super) mod retain;
 pub(super) mod retired;
-pub(super) mod set_aside;
 pub(super) mod settings;
 mod share;
 pub(super) mod slots;
@@ -25,7 +23,6 @@ mod standstill;
 pub(super) mod state;
 pub(super) mod stats;
 pub(super) mod sticky_log;
-pub(super) mod timeouts;
 pub(super) mod wait;
 
 use std::fmt;
@@ -40,8 +37,7 @@ use xmem_shm::fault::{self, Point};
 use xmem_shm::lock::{inside, lock};
 use xmem_shm::os::clock::monotonic_ns;
 use xmem_shm::os::fork::ProcessId;
-use xmem_shm::protocol::lease;
-use xmem_shm::protocol::slot::{SlotState, SlotWord};
+use xmem_shm::protocol::slot::SlotWord;
 use xmem_shm::sync::{AtomicU64, Ordering};
 
 use crate::cancel::Notifier;
@@ -262,21 +258,6 @@ impl Pool {
         if self.control.waiting().load(Ordering::Relaxed) != 0 {
             self.notifier.notify();
         }
-    }
-
-    /// Keeps the frame in a slot until `count` more consumers took and released it.
-    pub(super) fn keep_until(&self, slot: u32, count: u32) -> bool {
-        let (Some(mut guard), Some(cell)) = (self.lock(), self.control.slot(slot)) else {
-            return false;
-        };
-        let word = SlotWord(cell.load(Ordering::Relaxed));
-        if word.state() != Some(SlotState::Published) {
-            return false;
-        }
-        lease::ask_to_ring(cell);
-        let begun = guard.consumers.reads_begun(slot, word.generation());
-        guard.slots.keep_for_more(slot, begun, count);
-        true
     }
 
     /// Handles the slots that consumers have released.

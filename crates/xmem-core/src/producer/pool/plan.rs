@@ -22,6 +22,20 @@ pub(in crate::producer) struct Plan {
     pub(in crate::producer) device: Option<(u16, usize)>,
 }
 
+/// Slots of one class are alike: the size of the payload's memory, and the number of its device if it is on one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::producer) struct SlotClass {
+    slot_len: usize,
+    device: Option<u16>,
+}
+
+impl SlotClass {
+    /// Whether slots of this class have a payload of this size.
+    pub(in crate::producer) fn has_size(self, payload_len: usize) -> bool {
+        self.slot_len == payload_len
+    }
+}
+
 impl Plan {
     /// A region with one slot for such frames. `None`: the size exceeds the address space.
     pub(super) fn of_one_slot(want: Want) -> Option<Self> {
@@ -38,6 +52,13 @@ impl Plan {
             slot_len,
             device,
         })
+    }
+
+    pub(super) fn class(self) -> SlotClass {
+        SlotClass {
+            slot_len: self.slot_len,
+            device: self.device.map(|(device, _)| device),
+        }
     }
 
     /// The maximum number of such slots in a region, at least one.
@@ -97,6 +118,11 @@ impl Plan {
 }
 
 impl Want {
+    /// The class of new slots for such frames. `None`: the size exceeds the address space.
+    pub(in crate::producer) fn class(self) -> Option<SlotClass> {
+        Plan::of_one_slot(self).map(Plan::class)
+    }
+
     /// The size of a slot for such a frame, in all memories.
     pub(in crate::producer) fn slot_bytes(self) -> u64 {
         Plan::of_one_slot(self).map_or(u64::MAX, Plan::slot_bytes)

@@ -7,9 +7,8 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::plan::{EXACT_FROM, Plan};
+use super::plan::{EXACT_FROM, Plan, SlotClass};
 use super::retired::{Lasting, Released, Retired};
-use super::set_aside::SetAside;
 use super::slots::{Slots, Use, Want};
 use crate::error::AcquireError;
 use crate::region::device::Fds as CudaFds;
@@ -101,8 +100,8 @@ pub(in crate::producer) struct Regions {
     /// Counts acquired slots.
     clock: u64,
     retired: Retired,
-    /// Slots that are set aside. Their regions are not removed.
-    pub(in crate::producer) set_aside: SetAside,
+    /// Slots that are set aside for frames of a class. Their regions are not removed.
+    pub(in crate::producer) pinned: BTreeMap<u32, SlotClass>,
     /// The number of slots that running plans will add.
     planned_slots: u32,
     planned_bytes: u64,
@@ -378,19 +377,13 @@ impl Regions {
     /// The regions that can be removed: the producer uses none of their slots, and `when` selects them.
     pub(super) fn cold(&self, slots: &Slots, when: Cold) -> Vec<u32> {
         let newest = self.entries.values().max_by_key(|entry| entry.used_at);
-        let kind = |entry: &Entry| {
-            (
-                entry.plan.slot_len,
-                entry.plan.device.map(|(device, _)| device),
-            )
-        };
-        let newest_kind = newest.map(kind);
+        let newest = newest.map(|entry| entry.plan.class());
         self.entries
             .iter()
             .filter(|(_, entry)| {
                 let outdated = !self.mixed_sizes
                     && entry.plan.slot_len >= EXACT_FROM
-                    && Some(kind(entry)) != newest_kind;
+                    && Some(entry.plan.class()) != newest;
                 let age = self.clock - entry.used_at;
                 match when {
                     Cold::ByNow => age >= if outdated { OUTDATED_AFTER } else { COLD_AFTER },
@@ -401,7 +394,7 @@ impl Regions {
             .map(|(id, _)| *id)
             .filter(|id| {
                 let mut slots = slots.of_region(*id);
-                !slots.any(|(slot, _)| self.set_aside.kind(slot).is_some())
+                !slots.any(|(slot, _)| self.pinned.contains_key(&slot))
             })
             .filter(|id| {
                 matches!(when, Cold::PartlyUnfitFor(_))

@@ -11,7 +11,6 @@ use super::settings::Settings;
 use super::share::Shares;
 use super::slots::Slots;
 use super::sticky_log::StickyLog;
-use super::timeouts::Timeouts;
 
 /// The parts of the state. Each keeps its own invariants. Operations that involve several are methods of the guard.
 #[derive(Debug)]
@@ -24,7 +23,6 @@ pub(in crate::producer) struct State {
     pub(in crate::producer) layouts: Layouts,
     pub(in crate::producer) sticky: StickyLog,
     pub(in crate::producer) origins: Origins,
-    pub(in crate::producer) timeouts: Timeouts,
     /// The number of published events.
     pub(in crate::producer) events: u64,
 }
@@ -40,7 +38,6 @@ impl State {
             layouts: Layouts::default(),
             sticky,
             origins: Origins::default(),
-            timeouts: Timeouts::default(),
             events: 0,
         }
     }

@@ -97,12 +97,12 @@ pub(in crate::producer) fn of_pool(pool: &Pool) -> PoolStats {
             .iter()
             .filter(|(slot, info)| is_unread(&guard, *slot, info))
             .count() as u32,
-        set_aside: guard.regions.set_aside.slots().count() as u32,
+        set_aside: guard.regions.pinned.len() as u32,
         set_aside_bytes: guard
             .regions
-            .set_aside
-            .slots()
-            .filter_map(|slot| Some(guard.slots.get(slot)?.place?.bytes()))
+            .pinned
+            .keys()
+            .filter_map(|slot| Some(guard.slots.get(*slot)?.place?.bytes()))
             .sum(),
         max_slots: pool.settings().most_slots(largest_slot(&guard)),
         budget_limit: control.share().limit.to_string(),

@@ -5,8 +5,7 @@
 use std::sync::Arc;
 
 use xmem_shm::fault::{self, Point};
-use xmem_shm::protocol::slot::{SlotState, SlotWord};
-use xmem_shm::sync::Ordering;
+use xmem_shm::protocol::slot::SlotWord;
 
 use crate::error::AcquireError;
 use crate::producer::pool::Pool;
@@ -15,7 +14,6 @@ use crate::producer::pool::guard::Guard;
 use crate::producer::pool::history::Span;
 use crate::producer::pool::plan::Plan;
 use crate::producer::pool::regions::{Cold, Full};
-use crate::producer::pool::retain::Retention;
 use crate::producer::pool::slots::{Claimed, Use, Want};
 use crate::producer::pool::state::State;
 use crate::producer::pool::wait::CHECK_INTERVAL;
@@ -294,7 +292,8 @@ fn claim_idle(guard: &mut Guard<'_>, want: Want) -> Option<Claimed> {
     start_writing(guard, slot, word, want.filled())
 }
 
-fn start_writing(
+/// Records that a claimed slot is being written.
+pub(in crate::producer) fn start_writing(
     guard: &mut Guard<'_>,
     slot: u32,
     word: SlotWord,
@@ -308,44 +307,6 @@ fn start_writing(
         place,
         region: guard.regions.touch(place.region)?.clone(),
     })
-}
-
-/// Claims the slot with this number, if it has the frame of this generation (`None`: if it is empty) and has no other
-/// reference. Also returns how many readers of its count are still missing.
-pub(in crate::producer) fn by_number(
-    pool: &Pool,
-    slot: u32,
-    published: Option<u32>,
-) -> Option<(Claimed, u32)> {
-    let mut guard = pool.lock()?;
-    // A frame that all readers have released is free even before their messages are read.
-    guard.finalize_watched();
-    let info = guard.slots.get(slot)?;
-    let word = SlotWord(pool.control().slot(slot)?.load(Ordering::Relaxed));
-    let there = (word.state() == Some(SlotState::Published)).then(|| word.generation());
-    if pool.is_closed() || !info.can_be_claimed() || there != published {
-        return None;
-    }
-    let place = info.place?;
-    // The caller gets the frame, so missing readers do not count.
-    let retention = guard.slots.retention(slot);
-    let readers = retention.and_then(Retention::take_readers);
-    let Some(claimed) = guard.claim(slot) else {
-        if let Some(retention) = guard.slots.retention(slot) {
-            retention.set_readers(readers);
-        }
-        return None;
-    };
-    // After the claim, so that reads that ended before it are counted.
-    let generation = word.generation();
-    let left = readers.map_or(0, |readers| {
-        readers.left(&guard.consumers, slot, generation)
-    });
-    // All bytes that the writer may fill count as payload. Attachments are placed after them.
-    Some((
-        start_writing(&mut guard, slot, claimed, place.filled())?,
-        left,
-    ))
 }
 
 #[cfg(test)]

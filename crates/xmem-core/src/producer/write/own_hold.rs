@@ -4,18 +4,16 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
-use xmem_shm::abi::named::Sticky;
 use xmem_shm::protocol::slot::{SlotState, SlotWord};
 
 use crate::error::PublishError;
 use crate::frame::hold::{Hold, Holder, Memory, SlotPlace};
 use crate::producer::pool::Pool;
-use crate::producer::pool::slots::{Claimed, Use};
+use crate::producer::pool::slots::Claimed;
 
 /// Takes over a reference that is already counted.
-pub(super) fn own_hold(pool: Arc<Pool>, claimed: &Claimed) -> Hold {
+pub(in crate::producer) fn own_hold(pool: Arc<Pool>, claimed: &Claimed) -> Hold {
     let place = SlotPlace {
         slot: claimed.slot,
         generation: claimed.word.generation(),
@@ -45,35 +43,6 @@ pub(in crate::producer) fn own_claimed(
         place: place.ok_or(PublishError::Closed)?,
         region: region.clone(),
     })
-}
-
-/// A reference to this generation of a slot, if the slot still has it.
-pub(in crate::producer) fn find_own(
-    pool: &Arc<Pool>,
-    slot: u32,
-    generation: u32,
-) -> Option<(Hold, Arc<Sticky>)> {
-    let mut guard = pool.lock()?;
-    let word = SlotWord(pool.control().slot(slot)?.load(Ordering::Relaxed));
-    let info = guard.slots.get(slot)?;
-    let place = info.place?;
-    if word.generation() != generation
-        || word.state() != Some(SlotState::Published)
-        || !matches!(info.used, Use::Idle | Use::Referenced(_))
-    {
-        return None;
-    }
-    let region = guard.regions.get(place.region)?.clone();
-    guard.slots.reference(slot);
-    let sticky = guard.sticky.current();
-    drop(guard);
-    let claimed = Claimed {
-        slot,
-        word,
-        place,
-        region,
-    };
-    Some((own_hold(pool.clone(), &claimed), sticky))
 }
 
 impl Holder for Pool {

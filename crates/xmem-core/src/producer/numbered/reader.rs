@@ -4,7 +4,7 @@
 
 use std::fmt;
 
-use super::consumer::ConsumerRecord;
+use crate::producer::pool::consumer::ConsumerRecord;
 
 /// A process that is connected to this process and reads its buffers: see [`BufferPool::readers`](crate::BufferPool::readers).
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Buffers by number: a buffer is a slot, its readers are counted, and they have a timeout.
+
+pub(super) mod reader;
+mod set_aside;
+pub(super) mod timeouts;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use xmem_shm::abi::entry::Entry;
+use xmem_shm::abi::meta::FrameMeta;
+use xmem_shm::abi::named::Sticky;
+use xmem_shm::protocol::lease;
+use xmem_shm::protocol::slot::{SlotState, SlotWord};
+
+use super::pool::Pool;
+use super::pool::commands::Command;
+use super::pool::retain::Retention;
+use super::pool::slots::{Claimed, Use};
+use super::pool::wait;
+use super::write::claim;
+use super::write::own_hold::own_hold;
+use super::{Producer, WriteLease};
+use crate::cancel::Wait;
+use crate::error::WaitError;
+use crate::frame::description::Descriptions;
+use crate::frame::hold::Hold;
+use crate::frame::lease::{Malformed, ReadLease};
+use reader::Reader;
+
+impl Producer {
+    /// A write lease on the slot with this number, if it has the frame of this generation (`None`: if it is empty) and nothing
+    /// else holds it. Also returns how many readers of its count are still missing.
+    pub(crate) fn acquire_index(
+        &self,
+        slot: u32,
+        published: Option<u32>,
+    ) -> Option<(WriteLease, u32)> {
+        let (claimed, left) = claim_exact(self.inner(), slot, published)?;
+        let len = claimed.place.len;
+        let lease = WriteLease::new(self.inner().clone(), claimed, len);
+        Some((lease, left))
+    }
+
+    /// A reference to the frame that an entry of this slot describes, if the slot still has it.
+    pub(crate) fn read_index(&self, entry: &Entry, meta: FrameMeta) -> Option<ReadLease> {
+        let (hold, sticky) = find_own(self.inner(), entry.slot(), entry.generation())?;
+        let place = self.control().place(entry.slot())?;
+        let info = entry.info(place.storage, place.device_id);
+        // Frames in parts are only for consumers that follow the stream.
+        let no_parts = |_| Ok::<_, Malformed>(None);
+        let mut kept = Descriptions::default();
+        let attached = entry.attached();
+        ReadLease::new(&mut kept, hold, info, meta, attached, sticky, &no_parts).ok()?
+    }
+
+    /// Keeps the published frame of a slot until this many more consumers took and released it.
+    pub(crate) fn keep_until(&self, slot: u32, consumers: u32) -> bool {
+        let pool = self.inner();
+        let (Some(mut guard), Some(cell)) = (pool.lock(), pool.control().slot(slot)) else {
+            return false;
+        };
+        let word = SlotWord(cell.load(Ordering::Relaxed));
+        if word.state() != Some(SlotState::Published) {
+            return false;
+        }
+        lease::ask_to_ring(cell);
+        let begun = guard.consumers.reads_begun(slot, word.generation());
+        guard.slots.keep_for_more(slot, begun, consumers);
+        true
+    }
+
+    /// The connected consumers.
+    pub(crate) fn readers(&self) -> Vec<Reader> {
+        let Some(guard) = self.inner().lock() else {
+            return Vec::new();
+        };
+        let readers = guard.consumers.iter().filter(|it| it.reads());
+        readers.map(|it| Reader::of(it)).collect()
+    }
+
+    /// Whether a slot has the frame of this generation.
+    pub(crate) fn has_published(&self, slot: u32, generation: u32) -> bool {
+        has_published(self.inner(), slot, generation)
+    }
+
+    /// Counts a read by this process. The caller holds the frame.
+    pub(crate) fn count_read(&self, slot: u32, generation: u32) {
+        if let Some(mut guard) = self.inner().lock()
+            && self.has_published(slot, generation)
+        {
+            let read = |other| u32::from(other == slot);
+            guard.slots.note_departed(read);
+        }
+    }
+
+    /// Empties a published slot after this time, unless its readers have taken the frame. `index`: the number for the report.
+    pub(crate) fn give_up_after(&self, slot: u32, generation: u32, index: u32, timeout: Duration) {
+        // A time that the clock cannot represent counts as no timeout.
+        if let Some(until) = Instant::now().checked_add(timeout)
+            && self.is_of_this_process()
+        {
+            self.inner().commands().send(Command::GiveUpAt {
+                slot,
+                generation,
+                index,
+                until,
+            });
+        }
+    }
+
+    /// Waits until each count is used up and no frame with a count is being read.
+    pub(crate) fn wait_until_read(&self, wait: Wait<'_>) -> Result<(), WaitError> {
+        wait::wait(self.inner(), wait, || {
+            let mut guard = self.inner().lock()?;
+            guard.finalize_watched();
+            let all = guard.slots.iter().all(|(_, info)| info.readers().is_none());
+            all.then_some(())
+        })
+    }
+}
+
+/// Claims the slot with this number, if it has the frame of this generation (`None`: if it is empty) and has no other
+/// reference. Also returns how many readers of its count are still missing.
+fn claim_exact(pool: &Pool, slot: u32, published: Option<u32>) -> Option<(Claimed, u32)> {
+    let mut guard = pool.lock()?;
+    // A frame that all readers have released is free even before their messages are read.
+    guard.finalize_watched();
+    let info = guard.slots.get(slot)?;
+    let word = SlotWord(pool.control().slot(slot)?.load(Ordering::Relaxed));
+    let there = (word.state() == Some(SlotState::Published)).then(|| word.generation());
+    if pool.is_closed() || !info.can_be_claimed() || there != published {
+        return None;
+    }
+    let place = info.place?;
+    // The caller gets the frame, so missing readers do not count.
+    let retention = guard.slots.retention(slot);
+    let readers = retention.and_then(Retention::take_readers);
+    let Some(claimed) = guard.claim(slot) else {
+        if let Some(retention) = guard.slots.retention(slot) {
+            retention.set_readers(readers);
+        }
+        return None;
+    };
+    // After the claim, so that reads that ended before it are counted.
+    let generation = word.generation();
+    let left = readers.map_or(0, |readers| {
+        readers.left(&guard.consumers, slot, generation)
+    });
+    // All bytes that the writer may fill count as payload. Attachments are placed after them.
+    Some((
+        claim::start_writing(&mut guard, slot, claimed, place.filled())?,
+        left,
+    ))
+}
+
+/// A reference to this generation of a slot, if the slot still has it.
+fn find_own(pool: &Arc<Pool>, slot: u32, generation: u32) -> Option<(Hold, Arc<Sticky>)> {
+    let mut guard = pool.lock()?;
+    let word = SlotWord(pool.control().slot(slot)?.load(Ordering::Relaxed));
+    let info = guard.slots.get(slot)?;
+    let place = info.place?;
+    if word.generation() != generation
+        || word.state() != Some(SlotState::Published)
+        || !matches!(info.used, Use::Idle | Use::Referenced(_))
+    {
+        return None;
+    }
+    let region = guard.regions.get(place.region)?.clone();
+    guard.slots.reference(slot);
+    let sticky = guard.sticky.current();
+    drop(guard);
+    let claimed = Claimed {
+        slot,
+        word,
+        place,
+        region,
+    };
+    Some((own_hold(pool.clone(), &claimed), sticky))
+}
+
+/// Whether a slot has the frame of this generation.
+fn has_published(pool: &Pool, slot: u32, generation: u32) -> bool {
+    let word = pool.control().slot(slot);
+    let word = word.map(|word| SlotWord(word.load(Ordering::Relaxed)));
+    word.is_some_and(|word| {
+        word.generation() == generation && word.state() == Some(SlotState::Published)
+    })
+}
