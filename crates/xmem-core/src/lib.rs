@@ -67,7 +67,8 @@ pub use crate::cancel::{Canceller, Wait};
 pub use crate::consumer::{Consumer, ConsumerBuilder, ConsumerHandle, query};
 pub use crate::delivery::Delivery;
 pub use crate::error::*;
-pub use crate::frame::lease::{FrameParts, ReadLease};
+pub use crate::frame::forwarded::FrameParts;
+pub use crate::frame::lease::ReadLease;
 pub use crate::frame::parts::Part;
 pub use crate::producer::{
     ConsumerEvent, Departure, ImportedMemory, OwnSlot, PartLease, Parts, Producer, ProducerBuilder,

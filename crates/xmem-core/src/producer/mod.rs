@@ -31,7 +31,8 @@ use crate::delivery::Delivery;
 use crate::error::{
     AcquireError, EventError, ForwardError, ImportError, PublishError, RegionError, WaitError,
 };
-use crate::frame::lease::{FrameParts, ReadLease};
+use crate::frame::forwarded::FrameParts;
+use crate::frame::lease::ReadLease;
 use crate::stats::PoolStats;
 use pool::Pool;
 use pool::commands::Command;

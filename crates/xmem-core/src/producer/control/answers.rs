@@ -125,18 +125,9 @@ impl ControlThread {
                 Ok(())
             }
             Some(ToProducer::Reaches { pool_id, yes }) => {
-                let arrives = consumer.answer(pool_id, yes) && consumer.is_arriving();
-                // Wakes the threads that wait for answers.
-                self.pool.notifier().notify();
-                if !arrives {
-                    return Next::Stay;
-                }
-                return self.arrive(id, consumer);
+                return self.note_reach(id, consumer, pool_id, yes);
             }
-            Some(ToProducer::GetOrigin { pool_id }) => match self.path_of_origin(pool_id) {
-                Some(path) => connection.send(&origin(pool_id, &path), &[]),
-                None => connection.send(&ToConsumer::NoOrigin { pool_id }, &[]),
-            },
+            Some(ToProducer::GetOrigin { pool_id }) => self.send_origin(connection, pool_id),
             Some(ToProducer::Device { works, how }) => {
                 consumer.set_device(works, how.as_str());
                 Ok(())
@@ -160,25 +151,6 @@ impl ControlThread {
             );
         }
         Next::Stay
-    }
-
-    pub(super) fn introduce(&self, pool_id: u64) {
-        let Some(path) = self.path_of_origin(pool_id) else {
-            return;
-        };
-        for connection in self.connections.values() {
-            if let Stage::Joined(consumer) = &connection.stage
-                && consumer.follows_stream()
-            {
-                // If its queue is full, the consumer asks when it takes a frame of this pool of origin.
-                let _ = connection.send(&origin(pool_id, &path), &[]);
-            }
-        }
-    }
-
-    fn path_of_origin(&self, pool_id: u64) -> Option<String> {
-        let guard = self.pool.lock_on_own_thread();
-        guard.origins.path_of(pool_id).map(str::to_owned)
     }
 
     /// Makes consumers unmap a region that was removed.
@@ -238,12 +210,5 @@ impl ControlThread {
         }
         // Sleeping consumers may wait for the sticky state itself.
         self.pool.lock_on_own_thread().wake_consumers();
-    }
-}
-
-pub(super) fn origin(pool_id: u64, path: &str) -> ToConsumer {
-    ToConsumer::Origin {
-        pool_id,
-        path: Text::new(path),
     }
 }

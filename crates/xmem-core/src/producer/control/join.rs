@@ -13,7 +13,7 @@ use xmem_shm::abi::text::Text;
 use xmem_shm::abi::wire::ToConsumer;
 use xmem_shm::fault::{self, Point};
 
-use super::answers::origin;
+use super::origins::send_origins;
 use super::{ControlThread, Next, PROCESS, Stage, refuse};
 use crate::producer::pool::Pool;
 use crate::producer::pool::consumer::{ConsumerRecord, Joining};
@@ -21,25 +21,6 @@ use crate::producer::pool::event::{ConsumerEvent, Departure};
 use crate::producer::pool::guard::Guard;
 
 impl ControlThread {
-    /// A consumer has answered for every pool of origin: sets its cursor.
-    pub(super) fn arrive(&mut self, id: u64, consumer: &ConsumerRecord) -> Next {
-        let guard = self.pool.lock_on_own_thread();
-        set_start(&guard, consumer);
-        consumer.arrive();
-        drop(guard);
-        fault::point(Point::ConsumerArrived);
-        self.pool.notifier().notify();
-        let Some(connection) = self.connections.get_mut(&id) else {
-            return Next::Stay;
-        };
-        if connection.send(&ToConsumer::Arrived, &[]).is_err() {
-            return Next::Close(Departure::Died);
-        }
-        connection.departure_reported = false;
-        self.report(ConsumerEvent::Connected, consumer);
-        Next::Stay
-    }
-
     pub(super) fn join(&mut self, joining: Joining<'_>) -> Next {
         let id = joining.id;
         let pool = self.pool.clone();
@@ -106,9 +87,7 @@ impl ControlThread {
         if let Some(connection) = self.connections.get(&id) {
             let version = pool.lock_on_own_thread().sticky.version();
             let _ = self.send_sticky(connection, version);
-            for (pool_id, path) in &welcome.origins {
-                let _ = connection.send(&origin(*pool_id, path), &[]);
-            }
+            send_origins(connection, &welcome.origins);
         }
         if !welcome.origins.is_empty() {
             // The program is notified of the consumer, and of its departure, only after its cursor is set.
@@ -174,7 +153,8 @@ fn add_to_list(pool: &Pool, consumer: Arc<ConsumerRecord>) -> Vec<(u64, String)>
     if origins.is_empty() {
         set_start(&guard, &consumer);
     } else {
-        consumer.awaits(origins.iter().map(|(pool_id, _)| *pool_id).collect());
+        let pool_ids = origins.iter().map(|(pool_id, _)| *pool_id);
+        consumer.reach().await_for(pool_ids.collect());
     }
     consumer.set_keep_for(pool.settings().keep_for());
     consumer.set_regions_seen(guard.regions.version());
@@ -187,7 +167,7 @@ fn add_to_list(pool: &Pool, consumer: Arc<ConsumerRecord>) -> Vec<(u64, String)>
 }
 
 /// Sets a consumer's cursor.
-fn set_start(guard: &Guard<'_>, consumer: &ConsumerRecord) {
+pub(super) fn set_start(guard: &Guard<'_>, consumer: &ConsumerRecord) {
     let start = guard.history.start(consumer.start_from());
     consumer.set_cursor(start.unwrap_or_else(|| guard.pool().control().head()));
 }

@@ -7,6 +7,7 @@ mod in_flight;
 mod join;
 pub(super) mod listener;
 pub(super) mod lock_file;
+mod origins;
 mod peer_socket;
 pub(super) mod stale;
 mod warnings;

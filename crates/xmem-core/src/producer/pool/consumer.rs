@@ -2,10 +2,9 @@
 
 //! The producer's record of one consumer, with its lease page and the checks of the values there.
 
-use std::collections::VecDeque;
 use std::fmt;
+use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Mutex, MutexGuard};
 
 use xmem_shm::abi::layout::{
     CURSOR_LEFT, Control, FLAG_CUT_OFF, FLAG_TIMED_OUT, LeasePage, REGIONS_LET_GO, Reads,
@@ -18,10 +17,8 @@ use xmem_shm::protocol::lease;
 use xmem_shm::protocol::slot::{SlotState, SlotWord};
 use xmem_shm::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
+use super::reach::Reach;
 use crate::stats::{ConsumerStats, device_words};
-
-/// The maximum number of pools of origin that are remembered for one consumer.
-const MAX_REACHED: usize = 16;
 
 /// One consumer. Its process writes the lease page, so values there are trusted only within the granted limits.
 #[derive(Debug)]
@@ -39,9 +36,7 @@ pub(in crate::producer) struct ConsumerRecord {
     left: AtomicBool,
     /// The slots reserved for it: the most that it may hold.
     reserved: AtomicU32,
-    /// It has a lease page but no cursor yet, because answers about pools of origin are missing.
-    arriving: AtomicBool,
-    answers: Mutex<Answers>,
+    reach: Reach,
     /// How it opened device memory, as text.
     device: Mutex<String>,
     /// It cannot open CUDA events, and reads the marks of frames instead.
@@ -78,15 +73,6 @@ impl Claim {
     }
 }
 
-/// The consumer's answers about pools of origin.
-#[derive(Debug, Default)]
-struct Answers {
-    /// Whether it can hold frames of each pool. The newest answer is last.
-    known: VecDeque<(u64, bool)>,
-    /// The pools for which an answer is needed before its cursor is set.
-    awaited: Vec<u64>,
-}
-
 /// A request to join: the consumer's message, and the kernel's credentials of its process.
 #[derive(Debug)]
 pub(in crate::producer) struct Joining<'a> {
@@ -118,8 +104,7 @@ impl ConsumerRecord {
             page,
             left: AtomicBool::new(!joining.via.is_empty()),
             reserved: AtomicU32::new(0),
-            arriving: AtomicBool::new(false),
-            answers: Mutex::default(),
+            reach: Reach::default(),
             device: Mutex::default(),
             wants_marks: AtomicBool::new(false),
             was_named: AtomicBool::new(false),
@@ -211,41 +196,9 @@ impl ConsumerRecord {
         !self.was_named.swap(true, Ordering::Relaxed)
     }
 
-    fn answers(&self) -> MutexGuard<'_, Answers> {
-        lock(&self.answers)
-    }
-
-    /// The consumer gets its cursor after it has answered for each of these pools.
-    pub(in crate::producer) fn awaits(&self, pool_ids: Vec<u64>) {
-        self.arriving.store(!pool_ids.is_empty(), Ordering::Release);
-        self.answers().awaited = pool_ids;
-    }
-
-    pub(in crate::producer) fn is_arriving(&self) -> bool {
-        self.arriving.load(Ordering::Acquire)
-    }
-
-    pub(in crate::producer) fn arrive(&self) {
-        self.arriving.store(false, Ordering::Release);
-    }
-
-    /// Records whether it can hold frames of another pool. Returns whether all answers have arrived.
-    pub(in crate::producer) fn answer(&self, pool_id: u64, yes: bool) -> bool {
-        let mut answers = self.answers();
-        answers.known.retain(|(known, _)| *known != pool_id);
-        if answers.known.len() == MAX_REACHED {
-            answers.known.pop_front();
-        }
-        answers.known.push_back((pool_id, yes));
-        answers.awaited.retain(|awaited| *awaited != pool_id);
-        answers.awaited.is_empty()
-    }
-
-    /// Whether it can hold frames of another pool. `None`: not known yet.
-    pub(in crate::producer) fn reaches(&self, pool_id: u64) -> Option<bool> {
-        let answers = self.answers();
-        let answer = answers.known.iter().find(|(known, _)| *known == pool_id);
-        answer.map(|(_, yes)| *yes)
+    /// Which pools of origin it can hold frames of.
+    pub(in crate::producer) fn reach(&self) -> &Reach {
+        &self.reach
     }
 
     /// Records how it opened device memory, or why that failed.
@@ -297,7 +250,7 @@ impl ConsumerRecord {
 
     /// Whether it has a cursor.
     pub(in crate::producer) fn takes_frames(&self) -> bool {
-        !self.has_left() && !self.is_arriving()
+        !self.has_left() && !self.reach.is_awaited()
     }
 
     /// Whether it may still take the entry with this sequence, which was published this many nanoseconds ago. These loads order

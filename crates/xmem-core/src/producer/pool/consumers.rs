@@ -5,6 +5,7 @@
 use std::sync::Arc;
 
 use xmem_shm::abi::layout::Control;
+use xmem_shm::abi::parts::Origin;
 
 use super::consumer::ConsumerRecord;
 
@@ -86,6 +87,22 @@ impl Consumers {
     ) -> impl Iterator<Item = &Arc<ConsumerRecord>> {
         let named = self.iter().filter(|it| ids.contains(&it.id()));
         named.filter(move |it| it.reads() && it.reads_of(slot, generation) == 0)
+    }
+
+    /// Whether each of those that take frames can hold frames of these pools of origin. `None`: some answers are missing, and the
+    /// others are yes.
+    pub(in crate::producer) fn reach(&self, origins: impl Iterator<Item = Origin>) -> Option<bool> {
+        let mut reach = Some(true);
+        for origin in origins {
+            for consumer in self.iter().filter(|it| it.takes_frames()) {
+                match consumer.reach().of(origin.pool_id) {
+                    Some(true) => {}
+                    Some(false) => return Some(false),
+                    None => reach = None,
+                }
+            }
+        }
+        reach
     }
 
     /// How many entries the slowest consumer is behind.

@@ -11,6 +11,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard};
 
 use xmem_shm::abi::layout::Control;
+use xmem_shm::abi::parts::Origin;
 use xmem_shm::fault::{self, Point};
 use xmem_shm::protocol::lease;
 use xmem_shm::protocol::slot::{SlotState, SlotWord};
@@ -86,6 +87,13 @@ impl<'a> Guard<'a> {
     /// Whether hooks or other rare effects run after the lock is released.
     pub(in crate::producer) fn has_rare_effects(&self) -> bool {
         self.effects.rare.is_some()
+    }
+
+    /// Whether frames of these pools of origin may be published. In a live pool, a consumer that has not answered yet waits or
+    /// misses the frame. In a lossless pool no consumer may miss a frame.
+    pub(in crate::producer) fn may_forward(&self, origins: impl Iterator<Item = Origin>) -> bool {
+        let reach = self.consumers.reach(origins);
+        reach.unwrap_or(!self.pool().lossless())
     }
 
     /// How many entries the slowest consumer is behind.

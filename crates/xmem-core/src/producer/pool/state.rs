@@ -5,7 +5,7 @@
 use super::consumers::Consumers;
 use super::history::History;
 use super::layouts::Layouts;
-use super::origins::Origins;
+use super::reach::Origins;
 use super::regions::Regions;
 use super::settings::Settings;
 use super::share::Shares;

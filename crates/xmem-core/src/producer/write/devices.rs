@@ -17,7 +17,7 @@ use xmem_shm::protocol::slot::SlotWord;
 use super::claim;
 use super::import::{ImportedMemory, add_foreign};
 use crate::error::{AcquireError, ForwardError, PublishError};
-use crate::frame::lease::HeldPart;
+use crate::frame::forwarded::HeldPart;
 use crate::producer::pool::Pool;
 use crate::producer::pool::consumer::ConsumerRecord;
 use crate::producer::pool::plan::Plan;

@@ -12,44 +12,20 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use xmem_shm::abi::parts::Origin;
 use xmem_shm::fault::{self, Point};
 
 use super::devices;
 use super::import::{ImportedMemory, Parts, import};
 use crate::cancel::Wait;
 use crate::error::{ForwardError, ImportError, WaitError};
-use crate::frame::lease::{FrameParts, HeldPart, ReadLease};
+use crate::frame::forwarded::{FrameParts, HeldPart};
+use crate::frame::lease::ReadLease;
 use crate::producer::pool::Pool;
 use crate::producer::pool::commands::Command;
-use crate::producer::pool::guard::Guard;
-use crate::producer::pool::state::State;
 use crate::producer::pool::wait;
 
 /// The time in which consumers of a lossless pool must answer. Joining a pool takes at most two seconds.
 const ANSWER_TIME: Duration = Duration::from_secs(3);
-
-/// Whether every consumer can hold frames of these pools of origin. `None`: some answers are missing, and the others are yes.
-fn reached(state: &State, origins: impl Iterator<Item = Origin>) -> Option<bool> {
-    let mut reached = Some(true);
-    for origin in origins {
-        let consumers = state.consumers.iter();
-        for consumer in consumers.filter(|consumer| consumer.takes_frames()) {
-            match consumer.reaches(origin.pool_id) {
-                Some(true) => {}
-                Some(false) => return Some(false),
-                None => reached = None,
-            }
-        }
-    }
-    reached
-}
-
-/// Whether frames of these pools of origin may be published. In a live pool, a consumer that has not answered yet waits or
-/// misses the frame. In a lossless pool no consumer may miss a frame.
-pub(super) fn may_forward(guard: &Guard<'_>, origins: impl Iterator<Item = Origin>) -> bool {
-    reached(guard, origins).unwrap_or(!guard.pool().lossless())
-}
 
 /// Imports the selected parts of a frame.
 pub(in crate::producer) fn forward(
@@ -59,7 +35,7 @@ pub(in crate::producer) fn forward(
 ) -> Result<Parts, ForwardError> {
     let parts = import_parts(pool, frame, selection)?;
     let guard = pool.guard().map_err(ImportError::from)?;
-    if may_forward(&guard, parts.origins()) {
+    if guard.may_forward(parts.origins()) {
         Ok(parts)
     } else {
         Err(ForwardError::NotReached)
@@ -76,8 +52,8 @@ pub(in crate::producer) fn forward_wait(
     let parts = import_parts(pool, frame, selection)?;
     let lossless = pool.lossless();
     let answer = wait::wait(pool, wait.at_most(ANSWER_TIME), || {
-        let reached = reached(&*pool.lock()?, parts.origins());
-        reached.or((!lossless).then_some(true))
+        let reach = pool.lock()?.consumers.reach(parts.origins());
+        reach.or((!lossless).then_some(true))
     });
     match answer {
         Ok(true) => Ok(parts),
@@ -98,8 +74,8 @@ fn stop_awaiting(pool: &Pool, parts: &Parts) {
     let consumers = guard.consumers.iter();
     for consumer in consumers.filter(|consumer| consumer.takes_frames()) {
         for origin in parts.origins() {
-            if consumer.reaches(origin.pool_id).is_none() {
-                consumer.answer(origin.pool_id, false);
+            if consumer.reach().of(origin.pool_id).is_none() {
+                consumer.reach().answer(origin.pool_id, false);
             }
         }
     }

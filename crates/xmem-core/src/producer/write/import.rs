@@ -14,7 +14,8 @@ use xmem_shm::lock::inside;
 
 use super::part_lease::PartLease;
 use crate::error::{ImportError, PublishError};
-use crate::frame::lease::{HeldPart, ReadLease};
+use crate::frame::forwarded::HeldPart;
+use crate::frame::lease::ReadLease;
 use crate::producer::pool::Pool;
 use crate::producer::pool::commands::Command;
 use crate::producer::pool::regions::ForeignMemory;

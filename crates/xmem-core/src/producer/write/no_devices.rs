@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::import::ImportedMemory;
 use crate::error::{AcquireError, ForwardError, PublishError};
-use crate::frame::lease::HeldPart;
+use crate::frame::forwarded::HeldPart;
 use crate::producer::pool::Pool;
 use crate::producer::pool::slots::{Claimed, Want};
 use crate::region::device::{Device, View};

@@ -13,7 +13,6 @@ use xmem_shm::fault::{self, Point};
 use xmem_shm::os::clock::monotonic_ns;
 use xmem_shm::protocol::lease;
 
-use super::forward::may_forward;
 use super::import::Parts;
 use super::owned::{has_attachments, write_attachments};
 use crate::error::PublishError;
@@ -41,7 +40,7 @@ pub(super) fn commit<'a>(
         (0, 0)
     };
     let mut guard = guard_with_room(pool)?;
-    if !parts.is_none_or(|parts| may_forward(&guard, parts.origins())) {
+    if !parts.is_none_or(|parts| guard.may_forward(parts.origins())) {
         return Err(PublishError::NotReached);
     }
     let rings = retention.as_ref().is_some_and(|kept| kept.is_waited_for());
