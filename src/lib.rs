@@ -50,8 +50,14 @@ pub use xmemsrc::{
     XmemSrcStartFrom, XmemSrcTimestampMode,
 };
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 use gst::glib;
-use xmem_core::lock;
+
+/// Locks a mutex, also if a thread panicked while it held the lock: what it guards is always valid.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 fn plugin_init(plugin: &gst::Plugin) -> Result<(), glib::BoolError> {
     core_log::init(plugin);

@@ -91,7 +91,7 @@ fn parse(uri: &str) -> Result<Address, String> {
     }
     let (name, query) = rest.split_once('?').unwrap_or((rest, ""));
     let pool = OsString::from_vec(decode(name)?);
-    xmem_core::socket_path(&pool).map_err(|error| match error {
+    xmem_core::discovery::socket_path(&pool).map_err(|error| match error {
         xmem_core::NameError::Empty => format!("it names no pool: {FORM}"),
         error => error.to_string(),
     })?;

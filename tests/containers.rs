@@ -14,7 +14,8 @@ use std::{
 
 use rustix::process::{Pid, Signal, kill_process};
 use support::*;
-use xmem_core::{ConnectError, PoolStats, query};
+use xmem_core::discovery::query;
+use xmem_core::{ConnectError, PoolStats};
 
 /// The pool's path inside a container.
 const POOL: &str = "/mnt/shared/cam0";
@@ -106,7 +107,7 @@ impl Scene {
     }
 
     fn stats(&self) -> Option<PoolStats> {
-        query(&self.pool()).ok()
+        query(self.pool()).ok()
     }
 
     /// Creates a subdirectory that this user may write to.
@@ -325,7 +326,7 @@ fn containers_may_be_killed_and_started_again() {
 
     producer.kill();
     until("the producer's end", || {
-        matches!(query(&scene.pool()), Err(ConnectError::NotFound { .. }))
+        matches!(query(scene.pool()), Err(ConnectError::NotFound { .. }))
     });
     let producer = produce();
     until("frames from the next producer", receives);

@@ -161,7 +161,7 @@ fn a_sink_with_many_consumers() {
         stats.get::<String>("budget-limit").unwrap()
     };
     let consumer = || {
-        xmem_core::Consumer::builder(&pools.pool("p"))
+        xmem_core::Consumer::builder(pools.pool("p"))
             .connect()
             .unwrap()
     };

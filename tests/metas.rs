@@ -462,7 +462,7 @@ fn raw_frame(producer: &Producer, attachments: Attachments) {
     sticky.set("caps", VIDEO);
     producer.set_sticky(&sticky).unwrap();
     let mut meta = FrameMeta::new(SIZE);
-    meta.video = Some(VideoLayout {
+    meta.layout_mut().video = Some(VideoLayout {
         format: Text::new("GRAY8"),
         width: 64,
         height: 48,
@@ -481,7 +481,7 @@ fn raw_frame(producer: &Producer, attachments: Attachments) {
 #[test]
 fn corrupt_metas_are_named_once_and_the_stream_goes_on() {
     let pools = Pools::new();
-    let producer = Producer::builder(&pools.pool("p")).build().unwrap();
+    let producer = Producer::builder(pools.pool("p")).build().unwrap();
     let receiver = pools.receiver("").connected();
     for _ in 0..3 {
         let mut attachments = Attachments::new();

@@ -16,7 +16,7 @@ use gst::prelude::*;
 use rustix::process::Signal;
 use serde_json::Value;
 use support::{process::*, *};
-use xmem_core::{Consumer, Delivery, Producer};
+use xmem_core::{BudgetLimit, Consumer, Delivery, Producer};
 
 /// The command and its address.
 struct Site {
@@ -253,15 +253,15 @@ fn a_pool_without_a_picture_has_a_reason() {
         answer.text()
     );
 
-    let lossless = Producer::builder(&pool_path(&pools, "film")).delivery(Delivery::Lossless);
+    let lossless = Producer::builder(pool_path(&pools, "film")).delivery(Delivery::Lossless);
     let _lossless = lossless.build().unwrap();
     site.has_no_picture("film", "lossless");
 
     // The consumers' budgets are smaller than requested.
-    let small = Producer::builder(&pool_path(&pools, "small")).max_slots(12);
+    let small = Producer::builder(pool_path(&pools, "small")).max_slots(12);
     let _small = small.build().unwrap();
     let join = |_| {
-        Consumer::builder(&pool_path(&pools, "small"))
+        Consumer::builder(pool_path(&pools, "small"))
             .connect()
             .unwrap()
     };
@@ -277,7 +277,7 @@ fn a_viewer_that_costs_consumers_slots_leaves() {
     let consumer = Consumer::builder(&path).max_held(4).connect().unwrap();
     let limit = || pool_stats(&pools, "p").unwrap().budget_limit;
     // With one more consumer the budget would be smaller.
-    assert_eq!((consumer.budget(), limit()), (4, String::new()));
+    assert_eq!((consumer.budget(), limit()), (4, BudgetLimit::Asked));
     let site = Site::new(&pools);
     site.has_no_picture("p", "raise its max-slots");
     until("its former budget", || consumer.budget() == 4);
@@ -287,7 +287,7 @@ fn a_viewer_that_costs_consumers_slots_leaves() {
         "{}",
         answer.text()
     );
-    assert_eq!(limit(), "");
+    assert_eq!(limit(), BudgetLimit::Asked);
 }
 
 #[test]

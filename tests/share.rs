@@ -196,7 +196,7 @@ fn a_source_that_waits_for_consumers_is_not_started_again() {
         });
     };
     stays(0);
-    let mut consumer = xmem_core::Consumer::builder(&pool_path(&pools, "p"))
+    let mut consumer = xmem_core::Consumer::builder(pool_path(&pools, "p"))
         .connect()
         .unwrap();
     until("a producer that waits", || {
@@ -317,7 +317,7 @@ fn errors_give_the_remedy() {
     let output = without_tool.env("PATH", "/nowhere").output().unwrap();
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(text.contains("package gstreamer1.0-tools"), "{text}");
-    let _producer = xmem_core::Producer::builder(&pool_path(&pools, "p"))
+    let _producer = xmem_core::Producer::builder(pool_path(&pools, "p"))
         .build()
         .unwrap();
     share("test", "has a producer");

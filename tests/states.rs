@@ -141,7 +141,7 @@ fn a_flush_while_the_lossless_sink_waits() {
     let pools = Pools::new();
     let producer = pools.sender(&VIDEO.parse().unwrap(), &format!("{LOSSLESS} async=false"));
     // The consumer does not receive yet.
-    let mut consumer = Consumer::builder(&pools.pool("p")).connect().unwrap();
+    let mut consumer = Consumer::builder(pools.pool("p")).connect().unwrap();
     let sink = producer.sink();
     let fill = || {
         let before = stat(&sink, "published");
@@ -163,7 +163,7 @@ fn a_flush_while_the_lossless_sink_waits() {
     producer.push(gst::Buffer::from_slice([99; 64 * 64]));
     loop {
         let frame = consumer.receive(Some(SOON.into())).unwrap();
-        if frame.data()[0] == 99 {
+        if frame.bytes().unwrap()[0] == 99 {
             break;
         }
     }
@@ -180,7 +180,7 @@ fn a_seek_while_the_lossless_sink_waits() {
     ));
     producer.play();
     let pool = pools.pool("p");
-    until("the pool", || xmem_core::query(&pool).is_ok());
+    until("the pool", || xmem_core::discovery::query(&pool).is_ok());
     // The consumer does not receive yet.
     let mut consumer = Consumer::builder(&pool).connect().unwrap();
     let sink = producer.sink();

@@ -135,10 +135,10 @@ impl Video {
     /// The number of a frame. `None` if the frame is torn.
     fn number(self, frame: &ReadLease) -> Option<usize> {
         // A decoder may add padding to rows.
-        let (start, stride) = frame.meta().video.map_or((0, self.width), |it| {
+        let (start, stride) = frame.meta().layout.video.map_or((0, self.width), |it| {
             (it.offsets[0] as usize, it.strides[0] as usize)
         });
-        let frame = frame.data();
+        let frame = frame.bytes().ok()?;
         let [top, bottom] = self.rows().map(|row| {
             let middle = start + (row + SQUARE / 2) * stride + SQUARE / 2;
             let bits = (0..BITS).map(|bit| usize::from(frame[middle + bit * SQUARE] > 128) << bit);
@@ -273,7 +273,7 @@ struct Figures {
 fn measure(hosts: &Hosts, way: Way, time: Duration) -> Result<Figures, Error> {
     let video = hosts.video;
     let times: Arc<Vec<AtomicI64>> = Arc::new((0..1 << BITS).map(|_| AtomicI64::new(0)).collect());
-    let producer = Producer::builder(&hosts.pool("a")).build()?;
+    let producer = Producer::builder(hosts.pool("a")).build()?;
     let mut sticky = Sticky::new();
     sticky.set("caps", video.caps());
     producer.set_sticky(&sticky)?;
@@ -292,10 +292,7 @@ fn measure(hosts: &Hosts, way: Way, time: Duration) -> Result<Figures, Error> {
             video.stamp(frame, number);
             let now = monotonic_ns();
             stamps[number].store(now, Ordering::Relaxed);
-            let meta = FrameMeta {
-                timestamp: Some(now),
-                ..FrameMeta::new(video.size())
-            };
+            let meta = FrameMeta::new(video.size()).timestamp(now);
             drop(slot.publish(meta).map_err(|it| it.to_string())?);
             if ended.load(Ordering::Relaxed) {
                 break;
@@ -320,7 +317,7 @@ fn receive(
     time: Duration,
 ) -> Result<Figures, Error> {
     let patience = Some(Duration::from_secs(20));
-    let consumer = Consumer::builder(&hosts.pool("b")).start_from(StartFrom::Newest);
+    let consumer = Consumer::builder(hosts.pool("b")).start_from(StartFrom::Newest);
     let mut consumer = consumer.connect_wait(patience)?;
     consumer.receive(patience)?;
     let start = Instant::now();
@@ -396,8 +393,8 @@ fn send(pool: &Path) -> Result<(), Error> {
     let mut consumer = consumer.connect_wait(None)?;
     loop {
         let frame = consumer.receive(None)?;
-        socket.write_all(&(frame.len() as u64).to_le_bytes())?;
-        socket.write_all(frame.data())?;
+        socket.write_all(&frame.size().to_le_bytes())?;
+        socket.write_all(frame.bytes()?)?;
     }
 }
 

@@ -33,7 +33,9 @@ mod list;
 mod report;
 mod signals;
 
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::process::ExitCode;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use clap::Parser;
 use rustix::process::{Resource, getrlimit};
@@ -48,6 +50,16 @@ const MIN_FILES: u64 = 64;
 
 /// An error whose text is printed for the user.
 pub type Error = Box<dyn std::error::Error + Send + Sync>;
+
+/// Locks a mutex, also if a thread panicked while it held the lock: what it guards is always valid.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A number that no other process has.
+fn random() -> u64 {
+    RandomState::new().build_hasher().finish()
+}
 
 /// Runs the program. Invalid options end the process with exit code 2.
 pub fn main() -> ExitCode {

@@ -7,7 +7,7 @@ use std::io::{self, Write};
 use std::time::{Duration, Instant};
 
 use log::{Level, LevelFilter, Log, Metadata, Record};
-use xmem_core::printable;
+use xmem_core::discovery::printable;
 
 /// The interval between two lines of figures.
 const EVERY: Duration = Duration::from_secs(60);

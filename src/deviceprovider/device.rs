@@ -30,7 +30,7 @@ impl super::XmemDevice {
             .field("device.path", &pool.path)
             .field("xmem.pool", &pool.name)
             .field("xmem.pid", pool.pid)
-            .field("xmem.delivery", &pool.delivery)
+            .field("xmem.delivery", pool.delivery.to_string())
             .build();
         let caps = pool.caps.clone().unwrap_or_else(gst::Caps::new_any);
         let device: Self = glib::Object::builder()

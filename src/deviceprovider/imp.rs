@@ -27,7 +27,8 @@ use std::{
 };
 
 use gst::{glib, prelude::*, subclass::prelude::*};
-use xmem_core::{Canceller, PoolWatch, Watched};
+use xmem_core::Canceller;
+use xmem_core::discovery::{PoolWatch, Watched};
 
 use super::{
     XmemDevice,

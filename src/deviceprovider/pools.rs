@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use xmem_core::{ConnectError, PoolStats};
+use xmem_core::{ConnectError, Delivery, PoolStats};
 
 use crate::stream::{event::sticky, text};
 
@@ -16,7 +16,7 @@ pub(super) struct Pool {
     pub(super) path: String,
     /// The producer's process ID.
     pub(super) pid: u32,
-    pub(super) delivery: String,
+    pub(super) delivery: Delivery,
     /// `None`: the producer has not set any yet, or is not a GStreamer pipeline.
     pub(super) caps: Option<gst::Caps>,
 }
@@ -51,12 +51,15 @@ impl Pool {
 /// The pools of the runtime directory by name, without those that this user may not join. A stopped producer does not answer;
 /// then the entry in `known` is kept, and the scan takes a second.
 pub(super) fn scan(known: &BTreeMap<String, Pool>) -> BTreeMap<String, Pool> {
-    let mut live = xmem_core::pools();
+    let mut live = xmem_core::discovery::pools();
     live.retain(|entry| entry.live);
     // By name, so that another user's directory is not used by mistake.
     let names: Vec<_> = live.iter().map(|entry| &entry.name).collect();
     let mut found = BTreeMap::new();
-    for (answer, entry) in xmem_core::query_all(&names).into_iter().zip(&live) {
+    for (answer, entry) in xmem_core::discovery::query_all(&names)
+        .into_iter()
+        .zip(&live)
+    {
         let pool = match answer {
             Ok(stats) => {
                 let path = entry.path.to_string_lossy().into_owned();

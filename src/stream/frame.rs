@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use gst_video::prelude::*;
-use xmem_core::{Attachments, DType, FrameLayout, FrameMeta, Text, VideoLayout};
+use xmem_core::{Attachments, DType, FrameFlags, FrameLayout, FrameMeta, Text, VideoLayout};
 
 use crate::buffers::planes::{self, Planes, TOO_SMALL};
 use crate::cuda::CudaMemory;
@@ -168,32 +168,27 @@ pub(crate) fn describe(
     layout: Arc<FrameLayout>,
     attachments: &Attachments,
 ) -> FrameMeta {
-    FrameMeta {
-        offset: 0,
-        size: buffer.size() as u64,
-        layout,
-        reserved: None,
-        timestamp: None,
-        decode_timestamp: None,
-        pts: buffer.pts().map(gst::ClockTime::nseconds),
-        dts: buffer.dts().map(gst::ClockTime::nseconds),
-        duration: buffer.duration().map(gst::ClockTime::nseconds),
-        buffer_offset: known(buffer.offset()),
-        buffer_offset_end: known(buffer.offset_end()),
-        // The upper flags depend on the type of the stream. Those of video include all others.
-        flags: (buffer.flags() - gst::BufferFlags::TAG_MEMORY).bits() | buffer.video_flags().bits(),
-        event: false,
-        attachments: attachments.clone(),
-    }
+    // The upper flags depend on the type of the stream. Those of video include all others.
+    let flags =
+        (buffer.flags() - gst::BufferFlags::TAG_MEMORY).bits() | buffer.video_flags().bits();
+    let mut meta = FrameMeta::with_layout(buffer.size(), layout)
+        .flags(FrameFlags::from_bits(flags))
+        .attachments(attachments.clone());
+    meta.pts = buffer.pts().map(gst::ClockTime::nseconds);
+    meta.dts = buffer.dts().map(gst::ClockTime::nseconds);
+    meta.duration = buffer.duration().map(gst::ClockTime::nseconds);
+    meta.buffer_offset = known(buffer.offset());
+    meta.buffer_offset_end = known(buffer.offset_end());
+    meta
 }
 
 /// Sets the properties of a buffer, except its times and its planes.
 pub(crate) fn apply(buffer: &mut gst::BufferRef, meta: &FrameMeta) {
     buffer.set_offset(meta.buffer_offset.unwrap_or(OFFSET_NONE));
     buffer.set_offset_end(meta.buffer_offset_end.unwrap_or(OFFSET_NONE));
-    buffer
-        .set_flags(gst::BufferFlags::from_bits_truncate(meta.flags) - gst::BufferFlags::TAG_MEMORY);
-    buffer.set_video_flags(gst_video::VideoBufferFlags::from_bits_truncate(meta.flags));
+    let flags = meta.flags.bits();
+    buffer.set_flags(gst::BufferFlags::from_bits_truncate(flags) - gst::BufferFlags::TAG_MEMORY);
+    buffer.set_video_flags(gst_video::VideoBufferFlags::from_bits_truncate(flags));
 }
 
 /// A frame with one plane whose pixels are whole elements is also an array of rows, columns and channels.
@@ -288,7 +283,7 @@ mod tests {
         let mut buffer = gst::Buffer::new();
         for number in [0, 1, u64::MAX] {
             let mut meta = FrameMeta::new(0);
-            meta.flags = number as u32;
+            meta.flags = FrameFlags::from_bits(number as u32);
             meta.buffer_offset = Some(number);
             meta.buffer_offset_end = Some(number);
             apply(buffer.make_mut(), &meta);

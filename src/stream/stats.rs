@@ -31,7 +31,7 @@ pub(crate) fn of_sink(
         .field("slots", stats.slots)
         .field("slots-held", stats.slots_held)
         .field("max-slots", stats.max_slots)
-        .field("budget-limit", &stats.budget_limit)
+        .field("budget-limit", stats.budget_limit.to_string())
         .field("regions", stats.regions)
         .field("bytes", stats.bytes)
         .field("devices", gst::Array::new(&stats.devices))
@@ -65,7 +65,7 @@ pub(crate) fn of_client(client: &ConsumerStats) -> gst::Structure {
 
 /// `application/x-xmemsrc-stats`.
 pub(crate) fn of_source(
-    stats: &follow::Stats,
+    stats: &follow::FollowerStats,
     zero_copy: u64,
     undecodable: u64,
     held: u64,

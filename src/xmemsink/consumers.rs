@@ -17,7 +17,7 @@ use std::{
 
 use gst::{glib, prelude::*};
 use gst_base::prelude::*;
-use xmem_core::{ConsumerEvent, ConsumerStats, Departure, key_frame::KeyFrame};
+use xmem_core::{ConsumerStats, Departure, PoolEvent, key_frame::KeyFrame};
 
 use super::{base::CAT, settings::PROP_NUM_CLIENTS};
 use crate::{
@@ -60,33 +60,31 @@ pub(super) fn handler(
     sink: &gst_base::BaseSink,
     requests: Arc<Requests>,
     is_started: Arc<OnceLock<()>>,
-) -> impl Fn(ConsumerEvent) + Send + Sync + 'static {
+) -> impl Fn(PoolEvent) + Send + Sync + 'static {
     let sink = sink.downgrade();
     move |event| {
         is_started.wait();
         let Some(sink) = sink.upgrade() else { return };
         match event {
-            ConsumerEvent::Connected(client) => {
+            PoolEvent::Connected(client) => {
                 gst::info!(CAT, obj = sink, "Consumer connected: {client:?}");
                 sink.emit_by_name::<()>(SIGNAL_CONNECTED, &[&stats::of_client(&client)]);
             }
-            ConsumerEvent::Disconnected { consumer, reason } => {
+            PoolEvent::Disconnected { consumer, reason } => {
                 gst::info!(CAT, obj = sink, "Consumer gone ({reason:?}): {consumer:?}");
                 let mut client = stats::of_client(&consumer);
                 client.set("reason", word(reason));
                 sink.emit_by_name::<()>(SIGNAL_DISCONNECTED, &[&client]);
                 dropped(&sink, &consumer, reason, word(reason));
             }
-            ConsumerEvent::Request { name, data, .. } => {
+            PoolEvent::Request { name, data, .. } => {
                 match KeyFrame::decode(&name, &data) {
                     Some(request) => requests.add(&sink, request),
                     None => gst::debug!(CAT, obj = sink, "Unknown request {name:?}"),
                 }
                 return;
             }
-            ConsumerEvent::BudgetsCut { .. }
-            | ConsumerEvent::CannotGrow(_)
-            | ConsumerEvent::HoldsUp(_) => {
+            PoolEvent::BudgetsCut { .. } | PoolEvent::CannotGrow(_) | PoolEvent::HoldsUp(_) => {
                 warn(&sink, &event);
                 return;
             }
@@ -287,9 +285,9 @@ pub(super) fn dropped(
 }
 
 /// Warns that consumers copy frames, that the pool cannot grow, or that a consumer holds up the stream. The caller holds no lock.
-pub(super) fn warn(sink: &gst_base::BaseSink, event: &ConsumerEvent) {
+pub(super) fn warn(sink: &gst_base::BaseSink, event: &PoolEvent) {
     match event {
-        ConsumerEvent::BudgetsCut {
+        PoolEvent::BudgetsCut {
             budget,
             consumers,
             limit,
@@ -299,12 +297,12 @@ pub(super) fn warn(sink: &gst_base::BaseSink, event: &ConsumerEvent) {
             ("Consumers may have to copy frames: {limit} has room for a budget of {budget} for each consumer, of which there are \
                  {consumers}. Raise {limit}")
         ),
-        ConsumerEvent::CannotGrow(error) => gst::element_warning!(
+        PoolEvent::CannotGrow(error) => gst::element_warning!(
             sink,
             gst::ResourceError::NoSpaceLeft,
             ("The pool cannot grow. While consumers hold all slots, frames are dropped, or wait with delivery=lossless: {error}")
         ),
-        ConsumerEvent::HoldsUp(client) => gst::element_warning!(
+        PoolEvent::HoldsUp(client) => gst::element_warning!(
             sink,
             gst::ResourceError::Busy,
             (

@@ -248,7 +248,7 @@ fn publish_copy(
         return Ok(false);
     };
     let layout = format.layout_of_copy(&meta.layout, copier.layout().info());
-    let mut meta = meta.clone().with_layout(layout);
+    let mut meta = meta.clone().layout(layout);
     meta.size = size as u64;
     let slot = lease.cuda().ok_or(failed(CudaError::NotOnDevice))?;
     // SAFETY: `kept` below holds the buffer until the stream has copied it, whether publishing succeeds or not.

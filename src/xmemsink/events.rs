@@ -8,7 +8,7 @@ use std::sync::{
     atomic::{AtomicBool, Ordering::Relaxed},
 };
 
-use xmem_core::{AcquireError, Canceller, EventError, FrameMeta, PublishError, Wait};
+use xmem_core::{AcquireError, Canceller, EventError, FrameFlags, FrameMeta, PublishError, Wait};
 
 use super::{
     base::{CAT, Data},
@@ -132,12 +132,10 @@ impl Events {
             when,
             flags,
         } = packed;
-        let mut meta = FrameMeta {
-            flags,
-            attachments,
-            ..FrameMeta::default()
-        };
-        meta.producer = ctx.started.program;
+        let mut meta = FrameMeta::default()
+            .flags(FrameFlags::from_bits(flags))
+            .attachments(attachments);
+        meta.layout_mut().producer = ctx.started.program;
         // Out-of-band events have no time, and any thread sends them.
         let waits = event.is_serialized();
         if waits {

@@ -46,7 +46,7 @@ use std::{
 
 use gst::{glib, prelude::*, subclass::prelude::*};
 use gst_base::{prelude::*, subclass::prelude::*};
-use xmem_core::{CreateError, FrameMeta, PoolStats, Text};
+use xmem_core::{CreateError, FrameFlags, PoolStats, Text};
 
 use super::{
     base::{self, CAT, Data, Render},
@@ -234,7 +234,7 @@ impl BaseSinkImpl for XmemSink {
             .producer()
             .map_err(|reason| gst::error_msg!(gst::ResourceError::Settings, ("{reason}")))?;
         let producer = device::configure(builder, &settings)
-            .on_consumer(consumers::handler(
+            .on_event(consumers::handler(
                 self.obj().upcast_ref(),
                 self.requests.clone(),
                 is_started.clone(),
@@ -414,7 +414,7 @@ impl BaseSinkImpl for XmemSink {
             return Ok(gst::FlowSuccess::Ok);
         };
         if self.gaps.note_rendered() {
-            described.meta.flags |= FrameMeta::AFTER_GAP;
+            described.meta.flags |= FrameFlags::AFTER_GAP;
         }
         let outcome = frame::offer(ctx, &self.requests, buffer, &mut described);
         match &outcome {

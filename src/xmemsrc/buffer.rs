@@ -106,7 +106,7 @@ impl<'a> Converter<'a> {
             let memories = memories(&lease, tally)?;
             return self.finish(memories, lease.meta(), Placement::InPlace);
         }
-        self.check(lease.meta(), lease.len())?;
+        self.check(lease.meta(), lease.size() as usize)?;
         let Some(buffers) = self.stream.buffers() else {
             let meta = lease.meta().clone();
             let memory = memory::readable(lease, None, tally);
@@ -128,7 +128,11 @@ impl<'a> Converter<'a> {
     #[inline(never)]
     pub(super) fn copied(self, lease: &ReadLease) -> Converted {
         let parts: Result<Vec<&[u8]>, InvalidFrame> = match lease.parts() {
-            [] => Ok(vec![lease.data()]),
+            [] => Ok(vec![
+                lease
+                    .bytes()
+                    .map_err(|error| InvalidFrame(error.to_string()))?,
+            ]),
             parts => parts.iter().map(bytes).collect(),
         };
         let bytes = parts?.concat();

@@ -170,7 +170,7 @@ pub(super) fn warn_of_wait(source: Source<'_>, follower: &Follower, error: &Conn
         (
             "Waiting for a producer of pool {pool:?} at {}: {error}; {}",
             path.display(),
-            xmem_core::pools_in_words(pool)
+            xmem_core::discovery::pools_in_words(pool)
         )
     );
 }

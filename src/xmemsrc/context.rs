@@ -12,7 +12,7 @@ use gst::prelude::*;
 use gst_base::prelude::*;
 use xmem_core::{
     Canceller, ConsumerHandle,
-    follow::{Handle, Stats},
+    follow::{FollowerHandle, FollowerStats},
     key_frame::KeyFrame,
 };
 
@@ -55,12 +55,12 @@ pub(super) struct Figures {
     zero_copy: AtomicU64,
     undecodable: AtomicU64,
     /// `None`: the source was never started.
-    follower: Mutex<Option<Handle>>,
+    follower: Mutex<Option<FollowerHandle>>,
 }
 
 impl Figures {
     /// Starts to count at 0, for a new follower.
-    pub(super) fn restart(&self, follower: Handle) {
+    pub(super) fn restart(&self, follower: FollowerHandle) {
         *lock(&self.follower) = Some(follower);
         self.zero_copy.store(0, Ordering::Relaxed);
         self.undecodable.store(0, Ordering::Relaxed);
@@ -77,7 +77,7 @@ impl Figures {
     }
 
     /// The figures of the follower, `zero-copy` and `undecodable`.
-    pub(super) fn get(&self) -> (Stats, u64, u64) {
+    pub(super) fn get(&self) -> (FollowerStats, u64, u64) {
         let follower = lock(&self.follower).clone();
         let stats = follower.map(|it| it.stats()).unwrap_or_default();
         let figure = |figure: &AtomicU64| figure.load(Ordering::Relaxed);

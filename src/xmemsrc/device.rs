@@ -116,13 +116,13 @@ fn on_device(
         ));
     };
     // Without a layout, the frame has the layout that its caps imply, as in host memory.
-    let layout = lease.meta().video;
+    let layout = lease.meta().layout.video;
     let layout = layout.unwrap_or_else(|| planes::of_info(info));
     let planes = Planes::check(&layout, frame.len(), info);
     let planes = planes.map_err(|reason| InvalidFrame(reason.to_owned()))?;
     let cache = cache_for(source, started, frame.device(), info)?;
     let mut meta = lease.meta().clone();
-    meta.video = Some(planes::of_info(cache.layout().info()));
+    meta.layout_mut().video = Some(planes::of_info(cache.layout().info()));
     let in_place = cache
         .layout()
         .is_of(planes.offsets(), planes.strides(), frame.len());

@@ -10,7 +10,7 @@ use std::{
 };
 
 use xmem_core::{
-    Delivery, FrameInfo, FrameMeta, ReadLease,
+    Delivery, FrameFlags, FrameInfo, FrameMeta, ReadLease,
     follow::Follower,
     key_frame::{self, KeyFrame},
 };
@@ -175,7 +175,7 @@ impl Started {
     pub(super) fn follow_sequence(&mut self, info: &FrameInfo, meta: &FrameMeta) -> Option<Gap> {
         let gap = (self.next_sequence != Some(info.sequence)).then(|| self.gap_before(info));
         // AFTER_GAP: frames are missing on the producer's side.
-        if gap.is_some() || meta.flags & FrameMeta::AFTER_GAP != 0 {
+        if gap.is_some() || meta.flags.contains(FrameFlags::AFTER_GAP) {
             self.note_gap();
         }
         self.next_sequence = info.sequence.checked_add(1);

@@ -333,7 +333,7 @@ impl Actor {
                 let mut meta = FrameMeta::new(bytes.len());
                 meta.pts = Some(u64::from(number) * 40_000_000);
                 if layout == "layout" {
-                    meta.video = Some(video_layout(&info));
+                    meta.layout_mut().video = Some(video_layout(&info));
                 }
                 let mut slot = match place {
                     "device" => {

@@ -159,7 +159,7 @@ fn padded_rows_stay_where_they_are() {
 #[test]
 fn host_memory_is_not_delivered_as_a_dma_buffer() {
     let pools = Pools::new();
-    let producer = Producer::builder(&pools.pool("p")).build().unwrap();
+    let producer = Producer::builder(pools.pool("p")).build().unwrap();
     let mut sticky = Sticky::new();
     sticky.set("caps", GRAY);
     producer.set_sticky(&sticky).unwrap();

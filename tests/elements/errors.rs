@@ -360,13 +360,13 @@ fn an_error_about_planes_names_both_versions_of_gstreamer() {
         let sender = pools.sender(&VIDEO.parse().unwrap(), "");
         sender.push(gst::Buffer::with_size(64 * 64).unwrap());
         until("a frame", || stat(&sender.sink(), "published") == 1);
-        let consumer = xmem_core::Consumer::builder(&pools.pool("p"));
+        let consumer = xmem_core::Consumer::builder(pools.pool("p"));
         let consumer = consumer.connect().unwrap();
         until("the sticky state", || consumer.sticky().is_some());
         let sticky = consumer.sticky().unwrap();
         sticky.text("gstreamer").unwrap().to_owned()
     };
-    let producer = Producer::builder(&pools.pool("p")).build().unwrap();
+    let producer = Producer::builder(pools.pool("p")).build().unwrap();
     for (version, is_named) in [("1.999.0", true), (own.as_str(), false)] {
         let mut sticky = Sticky::new();
         sticky.set("caps", VIDEO);
@@ -385,22 +385,22 @@ fn an_error_about_planes_names_both_versions_of_gstreamer() {
 fn a_producer_with_invalid_data_is_an_error() {
     use xmem_core::{FrameMeta, Producer, Sticky, Text, VideoLayout};
     let pools = Pools::new();
-    let producer = Producer::builder(&pools.pool("p")).build().unwrap();
+    let producer = Producer::builder(pools.pool("p")).build().unwrap();
     type Change = dyn Fn(&mut Sticky, &mut FrameMeta);
     let changes: [&Change; 6] = [
         &|sticky, _| sticky.set("caps", "neither, caps, nor"),
         &|sticky, _| sticky.set("caps", "video/x-raw,format={I420,NV12},width=[1,100]"),
         // GStreamer's parser aborts the process on this text.
         &|sticky, _| sticky.set("caps", format!("{VIDEO},x={}", "{".repeat(200_000))),
-        &|_, meta| meta.video.as_mut().unwrap().strides[0] = 1 << 20,
-        &|_, meta| meta.video.as_mut().unwrap().n_planes = 3,
-        &|_, meta| (meta.video, meta.size) = (None, 64 * 63),
+        &|_, meta| meta.layout_mut().video.as_mut().unwrap().strides[0] = 1 << 20,
+        &|_, meta| meta.layout_mut().video.as_mut().unwrap().n_planes = 3,
+        &|_, meta| (meta.layout_mut().video, meta.size) = (None, 64 * 63),
     ];
     for (number, change) in changes.iter().enumerate() {
         let mut sticky = Sticky::new();
         sticky.set("caps", VIDEO);
         let mut meta = FrameMeta::new(64 * 64);
-        meta.video = Some(VideoLayout {
+        meta.layout_mut().video = Some(VideoLayout {
             format: Text::new("GRAY8"),
             width: 64,
             height: 64,

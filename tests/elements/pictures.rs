@@ -208,7 +208,7 @@ fn frames_name_no_address_to_open() {
         &["snapshot", "p", file.to_str().unwrap(), "--timeout", "20"][..],
         &["tap", "p"],
     ] {
-        let producer = Producer::builder(&pool_path(&pools, "p")).build().unwrap();
+        let producer = Producer::builder(pool_path(&pools, "p")).build().unwrap();
         set(
             &producer,
             "video/x-h264, stream-format=(string)byte-stream, alignment=(string)au",

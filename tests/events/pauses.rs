@@ -23,7 +23,7 @@ fn shifts_over_a_pause(in_hand: fn(&Feed)) -> Vec<i64> {
     let pipeline = &feed.pipeline;
     feed.start("stream");
     // The consumer does not receive yet.
-    let consumer = Consumer::builder(&pools.pool("p")).events(true).max_held(1);
+    let consumer = Consumer::builder(pools.pool("p")).events(true).max_held(1);
     let mut consumer = consumer.connect().unwrap();
     thread::scope(|scope| {
         scope.spawn(|| {
@@ -80,7 +80,7 @@ fn custom_events_do_not_delay_a_pause_and_arrive_after_it() {
     let feed = Feed::new(&pools, POOL);
     feed.start("stream");
     // It takes nothing yet.
-    let consumer = Consumer::builder(&pools.pool("p")).events(true).max_held(1);
+    let consumer = Consumer::builder(pools.pool("p")).events(true).max_held(1);
     let mut consumer = consumer.connect().unwrap();
     (0..SLOTS).for_each(|number| feed.frame(number));
     let send = |name: &'static str| {

@@ -171,7 +171,7 @@ fn without_a_clock_a_restarted_pipeline_has_times_from_its_restart() {
     until("a frame", || producer.stat("sink", "published") > 0);
     producer.settle(gst::State::Ready);
     let began = xmem_core::monotonic_ns();
-    let mut consumer = Consumer::builder(&pools.pool("p")).connect().unwrap();
+    let mut consumer = Consumer::builder(pools.pool("p")).connect().unwrap();
     producer.play();
     let frame = consumer.receive(None).unwrap();
     let running_time = frame.meta().pts.unwrap().cast_signed();

@@ -402,7 +402,7 @@ fn a_flood_of_requests_is_limited() {
     let begin = Instant::now();
     let floods: Vec<_> = (0..3)
         .map(|_| {
-            let consumer = xmem_core::Consumer::builder(&pools.pool("p"))
+            let consumer = xmem_core::Consumer::builder(pools.pool("p"))
                 .connect()
                 .unwrap();
             let stop = stop.clone();

@@ -565,16 +565,13 @@ fn passthrough_has_no_segment_of_a_producer_that_is_gone() {
     means_the_same(receiver.next().unwrap().segment().unwrap(), &late);
     first.pipeline.stop();
     // A producer without GStreamer sets no segments.
-    let builder = Producer::builder(&pools.pool("p")).delivery(Delivery::Lossless);
+    let builder = Producer::builder(pools.pool("p")).delivery(Delivery::Lossless);
     let second = builder.build().unwrap();
     let mut sticky = Sticky::new();
     sticky.set("caps", CAPS);
     second.set_sticky(&sticky).unwrap();
     second.wait_for_consumers(1, Wait::FOREVER).unwrap();
-    let meta = FrameMeta {
-        pts: Some(0),
-        ..FrameMeta::new(1)
-    };
+    let meta = FrameMeta::new(1).pts(0);
     second.acquire(1).unwrap().publish(meta).unwrap();
     let sample = receiver.next().unwrap();
     assert_eq!(times(&sample), (Some(ms(0)), None));

@@ -123,7 +123,7 @@ fn a_sink_that_has_its_pool_keeps_it() {
     let sink = pipeline.sink();
     let handler = sink.dynamic_cast_ref::<gst::URIHandler>().unwrap();
     pipeline.settle(gst::State::Ready);
-    assert!(xmem_core::query(&pools.pool("p")).is_ok());
+    assert!(xmem_core::discovery::query(pools.pool("p")).is_ok());
     let error = handler.set_uri("xmem://other").unwrap_err();
     assert!(error.matches(gst::URIError::BadState), "{error:?}");
     let pool = sink.find_property("pool").unwrap();

@@ -89,7 +89,7 @@ pub fn watchdog() -> Watchdog {
 pub fn stats_of(pool: &str) -> xmem_core::PoolStats {
     let mut stats = None;
     until("an answer", || {
-        stats = match xmem_core::query(pool) {
+        stats = match xmem_core::discovery::query(pool) {
             Err(xmem_core::ConnectError::NoAnswer { .. }) => None,
             answer => Some(answer.unwrap()),
         };

@@ -82,7 +82,7 @@ pub fn playlist() -> (std::net::TcpListener, String) {
 
 /// A pool with caps whose producer publishes nothing.
 pub fn silent_producer(pools: &Pools, name: &str) -> xmem_core::Producer {
-    let producer = xmem_core::Producer::builder(&pool_path(pools, name));
+    let producer = xmem_core::Producer::builder(pool_path(pools, name));
     let producer = producer.build().unwrap();
     let mut sticky = xmem_core::Sticky::new();
     sticky.set(
@@ -95,7 +95,7 @@ pub fn silent_producer(pools: &Pools, name: &str) -> xmem_core::Producer {
 
 /// The statistics of a pool of the runtime directory.
 pub fn pool_stats(pools: &Pools, name: &str) -> Option<xmem_core::PoolStats> {
-    xmem_core::query(&pool_path(pools, name)).ok()
+    xmem_core::discovery::query(pool_path(pools, name)).ok()
 }
 
 /// A command with the plugin and the runtime directory of this test.

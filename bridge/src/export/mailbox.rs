@@ -5,9 +5,10 @@
 use std::sync::{Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-use xmem_core::follow::Handle;
-use xmem_core::{lock, monotonic_ns};
+use xmem_core::follow::FollowerHandle;
+use xmem_core::monotonic_ns;
 
+use crate::lock;
 use crate::wire::{Credit, Ids};
 
 /// The messages that the session has not read yet. Only the newest of each kind is kept.
@@ -27,11 +28,11 @@ pub(super) struct Mailbox {
     ids: Ids,
     inbox: Mutex<Inbox>,
     changed: Condvar,
-    pool: Handle,
+    pool: FollowerHandle,
 }
 
 impl Mailbox {
-    pub(super) fn new(ids: Ids, pool: Handle) -> Self {
+    pub(super) fn new(ids: Ids, pool: FollowerHandle) -> Self {
         Self {
             ids,
             inbox: Mutex::default(),

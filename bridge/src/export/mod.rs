@@ -9,14 +9,14 @@ mod source;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-use xmem_core::{lock, monotonic_ns, random};
+use xmem_core::monotonic_ns;
 
 use crate::cli::Export;
 use crate::link::{Link, Side};
 use crate::report::line;
 use crate::signals::Signals;
 use crate::wire::{Down, Ids, Up};
-use crate::{Error, keys};
+use crate::{Error, keys, lock, random};
 use mailbox::Mailbox;
 use session::Active;
 
@@ -108,7 +108,7 @@ impl Sessions {
         if all.len() >= MAX_SESSIONS {
             return Err("there are too many importers".into());
         }
-        let instance = random::u64();
+        let instance = random();
         let session = session::start(&self.link, pool, importer, name, instance)?;
         let mailbox = session.mailbox().clone();
         all.insert(key, session);

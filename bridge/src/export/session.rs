@@ -7,8 +7,9 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use xmem_core::discovery::printable;
 use xmem_core::key_frame::{KeyFrame, KeyFrameGate};
-use xmem_core::{FrameMeta, Sticky, monotonic_ns, printable};
+use xmem_core::{FrameMeta, Sticky, monotonic_ns};
 
 use super::mailbox::Mailbox;
 use super::source::{Entry, Source, in_host_memory};
@@ -299,7 +300,7 @@ impl Session {
         }
         self.state.set(&self.title, "sends");
         let Entry {
-            meta,
+            mut meta,
             payload,
             is_downloaded,
             ..
@@ -307,6 +308,7 @@ impl Session {
         let kind = if meta.event { Kind::Event } else { Kind::Frame };
         let attachments = meta.attachments.encode();
         let bytes = payload.len() as u64;
+        (meta.offset, meta.size) = (0, bytes);
         let begin = Begin {
             place: Place::default(),
             kind,
@@ -314,11 +316,7 @@ impl Session {
             stream: entry.stream,
             number: entry.number,
             attached: attachments.len() as u64,
-            meta: FrameMeta {
-                offset: 0,
-                size: bytes,
-                ..meta
-            },
+            meta,
         };
         let is_sent = self.item(begin, [payload, attachments.into()]);
         match kind {

@@ -9,10 +9,11 @@ use std::time::Duration;
 use bytes::Bytes;
 #[cfg(feature = "cuda")]
 use xmem_core::cuda::CudaError;
-use xmem_core::follow::{FollowError, Follower, Handle, OnEos, OverBudget, Step};
+use xmem_core::discovery::query;
+use xmem_core::follow::{FollowError, Follower, FollowerHandle, OnEos, OverBudget, Step};
 use xmem_core::{
     Consumer, ConsumerBuilder, Delivery, FrameMeta, ReadLease, ReceiveError, StartFrom, Sticky,
-    key_frame, query,
+    key_frame,
 };
 
 use crate::MARK;
@@ -88,7 +89,7 @@ impl Source {
     }
 
     /// A handle with which other threads send requests to the producer.
-    pub(super) fn handle(&self) -> Handle {
+    pub(super) fn handle(&self) -> FollowerHandle {
         self.follower.handle()
     }
 
@@ -237,6 +238,15 @@ impl Source {
     }
 }
 
+/// A frame whose bytes were found readable.
+struct Whole(ReadLease);
+
+impl AsRef<[u8]> for Whole {
+    fn as_ref(&self) -> &[u8] {
+        self.0.bytes().unwrap_or_default()
+    }
+}
+
 /// The bytes of a frame. They keep the lease, unless the frame is copied: from a device, or from several parts.
 fn payload(lease: ReadLease) -> Result<Bytes, String> {
     if lease.is_on_device() {
@@ -251,7 +261,8 @@ fn payload(lease: ReadLease) -> Result<Bytes, String> {
         }
     }
     if gathered.is_empty() {
-        return Ok(Bytes::from_owner(lease));
+        lease.bytes().map_err(|error| error.to_string())?;
+        return Ok(Bytes::from_owner(Whole(lease)));
     }
     Ok(gathered.into())
 }
@@ -309,9 +320,9 @@ fn without_memory(caps: &str) -> Option<String> {
 pub(super) fn refusal(pool: &str) -> Option<&'static str> {
     let stats = query(pool).ok()?;
     let is_imported = stats.sticky.iter().any(|(key, _)| key == MARK);
-    match stats.delivery.as_str() {
-        "lossless" => Some(LOSSLESS),
-        _ => is_imported.then_some(IMPORTED),
+    match stats.delivery {
+        Delivery::Lossless => Some(LOSSLESS),
+        Delivery::Live => is_imported.then_some(IMPORTED),
     }
 }
 

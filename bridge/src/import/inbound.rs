@@ -6,15 +6,14 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use xmem_core::{
-    Attachments, FrameMeta, Producer, SlotSpec, Sticky, WriteLease, lock, monotonic_ns,
+    Attachments, FrameFlags, FrameMeta, Producer, SlotSpec, Sticky, WriteLease, monotonic_ns,
 };
 
 use super::assembly::Assembly;
-use crate::MARK;
 use crate::clock::Clock;
-use crate::tai;
 use crate::window::{CREDIT_EVERY, Receiver, SILENCE};
 use crate::wire::{Begin, Credit, Data, Ids, Kind, Malformed, Probe, Tai};
+use crate::{MARK, lock, tai};
 
 #[derive(Debug, Default, Clone, Copy)]
 pub(super) struct Figures {
@@ -287,7 +286,7 @@ impl Inbound {
         self.figures.missed = self.figures.missed.saturating_add(missed);
         let mut meta = self.localized(begin.meta.clone(), attachments);
         if missed > 0 {
-            meta.flags |= FrameMeta::AFTER_GAP;
+            meta.flags |= FrameFlags::AFTER_GAP;
         }
         self.duration = meta.duration.filter(|it| *it > 0);
         self.set_remote(RemotePool::Running);
@@ -305,15 +304,12 @@ impl Inbound {
     }
 
     /// Converts the times to the clock of this host, and adds the attachments.
-    fn localized(&self, meta: FrameMeta, attachments: Attachments) -> FrameMeta {
+    fn localized(&self, mut meta: FrameMeta, attachments: Attachments) -> FrameMeta {
         let clock = lock(&self.clock);
         let local = |time: Option<i64>| time.map(|time| clock.to_local(time));
-        FrameMeta {
-            timestamp: local(meta.timestamp),
-            decode_timestamp: local(meta.decode_timestamp),
-            attachments,
-            ..meta
-        }
+        meta.timestamp = local(meta.timestamp);
+        meta.decode_timestamp = local(meta.decode_timestamp);
+        meta.attachments(attachments)
     }
 }
 

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use xmem_core::key_frame::KeyFrame;
-use xmem_core::{ConsumerEvent, Producer, lock, monotonic_ns, random};
+use xmem_core::{PoolEvent, Producer, monotonic_ns};
 
 use crate::cli::Import;
 use crate::clock::Clock;
@@ -21,7 +21,7 @@ use crate::report::{Minute, State, line};
 use crate::signals::Signals;
 use crate::window::CREDIT_TIME;
 use crate::wire::{Down, Hello, Ids, Request, Up};
-use crate::{Error, keys};
+use crate::{Error, keys, lock, random};
 use diagnosis::Diagnosis;
 use inbound::{Figures, Inbound, RemotePool};
 
@@ -89,7 +89,7 @@ pub(crate) fn run(import: &Import) -> Result<(), Error> {
     let endpoint = import.client.endpoint(host)?;
     let local = import.name.as_deref().unwrap_or(pool);
     keys::check_name(local)?;
-    let importer = random::u64();
+    let importer = random();
     let (notifier, clock) = (Arc::<Notifier>::default(), Arc::<Mutex<Clock>>::default());
     let requests = Arc::new(Requests {
         importer,
@@ -97,8 +97,8 @@ pub(crate) fn run(import: &Import) -> Result<(), Error> {
         ..Requests::default()
     });
     let (waking, sending) = (notifier.clone(), requests.clone());
-    let producer = Producer::builder(local).on_consumer(move |event| match event {
-        ConsumerEvent::Request { name, data, .. } => sending.send(name, data),
+    let producer = Producer::builder(local).on_event(move |event| match event {
+        PoolEvent::Request { name, data, .. } => sending.send(name, data),
         _ => waking.notify(),
     });
     let producer = match import.socket_mode {

@@ -2,7 +2,7 @@
 
 //! Encodes and decodes the description of a frame. Attachments are not part of it: they follow the payload.
 
-use xmem_core::{FrameLayout, FrameMeta};
+use xmem_core::{FrameFlags, FrameLayout, FrameMeta};
 
 use super::Malformed;
 use super::bytes::Reader;
@@ -25,7 +25,7 @@ fn values(meta: &FrameMeta) -> [Option<u64>; 7] {
 
 pub(super) fn encode(out: &mut Vec<u8>, meta: &FrameMeta) {
     out.extend(meta.size.to_le_bytes());
-    out.extend(meta.flags.to_le_bytes());
+    out.extend(meta.flags.bits().to_le_bytes());
     for word in meta.layout.encode() {
         out.extend(word.to_le_bytes());
     }
@@ -59,19 +59,19 @@ pub(super) fn decode(from: &mut Reader<'_>) -> Result<FrameMeta, Malformed> {
     }
     let mask = from.u8()?;
     let mut value = |bit: u8| (mask & 1 << bit != 0).then(|| from.u64()).transpose();
-    Ok(FrameMeta {
-        size,
-        flags,
-        timestamp: value(0)?.map(u64::cast_signed),
-        decode_timestamp: value(1)?.map(u64::cast_signed),
-        pts: value(2)?,
-        dts: value(3)?,
-        duration: value(4)?,
-        buffer_offset: value(5)?,
-        buffer_offset_end: value(6)?,
-        reserved: (mask & RESERVED != 0)
-            .then(|| from.array().map(Box::new))
-            .transpose()?,
-        ..FrameMeta::default().with_layout(layout)
-    })
+    let mut meta = FrameMeta::default()
+        .layout(layout)
+        .flags(FrameFlags::from_bits(flags));
+    meta.size = size;
+    meta.timestamp = value(0)?.map(u64::cast_signed);
+    meta.decode_timestamp = value(1)?.map(u64::cast_signed);
+    meta.pts = value(2)?;
+    meta.dts = value(3)?;
+    meta.duration = value(4)?;
+    meta.buffer_offset = value(5)?;
+    meta.buffer_offset_end = value(6)?;
+    meta.reserved = (mask & RESERVED != 0)
+        .then(|| from.array().map(Box::new))
+        .transpose()?;
+    Ok(meta)
 }

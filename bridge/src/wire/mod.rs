@@ -409,18 +409,16 @@ impl Begin {
             2 => Kind::Sticky,
             _ => return Err(Malformed("an item's kind is unknown")),
         };
-        let begin = Self {
+        let mut begin = Self {
             place,
             kind,
             sticky: from.u64()?,
             stream: from.u64()?,
             number: from.u64()?,
             attached: from.u64()?,
-            meta: FrameMeta {
-                event: kind == Kind::Event,
-                ..meta::decode(from)?
-            },
+            meta: meta::decode(from)?,
         };
+        begin.meta.event = kind == Kind::Event;
         let max = if kind == Kind::Frame { MAX_FRAME } else { 0 };
         if begin.meta.size > max {
             return Err(Malformed("an item is larger than it may be"));

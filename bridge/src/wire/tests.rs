@@ -3,7 +3,7 @@
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
-use xmem_core::{DType, FrameLayout, VideoLayout};
+use xmem_core::{DType, FrameFlags, FrameLayout, VideoLayout};
 
 use super::*;
 
@@ -42,11 +42,13 @@ prop_compose! {
         duration: Option<u64>, buffer_offset: Option<u64>, buffer_offset_end: Option<u64>,
         reserved in option::of(vec(any::<u8>(), 64)),
     ) -> FrameMeta {
-        FrameMeta {
-            size, flags, timestamp, decode_timestamp, pts, dts, duration, buffer_offset, buffer_offset_end,
-            reserved: reserved.map(|bytes| bytes.try_into().unwrap()),
-            ..FrameMeta::default().with_layout(layout)
-        }
+        let mut meta = FrameMeta::default().layout(layout).flags(FrameFlags::from_bits(flags));
+        meta.size = size;
+        (meta.timestamp, meta.decode_timestamp) = (timestamp, decode_timestamp);
+        (meta.pts, meta.dts, meta.duration) = (pts, dts, duration);
+        (meta.buffer_offset, meta.buffer_offset_end) = (buffer_offset, buffer_offset_end);
+        meta.reserved = reserved.map(|bytes| bytes.try_into().unwrap());
+        meta
     }
 }
 
@@ -154,7 +156,7 @@ fn impossible_items_are_refused() {
     let mut event = good.clone();
     event.kind = Kind::Event;
     let mut outside = good.clone();
-    outside.meta.video = Some(VideoLayout {
+    outside.meta.layout_mut().video = Some(VideoLayout {
         n_planes: 2,
         offsets: [0, 1001, 0, 0],
         ..VideoLayout::default()

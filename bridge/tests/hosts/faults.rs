@@ -3,7 +3,7 @@
 //! Bridges that are killed, stopped and restarted.
 
 use rustix::process::Signal;
-use xmem_core::FrameMeta;
+use xmem_core::{FrameFlags, FrameMeta};
 
 use crate::support::*;
 
@@ -38,7 +38,7 @@ fn frames_without_an_exporter_count_as_missed() {
     let mut next_is = |expected| {
         let frame = receive(&mut consumer);
         assert_eq!(number(&frame), expected);
-        frame.meta().flags & FrameMeta::AFTER_GAP != 0
+        frame.meta().flags.contains(FrameFlags::AFTER_GAP)
     };
     for number in 1..4 {
         assert!(publish(&producer, number, SIZE));

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use xmem_core::key_frame::KeyFrame;
 use xmem_core::{
-    Attachments, ConsumerEvent, FrameLayout, FrameMeta, Producer, SlotSpec, Sticky, VideoLayout,
-    monotonic_ns,
+    Attachments, FrameFlags, FrameLayout, FrameMeta, PoolEvent, Producer, SlotSpec, Sticky,
+    VideoLayout, monotonic_ns,
 };
 
 use crate::support::*;
@@ -44,18 +44,15 @@ fn a_frame_and_all_that_belongs_to_it() {
     attachments.set("roi", vec![7; 100_000]);
     attachments.set("note", "a kitten");
     let now = monotonic_ns();
-    let meta = FrameMeta {
-        flags: 1 << 13,
-        timestamp: Some(now),
-        decode_timestamp: Some(now - 5),
-        pts: Some(1),
-        dts: Some(2),
-        duration: Some(3),
-        buffer_offset_end: Some(5),
-        reserved: Some(Box::new([9; 64])),
-        attachments,
-        ..meta(4, size).with_layout(layout)
-    };
+    let mut meta = meta(4, size).layout(layout).flags(FrameFlags::DELTA_UNIT);
+    meta.timestamp = Some(now);
+    meta.decode_timestamp = Some(now - 5);
+    meta.pts = Some(1);
+    meta.dts = Some(2);
+    meta.duration = Some(3);
+    meta.buffer_offset_end = Some(5);
+    meta.reserved = Some(Box::new([9; 64]));
+    meta.attachments = attachments;
     let room = meta.attachments.encoded_len();
     let mut slot = producer
         .acquire(SlotSpec::new(size).attachments(room))
@@ -71,11 +68,9 @@ fn a_frame_and_all_that_belongs_to_it() {
         let error = time.unwrap() - expected;
         assert!(error.abs() < 1_000_000_000, "{error}");
     }
-    let there = FrameMeta {
-        timestamp: meta.timestamp,
-        decode_timestamp: meta.decode_timestamp,
-        ..frame.meta().clone()
-    };
+    let mut there = frame.meta().clone();
+    there.timestamp = meta.timestamp;
+    there.decode_timestamp = meta.decode_timestamp;
     assert_eq!(there, meta);
     assert_eq!(frame.sticky().text("caps"), Some(caps));
     assert_eq!(
@@ -171,8 +166,8 @@ fn nothing_is_read_without_a_consumer() {
 fn encoder(hosts: &Hosts) -> (Producer, Arc<Mutex<u32>>) {
     let asked = Arc::<Mutex<u32>>::default();
     let counted = asked.clone();
-    let producer = Producer::builder(&hosts.pool("a", "cam0")).on_consumer(move |event| {
-        if matches!(event, ConsumerEvent::Request { name, data, .. } if KeyFrame::decode(&name, &data).is_some()) {
+    let producer = Producer::builder(hosts.pool("a", "cam0")).on_event(move |event| {
+        if matches!(event, PoolEvent::Request { name, data, .. } if KeyFrame::decode(&name, &data).is_some()) {
             *counted.lock().unwrap() += 1;
         }
     });
@@ -186,15 +181,11 @@ fn encode(producer: &Producer, number: u64) {
     let mut slot = producer.acquire(5000).unwrap();
     slot.as_mut_slice().copy_from_slice(&content(number, 5000));
     let flags = if number < 100 {
-        FrameMeta::DELTA_UNIT
+        FrameFlags::DELTA_UNIT
     } else {
-        0
+        FrameFlags::default()
     };
-    slot.publish(FrameMeta {
-        flags,
-        ..meta(number, 5000)
-    })
-    .unwrap();
+    slot.publish(meta(number, 5000).flags(flags)).unwrap();
 }
 
 #[test]
@@ -219,8 +210,8 @@ fn an_encoded_stream_begins_with_a_key_frame_that_is_asked_for() {
         encode(&producer, 100);
         let first = receive(&mut consumer);
         assert_eq!(
-            (number(&first), first.meta().flags & FrameMeta::DELTA_UNIT),
-            (100, 0)
+            (number(&first), first.meta().flags),
+            (100, FrameFlags::default())
         );
         for follower in 1..9 {
             encode(&producer, follower);

@@ -135,7 +135,7 @@ fn forged_messages_do_no_harm() {
 
     let with_plane = |offset| {
         let mut meta = FrameMeta::new(100);
-        meta.video = Some(VideoLayout {
+        meta.layout_mut().video = Some(VideoLayout {
             n_planes: 1,
             offsets: [offset, 0, 0, 0],
             ..VideoLayout::default()

@@ -51,7 +51,7 @@ fn four_hosts_import_four_pools_each() {
                 while before < last {
                     let frame = receive(consumer);
                     let number = number(&frame);
-                    assert_eq!(frame.len(), size(*pool));
+                    assert_eq!(frame.size(), size(*pool) as u64);
                     assert!(number > before && number <= last, "{number} after {before}");
                     before = number;
                 }

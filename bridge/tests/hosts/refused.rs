@@ -89,7 +89,7 @@ fn a_low_limit_of_open_files() {
 #[test]
 fn pools_that_are_not_exported() {
     let hosts = Hosts::new();
-    let lossless = Producer::builder(&hosts.pool("a", "film")).delivery(Delivery::Lossless);
+    let lossless = Producer::builder(hosts.pool("a", "film")).delivery(Delivery::Lossless);
     let film = lossless.build().unwrap();
     let listen = format!("tcp/{}", hosts.address());
     let export = |host: &str, pool: &str| {
@@ -112,7 +112,7 @@ fn pools_that_are_not_exported() {
         &["import", &source, "--as", "cam0", "--trusted-network"],
     );
     let mut consumer = hosts.consumer("b");
-    let lossless = Producer::builder(&hosts.pool("a", "film")).delivery(Delivery::Lossless);
+    let lossless = Producer::builder(hosts.pool("a", "film")).delivery(Delivery::Lossless);
     let film = lossless.build().unwrap();
     import.prints("refused: the pool is not exported: it is lossless");
     drop(film);

@@ -107,7 +107,7 @@ impl Hosts {
     }
 
     pub(crate) fn producer_on(&self, host: &str, name: &str) -> Producer {
-        Producer::builder(&self.pool(host, name)).build().unwrap()
+        Producer::builder(self.pool(host, name)).build().unwrap()
     }
 
     /// A consumer of cam0 on a host.
@@ -237,10 +237,9 @@ pub(crate) fn content(number: u64, size: usize) -> Vec<u8> {
 
 /// The description of the frame with this number.
 pub(crate) fn meta(number: u64, size: usize) -> FrameMeta {
-    FrameMeta {
-        buffer_offset: Some(number),
-        ..FrameMeta::new(size)
-    }
+    let mut meta = FrameMeta::new(size);
+    meta.buffer_offset = Some(number);
+    meta
 }
 
 /// Publishes the frame with this number. Returns `false` if no slot is free.
@@ -256,8 +255,9 @@ pub(crate) fn publish(producer: &Producer, number: u64, size: usize) -> bool {
 #[track_caller]
 pub(crate) fn number(frame: &ReadLease) -> u64 {
     let number = frame.meta().buffer_offset.unwrap();
+    let bytes = frame.bytes().unwrap();
     assert!(
-        frame.data() == content(number, frame.len()),
+        bytes == content(number, bytes.len()),
         "frame {number} is torn"
     );
     number

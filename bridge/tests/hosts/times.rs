@@ -21,11 +21,7 @@ fn times_are_converted_and_the_figures_have_the_error() {
     let mut send = |duration| {
         let now = monotonic_ns();
         let slot = producer.acquire(1000).unwrap();
-        let meta = FrameMeta {
-            timestamp: Some(now),
-            duration: Some(duration),
-            ..FrameMeta::new(1000)
-        };
+        let meta = FrameMeta::new(1000).timestamp(now).duration(duration);
         slot.publish(meta).unwrap();
         let error = receive(&mut consumer).meta().timestamp.unwrap() - now;
         assert!(error.abs() < 1_000_000_000, "{error}");

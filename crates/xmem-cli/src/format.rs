@@ -8,7 +8,7 @@ use std::io::{self, Write};
 use comfy_table::{CellAlignment, ContentArrangement, presets};
 use serde::Serialize;
 use unicode_width::UnicodeWidthChar;
-use xmem_core::printable;
+use xmem_core::discovery::printable;
 
 use crate::Error;
 

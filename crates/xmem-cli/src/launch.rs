@@ -8,8 +8,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use xmem_core::discovery::{pools_in_words, printable};
 use xmem_core::follow::{OverBudget, Step};
-use xmem_core::{Consumer, PoolStats, pools_in_words, printable};
+use xmem_core::{Consumer, PoolStats};
 
 use crate::Error;
 use crate::caps::{Caps, elementary_filter};
@@ -23,8 +24,10 @@ pub(crate) const CONVERT: &str = "videoconvert dither=none";
 
 /// The caps of a pool with video. Waits for the first frame, which sets the caps, for at most `time` (`None`: no limit).
 pub(crate) fn video_pool(pool: &OsStr, time: Option<Duration>) -> Result<Caps, Error> {
-    let query =
-        || xmem_core::query(pool).map_err(|error| format!("{error}; {}", pools_in_words(pool)));
+    let query = || {
+        xmem_core::discovery::query(pool)
+            .map_err(|error| format!("{error}; {}", pools_in_words(pool)))
+    };
     let mut stats = query()?;
     if stats.published == 0 && Caps::of(&stats).is_none() {
         first_frame(pool, time)?;

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use xmem_core::printable;
+use xmem_core::discovery::printable;
 
 use crate::Error;
 use crate::child::exit_code;

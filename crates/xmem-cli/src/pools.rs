@@ -8,7 +8,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use serde::Serialize;
 use serde_json::Value;
-use xmem_core::{ConnectError, PoolStats, printable};
+use xmem_core::discovery::printable;
+use xmem_core::{ConnectError, PoolStats};
 
 use crate::Error;
 use crate::caps::Caps;
@@ -106,11 +107,11 @@ pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// All pools of the runtime directory.
 pub(crate) fn all() -> Result<Vec<Pool>, Error> {
-    let mut pools = xmem_core::read_pools()?;
+    let mut pools = xmem_core::discovery::read_pools()?;
     pools.retain(|pool| name_of(&pool.path).is_some());
     let live = pools.iter().filter(|pool| pool.live);
     let live: Vec<_> = live.map(|pool| &pool.name).collect();
-    let mut answers = xmem_core::query_all(&live).into_iter();
+    let mut answers = xmem_core::discovery::query_all(&live).into_iter();
     let pools = pools.into_iter().map(|pool| {
         let answer = if pool.live { answers.next() } else { None };
         Pool::new(pool.name, pool.path, answer)
@@ -121,15 +122,15 @@ pub(crate) fn all() -> Result<Vec<Pool>, Error> {
 /// The name of the pool with this socket in the runtime directory. `None` if the file cannot be a pool's socket.
 pub(crate) fn name_of(socket: &Path) -> Option<&str> {
     let name = socket.file_name()?.to_str()?.strip_suffix(".sock")?;
-    let leads_there = xmem_core::socket_path(name).is_ok_and(|path| path == socket);
+    let leads_there = xmem_core::discovery::socket_path(name).is_ok_and(|path| path == socket);
     leads_there.then_some(name)
 }
 
 /// Queries the pools with these names.
 pub(crate) fn ask(names: Vec<String>) -> Vec<Pool> {
-    let answers = xmem_core::query_all(&names);
+    let answers = xmem_core::discovery::query_all(&names);
     let pools = names.into_iter().zip(answers).map(|(name, answer)| {
-        let path = xmem_core::socket_path(&name).unwrap_or_default();
+        let path = xmem_core::discovery::socket_path(&name).unwrap_or_default();
         Pool::new(name, path, Some(answer))
     });
     pools.collect()
@@ -150,7 +151,7 @@ pub(crate) fn as_json(pools: &[Pool]) -> Result<Vec<Value>, Error> {
 
 /// The text for an empty list. The directory may not exist, because the first producer creates it.
 pub(crate) fn no_pools() -> String {
-    let dir = xmem_core::runtime_dir();
+    let dir = xmem_core::discovery::runtime_dir();
     let none = if dir.exists() {
         ""
     } else {

@@ -4,7 +4,7 @@
 
 use log::{LevelFilter, Log, Metadata, Record};
 
-use xmem_core::printable;
+use xmem_core::discovery::printable;
 
 use crate::format::to_stderr;
 

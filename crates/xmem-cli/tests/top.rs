@@ -145,7 +145,7 @@ fn path(dir: &TempDir, name: &str) -> String {
 }
 
 fn pool(dir: &TempDir, name: &str) -> Producer {
-    let producer = Producer::builder(&path(dir, name)).build().unwrap();
+    let producer = Producer::builder(path(dir, name)).build().unwrap();
     let mut sticky = Sticky::new();
     let caps =
         "video/x-raw, format=(string)NV12, width=(int)64, height=(int)48, framerate=(fraction)30/1";
@@ -160,7 +160,7 @@ fn words(line: &str) -> Vec<String> {
 
 /// A consumer that holds one frame.
 fn holder(dir: &TempDir, name: &str, producer: &Producer) -> (Consumer, ReadLease) {
-    let mut consumer = Consumer::builder(&path(dir, name))
+    let mut consumer = Consumer::builder(path(dir, name))
         .name("holder")
         .connect()
         .unwrap();
@@ -266,9 +266,9 @@ fn a_narrow_screen_has_the_columns_that_fit() {
 #[test]
 fn the_consumer_that_delays_a_lossless_pool_is_named() {
     let dir = TempDir::new().unwrap();
-    let builder = Producer::builder(&path(&dir, "film")).delivery(Delivery::Lossless);
+    let builder = Producer::builder(path(&dir, "film")).delivery(Delivery::Lossless);
     let producer = builder.build().unwrap();
-    let stopped = Consumer::builder(&path(&dir, "film"))
+    let stopped = Consumer::builder(path(&dir, "film"))
         .name("stopped")
         .connect()
         .unwrap();

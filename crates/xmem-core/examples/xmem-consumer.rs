@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use xmem_core::follow::{FollowError, Step};
-use xmem_core::{Canceller, Consumer, ReadLease};
+use xmem_core::{Canceller, Consumer, NotReadable, ReadLease};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut args = std::env::args().skip(1);
@@ -49,7 +49,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     loop {
         match follower.step(Some(Duration::from_secs(1)), |taken| taken.kept()) {
             Ok(Step::Took(Some(frame))) => {
-                let hash = hash(&frame);
+                let hash = hash(&frame)?;
                 kept.push_back((frame, hash));
                 if kept.len() > keep as usize {
                     kept.pop_front();
@@ -60,7 +60,7 @@ fn main() -> Result<(), Box<dyn Error>> {
                 println!("connected to process {pid}");
             }
             Ok(Step::Lost(_)) => {
-                let unchanged = kept.iter().filter(|(f, h)| hash(f) == *h).count();
+                let unchanged = kept.iter().filter(|(f, h)| hash(f) == Ok(*h)).count();
                 println!(
                     "producer lost, {unchanged} of {} frames held are unchanged",
                     kept.len()
@@ -90,8 +90,8 @@ fn main() -> Result<(), Box<dyn Error>> {
 }
 
 /// In place of real work: reads every byte of the frame in its slot.
-fn hash(frame: &ReadLease) -> u64 {
+fn hash(frame: &ReadLease) -> Result<u64, NotReadable> {
     let mut hasher = DefaultHasher::new();
-    hasher.write(frame.data());
-    hasher.finish()
+    hasher.write(frame.bytes()?);
+    Ok(hasher.finish())
 }

@@ -66,17 +66,15 @@ fn draw(pixels: &mut [u8], number: usize) {
 }
 
 fn describe(layout: VideoLayout, size: usize, pts: Duration, taken: i64) -> FrameMeta {
-    FrameMeta {
-        // On the clock that all processes share. xmemsrc converts it to the time of the buffer.
-        timestamp: Some(taken),
-        pts: Some(pts.as_nanos() as u64),
-        duration: Some(FRAME_TIME.as_nanos() as u64),
-        ..FrameMeta::new(size)
-    }
-    .with_layout(FrameLayout {
+    let layout = FrameLayout {
         content_type: "image/raw".into(),
         producer: "xmem-producer".into(),
         video: Some(layout),
         ..FrameLayout::default()
-    })
+    };
+    FrameMeta::with_layout(size, layout)
+        // On the clock that all processes share. xmemsrc converts it to the time of the buffer.
+        .timestamp(taken)
+        .pts(pts.as_nanos() as u64)
+        .duration(FRAME_TIME.as_nanos() as u64)
 }

@@ -2,8 +2,13 @@
 
 //! The behaviour when a consumer is slower than the producer.
 
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
 /// The behaviour when a consumer is slower than the producer.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Delivery {
     /// The producer continues. The newest frames are kept, and a slow consumer misses others.
     #[default]
@@ -53,5 +58,15 @@ impl Delivery {
     /// From the constant in control memory.
     pub(crate) fn of(lossless: bool) -> Self {
         if lossless { Self::Lossless } else { Self::Live }
+    }
+}
+
+/// `live` or `lossless`.
+impl fmt::Display for Delivery {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Live => "live",
+            Self::Lossless => "lossless",
+        })
     }
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use rustix::io::Errno;
 use thiserror::Error;
-use xmem_shm::abi::limits::{MAX_NAMED_ENTRIES, MAX_PARTS, MAX_REQUEST};
+use xmem_shm::abi::limits::{MAX_NAMED_ENTRIES, MAX_NAMED_SIZE, MAX_PARTS, MAX_REQUEST};
 
 /// The message of each operation on a handle that was inherited through fork.
 const FORKED: &str = "this handle belongs to the process that made it: make a new one after fork";
@@ -28,11 +28,18 @@ macro_rules! from_forked {
     };
 }
 
-from_forked!(AcquireError, ImportError, PublishError, RegionError);
+from_forked!(
+    AcquireError,
+    ImportError,
+    PublishError,
+    StickyError,
+    UpstreamNeedError
+);
 
 /// A system call failed.
 #[derive(Debug, Error)]
 #[error("cannot {what}: {error}{}", remedy(error))]
+#[non_exhaustive]
 pub struct SystemError {
     /// The operation that failed.
     pub what: &'static str,
@@ -53,7 +60,7 @@ fn remedy(error: &io::Error) -> &'static str {
 
 impl SystemError {
     /// Adds the operation that failed.
-    pub(crate) fn at<E: Into<io::Error>>(what: &'static str) -> impl FnOnce(E) -> Self {
+    pub fn at<E: Into<io::Error>>(what: &'static str) -> impl FnOnce(E) -> Self {
         move |error| Self {
             what,
             error: error.into(),
@@ -251,9 +258,6 @@ pub enum RegionError {
         #[source]
         error: io::Error,
     },
-    /// The handle was inherited through fork.
-    #[error("{}", FORKED)]
-    Forked,
     /// Another process could truncate the memory, or it is not what its owner states.
     #[error("the memory is unsafe to use: {0}")]
     Untrusted(&'static str),
@@ -307,21 +311,6 @@ pub enum AcquireError {
         max_bytes: u64,
         /// Why the pool cannot grow to its limits: a lack of memory or of descriptors. `None`: it has reached a limit.
         shortage: Option<Arc<AcquireError>>,
-    },
-    /// The pool may not have as many slots as [`set_upstream_need`](crate::Producer::set_upstream_need) asks for.
-    #[error(
-        "pool {pool:?} cannot reserve {slots} slots for upstream: with its history and two more that makes {needed}, and it may \
-         have {max_slots}: raise max-slots"
-    )]
-    UpstreamNeed {
-        /// The pool.
-        pool: String,
-        /// The number of slots that were asked for.
-        slots: u32,
-        /// The least number of slots that the pool would need.
-        needed: u32,
-        /// The limit on slots.
-        max_slots: u32,
     },
     /// One frame is larger than the pool may be.
     #[error("{}", too_large(*size, *slot_size, *max_bytes))]
@@ -386,6 +375,56 @@ impl AcquireError {
         }
     }
 }
+
+/// No slots were reserved for upstream.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum UpstreamNeedError {
+    /// The pool may not have as many slots.
+    #[error(
+        "pool {pool:?} cannot reserve {slots} slots for upstream: with its history and two more that makes {needed}, and it may \
+         have {max_slots}: raise max-slots"
+    )]
+    TooMany {
+        /// The pool.
+        pool: String,
+        /// The number of slots that were asked for.
+        slots: u32,
+        /// The least number of slots that the pool would need.
+        needed: u32,
+        /// The limit on slots.
+        max_slots: u32,
+    },
+    /// The handle was inherited through fork.
+    #[error("{}", FORKED)]
+    Forked,
+}
+
+/// The sticky state was not set.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum StickyError {
+    /// It has too many bytes.
+    #[error("{}: it has {size} bytes and may have {MAX_NAMED_SIZE}", STICKY)]
+    TooLarge {
+        /// Its size in bytes, as it is stored.
+        size: usize,
+    },
+    /// It has too many entries.
+    #[error("{}: it has {count} entries and may have {MAX_NAMED_ENTRIES}", STICKY)]
+    TooMany {
+        /// The number.
+        count: usize,
+    },
+    /// A system call failed.
+    #[error(transparent)]
+    System(#[from] SystemError),
+    /// The handle was inherited through fork.
+    #[error("{}", FORKED)]
+    Forked,
+}
+
+const STICKY: &str = "cannot keep the stream's sticky state";
 
 /// A frame could not be published.
 #[derive(Debug, Error)]
@@ -532,6 +571,21 @@ pub enum ForwardError {
     /// Its descriptor was not duplicated.
     #[error("duplicating a descriptor failed: {0}")]
     Descriptor(#[source] io::Error),
+}
+
+/// A frame's bytes are not in one piece of this process's memory.
+#[derive(Debug, Error, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum NotReadable {
+    /// They are on a CUDA device.
+    #[error("the frame is on a CUDA device: use ReadLease::cuda")]
+    OnDevice,
+    /// They are in this many parts.
+    #[error("the frame is in {0} parts: read each of them (ReadLease::parts)")]
+    InParts(usize),
+    /// They are in a part that is not [mapped](crate::Part::map), or in parts that the producer's own lease does not have.
+    #[error("the frame's memory is not mapped here: map its part (Part::map)")]
+    NotMapped,
 }
 
 /// A request was not sent.
@@ -693,6 +747,18 @@ pub enum ReceiveError {
     /// The handle was inherited through fork.
     #[error("{}", FORKED)]
     Forked,
+}
+
+impl ReceiveError {
+    /// Whether no frame arrived in time.
+    pub fn is_timeout(&self) -> bool {
+        matches!(self, Self::Timeout)
+    }
+
+    /// Whether the stream has ended, or its producer has.
+    pub fn is_end(&self) -> bool {
+        matches!(self, Self::Eos | Self::ProducerLost)
+    }
 }
 
 fn too_large(size: usize, slot_size: u64, max_bytes: u64) -> String {

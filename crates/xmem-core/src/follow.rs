@@ -12,7 +12,7 @@
 //! // For ever: over producers that stop, are killed, or end their stream.
 //! for frame in Consumer::builder("cam0").follow().on_eos(OnEos::Wait) {
 //!     let frame = frame?;
-//!     println!("{} bytes", frame.data().len());
+//!     println!("{} bytes", frame.size());
 //! }
 //! # Ok::<(), xmem_core::follow::FollowError>(())
 //! ```
@@ -170,7 +170,7 @@ pub enum FollowError {
 /// Figures of a follower, over all its producers.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Stats {
+pub struct FollowerStats {
     /// `received`, `missed` and `held` are sums. The others are those of the last connection.
     pub receive: ReceiveStats,
     /// Frames that were copied: [`Follower::note_copied`].
@@ -183,7 +183,7 @@ pub struct Stats {
     pub device: String,
 }
 
-impl Stats {
+impl FollowerStats {
     fn add(&mut self, mut connection: ReceiveStats, device: String) {
         connection.received += self.receive.received;
         connection.missed += self.receive.missed;
@@ -198,7 +198,7 @@ impl Stats {
 #[derive(Debug, Default)]
 struct Figures {
     /// Without the figures of the present connection.
-    total: Stats,
+    total: FollowerStats,
     /// Ended connections of which frames may still be held.
     past: Vec<ConsumerHandle>,
     now: Option<ConsumerHandle>,
@@ -215,12 +215,12 @@ impl Figures {
 
 /// A handle to a follower for other threads. It keeps no connection alive.
 #[derive(Debug, Clone)]
-pub struct Handle {
+pub struct FollowerHandle {
     figures: Arc<Mutex<Figures>>,
     process: ProcessId,
 }
 
-impl Handle {
+impl FollowerHandle {
     /// `None`: this is a forked child, where the lock may be held by a thread that exists only in the parent.
     fn with<T>(&self, f: impl FnOnce(&mut Figures) -> T) -> Option<T> {
         if self.process.is_current() {
@@ -234,13 +234,13 @@ impl Handle {
         self.with(|figures| figures.now.clone())?
     }
 
-    /// [`Stats::dropped`] alone, for each frame.
+    /// [`FollowerStats::dropped`] alone, for each frame.
     pub fn dropped(&self) -> u64 {
         self.with(|figures| figures.total.dropped).unwrap_or(0)
     }
 
     /// The figures, also after the follower was dropped.
-    pub fn stats(&self) -> Stats {
+    pub fn stats(&self) -> FollowerStats {
         // Under the lock, so that each connection is either in the total or the present one.
         let stats = self.with(|figures| {
             let mut stats = figures.total.clone();
@@ -273,7 +273,7 @@ impl ConsumerBuilder {
             hinted: false,
             starving: None,
             eventfd: None,
-            handle: Handle {
+            handle: FollowerHandle {
                 figures: Arc::default(),
                 process: ProcessId::current(),
             },
@@ -310,7 +310,7 @@ pub struct Follower {
     hinted: bool,
     starving: Option<Starving>,
     eventfd: Option<Arc<OwnedFd>>,
-    handle: Handle,
+    handle: FollowerHandle,
 }
 
 impl Follower {
@@ -344,7 +344,7 @@ impl Follower {
     }
 
     /// A handle for other threads while this one waits.
-    pub fn handle(&self) -> Handle {
+    pub fn handle(&self) -> FollowerHandle {
         self.handle.clone()
     }
 
@@ -370,7 +370,7 @@ impl Follower {
     /// while copies.is_empty() {
     ///     let step = follower.step(None, |taken| match taken {
     ///         Taken::Kept(lease) => kept.push(lease),
-    ///         Taken::Lent(lease) => copies.push(lease.to_vec()),
+    ///         Taken::Lent(lease) => copies.extend(lease.bytes().map(<[u8]>::to_vec)),
     ///     })?;
     ///     match step {
     ///         Step::Joined { again } => println!("a producer is there (again: {again})"),
@@ -611,14 +611,14 @@ impl Follower {
         Ok(())
     }
 
-    /// As [`Consumer::note_copied`], and for [`Stats::copied`].
+    /// As [`Consumer::note_copied`], and for [`FollowerStats::copied`].
     pub fn note_copied(&self) {
         // The producer's figures are updated first, so they are never lower.
         self.consumer.iter().for_each(Consumer::note_copied);
         self.handle.with(|figures| figures.total.copied += 1);
     }
 
-    /// As [`Consumer::note_dropped`], and for [`Stats::dropped`].
+    /// As [`Consumer::note_dropped`], and for [`FollowerStats::dropped`].
     pub fn note_dropped(&self) {
         self.consumer.iter().for_each(Consumer::note_dropped);
         self.handle.with(|figures| figures.total.dropped += 1);
@@ -708,7 +708,9 @@ mod tests {
                 let step = follower.step(None, |_| ());
                 follower.note_dropped();
                 let is_refused = matches!(step, Err(FollowError::Receive(ReceiveError::Forked)));
-                is_refused && handle.stats() == Stats::default() && handle.consumer().is_none()
+                is_refused
+                    && handle.stats() == FollowerStats::default()
+                    && handle.consumer().is_none()
             };
             assert!(is_so_in_a_child_without(lock, is_refused), "it hung");
         }

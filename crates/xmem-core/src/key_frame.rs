@@ -2,12 +2,12 @@
 
 //! Key frames of encoded streams.
 //!
-//! A frame with [`FrameMeta::DELTA_UNIT`] refers to earlier frames. A reader that misses one of them waits for the next key frame,
+//! A frame with [`FrameFlags::DELTA_UNIT`] refers to earlier frames. A reader that misses one of them waits for the next key frame,
 //! and requests one from the producer with [`ConsumerHandle::request`](crate::ConsumerHandle::request).
 
 use std::time::{Duration, Instant};
 
-use crate::FrameMeta;
+use crate::{FrameFlags, FrameMeta};
 
 /// The time after which a key frame is requested again.
 const REQUEST_INTERVAL: Duration = Duration::from_secs(1);
@@ -50,12 +50,12 @@ impl KeyFrameGate {
         self.is_open
     }
 
-    /// Whether a frame may pass. A key frame opens the gate. A frame with [`FrameMeta::HEADER`] passes a closed gate, but opens it
+    /// Whether a frame may pass. A key frame opens the gate. A frame with [`FrameFlags::HEADER`] passes a closed gate, but opens it
     /// only if it is a key frame.
     #[inline]
     pub fn passes(&mut self, meta: &FrameMeta) -> bool {
-        self.is_open |= meta.flags & FrameMeta::DELTA_UNIT == 0;
-        self.is_open || meta.flags & FrameMeta::HEADER != 0
+        self.is_open |= !meta.flags.contains(FrameFlags::DELTA_UNIT);
+        self.is_open || meta.flags.contains(FrameFlags::HEADER)
     }
 
     /// Whether to request a key frame now: once a second while the gate is closed.
@@ -109,16 +109,14 @@ impl KeyFrame {
 mod tests {
     use super::*;
 
-    fn frame(flags: u32) -> FrameMeta {
-        FrameMeta {
-            flags,
-            ..FrameMeta::new(1)
-        }
+    fn frame(flags: FrameFlags) -> FrameMeta {
+        FrameMeta::new(1).flags(flags)
     }
 
     #[test]
     fn only_a_key_frame_opens_the_gate() {
-        let (delta, header, key) = (FrameMeta::DELTA_UNIT, FrameMeta::HEADER, 0);
+        let (delta, header) = (FrameFlags::DELTA_UNIT, FrameFlags::HEADER);
+        let key = FrameFlags::default();
         let mut gate = KeyFrameGate::default();
         assert!(!gate.passes(&frame(delta)));
         assert!(gate.passes(&frame(delta | header)));
@@ -138,7 +136,10 @@ mod tests {
         );
         gate.close();
         assert!(gate.should_request(now), "another key frame is needed now");
-        assert!(gate.passes(&frame(0)) && !gate.should_request(now + 9 * REQUEST_INTERVAL));
+        assert!(
+            gate.passes(&frame(FrameFlags::default()))
+                && !gate.should_request(now + 9 * REQUEST_INTERVAL)
+        );
     }
 
     #[test]

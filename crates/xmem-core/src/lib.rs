@@ -22,7 +22,7 @@
 //! slot.publish(FrameMeta::new(640 * 480))?;
 //!
 //! let frame = consumer.receive(None)?;
-//! assert!(frame.iter().all(|byte| *byte == 128));
+//! assert!(frame.bytes()?.iter().all(|byte| *byte == 128));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
@@ -52,36 +52,24 @@
 #[cfg(any(feature = "fault-points", debug_assertions))]
 #[doc(hidden)]
 pub use xmem_shm::fault;
-// For the other crates of this repository.
-#[doc(hidden)]
-pub use xmem_shm::{
-    lock::lock,
-    os::{eventfd, random},
-};
 
 pub use crate::buffer_pool::{
     AccessError, AccessMode, BufferGuard, BufferPool, BufferPoolOptions, GetError, OpenError,
     RefCountError, WriteAccessError,
 };
 pub use crate::cancel::{Canceller, Wait};
-pub use crate::consumer::{Consumer, ConsumerBuilder, ConsumerHandle, query};
+pub use crate::consumer::{Consumer, ConsumerBuilder, ConsumerHandle};
 pub use crate::delivery::Delivery;
 pub use crate::error::*;
 pub use crate::frame::forwarded::FrameParts;
 pub use crate::frame::lease::ReadLease;
 pub use crate::frame::parts::Part;
 pub use crate::producer::{
-    ConsumerEvent, Departure, ImportedMemory, OwnSlot, PartLease, Parts, Producer, ProducerBuilder,
-    PublishFailure, Reader, SlotSpec, Unread, WriteLease, remove_stale,
+    Departure, ImportedMemory, OwnSlot, PartLease, Parts, PoolEvent, Producer, ProducerBuilder,
+    PublishFailure, Reader, SlotSpec, Unread, WriteLease,
 };
-pub use crate::region::{Backing, remove_stale_segments};
-pub use crate::rendezvous::{
-    PoolEntry, check_runtime_dir, other_runtime_dirs, other_runtime_dirs_with, pools,
-    pools_in_words, read_locks, read_pools, runtime_dir, socket_path,
-};
+pub use crate::region::Backing;
 pub use crate::stats::{ConsumerStats, PoolStats, ReceiveStats};
-pub use crate::survey::query_all;
-pub use crate::watch::{PoolWatch, Watched};
 pub use xmem_shm::abi::budget::BudgetLimit;
 pub use xmem_shm::abi::dtype::DType;
 pub use xmem_shm::abi::frame_info::{FrameInfo, Storage};
@@ -89,7 +77,7 @@ pub use xmem_shm::abi::frame_layout::FrameLayout;
 pub use xmem_shm::abi::limits::{
     MAX_DIMS, MAX_NAMED_ENTRIES, MAX_NAMED_SIZE, MAX_PARTS, MAX_PLANES, MAX_REQUEST,
 };
-pub use xmem_shm::abi::meta::FrameMeta;
+pub use xmem_shm::abi::meta::{FrameFlags, FrameMeta};
 pub use xmem_shm::abi::named::{Attachments, Named, Sticky};
 pub use xmem_shm::abi::start_from::StartFrom;
 pub use xmem_shm::abi::text::Text;
@@ -97,7 +85,6 @@ pub use xmem_shm::abi::video::VideoLayout;
 pub use xmem_shm::abi::video::{LayoutError, PlaneSize, VideoFormat};
 pub use xmem_shm::os::clock::monotonic_ns;
 pub use xmem_shm::os::fork::ProcessId;
-pub use xmem_shm::printable::printable;
 
 mod buffer_pool;
 mod cancel;
@@ -105,6 +92,7 @@ mod consumer;
 #[cfg(feature = "cuda")]
 pub mod cuda;
 mod delivery;
+pub mod discovery;
 mod error;
 pub mod follow;
 mod frame;
@@ -118,3 +106,26 @@ mod rendezvous;
 mod stats;
 mod survey;
 mod watch;
+
+/// Any thread may have and use any handle.
+const _: () = {
+    const fn is_for_any_thread<T: Send + Sync>() {}
+    is_for_any_thread::<Producer>();
+    is_for_any_thread::<WriteLease>();
+    is_for_any_thread::<OwnSlot>();
+    is_for_any_thread::<PartLease>();
+    is_for_any_thread::<Parts>();
+    is_for_any_thread::<ImportedMemory>();
+    is_for_any_thread::<Consumer>();
+    is_for_any_thread::<ConsumerHandle>();
+    is_for_any_thread::<follow::Follower>();
+    is_for_any_thread::<follow::FollowerHandle>();
+    is_for_any_thread::<ReadLease>();
+    is_for_any_thread::<Part>();
+    is_for_any_thread::<BufferPool>();
+    is_for_any_thread::<BufferGuard>();
+    is_for_any_thread::<Canceller>();
+    is_for_any_thread::<discovery::PoolWatch>();
+    #[cfg(feature = "cuda")]
+    is_for_any_thread::<cuda::CudaFrame>();
+};

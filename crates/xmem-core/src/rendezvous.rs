@@ -56,15 +56,15 @@ fn is_path(pool: &OsStr) -> bool {
 /// directory.
 ///
 /// ```
-/// let path = xmem_core::socket_path("/run/cameras/cam0.sock")?;
+/// let path = xmem_core::discovery::socket_path("/run/cameras/cam0.sock")?;
 /// assert_eq!(path.to_str(), Some("/run/cameras/cam0.sock"));
-/// assert!(xmem_core::socket_path("cam0").unwrap().ends_with("cam0.sock"));
-/// assert!(xmem_core::socket_path("cam\n0").is_err());
+/// assert!(xmem_core::discovery::socket_path("cam0").unwrap().ends_with("cam0.sock"));
+/// assert!(xmem_core::discovery::socket_path("cam\n0").is_err());
 /// # Ok::<(), xmem_core::NameError>(())
 /// ```
 ///
 /// A path need not be UTF-8. A name has to be.
-pub fn socket_path(pool: &(impl AsRef<OsStr> + ?Sized)) -> Result<PathBuf, NameError> {
+pub fn socket_path(pool: impl AsRef<OsStr>) -> Result<PathBuf, NameError> {
     let pool = pool.as_ref();
     if pool.is_empty() {
         return Err(NameError::Empty);
@@ -224,7 +224,7 @@ pub fn pools() -> Vec<PoolEntry> {
 /// The pools of the runtime directory, by name. Empty if the directory does not exist.
 ///
 /// ```
-/// for pool in xmem_core::read_pools()? {
+/// for pool in xmem_core::discovery::read_pools()? {
 ///     println!("{} {}", pool.name, if pool.live { "live" } else { "stale" });
 /// }
 /// # Ok::<(), xmem_core::NameError>(())
@@ -257,7 +257,7 @@ pub fn read_pools() -> Result<Vec<PoolEntry>, NameError> {
 
 /// The pools of the runtime directory that [`read_pools`] does not return and that have a lock file, by the path of the socket: pools
 /// without a socket, and pools whose socket has no suffix `.sock`, such as those of processes that joined a channel. Their producers
-/// were killed, or are running, starting or ending: [`remove_stale`](crate::remove_stale) distinguishes these.
+/// were killed, or are running, starting or ending: [`remove_stale`](crate::discovery::remove_stale) distinguishes these.
 ///
 /// # Errors
 ///
@@ -314,7 +314,7 @@ pub(crate) fn is_in_runtime_dir(pool: &OsStr, socket: &Path) -> bool {
 }
 
 /// Other runtime directories of this host that have a socket of this name.
-pub fn other_runtime_dirs_with(pool: &(impl AsRef<OsStr> + ?Sized)) -> Vec<PathBuf> {
+pub fn other_runtime_dirs_with(pool: impl AsRef<OsStr>) -> Vec<PathBuf> {
     let Some(pool) = pool.as_ref().to_str().filter(|pool| !pool.contains('/')) else {
         return Vec::new();
     };
@@ -354,7 +354,7 @@ pub fn other_runtime_dirs() -> Vec<PathBuf> {
 
 /// The existing pools as text, for messages about a pool without a producer. Other users choose some of the names, so control
 /// characters are replaced.
-pub fn pools_in_words(pool: &(impl AsRef<OsStr> + ?Sized)) -> String {
+pub fn pools_in_words(pool: impl AsRef<OsStr>) -> String {
     let live = pools().into_iter().filter(|pool| pool.live);
     let live: Vec<_> = live.map(|pool| pool.name).collect();
     let live = match live.as_slice() {
@@ -394,14 +394,14 @@ mod tests {
             Err(NameError::NotUtf8(_))
         ));
         assert!(matches!(
-            socket_path(&"x".repeat(200)),
+            socket_path("x".repeat(200)),
             Err(NameError::TooLong { .. })
         ));
         assert!(matches!(
-            socket_path(&format!("/{}", "x".repeat(107))),
+            socket_path(format!("/{}", "x".repeat(107))),
             Err(NameError::TooLong { .. })
         ));
-        assert!(socket_path(&format!("/{}", "x".repeat(106))).is_ok());
+        assert!(socket_path(format!("/{}", "x".repeat(106))).is_ok());
     }
 
     #[test]
@@ -418,9 +418,9 @@ mod tests {
         // The limit is that of the path in the address of the socket.
         let longest = MAX_PATH_LEN - here.as_os_str().len() - 1;
         let long = |len| format!("./{}", "x".repeat(len));
-        assert!(socket_path(&long(longest)).is_ok());
+        assert!(socket_path(long(longest)).is_ok());
         assert!(matches!(
-            socket_path(&long(longest + 1)),
+            socket_path(long(longest + 1)),
             Err(NameError::TooLong { .. })
         ));
         for pool in ["./", "./.", "..", "a/.."] {

@@ -6,8 +6,9 @@ use std::fmt;
 use std::marker::PhantomData;
 
 use serde::de::{Error, SeqAccess, Visitor};
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::delivery::Delivery;
 use xmem_shm::abi::budget::BudgetLimit;
 use xmem_shm::abi::limits::{MAX_CONSUMERS, MAX_NAMED_ENTRIES};
 
@@ -20,7 +21,7 @@ const MAX_COUNT: u64 = 1 << 50;
 /// The maximum of `fps` in figures: the resolution of the times.
 const MAX_FPS: f64 = 1e9;
 
-/// A pool as its producer sees it. [`query`](crate::query) returns it too.
+/// A pool as its producer sees it. [`query`](crate::discovery::query) returns it too.
 #[derive(Debug, Default, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
@@ -29,8 +30,8 @@ pub struct PoolStats {
     pub pool: String,
     /// The producer's process id, 0 if the process is in a PID namespace that is not visible.
     pub pid: u32,
-    /// `live` or `lossless`.
-    pub delivery: String,
+    /// How the pool treats slow consumers.
+    pub delivery: Delivery,
     /// Nanoseconds since the pool was created.
     pub up_ns: u64,
     /// Frames per second over the last two seconds, or over the last two frames if they are further apart. It decreases while
@@ -60,8 +61,10 @@ pub struct PoolStats {
     pub set_aside_bytes: u64,
     /// The most slots there may be.
     pub max_slots: u32,
-    /// `max-slots` or `max-bytes`, if this setting prevents the pool from granting the requested budgets. Else empty.
-    pub budget_limit: String,
+    /// The setting that prevents the pool from granting the requested budgets: [`MaxSlots`](BudgetLimit::MaxSlots) or
+    /// [`MaxBytes`](BudgetLimit::MaxBytes), else [`Asked`](BudgetLimit::Asked).
+    #[serde(serialize_with = "name_of_limit", deserialize_with = "limit_of_name")]
+    pub budget_limit: BudgetLimit,
     /// Regions in use.
     pub regions: u32,
     /// Bytes of all regions that are in use or that a consumer may still have mapped.
@@ -143,11 +146,10 @@ impl PoolStats {
             self.cut_off,
             self.timed_out,
         ];
-        let texts = [&self.pool, &self.delivery, &self.budget_limit];
         let keys = self.sticky.iter().map(|(key, _)| key);
         (0.0..=MAX_FPS).contains(&self.fps)
             && counts.iter().all(|count| *count <= MAX_COUNT)
-            && are_short(texts.into_iter().chain(&self.devices).chain(keys))
+            && are_short(std::iter::once(&self.pool).chain(&self.devices).chain(keys))
             && self.consumers.iter().all(ConsumerStats::is_possible)
     }
 }
@@ -162,6 +164,21 @@ impl ConsumerStats {
 
 fn are_short<'a>(mut texts: impl Iterator<Item = &'a String>) -> bool {
     texts.all(|text| text.len() <= MAX_TEXT)
+}
+
+fn name_of_limit<S: Serializer>(limit: &BudgetLimit, to: S) -> Result<S::Ok, S::Error> {
+    to.collect_str(limit)
+}
+
+fn limit_of_name<'de, D: Deserializer<'de>>(from: D) -> Result<BudgetLimit, D::Error> {
+    let name = String::deserialize(from)?;
+    let limits = [
+        BudgetLimit::Asked,
+        BudgetLimit::MaxSlots,
+        BudgetLimit::MaxBytes,
+    ];
+    let limit = limits.into_iter().find(|limit| limit.to_string() == name);
+    limit.ok_or_else(|| D::Error::custom("no such limit"))
 }
 
 /// Reads a list, and fails at the first value above the limit. A list of small values takes far more memory than its text.

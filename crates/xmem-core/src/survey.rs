@@ -19,7 +19,7 @@ const MAX_ASKING: usize = 64;
 /// each (two seconds from 65 pools on, and so on). The answers are in the order of the pools.
 ///
 /// ```
-/// let answers = xmem_core::query_all(&["cam0", "no/such/pool"]);
+/// let answers = xmem_core::discovery::query_all(&["cam0", "no/such/pool"]);
 /// assert!(answers[1].is_err());
 /// ```
 pub fn query_all<P: AsRef<OsStr> + Sync>(pools: &[P]) -> Vec<Result<PoolStats, ConnectError>> {

@@ -25,7 +25,7 @@ const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// The result of [`PoolWatch::wait`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Watched {
-    /// A file of the runtime directory was created or removed. [`pools`](crate::pools) lists the pools.
+    /// A file of the runtime directory was created or removed. [`pools`](crate::discovery::pools) lists the pools.
     Changed,
     /// Nothing happened in time.
     Nothing,
@@ -39,11 +39,12 @@ pub enum Watched {
 ///
 /// ```
 /// use std::time::Duration;
-/// use xmem_core::{Canceller, PoolWatch, Watched};
+/// use xmem_core::Canceller;
+/// use xmem_core::discovery::{PoolWatch, Watched, pools};
 ///
 /// let canceller = Canceller::new();
 /// let mut watch = PoolWatch::new(&canceller)?;
-/// println!("{:?}", xmem_core::pools());
+/// println!("{:?}", pools());
 /// canceller.cancel(); // in another thread
 /// assert_eq!(watch.wait(Some(Duration::from_secs(1))), Watched::Cancelled);
 /// # Ok::<(), std::io::Error>(())

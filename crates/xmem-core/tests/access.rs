@@ -14,7 +14,8 @@ use support::child::{self, Child, read_line, reply};
 use support::raw::Raw;
 use support::users::{User, can_be_others, program_for_all};
 use support::*;
-use xmem_core::{Backing, ConnectError, Consumer, CreateError, Producer, StartFrom, query};
+use xmem_core::discovery::query;
+use xmem_core::{Backing, ConnectError, Consumer, CreateError, Producer, StartFrom};
 
 const SIZE: usize = 100_000;
 
@@ -330,7 +331,7 @@ fn a_directory_that_gives_its_group_counts() {
 #[test]
 fn access_settings_that_contradict_each_other_are_errors() {
     let place = Place::new();
-    let builder = || Producer::builder(&place.pool());
+    let builder = || Producer::builder(place.pool());
     let own = rustix::process::getegid().as_raw().to_string();
     for (builder, property) in [
         // The mode gives no access to the group.
@@ -422,7 +423,7 @@ fn the_number_of_all_unmapped_users_identifies_nobody() {
             "{error}"
         );
     }
-    let _producer = Producer::builder(&place.pool()).build().unwrap();
+    let _producer = Producer::builder(place.pool()).build().unwrap();
     assert_eq!(answer("owner"), "Ok(None)");
 }
 

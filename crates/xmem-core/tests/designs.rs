@@ -78,19 +78,20 @@ pub enum BufferStorage {
 
 fn meta_of(buf: &BufferGuard) -> BufferMeta {
     let (meta, info) = (buf.meta(), buf.info());
+    let layout = &meta.layout;
     BufferMeta {
         id: buf.meta_index(),
         storage_type: u8::from(info.storage == Storage::Cuda),
         device_id: info.device_id,
-        dtype: meta.dtype as u8,
-        ndim: meta.ndim,
-        shape: meta.shape,
-        strides: meta.strides,
+        dtype: layout.dtype as u8,
+        ndim: layout.ndim,
+        shape: layout.shape,
+        strides: layout.strides,
         size: meta.size,
         timestamp: meta.timestamp.unwrap_or_default() as u64,
         seq: info.sequence,
-        content_type: *meta.content_type.as_bytes(),
-        producer: *meta.producer.as_bytes(),
+        content_type: *layout.content_type.as_bytes(),
+        producer: *layout.producer.as_bytes(),
     }
 }
 
@@ -131,11 +132,8 @@ fn produce(name: &str) -> Result<()> {
     write_data(cpu_buf.as_cpu_slice_mut()?);
     assert!(indices.contains(&cpu_buf.buffer()));
     assert!(matches!(cpu_buf.mode(), AccessMode::ReadWrite));
-    let meta = cpu_buf.meta().clone().with_layout(layout());
-    cpu_buf.set_meta(xmem_core::FrameMeta {
-        timestamp: Some(12),
-        ..meta
-    })?;
+    let meta = cpu_buf.meta().clone().layout(layout());
+    cpu_buf.set_meta(meta.timestamp(12))?;
 
     // 设置引用计数（多消费者场景）. It returns a `Result`: the index may be of another process.
     let meta_index: u32 = cpu_buf.meta_index();

@@ -14,7 +14,8 @@ use support::child::{self, Child, reply};
 use support::raw::Fake;
 use support::users::{User, can_be_others, program_for_all, with_own_tmp};
 use support::*;
-use xmem_core::{Consumer, Producer, other_runtime_dirs_with, pools, query, runtime_dir};
+use xmem_core::discovery::{other_runtime_dirs_with, pools, query, runtime_dir};
+use xmem_core::{Consumer, Producer};
 
 const OWNER: u32 = 42_101;
 const STRANGER: u32 = 42_102;
@@ -34,7 +35,7 @@ fn child() {
     match role.as_str() {
         "produce" => produce(&pool),
         "look" => look(&pool),
-        "remove" => reply(xmem_core::remove_stale(&pool).unwrap_err()),
+        "remove" => reply(xmem_core::discovery::remove_stale(&pool).unwrap_err()),
         "in-own-tmp" => runtime_dirs(),
         "elsewhere" => {
             let elsewhere = other_runtime_dirs_with("p");
@@ -215,7 +216,7 @@ fn a_lock_held_by_another_user_is_an_error() {
 #[test]
 fn a_producer_whose_socket_was_removed_is_named() {
     let place = Place::new();
-    let build = || Producer::builder(&place.pool()).build();
+    let build = || Producer::builder(place.pool()).build();
     let producer = build().unwrap();
     fs::remove_file(producer.socket_path()).unwrap();
     let text = build().unwrap_err().to_string();
@@ -425,7 +426,7 @@ fn stale_files_of_another_user_are_not_removed() {
     let lock = || fs::write(place.path().join("p.lock"), "killed (process 1)").unwrap();
     lock();
     std::os::unix::fs::chown(&pool, Some(4242), None).unwrap();
-    let error = xmem_core::remove_stale(&pool).unwrap_err();
+    let error = xmem_core::discovery::remove_stale(&pool).unwrap_err();
     assert!(
         matches!(error, xmem_core::RemoveError::Foreign { uid: 4242, .. }),
         "{error}"
@@ -433,7 +434,7 @@ fn stale_files_of_another_user_are_not_removed() {
     assert!(std::path::Path::new(&pool).exists());
     std::os::unix::fs::chown(&pool, Some(0), None).unwrap();
     lock();
-    assert_eq!(xmem_core::remove_stale(&pool).unwrap().len(), 2);
+    assert_eq!(xmem_core::discovery::remove_stale(&pool).unwrap().len(), 2);
     assert!(!std::path::Path::new(&pool).exists());
 }
 
@@ -444,7 +445,7 @@ fn a_live_pool_of_another_user_is_reported() {
     }
     let place = Place::new();
     let program = program_for_all(place.path());
-    let builder = Producer::builder(&place.pool()).socket_mode(0o666);
+    let builder = Producer::builder(place.pool()).socket_mode(0o666);
     let _producer = builder.build().unwrap();
     let mut child = User::new(OWNER).start(&program, "remove", &place.pool());
     let reply = child.reply();

@@ -10,8 +10,8 @@ use std::sync::mpsc::channel;
 use support::child::{self, Child, read_line, reply};
 use support::*;
 use xmem_core::{
-    Attachments, Consumer, ConsumerBuilder, ConsumerEvent, Delivery, ForwardError, FrameMeta,
-    FrameParts, Parts, Producer, PublishError, ReadLease, ReceiveError, SlotSpec, StartFrom, Wait,
+    Attachments, Consumer, ConsumerBuilder, Delivery, ForwardError, FrameMeta, FrameParts, Parts,
+    PoolEvent, Producer, PublishError, ReadLease, ReceiveError, SlotSpec, StartFrom, Wait,
 };
 
 const SIZE: usize = 300_000;
@@ -65,7 +65,7 @@ fn several(from: &str, to: &str) {
 /// The two processes before it, and a consumer with a smaller budget than the number of parts.
 fn over_budget() -> (Place, Place, Producer, Child, Consumer) {
     let (a, b) = (Place::new(), Place::new());
-    let first = Producer::builder(&a.pool()).history(SEVERAL as u32);
+    let first = Producer::builder(a.pool()).history(SEVERAL as u32);
     let first = first.max_held(32).build().unwrap();
     let mut middle = Child::start("several", &format!("{},{}", a.pool(), b.pool()));
     assert_eq!(middle.reply(), "ready");
@@ -169,10 +169,8 @@ impl Middle {
     fn pass_on(&mut self) -> &'static str {
         self.producer.wait_for_room(Wait::FOREVER).unwrap();
         let frame = self.consumer.receive(Some(HANG)).unwrap();
-        let meta = FrameMeta {
-            pts: frame.meta().pts,
-            ..FrameMeta::default()
-        };
+        let mut meta = FrameMeta::default();
+        meta.pts = frame.meta().pts;
         match self
             .producer
             .forward_wait(&frame, FrameParts::All, Wait::FOREVER)
@@ -189,7 +187,8 @@ impl Middle {
         let mut lease = self.producer.acquire(bytes.len()).unwrap();
         lease.as_mut_slice().copy_from_slice(bytes);
         let size = bytes.len() as u64;
-        lease.publish(FrameMeta { size, ..meta }).unwrap();
+        meta.size = size;
+        lease.publish(meta).unwrap();
         "copied"
     }
 }
@@ -212,7 +211,7 @@ fn joining(pool: &str) -> ConsumerBuilder {
 
 fn bytes_of(frame: &ReadLease) -> &[u8] {
     match frame.parts() {
-        [] => frame.data(),
+        [] => frame.bytes().unwrap(),
         [part] => part.map().unwrap(),
         _ => panic!("one part"),
     }
@@ -245,7 +244,7 @@ fn until_forwarded(
 #[test]
 fn a_frame_is_forwarded_in_place() {
     let (a, b) = (Place::new(), Place::new());
-    let first = Producer::builder(&a.pool()).history(1).build().unwrap();
+    let first = Producer::builder(a.pool()).history(1).build().unwrap();
     let mut middle = Middle::new(&a.pool(), &b.pool());
     let mut last = joining(&b.pool()).connect().unwrap();
     let mut other = joining(&b.pool()).parts(true).connect().unwrap();
@@ -258,7 +257,11 @@ fn a_frame_is_forwarded_in_place() {
         );
         assert_content(&frame, seed);
         assert_content(&same, seed);
-        assert_eq!(frame.len(), SIZE, "one part is a payload as any other");
+        assert_eq!(
+            frame.bytes().unwrap().len(),
+            SIZE,
+            "one part is a payload as any other"
+        );
         assert!(same.parts()[0].fd().is_some());
         // Both hold the frame in the first pool, and `via` names the second pool.
         let stats = first.stats();
@@ -278,7 +281,7 @@ fn a_frame_is_forwarded_in_place() {
 #[test]
 fn a_killed_middle_tears_no_frame() {
     let (a, b) = (Place::new(), Place::new());
-    let first = Producer::builder(&a.pool()).history(1).build().unwrap();
+    let first = Producer::builder(a.pool()).history(1).build().unwrap();
     let mut middle = Child::start("middle", &format!("{},{}", a.pool(), b.pool()));
     assert_eq!(middle.reply(), "ready");
     let mut last = joining(&b.pool()).connect().unwrap();
@@ -320,7 +323,7 @@ fn a_killed_middle_tears_no_frame() {
 #[test]
 fn over_three_hops_each_consumer_holds_the_frame_in_the_first_pool() {
     let (a, b, c) = (Place::new(), Place::new(), Place::new());
-    let first = Producer::builder(&a.pool()).history(1).build().unwrap();
+    let first = Producer::builder(a.pool()).history(1).build().unwrap();
     let mut one = Child::start("middle", &format!("{},{}", a.pool(), b.pool()));
     assert_eq!(one.reply(), "ready");
     let mut two = Child::start("middle", &format!("{},{}", b.pool(), c.pool()));
@@ -357,7 +360,7 @@ fn over_three_hops_each_consumer_holds_the_frame_in_the_first_pool() {
 fn a_consumer_that_cannot_reach_the_first_pool_gets_copies_and_misses_nothing() {
     let (a, b) = (Place::new(), Place::new());
     // Space for the middle process and one more.
-    let first = Producer::builder(&a.pool())
+    let first = Producer::builder(a.pool())
         .history(1)
         .max_consumers(2)
         .build()
@@ -382,9 +385,9 @@ fn a_consumer_that_cannot_reach_the_first_pool_gets_copies_and_misses_nothing() 
 #[test]
 fn parts_of_several_frames_are_forwarded_as_one_frame() {
     let (a, b, c) = (Place::new(), Place::new(), Place::new());
-    let firsts = [&a, &b].map(|place| Producer::builder(&place.pool()).build().unwrap());
+    let firsts = [&a, &b].map(|place| Producer::builder(place.pool()).build().unwrap());
     let mut froms = [&a, &b].map(|place| joining(&place.pool()).parts(true).connect().unwrap());
-    let to = Producer::builder(&c.pool()).build().unwrap();
+    let to = Producer::builder(c.pool()).build().unwrap();
     let mut last = joining(&c.pool()).parts(true).connect().unwrap();
     for (seed, first) in firsts.iter().enumerate() {
         publish(first, seed as u64, SIZE);
@@ -419,7 +422,7 @@ fn parts_of_several_frames_are_forwarded_as_one_frame() {
     // Forwarded again, without the first part.
     let mut behind = Parts::new();
     let d = Place::new();
-    let next = Producer::builder(&d.pool()).build().unwrap();
+    let next = Producer::builder(d.pool()).build().unwrap();
     let mut end = joining(&d.pool()).parts(true).connect().unwrap();
     eventually("the end reaches the first two", || {
         let passed = next.forward(&frame, FrameParts::Only(&[1, 2]));
@@ -442,7 +445,7 @@ fn parts_of_several_frames_are_forwarded_as_one_frame() {
 #[test]
 fn a_restarted_first_pool_is_joined_again() {
     let (a, b) = (Place::new(), Place::new());
-    let mut first = Producer::builder(&a.pool()).history(1).build().unwrap();
+    let mut first = Producer::builder(a.pool()).history(1).build().unwrap();
     let mut middle = Middle::new(&a.pool(), &b.pool());
     let mut last = joining(&b.pool()).connect().unwrap();
     let mut pass_on = || middle.pass_on().to_owned();
@@ -453,7 +456,7 @@ fn a_restarted_first_pool_is_joined_again() {
     // More often than the number of origins that are remembered.
     for _ in 0..12 {
         drop(first);
-        first = Producer::builder(&a.pool()).history(1).build().unwrap();
+        first = Producer::builder(a.pool()).history(1).build().unwrap();
         middle.consumer = joining(&a.pool()).connect().unwrap();
         let mut pass_on = || middle.pass_on().to_owned();
         until_forwarded(&first, &mut pass_on, &mut last, 5000);
@@ -464,7 +467,7 @@ fn a_restarted_first_pool_is_joined_again() {
 #[test]
 fn a_frame_that_cannot_be_forwarded_is_an_error() {
     let (a, b) = (Place::new(), Place::new());
-    let first = Producer::builder(&a.pool())
+    let first = Producer::builder(a.pool())
         .backing(xmem_core::Backing::PosixShm)
         .build()
         .unwrap();
@@ -487,7 +490,7 @@ fn a_frame_that_cannot_be_forwarded_is_an_error() {
 fn a_consumer_that_cannot_reach_the_first_pool_reports_it_and_gets_copies() {
     for delivery in [Delivery::Live, Delivery::Lossless] {
         let (a, b) = (Place::new(), Place::new());
-        let first = Producer::builder(&a.pool())
+        let first = Producer::builder(a.pool())
             .history(1)
             .max_consumers(1)
             .build()
@@ -523,7 +526,7 @@ fn a_consumer_that_joins_a_forwarded_stream_causes_no_copy() {
     for delivery in [Delivery::Live, Delivery::Lossless] {
         let (a, b) = (Place::new(), Place::new());
         // The middle process holds the frames that its slowest consumer has not taken.
-        let first = Producer::builder(&a.pool())
+        let first = Producer::builder(a.pool())
             .history(1)
             .max_held(16)
             .build()
@@ -565,7 +568,7 @@ fn a_consumer_that_joins_a_forwarded_stream_causes_no_copy() {
 #[test]
 fn a_stopped_consumer_causes_no_copy() {
     let (a, b) = (Place::new(), Place::new());
-    let first = Producer::builder(&a.pool()).history(1).build().unwrap();
+    let first = Producer::builder(a.pool()).history(1).build().unwrap();
     let mut middle = Middle::new(&a.pool(), &b.pool());
     let mut end = Child::start("end", &format!(",{}", b.pool()));
     assert_eq!(end.reply(), "ready");
@@ -585,7 +588,7 @@ fn a_stopped_consumer_causes_no_copy() {
 #[test]
 fn a_consumer_that_joins_before_publish_is_detected() {
     let (a, b) = (Place::new(), Place::new());
-    let first = Producer::builder(&a.pool()).history(1).build().unwrap();
+    let first = Producer::builder(a.pool()).history(1).build().unwrap();
     let mut middle = Middle::new(&a.pool(), &b.pool());
     publish(&first, 1, SIZE);
     let frame = middle.consumer.receive(Some(HANG)).unwrap();
@@ -605,10 +608,7 @@ fn a_consumer_that_joins_before_publish_is_detected() {
         .acquire(SlotSpec::new(1).attachments(room))
         .unwrap();
     lease.set_parts(parts);
-    let meta = FrameMeta {
-        attachments,
-        ..FrameMeta::default()
-    };
+    let meta = FrameMeta::default().attachments(attachments);
     match lease.publish(meta) {
         // The consumer has already joined the first pool.
         Ok(_) => assert_eq!(bytes_of(&late.receive(Some(HANG)).unwrap()).len(), SIZE),
@@ -623,8 +623,8 @@ fn a_stream_ends_while_a_consumer_joins_the_first_pool() {
     let (entered, is_blocked) = channel();
     let (unblock, may_go_on) = channel::<()>();
     let may_go_on = Mutex::new(may_go_on);
-    let first = Producer::builder(&a.pool()).on_consumer(move |event| {
-        if let ConsumerEvent::Disconnected { .. } = event {
+    let first = Producer::builder(a.pool()).on_event(move |event| {
+        if let PoolEvent::Disconnected { .. } = event {
             let _ = entered.send(());
             let _ = may_go_on.lock().unwrap().recv();
         }

@@ -14,20 +14,17 @@ use xmem_core::{Consumer, FrameMeta, Producer};
 #[test]
 fn a_stream_goes_on_without_memory_for_a_longer_history() {
     let place = Place::new();
-    let producer = Producer::builder(&place.pool())
+    let producer = Producer::builder(place.pool())
         .history(4)
         .history_time(Duration::from_secs(60))
         .build()
         .unwrap();
     let publish = |frame: i64, size: usize| {
-        let meta = FrameMeta {
-            timestamp: Some(frame),
-            ..FrameMeta::new(size)
-        };
+        let meta = FrameMeta::new(size).timestamp(frame);
         producer.acquire(size).unwrap().publish(meta).unwrap();
     };
     // Frames are kept for this consumer.
-    let _late = Consumer::builder(&place.pool()).connect().unwrap();
+    let _late = Consumer::builder(place.pool()).connect().unwrap();
     publish(0, 1);
     let before = producer.stats().slots;
     // Each region needs a descriptor.

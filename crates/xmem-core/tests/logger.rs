@@ -84,7 +84,7 @@ fn logs(producer: Producer, what: &str, act: impl FnOnce(&Producer) + Send + 'st
 #[test]
 fn a_new_region() {
     let place = Place::new();
-    let producer = Producer::builder(&place.pool()).build().unwrap();
+    let producer = Producer::builder(place.pool()).build().unwrap();
     logs(producer, "a new region", |producer| {
         publish(producer, 1, SIZE);
     });
@@ -93,7 +93,7 @@ fn a_new_region() {
 #[test]
 fn budgets_that_become_smaller() {
     let place = Place::new();
-    let builder = Producer::builder(&place.pool()).history(1).max_slots(8);
+    let builder = Producer::builder(place.pool()).history(1).max_slots(8);
     let producer = builder.build().unwrap();
     let _consumer = Raw::join(&place.pool(), 3);
     logs(
@@ -108,7 +108,7 @@ fn budgets_that_become_smaller() {
 #[test]
 fn a_consumer_that_is_cut_off() {
     let place = Place::new();
-    let producer = Producer::builder(&place.pool()).build().unwrap();
+    let producer = Producer::builder(place.pool()).build().unwrap();
     let (_raw, joined) = Raw::join(&place.pool(), 3);
     // A cursor ahead of the stream.
     Memory::map(&joined.page, true).set(support::raw::CURSOR, 1 << 40);
@@ -120,7 +120,7 @@ fn a_consumer_that_is_cut_off() {
 #[test]
 fn a_lossless_consumer_that_is_too_slow() {
     let place = Place::new();
-    let producer = Producer::builder(&place.pool())
+    let producer = Producer::builder(place.pool())
         .delivery(Delivery::Lossless)
         .lossless_timeout(Some(Duration::from_millis(1)))
         .build()

@@ -11,7 +11,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use support::raw::{self, Memory, Raw};
 use support::{HANG, Place, assert_frame, eventually, hold_or_copy, publish, receive};
 use xmem_core::{
-    BudgetLimit, Consumer, ConsumerEvent, Delivery, Producer, ReadLease, ReceiveError, Wait,
+    BudgetLimit, Consumer, Delivery, PoolEvent, Producer, ReadLease, ReceiveError, Wait,
 };
 
 const SIZE: usize = 1000;
@@ -21,7 +21,7 @@ fn connect(place: &Place, count: usize) -> Vec<Consumer> {
     let limit = getrlimit(Resource::Nofile);
     let current = limit.maximum;
     setrlimit(Resource::Nofile, Rlimit { current, ..limit }).unwrap();
-    let connect = |_| Consumer::builder(&place.pool()).connect().unwrap();
+    let connect = |_| Consumer::builder(place.pool()).connect().unwrap();
     (0..count).map(connect).collect()
 }
 
@@ -30,10 +30,10 @@ fn each_of_many_consumers_gets_each_frame() {
     for (count, share) in [(26, 8), (64, 2), (200, 0)] {
         let place = Place::new();
         let cuts = Arc::<Mutex<Vec<_>>>::default();
-        let producer = Producer::builder(&place.pool()).on_consumer({
+        let producer = Producer::builder(place.pool()).on_event({
             let cuts = cuts.clone();
             move |event| {
-                if let ConsumerEvent::BudgetsCut { budget, limit, .. } = event {
+                if let PoolEvent::BudgetsCut { budget, limit, .. } = event {
                     cuts.lock().unwrap().push((budget, limit));
                 }
             }
@@ -56,7 +56,12 @@ fn each_of_many_consumers_gets_each_frame() {
         };
         assert!(stats.consumers.iter().all(is_served), "{stats:?}");
         let is_cut = share < 8;
-        assert_eq!(stats.budget_limit, if is_cut { "max-slots" } else { "" });
+        let limit = if is_cut {
+            BudgetLimit::MaxSlots
+        } else {
+            BudgetLimit::Asked
+        };
+        assert_eq!(stats.budget_limit, limit);
         // Logged when budgets first become smaller, and when they are used up.
         eventually("the producer's program knows", || {
             let expected = [(7, is_cut), (0, share == 0)];
@@ -81,7 +86,7 @@ fn each_of_many_consumers_gets_each_frame() {
 #[test]
 fn many_stopped_consumers_delay_no_other() {
     let place = Place::new();
-    let producer = Producer::builder(&place.pool()).build().unwrap();
+    let producer = Producer::builder(place.pool()).build().unwrap();
     let mut consumers = connect(&place, 200);
     let mut held = Vec::new();
     for (seed, consumer) in (0..).zip(&mut consumers) {
@@ -109,7 +114,7 @@ fn many_stopped_consumers_delay_no_other() {
 #[test]
 fn many_consumers_of_a_lossless_pool_miss_nothing() {
     let place = Place::new();
-    let producer = Producer::builder(&place.pool()).delivery(Delivery::Lossless);
+    let producer = Producer::builder(place.pool()).delivery(Delivery::Lossless);
     let producer = producer.build().unwrap();
     let consumers = Mutex::new(connect(&place, 64));
     std::thread::scope(|scope| {
@@ -134,7 +139,7 @@ fn many_consumers_of_a_lossless_pool_miss_nothing() {
 #[test]
 fn budgets_that_become_smaller_take_no_frame_away() {
     let place = Place::new();
-    let producer = Producer::builder(&place.pool()).build().unwrap();
+    let producer = Producer::builder(place.pool()).build().unwrap();
     let mut early = connect(&place, 20);
     let mut held: Vec<Vec<ReadLease>> = vec![Vec::new(); 20];
     for seed in 0..8 {
@@ -173,7 +178,7 @@ fn budgets_that_become_smaller_take_no_frame_away() {
 #[test]
 fn a_consumer_that_leases_a_released_frame_again_is_disconnected() {
     let place = Place::new();
-    let producer = Producer::builder(&place.pool()).build().unwrap();
+    let producer = Producer::builder(place.pool()).build().unwrap();
     let (raw, joined) = Raw::join(&place.pool(), 8);
     let control = Memory::map(&joined.control, false);
     let page = Memory::map(&joined.page, true);
@@ -214,10 +219,10 @@ fn a_consumer_that_leases_a_released_frame_again_is_disconnected() {
 fn the_smallest_pools_serve_a_consumer() {
     for (history, max_slots) in [(1, 3), (4, 6), (4, 7), (4, 8)] {
         let place = Place::new();
-        let builder = Producer::builder(&place.pool()).history(history);
+        let builder = Producer::builder(place.pool()).history(history);
         assert!(builder.clone().max_slots(history + 1).build().is_err());
         let producer = builder.max_slots(max_slots).build().unwrap();
-        let mut consumer = Consumer::builder(&place.pool()).connect().unwrap();
+        let mut consumer = Consumer::builder(place.pool()).connect().unwrap();
         let mut newest = None;
         for seed in 0..100 {
             // One consumer reads a frame while others are published.

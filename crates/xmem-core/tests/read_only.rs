@@ -195,11 +195,11 @@ fn tamper(pool: &str) {
 
 /// Asserts that a frame of a pool does not change while another process tries to write it.
 fn stays_whole(place: &Place, mode: u32, tamper: impl FnOnce()) {
-    let builder = Producer::builder(&place.pool()).socket_mode(mode);
+    let builder = Producer::builder(place.pool()).socket_mode(mode);
     let producer = builder.build().unwrap();
     producer.set_sticky(&Sticky::new()).unwrap();
     let own = publish(&producer, 1, SIZE);
-    let mut bystander = Consumer::builder(&place.pool()).connect().unwrap();
+    let mut bystander = Consumer::builder(place.pool()).connect().unwrap();
     publish(&producer, 2, SIZE);
     let held = receive(&mut bystander);
     tamper();
@@ -250,7 +250,7 @@ fn produce(pool: &str, mode: &str, backing: &str) {
 fn pry(pool: &str, pid: i32, dir: &str) -> Vec<String> {
     let mut allowed = Allowed::default();
     allowed.attempt("join", Consumer::builder(pool).connect());
-    allowed.attempt("ask", xmem_core::query(pool));
+    allowed.attempt("ask", xmem_core::discovery::query(pool));
     allowed.attempt("list the directory", fs::read_dir(dir));
     allowed.attempt("make a file", File::create(format!("{dir}/file")));
     allowed.attempt("remove the socket", fs::remove_file(pool));

@@ -7,6 +7,9 @@ use std::error::Error;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let pool = std::env::args().nth(1).ok_or("usage: xmem-demo POOL")?;
-    println!("{}", serde_json::to_string(&xmem_core::query(&pool)?)?);
+    println!(
+        "{}",
+        serde_json::to_string(&xmem_core::discovery::query(&pool)?)?
+    );
     Ok(())
 }

@@ -112,7 +112,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
                 }
             }
             tally.add("received", 1);
-            let Some(was) = frame::read(&lease) else {
+            let Some(was) = lease.bytes().ok().and_then(frame::read) else {
                 tally.add("torn", 1);
                 continue;
             };
@@ -149,7 +149,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
 fn check(kept: Option<Kept>, tally: &mut Tally) {
     if let Some(kept) = kept {
         tally.add("checked", 1);
-        if frame::read(&kept.lease) != Some(kept.was) {
+        if kept.lease.bytes().ok().and_then(frame::read) != Some(kept.was) {
             tally.add("torn", 1);
         }
     }

@@ -447,7 +447,7 @@ fn socket(dir: &Path, kind: Kind) -> PathBuf {
 
 /// The number of segments that a pool left in `/dev/shm`. Segments of other programs are not counted.
 fn segments_left(pool: &Path) -> Result<usize, Error> {
-    let removed = xmem_core::remove_stale(pool)?;
+    let removed = xmem_core::discovery::remove_stale(pool)?;
     Ok(removed
         .iter()
         .filter(|path| path.starts_with("/dev/shm"))

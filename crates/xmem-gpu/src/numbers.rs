@@ -311,10 +311,7 @@ fn mode(method: &str) -> Mode {
 }
 
 fn meta(time: u64) -> FrameMeta {
-    FrameMeta {
-        pts: Some(time),
-        ..FrameMeta::new(SIZE)
-    }
+    FrameMeta::new(SIZE).pts(time)
 }
 
 fn produce_frames(pool: &str, method: &str, frames: u64) -> Result {
@@ -425,7 +422,7 @@ fn consume_frames(pool: &str, method: &str, frames: u64) -> Result {
             (None, _) => times.push(now() - begun),
             (Some(_), Some(own)) => {
                 // SAFETY: both sides have this size, and the frame is held until the copy is done.
-                ok(unsafe { sys::cuMemcpyHtoD_v2(own, lease.data().as_ptr().cast(), SIZE) })?;
+                ok(unsafe { sys::cuMemcpyHtoD_v2(own, lease.bytes()?.as_ptr().cast(), SIZE) })?;
                 // The call uses the default stream, and returns when the bytes are read.
                 finish(Stream::LEGACY_DEFAULT)?;
                 times.push(now() - begun);
@@ -535,10 +532,7 @@ pub fn produce(pool: &str, mode: &str, size: usize) {
                         size,
                         number,
                     )?;
-                    let meta = FrameMeta {
-                        pts: Some(number),
-                        ..FrameMeta::new(size)
-                    };
+                    let meta = FrameMeta::new(size).pts(number);
                     slot.publish_on(stream, meta)
                         .map_err(|failure| failure.to_string())?;
                 }

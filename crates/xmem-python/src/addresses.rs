@@ -7,10 +7,11 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, Weak};
 
 use pyo3::prelude::*;
-use xmem_core::{ReadLease, lock};
+use xmem_core::ReadLease;
 
 use crate::device::DeviceFrame;
 use crate::fork::PerProcess;
+use crate::lock;
 use crate::own_slot::OwnSlot;
 
 /// Memory that a sender does not copy.
@@ -107,7 +108,7 @@ pub(crate) fn note(lease: &Arc<ReadLease>) {
         }
     };
     if lease.parts().is_empty() {
-        note(0, lease.data());
+        note(0, lease.bytes().unwrap_or_default());
     }
     for (number, part) in lease.parts().iter().enumerate() {
         // A part that cannot be mapped has no address.

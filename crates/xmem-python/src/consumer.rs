@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 use pyo3::exceptions::{PyStopIteration, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use xmem_core::follow::{FollowError, Handle, OnEos, OnLost, OverBudget};
+use xmem_core::follow::{FollowError, FollowerHandle, OnEos, OnLost, OverBudget};
 use xmem_core::{Canceller, ConnectError, ConsumerBuilder, ReceiveError, RequestError, StartFrom};
 
 use self::inner::{Failure, Inner, Item, Step, property};
@@ -42,7 +42,7 @@ pub(crate) struct Consumer {
     inner: TimedMutex<Inner>,
     pool: String,
     canceller: Canceller,
-    handle: Handle,
+    handle: FollowerHandle,
     notifier: OnceLock<Notifier>,
     /// Whether frames over the budget are dropped.
     drops: bool,
@@ -355,6 +355,6 @@ fn no_producer(builder: &ConsumerBuilder, pool: &str, timeout: Option<f64>) -> P
     Kind::NoProducer.error(format!(
         "no producer of pool {pool:?} at {}{time}: start one, or check XMEM_RUNTIME_DIR on both sides; {}",
         path.display(),
-        xmem_core::pools_in_words(pool),
+        xmem_core::discovery::pools_in_words(pool),
     ))
 }

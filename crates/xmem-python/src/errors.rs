@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use xmem_core::cuda::CudaError;
 use xmem_core::{
     AcquireError, ConnectError, CreateError, EventError, NameError, PublishError, ReceiveError,
-    RegionError, RequestError, WaitError,
+    RequestError, StickyError, WaitError,
 };
 
 pyo3::import_exception!(xmem._errors, SystemFailure);
@@ -210,7 +210,7 @@ errors! {
         Self::Forked => Kind::Forked,
         _ => Kind::Error,
     };
-    RegionError {
+    StickyError {
         Self::Forked => Kind::Forked,
         _ => Kind::Error,
     };

@@ -67,13 +67,9 @@ pub(crate) fn describe(
     if !data.is_empty() {
         attachments.set(DATA, data);
     }
-    Ok(FrameMeta {
-        pts,
-        duration,
-        timestamp: Some(timestamp.unwrap_or_else(monotonic_ns)),
-        attachments,
-        ..FrameMeta::default()
-    })
+    let mut meta = FrameMeta::default().attachments(attachments);
+    (meta.pts, meta.duration) = (pts, duration);
+    Ok(meta.timestamp(timestamp.unwrap_or_else(monotonic_ns)))
 }
 
 /// Whether GStreamer accepts this as the name of a structure.
@@ -154,7 +150,7 @@ impl Event {
     /// The name of the program that published it.
     #[getter]
     fn producer(&self) -> &str {
-        self.0.meta.producer.as_str()
+        self.0.meta.layout.producer.as_str()
     }
 
     /// The name of the pool that it was received from.

@@ -119,7 +119,7 @@ impl<'py> IntoPyObject<'py> for Frame {
 
 /// Whether the stream's frames are fields, with half of the stated rows.
 fn is_field(lease: &ReadLease) -> bool {
-    if lease.meta().video.is_none() {
+    if lease.meta().layout.video.is_none() {
         return false;
     }
     let caps = lease.sticky().text("caps").unwrap_or_default();
@@ -163,6 +163,7 @@ impl Frame {
     fn format(&self) -> Option<&str> {
         self.about
             .meta
+            .layout
             .video
             .as_ref()
             .map(|video| video.format.as_str())
@@ -171,13 +172,13 @@ impl Frame {
     /// Video: the width in pixels.
     #[getter]
     fn width(&self) -> Option<u32> {
-        self.about.meta.video.map(|video| video.width)
+        self.about.meta.layout.video.map(|video| video.width)
     }
 
     /// Video: the height in pixels.
     #[getter]
     fn height(&self) -> Option<u32> {
-        self.about.meta.video.map(|video| video.height)
+        self.about.meta.layout.video.map(|video| video.height)
     }
 
     /// The presentation time in the producer's pipeline.
@@ -237,19 +238,19 @@ impl Frame {
     /// The flags, as GstBufferFlags.
     #[getter]
     fn flags(&self) -> u32 {
-        self.about.meta.flags
+        self.about.meta.flags.bits()
     }
 
     /// The type of the content, such as "image/raw".
     #[getter]
     fn content_type(&self) -> &str {
-        self.about.meta.content_type.as_str()
+        self.about.meta.layout.content_type.as_str()
     }
 
     /// The name of the program that published it.
     #[getter]
     fn producer(&self) -> &str {
-        self.about.meta.producer.as_str()
+        self.about.meta.layout.producer.as_str()
     }
 
     /// The name of the pool that it was received from.

@@ -81,7 +81,7 @@ impl Arrays {
 
     /// A short description.
     pub(crate) fn describe(&self, meta: &FrameMeta) -> String {
-        match meta.video {
+        match meta.layout.video {
             Some(video) => format!("{} {}x{}", video.format.as_str(), video.width, video.height),
             None => format!(
                 "{:?} {}",
@@ -109,7 +109,7 @@ pub(crate) struct Part {
 pub(crate) fn parts(lease: &Arc<ReadLease>) -> Option<Vec<Part>> {
     let keeper = Keeper::Lease(Held::new(lease.clone()));
     if lease.parts().is_empty() {
-        let data = lease.data();
+        let data = lease.bytes().ok()?;
         return Some(vec![Part {
             keeper,
             start: 0,
@@ -174,7 +174,7 @@ pub(crate) fn private_on_device(memory: PrivateMemory) -> Part {
 /// A copy of the payload. `None`: a part cannot be mapped.
 pub(crate) fn copy_payload(lease: &ReadLease) -> Option<Vec<u8>> {
     if lease.parts().is_empty() {
-        return Some(lease.data().to_vec());
+        return lease.bytes().ok().map(<[u8]>::to_vec);
     }
     let mut bytes = Vec::with_capacity(usize::try_from(lease.meta().size).ok()?);
     for part in lease.parts() {
@@ -201,10 +201,10 @@ pub(crate) fn arrays(meta: &FrameMeta, is_field: bool, parts: &[Part]) -> Option
     let rows = |height: u64| {
         if is_field { height.div_ceil(2) } else { height }
     };
-    if meta.ndim > 0 {
+    if meta.layout.ndim > 0 {
         return described(meta, rows, parts).map(Arrays::one);
     }
-    if let Some(video) = &meta.video
+    if let Some(video) = &meta.layout.video
         && let Some(format) = VideoFormat::find(video.format.as_str())
     {
         let height = u32::try_from(rows(video.height.into())).ok()?;
@@ -219,7 +219,7 @@ pub(crate) fn arrays(meta: &FrameMeta, is_field: bool, parts: &[Part]) -> Option
 pub(crate) fn of_buffer(meta: &FrameMeta, part: Part) -> Option<Array> {
     let parts = [part];
     let described = || described(meta, |rows| rows, &parts).filter(is_plain);
-    let array = (meta.ndim > 0).then(described).flatten();
+    let array = (meta.layout.ndim > 0).then(described).flatten();
     array.or_else(|| bytes(&parts[0]))
 }
 
@@ -236,8 +236,8 @@ pub(crate) fn bytes(part: &Part) -> Option<Array> {
 /// The message for a frame whose description does not match its bytes.
 pub(crate) fn why_invalid(lease: &ReadLease) -> String {
     let meta = lease.meta();
-    let what = match &meta.video {
-        Some(video) if meta.ndim == 0 => format!(
+    let what = match &meta.layout.video {
+        Some(video) if meta.layout.ndim == 0 => format!(
             "{} of {}x{} pixels in {} plane(s) at {:?} with strides {:?}",
             video.format.as_str(),
             video.width,
@@ -247,12 +247,12 @@ pub(crate) fn why_invalid(lease: &ReadLease) -> String {
             video.strides,
         ),
         _ => {
-            let ndim = usize::from(meta.ndim).min(MAX_DIMS);
+            let ndim = usize::from(meta.layout.ndim).min(MAX_DIMS);
             format!(
                 "an array of {} of shape {:?} and strides {:?}",
-                dtype::name(meta.dtype),
-                &meta.shape[..ndim],
-                &meta.strides[..ndim]
+                dtype::name(meta.layout.dtype),
+                &meta.layout.shape[..ndim],
+                &meta.layout.strides[..ndim]
             )
         }
     };
@@ -260,26 +260,30 @@ pub(crate) fn why_invalid(lease: &ReadLease) -> String {
         "frame {} is described as {what}, which does not match its {} bytes: correct the description in its producer ({:?})",
         lease.info().sequence,
         meta.size,
-        meta.producer.as_str()
+        meta.layout.producer.as_str()
     )
 }
 
 /// The array that the metadata describe: a tensor, the pixels of packed video, or the samples of audio.
 fn described(meta: &FrameMeta, rows: impl Fn(u64) -> u64, parts: &[Part]) -> Option<Array> {
-    let ndim = usize::from(meta.ndim).min(MAX_DIMS);
-    let mut shape = meta.shape;
-    if meta.video.is_some() {
+    let ndim = usize::from(meta.layout.ndim).min(MAX_DIMS);
+    let mut shape = meta.layout.shape;
+    if meta.layout.video.is_some() {
         shape[0] = rows(shape[0]);
     }
     let shape = shape[..ndim].iter().map(|size| isize::try_from(*size));
     let shape = shape.collect::<Result<Vec<_>, _>>().ok()?;
-    let strides: Vec<isize> = meta.strides[..ndim].iter().map(|it| *it as isize).collect();
+    let strides: Vec<isize> = meta.layout.strides[..ndim]
+        .iter()
+        .map(|it| *it as isize)
+        .collect();
     let start = meta
+        .layout
         .video
         .map_or(0, |video| video.offsets[0])
         .try_into()
         .ok()?;
-    find(parts, start, &shape, &strides, meta.dtype)
+    find(parts, start, &shape, &strides, meta.layout.dtype)
 }
 
 fn planes(

@@ -39,7 +39,14 @@ mod timed_mutex;
 mod wanted;
 mod writable;
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 use pyo3::prelude::*;
+
+/// Locks a mutex, also if a thread panicked while it held the lock: what it guards is always valid.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 // Threads share only atomics and values with their own locks. No such lock is held while Python code runs.
 #[pymodule(gil_used = false)]

@@ -7,8 +7,8 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use xmem_core::eventfd;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::io::{read, write};
 
 /// Readable from `notify` until `clear`.
 #[derive(Debug, Clone)]
@@ -16,7 +16,8 @@ pub(crate) struct Notifier(Arc<OwnedFd>);
 
 impl Notifier {
     pub(crate) fn new() -> io::Result<Self> {
-        Ok(Self(Arc::new(eventfd::new()?)))
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        Ok(Self(Arc::new(eventfd(0, flags)?)))
     }
 
     pub(crate) fn fd(&self) -> &Arc<OwnedFd> {
@@ -32,11 +33,12 @@ impl Notifier {
     }
 
     pub(crate) fn notify(&self) {
-        eventfd::ring(&*self.0);
+        // It fails only if the counter is full, and then it is already readable.
+        let _ = write(&*self.0, &1u64.to_ne_bytes());
     }
 
     pub(crate) fn clear(&self) {
-        eventfd::silence(&*self.0);
+        let _ = read(&*self.0, &mut [0; 8]);
     }
 
     /// Waits for `notify`, at most `time`.

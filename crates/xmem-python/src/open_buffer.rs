@@ -6,12 +6,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pyo3::prelude::*;
 use xmem_core::cuda::{Device, Stream};
-use xmem_core::{self as core, AccessMode, ProcessId, lock};
+use xmem_core::{self as core, AccessMode, ProcessId};
 
 use crate::detached::Detached;
 use crate::device::{self, DeviceFrame, Streams, Use, wait_for_streams};
 use crate::errors::{IntoPyResult, Kind};
 use crate::fork::check_process;
+use crate::lock;
 
 /// A pool, which is closed with its last owner.
 pub(crate) type Pool = Arc<Detached<core::BufferPool>>;

@@ -6,7 +6,9 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use xmem_core::{PartLease, Parts, Producer, WriteLease, lock};
+use xmem_core::{PartLease, Parts, Producer, WriteLease};
+
+use crate::lock;
 
 /// A slot that stays claimed while an object of this process, or an unreleased message, refers to it.
 pub(crate) struct OwnSlot {

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString};
-use xmem_core::{ConsumerStats, PoolStats, RemoveError, remove_stale};
+use xmem_core::discovery::remove_stale;
+use xmem_core::{ConsumerStats, PoolStats, RemoveError};
 
 use crate::errors::IntoPyResult;
 
@@ -41,7 +42,7 @@ impl PoolEntry {
 #[pyfunction]
 pub(crate) fn pools(py: Python<'_>) -> Vec<PoolEntry> {
     // This accesses files and sockets, so other threads may run meanwhile.
-    let entries = py.detach(xmem_core::pools);
+    let entries = py.detach(xmem_core::discovery::pools);
     entries
         .into_iter()
         .map(|entry| PoolEntry {
@@ -58,8 +59,8 @@ pub(crate) fn whereabouts(
     py: Python<'_>,
     #[pyo3(from_py_with = pool_name)] pool: String,
 ) -> PyResult<String> {
-    let path = xmem_core::socket_path(&pool).into_py_result()?;
-    let pools = py.detach(|| xmem_core::pools_in_words(&pool));
+    let path = xmem_core::discovery::socket_path(&pool).into_py_result()?;
+    let pools = py.detach(|| xmem_core::discovery::pools_in_words(&pool));
     Ok(format!("{pool:?} at {}; {pools}", path.display()))
 }
 
@@ -90,7 +91,7 @@ pub(crate) fn query<'py>(
     py: Python<'py>,
     #[pyo3(from_py_with = pool_name)] pool: String,
 ) -> PyResult<Bound<'py, PyDict>> {
-    let stats = py.detach(|| xmem_core::query(&pool));
+    let stats = py.detach(|| xmem_core::discovery::query(&pool));
     pool_stats(py, &stats.into_py_result()?)
 }
 
@@ -104,8 +105,13 @@ macro_rules! set {
 /// A pool's figures as a dictionary.
 pub(crate) fn pool_stats<'py>(py: Python<'py>, stats: &PoolStats) -> PyResult<Bound<'py, PyDict>> {
     let dict = PyDict::new(py);
-    set!(dict, stats: pool, pid, delivery, published, zero_copy, copied, dropped, scarce, slots, slots_held, unread, set_aside, set_aside_bytes, max_slots);
-    dict.set_item("budget_limit", stats.budget_limit.replace('-', "_"))?;
+    set!(dict, stats: pool, pid);
+    dict.set_item("delivery", stats.delivery.to_string())?;
+    set!(dict, stats: published, zero_copy, copied, dropped, scarce, slots, slots_held, unread, set_aside, set_aside_bytes, max_slots);
+    dict.set_item(
+        "budget_limit",
+        stats.budget_limit.to_string().replace('-', "_"),
+    )?;
     set!(dict, stats: regions, bytes, devices, device_bytes, eos, cut_off, timed_out);
     let sticky = PyDict::new(py);
     for (key, value) in &stats.sticky {

@@ -9,11 +9,12 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use xmem_core::cuda::Device;
 use xmem_core::{
-    AcquireError, Backing, Canceller, DType, Delivery, EventError, ProcessId, SlotSpec, Wait, lock,
+    AcquireError, Backing, Canceller, DType, Delivery, EventError, ProcessId, SlotSpec, Wait,
 };
 
 use crate::caps;
 use crate::errors::{IntoPyErr, IntoPyResult, Kind};
+use crate::lock;
 use crate::number::{count as number, count_or_none, counts, present_or_none};
 use crate::pools::{pool_name, pool_stats};
 use crate::publisher::Publisher;
@@ -103,7 +104,7 @@ impl Producer {
                 Delivery::Live
             })
             .lossless_timeout(signals::lossless_timeout(lossless_timeout)?)
-            .history(history)
+            .history(history.max(1))
             .min_slots(min_slots)
             .max_slots(max_slots)
             .max_bytes(max_bytes)

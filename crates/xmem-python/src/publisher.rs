@@ -7,10 +7,11 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use pyo3::prelude::*;
-use xmem_core::{Delivery, Producer, Sticky, Wait, WaitError, lock};
+use xmem_core::{Delivery, Producer, Sticky, Wait, WaitError};
 
 use crate::detached::Detached;
 use crate::errors::{IntoPyResult, Kind};
+use crate::lock;
 use crate::signals::{self, Deadline};
 
 #[derive(Debug)]

@@ -11,9 +11,9 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
 use pyo3::prelude::*;
-use xmem_core::lock;
 
 use crate::fork::PerProcess;
+use crate::lock;
 
 /// The time that a program that ends waits for the thread. Work runs code of the user, which may hang.
 const PATIENCE: Duration = Duration::from_secs(10);

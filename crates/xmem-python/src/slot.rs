@@ -8,11 +8,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use xmem_core::cuda::{CudaError, SlotWork, Stream};
-use xmem_core::{FrameMeta, ProcessId, PublishError, PublishFailure, ReadLease, WriteLease, lock};
+use xmem_core::{FrameMeta, ProcessId, PublishError, PublishFailure, ReadLease, WriteLease};
 
 use crate::device::{self, Streams, Use};
 use crate::errors::{IntoPyErr, Kind};
 use crate::fork::check_process;
+use crate::lock;
 
 enum Lease {
     Writing(WriteLease),
@@ -250,14 +251,17 @@ impl WriteSlot {
             }
         };
         // Without the lock, because threads with the interpreter wait for it, and a driver may wait for such a thread.
-        let (lease, result) = match self.publish_lease(lease, meta, stream) {
+        let published = match self.last_stream(stream) {
+            Ok(None) => lease.publish(meta).map_err(returned),
+            Ok(Some(stream)) => lease.publish_on(stream, meta).map_err(returned),
+            Err(error) => Err((lease, error)),
+        };
+        let (lease, result) = match published {
             Ok(published) => {
                 let sequence = published.info().sequence;
                 (Lease::Published(published), Ok(sequence))
             }
-            Err(PublishFailure { lease, error }) => {
-                (Lease::Writing(lease), Err(error.into_py_err()))
-            }
+            Err((lease, error)) => (Lease::Writing(lease), Err(error.into_py_err())),
         };
         let mut state = self.state();
         state.lease = lease;
@@ -271,32 +275,30 @@ impl WriteSlot {
         result
     }
 
-    fn publish_lease(
-        &self,
-        lease: WriteLease,
-        meta: FrameMeta,
-        stream: Option<Stream>,
-    ) -> Result<ReadLease, PublishFailure> {
+    /// The stream after whose work the frame is complete. `None`: no stream writes it.
+    fn last_stream(&self, stream: Option<Stream>) -> Result<Option<Stream>, PublishError> {
         let Some(work) = &self.device else {
-            return lease.publish(meta);
+            return Ok(None);
         };
-        if let Some(stream) = stream {
-            return lease.publish_on(stream, meta);
+        if stream.is_some() {
+            return Ok(stream);
         }
+        // Without a view there was no write.
         let mut streams = self.streams.all();
         let Some(last) = streams.pop() else {
-            // Without a view there was no write.
-            return lease.publish(meta);
+            return Ok(None);
         };
         // An event belongs to one stream, so that stream waits for the others.
         for stream in streams {
-            if let Err(error) = last.wait_for(work.device(), stream) {
-                let error = PublishError::Cuda(Box::new(error));
-                return Err(PublishFailure { lease, error });
-            }
+            last.wait_for(work.device(), stream)
+                .map_err(|error| PublishError::Cuda(Box::new(error)))?;
         }
-        lease.publish_on(last, meta)
+        Ok(Some(last))
     }
+}
+
+fn returned(failure: PublishFailure) -> (WriteLease, PublishError) {
+    (failure.lease, failure.error)
 }
 
 impl Drop for WriteSlot {

@@ -6,7 +6,9 @@ use std::ops::{Deref, DerefMut};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use xmem_core::{ProcessId, lock};
+use xmem_core::ProcessId;
+
+use crate::lock;
 
 #[derive(Debug)]
 enum State<T> {

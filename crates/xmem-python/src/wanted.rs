@@ -7,10 +7,11 @@ use std::sync::{Arc, Mutex};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
-use xmem_core::{DType, FrameMeta, MAX_DIMS, Text, VideoFormat, lock};
+use xmem_core::{DType, FrameLayout, FrameMeta, MAX_DIMS, Text, VideoFormat};
 
 use crate::caps::{self, Framerate};
 use crate::dtype;
+use crate::lock;
 use crate::number::count;
 
 /// The arguments of `acquire`.
@@ -85,11 +86,13 @@ impl Describer {
                 "the shape () has no dimensions, but a frame must have at least one: use (1,)",
             ));
         }
-        let mut meta = FrameMeta::new(0);
-        meta.dtype = dtype;
-        let size = set_shape(&mut meta, shape)?;
-        meta.size = size as u64;
-        meta.content_type = Text::new(&format!("tensor/{}", dtype::name(dtype)));
+        let mut layout = FrameLayout {
+            dtype,
+            content_type: Text::new(&format!("tensor/{}", dtype::name(dtype))),
+            ..FrameLayout::default()
+        };
+        let size = set_shape(&mut layout, shape)?;
+        let meta = FrameMeta::with_layout(size, layout);
         Ok((meta, size, caps::of_tensor(shape, dtype, self.framerate)))
     }
 
@@ -109,17 +112,20 @@ impl Describer {
         let (layout, size) = format.default_layout(width, height).ok_or_else(|| {
             PyValueError::new_err(format!("a frame of {width}x{height} pixels is too large"))
         })?;
-        let mut meta = FrameMeta::new(size);
-        meta.content_type = Text::new("image/raw");
-        meta.dtype = format.dtype;
-        meta.video = Some(layout);
+        let layout = FrameLayout {
+            content_type: Text::new("image/raw"),
+            dtype: format.dtype,
+            video: Some(layout),
+            ..FrameLayout::default()
+        };
+        let meta = FrameMeta::with_layout(size, layout);
         let caps = caps::of_video(format.name, width, height, self.framerate);
         Ok((meta, size, caps))
     }
 }
 
 /// Sets the shape of an array in C order, with the present type. Returns its size in bytes.
-pub(crate) fn set_shape(meta: &mut FrameMeta, shape: &[u64]) -> PyResult<usize> {
+pub(crate) fn set_shape(layout: &mut FrameLayout, shape: &[u64]) -> PyResult<usize> {
     if shape.len() > MAX_DIMS {
         return Err(PyValueError::new_err(format!(
             "the shape has {} dimensions, but an array can have at most {MAX_DIMS}",
@@ -127,11 +133,11 @@ pub(crate) fn set_shape(meta: &mut FrameMeta, shape: &[u64]) -> PyResult<usize> 
         )));
     }
     let too_large = || PyValueError::new_err(format!("a frame of shape {shape:?} is too large"));
-    meta.ndim = shape.len() as u8;
-    let mut stride = meta.dtype.size() as u64;
+    layout.ndim = shape.len() as u8;
+    let mut stride = layout.dtype.size() as u64;
     for (dim, size) in shape.iter().enumerate().rev() {
-        meta.shape[dim] = *size;
-        meta.strides[dim] = i64::try_from(stride).map_err(|_| too_large())?;
+        layout.shape[dim] = *size;
+        layout.strides[dim] = i64::try_from(stride).map_err(|_| too_large())?;
         stride = stride.checked_mul(*size).ok_or_else(too_large)?;
     }
     let size = isize::try_from(stride).map_err(|_| too_large())?;

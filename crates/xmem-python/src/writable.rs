@@ -7,13 +7,14 @@ use std::sync::{Arc, Mutex};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
-use xmem_core::{lock, monotonic_ns};
+use xmem_core::{FrameFlags, monotonic_ns};
 
 use crate::attachments;
 use crate::base::{self, Base};
 use crate::device;
 use crate::keeper::Keeper;
 use crate::layout::{self, Arrays, Part};
+use crate::lock;
 use crate::number::{count, count_or_none, present_or_none};
 use crate::plane::Plane;
 use crate::publisher::Publisher;
@@ -91,6 +92,7 @@ impl WritableFrame {
     fn format(&self) -> Option<&str> {
         self.wanted
             .meta
+            .layout
             .video
             .as_ref()
             .map(|video| video.format.as_str())
@@ -99,13 +101,13 @@ impl WritableFrame {
     /// Video: the width in pixels.
     #[getter]
     fn width(&self) -> Option<u32> {
-        self.wanted.meta.video.map(|video| video.width)
+        self.wanted.meta.layout.video.map(|video| video.width)
     }
 
     /// Video: the height in pixels.
     #[getter]
     fn height(&self) -> Option<u32> {
-        self.wanted.meta.video.map(|video| video.height)
+        self.wanted.meta.layout.video.map(|video| video.height)
     }
 
     /// The caps that the frame will be published with.
@@ -150,9 +152,9 @@ impl WritableFrame {
         meta.dts = dts;
         meta.duration = duration;
         meta.timestamp = Some(timestamp.unwrap_or_else(monotonic_ns));
-        meta.flags = flags;
+        meta.flags = FrameFlags::from_bits(flags);
         if let Some(text) = content_type {
-            meta.content_type = attachments::content_type(text)?;
+            meta.layout_mut().content_type = attachments::content_type(text)?;
         }
         for (name, value) in attachments {
             meta.attachments.set(&name, value);

@@ -119,7 +119,7 @@ impl XmemMemoryRef {
             return None;
         };
         let size = match frame.parts() {
-            [] => frame.len(),
+            [] => frame.size() as usize,
             parts => parts.get(slot.index)?.len(),
         };
         (self.offset() == 0 && self.size() == size).then(|| (frame.clone(), slot.index))

@@ -81,7 +81,7 @@ impl Contents {
     ) -> (Self, usize) {
         let bytes = match part.and_then(|index| lease.parts().get(index)) {
             Some(part) => part.map().unwrap_or_default(),
-            None => lease.data(),
+            None => lease.bytes().unwrap_or_default(),
         };
         let size = bytes.len();
         let contents = Self {

@@ -82,7 +82,7 @@ pub(crate) fn unpack(
 ) -> Option<gst::Event> {
     let kind = meta.attachments.text(KIND)?;
     if kind == GAP {
-        let flags = gst::GapFlags::from_bits_truncate(meta.flags);
+        let flags = gst::GapFlags::from_bits_truncate(meta.flags.bits());
         let gap = gst::event::Gap::builder(pts?).duration(duration);
         return Some(gap.gap_flags(flags).build());
     }

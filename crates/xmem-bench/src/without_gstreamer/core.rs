@@ -56,7 +56,7 @@ impl Receiver {
 impl Subscriber for Receiver {
     fn receive(&mut self, read: &mut dyn FnMut(&[u8]) -> Result<(), Error>) -> Result<(), Error> {
         match self.0.receive(Some(RECEIVE_TIMEOUT)) {
-            Ok(frame) => read(frame.data()),
+            Ok(frame) => read(frame.bytes()?),
             Err(ReceiveError::Timeout) => Ok(()),
             Err(error) => Err(error.into()),
         }

@@ -4,7 +4,8 @@
 
 use std::io::Write;
 
-use xmem_core::{BufferPool, printable};
+use xmem_core::BufferPool;
+use xmem_core::discovery::printable;
 
 use crate::Error;
 use crate::cli::Format;

@@ -6,7 +6,8 @@ use std::ffi::{OsStr, OsString};
 use std::io::Write;
 use std::path::PathBuf;
 
-use xmem_core::{RemoveError, printable};
+use xmem_core::RemoveError;
+use xmem_core::discovery::printable;
 
 use crate::Error;
 use crate::cli::Format;
@@ -17,11 +18,11 @@ pub(crate) fn run(pools: &[OsString], format: Format, out: &mut impl Write) -> R
     let mut removed = Vec::new();
     let mut errors = Vec::new();
     if pools.is_empty() {
-        let mut stale = xmem_core::read_pools()?;
+        let mut stale = xmem_core::discovery::read_pools()?;
         stale.retain(|pool| !pool.live);
         let sockets = stale.into_iter().map(|pool| pool.path);
-        for path in sockets.chain(xmem_core::read_locks()?) {
-            if xmem_core::socket_path(&path).is_err() {
+        for path in sockets.chain(xmem_core::discovery::read_locks()?) {
+            if xmem_core::discovery::socket_path(&path).is_err() {
                 continue;
             }
             match remove(path.as_os_str(), &mut removed) {
@@ -36,7 +37,7 @@ pub(crate) fn run(pools: &[OsString], format: Format, out: &mut impl Write) -> R
             }
         }
         // Segments of pools whose other files are already removed. Their runtime directory is not known.
-        removed.extend(xmem_core::remove_stale_segments());
+        removed.extend(xmem_core::discovery::remove_stale_segments());
     } else {
         let results = pools.iter().map(|pool| remove(pool, &mut removed));
         errors.extend(results.filter_map(Result::err));
@@ -64,6 +65,6 @@ pub(crate) fn run(pools: &[OsString], format: Format, out: &mut impl Write) -> R
 }
 
 fn remove(pool: &OsStr, removed: &mut Vec<PathBuf>) -> Result<(), RemoveError> {
-    removed.extend(xmem_core::remove_stale(pool)?);
+    removed.extend(xmem_core::discovery::remove_stale(pool)?);
     Ok(())
 }

@@ -5,7 +5,7 @@
 use std::io::Write;
 
 use serde::Serialize;
-use xmem_core::{BufferPool, PoolStats};
+use xmem_core::{BufferPool, Delivery, PoolStats};
 
 use crate::Error;
 use crate::cli::Format;
@@ -29,7 +29,7 @@ struct Answer {
     up_ns: u64,
     fps: f64,
     pid: u32,
-    delivery: String,
+    delivery: Delivery,
     published: u64,
     consumers: usize,
     devices: Vec<String>,
@@ -67,7 +67,7 @@ pub(crate) fn run(format: Format, out: &mut impl Write) -> Result<(), Error> {
                 format!("{:.1}", it.fps),
                 it.published.to_string(),
                 it.consumers.to_string(),
-                it.delivery,
+                it.delivery.to_string(),
                 process(it.pid),
             ]
         });

@@ -15,7 +15,8 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
-use xmem_core::{ConsumerStats, PoolStats, printable};
+use xmem_core::discovery::printable;
+use xmem_core::{ConsumerStats, PoolStats};
 
 use crate::Error;
 use crate::http::{self, error, response};
@@ -63,7 +64,7 @@ impl Collector for Pools {
             let format = caps_summary(stats).unwrap_or_default();
             vec![
                 ("format", printable(&format)),
-                ("delivery", printable(&stats.delivery)),
+                ("delivery", stats.delivery.to_string()),
             ]
         };
         write(

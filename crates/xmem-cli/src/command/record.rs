@@ -94,7 +94,7 @@ impl Gaps {
     }
 
     fn look(&mut self, pool: &OsStr, consumer: &str) {
-        if let Ok(stats) = xmem_core::query(pool) {
+        if let Ok(stats) = xmem_core::discovery::query(pool) {
             self.note(&stats, consumer);
         }
     }

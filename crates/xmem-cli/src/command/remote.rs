@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use serde::Serialize;
-use xmem_core::printable;
+use xmem_core::discovery::printable;
 
 use crate::Error;
 use crate::cli::{Format, Remote};

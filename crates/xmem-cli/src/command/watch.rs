@@ -8,7 +8,8 @@ use std::io::{IsTerminal, Write};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use xmem_core::{ConnectError, PoolStats, printable};
+use xmem_core::discovery::printable;
+use xmem_core::{ConnectError, PoolStats};
 
 use super::buffers;
 use crate::Error;
@@ -34,7 +35,7 @@ pub(crate) fn run(
     let mut is_waiting = false;
     loop {
         let start = Instant::now();
-        let pause = match xmem_core::query(pool) {
+        let pause = match xmem_core::discovery::query(pool) {
             Ok(stats) => {
                 if format == Format::Json {
                     json(out, &stats_json(&stats)?)?;

@@ -113,7 +113,7 @@ fn clean_leaves_sockets_of_other_programs_alone() {
 #[test]
 fn clean_removes_segments_without_a_pool() {
     let dir = TempDir::new().unwrap();
-    let producer = Producer::builder(&socket(&dir)).backing(Backing::PosixShm);
+    let producer = Producer::builder(socket(&dir)).backing(Backing::PosixShm);
     let producer = producer.build().unwrap();
     publish(&producer);
     let live = own_segments();
@@ -135,7 +135,7 @@ fn clean_removes_segments_without_a_pool() {
 #[test]
 fn verbose_prints_each_step() {
     let dir = TempDir::new().unwrap();
-    let producer = Producer::builder(&socket(&dir)).backing(Backing::PosixShm);
+    let producer = Producer::builder(socket(&dir)).backing(Backing::PosixShm);
     let producer = producer.build().unwrap();
     publish(&producer);
     let live = own_segments().remove(0);

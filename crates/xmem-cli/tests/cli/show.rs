@@ -123,10 +123,10 @@ fn show_and_watch_print_dropped_frames() {
 #[test]
 fn show_names_the_consumer_that_delays_a_lossless_pool() {
     let dir = TempDir::new().unwrap();
-    let builder = Producer::builder(&socket(&dir)).delivery(Delivery::Lossless);
+    let builder = Producer::builder(socket(&dir)).delivery(Delivery::Lossless);
     let producer = builder.max_slots(12).build().unwrap();
     let join = |name| {
-        Consumer::builder(&socket(&dir))
+        Consumer::builder(socket(&dir))
             .name(name)
             .connect()
             .unwrap()

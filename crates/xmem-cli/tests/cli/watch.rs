@@ -85,7 +85,7 @@ fn watch_waits_for_the_first_producer_and_for_the_next() {
     // A child that another test is starting inherits the socket until its exec.
     let end = Instant::now() + Duration::from_secs(60);
     let producer = loop {
-        match Producer::builder(&socket(&dir)).build() {
+        match Producer::builder(socket(&dir)).build() {
             Ok(producer) => break producer,
             Err(error) => assert!(Instant::now() < end, "{error}"),
         }
@@ -95,7 +95,7 @@ fn watch_waits_for_the_first_producer_and_for_the_next() {
     assert_eq!(published(shown.next().unwrap().unwrap()), 0);
     drop(producer);
     is_waiting(lines.next().unwrap().unwrap());
-    let producer = Producer::builder(&socket(&dir)).build().unwrap();
+    let producer = Producer::builder(socket(&dir)).build().unwrap();
     publish(&producer);
     assert!(shown.any(|line| published(line.unwrap()) == 1));
     watch.kill().unwrap();

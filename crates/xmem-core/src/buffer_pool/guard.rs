@@ -90,11 +90,7 @@ impl BufferGuard {
         Self {
             pool,
             number,
-            size: if lease.is_on_device() {
-                lease.meta().size as usize
-            } else {
-                lease.len()
-            },
+            size: lease.size() as usize,
             info: *lease.info(),
             meta: lease.meta().clone(),
             storage: Storage::Reading(lease),
@@ -252,7 +248,7 @@ impl BufferGuard {
         }
         Ok(match &self.storage {
             Storage::Writing(lease) => lease.as_slice().get(..self.size).unwrap_or_default(),
-            Storage::Reading(lease) => lease.data(),
+            Storage::Reading(lease) => lease.bytes().map_err(|_| AccessError::OnDevice)?,
             Storage::Gone => &[],
         })
     }

@@ -123,7 +123,7 @@ impl BufferPool {
         names::name_of(pool)
     }
 
-    /// The names of the pools of the processes that write buffers of this pool, for [`query_all`](crate::query_all). Some of
+    /// The names of the pools of the processes that write buffers of this pool, for [`query_all`](crate::discovery::query_all). Some of
     /// these processes may have been killed.
     ///
     /// ```

@@ -9,9 +9,9 @@ use super::error::OpenError;
 use super::names::pool_of;
 use super::number::MAX_BUFFERS;
 use super::{BufferPool, Inner};
-use crate::consumer::{Consumer, ConsumerBuilder};
+use crate::consumer::{Consumer, ConsumerBuilder, query};
 use crate::error::CreateError;
-use crate::producer::{ConsumerEvent, Producer, Unread};
+use crate::producer::{PoolEvent, Producer, Unread};
 use crate::rendezvous::socket_path;
 
 /// The maximum number of processes that may be connected to one writer.
@@ -77,13 +77,13 @@ impl BufferPoolOptions {
     /// See [`OpenError`].
     pub fn open(self) -> Result<BufferPool, OpenError> {
         // Checks the longest name of a process's own pool.
-        socket_path(&pool_of(&self.name, 0))?;
+        socket_path(pool_of(&self.name, 0))?;
         if !(2..=MAX_BUFFERS).contains(&self.max_buffers) {
             return Err(OpenError::MaxBuffers {
                 max_buffers: self.max_buffers,
             });
         }
-        if socket_path(&self.name)?.exists() && crate::query(&self.name).is_ok() {
+        if socket_path(&self.name)?.exists() && query(&self.name).is_ok() {
             return Err(OpenError::Stream { pool: self.name });
         }
         Ok(BufferPool {
@@ -99,14 +99,14 @@ impl BufferPoolOptions {
         let on_unread = self.on_unread.clone();
         let on_unread = on_unread.unwrap_or_else(|| warn_in(&self.name));
         Producer::builder(pool)
-            .without_history()
+            .history(0)
             .by_number()
             .max_slots(self.max_buffers)
             .max_consumers(MAX_READERS)
             .max_held(self.max_held.min(self.max_buffers))
             .mixed_sizes(true)
-            .on_consumer(move |event| {
-                if let ConsumerEvent::Unread(unread) = event {
+            .on_event(move |event| {
+                if let PoolEvent::Unread(unread) = event {
                     on_unread(&unread);
                 }
             })

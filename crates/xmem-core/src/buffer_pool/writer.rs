@@ -172,13 +172,7 @@ impl Writer {
                 return Ok(Taken {
                     lease,
                     number: self.numbered(slot, tag),
-                    edited: Some((
-                        info.unwrap_or_default(),
-                        FrameMeta {
-                            attachments,
-                            ..meta
-                        },
-                    )),
+                    edited: Some((info.unwrap_or_default(), meta.attachments(attachments))),
                 });
             }
             if self.producer.has_published(slot, generation) {

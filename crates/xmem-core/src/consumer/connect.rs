@@ -329,7 +329,7 @@ impl ConsumerBuilder {
 /// # let pool = dir.path().join("p.sock");
 /// # let pool = pool.to_str().unwrap();
 /// let producer = xmem_core::Producer::builder(pool).build()?;
-/// let stats = xmem_core::query(pool)?;
+/// let stats = xmem_core::discovery::query(pool)?;
 /// assert_eq!(stats.pid, std::process::id());
 /// assert_eq!(stats.published, 0);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -338,7 +338,7 @@ impl ConsumerBuilder {
 /// # Errors
 ///
 /// As for joining.
-pub fn query(pool: &(impl AsRef<OsStr> + ?Sized)) -> Result<PoolStats, ConnectError> {
+pub fn query(pool: impl AsRef<OsStr>) -> Result<PoolStats, ConnectError> {
     let pool = pool.as_ref();
     let path = socket_path(pool)?;
     check_default_dir(pool, &path)?;

@@ -62,7 +62,7 @@ use xmem_shm::abi::budget::BudgetLimit;
 /// slot.publish(FrameMeta::new(3))?;
 /// producer.set_eos(true);
 ///
-/// assert_eq!(&consumer.receive(None)?[..], b"one");
+/// assert_eq!(consumer.receive(None)?.bytes()?, b"one");
 /// assert!(matches!(consumer.receive(None), Err(ReceiveError::Eos)));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -90,7 +90,7 @@ pub struct Consumer {
 
 impl Consumer {
     /// Options to join the pool with this name, or with its socket at this path.
-    pub fn builder(pool: &(impl AsRef<OsStr> + ?Sized)) -> ConsumerBuilder {
+    pub fn builder(pool: impl AsRef<OsStr>) -> ConsumerBuilder {
         ConsumerBuilder::new(pool.as_ref())
     }
 
@@ -300,7 +300,7 @@ impl Consumer {
     ///         result => break result?,
     ///     }
     /// };
-    /// assert_eq!(frame.len(), 3);
+    /// assert_eq!(frame.size(), 3);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///

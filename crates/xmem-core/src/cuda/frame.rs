@@ -62,6 +62,7 @@ impl fmt::Debug for CudaFrame {
 /// A frame was not released, and is returned.
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
+#[non_exhaustive]
 pub struct FrameFailure {
     /// The frame.
     pub frame: Box<CudaFrame>,

@@ -4,7 +4,6 @@
 #![allow(unsafe_code)] // slices over shared memory, while the protocol keeps writers out
 
 use std::fmt;
-use std::ops::Deref;
 use std::sync::Arc;
 
 use xmem_shm::abi::frame_info::FrameInfo;
@@ -17,6 +16,7 @@ use xmem_shm::bounds::is_range_inside;
 use super::description::{Description, Descriptions, Payload};
 use super::hold::Hold;
 use super::parts::Part;
+use crate::error::NotReadable;
 
 /// Why another process's description of a frame is invalid.
 #[derive(Debug, Clone, Copy)]
@@ -32,7 +32,7 @@ fn attachments(hold: &Hold, (at, len): (u64, u64)) -> Result<Named, Malformed> {
     let (at, len) = (at as usize, len as usize);
     let mut bytes = vec![0; len];
     // Copied first and without a reference, because a malicious producer could change the bytes meanwhile.
-    // SAFETY: the source is inside of the slot, which is mapped while the frame is held. See `ReadLease::data`.
+    // SAFETY: the source is inside of the slot, which is mapped while the frame is held. See `ReadLease::bytes`.
     unsafe {
         hold.ptr()
             .wrapping_add(at)
@@ -70,7 +70,7 @@ fn part_places(list: &[u8], meta: &FrameMeta) -> Result<Vec<PartPlace>, Malforme
 ///
 /// let frame = consumer.receive(None)?;
 /// drop((consumer, producer));
-/// assert_eq!(&frame[..], b"abcd");
+/// assert_eq!(frame.bytes()?, b"abcd");
 /// assert_eq!(frame.info().sequence, 0);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -177,6 +177,7 @@ impl ReadLease {
     }
 
     /// The slot's first byte.
+    #[doc(hidden)]
     pub fn slot_ptr(&self) -> *const u8 {
         self.hold.ptr()
     }
@@ -204,41 +205,35 @@ impl ReadLease {
         }
     }
 
-    /// The payload's first byte.
-    pub fn as_ptr(&self) -> *const u8 {
-        self.data().as_ptr()
+    /// The payload's size in bytes, wherever it is.
+    pub fn size(&self) -> u64 {
+        self.meta().size
     }
 
-    /// The payload's size in bytes.
-    pub fn len(&self) -> usize {
-        self.data().len()
-    }
-
-    /// Whether the payload has no bytes.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// The payload. It is empty if the frame has several parts, if its part was not [mapped](Part::map), or if the frame is
-    /// [on a device](Self::is_on_device).
-    pub fn data(&self) -> &[u8] {
-        match self.parts() {
-            [] => {}
-            [part] => return part.mapped().unwrap_or_default(),
-            _ => return &[],
+    /// The payload.
+    ///
+    /// # Errors
+    ///
+    /// [`NotReadable`] says why it is not in one piece of this process's memory.
+    pub fn bytes(&self) -> Result<&[u8], NotReadable> {
+        if self.is_on_device() {
+            return Err(NotReadable::OnDevice);
+        }
+        match &self.frame.payload {
+            Payload::Slot => {}
+            Payload::UnknownParts => return Err(NotReadable::NotMapped),
+            Payload::Parts(parts) => {
+                return match &**parts {
+                    [part] => part.mapped().ok_or(NotReadable::NotMapped),
+                    parts => Err(NotReadable::InParts(parts.len())),
+                };
+            }
         }
         let (offset, size) = (self.meta().offset as usize, self.meta().size as usize);
-        if self.hold.device_len().is_some() {
-            return &[];
-        }
-        if self.is_local() && offset.saturating_add(size) > self.slot_len() {
-            // The payload is in parts, which the producer's own lease does not have.
-            return &[];
-        }
-        // SAFETY: the payload is inside of the slot (checked by `new`, or above), and the slot inside of a mapping that the
+        // SAFETY: the payload is inside of the slot (checked by `new`, or by `publish`), and the slot inside of a mapping that the
         // hold keeps (checked by `Take::frame`, or planned by the producer). While the hold lives, a producer that follows the
         // protocol does not write there. Another producer can only corrupt its own frames: bytes have no invalid values.
-        unsafe { std::slice::from_raw_parts(self.slot_ptr().wrapping_add(offset), size) }
+        Ok(unsafe { std::slice::from_raw_parts(self.slot_ptr().wrapping_add(offset), size) })
     }
 
     /// The values that publishing added: the frame's number, its slot, when it was published.
@@ -270,19 +265,5 @@ impl ReadLease {
     /// Whether a producer of this process published the frame, and this is its own reference.
     pub fn is_local(&self) -> bool {
         self.hold.is_own()
-    }
-}
-
-impl Deref for ReadLease {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        self.data()
-    }
-}
-
-impl AsRef<[u8]> for ReadLease {
-    fn as_ref(&self) -> &[u8] {
-        self.data()
     }
 }

@@ -14,12 +14,12 @@ use super::control::listener::Listener;
 use super::control::lock_file::take_lock;
 use super::pool::Pool;
 use super::pool::commands::Commands;
-use super::pool::event::ConsumerEvent;
+use super::pool::event::PoolEvent;
 use super::pool::settings::Settings;
 use super::pool::sticky_log::StickyLog;
 use super::{Owner, Producer, control};
 use crate::delivery::Delivery;
-use crate::error::{CreateError, RegionError, SystemError};
+use crate::error::{CreateError, SystemError};
 use crate::region::{self, Backing};
 use crate::rendezvous::{prepare_dir, socket_path};
 
@@ -45,10 +45,13 @@ impl ProducerBuilder {
         self
     }
 
-    /// The number of newest frames that are kept for consumers, at least 1. Default: 4. A live consumer that is further
-    /// behind skips older frames.
+    /// The number of newest frames that are kept for consumers. Default: 4. A live consumer that is further behind skips older
+    /// frames.
+    ///
+    /// 0: a slot is free as soon as no reference is left. For lossless pools, and for pools that keep frames by counts
+    /// ([`WriteLease::keep_until`](crate::WriteLease::keep_until)).
     pub fn history(mut self, frames: u32) -> Self {
-        self.settings.history = frames.max(1);
+        self.settings.history = frames;
         self
     }
 
@@ -61,13 +64,6 @@ impl ProducerBuilder {
     /// for their memory.
     pub fn history_time(mut self, time: Duration) -> Self {
         self.settings.history_time = time;
-        self
-    }
-
-    /// Keeps no frames for consumers that join later: a slot is free as soon as no reference is left. For lossless pools,
-    /// and for pools that keep frames by counts ([`WriteLease::keep_until`](crate::WriteLease::keep_until)).
-    pub fn without_history(mut self) -> Self {
-        self.settings.history = 0;
         self
     }
 
@@ -155,10 +151,10 @@ impl ProducerBuilder {
         self
     }
 
-    /// Calls `f` on the pool's control thread for each [`ConsumerEvent`]: a consumer joins, leaves, sends a request, and others. It
+    /// Calls `f` on the pool's control thread for each [`PoolEvent`]: a consumer joins, leaves, sends a request, and others. It
     /// must not block, because no consumer can join during the call.
-    pub fn on_consumer(mut self, f: impl Fn(ConsumerEvent) + Send + Sync + 'static) -> Self {
-        self.settings.on_consumer = Some(Arc::new(f));
+    pub fn on_event(mut self, f: impl Fn(PoolEvent) + Send + Sync + 'static) -> Self {
+        self.settings.on_event = Some(Arc::new(f));
         self
     }
 
@@ -234,10 +230,7 @@ impl ProducerBuilder {
         };
         let (control, control_fd) =
             Control::create(constants).map_err(SystemError::at("make control memory"))?;
-        let sticky = StickyLog::new().map_err(|error| match error {
-            RegionError::System(error) => CreateError::System(error),
-            other => CreateError::Settings(other.to_string()),
-        })?;
+        let sticky = StickyLog::new()?;
         let listener = Listener::bind(&socket, lock, &settings.access)?;
         let commands = Commands::new().map_err(SystemError::at("make an eventfd"))?;
         let pool = Arc::new(Pool::new(

@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex};
 pub use builder::ProducerBuilder;
 pub use control::stale::remove_stale;
 pub use numbered::reader::Reader;
-pub use pool::event::{ConsumerEvent, Departure, Unread};
+pub use pool::event::{Departure, PoolEvent, Unread};
 pub use write::import::{ImportedMemory, Parts};
 pub use write::own_slot::OwnSlot;
 pub use write::part_lease::PartLease;
@@ -29,7 +29,8 @@ pub use write::write_lease::{PublishFailure, WriteLease};
 use crate::cancel::Wait;
 use crate::delivery::Delivery;
 use crate::error::{
-    AcquireError, EventError, ForwardError, ImportError, PublishError, RegionError, WaitError,
+    AcquireError, EventError, ForwardError, ImportError, PublishError, StickyError,
+    UpstreamNeedError, WaitError,
 };
 use crate::frame::forwarded::FrameParts;
 use crate::frame::lease::ReadLease;
@@ -51,12 +52,10 @@ fn event_spec(meta: &FrameMeta) -> SlotSpec {
 }
 
 fn publish_event(lease: WriteLease, meta: FrameMeta) -> Result<u64, EventError> {
-    let meta = FrameMeta {
-        event: true,
-        offset: 0,
-        size: 0,
-        ..meta
-    };
+    let mut meta = meta;
+    meta.event = true;
+    meta.offset = 0;
+    meta.size = 0;
     let published = lease.publish(meta).map_err(PublishError::from)?;
     Ok(published.info().sequence)
 }
@@ -118,7 +117,7 @@ impl Owner {
         }
         self.pool.commands().send(Command::Stop);
         let thread = lock(&self.thread).take();
-        // On the control thread itself (called by `on_consumer`), the thread cannot wait for itself, and ends later.
+        // On the control thread itself (called by `on_event`), the thread cannot wait for itself, and ends later.
         if let Some(mut thread) = thread {
             thread.join();
         }
@@ -138,7 +137,7 @@ impl Producer {
     }
 
     /// Options for a pool of this name, or with its socket at this path.
-    pub fn builder(pool: &(impl AsRef<OsStr> + ?Sized)) -> ProducerBuilder {
+    pub fn builder(pool: impl AsRef<OsStr>) -> ProducerBuilder {
         ProducerBuilder::new(pool.as_ref())
     }
 
@@ -337,8 +336,8 @@ impl Producer {
     ///
     /// # Errors
     ///
-    /// [`RegionError`] if there is no room for it.
-    pub fn set_sticky(&self, sticky: &Sticky) -> Result<u64, RegionError> {
+    /// See [`StickyError`].
+    pub fn set_sticky(&self, sticky: &Sticky) -> Result<u64, StickyError> {
         self.inner().set_sticky(sticky)
     }
 
@@ -363,13 +362,13 @@ impl Producer {
     ///
     /// # Errors
     ///
-    /// [`AcquireError::UpstreamNeed`] if there may not be as many, and [`AcquireError::Forked`].
-    pub fn set_upstream_need(&self, slots: u32) -> Result<(), AcquireError> {
+    /// [`UpstreamNeedError::TooMany`] if there may not be as many, and [`UpstreamNeedError::Forked`].
+    pub fn set_upstream_need(&self, slots: u32) -> Result<(), UpstreamNeedError> {
         let settings = self.inner().settings();
         let mut guard = self.inner().guard()?;
         let needed = slots.saturating_add(settings.history.saturating_add(2));
         if needed > settings.max_slots {
-            return Err(AcquireError::UpstreamNeed {
+            return Err(UpstreamNeedError::TooMany {
                 pool: self.pool().to_owned(),
                 slots,
                 needed,
@@ -486,12 +485,12 @@ mod tests {
     fn a_forked_child_does_not_wait_for_locks_of_other_threads() {
         let dir = tempfile::tempdir().unwrap();
         let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
-        let first = Producer::builder(&path("a.sock")).build().unwrap();
+        let first = Producer::builder(path("a.sock")).build().unwrap();
         drop(first.acquire(10).unwrap().publish(FrameMeta::new(10)));
         let consumer = Consumer::builder(first.pool()).start_from(StartFrom::Oldest);
         let mut consumer = consumer.connect().unwrap();
         let frame = consumer.receive(Some(Duration::from_secs(60))).unwrap();
-        let producer = Producer::builder(&path("b.sock")).delivery(Delivery::Lossless);
+        let producer = Producer::builder(path("b.sock")).delivery(Delivery::Lossless);
         let producer = producer.build().unwrap();
         let own = producer.acquire(10).unwrap().publish(FrameMeta::new(10));
         let mut own = Some(own.unwrap());

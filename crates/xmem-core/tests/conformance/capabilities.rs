@@ -19,7 +19,7 @@ fn capabilities_hold(backing: Backing) {
     let mut consumer = connect(&place);
     publish(&producer, 0, 4096);
     let frame = receive(&mut consumer);
-    let map = map_of(frame.as_ptr()).unwrap();
+    let map = map_of(frame.bytes().unwrap().as_ptr()).unwrap();
     assert_eq!(map.perms, "r--s", "a consumer cannot write");
     // As root, the mapped descriptor can be opened again. `hostile` takes it from the socket.
     let path = format!("/proc/self/map_files/{:x}-{:x}", map.start, map.end);

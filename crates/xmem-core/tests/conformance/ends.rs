@@ -71,7 +71,7 @@ fn nothing_is_left_behind(backing: Backing) {
             backing != Backing::PosixShm,
             "segments are where they should be"
         );
-        let file = map_of(frame.as_ptr()).unwrap().file;
+        let file = map_of(frame.bytes().unwrap().as_ptr()).unwrap().file;
         assert_eq!(stats_of(&place.pool()).published, 1);
         drop((producer, consumer, frame));
         assert_eq!(mapped(&file), 0);

@@ -57,7 +57,7 @@ fn a_dropped_write_lease_gives_its_slot_back(backing: Backing) {
         .build()
         .unwrap();
     // A pool as small as this may have no budget for a consumer.
-    let mut consumer = Consumer::builder(&place.pool()).max_held(1).connect().ok();
+    let mut consumer = Consumer::builder(place.pool()).max_held(1).connect().ok();
     for round in 0..20 {
         let leases: Vec<_> = std::iter::from_fn(|| producer.acquire(100).ok()).collect();
         assert_eq!(leases.len(), 3, "round {round}");
@@ -211,7 +211,7 @@ fn the_history_shrinks_only_for_a_free_slot(backing: Backing) {
         let own = [2, 3].map(|seed| publish(&producer, seed, size));
         let exhausted = producer.acquire(size);
         assert!(matches!(exhausted, Err(AcquireError::Exhausted { .. })));
-        let mut late = Consumer::builder(&place.pool())
+        let mut late = Consumer::builder(place.pool())
             .start_from(StartFrom::Oldest)
             .connect()
             .unwrap();

@@ -27,16 +27,16 @@ macro_rules! conformance {
 use conformance;
 
 fn pool(place: &Place, backing: Backing) -> ProducerBuilder {
-    Producer::builder(&place.pool()).backing(backing)
+    Producer::builder(place.pool()).backing(backing)
 }
 
 fn connect(place: &Place) -> Consumer {
-    Consumer::builder(&place.pool()).connect().unwrap()
+    Consumer::builder(place.pool()).connect().unwrap()
 }
 
 /// A consumer with this budget.
 fn connect_with(place: &Place, max_held: u32) -> Consumer {
-    Consumer::builder(&place.pool())
+    Consumer::builder(place.pool())
         .max_held(max_held)
         .connect()
         .unwrap()

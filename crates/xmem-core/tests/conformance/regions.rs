@@ -20,7 +20,7 @@ fn regions_are_released_when_the_frame_size_changes(backing: Backing) {
     let mut consumer = connect(&place);
     publish(&producer, 0, 2 << 20);
     let old = receive(&mut consumer);
-    let file = map_of(old.as_ptr()).unwrap().file;
+    let file = map_of(old.bytes().unwrap().as_ptr()).unwrap().file;
     assert_eq!(mapped(&file), 2, "the producer's view and the consumer's");
     for seed in 1..100 {
         publish(&producer, seed, 300_000);
@@ -29,7 +29,7 @@ fn regions_are_released_when_the_frame_size_changes(backing: Backing) {
     assert_eq!(producer.collect(), 0, "a frame is held in the old one");
     let with_both = producer.stats().bytes;
     assert_frame(&old, 0, 2 << 20);
-    let address = old.as_ptr();
+    let address = old.bytes().unwrap().as_ptr();
     drop(old);
     assert_eq!(producer.collect(), 1);
     // The consumer unmaps the region at its next receive call, and reports it.

@@ -28,7 +28,7 @@ fn frames_belong_to_their_sticky_version(backing: Backing) {
     producer.set_sticky(&sticky(2)).unwrap();
     producer.set_sticky(&sticky(3)).unwrap();
     publish(&producer, 3, 10);
-    let mut late = Consumer::builder(&place.pool())
+    let mut late = Consumer::builder(place.pool())
         .start_from(StartFrom::Oldest)
         .connect()
         .unwrap();

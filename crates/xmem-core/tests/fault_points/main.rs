@@ -55,9 +55,9 @@ fn child() {
 /// Creates objects that a process creates once and keeps, so that they are not counted as leaks.
 fn warm_up() {
     let place = Place::new();
-    let producer = Producer::builder(&place.pool()).build().unwrap();
+    let producer = Producer::builder(place.pool()).build().unwrap();
     publish(&producer, 0, SIZES[0]);
-    let consumer = Consumer::builder(&place.pool()).start_from(StartFrom::Oldest);
+    let consumer = Consumer::builder(place.pool()).start_from(StartFrom::Oldest);
     receive(&mut consumer.connect().unwrap());
 }
 

@@ -19,7 +19,7 @@ fn woken_by(action: &str, end: impl FnOnce(&mut Child, &Canceller)) -> ReceiveEr
     let mut producer = start("produce", Kind::Live, &place);
     wait_for_reply(&mut producer, "ready");
     let cancel = Canceller::new();
-    let consumer = Consumer::builder(&place.pool()).canceller(&cancel);
+    let consumer = Consumer::builder(place.pool()).canceller(&cancel);
     let mut consumer = consumer.connect().unwrap();
     arm_child(&mut producer, Point::WakeChanged, 5..6, action);
     let (send, woken) = channel();

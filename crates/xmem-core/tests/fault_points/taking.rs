@@ -6,8 +6,9 @@ use std::collections::VecDeque;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
+use xmem_core::discovery::query;
 use xmem_core::fault::is_armed;
-use xmem_core::{ConnectError, Consumer, Delivery, ReadLease, ReceiveError, StartFrom, query};
+use xmem_core::{ConnectError, Consumer, Delivery, ReadLease, ReceiveError, StartFrom};
 
 use crate::support::child::reply;
 use crate::support::victim::*;
@@ -146,7 +147,7 @@ pub(crate) fn churn(pool: &str, commands: &Receiver<String>) {
             .ok();
         if round % 3 == 2 {
             let _ = query(pool);
-            let _ = xmem_core::pools();
+            let _ = xmem_core::discovery::pools();
         }
         let went_on = consumer.is_some_and(|mut consumer| {
             let lossless = consumer.delivery() == Delivery::Lossless;

@@ -14,7 +14,7 @@ use crate::{Bystander, only_the_bystander_is_left};
 #[test]
 fn garbage_and_half_messages_are_refused() {
     let place = Place::new();
-    let producer = Producer::builder(&place.pool()).build().unwrap();
+    let producer = Producer::builder(place.pool()).build().unwrap();
     let mut bystander = Bystander::new(&producer);
     let mut random = Random(7);
     let valid = raw::join(raw::VERSION, 1);
@@ -58,7 +58,7 @@ fn garbage_and_half_messages_are_refused() {
 #[test]
 fn another_version_is_refused_with_a_message() {
     let place = Place::new();
-    let producer = Producer::builder(&place.pool()).build().unwrap();
+    let producer = Producer::builder(place.pool()).build().unwrap();
     for version in [0, raw::VERSION + 1, u32::MAX] {
         // A later version may have a longer message.
         for tail in [0, 100] {
@@ -80,7 +80,7 @@ fn another_version_is_refused_with_a_message() {
     drop(producer);
     // The reverse case.
     let fake = Fake::at(place.pool());
-    let connect = || Consumer::builder(&place.pool()).connect().unwrap_err();
+    let connect = || Consumer::builder(place.pool()).connect().unwrap_err();
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let next = raw::VERSION + 1;
@@ -106,7 +106,7 @@ fn control_characters_from_a_producer_are_escaped() {
     let fake = Fake::at(place.pool());
     std::thread::scope(|scope| {
         scope.spawn(|| fake.answer(&raw::refused(raw::VERSION, "no\x1b[2J\r\nyes"), &[]));
-        let error = Consumer::builder(&place.pool()).connect().unwrap_err();
+        let error = Consumer::builder(place.pool()).connect().unwrap_err();
         let text = error.to_string();
         assert!(
             text.contains("no\u{fffd}[2J\u{fffd}\u{fffd}yes"),
@@ -118,7 +118,7 @@ fn control_characters_from_a_producer_are_escaped() {
 #[test]
 fn an_invalid_message_after_joining_disconnects_with_a_reason() {
     let place = Place::new();
-    let producer = Producer::builder(&place.pool()).build().unwrap();
+    let producer = Producer::builder(place.pool()).build().unwrap();
     let mut bystander = Bystander::new(&producer);
     for message in [
         &b"\x03"[..],
@@ -140,7 +140,7 @@ fn an_invalid_message_after_joining_disconnects_with_a_reason() {
 #[test]
 fn a_peer_that_never_reads_delays_no_other() {
     let place = Place::new();
-    let producer = Producer::builder(&place.pool()).build().unwrap();
+    let producer = Producer::builder(place.pool()).build().unwrap();
     let mut bystander = Bystander::new(&producer);
     bystander.frames(5);
     let (raw, _joined) = Raw::join(&place.pool(), 1);

@@ -12,7 +12,8 @@ use std::time::Duration;
 
 use rustix::net::sockopt::set_socket_linger;
 use rustix::net::{Shutdown, shutdown};
-use xmem_core::{ConnectError, Consumer, ConsumerEvent, Producer, query};
+use xmem_core::discovery::query;
+use xmem_core::{ConnectError, Consumer, PoolEvent, Producer};
 
 use crate::support::child::{Child, read_line, reply};
 use crate::support::raw::{self, MAX_RIGHTS, Memory, Raw};
@@ -23,7 +24,7 @@ use crate::{Bystander, OnDrop};
 #[test]
 fn a_silent_client_is_disconnected() {
     let place = Place::new();
-    let producer = Producer::builder(&place.pool()).build().unwrap();
+    let producer = Producer::builder(place.pool()).build().unwrap();
     let silent: Vec<Raw> = (0..10).map(|_| Raw::connect(&place.pool())).collect();
     let mut bystander = Bystander::new(&producer);
     bystander.frames(50);
@@ -119,12 +120,11 @@ fn a_client_that_sent_its_request_is_answered_before_new_ones() {
     let (go_on, wait) = mpsc::channel::<()>();
     let wait = Mutex::new(wait);
     let held_up = std::sync::Arc::new(AtomicBool::new(false));
-    let producer = Producer::builder(&place.pool())
-        .on_consumer({
+    let producer = Producer::builder(place.pool())
+        .on_event({
             let held_up = held_up.clone();
             move |event| {
-                if matches!(event, ConsumerEvent::Connected(_))
-                    && !held_up.swap(true, Ordering::SeqCst)
+                if matches!(event, PoolEvent::Connected(_)) && !held_up.swap(true, Ordering::SeqCst)
                 {
                     let _ = wait.lock().unwrap().recv();
                 }

@@ -58,7 +58,7 @@ pub(crate) fn no_descriptors(pool: &str) {
         ),
         "{error}"
     );
-    let error = Producer::builder(&format!("{pool}2")).build().unwrap_err();
+    let error = Producer::builder(format!("{pool}2")).build().unwrap_err();
     assert!(matches!(error, CreateError::System { .. }), "{error}");
     let error = Consumer::builder(pool).connect().unwrap_err();
     assert!(matches!(error, ConnectError::System { .. }), "{error}");
@@ -161,7 +161,7 @@ pub(crate) fn no_file_size(pool: &str) {
     publish(&named, 1, SIZE);
     // No bytes at all: not even the lock file can be written.
     limit(Resource::Fsize, 1);
-    let error = Producer::builder(&format!("{pool}2")).build().unwrap_err();
+    let error = Producer::builder(format!("{pool}2")).build().unwrap_err();
     assert!(matches!(error, CreateError::System { .. }), "{error}");
     // A temporary error: a later attempt may succeed.
     let error = Consumer::builder(pool).connect().unwrap_err();
@@ -197,7 +197,7 @@ pub(crate) fn full_dev_shm(pool: &str) {
     let segments = std::fs::read_dir("/dev/shm").unwrap().count();
     assert_eq!(segments, 1, "what could not be reserved is not left behind");
     // A full /dev/shm does not affect the other kind of memory.
-    let other = Producer::builder(&format!("{pool}2")).build().unwrap();
+    let other = Producer::builder(format!("{pool}2")).build().unwrap();
     publish(&other, 1, 2 << 20);
     drop(bystander);
     drop(producer);

@@ -5,7 +5,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use xmem_core::{ConsumerEvent, Delivery, Departure, Producer};
+use xmem_core::{Delivery, Departure, PoolEvent, Producer};
 
 use crate::support::raw::{self, Memory, Raw};
 use crate::support::*;
@@ -19,14 +19,14 @@ fn with_a_hostile_consumer(
 ) {
     let place = Place::new();
     let departures = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
-    let producer = Producer::builder(&place.pool())
+    let producer = Producer::builder(place.pool())
         .delivery(delivery)
         .history(2)
         .max_slots(24)
-        .on_consumer({
+        .on_event({
             let departures = departures.clone();
             move |event| {
-                if let ConsumerEvent::Disconnected { reason, .. } = event {
+                if let PoolEvent::Disconnected { reason, .. } = event {
                     departures.lock().unwrap().push(reason);
                 }
             }
@@ -125,7 +125,7 @@ fn a_consumer_with_a_cursor_ahead_of_the_stream_is_disconnected() {
 #[test]
 fn a_consumer_that_pins_its_budget_delays_no_other() {
     let place = Place::new();
-    let producer = Producer::builder(&place.pool())
+    let producer = Producer::builder(place.pool())
         .max_slots(24)
         .build()
         .unwrap();
@@ -144,7 +144,7 @@ fn a_consumer_that_pins_its_budget_delays_no_other() {
 #[test]
 fn a_consumer_that_asks_for_all_frames_for_ever_delays_no_other() {
     let place = Place::new();
-    let producer = Producer::builder(&place.pool())
+    let producer = Producer::builder(place.pool())
         .history_time(Duration::from_nanos(1))
         .max_slots(24)
         .build()
@@ -163,7 +163,7 @@ fn a_consumer_that_asks_for_all_frames_for_ever_delays_no_other() {
 #[test]
 fn a_consumer_that_takes_frames_after_leaving_is_disconnected() {
     let place = Place::new();
-    let producer = Producer::builder(&place.pool())
+    let producer = Producer::builder(place.pool())
         .max_slots(24)
         .build()
         .unwrap();
@@ -191,7 +191,7 @@ fn a_consumer_that_takes_frames_after_leaving_is_disconnected() {
 #[test]
 fn a_cursor_that_goes_back_delays_no_lossless_pool() {
     let place = Place::new();
-    let producer = Producer::builder(&place.pool())
+    let producer = Producer::builder(place.pool())
         .delivery(Delivery::Lossless)
         .lossless_timeout(Some(Duration::from_millis(100)))
         .build()
@@ -223,7 +223,7 @@ fn a_cursor_that_goes_back_delays_no_lossless_pool() {
 #[test]
 fn a_consumer_that_never_releases_a_region_starves_no_pool() {
     let place = Place::new();
-    let producer = Producer::builder(&place.pool())
+    let producer = Producer::builder(place.pool())
         .max_bytes(8 << 20)
         .build()
         .unwrap();

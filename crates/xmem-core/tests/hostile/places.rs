@@ -7,7 +7,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::process::Command;
 
 use rustix::net::SocketType;
-use xmem_core::{ConnectError, Consumer, CreateError, NameError, Producer, query};
+use xmem_core::discovery::query;
+use xmem_core::{ConnectError, Consumer, CreateError, NameError, Producer};
 
 use crate::support::child::Child;
 use crate::support::raw::Fake;
@@ -18,7 +19,7 @@ fn files_of_other_programs_are_left_unchanged() {
     for kind in [SocketType::STREAM, SocketType::DGRAM, SocketType::SEQPACKET] {
         let place = Place::new();
         let theirs = Fake::of_kind(place.pool(), kind);
-        let error = Producer::builder(&place.pool()).build().unwrap_err();
+        let error = Producer::builder(place.pool()).build().unwrap_err();
         assert!(
             matches!(error, CreateError::InUse { .. }),
             "{kind:?}: {error}"
@@ -28,7 +29,7 @@ fn files_of_other_programs_are_left_unchanged() {
             "{kind:?}: their socket is gone"
         );
         if kind != SocketType::SEQPACKET {
-            let error = Consumer::builder(&place.pool()).connect().unwrap_err();
+            let error = Consumer::builder(place.pool()).connect().unwrap_err();
             assert!(
                 matches!(&error, ConnectError::Protocol { reason, .. } if reason.contains("another program")),
                 "{error}"
@@ -36,17 +37,17 @@ fn files_of_other_programs_are_left_unchanged() {
         }
         drop(theirs);
         // The file has no owner now.
-        drop(Producer::builder(&place.pool()).build().unwrap());
+        drop(Producer::builder(place.pool()).build().unwrap());
         place.assert_clean();
     }
     // Files that are not sockets.
     let place = Place::new();
     std::fs::write(place.pool(), "mine").unwrap();
-    let error = Producer::builder(&place.pool()).build().unwrap_err();
+    let error = Producer::builder(place.pool()).build().unwrap_err();
     assert!(matches!(error, CreateError::NotASocket { .. }), "{error}");
     let is_refused = || {
         // Also a consumer that waits for a producer: there will be none.
-        let error = Consumer::builder(&place.pool())
+        let error = Consumer::builder(place.pool())
             .connect_wait(None)
             .unwrap_err();
         assert!(
@@ -60,13 +61,13 @@ fn files_of_other_programs_are_left_unchanged() {
     std::fs::remove_file(place.pool()).unwrap();
     std::fs::create_dir(place.pool()).unwrap();
     assert!(matches!(
-        Producer::builder(&place.pool()).build(),
+        Producer::builder(place.pool()).build(),
         Err(CreateError::NotASocket { .. })
     ));
     is_refused();
     std::fs::remove_dir(place.pool()).unwrap();
     std::os::unix::fs::symlink("/dev/null", place.pool()).unwrap();
-    assert!(Producer::builder(&place.pool()).build().is_err());
+    assert!(Producer::builder(place.pool()).build().is_err());
 }
 
 #[test]
@@ -94,7 +95,7 @@ fn bad_names_are_refused_on_both_sides() {
         Err(ConnectError::NotFound { .. })
     ));
     for (history, max_slots) in [(2, 3), (1, 0), (300, 256), (1, u32::MAX), (u32::MAX, 256)] {
-        let builder = Producer::builder(&place.pool())
+        let builder = Producer::builder(place.pool())
             .history(history)
             .max_slots(max_slots);
         let error = builder.build().unwrap_err();
@@ -125,8 +126,8 @@ fn paths_need_not_be_utf_8() {
         let consumer = Consumer::builder(path).connect().unwrap();
         assert_eq!(query(path).unwrap().consumers.len(), 1);
         drop(consumer);
-        assert!(xmem_core::remove_stale(path).is_err());
-        assert!(xmem_core::query_all(&[path])[0].is_ok());
+        assert!(xmem_core::discovery::remove_stale(path).is_err());
+        assert!(xmem_core::discovery::query_all(&[path])[0].is_ok());
     }
     drop(producers);
     assert!(place.files().is_empty());

@@ -5,7 +5,8 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
-use xmem_core::{ConnectError, Consumer, ReceiveError, query};
+use xmem_core::discovery::query;
+use xmem_core::{ConnectError, Consumer, ReceiveError};
 
 use crate::support::raw::{self, Fake, Memory, Raw};
 use crate::support::*;
@@ -21,13 +22,17 @@ pub(crate) fn consume_waiting(
     place: &Place,
     times: [Duration; 5],
 ) -> Result<Vec<ReceiveError>, ConnectError> {
-    let mut consumer = Consumer::builder(&place.pool()).connect()?;
+    let mut consumer = Consumer::builder(place.pool()).connect()?;
     let mut errors = Vec::new();
     for time in times {
         match consumer.receive(Some(time)) {
             // Only the frame's own bytes may be read.
             Ok(frame) => {
-                frame.iter().fold(0u8, |sum, byte| sum.wrapping_add(*byte));
+                frame
+                    .bytes()
+                    .unwrap()
+                    .iter()
+                    .fold(0u8, |sum, byte| sum.wrapping_add(*byte));
             }
             Err(error) => errors.push(error),
         }
@@ -116,7 +121,7 @@ fn a_producer_with_invalid_memory_is_refused() {
         });
         std::thread::scope(|scope| {
             scope.spawn(|| fake.answer(bytes, fds));
-            query(&place.pool()).expect_err("no figures");
+            query(place.pool()).expect_err("no figures");
         });
     }
     // One producer that hangs up, and one that sends nothing.
@@ -149,7 +154,7 @@ fn figures_that_no_producer_has_are_refused() {
         raw::seal(&fd, raw::SIZE);
         std::thread::scope(|scope| {
             scope.spawn(|| fake.answer(&[7], &[&fd]));
-            query(&place.pool())
+            query(place.pool())
         })
     };
     let list = |key: &str, entry: &str, count: usize| {

@@ -25,7 +25,7 @@ fn oversized_memory_is_mapped_in_part() {
     let before = mapped_bytes();
     std::thread::scope(|scope| {
         let raw = scope.spawn(|| fake.answer(&raw::welcome(raw::VERSION), &[&control, &page]));
-        let consumer = Consumer::builder(&place.pool()).connect().unwrap();
+        let consumer = Consumer::builder(place.pool()).connect().unwrap();
         // The test's own mapping of the control memory has its full size.
         assert!(mapped_bytes() < before + (1 << 20));
         drop((consumer, raw));
@@ -51,7 +51,7 @@ fn oversized_memory_is_mapped_in_part() {
     for (control, page) in [(&control, &there), (&good.0, &page)] {
         std::thread::scope(|scope| {
             scope.spawn(|| fake.answer(&raw::welcome(raw::VERSION), &[control, page]));
-            let error = Consumer::builder(&place.pool()).connect().unwrap_err();
+            let error = Consumer::builder(place.pool()).connect().unwrap_err();
             assert!(
                 matches!(&error, ConnectError::Protocol { reason, .. } if reason.contains("reserved")),
                 "{error}"

@@ -172,7 +172,7 @@ fn play(pool: &str, cases: u32, mut meanwhile: impl FnMut(), mut after: impl FnM
 fn random_sessions_disturb_no_other() {
     for delivery in [Delivery::Live, Delivery::Lossless] {
         let place = Place::new();
-        let producer = Producer::builder(&place.pool())
+        let producer = Producer::builder(place.pool())
             .delivery(delivery)
             .history(2)
             .max_slots(24)

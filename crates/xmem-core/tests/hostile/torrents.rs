@@ -176,11 +176,15 @@ fn a_producer_that_changes_everything_meanwhile_crashes_no_consumer() {
                 }
             });
             let soon = Some(Duration::from_millis(1));
-            let consumer = Consumer::builder(&place.pool()).connect();
+            let consumer = Consumer::builder(place.pool()).connect();
             if let Ok(mut consumer) = consumer {
                 for _ in 0..20 {
                     if let Ok(frame) = consumer.receive(soon) {
-                        frame.iter().fold(0u8, |sum, byte| sum.wrapping_add(*byte));
+                        frame
+                            .bytes()
+                            .unwrap()
+                            .iter()
+                            .fold(0u8, |sum, byte| sum.wrapping_add(*byte));
                     }
                 }
                 let _ = (consumer.stats(), consumer.sticky(), consumer.held());
@@ -371,7 +375,7 @@ fn a_consumer_short_of_descriptors_or_memory_loses_nothing() {
     let deliveries = [Delivery::Lossless, Delivery::Live];
     for (role, delivery) in roles.map(|role| deliveries.map(|it| (role, it))).concat() {
         let place = Place::new();
-        let producer = Producer::builder(&place.pool())
+        let producer = Producer::builder(place.pool())
             .delivery(delivery)
             .build()
             .unwrap();
@@ -385,10 +389,7 @@ fn a_consumer_short_of_descriptors_or_memory_loses_nothing() {
         let size = 16 << 20;
         let mut slot = producer.acquire(size).unwrap();
         fill(1, slot.as_mut_slice());
-        let meta = FrameMeta {
-            pts: Some(1),
-            ..FrameMeta::new(size)
-        };
+        let meta = FrameMeta::new(size).pts(1);
         slot.publish(meta).unwrap();
         child.send("go on");
         assert_eq!(child.reply(), "done", "{role}, {delivery:?}");

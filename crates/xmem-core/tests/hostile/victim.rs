@@ -89,7 +89,7 @@ pub(crate) fn attack(role: &str, attack: impl FnOnce(&str)) {
     // Objects that are created once, such as the answering thread, exist after the first connection.
     drop(late_consumer(&pool));
     eventually("it is gone", || {
-        xmem_core::query(&pool).is_ok_and(|stats| stats.consumers.len() == 1)
+        xmem_core::discovery::query(&pool).is_ok_and(|stats| stats.consumers.len() == 1)
     });
     let before = Figures::of(child.pid());
     attack(&pool);

@@ -8,8 +8,8 @@ use std::time::Duration;
 use crate::support::{HANG, Place, eventually};
 use rustix::param::page_size;
 use xmem_core::{
-    Attachments, Backing, Consumer, ConsumerEvent, Delivery, FrameMeta, MAX_NAMED_ENTRIES,
-    MAX_NAMED_SIZE, MAX_REQUEST, Producer, PublishError, ReadLease, ReceiveError, RequestError,
+    Attachments, Backing, Consumer, Delivery, FrameMeta, MAX_NAMED_ENTRIES, MAX_NAMED_SIZE,
+    MAX_REQUEST, PoolEvent, Producer, PublishError, ReadLease, ReceiveError, RequestError,
     SlotSpec, StartFrom, Wait,
 };
 
@@ -21,12 +21,10 @@ fn attachments(text: &str) -> Attachments {
 }
 
 fn event(text: &str) -> FrameMeta {
-    FrameMeta {
-        timestamp: Some(7),
-        duration: Some(text.len() as u64),
-        attachments: attachments(text),
-        ..FrameMeta::default()
-    }
+    FrameMeta::default()
+        .timestamp(7)
+        .duration(text.len() as u64)
+        .attachments(attachments(text))
 }
 
 fn publish(producer: &Producer, fill: u8, size: usize, text: &str) -> ReadLease {
@@ -35,27 +33,25 @@ fn publish(producer: &Producer, fill: u8, size: usize, text: &str) -> ReadLease 
         .acquire(SlotSpec::new(size).attachments(text.len() + 100))
         .expect("a slot");
     lease.as_mut_slice().fill(fill);
-    let meta = FrameMeta {
-        attachments,
-        ..FrameMeta::new(size)
-    };
+    let meta = FrameMeta::new(size).attachments(attachments);
     lease.publish(meta).expect("there is room")
 }
 
 fn assert_frame(frame: &ReadLease, fill: u8, size: usize, text: &str) {
-    assert_eq!(frame.len(), size);
-    assert!(frame.iter().all(|byte| *byte == fill));
+    let bytes = frame.bytes().unwrap();
+    assert_eq!(bytes.len(), size);
+    assert!(bytes.iter().all(|byte| *byte == fill));
     assert_eq!(frame.meta().attachments, attachments(text));
 }
 
 fn attachments_come_with_their_frame(backing: Backing) {
     let place = Place::new();
-    let producer = Producer::builder(&place.pool())
+    let producer = Producer::builder(place.pool())
         .backing(backing)
         .history(8)
         .build()
         .unwrap();
-    let mut consumer = Consumer::builder(&place.pool()).connect().unwrap();
+    let mut consumer = Consumer::builder(place.pool()).connect().unwrap();
     let big = "x".repeat(300_000);
     let frames = [
         (1, 1, "a"),
@@ -94,13 +90,10 @@ fn attachments_come_with_their_frame_posix_shm() {
 #[test]
 fn attachments_without_room_return_the_slot() {
     let place = Place::new();
-    let producer = Producer::builder(&place.pool()).build().unwrap();
+    let producer = Producer::builder(place.pool()).build().unwrap();
     // The payload uses the whole slot.
     let lease = producer.acquire(page_size()).unwrap();
-    let meta = FrameMeta {
-        attachments: attachments("too much"),
-        ..FrameMeta::new(10)
-    };
+    let meta = FrameMeta::new(10).attachments(attachments("too much"));
     // The requested space may belong to another frame's payload, also if this frame has only ten bytes.
     let failure = lease.publish(meta).unwrap_err();
     assert!(matches!(
@@ -116,10 +109,7 @@ fn attachments_without_room_return_the_slot() {
         .unwrap();
     let mut too_large = Attachments::new();
     too_large.set("large", vec![0; size]);
-    let meta = FrameMeta {
-        attachments: too_large,
-        ..FrameMeta::new(1)
-    };
+    let meta = FrameMeta::new(1).attachments(too_large);
     assert!(matches!(
         lease.publish(meta).unwrap_err().error,
         PublishError::NoRoomForAttachments { .. }
@@ -130,8 +120,8 @@ fn attachments_without_room_return_the_slot() {
 #[test]
 fn more_attachments_than_a_consumer_takes_are_refused() {
     let place = Place::new();
-    let producer = Producer::builder(&place.pool()).build().unwrap();
-    let mut consumer = Consumer::builder(&place.pool()).connect().unwrap();
+    let producer = Producer::builder(place.pool()).build().unwrap();
+    let mut consumer = Consumer::builder(place.pool()).connect().unwrap();
     let mut most = Attachments::new();
     for number in 0..MAX_NAMED_ENTRIES {
         most.set(&number.to_string(), "");
@@ -142,10 +132,7 @@ fn more_attachments_than_a_consumer_takes_are_refused() {
         let slot = producer
             .acquire(SlotSpec::new(1).attachments(1 << 20))
             .unwrap();
-        slot.publish(FrameMeta {
-            attachments: attachments.clone(),
-            ..FrameMeta::new(1)
-        })
+        slot.publish(FrameMeta::new(1).attachments(attachments.clone()))
     };
     let failure = publish(&too_many).unwrap_err();
     assert!(
@@ -168,8 +155,8 @@ fn more_attachments_than_a_consumer_takes_are_refused() {
 #[test]
 fn a_slot_published_again_has_attachments_of_its_own_each_time() {
     let place = Place::new();
-    let producer = Producer::builder(&place.pool()).history(9).build().unwrap();
-    let mut consumer = Consumer::builder(&place.pool()).connect().unwrap();
+    let producer = Producer::builder(place.pool()).history(9).build().unwrap();
+    let mut consumer = Consumer::builder(place.pool()).connect().unwrap();
     let mut lease = producer
         .acquire(SlotSpec::new(1000).attachments(300))
         .unwrap();
@@ -178,10 +165,10 @@ fn a_slot_published_again_has_attachments_of_its_own_each_time() {
     for (n, part) in (0..).zip(lease.as_mut_slice().chunks_mut(100)) {
         part.fill(n);
     }
-    let part = |n: u64, text: &str| FrameMeta {
-        offset: n * 100,
-        attachments: attachments(text),
-        ..FrameMeta::new(100)
+    let part = |n: u64, text: &str| {
+        let mut meta = FrameMeta::new(100).attachments(attachments(text));
+        meta.offset = n * 100;
+        meta
     };
     let own = lease.publish(part(0, "first")).unwrap();
     let mut published = 1;
@@ -203,7 +190,7 @@ fn a_slot_published_again_has_attachments_of_its_own_each_time() {
         assert_frame(&frame, fill, 100, &format!("number {sequence}"));
     }
     let whole = consumer.receive(Some(HANG)).unwrap();
-    for (n, part) in (0..).zip(whole.chunks(100)) {
+    for (n, part) in (0..).zip(whole.bytes().unwrap().chunks(100)) {
         assert!(part.iter().all(|byte| *byte == n));
     }
 }
@@ -212,23 +199,21 @@ fn a_slot_published_again_has_attachments_of_its_own_each_time() {
 #[test]
 fn attachments_go_behind_a_payload_that_is_longer_than_was_asked_for() {
     let place = Place::new();
-    let producer = Producer::builder(&place.pool()).history(4).build().unwrap();
-    let mut consumer = Consumer::builder(&place.pool()).connect().unwrap();
+    let producer = Producer::builder(place.pool()).history(4).build().unwrap();
+    let mut consumer = Consumer::builder(place.pool()).connect().unwrap();
     let mut slot = producer.acquire(100).unwrap();
     let size = slot.capacity() - 100;
     assert!(size > 200);
     slot.as_mut_slice().fill(7);
     let own = slot.publish(FrameMeta::new(size)).unwrap();
-    let again = FrameMeta {
-        attachments: attachments("again"),
-        // Less than the whole slot.
-        ..FrameMeta::new(50)
-    };
+    // Less than the whole slot.
+    let again = FrameMeta::new(50).attachments(attachments("again"));
     producer.republish(&own, &again).unwrap();
     let first = consumer.receive(Some(HANG)).unwrap();
     assert!(first.meta().attachments.is_empty());
-    let (asked_for, behind) = first.split_at(100);
-    assert!(first.len() == size && asked_for.iter().all(|byte| *byte == 7));
+    let bytes = first.bytes().unwrap();
+    let (asked_for, behind) = bytes.split_at(100);
+    assert!(bytes.len() == size && asked_for.iter().all(|byte| *byte == 7));
     assert!(behind.iter().all(|byte| *byte == 0), "never written");
     assert_frame(&consumer.receive(Some(HANG)).unwrap(), 7, 50, "again");
 }
@@ -237,13 +222,10 @@ fn attachments_go_behind_a_payload_that_is_longer_than_was_asked_for() {
 #[test]
 fn a_repeated_frame_takes_no_more_room_for_the_same_attachments() {
     let place = Place::new();
-    let producer = Producer::builder(&place.pool()).history(9).build().unwrap();
-    let mut consumer = Consumer::builder(&place.pool()).connect().unwrap();
+    let producer = Producer::builder(place.pool()).history(9).build().unwrap();
+    let mut consumer = Consumer::builder(place.pool()).connect().unwrap();
     let own = publish(&producer, 7, 4000, "the same");
-    let again = |text: &str| FrameMeta {
-        attachments: attachments(text),
-        ..FrameMeta::new(4000)
-    };
+    let again = |text: &str| FrameMeta::new(4000).attachments(attachments(text));
     for _ in 0..1000 {
         producer.republish(&own, &again("the same")).unwrap();
         assert_frame(&consumer.receive(Some(HANG)).unwrap(), 7, 4000, "the same");
@@ -258,9 +240,9 @@ fn a_repeated_frame_takes_no_more_room_for_the_same_attachments() {
 #[test]
 fn events_are_delivered_between_frames_on_request() {
     let place = Place::new();
-    let producer = Producer::builder(&place.pool()).history(4).build().unwrap();
-    let mut plain = Consumer::builder(&place.pool()).connect().unwrap();
-    let mut curious = Consumer::builder(&place.pool())
+    let producer = Producer::builder(place.pool()).history(4).build().unwrap();
+    let mut plain = Consumer::builder(place.pool()).connect().unwrap();
+    let mut curious = Consumer::builder(place.pool())
         .events(true)
         .connect()
         .unwrap();
@@ -269,7 +251,7 @@ fn events_are_delivered_between_frames_on_request() {
     publish(&producer, 2, 10, "two");
     assert_frame(&curious.receive(Some(HANG)).unwrap(), 1, 10, "one");
     let event = curious.receive(Some(HANG)).unwrap();
-    assert!(event.meta().event && event.is_empty());
+    assert!(event.meta().event && event.bytes() == Ok(&[]));
     assert_eq!(event.meta().attachments, attachments("between"));
     assert_eq!(
         (event.meta().timestamp, event.meta().duration),
@@ -285,10 +267,8 @@ fn events_are_delivered_between_frames_on_request() {
     ));
     assert_eq!(plain.stats().missed, 0, "an event is no frame");
     let slot = producer.acquire(10).unwrap();
-    let by_slot = FrameMeta {
-        event: true,
-        ..FrameMeta::default()
-    };
+    let mut by_slot = FrameMeta::default();
+    by_slot.event = true;
     drop(slot.publish(by_slot).unwrap());
     let stats = producer.stats();
     assert_eq!(
@@ -301,8 +281,8 @@ fn events_are_delivered_between_frames_on_request() {
 #[test]
 fn events_displace_no_frame_and_are_no_newest_frame() {
     let place = Place::new();
-    let producer = Producer::builder(&place.pool()).history(1).build().unwrap();
-    let mut slow = Consumer::builder(&place.pool()).connect().unwrap();
+    let producer = Producer::builder(place.pool()).history(1).build().unwrap();
+    let mut slow = Consumer::builder(place.pool()).connect().unwrap();
     publish(&producer, 7, 10, "frame");
     for n in 0..20 {
         producer.publish_event(event(&n.to_string())).unwrap();
@@ -316,7 +296,7 @@ fn events_displace_no_frame_and_are_no_newest_frame() {
     producer.publish_event(event("a")).unwrap();
     producer.publish_event(event("b")).unwrap();
     assert_frame(&slow.receive(Some(HANG)).unwrap(), 8, 10, "next");
-    let mut late = Consumer::builder(&place.pool())
+    let mut late = Consumer::builder(place.pool())
         .start_from(StartFrom::Newest)
         .events(true)
         .connect()
@@ -328,14 +308,14 @@ fn events_displace_no_frame_and_are_no_newest_frame() {
 #[test]
 fn events_take_no_slot_that_a_frame_needs() {
     let place = Place::new();
-    let builder = Producer::builder(&place.pool()).history(4).max_slots(8);
+    let builder = Producer::builder(place.pool()).history(4).max_slots(8);
     let producer = builder.build().unwrap();
     producer.set_upstream_need(0).unwrap();
     for n in 0..20 {
         publish(&producer, n, 10, "frame");
         producer.publish_event(event("after it")).unwrap();
     }
-    let mut late = Consumer::builder(&place.pool())
+    let mut late = Consumer::builder(place.pool())
         .start_from(StartFrom::Oldest)
         .connect()
         .unwrap();
@@ -347,15 +327,15 @@ fn events_take_no_slot_that_a_frame_needs() {
 #[test]
 fn lossless_consumers_get_every_event() {
     let place = Place::new();
-    let producer = Producer::builder(&place.pool())
+    let producer = Producer::builder(place.pool())
         .delivery(Delivery::Lossless)
         .build()
         .unwrap();
-    let mut curious = Consumer::builder(&place.pool())
+    let mut curious = Consumer::builder(place.pool())
         .events(true)
         .connect()
         .unwrap();
-    let mut plain = Consumer::builder(&place.pool()).connect().unwrap();
+    let mut plain = Consumer::builder(place.pool()).connect().unwrap();
     std::thread::scope(|scope| {
         scope.spawn(|| {
             for n in 0..200u32 {
@@ -397,9 +377,9 @@ fn lossless_consumers_get_every_event() {
 fn requests_reach_the_producer() {
     let place = Place::new();
     let (to, from) = mpsc::channel();
-    let producer = Producer::builder(&place.pool())
-        .on_consumer(move |event| {
-            if let ConsumerEvent::Request {
+    let producer = Producer::builder(place.pool())
+        .on_event(move |event| {
+            if let PoolEvent::Request {
                 consumer,
                 name,
                 data,
@@ -411,7 +391,7 @@ fn requests_reach_the_producer() {
         })
         .build()
         .unwrap();
-    let consumer = Consumer::builder(&place.pool())
+    let consumer = Consumer::builder(place.pool())
         .name("asker")
         .connect()
         .unwrap();
@@ -444,12 +424,12 @@ fn requests_reach_the_producer() {
 #[test]
 fn the_sticky_state_arrives_without_a_frame() {
     let place = Place::new();
-    let producer = Producer::builder(&place.pool()).build().unwrap();
+    let producer = Producer::builder(place.pool()).build().unwrap();
     let mut state = xmem_core::Sticky::new();
     state.set("caps", "a/b");
     producer.set_sticky(&state).unwrap();
     producer.set_eos(true);
-    let mut late = Consumer::builder(&place.pool()).connect().unwrap();
+    let mut late = Consumer::builder(place.pool()).connect().unwrap();
     assert_eq!(late.wait_sticky(Some(HANG)).as_deref(), Some(&state));
     assert_eq!(late.handle().sticky().as_deref(), Some(&state));
     assert!(matches!(late.receive(Some(HANG)), Err(ReceiveError::Eos)));
@@ -458,8 +438,8 @@ fn the_sticky_state_arrives_without_a_frame() {
 #[test]
 fn pass_eos_waits_for_frames_after_the_end() {
     let place = Place::new();
-    let producer = Producer::builder(&place.pool()).build().unwrap();
-    let mut consumer = Consumer::builder(&place.pool()).connect().unwrap();
+    let producer = Producer::builder(place.pool()).build().unwrap();
+    let mut consumer = Consumer::builder(place.pool()).connect().unwrap();
     publish(&producer, 1, 10, "");
     producer.set_eos(true);
     assert_frame(&consumer.receive(Some(HANG)).unwrap(), 1, 10, "");

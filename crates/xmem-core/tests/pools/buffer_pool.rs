@@ -205,7 +205,7 @@ fn invalid_options_and_stream_pools_are_refused() {
         let error = options.open().unwrap_err();
         assert!(matches!(error, OpenError::MaxBuffers { .. }), "{error}");
     }
-    let _producer = Producer::builder(&place.pool()).build().unwrap();
+    let _producer = Producer::builder(place.pool()).build().unwrap();
     let error = BufferPool::new(&place.pool()).unwrap_err();
     assert!(matches!(error, OpenError::Stream { .. }), "{error}");
 }
@@ -216,19 +216,19 @@ fn metadata_of_a_buffer_arrives() {
     let owner = BufferPool::new(&place.pool()).unwrap();
     let reader = BufferPool::new(&place.pool()).unwrap();
     let mut buffer = owner.acquire_cpu(2 * 3 * 4).unwrap();
-    let mut meta = FrameMeta::default().with_layout(FrameLayout {
+    let mut meta = FrameMeta::default().layout(FrameLayout {
         dtype: DType::F32,
         ndim: 2,
         content_type: "tensor/float32".into(),
         ..FrameLayout::default()
     });
-    meta.shape[..2].copy_from_slice(&[2, 3]);
-    meta.strides[..2].copy_from_slice(&[12, 4]);
+    meta.layout_mut().shape[..2].copy_from_slice(&[2, 3]);
+    meta.layout_mut().strides[..2].copy_from_slice(&[12, 4]);
     buffer.set_meta(meta).unwrap();
     let index = buffer.forget().unwrap();
     let buffer = reader.get(index).unwrap();
-    assert_eq!(buffer.meta().shape[..2], [2, 3]);
-    assert_eq!(buffer.meta().content_type.as_str(), "tensor/float32");
+    assert_eq!(buffer.meta().layout.shape[..2], [2, 3]);
+    assert_eq!(buffer.meta().layout.content_type.as_str(), "tensor/float32");
     assert_eq!(buffer.as_cpu_slice().unwrap().len(), 24);
 }
 

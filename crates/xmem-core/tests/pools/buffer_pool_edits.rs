@@ -90,13 +90,13 @@ fn metadata_of_a_buffer_survives_an_edit() {
     let place = Place::new();
     let owner = BufferPool::new(&place.pool()).unwrap();
     let mut buffer = owner.acquire_cpu(24).unwrap();
-    let mut meta = FrameMeta::default().with_layout(FrameLayout {
+    let mut meta = FrameMeta::default().layout(FrameLayout {
         dtype: DType::F32,
         ndim: 2,
         content_type: "tensor/float32".into(),
         ..FrameLayout::default()
     });
-    meta.shape[..2].copy_from_slice(&[2, 3]);
+    meta.layout_mut().shape[..2].copy_from_slice(&[2, 3]);
     meta.attachments.set("note", "one");
     buffer.set_meta(meta).unwrap();
     // Two reads, an edit that is dropped, and the last read.
@@ -111,11 +111,12 @@ fn metadata_of_a_buffer_survives_an_edit() {
     let (info, after) = known();
     assert!(info.sequence > info_before.sequence);
     assert_eq!(after.size, 24);
+    let (new, old) = (&after.layout, &before.layout);
     assert_eq!(
-        (after.dtype, after.ndim, after.shape),
-        (before.dtype, before.ndim, before.shape)
+        (new.dtype, new.ndim, new.shape),
+        (old.dtype, old.ndim, old.shape)
     );
-    assert_eq!(after.content_type, before.content_type);
+    assert_eq!(new.content_type, old.content_type);
     assert_eq!(after.attachments.text("note"), Some("one"));
     assert_eq!(after.attachments, before.attachments);
     // An edit for which there was no free buffer.

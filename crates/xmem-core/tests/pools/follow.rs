@@ -14,11 +14,11 @@ use xmem_core::{
 const SIZE: usize = 100;
 
 fn follow(place: &Place) -> Follower {
-    Consumer::builder(&place.pool()).follow()
+    Consumer::builder(place.pool()).follow()
 }
 
 fn producer(place: &Place) -> Producer {
-    Producer::builder(&place.pool()).build().unwrap()
+    Producer::builder(place.pool()).build().unwrap()
 }
 
 fn step(follower: &mut Follower) -> Step<Option<ReadLease>> {
@@ -116,7 +116,7 @@ fn a_bad_pool_name_is_an_error_at_once() {
 fn a_wait_can_be_cancelled() {
     let place = Place::new();
     let canceller = Canceller::new();
-    let builder = Consumer::builder(&place.pool()).canceller(&canceller);
+    let builder = Consumer::builder(place.pool()).canceller(&canceller);
     let mut follower = builder.follow();
     canceller.cancel();
     assert!(matches!(fails(&mut follower), FollowError::Cancelled));
@@ -172,7 +172,7 @@ fn a_follower_continues_with_the_next_producer() {
 #[test]
 fn a_follower_that_left_starts_again() {
     let place = Place::new();
-    let builder = Consumer::builder(&place.pool()).start_from(StartFrom::Newest);
+    let builder = Consumer::builder(place.pool()).start_from(StartFrom::Newest);
     let mut follower = builder.follow();
     let producer = producer(&place);
     publish(&producer, 1, SIZE);
@@ -246,7 +246,7 @@ fn a_lost_producer_can_be_the_end_or_an_error() {
 #[test]
 fn a_lossless_producer_that_gives_up_on_a_follower() {
     let place = Place::new();
-    let lossless = Producer::builder(&place.pool())
+    let lossless = Producer::builder(place.pool())
         .delivery(Delivery::Lossless)
         .lossless_timeout(Some(Duration::from_millis(50)))
         .history(4);
@@ -285,7 +285,7 @@ fn a_lossless_producer_that_gives_up_on_a_follower() {
 
 /// A follower with a budget of 1 that holds the first of three frames. An event follows.
 fn over_budget(place: &Place, what: OverBudget) -> (Producer, Follower, ReadLease) {
-    let builder = Consumer::builder(&place.pool()).max_held(1);
+    let builder = Consumer::builder(place.pool()).max_held(1);
     let mut follower = builder.events(true).follow().over_budget(what);
     let producer = producer(place);
     join(&mut follower, false);
@@ -369,7 +369,7 @@ fn past_the_budget_is_an_error() {
 #[test]
 fn a_small_budget_is_reported_once() {
     let place = Place::new();
-    let small = Producer::builder(&place.pool()).max_held(1);
+    let small = Producer::builder(place.pool()).max_held(1);
     let producer = small.build().unwrap();
     let mut follower = follow(&place).over_budget(OverBudget::Drop);
     join(&mut follower, false);
@@ -406,9 +406,9 @@ fn frames_that_are_held_until_a_newer_one_comes_are_reported_once() {
 
 /// Connects enough consumers that none has a budget.
 fn without_budget(place: &Place, max_slots: u32) -> (Producer, Vec<Consumer>) {
-    let few = Producer::builder(&place.pool()).max_slots(max_slots);
+    let few = Producer::builder(place.pool()).max_slots(max_slots);
     let producer = few.build().unwrap();
-    let consumers = (0..8).map(|_| Consumer::builder(&place.pool()).connect().unwrap());
+    let consumers = (0..8).map(|_| Consumer::builder(place.pool()).connect().unwrap());
     let consumers = consumers.collect();
     (producer, consumers)
 }
@@ -460,7 +460,7 @@ fn with_no_budget_one_frame_at_a_time_can_be_kept() {
 fn with_no_budget_frames_are_dropped_while_one_is_kept() {
     let place = Place::new();
     let (producer, _others) = without_budget(&place, 16);
-    let mut follower = Consumer::builder(&place.pool())
+    let mut follower = Consumer::builder(place.pool())
         .events(true)
         .follow()
         .over_budget(OverBudget::Drop);
@@ -490,7 +490,7 @@ fn with_no_budget_frames_are_dropped_while_one_is_kept() {
 fn a_frame_past_the_budget_is_within_a_larger_one() {
     let place = Place::new();
     let (producer, others) = without_budget(&place, 16);
-    let small = Consumer::builder(&place.pool()).max_held(1);
+    let small = Consumer::builder(place.pool()).max_held(1);
     let mut consumer = small.connect().unwrap();
     assert_eq!(consumer.budget(), 0);
     publish(&producer, 0, SIZE);

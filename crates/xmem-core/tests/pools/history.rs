@@ -16,7 +16,7 @@ const LONG: Duration = Duration::from_secs(3_600);
 const SHORT: Duration = Duration::from_nanos(1);
 
 fn kept_for(place: &Place, time: Duration) -> ProducerBuilder {
-    Producer::builder(&place.pool())
+    Producer::builder(place.pool())
         .history(4)
         .history_time(time)
 }
@@ -30,7 +30,7 @@ fn publish(producer: &Producer, frames: u64) {
 
 /// The number of frames that a new consumer gets.
 fn kept(place: &Place, producer: &Producer) -> u64 {
-    let builder = Consumer::builder(&place.pool()).start_from(StartFrom::Oldest);
+    let builder = Consumer::builder(place.pool()).start_from(StartFrom::Oldest);
     let mut consumer = builder.connect().unwrap();
     let kept = rest(producer, &mut consumer);
     assert_eq!(consumer.stats().missed, 0);
@@ -52,7 +52,7 @@ fn rest(producer: &Producer, consumer: &mut Consumer) -> u64 {
 
 /// A consumer that takes nothing, so that frames are kept for it.
 fn late(place: &Place) -> Consumer {
-    Consumer::builder(&place.pool()).connect().unwrap()
+    Consumer::builder(place.pool()).connect().unwrap()
 }
 
 #[test]
@@ -170,7 +170,7 @@ fn frames_that_each_consumer_has_taken_are_not_kept_longer() {
 fn a_consumer_that_lags_by_less_than_the_time_misses_nothing() {
     let place = Place::new();
     let producer = kept_for(&place, LONG).build().unwrap();
-    let mut consumer = Consumer::builder(&place.pool()).connect().unwrap();
+    let mut consumer = Consumer::builder(place.pool()).connect().unwrap();
     for frame in 0..200 {
         publish(&producer, 1);
         if frame >= 15 {
@@ -189,10 +189,8 @@ fn frames_are_kept_whatever_their_timestamps_are() {
     let _late = late(&place);
     for timestamp in [None, Some(0), Some(i64::MAX), Some(i64::MIN)] {
         for _ in 0..5 {
-            let meta = FrameMeta {
-                timestamp,
-                ..FrameMeta::new(1)
-            };
+            let mut meta = FrameMeta::new(1);
+            meta.timestamp = timestamp;
             producer.acquire(1).unwrap().publish(meta).unwrap();
         }
     }
@@ -219,16 +217,13 @@ fn frames_with_a_release_hook_are_not_kept_longer() {
 fn events_between_frames_do_not_push_them_out() {
     let place = Place::new();
     let producer = kept_for(&place, LONG).build().unwrap();
-    let builder = Consumer::builder(&place.pool()).events(true);
+    let builder = Consumer::builder(place.pool()).events(true);
     let mut consumer = builder.connect().unwrap();
     let mut attachments = Attachments::new();
     attachments.set("text", "between");
     for _ in 0..30 {
         publish(&producer, 1);
-        let event = FrameMeta {
-            attachments: attachments.clone(),
-            ..FrameMeta::default()
-        };
+        let event = FrameMeta::default().attachments(attachments.clone());
         producer.publish_event(event).unwrap();
     }
     let (mut frames, mut events) = (0, 0);
@@ -244,12 +239,12 @@ fn events_between_frames_do_not_push_them_out() {
 #[test]
 fn many_events_in_a_row_push_no_frame_out() {
     let place = Place::new();
-    let producer = Producer::builder(&place.pool()).history(4).build().unwrap();
+    let producer = Producer::builder(place.pool()).history(4).build().unwrap();
     publish(&producer, 4);
     for _ in 0..6 {
         producer.publish_event(FrameMeta::default()).unwrap();
     }
-    let builder = Consumer::builder(&place.pool()).start_from(StartFrom::Oldest);
+    let builder = Consumer::builder(place.pool()).start_from(StartFrom::Oldest);
     let mut consumer = builder.events(true).connect().unwrap();
     let kinds: Vec<_> = (0..8)
         .map(|_| consumer.receive(Some(HANG)).unwrap().meta().event)
@@ -276,7 +271,7 @@ fn extra_frames_are_released_for_any_other_need() {
         let producer = builder.build().unwrap();
         producer.set_upstream_need(6).unwrap();
         let consumer = |start_from| {
-            let builder = Consumer::builder(&place.pool()).start_from(start_from);
+            let builder = Consumer::builder(place.pool()).start_from(start_from);
             builder.max_held(8).connect().unwrap()
         };
         let mut consumers = vec![consumer(StartFrom::Next)];

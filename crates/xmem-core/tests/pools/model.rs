@@ -9,8 +9,7 @@ use crate::support::*;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use xmem_core::{
-    AcquireError, Consumer, Delivery, FrameMeta, Producer, ReadLease, ReceiveError, StartFrom,
-    WriteLease,
+    AcquireError, Consumer, Delivery, Producer, ReadLease, ReceiveError, StartFrom, WriteLease,
 };
 
 /// The operations. Numbers select an existing object, modulo their count.
@@ -99,7 +98,7 @@ struct World {
 impl World {
     fn new(setting: Setting) -> Self {
         let place = Place::new();
-        let producer = Producer::builder(&place.pool())
+        let producer = Producer::builder(place.pool())
             .delivery(setting.delivery)
             .history(setting.history)
             .max_slots(setting.max_slots)
@@ -203,12 +202,9 @@ impl World {
 
     fn republish(&mut self, n: usize) {
         let frame = &self.own[n % self.own.len()];
-        let (seed, size) = (frame.meta().pts.unwrap(), frame.len());
+        let (seed, size) = (frame.meta().pts.unwrap(), frame.size() as usize);
         let slot = frame.info().slot;
-        let meta = FrameMeta {
-            duration: Some(self.head()),
-            ..seeded(seed, size)
-        };
+        let meta = seeded(seed, size).duration(self.head());
         // A ring full of untaken frames would be overwritten.
         match self.producer.republish(frame, &meta) {
             Ok(sequence) => self.note(sequence, Published { seed, size, slot }),
@@ -218,7 +214,7 @@ impl World {
     }
 
     fn join(&mut self, start: StartFrom, held: u32) {
-        let result = Consumer::builder(&self.place.pool())
+        let result = Consumer::builder(self.place.pool())
             .start_from(start)
             .max_held(held)
             .connect();

@@ -10,7 +10,7 @@ use xmem_core::{Consumer, Delivery, FrameMeta, Producer, ReceiveError, Wait};
 const SIZE: usize = 100;
 
 fn newest_only(place: &Place) -> Consumer {
-    let builder = Consumer::builder(&place.pool()).newest_only(true);
+    let builder = Consumer::builder(place.pool()).newest_only(true);
     builder.events(true).connect().unwrap()
 }
 
@@ -22,7 +22,7 @@ fn is_empty(consumer: &mut Consumer) -> bool {
 #[test]
 fn older_frames_are_skipped_and_counted() {
     let place = Place::new();
-    let producer = Producer::builder(&place.pool()).history(8).build().unwrap();
+    let producer = Producer::builder(place.pool()).history(8).build().unwrap();
     let mut consumer = newest_only(&place);
     for seed in 0..4 {
         publish(&producer, seed, SIZE);
@@ -46,15 +46,9 @@ fn older_frames_are_skipped_and_counted() {
 #[test]
 fn events_between_skipped_frames_are_delivered() {
     let place = Place::new();
-    let producer = Producer::builder(&place.pool())
-        .history(16)
-        .build()
-        .unwrap();
+    let producer = Producer::builder(place.pool()).history(16).build().unwrap();
     let mut consumer = newest_only(&place);
-    let event = |number| FrameMeta {
-        pts: Some(number),
-        ..FrameMeta::default()
-    };
+    let event = |number| FrameMeta::default().pts(number);
     for seed in [0, 2, 4] {
         publish(&producer, seed, SIZE);
         producer.publish_event(event(seed + 1)).unwrap();
@@ -72,7 +66,7 @@ fn events_between_skipped_frames_are_delivered() {
 #[test]
 fn a_lossless_producer_goes_on() {
     let place = Place::new();
-    let builder = Producer::builder(&place.pool()).delivery(Delivery::Lossless);
+    let builder = Producer::builder(place.pool()).delivery(Delivery::Lossless);
     let producer = builder.build().unwrap();
     let mut consumer = newest_only(&place);
     producer.wait_for_consumers(1, Wait::up_to(HANG)).unwrap();

@@ -46,8 +46,8 @@ fn is_empty(consumer: &mut Consumer) -> bool {
 #[test]
 fn a_descriptor_that_blocks_is_refused() {
     let place = Place::new();
-    let _producer = Producer::builder(&place.pool()).build().unwrap();
-    let mut consumer = Consumer::builder(&place.pool()).connect().unwrap();
+    let _producer = Producer::builder(place.pool()).build().unwrap();
+    let mut consumer = Consumer::builder(place.pool()).connect().unwrap();
     let blocks = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
     let error = consumer.notify(Arc::new(blocks)).unwrap_err();
     assert!(error.to_string().contains("EFD_NONBLOCK"), "{error}");
@@ -56,8 +56,8 @@ fn a_descriptor_that_blocks_is_refused() {
 #[test]
 fn readable_until_nothing_is_left() {
     let place = Place::new();
-    let producer = Producer::builder(&place.pool()).history(4).build().unwrap();
-    let mut consumer = Consumer::builder(&place.pool()).connect().unwrap();
+    let producer = Producer::builder(place.pool()).history(4).build().unwrap();
+    let mut consumer = Consumer::builder(place.pool()).connect().unwrap();
     let fd = descriptor();
     consumer.notify(fd.clone()).unwrap();
     assert!(is_empty(&mut consumer));
@@ -91,9 +91,9 @@ fn readable_until_nothing_is_left() {
 #[test]
 fn wake_ups_from_elsewhere_and_cancelled_waits_are_harmless() {
     let place = Place::new();
-    let _producer = Producer::builder(&place.pool()).build().unwrap();
+    let _producer = Producer::builder(place.pool()).build().unwrap();
     let canceller = Canceller::new();
-    let mut consumer = Consumer::builder(&place.pool())
+    let mut consumer = Consumer::builder(place.pool())
         .canceller(&canceller)
         .connect()
         .unwrap();
@@ -121,11 +121,11 @@ fn wake_ups_from_elsewhere_and_cancelled_waits_are_harmless() {
 fn no_wake_up_is_lost() {
     const FRAMES: u64 = 20_000;
     let place = Place::new();
-    let producer = Producer::builder(&place.pool())
+    let producer = Producer::builder(place.pool())
         .delivery(Delivery::Lossless)
         .build()
         .unwrap();
-    let mut consumer = Consumer::builder(&place.pool()).connect().unwrap();
+    let mut consumer = Consumer::builder(place.pool()).connect().unwrap();
     let fd = descriptor();
     consumer.notify(fd.clone()).unwrap();
     thread::scope(|scope| {
@@ -157,11 +157,11 @@ fn no_wake_up_is_lost() {
 fn without_a_producer_a_follower_reports_nothing() {
     let place = Place::new();
     let fd = descriptor();
-    let mut follower = Consumer::builder(&place.pool()).follow();
+    let mut follower = Consumer::builder(place.pool()).follow();
     follower.notify(fd.clone()).unwrap();
     let step = |follower: &mut Follower| follower.step(NOW, |_| ()).unwrap();
     for seed in 0..2 {
-        let producer = Producer::builder(&place.pool()).build().unwrap();
+        let producer = Producer::builder(place.pool()).build().unwrap();
         assert!(matches!(step(&mut follower), Step::Joined { .. }));
         assert!(matches!(step(&mut follower), Step::Nothing));
         publish(&producer, seed, 100);

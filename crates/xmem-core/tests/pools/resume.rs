@@ -11,7 +11,7 @@ use xmem_core::{Consumer, Delivery, FrameMeta, Producer, ReceiveError, Wait};
 const SIZE: usize = 100;
 
 fn resume(place: &Place, consumer: &Consumer) -> Consumer {
-    let builder = Consumer::builder(&place.pool()).resume(consumer);
+    let builder = Consumer::builder(place.pool()).resume(consumer);
     builder.connect().unwrap()
 }
 
@@ -23,8 +23,8 @@ fn is_empty(consumer: &mut Consumer) -> bool {
 #[test]
 fn received_frames_are_not_delivered_again() {
     let place = Place::new();
-    let producer = Producer::builder(&place.pool()).history(8).build().unwrap();
-    let mut consumer = Consumer::builder(&place.pool()).connect().unwrap();
+    let producer = Producer::builder(place.pool()).history(8).build().unwrap();
+    let mut consumer = Consumer::builder(place.pool()).connect().unwrap();
     for seed in 0..4 {
         publish(&producer, seed, SIZE);
     }
@@ -47,8 +47,8 @@ fn received_frames_are_not_delivered_again() {
 #[test]
 fn frames_that_are_gone_count_as_missed() {
     let place = Place::new();
-    let producer = Producer::builder(&place.pool()).history(4).build().unwrap();
-    let mut consumer = Consumer::builder(&place.pool()).connect().unwrap();
+    let producer = Producer::builder(place.pool()).history(4).build().unwrap();
+    let mut consumer = Consumer::builder(place.pool()).connect().unwrap();
     publish(&producer, 0, SIZE);
     assert_frame(&receive(&mut consumer), 0, SIZE);
     for seed in 1..21 {
@@ -66,9 +66,9 @@ fn frames_that_are_gone_count_as_missed() {
 #[test]
 fn missed_events_are_no_missed_frames() {
     let place = Place::new();
-    let producer = Producer::builder(&place.pool()).history(4).build().unwrap();
-    let mut consumer = Consumer::builder(&place.pool()).connect().unwrap();
-    let mut away = Consumer::builder(&place.pool()).connect().unwrap();
+    let producer = Producer::builder(place.pool()).history(4).build().unwrap();
+    let mut consumer = Consumer::builder(place.pool()).connect().unwrap();
+    let mut away = Consumer::builder(place.pool()).connect().unwrap();
     let publish_all = |seeds: Range<u64>| {
         for seed in seeds {
             publish(&producer, seed, SIZE);
@@ -87,7 +87,7 @@ fn missed_events_are_no_missed_frames() {
     assert_eq!(away.stats().missed, 25);
     assert_frame(&receive(&mut away), 26, SIZE);
     assert_eq!(away.stats().missed, 25);
-    let mut late = Consumer::builder(&place.pool()).connect().unwrap();
+    let mut late = Consumer::builder(place.pool()).connect().unwrap();
     publish_all(30..60);
     let frame = receive(&mut late);
     assert_frame(&frame, 56, SIZE);
@@ -98,13 +98,13 @@ fn missed_events_are_no_missed_frames() {
 #[test]
 fn a_consumer_that_was_too_slow_counts_each_frame() {
     let place = Place::new();
-    let producer = Producer::builder(&place.pool())
+    let producer = Producer::builder(place.pool())
         .delivery(Delivery::Lossless)
         .lossless_timeout(Some(Duration::from_millis(50)))
         .history(4)
         .build()
         .unwrap();
-    let mut consumer = Consumer::builder(&place.pool()).connect().unwrap();
+    let mut consumer = Consumer::builder(place.pool()).connect().unwrap();
     producer.wait_for_consumers(1, Wait::up_to(HANG)).unwrap();
     publish(&producer, 0, SIZE);
     assert_frame(&receive(&mut consumer), 0, SIZE);
@@ -144,8 +144,8 @@ fn a_consumer_that_was_too_slow_counts_each_frame() {
 #[test]
 fn another_producers_stream_begins_with_its_history() {
     let place = Place::new();
-    let first = Producer::builder(&place.pool()).build().unwrap();
-    let mut consumer = Consumer::builder(&place.pool()).connect().unwrap();
+    let first = Producer::builder(place.pool()).build().unwrap();
+    let mut consumer = Consumer::builder(place.pool()).connect().unwrap();
     for seed in 0..3 {
         publish(&first, seed, SIZE);
         assert_frame(&receive(&mut consumer), seed, SIZE);
@@ -153,7 +153,7 @@ fn another_producers_stream_begins_with_its_history() {
     drop(first);
     let gone = consumer.receive(Some(HANG));
     assert!(matches!(gone, Err(ReceiveError::ProducerLost)));
-    let second = Producer::builder(&place.pool()).history(8).build().unwrap();
+    let second = Producer::builder(place.pool()).history(8).build().unwrap();
     for seed in 10..12 {
         publish(&second, seed, SIZE);
     }

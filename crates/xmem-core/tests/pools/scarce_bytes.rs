@@ -8,12 +8,12 @@ use xmem_core::{Consumer, Delivery, Producer, ReadLease, Wait};
 const SIZE: usize = 1 << 20;
 
 fn pool(place: &Place, slots: usize) -> Producer {
-    let builder = Producer::builder(&place.pool()).history(4);
+    let builder = Producer::builder(place.pool()).history(4);
     builder.max_bytes((slots * SIZE) as u64).build().unwrap()
 }
 
 fn connect(place: &Place) -> Consumer {
-    Consumer::builder(&place.pool()).connect().unwrap()
+    Consumer::builder(place.pool()).connect().unwrap()
 }
 
 #[test]
@@ -73,7 +73,7 @@ fn consumers_that_join_later_block_no_other() {
 #[test]
 fn a_lossless_stream_goes_on() {
     let place = Place::new();
-    let builder = Producer::builder(&place.pool()).delivery(Delivery::Lossless);
+    let builder = Producer::builder(place.pool()).delivery(Delivery::Lossless);
     let producer = builder.max_bytes(3 * SIZE as u64).build().unwrap();
     let mut keeper = connect(&place);
     producer.wait_for_consumers(1, Wait::up_to(HANG)).unwrap();
@@ -127,7 +127,7 @@ fn a_consumer_that_copies_keeps_the_budgets_of_others() {
 #[test]
 fn mixed_sizes_are_not_divided_among_consumers() {
     let place = Place::new();
-    let builder = Producer::builder(&place.pool()).mixed_sizes(true);
+    let builder = Producer::builder(place.pool()).mixed_sizes(true);
     let producer = builder.max_bytes(4 * SIZE as u64).build().unwrap();
     let mut consumer = connect(&place);
     let mut held = Vec::new();

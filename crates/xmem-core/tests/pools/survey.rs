@@ -8,7 +8,8 @@ use std::thread;
 use crate::support::*;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
-use xmem_core::{ConnectError, Producer, query_all};
+use xmem_core::discovery::query_all;
+use xmem_core::{ConnectError, Producer};
 
 /// Whether the event occurs within a minute, or has already occurred.
 fn is_there(socket: &OwnedFd, what: PollFlags, now: bool) -> bool {

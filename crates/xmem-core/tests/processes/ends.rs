@@ -14,7 +14,7 @@ fn the_error_of_a_second_producer_names_the_first() {
     let place = Place::new();
     let mut first = start("produce", "ready", &place);
     for _ in 0..3 {
-        let error = Producer::builder(&place.pool()).build().unwrap_err();
+        let error = Producer::builder(place.pool()).build().unwrap_err();
         let CreateError::InUse { pool, holder } = &error else {
             panic!("{error}");
         };
@@ -23,22 +23,22 @@ fn the_error_of_a_second_producer_names_the_first() {
         assert!(error.to_string().contains(holder));
     }
     // The first producer is not affected.
-    let mut consumer = Consumer::builder(&place.pool()).connect().unwrap();
+    let mut consumer = Consumer::builder(place.pool()).connect().unwrap();
     assert_whole(&receive(&mut consumer));
     // A stopped producer still owns the pool.
     first.stop();
     assert!(matches!(
-        Producer::builder(&place.pool()).build(),
+        Producer::builder(place.pool()).build(),
         Err(CreateError::InUse { .. })
     ));
     first.kill();
-    Producer::builder(&place.pool()).build().unwrap();
+    Producer::builder(place.pool()).build().unwrap();
 }
 
 #[test]
 fn a_closing_producer_wakes_sleepers_in_other_processes() {
     let place = Place::new();
-    let producer = Producer::builder(&place.pool()).build().unwrap();
+    let producer = Producer::builder(place.pool()).build().unwrap();
     let mut sleepers = [(); 3].map(|()| start("sleep", "joined", &place));
     std::thread::sleep(Duration::from_millis(30));
     drop(producer);
@@ -52,8 +52,8 @@ fn a_closing_producer_wakes_sleepers_in_other_processes() {
 fn frames_of_mixed_sizes_keep_their_regions() {
     for (mixed, regions) in [(true, 2), (false, 1)] {
         let place = Place::new();
-        let producer = Producer::builder(&place.pool())
-            .without_history()
+        let producer = Producer::builder(place.pool())
+            .history(0)
             .mixed_sizes(mixed)
             .build()
             .unwrap();

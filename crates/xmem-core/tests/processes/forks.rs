@@ -102,14 +102,12 @@ pub(crate) fn fork_and_replace(pool: &str) {
     inherited.notify(bell()).unwrap();
     let mut handles = Some((
         inherited,
-        Producer::builder(&format!("{pool}-parent"))
-            .build()
-            .unwrap(),
+        Producer::builder(format!("{pool}-parent")).build().unwrap(),
     ));
     reply(in_fork(|| {
         let mut own = connect();
         own.notify(bell()).unwrap();
-        let producer = Producer::builder(&format!("{pool}-child")).build().unwrap();
+        let producer = Producer::builder(format!("{pool}-child")).build().unwrap();
         let (mut inherited, inherited_producer) = handles.take().unwrap();
         assert!(inherited.notify(bell()).is_err());
         drop((inherited, inherited_producer));
@@ -194,7 +192,7 @@ pub(crate) fn fork_and_hold(pool: &str) {
 #[test]
 fn a_fork_of_a_consumer_releases_nothing() {
     let place = Place::new();
-    let producer = Producer::builder(&place.pool()).history(2).build().unwrap();
+    let producer = Producer::builder(place.pool()).history(2).build().unwrap();
     for seed in 0..2 {
         publish(&producer, seed, SIZE);
     }
@@ -218,7 +216,7 @@ fn a_fork_of_a_consumer_releases_nothing() {
 #[test]
 fn handles_replaced_after_a_fork_leave_the_new_threads_running() {
     let place = Place::new();
-    let producer = Producer::builder(&place.pool()).history(2).build().unwrap();
+    let producer = Producer::builder(place.pool()).history(2).build().unwrap();
     publish(&producer, 0, SIZE);
     let mut consumer = Child::start("fork-and-replace", &place.pool());
     assert_eq!(consumer.reply(), "0", "exit of the forked child");
@@ -230,7 +228,7 @@ fn handles_replaced_after_a_fork_leave_the_new_threads_running() {
 fn a_fork_of_a_producer_touches_nothing() {
     let place = Place::new();
     let mut producer = start("fork-producer", "ready", &place);
-    let mut consumer = Consumer::builder(&place.pool())
+    let mut consumer = Consumer::builder(place.pool())
         .start_from(StartFrom::Oldest)
         .connect()
         .unwrap();
@@ -249,7 +247,7 @@ fn a_fork_of_a_producer_touches_nothing() {
     assert_whole(&frame);
     assert_frame(&first, 0, SIZE);
     // The socket still exists.
-    Consumer::builder(&place.pool()).connect().unwrap();
+    Consumer::builder(place.pool()).connect().unwrap();
     producer.send("bye");
     assert!(producer.end());
     place.assert_clean();
@@ -258,7 +256,7 @@ fn a_fork_of_a_producer_touches_nothing() {
 #[test]
 fn a_killed_consumer_is_noticed_though_its_fork_lives() {
     let place = Place::new();
-    let producer = Producer::builder(&place.pool()).history(1).build().unwrap();
+    let producer = Producer::builder(place.pool()).history(1).build().unwrap();
     publish(&producer, 0, SIZE);
     let mut consumer = Child::start("fork-and-hold", &place.pool());
     let fork: i32 = consumer.reply().parse().unwrap();

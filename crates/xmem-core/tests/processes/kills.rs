@@ -15,7 +15,7 @@ use crate::{SIZE, holding, start};
 fn a_killed_consumers_whole_budget_is_reclaimed() {
     for backing in [Backing::Memfd, Backing::PosixShm] {
         let place = Place::new();
-        let producer = Producer::builder(&place.pool())
+        let producer = Producer::builder(place.pool())
             .backing(backing)
             .history(1)
             .build()
@@ -100,8 +100,8 @@ fn frames_outlive_a_killed_producer_and_a_new_one_goes_on() {
 #[test]
 fn consumers_killed_at_any_moment_tear_no_frame() {
     let place = Place::new();
-    let producer = Producer::builder(&place.pool()).history(2).build().unwrap();
-    let mut checker = Consumer::builder(&place.pool()).connect().unwrap();
+    let producer = Producer::builder(place.pool()).history(2).build().unwrap();
+    let mut checker = Consumer::builder(place.pool()).connect().unwrap();
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {

@@ -13,7 +13,7 @@ use crate::{SIZE, start};
 fn lossless_loses_nothing_between_processes() {
     const FRAMES: u64 = 2000;
     let place = Place::new();
-    let producer = Producer::builder(&place.pool())
+    let producer = Producer::builder(place.pool())
         .delivery(Delivery::Lossless)
         .build()
         .unwrap();
@@ -46,7 +46,7 @@ fn a_lossless_producer_that_waits_in_short_turns_gives_up_too() {
 
 fn gives_up_on_an_idle_consumer(turn: Option<Duration>) {
     let place = Place::new();
-    let producer = Producer::builder(&place.pool())
+    let producer = Producer::builder(place.pool())
         .delivery(Delivery::Lossless)
         .history(1)
         .max_slots(12)

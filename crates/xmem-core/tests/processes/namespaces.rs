@@ -43,7 +43,7 @@ fn a_producers_pid_is_that_of_the_readers_namespace() {
         .trim()
         .parse()
         .unwrap();
-    let consumer = Consumer::builder(&place.pool()).connect().unwrap();
+    let consumer = Consumer::builder(place.pool()).connect().unwrap();
     assert_eq!(consumer.producer_pid(), pid);
     assert_eq!(stats_of(&place.pool()).pid, pid);
     // The producer cannot see the reader's PID.

@@ -6,7 +6,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use xmem_core::{Backing, Consumer, Producer, remove_stale, remove_stale_segments};
+use xmem_core::discovery::{remove_stale, remove_stale_segments};
+use xmem_core::{Backing, Consumer, Producer};
 
 use crate::support::child::Child;
 use crate::support::*;
@@ -28,7 +29,7 @@ fn start_in(dir: &Path, pool: &str) -> Child {
 #[track_caller]
 fn left_by(place: &Place, pool: &str) -> Vec<PathBuf> {
     let mut child = start_in(place.path(), pool);
-    receive(&mut Consumer::builder(&place.pool()).connect().unwrap());
+    receive(&mut Consumer::builder(place.pool()).connect().unwrap());
     child.stop();
     let left = place.segments();
     assert!(!left.is_empty(), "{pool}");
@@ -52,7 +53,7 @@ impl<'a> Producing<'a> {
 impl Drop for Producing<'_> {
     fn drop(&mut self) {
         self.child.kill();
-        let _ = remove_stale(&self.place.pool());
+        let _ = remove_stale(self.place.pool());
     }
 }
 
@@ -63,7 +64,7 @@ fn pools_with_similar_paths_do_not_affect_each_other() {
         .each_ref()
         .map(|place| Producing::start(place, "./p.sock"));
     for place in &places {
-        let mut consumer = Consumer::builder(&place.pool()).connect().unwrap();
+        let mut consumer = Consumer::builder(place.pool()).connect().unwrap();
         assert_whole(&receive(&mut consumer));
     }
 }
@@ -78,7 +79,7 @@ fn a_pool_is_the_same_by_any_spelling_of_its_path() {
         format!("{dir}/./p.sock"),
     ] {
         let left = left_by(&place, &pool);
-        let removed = remove_stale(&place.pool()).unwrap();
+        let removed = remove_stale(place.pool()).unwrap();
         let mut segments = removed[2..].iter();
         assert!(segments.all(|path| left.contains(path)), "{pool}");
         place.assert_clean();
@@ -89,7 +90,7 @@ fn a_pool_is_the_same_by_any_spelling_of_its_path() {
 fn a_producer_of_another_backing_removes_stale_segments() {
     let place = Place::new();
     left_by(&place, &place.pool());
-    let _producer = Producer::builder(&place.pool()).build().unwrap();
+    let _producer = Producer::builder(place.pool()).build().unwrap();
     assert_eq!(place.segments(), Vec::<PathBuf>::new());
 }
 
@@ -100,7 +101,7 @@ fn segments_are_found_when_the_other_files_of_their_pool_are_gone() {
     for file in place.files() {
         fs::remove_file(file).unwrap();
     }
-    let removed = remove_stale(&place.pool()).unwrap();
+    let removed = remove_stale(place.pool()).unwrap();
     assert!(removed.iter().all(|path| left.contains(path)));
     place.assert_clean();
 }
@@ -109,11 +110,11 @@ fn segments_are_found_when_the_other_files_of_their_pool_are_gone() {
 fn segments_without_a_pool_are_removed_and_those_in_use_are_kept() {
     let (place, live) = (Place::new(), Place::new());
     let _producer = Producing::start(&live, &live.pool());
-    let mut consumer = Consumer::builder(&live.pool()).connect().unwrap();
+    let mut consumer = Consumer::builder(live.pool()).connect().unwrap();
     receive(&mut consumer);
     // This process also has segments.
     let own = Place::new();
-    let producer = Producer::builder(&own.pool()).backing(Backing::PosixShm);
+    let producer = Producer::builder(own.pool()).backing(Backing::PosixShm);
     let producer = producer.build().unwrap();
     publish(&producer, 1, 5000);
     let in_use = [live.segments(), own.segments()];
@@ -123,6 +124,6 @@ fn segments_without_a_pool_are_removed_and_those_in_use_are_kept() {
     // Another test may remove them at the same time.
     eventually("they are gone", || left.iter().all(|path| !path.exists()));
     assert_eq!([live.segments(), own.segments()], in_use);
-    let mut consumer = Consumer::builder(&live.pool()).connect().unwrap();
+    let mut consumer = Consumer::builder(live.pool()).connect().unwrap();
     assert_whole(&receive(&mut consumer));
 }

@@ -39,7 +39,7 @@ fn a_stopped_consumer_changes_nothing_for_the_others() {
 #[test]
 fn a_stopped_consumers_frames_stay_intact() {
     let place = Place::new();
-    let producer = Producer::builder(&place.pool()).build().unwrap();
+    let producer = Producer::builder(place.pool()).build().unwrap();
     let mut consumer = holding(&producer, &place);
     consumer.stop();
     let slots = producer.stats().slots;

@@ -15,9 +15,10 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
+use xmem_core::discovery::query;
 use xmem_core::{
     ConnectError, Consumer, FrameMeta, PoolStats, Producer, ReadLease, ReceiveError, Wait,
-    WriteLease, query,
+    WriteLease,
 };
 
 /// Not a limit on speed: a test that takes longer hangs.
@@ -159,19 +160,17 @@ pub fn filled(producer: &Producer, seed: u64, size: usize) -> WriteLease {
 }
 
 pub fn seeded(seed: u64, size: usize) -> FrameMeta {
-    FrameMeta {
-        pts: Some(seed),
-        ..FrameMeta::new(size)
-    }
+    FrameMeta::new(size).pts(seed)
 }
 
 /// Asserts that a frame has the content of this seed.
 #[track_caller]
 pub fn assert_frame(frame: &ReadLease, seed: u64, size: usize) {
     assert_eq!(frame.meta().pts, Some(seed));
-    assert_eq!(frame.len(), size, "size of frame {seed}");
+    let bytes = frame.bytes().unwrap();
+    assert_eq!(bytes.len(), size, "size of frame {seed}");
     assert_eq!(
-        difference(seed, frame),
+        difference(seed, bytes),
         None,
         "frame {seed} is not what was published"
     );
@@ -181,7 +180,11 @@ pub fn assert_frame(frame: &ReadLease, seed: u64, size: usize) {
 #[track_caller]
 pub fn assert_whole(frame: &ReadLease) {
     let seed = frame.meta().pts.expect("a seed");
-    assert_eq!(difference(seed, frame), None, "frame {seed} is torn");
+    assert_eq!(
+        difference(seed, frame.bytes().unwrap()),
+        None,
+        "frame {seed} is torn"
+    );
 }
 
 /// Waits for the next frame.

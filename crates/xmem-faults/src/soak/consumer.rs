@@ -66,7 +66,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
                 Err(error) => return Err(error.into()),
             };
             tally.add("received", 1);
-            match frame::read(&lease) {
+            match lease.bytes().ok().and_then(frame::read) {
                 Some(was) => kept.push_back((lease, was)),
                 None => tally.add("torn", 1),
             }
@@ -91,7 +91,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
 
 /// Checks a frame before it is released.
 fn check(kept: Option<Kept>, tally: &mut Tally) {
-    if kept.is_some_and(|(lease, was)| frame::read(&lease) != Some(was)) {
+    if kept.is_some_and(|(lease, was)| lease.bytes().ok().and_then(frame::read) != Some(was)) {
         tally.add("torn", 1);
     }
 }

@@ -184,8 +184,8 @@ impl BufferGuard {
     #[getter]
     fn shape<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyTuple>>> {
         let shape = self.meta(|meta| {
-            let shape = meta.shape.get(..usize::from(meta.ndim))?;
-            (meta.ndim > 0).then(|| shape.to_vec())
+            let shape = meta.layout.shape.get(..usize::from(meta.layout.ndim))?;
+            (meta.layout.ndim > 0).then(|| shape.to_vec())
         })?;
         shape.map(|shape| PyTuple::new(py, shape)).transpose()
     }
@@ -193,19 +193,19 @@ impl BufferGuard {
     /// The type of the elements, as of a frame.
     #[getter]
     fn dtype<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        dtype::object(py, self.meta(|meta| meta.dtype)?)
+        dtype::object(py, self.meta(|meta| meta.layout.dtype)?)
     }
 
     /// The type of the content, such as "image/raw".
     #[getter]
     fn content_type(&self) -> PyResult<String> {
-        self.meta(|meta| meta.content_type.as_str().to_owned())
+        self.meta(|meta| meta.layout.content_type.as_str().to_owned())
     }
 
     /// The name of the program that wrote it.
     #[getter]
     fn producer(&self) -> PyResult<String> {
-        self.meta(|meta| meta.producer.as_str().to_owned())
+        self.meta(|meta| meta.layout.producer.as_str().to_owned())
     }
 
     /// The presentation time in nanoseconds on CLOCK_MONOTONIC.
@@ -236,23 +236,22 @@ impl BufferGuard {
         let producer = producer.map(attachments::producer).transpose()?;
         self.with(|guard| {
             let mut meta = guard.meta().clone();
-            if let Some(dtype) = dtype {
-                meta.dtype = dtype;
-            }
+            let layout = meta.layout_mut();
+            layout.dtype = dtype.unwrap_or(layout.dtype);
             // With another type, the size of an existing shape changes.
-            let known = dtype.and_then(|_| meta.shape.get(..usize::from(meta.ndim)));
+            let known = dtype.and_then(|_| layout.shape.get(..usize::from(layout.ndim)));
             let known = known.filter(|shape| !shape.is_empty()).map(<[u64]>::to_vec);
             if let Some(shape) = shape.or(known) {
                 let size = size(guard);
-                if wanted::set_shape(&mut meta, &shape)? > size {
+                if wanted::set_shape(layout, &shape)? > size {
                     return Err(PyValueError::new_err(format!(
                         "an array of shape {shape:?} and type {} does not fit into {size} bytes",
-                        dtype::name(meta.dtype)
+                        dtype::name(layout.dtype)
                     )));
                 }
             }
-            meta.content_type = content_type.unwrap_or(meta.content_type);
-            meta.producer = producer.unwrap_or(meta.producer);
+            layout.content_type = content_type.unwrap_or(layout.content_type);
+            layout.producer = producer.unwrap_or(layout.producer);
             meta.timestamp = timestamp.or(meta.timestamp);
             guard.set_meta(meta).into_py_result()
         })

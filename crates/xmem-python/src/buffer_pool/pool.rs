@@ -7,13 +7,14 @@ use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use xmem_core::{self as core, AcquireError, ProcessId, lock};
+use xmem_core::{self as core, AcquireError, ProcessId};
 
 use super::cuda;
 use super::guard::BufferGuard;
 use super::reader::Reader;
 use crate::detached::Detached;
 use crate::errors::{self, IntoPyErr, IntoPyResult, Kind};
+use crate::lock;
 use crate::number::{count as number, count_or_none, counts};
 use crate::open_buffer::Pool;
 use crate::pools::{pool_name, pool_stats};

@@ -317,7 +317,7 @@ impl Slot {
         });
         match published {
             Ok(published) => Ok(published.info().sequence),
-            Err(PublishFailure { lease, error }) => {
+            Err(PublishFailure { lease, error, .. }) => {
                 self.lease = Some(lease);
                 Err(error)
             }

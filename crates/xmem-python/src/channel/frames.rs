@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
-use xmem_core::{FrameInfo, FrameLayout, FrameMeta, VideoLayout};
+use xmem_core::{FrameFlags, FrameInfo, FrameLayout, FrameMeta, VideoLayout};
 
 use super::arrays::DeviceBlock;
 use super::incoming::Block;
@@ -92,9 +92,9 @@ pub(crate) fn known_of<'py>(frame: &Bound<'py, Frame>) -> PyResult<Bound<'py, Py
     let attachments = meta.attachments.iter();
     let known = Known {
         is_whole: arrays.is_whole,
-        format: meta.video.map(|it| it.format.as_str().to_owned()),
-        width: meta.video.map(|it| it.width),
-        height: meta.video.map(|it| it.height),
+        format: meta.layout.video.map(|it| it.format.as_str().to_owned()),
+        width: meta.layout.video.map(|it| it.width),
+        height: meta.layout.video.map(|it| it.height),
         pts: meta.pts,
         dts: meta.dts,
         duration: meta.duration,
@@ -103,9 +103,9 @@ pub(crate) fn known_of<'py>(frame: &Bound<'py, Frame>) -> PyResult<Bound<'py, Py
         sequence: info.sequence,
         slot: info.slot,
         generation: info.generation,
-        flags: meta.flags,
-        content_type: meta.content_type.as_str().to_owned(),
-        producer: meta.producer.as_str().to_owned(),
+        flags: meta.flags.bits(),
+        content_type: meta.layout.content_type.as_str().to_owned(),
+        producer: meta.layout.producer.as_str().to_owned(),
         pool: about.pool.clone(),
         caps: about.caps().map(str::to_owned),
         attachments: attachments
@@ -173,25 +173,20 @@ pub(crate) fn frame_of(parts: Vec<Part<'_>>, known: Known) -> PyResult<Frame> {
         generation: known.generation,
         ..FrameInfo::default()
     };
-    let mut meta = FrameMeta {
-        pts: known.pts,
-        dts: known.dts,
-        duration: known.duration,
-        timestamp: known.timestamp,
-        flags: known.flags,
-        ..FrameMeta::default()
-    }
-    .with_layout(FrameLayout {
+    let layout = FrameLayout {
         video,
         content_type: known.content_type.as_str().into(),
         producer: known.producer.as_str().into(),
         ..FrameLayout::default()
-    });
+    };
+    let mut meta = FrameMeta::with_layout(0, layout).flags(FrameFlags::from_bits(known.flags));
+    (meta.pts, meta.dts, meta.duration) = (known.pts, known.dts, known.duration);
+    meta.timestamp = known.timestamp;
     for (name, value) in known.attachments {
         meta.attachments.set(&name, value);
     }
     let about = About::new(info, meta, known.caps, known.pool);
-    let format = about.meta.video.unwrap_or_default().format;
+    let format = about.meta.layout.video.unwrap_or_default().format;
     let arrays = Arrays::new(planes, known.is_whole, format);
     Ok(Frame::assembled(arrays, about))
 }

@@ -8,10 +8,11 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use xmem_core::{Canceller, lock};
+use xmem_core::Canceller;
 
 use super::incoming::Incoming;
 use super::names::MAKER;
+use crate::lock;
 use crate::notifier::Notifier;
 
 /// The maximum number of messages of one sender that wait here. Further ones wait at the sender.

@@ -59,7 +59,7 @@ impl Message {
     /// The message in a held frame. `Err`: why the frame is not a message.
     pub(super) fn new(lease: Arc<ReadLease>) -> Result<Self, String> {
         let parts = match lease.parts() {
-            [] => vec![lease.data()],
+            [] => vec![lease.bytes().map_err(|error| error.to_string())?],
             parts => {
                 let map = |part: &xmem_core::Part| {
                     // SAFETY: the lease keeps the part alive, and the keeper holds the lease.

@@ -8,9 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::process::geteuid;
-use xmem_core::{
-    Canceller, Consumer, ConsumerBuilder, MAX_REQUEST, ReadLease, ReceiveError, remove_stale,
-};
+use xmem_core::discovery::remove_stale;
+use xmem_core::{Canceller, Consumer, ConsumerBuilder, MAX_REQUEST, ReadLease, ReceiveError};
 
 use super::arrays::{self, Arrays};
 use super::inbox::{Blocked, End, Inbox};

@@ -6,12 +6,13 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 use pyo3::prelude::*;
-use xmem_core::{ProcessId, Producer, lock};
+use xmem_core::{ProcessId, Producer};
 
 use super::inbox::Inbox;
 use super::outlet::{Outlet, closed};
 use crate::detached::Detached;
 use crate::errors::Kind;
+use crate::lock;
 
 #[derive(Debug)]
 pub(super) struct Link {

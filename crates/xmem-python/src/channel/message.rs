@@ -50,7 +50,7 @@ pub(super) struct Label {
 
 impl Label {
     pub(super) fn write(self, meta: &mut FrameMeta) {
-        meta.content_type = MESSAGE.into();
+        meta.layout_mut().content_type = MESSAGE.into();
         let mut to = Box::new([0; 64]);
         to[..4].copy_from_slice(&MAGIC);
         to[4] = VERSION;
@@ -73,7 +73,8 @@ impl Label {
     /// `None`: the frame does not belong to a channel.
     pub(super) fn read(meta: &FrameMeta) -> Option<Self> {
         let from = meta.reserved.as_deref()?;
-        if from[..4] != MAGIC || from[4] != VERSION || meta.content_type.as_str() != MESSAGE {
+        if from[..4] != MAGIC || from[4] != VERSION || meta.layout.content_type.as_str() != MESSAGE
+        {
             return None;
         }
         let word = |at: usize| u64::from_ne_bytes(from[at..at + 8].try_into().unwrap_or_default());

@@ -4,7 +4,8 @@
 
 use std::path::{Path, PathBuf};
 
-use xmem_core::{random, remove_stale};
+use rustix::rand::{GetRandomFlags, getrandom};
+use xmem_core::discovery::remove_stale;
 
 /// The request of a process that joins, with its number: the maker shall receive its messages.
 pub(super) const HELLO: &str = "xmem:channel";
@@ -22,8 +23,10 @@ const DIGITS: usize = 16;
 /// A random number that no other process of the channel has. Never 0. It is from the kernel, because forked children inherit
 /// all other random states.
 pub(super) fn new_id() -> u64 {
+    let mut bytes = [0; 8];
     loop {
-        match random::u64() {
+        let _ = getrandom(&mut bytes, GetRandomFlags::empty());
+        match u64::from_ne_bytes(bytes) {
             MAKER => {}
             id => return id,
         }
@@ -56,7 +59,7 @@ pub(super) fn clean_up(channel: &Path) {
             .and_then(|rest| rest.strip_prefix('.'));
         if number.is_some_and(|n| n.len() == DIGITS && n.bytes().all(|b| b.is_ascii_hexdigit())) {
             // A running process joins again.
-            let _ = remove_stale(&entry.path());
+            let _ = remove_stale(entry.path());
         }
     }
 }

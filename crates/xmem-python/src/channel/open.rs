@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use xmem_core::{ConsumerEvent, Delivery, Producer, ProducerBuilder, RequestError, Sticky, lock};
+use xmem_core::{Delivery, PoolEvent, Producer, ProducerBuilder, RequestError, Sticky};
 
 use super::inbox::Inbox;
 use super::inlet::{self, Terms};
@@ -17,6 +17,7 @@ use super::names::{self, HELLO, MAKER, REFUSED, TAKEN};
 use super::outlet::timeout;
 use crate::detached::Detached;
 use crate::errors::{IntoPyErr, IntoPyResult, Kind};
+use crate::lock;
 use crate::number::{count, counts};
 use crate::signals::{self, Deadline, wait, wait_for};
 
@@ -37,8 +38,8 @@ struct Answer {
 }
 
 impl Answer {
-    fn on_event(&self, event: ConsumerEvent) {
-        let ConsumerEvent::Request { name, data, .. } = event else {
+    fn on_event(&self, event: PoolEvent) {
+        let PoolEvent::Request { name, data, .. } = event else {
             return;
         };
         let answer = match name.as_str() {
@@ -104,7 +105,7 @@ impl Options {
     fn builder(&self, pool: &str) -> PyResult<ProducerBuilder> {
         Ok(Producer::builder(pool)
             .delivery(Delivery::Lossless)
-            .without_history()
+            .history(0)
             .mixed_sizes(true)
             .max_slots(self.max_slots)
             .max_bytes(self.max_bytes)
@@ -126,12 +127,12 @@ impl Options {
 /// Makes a channel.
 pub(super) fn make(py: Python<'_>, name: &str, options: &Options) -> PyResult<Detached<Link>> {
     let inbox = Arc::new(Inbox::default());
-    let socket = xmem_core::socket_path(name).into_py_result()?;
+    let socket = xmem_core::discovery::socket_path(name).into_py_result()?;
     let joined = {
         let (inbox, terms, socket) = (Arc::downgrade(&inbox), options.terms(MAKER), socket.clone());
-        move |event: ConsumerEvent| on_event(&inbox, &terms, &socket, event)
+        move |event: PoolEvent| on_event(&inbox, &terms, &socket, event)
     };
-    let builder = options.builder(name)?.on_consumer(joined);
+    let builder = options.builder(name)?.on_event(joined);
     let producer = py.detach(|| {
         let producer = builder.build()?;
         names::clean_up(&socket);
@@ -197,7 +198,7 @@ pub(super) fn join(
         PyValueError::new_err("the name of the channel's socket isn't UTF-8: choose another name")
     })?;
     let answer = Arc::new(Answer::default());
-    let builder = options.builder(own)?.on_consumer({
+    let builder = options.builder(own)?.on_event({
         let answer = answer.clone();
         move |event| answer.on_event(event)
     });
@@ -236,8 +237,8 @@ pub(super) fn join(
 }
 
 /// Handles a request. Runs on the pool's control thread. Any process may have sent the request.
-fn on_event(inbox: &Weak<Inbox>, terms: &Terms, socket: &Path, event: ConsumerEvent) {
-    if let ConsumerEvent::Request { name, data, .. } = event
+fn on_event(inbox: &Weak<Inbox>, terms: &Terms, socket: &Path, event: PoolEvent) {
+    if let PoolEvent::Request { name, data, .. } = event
         && name == HELLO
         && let (Some(inbox), Some(id)) = (inbox.upgrade(), names::parse_id(&data))
     {

@@ -9,12 +9,13 @@ use std::time::Duration;
 use pyo3::prelude::*;
 use xmem_core::cuda::CudaError;
 use xmem_core::follow::{self, FollowError, Follower, Lost, Taken};
-use xmem_core::{BudgetLimit, ConnectError, ReceiveError, SystemError, lock};
+use xmem_core::{BudgetLimit, ConnectError, ReceiveError, SystemError};
 
 use crate::about::MESSAGE;
 use crate::errors::{IntoPyErr, Kind, errors};
 use crate::event::Event;
 use crate::frame::{Frame, Placement, Unusable};
+use crate::lock;
 use crate::notifier::Notifier;
 
 /// The result of the search for a producer.
@@ -88,7 +89,7 @@ fn take(taken: Taken<'_>) -> Took {
         Taken::Kept(lease) => lease,
         Taken::Lent(lease) => *lease,
     };
-    if lease.meta().content_type.as_str() == MESSAGE {
+    if lease.meta().layout.content_type.as_str() == MESSAGE {
         return Took::Frame(Err(Unusable::Invalid(Cow::Borrowed(
             "this pool belongs to an xmem.Channel: join it with xmem.Channel.connect, and close this consumer, which also \
              receives messages",
@@ -282,6 +283,5 @@ const SAY_AFTER: Duration = Duration::from_secs(2);
 const PATIENCE_OF_THREAD: Duration = Duration::from_secs(1);
 
 fn no_thread(error: std::io::Error) -> ConnectError {
-    let what = "start a thread";
-    SystemError { what, error }.into()
+    SystemError::at("start a thread")(error).into()
 }

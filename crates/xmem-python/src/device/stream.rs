@@ -8,7 +8,8 @@ use std::sync::Mutex;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use xmem_core::cuda::Stream;
-use xmem_core::lock;
+
+use crate::lock;
 
 /// How a new view on a device is used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

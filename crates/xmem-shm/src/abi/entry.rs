@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::abi::frame_info::{FrameInfo, Storage};
 use crate::abi::frame_layout::{FrameLayout, LayoutId};
-use crate::abi::meta::{FrameMeta, Reserved};
+use crate::abi::meta::{FrameFlags, FrameMeta, Reserved};
 use crate::abi::named::Attachments;
 use crate::protocol::ring::PAYLOAD_WORDS;
 
@@ -63,7 +63,7 @@ impl Entry {
         layout: Option<LayoutId>,
     ) -> Self {
         let mut kind = layout.map_or(0, |id| u64::from(id.number()));
-        kind |= u64::from(meta.flags) << FLAGS_SHIFT;
+        kind |= u64::from(meta.flags.bits()) << FLAGS_SHIFT;
         if meta.event {
             kind |= IS_EVENT;
         }
@@ -201,7 +201,7 @@ impl Entry {
             duration: self.option(W_DURATION),
             buffer_offset: self.option(W_BUFFER_OFFSET),
             buffer_offset_end: self.option(W_BUFFER_OFFSET_END),
-            flags: (self.words[W_KIND] >> FLAGS_SHIFT) as u32,
+            flags: FrameFlags::from_bits((self.words[W_KIND] >> FLAGS_SHIFT) as u32),
             event: self.is_event(),
             attachments: Attachments::new(),
         }
@@ -235,7 +235,7 @@ mod tests {
             duration: Some(33),
             buffer_offset: Some(1),
             buffer_offset_end: Some(2),
-            flags: u32::MAX,
+            flags: FrameFlags::from_bits(u32::MAX),
             event: true,
             ..FrameMeta::default()
         };

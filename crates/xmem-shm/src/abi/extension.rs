@@ -77,7 +77,7 @@ mod tests {
             reserved: Some(reserved.into()),
             ..FrameMeta::default()
         };
-        meta.content_type = "a".into();
+        meta.layout_mut().content_type = "a".into();
         let extension = Extension::of(&meta);
         assert_eq!(extension.layout().as_ref(), Ok(&*meta.layout));
         assert_eq!(*extension.reserved(), reserved);

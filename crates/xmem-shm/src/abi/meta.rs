@@ -2,7 +2,7 @@
 
 //! The description of a frame, which the caller of `publish` supplies in addition to its bytes.
 
-use std::ops::{Deref, DerefMut};
+use std::ops::{BitOr, BitOrAssign};
 use std::sync::Arc;
 
 use crate::abi::frame_layout::FrameLayout;
@@ -15,15 +15,15 @@ pub type Reserved = [u8; RESERVED_LEN];
 /// The description of a frame. The caller of `publish` fills it in. [`FrameInfo`](crate::abi::frame_info::FrameInfo) has the
 /// values that publishing adds. All times are in nanoseconds.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct FrameMeta {
     /// First byte of the payload, counted from the slot's first byte.
     pub offset: u64,
     /// Size of the payload in bytes.
     pub size: u64,
 
-    /// How to interpret the bytes. Its fields are accessible as fields of this type: `meta.video`. Setting one copies the
-    /// layout if other frames share it. So a program that publishes many frames should create a layout once and use it for [all
-    /// of them](Self::with_layout).
+    /// How to interpret the bytes. A program that publishes many frames creates a layout once and uses it for [all of
+    /// them](Self::with_layout).
     pub layout: Arc<FrameLayout>,
     /// For the user's own data.
     pub reserved: Option<Box<Reserved>>,
@@ -47,8 +47,8 @@ pub struct FrameMeta {
     pub buffer_offset: Option<u64>,
     /// The producer's offset at the frame's end (GstBuffer's `offset-end`).
     pub buffer_offset_end: Option<u64>,
-    /// Flags of the frame: those GstBufferFlags that are meaningful in other processes, and [`FrameMeta::AFTER_GAP`].
-    pub flags: u32,
+    /// Flags of the frame.
+    pub flags: FrameFlags,
     /// This is an event of the stream between two frames, and not a frame. It has attachments and no payload. Consumers get it
     /// only with `ConsumerBuilder::events`.
     pub event: bool,
@@ -58,10 +58,22 @@ pub struct FrameMeta {
 
 impl Default for FrameMeta {
     fn default() -> Self {
+        Self::new(0)
+    }
+}
+
+impl FrameMeta {
+    /// A frame of `size` bytes at the start of its slot. All other properties are unknown.
+    pub fn new(size: usize) -> Self {
+        Self::with_layout(size, FrameLayout::unknown())
+    }
+
+    /// A frame of `size` bytes with this layout.
+    pub fn with_layout(size: usize, layout: impl Into<Arc<FrameLayout>>) -> Self {
         Self {
             offset: 0,
-            size: 0,
-            layout: FrameLayout::unknown(),
+            size: size as u64,
+            layout: layout.into(),
             reserved: None,
             timestamp: None,
             decode_timestamp: None,
@@ -70,49 +82,93 @@ impl Default for FrameMeta {
             duration: None,
             buffer_offset: None,
             buffer_offset_end: None,
-            flags: 0,
+            flags: FrameFlags::default(),
             event: false,
             attachments: Attachments::new(),
         }
     }
-}
 
-impl FrameMeta {
-    /// A flag: the frame is needed to decode others (GST_BUFFER_FLAG_HEADER).
-    pub const HEADER: u32 = 1 << 10;
-    /// A flag: the frame depends on earlier frames (GST_BUFFER_FLAG_DELTA_UNIT).
-    pub const DELTA_UNIT: u32 = 1 << 13;
-    /// A flag: frames before it are missing, and no number shows that. GStreamer's flags are below this bit, those of video at most
-    /// `1 << 28`.
-    pub const AFTER_GAP: u32 = 1 << 31;
-
-    /// A frame of `size` bytes at the start of its slot. All other properties are unknown.
-    pub fn new(size: usize) -> Self {
-        Self {
-            size: size as u64,
-            ..Self::default()
-        }
+    /// With this layout.
+    pub fn layout(mut self, layout: impl Into<Arc<FrameLayout>>) -> Self {
+        self.layout = layout.into();
+        self
     }
 
-    /// Returns the description with this layout.
-    pub fn with_layout(self, layout: impl Into<Arc<FrameLayout>>) -> Self {
-        Self {
-            layout: layout.into(),
-            ..self
-        }
+    /// With this presentation time on CLOCK_MONOTONIC.
+    pub fn timestamp(mut self, timestamp: i64) -> Self {
+        self.timestamp = Some(timestamp);
+        self
     }
-}
 
-impl Deref for FrameMeta {
-    type Target = FrameLayout;
-
-    fn deref(&self) -> &FrameLayout {
-        &self.layout
+    /// With this presentation time of the producer's pipeline.
+    pub fn pts(mut self, pts: u64) -> Self {
+        self.pts = Some(pts);
+        self
     }
-}
 
-impl DerefMut for FrameMeta {
-    fn deref_mut(&mut self) -> &mut FrameLayout {
+    /// With this duration.
+    pub fn duration(mut self, duration: u64) -> Self {
+        self.duration = Some(duration);
+        self
+    }
+
+    /// With these flags.
+    pub fn flags(mut self, flags: FrameFlags) -> Self {
+        self.flags = flags;
+        self
+    }
+
+    /// With these attachments.
+    pub fn attachments(mut self, attachments: Attachments) -> Self {
+        self.attachments = attachments;
+        self
+    }
+
+    /// The layout, for a change of this frame's only. Copies the layout if other frames share it.
+    pub fn layout_mut(&mut self) -> &mut FrameLayout {
         Arc::make_mut(&mut self.layout)
+    }
+}
+
+/// Flags of a frame: those GstBufferFlags that are meaningful in other processes, and [`AFTER_GAP`](Self::AFTER_GAP).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct FrameFlags(u32);
+
+impl FrameFlags {
+    /// The frame is needed to decode others (GST_BUFFER_FLAG_HEADER).
+    pub const HEADER: Self = Self(1 << 10);
+    /// The frame depends on earlier frames (GST_BUFFER_FLAG_DELTA_UNIT).
+    pub const DELTA_UNIT: Self = Self(1 << 13);
+    /// Frames before it are missing, and no number shows that. GStreamer's flags are below this bit, those of video at most
+    /// `1 << 28`.
+    pub const AFTER_GAP: Self = Self(1 << 31);
+
+    /// These bits, as in GstBufferFlags.
+    pub const fn from_bits(bits: u32) -> Self {
+        Self(bits)
+    }
+
+    /// The bits, as in GstBufferFlags.
+    pub const fn bits(self) -> u32 {
+        self.0
+    }
+
+    /// Whether all of these flags are set.
+    pub const fn contains(self, flags: Self) -> bool {
+        self.0 & flags.0 == flags.0
+    }
+}
+
+impl BitOr for FrameFlags {
+    type Output = Self;
+
+    fn bitor(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}
+
+impl BitOrAssign for FrameFlags {
+    fn bitor_assign(&mut self, other: Self) {
+        *self = *self | other;
     }
 }

@@ -7,7 +7,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
 use rustix::fs::{Access, access};
-use xmem_core::{
+use xmem_core::discovery::{
     PoolEntry, check_runtime_dir, other_runtime_dirs, query_all, read_pools, runtime_dir,
 };
 

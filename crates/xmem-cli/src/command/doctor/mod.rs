@@ -11,7 +11,7 @@ mod system;
 use std::io::Write;
 use std::process::ExitCode;
 
-use xmem_core::printable;
+use xmem_core::discovery::printable;
 
 use crate::Error;
 use crate::cli::Format;

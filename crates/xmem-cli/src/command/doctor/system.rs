@@ -56,7 +56,7 @@ fn pass_a_frame() -> Result<(), Box<dyn std::error::Error>> {
     slot.as_mut_slice().copy_from_slice(BYTES);
     slot.publish(FrameMeta::new(BYTES.len()))?;
     let frame = consumer.receive(Some(Duration::from_secs(5)))?;
-    if frame.data() == BYTES {
+    if frame.bytes() == Ok(BYTES) {
         Ok(())
     } else {
         Err("the received bytes differ from the written ones".into())

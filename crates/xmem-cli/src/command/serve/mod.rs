@@ -11,7 +11,7 @@ use hyper::header::{CONTENT_SECURITY_POLICY, HeaderValue};
 use hyper::{StatusCode, Uri};
 use percent_encoding::percent_decode_str;
 use serde_json::Value;
-use xmem_core::PoolStats;
+use xmem_core::{BudgetLimit, Delivery, PoolStats};
 
 use crate::Error;
 use crate::http::{self, Response, error, response};
@@ -128,8 +128,9 @@ impl Site {
 
 /// The reason why a viewer would reduce the budgets of the consumers. `None` if it would not.
 fn no_room(stats: &PoolStats) -> Option<String> {
-    let limit = &stats.budget_limit;
-    (!limit.is_empty()).then(|| format!("it has no free slot for a viewer: raise its {limit}"))
+    let limit = stats.budget_limit;
+    (limit != BudgetLimit::Asked)
+        .then(|| format!("it has no free slot for a viewer: raise its {limit}"))
 }
 
 /// Identifies a pool until its producer is replaced. The next producer may have another format.
@@ -148,7 +149,7 @@ fn is_raw(pool: &Pool) -> Result<bool, Error> {
         }
         .into());
     };
-    if stats.delivery == "lossless" {
+    if stats.delivery == Delivery::Lossless {
         return Err("it is lossless, so a viewer could hold up its producer; `xmem snapshot` takes one picture".into());
     }
     // The caps are set with the first frame. A source on demand may need a consumer first.

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use xmem_core::printable;
+use xmem_core::discovery::printable;
 
 use crate::Error;
 use crate::child::{self, END_TIMEOUT};

@@ -10,7 +10,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
-use xmem_core::{PoolStats, printable};
+use xmem_core::PoolStats;
+use xmem_core::discovery::printable;
 
 use super::source::Source;
 use crate::Error;
@@ -210,7 +211,7 @@ impl Playing {
 
     /// Reads the number of frames, and whether there are consumers.
     fn look(&mut self, share: &Share) {
-        let stats = xmem_core::query(&share.pool).ok();
+        let stats = xmem_core::discovery::query(&share.pool).ok();
         // Ignore the statistics of another producer of the pool.
         let stats = stats.filter(|stats: &PoolStats| stats.pid == self.tool.id());
         let Some(stats) = stats else {

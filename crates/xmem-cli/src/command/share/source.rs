@@ -8,7 +8,7 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
-use xmem_core::printable;
+use xmem_core::discovery::printable;
 
 use crate::Error;
 use crate::child::{self, END_TIMEOUT};

@@ -3,7 +3,8 @@
 //! The figures of pools and consumers as table cells.
 
 use unicode_width::UnicodeWidthStr;
-use xmem_core::{ConsumerStats, PoolStats, printable};
+use xmem_core::discovery::printable;
+use xmem_core::{ConsumerStats, Delivery, PoolStats};
 
 use crate::format::{milliseconds, process};
 use crate::pools::{Pool, caps_summary};
@@ -121,7 +122,7 @@ pub(super) fn of_pool(pool: &Pool) -> [String; 11] {
     let copied = stats.copied + consumers().map(|it| it.copied).sum::<u64>();
     [
         name,
-        if stats.delivery == "lossless" {
+        if stats.delivery == Delivery::Lossless {
             "lossless".to_owned()
         } else {
             state

@@ -9,7 +9,8 @@ use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Style, Stylize};
 use ratatui::text::{Line, Text};
 use ratatui::widgets::{Row, Table, TableState};
-use xmem_core::{PoolStats, printable};
+use xmem_core::PoolStats;
+use xmem_core::discovery::printable;
 
 use super::histogram::Histogram;
 use super::rows::{Rows, latency_ns, missed};

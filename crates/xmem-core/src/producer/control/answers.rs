@@ -13,7 +13,7 @@ use xmem_shm::os::sealed;
 
 use super::{Connection, ControlThread, Next, Stage, refuse};
 use crate::producer::pool::consumer::{ConsumerRecord, Joining};
-use crate::producer::pool::event::{ConsumerEvent, Departure};
+use crate::producer::pool::event::{Departure, PoolEvent};
 use crate::producer::pool::stats;
 use crate::producer::write::devices;
 use crate::region::Ticket;
@@ -114,7 +114,7 @@ impl ControlThread {
                 Ok(())
             }
             Some(ToProducer::Request { name, data }) => {
-                let request = |figures| ConsumerEvent::Request {
+                let request = |figures| PoolEvent::Request {
                     consumer: figures,
                     name: name.as_str().to_owned(),
                     data,

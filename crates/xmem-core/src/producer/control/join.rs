@@ -17,7 +17,7 @@ use super::origins::send_origins;
 use super::{ControlThread, Next, PROCESS, Stage, refuse};
 use crate::producer::pool::Pool;
 use crate::producer::pool::consumer::{ConsumerRecord, Joining};
-use crate::producer::pool::event::{ConsumerEvent, Departure};
+use crate::producer::pool::event::{Departure, PoolEvent};
 use crate::producer::pool::guard::Guard;
 
 impl ControlThread {
@@ -96,7 +96,7 @@ impl ControlThread {
             }
             return Next::Stay;
         }
-        self.report(ConsumerEvent::Connected, &welcome.consumer);
+        self.report(PoolEvent::Connected, &welcome.consumer);
         Next::Stay
     }
 }

@@ -35,7 +35,7 @@ use crate::producer::numbered::timeouts::Timeouts;
 use crate::producer::pool::Pool;
 use crate::producer::pool::commands::Command;
 use crate::producer::pool::consumer::ConsumerRecord;
-use crate::producer::pool::event::{ConsumerEvent, Departure};
+use crate::producer::pool::event::{Departure, PoolEvent};
 use crate::producer::pool::stats;
 use crate::stats::ConsumerStats;
 use in_flight::{InFlight, Unread};
@@ -209,7 +209,7 @@ impl ControlThread {
     /// Empties the buffers whose readers did not take them in time.
     fn give_up_unread(&mut self) {
         for unread in self.timeouts.give_up_unread(&self.pool) {
-            self.call(ConsumerEvent::Unread(unread));
+            self.call(PoolEvent::Unread(unread));
         }
     }
 
@@ -245,7 +245,7 @@ impl ControlThread {
                             self.close(id, Departure::CutOff);
                         }
                         Command::TimedOut(id) => self.timed_out(id),
-                        Command::BudgetsCut(cut) => self.call(ConsumerEvent::BudgetsCut {
+                        Command::BudgetsCut(cut) => self.call(PoolEvent::BudgetsCut {
                             budget: cut.budget,
                             consumers: cut.consumers,
                             limit: cut.limit,
@@ -254,13 +254,13 @@ impl ControlThread {
                             let shortage =
                                 self.pool.lock().and_then(|guard| guard.regions.shortage());
                             if let Some(error) = shortage {
-                                self.call(ConsumerEvent::CannotGrow(error));
+                                self.call(PoolEvent::CannotGrow(error));
                             }
                         }
                         Command::HoldsUp(id) => {
                             let connection = self.connections.get(&id);
                             if let Some(consumer) = connection.and_then(Connection::consumer) {
-                                self.report(ConsumerEvent::HoldsUp, consumer);
+                                self.report(PoolEvent::HoldsUp, consumer);
                             }
                         }
                         Command::PushSticky => sticky = true,
@@ -442,7 +442,7 @@ impl ControlThread {
             connection.stage = Stage::Leaving(consumer.clone());
             connection.departure_reported = true;
             self.report(
-                |consumer| ConsumerEvent::Disconnected {
+                |consumer| PoolEvent::Disconnected {
                     consumer,
                     reason: Departure::TimedOut,
                 },
@@ -469,12 +469,10 @@ impl ControlThread {
             connection.departure_reported,
         );
         // Reads the figures while its page is still on the list.
-        let event = consumer
-            .as_ref()
-            .map(|consumer| ConsumerEvent::Disconnected {
-                consumer: self.figures(consumer),
-                reason,
-            });
+        let event = consumer.as_ref().map(|consumer| PoolEvent::Disconnected {
+            consumer: self.figures(consumer),
+            reason,
+        });
         self.pool.remove_consumer(id);
         fault::point(Point::ConsumerForgotten);
         self.end_connection(id, connection);
@@ -494,21 +492,17 @@ impl ControlThread {
         stats::of_consumer(&self.pool.lock_on_own_thread(), consumer, monotonic_ns())
     }
 
-    fn report(
-        &self,
-        event: impl FnOnce(ConsumerStats) -> ConsumerEvent,
-        consumer: &ConsumerRecord,
-    ) {
+    fn report(&self, event: impl FnOnce(ConsumerStats) -> PoolEvent, consumer: &ConsumerRecord) {
         self.call(event(self.figures(consumer)));
     }
 
-    fn call(&self, event: ConsumerEvent) {
-        let Some(on_consumer) = &self.pool.settings().on_consumer else {
+    fn call(&self, event: PoolEvent) {
+        let Some(on_event) = &self.pool.settings().on_event else {
             return;
         };
         // A panic of the callback must not end this thread, because all consumers depend on it.
-        if catch_unwind(AssertUnwindSafe(|| on_consumer(event))).is_err() {
-            log::error!("pool {:?}: on_consumer panicked", self.pool.name());
+        if catch_unwind(AssertUnwindSafe(|| on_event(event))).is_err() {
+            log::error!("pool {:?}: on_event panicked", self.pool.name());
         }
     }
 }

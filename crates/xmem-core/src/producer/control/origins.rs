@@ -11,7 +11,7 @@ use xmem_shm::fault::{self, Point};
 use super::join::set_start;
 use super::{Connection, ControlThread, Next, Stage};
 use crate::producer::pool::consumer::ConsumerRecord;
-use crate::producer::pool::event::{ConsumerEvent, Departure};
+use crate::producer::pool::event::{Departure, PoolEvent};
 
 impl ControlThread {
     /// Records a consumer's answer. After the last one that is needed, its cursor is set.
@@ -46,7 +46,7 @@ impl ControlThread {
             return Next::Close(Departure::Died);
         }
         connection.departure_reported = false;
-        self.report(ConsumerEvent::Connected, consumer);
+        self.report(PoolEvent::Connected, consumer);
         Next::Stay
     }
 

@@ -69,7 +69,8 @@ pub(super) fn remove_socket(path: &Path) -> Result<bool, CreateError> {
 /// # let pool = dir.path().join("p.sock");
 /// # let pool = pool.to_str().unwrap();
 /// use std::os::unix::net::UnixListener;
-/// use xmem_core::{Producer, RemoveError, remove_stale};
+/// use xmem_core::discovery::remove_stale;
+/// use xmem_core::{Producer, RemoveError};
 ///
 /// drop(UnixListener::bind(pool)?); // the socket of a process that listened,
 /// std::fs::write(dir.path().join("p.lock"), "camera (process 4711)")?; // and was a producer
@@ -85,7 +86,7 @@ pub(super) fn remove_socket(path: &Path) -> Result<bool, CreateError> {
 ///
 /// [`RemoveError::Live`] when the pool has a producer, [`RemoveError::Foreign`] when the files belong to another user,
 /// also for root; see [`RemoveError`] for the others.
-pub fn remove_stale(pool: &(impl AsRef<OsStr> + ?Sized)) -> Result<Vec<PathBuf>, RemoveError> {
+pub fn remove_stale(pool: impl AsRef<OsStr>) -> Result<Vec<PathBuf>, RemoveError> {
     let pool = pool.as_ref();
     let socket = socket_path(pool)?;
     if !has_safe_dir(pool, &socket)? {

@@ -13,7 +13,7 @@ use crate::stats::ConsumerStats;
 /// An event of a pool or of its consumers.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
-pub enum ConsumerEvent {
+pub enum PoolEvent {
     /// A consumer has joined.
     Connected(ConsumerStats),
     /// A consumer is not connected any more.

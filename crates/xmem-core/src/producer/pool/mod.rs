@@ -42,7 +42,7 @@ use xmem_shm::sync::{AtomicU64, Ordering};
 
 use crate::cancel::Notifier;
 use crate::delivery::Delivery;
-use crate::error::{Forked, RegionError};
+use crate::error::{Forked, StickyError};
 use commands::{Command, Commands};
 use guard::Guard;
 use history::Span;
@@ -294,7 +294,7 @@ impl Pool {
         guard.retire(Cold::NotInUse)
     }
 
-    pub(super) fn set_sticky(&self, sticky: &Sticky) -> Result<u64, RegionError> {
+    pub(super) fn set_sticky(&self, sticky: &Sticky) -> Result<u64, StickyError> {
         let mut guard = self.guard()?;
         let version = guard.sticky.push(sticky, self.control.head())?;
         drop(guard);

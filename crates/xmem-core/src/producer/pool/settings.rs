@@ -9,12 +9,12 @@ use std::time::Duration;
 use xmem_shm::abi::layout::Shape;
 
 use super::access::Access;
-use super::event::ConsumerEvent;
+use super::event::PoolEvent;
 use crate::delivery::Delivery;
 use crate::region::Backing;
 use crate::region::device::mode::Mode;
 
-pub(super) type OnConsumer = Arc<dyn Fn(ConsumerEvent) + Send + Sync>;
+pub(super) type OnEvent = Arc<dyn Fn(PoolEvent) + Send + Sync>;
 
 /// The maximum number of entries that are kept for consumers which have not taken them yet. With room for the backlog and for
 /// events, the ring has 1024 entries.
@@ -48,7 +48,7 @@ pub(in crate::producer) struct Settings {
     pub(in crate::producer) backing: Backing,
     pub(in crate::producer) access: Access,
     pub(in crate::producer) lossless_timeout: Option<Duration>,
-    pub(in crate::producer) on_consumer: Option<OnConsumer>,
+    pub(in crate::producer) on_event: Option<OnEvent>,
     pub(in crate::producer) cuda_mode: Mode,
     pub(in crate::producer) release_timeout: Duration,
 }
@@ -141,7 +141,7 @@ impl Default for Settings {
             backing: Backing::Memfd,
             access: Access::default(),
             lossless_timeout: None,
-            on_consumer: None,
+            on_event: None,
             cuda_mode: Mode::Auto,
             release_timeout: Duration::from_secs(5),
         }

@@ -13,7 +13,6 @@ use super::guard::Guard;
 use super::rate;
 use super::slots::{Place, SlotInfo, Use};
 use super::wait::waits_for;
-use crate::delivery::Delivery;
 use crate::stats::{ConsumerStats, PoolStats};
 
 pub(in crate::producer) fn of_consumer(
@@ -75,10 +74,7 @@ pub(in crate::producer) fn of_pool(pool: &Pool) -> PoolStats {
     PoolStats {
         pool: pool.name().to_owned(),
         pid: std::process::id(),
-        delivery: match pool.settings().delivery {
-            Delivery::Live => "live".into(),
-            Delivery::Lossless => "lossless".into(),
-        },
+        delivery: pool.settings().delivery,
         up_ns: u64::try_from(now - pool.made_at()).unwrap_or_default(),
         fps: rate::now(control, now),
         published,
@@ -105,7 +101,7 @@ pub(in crate::producer) fn of_pool(pool: &Pool) -> PoolStats {
             .filter_map(|slot| Some(guard.slots.get(*slot)?.place?.bytes()))
             .sum(),
         max_slots: pool.settings().most_slots(largest_slot(&guard)),
-        budget_limit: control.share().limit.to_string(),
+        budget_limit: control.share().limit,
         regions: guard.regions.count(),
         bytes: guard.regions.bytes(),
         devices: guard.regions.devices(),

@@ -12,7 +12,7 @@ use xmem_shm::abi::limits::{MAX_NAMED_ENTRIES, MAX_NAMED_SIZE};
 use xmem_shm::abi::named::Sticky;
 use xmem_shm::os::sealed;
 
-use crate::error::{RegionError, SystemError};
+use crate::error::{StickyError, SystemError};
 
 /// The maximum size of all kept versions. Within it, versions are kept while a frame may need them.
 const MAX_BYTES: usize = 4 * MAX_NAMED_SIZE;
@@ -57,13 +57,14 @@ pub(in crate::producer) struct StickyLog {
 }
 
 impl StickyLog {
-    pub(in crate::producer) fn new() -> Result<Self, RegionError> {
+    pub(in crate::producer) fn new() -> Result<Self, SystemError> {
         let mut log = Self {
             versions: VecDeque::new(),
             number: 0,
             current: Arc::default(),
         };
-        log.push(&Sticky::new(), 0)?;
+        let empty = Sticky::new();
+        log.add(&empty, empty.encode(), 0)?;
         Ok(log)
     }
 
@@ -76,19 +77,21 @@ impl StickyLog {
     }
 
     /// Adds a version for the frames from sequence `head` on.
-    pub(super) fn push(&mut self, sticky: &Sticky, head: u64) -> Result<u64, RegionError> {
+    pub(super) fn push(&mut self, sticky: &Sticky, head: u64) -> Result<u64, StickyError> {
         let bytes = sticky.encode();
-        let what = "keep the stream's sticky state";
-        let too_much = |is: usize, most: usize, of: &str| {
-            let error = io::Error::other(format!("it has {is} {of} and may have {most}"));
-            Err(SystemError { what, error }.into())
-        };
         if bytes.len() > MAX_NAMED_SIZE {
-            return too_much(bytes.len(), MAX_NAMED_SIZE, "bytes");
+            let size = bytes.len();
+            return Err(StickyError::TooLarge { size });
         }
         if sticky.len() > MAX_NAMED_ENTRIES {
-            return too_much(sticky.len(), MAX_NAMED_ENTRIES, "entries");
+            let count = sticky.len();
+            return Err(StickyError::TooMany { count });
         }
+        Ok(self.add(sticky, bytes, head)?)
+    }
+
+    fn add(&mut self, sticky: &Sticky, bytes: Vec<u8>, head: u64) -> Result<u64, SystemError> {
+        let what = "keep the stream's sticky state";
         let fd = descriptor(&bytes).map_err(SystemError::at(what))?;
         self.number += 1;
         self.current = Arc::new(sticky.clone());

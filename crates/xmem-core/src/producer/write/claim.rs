@@ -329,7 +329,7 @@ mod tests {
     /// The first region of this pool has all its slots.
     fn pool_of_one_region() -> (tempfile::TempDir, Producer) {
         let dir = tempfile::tempdir().unwrap();
-        let producer = Producer::builder(&dir.path().join("p.sock")).max_slots(6);
+        let producer = Producer::builder(dir.path().join("p.sock")).max_slots(6);
         (dir, producer.build().unwrap())
     }
 

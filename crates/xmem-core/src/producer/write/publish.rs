@@ -124,7 +124,8 @@ fn check(
     meta: &FrameMeta,
     parts: Option<&Parts>,
 ) -> Result<usize, PublishError> {
-    meta.check()
+    meta.layout
+        .check()
         .map_err(|MetaError(reason)| PublishError::Metadata { reason })?;
     if meta.attachments.get(parts::NAME).is_some() {
         let reason = "the attachment name xmem:parts is reserved for the places of its parts";

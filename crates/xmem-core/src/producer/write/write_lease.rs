@@ -217,6 +217,7 @@ impl WriteLease {
 /// A frame that was not published. Publish the lease again, or drop it to give the slot back.
 #[derive(Debug, Error)]
 #[error("{error}")]
+#[non_exhaustive]
 pub struct PublishFailure {
     /// The right to write the slot.
     pub lease: WriteLease,

@@ -33,11 +33,10 @@ pub fn own_buffers(name: &str) {
         content_type: "image/raw".into(),
         ..FrameLayout::default()
     };
-    host.set_meta(FrameMeta::default().with_layout(layout))
-        .unwrap();
+    host.set_meta(FrameMeta::default().layout(layout)).unwrap();
     let before = xmem_core::cuda::counts();
     let mut on_device = host.copy_to_cuda(0).unwrap();
-    assert_eq!(on_device.meta().content_type.as_str(), "image/raw");
+    assert_eq!(on_device.meta().layout.content_type.as_str(), "image/raw");
     assert_eq!(on_device.as_cpu_slice().unwrap_err(), AccessError::OnDevice);
     assert_eq!(
         on_device.as_cpu_slice_mut().unwrap_err(),

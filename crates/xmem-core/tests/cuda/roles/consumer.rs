@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use xmem_core::cuda::{CudaError, CudaFrame, Device, ReleaseWord, Rows, Stream};
-use xmem_core::{Consumer, ReadLease, ReceiveError, StartFrom};
+use xmem_core::{Consumer, NotReadable, ReadLease, ReceiveError, StartFrom};
 
 use super::{ROWS, SIZE, byte, gpu, outcome, pattern, with_rows};
 use crate::gpu::Gpu;
@@ -182,7 +182,7 @@ impl Reader {
                 lease => break lease.map_err(|error| error.to_string())?,
             }
         };
-        assert!(lease.is_on_device() && lease.data().is_empty());
+        assert!(lease.is_on_device() && lease.bytes() == Err(NotReadable::OnDevice));
         lease.into_cuda().map_err(|error| error.to_string())
     }
 
@@ -222,8 +222,9 @@ impl Reader {
     /// Takes a frame in host memory, without a device.
     fn take_in_host_memory(&mut self) -> String {
         let frame = self.lease();
-        assert!(!frame.is_on_device() && frame.len() == 1000);
-        assert!(frame.iter().all(|byte| *byte == 7));
+        let bytes = frame.bytes().unwrap();
+        assert!(!frame.is_on_device() && bytes.len() == 1000);
+        assert!(bytes.iter().all(|byte| *byte == 7));
         outcome(frame.cuda(), "on a device")
     }
 

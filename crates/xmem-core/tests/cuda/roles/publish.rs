@@ -12,10 +12,7 @@ use super::producer::Maker;
 use super::{ROWS, SIZE, byte, outcome, pattern};
 
 fn numbered(number: u64) -> FrameMeta {
-    FrameMeta {
-        pts: Some(number),
-        ..FrameMeta::new(SIZE)
-    }
+    FrameMeta::new(SIZE).pts(number)
 }
 
 /// The next frame, which the device writes.

@@ -3,7 +3,7 @@
 //! Processes that can use frames on a device only partly.
 
 use xmem_core::cuda::{CudaError, Device, Mode};
-use xmem_core::{Consumer, FrameMeta, Producer, SlotSpec, StartFrom};
+use xmem_core::{Consumer, FrameMeta, NotReadable, Producer, SlotSpec, StartFrom};
 
 use super::SIZE;
 use crate::support::child::{read_line, reply};
@@ -33,7 +33,7 @@ pub fn only_hold(pool: &str) {
         .unwrap();
     reply("ready");
     let frame = consumer.receive(Some(HANG)).unwrap();
-    assert!(frame.is_on_device() && frame.data().is_empty());
+    assert!(frame.is_on_device() && frame.bytes() == Err(NotReadable::OnDevice));
     assert_eq!(frame.meta().size, SIZE as u64);
     reply(frame.cuda().unwrap_err());
     read_line();
