@@ -12,11 +12,10 @@ use xmem_shm::abi::meta::FrameMeta;
 use xmem_shm::fault::{self, Point};
 
 use super::Producer;
+use super::devices::{note_context_error, set_ready, watch};
+use super::lease::{PublishFailure, WriteLease};
+use super::parts::{ImportedMemory, add_foreign};
 use super::pool::regions::ForeignMemory;
-use super::pool::slots::Claimed;
-use super::write::devices::{note_context_error, set_ready, watch};
-use super::write::import::{ImportedMemory, add_foreign};
-use super::write::write_lease::{PublishFailure, WriteLease};
 use crate::error::{ImportError, PublishError};
 use crate::frame::lease::ReadLease;
 use crate::region::Region;
@@ -62,8 +61,8 @@ impl Producer {
 impl WriteLease {
     /// The slot on its device; `None` if it is in host memory.
     pub fn cuda(&self) -> Option<CudaSlot<'_>> {
-        let Claimed { place, region, .. } = self.claimed();
-        let (device, twin) = (place.device?, &region.cuda()?.twin);
+        let slot = self.of_slot();
+        let (device, twin) = (slot.at().place.device?, &slot.region().cuda()?.twin);
         Some(CudaSlot {
             twin,
             slot: device.index,
@@ -76,7 +75,7 @@ impl WriteLease {
 
     /// Lets devices access the slot in host memory directly, if they can.
     pub(crate) fn pin(&self, device: &Device) {
-        self.claimed().region.pin(device);
+        self.of_slot().region().pin(device);
     }
 
     /// Makes the frame visible to consumers now, although a device is still to write it: consumers' streams wait until
@@ -91,19 +90,19 @@ impl WriteLease {
             Some(slot) => {
                 let _settling = slot.twin.settling();
                 let recorded = slot.twin.record(slot.slot, stream);
-                recorded.inspect(|was_recorded| set_ready(self.claimed(), !was_recorded))
+                recorded.inspect(|was_recorded| set_ready(self.of_slot(), !was_recorded))
             }
         };
         match recorded {
             Ok(was_recorded) => {
                 fault::point(Point::EventRecorded);
                 if was_recorded {
-                    watch(self.pool());
+                    watch(self.of_slot().pool());
                 }
                 self.publish_as_is(meta)
             }
             Err(error) => {
-                note_context_error(self.pool(), &error);
+                note_context_error(self.of_slot().pool(), &error);
                 Err(PublishFailure {
                     lease: self,
                     error: PublishError::Cuda(Box::new(error)),

@@ -3,12 +3,23 @@
 //! The producer of a pool.
 
 mod builder;
+mod claim;
 mod control;
 #[cfg(feature = "cuda")]
 mod cuda;
+#[cfg(feature = "cuda")]
+mod devices;
+#[cfg(not(feature = "cuda"))]
+#[path = "no_devices.rs"]
+mod devices;
+mod forward;
+mod lease;
 mod numbered;
+mod parts;
 mod pool;
-mod write;
+mod publish;
+mod slot;
+mod spec;
 
 use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
@@ -18,13 +29,12 @@ use std::sync::{Arc, Mutex};
 
 pub use builder::ProducerBuilder;
 pub use control::stale::remove_stale;
+pub use lease::{OwnSlot, PublishFailure, WriteLease};
 pub use numbered::reader::Reader;
+pub use parts::{ImportedMemory, Parts};
 pub use pool::event::{Departure, PoolEvent, Unread};
-pub use write::import::{ImportedMemory, Parts};
-pub use write::own_slot::OwnSlot;
-pub use write::part_lease::PartLease;
-pub use write::spec::SlotSpec;
-pub use write::write_lease::{PublishFailure, WriteLease};
+pub use slot::PartLease;
+pub use spec::SlotSpec;
 
 use crate::cancel::Wait;
 use crate::delivery::Delivery;
@@ -38,8 +48,6 @@ use crate::stats::PoolStats;
 use pool::Pool;
 use pool::commands::Command;
 use pool::{stats, wait};
-use write::own_hold::own_claimed;
-use write::{claim, devices, forward, import, publish};
 use xmem_shm::abi::layout::Control;
 use xmem_shm::abi::meta::FrameMeta;
 use xmem_shm::abi::named::Sticky;
@@ -158,11 +166,11 @@ impl Producer {
 
     fn claim(&self, spec: &SlotSpec) -> Result<WriteLease, AcquireError> {
         let want = spec.want()?;
-        let claimed = match spec.device() {
+        let slot = match spec.device() {
             Some(device) => devices::claim_on(self.inner(), want, device)?,
             None => claim::on_host(self.inner(), want)?,
         };
-        Ok(WriteLease::new(self.inner().clone(), claimed, spec.size()))
+        Ok(WriteLease::new(slot, spec.size()))
     }
 
     /// As [`acquire`](Self::acquire), but waits while all slots are in use. For lossless pools.
@@ -196,8 +204,8 @@ impl Producer {
     ///
     /// [`PublishError::OtherPool`] if it is not this producer's frame; see [`PublishError`] for the others.
     pub fn republish(&self, frame: &ReadLease, meta: &FrameMeta) -> Result<u64, PublishError> {
-        let claimed = own_claimed(self.inner(), frame.hold())?;
-        publish::republish(self.inner(), &claimed, meta)
+        let (at, region) = slot::of_hold(self.inner(), frame.hold())?;
+        publish::republish(self.inner(), &at, region, meta)
     }
 
     /// Imports memory that other code allocated, so that frames may use it ([`Parts`]): a DMA buffer, or a memfd that
@@ -208,7 +216,7 @@ impl Producer {
     ///
     /// [`ImportError::Memory`] if the memory could vanish under a reader; see [`ImportError`] for the others.
     pub fn import(&self, fd: OwnedFd) -> Result<ImportedMemory, ImportError> {
-        import::import(self.inner(), fd)
+        parts::import(self.inner(), fd)
     }
 
     /// Imports a frame of another pool, so that it can be published in this one without a copy
@@ -441,14 +449,14 @@ impl Producer {
 impl WriteLease {
     /// Whether it is a slot of this producer's pool.
     pub fn is_of(&self, producer: &Producer) -> bool {
-        Arc::ptr_eq(self.pool(), producer.inner())
+        Arc::ptr_eq(self.of_slot().pool(), producer.inner())
     }
 }
 
 impl OwnSlot {
     /// Whether it is a slot of this producer's pool.
     pub fn is_of(&self, producer: &Producer) -> bool {
-        Arc::ptr_eq(self.of_pool(), producer.inner())
+        Arc::ptr_eq(self.of_slot().pool(), producer.inner())
     }
 }
 

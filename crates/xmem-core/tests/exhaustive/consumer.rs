@@ -59,7 +59,7 @@ fn die(w: &mut World, me: usize) {
     }
 }
 
-/// A thread drops a frame: `Leases::release`, `lease::release`.
+/// A thread drops a frame: `Leases::remove`, `lease::release`.
 fn releases(world: &World, me: usize, steps: &mut Steps) {
     let client = &world.clients[me];
     if client.old.frame != 0 {
@@ -336,7 +336,7 @@ fn find(setting: &Setting, world: &World, me: usize, steps: &mut Steps) {
     });
 }
 
-/// `Consumer::miss`
+/// `Connection::count_missed`
 fn miss(setting: &Setting, w: &mut World, me: usize, frames: u8) {
     let it = &mut w.clients[me];
     if setting.lossless && !it.timed_out {

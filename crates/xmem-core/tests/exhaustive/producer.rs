@@ -142,7 +142,7 @@ fn app(setting: &Setting, world: &World, steps: &mut Steps) {
     }
 }
 
-/// `claim::claim_idle`, `Guard::claim`, and the announcement in `lease::claim`.
+/// `Search::idle`, `Guard::claim`, and the announcement in `lease::claim`.
 fn pick(setting: &Setting, world: &World, steps: &mut Steps, at: u8, grown: bool) {
     let producer = &world.producer;
     for at in (0..at).rev() {
@@ -254,7 +254,7 @@ fn claimed(setting: &Setting, w: &mut World, slot: u8, at: u8, why: Purpose) {
     }
     word.state = SlotState::Claimed;
     match why {
-        // `claim::start_writing`
+        // `Slot::claimed`
         Purpose::Frame => {
             w.producer.idle.remove(slot);
             w.left.frames -= 1;
@@ -388,7 +388,7 @@ fn show(setting: &Setting, steps: &mut Steps, region: u8, done: u8) {
     let what = if ids {
         "Guard::show_regions stores the ids"
     } else {
-        "Control::set_regions_version"
+        "regions::show"
     };
     steps.add(APP, what, |w| {
         if done == 0 {

@@ -258,7 +258,7 @@ pub(crate) enum ToProducer {
     Leave,
 }
 
-/// The state of a region in a consumer: `session::Answer`.
+/// The state of a region in a consumer: `regions::Answer`.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Answer {
     #[default]

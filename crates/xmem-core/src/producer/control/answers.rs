@@ -12,10 +12,10 @@ use xmem_shm::abi::wire::{RegionKind, ToConsumer, ToProducer};
 use xmem_shm::os::sealed;
 
 use super::{Connection, ControlThread, Next, Stage, refuse};
+use crate::producer::devices;
 use crate::producer::pool::consumer::{ConsumerRecord, Joining};
 use crate::producer::pool::event::{Departure, PoolEvent};
 use crate::producer::pool::stats;
-use crate::producer::write::devices;
 use crate::region::Ticket;
 
 impl ControlThread {

@@ -19,10 +19,9 @@ use xmem_shm::protocol::slot::{SlotState, SlotWord};
 use super::pool::Pool;
 use super::pool::commands::Command;
 use super::pool::retain::Retention;
-use super::pool::slots::{Claimed, Use};
+use super::pool::slots::Use;
 use super::pool::wait;
-use super::write::claim;
-use super::write::own_hold::own_hold;
+use super::slot::{Slot, SlotRef, own_hold};
 use super::{Producer, WriteLease};
 use crate::cancel::Wait;
 use crate::error::WaitError;
@@ -39,10 +38,9 @@ impl Producer {
         slot: u32,
         published: Option<u32>,
     ) -> Option<(WriteLease, u32)> {
-        let (claimed, left) = claim_exact(self.inner(), slot, published)?;
-        let len = claimed.place.len;
-        let lease = WriteLease::new(self.inner().clone(), claimed, len);
-        Some((lease, left))
+        let (slot, left) = claim_exact(self.inner(), slot, published)?;
+        let len = slot.at().place.len;
+        Some((WriteLease::new(slot, len), left))
     }
 
     /// A reference to the frame that an entry of this slot describes, if the slot still has it.
@@ -125,7 +123,7 @@ impl Producer {
 
 /// Claims the slot with this number, if it has the frame of this generation (`None`: if it is empty) and has no other
 /// reference. Also returns how many readers of its count are still missing.
-fn claim_exact(pool: &Pool, slot: u32, published: Option<u32>) -> Option<(Claimed, u32)> {
+fn claim_exact(pool: &Arc<Pool>, slot: u32, published: Option<u32>) -> Option<(Slot, u32)> {
     let mut guard = pool.lock()?;
     // A frame that all readers have released is free even before their messages are read.
     guard.finalize_watched();
@@ -151,10 +149,8 @@ fn claim_exact(pool: &Pool, slot: u32, published: Option<u32>) -> Option<(Claime
         readers.left(&guard.consumers, slot, generation)
     });
     // All bytes that the writer may fill count as payload. Attachments are placed after them.
-    Some((
-        claim::start_writing(&mut guard, slot, claimed, place.filled())?,
-        left,
-    ))
+    let slot = Slot::claimed(pool, &mut guard, slot, claimed, place.filled())?;
+    Some((slot, left))
 }
 
 /// A reference to this generation of a slot, if the slot still has it.
@@ -173,13 +169,13 @@ fn find_own(pool: &Arc<Pool>, slot: u32, generation: u32) -> Option<(Hold, Arc<S
     guard.slots.reference(slot);
     let sticky = guard.sticky.current();
     drop(guard);
-    let claimed = Claimed {
-        slot,
+    let number = slot;
+    let at = SlotRef {
+        number,
         word,
         place,
-        region,
     };
-    Some((own_hold(pool.clone(), &claimed), sticky))
+    Some((own_hold(pool, &at, &region), sticky))
 }
 
 /// Whether a slot has the frame of this generation.

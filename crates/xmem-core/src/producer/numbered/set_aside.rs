@@ -5,9 +5,9 @@
 use crate::error::AcquireError;
 use crate::producer::pool::guard::Guard;
 use crate::producer::pool::plan::SlotClass;
-use crate::producer::pool::slots::{Claimed, SlotInfo};
+use crate::producer::pool::slots::SlotInfo;
 use crate::producer::pool::stats;
-use crate::producer::write::claim;
+use crate::producer::slot::Slot;
 use crate::producer::{Producer, SlotSpec, WriteLease};
 
 /// The slots that are set aside for frames of a class.
@@ -22,8 +22,8 @@ impl Producer {
     /// aside for another.
     pub(crate) fn acquire_buffer(&self, spec: &SlotSpec) -> Result<WriteLease, AcquireError> {
         let class = spec.want()?.class();
-        if let Some(claimed) = class.and_then(|class| self.claim_set_aside(class)) {
-            return Ok(WriteLease::new(self.inner().clone(), claimed, spec.size()));
+        if let Some(slot) = class.and_then(|class| self.claim_set_aside(class)) {
+            return Ok(WriteLease::new(slot, spec.size()));
         }
         self.acquire_unless(spec, &mut Vec::new(), |other| Some(other) != class)
     }
@@ -47,7 +47,7 @@ impl Producer {
         }
     }
 
-    fn claim_set_aside(&self, class: SlotClass) -> Option<Claimed> {
+    fn claim_set_aside(&self, class: SlotClass) -> Option<Slot> {
         let mut guard = self.inner().lock()?;
         let slots = set_aside(&guard, class);
         if slots.is_empty() || self.inner().is_closed() {
@@ -59,7 +59,7 @@ impl Producer {
             let place = info.can_be_claimed().then_some(info.place)??;
             Some((slot, guard.claim(slot)?, place))
         })?;
-        claim::start_writing(&mut guard, slot, word, place.filled())
+        Slot::claimed(self.inner(), &mut guard, slot, word, place.filled())
     }
 
     /// The maximum number of slots that can be set aside for such frames.

@@ -2,24 +2,11 @@
 
 //! The producer's record of each slot: its place, and the producer's references.
 
-use std::sync::Arc;
-
 use xmem_shm::abi::device_header::SLOT_HEAD;
 use xmem_shm::abi::frame_info::Storage;
 use xmem_shm::abi::place::SharedPlace;
-use xmem_shm::protocol::slot::SlotWord;
 
 use super::retain::{Hook, Readers, Retention};
-use crate::region::Region;
-
-/// A slot that was claimed for writing.
-#[derive(Debug)]
-pub(in crate::producer) struct Claimed {
-    pub(in crate::producer) slot: u32,
-    pub(in crate::producer) word: SlotWord,
-    pub(in crate::producer) place: Place,
-    pub(in crate::producer) region: Arc<Region>,
-}
 
 /// The place of a frame's attachments in its slot: first byte and length.
 pub(in crate::producer) type Attached = (usize, usize);

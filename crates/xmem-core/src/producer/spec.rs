@@ -86,15 +86,15 @@ impl SlotSpec {
     }
 
     /// The device of the payload.
-    pub(in crate::producer) fn device(&self) -> Option<&Device> {
+    pub(super) fn device(&self) -> Option<&Device> {
         self.device.as_ref()
     }
 
-    pub(in crate::producer) fn size(&self) -> usize {
+    pub(super) fn size(&self) -> usize {
         self.size
     }
 
-    pub(in crate::producer) fn want(&self) -> Result<Want, AcquireError> {
+    pub(super) fn want(&self) -> Result<Want, AcquireError> {
         if self.size == 0 && !self.is_event {
             return Err(AcquireError::ZeroSize);
         }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The right to write a slot.
+//! The rights to write a slot: one that ends when the frame is published, and one that stays.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,16 +12,11 @@ use xmem_shm::abi::named::Attachments;
 use xmem_shm::bounds::is_range_inside;
 
 use super::devices;
-use super::import::Parts;
-use super::own_hold::own_hold;
-use super::owned::Owned;
-use super::part_lease::PartLease;
-use super::publish::commit;
+use super::parts::Parts;
+use super::pool::retain::{Readers, Retention};
+use super::publish::{commit, republish};
+use super::slot::{PartLease, Slot};
 use crate::error::PublishError;
-use crate::producer::pool::Pool;
-use crate::producer::pool::retain::{Readers, Retention};
-use crate::producer::pool::slots::Claimed;
-
 use crate::frame::lease::ReadLease;
 
 /// The right to write one slot. Ends in [`publish`](Self::publish), or by being dropped, which gives the slot back.
@@ -29,7 +24,7 @@ use crate::frame::lease::ReadLease;
 /// Its [bytes](Self::as_mut_slice) are as many as were asked for, and hold the remains of the slot's last frame. A forked
 /// child must not write to an inherited lease: the slot belongs to its parent.
 pub struct WriteLease {
-    slot: Owned,
+    slot: Slot,
     /// The requested size in bytes.
     len: usize,
     /// Boxed, because most frames have none.
@@ -39,7 +34,7 @@ pub struct WriteLease {
 impl fmt::Debug for WriteLease {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("WriteLease")
-            .field("pool", &self.pool().name())
+            .field("pool", &self.slot.pool().name())
             .field("slot", &self.slot())
             .field("generation", &self.generation())
             .field("len", &self.len())
@@ -49,20 +44,16 @@ impl fmt::Debug for WriteLease {
 
 impl WriteLease {
     /// With so many bytes of payload.
-    pub(in crate::producer) fn new(pool: Arc<Pool>, claimed: Claimed, len: usize) -> Self {
+    pub(super) fn new(slot: Slot, len: usize) -> Self {
         Self {
-            len: len.min(claimed.place.len),
-            slot: Owned::new(pool, claimed),
+            len: len.min(slot.at().place.len),
+            slot,
             retention: None,
         }
     }
 
-    pub(in crate::producer) fn pool(&self) -> &Arc<Pool> {
-        self.slot.pool()
-    }
-
-    pub(super) fn into_slot(self) -> Owned {
-        self.slot
+    pub(super) fn of_slot(&self) -> &Slot {
+        &self.slot
     }
 
     /// The slot's first byte. Valid for reads and writes of [`capacity`](Self::capacity) bytes while the lease lives.
@@ -80,7 +71,7 @@ impl WriteLease {
         if self.is_on_device() {
             0
         } else {
-            self.claimed().place.len
+            self.slot.at().place.len
         }
     }
 
@@ -102,17 +93,17 @@ impl WriteLease {
 
     /// Whether the slot is on a CUDA device.
     pub fn is_on_device(&self) -> bool {
-        self.claimed().place.device.is_some()
+        self.slot.at().place.device.is_some()
     }
 
     /// Bytes that a payload may have, in host or device memory.
     pub(crate) fn payload_len(&self) -> usize {
-        self.claimed().place.payload_len()
+        self.slot.at().place.payload_len()
     }
 
     /// The attachments of the frame that is still in the slot. `at`: their place, from an entry.
     pub(crate) fn attachments(&self, (at, len): (u64, u64)) -> Option<Attachments> {
-        let place = self.claimed().place;
+        let place = self.slot.at().place;
         if !is_range_inside(at, len, place.len as u64) || len > MAX_NAMED_SIZE as u64 {
             return None;
         }
@@ -123,12 +114,12 @@ impl WriteLease {
 
     /// The slot's number.
     pub fn slot(&self) -> u32 {
-        self.claimed().slot
+        self.slot.at().number
     }
 
     /// How often the slot was reused, this time included.
     pub fn generation(&self) -> u32 {
-        self.claimed().word.generation()
+        self.slot.at().word.generation()
     }
 
     /// Sets a function that runs in this process when the last reference to the frame is gone: those of this process, the
@@ -161,11 +152,8 @@ impl WriteLease {
     /// Turns the slot into a part of frames. It is not written any more. If a device writes it, that work must have
     /// completed.
     pub fn into_part(self) -> PartLease {
+        devices::set_ready(&self.slot, true);
         self.slot.into_part()
-    }
-
-    pub(in crate::producer) fn claimed(&self) -> &Claimed {
-        self.slot.claimed()
     }
 
     fn retention(&mut self) -> &mut Retention {
@@ -182,7 +170,7 @@ impl WriteLease {
     /// [`PublishFailure`] has the reason, and gives the lease back.
     pub fn publish(self, meta: FrameMeta) -> Result<ReadLease, PublishFailure> {
         if self.is_on_device()
-            && let Err(error) = devices::update_ready(self.pool(), self.claimed())
+            && let Err(error) = devices::update_ready(&self.slot)
         {
             return Err(PublishFailure { lease: self, error });
         }
@@ -201,15 +189,13 @@ impl WriteLease {
             }
             None => false,
         };
-        let (pool, claimed) = (self.slot.pool(), self.slot.claimed());
-        let published = commit(pool, claimed, &meta, &mut self.retention);
+        let published = commit(&self.slot, &meta, &mut self.retention);
         let published = published.map(|(guard, info)| (info, guard.sticky.current()));
         let (info, sticky) = match published {
             Ok(published) => published,
             Err(error) => return Err(PublishFailure { lease: self, error }),
         };
-        let hold = own_hold(self.pool().clone(), self.claimed());
-        self.slot.disarm();
+        let hold = self.slot.into_hold();
         Ok(ReadLease::of_own(hold, info, meta, sticky, in_parts))
     }
 }
@@ -229,6 +215,102 @@ pub struct PublishFailure {
 impl From<PublishFailure> for PublishError {
     fn from(failure: PublishFailure) -> Self {
         failure.error
+    }
+}
+
+/// A slot that is written, then published, and stays in place. For memory that other code holds before and after its frame is
+/// published. Dropping it gives the slot back. The frame stays for consumers, as with a [`ReadLease`](crate::ReadLease).
+///
+/// It does not restrict access to the bytes: the caller must ensure that nothing writes them after the frame is published.
+pub struct OwnSlot {
+    slot: Slot,
+    /// The number of the first frame that was published in it.
+    sequence: Option<u64>,
+}
+
+impl fmt::Debug for OwnSlot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OwnSlot")
+            .field("pool", &self.pool())
+            .field("slot", &self.slot())
+            .field("generation", &self.generation())
+            .field("sequence", &self.sequence)
+            .finish_non_exhaustive()
+    }
+}
+
+impl From<WriteLease> for OwnSlot {
+    /// Hooks of the lease are dropped.
+    fn from(lease: WriteLease) -> Self {
+        Self {
+            slot: lease.slot,
+            sequence: None,
+        }
+    }
+}
+
+impl OwnSlot {
+    pub(super) fn of_slot(&self) -> &Slot {
+        &self.slot
+    }
+
+    /// The slot's first byte. Valid for reads and writes of the slot's bytes while this lives.
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.slot.as_ptr()
+    }
+
+    /// The name of its pool.
+    pub fn pool(&self) -> &str {
+        self.slot.pool().name()
+    }
+
+    /// The slot's number.
+    pub fn slot(&self) -> u32 {
+        self.slot.at().number
+    }
+
+    /// How often the slot was reused, this time included.
+    pub fn generation(&self) -> u32 {
+        self.slot.at().word.generation()
+    }
+
+    /// The number of the first frame that was published in it. `None` before.
+    pub fn sequence(&self) -> Option<u64> {
+        self.sequence
+    }
+
+    /// Makes the frame visible to consumers. From here on the slot must not be written. A frame that is published already is
+    /// published once more, with other metadata. Returns the frame's number. Never waits.
+    ///
+    /// # Errors
+    ///
+    /// See [`PublishError`]. The slot is unchanged after an error.
+    pub fn publish(&mut self, meta: &FrameMeta) -> Result<u64, PublishError> {
+        if self.sequence.is_some() {
+            let slot = &self.slot;
+            return republish(slot.pool(), slot.at(), slot.region(), meta);
+        }
+        if self.slot.at().place.device.is_some() {
+            devices::update_ready(&self.slot)?;
+        }
+        let (guard, info) = commit(&self.slot, meta, &mut None)?;
+        drop(guard);
+        self.slot.set_published();
+        self.sequence = Some(info.sequence);
+        Ok(info.sequence)
+    }
+
+    /// Turns a slot that is not published into a part of frames, as [`WriteLease::into_part`].
+    ///
+    /// # Errors
+    ///
+    /// The slot itself, if it is published.
+    pub fn into_part(self) -> Result<PartLease, Self> {
+        if self.slot.is_published() {
+            return Err(self);
+        }
+        devices::set_ready(&self.slot, true);
+        Ok(self.slot.into_part())
     }
 }
 

@@ -13,29 +13,30 @@ use xmem_shm::fault::{self, Point};
 use xmem_shm::os::clock::monotonic_ns;
 use xmem_shm::protocol::lease;
 
-use super::import::Parts;
-use super::owned::{has_attachments, write_attachments};
+use super::parts::Parts;
+use super::slot::{Slot, SlotRef, has_attachments, write_attachments};
 use crate::error::PublishError;
 use crate::producer::pool::Pool;
 use crate::producer::pool::guard::Guard;
 use crate::producer::pool::history::{Kept, Span};
 use crate::producer::pool::regions::Cold;
 use crate::producer::pool::retain::Retention;
-use crate::producer::pool::slots::{Attached, Claimed, Place, Slots};
+use crate::producer::pool::slots::{Attached, Place, Slots};
+use crate::region::Region;
 
 /// Publishes a claimed slot. The caller gets a reference. `retention` is taken only if the frame is published. Consumers are woken
 /// when the guard is dropped.
 pub(super) fn commit<'a>(
-    pool: &'a Pool,
-    claimed: &Claimed,
+    slot: &'a Slot,
     meta: &FrameMeta,
     retention: &mut Option<Box<Retention>>,
 ) -> Result<(Guard<'a>, FrameInfo), PublishError> {
+    let (pool, at) = (slot.pool(), slot.at());
     let parts = retention.as_ref().and_then(|kept| kept.parts::<Parts>());
-    let end = check(pool, claimed.place, meta, parts)?;
+    let end = check(pool, at.place, meta, parts)?;
     // Most frames have no attachments, and need no room.
     let attached = if parts.is_some() || !meta.attachments.is_empty() {
-        attach(pool, claimed, end, meta, parts)?
+        attach(pool, at, slot.region(), end, meta, parts)?
     } else {
         (0, 0)
     };
@@ -44,31 +45,32 @@ pub(super) fn commit<'a>(
         return Err(PublishError::NotReached);
     }
     let rings = retention.as_ref().is_some_and(|kept| kept.is_waited_for());
-    if let Some(cell) = pool.control().slot(claimed.slot) {
-        lease::publish(cell, claimed.word, rings);
+    if let Some(cell) = pool.control().slot(at.number) {
+        lease::publish(cell, at.word, rings);
     }
     let record = |slots: &mut Slots, info: &FrameInfo| {
         let (sequence, at) = (info.sequence, info.published_at);
         slots.publish(info.slot, end, retention.take(), sequence, at)
     };
-    let info = make_visible(&mut guard, claimed, attached, meta, record);
+    let info = make_visible(&mut guard, at, attached, meta, record);
     Ok((guard, info))
 }
 
 /// Publishes a frame again, with other metadata. The caller holds a reference. Returns the sequence.
 #[inline(never)]
-pub(in crate::producer) fn republish(
+pub(super) fn republish(
     pool: &Pool,
-    claimed: &Claimed,
+    at: &SlotRef,
+    region: &Region,
     meta: &FrameMeta,
 ) -> Result<u64, PublishError> {
-    let end = check(pool, claimed.place, meta, None)?;
-    let attached = attach(pool, claimed, end, meta, None)?;
+    let end = check(pool, at.place, meta, None)?;
+    let attached = attach(pool, at, region, end, meta, None)?;
     let mut guard = guard_with_room(pool)?;
     let record = |slots: &mut Slots, info: &FrameInfo| {
         slots.publish_again(info.slot, info.sequence, info.published_at)
     };
-    let info = make_visible(&mut guard, claimed, attached, meta, record);
+    let info = make_visible(&mut guard, at, attached, meta, record);
     Ok(info.sequence)
 }
 
@@ -77,12 +79,13 @@ pub(in crate::producer) fn republish(
 #[inline(never)]
 fn attach(
     pool: &Pool,
-    claimed: &Claimed,
+    at: &SlotRef,
+    region: &Region,
     end: usize,
     meta: &FrameMeta,
     parts: Option<&Parts>,
 ) -> Result<Attached, PublishError> {
-    let (slot, place, region) = (claimed.slot, claimed.place, &claimed.region);
+    let (slot, place) = (at.number, at.place);
     let with_parts = parts.map(|parts| {
         let mut attachments = meta.attachments.clone();
         attachments.set(parts::NAME, parts.encode());
@@ -162,19 +165,19 @@ fn guard_with_room(pool: &Pool) -> Result<Guard<'_>, PublishError> {
 /// waits for the release of the frame. Consumers are woken when the guard is dropped, after the lock is released.
 fn make_visible(
     guard: &mut Guard<'_>,
-    claimed: &Claimed,
+    at: &SlotRef,
     attached: Attached,
     meta: &FrameMeta,
     record: impl FnOnce(&mut Slots, &FrameInfo) -> bool,
 ) -> FrameInfo {
     let control = guard.pool().control();
     let sequence = control.head();
-    let (storage, device_id) = claimed.place.storage();
+    let (storage, device_id) = at.place.storage();
     let info = FrameInfo {
         sequence,
         events_before: guard.events as u32,
-        slot: claimed.slot,
-        generation: claimed.word.generation(),
+        slot: at.number,
+        generation: at.word.generation(),
         published_at: monotonic_ns(),
         sticky_version: guard.sticky.version(),
         storage,
@@ -191,7 +194,7 @@ fn make_visible(
         event: meta.event,
         is_waited_for,
         published_at: info.published_at,
-        bytes: claimed.place.bytes(),
+        bytes: at.place.bytes(),
     });
     // Another frame was published, so the stream has not ended.
     control.set_eos_at(None);

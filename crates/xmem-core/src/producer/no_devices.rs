@@ -4,18 +4,19 @@
 
 use std::sync::Arc;
 
-use super::import::ImportedMemory;
+use super::parts::ImportedMemory;
+use super::slot::Slot;
 use crate::error::{AcquireError, ForwardError, PublishError};
 use crate::frame::forwarded::HeldPart;
 use crate::producer::pool::Pool;
-use crate::producer::pool::slots::{Claimed, Want};
+use crate::producer::pool::slots::Want;
 use crate::region::device::{Device, View};
 
-pub(in crate::producer) fn claim_on(
-    _pool: &Pool,
+pub(super) fn claim_on(
+    _pool: &Arc<Pool>,
     _want: Want,
     device: &Device,
-) -> Result<Claimed, AcquireError> {
+) -> Result<Slot, AcquireError> {
     match *device {}
 }
 
@@ -32,16 +33,16 @@ pub(super) fn import_region(
     Err(ForwardError::NoDescriptor)
 }
 
-pub(in crate::producer) fn wait_until_done(_pool: &Pool) {}
+pub(super) fn wait_until_done(_pool: &Pool) {}
 
-pub(in crate::producer) fn wait_until_unused(_pool: &Pool) {}
+pub(super) fn wait_until_unused(_pool: &Pool) {}
 
-pub(in crate::producer) fn leak(_pool: &Pool) {}
+pub(super) fn leak(_pool: &Pool) {}
 
-pub(in crate::producer) fn mark(_pool: &Arc<Pool>) {}
+pub(super) fn mark(_pool: &Arc<Pool>) {}
 
-pub(super) fn set_ready(_claimed: &Claimed, _ready: bool) {}
+pub(super) fn set_ready(_slot: &Slot, _ready: bool) {}
 
-pub(super) fn update_ready(_pool: &Pool, _claimed: &Claimed) -> Result<(), PublishError> {
+pub(super) fn update_ready(_slot: &Slot) -> Result<(), PublishError> {
     Ok(())
 }

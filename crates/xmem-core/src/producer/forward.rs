@@ -15,7 +15,7 @@ use std::time::Duration;
 use xmem_shm::fault::{self, Point};
 
 use super::devices;
-use super::import::{ImportedMemory, Parts, import};
+use super::parts::{ImportedMemory, Parts, import};
 use crate::cancel::Wait;
 use crate::error::{ForwardError, ImportError, WaitError};
 use crate::frame::forwarded::{FrameParts, HeldPart};
@@ -28,7 +28,7 @@ use crate::producer::pool::wait;
 const ANSWER_TIME: Duration = Duration::from_secs(3);
 
 /// Imports the selected parts of a frame.
-pub(in crate::producer) fn forward(
+pub(super) fn forward(
     pool: &Arc<Pool>,
     frame: &ReadLease,
     selection: FrameParts<'_>,
@@ -43,7 +43,7 @@ pub(in crate::producer) fn forward(
 }
 
 /// Like `forward`, but waits, at most ANSWER_TIME.
-pub(in crate::producer) fn forward_wait(
+pub(super) fn forward_wait(
     pool: &Arc<Pool>,
     frame: &ReadLease,
     selection: FrameParts<'_>,

@@ -14,15 +14,16 @@ use xmem_shm::fault::{self, Point};
 use xmem_shm::os::clock::Deadline;
 use xmem_shm::protocol::slot::SlotWord;
 
-use super::claim;
-use super::import::{ImportedMemory, add_foreign};
+use super::claim::Search;
+use super::parts::{ImportedMemory, add_foreign};
+use super::slot::Slot;
 use crate::error::{AcquireError, ForwardError, PublishError};
 use crate::frame::forwarded::HeldPart;
 use crate::producer::pool::Pool;
 use crate::producer::pool::consumer::ConsumerRecord;
 use crate::producer::pool::plan::Plan;
 use crate::producer::pool::regions::ForeignMemory;
-use crate::producer::pool::slots::{Claimed, Want};
+use crate::producer::pool::slots::Want;
 use crate::region::Region;
 use crate::region::device::owned::{FAILED, Owned, PENDING, READY, SlotHead};
 use crate::region::device::twin::{Twin, TwinPlan};
@@ -55,13 +56,15 @@ pub(super) fn ordinal(device: &Device) -> Result<u16, AcquireError> {
 }
 
 /// Claims a slot on a device. If the spec has no bytes, the slot holds only the event of a frame in other memory.
-pub(in crate::producer) fn claim_on(
-    pool: &Pool,
+pub(super) fn claim_on(
+    pool: &Arc<Pool>,
     want: Want,
     device: &Device,
-) -> Result<Claimed, AcquireError> {
+) -> Result<Slot, AcquireError> {
     let make = |plan: Plan| make_region(pool, plan, device);
-    let acquired = claim::in_regions(pool, want, &make);
+    let make = &make;
+    let search = Search { pool, want, make };
+    let acquired = search.run();
     if let Err(AcquireError::Cuda(error)) = &acquired {
         note_context_error(pool, error);
     }
@@ -69,11 +72,11 @@ pub(in crate::producer) fn claim_on(
         Err(AcquireError::Cuda(CudaError::OutOfMemory { .. })) => {
             // First remove regions that are kept only for later use.
             pool.collect();
-            claim::in_regions(pool, want, &make)
+            search.run()
         }
         result => result,
     };
-    acquired.or_else(|error| claim::unable_to_grow(pool, want, error))
+    acquired.or_else(|error| search.unable_to_grow(error))
 }
 
 fn make_region(pool: &Pool, plan: Plan, device: &Device) -> Result<Region, AcquireError> {
@@ -90,9 +93,8 @@ fn make_region(pool: &Pool, plan: Plan, device: &Device) -> Result<Region, Acqui
 }
 
 /// Marks whether the device has finished with a slot. If not, consumers wait for the slot's event.
-pub(in crate::producer) fn set_ready(claimed: &Claimed, ready: bool) {
-    let Claimed { place, region, .. } = claimed;
-    if let (Some(device), Some(cuda)) = (place.device, region.cuda())
+pub(super) fn set_ready(slot: &Slot, ready: bool) {
+    if let (Some(device), Some(cuda)) = (slot.at().place.device, slot.region().cuda())
         && let Some(head) = cuda.slot_head(device.index)
     {
         // Made visible by the slot word, which is stored later.
@@ -102,14 +104,14 @@ pub(in crate::producer) fn set_ready(claimed: &Claimed, ready: bool) {
 }
 
 /// Marks whether the device has finished with a slot. It may still work on the previous frame there.
-pub(super) fn update_ready(pool: &Pool, claimed: &Claimed) -> Result<(), PublishError> {
-    if let (Some(device), Some(cuda)) = (claimed.place.device, claimed.region.cuda()) {
+pub(super) fn update_ready(slot: &Slot) -> Result<(), PublishError> {
+    if let (Some(device), Some(cuda)) = (slot.at().place.device, slot.region().cuda()) {
         match cuda.twin.is_done(device.index) {
-            Ok(done) => set_ready(claimed, done),
+            Ok(done) => set_ready(slot, done),
             // No device works on it any more.
-            Err(CudaError::Unfinished) => set_ready(claimed, true),
+            Err(CudaError::Unfinished) => set_ready(slot, true),
             Err(error) => {
-                note_context_error(pool, &error);
+                note_context_error(slot.pool(), &error);
                 return Err(PublishError::Cuda(Box::new(error)));
             }
         }
@@ -119,7 +121,7 @@ pub(super) fn update_ready(pool: &Pool, claimed: &Claimed) -> Result<(), Publish
 
 /// Waits until devices have finished published frames, and marks them. After this process has ended, consumers cannot ask for
 /// that.
-pub(in crate::producer) fn wait_until_done(pool: &Pool) {
+pub(super) fn wait_until_done(pool: &Pool) {
     let regions = cuda_regions(pool);
     let until = Deadline::after(Some(pool.settings().release_timeout));
     let mut late = false;
@@ -150,7 +152,7 @@ pub(in crate::producer) fn wait_until_done(pool: &Pool) {
 }
 
 /// If a context is in error, marks the frames that will never be finished.
-pub(in crate::producer) fn note_context_error(pool: &Pool, error: &CudaError) {
+pub(super) fn note_context_error(pool: &Pool, error: &CudaError) {
     if matches!(error, CudaError::ContextInError { .. }) {
         mark_ended(pool, false);
     }
@@ -185,7 +187,7 @@ fn mark_ended(pool: &Pool, done_too: bool) -> bool {
 
 /// Starts a thread that checks at intervals of `ERROR_CHECK_INTERVAL` whether devices can still finish published frames.
 /// Reason: consumers wait for these frames, and no other call may detect a failure.
-pub(in crate::producer) fn watch(pool: &Arc<Pool>) {
+pub(super) fn watch(pool: &Arc<Pool>) {
     check_periodically(
         pool,
         ERROR_CHECK_INTERVAL,
@@ -198,7 +200,7 @@ pub(in crate::producer) fn watch(pool: &Arc<Pool>) {
 }
 
 /// Starts to mark frames, for a consumer that cannot open events.
-pub(in crate::producer) fn mark(pool: &Arc<Pool>) {
+pub(super) fn mark(pool: &Arc<Pool>) {
     let wanted = &pool.device_checks().marks_wanted;
     wanted.store(true, Ordering::Release);
     mark_now(pool);
@@ -275,7 +277,7 @@ fn settle(head: &SlotHead<'_>, well: bool) {
 
 /// Waits until no consumer uses device memory that ends with this process, at most `release-timeout`. Then logs the consumers
 /// that still do. Requires that the control thread can answer consumers meanwhile.
-pub(in crate::producer) fn wait_until_unused(pool: &Pool) {
+pub(super) fn wait_until_unused(pool: &Pool) {
     let timeout = pool.settings().release_timeout;
     let until = Deadline::after(Some(timeout));
     loop {
@@ -297,7 +299,7 @@ pub(in crate::producer) fn wait_until_unused(pool: &Pool) {
 }
 
 /// Keeps memory that consumers may have open until the process ends, because the pool cannot wait for them.
-pub(in crate::producer) fn leak(pool: &Pool) {
+pub(super) fn leak(pool: &Pool) {
     if let Some(mut guard) = pool.lock() {
         guard.regions.leak_lasting();
     }

@@ -12,7 +12,7 @@ use xmem_shm::bounds::is_range_inside;
 use xmem_shm::fault::{self, Point};
 use xmem_shm::lock::inside;
 
-use super::part_lease::PartLease;
+use super::slot::PartLease;
 use crate::error::{ImportError, PublishError};
 use crate::frame::forwarded::HeldPart;
 use crate::frame::lease::ReadLease;
@@ -58,7 +58,7 @@ impl ImportedMemory {
         self.0.pool.strong_count() > 0
     }
 
-    pub(in crate::producer) fn is_in(&self, pool: &Arc<Pool>) -> bool {
+    pub(super) fn is_in(&self, pool: &Arc<Pool>) -> bool {
         self.0.pool.as_ptr() == Arc::as_ptr(pool)
     }
 
@@ -83,17 +83,14 @@ impl Drop for Handle {
     }
 }
 
-pub(in crate::producer) fn import(
-    pool: &Arc<Pool>,
-    fd: OwnedFd,
-) -> Result<ImportedMemory, ImportError> {
+pub(super) fn import(pool: &Arc<Pool>, fd: OwnedFd) -> Result<ImportedMemory, ImportError> {
     let memory = Imported::new(fd, 1)?;
     let len = memory.len();
     add_foreign(pool, ForeignMemory::Imported(Arc::new(memory)), len, None)
 }
 
 /// Adds the memory as a region of this pool. `released` runs when no process has it open any more.
-pub(in crate::producer) fn add_foreign(
+pub(super) fn add_foreign(
     pool: &Arc<Pool>,
     memory: ForeignMemory,
     len: usize,
@@ -211,7 +208,7 @@ impl Parts {
     /// Adds a part of a slot that stays claimed: the caller keeps the lease until the frame is released
     /// ([`WriteLease::set_release_hook`](crate::WriteLease::set_release_hook)).
     pub fn add_slot(&mut self, lease: &PartLease, offset: u64, size: u64, tag: u32) {
-        let place = lease.claimed().place;
+        let place = lease.place();
         self.outside |= !is_range_inside(offset, size, place.payload_len() as u64);
         self.places.push(PartPlace {
             region: place.region,
