@@ -12,7 +12,7 @@ use crate::{shipped, sources};
 type Module = Vec<String>;
 
 /// The modules of a crate, each with the text of its file.
-fn modules(dir: &Path) -> BTreeMap<Module, String> {
+pub(crate) fn modules(dir: &Path) -> BTreeMap<Module, String> {
     let module = |file: &Path| {
         let inside = file.strip_prefix(dir).unwrap().with_extension("");
         let mut names: Module = inside
@@ -107,6 +107,18 @@ fn absolute(modules: &BTreeMap<Module, String>, module: &Module, path: &str) -> 
     }
     from.extend(names[1..].iter().map(|name| (*name).to_owned()));
     Some(from)
+}
+
+/// The modules outside of `chapter` that name it in a path.
+pub(crate) fn naming(modules: &BTreeMap<Module, String>, chapter: &[String]) -> BTreeSet<Module> {
+    let names_it = |(module, text): &(&Module, &String)| {
+        let mut paths = paths(text)
+            .into_iter()
+            .filter_map(|(path, _)| absolute(modules, module, &path));
+        !module.starts_with(chapter) && paths.any(|path| path.starts_with(chapter))
+    };
+    let naming = modules.iter().filter(names_it);
+    naming.map(|(module, _)| module.clone()).collect()
 }
 
 /// The largest dependency cycle of a crate's files.

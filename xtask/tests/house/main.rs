@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Checks the sources against the tables of docs/design/structure.md: a module uses only modules of rows below its own, and each
-//! folder has the listed number of files with `unsafe`. Atomics in shared memory use the types of `xmem_shm::sync`.
+//! Checks the sources against the tables of docs/design/structure.md: a module uses only modules of rows below its own, each folder
+//! has the listed number of files with `unsafe`, and only the listed files name a chapter. Atomics in shared memory use the types of
+//! `xmem_shm::sync`. The model of the protocol names functions that exist.
 
 mod cycles;
 mod pages;
@@ -41,7 +42,7 @@ fn ladders() -> Vec<(String, HashMap<String, usize>)> {
         {
             Some(name) => ladders.push((name.to_owned(), HashMap::new())),
             None if row[0] == "module" => is_in_table = true,
-            None if row[0] == "folder" => is_in_table = false,
+            None if matches!(row[0].as_str(), "folder" | "chapter") => is_in_table = false,
             None if !is_in_table => {}
             None => {
                 if let Some((_, modules)) = ladders.last_mut() {
@@ -188,6 +189,77 @@ fn may_depend_on_each_other(one: &str, other: &str) -> bool {
     [["device", "stream"], ["driver", "result"]]
         .iter()
         .any(|pair| pair.contains(&one) && pair.contains(&other))
+}
+
+#[test]
+fn only_the_listed_files_name_a_chapter() {
+    let modules = cycles::modules(&root().join("crates/xmem-core/src"));
+    let names = |path: &str| -> Vec<String> { path.split('/').map(str::to_owned).collect() };
+    let rows = rows();
+    let table = rows.iter().skip_while(|row| row[0] != "chapter").skip(2);
+    let table: Vec<_> = table.take_while(|row| row[0].starts_with('`')).collect();
+    assert_eq!(table.len(), 4, "the table was not found");
+    for row in table {
+        let chapter = names(code(&row[0]).next().unwrap());
+        let listed = code(&row[1]).map(names).collect();
+        let naming = cycles::naming(&modules, &chapter);
+        assert_eq!(naming, listed, "these files name {}", chapter.join("/"));
+    }
+}
+
+/// The files of the core and of the shared format, each with its text.
+fn core_and_format() -> Vec<(PathBuf, String)> {
+    let files = SHARING.iter().flat_map(|dir| sources(&root().join(dir)));
+    let read = |file: PathBuf| {
+        let text = fs::read_to_string(&file).unwrap();
+        (file, text)
+    };
+    files.map(read).collect()
+}
+
+/// A function, type, constant or field, such as `Guard::claim` or `publish::commit`. The first name is a type or a file.
+fn is_defined(files: &[(PathBuf, String)], owner: &str, item: &str) -> bool {
+    let has_owner = |file: &Path, text: &str| match owner.starts_with(char::is_uppercase) {
+        true => [" {", "<", "("]
+            .iter()
+            .any(|end| text.contains(&format!(" {owner}{end}"))),
+        false => file.iter().any(|name| name == owner) || file.file_stem().unwrap() == owner,
+    };
+    let definitions = [
+        ("fn ", "("),
+        ("fn ", "<"),
+        ("struct ", ""),
+        ("enum ", " "),
+        ("const ", ":"),
+        (" ", ": "),
+    ];
+    files.iter().any(|(file, text)| {
+        let mut texts = definitions
+            .iter()
+            .map(|(before, after)| format!("{before}{item}{after}"));
+        has_owner(file, text) && texts.any(|definition| text.contains(&definition))
+    })
+}
+
+#[test]
+fn the_model_names_functions_that_exist() {
+    let files = core_and_format();
+    let model = sources(&root().join("crates/xmem-core/tests/exhaustive"));
+    let model: String = model
+        .iter()
+        .map(|file| fs::read_to_string(file).unwrap())
+        .collect();
+    let is_name = |c: char| c.is_alphanumeric() || matches!(c, '_' | ':');
+    let words = model.split(['`', '"']);
+    let paths = words.filter(|word| word.contains("::") && word.chars().all(is_name));
+    let is_right = |path: &&str| {
+        let mut names = path.rsplit("::");
+        let (item, owner) = (names.next().unwrap(), names.next().unwrap());
+        is_defined(&files, owner, item)
+    };
+    let (right, wrong): (Vec<_>, Vec<_>) = paths.partition(is_right);
+    assert!(right.len() > 50, "the names were not found");
+    assert!(wrong.is_empty(), "the model names {wrong:?}");
 }
 
 #[test]
