@@ -33,19 +33,19 @@ pub(super) fn signals() -> &'static [glib::subclass::Signal] {
         vec![
             /**
              * GstXmemSink::client-connected:
-             * @client: an `application/x-xmem-client` as in #GstXmemSink:stats
              *
-             * A consumer has connected. Called on the pool's own thread, so the handler must return soon.
+             * A consumer joined. The argument is an `application/x-xmem-client`, as in `stats`. Handlers run on the pool's own
+             * thread, so they must return quickly.
              */
             glib::subclass::Signal::builder(SIGNAL_CONNECTED)
                 .param_types([gst::Structure::static_type()])
                 .build(),
             /**
              * GstXmemSink::client-disconnected:
-             * @client: an `application/x-xmem-client` as in #GstXmemSink:stats, with its last statistics and a field
-             * `reason` (string): `left`, `died`, `cut-off`, `timed-out` or `closed`
              *
-             * A consumer has disconnected. Called on the pool's own thread, so the handler must return soon.
+             * A consumer was disconnected. The argument is an `application/x-xmem-client` with its last statistics and `reason`
+             * (string): `left`, `died`, `cut-off`, `timed-out` or `closed`. Handlers run on the pool's own thread, so they must
+             * return quickly.
              */
             glib::subclass::Signal::builder(SIGNAL_DISCONNECTED)
                 .param_types([gst::Structure::static_type()])

@@ -25,7 +25,7 @@ settings! {
         /**
          * GstXmemSink:num-clients:
          *
-         * How many consumers are connected. Notified when a consumer connects or disconnects.
+         * Notified when a consumer connects or disconnects.
          */
         glib::ParamSpecUInt::builder(PROP_NUM_CLIENTS)
             .nick("Number of Clients")
@@ -35,34 +35,48 @@ settings! {
         /**
          * GstXmemSink:stats:
          *
-         * `application/x-xmemsink-stats` with the fields below. After a stop, they have the values from the end of the
-         * run.
+         * A structure `application/x-xmemsink-stats`. After a stop it keeps the final values.
          *
-         * * `published`, `zero-copy`, `copied`, `dropped` (guint64): frames that were published; of these, the frames that
-         *   were published in place, and the frames that were copied into a slot; frames that were not published because no
-         *   slot was free, or because upstream had few buffers left.
-         * * `scarce` (guint64): frames that were copied or dropped because upstream, such as a camera, had few buffers left.
-         * * `late` (guint64): frames that were dropped because they were later than `max-lateness` allows. There is no
-         *   limit by default.
-         * * `skipped` (guint64): the late frames, frames outside of their segment, frames that do not match their caps, and
-         *   frames that were waiting at a flush. Of a buffer list that is dropped as a whole, only the first frame counts.
-         * * `memory-copies` (guint64): how often an element upstream copied a frame out of its slot.
-         * * `metas-dropped` (guint64), `dropped-metas` (`application/x-xmem-metas`): metas that could not be published
-         *   with their frame, and how many there were of each name (guint64).
-         * * `events`, `events-dropped` (guint64): events between frames that were published, and events that were not,
-         *   because they are valid in this process only or because no slot was free. A warning names each kind of the
-         *   dropped events once.
-         * * `slots`, `slots-held`, `max-slots`, `regions` (guint), `bytes` (guint64): the pool's memory.
-         * * `budget-limit` (string): `max-slots` or `max-bytes`, if this property prevents the pool from granting the
-         *   budgets that consumers requested; else empty.
-         * * `devices` (GstValueArray of strings), `device-bytes` (guint64): the CUDA devices that have slots, and how their
-         *   memory is shared, such as `0 NVIDIA H200 (vmm)`; how many of `bytes` are on devices.
-         * * `cut-off`, `timed-out` (guint64): consumers that were disconnected because they sent invalid data, and because
-         *   they blocked lossless delivery.
-         * * `clients` (GstValueArray of `application/x-xmem-client`): `id` (guint64), `pid`, `uid` (guint), `name`
-         *   (string), `via` (string), `budget`, `held` (guint), `received`, `missed`, `copied`, `dropped`, `oldest-held-age`,
-         *   `latency`, `waited-for` (guint64, times in nanoseconds), `device` (string): how it imports the memory of frames on CUDA
-         *   devices: `vmm`, `legacy`, `same process`, or `none: ` and the reason. Empty until it has used such memory.
+         * * `published` (guint64): published frames.
+         * * `zero-copy`, `copied` (guint64): of these, frames that were published in place, and frames that were copied
+         *   into a slot.
+         * * `dropped` (guint64): frames that weren't published because no slot was free, or because upstream had few
+         *   buffers left.
+         * * `scarce` (guint64): frames that were copied or dropped because upstream, for example a camera, had few
+         *   buffers left.
+         * * `metas-dropped` (guint64), `dropped-metas` (`application/x-xmem-metas`): metas that can't travel with their
+         *   frame because they refer to other objects, for example overlays and network addresses: in all, and by name.
+         *   A warning names each kind once.
+         * * `late` (guint64): frames that weren't published because they exceeded `max-lateness`.
+         * * `skipped` (guint64): the late frames, raw frames outside of their segment, frames that don't match their
+         *   caps, and frames that waited during a flush. A buffer list that is dropped as a whole counts as one.
+         * * `events`, `events-dropped` (guint64): events between frames that were published, and events that weren't.
+         * * `memory-copies` (guint64): how often upstream elements copied frames in slots.
+         * * `slots`, `slots-held`, `max-slots` (guint): existing slots; of these, the slots that the producer or a
+         *   consumer uses; the property `max-slots`.
+         * * `budget-limit` (string): the property that makes budgets smaller than requested: `max-slots` or `max-bytes`.
+         *   Empty if none does.
+         * * `regions` (guint), `bytes` (guint64): regions of shared memory, and their size.
+         * * `devices` (GstValueArray of strings), `device-bytes` (guint64): the CUDA devices of the slots and how their
+         *   memory is shared, for example `0 NVIDIA H200 (vmm)`; the bytes on devices, which `bytes` includes.
+         * * `cut-off`, `timed-out` (guint64): consumers that the sink disconnected: because of an invalid lease page,
+         *   and by `lossless-timeout`.
+         * * `clients` (GstValueArray of `application/x-xmem-client`): the connected consumers.
+         *
+         * A structure `application/x-xmem-client` describes one consumer:
+         *
+         * * `id` (guint64), `pid`, `uid` (guint), `name` (string): its number in the pool, its process, its user, its
+         *   name.
+         * * `via` (string): the pool that forwards frames of this pool to the consumer. Empty if it takes frames of this
+         *   pool itself.
+         * * `device` (string): how it reached the memory of frames on CUDA devices: `vmm`, `legacy`, `same process`, or
+         *   `none: ` with the reason. Empty until it has used any.
+         * * `budget`, `held` (guint): slots that it may hold, and slots that it holds.
+         * * `received`, `missed`, `copied`, `dropped` (guint64): frames that it took, missed, copied, and dropped after
+         *   it had taken them.
+         * * `oldest-held-age` (guint64): age of the oldest frame that it holds, in ns.
+         * * `latency` (guint64): time from publishing to receiving, smoothed, in ns.
+         * * `waited-for` (guint64): how long a lossless sink has waited for it, in ns, else 0.
          */
         glib::ParamSpecBoxed::builder::<gst::Structure>("stats")
             .nick("Statistics")
@@ -73,9 +87,8 @@ settings! {
     /**
      * GstXmemSink:pool:
      *
-     * Name of the pool that consumers connect to. A name with a slash is the path of the pool's socket. For any other
-     * name, the socket is in the runtime directory: `$XMEM_RUNTIME_DIR`, else `$XDG_RUNTIME_DIR/xmem`, else
-     * `/tmp/xmem-<uid>`.
+     * A name without a slash is a name in the runtime directory: `$XMEM_RUNTIME_DIR`, else `$XDG_RUNTIME_DIR/xmem`, else
+     * `/tmp/xmem-<uid>`. A name with a slash is the path of the socket, and doesn't need to be UTF-8.
      */
     pool: OsString = "default".into(),
         PROP_POOL, "Pool",
@@ -83,8 +96,9 @@ settings! {
     /**
      * GstXmemSink:delivery:
      *
-     * What the sink does if a consumer is too slow: with `live` the consumer misses frames, with `lossless` the sink
-     * waits for it.
+     * With `live` the pool keeps the newest frames, and a slow consumer misses some. With `lossless` each connected
+     * consumer receives every frame: the sink waits while the slowest one is eight frames behind, or `history` frames if
+     * that is more.
      */
     delivery: XmemSinkDelivery = XmemSinkDelivery::default(),
         "delivery", "Delivery",
@@ -92,7 +106,7 @@ settings! {
     /**
      * GstXmemSink:lossless-timeout:
      *
-     * How long one consumer may block lossless delivery before it is disconnected.
+     * If the sink waits for a consumer, and the consumer takes no frame for this time, the sink disconnects it.
      */
     lossless_timeout: u64 = 0,
         "lossless-timeout", "Lossless Timeout",
@@ -101,34 +115,49 @@ settings! {
     /**
      * GstXmemSink:meta-room:
      *
-     * How many bytes each slot has after its frame for the frame's metas, such as regions of interest. If the metas of
-     * a frame are larger, they are stored in a second, small slot, and new slots get more bytes for metas. Only a
-     * frame that was published before, and has more metas now, is copied. Set this property if such copies must not
-     * occur.
+     * At most 16 MiB. The metas are, for example, regions of interest and captions. If those of a frame are larger, they
+     * are stored in a second, small slot, and new slots have more room. Only a frame that was published before, and has
+     * more metas now, is copied; set this property to prevent that.
      */
     // Room for a few regions of interest, or for captions.
     meta_room: u32 = 512,
         "meta-room", "Meta Room",
         "Initial number of bytes for metas in each slot; it grows if frames have more",
         maximum(MAX_NAMED_SIZE as u32);
+    /**
+     * GstXmemSink:min-slots:
+     *
+     * At most `max-slots`.
+     */
     min_slots: u32 = 0,
         "min-slots", "Minimum Slots",
         "Slots of the first region (0 = as many as upstream needs)";
+    /**
+     * GstXmemSink:max-slots:
+     *
+     * At most 65536, and at least `history` + 2 (6 with `history=0`). At the default, a live pool with `history=0` may
+     * have up to 1024 slots if they are at most 64 KiB each. Memory is reserved only when slots are needed.
+     */
     max_slots: u32 = DEFAULT_SLOTS,
         "max-slots", "Maximum Slots",
         "Maximum number of slots of the pool; their memory is allocated when it is needed",
         minimum(1);
+    /**
+     * GstXmemSink:max-bytes:
+     *
+     * If it is too small for the history, the history is shorter. If it is too small for the budgets of the consumers,
+     * the budgets are smaller.
+     */
     max_bytes: u64 = 0,
         "max-bytes", "Maximum Bytes",
         "Maximum size of the pool's shared memory in bytes (0 = no limit)";
     /**
      * GstXmemSink:history:
      *
-     * How many of the newest frames the pool keeps for consumers that have not taken them yet, for example because their
-     * sink waits for the time of a frame. With 0, the pool keeps the four newest frames. In live delivery it then also
-     * keeps frames that a connected consumer has not taken, for 100 ms and for as long as the sinks of that consumer wait,
-     * at most 952 frames and 256 MiB. These additional frames are only frames in the pool's own slots, and the pool
-     * releases them when it needs the slots.
+     * The frames are kept for consumers that haven't taken them yet, and for `start-from=oldest` of xmemsrc. With 0, a
+     * live pool keeps the four newest frames, and also those that a connected consumer hasn't taken: for 100 ms, and for
+     * as long as the sinks of that consumer wait, at most 952 frames and 256 MiB. These additional frames are only
+     * frames in the pool's own slots, and the pool releases them when it needs the slots.
      */
     history: u32 = 0,
         "history", "History",
@@ -136,9 +165,9 @@ settings! {
     /**
      * GstXmemSink:copy:
      *
-     * Whether the sink may copy frames. A frame that upstream did not write into one of the pool's slots has to be copied
-     * into one, unless its memory can be shared unchanged, such as a DMA buffer. Some elements always send such frames (parsers, `x264enc`, all elements after a `tee`). With
-     * `forbid`, the first such frame is an error, which gives the reason.
+     * A frame that upstream didn't write into one of the pool's slots has to be copied into one, unless its memory can
+     * be shared unchanged, as that of a DMA buffer can. With `forbid`, the first frame that has to be copied is an
+     * error, which gives the reason. A frame of a camera that has few buffers left is dropped instead.
      */
     copy: XmemSinkCopy = XmemSinkCopy::default(),
         "copy", "Copy",
@@ -146,9 +175,9 @@ settings! {
     /**
      * GstXmemSink:send-eos:
      *
-     * Whether the consumers receive EOS at the end of this stream. EOS that follows an error in the pipeline is not sent to
-     * them in any case: the producer is lost then. If false, they do not receive it and wait for more
-     * frames: from this stream after a seek, or from the next producer of the pool.
+     * Consumers never receive an EOS that follows an error in the pipeline, because the producer is lost then. With
+     * false, they receive none at all, and wait until this stream continues after a seek, or for the next producer of
+     * the pool.
      */
     send_eos: bool = true,
         "send-eos", "Send EOS",
@@ -159,17 +188,27 @@ settings! {
     /**
      * GstXmemSink:backing:
      *
-     * The kind of shared memory for the slots. `posix-shm` is for peers that open the memory by name. The kernel does not
-     * prevent them from writing to it, so only this user may connect to such a pool. Settings that allow other users
-     * are an error.
+     * `posix-shm` is for programs that open the memory by name, in /dev/shm. The kernel doesn't prevent them from
+     * writing to it, so only this user may connect to such a pool, and settings that admit other users are an error.
      */
     backing: XmemSinkBacking = XmemSinkBacking::default(),
         "backing", "Backing",
         "The kind of shared memory for the slots (posix-shm is for this user only)";
+    /**
+     * GstXmemSink:max-consumers:
+     *
+     * At most 4096. Others are refused.
+     */
     max_consumers: u32 = 256,
         "max-consumers", "Maximum Consumers",
         "Maximum number of connected consumers",
         minimum(1);
+    /**
+     * GstXmemSink:max-held:
+     *
+     * The budget is the number of slots that a consumer may hold at one time. The consumer requests it, 8 by default,
+     * and receives at most this number.
+     */
     max_held: u32 = 8,
         "max-held", "Maximum Held",
         "Maximum budget of a consumer: the number of slots that it may hold at once",
@@ -177,9 +216,9 @@ settings! {
     /**
      * GstXmemSink:socket-mode:
      *
-     * Which users may connect, as the file mode of the pool's socket in octal. This user and root may always connect;
-     * with `0660` the socket's group may too, with `0666` all users may. They can read all frames of the pool but
-     * cannot change them. Other users also need search permission for the socket's directory.
+     * `0600` admits this user and root, `0660` also the members of the socket's group, and `0666` all users. They can
+     * read all frames of the pool but can't change them. Other users also need search permission for the socket's
+     * directory.
      */
     // Text as the user set it; parsed when the sink starts.
     socket_mode: String = "0600".to_owned(),
@@ -188,9 +227,8 @@ settings! {
     /**
      * GstXmemSink:socket-group:
      *
-     * Group of the pool's socket: its name (as in /etc/group) or its number. `socket-mode` has to allow the group to
-     * connect, as `0660` does, and this user has to be a member of the group. If empty, the socket gets the group of
-     * new files.
+     * A name as in /etc/group, or a number. This user must be a member of the group, and `socket-mode` must admit it, as
+     * `0660` does. If empty, the socket has the group of new files.
      */
     // Empty: not set.
     socket_group: String = String::new(),
@@ -199,9 +237,8 @@ settings! {
     /**
      * GstXmemSink:allow-uids:
      *
-     * Users that may connect in addition to those that `socket-mode` allows: their numbers, separated by commas. The file
-     * of the socket is then writable for all users, because the kernel cannot check a list of users. The sink
-     * disconnects other users before it shares anything.
+     * These users may connect besides those that `socket-mode` admits. The file of the socket is then writable for all
+     * users, because the kernel can't check a list of users. The sink disconnects other users before it shares anything.
      */
     // Text as the user set it; parsed when the sink starts.
     allow_uids: String = String::new(),
@@ -210,11 +247,10 @@ settings! {
     /**
      * GstXmemSink:pace:
      *
-     * When a frame is published. `auto` publishes live input immediately, and other input, such as a file, at the time of
-     * each frame. The reason is that a sink that waits for the time of each frame adds the latency of its pipeline to
-     * live input, and the sink of the consumer would add it again. With `sync=false` all frames are published
-     * immediately, for all values of this property. Each frame has the time at which it is due in all cases. For live
-     * input that is published immediately, a consumer adds the latency of this pipeline to its own.
+     * With `auto`, live input is published on arrival, and other input, for example a file, at each frame's time. A sink
+     * that waits for that time would add the latency of its pipeline to live input, and the sink of the consumer would
+     * add it again. With `sync=false` every frame is published on arrival, whatever this property says. You can change
+     * it in any state.
      */
     pace: XmemSinkPace = XmemSinkPace::default(),
         "pace", "Pace",
@@ -223,12 +259,9 @@ settings! {
     /**
      * GstXmemSink:cuda-ipc-mode:
      *
-     * How slots on CUDA devices are shared with consumers. `vmm` shares file descriptors: the memory exists as long as a
-     * process uses it, even if this process is killed. `legacy` shares IPC handles: the memory is freed with this
-     * process, so a stop waits for consumers; see #GstXmemSink:release-timeout. `auto` is `vmm` if the device
-     * supports it, else `legacy`.
-     *
-     * No effect on frames in host memory, or if the plugin was built without CUDA.
+     * `vmm` shares file descriptors: the memory exists as long as a process uses it, even if this process is killed.
+     * `legacy` shares IPC handles: the memory ends with this process, so a stop waits for consumers (`release-timeout`).
+     * `auto` is `vmm` if the device supports it.
      */
     cuda_ipc_mode: XmemSinkCudaIpcMode = XmemSinkCudaIpcMode::default(),
         "cuda-ipc-mode", "CUDA IPC Mode",
@@ -236,10 +269,7 @@ settings! {
     /**
      * GstXmemSink:cuda-device-id:
      *
-     * The CUDA device of the slots that the sink offers to upstream. -1 is the device that upstream or the application
-     * already uses, or else the first device.
-     *
-     * No effect on frames in host memory, or if the plugin was built without CUDA.
+     * -1 is the device of the frames, or the one that upstream or the application already uses, or else the first one.
      */
     // -1: any device.
     cuda_device_id: i32 = -1,
@@ -249,11 +279,9 @@ settings! {
     /**
      * GstXmemSink:release-timeout:
      *
-     * How long a stop waits for CUDA devices to complete their work on published frames, and for consumers to release
-     * frames in memory that is freed with this process (#GstXmemSink:cuda-ipc-mode `legacy`). Memory that is still in
-     * use afterwards is freed when this process exits. Pools without frames on devices do not wait.
-     *
-     * No effect if the plugin was built without CUDA.
+     * A stop waits for devices to finish their work on published frames, and for consumers to release memory that ends
+     * with this process (`cuda-ipc-mode=legacy`). Memory that is still in use after that is freed when this process
+     * exits. Pools without frames on devices don't wait.
      */
     release_timeout: u64 = 5_000_000_000,
         "release-timeout", "Release Timeout",

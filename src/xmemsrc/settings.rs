@@ -20,24 +20,28 @@ settings! {
         /**
          * GstXmemSrc:stats:
          *
-         * `application/x-xmemsrc-stats` with the fields below, summed over all producers since the start. After a stop,
-         * they have the values from the end of the run.
+         * A structure `application/x-xmemsrc-stats`. It counts the frames of all producers since the start. After a stop
+         * it keeps the final values.
          *
-         * * `received`, `missed` (guint64): frames that were received, and frames that the pool had already released.
-         * * `zero-copy`, `copied`, `dropped` (guint64): frames that were pushed without a copy; frames that were copied,
-         *   because the budget was used up, downstream needs another layout, or `download` is set; frames that were dropped
-         *   because the budget was used up, or because a CUDA producer was killed.
-         * * `undecodable` (guint64): frames that were dropped because the key frame that they need was not received.
-         * * `memory-copies` (guint64): how often an element downstream copied a frame that it wanted to write to.
-         * * `metas-dropped` (guint64), `dropped-metas` (`application/x-xmem-metas`): metas that are unknown to this process
-         *   or invalid, and how many there were of each name (guint64).
-         * * `held` (guint64), `budget` (guint): frames in use now, and how many slots may be held at once.
-         * * `budget-limit` (string): the property of xmemsink that limits the budget; empty if the requested budget was
-         *   granted.
-         * * `reconnects` (guint64): how often a producer was found again after one was lost.
-         * * `latency` (guint64): nanoseconds from publishing to receiving, smoothed.
-         * * `device` (string): how the memory of the current producer's frames on CUDA devices is imported: `vmm`,
-         *   `legacy`, `same process`, or `none: ` and the reason. Empty until there is such a frame.
+         * * `received`, `missed` (guint64): frames that the source took, and frames that it didn't, because the pool no
+         *   longer kept them or `newest-only` skipped them.
+         * * `zero-copy` (guint64): frames that were pushed in place.
+         * * `copied` (guint64): frames that were copied, because the budget was used up, downstream needs another
+         *   layout, or `download` is set.
+         * * `dropped` (guint64): frames that were dropped because the budget was used up, because a CUDA producer was
+         *   killed, or because they are from before the pipeline's start.
+         * * `undecodable` (guint64): frames that were dropped because the key frame that they need wasn't received, or
+         *   is from before the pipeline's start.
+         * * `metas-dropped` (guint64), `dropped-metas` (`application/x-xmem-metas`): metas that were omitted because
+         *   they were unknown or invalid, in all and by name.
+         * * `memory-copies` (guint64): how often downstream elements copied a frame in order to write to it.
+         * * `held` (guint64), `budget` (guint): frames that downstream holds, and slots that it may hold.
+         * * `budget-limit` (string): the property of xmemsink that limits the budget: `max-held`, `max-slots` or
+         *   `max-bytes`. Empty if the budget is as requested.
+         * * `reconnects` (guint64): connections after a producer was lost.
+         * * `latency` (guint64): time from publishing to receiving, smoothed, in ns.
+         * * `device` (string): how the source reached the memory of frames on CUDA devices: `vmm`, `legacy`, `same
+         *   process`, or `none: ` with the reason. Empty until there are such frames.
          */
         glib::ParamSpecBoxed::builder::<gst::Structure>("stats")
             .nick("Statistics")
@@ -48,9 +52,8 @@ settings! {
     /**
      * GstXmemSrc:pool:
      *
-     * Name of the pool to take frames from. A name with a slash is the path of the pool's socket. For any other name, the
-     * socket is in the runtime directory: `$XMEM_RUNTIME_DIR`, else `$XDG_RUNTIME_DIR/xmem`, else
-     * `/tmp/xmem-<uid>`.
+     * A name without a slash is a name in the runtime directory: `$XMEM_RUNTIME_DIR`, else `$XDG_RUNTIME_DIR/xmem`, else
+     * `/tmp/xmem-<uid>`. A name with a slash is the path of the socket, and doesn't need to be UTF-8.
      */
     pool: OsString = "default".into(),
         PROP_POOL, "Pool",
@@ -59,17 +62,16 @@ settings! {
     /**
      * GstXmemSrc:connection-timeout:
      *
-     * How long to wait for a producer, at the start and each time that one is lost. After this time, the element fails.
+     * Applies at the start, and each time that a producer is lost. After this time it is an error.
      */
     connection_timeout: u64 = 0,
         "connection-timeout", "Connection Timeout",
-        "Time in nanoseconds to wait for a producer (0 = for ever)",
+        "Time in nanoseconds to wait for a producer (0 = forever)",
         mutable_ready();
     /**
      * GstXmemSrc:on-producer-lost:
      *
-     * What the element does if the producer disconnects without an end of stream, because it was stopped or killed.
-     * Frames that were pushed stay valid and unchanged in all cases.
+     * A producer is lost if it was stopped or killed. Frames that were pushed stay valid and unchanged in any case.
      */
     on_producer_lost: XmemSrcOnProducerLost = XmemSrcOnProducerLost::default(),
         "on-producer-lost", "On Producer Lost",
@@ -78,10 +80,9 @@ settings! {
     /**
      * GstXmemSrc:on-eos:
      *
-     * What the element does at the end of the producer's stream. With `end`, this stream ends too, and the source
-     * disconnects from the pool. It connects again only if this pipeline is restarted or flushed. With `wait`, nothing
-     * is sent downstream. The source continues when the producer's stream continues, for example after a seek. If the
-     * producer disconnects, #GstXmemSrc:on-producer-lost applies.
+     * With `end`, the source disconnects from the pool. It connects again only if this pipeline is restarted or flushed.
+     * With `wait`, it sends nothing downstream, and continues when the producer's stream continues, for example after a
+     * seek. If the producer disconnects, `on-producer-lost` applies.
      */
     on_eos: XmemSrcOnEos = XmemSrcOnEos::default(),
         "on-eos", "On EOS",
@@ -90,10 +91,9 @@ settings! {
     /**
      * GstXmemSrc:wait-for-keyframe:
      *
-     * Whether frames of an encoded stream are dropped until the next key frame, at the start and after missed frames.
-     * The dropped frames are those that refer to other frames (`GST_BUFFER_FLAG_DELTA_UNIT`), because they cannot be
-     * decoded without them. The element requests the key frame from the producer. Raw frames and still images are
-     * never dropped.
+     * Until the key frame, the source drops the frames that refer to others (`GST_BUFFER_FLAG_DELTA_UNIT`), because they
+     * can't be decoded, and requests the key frame from the producer. Raw frames, pictures (`image/...`), audio outside of
+     * containers and `application/x-yuv4mpeg` need none.
      */
     wait_for_keyframe: bool = true,
         "wait-for-keyframe", "Wait for Key Frame",
@@ -102,17 +102,30 @@ settings! {
     /**
      * GstXmemSrc:max-held:
      *
-     * The budget: how many slots this element and all elements downstream may hold at the same time. The producer may
-     * grant fewer, and may reduce the budget when more consumers connect.
+     * The budget to request: how many slots this element and all elements downstream may hold at one time. The producer
+     * grants at most its own `max-held`, which is 8 by default, and less if there are many consumers. If frames are
+     * copied or dropped for that reason, the source posts a warning.
      */
     max_held: u32 = 8,
         "max-held", "Maximum Held",
         "Maximum number of slots to hold at once; see over-budget for further frames",
         minimum(1), mutable_ready();
+    /**
+     * GstXmemSrc:over-budget:
+     *
+     * With `drop`, the budget has to be larger than the number of frames that downstream keeps until it receives a newer
+     * one: a sink keeps its last frame (`enable-last-sample`), an xmemsink its history. DMA buffers (`memory:DMABuf`)
+     * are always dropped, because a copy wouldn't be a DMA buffer.
+     */
     over_budget: XmemSrcOverBudget = XmemSrcOverBudget::default(),
         "over-budget", "Over Budget",
         "Whether a frame beyond max-held is copied into private memory or dropped",
         mutable_ready();
+    /**
+     * GstXmemSrc:start-from:
+     *
+     * With `oldest` the whole stream is delayed by the age of that frame.
+     */
     start_from: XmemSrcStartFrom = XmemSrcStartFrom::default(),
         "start-from", "Start From",
         "The first frame to receive after connecting",
@@ -120,11 +133,8 @@ settings! {
     /**
      * GstXmemSrc:newest-only:
      *
-     * Whether to push only the newest frame each time. This is for elements that are slower than the stream and do not
-     * need older frames, such as inference with a neural network. Skipped frames count as missed. If false, the element
-     * pushes all frames in order, as long as the producer keeps them.
-     *
-     * Do not use it for encoded streams, because their frames refer to one another.
+     * For elements that are slower than the stream, for example a neural network. Skipped frames count as `missed`.
+     * Don't use it for encoded streams, whose frames depend on one another.
      */
     newest_only: bool = false,
         "newest-only", "Newest Only",
@@ -133,13 +143,13 @@ settings! {
     /**
      * GstXmemSrc:timestamp-mode:
      *
-     * How the timestamps of the buffers are set. `clock` is for playback, recording and mixing. A frame is due in this
-     * pipeline at the same moment as in the producer's pipeline, so streams that are synchronized there are also
-     * synchronized here, across any number of pools, processes and clocks. If a stream was held until this pipeline
-     * started, for example a file whose producer waits for a consumer, all its frames are delayed by the same time.
+     * `clock` is for playback, recording and mixing: a frame is due in this pipeline at the same moment as in the
+     * producer's, so streams that are in sync there are in sync here, across any number of pools, processes and clocks.
+     * If a stream was held until this pipeline started, for example a file whose producer waits for a consumer, all its
+     * frames are delayed by the same time.
      *
      * `arrival` sets the running time at which the frame was published. `passthrough` keeps PTS, DTS, duration and
-     * segment of the producer's pipeline, in any format; they are not related to this pipeline's clock.
+     * segment of the producer, in any format, which don't relate to this pipeline's clock.
      */
     timestamp_mode: XmemSrcTimestampMode = XmemSrcTimestampMode::default(),
         "timestamp-mode", "Timestamp Mode",
@@ -148,9 +158,9 @@ settings! {
     /**
      * GstXmemSrc:processing-deadline:
      *
-     * How much time a frame may take after the producer has published it. The latency that this element reports is the sum
-     * of this time and the producer's latency. A live producer publishes each frame immediately, which is later than
-     * the frame's timestamp by the processing time of the producer's pipeline.
+     * The latency that the source reports is this time plus the producer's latency. A live producer publishes each frame
+     * on arrival, which is later than the frame's time by as much as the producer's pipeline takes. You can change this
+     * property in any state.
      */
     processing_deadline: gst::ClockTime = gst::ClockTime::from_mseconds(20),
         PROP_PROCESSING_DEADLINE, "Processing Deadline",
@@ -168,10 +178,8 @@ settings! {
     /**
      * GstXmemSrc:download:
      *
-     * Whether frames on a CUDA device are copied into host memory, for elements that support only host memory. If false,
-     * such frames are an error if downstream does not support `memory:CUDAMemory`.
-     *
-     * No effect on frames in host memory, or if the plugin was built without CUDA.
+     * For elements that read only host memory. One copy for each frame. If false, frames on a device are an error if
+     * downstream doesn't accept `memory:CUDAMemory`.
      */
     download: bool = false,
         "download", "Download",
@@ -180,12 +188,9 @@ settings! {
     /**
      * GstXmemSrc:cuda-wait:
      *
-     * Where to wait until the producer's work on a frame has completed: on the `device`, in the CUDA stream of the frame's
-     * memory, or on the `cpu`, before the frame is pushed. If the producer is killed during the wait, the CUDA stream
-     * is blocked for ever, and so is all work that waits for it. A wait on the CPU ends, and the frame is dropped.
-     *
-     * No effect on frames in host memory, on downloaded frames, for which the CPU always waits, or if the plugin was
-     * built without CUDA.
+     * `device`: the CUDA stream of the frame's memory waits. If the producer is killed meanwhile, this stream is blocked
+     * forever, and so is all work that waits for it. `cpu`: the element waits before it pushes the frame; if the
+     * producer is killed, it drops the frame. Downloaded frames are always waited for by the CPU.
      */
     cuda_wait: XmemSrcCudaWait = XmemSrcCudaWait::default(),
         "cuda-wait", "CUDA Wait",
@@ -194,10 +199,7 @@ settings! {
     /**
      * GstXmemSrc:cuda-device-id:
      *
-     * The CUDA device on which frames are accepted. -1 accepts the device of the frames. A number of another device is an
-     * error, because frames are not copied between devices.
-     *
-     * No effect on frames in host memory, or if the plugin was built without CUDA.
+     * Frames on another device are an error, because frames aren't copied between devices.
      */
     // -1: any device.
     cuda_device_id: i32 = -1,

@@ -6,13 +6,24 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::check::cargo::{SELECTED, build, with};
 use crate::step::{Step, run_all};
 use crate::{Result, cargo, root, target_dir};
 
 /// mdBook runs if it is on PATH; otherwise this version is installed into the target directory.
 const MDBOOK: &str = "0.5.4";
 
-pub(crate) fn run() -> Result {
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Only write the reference pages anew, from the sources
+    #[arg(long)]
+    write: bool,
+}
+
+pub(crate) fn run(args: &Args) -> Result {
+    if args.write {
+        return write();
+    }
     let site = target_dir().join("site");
     stage(&site)?;
     let (mdbook, install) = mdbook();
@@ -49,6 +60,26 @@ pub(crate) fn run() -> Result {
     }
     println!("\n{}", html.join("index.html").display());
     Ok(())
+}
+
+/// The tests that compare the reference pages write them.
+fn write() -> Result {
+    let mut tests = with(with(cargo(), &["test"]), &SELECTED);
+    tests.args(["--test=docs", "--test=cli", "--", "reference"]);
+    tests.env("XMEM_WRITE_REFERENCE", "1");
+    let advice = "see the output above";
+    let step = |name, command| Step {
+        name,
+        command,
+        advice,
+    };
+    let mut python = Command::new("python3");
+    python.arg(root().join("crates/xmem-python/tests/test_reference.py"));
+    run_all(vec![
+        step("build", build().command),
+        step("the reference", tests),
+        step("the reference of the Python module", python),
+    ])
 }
 
 /// Lists the links of the pages in a folder whose files do not exist. rustdoc has checked its own.

@@ -63,7 +63,7 @@ enum Command {
     /// Run tests under AddressSanitizer and Valgrind
     Sanitize(sanitize::Args),
     /// Write the manual as a site to target/site/html
-    Docs,
+    Docs(docs::Args),
     /// Build the Python module into a virtual environment, and test it there
     Python(python::Args),
     /// Install the plugin with cargo-c and with Meson into separate prefixes, and check both installations
@@ -84,7 +84,7 @@ fn main() -> ExitCode {
         Command::Camera => camera::run(),
         Command::Fuzz(args) => fuzz::run(&args),
         Command::Sanitize(args) => sanitize::run(&args),
-        Command::Docs => docs::run(),
+        Command::Docs(args) => docs::run(&args),
         Command::Python(args) => python::run(&args),
         Command::Package => package::run(),
         Command::GpuBundle => gpu_bundle::run(),

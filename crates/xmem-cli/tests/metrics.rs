@@ -161,7 +161,10 @@ fn the_figures_of_all_pools_are_served() {
         let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../../");
         std::fs::read_to_string(root.to_owned() + file).unwrap()
     };
-    let (page, dashboard) = (read("docs/cli.md"), read("contrib/grafana.json"));
+    let (page, dashboard) = (
+        read("docs/reference/output.md"),
+        read("contrib/grafana.json"),
+    );
     let served: Vec<_> = series
         .keys()
         .map(|id| id.split('{').next().unwrap())

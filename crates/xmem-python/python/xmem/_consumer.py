@@ -31,7 +31,7 @@ class Consumer(Waiting, _xmem.Consumer):
     max_held: the number of frames that this consumer can hold at once, its budget. None: 8. The producer may allow fewer. Then a
         PoolWarning names the cause: at once if max_held was given, otherwise when the budget is used up. stats["budget"] is the
         present budget, stats["budget_limit"] the producer's property that limits it.
-    name: the name of this consumer in the producer's figures. Default: the name of the program.
+    name: the name of this consumer in the producer's statistics. Default: the name of the program.
     start_from: the first frame: the "next" one that is published, the "newest", or the "oldest" that is still kept.
     on_eos: at the end of the stream, "end" the iteration, or "wait" for the next stream.
     on_producer_lost: when the producer has ended, "wait" for the next producer, "end" the iteration, or "raise" ProducerLost.

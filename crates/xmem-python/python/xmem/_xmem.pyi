@@ -273,7 +273,7 @@ class WritableFrame(_Array):
     ) -> None: ...
 
 class ReceiveStats(TypedDict):
-    """Figures of a consumer, over all its producers.
+    """Statistics of a consumer, over all its producers.
 
     missed: frames whose slots were used again before the consumer took them, also while a lossless producer
     continued without it.
@@ -318,7 +318,7 @@ class Consumer:
         """The newest known caps, also before the first frame."""
     @property
     def stats(self) -> ReceiveStats:
-        """The figures, over all producers of this consumer."""
+        """The statistics, over all producers of this consumer."""
     # With events=True these methods also return Event objects. They return Any so that other code needs no type check.
     def recv(self, timeout: float | None = None) -> Frame | Any:
         """Waits for the next frame, at most `timeout` seconds, and returns it."""
@@ -391,7 +391,7 @@ class Producer:
         """The number of consumers."""
     @property
     def stats(self) -> dict[str, Any]:
-        """The figures of the pool, as returned by `query`."""
+        """The statistics of the pool, as returned by `query`."""
     def acquire(
         self,
         shape: int | Sequence[int] | None = None,
@@ -463,7 +463,7 @@ def pools() -> list[PoolEntry]:
     """The pools in the runtime directory."""
 
 def query(pool: str | PathLike[str]) -> dict[str, Any]:
-    """Asks the producer of a pool for its figures. Waits at most one second."""
+    """Asks the producer of a pool for its statistics. Waits at most one second."""
 
 @final
 class BufferPool:
@@ -490,7 +490,7 @@ class BufferPool:
         """Ends the reservation of preallocated buffers. Returns the number that were reserved."""
     @property
     def stats(self) -> dict[str, Any]:
-        """The figures of the buffers that this process writes, as those of a producer; `unread` counts the published ones
+        """The statistics of the buffers that this process writes, as those of a producer; `unread` counts the published ones
         that readers are still to get, `set_aside` the preallocated ones."""
     def wait_until_read(self, timeout: float | None = None) -> None:
         """Waits until all published buffers of this process have been read as often as their counts. Unread buffers are

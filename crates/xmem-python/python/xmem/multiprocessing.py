@@ -11,24 +11,24 @@
     queue = multiprocessing.Queue()
     queue.put({"frame": frame})             # in another process: queue.get()["frame"], the same memory
 
-After ``install`` the pickles of ``multiprocessing`` (queues, pipes, pools, arguments of processes, and data loaders of PyTorch)
+After `install` the pickles of `multiprocessing` (queues, pipes, pools, arguments of processes, and data loaders of PyTorch)
 contain references to memory of xmem in place of its bytes:
 
 - received frames and planes;
-- NumPy arrays and torch tensors over these and over objects of a channel, and NumPy arrays over buffers from ``get``;
-- buffers of a ``BufferPool``. A buffer that is being written is published for one read, as by ``forget``. A buffer from ``get`` is
+- NumPy arrays and torch tensors over these and over objects of a channel, and NumPy arrays over buffers from `get`;
+- buffers of a `BufferPool`. A buffer that is being written is published for one read, as by `forget`. A buffer from `get` is
   read by the receiver too, which counts as one more read.
 
 Everything else is sent as before. Received arrays are read-only and hold their memory. They can be sent over an
-``xmem.Channel``. Arrays in shared memory of another process are passed on in place if they have at least 64 KiB, up to 8 at a time.
+`xmem.Channel`. Arrays in shared memory of another process are passed on in place if they have at least 64 KiB, up to 8 at a time.
 
 A sender keeps sent objects until the receiver requests them, at most `timeout` seconds. When a receiver is killed, everything that
-it had received is released. When the sender has ended, objects that were not received raise ``xmem.RefLost``. So at its end a
+it had received is released. When the sender has ended, objects that were not received raise `xmem.RefLost`. So at its end a
 sender waits for its receivers, at most `linger` seconds. Each pickle can be read once, by a process of the same user that sees the same
 temporary directory.
 
-A process that received something by reference can send it on, without ``install``; a manager does. In a ``Pool`` or a
-``ProcessPoolExecutor``, an object that could not be received is an object of which each use raises the error: an error while
+A process that received something by reference can send it on, without `install`; a manager does. In a `Pool` or a
+`ProcessPoolExecutor`, an object that could not be received is an object of which each use raises the error: an error while
 unpickling would end the worker, and the call would wait forever.
 
 Do not write to a received torch tensor: the process would be killed by SIGSEGV. Other tensors are sent by PyTorch, in its own

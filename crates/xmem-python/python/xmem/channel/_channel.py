@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MPL-2.0
 
-"""``Channel``. The package's documentation describes how it works."""
+"""`Channel`. The package's documentation describes how it works."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _extent(shape, dtype):
 
 
 class Room:
-    """Shared memory for arrays that are sent together. ``Channel.room`` makes it."""
+    """Shared memory for arrays that are sent together. `Channel.room` makes it."""
 
     # The alignment of arrays, so that each has its own cache lines.
     _ALIGN = 64
@@ -107,9 +107,9 @@ class Room:
 
 
 class Channel(Waiting):
-    """One end of a channel that carries objects between processes. The constructor makes the channel; ``connect`` joins it.
+    """One end of a channel that carries objects between processes. The constructor makes the channel; `connect` joins it.
 
-    Unpickling runs code. So messages are accepted only from processes of this user, and of ``allow_uids``.
+    Unpickling runs code. So messages are accepted only from processes of this user, and of `allow_uids`.
 
     All methods can be called from any thread. After a fork, the child joins automatically. In an event loop, use `async for` and
     the methods that begin with "a".
@@ -372,7 +372,7 @@ class Channel(Waiting):
     def empty(self, shape: int | Sequence[int], dtype: Any = "float64", *, timeout: float | None = None) -> Any:
         """Returns a NumPy array that is sent without a copy. `send` makes it read-only.
 
-        For torch: ``torch.from_numpy(channel.empty(...))``. About seven such arrays of a message are not copied; further ones are.
+        For torch: `torch.from_numpy(channel.empty(...))`. About seven such arrays of a message are not copied; further ones are.
         To send more, make them in one `room`.
         """
         shape, dtype, size = _extent(shape, dtype)
@@ -385,7 +385,7 @@ class Channel(Waiting):
         return Room(self._end.room(size, timeout), size)
 
     def register(self, cls: type, reduce: Callable[[Any], str | tuple[Any, ...]]) -> None:
-        """Sends objects of exactly this class by `reduce(obj)`, which returns the same kind of value as ``__reduce__``."""
+        """Sends objects of exactly this class by `reduce(obj)`, which returns the same kind of value as `__reduce__`."""
         self._own_reducers[cls] = reduce
 
     @property
@@ -417,7 +417,7 @@ class Channel(Waiting):
         return self._end.drain(timeout)
 
     def stats(self) -> dict[str, Any]:
-        """Figures: messages, bytes with and without a copy, memory."""
+        """Statistics: messages, bytes with and without a copy, memory."""
         return self._end.stats()
 
     def close(self, *, linger: float | None = None) -> None:

@@ -91,7 +91,7 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 class Ref:
-    """A reference to an object of some process. Made by ``xmem.ref``, or received."""
+    """A reference to an object of some process. Made by `xmem.ref`, or received."""
 
     __slots__ = ("_token", "_target", "_lease", "__weakref__")
 
