@@ -6,6 +6,7 @@ mod input;
 mod pool;
 mod process;
 mod proof;
+mod recording;
 mod screen;
 mod show;
 mod stage;
@@ -33,6 +34,9 @@ pub(crate) struct Args {
     /// Directory for the picture [default: demo in the target directory]
     #[arg(long, value_name = "DIR")]
     output: Option<PathBuf>,
+    /// Also write the demo as an SVG that moves, for the manual
+    #[arg(long, value_name = "FILE")]
+    record: Option<PathBuf>,
 }
 
 pub(crate) fn run(args: &Args) -> Result {
@@ -55,9 +59,13 @@ pub(crate) fn run(args: &Args) -> Result {
         Show::new(&stage, &input, &picture).and_then(|show| show.play(args.seconds, &mut proof));
     let left = stage.take_down();
 
-    if let Err(error) = played {
-        eprintln!("\nxtask: {error}");
-        proof.claim(false, "the demo ran to its end", "");
+    match (played, &args.record) {
+        (Ok(recording), Some(file)) => recording.write(file)?,
+        (Ok(_), None) => {}
+        (Err(error), _) => {
+            eprintln!("\nxtask: {error}");
+            proof.claim(false, "the demo ran to its end", "");
+        }
     }
     proof.claim(
         left.is_none(),

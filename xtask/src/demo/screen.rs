@@ -8,6 +8,7 @@ use std::io::{self, IsTerminal, Write as _};
 use std::time::{Duration, Instant};
 
 use super::pool::Pool;
+use super::recording::Recording;
 
 /// The interval over which the frame rate is measured.
 const WINDOW: Duration = Duration::from_secs(1);
@@ -20,11 +21,16 @@ pub(super) struct Screen {
     drawn: usize,
     last_drawn: Option<Instant>,
     counts: HashMap<(u32, u32), Vec<(Instant, u64)>>,
+    /// All lines above the table, and the screen at each time.
+    events: String,
+    recording: Recording,
 }
 
 impl Screen {
     pub(super) fn new() -> Self {
         Self {
+            events: String::new(),
+            recording: Recording::default(),
             start: Instant::now(),
             on_terminal: io::stdout().is_terminal(),
             drawn: 0,
@@ -37,6 +43,7 @@ impl Screen {
     pub(super) fn say(&mut self, text: &str) {
         let line = format!("{:5.1} s  {text}\n", self.start.elapsed().as_secs_f32());
         self.print(&line, 0);
+        self.events += &line;
     }
 
     /// Draws the table: in place on a terminal, otherwise once per second.
@@ -49,6 +56,12 @@ impl Screen {
         self.last_drawn = Some(Instant::now());
         let table = table(pool, &fps, self.start.elapsed());
         self.print(&table, table.lines().count());
+        let screen = format!("{}\n{table}", self.events);
+        self.recording.add(self.start.elapsed(), screen);
+    }
+
+    pub(super) fn recording(self) -> Recording {
+        self.recording
     }
 
     fn print(&mut self, text: &str, drawn: usize) {

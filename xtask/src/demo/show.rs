@@ -6,12 +6,13 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::Result;
+use crate::{Result, root};
 
 use super::input::Input;
 use super::pool::Pool;
 use super::process::Process;
 use super::proof::Proof;
+use super::recording::Recording;
 use super::screen::Screen;
 use super::stage::{POOL, Stage};
 
@@ -92,7 +93,7 @@ impl<'a> Show<'a> {
         Ok(show)
     }
 
-    pub(super) fn play(mut self, seconds: u32, proof: &mut Proof) -> Result {
+    pub(super) fn play(mut self, seconds: u32, proof: &mut Proof) -> Result<Recording> {
         let all = Duration::from_secs(seconds.into());
         let input = self.input.describe();
         self.screen
@@ -105,7 +106,8 @@ impl<'a> Show<'a> {
         self.kill_producer(proof)?;
         self.go_on_until(all.mul_f32(0.8))?;
         self.take_picture(proof)?;
-        self.go_on_until(all)
+        self.go_on_until(all)?;
+        Ok(self.screen.recording())
     }
 
     fn prove_sharing(&mut self, first: &Pool, proof: &mut Proof) -> Result {
@@ -229,7 +231,8 @@ impl<'a> Show<'a> {
         command.arg(format!("location={}", self.picture.display()));
         Process::start(self.stage, "picture", command)?.finish(PATIENCE)?;
         let size = png_size(self.picture);
-        let path = self.picture.display();
+        let path = self.picture.strip_prefix(root()).unwrap_or(self.picture);
+        let path = path.display();
         self.screen.say(&format!("wrote {path}"));
         proof.claim(
             size.is_some(),
