@@ -93,7 +93,9 @@ pub(crate) fn run(args: &Args) -> Result {
     }
     let mut steps = Vec::new();
     if is_all {
-        ensure_rust_components()?;
+        if parts.contains(&Part::Lints) {
+            ensure_rust_components()?;
+        }
         if args.only.is_empty() {
             steps.extend(always(selection, &parts));
         } else if parts.iter().any(|part| part.needs_build()) {
@@ -194,27 +196,7 @@ fn only_torch_or_debian(selection: &Selection, parts: &BTreeSet<Part>) -> Vec<Pl
 
 /// The steps of each run. They prove the product on this machine.
 fn always(selection: &Selection, parts: &BTreeSet<Part>) -> Vec<Planned> {
-    let plain = |name, command, advice| {
-        Ok(Check::from(Step {
-            name,
-            command,
-            advice,
-        }))
-    };
-    let mut steps: Vec<Planned> = vec![
-        plain(
-            "format",
-            with(cargo(), &["fmt", "--all", "--check"]),
-            "run `cargo fmt --all`",
-        ),
-        // Users build the crates and the Python module with these names. They are also the defaults.
-        plain(
-            "lints",
-            clippy(&["--workspace", "--features", "cpu,cuda", "--locked"]),
-            "fix clippy's warnings; if Cargo.lock is out of date, run `cargo check` and commit it",
-        ),
-    ];
-    steps.extend(prepare(selection, parts.contains(&Part::Torch)));
+    let mut steps = prepare(selection, parts.contains(&Part::Torch));
     let runs_again = parts.contains(&Part::Debian) && matches!(compat::few(), Ok(Some(_)));
     let workspace = selection.workspace(Rights::Me, runs_again);
     steps.extend(workspace.map(|check| Ok(check.needing(&[BUILD]))));

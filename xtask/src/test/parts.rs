@@ -16,6 +16,8 @@ use crate::{arm, cargo, compat, root, sanitize, target_dir};
 /// A part of a full run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub(super) enum Part {
+    /// Format and lints
+    Lints,
     /// Lints of what is built without CUDA
     NoCuda,
     /// The docs of the crates
@@ -73,6 +75,20 @@ impl Part {
             }))]
         };
         match self {
+            Self::Lints => {
+                let format = one(
+                    "format",
+                    with(cargo(), &["fmt", "--all", "--check"]),
+                    "run `cargo fmt --all`",
+                );
+                // Users build the crates and the Python module with these names. They are also the defaults.
+                let lints = one(
+                    "lints",
+                    clippy(&["--workspace", "--features", "cpu,cuda", "--locked"]),
+                    "fix clippy's warnings; if Cargo.lock is out of date, run `cargo check` and commit it",
+                );
+                format.into_iter().chain(lints).collect()
+            }
             // Only the crates that others depend on. The rest of the workspace always has the feature `cuda`.
             Self::NoCuda => {
                 let packages = ["gst-plugin-xmem", "gstxmem-cdylib", "xmem-core", "xmem-cli"];
