@@ -2,6 +2,7 @@
 
 //! The project's development commands. Each command installs missing system packages with apt-get where it can.
 
+mod api;
 mod apt;
 mod arm;
 mod bench;
@@ -62,6 +63,8 @@ enum Command {
     Fuzz(fuzz::Args),
     /// Run tests under AddressSanitizer and Valgrind
     Sanitize(sanitize::Args),
+    /// Compare the public names of xmem-core with the list in the repository
+    Api(api::Args),
     /// Write the manual as a site to target/site/html
     Docs(docs::Args),
     /// Build the Python module into a virtual environment, and test it there
@@ -84,6 +87,7 @@ fn main() -> ExitCode {
         Command::Camera => camera::run(),
         Command::Fuzz(args) => fuzz::run(&args),
         Command::Sanitize(args) => sanitize::run(&args),
+        Command::Api(args) => api::run(&args),
         Command::Docs(args) => docs::run(&args),
         Command::Python(args) => python::run(&args),
         Command::Package => package::run(),

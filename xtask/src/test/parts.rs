@@ -11,7 +11,7 @@ use super::{bridge, clippy};
 use crate::check::cargo::{has_nextest, of_rust, strict, test, with};
 use crate::check::{Check, Harness, Planned, Rights};
 use crate::step::Step;
-use crate::{arm, cargo, compat, root, sanitize, target_dir};
+use crate::{api, arm, cargo, compat, root, sanitize, target_dir};
 
 /// A part of a full run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
@@ -22,6 +22,8 @@ pub(super) enum Part {
     NoCuda,
     /// The docs of the crates
     Docs,
+    /// The public names of xmem-core
+    Api,
     /// Tests of the comparison and of the counter
     Tools,
     /// The slot protocol in every order of its steps
@@ -105,6 +107,7 @@ impl Part {
                 command.env("RUSTDOCFLAGS", "-D warnings");
                 one("docs", command, "fix rustdoc's warnings")
             }
+            Self::Api => vec![Ok(api::step().into())],
             Self::Tools => {
                 // Nearly all packages, so that little is built again.
                 let packages = [
