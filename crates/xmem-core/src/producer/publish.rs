@@ -31,7 +31,7 @@ pub(super) fn commit<'a>(
     meta: &FrameMeta,
     retention: &mut Option<Box<Retention>>,
 ) -> Result<(Guard<'a>, FrameInfo), PublishError> {
-    let (pool, at) = (slot.pool(), slot.at());
+    let (pool, at): (&Pool, _) = (slot.pool(), slot.at());
     let parts = retention.as_ref().and_then(|kept| kept.parts::<Parts>());
     let end = check(pool, at.place, meta, parts)?;
     // Most frames have no attachments, and need no room.
@@ -150,6 +150,8 @@ fn check(
 }
 
 /// Locks a pool that is open and, if it is lossless, has room in the ring.
+// Inlined, because it runs for each frame, and a call would move the guard.
+#[inline(always)]
 fn guard_with_room(pool: &Pool) -> Result<Guard<'_>, PublishError> {
     let guard = pool.guard()?;
     if pool.is_closed() {

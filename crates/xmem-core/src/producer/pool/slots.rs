@@ -128,7 +128,9 @@ pub(in crate::producer) enum Use {
     Referenced(u64),
 }
 
+// Aligned, so that the records of other slots are in other cache lines.
 #[derive(Debug, Default)]
+#[repr(align(64))]
 pub(in crate::producer) struct SlotInfo {
     pub(in crate::producer) place: Option<Place>,
     pub(in crate::producer) used: Use,
