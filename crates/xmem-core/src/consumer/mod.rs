@@ -17,7 +17,6 @@ mod regions;
 pub(crate) mod session;
 mod stickies;
 mod take;
-mod waiting;
 
 use std::ffi::OsStr;
 use std::io;
@@ -36,7 +35,7 @@ pub use connect::{ConsumerBuilder, query};
 use crate::cancel::{Canceller, Registration, Wake};
 use crate::delivery::Delivery;
 use crate::error::{ReceiveError, RequestError};
-use crate::frame::description::Descriptions;
+use crate::frame::lease::Descriptions;
 use crate::stats::ReceiveStats;
 use connection::Connection;
 use leases::Leases;

@@ -12,8 +12,8 @@ use super::leases::{Purpose, TakeError};
 use super::session::Session;
 use crate::cancel::Canceller;
 use crate::error::ReceiveError;
-use crate::frame::description::Descriptions;
 use crate::frame::hold::{Memory, SlotPlace};
+use crate::frame::lease::Descriptions;
 use crate::frame::lease::{Malformed, ReadLease};
 use crate::frame::parts::Part;
 

@@ -18,7 +18,7 @@ use xmem_shm::abi::device_header::TwinKind;
 use xmem_shm::fault::{self, Point};
 use xmem_shm::os::clock::Deadline;
 
-use super::release;
+use super::later;
 use super::wait::Wait;
 use crate::consumer::leases::Leases;
 use crate::frame::hold::{Hold, Memory};
@@ -483,7 +483,7 @@ impl CudaFrame {
     /// If the driver fails. The frame is returned, because the device may still read it: use
     /// [`release_after`](FrameFailure::release_after).
     pub fn release_on(self, stream: Stream) -> Result<(), FrameFailure> {
-        release::by_host_function(&self.lease, &self.device, stream).map_err(|error| FrameFailure {
+        later::by_host_function(&self.lease, &self.device, stream).map_err(|error| FrameFailure {
             frame: Box::new(self),
             error,
         })
@@ -496,7 +496,7 @@ impl CudaFrame {
     /// As [`release_on`](Self::release_on).
     pub fn release_on_all(self, streams: &[Stream]) -> Result<(), FrameFailure> {
         for stream in streams {
-            if let Err(error) = release::by_host_function(&self.lease, &self.device, *stream) {
+            if let Err(error) = later::by_host_function(&self.lease, &self.device, *stream) {
                 let frame = Box::new(self);
                 return Err(FrameFailure { frame, error });
             }

@@ -7,11 +7,13 @@ use std::mem::ManuallyDrop;
 
 use xmem_cuda::device::Device;
 use xmem_cuda::error::CudaError;
-use xmem_cuda::reaper;
+use xmem_cuda::pending::Ends;
 use xmem_cuda::stream::Stream;
+use xmem_cuda::{reaper, when};
+use xmem_shm::fault::{self, Point};
 
 use super::frame::CudaFrame;
-use super::release;
+use crate::frame::lease::ReadLease;
 use crate::producer::WriteLease;
 
 /// A per-thread stream is a different stream on each thread. The default stream waits for those of all threads.
@@ -37,7 +39,7 @@ impl CudaFrame {
         let mut left = of_any_thread(streams);
         retry_while_captured(self, device, move |frame| {
             while let Some(stream) = left.last() {
-                release::by_host_function(frame.lease(), frame.device(), *stream)?;
+                by_host_function(frame.lease(), frame.device(), *stream)?;
                 left.pop();
             }
             Ok(())
@@ -115,4 +117,25 @@ fn release_after_all_work<T: Send + 'static>(held: T, device: &Device, why: &Cud
     if let Err(error) = thread.spawn(wait) {
         log::error!("a slot stays held, because no thread can wait for its device: {error}");
     }
+}
+
+impl Ends for ReadLease {
+    fn end(self: Box<Self>) {
+        if self.is_local() {
+            // Release hooks run with the producer's own lease, and are code of the program.
+            reaper::elsewhere(move || drop(self));
+        } else {
+            drop(self);
+        }
+        fault::point(Point::ReleaseRan);
+    }
+}
+
+/// Ends a lease when the stream reaches this point and the caller's handle is dropped. On an error only that handle is left.
+pub(super) fn by_host_function(
+    lease: &ReadLease,
+    device: &Device,
+    stream: Stream,
+) -> Result<(), CudaError> {
+    when::end(Box::new(lease.clone()), device, stream)
 }

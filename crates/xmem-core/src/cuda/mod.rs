@@ -34,7 +34,6 @@ mod copy;
 mod frame;
 mod later;
 mod private;
-mod release;
 mod wait;
 
 pub use crate::region::device::mode::Mode;

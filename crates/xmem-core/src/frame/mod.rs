@@ -2,7 +2,6 @@
 
 //! A published frame for readers. This module does not depend on the role that holds the frame.
 
-pub(crate) mod description;
 pub(crate) mod forwarded;
 pub(crate) mod hold;
 pub(crate) mod lease;

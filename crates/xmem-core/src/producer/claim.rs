@@ -11,11 +11,11 @@ use crate::error::AcquireError;
 use crate::producer::pool::Pool;
 use crate::producer::pool::commands::Command;
 use crate::producer::pool::guard::Guard;
+use crate::producer::pool::guard::State;
 use crate::producer::pool::history::Span;
 use crate::producer::pool::plan::Plan;
 use crate::producer::pool::regions::{Cold, Full};
 use crate::producer::pool::slots::{Use, Want};
-use crate::producer::pool::state::State;
 use crate::producer::pool::wait::CHECK_INTERVAL;
 use crate::region::{Region, RegionSettings};
 

@@ -28,7 +28,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 pub use builder::ProducerBuilder;
-pub use control::stale::remove_stale;
+pub use control::lock_file::remove_stale;
 pub use lease::{OwnSlot, PublishFailure, WriteLease};
 pub use numbered::reader::Reader;
 pub use parts::{ImportedMemory, Parts};

@@ -16,8 +16,8 @@ use xmem_shm::os::fork::KeptFromChildren;
 use xmem_shm::os::lock::LockFile;
 use xmem_shm::os::socket::{self, Listening};
 
+use super::lock_file;
 use super::peer_socket::{Closer, PeerSocket};
-use super::stale;
 use crate::error::{CreateError, SystemError};
 use crate::producer::pool::access::Access;
 
@@ -42,7 +42,7 @@ impl Listener {
         lock: LockFile,
         access: &Access,
     ) -> Result<Self, CreateError> {
-        stale::remove_socket(path)?;
+        lock_file::remove_socket(path)?;
         let Listening { socket, file } = socket::listen_at(path, access.file_mode())
             .map_err(SystemError::at("listen on the pool's socket"))?;
         let stat_file = || fstat(&file).map_err(SystemError::at("look at the pool's socket"));

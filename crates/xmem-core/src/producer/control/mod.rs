@@ -9,7 +9,6 @@ pub(super) mod listener;
 pub(super) mod lock_file;
 mod origins;
 mod peer_socket;
-pub(super) mod stale;
 mod warnings;
 
 use std::collections::HashMap;

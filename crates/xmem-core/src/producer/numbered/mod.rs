@@ -25,8 +25,8 @@ use super::slot::{Slot, SlotRef, own_hold};
 use super::{Producer, WriteLease};
 use crate::cancel::Wait;
 use crate::error::WaitError;
-use crate::frame::description::Descriptions;
 use crate::frame::hold::Hold;
+use crate::frame::lease::Descriptions;
 use crate::frame::lease::{Malformed, ReadLease};
 use reader::Reader;
 

@@ -19,13 +19,16 @@ use xmem_shm::protocol::slot::{SlotState, SlotWord};
 use super::Pool;
 use super::commands::Command;
 use super::consumer::ConsumerRecord;
+use super::consumers::Consumers;
 use super::event::Cut;
-use super::history::{Kept, Span};
-use super::regions::Cold;
+use super::history::{History, Kept, Span};
+use super::lookup::{Layouts, StickyLog};
+use super::reach::Origins;
+use super::regions::{Cold, Regions};
 use super::retain::{Hook, run_hook};
 use super::settings::Settings;
+use super::share::Shares;
 use super::slots::{SlotInfo, Slots, Want};
-use super::state::State;
 use crate::region::Region;
 
 /// The lock of a pool. Fields are dropped in order: first the lock is released, then the effects run.
@@ -420,5 +423,36 @@ impl Rare {
         }
         drop(self.regions);
         self.hooks.into_iter().for_each(run_hook);
+    }
+}
+
+/// The parts of the state. Each keeps its own invariants. Operations that involve several are methods of the guard.
+#[derive(Debug)]
+pub(in crate::producer) struct State {
+    pub(in crate::producer) slots: Slots,
+    pub(in crate::producer) regions: Regions,
+    pub(in crate::producer) consumers: Consumers,
+    pub(in crate::producer) history: History,
+    pub(in crate::producer) shares: Shares,
+    pub(in crate::producer) layouts: Layouts,
+    pub(in crate::producer) sticky: StickyLog,
+    pub(in crate::producer) origins: Origins,
+    /// The number of published events.
+    pub(in crate::producer) events: u64,
+}
+
+impl State {
+    pub(super) fn new(settings: &Settings, sticky: StickyLog) -> Self {
+        Self {
+            slots: Slots::new(settings.most_slots(0)),
+            regions: Regions::new(settings.mixed_sizes, settings.max_bytes),
+            consumers: Consumers::new(),
+            history: History::new(settings),
+            shares: Shares::default(),
+            layouts: Layouts::default(),
+            sticky,
+            origins: Origins::default(),
+            events: 0,
+        }
     }
 }

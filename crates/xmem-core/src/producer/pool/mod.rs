@@ -9,9 +9,8 @@ mod consumers;
 pub(super) mod event;
 pub(super) mod guard;
 pub(super) mod history;
-mod layouts;
+pub(super) mod lookup;
 pub(super) mod plan;
-mod rate;
 mod reach;
 pub(super) mod regions;
 pub(super) mod retain;
@@ -19,10 +18,7 @@ pub(super) mod retired;
 pub(super) mod settings;
 mod share;
 pub(super) mod slots;
-mod standstill;
-pub(super) mod state;
 pub(super) mod stats;
-pub(super) mod sticky_log;
 pub(super) mod wait;
 
 use std::fmt;
@@ -45,13 +41,13 @@ use crate::delivery::Delivery;
 use crate::error::{Forked, StickyError};
 use commands::{Command, Commands};
 use guard::Guard;
+use guard::State;
 use history::Span;
+use lookup::StickyLog;
 use regions::Cold;
 use retain::run_hook;
 use settings::Settings;
-use standstill::Standstill;
-use state::State;
-use sticky_log::StickyLog;
+use wait::Standstill;
 
 #[derive(Debug, Default)]
 pub(super) struct Counters {

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The versions of the sticky state that consumers may still request.
+//! What frames refer to by number: the layouts in control memory, and the versions of the sticky state that consumers may still
+//! request.
 
 use std::collections::VecDeque;
-use std::io;
-use std::mem;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::{io, mem};
 
+use xmem_shm::abi::frame_layout::{FrameLayout, LayoutId};
+use xmem_shm::abi::layout::Control;
 use xmem_shm::abi::limits::{MAX_NAMED_ENTRIES, MAX_NAMED_SIZE};
 use xmem_shm::abi::named::Sticky;
 use xmem_shm::os::sealed;
@@ -139,5 +141,37 @@ impl StickyLog {
         {
             self.versions.pop_front();
         }
+    }
+}
+
+/// The layouts in the table of control memory. A row is written once and never changes, because a consumer may read it at any time.
+#[derive(Debug, Default)]
+pub(in crate::producer) struct Layouts {
+    rows: Vec<(LayoutId, Arc<FrameLayout>)>,
+    /// The row of the last frame, because most frames have the layout of the previous one.
+    last: usize,
+}
+
+impl Layouts {
+    /// The number of a layout in the table. Adds it if the table has room. `None`: it has not.
+    pub(in crate::producer) fn find(
+        &mut self,
+        layout: &Arc<FrameLayout>,
+        control: &Control,
+    ) -> Option<LayoutId> {
+        let is_it = |(_, row): &(LayoutId, Arc<FrameLayout>)| row == layout;
+        let last = self.rows.get(self.last);
+        if let Some((id, _)) = last.filter(|row| is_it(row)) {
+            return Some(*id);
+        }
+        if let Some(at) = self.rows.iter().position(is_it) {
+            self.last = at;
+            return self.rows.get(at).map(|(id, _)| *id);
+        }
+        let id = LayoutId::new(u16::try_from(self.rows.len() + 1).ok()?)?;
+        control.set_layout(id, layout);
+        self.last = self.rows.len();
+        self.rows.push((id, layout.clone()));
+        Some(id)
     }
 }
