@@ -178,15 +178,15 @@ pub(crate) enum Command {
     /// Decode a camera, a stream or a file into a pool; restart it when it fails or ends, until SIGINT or SIGTERM
     #[command(visible_alias = "replay")]
     Share(Share),
-    /// Serve a web page with pictures, figures and consumers of all pools
+    /// Serve a web page with pictures, statistics and consumers of all pools
     Serve {
         /// Address and port. With an address that is not a loopback address, other hosts can see the pictures
         #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:8080")]
         listen: SocketAddr,
     },
-    /// Serve the figures of all pools over HTTP, for Prometheus
+    /// Serve the statistics of all pools over HTTP, for Prometheus
     Metrics {
-        /// Address and port. With an address that is not a loopback address, other hosts can read the figures
+        /// Address and port. With an address that is not a loopback address, other hosts can read the statistics
         #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9464")]
         listen: SocketAddr,
     },
