@@ -35,7 +35,7 @@
  * gst-launch-1.0 filesrc location=film.mp4 ! qtdemux ! h264parse ! avdec_h264 ! xmemsink pool=film delivery=lossless wait-for-connection=true
  * ]| Shares all frames of a file, and starts when a consumer connects.
  *
- * docs/xmemsink.md describes its use, errors and their causes.
+ * docs/xmemsink.md describes its use, and docs/troubleshooting.md errors and their causes.
  *
  * Since: plugin-xmem-0.1
  */

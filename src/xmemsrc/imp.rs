@@ -31,7 +31,7 @@
  * gst-play-1.0 --no-interactive --videosink=autovideosink xmem://cam0
  * ]| The same with a player.
  *
- * docs/xmemsrc.md describes its use, errors and their causes.
+ * docs/xmemsrc.md describes its use, and docs/troubleshooting.md errors and their causes.
  *
  * Since: plugin-xmem-0.1
  */
