@@ -3,7 +3,7 @@
 //! Finds missing system packages, and installs them if the machine has apt-get.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::apt::AptGet;
@@ -16,6 +16,7 @@ enum Need {
     Program(&'static str),
     /// A library of at least this version, found by pkg-config.
     Library(&'static str, &'static str),
+    File(&'static str),
     /// A GStreamer element.
     Element(&'static str),
     /// A module of the system's Python. A build of the same module from PyPI may have other options.
@@ -103,6 +104,13 @@ const NEEDS: Needs = &[
 const TEST_NEEDS: Needs = &[
     ("ffmpeg", &[Need::Program("ffmpeg")]),
     ("python3-opencv", &[Need::PythonModule("cv2")]),
+    // Programs in C and C++ that use the pools by libxmem.
+    ("g++", &[Need::Program("g++")]),
+    (
+        "libopencv-imgproc-dev",
+        &[Need::File("/usr/include/opencv4/opencv2/imgproc.hpp")],
+    ),
+    ("libavformat-dev", &[Need::Library("libavformat", "59")]),
     ("python3-gi", &[Need::PythonModule("gi")]),
     (
         "gir1.2-gst-rtsp-server-1.0",
@@ -360,6 +368,7 @@ impl Need {
             Self::Library(name, version) => {
                 inside.args(["pkg-config", &format!("--atleast-version={version}"), name])
             }
+            Self::File(path) => inside.args(["test", "-e", path]),
             Self::Element(name) => inside.args(["gst-inspect-1.0", "--exists", name]),
             Self::PythonModule(name) => inside.args([PYTHON, "-c", &format!("import {name}")]),
             Self::Python(modules) => inside.args(["python3", "-c", &python_with(modules)]),
@@ -377,6 +386,7 @@ impl Need {
                     .arg(format!("--atleast-version={version}"))
                     .arg(name),
             ),
+            Self::File(path) => Path::new(path).exists(),
             Self::Element(name) => {
                 succeeds(Command::new("gst-inspect-1.0").args(["--exists", name]))
             }
@@ -399,6 +409,7 @@ impl fmt::Display for Need {
         match self {
             Self::Program(name) => write!(f, "the program {name}"),
             Self::Library(name, version) => write!(f, "the library {name} >= {version}"),
+            Self::File(path) => write!(f, "the file {path}"),
             Self::Element(name) => write!(f, "the element {name}"),
             Self::PythonModule(name) => write!(f, "the module {name} for {PYTHON}"),
             Self::Python(modules) => write!(f, "Python 3.11 or newer with {modules}"),

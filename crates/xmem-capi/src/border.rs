@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! What each function does at the border to C: arguments in, results out.
+#![allow(unsafe_code)] // functions and pointers of C
+
+use std::ffi::{CStr, OsStr, c_char, c_int};
+use std::mem::{self, MaybeUninit};
+use std::os::unix::ffi::OsStrExt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use xmem_core::ProcessId;
+
+use crate::error::{Code, Failure, report};
+
+/// Runs a function of the library. In a forked child it is an error, because the locks and threads are the parent's.
+pub(crate) fn call(work: impl FnOnce() -> Result<(), Failure>) -> c_int {
+    static PROCESS: OnceLock<ProcessId> = OnceLock::new();
+    let ran = catch_unwind(AssertUnwindSafe(|| {
+        if !PROCESS.get_or_init(ProcessId::current).is_current() {
+            let text =
+                "handles can't be used after a fork: start libxmem in the child only, or call exec";
+            return Err(Failure::new(Code::Forked, text));
+        }
+        work()
+    }));
+    match ran {
+        Ok(Ok(())) => Code::Ok as c_int,
+        Ok(Err(failure)) => report(failure),
+        Err(_) => report(Failure::new(
+            Code::Internal,
+            "libxmem has a bug: standard error says where",
+        )),
+    }
+}
+
+fn null(what: &str) -> Failure {
+    Failure::new(Code::Argument, format!("{what} is NULL"))
+}
+
+/// A text of C. `Ok(None)`: it is NULL.
+pub(crate) unsafe fn bytes<'a>(text: *const c_char) -> Option<&'a OsStr> {
+    // SAFETY: xmem.h asks for a text that ends with a zero byte, which the caller keeps during the call.
+    (!text.is_null()).then(|| OsStr::from_bytes(unsafe { CStr::from_ptr(text) }.to_bytes()))
+}
+
+/// The name of a pool, or its path, which may have any bytes.
+pub(crate) unsafe fn path<'a>(text: *const c_char, what: &str) -> Result<&'a OsStr, Failure> {
+    // SAFETY: as the caller's.
+    unsafe { bytes(text) }.ok_or_else(|| null(what))
+}
+
+/// `Ok(None)`: it is NULL.
+pub(crate) unsafe fn text<'a>(text: *const c_char, what: &str) -> Result<Option<&'a str>, Failure> {
+    // SAFETY: as the caller's.
+    let Some(bytes) = (unsafe { bytes(text) }) else {
+        return Ok(None);
+    };
+    let text = bytes.to_str();
+    text.map(Some)
+        .ok_or_else(|| Failure::new(Code::Argument, format!("{what} is not UTF-8")))
+}
+
+pub(crate) unsafe fn needed<'a>(pointer: *const c_char, what: &str) -> Result<&'a str, Failure> {
+    // SAFETY: as the caller's.
+    unsafe { text(pointer, what) }?.ok_or_else(|| null(what))
+}
+
+/// Writes a result. Nothing was done yet if the pointer is NULL, so functions check their pointers first: see `Out`.
+#[derive(Debug)]
+pub(crate) struct Out<T>(*mut T);
+
+impl<T> Out<T> {
+    pub(crate) fn new(pointer: *mut T, what: &str) -> Result<Self, Failure> {
+        if pointer.is_null() {
+            return Err(null(what));
+        }
+        Ok(Self(pointer))
+    }
+
+    pub(crate) fn set(&self, value: T) {
+        // SAFETY: xmem.h asks for a pointer to a variable of this type, and it is not NULL.
+        unsafe { self.0.write(value) };
+    }
+}
+
+/// A structure of C that begins with its size. All of its fields may be 0.
+pub(crate) unsafe trait Sized0: Copy {
+    fn zero() -> Self {
+        // SAFETY: the trait says so.
+        unsafe { MaybeUninit::zeroed().assume_init() }
+    }
+
+    /// A copy of the caller's, which may be of an older or a newer version. Without one, the defaults.
+    unsafe fn read(from: *const Self, what: &str) -> Result<Self, Failure> {
+        let mut value = Self::zero();
+        if from.is_null() {
+            return Ok(value);
+        }
+        // SAFETY: xmem.h asks for a structure that begins with its size.
+        let size = unsafe { from.cast::<usize>().read_unaligned() };
+        if size < mem::size_of::<usize>() {
+            let text = format!("struct_size of {what} is {size}: set it to sizeof");
+            return Err(Failure::new(Code::Argument, text));
+        }
+        let size = size.min(mem::size_of::<Self>());
+        // SAFETY: both have these bytes.
+        unsafe {
+            from.cast::<u8>()
+                .copy_to_nonoverlapping((&raw mut value).cast(), size)
+        };
+        Ok(value)
+    }
+
+    /// Fills the caller's, up to its size.
+    unsafe fn write(&self, to: *mut Self, what: &str) -> Result<(), Failure> {
+        if to.is_null() {
+            return Err(null(what));
+        }
+        // SAFETY: xmem.h asks for a structure that begins with its size.
+        let size = unsafe { to.cast::<usize>().read_unaligned() };
+        if size < mem::size_of::<usize>() {
+            let text = format!("struct_size of {what} is {size}: set it to sizeof");
+            return Err(Failure::new(Code::Argument, text));
+        }
+        let words = mem::size_of::<usize>();
+        let count = size.min(mem::size_of::<Self>()) - words;
+        // SAFETY: both have these bytes. The size stays the caller's.
+        unsafe {
+            (&raw const *self)
+                .cast::<u8>()
+                .add(words)
+                .copy_to_nonoverlapping(to.cast::<u8>().add(words), count);
+        }
+        Ok(())
+    }
+}
+
+/// A time limit in nanoseconds; below 0: none.
+pub(crate) fn limit(nanoseconds: i64) -> Option<Duration> {
+    u64::try_from(nanoseconds).ok().map(Duration::from_nanos)
+}
+
+/// A time limit of which 0 is the default: none.
+pub(crate) fn limit_or_none(nanoseconds: i64) -> Option<Duration> {
+    limit(nanoseconds).filter(|it| !it.is_zero())
+}

@@ -1,0 +1,295 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Consumers, which follow a pool over restarts of its producer.
+#![allow(unsafe_code)] // functions and pointers of C
+
+use std::ffi::{c_char, c_int};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, TryLockError};
+use std::time::{Duration, Instant};
+
+use rustix::event::{EventfdFlags, eventfd};
+use xmem_core::follow::{Follower, FollowerHandle, OnEos, OnLost, OverBudget, Step};
+use xmem_core::{Canceller, RequestError, StartFrom};
+
+use crate::border::{Out, Sized0, call, limit, limit_or_none, path, text};
+use crate::error::{Code, Failure};
+use crate::frame::{FRAMES, Frame};
+use crate::handles::Table;
+
+static CONSUMERS: Table<Consumer> = Table::new("consumer");
+
+struct Consumer {
+    follower: Mutex<Follower>,
+    canceller: Canceller,
+    handle: FollowerHandle,
+    /// The descriptor for event loops, once it was asked for.
+    ready: OnceLock<Ready>,
+}
+
+/// An eventfd that the core signals.
+struct Ready(Arc<OwnedFd>);
+
+impl Ready {
+    fn signal(&self) {
+        // It fails only if the counter is full, and then the descriptor is readable already.
+        let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
+    }
+
+    fn clear(&self) {
+        // It fails only if it was clear.
+        let _ = rustix::io::read(&self.0, &mut [0; 8]);
+    }
+}
+
+/// `xmem_consumer_options` of xmem.h.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct Options {
+    struct_size: usize,
+    name: *const c_char,
+    max_held: u32,
+    start_from: u32,
+    over_budget: u32,
+    on_eos: u32,
+    on_producer_lost: u32,
+    newest_only: u32,
+    connect_timeout: i64,
+    busy_poll: i64,
+}
+
+// SAFETY: numbers, and a pointer that may be null.
+unsafe impl Sized0 for Options {}
+
+/// `xmem_consumer_stats` of xmem.h.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct Statistics {
+    struct_size: usize,
+    received: u64,
+    missed: u64,
+    copied: u64,
+    dropped: u64,
+    reconnects: u64,
+    latency: u64,
+    held: u32,
+    budget: u32,
+    is_connected: u32,
+    reserved: u32,
+}
+
+// SAFETY: numbers.
+unsafe impl Sized0 for Statistics {}
+
+/// The choice with this number.
+fn choose<T: Copy>(what: &str, number: u32, choices: &[T]) -> Result<T, Failure> {
+    let choice = choices.get(number as usize).copied();
+    choice.ok_or_else(|| {
+        let most = choices.len().saturating_sub(1);
+        Failure::new(
+            Code::Argument,
+            format!("{what} is {number}: it may be 0 to {most}"),
+        )
+    })
+}
+
+impl Consumer {
+    fn new(pool: &std::ffi::OsStr, name: Option<&str>, options: &Options) -> Result<Self, Failure> {
+        let canceller = Canceller::new();
+        let start = [StartFrom::Next, StartFrom::Newest, StartFrom::Oldest];
+        let mut builder = xmem_core::Consumer::builder(pool)
+            .parts(true)
+            .newest_only(options.newest_only != 0)
+            .start_from(choose("start_from", options.start_from, &start)?)
+            .busy_poll(limit(options.busy_poll).unwrap_or_default())
+            .canceller(&canceller);
+        if options.max_held > 0 {
+            builder = builder.max_held(options.max_held);
+        }
+        if let Some(name) = name {
+            builder = builder.name(name);
+        }
+        let lost = [OnLost::Wait, OnLost::End, OnLost::Fail];
+        let over = [OverBudget::Copy, OverBudget::Drop, OverBudget::Fail];
+        // A name that no pool can have is an error now, and not of each call.
+        builder
+            .socket_path()
+            .map_err(|error| Failure::new(Code::Argument, error.to_string()))?;
+        let follower = builder
+            .follow()
+            .connect_timeout(limit_or_none(options.connect_timeout))
+            .on_eos(choose(
+                "on_eos",
+                options.on_eos,
+                &[OnEos::End, OnEos::Wait],
+            )?)
+            .on_lost(choose("on_producer_lost", options.on_producer_lost, &lost)?)
+            .over_budget(choose("over_budget", options.over_budget, &over)?);
+        Ok(Self {
+            canceller,
+            handle: follower.handle(),
+            follower: Mutex::new(follower),
+            ready: OnceLock::new(),
+        })
+    }
+
+    fn lock(&self) -> Result<MutexGuard<'_, Follower>, Failure> {
+        match self.follower.try_lock() {
+            Ok(follower) => Ok(follower),
+            Err(TryLockError::Poisoned(error)) => Ok(error.into_inner()),
+            Err(TryLockError::WouldBlock) => Err(Failure::new(
+                Code::Busy,
+                "another thread uses this consumer: use one for each thread, or take turns",
+            )),
+        }
+    }
+
+    fn next(&self, timeout: Option<Duration>) -> Result<Frame, Failure> {
+        let mut follower = self.lock()?;
+        match (take(&mut follower, timeout), self.ready.get()) {
+            (Err(failure), Some(ready)) if failure.is_timeout() => {
+                // A frame may come between the wait and the clearing. The descriptor stays readable after it, since there may be more.
+                ready.clear();
+                let frame = take(&mut follower, Some(Duration::ZERO))?;
+                ready.signal();
+                Ok(frame)
+            }
+            (taken, _) => taken,
+        }
+    }
+}
+
+/// Takes the next frame, of whatever producer.
+fn take(follower: &mut Follower, timeout: Option<Duration>) -> Result<Frame, Failure> {
+    let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+    let left = || deadline.map(|it| it.saturating_duration_since(Instant::now()));
+    let mut last = None;
+    loop {
+        let step = follower.step(left(), Frame::new)?;
+        let is_over = left().is_some_and(|left| left.is_zero());
+        match step {
+            Step::Took(Some(frame)) => {
+                if frame.is_copied() {
+                    follower.note_copied();
+                }
+                return Ok(frame);
+            }
+            Step::Took(None) => follower.note_dropped(),
+            Step::NoProducer { error, .. } if is_over => {
+                return Err(Failure::new(Code::Timeout, error.to_string()));
+            }
+            Step::NoProducer { error, .. } => last = Some(error),
+            Step::Nothing | Step::Dropped(..) if is_over => {
+                let text = last.map_or_else(
+                    || "no frame came before the timeout".to_owned(),
+                    |error| error.to_string(),
+                );
+                return Err(Failure::new(Code::Timeout, text));
+            }
+            _ => {}
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn xmem_consumer_open(
+    pool: *const c_char,
+    options: *const Options,
+    consumer: *mut u64,
+) -> c_int {
+    call(|| {
+        let consumer = Out::new(consumer, "consumer")?;
+        consumer.set(0);
+        // SAFETY: xmem.h asks for texts, and for a structure that begins with its size.
+        let (pool, options) = unsafe { (path(pool, "pool")?, Options::read(options, "options")?) };
+        // SAFETY: as above.
+        let name = unsafe { text(options.name, "name") }?;
+        let made = Consumer::new(pool, name, &options)?;
+        consumer.set(CONSUMERS.add(Arc::new(made))?);
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn xmem_consumer_next(consumer: u64, timeout: i64, frame: *mut u64) -> c_int {
+    call(|| {
+        let frame = Out::new(frame, "frame")?;
+        frame.set(0);
+        let taken = CONSUMERS.get(consumer)?.next(limit(timeout))?;
+        frame.set(FRAMES.add(Arc::new(taken))?);
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn xmem_consumer_fd(consumer: u64, fd: *mut c_int) -> c_int {
+    call(|| {
+        let fd = Out::new(fd, "fd")?;
+        fd.set(-1);
+        let consumer = CONSUMERS.get(consumer)?;
+        let mut follower = consumer.lock()?;
+        let ready = match consumer.ready.get() {
+            Some(ready) => ready,
+            None => {
+                let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+                let made = Arc::new(eventfd(0, flags).map_err(std::io::Error::from)?);
+                follower.notify(made.clone())?;
+                let ready = consumer.ready.get_or_init(|| Ready(made));
+                // Whatever came before the notification was set up.
+                ready.signal();
+                ready
+            }
+        };
+        fd.set(ready.0.as_raw_fd());
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn xmem_consumer_cancel(consumer: u64) -> c_int {
+    call(|| {
+        CONSUMERS.get(consumer)?.canceller.cancel();
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn xmem_consumer_request_key_frame(consumer: u64) -> c_int {
+    call(|| {
+        let consumer = CONSUMERS.get(consumer)?.handle.consumer();
+        let consumer = consumer.ok_or(RequestError::ProducerLost)?;
+        // With all headers, and without a time, as xmemsrc requests it.
+        consumer.request("force-key-unit", &[1, 0, 0, 0, 0, 0, 0, 0, 0])?;
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn xmem_consumer_get_stats(consumer: u64, stats: *mut Statistics) -> c_int {
+    call(|| {
+        let handle = CONSUMERS.get(consumer)?.handle.clone();
+        let now = handle.stats();
+        let mut out = Statistics::zero();
+        out.received = now.receive.received;
+        out.missed = now.receive.missed;
+        out.copied = now.copied;
+        out.dropped = now.dropped;
+        out.reconnects = now.reconnects;
+        out.latency = now.receive.latency_ns;
+        out.held = now.receive.held;
+        out.budget = now.receive.budget;
+        out.is_connected = handle.consumer().is_some().into();
+        // SAFETY: xmem.h asks for a structure that begins with its size.
+        unsafe { out.write(stats, "stats") }
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn xmem_consumer_close(consumer: u64) -> c_int {
+    call(|| {
+        let consumer = CONSUMERS.remove(consumer)?;
+        // A thread that waits in `xmem_consumer_next` drops the consumer then.
+        consumer.canceller.cancel();
+        Ok(())
+    })
+}

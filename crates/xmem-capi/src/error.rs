@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Results: a code for programs, and a text for people.
+#![allow(unsafe_code)] // functions and pointers of C
+
+use std::cell::RefCell;
+use std::ffi::{CStr, CString, c_char, c_int};
+use std::fmt;
+
+use xmem_core::follow::FollowError;
+use xmem_core::{
+    AccessError, AcquireError, ConnectError, CreateError, GetError, LayoutError, OpenError,
+    PublishError, PublishFailure, ReceiveError, RefCountError, RequestError, StickyError,
+    WaitError, WriteAccessError,
+};
+
+/// `xmem_result` of xmem.h.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(i32)]
+pub(crate) enum Code {
+    Ok = 0,
+    Timeout = 1,
+    End = 2,
+    Cancelled = 3,
+    Argument = -1,
+    Handle = -2,
+    Busy = -3,
+    NoProducer = -4,
+    ProducerLost = -5,
+    Refused = -6,
+    PoolInUse = -7,
+    PoolFull = -8,
+    OverBudget = -9,
+    NotReadable = -10,
+    Invalid = -11,
+    Forked = -12,
+    System = -13,
+    Internal = -14,
+}
+
+/// Why a function failed.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    code: Code,
+    text: String,
+}
+
+impl Failure {
+    pub(crate) fn new(code: Code, text: impl Into<String>) -> Self {
+        let text = text.into();
+        Self { code, text }
+    }
+
+    pub(crate) fn is_timeout(&self) -> bool {
+        self.code == Code::Timeout
+    }
+
+    fn of(code: Code, error: impl fmt::Display) -> Self {
+        Self::new(code, error.to_string())
+    }
+}
+
+thread_local! {
+    static LAST: RefCell<CString> = RefCell::default();
+}
+
+/// Keeps the text for `xmem_error`, and returns the code.
+pub(crate) fn report(failure: Failure) -> c_int {
+    // A text with a zero byte would be cut off there.
+    let text = CString::new(failure.text.replace('\0', "?")).unwrap_or_default();
+    // At the end of a thread there is no place for the text.
+    let _ = LAST.try_with(|last| last.replace(text));
+    failure.code as c_int
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn xmem_error() -> *const c_char {
+    const NONE: &CStr = c"";
+    let text = LAST.try_with(|last| last.borrow().as_ptr());
+    text.unwrap_or(NONE.as_ptr())
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn xmem_version() -> *const c_char {
+    const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "\0");
+    VERSION.as_ptr().cast()
+}
+
+impl From<FollowError> for Failure {
+    fn from(error: FollowError) -> Self {
+        match error {
+            FollowError::End => Self::of(Code::End, error),
+            FollowError::Cancelled => Self::of(Code::Cancelled, error),
+            FollowError::NoProducer(error) => Self::of(Code::NoProducer, error),
+            FollowError::Connect(error) => error.into(),
+            FollowError::Lost(lost) => lost.error.into(),
+            FollowError::Receive(error) => error.into(),
+            other => Self::of(Code::System, other),
+        }
+    }
+}
+
+impl From<ReceiveError> for Failure {
+    fn from(error: ReceiveError) -> Self {
+        let code = match error {
+            ReceiveError::Timeout => Code::Timeout,
+            ReceiveError::Cancelled => Code::Cancelled,
+            ReceiveError::Eos => Code::End,
+            ReceiveError::ProducerLost | ReceiveError::TimedOut | ReceiveError::CutOff => {
+                Code::ProducerLost
+            }
+            ReceiveError::OverBudget { .. } => Code::OverBudget,
+            ReceiveError::Corrupt(_) => Code::Invalid,
+            ReceiveError::Forked => Code::Forked,
+            _ => Code::System,
+        };
+        Self::of(code, error)
+    }
+}
+
+impl From<ConnectError> for Failure {
+    fn from(error: ConnectError) -> Self {
+        let code = match error {
+            ConnectError::Name(_) => Code::Argument,
+            ConnectError::NotFound { .. } | ConnectError::NoAnswer { .. } => Code::NoProducer,
+            ConnectError::Cancelled => Code::Cancelled,
+            ConnectError::System(_) => Code::System,
+            _ => Code::Refused,
+        };
+        Self::of(code, error)
+    }
+}
+
+impl From<CreateError> for Failure {
+    fn from(error: CreateError) -> Self {
+        let code = match error {
+            CreateError::Name(_) | CreateError::Settings(_) => Code::Argument,
+            CreateError::InUse { .. } => Code::PoolInUse,
+            _ => Code::System,
+        };
+        Self::of(code, error)
+    }
+}
+
+impl From<AcquireError> for Failure {
+    fn from(error: AcquireError) -> Self {
+        let code = match error {
+            AcquireError::Exhausted { .. } => Code::PoolFull,
+            AcquireError::TooLarge { .. } | AcquireError::ZeroSize => Code::Argument,
+            AcquireError::Timeout => Code::Timeout,
+            AcquireError::Cancelled => Code::Cancelled,
+            AcquireError::Closed => Code::Handle,
+            AcquireError::Forked => Code::Forked,
+            _ => Code::System,
+        };
+        Self::of(code, error)
+    }
+}
+
+impl From<PublishError> for Failure {
+    fn from(error: PublishError) -> Self {
+        let code = match error {
+            PublishError::Closed => Code::Handle,
+            PublishError::Forked => Code::Forked,
+            _ => Code::Argument,
+        };
+        Self::of(code, error)
+    }
+}
+
+impl From<PublishFailure> for Failure {
+    fn from(failure: PublishFailure) -> Self {
+        failure.error.into()
+    }
+}
+
+impl From<WaitError> for Failure {
+    fn from(error: WaitError) -> Self {
+        let code = match error {
+            WaitError::Timeout => Code::Timeout,
+            WaitError::Cancelled => Code::Cancelled,
+            WaitError::Forked => Code::Forked,
+            _ => Code::Handle,
+        };
+        Self::of(code, error)
+    }
+}
+
+impl From<GetError> for Failure {
+    fn from(error: GetError) -> Self {
+        match error {
+            GetError::Connect(error) => error.into(),
+            GetError::Receive(error) => error.into(),
+            GetError::NoWriter { .. } => Self::of(Code::NoProducer, error),
+            GetError::OverBudget { .. } => Self::of(Code::OverBudget, error),
+            _ => Self::of(Code::NotReadable, error),
+        }
+    }
+}
+
+impl From<WriteAccessError> for Failure {
+    fn from(error: WriteAccessError) -> Self {
+        match error {
+            WriteAccessError::Acquire(error) => error.into(),
+            WriteAccessError::Get(error) => error.into(),
+            WriteAccessError::Create(error) => error.into(),
+            WriteAccessError::Receive(error) => error.into(),
+            WriteAccessError::Full { .. } => Self::of(Code::PoolFull, error),
+            _ => Self::of(Code::Argument, error),
+        }
+    }
+}
+
+/// Errors that have one code.
+macro_rules! codes {
+    ($($error:ty: $code:ident;)*) => {
+        $(impl From<$error> for Failure {
+            fn from(error: $error) -> Self {
+                Self::of(Code::$code, error)
+            }
+        })*
+    };
+}
+
+codes! {
+    AccessError: Argument;
+    LayoutError: Argument;
+    OpenError: System;
+    RefCountError: Argument;
+    RequestError: ProducerLost;
+    StickyError: Argument;
+    std::io::Error: System;
+}

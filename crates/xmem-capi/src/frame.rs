@@ -1,0 +1,328 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Received frames.
+#![allow(unsafe_code)] // functions and pointers of C
+
+use std::ffi::{CString, c_char, c_int, c_void};
+use std::sync::{Arc, OnceLock};
+
+use xmem_core::follow::Taken;
+use xmem_core::{FrameInfo, FrameMeta, ReadLease, Sticky, Text, VideoLayout};
+
+use crate::border::{Out, Sized0, call, needed};
+use crate::error::{Code, Failure};
+use crate::handles::Table;
+
+pub(crate) static FRAMES: Table<Frame> = Table::new("frame");
+
+pub(crate) const MAX_PLANES: usize = 4;
+/// A time that is not known.
+const NO_TIME: i64 = i64::MIN;
+
+/// A frame, held in its slot or copied.
+pub(crate) struct Frame {
+    bytes: Bytes,
+    caps: OnceLock<CString>,
+}
+
+enum Bytes {
+    Held(ReadLease),
+    Copied {
+        bytes: Box<[u8]>,
+        info: FrameInfo,
+        meta: FrameMeta,
+        sticky: Arc<Sticky>,
+    },
+}
+
+impl Frame {
+    /// `None`: the frame is past the budget, and its bytes cannot be read here, so it cannot be copied.
+    pub(crate) fn new(taken: Taken<'_>) -> Option<Self> {
+        let bytes = match taken {
+            Taken::Kept(lease) => Bytes::Held(lease),
+            Taken::Lent(lease) => Bytes::Copied {
+                bytes: lease.bytes().ok()?.into(),
+                info: *lease.info(),
+                meta: lease.meta().clone(),
+                sticky: lease.sticky().clone(),
+            },
+        };
+        Some(Self {
+            bytes,
+            caps: OnceLock::new(),
+        })
+    }
+
+    pub(crate) fn is_copied(&self) -> bool {
+        matches!(self.bytes, Bytes::Copied { .. })
+    }
+
+    fn meta(&self) -> &FrameMeta {
+        match &self.bytes {
+            Bytes::Held(lease) => lease.meta(),
+            Bytes::Copied { meta, .. } => meta,
+        }
+    }
+
+    fn info(&self) -> &FrameInfo {
+        match &self.bytes {
+            Bytes::Held(lease) => lease.info(),
+            Bytes::Copied { info, .. } => info,
+        }
+    }
+
+    fn sticky(&self) -> &Sticky {
+        match &self.bytes {
+            Bytes::Held(lease) => lease.sticky(),
+            Bytes::Copied { sticky, .. } => sticky,
+        }
+    }
+
+    /// The pieces of the payload, one after the other: one in its slot, or each of its parts.
+    fn pieces(&self) -> Result<Vec<&[u8]>, Failure> {
+        let unreadable = |text: String| Failure::new(Code::NotReadable, text);
+        match &self.bytes {
+            Bytes::Copied { bytes, .. } => Ok(vec![bytes]),
+            Bytes::Held(lease) if lease.parts().is_empty() => match lease.bytes() {
+                Ok(bytes) => Ok(vec![bytes]),
+                Err(error) => Err(unreadable(error.to_string())),
+            },
+            Bytes::Held(lease) => {
+                let parts = lease.parts().iter();
+                let mapped =
+                    parts.map(|part| part.map().map_err(|error| unreadable(error.to_string())));
+                mapped.collect()
+            }
+        }
+    }
+
+    fn describe(&self) -> Result<Description, Failure> {
+        let (meta, info) = (self.meta(), self.info());
+        let pieces = self.pieces()?;
+        let mut out = Description::zero();
+        if let [bytes] = pieces[..] {
+            out.data = bytes.as_ptr().cast();
+        }
+        out.size = usize::try_from(meta.size).unwrap_or(usize::MAX);
+        if let Some(video) = &meta.layout.video {
+            out.format = c_text(&video.format);
+            (out.width, out.height) = (video.width, video.height);
+            let planes = planes(video, &|start, len| place(&pieces, start, len))?;
+            out.n_planes = planes.len() as u32;
+            for (to, plane) in out.planes.iter_mut().zip(planes) {
+                *to = plane;
+            }
+        }
+        out.content_type = c_text(&meta.layout.content_type);
+        out.timestamp = meta.timestamp.unwrap_or(NO_TIME);
+        out.pts = time(meta.pts);
+        out.dts = time(meta.dts);
+        out.duration = time(meta.duration);
+        out.published_at = info.published_at;
+        out.sequence = info.sequence;
+        out.number = info.number();
+        out.slot = info.slot;
+        out.generation = info.generation;
+        out.flags = meta.flags.bits();
+        out.is_copied = self.is_copied().into();
+        Ok(out)
+    }
+}
+
+fn time(time: Option<u64>) -> i64 {
+    time.and_then(|it| i64::try_from(it).ok())
+        .unwrap_or(NO_TIME)
+}
+
+/// A text with a zero byte behind it, if it is shorter than the field.
+fn c_text<const N: usize, const M: usize>(text: &Text<N>) -> [c_char; M] {
+    let mut out = [0; M];
+    let bytes = text.as_str().bytes().take(M.saturating_sub(1));
+    for (to, byte) in out.iter_mut().zip(bytes) {
+        *to = byte as c_char;
+    }
+    out
+}
+
+/// The address of bytes of the payload. `None`: they are not in one piece, or outside. Another process wrote the numbers.
+fn place(pieces: &[&[u8]], start: u64, len: u64) -> Option<*const u8> {
+    let mut start = usize::try_from(start).ok()?;
+    let len = usize::try_from(len).ok()?;
+    for piece in pieces {
+        match start.checked_sub(piece.len()) {
+            Some(rest) => start = rest,
+            None => {
+                return piece
+                    .get(start..start.checked_add(len)?)
+                    .map(<[u8]>::as_ptr);
+            }
+        }
+    }
+    None
+}
+
+/// `xmem_plane` of xmem.h.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct Plane {
+    data: *const c_void,
+    stride: usize,
+    rows: u32,
+    row_bytes: u32,
+}
+
+impl Plane {
+    const NONE: Self = Self {
+        data: std::ptr::null(),
+        stride: 0,
+        rows: 0,
+        row_bytes: 0,
+    };
+}
+
+/// The planes of a video frame whose bytes `place` finds.
+pub(crate) fn planes(
+    video: &VideoLayout,
+    place: &dyn Fn(u64, u64) -> Option<*const u8>,
+) -> Result<Vec<Plane>, Failure> {
+    // A tiled or an unknown format has no rows: its bytes are in `data`.
+    let Ok(sizes) = video.planes() else {
+        return Ok(Vec::new());
+    };
+    let sizes = sizes.into_iter().zip(video.offsets).zip(video.strides);
+    let made = sizes.map(|((size, offset), stride)| {
+        let (stride, row) = (u64::try_from(stride).ok()?, size.row_bytes());
+        let before = stride.checked_mul(u64::from(size.rows).checked_sub(1)?)?;
+        if row > stride {
+            return None;
+        }
+        let data = place(offset, before.checked_add(row)?)?;
+        Some(Plane {
+            data: data.cast(),
+            stride: stride as usize,
+            rows: size.rows,
+            row_bytes: u32::try_from(row).ok()?,
+        })
+    });
+    let made: Option<Vec<Plane>> = made.collect();
+    made.ok_or_else(|| {
+        Failure::new(
+            Code::Invalid,
+            "the planes of the frame lie outside of its bytes",
+        )
+    })
+}
+
+/// `xmem_frame_info` of xmem.h.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct Description {
+    struct_size: usize,
+    data: *const c_void,
+    size: usize,
+    format: [c_char; 32],
+    content_type: [c_char; 32],
+    width: u32,
+    height: u32,
+    n_planes: u32,
+    flags: u32,
+    planes: [Plane; MAX_PLANES],
+    timestamp: i64,
+    pts: i64,
+    dts: i64,
+    duration: i64,
+    published_at: i64,
+    sequence: u64,
+    number: u64,
+    slot: u32,
+    generation: u32,
+    is_copied: u32,
+    reserved: u32,
+}
+
+// SAFETY: numbers, arrays of them, and pointers that may be null.
+unsafe impl Sized0 for Description {
+    fn zero() -> Self {
+        Self {
+            struct_size: 0,
+            data: std::ptr::null(),
+            size: 0,
+            format: [0; 32],
+            content_type: [0; 32],
+            width: 0,
+            height: 0,
+            n_planes: 0,
+            flags: 0,
+            planes: [Plane::NONE; MAX_PLANES],
+            timestamp: NO_TIME,
+            pts: NO_TIME,
+            dts: NO_TIME,
+            duration: NO_TIME,
+            published_at: 0,
+            sequence: 0,
+            number: 0,
+            slot: 0,
+            generation: 0,
+            is_copied: 0,
+            reserved: 0,
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn xmem_frame_get(frame: u64, info: *mut Description) -> c_int {
+    call(|| {
+        let description = FRAMES.get(frame)?.describe()?;
+        // SAFETY: xmem.h asks for a structure that begins with its size.
+        unsafe { description.write(info, "info") }
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn xmem_frame_caps(frame: u64, caps: *mut *const c_char) -> c_int {
+    call(|| {
+        let caps = Out::new(caps, "caps")?;
+        let frame = FRAMES.get(frame)?;
+        let text = frame.caps.get_or_init(|| {
+            let text = frame.sticky().text("caps").unwrap_or_default();
+            CString::new(text).unwrap_or_default()
+        });
+        // It lives as long as the frame's handle.
+        caps.set(text.as_ptr());
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn xmem_frame_attachment(
+    frame: u64,
+    name: *const c_char,
+    data: *mut *const c_void,
+    size: *mut usize,
+) -> c_int {
+    call(|| {
+        let (data, size) = (Out::new(data, "data")?, Out::new(size, "size")?);
+        // SAFETY: xmem.h asks for a text.
+        let name = unsafe { needed(name, "name") }?;
+        let frame = FRAMES.get(frame)?;
+        let found = frame.meta().attachments.get(name);
+        data.set(found.map_or(std::ptr::null(), |bytes| bytes.as_ptr().cast()));
+        size.set(found.map_or(0, <[u8]>::len));
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn xmem_frame_ref(frame: u64, other: *mut u64) -> c_int {
+    call(|| {
+        let other = Out::new(other, "other")?;
+        let frame = FRAMES.get(frame)?;
+        other.set(FRAMES.add(frame)?);
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn xmem_frame_release(frame: u64) -> c_int {
+    call(|| FRAMES.remove(frame).map(drop))
+}

@@ -1,0 +1,425 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Producers, and the slots that they write.
+#![allow(unsafe_code)] // functions and pointers of C
+
+use std::ffi::{c_char, c_int, c_void};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use xmem_core::{
+    Delivery, FrameFlags, FrameMeta, SlotSpec, Sticky, VideoLayout, Wait, WriteLease, monotonic_ns,
+};
+
+use crate::border::{Out, Sized0, call, limit, limit_or_none, needed, path, text};
+use crate::error::{Code, Failure};
+use crate::frame::{MAX_PLANES, Plane, planes};
+use crate::handles::Table;
+
+static PRODUCERS: Table<Producer> = Table::new("producer");
+static SLOTS: Table<Slot> = Table::new("slot");
+
+struct Producer {
+    producer: xmem_core::Producer,
+    /// Frames per second, for the caps of video.
+    framerate: (u32, u32),
+    /// Held between a change of the caps and the publication of their first frame.
+    publishing: Mutex<()>,
+}
+
+struct Slot {
+    producer: Arc<Producer>,
+    /// `None`: it was published.
+    lease: Mutex<Option<WriteLease>>,
+    size: usize,
+    video: Option<VideoLayout>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// `xmem_producer_options` of xmem.h.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct Options {
+    struct_size: usize,
+    is_lossless: u32,
+    history: u32,
+    min_slots: u32,
+    max_slots: u32,
+    max_consumers: u32,
+    max_held: u32,
+    max_bytes: u64,
+    lossless_timeout: i64,
+    framerate_numerator: u32,
+    framerate_denominator: u32,
+    socket_mode: u32,
+    reserved: u32,
+    socket_group: *const c_char,
+}
+
+// SAFETY: numbers, and a pointer that may be null.
+unsafe impl Sized0 for Options {}
+
+/// `xmem_slot_info` of xmem.h.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct SlotInfo {
+    struct_size: usize,
+    data: *mut c_void,
+    size: usize,
+    n_planes: u32,
+    slot: u32,
+    planes: [Plane; MAX_PLANES],
+}
+
+// SAFETY: numbers, and pointers that may be null.
+unsafe impl Sized0 for SlotInfo {}
+
+/// `xmem_times` of xmem.h.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct Times {
+    struct_size: usize,
+    timestamp: i64,
+    pts: i64,
+    dts: i64,
+    duration: i64,
+    flags: u32,
+    reserved: u32,
+}
+
+// SAFETY: numbers.
+unsafe impl Sized0 for Times {}
+
+/// `xmem_producer_stats` of xmem.h.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct Statistics {
+    struct_size: usize,
+    published: u64,
+    copied: u64,
+    dropped: u64,
+    bytes: u64,
+    slots: u32,
+    slots_held: u32,
+    consumers: u32,
+    reserved: u32,
+}
+
+// SAFETY: numbers.
+unsafe impl Sized0 for Statistics {}
+
+impl Producer {
+    fn new(
+        pool: &std::ffi::OsStr,
+        group: Option<&str>,
+        options: &Options,
+    ) -> Result<Self, Failure> {
+        if options.socket_mode > 0o777 {
+            let text = format!(
+                "socket_mode is {:#o}: it may be at most 0777",
+                options.socket_mode
+            );
+            return Err(Failure::new(Code::Argument, text));
+        }
+        let mut builder = xmem_core::Producer::builder(pool)
+            .lossless_timeout(limit_or_none(options.lossless_timeout))
+            .min_slots(options.min_slots)
+            .max_bytes(options.max_bytes)
+            .socket_group(group.map(str::to_owned));
+        if options.is_lossless != 0 {
+            builder = builder.delivery(Delivery::Lossless);
+        }
+        // 0 is the default of each.
+        if options.history > 0 {
+            builder = builder.history(options.history);
+        }
+        if options.max_slots > 0 {
+            builder = builder.max_slots(options.max_slots);
+        }
+        if options.max_consumers > 0 {
+            builder = builder.max_consumers(options.max_consumers);
+        }
+        if options.max_held > 0 {
+            builder = builder.max_held(options.max_held);
+        }
+        if options.socket_mode > 0 {
+            builder = builder.socket_mode(options.socket_mode);
+        }
+        Ok(Self {
+            producer: builder.build()?,
+            framerate: (
+                options.framerate_numerator,
+                options.framerate_denominator.max(1),
+            ),
+            publishing: Mutex::default(),
+        })
+    }
+
+    /// Sets the caps for consumers, if they changed. The frames are live.
+    fn set_caps(&self, caps: &str) -> Result<(), Failure> {
+        let now = self.producer.sticky();
+        if now.text("caps") == Some(caps) {
+            return Ok(());
+        }
+        let mut sticky = Sticky::clone(&now);
+        sticky.set("caps", caps);
+        sticky.set("timeline", "timeline, live=(boolean)true;");
+        self.producer.set_sticky(&sticky)?;
+        Ok(())
+    }
+
+    fn caps_of(&self, video: &VideoLayout) -> String {
+        let (numerator, denominator) = self.framerate;
+        format!(
+            "video/x-raw, format=(string){}, width=(int){}, height=(int){}, interlace-mode=(string)progressive, \
+             pixel-aspect-ratio=(fraction)1/1, framerate=(fraction){numerator}/{denominator}",
+            video.format.as_str(),
+            video.width,
+            video.height
+        )
+    }
+
+    /// In a lossless pool this also waits for consumers that are behind, so that publishing does not.
+    fn acquire(
+        self: &Arc<Self>,
+        size: usize,
+        video: Option<VideoLayout>,
+        timeout: i64,
+    ) -> Result<Slot, Failure> {
+        let wait = Wait::from(limit(timeout));
+        if self.producer.delivery() == Delivery::Lossless {
+            self.producer.wait_for_room(wait)?;
+        }
+        let spec = SlotSpec::new(size);
+        let lease = match limit(timeout) {
+            Some(Duration::ZERO) => self.producer.acquire(spec)?,
+            _ => self.producer.acquire_wait(spec, wait)?,
+        };
+        Ok(Slot {
+            producer: self.clone(),
+            lease: Mutex::new(Some(lease)),
+            size,
+            video,
+        })
+    }
+}
+
+impl Slot {
+    fn describe(&self) -> Result<SlotInfo, Failure> {
+        let lease = lock(&self.lease);
+        let lease = lease.as_ref().ok_or_else(published)?;
+        let data = lease.as_ptr();
+        let mut out = SlotInfo::zero();
+        out.data = data.cast();
+        out.size = self.size;
+        out.slot = lease.slot();
+        if let Some(video) = &self.video {
+            let place = |start: u64, len: u64| {
+                let (start, len) = (usize::try_from(start).ok()?, usize::try_from(len).ok()?);
+                let is_inside = start.checked_add(len)? <= self.size;
+                is_inside.then(|| data.wrapping_add(start).cast_const())
+            };
+            let planes = planes(video, &place)?;
+            out.n_planes = planes.len() as u32;
+            for (to, plane) in out.planes.iter_mut().zip(planes) {
+                *to = plane;
+            }
+        }
+        Ok(out)
+    }
+
+    fn publish(&self, times: &Times, timeout: Option<Duration>) -> Result<u64, Failure> {
+        let producer = &self.producer;
+        if producer.producer.delivery() == Delivery::Lossless {
+            producer.producer.wait_for_room(Wait::from(timeout))?;
+        }
+        let _publishing = lock(&producer.publishing);
+        let mut held = lock(&self.lease);
+        if held.is_none() {
+            return Err(published());
+        }
+        let mut meta = FrameMeta::new(self.size).flags(FrameFlags::from_bits(times.flags));
+        if let Some(video) = self.video {
+            producer.set_caps(&producer.caps_of(&video))?;
+            let layout = meta.layout_mut();
+            layout.video = Some(video);
+            layout.content_type = "image/raw".into();
+        }
+        // 0 is no time of a frame here: a structure that is filled with zeros means now, and nothing else known.
+        let known = |time: i64| u64::try_from(time).ok().filter(|time| *time > 0);
+        meta.timestamp = Some(if times.timestamp > 0 {
+            times.timestamp
+        } else {
+            monotonic_ns()
+        });
+        meta.pts = known(times.pts);
+        meta.dts = known(times.dts);
+        meta.duration = known(times.duration);
+        let Some(lease) = held.take() else {
+            return Err(published());
+        };
+        match lease.publish(meta) {
+            Ok(frame) => Ok(frame.info().sequence),
+            Err(failure) => {
+                *held = Some(failure.lease);
+                Err(failure.error.into())
+            }
+        }
+    }
+}
+
+fn published() -> Failure {
+    Failure::new(Code::Handle, "the slot was published: acquire another one")
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn xmem_producer_create(
+    pool: *const c_char,
+    options: *const Options,
+    producer: *mut u64,
+) -> c_int {
+    call(|| {
+        let producer = Out::new(producer, "producer")?;
+        producer.set(0);
+        // SAFETY: xmem.h asks for texts, and for a structure that begins with its size.
+        let (pool, options) = unsafe { (path(pool, "pool")?, Options::read(options, "options")?) };
+        // SAFETY: as above.
+        let group = unsafe { text(options.socket_group, "socket_group") }?;
+        let made = Producer::new(pool, group, &options)?;
+        producer.set(PRODUCERS.add(Arc::new(made))?);
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn xmem_producer_set_caps(producer: u64, caps: *const c_char) -> c_int {
+    call(|| {
+        // SAFETY: xmem.h asks for a text.
+        let caps = unsafe { needed(caps, "caps") }?;
+        let producer = PRODUCERS.get(producer)?;
+        let _publishing = lock(&producer.publishing);
+        producer.set_caps(caps)
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn xmem_producer_acquire(
+    producer: u64,
+    size: usize,
+    timeout: i64,
+    slot: *mut u64,
+) -> c_int {
+    call(|| {
+        let slot = Out::new(slot, "slot")?;
+        slot.set(0);
+        let made = PRODUCERS.get(producer)?.acquire(size, None, timeout)?;
+        slot.set(SLOTS.add(Arc::new(made))?);
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn xmem_producer_acquire_video(
+    producer: u64,
+    format: *const c_char,
+    width: u32,
+    height: u32,
+    timeout: i64,
+    slot: *mut u64,
+) -> c_int {
+    call(|| {
+        let slot = Out::new(slot, "slot")?;
+        slot.set(0);
+        // SAFETY: xmem.h asks for a text.
+        let format = unsafe { needed(format, "format") }?;
+        let layout = VideoLayout::new(format, width, height)?;
+        let made = PRODUCERS
+            .get(producer)?
+            .acquire(layout.size()?, Some(layout), timeout)?;
+        slot.set(SLOTS.add(Arc::new(made))?);
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn xmem_producer_wait_for_consumers(producer: u64, count: usize, timeout: i64) -> c_int {
+    call(|| {
+        let wait = Wait::from(limit(timeout));
+        Ok(PRODUCERS
+            .get(producer)?
+            .producer
+            .wait_for_consumers(count, wait)?)
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn xmem_producer_end_stream(producer: u64) -> c_int {
+    call(|| {
+        PRODUCERS.get(producer)?.producer.set_eos(true);
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn xmem_producer_get_stats(producer: u64, stats: *mut Statistics) -> c_int {
+    call(|| {
+        let now = PRODUCERS.get(producer)?.producer.stats();
+        let mut out = Statistics::zero();
+        out.published = now.published;
+        out.copied = now.copied;
+        out.dropped = now.dropped;
+        out.bytes = now.bytes;
+        out.slots = now.slots;
+        out.slots_held = now.slots_held;
+        out.consumers = now.consumers.len() as u32;
+        // SAFETY: xmem.h asks for a structure that begins with its size.
+        unsafe { out.write(stats, "stats") }
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn xmem_producer_close(producer: u64) -> c_int {
+    call(|| {
+        let producer = PRODUCERS.remove(producer)?;
+        // Slots that are still written keep the object, not the pool.
+        producer.producer.close();
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn xmem_slot_get(slot: u64, info: *mut SlotInfo) -> c_int {
+    call(|| {
+        let description = SLOTS.get(slot)?.describe()?;
+        // SAFETY: xmem.h asks for a structure that begins with its size.
+        unsafe { description.write(info, "info") }
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn xmem_slot_publish(
+    slot: u64,
+    times: *const Times,
+    timeout: i64,
+    sequence: *mut u64,
+) -> c_int {
+    call(|| {
+        // SAFETY: xmem.h asks for a structure that begins with its size.
+        let times = unsafe { Times::read(times, "times") }?;
+        let number = SLOTS.get(slot)?.publish(&times, limit(timeout))?;
+        // On an error the slot stays, to be published again or released.
+        drop(SLOTS.remove(slot));
+        if let Ok(sequence) = Out::new(sequence, "sequence") {
+            sequence.set(number);
+        }
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn xmem_slot_release(slot: u64) -> c_int {
+    call(|| SLOTS.remove(slot).map(drop))
+}

@@ -1,0 +1,515 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! libxmem from C and C++: programs are compiled with strict warnings, and run in processes of their own.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::Duration;
+
+use tempfile::TempDir;
+use xmem_core::{
+    Attachments, Consumer, Delivery, FrameFlags, FrameMeta, Producer, Sticky, VideoLayout, Wait,
+};
+
+const HERE: &str = env!("CARGO_MANIFEST_DIR");
+const PATIENCE: Option<Duration> = Some(Duration::from_secs(20));
+
+/// Where cargo put the library.
+fn libraries() -> PathBuf {
+    let program = std::env::current_exe().unwrap();
+    let folder = program.ancestors().nth(2).unwrap();
+    assert!(
+        folder.join("libxmem.so").exists(),
+        "there is no libxmem.so in {}: run `cargo build -p xmem-capi`",
+        folder.display()
+    );
+    folder.to_owned()
+}
+
+/// Notes that this test cannot run here.
+fn not_run(why: &str) {
+    let thread = std::thread::current();
+    let line = format!("{}: {why}", thread.name().unwrap_or("a test"));
+    eprintln!("NOT RUN: {line}");
+    if let Some(file) = std::env::var_os("XMEM_NOT_RUN") {
+        let mut file = fs::OpenOptions::new().append(true).open(file).unwrap();
+        // One write, because tests run in parallel.
+        file.write_all(format!("{line}\n").as_bytes()).unwrap();
+    }
+}
+
+fn has(program: &str) -> bool {
+    let found = Command::new(program).arg("--version").output();
+    found.is_ok_and(|output| output.status.success())
+}
+
+/// The compilers of this machine for a source.
+fn compilers(source: &str) -> Vec<&'static str> {
+    let all = if source.ends_with(".cpp") {
+        ["g++", "clang++"]
+    } else {
+        ["gcc", "clang"]
+    };
+    all.into_iter().filter(|compiler| has(compiler)).collect()
+}
+
+/// A folder for the programs and the sockets of a test.
+struct Lab(TempDir);
+
+impl Lab {
+    fn new() -> Self {
+        Self(TempDir::new().unwrap())
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn pool(&self) -> PathBuf {
+        self.file("pool.sock")
+    }
+
+    /// Compiles a source without a warning.
+    fn compile(&self, compiler: &str, source: &str, extra: &[&str]) -> PathBuf {
+        let name = Path::new(source).file_stem().unwrap().to_str().unwrap();
+        let program = self.file(&format!("{name}-{compiler}"));
+        let standard = if source.ends_with(".cpp") {
+            "-std=c++17"
+        } else {
+            "-std=c11"
+        };
+        let output = Command::new(compiler)
+            .args([standard, "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-g"])
+            .args(extra)
+            .arg("-I")
+            .arg(Path::new(HERE).join("include"))
+            .arg(Path::new(HERE).join(source))
+            .arg("-o")
+            .arg(&program)
+            .arg("-L")
+            .arg(libraries())
+            .args(["-lxmem", "-lpthread"])
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{compiler} {source}:\n{text}");
+        program
+    }
+
+    fn command(&self, program: &Path) -> Command {
+        let mut command = Command::new(program);
+        command
+            .env("LD_LIBRARY_PATH", libraries())
+            .env("XMEM_RUNTIME_DIR", self.0.path())
+            // The library is not built with the sanitizer. What it keeps until the process ends is not lost.
+            .env("ASAN_OPTIONS", "detect_leaks=0");
+        command
+    }
+}
+
+/// A program that runs until the test has seen enough.
+struct Running(Child, BufReader<ChildStdout>);
+
+impl Running {
+    fn new(mut command: Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let output = BufReader::new(child.stdout.take().unwrap());
+        Self(child, output)
+    }
+
+    /// The next line. `None`: the program has ended.
+    fn line(&mut self) -> Option<String> {
+        let mut line = String::new();
+        (self.1.read_line(&mut line).unwrap() > 0).then(|| line.trim_end().to_owned())
+    }
+
+    fn kill(mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+
+    /// Its remaining lines, and whether it succeeded.
+    fn end(mut self) -> (Vec<String>, bool) {
+        let lines = std::iter::from_fn(|| self.line()).collect();
+        (lines, self.0.wait().unwrap().success())
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // If a test fails. It has ended otherwise.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn every_misuse_is_an_error() {
+    for compiler in compilers("hostile.c") {
+        let lab = Lab::new();
+        let sanitizers = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
+        let program = lab.compile(compiler, "tests/c/hostile.c", &sanitizers);
+        let mut command = lab.command(&program);
+        let output = command.arg(lab.pool()).arg("by-number").output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{compiler}: {text}{errors}");
+        assert!(text.ends_with("all errors are errors\n"), "{text}{errors}");
+    }
+}
+
+#[test]
+fn a_frame_of_rust_is_the_same_in_c() {
+    let lab = Lab::new();
+    let probe = lab.compile("gcc", "tests/c/probe.c", &[]);
+    let producer = Producer::builder(lab.pool()).build().unwrap();
+    let mut sticky = Sticky::new();
+    sticky.set("caps", "video/x-raw, format=NV12");
+    producer.set_sticky(&sticky).unwrap();
+    let mut command = lab.command(&probe);
+    command.arg(lab.pool());
+    let mut running = Running::new(command);
+    producer
+        .wait_for_consumers(1, Wait::from(PATIENCE))
+        .unwrap();
+
+    // Padded rows, and a second plane that does not follow at once.
+    let mut layout = VideoLayout::new("NV12", 322, 242).unwrap();
+    layout.strides[..2].copy_from_slice(&[384, 400]);
+    layout.offsets[1] = 384 * 250;
+    let size = 384 * 250 + 400 * 121;
+    let mut slot = producer
+        .acquire(xmem_core::SlotSpec::new(size).attachments(100))
+        .unwrap();
+    slot.as_mut_slice().fill(3);
+    slot.as_mut_slice()[size - 1] = 9;
+    let mut attachments = Attachments::new();
+    attachments.set("note", "left of the door");
+    let mut meta = FrameMeta::new(size)
+        .pts(40)
+        .duration(20)
+        .timestamp(7_000)
+        .flags(FrameFlags::DELTA_UNIT)
+        .attachments(attachments);
+    let described = meta.layout_mut();
+    described.video = Some(layout);
+    described.content_type = "image/raw".into();
+    slot.publish(meta).unwrap();
+    let line = running.line().unwrap();
+    assert_eq!(
+        line,
+        format!(
+            "frame 0 size {size} first 3 last 9 format NV12 322x242 planes 2 type image/raw pts 40 duration 20 timestamp 7000 \
+             flags 2000 number 0 copied 0 note left of the door caps video/x-raw, format=NV12"
+        )
+    );
+    assert_eq!(
+        running.line().unwrap(),
+        "plane 0 at 0 stride 384 rows 242 row_bytes 322"
+    );
+    assert_eq!(
+        running.line().unwrap(),
+        "plane 1 at 96000 stride 400 rows 121 row_bytes 322"
+    );
+
+    // Without a format.
+    producer
+        .acquire(5)
+        .unwrap()
+        .publish(FrameMeta::new(5))
+        .unwrap();
+    let line = running.line().unwrap();
+    assert!(
+        line.contains("size 5 ") && line.contains("format  0x0 planes 0 type  pts"),
+        "{line}"
+    );
+
+    // Another process wrote this: planes outside of the frame are an error, and no bytes are read.
+    let mut meta = FrameMeta::new(5);
+    meta.layout_mut().video = Some(layout);
+    producer.acquire(5).unwrap().publish(meta).unwrap();
+    let (lines, succeeded) = running.end();
+    assert!(
+        !succeeded && lines[0].contains("-11 the planes of the frame lie outside"),
+        "{lines:?}"
+    );
+}
+
+#[test]
+fn frames_past_the_budget_are_copies() {
+    let lab = Lab::new();
+    let probe = lab.compile("gcc", "tests/c/probe.c", &[]);
+    let producer = Producer::builder(lab.pool()).build().unwrap();
+    let mut command = lab.command(&probe);
+    command.arg(lab.pool()).arg("3");
+    let mut running = Running::new(command);
+    producer
+        .wait_for_consumers(1, Wait::from(PATIENCE))
+        .unwrap();
+    for number in 0..8u8 {
+        let mut slot = producer.acquire(100).unwrap();
+        slot.as_mut_slice().fill(number);
+        slot.publish(FrameMeta::new(100)).unwrap();
+        let line = running.line().unwrap();
+        let copied = u8::from(number >= 3);
+        assert!(
+            line.contains(&format!("first {number} last {number} ")),
+            "{line}"
+        );
+        assert!(
+            line.contains(&format!("number {number} copied {copied} ")),
+            "{line}"
+        );
+    }
+    producer.set_eos(true);
+    let (lines, succeeded) = running.end();
+    assert_eq!(
+        lines,
+        ["ended 2 received 8 missed 0 copied 5 reconnects 0 held 3 budget 3"]
+    );
+    assert!(succeeded);
+    // It released them all.
+    assert_eq!(producer.stats().copied, 0);
+}
+
+#[test]
+fn the_examples_run() {
+    for compiler in compilers("publish.c") {
+        let lab = Lab::new();
+        let publish = lab.compile(compiler, "examples/publish.c", &[]);
+        let save = lab.compile(compiler, "examples/save-frame.c", &[]);
+        let mut command = lab.command(&publish);
+        command.arg("from-c");
+        let running = Running::new(command);
+        let picture = lab.file("frame.pgm");
+        let saved = lab
+            .command(&save)
+            .arg("from-c")
+            .arg(&picture)
+            .output()
+            .unwrap();
+        assert!(saved.status.success(), "{saved:?}");
+        let bytes = fs::read(&picture).unwrap();
+        let pixels = bytes.strip_prefix(b"P5\n640 480\n255\n").unwrap();
+        assert!(pixels.len() == 640 * 480 && pixels.iter().all(|pixel| *pixel == pixels[0]));
+
+        // Rust reads what C publishes, with caps for GStreamer.
+        let mut consumer = Consumer::builder(lab.file("from-c.sock"))
+            .connect_wait(PATIENCE)
+            .unwrap();
+        let frame = consumer.receive(PATIENCE).unwrap();
+        let caps = frame.sticky().text("caps").unwrap();
+        assert!(
+            caps.starts_with("video/x-raw, format=(string)GRAY8, width=(int)640"),
+            "{caps}"
+        );
+        assert!(caps.ends_with("framerate=(fraction)30/1"), "{caps}");
+        assert_eq!(frame.meta().layout.video.unwrap().width, 640);
+        assert!(frame.meta().timestamp.is_some_and(|time| time > 0));
+        running.kill();
+    }
+}
+
+#[test]
+fn consumers_follow_a_producer_that_is_killed() {
+    for compiler in compilers("follow.cpp") {
+        let lab = Lab::new();
+        let publish = lab.compile("gcc", "examples/publish.c", &[]);
+        let follow = lab.compile(
+            compiler,
+            "tests/c/follow.cpp",
+            &["-fsanitize=address,undefined"],
+        );
+        let publisher = || {
+            let mut command = lab.command(&publish);
+            command.arg(lab.pool());
+            Running::new(command)
+        };
+        let first = publisher();
+        let mut command = lab.command(&follow);
+        command.arg(lab.pool());
+        let mut consumers = Running::new(command);
+        for _ in 0..2 {
+            let line = consumers.line().unwrap();
+            assert!(line.ends_with("reads GRAY8"), "{line}");
+        }
+        first.kill();
+        let second = publisher();
+        let (lines, succeeded) = consumers.end();
+        assert!(succeeded && lines.len() == 2, "{lines:?}");
+        assert!(
+            lines.iter().all(|line| line.ends_with(": 1 reconnects")),
+            "{lines:?}"
+        );
+        second.kill();
+    }
+}
+
+#[test]
+fn opencv_reads_a_plane() {
+    const HEADERS: &str = "/usr/include/opencv4";
+    if !Path::new(HEADERS).join("opencv2/imgproc.hpp").exists() {
+        not_run("OpenCV's headers are missing: install libopencv-imgproc-dev");
+        return;
+    }
+    let lab = Lab::new();
+    let publish = lab.compile("gcc", "examples/publish.c", &[]);
+    // OpenCV's own headers have warnings.
+    let libraries = [
+        "-isystem",
+        HEADERS,
+        "-Wl,--no-as-needed",
+        "-lopencv_core",
+        "-lopencv_imgproc",
+    ];
+    let edges = lab.compile("g++", "examples/edges.cpp", &libraries);
+    let mut command = lab.command(&publish);
+    command.arg(lab.pool());
+    let running = Running::new(command);
+    let output = lab
+        .command(&edges)
+        .arg(lab.pool())
+        .arg("3")
+        .output()
+        .unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(
+        output.status.success() && text.lines().count() == 3,
+        "{text}"
+    );
+    // Each picture of this producer has one colour.
+    assert!(
+        text.lines()
+            .all(|line| line.ends_with(": 0 pixels of edges")),
+        "{text}"
+    );
+    running.kill();
+}
+
+#[test]
+fn libavcodec_encodes_frames_in_place() {
+    let flags = Command::new("pkg-config")
+        .args(["--libs", "libavformat", "libavcodec", "libavutil"])
+        .output();
+    let Some(flags) = flags.ok().filter(|output| output.status.success()) else {
+        not_run("FFmpeg's headers are missing: install libavformat-dev");
+        return;
+    };
+    let flags = String::from_utf8(flags.stdout).unwrap();
+    let flags: Vec<&str> = ["-Wl,--no-as-needed"]
+        .into_iter()
+        .chain(flags.split_whitespace())
+        .collect();
+    let lab = Lab::new();
+    let encode = lab.compile("gcc", "examples/encode.c", &flags);
+    let producer = Producer::builder(lab.pool()).delivery(Delivery::Lossless);
+    let producer = producer.build().unwrap();
+    let clip = lab.file("clip.mkv");
+    let mut command = lab.command(&encode);
+    command.arg(lab.pool()).arg(&clip).arg("6");
+    let running = Running::new(command);
+    producer
+        .wait_for_consumers(1, Wait::from(PATIENCE))
+        .unwrap();
+    // Odd, so that rows have padding.
+    let layout = VideoLayout::new("I420", 101, 51).unwrap();
+    let size = layout.size().unwrap();
+    let mut expected = Vec::new();
+    for number in 0..6u8 {
+        producer.wait_for_room(Wait::from(PATIENCE)).unwrap();
+        let mut slot = producer.acquire(size).unwrap();
+        let bytes = slot.as_mut_slice();
+        bytes.fill(200);
+        for (plane, extent) in layout.planes().unwrap().into_iter().enumerate() {
+            let (at, stride) = (
+                layout.offsets[plane] as usize,
+                layout.strides[plane] as usize,
+            );
+            for (row, line) in bytes[at..]
+                .chunks_mut(stride)
+                .take(extent.rows as usize)
+                .enumerate()
+            {
+                let line = &mut line[..extent.row_bytes() as usize];
+                line.fill(number * 20 + plane as u8 + row as u8 % 8);
+                expected.extend_from_slice(line);
+            }
+        }
+        let mut meta =
+            FrameMeta::new(size).timestamp(5_000_000_000 + i64::from(number) * 40_000_000);
+        meta.layout_mut().video = Some(layout);
+        slot.publish(meta).unwrap();
+    }
+    let (lines, succeeded) = running.end();
+    assert!(succeeded && lines == ["6 frames, 0 copied"], "{lines:?}");
+    let decoded = Command::new("ffmpeg")
+        .args(["-v", "error", "-i"])
+        .arg(&clip)
+        .args(["-f", "rawvideo", "-pix_fmt", "yuv420p", "-"])
+        .output()
+        .unwrap();
+    assert!(
+        decoded.status.success() && decoded.stdout == expected,
+        "{} bytes",
+        decoded.stdout.len()
+    );
+    let times = Command::new("ffprobe")
+        .args([
+            "-v",
+            "error",
+            "-show_entries",
+            "packet=pts_time",
+            "-of",
+            "csv=p=0",
+        ])
+        .arg(&clip)
+        .output()
+        .unwrap();
+    let times = String::from_utf8(times.stdout).unwrap();
+    let times: Vec<f64> = times
+        .lines()
+        .map(|line| line.trim_matches(',').parse().unwrap())
+        .collect();
+    assert_eq!(times, [0.0, 0.04, 0.08, 0.12, 0.16, 0.2]);
+}
+
+/// The programs on the page about C.
+#[test]
+fn the_page_compiles() {
+    let page = fs::read_to_string(Path::new(HERE).join("../../docs/c.md")).unwrap();
+    let lab = Lab::new();
+    for (language, compiler) in [("c", "gcc"), ("cpp", "g++")] {
+        let (_, rest) = page.split_once(&format!("\n```{language}\n")).unwrap();
+        let (program, _) = rest.split_once("\n```\n").unwrap();
+        let source = lab.file(&format!("page.{language}"));
+        fs::write(&source, program).unwrap();
+        lab.compile(compiler, source.to_str().unwrap(), &[]);
+    }
+}
+
+/// A change of the binary interface changes this list.
+#[test]
+fn the_library_exports_what_the_header_declares() {
+    let header = fs::read_to_string(Path::new(HERE).join("include/xmem.h")).unwrap();
+    let declared = header.lines().filter_map(|line| {
+        let rest = line
+            .strip_prefix("xmem_result ")
+            .or(line.strip_prefix("const char *"))?;
+        let (name, _) = rest.split_once('(')?;
+        name.starts_with("xmem_").then(|| name.to_owned())
+    });
+    let declared: BTreeSet<String> = declared.collect();
+    assert!(declared.len() > 30);
+    let output = Command::new("nm")
+        .args(["-D", "--defined-only"])
+        .arg(libraries().join("libxmem.so"))
+        .output()
+        .unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let exported = text.lines().filter_map(|line| line.split(' ').nth(2));
+    let exported: BTreeSet<String> = exported.map(str::to_owned).collect();
+    assert_eq!(exported, declared);
+}
