@@ -4,6 +4,7 @@
 
 pub(crate) mod allocator;
 pub(crate) mod bufferpool;
+mod kept;
 pub(crate) mod memory;
 pub(crate) mod planes;
 pub(crate) mod tally;

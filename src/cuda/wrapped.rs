@@ -28,7 +28,7 @@ use super::layout::Layout;
 use super::library::{CAT, Library};
 use super::memory::{self, OneFrame};
 use super::stream::Stream;
-use crate::buffers::memory::access::freeze;
+use crate::buffers::memory::access::{freeze, thaw};
 use crate::buffers::tally::Tally;
 use crate::buffers::tied::tie;
 use crate::later::drop_later;
@@ -38,8 +38,11 @@ use crate::lock;
 #[derive(Debug)]
 enum Lease {
     Writable(WriteLease),
-    /// Of a pool of this process.
-    Published(ReadLease),
+    /// Of a pool of this process. `is_locked`: what [`freeze`] returned.
+    Published {
+        frame: ReadLease,
+        is_locked: bool,
+    },
     Received(Reading),
     /// The memory is not in use.
     Gone,
@@ -325,7 +328,16 @@ unsafe extern "C" fn dispose(object: *mut GstMiniObject) -> gboolean {
     let (device, stream) = (slot.device.clone(), slot.stream.clone());
     // SAFETY: there is no other reference. The memory returns to its initial state.
     let memory: gst::Memory = unsafe {
-        unfreeze(raw);
+        thaw(
+            raw,
+            matches!(
+                lease,
+                Lease::Published {
+                    is_locked: true,
+                    ..
+                }
+            ),
+        );
         (*raw).mini_object.flags &= !(GST_CUDA_MEMORY_TRANSFER_NEED_DOWNLOAD
             | GST_CUDA_MEMORY_TRANSFER_NEED_UPLOAD
             | GST_CUDA_MEMORY_TRANSFER_NEED_SYNC);
@@ -343,7 +355,7 @@ unsafe extern "C" fn dispose(object: *mut GstMiniObject) -> gboolean {
     match lease {
         Lease::Received(reading) => reading.end(&stream),
         Lease::Writable(lease) => stream.handle().when_done(&device, move || drop(lease)),
-        Lease::Published(lease) => stream.handle().when_done(&device, move || drop(lease)),
+        Lease::Published { frame, .. } => stream.handle().when_done(&device, move || drop(frame)),
         Lease::Gone => {}
     }
     GFALSE
@@ -381,7 +393,7 @@ impl<'a> SlotMemory<'a> {
     pub(crate) fn belongs_to(self, producer: &Producer) -> bool {
         match &*self.0.lease() {
             Lease::Writable(lease) => lease.is_of(producer),
-            Lease::Published(lease) => lease.is_of(producer),
+            Lease::Published { frame, .. } => frame.is_of(producer),
             Lease::Received(..) | Lease::Gone => false,
         }
     }
@@ -389,7 +401,7 @@ impl<'a> SlotMemory<'a> {
     /// The lease of a readable frame.
     pub(crate) fn frame(self) -> Option<ReadLease> {
         match &*self.0.lease() {
-            Lease::Published(lease) => Some(lease.clone()),
+            Lease::Published { frame, .. } => Some(frame.clone()),
             Lease::Received(reading) => Some(reading.frame.lease().clone()),
             Lease::Writable(_) | Lease::Gone => None,
         }
@@ -413,41 +425,28 @@ impl<'a> SlotMemory<'a> {
         (meta.offset, meta.size) = (0, self.1.size() as u64);
         let mut lease = self.0.lease();
         match &*lease {
-            Lease::Published(frame) => return producer.republish(frame, &meta),
+            Lease::Published { frame, .. } => return producer.republish(frame, &meta),
             Lease::Received(..) | Lease::Gone => return Err(PublishError::OtherPool),
             Lease::Writable(_) => {}
         }
-        // SAFETY: a live memory.
-        unsafe { freeze(self.1.as_ptr().cast_mut()) };
         let Lease::Writable(write) = mem::replace(&mut *lease, Lease::Gone) else {
             return Err(PublishError::OtherPool);
         };
+        let raw = self.1.as_ptr().cast_mut();
+        // SAFETY: a live memory.
+        let is_locked = unsafe { freeze(raw) };
         match write.publish_on(self.0.stream.handle(), meta) {
             Ok(frame) => {
                 let sequence = frame.info().sequence;
-                *lease = Lease::Published(frame);
+                *lease = Lease::Published { frame, is_locked };
                 Ok(sequence)
             }
             Err(failure) => {
+                // SAFETY: as above. Nobody can read the frame.
+                unsafe { thaw(raw, is_locked) };
                 *lease = Lease::Writable(failure.lease);
                 Err(failure.error)
             }
         }
-    }
-}
-
-/// Restores write access that [`freeze`] or the read-only flag of the memory removed.
-///
-/// # Safety
-///
-/// `mem` is a GstMemory without references.
-unsafe fn unfreeze(mem: *mut gst::ffi::GstMemory) {
-    // SAFETY: by the caller. No other code accesses these fields.
-    unsafe {
-        let object = &mut (*mem).mini_object;
-        object.flags &=
-            !(gst::ffi::GST_MINI_OBJECT_FLAG_LOCK_READONLY | gst::ffi::GST_MEMORY_FLAG_READONLY);
-        // A memory without users has no lock except that of `freeze`.
-        object.lockstate = 0;
     }
 }

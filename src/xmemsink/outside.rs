@@ -30,7 +30,7 @@ use super::{
 };
 use crate::{
     buffers::{
-        bufferpool::XmemBufferPool,
+        bufferpool,
         memory::XmemMemory,
         tied::{Tie, tied, untie, update},
     },
@@ -309,7 +309,7 @@ fn lender(buffer: &gst::BufferRef) -> Option<(gst::BufferPool, usize)> {
     // SAFETY: a live buffer, which holds a reference to its pool.
     let pool: Option<gst::BufferPool> = unsafe { from_glib_none((*buffer.as_ptr()).pool) };
     match pool {
-        Some(pool) => (!pool.is::<XmemBufferPool>()).then(|| (pool, buffer.as_ptr().addr())),
+        Some(pool) => (!bufferpool::is_ours(&pool)).then(|| (pool, buffer.as_ptr().addr())),
         // An element in between has copied the buffer and not its memory.
         None => lender(buffer.meta::<gst::ParentBufferMeta>()?.parent()),
     }

@@ -16,16 +16,12 @@ use xmem_core::{Attachments, FrameMeta, Part, ReadLease};
 
 use super::{
     context::{InvalidFrame, Outcome, Placement, Source},
-    stream::Snapshot,
+    stream::{NO_BUFFER, Snapshot},
     times::Times,
 };
 use crate::{
     buffers::{
-        bufferpool::buffer_of,
-        memory,
-        planes::{self, Planes},
-        tally::Tally,
-        tied::tie,
+        allocator::XmemAllocator, bufferpool::buffer_of, memory, planes, tally::Tally, tied::tie,
     },
     stream::{
         event::sticky,
@@ -101,27 +97,22 @@ impl<'a> Converter<'a> {
     }
 
     /// A buffer that refers to the frame in its slot.
-    pub(super) fn in_place(mut self, lease: ReadLease, tally: &Arc<Tally>) -> Converted {
+    pub(super) fn in_place(self, lease: ReadLease, tally: &Arc<Tally>) -> Converted {
         if !lease.parts().is_empty() {
-            let memories = memories(&lease, tally)?;
-            return self.finish(memories, lease.meta(), Placement::InPlace);
+            return self.finish(memories(&lease, tally)?, lease.meta(), Placement::InPlace);
         }
-        self.check(lease.meta(), lease.size() as usize)?;
-        let Some(buffers) = self.stream.buffers() else {
-            let meta = lease.meta().clone();
-            let memory = memory::readable(lease, None, tally);
-            return self.finish([memory], &meta, Placement::InPlace);
-        };
-        let spare = buffers.empty();
-        let mut spare =
-            spare.ok_or_else(|| InvalidFrame("there is no buffer for it".to_owned()))?;
+        let mut buffer = self
+            .stream
+            .buffer(&lease.meta().layout, lease.size() as usize)
+            .map_err(InvalidFrame)?;
+        let buffer_ref = buffer.make_mut();
+        self.describe(buffer_ref, lease.meta());
         let attachments = lease.meta().attachments.clone();
-        self.describe(spare.buffer_mut(), lease.meta());
-        let mut buffer = spare.fill_received(lease, tally);
-        if !attachments.is_empty() {
-            self.add_metas(buffer.make_mut(), &attachments);
+        let content = memory::Content::received(lease, None, tally);
+        if content.put_into(buffer_ref).is_none() {
+            return Err(InvalidFrame(NO_BUFFER.to_owned()));
         }
-        self.lay_out(buffer, Placement::InPlace)
+        self.complete(buffer, &attachments, Placement::InPlace)
     }
 
     /// A buffer with a copy of the frame. The caller keeps the frame's lease.
@@ -143,31 +134,22 @@ impl<'a> Converter<'a> {
     /// A buffer around these memories.
     #[inline(never)]
     pub(super) fn finish(
-        mut self,
+        self,
         memories: impl IntoIterator<Item = gst::Memory>,
         meta: &FrameMeta,
         placement: Placement,
     ) -> Converted {
         let mut buffer = buffer_of(memories);
-        if !self.stream.format().memory.is_of(&buffer) {
-            let reason = "its caps say memory:DMABuf, and it is in no DMA buffer";
-            return Err(InvalidFrame(reason.to_owned()));
-        }
         let size = buffer.size();
         let buffer_ref = buffer.make_mut();
-        if let Some(planes) = self.check(meta, size)? {
+        let planes = self.stream.check(&meta.layout, size);
+        if let Some(planes) = planes.map_err(|reason| InvalidFrame(reason.to_owned()))? {
             planes
                 .describe(buffer_ref)
                 .map_err(|error| InvalidFrame(error.to_string()))?;
         }
         self.describe(buffer_ref, meta);
-        self.add_metas(buffer_ref, &meta.attachments);
-        self.lay_out(buffer, placement)
-    }
-
-    fn check(&mut self, meta: &FrameMeta, size: usize) -> Result<Option<&Planes>, InvalidFrame> {
-        let planes = self.stream.check(&meta.layout, size);
-        planes.map_err(|reason| InvalidFrame(reason.to_owned()))
+        self.complete(buffer, &meta.attachments, placement)
     }
 
     fn describe(&self, buffer: &mut gst::BufferRef, meta: &FrameMeta) {
@@ -177,9 +159,22 @@ impl<'a> Converter<'a> {
         buffer.set_duration(self.times.duration);
     }
 
-    /// Adds the metas to a buffer that has its memory and its planes.
-    fn add_metas(&self, buffer: &mut gst::BufferRef, attachments: &Attachments) {
-        meta::onto_buffer(attachments, buffer, self.stream.format(), self.losses);
+    /// Adds the metas to a described buffer with its memory.
+    fn complete(
+        self,
+        mut buffer: gst::Buffer,
+        attachments: &Attachments,
+        placement: Placement,
+    ) -> Converted {
+        let format = self.stream.format();
+        if !format.memory.is_of(&buffer) {
+            let reason = "its caps say memory:DMABuf, and it is in no DMA buffer";
+            return Err(InvalidFrame(reason.to_owned()));
+        }
+        if !attachments.is_empty() {
+            meta::onto_buffer(attachments, buffer.make_mut(), format, self.losses);
+        }
+        self.lay_out(buffer, placement)
     }
 
     /// Gives a finished buffer the layout and the size of its caps, if downstream does not know GstVideoMeta. Only planes at other
@@ -227,7 +222,8 @@ pub(super) fn memories(
             return Ok(memory);
         }
         bytes(part)?;
-        Ok(memory::readable(lease.clone(), Some(index), tally))
+        let content = memory::Content::received(lease.clone(), Some(index), tally);
+        Ok(content.into_memory(XmemAllocator::of_received_frames()))
     };
     lease.parts().iter().enumerate().map(memory).collect()
 }

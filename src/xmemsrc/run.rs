@@ -72,10 +72,7 @@ impl Running {
 
     /// Disconnects at the end of the stream. The follower connects again if another frame is requested.
     pub(super) fn disconnect(&self) {
-        let connection = lock(&self.0).as_mut().map(|run| {
-            run.started.stream.clear();
-            run.follower.leave()
-        });
+        let connection = lock(&self.0).as_mut().map(|run| run.follower.leave());
         // Drop it after the lock is released.
         drop(connection);
     }
@@ -154,7 +151,6 @@ impl Started {
     pub(super) fn join(&mut self, has_resumed: bool, delivery: Delivery) {
         self.sticky_version = None;
         self.cache = None;
-        self.stream.clear();
         if !has_resumed {
             self.next_sequence = None;
             self.gate = KeyFrameGate::default();

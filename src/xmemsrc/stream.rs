@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The stream that the source outputs: caps, format and playback, and the buffers that are kept for later frames.
+//! The stream that the source outputs: caps, format and playback.
 
 use std::sync::{
     Arc, Mutex, MutexGuard,
@@ -11,11 +11,7 @@ use xmem_core::{FrameLayout, Sticky, key_frame};
 
 use super::times::Playback;
 use crate::{
-    buffers::{
-        bufferpool::buffer_of,
-        memory::{self, Spare, SpareBuffers},
-        planes::Planes,
-    },
+    buffers::{bufferpool::ReceivedBuffers, planes::Planes},
     cuda, lock,
     stream::{
         event::sticky,
@@ -68,9 +64,10 @@ pub(super) struct Snapshot {
     reader: Option<Arc<cuda::Stream>>,
     /// `None`: no layout was checked yet.
     checked: Option<CheckedLayout>,
-    /// For frames with that layout.
-    buffers: FrameBuffers,
 }
+
+/// The error for a frame that no buffer can be made for.
+pub(super) const NO_BUFFER: &str = "there is no buffer for it";
 
 /// A layout that was checked.
 #[derive(Debug)]
@@ -79,6 +76,8 @@ struct CheckedLayout {
     /// The size of a frame in bytes, on which the validity depends.
     size: usize,
     planes: Option<Planes>,
+    /// Buffers for frames in their slots. They are made when the first one is needed.
+    buffers: Option<ReceivedBuffers>,
 }
 
 impl CheckedLayout {
@@ -113,15 +112,36 @@ impl Snapshot {
             .and_then(|checked| checked.planes.as_ref()))
     }
 
+    /// Checks a layout, and returns a buffer with its planes, whose memory has no slot.
+    pub(super) fn buffer(
+        &mut self,
+        layout: &Arc<FrameLayout>,
+        size: usize,
+    ) -> Result<gst::Buffer, String> {
+        self.check(layout, size)?;
+        let no_buffer = || NO_BUFFER.to_owned();
+        let checked = self.checked.as_mut().ok_or_else(no_buffer)?;
+        let buffers = match &mut checked.buffers {
+            Some(buffers) => buffers,
+            none => {
+                let new = ReceivedBuffers::new(checked.planes.as_ref());
+                none.insert(new.map_err(|error| error.to_string())?)
+            }
+        };
+        buffers.acquire().map_err(|_| no_buffer())
+    }
+
     #[cold]
     fn check_new(&mut self, layout: &Arc<FrameLayout>, size: usize) -> Result<(), &'static str> {
-        self.clear();
+        let before = self.checked.take();
         let planes = self.format.check(layout.video.as_ref(), size)?;
-        self.buffers.reset(planes.clone());
+        // Layouts without planes, such as those of audio, differ in what is not in a buffer.
+        let same = before.filter(|before| before.planes.is_none() && planes.is_none());
         self.checked = Some(CheckedLayout {
             layout: layout.clone(),
             size,
             planes,
+            buffers: same.and_then(|before| before.buffers),
         });
         Ok(())
     }
@@ -133,18 +153,6 @@ impl Snapshot {
             .as_ref()
             .and_then(|checked| checked.planes.as_ref());
         planes.is_none_or(Planes::is_default)
-    }
-
-    /// Buffers for frames in their slots with the last checked layout. `None`: no buffers are kept for them.
-    pub(super) fn buffers(&self) -> Option<&FrameBuffers> {
-        // DMA buffers have their own memories.
-        (self.format.memory == Memory::Any).then_some(&self.buffers)
-    }
-
-    /// Frees the buffers that are kept for the next frames.
-    pub(super) fn clear(&mut self) {
-        self.checked = None;
-        self.buffers.reset(None);
     }
 
     /// Whether downstream accepts any layout. Only host memory is ever converted to the default layout.
@@ -184,13 +192,12 @@ impl Stream {
     #[inline]
     pub(super) fn refresh(&self, snapshot: &mut Snapshot) {
         if self.version.load(Ordering::Acquire) != snapshot.version {
-            snapshot.clear();
-            *snapshot = self.snapshot(std::mem::take(&mut snapshot.buffers));
+            *snapshot = self.snapshot();
         }
     }
 
     #[cold]
-    fn snapshot(&self, buffers: FrameBuffers) -> Snapshot {
+    fn snapshot(&self) -> Snapshot {
         let state = self.lock();
         Snapshot {
             version: self.version.load(Ordering::Relaxed),
@@ -200,7 +207,6 @@ impl Stream {
             any_layout: state.video_meta || state.format.memory != Memory::Any,
             reader: state.reader.clone(),
             checked: None,
-            buffers,
         }
     }
 
@@ -261,60 +267,5 @@ impl Stream {
     /// Records whether an error about refused caps was posted. Returns the previous value.
     pub(super) fn note_refusal(&self, is_reported: bool) -> bool {
         std::mem::replace(&mut self.lock().reported_refusal, is_reported)
-    }
-}
-
-/// Buffers for frames with the same planes.
-#[derive(Debug, Default)]
-pub(super) struct FrameBuffers {
-    planes: Option<Planes>,
-    spare: Arc<SpareBuffers>,
-}
-
-impl FrameBuffers {
-    /// Frees the kept buffers. The next frames have these planes.
-    pub(super) fn reset(&mut self, planes: Option<Planes>) {
-        self.spare.close();
-        self.planes = planes;
-        self.spare.open();
-    }
-
-    /// A buffer with these planes and a memory without a slot. `None`: it cannot be made.
-    pub(super) fn empty(&self) -> Option<Spare> {
-        self.spare.take_or(|| {
-            let mut buffer = buffer_of([memory::empty()]);
-            if let Some(planes) = &self.planes {
-                planes.describe(buffer.make_mut()).ok()?;
-            }
-            Some(buffer)
-        })
-    }
-}
-
-impl Drop for FrameBuffers {
-    fn drop(&mut self) {
-        // From now on, released buffers are freed.
-        self.spare.close();
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn no_buffer_is_kept_after_the_source_has_stopped() {
-        gst::init().unwrap();
-        let mut buffers = FrameBuffers::default();
-        buffers.reset(None);
-        let list = buffers.spare.clone();
-        let out = buffers.empty();
-        drop(buffers.empty());
-        assert!(list.take().is_some(), "the source is not stopped yet");
-        drop(buffers.empty());
-        drop(buffers);
-        assert!(list.take().is_none(), "it was kept when the source stopped");
-        drop(out);
-        assert!(list.take().is_none(), "it was released later");
     }
 }

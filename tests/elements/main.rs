@@ -18,10 +18,10 @@ mod other_software;
 mod pictures;
 mod plain_readers;
 mod pool;
+mod pool_buffers;
 mod properties;
 mod read_only;
 mod received_buffers;
-mod spare_buffers;
 #[path = "../support/mod.rs"]
 mod support;
 mod video_formats;

@@ -36,7 +36,13 @@ const CORE_TESTS: &[&str] = &[
     "forward",
 ];
 /// Tests of the plugin that allocate, use and free shared memory: modules of `elements`.
-const PLUGIN_TESTS: &[&str] = &["zero_copy::", "pool::", "errors::", "received_buffers::"];
+const PLUGIN_TESTS: &[&str] = &[
+    "zero_copy::",
+    "pool::",
+    "errors::",
+    "pool_buffers::",
+    "received_buffers::",
+];
 /// Valgrind is slow and runs one thread at a time, so few tests are selected: modules of `pools`.
 const VALGRIND_TESTS: &[&str] = &["buffer_pool::", "late_region::"];
 /// It has 300 threads. Under Valgrind they need more than the time limit for an answer if other programs use the processors.

@@ -54,7 +54,8 @@ unsafe impl AllocatorImpl for XmemAllocator {
         size: usize,
         params: &gst::AllocationParams,
     ) -> *mut gst::ffi::GstMemory {
-        self.alloc_slot(size, params)
+        self.acquire(size, params)
+            .map(|content| content.into_memory(&self.obj()))
             .or_else(|| system_memory(size, params))
             .map_or(ptr::null_mut(), IntoGlibPtr::into_glib_ptr)
     }
@@ -71,22 +72,12 @@ impl XmemAllocator {
         let _ = self.slots.set(slots);
     }
 
-    pub(super) fn alloc_slot(
+    /// A free slot for such a memory. `None`: no slot is free.
+    pub(super) fn acquire(
         &self,
         size: usize,
         params: &gst::AllocationParams,
-    ) -> Option<gst::Memory> {
-        let slot_range = self.slot_range(size, params)?;
-        let tally = self.slots.get()?.tally();
-        memory::writable(&self.obj(), slot_range, size, params, tally)
-    }
-
-    /// The range of a free slot for such a memory. `None`: no slot is free.
-    pub(super) fn slot_range(
-        &self,
-        size: usize,
-        params: &gst::AllocationParams,
-    ) -> Option<memory::SlotRange> {
+    ) -> Option<memory::Content> {
         let slots = self.slots.get()?;
         let total = memory::total(size, params)?;
         // GStreamer's `align` is a mask.
@@ -100,6 +91,6 @@ impl XmemAllocator {
             shift = lease.as_ptr() as usize & align;
         }
         let base_offset = if shift == 0 { 0 } else { align + 1 - shift };
-        memory::SlotRange::new(lease, base_offset, size, params)
+        memory::Content::writable(lease, base_offset, size, params, slots.tally())
     }
 }

@@ -9,8 +9,8 @@ use std::sync::{Arc, LazyLock};
 
 use gst::{glib, prelude::*, subclass::prelude::*};
 
-use crate::buffers::memory::SlotRange;
-pub(crate) use slots::SlotSource;
+use crate::buffers::memory::Content;
+pub(crate) use slots::{KeepsBuffers, SlotSource};
 
 glib::wrapper! {
     /// Allocates GstMemory in the slots of a pool, and in system memory when no slot is free.
@@ -35,22 +35,9 @@ impl XmemAllocator {
         &ALLOCATOR
     }
 
-    /// Memory in a slot. `None`: no slot is free.
-    pub(crate) fn alloc_slot(
-        &self,
-        size: usize,
-        params: &gst::AllocationParams,
-    ) -> Option<gst::Memory> {
-        self.imp().alloc_slot(size, params)
-    }
-
-    /// The range of a free slot for a memory. `None`: no slot is free.
-    pub(crate) fn slot_range(
-        &self,
-        size: usize,
-        params: &gst::AllocationParams,
-    ) -> Option<SlotRange> {
-        self.imp().slot_range(size, params)
+    /// A free slot for a memory. `None`: no slot is free.
+    pub(crate) fn acquire(&self, size: usize, params: &gst::AllocationParams) -> Option<Content> {
+        self.imp().acquire(size, params)
     }
 }
 

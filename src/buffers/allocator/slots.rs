@@ -9,7 +9,6 @@ use std::sync::{
 
 use xmem_core::{AcquireError, Producer, SlotSpec, WriteLease};
 
-use crate::buffers::memory::SpareBuffers;
 use crate::buffers::tally::Tally;
 use crate::lock;
 
@@ -20,6 +19,12 @@ static CAT: std::sync::LazyLock<gst::DebugCategory> = std::sync::LazyLock::new(|
         Some("Memory in shared slots"),
     )
 });
+
+/// What keeps buffers between two frames.
+pub(crate) trait KeepsBuffers: std::fmt::Debug + Send + Sync {
+    /// Frees them. From now on none are kept.
+    fn close(&self);
+}
 
 /// Connects allocators and buffer pools to the sink's producer. Upstream may keep both longer than the sink runs.
 #[derive(Debug)]
@@ -32,7 +37,7 @@ pub(crate) struct SlotSource {
     tally: Arc<Tally>,
     private: AtomicU64,
     /// The buffers that buffer pools keep. They are freed when the sink stops.
-    spare: Mutex<Vec<Weak<SpareBuffers>>>,
+    kept: Mutex<Vec<Weak<dyn KeepsBuffers>>>,
     /// The room for the metas of a frame, in bytes.
     room: AtomicUsize,
 }
@@ -46,7 +51,7 @@ impl SlotSource {
             is_refused: AtomicBool::new(false),
             tally: Arc::default(),
             private: AtomicU64::new(0),
-            spare: Mutex::default(),
+            kept: Mutex::default(),
             room: AtomicUsize::new(room),
         })
     }
@@ -55,18 +60,17 @@ impl SlotSource {
     pub(crate) fn close(&self) {
         let producer = lock(&self.producer).take();
         drop(producer);
-        let spare = std::mem::take(&mut *lock(&self.spare));
-        spare
-            .iter()
+        let kept = std::mem::take(&mut *lock(&self.kept));
+        kept.iter()
             .filter_map(Weak::upgrade)
-            .for_each(|spare| spare.close());
+            .for_each(|kept| kept.close());
     }
 
     /// Registers kept buffers that are freed when the sink stops.
-    pub(crate) fn close_later(&self, buffers: &Arc<SpareBuffers>) {
-        let mut spare = lock(&self.spare);
-        spare.retain(|other| other.strong_count() > 0);
-        spare.push(Arc::downgrade(buffers));
+    pub(crate) fn close_later(&self, buffers: Weak<dyn KeepsBuffers>) {
+        let mut kept = lock(&self.kept);
+        kept.retain(|other| other.strong_count() > 0);
+        kept.push(buffers);
     }
 
     /// The producer, for use without this lock: it may allocate a region, which takes time, and run hooks that call back.

@@ -8,8 +8,8 @@ use gst::{glib, prelude::*, subclass::prelude::*};
 
 use super::buffer_of;
 use super::layout::Layout;
-use crate::buffers::allocator::{SlotSource, XmemAllocator, system_memory};
-use crate::buffers::memory::SpareBuffers;
+use crate::buffers::allocator::{KeepsBuffers, SlotSource, XmemAllocator, system_memory};
+use crate::buffers::kept::KeptBuffers;
 use crate::lock;
 
 static CAT: LazyLock<gst::DebugCategory> = LazyLock::new(|| {
@@ -24,7 +24,7 @@ static CAT: LazyLock<gst::DebugCategory> = LazyLock::new(|| {
 pub struct XmemBufferPool {
     backing: OnceLock<(XmemAllocator, Arc<SlotSource>)>,
     layout: Mutex<Option<Arc<Layout>>>,
-    spare: Arc<SpareBuffers>,
+    kept: Arc<KeptBuffers>,
 }
 
 #[glib::object_subclass]
@@ -69,14 +69,14 @@ impl BufferPoolImpl for XmemBufferPool {
     }
 
     fn flush_start(&self) {
-        self.spare.close();
+        self.kept.close();
     }
 
     fn flush_stop(&self) {
-        self.spare.open();
+        self.kept.open();
     }
 
-    /// A new or kept buffer in a slot. Does not wait. If no slot is free, the buffer is in private memory.
+    /// A buffer in a slot. Does not wait. If no slot is free, the buffer is in private memory.
     fn acquire_buffer(
         &self,
         _params: Option<&gst::BufferPoolAcquireParams>,
@@ -84,17 +84,26 @@ impl BufferPoolImpl for XmemBufferPool {
         if self.obj().is_flushing() {
             return Err(gst::FlowError::Flushing);
         }
-        let Some((allocator, slots)) = self.backing.get() else {
+        let (Some((allocator, _)), Some(layout)) = (self.backing.get(), self.layout()) else {
+            gst::error!(CAT, imp = self, "Used without a configuration");
             return Err(gst::FlowError::NotNegotiated);
         };
-        if let Some(spare) = self.spare.take() {
-            let layout = spare.layout();
-            match layout.and_then(|(size, params)| allocator.slot_range(size, params)) {
-                Some(slot_range) => return Ok(spare.fill(slot_range, slots.tally())),
-                None => self.spare.put(spare),
+        let Some(content) = allocator.acquire(layout.size, &layout.params) else {
+            let memory = system_memory(layout.size, &layout.params);
+            return self.describe(&layout, buffer_of([memory.ok_or(gst::FlowError::Error)?]));
+        };
+        match self.kept.take() {
+            Some(mut buffer) => {
+                let filled = content.put_into(buffer.make_mut());
+                filled.map(|()| buffer).ok_or(gst::FlowError::Error)
+            }
+            None => {
+                let memory = content.into_memory(allocator);
+                let mut buffer = self.describe(&layout, buffer_of([memory]))?;
+                self.kept.register(buffer.make_mut());
+                Ok(buffer)
             }
         }
-        self.make(allocator)
     }
 
     /// Does nothing: GStreamer's function resets fewer fields than elements can write. `release_buffer` resets all.
@@ -102,7 +111,7 @@ impl BufferPoolImpl for XmemBufferPool {
 
     /// Returns the slot to the shared pool, and keeps the rest of the buffer.
     fn release_buffer(&self, buffer: gst::Buffer) {
-        self.spare.keep(buffer);
+        self.kept.keep(buffer);
     }
 
     /// `flush_start` has already freed the kept buffers.
@@ -112,23 +121,18 @@ impl BufferPoolImpl for XmemBufferPool {
 }
 
 impl XmemBufferPool {
-    fn make(&self, allocator: &XmemAllocator) -> Result<gst::Buffer, gst::FlowError> {
-        let Some(layout) = self.layout() else {
-            gst::error!(CAT, imp = self, "Used without a configuration");
-            return Err(gst::FlowError::NotNegotiated);
-        };
-        let memory = allocator
-            .alloc_slot(layout.size, &layout.params)
-            .or_else(|| system_memory(layout.size, &layout.params))
-            .ok_or(gst::FlowError::Error)?;
-        let mut buffer = buffer_of([memory]);
-        if let Err(error) = layout.describe(buffer.make_mut()) {
-            gst::error!(CAT, imp = self, "Cannot describe the planes: {error}");
-            return Err(gst::FlowError::Error);
+    fn describe(
+        &self,
+        layout: &Layout,
+        mut buffer: gst::Buffer,
+    ) -> Result<gst::Buffer, gst::FlowError> {
+        match layout.describe(buffer.make_mut()) {
+            Ok(()) => Ok(buffer),
+            Err(error) => {
+                gst::error!(CAT, imp = self, "Cannot describe the planes: {error}");
+                Err(gst::FlowError::Error)
+            }
         }
-        self.spare
-            .register(buffer.make_mut(), layout.size, &layout.params);
-        Ok(buffer)
     }
 
     fn layout(&self) -> Option<Arc<Layout>> {
@@ -136,7 +140,8 @@ impl XmemBufferPool {
     }
 
     pub(super) fn set_backing(&self, allocator: XmemAllocator, slots: Arc<SlotSource>) {
-        slots.close_later(&self.spare);
+        let kept = Arc::downgrade(&self.kept);
+        slots.close_later(kept);
         // Called once, after construction.
         let _ = self.backing.set((allocator, slots));
     }

@@ -4,12 +4,14 @@
 
 mod imp;
 mod layout;
+mod received;
 
 use std::sync::Arc;
 
-use gst::{glib, subclass::prelude::*};
+use gst::{glib, prelude::*, subclass::prelude::*};
 
 use crate::buffers::allocator::{SlotSource, XmemAllocator};
+pub(crate) use received::ReceivedBuffers;
 
 glib::wrapper! {
     /// A buffer pool whose buffers are in the slots of an [`XmemAllocator`], or in private memory if no slot is free.
@@ -22,6 +24,11 @@ impl XmemBufferPool {
         pool.imp().set_backing(allocator.clone(), slots.clone());
         pool
     }
+}
+
+/// Whether a pool makes as many buffers as are needed, since it is one of xmem's.
+pub(crate) fn is_ours(pool: &gst::BufferPool) -> bool {
+    pool.is::<XmemBufferPool>() || pool.is::<received::ReceivedBufferPool>()
 }
 
 /// A buffer with these memories.

@@ -5,20 +5,14 @@
 // GStreamer calls these with raw memories.
 #![allow(unsafe_code)]
 
-use std::{
-    mem, ptr,
-    sync::{
-        Arc,
-        atomic::{AtomicU32, Ordering},
-    },
-};
+use std::{mem, ptr};
 
 use gst::{glib, glib::translate::*};
 
 use super::{
-    ffi,
+    ffi::{self, SlotOf},
     make::{Shape, raw},
-    slot::{Contents, Lease, Slot},
+    slot::Slot,
 };
 
 /// `GstAllocatorClass::free`.
@@ -31,12 +25,21 @@ pub(crate) unsafe fn free(mem: *mut gst::ffi::GstMemory) {
     drop(unsafe { Box::from_raw(mem.cast::<ffi::XmemMemory>()) });
 }
 
+/// The slot of a memory, and the memory that owns the slot.
+///
 /// # Safety
 ///
 /// `mem` is a live ffi::XmemMemory.
-unsafe fn slot_of<'a>(mem: *mut gst::ffi::GstMemory) -> &'a Arc<Slot> {
-    // SAFETY: by the caller. The slot is set before other code gets the memory, and never changes.
-    unsafe { &(*mem.cast::<ffi::XmemMemory>()).slot }
+pub(super) unsafe fn slot_of<'a>(
+    mem: *mut gst::ffi::GstMemory,
+) -> (&'a Slot, *mut gst::ffi::GstMemory) {
+    // SAFETY: by the caller. The slot does not change while other code has the memory, which keeps its owner alive.
+    unsafe {
+        match &(*mem.cast::<ffi::XmemMemory>()).slot {
+            SlotOf::Own(slot) => (slot, mem),
+            SlotOf::Other(owner) => slot_of(owner.as_mut_ptr()),
+        }
+    }
 }
 
 /// `GstAllocator::mem_map`. Refuses write access to published bytes, even if this memory's flags allow it: the frame may have
@@ -47,22 +50,21 @@ pub(crate) unsafe extern "C" fn map(
     flags: gst::ffi::GstMapFlags,
 ) -> glib::ffi::gpointer {
     // SAFETY: GStreamer calls this with a live memory of our allocator.
-    let slot = unsafe { slot_of(mem) };
-    let slot = slot.lock();
-    let allowed = match &slot.lease {
-        lease if lease.is_writable() => true,
-        Lease::Own(_) | Lease::Received(_) | Lease::Part(_) => flags & gst::ffi::GST_MAP_WRITE == 0,
-        Lease::Gone => false,
-    };
-    if allowed {
+    let (slot, _) = unsafe { slot_of(mem) };
+    let may_map = flags & gst::ffi::GST_MAP_WRITE == 0 || slot.lease().is_writable();
+    if may_map && !slot.base.is_null() {
+        slot.note_mapped();
         slot.base.cast()
     } else {
         ptr::null_mut()
     }
 }
 
-/// `GstAllocator::mem_unmap`. A slot stays mapped while a memory refers to it.
-pub(crate) unsafe extern "C" fn unmap(_mem: *mut gst::ffi::GstMemory) {}
+/// `GstAllocator::mem_unmap`. The bytes stay mapped while a memory refers to the slot.
+pub(crate) unsafe extern "C" fn unmap(mem: *mut gst::ffi::GstMemory) {
+    // SAFETY: as in `map`.
+    unsafe { slot_of(mem) }.0.note_unmapped();
+}
 
 /// `GstAllocator::mem_copy`.
 ///
@@ -77,11 +79,9 @@ pub(crate) unsafe extern "C" fn copy(
     // SAFETY: GStreamer calls this with a live memory of our allocator. `raw` gets that allocator and no parent, because a
     // parent would have to be locked exclusively, which just failed.
     unsafe {
-        let slot = slot_of(mem);
+        let (slot, owner) = slot_of(mem);
         let whole = offset == 0 && (size == -1 || size as usize == (*mem).size);
-        let lockstate = AtomicU32::from_ptr((&raw mut (*mem).mini_object.lockstate).cast());
-        let write_locked = lockstate.load(Ordering::Relaxed) & gst::ffi::GST_LOCK_FLAG_WRITE != 0;
-        if whole && write_locked && slot.lock().lease.is_writable() {
+        if whole && is_write_locked(mem) && slot.lease().is_writable() {
             let shape = Shape {
                 flags: gst::ffi::GST_MEMORY_FLAG_READONLY,
                 maxsize: (*mem).maxsize,
@@ -89,9 +89,27 @@ pub(crate) unsafe extern "C" fn copy(
                 offset: (*mem).offset,
                 size: (*mem).size,
             };
-            return raw((*mem).allocator, slot.clone(), ptr::null_mut(), shape);
+            let owner = SlotOf::Other(from_glib_none(owner));
+            return raw((*mem).allocator, owner, ptr::null_mut(), shape);
         }
         real_copy(mem, slot, offset, size)
+    }
+}
+
+/// Whether GStreamer would ask for a copy of a memory in a buffer because it is mapped for writing.
+///
+/// # Safety
+///
+/// `mem` is a live memory.
+unsafe fn is_write_locked(mem: *mut gst::ffi::GstMemory) -> bool {
+    let exclusive = gst::ffi::GST_LOCK_FLAG_EXCLUSIVE;
+    // SAFETY: by the caller. The buffer has one exclusive lock. A second one fails only then.
+    unsafe {
+        let is_locked = gst::ffi::gst_mini_object_lock(mem.cast(), exclusive) == glib::ffi::GFALSE;
+        if !is_locked {
+            gst::ffi::gst_mini_object_unlock(mem.cast(), exclusive);
+        }
+        is_locked
     }
 }
 
@@ -112,13 +130,6 @@ unsafe fn real_copy(
             size => size as usize,
         };
         let start = (*mem).offset.wrapping_add(offset as usize);
-        // The slot does not change while a memory refers to it.
-        let (base, tally) = match &*slot.lock() {
-            Contents {
-                lease: Lease::Gone, ..
-            } => return ptr::null_mut(),
-            contents => (contents.base, contents.tally.clone()),
-        };
         if start
             .checked_add(size)
             .is_none_or(|end| end > (*mem).maxsize)
@@ -136,9 +147,9 @@ unsafe fn real_copy(
             gst::ffi::gst_mini_object_unref(copy.cast());
             return ptr::null_mut();
         }
-        ptr::copy_nonoverlapping(base.add(start), (*info.as_ptr()).data, size);
+        ptr::copy_nonoverlapping(slot.base.add(start), (*info.as_ptr()).data, size);
         gst::ffi::gst_memory_unmap(copy, info.as_mut_ptr());
-        tally.inspect(|tally| tally.note_copy());
+        slot.tally.as_ref().inspect(|tally| tally.note_copy());
         gst::debug!(
             gst::CAT_PERFORMANCE,
             "Copied {size} bytes out of a slot for an element that writes to them"
@@ -178,7 +189,8 @@ pub(crate) unsafe extern "C" fn share(
             offset: start,
             size,
         };
-        raw((*mem).allocator, slot_of(mem).clone(), parent, shape)
+        let owner = SlotOf::Other(from_glib_none(slot_of(mem).1));
+        raw((*mem).allocator, owner, parent, shape)
     }
 }
 

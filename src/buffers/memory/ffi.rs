@@ -2,11 +2,9 @@
 
 //! The C structure of a memory, and the name of its type.
 
-use std::sync::Arc;
-
 use gst::glib;
 
-use super::{slot::Slot, spare::Owner};
+use super::slot::Slot;
 
 /// The type name of the memory, for `gst_memory_is_type`. A static, because its address is compared, and the compiler may copy a
 /// constant.
@@ -17,7 +15,15 @@ pub(crate) static MEMORY_TYPE: &glib::GStr = glib::gstr!("XmemMemory");
 #[allow(unreachable_pub, missing_debug_implementations)] // the public traits of the wrapper name it
 pub struct XmemMemory {
     pub(super) mem: gst::ffi::GstMemory,
-    pub(super) slot: Arc<Slot>,
-    /// The buffer that is reused together with this memory.
-    pub(super) owner: Option<Owner>,
+    /// Changes only while no other code has the memory.
+    pub(super) slot: SlotOf,
+    /// How often `freeze` locked the memory. Changes under the lock of the slot.
+    pub(super) locks: u32,
+}
+
+/// The slot of a memory.
+pub(super) enum SlotOf {
+    Own(Slot),
+    /// That of another memory, which has it as `Own`.
+    Other(gst::Memory),
 }

@@ -1,82 +1,42 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Creates memories.
+//! Creates memories, and fills and empties those of buffers that are kept.
 
 // GstMemory is a C structure with C virtual functions. There is no safe way to define a new kind.
 #![allow(unsafe_code)]
 
-use std::{ptr, sync::Arc};
+use std::{
+    mem, ptr,
+    sync::{
+        Arc,
+        atomic::{AtomicI32, Ordering},
+    },
+};
 
 use gst::{glib::translate::*, prelude::*};
-use xmem_core::ReadLease;
+use xmem_core::{OwnSlot, ReadLease, WriteLease};
 
 use super::{
-    ffi,
-    slot::{Contents, Slot, SlotRange, total},
+    XmemMemory, XmemMemoryRef,
+    access::thaw,
+    ffi::{self, SlotOf},
+    slot::Slot,
 };
 use crate::buffers::{allocator::XmemAllocator, tally::Tally};
 
-/// A memory for a slot that is to be written. It covers `size` bytes of the range, after `params.prefix()` bytes. `range` was
-/// made for these parameters.
-pub(crate) fn writable(
-    allocator: &XmemAllocator,
-    range: SlotRange,
-    size: usize,
-    params: &gst::AllocationParams,
-    tally: &Arc<Tally>,
-) -> Option<gst::Memory> {
-    let shape = Shape {
-        flags: params.flags().into_glib(),
-        maxsize: total(size, params)?,
-        align: params.align(),
-        offset: params.prefix(),
-        size,
-    };
-    let mut contents = Contents::default();
-    range.assign_to(&mut contents, size, params, tally);
-    // SAFETY: the wrapper takes over the only reference, which `raw` returns.
-    let memory = unsafe {
-        from_glib_full(raw(
-            allocator.as_ptr().cast(),
-            Arc::new(Slot::new(contents)),
-            ptr::null_mut(),
-            shape,
-        ))
-    };
-    Some(memory)
+/// The size of a memory with its prefix and padding, in bytes.
+pub(crate) fn total(size: usize, params: &gst::AllocationParams) -> Option<usize> {
+    size.checked_add(params.prefix())?
+        .checked_add(params.padding())
 }
 
-/// A read-only memory over a received frame, or over one mapped part of it.
-pub(crate) fn readable(lease: ReadLease, part: Option<usize>, tally: &Arc<Tally>) -> gst::Memory {
-    let (contents, size) = Contents::of_received(lease, part, tally);
-    read_only(contents, size)
+/// A slot, and the fields of the memory that is to cover it.
+pub(crate) struct Content {
+    slot: Slot,
+    shape: Shape,
 }
 
-/// A read-only memory without bytes. A received frame is put into it later.
-pub(crate) fn empty() -> gst::Memory {
-    read_only(Contents::default(), 0)
-}
-
-fn read_only(contents: Contents, size: usize) -> gst::Memory {
-    let shape = Shape {
-        flags: gst::ffi::GST_MEMORY_FLAG_READONLY,
-        maxsize: size,
-        align: 0,
-        offset: 0,
-        size,
-    };
-    let allocator = XmemAllocator::of_received_frames();
-    // SAFETY: the wrapper takes over the only reference, which `raw` returns.
-    unsafe {
-        from_glib_full(raw(
-            allocator.as_ptr().cast(),
-            Arc::new(Slot::new(contents)),
-            ptr::null_mut(),
-            shape,
-        ))
-    }
-}
-
+#[derive(Default)]
 pub(super) struct Shape {
     pub(super) flags: gst::ffi::GstMemoryFlags,
     pub(super) maxsize: usize,
@@ -85,12 +45,132 @@ pub(super) struct Shape {
     pub(super) size: usize,
 }
 
+impl Content {
+    /// `size` bytes of a slot that is to be written. Their prefix begins at `base_offset` in the slot. `None`: the slot is too
+    /// small.
+    pub(crate) fn writable(
+        lease: WriteLease,
+        base_offset: usize,
+        size: usize,
+        params: &gst::AllocationParams,
+        tally: &Arc<Tally>,
+    ) -> Option<Self> {
+        let maxsize = total(size, params)?;
+        let end = base_offset.checked_add(maxsize)?;
+        if end > lease.capacity() {
+            return None;
+        }
+        let slot = Slot::own(OwnSlot::from(lease), base_offset, tally);
+        let flags = params.flags();
+        if flags.contains(gst::MemoryFlags::ZERO_PREFIXED) {
+            // SAFETY: the slot is not published, so only its `OwnSlot` may write these bytes, and they end before `end`.
+            unsafe { ptr::write_bytes(slot.base, 0, params.prefix()) };
+        }
+        if flags.contains(gst::MemoryFlags::ZERO_PADDED) {
+            // SAFETY: as above.
+            unsafe { ptr::write_bytes(slot.base.add(params.prefix() + size), 0, params.padding()) };
+        }
+        let shape = Shape {
+            flags: flags.into_glib(),
+            maxsize,
+            align: params.align(),
+            offset: params.prefix(),
+            size,
+        };
+        Some(Self { slot, shape })
+    }
+
+    /// A received frame, or one mapped part of it. It is read-only.
+    pub(crate) fn received(lease: ReadLease, part: Option<usize>, tally: &Arc<Tally>) -> Self {
+        let (slot, size) = Slot::received(lease, part, tally);
+        let shape = Shape {
+            flags: gst::ffi::GST_MEMORY_FLAG_READONLY,
+            maxsize: size,
+            size,
+            ..Shape::default()
+        };
+        Self { slot, shape }
+    }
+
+    /// A new memory.
+    pub(crate) fn into_memory(self, allocator: &XmemAllocator) -> gst::Memory {
+        // SAFETY: the allocator is live. The wrapper takes over the only reference, which `raw` returns.
+        unsafe {
+            from_glib_full(raw(
+                allocator.as_ptr().cast(),
+                SlotOf::Own(self.slot),
+                ptr::null_mut(),
+                self.shape,
+            ))
+        }
+    }
+
+    /// Fills the memory of a buffer, which [`empty`] made or [`release`] emptied.
+    pub(crate) fn put_into(self, buffer: &mut gst::BufferRef) -> Option<()> {
+        let memory = buffer.peek_memory_mut(0).ok()?;
+        let memory = memory.downcast_memory_mut::<XmemMemory>()?;
+        let raw: *mut ffi::XmemMemory = memory.as_mut_ptr();
+        // SAFETY: a live memory that only the caller has.
+        unsafe {
+            (*raw).slot = SlotOf::Own(self.slot);
+            let flags = self.shape.flags | gst::ffi::GST_MINI_OBJECT_FLAG_LOCKABLE;
+            (*raw).mem.mini_object.flags = flags;
+            (*raw).mem.maxsize = self.shape.maxsize;
+            (*raw).mem.align = self.shape.align;
+            (*raw).mem.offset = self.shape.offset;
+            (*raw).mem.size = self.shape.size;
+        }
+        Some(())
+    }
+}
+
+/// A memory without a slot, for a buffer that is kept.
+pub(crate) fn empty(allocator: &XmemAllocator) -> gst::Memory {
+    let content = Content {
+        slot: Slot::default(),
+        shape: Shape::default(),
+    };
+    content.into_memory(allocator)
+}
+
+/// Releases the slot of a buffer, so that its memory can be filled again. `false`: the memory is of another kind or not alone in
+/// the buffer, or something else has it. Then the slot is released with the memory.
+pub(crate) fn release(buffer: &mut gst::BufferRef) -> bool {
+    if buffer.n_memory() != 1 {
+        return false;
+    }
+    let memory = buffer.peek_memory(0).downcast_memory_ref::<XmemMemory>();
+    let Some(raw) = memory.map(XmemMemoryRef::as_ptr) else {
+        return false;
+    };
+    let raw: *mut ffi::XmemMemory = raw.cast_mut();
+    // SAFETY: a live memory. Nothing else has it if there is one reference, that of the buffer: parts and aliases of it have a
+    // reference too. Acquire: pairs with the release of the other references.
+    unsafe {
+        let references = AtomicI32::from_ptr(&raw mut (*raw).mem.mini_object.refcount);
+        if references.load(Ordering::Acquire) != 1 {
+            return false;
+        }
+        let SlotOf::Own(slot) = &mut (*raw).slot else {
+            return false;
+        };
+        if slot.is_mapped() {
+            return false;
+        }
+        mem::take(slot);
+        for _ in 0..mem::take(&mut (*raw).locks) {
+            thaw(raw.cast(), true);
+        }
+    }
+    buffer.peek_memory_mut(0).is_ok()
+}
+
 /// # Safety
 ///
 /// `allocator` is a live XmemAllocator, and `parent` is null or a live memory of it over the same slot.
 pub(super) unsafe fn raw(
     allocator: *mut gst::ffi::GstAllocator,
-    slot: Arc<Slot>,
+    slot: SlotOf,
     parent: *mut gst::ffi::GstMemory,
     shape: Shape,
 ) -> *mut gst::ffi::GstMemory {
@@ -99,7 +179,7 @@ pub(super) unsafe fn raw(
     // to allocator and parent.
     unsafe {
         (&raw mut (*memory).slot).write(slot);
-        (&raw mut (*memory).owner).write(None);
+        (&raw mut (*memory).locks).write(0);
         gst::ffi::gst_memory_init(
             memory.cast(),
             shape.flags,

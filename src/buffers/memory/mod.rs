@@ -11,7 +11,6 @@ mod ffi;
 mod make;
 mod publish;
 mod slot;
-mod spare;
 
 use std::fmt;
 
@@ -20,9 +19,7 @@ use xmem_core::ReadLease;
 
 pub(crate) use calls::{copy, free, is_span, map, share, unmap};
 pub(crate) use ffi::MEMORY_TYPE;
-pub(crate) use make::{empty, readable, writable};
-pub(crate) use slot::{SlotRange, total};
-pub(crate) use spare::{Spare, SpareBuffers};
+pub(crate) use make::{Content, empty, release, total};
 
 use crate::buffers::allocator::XmemAllocator;
 use slot::{Lease, Slot};
@@ -61,13 +58,13 @@ impl fmt::Debug for XmemMemoryRef {
 impl XmemMemoryRef {
     fn shared(&self) -> &Slot {
         let raw: *const ffi::XmemMemory = self.as_ptr();
-        // SAFETY: an XmemMemoryRef is a live ffi::XmemMemory, and its slot is set before other code gets it.
-        unsafe { &(*raw).slot }
+        // SAFETY: an XmemMemoryRef is a live ffi::XmemMemory.
+        unsafe { calls::slot_of(raw.cast_mut().cast()).0 }
     }
 
     /// The pool that the frame came from. `None` before it is published.
     pub fn pool(&self) -> Option<String> {
-        match &self.shared().lock().lease {
+        match &*self.shared().lease() {
             Lease::Own(slot) => slot.sequence().map(|_| slot.pool().to_owned()),
             Lease::Received(lease) => Some(lease.pool().to_owned()),
             Lease::Part(_) | Lease::Gone => None,
@@ -76,7 +73,7 @@ impl XmemMemoryRef {
 
     /// Number of the slot in its pool.
     pub fn slot(&self) -> Option<u32> {
-        match &self.shared().lock().lease {
+        match &*self.shared().lease() {
             Lease::Own(slot) => Some(slot.slot()),
             Lease::Part(lease) => Some(lease.slot()),
             Lease::Received(lease) => Some(lease.info().slot),
@@ -86,7 +83,7 @@ impl XmemMemoryRef {
 
     /// How often the slot was reused, never 0.
     pub fn generation(&self) -> Option<u32> {
-        match &self.shared().lock().lease {
+        match &*self.shared().lease() {
             Lease::Own(slot) => Some(slot.generation()),
             Lease::Part(lease) => Some(lease.generation()),
             Lease::Received(lease) => Some(lease.info().generation),
@@ -96,7 +93,7 @@ impl XmemMemoryRef {
 
     /// Number of the frame in its pool. `None` before it is published.
     pub fn sequence(&self) -> Option<u64> {
-        match &self.shared().lock().lease {
+        match &*self.shared().lease() {
             Lease::Own(slot) => slot.sequence(),
             Lease::Received(lease) => Some(lease.info().sequence),
             Lease::Part(_) | Lease::Gone => None,
@@ -105,7 +102,7 @@ impl XmemMemoryRef {
 
     /// Whether the memory is published: consumers may read it, and it can no longer be written.
     pub fn is_published(&self) -> bool {
-        match &self.shared().lock().lease {
+        match &*self.shared().lease() {
             Lease::Own(slot) => slot.sequence().is_some(),
             Lease::Received(_) | Lease::Part(_) => true,
             Lease::Gone => false,
@@ -114,8 +111,9 @@ impl XmemMemoryRef {
 
     /// The received frame, and the index of the part that this memory covers completely.
     pub(crate) fn received(&self) -> Option<(ReadLease, usize)> {
-        let slot = self.shared().lock();
-        let Lease::Received(frame) = &slot.lease else {
+        let slot = self.shared();
+        let lease = slot.lease();
+        let Lease::Received(frame) = &*lease else {
             return None;
         };
         let size = match frame.parts() {

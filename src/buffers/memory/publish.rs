@@ -9,7 +9,7 @@ use std::mem;
 
 use xmem_core::{FrameMeta, Parts, Producer, PublishError};
 
-use super::{XmemMemoryRef, access::freeze, slot::Lease};
+use super::{XmemMemoryRef, access::freeze, ffi, slot::Lease};
 
 impl XmemMemoryRef {
     /// Publishes the bytes that this memory covers, in place. `meta` states their number, and gets their place. Publishes again
@@ -21,10 +21,11 @@ impl XmemMemoryRef {
         meta: &mut FrameMeta,
     ) -> Option<Result<u64, PublishError>> {
         // The lock of the slot prevents that the memory is mapped for writing meanwhile. Publishing never waits.
-        let mut slot = self.shared().lock();
-        let is_writable = slot.lease.is_writable();
+        let slot = self.shared();
+        let mut lease = slot.lease();
+        let is_writable = lease.is_writable();
         meta.offset = slot.base_offset + self.offset() as u64;
-        let Lease::Own(own) = &mut slot.lease else {
+        let Lease::Own(own) = &mut *lease else {
             return None;
         };
         if !own.is_of(producer) {
@@ -32,12 +33,12 @@ impl XmemMemoryRef {
         }
         if is_writable {
             // Before a consumer can read the frame. If publishing fails, a writer gets a copy.
-            let raw: *mut gst::ffi::GstMemory = self.as_ptr().cast_mut().cast();
-            // SAFETY: `raw` is a live memory, and it keeps its parent alive.
+            let raw: *mut ffi::XmemMemory = self.as_ptr().cast_mut();
+            // SAFETY: `raw` is a live memory, and it keeps its parent alive, which is of the same allocator.
             unsafe {
-                freeze(raw);
-                if !(*raw).parent.is_null() {
-                    freeze((*raw).parent);
+                freeze_own(raw);
+                if !(*raw).mem.parent.is_null() {
+                    freeze_own((*raw).mem.parent.cast());
                 }
             }
         }
@@ -47,8 +48,9 @@ impl XmemMemoryRef {
     /// Adds the bytes that this memory covers to the parts of a frame. Then they are read-only. `None`: they are not in a slot
     /// of this producer, or cannot become a part.
     pub(crate) fn add_to(&self, parts: &mut Parts, producer: &Producer) -> Option<()> {
-        let mut slot = self.shared().lock();
-        let is_its_own = match &slot.lease {
+        let slot = self.shared();
+        let mut lease = slot.lease();
+        let is_its_own = match &*lease {
             Lease::Own(own) => own.sequence().is_none() && own.is_of(producer),
             Lease::Part(part) => part.is_of(producer),
             Lease::Received(_) | Lease::Gone => false,
@@ -56,18 +58,29 @@ impl XmemMemoryRef {
         if !is_its_own {
             return None;
         }
-        let raw: *mut gst::ffi::GstMemory = self.as_ptr().cast_mut().cast();
         // SAFETY: a live memory.
-        unsafe { freeze(raw) };
-        slot.lease = match mem::take(&mut slot.lease) {
+        unsafe { freeze_own(self.as_ptr().cast_mut()) };
+        *lease = match mem::take(&mut *lease) {
             Lease::Own(own) => own.into_part().map_or_else(Lease::Own, Lease::Part),
             before => before,
         };
-        let Lease::Part(part) = &slot.lease else {
+        let Lease::Part(part) = &*lease else {
             return None;
         };
         let offset = slot.base_offset + self.offset() as u64;
         parts.add_slot(part, offset, self.size() as u64, 0);
         Some(())
+    }
+}
+
+/// # Safety
+///
+/// `memory` is live, and the caller has the lock of its slot.
+unsafe fn freeze_own(memory: *mut ffi::XmemMemory) {
+    // SAFETY: by the caller.
+    unsafe {
+        if freeze(memory.cast()) {
+            (*memory).locks += 1;
+        }
     }
 }

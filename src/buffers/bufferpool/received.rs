@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! A pool of buffers for received frames. Its buffers have no slot: xmemsrc fills them.
+
+use std::sync::OnceLock;
+
+use gst::{glib, prelude::*, subclass::prelude::*};
+
+use super::buffer_of;
+use crate::buffers::{
+    allocator::{KeepsBuffers, XmemAllocator},
+    kept::KeptBuffers,
+    memory,
+    planes::Planes,
+};
+
+mod imp {
+    use super::*;
+
+    #[derive(Default, Debug)]
+    pub struct ReceivedBufferPool {
+        pub(super) planes: OnceLock<Planes>,
+        pub(super) kept: KeptBuffers,
+    }
+
+    #[glib::object_subclass]
+    impl ObjectSubclass for ReceivedBufferPool {
+        const NAME: &'static str = "GstXmemReceivedBufferPool";
+        type Type = super::ReceivedBufferPool;
+        type ParentType = gst::BufferPool;
+    }
+
+    impl ObjectImpl for ReceivedBufferPool {}
+    impl GstObjectImpl for ReceivedBufferPool {}
+
+    impl BufferPoolImpl for ReceivedBufferPool {
+        /// The parent class would allocate buffers here.
+        fn start(&self) -> bool {
+            true
+        }
+
+        fn flush_start(&self) {
+            self.kept.close();
+        }
+
+        fn flush_stop(&self) {
+            self.kept.open();
+        }
+
+        fn acquire_buffer(
+            &self,
+            _params: Option<&gst::BufferPoolAcquireParams>,
+        ) -> Result<gst::Buffer, gst::FlowError> {
+            if let Some(buffer) = self.kept.take() {
+                return Ok(buffer);
+            }
+            let mut buffer = buffer_of([memory::empty(XmemAllocator::of_received_frames())]);
+            let buffer_ref = buffer.make_mut();
+            if let Some(planes) = self.planes.get() {
+                let described = planes.describe(buffer_ref);
+                described.map_err(|_| gst::FlowError::Error)?;
+            }
+            self.kept.register(buffer_ref);
+            Ok(buffer)
+        }
+
+        /// Does nothing: `release_buffer` resets the buffer.
+        fn reset_buffer(&self, _buffer: &mut gst::BufferRef) {}
+
+        /// Releases the frame. Keeps the rest of the buffer while the pool is active.
+        fn release_buffer(&self, buffer: gst::Buffer) {
+            self.kept.keep(buffer);
+        }
+
+        /// `flush_start` has already freed the kept buffers.
+        fn stop(&self) -> bool {
+            true
+        }
+    }
+}
+
+glib::wrapper! {
+    /// A buffer pool of a source.
+    pub struct ReceivedBufferPool(ObjectSubclass<imp::ReceivedBufferPool>) @extends gst::BufferPool, gst::Object;
+}
+
+/// The active pool of frames with one layout. Nothing is kept after this is dropped.
+#[derive(Debug)]
+pub(crate) struct ReceivedBuffers(ReceivedBufferPool);
+
+impl ReceivedBuffers {
+    pub(crate) fn new(planes: Option<&Planes>) -> Result<Self, glib::BoolError> {
+        let pool = glib::Object::new::<ReceivedBufferPool>();
+        if let Some(planes) = planes {
+            // Called once, after construction.
+            let _ = pool.imp().planes.set(planes.clone());
+        }
+        pool.set_config(pool.config())?;
+        pool.set_active(true)?;
+        Ok(Self(pool))
+    }
+
+    /// A buffer with the planes of the layout, whose memory has no slot.
+    pub(crate) fn acquire(&self) -> Result<gst::Buffer, gst::FlowError> {
+        self.0.acquire_buffer(None)
+    }
+}
+
+impl Drop for ReceivedBuffers {
+    fn drop(&mut self) {
+        // Fails for no pool that is active.
+        let _ = self.0.set_active(false);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{sync::mpsc, thread};
+
+    use super::*;
+
+    fn buffers() -> ReceivedBuffers {
+        gst::init().unwrap();
+        ReceivedBuffers::new(None).unwrap()
+    }
+
+    #[test]
+    fn a_buffer_is_kept_at_its_last_reference_until_the_source_stops() {
+        let buffers = buffers();
+        let pool = buffers.0.clone();
+        let kept = |pool: &ReceivedBufferPool| pool.imp().kept.take();
+        let (first, out) = (buffers.acquire().unwrap(), buffers.acquire().unwrap());
+        let address = first.as_ptr();
+        let second = first.clone();
+        drop(first);
+        assert!(kept(&pool).is_none(), "there is another reference");
+        drop(second);
+        assert_eq!(buffers.acquire().unwrap().as_ptr(), address);
+        drop(buffers);
+        assert!(kept(&pool).is_none(), "it was kept when the source stopped");
+        drop(out);
+        assert!(kept(&pool).is_none(), "it was released later");
+        let gone = pool.downgrade();
+        drop(pool);
+        assert!(gone.upgrade().is_none(), "all are freed");
+    }
+
+    #[test]
+    fn all_buffers_are_freed_with_their_pool_under_concurrent_use() {
+        let buffers = buffers();
+        let (sender, receiver) = mpsc::sync_channel(4);
+        let releasing = thread::spawn(move || receiver.into_iter().for_each(drop::<gst::Buffer>));
+        for _ in 0..10_000 {
+            sender.send(buffers.acquire().unwrap()).unwrap();
+        }
+        drop(sender);
+        releasing.join().unwrap();
+        let pool = buffers.0.downgrade();
+        drop(buffers);
+        assert!(pool.upgrade().is_none(), "all are freed");
+    }
+}
