@@ -137,3 +137,36 @@ fn messages_on_the_page_about_trouble_exist() {
         assert!(all.contains(message), "no source has {message:?}");
     }
 }
+
+/// The tables of the way of a frame name functions that exist, and are counted right.
+#[test]
+fn the_way_of_a_frame_exists() {
+    let page = fs::read_to_string(root().join("docs/design/elements.md")).unwrap();
+    let (_, way) = page.split_once("\n## The way of a frame\n").unwrap();
+    let (way, _) = way.split_once("\n## ").unwrap();
+    let mut tables = 0;
+    for half in way.split("\nFrom ").skip(1) {
+        let (sentence, table) = half.split_once(":\n").unwrap();
+        let (mut functions, mut files) = (0, 0);
+        for row in table.lines().filter(|line| line.starts_with("| `")) {
+            let cells: Vec<_> = row.split('|').map(str::trim).collect();
+            let file = cells[1].trim_matches('`');
+            let source = fs::read_to_string(root().join(file)).unwrap();
+            for name in cells[2].split(", ").map(|name| name.trim_matches('`')) {
+                let exists = ["(", "<"]
+                    .iter()
+                    .any(|end| source.contains(&format!("fn {name}{end}")));
+                assert!(exists, "{file} has no function {name}");
+                functions += 1;
+            }
+            files += 1;
+        }
+        let counted = format!("{functions} functions in {files} files");
+        assert!(
+            sentence.ends_with(&counted),
+            "{sentence}: these are {counted}"
+        );
+        tables += 1;
+    }
+    assert_eq!(tables, 2);
+}
