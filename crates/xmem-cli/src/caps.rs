@@ -130,10 +130,10 @@ impl Caps {
         words.extend(rate.map(str::to_owned));
         if self.name.starts_with("audio/") {
             words.extend(self.get("rate").map(|rate| format!("{rate} Hz")));
-            words.extend(
-                self.get("channels")
-                    .map(|channels| format!("{channels} channels")),
-            );
+            words.extend(self.get("channels").map(|channels| match channels {
+                "1" => "1 channel".to_owned(),
+                several => format!("{several} channels"),
+            }));
         }
         // The caps come from another process.
         words.join(" ").chars().take(MAX_SUMMARY).collect()
@@ -208,6 +208,10 @@ mod tests {
             (
                 "audio/x-raw, format=(string)S16LE, rate=(int)48000, channels=(int)2",
                 "S16LE 48000 Hz 2 channels",
+            ),
+            (
+                "audio/x-raw, format=(string)U8, rate=(int)8000, channels=(int)1",
+                "U8 8000 Hz 1 channel",
             ),
             (
                 "image/jpeg, width=3, height=2; video/x-raw, format=RGB",

@@ -29,7 +29,7 @@ impl Metrics {
             .unwrap();
         let address = line
             .trim()
-            .strip_prefix("xmem: figures at http://")
+            .strip_prefix("xmem: statistics at http://")
             .unwrap();
         Self(child, address.strip_suffix("/metrics").unwrap().to_owned())
     }

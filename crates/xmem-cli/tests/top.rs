@@ -256,7 +256,7 @@ fn a_narrow_screen_has_the_columns_that_fit() {
     );
     // The open pool disappears and comes back.
     drop(producer);
-    top.has("closed, no figures");
+    top.has("closed, no statistics");
     let _producer = pool(&dir, "cam0");
     top.has("frames 0 published");
     top.press("\x03");

@@ -29,9 +29,9 @@ const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset
 
 pub(crate) fn run(listen: SocketAddr) -> Result<(), Error> {
     let pools = Shared::default();
-    http::serve(listen, "figures", PATH, move |request| {
+    http::serve(listen, "statistics", PATH, move |request| {
         if request.path() != PATH {
-            return error(StatusCode::NOT_FOUND, "the figures are at /metrics");
+            return error(StatusCode::NOT_FOUND, "the statistics are at /metrics");
         }
         match pools.get(FRESH).and_then(|pools| Ok(text(pools)?)) {
             Ok(text) => response(CONTENT_TYPE, text),

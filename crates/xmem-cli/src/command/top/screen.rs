@@ -198,7 +198,7 @@ impl Screen {
         let pool = self.pools.iter().find(|pool| pool.name == name);
         let Some(stats) = pool.and_then(|pool| pool.stats.as_ref()) else {
             let state = pool.map_or("closed", |pool| pool.state.words());
-            let line = format!("{}: {state}, no figures", printable(name));
+            let line = format!("{}: {state}, no statistics", printable(name));
             frame.render_widget(Line::from(line).bold(), area);
             return;
         };
