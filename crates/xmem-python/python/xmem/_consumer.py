@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import sys
 import warnings
@@ -143,6 +142,8 @@ class Consumer(Waiting, _xmem.Consumer):
 
         Several tasks of a loop get frames in the order in which they asked.
         """
+        import asyncio
+
         _xmem._check_timeout(timeout)
         dropped = self._dropped()
         try:

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 import warnings
 from collections.abc import Callable
@@ -14,6 +13,10 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from ._errors import NoProducer, PoolWarning
 from ._xmem import _check_timeout
+
+if TYPE_CHECKING:
+    # It takes as long to load as the rest of this module. Functions that need it run in an event loop, which has loaded it.
+    import asyncio
 
 # The interval at which a thread that waits for an event loop checks whether the loop still waits.
 LOOK_AGAIN = 0.2
@@ -59,6 +62,8 @@ class Patience:
 
     async def afind(self, look: Callable[[float | None], T], waiting: Callable[[], str]) -> T:
         """`find` without blocking the event loop."""
+        import asyncio
+
         said = False
         while True:
             try:
@@ -85,6 +90,8 @@ class Waiting:
 
     def _turn(self, sender: int | None = None) -> AbstractAsyncContextManager[None]:
         """Queues the waiting tasks of a loop, so that they get items in the order of their requests."""
+        import asyncio
+
         turns = self._turns.setdefault(asyncio.get_running_loop(), WeakValueDictionary())
         # Its owner and waiting tasks keep it alive.
         lock = turns.get(sender)
@@ -94,6 +101,8 @@ class Waiting:
 
     async def _readable(self) -> None:
         """Waits until something may be received."""
+        import asyncio
+
         loop = asyncio.get_running_loop()
         fd = self.fileno()
         if fd < 0:

@@ -2,7 +2,6 @@
 
 """Warnings that may be repeated."""
 
-import asyncio
 import os
 import sys
 import warnings
@@ -10,7 +9,7 @@ import warnings
 from ._errors import PoolWarning
 
 # A warning must not point to a line of these modules.
-_NOT_MEANT = tuple(os.path.join(os.path.dirname(file), "") for file in (__file__, asyncio.__file__))
+_NOT_MEANT = (os.path.join(os.path.dirname(__file__), ""), os.path.join(os.path.dirname(os.__file__), "asyncio", ""))
 
 
 def warn_each_time(message: str) -> None:

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 import os
 import sys
@@ -254,6 +253,8 @@ class Channel(Waiting):
 
     async def asend(self, obj: Any, *, to: int | None = None, timeout: float | None = None) -> None:
         """`send` in an event loop. The object must not change before it returns. If it is cancelled, the object may have been sent."""
+        import asyncio
+
         message = _pickling.dumps(obj, self._inline, self._own_reducers)
         patience = Patience(timeout)
         while True:
@@ -299,6 +300,8 @@ class Channel(Waiting):
 
         If several tasks of a loop wait, they receive messages in the order of their calls.
         """
+        import asyncio
+
         patience = Patience(timeout)
         try:
             async with asyncio.timeout(timeout), self._turn(sender):
@@ -428,6 +431,8 @@ class Channel(Waiting):
 
     async def aclose(self, *, linger: float | None = None) -> None:
         """`close` in an event loop."""
+        import asyncio
+
         await asyncio.to_thread(self.close, linger=linger)
 
     @property
