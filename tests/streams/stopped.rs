@@ -57,7 +57,10 @@ fn a_stopped_producer_is_shown() {
     let metrics = Launch::start(&pools, "metrics", &mut metrics);
     until("an address", || metrics.log().ends_with("/metrics\n"));
     let log = metrics.log();
-    let address = log.trim().strip_prefix("xmem: statistics at http://").unwrap();
+    let address = log
+        .trim()
+        .strip_prefix("xmem: statistics at http://")
+        .unwrap();
     let mut stream = TcpStream::connect(address.strip_suffix("/metrics").unwrap()).unwrap();
     stream
         .write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")

@@ -299,7 +299,7 @@ impl Consumer {
         }
     }
 
-    /// The figures, over all producers of this consumer.
+    /// The statistics, over all producers of this consumer.
     #[getter]
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let stats = self.handle.stats();

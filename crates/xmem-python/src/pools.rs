@@ -85,7 +85,7 @@ pub(crate) fn _remove_left(py: Python<'_>, pool: PathBuf) {
     py.detach(|| remove_left(&pool));
 }
 
-/// The figures of a pool, from its producer.
+/// The statistics of a pool, from its producer.
 #[pyfunction]
 pub(crate) fn query<'py>(
     py: Python<'py>,
@@ -102,7 +102,7 @@ macro_rules! set {
     };
 }
 
-/// A pool's figures as a dictionary.
+/// A pool's statistics as a dictionary.
 pub(crate) fn pool_stats<'py>(py: Python<'py>, stats: &PoolStats) -> PyResult<Bound<'py, PyDict>> {
     let dict = PyDict::new(py);
     set!(dict, stats: pool, pid);

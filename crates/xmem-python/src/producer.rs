@@ -289,7 +289,7 @@ impl Producer {
         Ok(self.publisher()?.num_consumers())
     }
 
-    /// The figures of the pool, as returned by `query`.
+    /// The statistics of the pool, as returned by `query`.
     #[getter]
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let publisher = self.publisher()?;

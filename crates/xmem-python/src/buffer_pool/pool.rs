@@ -158,7 +158,7 @@ impl BufferPool {
         Ok(self.core()?.give_up(&indices))
     }
 
-    /// The figures of the buffers that this process writes, as of a producer. `unread` counts the published ones that readers are
+    /// The statistics of the buffers that this process writes, as of a producer. `unread` counts the published ones that readers are
     /// still to get, `set_aside` the preallocated ones.
     #[getter]
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
