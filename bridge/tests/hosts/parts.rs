@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
-use xmem_core::{FrameMeta, FrameParts, Parts, Producer, SlotSpec, Sticky};
+use xmem_core::{FrameParts, Parts, Producer, SlotSpec, Sticky};
 
 use crate::support::*;
 
