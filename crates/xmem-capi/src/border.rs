@@ -30,7 +30,7 @@ pub(crate) fn call(work: impl FnOnce() -> Result<(), Failure>) -> c_int {
         Ok(Err(failure)) => report(failure),
         Err(_) => report(Failure::new(
             Code::Internal,
-            "libxmem has a bug: standard error says where",
+            "this is a bug in libxmem: report it with the text on standard error",
         )),
     }
 }
@@ -67,16 +67,18 @@ pub(crate) unsafe fn needed<'a>(pointer: *const c_char, what: &str) -> Result<&'
     unsafe { text(pointer, what) }?.ok_or_else(|| null(what))
 }
 
-/// Writes a result. Nothing was done yet if the pointer is NULL, so functions check their pointers first: see `Out`.
+/// Where a result is written. Functions make it first, so that nothing has happened yet if the pointer is NULL.
 #[derive(Debug)]
 pub(crate) struct Out<T>(*mut T);
 
 impl<T> Out<T> {
     pub(crate) fn new(pointer: *mut T, what: &str) -> Result<Self, Failure> {
-        if pointer.is_null() {
-            return Err(null(what));
-        }
-        Ok(Self(pointer))
+        Self::optional(pointer).ok_or_else(|| null(what))
+    }
+
+    /// `None`: the pointer is NULL.
+    pub(crate) fn optional(pointer: *mut T) -> Option<Self> {
+        (!pointer.is_null()).then_some(Self(pointer))
     }
 
     pub(crate) fn set(&self, value: T) {
@@ -92,19 +94,25 @@ pub(crate) unsafe trait Sized0: Copy {
         unsafe { MaybeUninit::zeroed().assume_init() }
     }
 
+    /// The number of bytes that both the caller's and the library's structure have.
+    unsafe fn common_size(callers: *const Self, what: &str) -> Result<usize, Failure> {
+        // SAFETY: xmem.h asks for a structure that begins with its size.
+        let size = unsafe { callers.cast::<usize>().read_unaligned() };
+        if size < mem::size_of::<usize>() {
+            let text = format!("struct_size of {what} is {size}: set it to sizeof");
+            return Err(Failure::new(Code::Argument, text));
+        }
+        Ok(size.min(mem::size_of::<Self>()))
+    }
+
     /// A copy of the caller's, which may be of an older or a newer version. Without one, the defaults.
     unsafe fn read(from: *const Self, what: &str) -> Result<Self, Failure> {
         let mut value = Self::zero();
         if from.is_null() {
             return Ok(value);
         }
-        // SAFETY: xmem.h asks for a structure that begins with its size.
-        let size = unsafe { from.cast::<usize>().read_unaligned() };
-        if size < mem::size_of::<usize>() {
-            let text = format!("struct_size of {what} is {size}: set it to sizeof");
-            return Err(Failure::new(Code::Argument, text));
-        }
-        let size = size.min(mem::size_of::<Self>());
+        // SAFETY: it is not NULL.
+        let size = unsafe { Self::common_size(from, what) }?;
         // SAFETY: both have these bytes.
         unsafe {
             from.cast::<u8>()
@@ -118,20 +126,15 @@ pub(crate) unsafe trait Sized0: Copy {
         if to.is_null() {
             return Err(null(what));
         }
-        // SAFETY: xmem.h asks for a structure that begins with its size.
-        let size = unsafe { to.cast::<usize>().read_unaligned() };
-        if size < mem::size_of::<usize>() {
-            let text = format!("struct_size of {what} is {size}: set it to sizeof");
-            return Err(Failure::new(Code::Argument, text));
-        }
+        // SAFETY: it is not NULL.
+        let size = unsafe { Self::common_size(to, what) }?;
         let words = mem::size_of::<usize>();
-        let count = size.min(mem::size_of::<Self>()) - words;
         // SAFETY: both have these bytes. The size stays the caller's.
         unsafe {
             (&raw const *self)
                 .cast::<u8>()
                 .add(words)
-                .copy_to_nonoverlapping(to.cast::<u8>().add(words), count);
+                .copy_to_nonoverlapping(to.cast::<u8>().add(words), size - words);
         }
         Ok(())
     }

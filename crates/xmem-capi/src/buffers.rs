@@ -4,13 +4,13 @@
 #![allow(unsafe_code)] // functions and pointers of C
 
 use std::ffi::{c_char, c_int, c_void};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use xmem_core::{AccessMode, BufferGuard, BufferPool};
 
 use crate::border::{Out, Sized0, call, limit, needed};
 use crate::error::{Code, Failure};
-use crate::handles::Table;
+use crate::handles::{Table, lock};
 
 static POOLS: Table<BufferPool> = Table::new("buffer pool");
 static BUFFERS: Table<Mutex<Option<BufferGuard>>> = Table::new("buffer");
@@ -28,10 +28,6 @@ pub(crate) struct BufferInfo {
 
 // SAFETY: numbers, and a pointer that may be null.
 unsafe impl Sized0 for BufferInfo {}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 fn published() -> Failure {
     Failure::new(

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, eventfd};
 use xmem_core::follow::{Follower, FollowerHandle, OnEos, OnLost, OverBudget, Step};
+use xmem_core::key_frame::KeyFrame;
 use xmem_core::{Canceller, RequestError, StartFrom};
 
 use crate::border::{Out, Sized0, call, limit, limit_or_none, path, text};
@@ -258,8 +259,7 @@ extern "C" fn xmem_consumer_request_key_frame(consumer: u64) -> c_int {
     call(|| {
         let consumer = CONSUMERS.get(consumer)?.handle.consumer();
         let consumer = consumer.ok_or(RequestError::ProducerLost)?;
-        // With all headers, and without a time, as xmemsrc requests it.
-        consumer.request("force-key-unit", &[1, 0, 0, 0, 0, 0, 0, 0, 0])?;
+        consumer.request(KeyFrame::NAME, &KeyFrame::NOW.encode())?;
         Ok(())
     })
 }

@@ -68,7 +68,7 @@ thread_local! {
 pub(crate) fn report(failure: Failure) -> c_int {
     // A text with a zero byte would be cut off there.
     let text = CString::new(failure.text.replace('\0', "?")).unwrap_or_default();
-    // At the end of a thread there is no place for the text.
+    // While a thread ends, the text can't be kept.
     let _ = LAST.try_with(|last| last.replace(text));
     failure.code as c_int
 }

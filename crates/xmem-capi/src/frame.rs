@@ -7,7 +7,7 @@ use std::ffi::{CString, c_char, c_int, c_void};
 use std::sync::{Arc, OnceLock};
 
 use xmem_core::follow::Taken;
-use xmem_core::{FrameInfo, FrameMeta, ReadLease, Sticky, Text, VideoLayout};
+use xmem_core::{FrameInfo, FrameMeta, PlaneSize, ReadLease, Sticky, Text, VideoLayout};
 
 use crate::border::{Out, Sized0, call, needed};
 use crate::error::{Code, Failure};
@@ -107,11 +107,7 @@ impl Frame {
         if let Some(video) = &meta.layout.video {
             out.format = c_text(&video.format);
             (out.width, out.height) = (video.width, video.height);
-            let planes = planes(video, &|start, len| place(&pieces, start, len))?;
-            out.n_planes = planes.len() as u32;
-            for (to, plane) in out.planes.iter_mut().zip(planes) {
-                *to = plane;
-            }
+            (out.n_planes, out.planes) = planes(video, |start, len| place(&pieces, start, len))?;
         }
         out.content_type = c_text(&meta.layout.content_type);
         out.timestamp = meta.timestamp.unwrap_or(NO_TIME);
@@ -180,36 +176,47 @@ impl Plane {
     };
 }
 
-/// The planes of a video frame whose bytes `place` finds.
+pub(crate) type Planes = [Plane; MAX_PLANES];
+
+/// The planes of a video frame whose bytes `place` finds, and their number.
 pub(crate) fn planes(
     video: &VideoLayout,
-    place: &dyn Fn(u64, u64) -> Option<*const u8>,
-) -> Result<Vec<Plane>, Failure> {
+    place: impl Fn(u64, u64) -> Option<*const u8>,
+) -> Result<(u32, Planes), Failure> {
+    let mut planes = [Plane::NONE; MAX_PLANES];
     // A tiled or an unknown format has no rows: its bytes are in `data`.
     let Ok(sizes) = video.planes() else {
-        return Ok(Vec::new());
+        return Ok((0, planes));
     };
+    let count = sizes.len();
     let sizes = sizes.into_iter().zip(video.offsets).zip(video.strides);
-    let made = sizes.map(|((size, offset), stride)| {
-        let (stride, row) = (u64::try_from(stride).ok()?, size.row_bytes());
-        let before = stride.checked_mul(u64::from(size.rows).checked_sub(1)?)?;
-        if row > stride {
-            return None;
-        }
-        let data = place(offset, before.checked_add(row)?)?;
-        Some(Plane {
-            data: data.cast(),
-            stride: stride as usize,
-            rows: size.rows,
-            row_bytes: u32::try_from(row).ok()?,
-        })
-    });
-    let made: Option<Vec<Plane>> = made.collect();
-    made.ok_or_else(|| {
-        Failure::new(
-            Code::Invalid,
-            "the planes of the frame lie outside of its bytes",
-        )
+    for (to, ((size, offset), stride)) in planes.iter_mut().zip(sizes) {
+        let found = plane(size, offset, stride, &place);
+        *to = found.ok_or_else(|| {
+            let text = "the planes of the frame lie outside of its bytes";
+            Failure::new(Code::Invalid, text)
+        })?;
+    }
+    Ok((count as u32, planes))
+}
+
+/// `None`: its rows overlap, or are outside of the frame.
+fn plane(
+    size: PlaneSize,
+    offset: u64,
+    stride: i32,
+    place: impl Fn(u64, u64) -> Option<*const u8>,
+) -> Option<Plane> {
+    let (stride, row) = (u64::try_from(stride).ok()?, size.row_bytes());
+    let before = stride.checked_mul(u64::from(size.rows).checked_sub(1)?)?;
+    if row > stride {
+        return None;
+    }
+    Some(Plane {
+        data: place(offset, before.checked_add(row)?)?.cast(),
+        stride: stride as usize,
+        rows: size.rows,
+        row_bytes: u32::try_from(row).ok()?,
     })
 }
 
@@ -226,7 +233,7 @@ pub(crate) struct Description {
     height: u32,
     n_planes: u32,
     flags: u32,
-    planes: [Plane; MAX_PLANES],
+    planes: Planes,
     timestamp: i64,
     pts: i64,
     dts: i64,
@@ -241,33 +248,7 @@ pub(crate) struct Description {
 }
 
 // SAFETY: numbers, arrays of them, and pointers that may be null.
-unsafe impl Sized0 for Description {
-    fn zero() -> Self {
-        Self {
-            struct_size: 0,
-            data: std::ptr::null(),
-            size: 0,
-            format: [0; 32],
-            content_type: [0; 32],
-            width: 0,
-            height: 0,
-            n_planes: 0,
-            flags: 0,
-            planes: [Plane::NONE; MAX_PLANES],
-            timestamp: NO_TIME,
-            pts: NO_TIME,
-            dts: NO_TIME,
-            duration: NO_TIME,
-            published_at: 0,
-            sequence: 0,
-            number: 0,
-            slot: 0,
-            generation: 0,
-            is_copied: 0,
-            reserved: 0,
-        }
-    }
-}
+unsafe impl Sized0 for Description {}
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn xmem_frame_get(frame: u64, info: *mut Description) -> c_int {

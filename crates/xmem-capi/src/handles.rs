@@ -6,6 +6,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::error::{Code, Failure};
 
+/// A panic of another thread leaves nothing half done under these locks.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// The objects of one kind.
 pub(crate) struct Table<T> {
     entries: Mutex<Entries<T>>,
@@ -35,13 +40,9 @@ impl<T> Table<T> {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Entries<T>> {
-        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Adds an object, and returns its handle, which is not 0.
     pub(crate) fn add(&self, object: Arc<T>) -> Result<u64, Failure> {
-        let mut entries = self.lock();
+        let mut entries = lock(&self.entries);
         let Entries { all, free } = &mut *entries;
         let number = match free.pop() {
             Some(number) => number,
@@ -64,7 +65,7 @@ impl<T> Table<T> {
 
     pub(crate) fn get(&self, handle: u64) -> Result<Arc<T>, Failure> {
         let (generation, number) = parts(handle);
-        let entries = self.lock();
+        let entries = lock(&self.entries);
         let entry = entries
             .all
             .get(number)
@@ -77,7 +78,7 @@ impl<T> Table<T> {
     /// Ends a handle. The caller drops the object, without the lock.
     pub(crate) fn remove(&self, handle: u64) -> Result<Arc<T>, Failure> {
         let (generation, number) = parts(handle);
-        let mut entries = self.lock();
+        let mut entries = lock(&self.entries);
         let Entries { all, free } = &mut *entries;
         let entry = all.get_mut(number).filter(|it| it.generation == generation);
         let Some((entry, object)) =

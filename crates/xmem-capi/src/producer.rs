@@ -4,7 +4,7 @@
 #![allow(unsafe_code)] // functions and pointers of C
 
 use std::ffi::{c_char, c_int, c_void};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use xmem_core::{
@@ -13,8 +13,8 @@ use xmem_core::{
 
 use crate::border::{Out, Sized0, call, limit, limit_or_none, needed, path, text};
 use crate::error::{Code, Failure};
-use crate::frame::{MAX_PLANES, Plane, planes};
-use crate::handles::Table;
+use crate::frame::{Planes, planes};
+use crate::handles::{Table, lock};
 
 static PRODUCERS: Table<Producer> = Table::new("producer");
 static SLOTS: Table<Slot> = Table::new("slot");
@@ -33,10 +33,6 @@ struct Slot {
     lease: Mutex<Option<WriteLease>>,
     size: usize,
     video: Option<VideoLayout>,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// `xmem_producer_options` of xmem.h.
@@ -71,7 +67,7 @@ pub(crate) struct SlotInfo {
     size: usize,
     n_planes: u32,
     slot: u32,
-    planes: [Plane; MAX_PLANES],
+    planes: Planes,
 }
 
 // SAFETY: numbers, and pointers that may be null.
@@ -222,11 +218,7 @@ impl Slot {
                 let is_inside = start.checked_add(len)? <= self.size;
                 is_inside.then(|| data.wrapping_add(start).cast_const())
             };
-            let planes = planes(video, &place)?;
-            out.n_planes = planes.len() as u32;
-            for (to, plane) in out.planes.iter_mut().zip(planes) {
-                *to = plane;
-            }
+            (out.n_planes, out.planes) = planes(video, place)?;
         }
         Ok(out)
     }
@@ -248,7 +240,7 @@ impl Slot {
             layout.video = Some(video);
             layout.content_type = "image/raw".into();
         }
-        // 0 is no time of a frame here: a structure that is filled with zeros means now, and nothing else known.
+        // In a structure that is filled with zeros, the frame is due now, and nothing else is known.
         let known = |time: i64| u64::try_from(time).ok().filter(|time| *time > 0);
         meta.timestamp = Some(if times.timestamp > 0 {
             times.timestamp
@@ -412,7 +404,7 @@ unsafe extern "C" fn xmem_slot_publish(
         let number = SLOTS.get(slot)?.publish(&times, limit(timeout))?;
         // On an error the slot stays, to be published again or released.
         drop(SLOTS.remove(slot));
-        if let Ok(sequence) = Out::new(sequence, "sequence") {
+        if let Some(sequence) = Out::optional(sequence) {
             sequence.set(number);
         }
         Ok(())

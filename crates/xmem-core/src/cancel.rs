@@ -89,7 +89,7 @@ impl Canceller {
     }
 }
 
-/// How long a call may wait: [for ever](Self::FOREVER) or [up to](Self::up_to) a time, [unless](Self::unless) it is cancelled.
+/// How long a call may wait: [forever](Self::FOREVER) or [up to](Self::up_to) a time, [unless](Self::unless) it is cancelled.
 ///
 /// ```
 /// use std::time::Duration;
@@ -150,7 +150,7 @@ impl<'a> Wait<'a> {
 }
 
 impl From<Option<Duration>> for Wait<'_> {
-    /// `None`: for ever.
+    /// `None`: forever.
     fn from(timeout: Option<Duration>) -> Self {
         Self {
             timeout,

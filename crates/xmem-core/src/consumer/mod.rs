@@ -137,7 +137,7 @@ impl Consumer {
     }
 
     /// As `sticky`, but waits for the state that the producer sends to each consumer that joins. Returns
-    /// `None` when the time has passed (`timeout` of `None`: it waits for ever) or the wait was cancelled.
+    /// `None` when the time has passed (`timeout` of `None`: it waits forever) or the wait was cancelled.
     pub fn wait_sticky(&self, timeout: Option<Duration>) -> Option<Arc<Sticky>> {
         let stickies = self.connection().stickies();
         stickies.wait(timeout, &self.canceller)

@@ -151,7 +151,7 @@ pub fn remove_stale(pool: impl AsRef<OsStr>) -> Result<Vec<PathBuf>, RemoveError
     let had_lock = is_there(&lock_file);
     let prefix = region::shm_prefix(&socket);
     if !had_lock && !is_there(&socket) {
-        // There is no lock file, and none is made. Segments have their own locks.
+        // Without a lock file there is nothing to lock. Segments have their own locks.
         return Ok(region::sweep_shm(&prefix));
     }
     // An empty file may belong to another program, so it is not locked. A producer's lock file has content.
