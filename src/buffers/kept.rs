@@ -65,6 +65,15 @@ impl KeptBuffers {
         }
     }
 
+    /// Frees the kept buffers. Those that are released later get the planes of the next one that is registered.
+    pub(crate) fn begin_layout(&self) {
+        let mut list = lock(&self.0);
+        list.planes = None;
+        let before = mem::take(&mut list.buffers);
+        drop(list);
+        drop(before);
+    }
+
     /// A kept buffer, whose memory has no slot.
     pub(crate) fn take(&self) -> Option<gst::Buffer> {
         self.try_lock()?.buffers.pop()

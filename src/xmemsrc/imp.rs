@@ -55,7 +55,7 @@ use super::{
 };
 use crate::lock;
 use crate::{
-    buffers::tally::Tally,
+    buffers::{bufferpool::ReceivedBuffers, tally::Tally},
     bytes::{self, UriHandler},
     cuda,
     stream::{
@@ -223,6 +223,10 @@ impl BaseSrcImpl for XmemSrc {
             )
         })?;
         gst::info!(CAT, imp = self, "Pool {:?} at {path:?}", settings.pool);
+        let buffers = ReceivedBuffers::new().map_err(|error| {
+            let failed = gst::ResourceError::Failed;
+            gst::error_msg!(failed, ("Cannot create a buffer pool: {error}"))
+        })?;
         self.canceller.reset();
         let follower = connection::follower(&settings, builder);
         self.figures.restart(follower.handle());
@@ -233,8 +237,8 @@ impl BaseSrcImpl for XmemSrc {
         self.outgoing.reset();
         let mapping = Arc::<Mapping>::default();
         *lock(&self.mapping) = mapping.clone();
-        self.running
-            .put(Box::new(Run::new(settings, follower, mapping)));
+        let run = Run::new(settings, follower, mapping, buffers);
+        self.running.put(Box::new(run));
         Ok(())
     }
 

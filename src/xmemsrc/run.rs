@@ -24,7 +24,7 @@ use super::{
     stream::{Snapshot, Stream},
     times::{Mapping, Stamper, Times},
 };
-use crate::{cuda, lock};
+use crate::{buffers::bufferpool::ReceivedBuffers, cuda, lock};
 
 /// The state of a started source.
 #[derive(Debug)]
@@ -36,9 +36,14 @@ pub(super) struct Run {
 }
 
 impl Run {
-    pub(super) fn new(settings: Settings, follower: Follower, mapping: Arc<Mapping>) -> Self {
+    pub(super) fn new(
+        settings: Settings,
+        follower: Follower,
+        mapping: Arc<Mapping>,
+        buffers: ReceivedBuffers,
+    ) -> Self {
         Self {
-            started: Started::new(&settings, mapping),
+            started: Started::new(&settings, mapping, buffers),
             settings,
             follower,
         }
@@ -123,7 +128,7 @@ pub(super) struct Started {
 }
 
 impl Started {
-    fn new(settings: &Settings, mapping: Arc<Mapping>) -> Self {
+    fn new(settings: &Settings, mapping: Arc<Mapping>, buffers: ReceivedBuffers) -> Self {
         Self {
             sticky_version: None,
             next_sequence: None,
@@ -135,7 +140,7 @@ impl Started {
             has_joined_late: false,
             stamper: Stamper::new(settings, mapping),
             window: Window::default(),
-            stream: Snapshot::default(),
+            stream: Snapshot::new(buffers),
             reported: Default::default(),
             cache: None,
         }

@@ -2,9 +2,12 @@
 
 //! The stream that the source outputs: caps, format and playback.
 
-use std::sync::{
-    Arc, Mutex, MutexGuard,
-    atomic::{AtomicU64, Ordering},
+use std::{
+    mem::{replace, take},
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use xmem_core::{FrameLayout, Sticky, key_frame};
@@ -53,8 +56,8 @@ fn differs(format: &Format, on_device: Option<bool>) -> bool {
     on_device.is_some_and(|on_device| on_device != (format.memory == Memory::Cuda))
 }
 
-/// The streaming thread's copy of the stream's state. It is refreshed only after a change.
-#[derive(Debug, Default)]
+/// The streaming thread's copy of the stream's state, and the buffers for its frames. It is refreshed only after a change.
+#[derive(Debug)]
 pub(super) struct Snapshot {
     version: u64,
     has_caps: bool,
@@ -64,6 +67,7 @@ pub(super) struct Snapshot {
     reader: Option<Arc<cuda::Stream>>,
     /// `None`: no layout was checked yet.
     checked: Option<CheckedLayout>,
+    buffers: ReceivedBuffers,
 }
 
 /// The error for a frame that no buffer can be made for.
@@ -76,8 +80,8 @@ struct CheckedLayout {
     /// The size of a frame in bytes, on which the validity depends.
     size: usize,
     planes: Option<Planes>,
-    /// Buffers for frames in their slots. They are made when the first one is needed.
-    buffers: Option<ReceivedBuffers>,
+    /// The buffers have this layout.
+    is_set: bool,
 }
 
 impl CheckedLayout {
@@ -87,6 +91,19 @@ impl CheckedLayout {
 }
 
 impl Snapshot {
+    pub(super) fn new(buffers: ReceivedBuffers) -> Self {
+        Self {
+            version: 0,
+            has_caps: false,
+            format: Arc::default(),
+            playback: Playback::default(),
+            any_layout: false,
+            reader: None,
+            checked: None,
+            buffers,
+        }
+    }
+
     pub(super) fn format(&self) -> &Arc<Format> {
         &self.format
     }
@@ -121,14 +138,10 @@ impl Snapshot {
         self.check(layout, size)?;
         let no_buffer = || NO_BUFFER.to_owned();
         let checked = self.checked.as_mut().ok_or_else(no_buffer)?;
-        let buffers = match &mut checked.buffers {
-            Some(buffers) => buffers,
-            none => {
-                let new = ReceivedBuffers::new(checked.planes.as_ref());
-                none.insert(new.map_err(|error| error.to_string())?)
-            }
-        };
-        buffers.acquire().map_err(|_| no_buffer())
+        if !replace(&mut checked.is_set, true) {
+            self.buffers.set_layout(checked.planes.as_ref());
+        }
+        self.buffers.acquire().map_err(|_| no_buffer())
     }
 
     #[cold]
@@ -141,7 +154,7 @@ impl Snapshot {
             layout: layout.clone(),
             size,
             planes,
-            buffers: same.and_then(|before| before.buffers),
+            is_set: same.is_some_and(|before| before.is_set),
         });
         Ok(())
     }
@@ -184,7 +197,7 @@ impl Stream {
     }
 
     pub(super) fn reset(&self) {
-        let before = std::mem::take(&mut *self.change());
+        let before = take(&mut *self.change());
         drop(before);
     }
 
@@ -192,22 +205,20 @@ impl Stream {
     #[inline]
     pub(super) fn refresh(&self, snapshot: &mut Snapshot) {
         if self.version.load(Ordering::Acquire) != snapshot.version {
-            *snapshot = self.snapshot();
+            self.renew(snapshot);
         }
     }
 
     #[cold]
-    fn snapshot(&self) -> Snapshot {
+    fn renew(&self, snapshot: &mut Snapshot) {
         let state = self.lock();
-        Snapshot {
-            version: self.version.load(Ordering::Relaxed),
-            has_caps: state.caps.is_some(),
-            format: state.format.clone(),
-            playback: state.playback.clone(),
-            any_layout: state.video_meta || state.format.memory != Memory::Any,
-            reader: state.reader.clone(),
-            checked: None,
-        }
+        snapshot.version = self.version.load(Ordering::Relaxed);
+        snapshot.has_caps = state.caps.is_some();
+        snapshot.format = state.format.clone();
+        snapshot.playback = state.playback.clone();
+        snapshot.any_layout = state.video_meta || state.format.memory != Memory::Any;
+        snapshot.reader = state.reader.clone();
+        snapshot.checked = None;
     }
 
     pub(super) fn caps(&self) -> Option<gst::Caps> {
@@ -227,7 +238,7 @@ impl Stream {
 
     /// Returns the previous value.
     pub(super) fn replace_playback(&self, playback: Playback) -> Playback {
-        std::mem::replace(&mut self.change().playback, playback)
+        replace(&mut self.change().playback, playback)
     }
 
     /// Stores downstream's answer to an allocation query.
@@ -260,12 +271,12 @@ impl Stream {
         let mut state = self.lock();
         let memory_changed = state.differs_in_memory(on_device);
         state.on_device = on_device.or(state.on_device);
-        let before = std::mem::replace(&mut state.sticky, new);
+        let before = replace(&mut state.sticky, new);
         (before, memory_changed, state.on_device)
     }
 
     /// Records whether an error about refused caps was posted. Returns the previous value.
     pub(super) fn note_refusal(&self, is_reported: bool) -> bool {
-        std::mem::replace(&mut self.lock().reported_refusal, is_reported)
+        replace(&mut self.lock().reported_refusal, is_reported)
     }
 }

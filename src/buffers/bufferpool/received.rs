@@ -2,7 +2,7 @@
 
 //! A pool of buffers for received frames. Its buffers have no slot: xmemsrc fills them.
 
-use std::sync::OnceLock;
+use std::sync::Mutex;
 
 use gst::{glib, prelude::*, subclass::prelude::*};
 
@@ -13,13 +13,14 @@ use crate::buffers::{
     memory,
     planes::Planes,
 };
+use crate::lock;
 
 mod imp {
     use super::*;
 
     #[derive(Default, Debug)]
     pub struct ReceivedBufferPool {
-        pub(super) planes: OnceLock<Planes>,
+        pub(super) planes: Mutex<Option<Planes>>,
         pub(super) kept: KeptBuffers,
     }
 
@@ -56,7 +57,7 @@ mod imp {
             }
             let mut buffer = buffer_of([memory::empty(XmemAllocator::of_received_frames())]);
             let buffer_ref = buffer.make_mut();
-            if let Some(planes) = self.planes.get() {
+            if let Some(planes) = &*lock(&self.planes) {
                 let described = planes.describe(buffer_ref);
                 described.map_err(|_| gst::FlowError::Error)?;
             }
@@ -84,20 +85,24 @@ glib::wrapper! {
     pub struct ReceivedBufferPool(ObjectSubclass<imp::ReceivedBufferPool>) @extends gst::BufferPool, gst::Object;
 }
 
-/// The active pool of frames with one layout. Nothing is kept after this is dropped.
+/// An active pool. Nothing is kept after this is dropped. A pool has a file descriptor, so a source has one pool for all layouts:
+/// one that reconnects needs no new descriptor.
 #[derive(Debug)]
 pub(crate) struct ReceivedBuffers(ReceivedBufferPool);
 
 impl ReceivedBuffers {
-    pub(crate) fn new(planes: Option<&Planes>) -> Result<Self, glib::BoolError> {
+    pub(crate) fn new() -> Result<Self, glib::BoolError> {
         let pool = glib::Object::new::<ReceivedBufferPool>();
-        if let Some(planes) = planes {
-            // Called once, after construction.
-            let _ = pool.imp().planes.set(planes.clone());
-        }
         pool.set_config(pool.config())?;
         pool.set_active(true)?;
         Ok(Self(pool))
+    }
+
+    /// From now on buffers have this layout.
+    pub(crate) fn set_layout(&self, planes: Option<&Planes>) {
+        let own = self.0.imp();
+        *lock(&own.planes) = planes.cloned();
+        own.kept.begin_layout();
     }
 
     /// A buffer with the planes of the layout, whose memory has no slot.
@@ -118,10 +123,11 @@ mod tests {
     use std::{sync::mpsc, thread};
 
     use super::*;
+    use crate::buffers::planes;
 
     fn buffers() -> ReceivedBuffers {
         gst::init().unwrap();
-        ReceivedBuffers::new(None).unwrap()
+        ReceivedBuffers::new().unwrap()
     }
 
     #[test]
@@ -143,6 +149,32 @@ mod tests {
         let gone = pool.downgrade();
         drop(pool);
         assert!(gone.upgrade().is_none(), "all are freed");
+    }
+
+    #[test]
+    fn a_buffer_that_is_released_after_a_change_gets_the_new_layout() {
+        let buffers = buffers();
+        let of_width = |width| {
+            let info = gst_video::VideoInfo::builder(gst_video::VideoFormat::Nv12, width, 48);
+            let info = info.build().unwrap();
+            Planes::check(&planes::of_info(&info), info.size(), &info).unwrap()
+        };
+        let width = |buffer: &gst::Buffer| buffer.meta::<gst_video::VideoMeta>().unwrap().width();
+        buffers.set_layout(Some(&of_width(64)));
+        let (kept, out) = (buffers.acquire().unwrap(), buffers.acquire().unwrap());
+        let address = out.as_ptr();
+        drop(kept);
+        buffers.set_layout(Some(&of_width(96)));
+        let first = buffers.acquire().unwrap();
+        assert_eq!(width(&first), 96);
+        assert_eq!(width(&out), 64);
+        drop(out);
+        let again = buffers.acquire().unwrap();
+        assert_eq!((again.as_ptr(), width(&again)), (address, 96));
+        buffers.set_layout(None);
+        drop((first, again));
+        let bare = buffers.acquire().unwrap();
+        assert!(bare.meta::<gst_video::VideoMeta>().is_none());
     }
 
     #[test]
