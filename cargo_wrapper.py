@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MPL-2.0
-"""The parts of meson.build that use cargo: the version, the plugin (built by cargo-c), the command, and the tests."""
+"""The parts of meson.build that use cargo: the version, the plugin (built by cargo-c), the command, libxmem, and the tests."""
 
 import argparse
 import pathlib
@@ -58,6 +58,20 @@ def build_command(args: argparse.Namespace) -> None:
     subprocess.run([program, "man", args.output_dir], check=True)
 
 
+def build_library(args: argparse.Namespace) -> None:
+    """Builds libxmem, unless cargo has built it already."""
+    folder = args.built
+    if not folder:
+        command = [args.cargo, "build", "--locked", "--package", "xmem-capi", "--profile", args.profile]
+        command += ["--manifest-path", str(ROOT / "Cargo.toml"), "--target-dir", str(args.target_dir)]
+        subprocess.run(command, check=True)
+        folder = args.target_dir / ("debug" if args.profile == "dev" else args.profile)
+    for output in args.outputs:
+        # The library has its version behind its name.
+        name = output.name.removesuffix("." + version())
+        shutil.copy2(folder / name, output)
+
+
 def test(args: argparse.Namespace) -> None:
     """Runs the tests. `cargo test` does not build the plugin's library, which is a package without tests, so it is built first."""
     options = ["--workspace", "--locked", "--target-dir", str(args.target_dir)]
@@ -82,6 +96,12 @@ def main() -> None:
     program.add_argument("--profile", choices=["dev", "release"], required=True)
     program.add_argument("--target-dir", type=pathlib.Path, required=True)
     program.add_argument("--output-dir", type=pathlib.Path, required=True)
+    library = commands.add_parser("library")
+    library.add_argument("--cargo", required=True)
+    library.add_argument("--built", type=pathlib.Path)
+    library.add_argument("--profile", choices=["dev", "release"], required=True)
+    library.add_argument("--target-dir", type=pathlib.Path, required=True)
+    library.add_argument("outputs", nargs="+", type=pathlib.Path)
     tests = commands.add_parser("test")
     tests.add_argument("--cargo", required=True)
     tests.add_argument("--target-dir", type=pathlib.Path, required=True)
@@ -90,7 +110,7 @@ def main() -> None:
         print(version())
         return
     try:
-        {"build": build, "command": build_command, "test": test}[args.command](args)
+        {"build": build, "command": build_command, "library": build_library, "test": test}[args.command](args)
     except subprocess.CalledProcessError as error:
         sys.exit(error.returncode)
 

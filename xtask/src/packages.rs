@@ -106,6 +106,11 @@ const TEST_NEEDS: Needs = &[
     ("python3-opencv", &[Need::PythonModule("cv2")]),
     // Programs in C and C++ that use the pools by libxmem.
     ("g++", &[Need::Program("g++")]),
+    // Other build systems that find libxmem, and the comparison of its binary interface.
+    ("meson", &[Need::Program("meson")]),
+    ("ninja-build", &[Need::Program("ninja")]),
+    ("cmake", &[Need::Program("cmake")]),
+    ("abigail-tools", &[Need::Program("abidiff")]),
     (
         "libopencv-imgproc-dev",
         &[Need::File("/usr/include/opencv4/opencv2/imgproc.hpp")],

@@ -81,10 +81,10 @@ const char *xmem_version(void);
 typedef struct xmem_consumer { uint64_t id; } xmem_consumer;
 typedef struct xmem_frame { uint64_t id; } xmem_frame;
 
-enum { XMEM_START_NEXT = 0, XMEM_START_NEWEST = 1, XMEM_START_OLDEST = 2 };
-enum { XMEM_OVER_BUDGET_COPY = 0, XMEM_OVER_BUDGET_DROP = 1, XMEM_OVER_BUDGET_FAIL = 2 };
-enum { XMEM_EOS_END = 0, XMEM_EOS_WAIT = 1 };
-enum { XMEM_LOST_WAIT = 0, XMEM_LOST_END = 1, XMEM_LOST_FAIL = 2 };
+enum xmem_start { XMEM_START_NEXT = 0, XMEM_START_NEWEST = 1, XMEM_START_OLDEST = 2 };
+enum xmem_over_budget { XMEM_OVER_BUDGET_COPY = 0, XMEM_OVER_BUDGET_DROP = 1, XMEM_OVER_BUDGET_FAIL = 2 };
+enum xmem_eos { XMEM_EOS_END = 0, XMEM_EOS_WAIT = 1 };
+enum xmem_lost { XMEM_LOST_WAIT = 0, XMEM_LOST_END = 1, XMEM_LOST_FAIL = 2 };
 
 /* Fields that are 0 have their default. They are the properties of xmemsrc. */
 typedef struct xmem_consumer_options {

@@ -17,6 +17,7 @@
 #include "xmem.h"
 
 #include <cassert>
+#include <cstddef>
 #include <cstdint>
 #include <iterator>
 #include <optional>
@@ -83,6 +84,66 @@ private:
 
 } // namespace detail
 
+// Bytes of a frame, as std::span of C++20.
+class Bytes {
+public:
+    Bytes() = default;
+    Bytes(const void *data, std::size_t size) : data_(static_cast<const unsigned char *>(data)), size_(size) {}
+
+    const unsigned char *data() const { return data_; }
+    std::size_t size() const { return size_; }
+    bool empty() const { return size_ == 0; }
+    const unsigned char *begin() const { return data_; }
+    const unsigned char *end() const { return data_ + size_; }
+    const unsigned char &operator[](std::size_t index) const {
+        assert(index < size_);
+        return data_[index];
+    }
+
+private:
+    const unsigned char *data_ = nullptr;
+    std::size_t size_ = 0;
+};
+
+// The rows of a plane, without their padding.
+class Rows {
+public:
+    class iterator {
+    public:
+        using iterator_category = std::input_iterator_tag;
+        using value_type = Bytes;
+        using difference_type = std::ptrdiff_t;
+        using pointer = const Bytes *;
+        using reference = Bytes;
+
+        iterator(const Rows &rows, std::size_t row) : rows_(&rows), row_(row) {}
+        Bytes operator*() const { return (*rows_)[row_]; }
+        iterator &operator++() {
+            ++row_;
+            return *this;
+        }
+        bool operator!=(const iterator &other) const { return row_ != other.row_; }
+        bool operator==(const iterator &other) const { return row_ == other.row_; }
+
+    private:
+        const Rows *rows_;
+        std::size_t row_;
+    };
+
+    explicit Rows(const xmem_plane &plane) : plane_(plane) {}
+
+    std::size_t size() const { return plane_.rows; }
+    Bytes operator[](std::size_t row) const {
+        assert(row < plane_.rows);
+        return {static_cast<const unsigned char *>(plane_.data) + row * plane_.stride, plane_.row_bytes};
+    }
+    iterator begin() const { return {*this, 0}; }
+    iterator end() const { return {*this, plane_.rows}; }
+
+private:
+    xmem_plane plane_;
+};
+
 // A received frame. Its bytes are valid as long as it, or a frame made by `ref`, exists.
 class Frame {
 public:
@@ -102,9 +163,15 @@ public:
         assert(number < info_.n_planes);
         return info_.planes[number];
     }
+    Rows rows(std::size_t plane) const { return Rows(this->plane(plane)); }
     // All bytes. Empty if the frame is in several parts.
-    std::basic_string_view<unsigned char> bytes() const {
-        return {static_cast<const unsigned char *>(info_.data), info_.data ? info_.size : 0};
+    Bytes bytes() const { return {info_.data, info_.data ? info_.size : 0}; }
+    // Bytes that the producer attached by this name. Empty if there are none.
+    Bytes attachment(const char *name) const {
+        const void *data = nullptr;
+        std::size_t size = 0;
+        (void)xmem_frame_attachment(handle_.get(), name, &data, &size);
+        return {data, size};
     }
     // The caps of its stream.
     std::string_view caps() const {
