@@ -18,7 +18,7 @@ use super::{
     outside::{self, set_buffer_parts},
     run::{Cause, Failure, Outcome, Started},
     settings::{Settings, XmemSinkCopy, XmemSinkCudaIpcMode},
-    stream::Stream,
+    stream::SinkStream,
 };
 use crate::{
     buffers::tied::{Tie, tie, tied},
@@ -87,7 +87,7 @@ pub(super) fn publish(
     started: &Started,
     buffer: &gst::Buffer,
     meta: &FrameMeta,
-    stream: &Stream,
+    stream: &SinkStream,
     cancel: &Canceller,
 ) -> Result<Option<Outcome>, Failure> {
     if buffer.n_memory() != 1 {
@@ -120,7 +120,7 @@ pub(super) fn publish(
             )
         }
         Some(_) => Cause::Unreachable("it is of another pool"),
-        None => match share(started, buffer, on_device, ptr, meta, cancel)? {
+        None => match publish_imported(started, buffer, on_device, ptr, meta, cancel)? {
             Ok(outcome) => return Ok(Some(outcome)),
             Err(why) => Cause::Unreachable(why),
         },
@@ -141,7 +141,7 @@ pub(super) fn publish(
 }
 
 /// Publishes a frame in upstream's own memory, which each consumer opens once. `Err`: the reason why that is impossible.
-fn share(
+fn publish_imported(
     started: &Started,
     buffer: &gst::Buffer,
     memory: CudaMemory<'_>,

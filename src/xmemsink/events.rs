@@ -22,7 +22,7 @@ const MAX_REPORTED: usize = 64;
 /// At most this many events are deferred in a pause.
 const MAX_DEFERRED: usize = 64;
 
-/// The figures of published and dropped events, and the events that a pause defers.
+/// The counts of published and dropped events, and the events that a pause defers.
 #[derive(Debug, Default)]
 pub(super) struct Events {
     state: Mutex<State>,
@@ -102,20 +102,20 @@ impl Events {
                 return Ok(());
             };
             if let Some(Ok(packed)) = downstream::pack(&event) {
-                self.share(ctx, &event, packed, is_deferrable)?;
+                self.send(ctx, &event, packed, is_deferrable)?;
             }
             lock(&self.state).deferred.pop_front();
         }
     }
 
     /// How many events were published, and how many were dropped.
-    pub(super) fn figures(&self) -> (u64, u64) {
+    pub(super) fn counts(&self) -> (u64, u64) {
         let state = lock(&self.state);
         (state.shared, state.dropped)
     }
 
     /// Publishes an event between two frames. `Err`: the stream is being stopped, or it is paused and the event is deferrable.
-    pub(super) fn share(
+    pub(super) fn send(
         &self,
         ctx: SinkContext<'_>,
         event: &gst::EventRef,

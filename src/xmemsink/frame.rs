@@ -11,7 +11,7 @@ use super::{
     device, outside,
     run::{Cause, Failure, Outcome, Started},
     settings::XmemSinkCopy,
-    stream::{Described, Mismatch, Stream},
+    stream::{Described, Mismatch, SinkStream},
     when::SinkContext,
 };
 use crate::{
@@ -237,7 +237,7 @@ fn place(
     buffer: &gst::Buffer,
     meta: &mut FrameMeta,
     memory: Memory,
-    stream: &Stream,
+    stream: &SinkStream,
     cancel: &Canceller,
 ) -> Result<Outcome, Failure> {
     started.slots.expect_metas(meta.attachments.encoded_len());

@@ -56,8 +56,8 @@ use super::{
     frame,
     run::{Failures, Offer, Outcome, Started},
     settings::{PROP_NUM_CLIENTS, PROP_POOL, PROPERTIES, Settings},
-    stream::{Gaps, Stream},
-    when::{self, Interrupts, Reason, SinkContext, Times},
+    stream::{Gaps, SinkStream},
+    when::{self, Interrupts, Reason, SinkContext, ToMonotonic},
 };
 use crate::{
     buffers::allocator::{SlotSource, XmemAllocator},
@@ -73,8 +73,8 @@ use crate::{
 pub struct XmemSink {
     settings: Mutex<Settings>,
     started: Mutex<Option<Arc<Started>>>,
-    stream: Stream,
-    times: Times,
+    stream: SinkStream,
+    times: ToMonotonic,
     events: Events,
     requests: Arc<Requests>,
     /// The statistics of the last run, after it has ended.
@@ -277,7 +277,7 @@ impl BaseSinkImpl for XmemSink {
         let mut stats = started.producer.stats();
         stats.slots_held = 0;
         stats.consumers.clear();
-        // Before `started` is cleared, so that the figures never decrease.
+        // Before `started` is cleared, so that the statistics never decrease.
         *lock(&self.last_stats) = (stats, started.slots.tally().copies());
         *lock(&self.started) = None;
         // Upstream may keep buffers, pools and the allocator. They continue with private memory.
@@ -459,7 +459,7 @@ impl XmemSink {
         let late = BaseSinkExt::stats(&*self.obj()).get("dropped");
         let mut stats = stats::of_sink(&stats, copies, late.unwrap_or_default(), &self.losses);
         stats.set("skipped", self.gaps.skipped());
-        let (shared, dropped) = self.events.figures();
+        let (shared, dropped) = self.events.counts();
         stats.set("events", shared);
         stats.set("events-dropped", dropped);
         stats
@@ -524,7 +524,7 @@ impl XmemSink {
         let obj = self.obj();
         self.started().is_some_and(|started| {
             self.stream
-                .share(obj.upcast_ref(), &started.producer, None)
+                .push_sticky(obj.upcast_ref(), &started.producer, None)
                 .is_ok()
         })
     }
@@ -553,7 +553,7 @@ impl XmemSink {
         } else {
             Ok(())
         };
-        match earlier.and_then(|()| self.events.share(ctx, event, packed, !is_gap)) {
+        match earlier.and_then(|()| self.events.send(ctx, event, packed, !is_gap)) {
             Err(base::PAUSED) => {
                 self.events.defer(ctx.sink, event);
                 Some(true)

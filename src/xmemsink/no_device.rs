@@ -7,7 +7,7 @@ use xmem_core::{Canceller, FrameMeta, ProducerBuilder};
 use super::{
     run::{Failure, Outcome, Started},
     settings::Settings,
-    stream::Stream,
+    stream::SinkStream,
 };
 
 pub(super) fn configure(builder: ProducerBuilder, _settings: &Settings) -> ProducerBuilder {
@@ -26,7 +26,7 @@ pub(super) fn publish(
     _started: &Started,
     _buffer: &gst::Buffer,
     _meta: &FrameMeta,
-    _stream: &Stream,
+    _stream: &SinkStream,
     _cancel: &Canceller,
 ) -> Result<Option<Outcome>, Failure> {
     Ok(None)

@@ -26,7 +26,7 @@ use crate::{
 
 /// The state of the sink's stream.
 #[derive(Debug, Default)]
-pub(super) struct Stream {
+pub(super) struct SinkStream {
     state: Mutex<State>,
     /// The end of the stream was given to the pool.
     eos: AtomicBool,
@@ -90,7 +90,7 @@ impl State {
     }
 }
 
-impl Stream {
+impl SinkStream {
     /// Resets at the beginning and end of a run.
     pub(super) fn reset(&self) {
         self.eos.store(false, Ordering::Relaxed);
@@ -191,7 +191,7 @@ impl Stream {
     }
 
     /// Gives the pool the sticky state, with the timeline if it is known. Does nothing if neither changed.
-    pub(super) fn share(
+    pub(super) fn push_sticky(
         &self,
         sink: &gst_base::BaseSink,
         producer: &Producer,
@@ -367,12 +367,12 @@ impl Gaps {
         self.are_missing.load(Relaxed) && self.are_missing.swap(false, Relaxed)
     }
 
-    /// A rendered buffer was not published, and another figure counts it.
+    /// A rendered buffer was not published, and is counted elsewhere.
     pub(super) fn note_missing(&self) {
         self.are_missing.store(true, Relaxed);
     }
 
-    /// A buffer was not published, and no other figure counts it.
+    /// A buffer was not published, and is not counted elsewhere.
     pub(super) fn note_skipped(&self) {
         self.note_missing();
         self.skipped.fetch_add(1, Relaxed);

@@ -15,7 +15,7 @@ use super::{
     base::{self, CAT, Data},
     run::Started,
     settings::XmemSinkPace,
-    stream::Stream,
+    stream::SinkStream,
 };
 use crate::{
     lock,
@@ -27,7 +27,7 @@ use crate::{
 
 /// The state that converts the pipeline's times.
 #[derive(Debug)]
-pub(super) struct Times {
+pub(super) struct ToMonotonic {
     /// An `XmemSinkPace`.
     pace: AtomicU8,
     /// Upstream's liveness and latency, encoded by [`pack`]; or `UNKNOWN`.
@@ -59,12 +59,12 @@ pub(super) struct TimeMapping {
 
 /// A buffer's times on CLOCK_MONOTONIC.
 #[derive(Debug, Default)]
-pub(super) struct Stamps {
+pub(super) struct MonotonicTimes {
     pub(super) presentation: Option<i64>,
     pub(super) decoding: Option<i64>,
 }
 
-impl Default for Times {
+impl Default for ToMonotonic {
     fn default() -> Self {
         Self {
             pace: AtomicU8::new(XmemSinkPace::default() as u8),
@@ -85,7 +85,7 @@ fn unpack(upstream: u64) -> (bool, gst::ClockTime) {
     (upstream & 1 == 1, latency)
 }
 
-impl Times {
+impl ToMonotonic {
     /// Running times restart.
     pub(super) fn reset(&self) {
         self.forget_upstream();
@@ -184,12 +184,16 @@ impl Times {
 
 impl TimeMapping {
     /// The times of a buffer on CLOCK_MONOTONIC. Only for the streaming thread.
-    pub(super) fn stamps(&self, sink: &gst_base::BaseSink, buffer: &gst::BufferRef) -> Stamps {
+    pub(super) fn stamps(
+        &self,
+        sink: &gst_base::BaseSink,
+        buffer: &gst::BufferRef,
+    ) -> MonotonicTimes {
         let Some(origin) = self.origin else {
-            return Stamps::default();
+            return MonotonicTimes::default();
         };
         let Some(segment) = base::segment(sink).downcast_ref::<gst::ClockTime>() else {
-            return Stamps::default();
+            return MonotonicTimes::default();
         };
         let monotonic =
             |time: Option<gst::ClockTime>| origin.to_monotonic(segment.to_running_time_full(time)?);
@@ -198,7 +202,7 @@ impl TimeMapping {
             (Some(pts), Some(duration)) if segment.rate() < 0.0 => pts.checked_add(duration),
             (pts, _) => pts,
         };
-        Stamps {
+        MonotonicTimes {
             presentation: monotonic(begins),
             decoding: monotonic(buffer.dts()),
         }
@@ -210,8 +214,8 @@ impl TimeMapping {
 pub(super) struct SinkContext<'a> {
     pub(super) sink: &'a gst_base::BaseSink,
     pub(super) started: &'a Started,
-    pub(super) stream: &'a Stream,
-    pub(super) times: &'a Times,
+    pub(super) stream: &'a SinkStream,
+    pub(super) times: &'a ToMonotonic,
     pub(super) interrupts: &'a Interrupts,
 }
 
@@ -228,7 +232,7 @@ impl SinkContext<'_> {
         // After the waits, because the pipeline may have been paused meanwhile.
         let mapping = self.times.mapping(self.sink);
         self.stream
-            .share(self.sink, producer, Some(mapping.timeline))?;
+            .push_sticky(self.sink, producer, Some(mapping.timeline))?;
         Ok(mapping)
     }
 

@@ -15,9 +15,9 @@ use gst_allocators::{FdMemoryFlags, prelude::*};
 use xmem_core::{Attachments, FrameMeta, Part, ReadLease};
 
 use super::{
-    context::{InvalidFrame, Outcome, Placement, Source},
+    context::{InvalidFrame, Outcome, Placement, SourceContext},
     stream::{NO_BUFFER, Snapshot},
-    times::Times,
+    times::BufferTimes,
 };
 use crate::{
     buffers::{
@@ -35,7 +35,7 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct Converter<'a> {
     stream: &'a mut Snapshot,
-    times: Times,
+    times: BufferTimes,
     /// Counts metas that cannot be used here.
     losses: &'a Losses,
 }
@@ -44,7 +44,10 @@ pub(super) struct Converter<'a> {
 type Converted = Result<(gst::Buffer, Placement), InvalidFrame>;
 
 /// Warns of metas that the conversion lost. Posts an error for an invalid frame.
-pub(super) fn outcome(source: Source<'_>, converted: Converted) -> Result<Outcome, gst::FlowError> {
+pub(super) fn outcome(
+    source: SourceContext<'_>,
+    converted: Converted,
+) -> Result<Outcome, gst::FlowError> {
     if source.losses.has_news() {
         report_losses(source);
     }
@@ -55,7 +58,7 @@ pub(super) fn outcome(source: Source<'_>, converted: Converted) -> Result<Outcom
 
 /// Once for each kind of meta.
 #[cold]
-fn report_losses(source: Source<'_>) {
+fn report_losses(source: SourceContext<'_>) {
     for (name, why) in source.losses.news() {
         gst::element_warning!(
             source.element,
@@ -66,7 +69,7 @@ fn report_losses(source: Source<'_>) {
 }
 
 #[cold]
-fn fail(source: Source<'_>, InvalidFrame(reason): &InvalidFrame) -> gst::FlowError {
+fn fail(source: SourceContext<'_>, InvalidFrame(reason): &InvalidFrame) -> gst::FlowError {
     match source.stream.other_gstreamer() {
         Some(producers) => gst::element_error!(
             source.element,
@@ -88,7 +91,11 @@ fn fail(source: Source<'_>, InvalidFrame(reason): &InvalidFrame) -> gst::FlowErr
 }
 
 impl<'a> Converter<'a> {
-    pub(super) fn new(source: Source<'a>, stream: &'a mut Snapshot, times: Times) -> Self {
+    pub(super) fn new(
+        source: SourceContext<'a>,
+        stream: &'a mut Snapshot,
+        times: BufferTimes,
+    ) -> Self {
         Self {
             stream,
             times,

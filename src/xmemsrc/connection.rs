@@ -19,7 +19,7 @@ use xmem_core::{
 
 use super::{
     base::CAT,
-    context::Source,
+    context::SourceContext,
     downstream,
     run::Started,
     settings::{Settings, XmemSrcOnEos, XmemSrcOnProducerLost, XmemSrcOverBudget},
@@ -54,7 +54,12 @@ pub(super) fn follower(settings: &Settings, builder: ConsumerBuilder) -> Followe
 
 /// Called when the follower has joined a producer.
 #[cold]
-pub(super) fn joined(source: Source<'_>, follower: &Follower, started: &mut Started, again: bool) {
+pub(super) fn joined(
+    source: SourceContext<'_>,
+    follower: &Follower,
+    started: &mut Started,
+    again: bool,
+) {
     let Some(consumer) = follower.consumer() else {
         return;
     };
@@ -74,13 +79,13 @@ pub(super) fn joined(source: Source<'_>, follower: &Follower, started: &mut Star
     if again {
         post_back(source.element, &settings.pool, pid);
     }
-    source.latency.ask(source.figures, source.stream);
+    source.latency.ask(source.stats, source.stream);
     started.join(consumer.has_resumed(), consumer.delivery());
 }
 
 /// Called when the producer's stream has ended and another may follow.
 #[cold]
-pub(super) fn stream_ended(source: Source<'_>, started: &mut Started) {
+pub(super) fn stream_ended(source: SourceContext<'_>, started: &mut Started) {
     started.end(source);
     gst::info!(
         CAT,
@@ -91,7 +96,7 @@ pub(super) fn stream_ended(source: Source<'_>, started: &mut Started) {
 
 /// Called when the producer is lost without an end of stream.
 #[cold]
-pub(super) fn lost(source: Source<'_>, lost: &Lost) {
+pub(super) fn lost(source: SourceContext<'_>, lost: &Lost) {
     if matches!(lost.error, ReceiveError::TimedOut) {
         gst::warning!(CAT, obj = source.element, "{}", lost.error);
     }
@@ -107,7 +112,7 @@ pub(super) fn lost(source: Source<'_>, lost: &Lost) {
 /// Posts why the follower has ended. Returns the flow of the streaming thread.
 #[cold]
 pub(super) fn ended(
-    source: Source<'_>,
+    source: SourceContext<'_>,
     follower: &Follower,
     started: &mut Started,
     error: FollowError,
@@ -144,7 +149,11 @@ pub(super) fn ended(
 }
 
 /// Ends the stream, because the producer's stream has ended.
-fn end_of_stream(source: Source<'_>, follower: &Follower, started: &mut Started) -> gst::FlowError {
+fn end_of_stream(
+    source: SourceContext<'_>,
+    follower: &Follower,
+    started: &mut Started,
+) -> gst::FlowError {
     started.end(source);
     gst::info!(CAT, obj = source.element, "End of stream");
     // A source that joined after the last frame still sends the start of the stream.
@@ -159,7 +168,7 @@ fn end_of_stream(source: Source<'_>, follower: &Follower, started: &mut Started)
 
 /// Warns that there is no producer.
 #[cold]
-pub(super) fn warn_of_wait(source: Source<'_>, follower: &Follower, error: &ConnectError) {
+pub(super) fn warn_of_wait(source: SourceContext<'_>, follower: &Follower, error: &ConnectError) {
     let pool = &source.settings.pool;
     let Ok(path) = follower.next_join().socket_path() else {
         return;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What the streaming thread works with: the parts of a started source, its figures, the outcomes of frames, and the other sources of
+//! What the streaming thread works with: the parts of a started source, its statistics, the outcomes of frames, and the other sources of
 //! the pipeline.
 
 use std::sync::{
@@ -20,27 +20,27 @@ use super::{
     base::{CAT, Outgoing},
     latency::Latency,
     settings::Settings,
-    stream::Stream,
+    stream::SourceStream,
     times::Playback,
 };
 use crate::{buffers::tally::Tally, lock, stream::meta::Losses};
 
 /// The parts of a started source that its streaming thread uses.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Source<'a> {
+pub(super) struct SourceContext<'a> {
     pub(super) element: &'a gst_base::BaseSrc,
     /// The settings at the start.
     pub(super) settings: &'a Settings,
-    pub(super) stream: &'a Stream,
+    pub(super) stream: &'a SourceStream,
     pub(super) outgoing: &'a Arc<Outgoing>,
-    pub(super) figures: &'a Figures,
+    pub(super) stats: &'a SourceStats,
     pub(super) latency: &'a Latency,
     pub(super) tally: &'a Arc<Tally>,
     pub(super) losses: &'a Losses,
     pub(super) canceller: &'a Canceller,
 }
 
-impl Source<'_> {
+impl SourceContext<'_> {
     /// The latency of the element for frames that are played so.
     pub(super) fn latency(&self, playback: &Playback) -> gst::ClockTime {
         // The deadline may change meanwhile, and does not matter for a comparison.
@@ -51,14 +51,14 @@ impl Source<'_> {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Figures {
+pub(super) struct SourceStats {
     zero_copy: AtomicU64,
     undecodable: AtomicU64,
     /// `None`: the source was never started.
     follower: Mutex<Option<FollowerHandle>>,
 }
 
-impl Figures {
+impl SourceStats {
     /// Starts to count at 0, for a new follower.
     pub(super) fn restart(&self, follower: FollowerHandle) {
         *lock(&self.follower) = Some(follower);
@@ -76,12 +76,12 @@ impl Figures {
         self.undecodable.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The figures of the follower, `zero-copy` and `undecodable`.
+    /// The statistics of the follower, `zero-copy` and `undecodable`.
     pub(super) fn get(&self) -> (FollowerStats, u64, u64) {
         let follower = lock(&self.follower).clone();
         let stats = follower.map(|it| it.stats()).unwrap_or_default();
-        let figure = |figure: &AtomicU64| figure.load(Ordering::Relaxed);
-        (stats, figure(&self.zero_copy), figure(&self.undecodable))
+        let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        (stats, count(&self.zero_copy), count(&self.undecodable))
     }
 
     /// The connection to the present producer. `None`: there is no producer.

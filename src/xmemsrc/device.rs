@@ -12,10 +12,10 @@ use xmem_core::{FrameMeta, ReadLease};
 use super::{
     base::CAT,
     buffer::{self, Converter},
-    context::{InvalidFrame, Outcome, Placement, Source},
+    context::{InvalidFrame, Outcome, Placement, SourceContext},
     run::Started,
     settings::{Settings, XmemSrcCudaWait},
-    times::Times,
+    times::BufferTimes,
 };
 use crate::buffers::planes::{self, Planes};
 use crate::cuda::{self, CudaContext, Layout, MemoryCache, Stream};
@@ -54,10 +54,10 @@ fn missing(what: &str) -> Failure {
 /// Converts a frame on a device to a buffer. `over_budget`: the frame is copied, because it cannot be held.
 #[inline(never)]
 pub(super) fn receive(
-    source: Source<'_>,
+    source: SourceContext<'_>,
     started: &mut Started,
     lease: &ReadLease,
-    times: Times,
+    times: BufferTimes,
     over_budget: bool,
 ) -> Result<Outcome, gst::FlowError> {
     let made = if source.settings.download {
@@ -74,7 +74,7 @@ pub(super) fn receive(
     }
 }
 
-fn fail(source: Source<'_>, failure: Failure) -> Result<Outcome, gst::FlowError> {
+fn fail(source: SourceContext<'_>, failure: Failure) -> Result<Outcome, gst::FlowError> {
     let text = match failure {
         Failure::Lost(error) => {
             gst::warning!(CAT, obj = source.element, "A frame is not whole: {error}");
@@ -97,7 +97,7 @@ fn fail(source: Source<'_>, failure: Failure) -> Result<Outcome, gst::FlowError>
 
 /// The frame as GstCudaMemory, with its metadata. Work on the memory's stream waits for the producer's work.
 fn on_device(
-    source: Source<'_>,
+    source: SourceContext<'_>,
     started: &mut Started,
     lease: &ReadLease,
     over_budget: bool,
@@ -150,7 +150,7 @@ fn on_device(
 }
 
 /// Waits until the producer's work on a frame has ended, or the element is being stopped.
-fn wait_for(source: Source<'_>, frame: &CudaFrame) -> Result<(), Failure> {
+fn wait_for(source: SourceContext<'_>, frame: &CudaFrame) -> Result<(), Failure> {
     /// The interval at which the wait checks for a stop.
     const SLICE: Duration = Duration::from_millis(100);
     while !frame.synchronize_for(SLICE)? {
@@ -162,7 +162,7 @@ fn wait_for(source: Source<'_>, frame: &CudaFrame) -> Result<(), Failure> {
 }
 
 /// Copies the frame to host memory. The CPU waits for the device.
-fn download(source: Source<'_>, lease: &ReadLease) -> Result<gst::Memory, Failure> {
+fn download(source: SourceContext<'_>, lease: &ReadLease) -> Result<gst::Memory, Failure> {
     let frame = lease.cuda()?;
     wait_for(source, &frame)?;
     let size = frame.parts().map(|(_, len)| len).sum();
@@ -177,7 +177,7 @@ fn download(source: Source<'_>, lease: &ReadLease) -> Result<gst::Memory, Failur
 
 /// The cache of GstCudaMemory for frames of this format on this device.
 fn cache_for(
-    source: Source<'_>,
+    source: SourceContext<'_>,
     started: &mut Started,
     device: &Device,
     info: &gst_video::VideoInfo,
@@ -210,7 +210,7 @@ fn cache_for(
 }
 
 fn context_and_stream(
-    source: Source<'_>,
+    source: SourceContext<'_>,
     device: &Device,
 ) -> Result<(CudaContext, Arc<Stream>), Failure> {
     let context = cuda::shared(source.element.upcast_ref(), Some(device.ordinal()));

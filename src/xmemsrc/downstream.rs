@@ -13,12 +13,12 @@ use xmem_core::{FrameInfo, FrameMeta, ReadLease, Sticky};
 
 use super::{
     base::{CAT, Correction, Outgoing},
-    context::Source,
+    context::SourceContext,
     latency,
     run::{Gap, Report, Running, Started},
     settings::XmemSrcTimestampMode,
-    stream::Stream,
-    times::{Playback, Times},
+    stream::SourceStream,
+    times::{BufferTimes, Playback},
 };
 use crate::{
     cuda,
@@ -32,7 +32,7 @@ use crate::{
 
 /// Sends what belongs before an entry: counts missed frames, and sends changed sticky state.
 pub(super) fn follow(
-    source: Source<'_>,
+    source: SourceContext<'_>,
     started: &mut Started,
     lease: &ReadLease,
 ) -> Result<(), gst::FlowError> {
@@ -52,7 +52,7 @@ pub(super) fn follow(
 
 /// Moves to the sequence of an entry. Warns once if frames are missed, which otherwise only the frame rate would show.
 pub(super) fn follow_sequence(
-    source: Source<'_>,
+    source: SourceContext<'_>,
     started: &mut Started,
     info: &FrameInfo,
     meta: &FrameMeta,
@@ -63,7 +63,7 @@ pub(super) fn follow_sequence(
 }
 
 #[cold]
-fn warn_of_misses(source: Source<'_>, started: &mut Started, gap: Gap) {
+fn warn_of_misses(source: SourceContext<'_>, started: &mut Started, gap: Gap) {
     if !source.settings.newest_only && started.reports(Report::Misses) {
         // A source that is not held up takes a frame when it is published.
         let busy = timing::elapsed(gap.published_at, xmem_core::monotonic_ns());
@@ -74,7 +74,7 @@ fn warn_of_misses(source: Source<'_>, started: &mut Started, gap: Gap) {
 }
 
 /// Applies changes of the producer's latency and segment.
-fn follow_playback(source: Source<'_>, new: &Sticky, old: &Sticky) {
+fn follow_playback(source: SourceContext<'_>, new: &Sticky, old: &Sticky) {
     let mode = source.settings.timestamp_mode;
     let segment = new.text(sticky::SEGMENT).and_then(sticky::parse_segment);
     let playback = Playback::new(new, segment.as_ref());
@@ -83,7 +83,7 @@ fn follow_playback(source: Source<'_>, new: &Sticky, old: &Sticky) {
     if source.latency(&before) != latency {
         gst::debug!(CAT, obj = source.element, "The latency is {latency}");
         source.latency.expect(latency);
-        source.latency.ask(source.figures, source.stream);
+        source.latency.ask(source.stats, source.stream);
         latency::changed(source.element);
     }
     let is_same = source.outgoing.own_segment() == segment
@@ -108,7 +108,7 @@ fn follow_playback(source: Source<'_>, new: &Sticky, old: &Sticky) {
 /// negotiated, because GstBaseSrc sends its own segment at its next opportunity.
 #[inline(never)]
 pub(super) fn update(
-    source: Source<'_>,
+    source: SourceContext<'_>,
     new: &Sticky,
     on_device: Option<bool>,
 ) -> Result<(), gst::FlowError> {
@@ -145,7 +145,7 @@ pub(super) fn update(
             pad.push_event(gst::event::Caps::new(&parsed));
         }
         source.stream.set_caps(parsed);
-        source.latency.ask(source.figures, source.stream);
+        source.latency.ask(source.stats, source.stream);
         // Sends the caps and queries downstream.
         if !source.element.negotiate() {
             return Err(if pad.pad_flags().contains(gst::PadFlags::FLUSHING) {
@@ -163,7 +163,7 @@ pub(super) fn update(
 }
 
 /// Posts an error if the caps cannot be used.
-fn check_caps(source: Source<'_>, caps: &gst::Caps) -> Result<(), gst::FlowError> {
+fn check_caps(source: SourceContext<'_>, caps: &gst::Caps) -> Result<(), gst::FlowError> {
     let pool = &source.settings.pool;
     let is_cuda = caps::is_cuda(caps);
     if is_cuda && !cuda::is_offered() {
@@ -199,7 +199,11 @@ fn check_caps(source: Source<'_>, caps: &gst::Caps) -> Result<(), gst::FlowError
 
 /// Posts an error about caps that an element further downstream refused, unless an error about the caps was posted.
 /// GstBaseSrc's own error does not name them.
-pub(super) fn report_late_refusal(element: &gst_base::BaseSrc, stream: &Stream, pool: &OsStr) {
+pub(super) fn report_late_refusal(
+    element: &gst_base::BaseSrc,
+    stream: &SourceStream,
+    pool: &OsStr,
+) {
     let Some(caps) = stream.caps().filter(|_| !stream.note_refusal(true)) else {
         return;
     };
@@ -214,7 +218,7 @@ pub(super) fn report_late_refusal(element: &gst_base::BaseSrc, stream: &Stream, 
 
 /// Whether downstream would refuse these caps. It is queried in advance, because a refused event shows only in the flow of the
 /// next buffer, and GstBaseSrc reports that without a reason.
-fn is_refused(source: Source<'_>, caps: &gst::Caps) -> bool {
+fn is_refused(source: SourceContext<'_>, caps: &gst::Caps) -> bool {
     let peer = source.element.src_pad().peer();
     peer.is_some_and(|peer| {
         let takes = peer.query_accept_caps(caps)
@@ -270,7 +274,7 @@ pub(super) fn watch(pad: &gst::Pad, outgoing: Arc<Outgoing>, running: Arc<Runnin
 }
 
 /// Sends the start of the stream that this state belongs to. `false`: it was sent before.
-pub(super) fn announce(source: Source<'_>, new: &Sticky) -> bool {
+pub(super) fn announce(source: SourceContext<'_>, new: &Sticky) -> bool {
     let stream_id = new.text(sticky::STREAM_ID).unwrap_or_default();
     let stream_id = format!("{}/{stream_id}", source.settings.pool.display());
     let description = Description::parse(new.text(sticky::STREAM));
@@ -290,7 +294,7 @@ pub(super) fn announce(source: Source<'_>, new: &Sticky) -> bool {
 }
 
 /// Sends the segment of the next buffer, if it was not sent. GstBaseSrc would send it only with that buffer.
-pub(super) fn push_segment(source: Source<'_>) {
+pub(super) fn push_segment(source: SourceContext<'_>) {
     if !source.outgoing.has_sent_segment() {
         let event = gst::event::Segment::new(&source.outgoing.segment(source.element));
         source.element.src_pad().push_event(event);
@@ -299,20 +303,23 @@ pub(super) fn push_segment(source: Source<'_>) {
 
 /// Sends a segment that applies to the next frame.
 #[cold]
-pub(super) fn replace_segment(source: Source<'_>, segment: gst::FormattedSegment<gst::ClockTime>) {
+pub(super) fn replace_segment(
+    source: SourceContext<'_>,
+    segment: gst::FormattedSegment<gst::ClockTime>,
+) {
     source.outgoing.set_segment(Some(segment.upcast()));
     push_segment(source);
 }
 
 /// Sends an event that belongs after the segment, before the next event or buffer.
-pub(super) fn push(source: Source<'_>, event: gst::Event) {
+pub(super) fn push(source: SourceContext<'_>, event: gst::Event) {
     push_segment(source);
     gst::debug!(CAT, obj = source.element, "{event:?}");
     source.element.src_pad().push_event(event);
 }
 
 /// Sends the changed sticky events that belong after the segment.
-pub(super) fn push_sticky(source: Source<'_>, new: &Sticky, old: &Sticky) {
+pub(super) fn push_sticky(source: SourceContext<'_>, new: &Sticky, old: &Sticky) {
     for (key, value) in new.iter() {
         if old.get(key) == Some(value) {
             continue;
@@ -395,7 +402,7 @@ fn mark_start(buffer: &mut gst::Buffer) {
 /// frame.
 #[cold]
 pub(super) fn push_header(
-    source: Source<'_>,
+    source: SourceContext<'_>,
     first: &mut gst::Buffer,
     has_joined_late: bool,
 ) -> Result<(), gst::FlowError> {
@@ -447,7 +454,7 @@ impl Window {
         &mut self,
         shown: Option<&Segment>,
         meta: &FrameMeta,
-        times: &Times,
+        times: &BufferTimes,
     ) -> Option<Segment> {
         if shown.is_none() && self.0.is_none() {
             return None;
@@ -459,7 +466,7 @@ impl Window {
         &mut self,
         shown: Option<&Segment>,
         meta: &FrameMeta,
-        times: &Times,
+        times: &BufferTimes,
     ) -> Option<Segment> {
         let producers = meta.pts.and_then(timing::known)?;
         let duration = meta.duration.and_then(timing::known);

@@ -44,14 +44,14 @@ use xmem_core::Canceller;
 use super::{
     base::{self, CAT, Create, Outgoing},
     connection,
-    context::{self, Figures, Source},
+    context::{self, SourceContext, SourceStats},
     downstream,
     latency::{self, Latency},
     receive,
     run::{Run, Running},
     settings::{PROP_POOL, PROP_PROCESSING_DEADLINE, PROPERTIES, Settings, XmemSrcTimestampMode},
-    stream::Stream,
-    times::Mapping,
+    stream::SourceStream,
+    times::FromRunningTime,
 };
 use crate::lock;
 use crate::{
@@ -72,10 +72,10 @@ use crate::{
 pub struct XmemSrc {
     settings: Mutex<Settings>,
     running: Arc<Running>,
-    stream: Stream,
+    stream: SourceStream,
     outgoing: Arc<Outgoing>,
-    mapping: Mutex<Arc<Mapping>>,
-    figures: Figures,
+    mapping: Mutex<Arc<FromRunningTime>>,
+    stats: SourceStats,
     latency: Latency,
     tally: Arc<Tally>,
     /// Counts metas that cannot be used here.
@@ -229,13 +229,13 @@ impl BaseSrcImpl for XmemSrc {
         })?;
         self.canceller.reset();
         let follower = connection::follower(&settings, builder);
-        self.figures.restart(follower.handle());
+        self.stats.restart(follower.handle());
         self.latency.reset();
         self.tally.reset();
         self.losses.reset();
         self.stream.reset();
         self.outgoing.reset();
-        let mapping = Arc::<Mapping>::default();
+        let mapping = Arc::<FromRunningTime>::default();
         *lock(&self.mapping) = mapping.clone();
         let run = Run::new(settings, follower, mapping, buffers);
         self.running.put(Box::new(run));
@@ -302,7 +302,7 @@ impl BaseSrcImpl for XmemSrc {
     /// The producer's caps, if they are known.
     fn caps(&self, filter: Option<&gst::Caps>) -> Option<gst::Caps> {
         let caps = self.stream.caps().or_else(|| {
-            let sticky = self.figures.consumer()?.sticky()?;
+            let sticky = self.stats.consumer()?.sticky()?;
             let caps = sticky::parse_caps(sticky.text(sticky::CAPS)?)?;
             let download = lock(&self.settings).download;
             Some(if download {
@@ -325,13 +325,13 @@ impl BaseSrcImpl for XmemSrc {
             let obj = self.obj();
             let at = event.running_time.and_then(|time| self.to_monotonic(time));
             let key_frame = key_frame::from_event(&event, at);
-            return self.figures.request(obj.upcast_ref(), key_frame);
+            return self.stats.request(obj.upcast_ref(), key_frame);
         }
         if let gst::EventView::Latency(event) = event.view() {
             // An aggregator waits for its slowest input, also if no sink waits for it.
             let latency = event.latency().max(self.latency_of_others());
             self.latency.set_pipeline(latency);
-            self.latency.ask(&self.figures, &self.stream);
+            self.latency.ask(&self.stats, &self.stream);
         }
         self.parent_event(event)
     }
@@ -382,13 +382,17 @@ impl Create for XmemSrc {
 }
 
 impl XmemSrc {
-    fn source<'a>(&'a self, element: &'a gst_base::BaseSrc, settings: &'a Settings) -> Source<'a> {
-        Source {
+    fn source<'a>(
+        &'a self,
+        element: &'a gst_base::BaseSrc,
+        settings: &'a Settings,
+    ) -> SourceContext<'a> {
+        SourceContext {
             element,
             settings,
             stream: &self.stream,
             outgoing: &self.outgoing,
-            figures: &self.figures,
+            stats: &self.stats,
             latency: &self.latency,
             tally: &self.tally,
             losses: &self.losses,
@@ -477,7 +481,7 @@ impl XmemSrc {
     }
 
     fn stats(&self) -> gst::Structure {
-        let (stats, zero_copy, undecodable) = self.figures.get();
+        let (stats, zero_copy, undecodable) = self.stats.get();
         // The tally has one reference for the element, and one for each buffer with the memory of a frame.
         let held = Arc::strong_count(&self.tally).saturating_sub(1) as u64;
         let copies = self.tally.copies();

@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use gst::prelude::*;
 
-use super::{context::Figures, settings::XmemSrcTimestampMode, stream::Stream, times::Playback};
+use super::{
+    context::SourceStats, settings::XmemSrcTimestampMode, stream::SourceStream, times::Playback,
+};
 
 /// Streams of packets and of encoded frames may come in bursts. A hole in them costs more than a delay.
 const BURSTS: gst::ClockTime = gst::ClockTime::SECOND;
@@ -130,8 +132,8 @@ impl Latency {
     /// Asks the present producer to keep frames for as long as downstream may need. Called when one of the times, the caps or the
     /// producer has changed.
     #[cold]
-    pub(super) fn ask(&self, figures: &Figures, stream: &Stream) {
-        let Some(consumer) = figures.consumer() else {
+    pub(super) fn ask(&self, stats: &SourceStats, stream: &SourceStream) {
+        let Some(consumer) = stats.consumer() else {
             return;
         };
         let bursts = match stream.caps() {

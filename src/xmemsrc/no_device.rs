@@ -5,17 +5,17 @@
 use xmem_core::ReadLease;
 
 use super::{
-    context::{Outcome, Source},
+    context::{Outcome, SourceContext},
     run::Started,
-    times::Times,
+    times::BufferTimes,
 };
 
 /// Posts an error.
 pub(super) fn receive(
-    source: Source<'_>,
+    source: SourceContext<'_>,
     _started: &mut Started,
     _lease: &ReadLease,
-    _times: Times,
+    _times: BufferTimes,
     _over_budget: bool,
 ) -> Result<Outcome, gst::FlowError> {
     gst::element_error!(

@@ -13,7 +13,7 @@ use super::{
     base::CAT,
     buffer::{self, Converter},
     connection::{self, WARN_AFTER},
-    context::{Outcome, Placement, Source},
+    context::{Outcome, Placement, SourceContext},
     device, downstream,
     run::{Report, Started},
     settings::XmemSrcOverBudget,
@@ -22,7 +22,7 @@ use crate::stream::{event, frame::Memory};
 
 /// Returns the next buffer.
 pub(super) fn next(
-    source: Source<'_>,
+    source: SourceContext<'_>,
     follower: &mut Follower,
     started: &mut Started,
 ) -> Result<gst::Buffer, gst::FlowError> {
@@ -68,7 +68,7 @@ pub(super) fn next(
 
 /// Handles an entry. `None`: it was not a frame.
 fn take(
-    source: Source<'_>,
+    source: SourceContext<'_>,
     started: &mut Started,
     taken: Taken<'_>,
 ) -> Result<Option<Outcome>, gst::FlowError> {
@@ -118,7 +118,7 @@ fn take(
 
 /// Sends an event downstream that was published between two frames.
 #[cold]
-fn push_event(source: Source<'_>, started: &mut Started, lease: &ReadLease) {
+fn push_event(source: SourceContext<'_>, started: &mut Started, lease: &ReadLease) {
     let meta = lease.meta();
     if meta.attachments.is_empty() {
         // The entry only brought new sticky state.
@@ -139,7 +139,7 @@ fn push_event(source: Source<'_>, started: &mut Started, lease: &ReadLease) {
 
 /// Warns that the budget is used up, and that the producer granted fewer slots than were requested.
 #[cold]
-fn warn_of_budget(source: Source<'_>, follower: &Follower) {
+fn warn_of_budget(source: SourceContext<'_>, follower: &Follower) {
     let Some(consumer) = follower.consumer() else {
         return;
     };
@@ -158,7 +158,7 @@ fn warn_of_budget(source: Source<'_>, follower: &Follower) {
     );
 }
 
-fn warn_of_held_frames(source: Source<'_>, follower: &Follower) {
+fn warn_of_held_frames(source: SourceContext<'_>, follower: &Follower) {
     let budget = follower.consumer().map_or(0, Consumer::budget);
     gst::element_warning!(
         source.element,
@@ -173,18 +173,18 @@ fn warn_of_held_frames(source: Source<'_>, follower: &Follower) {
 
 /// Counts a frame, and sets the flags of its buffer.
 fn deliver(
-    source: Source<'_>,
+    source: SourceContext<'_>,
     started: &mut Started,
     follower: &Follower,
     outcome: Outcome,
 ) -> Result<Option<gst::Buffer>, gst::FlowError> {
-    // The producer's figures are updated before this element's, so they are never lower.
+    // The producer's statistics are updated before this element's, so they are never lower.
     let (mut buffer, placement) = match outcome {
         Outcome::Buffer(buffer, placement) => (buffer, placement),
         other => return count_lost(source, started, follower, &other).map(|()| None),
     };
     if placement == Placement::InPlace {
-        source.figures.note_zero_copy();
+        source.stats.note_zero_copy();
     } else {
         count_copy(source, started, follower, placement);
     }
@@ -198,15 +198,15 @@ fn deliver(
 /// Counts a frame that has no buffer. `Err`: the element was stopped.
 #[cold]
 fn count_lost(
-    source: Source<'_>,
+    source: SourceContext<'_>,
     started: &mut Started,
     follower: &Follower,
     outcome: &Outcome,
 ) -> Result<(), gst::FlowError> {
     if matches!(outcome, Outcome::Undecodable) {
-        // Counted only in the producer's figures, since this element has a separate figure for it.
+        // Counted only in the producer's statistics, since this element counts it separately.
         follower.consumer().inspect(|it| it.note_dropped());
-        source.figures.note_undecodable();
+        source.stats.note_undecodable();
         return Ok(());
     }
     started.note_gap();
@@ -220,7 +220,7 @@ fn count_lost(
 /// Counts a copied frame, and logs the reason once.
 #[inline(never)]
 fn count_copy(
-    source: Source<'_>,
+    source: SourceContext<'_>,
     started: &mut Started,
     follower: &Follower,
     placement: Placement,
@@ -246,7 +246,7 @@ fn count_copy(
 
 /// Warns once that frames are dropped because they cannot be held. Otherwise only a gap in the sequence would show it.
 #[cold]
-fn report_drop(source: Source<'_>, started: &mut Started, why: &str) {
+fn report_drop(source: SourceContext<'_>, started: &mut Started, why: &str) {
     if started.reports(Report::Drops) {
         gst::warning!(
             gst::CAT_PERFORMANCE,

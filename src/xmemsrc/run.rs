@@ -17,12 +17,12 @@ use xmem_core::{
 
 use super::{
     base::CAT,
-    context::Source,
+    context::SourceContext,
     downstream::{self, Window},
     latency,
     settings::{Settings, XmemSrcStartFrom, XmemSrcTimestampMode},
-    stream::{Snapshot, Stream},
-    times::{Mapping, Stamper, Times},
+    stream::{Snapshot, SourceStream},
+    times::{BufferTimes, FromRunningTime, ToRunningTime},
 };
 use crate::{buffers::bufferpool::ReceivedBuffers, cuda, lock};
 
@@ -39,7 +39,7 @@ impl Run {
     pub(super) fn new(
         settings: Settings,
         follower: Follower,
-        mapping: Arc<Mapping>,
+        mapping: Arc<FromRunningTime>,
         buffers: ReceivedBuffers,
     ) -> Self {
         Self {
@@ -120,7 +120,7 @@ pub(super) struct Started {
     header_is_due: bool,
     /// The first entry that was taken from this producer is not its first one.
     has_joined_late: bool,
-    stamper: Stamper,
+    to_running_time: ToRunningTime,
     window: Window,
     stream: Snapshot,
     reported: [bool; Report::Misses as usize + 1],
@@ -128,7 +128,7 @@ pub(super) struct Started {
 }
 
 impl Started {
-    fn new(settings: &Settings, mapping: Arc<Mapping>, buffers: ReceivedBuffers) -> Self {
+    fn new(settings: &Settings, mapping: Arc<FromRunningTime>, buffers: ReceivedBuffers) -> Self {
         Self {
             sticky_version: None,
             next_sequence: None,
@@ -138,7 +138,7 @@ impl Started {
             gate: KeyFrameGate::default(),
             header_is_due: true,
             has_joined_late: false,
-            stamper: Stamper::new(settings, mapping),
+            to_running_time: ToRunningTime::new(settings, mapping),
             window: Window::default(),
             stream: Snapshot::new(buffers),
             reported: Default::default(),
@@ -148,7 +148,7 @@ impl Started {
 
     /// The pipeline changes to PLAYING.
     pub(super) fn begin(&mut self) {
-        self.stamper.begin();
+        self.to_running_time.begin();
     }
 
     /// Called after a join. If the consumer has resumed the stream of the same producer, only some frames may be missing, and
@@ -161,7 +161,7 @@ impl Started {
             self.gate = KeyFrameGate::default();
             self.header_is_due = true;
             self.has_begun = false;
-            self.stamper.begin_producer(delivery);
+            self.to_running_time.begin_producer(delivery);
         }
     }
 
@@ -207,7 +207,7 @@ impl Started {
     }
 
     /// Copies the changes of the stream.
-    pub(super) fn refresh(&mut self, stream: &Stream) {
+    pub(super) fn refresh(&mut self, stream: &SourceStream) {
         stream.refresh(&mut self.stream);
     }
 
@@ -220,12 +220,12 @@ impl Started {
     }
 
     /// Whether a frame is left out because it belongs to the time before the pipeline's start.
-    pub(super) fn leaves_out(&mut self, source: Source<'_>, times: &Times) -> bool {
+    pub(super) fn leaves_out(&mut self, source: SourceContext<'_>, times: &BufferTimes) -> bool {
         times.is_early && self.leaves_out_early(source)
     }
 
     #[cold]
-    fn leaves_out_early(&mut self, source: Source<'_>) -> bool {
+    fn leaves_out_early(&mut self, source: SourceContext<'_>) -> bool {
         let is_coded = self.stream.playback().is_coded();
         if self.has_begun {
             // Such as a picture before the key frame with which the stream began.
@@ -258,26 +258,26 @@ impl Started {
     }
 
     /// Whether a frame can be decoded. Requests a key frame if not.
-    pub(super) fn is_decodable(&mut self, source: Source<'_>, meta: &FrameMeta) -> bool {
+    pub(super) fn is_decodable(&mut self, source: SourceContext<'_>, meta: &FrameMeta) -> bool {
         self.gate.is_decodable(source, meta)
     }
 
     /// The stream has ended. Warns if its frames were dropped for lack of a key frame.
-    pub(super) fn end(&mut self, source: Source<'_>) {
+    pub(super) fn end(&mut self, source: SourceContext<'_>) {
         self.gate.warn(source, true);
     }
 
     /// The times of an entry. Sends another segment before a frame that needs it.
-    pub(super) fn stamp(&mut self, source: Source<'_>, lease: &ReadLease) -> Times {
+    pub(super) fn stamp(&mut self, source: SourceContext<'_>, lease: &ReadLease) -> BufferTimes {
         let playback = self.stream.playback();
-        let times = self.stamper.stamp(source.element, lease, playback);
+        let times = self.to_running_time.stamp(source.element, lease, playback);
         // `passthrough` sends the producer's own segment. Times of `arrival` have no relation to it.
         if source.settings.timestamp_mode == XmemSrcTimestampMode::Clock
             && let Some(segment) = self.window.follow(playback.shown(), lease.meta(), &times)
         {
             downstream::replace_segment(source, segment);
         }
-        if self.stamper.has_news() {
+        if self.to_running_time.has_news() {
             self.follow_latency(source);
         }
         times
@@ -285,20 +285,23 @@ impl Started {
 
     /// The shift or the delay of the frames has changed.
     #[cold]
-    fn follow_latency(&self, source: Source<'_>) {
+    fn follow_latency(&self, source: SourceContext<'_>) {
         let playback = self.stream.playback();
         let before = source.latency(playback);
-        let (shift, paid) = (self.stamper.shift(), self.stamper.paid());
+        let (shift, paid) = (self.to_running_time.shift(), self.to_running_time.paid());
         source.latency.set_shift(shift, paid);
-        let (delay, measured) = (self.stamper.delay(), self.stamper.measured());
+        let (delay, measured) = (
+            self.to_running_time.delay(),
+            self.to_running_time.measured(),
+        );
         source.latency.set_delay(delay, measured);
         let latency = source.latency(playback);
         if latency != before {
             source.latency.expect(latency);
-        } else if self.stamper.is_measured() {
+        } else if self.to_running_time.is_measured() {
             source.latency.expect(gst::ClockTime::ZERO);
         }
-        source.latency.ask(source.figures, source.stream);
+        source.latency.ask(source.stats, source.stream);
         if latency != before {
             latency::changed(source.element);
         }
@@ -344,7 +347,7 @@ impl KeyFrameGate {
     }
 
     /// Whether a frame can be decoded, by its flags. Requests a key frame if not.
-    pub(super) fn is_decodable(&mut self, source: Source<'_>, meta: &FrameMeta) -> bool {
+    pub(super) fn is_decodable(&mut self, source: SourceContext<'_>, meta: &FrameMeta) -> bool {
         if !source.settings.wait_for_keyframe
             || self.passes(meta)
             || source.stream.has_only_key_frames()
@@ -353,7 +356,7 @@ impl KeyFrameGate {
         }
         gst::log!(CAT, obj = source.element, "Waiting for a key frame");
         if self.gate.should_request(Instant::now()) {
-            source.figures.request(source.element, KeyFrame::NOW);
+            source.stats.request(source.element, KeyFrame::NOW);
         }
         self.note_dropped();
         self.warn(source, false);
@@ -362,7 +365,7 @@ impl KeyFrameGate {
 
     /// Warns once that no key frame arrives: after some time, or when the stream ends. Without it, the user would not learn why
     /// there are no buffers.
-    pub(super) fn warn(&mut self, source: Source<'_>, is_over: bool) {
+    pub(super) fn warn(&mut self, source: SourceContext<'_>, is_over: bool) {
         if self.should_warn(is_over) {
             gst::element_warning!(
                 source.element,

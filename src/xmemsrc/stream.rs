@@ -23,7 +23,7 @@ use crate::{
 };
 
 #[derive(Debug, Default)]
-pub(super) struct Stream {
+pub(super) struct SourceStream {
     state: Mutex<State>,
     /// Counts the changes of the values that a [`Snapshot`] copies.
     version: AtomicU64,
@@ -183,7 +183,7 @@ impl Snapshot {
     }
 }
 
-impl Stream {
+impl SourceStream {
     fn lock(&self) -> MutexGuard<'_, State> {
         lock(&self.state)
     }

@@ -161,7 +161,7 @@ impl Spacing {
 
 /// The times of a buffer.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Times {
+pub(super) struct BufferTimes {
     pub(super) pts: Option<gst::ClockTime>,
     pub(super) dts: Option<gst::ClockTime>,
     pub(super) duration: Option<gst::ClockTime>,
@@ -171,9 +171,9 @@ pub(super) struct Times {
 
 /// Converts the producer's times to times of this pipeline.
 #[derive(Debug)]
-pub(super) struct Stamper {
+pub(super) struct ToRunningTime {
     mode: XmemSrcTimestampMode,
-    mapping: Arc<Mapping>,
+    mapping: Arc<FromRunningTime>,
     /// `start-from=oldest`: frames from before the pipeline's start keep their spacing.
     from_oldest: bool,
     clock: ClockOffset,
@@ -205,8 +205,8 @@ pub(super) struct Stamper {
     has_news: bool,
 }
 
-impl Stamper {
-    pub(super) fn new(settings: &Settings, mapping: Arc<Mapping>) -> Self {
+impl ToRunningTime {
+    pub(super) fn new(settings: &Settings, mapping: Arc<FromRunningTime>) -> Self {
         Self {
             mode: settings.timestamp_mode,
             mapping,
@@ -290,10 +290,10 @@ impl Stamper {
         src: &gst_base::BaseSrc,
         lease: &ReadLease,
         playback: &Playback,
-    ) -> Times {
+    ) -> BufferTimes {
         let meta = lease.meta();
         let duration = meta.duration.and_then(timing::known);
-        let raw = || Times {
+        let raw = || BufferTimes {
             pts: meta.pts.and_then(timing::known),
             dts: meta.dts.and_then(timing::known),
             duration,
@@ -306,9 +306,9 @@ impl Stamper {
         }
         let duration = duration.map(|duration| at_speed(duration, playback.speed));
         let Some((origin, base_time)) = self.origin(src) else {
-            return Times {
+            return BufferTimes {
                 duration,
-                ..Times::default()
+                ..BufferTimes::default()
             };
         };
         self.follow_base_time(src, base_time);
@@ -337,7 +337,7 @@ impl Stamper {
         };
         let end = pts.map(|pts| pts.saturating_add(duration.unwrap_or_default()));
         self.latest = self.latest.max(end.max(dts).unwrap_or_default());
-        Times {
+        BufferTimes {
             pts,
             dts,
             duration,
@@ -578,7 +578,7 @@ fn at_speed(duration: gst::ClockTime, speed: f64) -> gst::ClockTime {
 
 /// What the streaming thread notes about the times of the frames.
 #[derive(Debug)]
-pub(super) struct Mapping {
+pub(super) struct FromRunningTime {
     /// The shift of the frames. Weak: the number of references shows whether streams share it.
     shift: Mutex<Weak<Shift>>,
     /// With `timestamp-mode=passthrough`: how far the last frame's time on CLOCK_MONOTONIC is ahead of its PTS.
@@ -587,7 +587,7 @@ pub(super) struct Mapping {
 
 const UNKNOWN: i64 = i64::MIN;
 
-impl Default for Mapping {
+impl Default for FromRunningTime {
     fn default() -> Self {
         Self {
             shift: Mutex::default(),
@@ -596,7 +596,7 @@ impl Default for Mapping {
     }
 }
 
-impl Mapping {
+impl FromRunningTime {
     pub(super) fn set_shift(&self, shift: Option<&Arc<Shift>>) {
         *lock(&self.shift) = shift.map(Arc::downgrade).unwrap_or_default();
     }
