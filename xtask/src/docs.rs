@@ -138,7 +138,7 @@ fn stage(site: &Path) -> Result {
     list.args(["*.md", "docs", "examples", "contrib", "LICENSE", ".ci"]);
     // Sources that pages link to.
     list.args(["crates/*/examples/*", "bridge/examples/*", "xtask/src/*"]);
-    list.args(["crates/xmem-count/ceilings.txt", "crates/xmem-shm/src/*"]);
+    list.args(["tools/xmem-count/ceilings.txt", "crates/xmem-shm/src/*"]);
     let output = list.output()?;
     for file in String::from_utf8(output.stdout)?.split_terminator('\0') {
         let to = src.join(file);

@@ -105,7 +105,7 @@ impl Change {
                 self.leave_out(path, "cargo xtask test --only bridge");
                 return;
             }
-            ["crates", name, ref inside @ ..] => (name, inside),
+            ["crates" | "tools", name, ref inside @ ..] => (name, inside),
             ["xtask", ref inside @ ..] => ("xtask", inside),
             ["src" | "tests" | "examples", ..] if !path.ends_with(".py") => (PLUGIN, &words[..]),
             _ => {
@@ -172,7 +172,12 @@ fn folder(name: &str) -> PathBuf {
     match name {
         PLUGIN => root(),
         "xtask" => root().join(name),
-        name => root().join("crates").join(name),
+        name => {
+            let of = |group| root().join(group).join(name);
+            Some(of("crates"))
+                .filter(|folder| folder.exists())
+                .unwrap_or_else(|| of("tools"))
+        }
     }
 }
 

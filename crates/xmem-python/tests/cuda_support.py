@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MPL-2.0
 
-"""A machine with stand-in devices, without a GPU (crates/xmem-cuda-standin), and processes that use them."""
+"""A machine with stand-in devices, without a GPU (tools/xmem-cuda-standin), and processes that use them."""
 
 import json
 import os

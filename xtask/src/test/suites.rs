@@ -84,10 +84,9 @@ impl Selection {
 
 /// The test programs with this name, or those with a module of this name, and the module.
 fn programs(name: &str) -> Vec<(String, Option<String>)> {
-    let crates = std::fs::read_dir(root().join("crates"))
-        .into_iter()
-        .flatten();
-    let crates = crates.flatten().map(|entry| entry.path());
+    let groups = ["crates", "tools"].map(|group| std::fs::read_dir(root().join(group)));
+    let crates = groups.into_iter().flatten().flatten().flatten();
+    let crates = crates.map(|entry| entry.path());
     let tests = crates
         .chain([root(), root().join("xtask")])
         .map(|dir| dir.join("tests"));

@@ -158,12 +158,12 @@ const LARGEST_CYCLE: usize = 5;
 /// Crates without rows in the table.
 const OTHER_CRATES: [&str; 8] = [
     "bridge",
-    "crates/xmem-bench",
+    "tools/xmem-bench",
     "crates/xmem-capi",
     "crates/xmem-cli",
-    "crates/xmem-count",
-    "crates/xmem-faults",
-    "crates/xmem-gpu",
+    "tools/xmem-count",
+    "tools/xmem-faults",
+    "tools/xmem-gpu",
     "xtask",
 ];
 

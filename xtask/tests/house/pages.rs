@@ -99,6 +99,7 @@ fn named_sources_exist() {
             "src/",
             "crates/",
             "tests/",
+            "tools/",
             "xtask/",
             "bridge/",
             "examples/",

@@ -12,7 +12,7 @@
 //! * `set ELEMENT PROPERTY VALUE`: sets a property; the reply is `set`
 //! * `stop`: stops the pipeline and reports the duration; the reply is `stopped`
 
-#[path = "../../xmem-core/tests/cuda/gpu.rs"]
+#[path = "../../../crates/xmem-core/tests/cuda/gpu.rs"]
 #[allow(unsafe_code, unreachable_pub)] // of a test program
 mod gpu;
 #[path = "../../../tests/cuda_elements/gstcuda.rs"]
