@@ -11,7 +11,8 @@ use crate::step::{self, Step};
 use crate::{Result, cargo, root};
 
 /// Test programs that take long. They run only if they were changed themselves.
-const SLOW: [&str; 11] = [
+const SLOW: [&str; 12] = [
+    "clips",
     "containers",
     "cuda",
     "cuda_elements",

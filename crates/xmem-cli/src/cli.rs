@@ -104,6 +104,32 @@ impl Share {
     }
 }
 
+#[derive(Debug, Args)]
+pub(crate) struct Record {
+    /// The pool's name, or the path of its socket
+    pub(crate) pool: OsString,
+    /// The file to create; its name must end in .mkv. With --before it may contain %t, which stands for the time of a clip, in UTC
+    pub(crate) file: PathBuf,
+    /// Encode frames as H.264: smaller, but lossy. With --before, raw frames always are
+    #[arg(long)]
+    pub(crate) h264: bool,
+    /// Keep the newest frames in memory, and write a clip at each SIGUSR1. It begins with a key frame at least this long before
+    #[arg(long, value_name = "SECONDS", value_parser = interval)]
+    pub(crate) before: Option<Duration>,
+    /// With --before: end a clip this long after the last signal. Without %t in the name, end after the first clip
+    #[arg(long, value_name = "SECONDS", default_value = "10", requires = "before", value_parser = interval)]
+    pub(crate) after: Duration,
+    /// With --before: each line on standard input does what SIGUSR1 does
+    #[arg(long, requires = "before")]
+    pub(crate) trigger: bool,
+    /// With --before: the most memory for the newest frames, such as 500M; K, M, G and T are powers of 1024
+    #[arg(long, value_name = "SIZE", default_value = "256M", requires = "before", value_parser = size)]
+    pub(crate) memory: u64,
+    /// With --before: remove the oldest clips with names of this form when they take more than this, such as 20G
+    #[arg(long, value_name = "SIZE", requires = "before", value_parser = size)]
+    pub(crate) keep: Option<u64>,
+}
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// List the pools of the runtime directory, or those that another host exports
@@ -166,15 +192,7 @@ pub(crate) enum Command {
         raw: bool,
     },
     /// Write the frames of a pool to a Matroska file, lossless, until SIGINT; `xmem replay` plays the file
-    Record {
-        /// The pool's name, or the path of its socket
-        pool: OsString,
-        /// The file to create; its name must end in .mkv
-        file: PathBuf,
-        /// Encode frames as H.264: smaller, but lossy
-        #[arg(long)]
-        h264: bool,
-    },
+    Record(Record),
     /// Decode a camera, a stream or a file into a pool; restart it when it fails or ends, until SIGINT or SIGTERM
     #[command(visible_alias = "replay")]
     Share(Share),
@@ -215,6 +233,20 @@ fn property(text: &str) -> Result<String, String> {
         Some((name, _)) if !name.is_empty() && !text.contains('!') => Ok(text.to_owned()),
         _ => Err("expected PROPERTY=VALUE".to_owned()),
     }
+}
+
+/// A number of bytes, such as `20G`.
+fn size(text: &str) -> Result<u64, String> {
+    let unit = text
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(text.len());
+    let (number, unit) = text.split_at(unit);
+    let power = ["", "K", "M", "G", "T"].iter().position(|it| *it == unit);
+    let number = number.parse::<u64>().ok().filter(|it| *it > 0);
+    number
+        .zip(power)
+        .and_then(|(number, power)| number.checked_mul(1 << (10 * power)))
+        .ok_or_else(|| "expected a number of bytes, such as 500M or 20G".to_owned())
 }
 
 fn interval(text: &str) -> Result<Duration, String> {

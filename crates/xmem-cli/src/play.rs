@@ -30,19 +30,21 @@ enum Event {
 
 /// Runs a command of [`pipeline`](crate::launch::pipeline) until it ends, and returns its exit code. It gets SIGINT when this process
 /// gets SIGINT or SIGTERM, and is killed if it has not ended after `time`. `look` is called each second, and before the signal is
-/// passed on.
+/// passed on. When it returns false, the tool gets SIGINT too.
 ///
 /// The tool prints warnings on its standard output.
 pub(crate) fn play(
     mut command: Command,
     time: Option<Duration>,
-    mut look: impl FnMut(),
+    mut look: impl FnMut() -> bool,
 ) -> Result<ExitCode, Error> {
     let (sender, events) = channel();
     stop_on_signals(sender.clone())?;
     // A separate process group: Ctrl+C would otherwise end the tool before the last look.
     command.stdout(Stdio::piped()).process_group(0);
     let mut tool = command.spawn().map_err(|error| not_started(&error))?;
+    // With the tool's descriptors: the reader of a pipe waits until all are closed.
+    drop(command);
     let stdout = tool.stdout.take().map(BufReader::new);
     thread::spawn(move || {
         let lines = stdout
@@ -57,19 +59,21 @@ pub(crate) fn play(
         let _ = sender.send(Event::Ended);
     });
     let mut deadline = None;
+    let mut is_wanted = true;
     loop {
         if deadline.is_some_and(|deadline| Instant::now() > deadline) {
             tool.kill()?;
         }
-        match events.recv_timeout(INTERVAL) {
-            Ok(Event::Ended) => break,
-            Ok(Event::Stop) => {
-                look();
-                deadline = deadline.or(time.map(|time| Instant::now() + time));
-                // Fails only if the tool has already ended.
-                let _ = kill_process(Pid::from_child(&tool), Signal::INT);
-            }
-            Err(_) => look(),
+        let event = events.recv_timeout(INTERVAL);
+        if let Ok(Event::Ended) = event {
+            break;
+        }
+        let was_wanted = is_wanted;
+        is_wanted &= look();
+        if event.is_ok() || is_wanted != was_wanted {
+            deadline = deadline.or(time.map(|time| Instant::now() + time));
+            // Fails only if the tool has already ended.
+            let _ = kill_process(Pid::from_child(&tool), Signal::INT);
         }
     }
     let status = tool.wait()?;

@@ -50,7 +50,7 @@ pub(crate) fn run(cli: &Cli, out: &mut impl Write) -> Result<ExitCode, Error> {
             output,
         } => top::run(*interval, *once, output.format, out)?,
         Command::Metrics { listen } => metrics::run(*listen)?,
-        Command::Record { pool, file, h264 } => return record::run(pool, file, *h264),
+        Command::Record(record) => return record::run(record),
         Command::Serve { listen } => serve::run(*listen)?,
         Command::Share(share) => share::run(share, cli.verbose)?,
         Command::Doctor { output } => return doctor::run(output.format, out),

@@ -36,5 +36,5 @@ pub(crate) fn run(pool: &OsStr, raw: bool) -> Result<ExitCode, Error> {
     let source = [newest_only(caps.is_raw())];
     let command = pipeline(child::dependent(TOOL), pool, &source, &rest);
     // A reader that does not read would otherwise stop the tool's end.
-    play(command, Some(END_TIMEOUT), || {})
+    play(command, Some(END_TIMEOUT), || true)
 }

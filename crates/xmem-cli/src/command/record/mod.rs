@@ -2,6 +2,11 @@
 
 //! `xmem record POOL FILE`
 
+mod clip;
+mod clips;
+mod matroska;
+mod names;
+
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::fs::{self, File, Metadata};
@@ -10,40 +15,62 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use xmem_core::PoolStats;
 
 use crate::Error;
+use crate::caps::Caps;
 use crate::child;
+use crate::cli::Record;
 use crate::format::to_stderr;
 use crate::launch::{CONVERT, TOOL, pipeline, video_pool};
 use crate::play::play;
+use clips::{Clips, Triggers};
 
 /// Holds copies of frames while the encoder or the disk is slow, so that the pool's budget does not limit them.
 const QUEUE: &str = "queue max-size-buffers=0 max-size-time=0 max-size-bytes=268435456";
 
-/// Runs GStreamer's tool, which writes the file. At a signal the tool completes the file.
-pub(crate) fn run(pool: &OsStr, file: &Path, h264: bool) -> Result<ExitCode, Error> {
-    let name = file.display();
+/// A key frame at least once a second, for clips of a camera with 30 frames a second.
+const H264: &str = "videoconvert ! x264enc tune=zerolatency speed-preset=veryfast key-int-max=30";
+
+pub(crate) fn run(record: &Record) -> Result<ExitCode, Error> {
+    let Record { pool, file, .. } = record;
     if file.extension() != Some(OsStr::new("mkv")) {
-        return Err(format!("{name}: use a name that ends in .mkv").into());
+        return Err(format!("{}: use a name that ends in .mkv", file.display()).into());
     }
-    let caps = video_pool(pool, None)?;
-    // Matroska cannot store a change of the caps.
-    let filter = caps.filter();
-    let convert = match caps.name() {
-        _ if caps.is_raw() && h264 => {
-            format!("{filter} ! videoconvert ! x264enc tune=zerolatency ! ")
-        }
-        _ if caps.is_raw() => {
-            let target = ffv1_format(caps.format().unwrap_or_default())?;
-            format!("{filter} ! {CONVERT} ! video/x-raw,format={target} ! avenc_ffv1 ! ")
-        }
+    match record.before {
+        Some(before) => write_clips(record, before),
+        None => write_all(pool, file, record.h264),
+    }
+}
+
+/// The elements between the pool and the file, with a trailing ` ! `, or nothing.
+fn encoder(caps: &Caps, raw: &str) -> String {
+    match caps.name() {
+        // Matroska cannot store a change of the caps.
+        _ if caps.is_raw() => format!("{} ! {raw} ! ", caps.filter()),
         // Encoded frames are stored unchanged, in the form that the file format needs.
         "video/x-h264" => "h264parse ! ".to_owned(),
         "video/x-h265" => "h265parse ! ".to_owned(),
         _ => String::new(),
+    }
+}
+
+/// Runs GStreamer's tool, which writes the file. At a signal the tool completes the file.
+fn write_all(pool: &OsStr, file: &Path, h264: bool) -> Result<ExitCode, Error> {
+    let name = file.display();
+    let caps = video_pool(pool, None)?;
+    let raw = match caps.format() {
+        Some(format) if !h264 => {
+            let target = ffv1_format(format)?;
+            format!("{CONVERT} ! video/x-raw,format={target} ! avenc_ffv1")
+        }
+        _ => "videoconvert ! x264enc tune=zerolatency".to_owned(),
     };
+    let encode = encoder(&caps, &raw);
     // Never overwrites a recording, and follows no link.
     let folder = file.parent().unwrap_or(Path::new("/"));
     let recording = File::create_new(file).map_err(|error| match error.kind() {
@@ -54,15 +81,16 @@ pub(crate) fn run(pool: &OsStr, file: &Path, h264: bool) -> Result<ExitCode, Err
     // A descriptor that the tool inherits.
     let inherited = rustix::io::dup(&recording)?;
     let rest = format!(
-        "{QUEUE} ! {convert}matroskamux offset-to-zero=true ! fdsink fd={} --eos-on-shutdown",
+        "{QUEUE} ! {encode}matroskamux offset-to-zero=true ! fdsink fd={} --eos-on-shutdown",
         inherited.as_raw_fd()
     );
-    // This consumer's own name, by which its figures are found.
-    let consumer = format!("xmem record {}", std::process::id());
-    let source = ["max-held=8".to_owned(), format!("client-name={consumer}")];
-    let command = pipeline(child::supervised(TOOL), pool, &source, &rest);
+    let consumer = Name::default();
+    let command = pipeline(child::supervised(TOOL), pool, &consumer.source(), &rest);
     let mut gaps = Gaps::new(caps.is_raw());
-    let code = play(command, None, || gaps.look(pool, &consumer))?;
+    let code = play(command, None, || {
+        gaps.look(pool, &consumer.0);
+        true
+    })?;
     gaps.report();
     if is_empty_there(&recording, file) {
         // It would only prevent the next attempt.
@@ -70,6 +98,55 @@ pub(crate) fn run(pool: &OsStr, file: &Path, h264: bool) -> Result<ExitCode, Err
         to_stderr(format_args!("nothing was recorded, so there is no {name}"));
     }
     Ok(code)
+}
+
+/// Runs GStreamer's tool, which encodes the frames, and writes clips of them.
+fn write_clips(record: &Record, before: Duration) -> Result<ExitCode, Error> {
+    // From now on SIGUSR1 does not end this command, which may wait for the first frame.
+    let triggers = Triggers::new(record.trigger)?;
+    let clips = Clips::new(record, before)?;
+    let pool = &record.pool;
+    let caps = video_pool(pool, None)?;
+    if caps.is_raw() {
+        to_stderr("encoding the frames as H.264, with x264enc");
+    }
+    let rest = format!(
+        "{QUEUE} ! {}matroskamux streamable=true min-cluster-duration=0 offset-to-zero=true \
+         ! fdsink fd=0 sync=false --eos-on-shutdown",
+        encoder(&caps, H264)
+    );
+    let (input, output) = std::io::pipe()?;
+    let consumer = Name::default();
+    let mut command = pipeline(child::supervised(TOOL), pool, &consumer.source(), &rest);
+    // The only descriptor that the command closes here once the tool has it.
+    command.stdin(output);
+    let is_done = Arc::new(AtomicBool::new(false));
+    let clips = clips.spawn(triggers, input, is_done.clone());
+    let mut gaps = Gaps::new(caps.is_raw());
+    let code = play(command, None, || {
+        gaps.look(pool, &consumer.0);
+        !is_done.load(Ordering::Relaxed)
+    })?;
+    gaps.report();
+    match clips.join() {
+        Ok(true) => Ok(code),
+        _ => Ok(ExitCode::FAILURE),
+    }
+}
+
+/// This consumer's own name, by which its figures are found.
+struct Name(String);
+
+impl Default for Name {
+    fn default() -> Self {
+        Self(format!("xmem record {}", std::process::id()))
+    }
+}
+
+impl Name {
+    fn source(&self) -> [String; 2] {
+        ["max-held=8".to_owned(), format!("client-name={}", self.0)]
+    }
 }
 
 /// Whether the recording is empty, and still the file of that name.

@@ -1,0 +1,312 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! `xmem record POOL FILE --before SECONDS`: keeps the newest frames, and writes clips when it is told.
+
+use std::collections::VecDeque;
+use std::io::{self, BufRead, PipeReader};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant, SystemTime};
+
+use signal_hook::consts::{SIGUSR1, SIGXFSZ};
+use signal_hook::iterator::Signals;
+
+use super::clip::Clip;
+use super::matroska::{Frame, Header, Stream};
+use super::names::Names;
+use crate::Error;
+use crate::cli::Record;
+use crate::format::to_stderr;
+
+/// The number of frames that wait for the disk here. More wait in the tool.
+const WAITING: usize = 16;
+
+pub(super) enum Event {
+    /// The elements that describe the frames that come next.
+    Header(Header),
+    Frame(Frame),
+    /// A clip is to begin, or to go on.
+    Trigger,
+    Ended,
+}
+
+/// Triggers, from now on.
+pub(super) struct Triggers {
+    sender: SyncSender<Event>,
+    events: Receiver<Event>,
+}
+
+impl Triggers {
+    pub(super) fn new(from_stdin: bool) -> Result<Self, Error> {
+        let (sender, events) = sync_channel(WAITING);
+        let mut signals = Signals::new([SIGUSR1])?;
+        let on_signal = sender.clone();
+        thread::spawn(move || {
+            for _ in &mut signals {
+                if on_signal.send(Event::Trigger).is_err() {
+                    return;
+                }
+            }
+        });
+        if from_stdin {
+            let on_line = sender.clone();
+            thread::spawn(move || {
+                for _ in io::stdin().lock().split(b'\n').map_while(Result::ok) {
+                    if on_line.send(Event::Trigger).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+        Ok(Self { sender, events })
+    }
+}
+
+/// Frames in memory, and the clip that is being written.
+pub(super) struct Clips {
+    names: Names,
+    before: i64,
+    after: Duration,
+    memory: usize,
+    limit: Option<u64>,
+    header: Option<Header>,
+    /// Begins with a key frame.
+    kept: VecDeque<Frame>,
+    bytes: usize,
+    is_short: bool,
+    running: Option<Running>,
+    has_failed: bool,
+    has_written: bool,
+}
+
+/// A clip that was told to begin.
+struct Running {
+    name: PathBuf,
+    until: Instant,
+    /// `None`: there was no frame.
+    clip: Option<Clip>,
+}
+
+impl Clips {
+    /// Fails if the names or the folder are wrong.
+    pub(super) fn new(record: &Record, before: Duration) -> Result<Self, Error> {
+        let names = Names::of(&record.file)?;
+        if record.keep.is_some() && !names.are_many() {
+            return Err("--keep needs a name with %t, such as clip-%t.mkv".into());
+        }
+        // A write beyond `ulimit -f` is an error, as on a full disk.
+        signal_hook::flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false)))?;
+        Ok(Self {
+            names,
+            before: before.as_millis() as i64,
+            after: record.after,
+            memory: record.memory as usize,
+            limit: record.keep,
+            header: None,
+            kept: VecDeque::new(),
+            bytes: 0,
+            is_short: false,
+            running: None,
+            has_failed: false,
+            has_written: false,
+        })
+    }
+
+    /// Reads the tool's stream to its end. `is_done` is set after the last clip. Returns whether all clips were written.
+    pub(super) fn spawn(
+        mut self,
+        triggers: Triggers,
+        input: PipeReader,
+        is_done: Arc<AtomicBool>,
+    ) -> JoinHandle<bool> {
+        let Triggers { sender, events } = triggers;
+        thread::spawn(move || read(input, &sender));
+        thread::spawn(move || {
+            self.run(&events, &is_done);
+            if !self.has_written && !self.has_failed {
+                to_stderr("there was no clip to write");
+            }
+            !self.has_failed
+        })
+    }
+
+    fn run(&mut self, events: &Receiver<Event>, is_done: &AtomicBool) {
+        loop {
+            let left = self
+                .running
+                .as_ref()
+                .map(|it| it.until.saturating_duration_since(Instant::now()));
+            match events.recv_timeout(left.unwrap_or(Duration::from_secs(3600))) {
+                Ok(Event::Header(header)) => self.header = Some(header),
+                Ok(Event::Frame(frame)) if !is_done.load(Ordering::Relaxed) => self.take(frame),
+                Ok(Event::Trigger) if !is_done.load(Ordering::Relaxed) => self.trigger(),
+                Ok(Event::Ended) | Err(RecvTimeoutError::Disconnected) => return self.finish(),
+                Ok(_) | Err(RecvTimeoutError::Timeout) => {}
+            }
+            if self
+                .running
+                .as_ref()
+                .is_some_and(|it| Instant::now() >= it.until)
+            {
+                self.finish();
+            }
+            if self.running.is_none()
+                && !self.names.are_many()
+                && (self.has_written || self.has_failed)
+            {
+                is_done.store(true, Ordering::Relaxed);
+            }
+        }
+    }
+
+    fn trigger(&mut self) {
+        let until = Instant::now() + self.after;
+        if let Some(running) = &mut self.running {
+            running.until = until;
+            return;
+        }
+        self.make_room();
+        let name = self.names.at(SystemTime::now());
+        self.running = Some(Running {
+            name,
+            until,
+            clip: None,
+        });
+        let kept = std::mem::take(&mut self.kept);
+        for frame in &kept {
+            self.write(frame);
+        }
+        self.kept = kept;
+    }
+
+    fn take(&mut self, frame: Frame) {
+        self.write(&frame);
+        if frame.is_key {
+            // The clip of a trigger that comes next begins with the last key frame before its time.
+            let begin = frame.time - self.before;
+            let older = self
+                .kept
+                .iter()
+                .rposition(|it| it.is_key && it.time <= begin);
+            self.forget(older.unwrap_or(0));
+        } else if self.kept.is_empty() {
+            return;
+        }
+        self.bytes += frame.bytes.len();
+        self.kept.push_back(frame);
+        while self.bytes > self.memory {
+            let next_key = self.kept.iter().skip(1).position(|it| it.is_key);
+            self.forget(next_key.map_or(self.kept.len(), |it| it + 1));
+            if !self.is_short {
+                self.is_short = true;
+                to_stderr(format_args!(
+                    "the time before a trigger takes more than {} bytes, so clips begin later: raise --memory",
+                    self.memory
+                ));
+            }
+        }
+    }
+
+    /// Removes the oldest frames.
+    fn forget(&mut self, count: usize) {
+        let bytes: usize = self.kept.drain(..count).map(|it| it.bytes.len()).sum();
+        self.bytes -= bytes;
+    }
+
+    fn write(&mut self, frame: &Frame) {
+        let (Some(running), Some(header)) = (&mut self.running, &self.header) else {
+            return;
+        };
+        let written = match &mut running.clip {
+            Some(clip) => clip.write(frame),
+            None if !frame.is_key => return,
+            None => Clip::create(&running.name, header, frame).and_then(|mut clip| {
+                let written = clip.write(frame);
+                running.clip = Some(clip);
+                written
+            }),
+        };
+        if let Err(error) = written {
+            let name = running.name.display();
+            match running.clip {
+                Some(_) => to_stderr(format_args!(
+                    "{name} ends here, because writing failed: {error}"
+                )),
+                None => to_stderr(format_args!("cannot write {name}: {error}")),
+            }
+            self.has_failed = true;
+            self.finish();
+        }
+    }
+
+    /// Ends the clip that is being written.
+    fn finish(&mut self) {
+        let Some(Running { name, clip, .. }) = self.running.take() else {
+            return;
+        };
+        let name = name.display();
+        match clip.map(Clip::finish) {
+            Some(Ok(seconds)) => {
+                self.has_written = true;
+                to_stderr(format_args!("{name}: {seconds:.1} seconds"));
+            }
+            Some(Err(error)) => {
+                self.has_failed = true;
+                to_stderr(format_args!(
+                    "cannot complete {name}: {error}. What was written is in {name}.part"
+                ));
+            }
+            None if self.has_failed => {}
+            None => to_stderr(format_args!("there was no frame for {name}")),
+        }
+        self.make_room();
+    }
+
+    fn make_room(&mut self) {
+        let Some(limit) = self.limit else { return };
+        match self.names.make_room(limit) {
+            Ok(removed) => {
+                for path in removed {
+                    to_stderr(format_args!(
+                        "removed {}, to keep the limit",
+                        path.display()
+                    ));
+                }
+            }
+            Err(error) => {
+                self.has_failed = true;
+                to_stderr(error);
+            }
+        }
+    }
+}
+
+/// Sends what the tool writes, until it ends.
+fn read(input: PipeReader, events: &SyncSender<Event>) {
+    let mut stream = Stream::new(io::BufReader::new(input));
+    let mut has_header = false;
+    loop {
+        let event = match stream.next() {
+            Ok(Some(frame)) if !has_header => {
+                has_header = true;
+                if events.send(Event::Header(stream.header())).is_err() {
+                    return;
+                }
+                Event::Frame(frame)
+            }
+            Ok(Some(frame)) => Event::Frame(frame),
+            Ok(None) => Event::Ended,
+            Err(error) => {
+                to_stderr(format_args!("the tool's stream cannot be read: {error}"));
+                Event::Ended
+            }
+        };
+        let is_last = matches!(event, Event::Ended);
+        if events.send(event).is_err() || is_last {
+            return;
+        }
+    }
+}
