@@ -10,9 +10,7 @@ use std::error::Error;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use xmem_core::{
-    AcquireError, FrameLayout, FrameMeta, Producer, Sticky, VideoLayout, monotonic_ns,
-};
+use xmem_core::{AcquireError, FrameLayout, FrameMeta, Producer, VideoLayout, monotonic_ns};
 
 const FORMAT: &str = "GRAY8";
 const WIDTH: usize = 640;
@@ -25,14 +23,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let producer = Producer::builder(&pool).build()?;
 
     // Consumers need this before they can read the first frame.
-    let mut sticky = Sticky::new();
-    sticky.set(
-        "caps",
-        format!("video/x-raw,format={FORMAT},width={WIDTH},height={HEIGHT},framerate=30/1"),
-    );
-    // The frames are live, like those of a camera.
-    sticky.set("timeline", "timeline, live=(boolean)true;");
-    producer.set_sticky(&sticky)?;
+    let caps = format!("video/x-raw,format={FORMAT},width={WIDTH},height={HEIGHT},framerate=30/1");
+    producer.set_caps(&caps)?;
     println!("publishing at {}", producer.socket_path().display());
 
     let layout = VideoLayout::new(FORMAT, WIDTH as u32, HEIGHT as u32)?;

@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use pyo3::prelude::*;
-use xmem_core::{Delivery, Producer, Sticky, Wait, WaitError};
+use xmem_core::{Delivery, Producer, Wait, WaitError};
 
 use crate::detached::Detached;
 use crate::errors::{IntoPyResult, Kind};
@@ -77,21 +77,7 @@ impl Publisher {
         publish: impl FnOnce() -> PyResult<T>,
     ) -> PyResult<T> {
         let _publishing = lock(&self.publishing);
-        self.set_caps(caps)?;
+        self.producer.set_caps(caps).into_py_result()?;
         publish()
-    }
-
-    /// Sets the caps in the sticky state, if they changed.
-    fn set_caps(&self, caps: &str) -> PyResult<()> {
-        let now = self.sticky();
-        if now.text("caps") == Some(caps) {
-            return Ok(());
-        }
-        let mut sticky = Sticky::clone(&now);
-        sticky.set("caps", caps);
-        // For xmemsrc: the frames are live.
-        sticky.set("timeline", "timeline, live=(boolean)true;");
-        self.producer.set_sticky(&sticky).into_py_result()?;
-        Ok(())
     }
 }

@@ -349,6 +349,23 @@ impl Producer {
         self.inner().set_sticky(sticky)
     }
 
+    /// Sets the caps of the frames that are published from here on, as GStreamer writes them, if they changed. The frames are live,
+    /// like those of a camera. For programs that set nothing else in the sticky state.
+    ///
+    /// # Errors
+    ///
+    /// See [`StickyError`].
+    pub fn set_caps(&self, caps: &str) -> Result<(), StickyError> {
+        let now = self.sticky();
+        if now.text("caps") == Some(caps) {
+            return Ok(());
+        }
+        let mut sticky = Sticky::clone(&now);
+        sticky.set("caps", caps);
+        sticky.set("timeline", "timeline, live=(boolean)true;");
+        self.set_sticky(&sticky).map(drop)
+    }
+
     /// The present sticky state. Empty in a forked child.
     pub fn sticky(&self) -> Arc<Sticky> {
         let guard = self.inner().lock();
