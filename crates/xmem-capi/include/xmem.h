@@ -141,7 +141,7 @@ typedef struct xmem_frame_info {
     uint64_t number;                     /* among the frames */
     uint32_t slot, generation;           /* where it lies, and which use of the slot it is */
     uint32_t is_copied;                  /* 1: it is past the budget, in private memory */
-    uint32_t reserved;
+    int32_t device;                      /* the CUDA device that it is on, as this process counts them. -1: host memory */
 } xmem_frame_info;
 #define XMEM_FRAME_INFO {sizeof(xmem_frame_info), NULL, 0, {0}, {0}, 0, 0, 0, 0, {{NULL, 0, 0, 0}}, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 
@@ -170,7 +170,8 @@ xmem_result xmem_consumer_get_stats(xmem_consumer consumer, xmem_consumer_stats 
 /* Leaves the pool. Frames that are held stay valid. */
 xmem_result xmem_consumer_close(xmem_consumer consumer);
 
-/* Describes a frame. Maps its memory, if that isn't done yet, and waits until a device has written it, if it is a DMA buffer. */
+/* Describes a frame. Maps its memory, if that isn't done yet, and waits until a device has written it, if it is a DMA buffer.
+ * A frame on a CUDA device has no addresses and no planes here: see xmem_frame_get_cuda. */
 xmem_result xmem_frame_get(xmem_frame frame, xmem_frame_info *info);
 
 /* The caps of its stream as GStreamer writes them, or "". Valid until the frame is released. */
@@ -183,6 +184,22 @@ xmem_result xmem_frame_attachment(xmem_frame frame, const char *name, const void
 xmem_result xmem_frame_ref(xmem_frame frame, xmem_frame *other);
 
 xmem_result xmem_frame_release(xmem_frame frame);
+
+/* ---- Devices and tensors ------------------------------------------------------------------------------------------------- */
+
+/* `stream` is a CUstream or a cudaStream_t: NULL is the legacy default stream. It must exist a little longer than the frames and
+ * slots that it uses. The driver is looked for at the first use; libxmem isn't linked to it. */
+
+/* As xmem_frame_get, with addresses on the CUDA device. `stream` waits until the frame is written, and the frame ends after the
+ * work that the stream has when its last handle is released: release it at once, the CPU need not wait. */
+xmem_result xmem_frame_get_cuda(xmem_frame frame, void *stream, xmem_frame_info *info);
+
+struct DLManagedTensorVersioned;
+
+/* A plane of video as a DLPack tensor of rows, columns and, if there are several, channels; without video the tensor of the frame,
+ * or its bytes. It is read-only and holds the frame until its deleter is called, on any thread; the frame may be released before.
+ * On a CUDA device it is for `stream`, as above; in host memory `stream` isn't used. */
+xmem_result xmem_frame_dlpack(xmem_frame frame, uint32_t plane, void *stream, struct DLManagedTensorVersioned **tensor);
 
 /* ---- Publish ------------------------------------------------------------------------------------------------------------- */
 
@@ -257,6 +274,9 @@ xmem_result xmem_producer_acquire(xmem_producer producer, size_t size, int64_t t
 xmem_result xmem_producer_acquire_video(xmem_producer producer, const char *format, uint32_t width, uint32_t height, int64_t timeout,
                                         xmem_slot *slot);
 
+/* Later slots are on this CUDA device, or, below 0, in host memory. */
+xmem_result xmem_producer_use_cuda(xmem_producer producer, int device);
+
 /* Waits until this number of consumers are connected. */
 xmem_result xmem_producer_wait_for_consumers(xmem_producer producer, size_t count, int64_t timeout);
 
@@ -268,8 +288,12 @@ xmem_result xmem_producer_get_stats(xmem_producer producer, xmem_producer_stats 
 /* Closes the pool. Frames that consumers hold stay valid. */
 xmem_result xmem_producer_close(xmem_producer producer);
 
-/* The addresses are valid until the slot is published or released. */
+/* The addresses are valid until the slot is published or released. A slot on a CUDA device has none here. */
 xmem_result xmem_slot_get(xmem_slot slot, xmem_slot_info *info);
+
+/* As xmem_slot_get, with addresses on the CUDA device. `stream` waits until the memory is free, and consumers' streams wait for the
+ * work that it has when the slot is published: publish at once, the CPU need not wait. One stream for each slot. */
+xmem_result xmem_slot_get_cuda(xmem_slot slot, void *stream, xmem_slot_info *info);
 
 /* Publishes the frame, and ends the handle. Don't write to the slot any more: consumers read it. `times` and `sequence` may be
  * NULL. After an error the handle is still valid. */

@@ -186,6 +186,13 @@ public:
             return detail::error(code);
         return of(other);
     }
+    // Addresses on the CUDA device for this stream, as xmem_frame_get_cuda.
+    Result<xmem_frame_info> cuda(void *stream) const {
+        xmem_frame_info info = XMEM_FRAME_INFO;
+        if (auto code = xmem_frame_get_cuda(handle_.get(), stream, &info); code != XMEM_OK)
+            return detail::error(code);
+        return info;
+    }
     xmem_frame get() const { return handle_.get(); }
 
 private:

@@ -7,11 +7,12 @@ use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::fmt;
 
+use xmem_core::cuda::CudaError;
 use xmem_core::follow::FollowError;
 use xmem_core::{
     AccessError, AcquireError, ConnectError, CreateError, GetError, LayoutError, OpenError,
-    PublishError, PublishFailure, ReceiveError, RefCountError, RequestError, StickyError,
-    WaitError, WriteAccessError,
+    PublishError, ReceiveError, RefCountError, RequestError, StickyError, WaitError,
+    WriteAccessError,
 };
 
 /// `xmem_result` of xmem.h.
@@ -168,9 +169,19 @@ impl From<PublishError> for Failure {
     }
 }
 
-impl From<PublishFailure> for Failure {
-    fn from(failure: PublishFailure) -> Self {
-        failure.error.into()
+impl From<CudaError> for Failure {
+    fn from(error: CudaError) -> Self {
+        let code = match error {
+            CudaError::NotOnDevice => Code::Argument,
+            CudaError::Forked => Code::Forked,
+            CudaError::WrongDevice { .. }
+            | CudaError::ExporterGone
+            | CudaError::Unfinished
+            | CudaError::NotImportable { .. }
+            | CudaError::Canary => Code::NotReadable,
+            _ => Code::System,
+        };
+        Self::of(code, error)
     }
 }
 

@@ -4,12 +4,19 @@
 #![allow(unsafe_code)] // functions and pointers of C
 
 use std::ffi::{CString, c_char, c_int, c_void};
+use std::ptr;
 use std::sync::{Arc, OnceLock};
 
+use xmem_core::cuda::Stream;
 use xmem_core::follow::Taken;
-use xmem_core::{FrameInfo, FrameMeta, PlaneSize, ReadLease, Sticky, Text, VideoLayout};
+use xmem_core::{
+    DType, FrameInfo, FrameLayout, FrameMeta, PlaneSize, ReadLease, Sticky, Storage, Text,
+    VideoLayout,
+};
 
 use crate::border::{Out, Sized0, call, needed};
+use crate::device::Reads;
+use crate::dlpack::Array;
 use crate::error::{Code, Failure};
 use crate::handles::Table;
 
@@ -21,6 +28,8 @@ const NO_TIME: i64 = i64::MIN;
 
 /// A frame, held in its slot or copied.
 pub(crate) struct Frame {
+    /// Before the bytes, because it may hold them longer.
+    reads: Reads,
     bytes: Bytes,
     caps: OnceLock<CString>,
 }
@@ -48,6 +57,7 @@ impl Frame {
             },
         };
         Some(Self {
+            reads: Reads::default(),
             bytes,
             caps: OnceLock::new(),
         })
@@ -78,37 +88,78 @@ impl Frame {
         }
     }
 
-    /// The pieces of the payload, one after the other: one in its slot, or each of its parts.
-    fn pieces(&self) -> Result<Vec<&[u8]>, Failure> {
+    /// The lease, if the bytes are on a device.
+    fn on_device(&self) -> Option<&ReadLease> {
+        match &self.bytes {
+            Bytes::Held(lease) if lease.info().storage == Storage::Cuda => Some(lease),
+            _ => None,
+        }
+    }
+
+    /// The pieces of the payload in host memory, one after the other: one in its slot, or each of its parts.
+    fn pieces(&self) -> Result<Vec<Piece>, Failure> {
         let unreadable = |text: String| Failure::new(Code::NotReadable, text);
         match &self.bytes {
-            Bytes::Copied { bytes, .. } => Ok(vec![bytes]),
+            Bytes::Copied { bytes, .. } => Ok(vec![Piece::of(bytes)]),
             Bytes::Held(lease) if lease.parts().is_empty() => match lease.bytes() {
-                Ok(bytes) => Ok(vec![bytes]),
+                Ok(bytes) => Ok(vec![Piece::of(bytes)]),
                 Err(error) => Err(unreadable(error.to_string())),
             },
             Bytes::Held(lease) => {
-                let parts = lease.parts().iter();
-                let mapped =
-                    parts.map(|part| part.map().map_err(|error| unreadable(error.to_string())));
-                mapped.collect()
+                let parts = lease.parts().iter().map(|part| part.map());
+                let pieces = parts.map(|part| part.map(Piece::of));
+                let pieces: Result<_, _> = pieces.collect();
+                pieces.map_err(|error| unreadable(error.to_string()))
             }
         }
     }
 
+    /// The pieces in the memory of the frame, and the number of its device. There, `stream` may read them.
+    fn pieces_for(&self, stream: Stream) -> Result<(Vec<Piece>, Option<u32>), Failure> {
+        match self.on_device() {
+            Some(lease) => {
+                let (pieces, device) = self.reads.give_to(lease, stream)?;
+                Ok((pieces, Some(device)))
+            }
+            None => Ok((self.pieces()?, None)),
+        }
+    }
+
+    /// Without addresses, if the bytes are on a device.
     fn describe(&self) -> Result<Description, Failure> {
+        match self.on_device() {
+            Some(lease) => {
+                let device = self.reads.device(lease)?;
+                self.describe_at(&[], Some(device))
+            }
+            None => self.describe_at(&self.pieces()?, None),
+        }
+    }
+
+    pub(crate) fn describe_on(&self, stream: Stream) -> Result<Description, Failure> {
+        let (pieces, device) = self.pieces_for(stream)?;
+        if device.is_none() {
+            let text = "this frame is in host memory: use xmem_frame_get";
+            return Err(Failure::new(Code::Argument, text));
+        }
+        self.describe_at(&pieces, device)
+    }
+
+    fn describe_at(&self, pieces: &[Piece], device: Option<u32>) -> Result<Description, Failure> {
         let (meta, info) = (self.meta(), self.info());
-        let pieces = self.pieces()?;
         let mut out = Description::zero();
-        if let [bytes] = pieces[..] {
-            out.data = bytes.as_ptr().cast();
+        if let [piece] = pieces {
+            out.data = piece.start.cast();
         }
         out.size = usize::try_from(meta.size).unwrap_or(usize::MAX);
         if let Some(video) = &meta.layout.video {
             out.format = c_text(&video.format);
             (out.width, out.height) = (video.width, video.height);
-            (out.n_planes, out.planes) = planes(video, |start, len| place(&pieces, start, len))?;
+            if !pieces.is_empty() {
+                (out.n_planes, out.planes) = planes(video, |start, len| place(pieces, start, len))?;
+            }
         }
+        out.device = device.map_or(-1, u32::cast_signed);
         out.content_type = c_text(&meta.layout.content_type);
         out.timestamp = meta.timestamp.unwrap_or(NO_TIME);
         out.pts = time(meta.pts);
@@ -123,6 +174,72 @@ impl Frame {
         out.is_copied = self.is_copied().into();
         Ok(out)
     }
+    /// A plane of video, the tensor, or the bytes, for `stream` if they are on a device.
+    pub(crate) fn array(&self, number: u32, stream: Stream) -> Result<Array, Failure> {
+        let (pieces, device) = self.pieces_for(stream)?;
+        let layout = &self.meta().layout;
+        let mut arrays = Vec::new();
+        if let Some(video) = &layout.video {
+            let sizes = video.planes()?.into_iter();
+            let places = video.offsets.iter().zip(video.strides);
+            for (size, (offset, stride)) in sizes.zip(places) {
+                let item = size.dtype.size() as i64;
+                let pixel = i64::from(size.channels);
+                let mut shape = vec![i64::from(size.rows), i64::from(size.columns)];
+                let mut strides = vec![i64::from(stride) / item, pixel];
+                if pixel > 1 {
+                    shape.push(pixel);
+                    strides.push(1);
+                }
+                let is_whole = i64::from(stride) % item == 0;
+                let plane = plane(size, *offset, stride, |start, len| {
+                    place(&pieces, start, len).filter(|_| is_whole)
+                });
+                let data = plane.ok_or_else(outside)?.data.cast();
+                arrays.push((data, size.dtype, shape, strides));
+            }
+        } else {
+            let size = self.meta().size;
+            let data = place(&pieces, 0, size).ok_or_else(outside)?;
+            let (dtype, shape, strides) = match layout.ndim {
+                0 => (DType::U8, vec![size.cast_signed()], vec![1]),
+                _ => tensor(layout, size).ok_or_else(outside)?,
+            };
+            arrays.push((data, dtype, shape, strides));
+        }
+        let count = arrays.len();
+        let array = arrays.into_iter().nth(number as usize);
+        let (data, dtype, shape, strides) = array.ok_or_else(|| {
+            let text = format!("plane is {number}, and the frame has {count}");
+            Failure::new(Code::Argument, text)
+        })?;
+        Ok(Array {
+            data,
+            device,
+            dtype,
+            shape,
+            strides,
+        })
+    }
+}
+
+/// The type, shape and strides, in elements, of a tensor of `size` bytes. `None`: it is not inside of them.
+fn tensor(layout: &FrameLayout, size: u64) -> Option<(DType, Vec<i64>, Vec<i64>)> {
+    let (item, ndim) = (layout.dtype.size() as i64, usize::from(layout.ndim));
+    let (mut shape, mut strides, mut end) = (Vec::new(), Vec::new(), item);
+    for (size, stride) in layout.shape.iter().zip(layout.strides).take(ndim) {
+        let size = i64::try_from(*size).ok().filter(|size| *size > 0)?;
+        let is_whole = stride >= 0 && stride % item == 0;
+        end = end.checked_add((size - 1).checked_mul(stride).filter(|_| is_whole)?)?;
+        shape.push(size);
+        strides.push(stride / item);
+    }
+    (end.cast_unsigned() <= size).then_some((layout.dtype, shape, strides))
+}
+
+fn outside() -> Failure {
+    let text = "the planes of the frame lie outside of its bytes";
+    Failure::new(Code::Invalid, text)
 }
 
 fn time(time: Option<u64>) -> i64 {
@@ -140,17 +257,39 @@ fn c_text<const N: usize, const M: usize>(text: &Text<N>) -> [c_char; M] {
     out
 }
 
+/// Bytes of a payload, in host memory or on a device.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Piece {
+    start: *const u8,
+    len: usize,
+}
+
+impl Piece {
+    fn of(bytes: &[u8]) -> Self {
+        Self {
+            start: bytes.as_ptr(),
+            len: bytes.len(),
+        }
+    }
+
+    pub(crate) fn on_device(start: u64, len: usize) -> Self {
+        Self {
+            start: ptr::without_provenance(start as usize),
+            len,
+        }
+    }
+}
+
 /// The address of bytes of the payload. `None`: they are not in one piece, or outside. Another process wrote the numbers.
-fn place(pieces: &[&[u8]], start: u64, len: u64) -> Option<*const u8> {
+fn place(pieces: &[Piece], start: u64, len: u64) -> Option<*const u8> {
     let mut start = usize::try_from(start).ok()?;
     let len = usize::try_from(len).ok()?;
     for piece in pieces {
-        match start.checked_sub(piece.len()) {
+        match start.checked_sub(piece.len) {
             Some(rest) => start = rest,
             None => {
-                return piece
-                    .get(start..start.checked_add(len)?)
-                    .map(<[u8]>::as_ptr);
+                let is_inside = start.checked_add(len)? <= piece.len;
+                return is_inside.then(|| piece.start.wrapping_add(start));
             }
         }
     }
@@ -169,7 +308,7 @@ pub(crate) struct Plane {
 
 impl Plane {
     const NONE: Self = Self {
-        data: std::ptr::null(),
+        data: ptr::null(),
         stride: 0,
         rows: 0,
         row_bytes: 0,
@@ -192,10 +331,7 @@ pub(crate) fn planes(
     let sizes = sizes.into_iter().zip(video.offsets).zip(video.strides);
     for (to, ((size, offset), stride)) in planes.iter_mut().zip(sizes) {
         let found = plane(size, offset, stride, &place);
-        *to = found.ok_or_else(|| {
-            let text = "the planes of the frame lie outside of its bytes";
-            Failure::new(Code::Invalid, text)
-        })?;
+        *to = found.ok_or_else(outside)?;
     }
     Ok((count as u32, planes))
 }
@@ -244,7 +380,7 @@ pub(crate) struct Description {
     slot: u32,
     generation: u32,
     is_copied: u32,
-    reserved: u32,
+    device: i32,
 }
 
 // SAFETY: numbers, arrays of them, and pointers that may be null.

@@ -20,6 +20,8 @@
 mod border;
 mod buffers;
 mod consumer;
+mod device;
+mod dlpack;
 mod error;
 mod frame;
 mod handles;

@@ -7,30 +7,32 @@ use std::ffi::{c_char, c_int, c_void};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use xmem_core::{
-    Delivery, FrameFlags, FrameMeta, SlotSpec, Sticky, VideoLayout, Wait, WriteLease, monotonic_ns,
-};
+use xmem_core::cuda::Device;
+use xmem_core::{Delivery, FrameFlags, FrameMeta, SlotSpec, VideoLayout, Wait, monotonic_ns};
 
 use crate::border::{Out, Sized0, call, limit, limit_or_none, needed, path, text};
+use crate::device::Writing;
 use crate::error::{Code, Failure};
 use crate::frame::{Planes, planes};
 use crate::handles::{Table, lock};
 
-static PRODUCERS: Table<Producer> = Table::new("producer");
-static SLOTS: Table<Slot> = Table::new("slot");
+pub(crate) static PRODUCERS: Table<Producer> = Table::new("producer");
+pub(crate) static SLOTS: Table<Slot> = Table::new("slot");
 
-struct Producer {
+pub(crate) struct Producer {
     producer: xmem_core::Producer,
     /// Frames per second, for the caps of video.
     framerate: (u32, u32),
     /// Held between a change of the caps and the publication of their first frame.
     publishing: Mutex<()>,
+    /// Where new slots are. `None`: in host memory.
+    device: Mutex<Option<Device>>,
 }
 
-struct Slot {
+pub(crate) struct Slot {
     producer: Arc<Producer>,
     /// `None`: it was published.
-    lease: Mutex<Option<WriteLease>>,
+    writing: Mutex<Option<Writing>>,
     size: usize,
     video: Option<VideoLayout>,
 }
@@ -151,26 +153,23 @@ impl Producer {
                 options.framerate_denominator.max(1),
             ),
             publishing: Mutex::default(),
+            device: Mutex::default(),
         })
     }
 
-    /// Sets the caps for consumers, if they changed. The frames are live.
-    fn set_caps(&self, caps: &str) -> Result<(), Failure> {
-        let now = self.producer.sticky();
-        if now.text("caps") == Some(caps) {
-            return Ok(());
-        }
-        let mut sticky = Sticky::clone(&now);
-        sticky.set("caps", caps);
-        sticky.set("timeline", "timeline, live=(boolean)true;");
-        self.producer.set_sticky(&sticky)?;
-        Ok(())
+    pub(crate) fn set_device(&self, device: Option<Device>) {
+        *lock(&self.device) = device;
     }
 
-    fn caps_of(&self, video: &VideoLayout) -> String {
+    fn caps_of(&self, video: &VideoLayout, is_on_device: bool) -> String {
         let (numerator, denominator) = self.framerate;
+        let memory = if is_on_device {
+            "(memory:CUDAMemory)"
+        } else {
+            ""
+        };
         format!(
-            "video/x-raw, format=(string){}, width=(int){}, height=(int){}, interlace-mode=(string)progressive, \
+            "video/x-raw{memory}, format=(string){}, width=(int){}, height=(int){}, interlace-mode=(string)progressive, \
              pixel-aspect-ratio=(fraction)1/1, framerate=(fraction){numerator}/{denominator}",
             video.format.as_str(),
             video.width,
@@ -190,13 +189,17 @@ impl Producer {
             self.producer.wait_for_room(wait)?;
         }
         let spec = SlotSpec::new(size);
+        let spec = match &*lock(&self.device) {
+            Some(device) => spec.on(device),
+            None => spec,
+        };
         let lease = match limit(timeout) {
             Some(Duration::ZERO) => self.producer.acquire(spec)?,
             _ => self.producer.acquire_wait(spec, wait)?,
         };
         Ok(Slot {
             producer: self.clone(),
-            lease: Mutex::new(Some(lease)),
+            writing: Mutex::new(Some(Writing::new(lease))),
             size,
             video,
         })
@@ -204,14 +207,20 @@ impl Producer {
 }
 
 impl Slot {
-    fn describe(&self) -> Result<SlotInfo, Failure> {
-        let lease = lock(&self.lease);
-        let lease = lease.as_ref().ok_or_else(published)?;
-        let data = lease.as_ptr();
+    /// `data` says where the bytes are, and `None` if the caller can't use them there.
+    pub(crate) fn describe(
+        &self,
+        data: impl FnOnce(&mut Writing) -> Result<Option<*mut u8>, Failure>,
+    ) -> Result<SlotInfo, Failure> {
+        let mut writing = lock(&self.writing);
+        let writing = writing.as_mut().ok_or_else(published)?;
         let mut out = SlotInfo::zero();
-        out.data = data.cast();
         out.size = self.size;
-        out.slot = lease.slot();
+        out.slot = writing.slot();
+        let Some(data) = data(writing)? else {
+            return Ok(out);
+        };
+        out.data = data.cast();
         if let Some(video) = &self.video {
             let place = |start: u64, len: u64| {
                 let (start, len) = (usize::try_from(start).ok()?, usize::try_from(len).ok()?);
@@ -229,13 +238,13 @@ impl Slot {
             producer.producer.wait_for_room(Wait::from(timeout))?;
         }
         let _publishing = lock(&producer.publishing);
-        let mut held = lock(&self.lease);
-        if held.is_none() {
-            return Err(published());
-        }
+        let mut held = lock(&self.writing);
+        let is_on_device = held.as_ref().ok_or_else(published)?.is_on_device();
         let mut meta = FrameMeta::new(self.size).flags(FrameFlags::from_bits(times.flags));
         if let Some(video) = self.video {
-            producer.set_caps(&producer.caps_of(&video))?;
+            producer
+                .producer
+                .set_caps(&producer.caps_of(&video, is_on_device))?;
             let layout = meta.layout_mut();
             layout.video = Some(video);
             layout.content_type = "image/raw".into();
@@ -250,15 +259,19 @@ impl Slot {
         meta.pts = known(times.pts);
         meta.dts = known(times.dts);
         meta.duration = known(times.duration);
-        let Some(lease) = held.take() else {
-            return Err(published());
-        };
-        match lease.publish(meta) {
-            Ok(frame) => Ok(frame.info().sequence),
-            Err(failure) => {
-                *held = Some(failure.lease);
-                Err(failure.error.into())
-            }
+        let writing = held.take().ok_or_else(published)?;
+        writing.publish(meta).map_err(|failed| {
+            let (writing, failure) = *failed;
+            *held = Some(writing);
+            failure
+        })
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        if let Some(writing) = lock(&self.writing).take() {
+            writing.give_back();
         }
     }
 }
@@ -293,7 +306,7 @@ unsafe extern "C" fn xmem_producer_set_caps(producer: u64, caps: *const c_char) 
         let caps = unsafe { needed(caps, "caps") }?;
         let producer = PRODUCERS.get(producer)?;
         let _publishing = lock(&producer.publishing);
-        producer.set_caps(caps)
+        Ok(producer.producer.set_caps(caps)?)
     })
 }
 
@@ -385,7 +398,7 @@ extern "C" fn xmem_producer_close(producer: u64) -> c_int {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn xmem_slot_get(slot: u64, info: *mut SlotInfo) -> c_int {
     call(|| {
-        let description = SLOTS.get(slot)?.describe()?;
+        let description = SLOTS.get(slot)?.describe(|writing| Ok(writing.host()))?;
         // SAFETY: xmem.h asks for a structure that begins with its size.
         unsafe { description.write(info, "info") }
     })

@@ -41,6 +41,7 @@ static void no_handles(uint64_t id) {
     xmem_frame_info info = XMEM_FRAME_INFO;
     xmem_slot_info slot_info = XMEM_SLOT_INFO;
     xmem_buffer_info buffer_info = XMEM_BUFFER_INFO;
+    struct DLManagedTensorVersioned *tensor;
     const char *text;
     const void *data;
     size_t size;
@@ -56,8 +57,11 @@ static void no_handles(uint64_t id) {
     NONE(xmem_frame_caps(frame, &text));
     NONE(xmem_frame_attachment(frame, "a", &data, &size));
     NONE(xmem_frame_ref(frame, &frame2));
+    NONE(xmem_frame_get_cuda(frame, NULL, &info));
+    NONE(xmem_frame_dlpack(frame, 0, NULL, &tensor));
     NONE(xmem_frame_release(frame));
     NONE(xmem_producer_set_caps(producer, "a/b"));
+    NONE(xmem_producer_use_cuda(producer, -1));
     NONE(xmem_producer_acquire(producer, 1, 0, &slot));
     slot.id = id;
     NONE(xmem_producer_acquire_video(producer, "RGB", 1, 1, 0, &slot));
@@ -67,6 +71,7 @@ static void no_handles(uint64_t id) {
     NONE(xmem_producer_get_stats(producer, &producer_stats));
     NONE(xmem_producer_close(producer));
     NONE(xmem_slot_get(slot, &slot_info));
+    NONE(xmem_slot_get_cuda(slot, NULL, &slot_info));
     NONE(xmem_slot_publish(slot, NULL, 0, NULL));
     NONE(xmem_slot_release(slot));
     NONE(xmem_pool_acquire(pool, 1, &buffer));
@@ -87,6 +92,7 @@ static void null_pointers(xmem_consumer consumer, xmem_producer producer, xmem_f
     xmem_producer other_producer;
     xmem_slot other_slot;
     xmem_pool pool;
+    struct DLManagedTensorVersioned *tensor;
     const void *data;
     size_t size;
     BAD(xmem_consumer_open(NULL, NULL, &other_consumer));
@@ -101,6 +107,9 @@ static void null_pointers(xmem_consumer consumer, xmem_producer producer, xmem_f
     BAD(xmem_frame_attachment(frame, "a", NULL, &size));
     BAD(xmem_frame_attachment(frame, "a", &data, NULL));
     BAD(xmem_frame_ref(frame, NULL));
+    BAD(xmem_frame_get_cuda(frame, NULL, NULL));
+    BAD(xmem_frame_dlpack(frame, 0, NULL, NULL));
+    BAD(xmem_frame_dlpack(frame, UINT32_MAX, NULL, &tensor));
     BAD(xmem_producer_create(NULL, NULL, &other_producer));
     BAD(xmem_producer_create("a", NULL, NULL));
     BAD(xmem_producer_set_caps(producer, NULL));
@@ -113,6 +122,7 @@ static void null_pointers(xmem_consumer consumer, xmem_producer producer, xmem_f
     BAD(xmem_producer_acquire_video(producer, "RGB", UINT32_MAX, UINT32_MAX, 0, &other_slot));
     BAD(xmem_producer_get_stats(producer, NULL));
     BAD(xmem_slot_get(slot, NULL));
+    BAD(xmem_slot_get_cuda(slot, NULL, NULL));
     BAD(xmem_pool_open(NULL, &pool));
     BAD(xmem_pool_open("a", NULL));
 }

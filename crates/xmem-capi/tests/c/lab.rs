@@ -156,6 +156,8 @@ impl Running {
 
     /// Its remaining lines, and whether it succeeded.
     pub(crate) fn end(mut self) -> (Vec<String>, bool) {
+        // Programs that wait for that go on.
+        drop(self.0.stdin.take());
         let lines = std::iter::from_fn(|| self.line()).collect();
         (lines, self.0.wait().unwrap().success())
     }

@@ -3,6 +3,7 @@
 //! libxmem from C and C++: programs are compiled with strict warnings, and run in processes of their own.
 
 mod abi;
+mod device;
 mod install;
 mod lab;
 

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! DLPack: tensors for libtorch, CuPy, NumPy and others. <https://dmlc.github.io/dlpack>, version 1.1.
+#![allow(unsafe_code)] // functions and pointers of C
+
+use std::ffi::{c_int, c_void};
+use std::sync::Arc;
+
+use xmem_core::DType;
+
+use crate::border::{Out, call};
+use crate::device::stream;
+use crate::error::{Code, Failure};
+use crate::frame::{FRAMES, Frame};
+
+const CPU: i32 = 1;
+const CUDA: i32 = 2;
+const FLAG_READ_ONLY: u64 = 1 << 0;
+
+#[repr(C)]
+struct Device {
+    device_type: i32,
+    device_id: i32,
+}
+
+#[repr(C)]
+struct DataType {
+    code: u8,
+    bits: u8,
+    lanes: u16,
+}
+
+/// DLTensor.
+#[repr(C)]
+struct Tensor {
+    data: *mut c_void,
+    device: Device,
+    ndim: i32,
+    dtype: DataType,
+    shape: *mut i64,
+    strides: *mut i64,
+    byte_offset: u64,
+}
+
+/// DLManagedTensorVersioned.
+#[repr(C)]
+pub(crate) struct Managed {
+    major: u32,
+    minor: u32,
+    manager_ctx: *mut c_void,
+    deleter: Option<unsafe extern "C" fn(*mut Self)>,
+    flags: u64,
+    tensor: Tensor,
+}
+
+const _: () = assert!(size_of::<Tensor>() == 48 && size_of::<Managed>() == 80);
+
+/// What a tensor refers to.
+struct Context {
+    shape: Vec<i64>,
+    strides: Vec<i64>,
+    /// Holds the bytes.
+    _frame: Arc<Frame>,
+}
+
+/// An array in a frame. Strides are in elements.
+#[derive(Debug)]
+pub(crate) struct Array {
+    pub(crate) data: *const u8,
+    /// `None`: host memory.
+    pub(crate) device: Option<u32>,
+    pub(crate) dtype: DType,
+    pub(crate) shape: Vec<i64>,
+    pub(crate) strides: Vec<i64>,
+}
+
+fn data_type(dtype: DType) -> Result<DataType, Failure> {
+    let code = match dtype {
+        DType::I8 | DType::I16 | DType::I32 | DType::I64 => 0,
+        DType::U8 | DType::U16 | DType::U32 | DType::U64 => 1,
+        DType::F16 | DType::F32 | DType::F64 => 2,
+        DType::Bf16 => 4,
+        DType::Bool => 6,
+        other => {
+            let text = format!("DLPack has no name for elements of {other:?}");
+            return Err(Failure::new(Code::NotReadable, text));
+        }
+    };
+    Ok(DataType {
+        code,
+        bits: 8 * dtype.size() as u8,
+        lanes: 1,
+    })
+}
+
+/// The owner of a tensor calls this once, on any thread.
+unsafe extern "C" fn delete(managed: *mut Managed) {
+    if managed.is_null() {
+        return;
+    }
+    // SAFETY: `export` made it, and DLPack asks for one call.
+    unsafe {
+        let managed = Box::from_raw(managed);
+        drop(Box::from_raw(managed.manager_ctx.cast::<Context>()));
+    }
+}
+
+fn export(frame: Arc<Frame>, array: Array) -> Result<*mut Managed, Failure> {
+    let dtype = data_type(array.dtype)?;
+    let context = Box::new(Context {
+        shape: array.shape,
+        strides: array.strides,
+        _frame: frame,
+    });
+    let tensor = Tensor {
+        data: array.data.cast_mut().cast(),
+        device: Device {
+            device_type: if array.device.is_some() { CUDA } else { CPU },
+            device_id: array.device.unwrap_or(0).cast_signed(),
+        },
+        ndim: context.shape.len() as i32,
+        dtype,
+        shape: context.shape.as_ptr().cast_mut(),
+        strides: context.strides.as_ptr().cast_mut(),
+        byte_offset: 0,
+    };
+    Ok(Box::into_raw(Box::new(Managed {
+        major: 1,
+        minor: 1,
+        manager_ctx: Box::into_raw(context).cast(),
+        deleter: Some(delete),
+        flags: FLAG_READ_ONLY,
+        tensor,
+    })))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn xmem_frame_dlpack(
+    frame: u64,
+    plane: u32,
+    on: *mut c_void,
+    tensor: *mut *mut Managed,
+) -> c_int {
+    call(|| {
+        let tensor = Out::new(tensor, "tensor")?;
+        tensor.set(std::ptr::null_mut());
+        let frame = FRAMES.get(frame)?;
+        let array = frame.array(plane, stream(on))?;
+        tensor.set(export(frame, array)?);
+        Ok(())
+    })
+}
