@@ -11,9 +11,11 @@ use xmem_core::{FrameMeta, PublishFailure, ReadLease, WriteLease};
 
 use crate::border::{Sized0, call};
 use crate::error::{Code, Failure};
-use crate::frame::{Description, FRAMES, Piece};
+use crate::frame::{Description, FRAMES};
 use crate::handles::lock;
-use crate::producer::{PRODUCERS, SLOTS, SlotInfo};
+use crate::planes::Piece;
+use crate::producer::PRODUCERS;
+use crate::slot::{SLOTS, SlotInfo};
 
 /// The stream of a `CUstream` or `cudaStream_t`.
 pub(crate) fn stream(stream: *mut c_void) -> Stream {
@@ -33,7 +35,13 @@ fn device(number: c_int) -> Result<Option<Device>, Failure> {
 
 /// The work of streams with a received frame, which ends after it.
 #[derive(Debug, Default)]
-pub(crate) struct Reads(Mutex<Option<(CudaFrame, Vec<Stream>)>>);
+pub(crate) struct Reads(Mutex<Option<Box<Read>>>);
+
+#[derive(Debug)]
+struct Read {
+    frame: CudaFrame,
+    streams: Vec<Stream>,
+}
 
 impl Reads {
     /// The number of the device.
@@ -64,19 +72,22 @@ impl Reads {
         work: impl FnOnce(&CudaFrame, &mut Vec<Stream>) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
         let mut held = lock(&self.0);
-        let (frame, streams) = match &mut *held {
-            Some(held) => held,
-            None => held.insert((lease.cuda()?, Vec::new())),
+        let read = match &mut *held {
+            Some(read) => read,
+            None => held.insert(Box::new(Read {
+                frame: lease.cuda()?,
+                streams: Vec::new(),
+            })),
         };
-        work(frame, streams)
+        work(&read.frame, &mut read.streams)
     }
 }
 
 impl Drop for Reads {
     fn drop(&mut self) {
-        if let Some((frame, streams)) = lock(&self.0).take() {
+        if let Some(read) = lock(&self.0).take() {
             // The last handle of a frame may be released on any thread.
-            frame.release_later(streams);
+            read.frame.release_later(read.streams);
         }
     }
 }

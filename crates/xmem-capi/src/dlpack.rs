@@ -6,12 +6,14 @@
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
-use xmem_core::DType;
+use xmem_core::cuda::Stream;
+use xmem_core::{DType, FrameLayout};
 
 use crate::border::{Out, call};
 use crate::device::stream;
 use crate::error::{Code, Failure};
 use crate::frame::{FRAMES, Frame};
+use crate::planes::{outside, place, plane};
 
 const CPU: i32 = 1;
 const CUDA: i32 = 2;
@@ -64,14 +66,77 @@ struct Context {
 }
 
 /// An array in a frame. Strides are in elements.
-#[derive(Debug)]
-pub(crate) struct Array {
-    pub(crate) data: *const u8,
+struct Array {
+    data: *const u8,
     /// `None`: host memory.
-    pub(crate) device: Option<u32>,
-    pub(crate) dtype: DType,
-    pub(crate) shape: Vec<i64>,
-    pub(crate) strides: Vec<i64>,
+    device: Option<u32>,
+    dtype: DType,
+    shape: Vec<i64>,
+    strides: Vec<i64>,
+}
+
+impl Frame {
+    /// A plane of video, the tensor, or the bytes, for `stream` if they are on a device.
+    fn array(&self, number: u32, stream: Stream) -> Result<Array, Failure> {
+        let (pieces, device) = self.pieces_for(stream)?;
+        let layout = &self.meta().layout;
+        let mut arrays = Vec::new();
+        if let Some(video) = &layout.video {
+            let sizes = video.planes()?.into_iter();
+            let places = video.offsets.iter().zip(video.strides);
+            for (size, (offset, stride)) in sizes.zip(places) {
+                let item = size.dtype.size() as i64;
+                let pixel = i64::from(size.channels);
+                let mut shape = vec![i64::from(size.rows), i64::from(size.columns)];
+                let mut strides = vec![i64::from(stride) / item, pixel];
+                if pixel > 1 {
+                    shape.push(pixel);
+                    strides.push(1);
+                }
+                let is_whole = i64::from(stride) % item == 0;
+                let plane = plane(size, *offset, stride, |start, len| {
+                    place(&pieces, start, len).filter(|_| is_whole)
+                });
+                let data = plane.ok_or_else(outside)?.data.cast();
+                arrays.push((data, size.dtype, shape, strides));
+            }
+        } else {
+            let size = self.meta().size;
+            let data = place(&pieces, 0, size).ok_or_else(outside)?;
+            let (dtype, shape, strides) = match layout.ndim {
+                0 => (DType::U8, vec![size.cast_signed()], vec![1]),
+                _ => tensor(layout, size).ok_or_else(outside)?,
+            };
+            arrays.push((data, dtype, shape, strides));
+        }
+        let count = arrays.len();
+        let array = arrays.into_iter().nth(number as usize);
+        let (data, dtype, shape, strides) = array.ok_or_else(|| {
+            let text = format!("plane is {number}, and the frame has {count}");
+            Failure::new(Code::Argument, text)
+        })?;
+        Ok(Array {
+            data,
+            device,
+            dtype,
+            shape,
+            strides,
+        })
+    }
+}
+
+/// The type, shape and strides, in elements, of a tensor of `size` bytes. `None`: it is not inside of them.
+fn tensor(layout: &FrameLayout, size: u64) -> Option<(DType, Vec<i64>, Vec<i64>)> {
+    let (item, ndim) = (layout.dtype.size() as i64, usize::from(layout.ndim));
+    let (mut shape, mut strides, mut end) = (Vec::new(), Vec::new(), item);
+    for (size, stride) in layout.shape.iter().zip(layout.strides).take(ndim) {
+        let size = i64::try_from(*size).ok().filter(|size| *size > 0)?;
+        let is_whole = stride >= 0 && stride % item == 0;
+        end = end.checked_add((size - 1).checked_mul(stride).filter(|_| is_whole)?)?;
+        shape.push(size);
+        strides.push(stride / item);
+    }
+    (end.cast_unsigned() <= size).then_some((layout.dtype, shape, strides))
 }
 
 fn data_type(dtype: DType) -> Result<DataType, Failure> {

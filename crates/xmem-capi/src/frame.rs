@@ -4,25 +4,20 @@
 #![allow(unsafe_code)] // functions and pointers of C
 
 use std::ffi::{CString, c_char, c_int, c_void};
-use std::ptr;
 use std::sync::{Arc, OnceLock};
 
 use xmem_core::cuda::Stream;
 use xmem_core::follow::Taken;
-use xmem_core::{
-    DType, FrameInfo, FrameLayout, FrameMeta, PlaneSize, ReadLease, Sticky, Storage, Text,
-    VideoLayout,
-};
+use xmem_core::{FrameInfo, FrameMeta, ReadLease, Sticky, Storage, Text};
 
 use crate::border::{Out, Sized0, call, needed};
 use crate::device::Reads;
-use crate::dlpack::Array;
 use crate::error::{Code, Failure};
 use crate::handles::Table;
+use crate::planes::{Piece, Pieces, Planes, place, planes};
 
 pub(crate) static FRAMES: Table<Frame> = Table::new("frame");
 
-pub(crate) const MAX_PLANES: usize = 4;
 /// A time that is not known.
 const NO_TIME: i64 = i64::MIN;
 
@@ -36,12 +31,14 @@ pub(crate) struct Frame {
 
 enum Bytes {
     Held(ReadLease),
-    Copied {
-        bytes: Box<[u8]>,
-        info: FrameInfo,
-        meta: FrameMeta,
-        sticky: Arc<Sticky>,
-    },
+    Copied(Box<Private>),
+}
+
+struct Private {
+    bytes: Box<[u8]>,
+    info: FrameInfo,
+    meta: FrameMeta,
+    sticky: Arc<Sticky>,
 }
 
 impl Frame {
@@ -49,12 +46,12 @@ impl Frame {
     pub(crate) fn new(taken: Taken<'_>) -> Option<Self> {
         let bytes = match taken {
             Taken::Kept(lease) => Bytes::Held(lease),
-            Taken::Lent(lease) => Bytes::Copied {
+            Taken::Lent(lease) => Bytes::Copied(Box::new(Private {
                 bytes: lease.bytes().ok()?.into(),
                 info: *lease.info(),
                 meta: lease.meta().clone(),
                 sticky: lease.sticky().clone(),
-            },
+            })),
         };
         Some(Self {
             reads: Reads::default(),
@@ -64,27 +61,27 @@ impl Frame {
     }
 
     pub(crate) fn is_copied(&self) -> bool {
-        matches!(self.bytes, Bytes::Copied { .. })
+        matches!(self.bytes, Bytes::Copied(_))
     }
 
-    fn meta(&self) -> &FrameMeta {
+    pub(crate) fn meta(&self) -> &FrameMeta {
         match &self.bytes {
             Bytes::Held(lease) => lease.meta(),
-            Bytes::Copied { meta, .. } => meta,
+            Bytes::Copied(copy) => &copy.meta,
         }
     }
 
     fn info(&self) -> &FrameInfo {
         match &self.bytes {
             Bytes::Held(lease) => lease.info(),
-            Bytes::Copied { info, .. } => info,
+            Bytes::Copied(copy) => &copy.info,
         }
     }
 
     fn sticky(&self) -> &Sticky {
         match &self.bytes {
             Bytes::Held(lease) => lease.sticky(),
-            Bytes::Copied { sticky, .. } => sticky,
+            Bytes::Copied(copy) => &copy.sticky,
         }
     }
 
@@ -97,29 +94,31 @@ impl Frame {
     }
 
     /// The pieces of the payload in host memory, one after the other: one in its slot, or each of its parts.
-    fn pieces(&self) -> Result<Vec<Piece>, Failure> {
+    fn pieces(&self) -> Result<Pieces, Failure> {
         let unreadable = |text: String| Failure::new(Code::NotReadable, text);
         match &self.bytes {
-            Bytes::Copied { bytes, .. } => Ok(vec![Piece::of(bytes)]),
+            Bytes::Copied(copy) => Ok(Pieces::One([Piece::of(&copy.bytes)])),
             Bytes::Held(lease) if lease.parts().is_empty() => match lease.bytes() {
-                Ok(bytes) => Ok(vec![Piece::of(bytes)]),
+                Ok(bytes) => Ok(Pieces::One([Piece::of(bytes)])),
                 Err(error) => Err(unreadable(error.to_string())),
             },
             Bytes::Held(lease) => {
                 let parts = lease.parts().iter().map(|part| part.map());
                 let pieces = parts.map(|part| part.map(Piece::of));
                 let pieces: Result<_, _> = pieces.collect();
-                pieces.map_err(|error| unreadable(error.to_string()))
+                pieces
+                    .map(Pieces::Several)
+                    .map_err(|error| unreadable(error.to_string()))
             }
         }
     }
 
     /// The pieces in the memory of the frame, and the number of its device. There, `stream` may read them.
-    fn pieces_for(&self, stream: Stream) -> Result<(Vec<Piece>, Option<u32>), Failure> {
+    pub(crate) fn pieces_for(&self, stream: Stream) -> Result<(Pieces, Option<u32>), Failure> {
         match self.on_device() {
             Some(lease) => {
                 let (pieces, device) = self.reads.give_to(lease, stream)?;
-                Ok((pieces, Some(device)))
+                Ok((Pieces::Several(pieces), Some(device)))
             }
             None => Ok((self.pieces()?, None)),
         }
@@ -174,72 +173,6 @@ impl Frame {
         out.is_copied = self.is_copied().into();
         Ok(out)
     }
-    /// A plane of video, the tensor, or the bytes, for `stream` if they are on a device.
-    pub(crate) fn array(&self, number: u32, stream: Stream) -> Result<Array, Failure> {
-        let (pieces, device) = self.pieces_for(stream)?;
-        let layout = &self.meta().layout;
-        let mut arrays = Vec::new();
-        if let Some(video) = &layout.video {
-            let sizes = video.planes()?.into_iter();
-            let places = video.offsets.iter().zip(video.strides);
-            for (size, (offset, stride)) in sizes.zip(places) {
-                let item = size.dtype.size() as i64;
-                let pixel = i64::from(size.channels);
-                let mut shape = vec![i64::from(size.rows), i64::from(size.columns)];
-                let mut strides = vec![i64::from(stride) / item, pixel];
-                if pixel > 1 {
-                    shape.push(pixel);
-                    strides.push(1);
-                }
-                let is_whole = i64::from(stride) % item == 0;
-                let plane = plane(size, *offset, stride, |start, len| {
-                    place(&pieces, start, len).filter(|_| is_whole)
-                });
-                let data = plane.ok_or_else(outside)?.data.cast();
-                arrays.push((data, size.dtype, shape, strides));
-            }
-        } else {
-            let size = self.meta().size;
-            let data = place(&pieces, 0, size).ok_or_else(outside)?;
-            let (dtype, shape, strides) = match layout.ndim {
-                0 => (DType::U8, vec![size.cast_signed()], vec![1]),
-                _ => tensor(layout, size).ok_or_else(outside)?,
-            };
-            arrays.push((data, dtype, shape, strides));
-        }
-        let count = arrays.len();
-        let array = arrays.into_iter().nth(number as usize);
-        let (data, dtype, shape, strides) = array.ok_or_else(|| {
-            let text = format!("plane is {number}, and the frame has {count}");
-            Failure::new(Code::Argument, text)
-        })?;
-        Ok(Array {
-            data,
-            device,
-            dtype,
-            shape,
-            strides,
-        })
-    }
-}
-
-/// The type, shape and strides, in elements, of a tensor of `size` bytes. `None`: it is not inside of them.
-fn tensor(layout: &FrameLayout, size: u64) -> Option<(DType, Vec<i64>, Vec<i64>)> {
-    let (item, ndim) = (layout.dtype.size() as i64, usize::from(layout.ndim));
-    let (mut shape, mut strides, mut end) = (Vec::new(), Vec::new(), item);
-    for (size, stride) in layout.shape.iter().zip(layout.strides).take(ndim) {
-        let size = i64::try_from(*size).ok().filter(|size| *size > 0)?;
-        let is_whole = stride >= 0 && stride % item == 0;
-        end = end.checked_add((size - 1).checked_mul(stride).filter(|_| is_whole)?)?;
-        shape.push(size);
-        strides.push(stride / item);
-    }
-    (end.cast_unsigned() <= size).then_some((layout.dtype, shape, strides))
-}
-
-fn outside() -> Failure {
-    let text = "the planes of the frame lie outside of its bytes";
-    Failure::new(Code::Invalid, text)
 }
 
 fn time(time: Option<u64>) -> i64 {
@@ -255,105 +188,6 @@ fn c_text<const N: usize, const M: usize>(text: &Text<N>) -> [c_char; M] {
         *to = byte as c_char;
     }
     out
-}
-
-/// Bytes of a payload, in host memory or on a device.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Piece {
-    start: *const u8,
-    len: usize,
-}
-
-impl Piece {
-    fn of(bytes: &[u8]) -> Self {
-        Self {
-            start: bytes.as_ptr(),
-            len: bytes.len(),
-        }
-    }
-
-    pub(crate) fn on_device(start: u64, len: usize) -> Self {
-        Self {
-            start: ptr::without_provenance(start as usize),
-            len,
-        }
-    }
-}
-
-/// The address of bytes of the payload. `None`: they are not in one piece, or outside. Another process wrote the numbers.
-fn place(pieces: &[Piece], start: u64, len: u64) -> Option<*const u8> {
-    let mut start = usize::try_from(start).ok()?;
-    let len = usize::try_from(len).ok()?;
-    for piece in pieces {
-        match start.checked_sub(piece.len) {
-            Some(rest) => start = rest,
-            None => {
-                let is_inside = start.checked_add(len)? <= piece.len;
-                return is_inside.then(|| piece.start.wrapping_add(start));
-            }
-        }
-    }
-    None
-}
-
-/// `xmem_plane` of xmem.h.
-#[derive(Clone, Copy)]
-#[repr(C)]
-pub(crate) struct Plane {
-    data: *const c_void,
-    stride: usize,
-    rows: u32,
-    row_bytes: u32,
-}
-
-impl Plane {
-    const NONE: Self = Self {
-        data: ptr::null(),
-        stride: 0,
-        rows: 0,
-        row_bytes: 0,
-    };
-}
-
-pub(crate) type Planes = [Plane; MAX_PLANES];
-
-/// The planes of a video frame whose bytes `place` finds, and their number.
-pub(crate) fn planes(
-    video: &VideoLayout,
-    place: impl Fn(u64, u64) -> Option<*const u8>,
-) -> Result<(u32, Planes), Failure> {
-    let mut planes = [Plane::NONE; MAX_PLANES];
-    // A tiled or an unknown format has no rows: its bytes are in `data`.
-    let Ok(sizes) = video.planes() else {
-        return Ok((0, planes));
-    };
-    let count = sizes.len();
-    let sizes = sizes.into_iter().zip(video.offsets).zip(video.strides);
-    for (to, ((size, offset), stride)) in planes.iter_mut().zip(sizes) {
-        let found = plane(size, offset, stride, &place);
-        *to = found.ok_or_else(outside)?;
-    }
-    Ok((count as u32, planes))
-}
-
-/// `None`: its rows overlap, or are outside of the frame.
-fn plane(
-    size: PlaneSize,
-    offset: u64,
-    stride: i32,
-    place: impl Fn(u64, u64) -> Option<*const u8>,
-) -> Option<Plane> {
-    let (stride, row) = (u64::try_from(stride).ok()?, size.row_bytes());
-    let before = stride.checked_mul(u64::from(size.rows).checked_sub(1)?)?;
-    if row > stride {
-        return None;
-    }
-    Some(Plane {
-        data: place(offset, before.checked_add(row)?)?.cast(),
-        stride: stride as usize,
-        rows: size.rows,
-        row_bytes: u32::try_from(row).ok()?,
-    })
 }
 
 /// `xmem_frame_info` of xmem.h.

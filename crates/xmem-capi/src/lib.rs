@@ -25,4 +25,6 @@ mod dlpack;
 mod error;
 mod frame;
 mod handles;
+mod planes;
 mod producer;
+mod slot;

@@ -3,38 +3,31 @@
 //! Producers, and the slots that they write.
 #![allow(unsafe_code)] // functions and pointers of C
 
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{c_char, c_int};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use xmem_core::cuda::Device;
-use xmem_core::{Delivery, FrameFlags, FrameMeta, SlotSpec, VideoLayout, Wait, monotonic_ns};
+use xmem_core::{Delivery, FrameLayout, SlotSpec, VideoLayout, Wait};
 
 use crate::border::{Out, Sized0, call, limit, limit_or_none, needed, path, text};
-use crate::device::Writing;
 use crate::error::{Code, Failure};
-use crate::frame::{Planes, planes};
 use crate::handles::{Table, lock};
+use crate::slot::{SLOTS, Slot};
 
 pub(crate) static PRODUCERS: Table<Producer> = Table::new("producer");
-pub(crate) static SLOTS: Table<Slot> = Table::new("slot");
 
 pub(crate) struct Producer {
     producer: xmem_core::Producer,
     /// Frames per second, for the caps of video.
     framerate: (u32, u32),
-    /// Held between a change of the caps and the publication of their first frame.
-    publishing: Mutex<()>,
+    /// The last video, and its size in bytes. Most frames are like the last one.
+    video: Mutex<Option<(Arc<FrameLayout>, usize)>>,
+    /// The video whose caps are set, and whether they are for a device. Held between a change of the caps and the publication of
+    /// their first frame.
+    publishing: Mutex<Option<(Arc<FrameLayout>, bool)>>,
     /// Where new slots are. `None`: in host memory.
     device: Mutex<Option<Device>>,
-}
-
-pub(crate) struct Slot {
-    producer: Arc<Producer>,
-    /// `None`: it was published.
-    writing: Mutex<Option<Writing>>,
-    size: usize,
-    video: Option<VideoLayout>,
 }
 
 /// `xmem_producer_options` of xmem.h.
@@ -59,37 +52,6 @@ pub(crate) struct Options {
 
 // SAFETY: numbers, and a pointer that may be null.
 unsafe impl Sized0 for Options {}
-
-/// `xmem_slot_info` of xmem.h.
-#[derive(Clone, Copy)]
-#[repr(C)]
-pub(crate) struct SlotInfo {
-    struct_size: usize,
-    data: *mut c_void,
-    size: usize,
-    n_planes: u32,
-    slot: u32,
-    planes: Planes,
-}
-
-// SAFETY: numbers, and pointers that may be null.
-unsafe impl Sized0 for SlotInfo {}
-
-/// `xmem_times` of xmem.h.
-#[derive(Clone, Copy)]
-#[repr(C)]
-pub(crate) struct Times {
-    struct_size: usize,
-    timestamp: i64,
-    pts: i64,
-    dts: i64,
-    duration: i64,
-    flags: u32,
-    reserved: u32,
-}
-
-// SAFETY: numbers.
-unsafe impl Sized0 for Times {}
 
 /// `xmem_producer_stats` of xmem.h.
 #[derive(Clone, Copy)]
@@ -152,6 +114,7 @@ impl Producer {
                 options.framerate_numerator,
                 options.framerate_denominator.max(1),
             ),
+            video: Mutex::default(),
             publishing: Mutex::default(),
             device: Mutex::default(),
         })
@@ -177,17 +140,68 @@ impl Producer {
         )
     }
 
+    /// The layout of a picture, and its size in bytes.
+    fn video(
+        &self,
+        format: &str,
+        width: u32,
+        height: u32,
+    ) -> Result<(Arc<FrameLayout>, usize), Failure> {
+        let mut last = lock(&self.video);
+        let is_same = |video: &VideoLayout| {
+            (video.width, video.height) == (width, height) && video.format.as_str() == format
+        };
+        if let Some(last) = &*last
+            && last.0.video.as_ref().is_some_and(is_same)
+        {
+            return Ok(last.clone());
+        }
+        let video = VideoLayout::new(format, width, height)?;
+        let layout = FrameLayout {
+            video: Some(video),
+            content_type: "image/raw".into(),
+            ..FrameLayout::default()
+        };
+        Ok(last.insert((Arc::new(layout), video.size()?)).clone())
+    }
+
+    /// In a lossless pool, waits for consumers that are behind.
+    pub(crate) fn wait_for_room(&self, wait: Wait<'_>) -> Result<(), Failure> {
+        if self.producer.delivery() == Delivery::Lossless {
+            self.producer.wait_for_room(wait)?;
+        }
+        Ok(())
+    }
+
+    /// Publishes a frame with the caps of its video.
+    pub(crate) fn publish_with(
+        &self,
+        layout: &Arc<FrameLayout>,
+        is_on_device: bool,
+        publish: impl FnOnce() -> Result<u64, Failure>,
+    ) -> Result<u64, Failure> {
+        let mut publishing = lock(&self.publishing);
+        if let Some(video) = &layout.video {
+            let is_set = publishing.as_ref().is_some_and(|(set, on_device)| {
+                Arc::ptr_eq(set, layout) && *on_device == is_on_device
+            });
+            if !is_set {
+                self.producer.set_caps(&self.caps_of(video, is_on_device))?;
+                *publishing = Some((layout.clone(), is_on_device));
+            }
+        }
+        publish()
+    }
+
     /// In a lossless pool this also waits for consumers that are behind, so that publishing does not.
     fn acquire(
         self: &Arc<Self>,
         size: usize,
-        video: Option<VideoLayout>,
+        layout: Option<Arc<FrameLayout>>,
         timeout: i64,
     ) -> Result<Slot, Failure> {
         let wait = Wait::from(limit(timeout));
-        if self.producer.delivery() == Delivery::Lossless {
-            self.producer.wait_for_room(wait)?;
-        }
+        self.wait_for_room(wait)?;
         let spec = SlotSpec::new(size);
         let spec = match &*lock(&self.device) {
             Some(device) => spec.on(device),
@@ -197,87 +211,8 @@ impl Producer {
             Some(Duration::ZERO) => self.producer.acquire(spec)?,
             _ => self.producer.acquire_wait(spec, wait)?,
         };
-        Ok(Slot {
-            producer: self.clone(),
-            writing: Mutex::new(Some(Writing::new(lease))),
-            size,
-            video,
-        })
+        Ok(Slot::new(self.clone(), lease, size, layout))
     }
-}
-
-impl Slot {
-    /// `data` says where the bytes are, and `None` if the caller can't use them there.
-    pub(crate) fn describe(
-        &self,
-        data: impl FnOnce(&mut Writing) -> Result<Option<*mut u8>, Failure>,
-    ) -> Result<SlotInfo, Failure> {
-        let mut writing = lock(&self.writing);
-        let writing = writing.as_mut().ok_or_else(published)?;
-        let mut out = SlotInfo::zero();
-        out.size = self.size;
-        out.slot = writing.slot();
-        let Some(data) = data(writing)? else {
-            return Ok(out);
-        };
-        out.data = data.cast();
-        if let Some(video) = &self.video {
-            let place = |start: u64, len: u64| {
-                let (start, len) = (usize::try_from(start).ok()?, usize::try_from(len).ok()?);
-                let is_inside = start.checked_add(len)? <= self.size;
-                is_inside.then(|| data.wrapping_add(start).cast_const())
-            };
-            (out.n_planes, out.planes) = planes(video, place)?;
-        }
-        Ok(out)
-    }
-
-    fn publish(&self, times: &Times, timeout: Option<Duration>) -> Result<u64, Failure> {
-        let producer = &self.producer;
-        if producer.producer.delivery() == Delivery::Lossless {
-            producer.producer.wait_for_room(Wait::from(timeout))?;
-        }
-        let _publishing = lock(&producer.publishing);
-        let mut held = lock(&self.writing);
-        let is_on_device = held.as_ref().ok_or_else(published)?.is_on_device();
-        let mut meta = FrameMeta::new(self.size).flags(FrameFlags::from_bits(times.flags));
-        if let Some(video) = self.video {
-            producer
-                .producer
-                .set_caps(&producer.caps_of(&video, is_on_device))?;
-            let layout = meta.layout_mut();
-            layout.video = Some(video);
-            layout.content_type = "image/raw".into();
-        }
-        // In a structure that is filled with zeros, the frame is due now, and nothing else is known.
-        let known = |time: i64| u64::try_from(time).ok().filter(|time| *time > 0);
-        meta.timestamp = Some(if times.timestamp > 0 {
-            times.timestamp
-        } else {
-            monotonic_ns()
-        });
-        meta.pts = known(times.pts);
-        meta.dts = known(times.dts);
-        meta.duration = known(times.duration);
-        let writing = held.take().ok_or_else(published)?;
-        writing.publish(meta).map_err(|failed| {
-            let (writing, failure) = *failed;
-            *held = Some(writing);
-            failure
-        })
-    }
-}
-
-impl Drop for Slot {
-    fn drop(&mut self) {
-        if let Some(writing) = lock(&self.writing).take() {
-            writing.give_back();
-        }
-    }
-}
-
-fn published() -> Failure {
-    Failure::new(Code::Handle, "the slot was published: acquire another one")
 }
 
 #[unsafe(no_mangle)]
@@ -305,7 +240,8 @@ unsafe extern "C" fn xmem_producer_set_caps(producer: u64, caps: *const c_char) 
         // SAFETY: xmem.h asks for a text.
         let caps = unsafe { needed(caps, "caps") }?;
         let producer = PRODUCERS.get(producer)?;
-        let _publishing = lock(&producer.publishing);
+        let mut publishing = lock(&producer.publishing);
+        *publishing = None;
         Ok(producer.producer.set_caps(caps)?)
     })
 }
@@ -340,10 +276,9 @@ unsafe extern "C" fn xmem_producer_acquire_video(
         slot.set(0);
         // SAFETY: xmem.h asks for a text.
         let format = unsafe { needed(format, "format") }?;
-        let layout = VideoLayout::new(format, width, height)?;
-        let made = PRODUCERS
-            .get(producer)?
-            .acquire(layout.size()?, Some(layout), timeout)?;
+        let producer = PRODUCERS.get(producer)?;
+        let (layout, size) = producer.video(format, width, height)?;
+        let made = producer.acquire(size, Some(layout), timeout)?;
         slot.set(SLOTS.add(Arc::new(made))?);
         Ok(())
     })
@@ -393,38 +328,4 @@ extern "C" fn xmem_producer_close(producer: u64) -> c_int {
         producer.producer.close();
         Ok(())
     })
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn xmem_slot_get(slot: u64, info: *mut SlotInfo) -> c_int {
-    call(|| {
-        let description = SLOTS.get(slot)?.describe(|writing| Ok(writing.host()))?;
-        // SAFETY: xmem.h asks for a structure that begins with its size.
-        unsafe { description.write(info, "info") }
-    })
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn xmem_slot_publish(
-    slot: u64,
-    times: *const Times,
-    timeout: i64,
-    sequence: *mut u64,
-) -> c_int {
-    call(|| {
-        // SAFETY: xmem.h asks for a structure that begins with its size.
-        let times = unsafe { Times::read(times, "times") }?;
-        let number = SLOTS.get(slot)?.publish(&times, limit(timeout))?;
-        // On an error the slot stays, to be published again or released.
-        drop(SLOTS.remove(slot));
-        if let Some(sequence) = Out::optional(sequence) {
-            sequence.set(number);
-        }
-        Ok(())
-    })
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn xmem_slot_release(slot: u64) -> c_int {
-    call(|| SLOTS.remove(slot).map(drop))
 }

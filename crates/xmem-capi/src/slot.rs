@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Slots of a producer, which frames are written into.
+#![allow(unsafe_code)] // functions and pointers of C
+
+use std::ffi::{c_int, c_void};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use xmem_core::{FrameFlags, FrameLayout, FrameMeta, Wait, WriteLease, monotonic_ns};
+
+use crate::border::{Out, Sized0, call, limit};
+use crate::device::Writing;
+use crate::error::{Code, Failure};
+use crate::handles::{Table, lock};
+use crate::planes::{Planes, planes};
+use crate::producer::Producer;
+
+pub(crate) static SLOTS: Table<Slot> = Table::new("slot");
+
+pub(crate) struct Slot {
+    producer: Arc<Producer>,
+    /// `None`: it was published.
+    writing: Mutex<Option<Writing>>,
+    size: usize,
+    layout: Option<Arc<FrameLayout>>,
+}
+
+/// `xmem_slot_info` of xmem.h.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct SlotInfo {
+    struct_size: usize,
+    data: *mut c_void,
+    size: usize,
+    n_planes: u32,
+    slot: u32,
+    planes: Planes,
+}
+
+// SAFETY: numbers, and pointers that may be null.
+unsafe impl Sized0 for SlotInfo {}
+
+/// `xmem_times` of xmem.h.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct Times {
+    struct_size: usize,
+    timestamp: i64,
+    pts: i64,
+    dts: i64,
+    duration: i64,
+    flags: u32,
+    reserved: u32,
+}
+
+// SAFETY: numbers.
+unsafe impl Sized0 for Times {}
+
+impl Times {
+    /// In a structure that is filled with zeros, the frame is due now, and nothing else is known.
+    fn describe(&self, size: usize, layout: Arc<FrameLayout>) -> FrameMeta {
+        let known = |time: i64| u64::try_from(time).ok().filter(|time| *time > 0);
+        let mut meta = FrameMeta::with_layout(size, layout);
+        meta.flags = FrameFlags::from_bits(self.flags);
+        meta.timestamp = Some(if self.timestamp > 0 {
+            self.timestamp
+        } else {
+            monotonic_ns()
+        });
+        meta.pts = known(self.pts);
+        meta.dts = known(self.dts);
+        meta.duration = known(self.duration);
+        meta
+    }
+}
+
+impl Slot {
+    pub(crate) fn new(
+        producer: Arc<Producer>,
+        lease: WriteLease,
+        size: usize,
+        layout: Option<Arc<FrameLayout>>,
+    ) -> Self {
+        Self {
+            producer,
+            writing: Mutex::new(Some(Writing::new(lease))),
+            size,
+            layout,
+        }
+    }
+
+    /// `data` says where the bytes are, and `None` if the caller can't use them there.
+    pub(crate) fn describe(
+        &self,
+        data: impl FnOnce(&mut Writing) -> Result<Option<*mut u8>, Failure>,
+    ) -> Result<SlotInfo, Failure> {
+        let mut writing = lock(&self.writing);
+        let writing = writing.as_mut().ok_or_else(published)?;
+        let mut out = SlotInfo::zero();
+        out.size = self.size;
+        out.slot = writing.slot();
+        let Some(data) = data(writing)? else {
+            return Ok(out);
+        };
+        out.data = data.cast();
+        if let Some(video) = self.layout.as_ref().and_then(|it| it.video.as_ref()) {
+            let place = |start: u64, len: u64| {
+                let (start, len) = (usize::try_from(start).ok()?, usize::try_from(len).ok()?);
+                let is_inside = start.checked_add(len)? <= self.size;
+                is_inside.then(|| data.wrapping_add(start).cast_const())
+            };
+            (out.n_planes, out.planes) = planes(video, place)?;
+        }
+        Ok(out)
+    }
+
+    fn publish(&self, times: &Times, timeout: Option<Duration>) -> Result<u64, Failure> {
+        self.producer.wait_for_room(Wait::from(timeout))?;
+        let is_on_device = lock(&self.writing)
+            .as_ref()
+            .ok_or_else(published)?
+            .is_on_device();
+        let layout = self.layout.clone().unwrap_or_default();
+        self.producer.publish_with(&layout, is_on_device, || {
+            let mut held = lock(&self.writing);
+            let writing = held.take().ok_or_else(published)?;
+            let meta = times.describe(self.size, layout.clone());
+            writing.publish(meta).map_err(|failed| {
+                let (writing, failure) = *failed;
+                *held = Some(writing);
+                failure
+            })
+        })
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        if let Some(writing) = lock(&self.writing).take() {
+            writing.give_back();
+        }
+    }
+}
+
+fn published() -> Failure {
+    Failure::new(Code::Handle, "the slot was published: acquire another one")
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn xmem_slot_get(slot: u64, info: *mut SlotInfo) -> c_int {
+    call(|| {
+        let description = SLOTS.get(slot)?.describe(|writing| Ok(writing.host()))?;
+        // SAFETY: xmem.h asks for a structure that begins with its size.
+        unsafe { description.write(info, "info") }
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn xmem_slot_publish(
+    slot: u64,
+    times: *const Times,
+    timeout: i64,
+    sequence: *mut u64,
+) -> c_int {
+    call(|| {
+        // SAFETY: xmem.h asks for a structure that begins with its size.
+        let times = unsafe { Times::read(times, "times") }?;
+        let number = SLOTS.get(slot)?.publish(&times, limit(timeout))?;
+        // On an error the slot stays, to be published again or released.
+        drop(SLOTS.remove(slot));
+        if let Some(sequence) = Out::optional(sequence) {
+            sequence.set(number);
+        }
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn xmem_slot_release(slot: u64) -> c_int {
+    call(|| SLOTS.remove(slot).map(drop))
+}
