@@ -11,6 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::Error;
+use crate::command::plugin;
 use crate::launch::not_started;
 use crate::supervisor::supervise;
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
@@ -38,6 +39,7 @@ fn this_program(name: &str, tool: impl AsRef<OsStr>) -> Command {
         .arg(tool)
         // The tool's messages are searched for words.
         .env("LANGUAGE", "en");
+    plugin::offer(&mut command);
     command
 }
 

@@ -221,10 +221,25 @@ pub(crate) enum Command {
         #[command(flatten)]
         output: Output,
     },
+    /// Let GStreamer find the plugin that pip has installed together with this command
+    Plugin {
+        #[command(subcommand)]
+        action: Plugin,
+    },
     /// Print the completion script for a shell
     Completions { shell: Shell },
     /// Write the manual pages to a directory
     Man { directory: PathBuf },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Plugin {
+    /// Print the folder of the plugin, for GST_PLUGIN_PATH
+    Path,
+    /// Link the plugin into the folder where GStreamer looks for plugins of this user
+    Install,
+    /// Remove this link
+    Remove,
 }
 
 fn property(text: &str) -> Result<String, String> {

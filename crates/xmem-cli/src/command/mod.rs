@@ -8,6 +8,7 @@ mod doctor;
 mod list;
 mod manual;
 mod metrics;
+pub(crate) mod plugin;
 mod record;
 mod remote;
 mod serve;
@@ -55,6 +56,7 @@ pub(crate) fn run(cli: &Cli, out: &mut impl Write) -> Result<ExitCode, Error> {
         Command::Share(share) => share::run(share, cli.verbose)?,
         Command::Doctor { output } => return doctor::run(output.format, out),
         Command::Clean { pools, output } => clean::run(pools, output.format, out)?,
+        Command::Plugin { action } => plugin::run(action, out)?,
         Command::Completions { shell } => manual::completions(*shell, out)?,
         Command::Man { directory } => manual::pages(directory)?,
     }

@@ -6,6 +6,7 @@ mod clean;
 mod doctor;
 mod list;
 mod manual;
+mod plugin;
 mod remote;
 mod show;
 mod support;

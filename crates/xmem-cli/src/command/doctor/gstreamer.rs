@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::finding::{Finding, is_older};
 use crate::child;
+use crate::command::plugin;
 
 /// The first run of the tool loads every plugin, and a plugin may hang.
 const TOOL_TIMEOUT: Duration = Duration::from_secs(30);
@@ -76,6 +77,7 @@ fn plugin() -> Finding {
 fn output(args: &[&str]) -> Option<String> {
     let mut command = Command::new(TOOL);
     command.args(args).env("GST_INSPECT_NO_COLORS", "1");
+    plugin::offer(&mut command);
     let ended = child::run(&mut command, TOOL_TIMEOUT).ok()??;
     ended.status.success().then_some(ended.stdout)
 }
