@@ -8,13 +8,14 @@ import os
 import subprocess
 import sys
 import venv
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 from conftest import HANG
 
 import xmem
-from xmem import _xmem
+from xmem import _gstreamer, _xmem
 
 ALONE = """
 import sys, xmem
@@ -31,18 +32,52 @@ print(xmem.__version__)
 """
 
 
-def test_in_an_environment_with_nothing_else(directory, pool):
+@pytest.fixture
+def place(directory):
+    """An environment with nothing in it."""
+    place = directory / "venv"
+    venv.create(place, with_pip=False)
+    return place
+
+
+def install(place, *what):
+    pip = [sys.executable, "-m", "pip", "--python", place / "bin" / "python", "install", "--quiet", "--no-deps", *what]
+    return subprocess.run(pip, timeout=HANG, capture_output=True, text=True)
+
+
+def install_wheel(place):
     if (wheels := os.environ.get("XMEM_WHEELS")) is None:
         pytest.skip("XMEM_WHEELS is not set: run `cargo xtask python`")
     (wheel,) = Path(wheels).glob("*.whl")
-    place = directory / "venv"
-    venv.create(place, with_pip=False)
-    pip = [sys.executable, "-m", "pip", "--python", place / "bin" / "python", "install", "--quiet", "--no-index", wheel]
-    subprocess.run(pip, check=True, timeout=HANG)
-    alone = subprocess.run(
-        [place / "bin" / "python", "-c", ALONE, pool], check=True, timeout=HANG, capture_output=True, text=True
-    )
-    assert alone.stdout.strip() == xmem.__version__
+    installed = install(place, "--no-index", wheel)
+    assert installed.returncode == 0, installed.stderr
+
+
+def run(place, code, *args):
+    program = [place / "bin" / "python", "-c", code, *args]
+    return subprocess.run(program, check=True, timeout=HANG, capture_output=True, text=True)
+
+
+def test_in_an_environment_with_nothing_else(place, pool):
+    install_wheel(place)
+    assert run(place, ALONE, pool).stdout.strip() == xmem.__version__
+
+
+def test_another_package_with_the_name_is_reported(place):
+    if (other := install(place, "xmem==0.1.1")).returncode:
+        pytest.skip(f"the package xmem of PyPI cannot be installed: {other.stderr}")
+    install_wheel(place)
+    imported = run(place, "import xmem; print(xmem.Consumer)")
+    assert "pip uninstall xmem" in imported.stderr
+    assert imported.stdout.startswith("<class")
+
+
+def test_an_installation_without_a_plugin_says_so():
+    files = metadata.files("gst-xmem") or []
+    if any(file.name == "libgstxmem.so" for file in files):
+        pytest.skip("this installation has the plugin")
+    with pytest.raises(xmem.Error, match="gstreamer1.0-xmem"):
+        _gstreamer._plugin()
 
 
 def test_stubs_match_the_module():

@@ -2,6 +2,7 @@
 
 """Frames that other processes share, without a copy."""
 
+from . import _neighbours
 from ._consumer import Consumer
 from ._errors import (
     Closed,
@@ -21,6 +22,7 @@ from ._errors import (
     Timeout,
     ViewsExist,
 )
+from ._gstreamer import setup_gstreamer
 from ._xmem import (
     BufferGuard,
     BufferPool,
@@ -73,4 +75,7 @@ __all__ = [
     "pools",
     "query",
     "ref",
+    "setup_gstreamer",
 ]
+
+_neighbours.check()
