@@ -11,6 +11,7 @@ mod check;
 mod compat;
 mod count;
 mod demo;
+mod dist;
 mod docs;
 mod faults;
 mod fuzz;
@@ -71,6 +72,8 @@ enum Command {
     Python(python::Args),
     /// Install the plugin with cargo-c and with Meson into separate prefixes, and check both installations
     Package,
+    /// Make the packages of a release: for Debian, PyPI and crates, with checksums and licences
+    Dist(dist::Args),
     /// Pack the programs that gpu/run needs on a machine with a GPU and without Rust
     GpuBundle,
 }
@@ -91,6 +94,7 @@ fn main() -> ExitCode {
         Command::Docs(args) => docs::run(&args),
         Command::Python(args) => python::run(&args),
         Command::Package => package::run(),
+        Command::Dist(args) => dist::run(&args),
         Command::GpuBundle => gpu_bundle::run(),
     };
     match result {

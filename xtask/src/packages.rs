@@ -165,6 +165,33 @@ const PACKAGE_NEEDS: Needs = &[
     ("gcc", &[Need::Program("cc")]),
 ];
 
+/// Additional dependencies of `cargo xtask dist`.
+const DIST_NEEDS: Needs = &[
+    ("debhelper", &[Need::Program("dh")]),
+    ("dpkg-dev", &[Need::Program("dpkg-buildpackage")]),
+    ("lintian", &[Need::Program("lintian")]),
+];
+
+/// What `cargo xtask dist --check` needs inside of another Debian to use the packages.
+const USER_NEEDS: Needs = &[
+    ("gstreamer1.0-tools", &[Need::Program("gst-launch-1.0")]),
+    (
+        "gstreamer1.0-plugins-base",
+        &[Need::Element("videotestsrc"), Need::Element("videoconvert")],
+    ),
+    ("gstreamer1.0-plugins-good", &[Need::Element("pngenc")]),
+    ("gcc", &[Need::Program("cc")]),
+    ("libc6-dev", &[Need::File("/usr/include/stdio.h")]),
+    ("pkgconf", &[Need::File("/usr/bin/pkg-config")]),
+    ("python3-venv", &[Need::PythonModule("ensurepip")]),
+    ("python3-numpy", &[Need::PythonModule("numpy")]),
+    (
+        "gir1.2-gstreamer-1.0",
+        &[Need::PythonModule("gi.repository.Gst")],
+    ),
+    ("python3-gi", &[Need::PythonModule("gi")]),
+];
+
 /// Additional dependencies of `cargo xtask sanitize` and `cargo xtask count`.
 const VALGRIND_NEEDS: Needs = &[("valgrind", &[Need::Program("valgrind")])];
 
@@ -238,12 +265,18 @@ pub(crate) fn ensure_for_package() -> Result {
     ensure_all(&[NEEDS, PACKAGE_NEEDS])
 }
 
+/// Also installs the programs that make packages of Debian.
+pub(crate) fn ensure_for_dist() -> Result {
+    ensure_all(&[NEEDS, DIST_NEEDS])
+}
+
 /// The programs that run in another Debian release.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
     Tests(Tests),
     Bench,
     Camera,
+    Packages,
 }
 
 /// A selection of tests.
@@ -269,10 +302,16 @@ impl Purpose {
             Self::Tests(Tests::Few) => (false, &[][..]),
             Self::Bench => (false, BENCH_NEEDS),
             Self::Camera => (false, GUEST_NEEDS),
+            Self::Packages => (false, USER_NEEDS),
+        };
+        // A user of the packages has no more than what these need.
+        let few: &[&str] = match self {
+            Self::Packages => &[],
+            _ => FEW_PACKAGES,
         };
         let wanted = NEEDS
             .iter()
-            .filter(move |(package, _)| has_all || FEW_PACKAGES.contains(package))
+            .filter(move |(package, _)| has_all || few.contains(package))
             .chain(on_top);
         let at_run_time =
             |needs: &'static [Need]| needs.iter().filter(|need| need.is_at_run_time());

@@ -98,6 +98,17 @@ pub(crate) fn run_quietly(what: &str, mut command: Command) -> Result {
     Err(format!("{line} failed ({status}):\n\n{}", text.trim_end()).into())
 }
 
+/// Returns the output of a command. Fails if the command fails.
+pub(crate) fn output(command: &mut Command) -> Result<String> {
+    let output = command.output()?;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    if !output.status.success() {
+        let (out, err) = (text(&output.stdout), text(&output.stderr));
+        return Err(format!("{command:?}: {}\n{out}{err}", output.status).into());
+    }
+    Ok(text(&output.stdout))
+}
+
 pub(crate) fn cannot_start(command: &Command, error: impl Display) -> String {
     format!("cannot start {}: {error}", command.get_program().display())
 }

@@ -3,18 +3,17 @@
 #
 # enter.sh MODE ROOT DIR... -- PROGRAM ARGUMENT...
 #
-# Runs PROGRAM with ROOT as its root directory. ROOT is writable if MODE is `rw`, and read-only if it is `ro`. Each DIR is mounted
-# at
-# the same path. All mounts are in a separate namespace, so they end with PROGRAM. /tmp, /run and /dev/shm are empty.
+# Runs PROGRAM with ROOT as its root directory. ROOT is writable if MODE is `rw`, and read-only if it is `ro`. If it is `fresh`, the
+# changes are in memory, and end with PROGRAM. Each DIR is mounted at the same path. All mounts are in a separate namespace, so they end with PROGRAM. /tmp, /run and /dev/shm are empty.
 set -e
 
 case $1 in
 ro) exec unshare --mount --propagation private -- sh "$0" mounted "$@" ;;
 # A PID namespace: processes that the installation starts end with it, and it cannot stop others.
-rw) exec unshare --mount --propagation private --pid --fork --kill-child -- sh "$0" mounted "$@" ;;
+rw | fresh) exec unshare --mount --propagation private --pid --fork --kill-child -- sh "$0" mounted "$@" ;;
 mounted) ;;
 *)
-    echo "usage: enter.sh ro|rw ROOT DIR... -- PROGRAM ARGUMENT..." >&2
+    echo "usage: enter.sh ro|rw|fresh ROOT DIR... -- PROGRAM ARGUMENT..." >&2
     exit 2
     ;;
 esac
@@ -22,7 +21,15 @@ mode=$2
 root=$3
 shift 3
 
-mount --bind "$root" "$root"
+if [ "$mode" = fresh ]; then
+    layers=$root.layers
+    mkdir -p "$layers"
+    mount -t tmpfs tmpfs "$layers"
+    mkdir "$layers/upper" "$layers/work"
+    mount -t overlay -o "lowerdir=$root,upperdir=$layers/upper,workdir=$layers/work" overlay "$root"
+else
+    mount --bind "$root" "$root"
+fi
 mount -t proc proc "$root/proc"
 mount --bind /dev "$root/dev"
 for dir in tmp run dev/shm; do

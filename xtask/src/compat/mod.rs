@@ -67,7 +67,7 @@ impl Debian {
     }
 
     /// As `ensure`, for any release of Debian.
-    fn of(suite: &str, purpose: Purpose) -> Result<Self> {
+    pub(crate) fn of(suite: &str, purpose: Purpose) -> Result<Self> {
         if !apt::is_root() {
             return Err("only root can make and enter another Debian".into());
         }

@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::step::{self, Step};
+use crate::step::{self, Step, output};
 use crate::{Result, cargo, packages, root, target_dir};
 
 const LINKED: &str = "xtask/src/package/linked.c";
@@ -190,15 +190,4 @@ impl Prefix {
         command.args(args);
         command
     }
-}
-
-/// Returns the output of a command. Fails if the command fails.
-fn output(command: &mut Command) -> Result<String> {
-    let output = command.output()?;
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    if !output.status.success() {
-        let (out, err) = (text(&output.stdout), text(&output.stderr));
-        return Err(format!("{command:?}: {}\n{out}{err}", output.status).into());
-    }
-    Ok(text(&output.stdout))
 }
