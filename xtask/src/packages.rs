@@ -25,6 +25,9 @@ enum Need {
     Python(&'static str),
 }
 
+/// Options of gst-inspect-1.0. Elements of other projects have versions of their own.
+const EXISTS: [&str; 2] = ["--exists", "--atleast-version=0.0"];
+
 /// The system's Python, even if PATH has another one first.
 const PYTHON: &str = "/usr/bin/python3";
 
@@ -121,6 +124,14 @@ const TEST_NEEDS: Needs = &[
         "gir1.2-gst-rtsp-server-1.0",
         &[Need::PythonModule("gi.repository.GstRtspServer")],
     ),
+    // Programs that show a pool as a camera.
+    ("dbus-daemon", &[Need::Program("dbus-daemon")]),
+    (
+        "pipewire-bin",
+        &[Need::Program("pipewire"), Need::Program("pw-dump")],
+    ),
+    ("wireplumber", &[Need::Program("wireplumber")]),
+    ("gstreamer1.0-pipewire", &[Need::Element("pipewiresink")]),
 ];
 
 /// Additional dependencies of the Python module's tests, for pipelines that gst-launch-1.0 cannot create.
@@ -413,7 +424,7 @@ impl Need {
                 inside.args(["pkg-config", &format!("--atleast-version={version}"), name])
             }
             Self::File(path) => inside.args(["test", "-e", path]),
-            Self::Element(name) => inside.args(["gst-inspect-1.0", "--exists", name]),
+            Self::Element(name) => inside.arg("gst-inspect-1.0").args(EXISTS).arg(name),
             Self::PythonModule(name) => inside.args([PYTHON, "-c", &format!("import {name}")]),
             Self::Python(modules) => inside.args(["python3", "-c", &python_with(modules)]),
         })
@@ -431,9 +442,7 @@ impl Need {
                     .arg(name),
             ),
             Self::File(path) => Path::new(path).exists(),
-            Self::Element(name) => {
-                succeeds(Command::new("gst-inspect-1.0").args(["--exists", name]))
-            }
+            Self::Element(name) => succeeds(Command::new("gst-inspect-1.0").args(EXISTS).arg(name)),
             Self::PythonModule(name) => {
                 succeeds(Command::new(PYTHON).args(["-c", &format!("import {name}")]))
             }

@@ -130,6 +130,21 @@ pub(crate) struct Record {
     pub(crate) keep: Option<u64>,
 }
 
+#[derive(Debug, Args)]
+pub(crate) struct Camera {
+    /// The pool's name, or the path of its socket
+    pub(crate) pool: OsString,
+    /// Write to this device of v4l2loopback instead, such as /dev/video10
+    #[arg(long, value_name = "DEVICE")]
+    pub(crate) v4l2: Option<PathBuf>,
+    /// Size of the camera's pictures, in pixels; frames are scaled to fit
+    #[arg(long, value_name = "WIDTHxHEIGHT", default_value = "1280x720", value_parser = dimensions)]
+    pub(crate) size: (u32, u32),
+    /// Pictures per second
+    #[arg(long, value_name = "N", default_value = "30", value_parser = clap::value_parser!(u32).range(1..=240))]
+    pub(crate) rate: u32,
+}
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// List the pools of the runtime directory, or those that another host exports
@@ -196,6 +211,8 @@ pub(crate) enum Command {
     /// Decode a camera, a stream or a file into a pool; restart it when it fails or ends, until SIGINT or SIGTERM
     #[command(visible_alias = "replay")]
     Share(Share),
+    /// Show a pool as a camera of the desktop (PipeWire), for browsers and other programs, until SIGINT or SIGTERM
+    Camera(Camera),
     /// Serve a web page with pictures, statistics and consumers of all pools
     Serve {
         /// Address and port. With an address that is not a loopback address, other hosts can see the pictures
@@ -262,6 +279,16 @@ fn size(text: &str) -> Result<u64, String> {
         .zip(power)
         .and_then(|(number, power)| number.checked_mul(1 << (10 * power)))
         .ok_or_else(|| "expected a number of bytes, such as 500M or 20G".to_owned())
+}
+
+/// A size such as `640x480`. The format YUY2 stores pixels in pairs.
+fn dimensions(text: &str) -> Result<(u32, u32), String> {
+    let number = |text: &str| text.parse().ok().filter(|it| (16..=8192).contains(it));
+    let size = text.split_once('x');
+    size.and_then(|(width, height)| number(width).filter(|it| it % 2 == 0).zip(number(height)))
+        .ok_or_else(|| {
+            "expected an even width and a height from 16 to 8192, such as 640x480".to_owned()
+        })
 }
 
 fn interval(text: &str) -> Result<Duration, String> {

@@ -193,9 +193,10 @@ fn advice(reason: &str) -> String {
         Some("xmemsrc" | "xmemsink") => {
             ". `xmem doctor` checks whether the plugin is found".to_owned()
         }
-        Some("videotestsrc" | "videoconvert" | "uridecodebin" | "decodebin") => {
+        Some("videotestsrc" | "videoconvert" | "uridecodebin" | "decodebin" | "compositor") => {
             package("plugins-base")
         }
+        Some("textoverlay") => package("x"),
         Some("h264parse" | "h265parse" | "openh264dec") => package("plugins-bad"),
         Some("x264enc") => package("plugins-ugly"),
         Some(name) if name.starts_with("avdec_") || name.starts_with("avenc_") => package("libav"),

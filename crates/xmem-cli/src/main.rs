@@ -12,6 +12,7 @@ mod launch;
 mod play;
 mod pools;
 mod supervisor;
+mod tool;
 mod verbose;
 
 use std::io;

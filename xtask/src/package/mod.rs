@@ -176,6 +176,7 @@ impl Prefix {
             "share/man/man1/xmem.1",
             "share/man/man1/xmem-share.1",
             "lib/systemd/system/xmem-share@.service",
+            "lib/systemd/user/xmem-camera@.service",
         ] {
             if !self.0.join(file).exists() {
                 return Err(format!("{}: {file} is not installed", self.0.display()).into());

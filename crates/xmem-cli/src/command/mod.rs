@@ -3,6 +3,7 @@
 //! One file per command.
 
 mod buffers;
+mod camera;
 mod clean;
 mod doctor;
 mod list;
@@ -55,6 +56,7 @@ pub(crate) fn run(cli: &Cli, out: &mut impl Write) -> Result<ExitCode, Error> {
         Command::Serve { listen } => serve::run(*listen)?,
         Command::Share(share) => share::run(share, cli.verbose)?,
         Command::Doctor { output } => return doctor::run(output.format, out),
+        Command::Camera(camera) => camera::run(camera, cli.verbose)?,
         Command::Clean { pools, output } => clean::run(pools, output.format, out)?,
         Command::Plugin { action } => plugin::run(action, out)?,
         Command::Completions { shell } => manual::completions(*shell, out)?,

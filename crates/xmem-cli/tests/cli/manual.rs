@@ -96,6 +96,7 @@ fn the_page_about_the_command_is_true() {
             "snapshot",
             "tap",
             "share",
+            "camera",
             "serve",
             "metrics",
             "record",

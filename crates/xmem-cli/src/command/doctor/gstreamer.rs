@@ -74,7 +74,7 @@ fn plugin() -> Finding {
 }
 
 /// The output of the tool. `None` if it is not installed, fails or does not end.
-fn output(args: &[&str]) -> Option<String> {
+pub(super) fn output(args: &[&str]) -> Option<String> {
     let mut command = Command::new(TOOL);
     command.args(args).env("GST_INSPECT_NO_COLORS", "1");
     plugin::offer(&mut command);

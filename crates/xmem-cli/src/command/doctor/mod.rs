@@ -2,6 +2,7 @@
 
 //! `xmem doctor`
 
+mod cameras;
 mod cuda;
 mod directories;
 mod finding;
@@ -24,6 +25,7 @@ pub(crate) fn run(format: Format, out: &mut impl Write) -> Result<ExitCode, Erro
         system::check,
         gstreamer::check,
         cuda::check,
+        cameras::check,
     ];
     let findings: Vec<Finding> = checks.into_iter().flat_map(|check| check()).collect();
     if format == Format::Json {

@@ -80,7 +80,8 @@ impl Names {
         self.folder.join(std::ffi::OsString::from_vec(name))
     }
 
-    /// Removes the oldest clips until the rest, without the newest, fits into `bytes`. Parts of killed commands are clips too. Returns the names.
+    /// Removes the oldest clips until the rest fits into `bytes`, but not the newest clip. Parts of killed commands are clips too.
+    /// Returns the names of what was removed.
     pub(super) fn make_room(&self, bytes: u64) -> Result<Vec<PathBuf>, Error> {
         let mut clips = Vec::new();
         for entry in fs::read_dir(&self.folder)? {

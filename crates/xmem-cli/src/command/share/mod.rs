@@ -6,12 +6,9 @@ mod playing;
 mod source;
 
 use std::process::Command;
-use std::sync::mpsc::{Sender, channel};
-use std::thread;
+use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use signal_hook::consts::{SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
 use xmem_core::discovery::printable;
 
 use crate::Error;
@@ -19,7 +16,8 @@ use crate::child::{self, END_TIMEOUT};
 use crate::cli::Share;
 use crate::format::to_stderr;
 use crate::launch::{TOOL, not_started};
-use playing::{Event, Outcome, Playing};
+use crate::tool::{Event, stop_on_signals};
+use playing::{Outcome, Playing};
 use source::Source;
 
 /// The delay before a restart: it doubles after each run without a frame.
@@ -99,17 +97,4 @@ pub(crate) fn run(share: &Share, verbose: bool) -> Result<(), Error> {
         }
         wait = (2 * wait).min(BACKOFF.1);
     }
-}
-
-/// Sends an event for SIGINT and SIGTERM instead of ending the process.
-fn stop_on_signals(events: Sender<Event>) -> Result<(), Error> {
-    let mut signals = Signals::new([SIGINT, SIGTERM])?;
-    thread::spawn(move || {
-        for _ in &mut signals {
-            if events.send(Event::Stop).is_err() {
-                return;
-            }
-        }
-    });
-    Ok(())
 }

@@ -2,11 +2,8 @@
 
 //! One run of GStreamer's tool.
 
-use std::io::{BufRead, BufReader};
-use std::os::unix::process::CommandExt;
 use std::process::{Child, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -18,8 +15,9 @@ use crate::Error;
 use crate::child::{self, END_TIMEOUT};
 use crate::cli::Share;
 use crate::format::to_stderr;
-use crate::launch::{CONVERT, TOOL, failure, not_started, property};
+use crate::launch::{CONVERT, TOOL, failure, property};
 use crate::pools::caps_summary;
+use crate::tool::{self, Event};
 
 /// The interval between queries of the pool. The shorter one is for `--on-demand`, and for the frames of a short film in a loop.
 const POLL_INTERVALS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_millis(200));
@@ -27,15 +25,6 @@ const POLL_INTERVALS: (Duration, Duration) = (Duration::from_secs(1), Duration::
 const LINGER: Duration = Duration::from_secs(5);
 /// The number of lines of the tool's output that are kept to find the reason of its end.
 const LINES: usize = 100;
-
-pub(super) enum Event {
-    /// SIGINT or SIGTERM was received.
-    Stop,
-    /// The tool printed a line on standard error.
-    Printed(String),
-    /// The tool has ended.
-    Ended,
-}
 
 /// The result of a run.
 pub(super) enum Outcome {
@@ -89,29 +78,12 @@ impl Playing {
         command
             .arg(format!("send-eos={plays_once}"))
             .args(&share.set);
-        command
-            .stdin(if source.is_some() {
-                Stdio::null()
-            } else {
-                Stdio::piped()
-            })
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped());
-        // A separate process group: Ctrl+C would otherwise end the tool before this command can close the pool.
-        command.process_group(0);
-        let mut tool = command.spawn().map_err(|error| not_started(&error))?;
-        let stderr = tool.stderr.take().map(BufReader::new);
-        thread::spawn(move || {
-            let lines = stderr
-                .into_iter()
-                .flat_map(|it| it.split(b'\n'))
-                .map_while(Result::ok);
-            for line in lines {
-                let line = String::from_utf8_lossy(&line).into_owned();
-                let _ = events.send(Event::Printed(line));
-            }
-            let _ = events.send(Event::Ended);
+        command.stdin(if source.is_some() {
+            Stdio::null()
+        } else {
+            Stdio::piped()
         });
+        let tool = tool::start(&mut command, events)?;
         Ok(Self {
             has_source: source.is_some(),
             tool,

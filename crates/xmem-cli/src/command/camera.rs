@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! `xmem camera POOL`: a pool as a camera of the desktop.
+
+use std::fs;
+use std::os::unix::fs::FileTypeExt;
+use std::process::Command;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use xmem_core::discovery::printable;
+
+use crate::Error;
+use crate::caps::Caps;
+use crate::child::{self, END_TIMEOUT};
+use crate::cli::Camera;
+use crate::format::to_stderr;
+use crate::launch::{TOOL, decoder, failure, newest_only, not_started, pipeline, property};
+use crate::tool::{Event, start, stop_on_signals};
+
+/// The delay before a restart: it doubles after each run that is shorter than `LONG`.
+const BACKOFF: (Duration, Duration) = (Duration::from_millis(300), Duration::from_secs(30));
+const LONG: Duration = Duration::from_secs(10);
+/// The first run of the tool loads every plugin.
+const INSPECT_TIMEOUT: Duration = Duration::from_secs(30);
+/// For how long the last frame is shown when no other one comes, in nanoseconds.
+const SHOWN: u64 = 1_000_000_000;
+
+pub(crate) fn run(camera: &Camera, verbose: bool) -> Result<(), Error> {
+    let sink = sink(camera)?;
+    let (sender, events) = channel();
+    stop_on_signals(sender.clone())?;
+    let name = printable(&camera.pool.to_string_lossy());
+    match &camera.v4l2 {
+        Some(device) => to_stderr(format_args!("{name}: a camera at {}", device.display())),
+        None => to_stderr(format_args!("{name}: a camera of PipeWire")),
+    }
+    let mut wait = BACKOFF.0;
+    loop {
+        let begin = Instant::now();
+        let mut tool = start(&mut command(camera, &sink), sender.clone())?;
+        let mut printed = String::new();
+        let is_stopped = watch(&events, &mut printed, verbose, || {
+            // Fails only if the tool has already ended.
+            let _ = kill_process(Pid::from_child(&tool), Signal::INT);
+        });
+        if is_stopped && tool.try_wait()?.is_none() {
+            tool.kill()?;
+        }
+        tool.wait()?;
+        if is_stopped {
+            return Ok(());
+        }
+        let reason = failure(&printed).to_string() + advice(camera, &printed);
+        if printed.contains("erroneous pipeline") {
+            return Err(reason.into());
+        }
+        // pipewiresink ends when the last program that shows the camera leaves.
+        if begin.elapsed() > LONG || printed.contains("all buffers have been removed") {
+            wait = BACKOFF.0;
+        } else {
+            to_stderr(format_args!(
+                "{name}: {reason}; starting it again in {wait:?}"
+            ));
+        }
+        if let Ok(Event::Stop) = events.recv_timeout(wait) {
+            return Ok(());
+        }
+        wait = (2 * wait).min(BACKOFF.1);
+    }
+}
+
+/// Waits until the tool ends. Returns whether this command is to end, after it called `interrupt`.
+fn watch(
+    events: &Receiver<Event>,
+    printed: &mut String,
+    verbose: bool,
+    interrupt: impl Fn(),
+) -> bool {
+    let mut deadline: Option<Instant> = None;
+    loop {
+        let left = deadline.map(|it| it.saturating_duration_since(Instant::now()));
+        match events.recv_timeout(left.unwrap_or(LONG)) {
+            Ok(Event::Stop) => {
+                deadline.get_or_insert(Instant::now() + END_TIMEOUT);
+                interrupt();
+            }
+            Ok(Event::Printed(line)) => {
+                if verbose {
+                    to_stderr(printable(&line));
+                }
+                // The reason of the end is in the last lines.
+                if printed.len() > 1 << 16 {
+                    printed.clear();
+                }
+                *printed += &line;
+                printed.push('\n');
+            }
+            Ok(Event::Ended) | Err(RecvTimeoutError::Disconnected) => return deadline.is_some(),
+            Err(RecvTimeoutError::Timeout) if deadline.is_some() => return true,
+            Err(RecvTimeoutError::Timeout) => {}
+        }
+    }
+}
+
+/// The element that shows the camera to programs. Fails if this machine cannot have such a camera.
+fn sink(camera: &Camera) -> Result<String, Error> {
+    if let Some(device) = &camera.v4l2 {
+        let is_device = fs::metadata(device).is_ok_and(|it| it.file_type().is_char_device());
+        if !is_device {
+            return Err(format!("there is no device {}: {LOOPBACK}", device.display()).into());
+        }
+        return Ok(format!(
+            "v4l2sink {} sync=false",
+            property("device", device)
+        ));
+    }
+    let mut inspect = Command::new("gst-inspect-1.0");
+    let ended = child::run(inspect.arg("pipewiresink"), INSPECT_TIMEOUT)
+        .map_err(|error| not_started(&error))?;
+    let element = ended.filter(|it| it.status.success()).ok_or(
+        "GStreamer has no element pipewiresink: install its plugin for PipeWire (package gstreamer1.0-pipewire)",
+    )?;
+    let name = printable(&camera.pool.to_string_lossy());
+    let name = name.rsplit('/').next().unwrap_or_default();
+    let name = name.trim_end_matches(".sock");
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    let name: String = name.chars().filter(|c| is_plain(*c)).collect();
+    // With its own buffers, newer versions wait for a reader, which waits for a frame.
+    let buffers = match element.stdout.contains("use-bufferpool") {
+        true => " use-bufferpool=false",
+        false => "",
+    };
+    Ok(format!(
+        "pipewiresink mode=provide sync=false{buffers} \
+         stream-properties=p,media.class=Video/Source,media.role=Camera,node.name=xmem.{name},node.description={name}"
+    ))
+}
+
+const LOOPBACK: &str = "load the module, such as `sudo modprobe v4l2loopback video_nr=10 exclusive_caps=1` (package v4l2loopback-dkms)";
+
+/// What to do about an error of the tool.
+fn advice(camera: &Camera, printed: &str) -> &'static str {
+    let is_sink = |name: &str| printed.lines().any(|line| line.contains(name));
+    match &camera.v4l2 {
+        None if is_sink("GstPipeWireSink") => {
+            ". PipeWire must run in this session: `systemctl --user start pipewire wireplumber` (packages of the same names)"
+        }
+        Some(_) if is_sink("GstV4l2Sink") => {
+            ". The device must be one of v4l2loopback that no other program writes to"
+        }
+        _ => "",
+    }
+}
+
+/// Frames of the pool over a still picture, which is seen while there are none. What the camera delivers never changes its form.
+fn command(camera: &Camera, sink: &str) -> Command {
+    let (width, height) = camera.size;
+    // The pool may be absent, or have other caps later: the tool then fails, and is started again.
+    let stats = xmem_core::discovery::query(&camera.pool).ok();
+    let caps = stats.as_ref().and_then(Caps::of);
+    let is_raw = caps.is_none_or(|it| it.is_raw());
+    let size = format!("width={width},height={height},pixel-aspect-ratio=1/1");
+    let picture = format!("video/x-raw,format=YUY2,{size}");
+    let rate = format!("framerate={}/1", camera.rate);
+    // First, because the compositor draws what is linked to it first behind the rest.
+    let still = format!(
+        "videotestsrc pattern=black num-buffers=1 ! {picture},{rate} \
+         ! textoverlay {text} {font} valignment=center halignment=center \
+         ! imagefreeze is-live=true ! video/x-raw,{rate} ! queue ! all.sink_0",
+        text = property("text", "no signal"),
+        font = property("font-desc", "Sans 40"),
+    );
+    let rest = format!(
+        "{}videoconvertscale add-borders=true ! {picture} ! queue ! all.sink_1 \
+         compositor name=all sink_1::max-last-buffer-repeat={SHOWN} ! {picture},{rate} ! {sink}",
+        decoder(is_raw)
+    );
+    let mut command = child::dependent(TOOL);
+    command.args(still.split(' '));
+    let source = ["on-eos=wait".to_owned(), newest_only(is_raw)];
+    pipeline(command, &camera.pool, &source, &rest)
+}
