@@ -35,6 +35,7 @@ static int (*cuDevicePrimaryCtxRetain)(void **, int);
 static int (*cuCtxSetCurrent)(void *);
 static int (*cuStreamCreate)(void **, unsigned);
 static int (*cuStreamSynchronize)(void *);
+static int (*cuMemAllocHost)(void **, size_t);
 static int (*cuMemcpyHtoDAsync)(CUdeviceptr, const void *, size_t, void *);
 static int (*cuMemcpyDtoHAsync)(void *, CUdeviceptr, size_t, void *);
 
@@ -54,6 +55,7 @@ static void *new_stream(void) {
     load(driver, "cuCtxSetCurrent", &cuCtxSetCurrent);
     load(driver, "cuStreamCreate", &cuStreamCreate);
     load(driver, "cuStreamSynchronize", &cuStreamSynchronize);
+    load(driver, "cuMemAllocHost_v2", &cuMemAllocHost);
     load(driver, "cuMemcpyHtoDAsync_v2", &cuMemcpyHtoDAsync);
     load(driver, "cuMemcpyDtoHAsync_v2", &cuMemcpyDtoHAsync);
     void *context, *stream;
@@ -62,6 +64,13 @@ static void *new_stream(void) {
     OK(cuCtxSetCurrent(context));
     OK(cuStreamCreate(&stream, 1));
     return stream;
+}
+
+/* Copies wait on the CPU for memory that isn't pinned. */
+static void *new_bytes(void) {
+    void *bytes;
+    OK(cuMemAllocHost(&bytes, FRAMES * SIZE));
+    return bytes;
 }
 
 static CUdeviceptr on_device(const void *data) { return (CUdeviceptr)(uintptr_t)data; }
@@ -81,11 +90,12 @@ struct DLManagedTensorVersioned {
 };
 
 static void produce(const char *pool) {
-    static unsigned char bytes[FRAMES][SIZE];
     void *stream = new_stream(), *other;
+    unsigned char(*bytes)[SIZE] = new_bytes();
     OK(cuStreamCreate(&other, 1));
     xmem_producer_options options = XMEM_PRODUCER_OPTIONS;
     options.is_lossless = 1;
+    options.min_slots = 16;
     xmem_producer producer;
     OK(xmem_producer_create(pool, &options, &producer));
     IS(XMEM_ERROR_SYSTEM, xmem_producer_use_cuda(producer, 77));
@@ -105,6 +115,9 @@ static void produce(const char *pool) {
         memset(bytes[number], number + 1, SIZE);
         OK(cuMemcpyHtoDAsync(on_device(info.planes[0].data), bytes[number], SIZE, stream));
         OK(xmem_slot_publish(slot, NULL, XMEM_FOREVER, NULL));
+        /* The test stops the streams of this process then. */
+        if (number == 0 && getchar() != '\n')
+            exit(1);
     }
     /* One that is given back while it is written, and one in host memory. */
     xmem_slot slot;
@@ -127,8 +140,8 @@ static void produce(const char *pool) {
 }
 
 static void consume(const char *pool) {
-    static unsigned char bytes[FRAMES][SIZE];
     void *stream = new_stream();
+    unsigned char(*bytes)[SIZE] = new_bytes();
     xmem_consumer consumer;
     OK(xmem_consumer_open(pool, NULL, &consumer));
     for (int number = 0; number < FRAMES; number++) {
@@ -156,6 +169,11 @@ static void consume(const char *pool) {
         OK(xmem_frame_release(frame));
         if (tensor)
             tensor->deleter(tensor);
+        if (number == 0) {
+            OK(cuStreamSynchronize(stream));
+            printf("received the first\n");
+            fflush(stdout);
+        }
     }
     xmem_frame frame;
     xmem_frame_info info = XMEM_FRAME_INFO;
@@ -173,6 +191,8 @@ static void consume(const char *pool) {
     if (((unsigned char *)tensor->data)[SIZE - 1] != 99)
         exit(printf("another byte\n"));
     tensor->deleter(tensor);
+    printf("received them all\n");
+    fflush(stdout);
     OK(cuStreamSynchronize(stream));
     for (int number = 0; number < FRAMES; number++)
         for (int at = 0; at < SIZE; at++)

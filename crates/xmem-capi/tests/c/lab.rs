@@ -149,6 +149,15 @@ impl Running {
         (self.1.read_line(&mut line).unwrap() > 0).then(|| line.trim_end().to_owned())
     }
 
+    /// Tells the program to go on.
+    pub(crate) fn go_on(&mut self) {
+        self.0.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.0.id()
+    }
+
     pub(crate) fn kill(mut self) {
         self.0.kill().unwrap();
         self.0.wait().unwrap();
