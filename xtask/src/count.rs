@@ -30,8 +30,9 @@ pub(crate) fn run(args: &Args) -> Result {
     let release = target_dir().join("release");
     let mut count = std::process::Command::new(release.join("xmem-count"));
     count.arg("count").arg(release.join("libgstxmem.so"));
+    count.arg(release.join("libxmem.so"));
     count.arg(root().join("tools/xmem-count/ceilings.txt"));
     count.args(&args.rest);
-    let builds = ["gstxmem-cdylib", "xmem-count"].map(build);
+    let builds = ["gstxmem-cdylib", "xmem-capi", "xmem-count"].map(build);
     step::run_all(builds.into_iter().chain([step("count", count)]).collect())
 }

@@ -6,6 +6,7 @@
 
 mod ceilings;
 mod code;
+mod direct;
 mod figures;
 mod functions;
 mod plan;
@@ -31,12 +32,19 @@ enum Role {
     /// Receive frames from the first line of standard input to its end (runs under Valgrind)
     #[command(hide = true)]
     Consumer(side::Args),
+    /// Both, without GStreamer (run under Valgrind)
+    #[command(hide = true)]
+    Publish(direct::Args),
+    #[command(hide = true)]
+    Read(direct::Args),
 }
 
 #[derive(Debug, clap::Args)]
 struct Plan {
     /// The plugin's library
     plugin: PathBuf,
+    /// The library for C
+    libxmem: PathBuf,
     /// The file with the ceilings
     ceilings: PathBuf,
     /// Count only the cases whose names contain this text
@@ -58,6 +66,8 @@ fn main() -> ExitCode {
         Role::Count(plan) => count(&plan),
         Role::Producer(args) => side::producer(&args),
         Role::Consumer(args) => side::consumer(&args),
+        Role::Publish(args) => direct::publish(&args),
+        Role::Read(args) => direct::read(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -69,7 +79,12 @@ fn main() -> ExitCode {
 }
 
 fn count(plan: &Plan) -> Result<(), Error> {
-    let rows = plan::run(&plan.plugin.canonicalize()?, &plan.case, plan.functions)?;
+    let rows = plan::run(
+        &plan.plugin.canonicalize()?,
+        &plan.libxmem.canonicalize()?,
+        &plan.case,
+        plan.functions,
+    )?;
     figures::print(&rows);
     if plan.check {
         ceilings::check(&plan.ceilings, &rows)?;

@@ -23,6 +23,16 @@ struct Case {
     /// `None` if the sink is the end of the pipeline.
     source: Option<&'static str>,
     is_foreign: bool,
+    code: Code,
+}
+
+/// Whose instructions count as ours.
+#[derive(Debug, Clone, Copy)]
+enum Code {
+    Plugin,
+    /// Without GStreamer, by xmem-core or by libxmem.
+    Rust,
+    C,
 }
 
 const XMEM: Case = Case {
@@ -30,6 +40,7 @@ const XMEM: Case = Case {
     sink: "xmemsink pool={} pace=never",
     source: Some("xmemsrc pool={}"),
     is_foreign: false,
+    code: Code::Plugin,
 };
 
 const CASES: &[Case] = &[
@@ -59,7 +70,23 @@ const CASES: &[Case] = &[
         is_foreign: true,
         ..XMEM
     },
+    Case {
+        name: "direct, rust",
+        code: Code::Rust,
+        ..DIRECT
+    },
+    Case {
+        name: "direct, c",
+        code: Code::C,
+        ..DIRECT
+    },
 ];
+
+const DIRECT: Case = Case {
+    sink: "{}",
+    source: Some("{}"),
+    ..XMEM
+};
 
 /// The number of frames before the counted ones. Then each slot has been used, and tables do not grow any more.
 const WARM_UP: usize = 24;
@@ -73,14 +100,25 @@ const FRAME_TIMEOUT: Duration = Duration::from_secs(60);
 const FIRST: Duration = Duration::from_secs(2);
 
 /// Counts the cases with `filter` in their name. With `functions`, prints the functions that a frame passes through.
-pub(crate) fn run(plugin: &Path, filter: &str, functions: bool) -> Result<Vec<Row>, Error> {
+pub(crate) fn run(
+    plugin: &Path,
+    libxmem: &Path,
+    filter: &str,
+    functions: bool,
+) -> Result<Vec<Row>, Error> {
+    let own = std::env::current_exe()?;
     gst::init()?;
     let others = ["fakesink", "shmsink"].map(plugin_of);
     let others = others.into_iter().collect::<Result<Vec<_>, _>>()?;
     let mut rows = Vec::new();
     for case in CASES.iter().filter(|case| case.name.contains(filter)) {
         let start = Instant::now();
-        rows.extend(case.count(plugin, &others, functions)?);
+        let library = match case.code {
+            Code::Plugin => plugin,
+            Code::Rust => &own,
+            Code::C => libxmem,
+        };
+        rows.extend(case.count(library, &others, functions)?);
         println!("{}: {:.0} s", case.name, start.elapsed().as_secs_f32());
     }
     Ok(rows)
@@ -97,6 +135,10 @@ fn plugin_of(element: &str) -> Result<PathBuf, Error> {
 impl Case {
     fn count(&self, plugin: &Path, others: &[PathBuf], functions: bool) -> Result<Vec<Row>, Error> {
         let folder = tempfile::Builder::new().prefix("xmem-count-").tempdir()?;
+        let roles = match self.code {
+            Code::Plugin => ["producer", "consumer"],
+            Code::Rust | Code::C => ["publish", "read"],
+        };
         let environment = Environment {
             plugin,
             others,
@@ -105,10 +147,10 @@ impl Case {
         let socket = folder.path().join("socket").display().to_string();
         let sink = self.sink.replace("{}", &socket);
         let foreign = self.is_foreign.then_some("--foreign");
-        let args: Vec<&str> = ["producer", &sink].into_iter().chain(foreign).collect();
+        let args: Vec<&str> = [roles[0], &sink].into_iter().chain(foreign).collect();
         let producer = Traced::start(environment, &args)?;
         let source = self.source.map(|source| source.replace("{}", &socket));
-        let consumer = source.map(|source| Traced::start(environment, &["consumer", &source]));
+        let consumer = source.map(|source| Traced::start(environment, &[roles[1], &source]));
         let mut pair = Pair {
             producer,
             consumer: consumer.transpose()?,

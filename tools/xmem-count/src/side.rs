@@ -35,7 +35,7 @@ pub(crate) enum Mark {
 }
 
 impl Mark {
-    fn set(self) {
+    pub(crate) fn set(self) {
         MARKS[self as usize].store(1, Relaxed);
     }
 }
@@ -61,7 +61,7 @@ const FUNCTIONS: &[(Column, *const ())] = &[
 pub(crate) const MARKS_AT: &str = "marks";
 
 /// Prints the addresses that are needed to read the trace.
-fn announce() {
+pub(crate) fn announce() {
     for (column, function) in FUNCTIONS {
         println!("{} {}", name(*column), function.addr());
     }
