@@ -136,6 +136,51 @@ fn a_film_is_played_once_or_in_a_loop() {
     ends_by(looped, Signal::INT);
 }
 
+#[test]
+fn smaller_frames_are_in_a_pool_of_their_own() {
+    let pools = prepared();
+    let options = ["--also", "small=160x120@5", "--on-demand"];
+    let share = share(&pools, "test", &options);
+    let stats = |name| pool_stats(&pools, name);
+    until("the pools", || {
+        stats("p").is_some() && stats("small").is_some()
+    });
+    assert_eq!(stats("p").unwrap().published, 0);
+    // A consumer of the second pool opens the source.
+    let small = pools.receiver(&format!("pool={}", pool_path(&pools, "small")));
+    let mut times = Vec::new();
+    while times.len() < 5 {
+        times.push(small.next().unwrap().buffer().unwrap().pts().unwrap());
+    }
+    assert!(
+        times
+            .windows(2)
+            .all(|it| it[1] - it[0] >= gst::ClockTime::from_mseconds(190)),
+        "{times:?}"
+    );
+    let (of_p, of_small) = (stats("p").unwrap(), stats("small").unwrap());
+    let caps = |stats: &xmem_core::PoolStats| {
+        let caps = stats.sticky.iter().find(|(key, _)| key == "caps");
+        caps.unwrap().1.clone()
+    };
+    assert!(caps(&of_p).contains("width=(int)1280"));
+    assert!(caps(&of_small).contains("width=(int)160") && caps(&of_small).contains("5/1"));
+    // The source still writes into the slots of the first pool.
+    assert_eq!(of_p.copied, 0, "{of_p:?}");
+    drop(small);
+    until("a closed source", || {
+        share.log().matches("closed until a consumer comes").count() == 2
+    });
+    ends_by(share, Signal::INT);
+    fails(
+        &pools,
+        &[
+            "share", "test", "--pool", "p", "--also", "s=64x48", "--format", "any",
+        ],
+        "name their format",
+    );
+}
+
 /// The device is no camera. What counts is when it is opened.
 #[test]
 fn a_camera_that_is_unplugged_is_waited_for() {

@@ -74,6 +74,10 @@ pub(crate) struct Share {
     /// Video format of the frames, such as NV12, I420, RGB or RGBA. With `any`, frames are not converted
     #[arg(long, value_name = "FORMAT", default_value = "NV12")]
     pub(crate) format: String,
+    /// Also publish the frames smaller, in a pool of their own, such as cam0-small=640x360, or cam0-small=640x360@5 for 5 frames a
+    /// second; can be repeated
+    #[arg(long, value_name = "POOL=WIDTHxHEIGHT[@RATE]", value_parser = also)]
+    pub(crate) also: Vec<Also>,
     /// How long a packet of an rtsp address may be late, in milliseconds. More needs memory: consumers show frames so much later
     #[arg(long, value_name = "MILLISECONDS")]
     pub(crate) latency: Option<u32>,
@@ -89,6 +93,15 @@ pub(crate) struct Share {
     /// Set a property of xmemsink, such as socket-mode=0660; can be repeated
     #[arg(long, value_name = "PROPERTY=VALUE", value_parser = property)]
     pub(crate) set: Vec<String>,
+}
+
+/// A pool with the frames of another one, scaled.
+#[derive(Debug, Clone)]
+pub(crate) struct Also {
+    pub(crate) pool: String,
+    pub(crate) size: (u32, u32),
+    /// Frames per second. `None`: all.
+    pub(crate) rate: Option<u32>,
 }
 
 impl Share {
@@ -279,6 +292,28 @@ fn size(text: &str) -> Result<u64, String> {
         .zip(power)
         .and_then(|(number, power)| number.checked_mul(1 << (10 * power)))
         .ok_or_else(|| "expected a number of bytes, such as 500M or 20G".to_owned())
+}
+
+fn also(text: &str) -> Result<Also, String> {
+    let (pool, form) = text
+        .rsplit_once('=')
+        .filter(|(pool, _)| !pool.is_empty())
+        .ok_or("expected a pool and a size, such as cam0-small=640x360@5")?;
+    let (size, rate) = match form.split_once('@') {
+        None => (form, None),
+        Some((size, rate)) => {
+            let rate = rate.parse().ok().filter(|it| (1..=240).contains(it));
+            (
+                size,
+                Some(rate.ok_or("expected a rate from 1 to 240 behind the @")?),
+            )
+        }
+    };
+    Ok(Also {
+        pool: pool.to_owned(),
+        size: dimensions(size)?,
+        rate,
+    })
 }
 
 /// A size such as `640x480`. The format YUY2 stores pixels in pairs.

@@ -28,6 +28,9 @@ pub(crate) fn run(share: &Share, verbose: bool) -> Result<(), Error> {
     if share.latency.is_some() && !source.is_rtsp() {
         return Err("--latency is for addresses that begin with rtsp".into());
     }
+    if !share.also.is_empty() && share.format == "any" {
+        return Err("--also scales raw frames: name their format in place of --format any".into());
+    }
     child::run(Command::new(TOOL).arg("--version"), END_TIMEOUT)
         .map_err(|error| not_started(&error))?;
     let (sender, events) = channel();

@@ -2,7 +2,8 @@
 
 //! One run of GStreamer's tool.
 
-use std::process::{Child, ExitStatus, Stdio};
+use std::ffi::OsStr;
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
@@ -13,7 +14,7 @@ use xmem_core::discovery::printable;
 use super::source::Source;
 use crate::Error;
 use crate::child::{self, END_TIMEOUT};
-use crate::cli::Share;
+use crate::cli::{Also, Share};
 use crate::format::to_stderr;
 use crate::launch::{CONVERT, TOOL, failure, property};
 use crate::pools::caps_summary;
@@ -23,6 +24,8 @@ use crate::tool::{self, Event};
 const POLL_INTERVALS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_millis(200));
 /// The time for which a source on demand stays open without a consumer, because a consumer may return.
 const LINGER: Duration = Duration::from_secs(5);
+/// The name of the consumers that make smaller frames.
+const OWN: &str = "xmem share";
 /// The number of lines of the tool's output that are kept to find the reason of its end.
 const LINES: usize = 100;
 
@@ -73,11 +76,25 @@ impl Playing {
             let caps = format!("video/x-raw,format={}", share.format);
             command.arg("!").args(CONVERT.split(' ')).args(["!", &caps]);
         }
-        command.args(["!", "xmemsink", &property("pool", &share.pool)]);
-        // Without this setting each restart would end the consumers' streams.
-        command
-            .arg(format!("send-eos={plays_once}"))
-            .args(&share.set);
+        // Without send-eos=false each restart would end the consumers' streams.
+        let publish = |command: &mut Command, elements: Vec<String>, pool: &OsStr| {
+            command
+                .args(elements)
+                .args(["!", "xmemsink", &property("pool", pool)]);
+            command
+                .arg(format!("send-eos={plays_once}"))
+                .args(&share.set);
+        };
+        publish(&mut command, Vec::new(), &share.pool);
+        for also in &share.also {
+            let elements = match source {
+                Some(_) => smaller(share, also),
+                None => vec!["fdsrc".to_owned()],
+            };
+            publish(&mut command, elements, also.pool.as_ref());
+            // Otherwise all sinks would wait for its first frame, which comes after theirs.
+            command.arg("async=false");
+        }
         command.stdin(if source.is_some() {
             Stdio::null()
         } else {
@@ -183,13 +200,18 @@ impl Playing {
 
     /// Reads the number of frames, and whether there are consumers.
     fn look(&mut self, share: &Share) {
-        let stats = xmem_core::discovery::query(&share.pool).ok();
-        // Ignore the statistics of another producer of the pool.
-        let stats = stats.filter(|stats: &PoolStats| stats.pid == self.tool.id());
-        let Some(stats) = stats else {
+        let query = |pool: &OsStr| {
+            let stats = xmem_core::discovery::query(pool).ok();
+            // Ignore the statistics of another producer of the pool.
+            stats.filter(|stats: &PoolStats| stats.pid == self.tool.id())
+        };
+        let Some(stats) = query(&share.pool) else {
             return;
         };
-        self.has_consumers = stats.consumers.iter().any(|it| !it.leaving);
+        let also = share.also.iter().filter_map(|it| query(it.pool.as_ref()));
+        let pools = also.chain([stats.clone()]);
+        let mut consumers = pools.flat_map(|it| it.consumers);
+        self.has_consumers = consumers.any(|it| !it.leaving && it.name != OWN);
         if self.has_consumers {
             self.last_consumer = Instant::now();
         }
@@ -218,6 +240,24 @@ impl Playing {
         // Fails only if the tool has already ended.
         let _ = kill_process(Pid::from_child(&self.tool), Signal::INT);
     }
+}
+
+/// Elements that read the pool and scale its frames. The source writes into the slots of the pool, which it could not before a tee.
+fn smaller(share: &Share, also: &Also) -> Vec<String> {
+    let (width, height) = also.size;
+    let rate = also
+        .rate
+        .map(|it| format!("videorate ! video/x-raw,framerate={it}/1 ! "));
+    let rest = format!(
+        "newest-only=true max-held=1 ! {}videoconvertscale add-borders=true \
+         ! video/x-raw,format={},width={width},height={height},pixel-aspect-ratio=1/1",
+        rate.unwrap_or_default(),
+        share.format
+    );
+    let mut elements = vec!["xmemsrc".to_owned(), property("pool", &share.pool)];
+    elements.push(property("client-name", OWN));
+    elements.extend(rest.split(' ').map(str::to_owned));
+    elements
 }
 
 /// Whether another run would fail in the same way, because of the pipeline, a missing element or the pool.
