@@ -88,6 +88,8 @@ plain! {
         |name, default| glib::ParamSpecUInt::builder(name).default_value(*default);
     u64: glib::ParamSpecUInt64Builder<'a>,
         |name, default| glib::ParamSpecUInt64::builder(name).default_value(*default);
+    gst::Fraction: gst::param_spec::ParamSpecFractionBuilder<'a>,
+        |name, default| gst::ParamSpecFraction::builder(name).default_value(*default);
 }
 
 /// A path with any bytes.

@@ -72,8 +72,8 @@ settings! {
          * * `device` (string): how it reached the memory of frames on CUDA devices: `vmm`, `legacy`, `same process`, or
          *   `none: ` with the reason. Empty until it has used any.
          * * `budget`, `held` (guint): slots that it may hold, and slots that it holds.
-         * * `received`, `missed`, `copied`, `dropped` (guint64): frames that it took, missed, copied, and dropped after
-         *   it had taken them.
+         * * `received`, `missed`, `skipped`, `copied`, `dropped` (guint64): frames that it took, missed, left out because
+         *   of its `max-rate`, copied, and dropped after it had taken them.
          * * `oldest-held-age` (guint64): age of the oldest frame that it holds, in ns.
          * * `latency` (guint64): time from publishing to receiving, smoothed, in ns.
          * * `waited-for` (guint64): how long a lossless sink has waited for it, in ns, else 0.

@@ -9,7 +9,7 @@ use std::{ffi::OsStr, sync::Arc};
 
 use gst::prelude::*;
 use gst_base::prelude::*;
-use xmem_core::{FrameInfo, FrameMeta, ReadLease, Sticky};
+use xmem_core::{FrameInfo, FrameMeta, ReadLease, Sticky, key_frame};
 
 use super::{
     base::{CAT, Correction, Outgoing},
@@ -166,7 +166,17 @@ pub(super) fn update(
 fn check_caps(source: SourceContext<'_>, caps: &gst::Caps) -> Result<(), gst::FlowError> {
     let pool = &source.settings.pool;
     let is_cuda = caps::is_cuda(caps);
-    if is_cuda && !cuda::is_offered() {
+    let is_coded = caps
+        .structure(0)
+        .is_some_and(|it| key_frame::is_needed(it.name()));
+    if is_coded && source.settings.limits_rate() {
+        gst::element_error!(
+            source.element,
+            gst::StreamError::Format,
+            ("max-rate leaves out frames, and the encoded stream of pool {pool:?} needs all of them: set max-rate=0/1, decode \
+                 behind xmemsrc, and reduce the rate there with videorate; or decode in the producer")
+        );
+    } else if is_cuda && !cuda::is_offered() {
         gst::element_error!(
             source.element,
             gst::CoreError::Negotiation,

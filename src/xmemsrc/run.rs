@@ -122,6 +122,8 @@ pub(super) struct Started {
     has_joined_late: bool,
     to_running_time: ToRunningTime,
     window: Window,
+    /// `max-rate` is set, so entries are left out between two frames.
+    limits_rate: bool,
     stream: Snapshot,
     reported: [bool; Report::Misses as usize + 1],
     cache: Option<FormatCache>,
@@ -140,6 +142,7 @@ impl Started {
             has_joined_late: false,
             to_running_time: ToRunningTime::new(settings, mapping),
             window: Window::default(),
+            limits_rate: settings.limits_rate(),
             stream: Snapshot::new(buffers),
             reported: Default::default(),
             cache: None,
@@ -175,6 +178,8 @@ impl Started {
     /// Moves to the sequence of an entry. Returns what was missed after the last entry.
     pub(super) fn follow_sequence(&mut self, info: &FrameInfo, meta: &FrameMeta) -> Option<Gap> {
         let gap = (self.next_sequence != Some(info.sequence)).then(|| self.gap_before(info));
+        // Statistics count what was missed beyond the limit.
+        let gap = gap.filter(|gap| gap.is_none() || !self.limits_rate);
         // AFTER_GAP: frames are missing on the producer's side.
         if gap.is_some() || meta.flags.contains(FrameFlags::AFTER_GAP) {
             self.note_gap();

@@ -25,6 +25,7 @@ settings! {
          *
          * * `received`, `missed` (guint64): frames that the source took, and frames that it didn't, because the pool no
          *   longer kept them or `newest-only` skipped them.
+         * * `skipped` (guint64): frames that `max-rate` left out.
          * * `zero-copy` (guint64): frames that were pushed in place.
          * * `copied` (guint64): frames that were copied, because the budget was used up, downstream needs another
          *   layout, or `download` is set.
@@ -141,6 +142,17 @@ settings! {
         "Whether to skip frames for which a newer one exists",
         mutable_ready();
     /**
+     * GstXmemSrc:max-rate:
+     *
+     * For elements that need few frames. Frames in between are left out where they lie: they don't wake this process, they aren't
+     * taken, and `stats` counts them as `skipped`. The rate is that of the frames' publication, on average; the caps state the
+     * producer's rate. Encoded streams are refused, because their frames depend on one another.
+     */
+    max_rate: gst::Fraction = gst::Fraction::new(0, 1),
+        "max-rate", "Maximum Rate",
+        "The most frames per second that are received (0/1 = all)",
+        minimum(gst::Fraction::new(0, 1)), mutable_ready();
+    /**
      * GstXmemSrc:timestamp-mode:
      *
      * `clock` is for playback, recording and mixing: a frame is due in this pipeline at the same moment as in the
@@ -241,6 +253,17 @@ impl Settings {
             .busy_poll(Duration::from_nanos(self.busy_poll))
             .start_from(self.start_from())
             .newest_only(self.newest_only)
+            .max_rate(self.max_rate.numer().cast_unsigned(), self.rate_time())
+    }
+
+    /// The time for as many frames as the numerator of `max-rate`.
+    fn rate_time(&self) -> Duration {
+        Duration::from_secs(u64::from(self.max_rate.denom().cast_unsigned()))
+    }
+
+    /// Whether frames are left out because of `max-rate`.
+    pub(super) fn limits_rate(&self) -> bool {
+        self.max_rate.numer() > 0
     }
 
     /// `start-from` as the core's type.

@@ -315,6 +315,54 @@ fn a_slow_consumer_gets_the_newest_if_set_to() {
     assert_eq!(got.len() as u64 + 1 + receiver.stat("missed"), 19);
 }
 
+/// The frames between two are neither missed nor a gap, so nothing is reported.
+#[test]
+fn a_rate_limit_leaves_frames_out() {
+    let pools = Pools::new();
+    let live = "videotestsrc is-live=true num-buffers=60 ! video/x-raw,width=64,height=64,framerate=60/1 ! \
+        xmemsink name=sink pool=POOL wait-for-connection=true";
+    let producer = pools.launch(live);
+    let receiver = pools.receiver("max-rate=5/1");
+    producer.play();
+    let got = receiver.rest();
+    let (received, skipped) = (receiver.stat("received"), receiver.stat("skipped"));
+    assert_eq!(received, got.len() as u64);
+    assert_eq!((received + skipped, receiver.stat("missed")), (60, 0));
+    let times: Vec<_> = got
+        .iter()
+        .map(|it| it.buffer().unwrap().pts().unwrap())
+        .collect();
+    // The frames are published a little earlier or later than at their times.
+    let apart = times.windows(2).map(|pair| pair[1] - pair[0]);
+    assert!(
+        apart.min() > Some(gst::ClockTime::from_mseconds(100)),
+        "{times:?}"
+    );
+    let gap = |it: &gst::Sample| {
+        it.buffer()
+            .unwrap()
+            .flags()
+            .contains(gst::BufferFlags::DISCONT)
+    };
+    assert!(!got.iter().skip(1).any(gap));
+    let bus = receiver.pipeline.0.bus().unwrap();
+    assert!(bus.pop_filtered(&[gst::MessageType::Warning]).is_none());
+}
+
+#[test]
+fn a_rate_limit_is_refused_for_encoded_streams() {
+    let pools = Pools::new();
+    let caps = "video/x-h264,stream-format=byte-stream,alignment=au";
+    let sender = pools.sender(&caps.parse().unwrap(), "");
+    let receiver = pools
+        .receiver("max-rate=5/1 wait-for-keyframe=false")
+        .connected();
+    sender.push(gst::Buffer::from_slice([0, 0, 0, 1, 9, 16]));
+    let (error, text) = receiver.pipeline.wait_error();
+    assert!(error.matches(gst::StreamError::Format), "{text}");
+    assert!(text.contains("set max-rate=0/1"), "{text}");
+}
+
 #[test]
 fn a_late_joiner_gets_tags() {
     let pools = Pools::new();

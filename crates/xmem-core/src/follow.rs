@@ -171,7 +171,7 @@ pub enum FollowError {
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FollowerStats {
-    /// `received`, `missed` and `held` are sums. The others are those of the last connection.
+    /// `received`, `missed`, `skipped` and `held` are sums. The others are those of the last connection.
     pub receive: ReceiveStats,
     /// Frames that were copied: [`Follower::note_copied`].
     pub copied: u64,
@@ -187,6 +187,7 @@ impl FollowerStats {
     fn add(&mut self, mut connection: ReceiveStats, device: String) {
         connection.received += self.receive.received;
         connection.missed += self.receive.missed;
+        connection.skipped += self.receive.skipped;
         if connection.latency_ns == 0 {
             connection.latency_ns = self.receive.latency_ns;
         }

@@ -113,6 +113,8 @@ pub struct ConsumerStats {
     pub received: u64,
     /// Frames that the pool had released before the consumer received them. Events do not count.
     pub missed: u64,
+    /// Frames that it left out because it limits its rate ([`ConsumerBuilder::max_rate`](crate::ConsumerBuilder::max_rate)).
+    pub skipped: u64,
     /// Frames that it copied because its budget was used up or its downstream needed another layout.
     pub copied: u64,
     /// Frames that it received and dropped, because its budget was used up or it could not use them.
@@ -156,7 +158,13 @@ impl PoolStats {
 
 impl ConsumerStats {
     fn is_possible(&self) -> bool {
-        let counts = [self.received, self.missed, self.copied, self.dropped];
+        let counts = [
+            self.received,
+            self.missed,
+            self.skipped,
+            self.copied,
+            self.dropped,
+        ];
         counts.iter().all(|count| *count <= MAX_COUNT)
             && are_short([&self.name, &self.via, &self.device].into_iter())
     }
@@ -217,6 +225,8 @@ pub struct ReceiveStats {
     pub received: u64,
     /// Frames that the pool had released before the consumer received them. Events do not count.
     pub missed: u64,
+    /// Frames left out because of [`ConsumerBuilder::max_rate`](crate::ConsumerBuilder::max_rate).
+    pub skipped: u64,
     /// Slots held.
     pub held: u32,
     /// How many slots may be held at once.

@@ -6,6 +6,7 @@ mod inner;
 
 use std::os::fd::RawFd;
 use std::sync::OnceLock;
+use std::time::Duration;
 
 use pyo3::exceptions::{PyStopIteration, PyValueError};
 use pyo3::prelude::*;
@@ -86,6 +87,17 @@ impl Consumer {
     }
 }
 
+/// The time between two frames at this rate.
+fn interval(rate: f64) -> PyResult<Duration> {
+    let time = Duration::try_from_secs_f64(1.0 / rate);
+    let time = time.ok().filter(|time| !time.is_zero());
+    time.ok_or_else(|| {
+        PyValueError::new_err(format!(
+            "{rate} isn't a valid max_rate: give the most frames per second, such as 5 or 0.5, or None for all frames"
+        ))
+    })
+}
+
 fn lock_error(error: LockError) -> PyErr {
     match error {
         LockError::Forked => ReceiveError::Forked.into_py_err(),
@@ -97,7 +109,8 @@ fn lock_error(error: LockError) -> PyErr {
 impl Consumer {
     #[new]
     #[pyo3(signature = (pool, *, timeout=None, max_held=None, name=None, start_from="next", on_eos="end",
-        on_producer_lost="wait", over_budget="copy", busy_poll=0.0, newest_only=false, events=false, _look=None))]
+        on_producer_lost="wait", over_budget="copy", busy_poll=0.0, newest_only=false, max_rate=None,
+        events=false, _look=None))]
     #[allow(clippy::too_many_arguments)] // keyword arguments
     fn new(
         py: Python<'_>,
@@ -111,6 +124,7 @@ impl Consumer {
         over_budget: &str,
         busy_poll: f64,
         newest_only: bool,
+        max_rate: Option<f64>,
         events: bool,
         _look: Option<f64>,
     ) -> PyResult<Self> {
@@ -136,6 +150,9 @@ impl Consumer {
         }
         if let Some(name) = name {
             builder = builder.name(name);
+        }
+        if let Some(rate) = max_rate {
+            builder = builder.max_rate(1, interval(rate)?);
         }
         let follower = builder
             .follow()
@@ -306,6 +323,7 @@ impl Consumer {
         let dict = PyDict::new(py);
         dict.set_item("received", stats.receive.received)?;
         dict.set_item("missed", stats.receive.missed)?;
+        dict.set_item("skipped", stats.receive.skipped)?;
         dict.set_item("copied", stats.copied)?;
         dict.set_item("dropped", stats.dropped)?;
         dict.set_item("reconnects", stats.reconnects)?;

@@ -126,7 +126,7 @@ pub(crate) fn pool_stats<'py>(py: Python<'py>, stats: &PoolStats) -> PyResult<Bo
 
 fn consumer_stats<'py>(py: Python<'py>, stats: &ConsumerStats) -> PyResult<Bound<'py, PyDict>> {
     let dict = PyDict::new(py);
-    set!(dict, stats: id, pid, uid, name, via, budget, held, received, missed, copied, dropped);
+    set!(dict, stats: id, pid, uid, name, via, budget, held, received, missed, skipped, copied, dropped);
     dict.set_item("oldest_held_age", stats.oldest_held_age_ns)?;
     dict.set_item("latency", stats.latency_ns)?;
     dict.set_item("waited_for", stats.waited_for_ns)?;

@@ -362,6 +362,24 @@ def test_newest_only(pool):
         assert (stats["received"], stats["missed"]) == (3, 5)
 
 
+def test_max_rate(pool):
+    # One frame in an hour.
+    with xmem.Producer(pool, history=8) as producer, xmem.Consumer(pool, max_rate=1 / 3600) as consumer:
+        for seed in range(4):
+            publish(producer, seed)
+        producer.end_stream()
+        assert [frame.pts for frame in consumer] == [0]
+        stats = consumer.stats
+        assert (stats["received"], stats["missed"], stats["skipped"]) == (1, 0, 3)
+        assert producer.stats["consumers"][0]["skipped"] == 3
+
+
+@pytest.mark.parametrize("rate", [0, -1, float("nan"), float("inf"), 1e-300])
+def test_impossible_rates_are_refused(pool, rate):
+    with pytest.raises(ValueError, match="isn't a valid max_rate: give the most frames per second"):
+        xmem.Consumer(pool, max_rate=rate)
+
+
 @pytest.mark.parametrize("lossless", [False, True])
 def test_few_bytes_for_a_consumer_that_keeps_frames(pool, lossless):
     # Five of them, of 256 KiB.

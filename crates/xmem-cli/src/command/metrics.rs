@@ -196,7 +196,7 @@ const POOL: [Figure<PoolStats>; 12] = [
     ),
 ];
 
-const CONSUMER: [Figure<ConsumerStats>; 9] = [
+const CONSUMER: [Figure<ConsumerStats>; 10] = [
     (
         "xmem_consumer_received",
         "Frames that the consumer took",
@@ -206,6 +206,11 @@ const CONSUMER: [Figure<ConsumerStats>; 9] = [
         "xmem_consumer_missed",
         "Frames that were gone before the consumer took them",
         |it| Value::Counter(it.missed),
+    ),
+    (
+        "xmem_consumer_skipped",
+        "Frames that the consumer left out, because it limits its rate",
+        |it| Value::Counter(it.skipped),
     ),
     (
         "xmem_consumer_copied",

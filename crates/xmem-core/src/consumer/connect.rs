@@ -62,6 +62,8 @@ pub struct ConsumerBuilder {
     /// The position of an earlier consumer.
     pub(super) resume: Option<ResumePoint>,
     pub(super) newest_only: bool,
+    /// The time between two frames. `None`: all frames.
+    pub(super) interval: Option<Duration>,
     pub(super) events: bool,
     pub(super) parts: bool,
     /// If set, it takes no frames. It only holds frames that the pool with this name forwards.
@@ -81,6 +83,7 @@ impl ConsumerBuilder {
             start_from: StartFrom::Next,
             resume: None,
             newest_only: false,
+            interval: None,
             events: false,
             parts: false,
             holds_only_for: None,
@@ -125,6 +128,23 @@ impl ConsumerBuilder {
     /// frames count as missed. Default: no; all frames that the producer keeps are received in order.
     pub fn newest_only(mut self, newest_only: bool) -> Self {
         self.newest_only = newest_only;
+        self
+    }
+
+    /// The maximum rate of frames: at most `frames` in each `time`, on average, by the times of publication. Frames in between are
+    /// skipped without a lease, and they do not wake this consumer. They count as [`skipped`](crate::ReceiveStats::skipped) and not
+    /// as missed. Events between them come with the next frame. A lossless producer still waits until this consumer has skipped a
+    /// frame, which wakes it. Do not use it for encoded streams, whose frames depend on one another. Default, and if `frames` is 0:
+    /// no limit.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// // Five frames per second.
+    /// let builder = xmem_core::Consumer::builder("cam0").max_rate(5, Duration::from_secs(1));
+    /// ```
+    pub fn max_rate(mut self, frames: u32, time: Duration) -> Self {
+        self.interval = time.checked_div(frames).filter(|it| !it.is_zero());
         self
     }
 

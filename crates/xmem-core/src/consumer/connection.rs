@@ -244,13 +244,19 @@ impl Connection {
     }
 
     pub(super) fn count_missed(&self, frames: u64) {
-        let missed = self.page.missed();
-        missed.store(
-            missed.load(Ordering::Relaxed).saturating_add(frames),
-            Ordering::Relaxed,
-        );
+        add(self.page.missed(), frames);
         fault::point(Point::MissedCounted);
     }
+
+    pub(super) fn count_skipped(&self, frames: u64) {
+        add(self.page.skipped(), frames);
+    }
+}
+
+/// Adds to a count that only this thread changes.
+fn add(count: &AtomicU64, frames: u64) {
+    let before = count.load(Ordering::Relaxed);
+    count.store(before.saturating_add(frames), Ordering::Relaxed);
 }
 
 impl Wake for Connection {

@@ -137,6 +137,7 @@ impl Leases {
         ReceiveStats {
             received: page.received().load(Ordering::Relaxed),
             missed: page.missed().load(Ordering::Relaxed),
+            skipped: page.skipped().load(Ordering::Relaxed),
             held: self.lock().num_leased,
             budget: self.connection.budget(),
             budget_limit: self.connection.budget_limit(),

@@ -12,6 +12,7 @@ mod listener;
 mod notify;
 mod origin;
 mod position;
+mod rate;
 mod receive;
 mod regions;
 pub(crate) mod session;
@@ -41,6 +42,7 @@ use connection::Connection;
 use leases::Leases;
 use notify::EventFdNotifier;
 use position::{Position, ResumePoint};
+use rate::RateLimit;
 use session::Session;
 use xmem_shm::abi::budget::BudgetLimit;
 
@@ -75,6 +77,8 @@ pub struct Consumer {
     eos_reported_at: Option<u64>,
     /// Skips a frame if a newer one exists.
     newest_only: bool,
+    /// `None`: it has no limit.
+    rate: Option<RateLimit>,
     /// Also receives events.
     events: bool,
     /// The end of the stream after which it continues to wait.
@@ -104,6 +108,7 @@ impl Consumer {
             session,
             thread,
             newest_only: builder.newest_only,
+            rate: builder.interval.map(RateLimit::new),
             events: builder.events,
             passed_eos: None,
             parts: builder.parts,

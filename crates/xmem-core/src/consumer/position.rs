@@ -123,12 +123,18 @@ impl Position {
     }
 
     /// Counts all frames before this position that were not taken as missed.
-    pub(super) fn count_missed_until(&mut self, there: Counted) {
-        let missed = self.counted.frames_until(there);
+    fn count_missed_until(&mut self, there: Counted) {
+        let missed = self.pass_until(there);
         if missed > 0 {
             self.connection.count_missed(missed);
         }
+    }
+
+    /// The number of frames before this position that were not taken, for the caller to count.
+    pub(super) fn pass_until(&mut self, there: Counted) -> u64 {
+        let passed = self.counted.frames_until(there);
         self.counted = there;
+        passed
     }
 
     pub(super) fn move_to(&mut self, cursor: u64) {

@@ -19,6 +19,7 @@ use super::connection::Connection;
 use super::leases::Purpose;
 use super::link::ASK_AGAIN;
 use super::position::Counted;
+use super::rate::pause_until;
 use super::take::Take;
 use crate::cancel::Canceller;
 use crate::error::ReceiveError;
@@ -149,10 +150,18 @@ impl Consumer {
                 self.position.move_to(sequence + 1);
                 continue;
             };
-            self.position.count_missed_until(Counted::before(&entry));
+            let passed = self.position.pass_until(Counted::before(&entry));
+            if passed > 0 {
+                self.count_passed(passed, &entry);
+            }
             let after = Counted::after(&entry);
             let (is_event, published_at) = (entry.is_event(), entry.published_at());
             if is_event && !self.events {
+                self.position.move_after(after);
+                continue;
+            }
+            if !is_event && self.skips(published_at) {
+                self.connection().count_skipped(1);
                 self.position.move_after(after);
                 continue;
             }
@@ -168,6 +177,9 @@ impl Consumer {
                     self.position.move_after(after);
                     if !is_event {
                         self.connection().count_received(published_at);
+                        if let Some(rate) = &mut self.rate {
+                            rate.note_taken(published_at);
+                        }
                     }
                     return Ok(Some(lease));
                 }
@@ -182,6 +194,26 @@ impl Consumer {
             }
         }
         Ok(None)
+    }
+
+    /// Counts frames before this entry that were not taken.
+    #[cold]
+    fn count_passed(&self, passed: u64, entry: &Entry) {
+        let missed = match &self.rate {
+            Some(rate) => rate.missed_of(passed, entry.published_at()),
+            None => passed,
+        };
+        if missed > 0 {
+            self.connection().count_missed(missed);
+        }
+        if passed > missed {
+            self.connection().count_skipped(passed - missed);
+        }
+    }
+
+    fn skips(&self, published_at: i64) -> bool {
+        let rate = self.rate.as_ref();
+        rate.is_some_and(|rate| rate.skips(published_at))
     }
 
     /// The next entry is invalid. Moves the cursor after it, so that the next call continues there, and a lossless producer
@@ -284,7 +316,14 @@ impl Consumer {
     }
 
     pub(super) fn waiting(&self) -> Waiting {
-        Waiting::new(self.position.cursor(), self.passed_eos)
+        let waiting = Waiting::new(self.position.cursor(), self.passed_eos);
+        match &self.rate {
+            // A lossless producer waits until this consumer has skipped a frame.
+            Some(rate) if !self.connection().control().constants().lossless => {
+                waiting.not_before(rate.due())
+            }
+            _ => waiting,
+        }
     }
 
     /// Whether a frame can be received, or never will be.
@@ -310,7 +349,10 @@ impl Consumer {
         match &self.notifier {
             None => {
                 let page = self.connection().page();
-                page.sleep(deadline.left(), || self.is_ready());
+                match self.waiting().pause() {
+                    Some(time) => page.pause(deadline.left_up_to(time), || self.is_ready()),
+                    None => page.sleep(deadline.left(), || self.is_ready()),
+                }
             }
             // The notifier's thread is the one that sleeps on the wake word.
             Some(notifier) => {
@@ -353,6 +395,8 @@ pub(super) struct Waiting {
     passed_eos: Option<u64>,
     /// The number of stored messages when the producer was asked for something. `None`: it was not asked.
     asked_at: Option<u64>,
+    /// No frame is received before this time, on CLOCK_MONOTONIC. `i64::MIN`: at any time.
+    not_before: i64,
 }
 
 impl Waiting {
@@ -361,6 +405,19 @@ impl Waiting {
             cursor,
             passed_eos,
             asked_at: None,
+            not_before: i64::MIN,
+        }
+    }
+
+    fn not_before(self, not_before: i64) -> Self {
+        Self { not_before, ..self }
+    }
+
+    /// How long to sleep without being woken for frames. `None`: frames can be received now.
+    pub(super) fn pause(self) -> Option<Duration> {
+        match self.not_before {
+            i64::MIN => None,
+            due => pause_until(due),
         }
     }
 
@@ -378,7 +435,10 @@ impl Waiting {
     pub(super) fn is_over(self, connection: &Connection, canceller: &Canceller) -> bool {
         let has_come = match self.asked_at {
             Some(arrivals) => connection.link().arrivals() != arrivals,
-            None => connection.control().head() > self.cursor || self.is_stream_over(connection),
+            None => {
+                (connection.control().head() > self.cursor && self.pause().is_none())
+                    || self.is_stream_over(connection)
+            }
         };
         has_come
             || connection.is_lost()

@@ -10,6 +10,7 @@ mod buffer_pool_set_aside;
 mod follow;
 mod history;
 mod late_region;
+mod max_rate;
 mod model;
 mod newest_only;
 mod notify;

@@ -39,6 +39,8 @@ class Consumer(Waiting, _xmem.Consumer):
     over_budget: when max_held frames are held, "copy" the next frame into private memory, "drop" it, or "raise" OverBudget.
     busy_poll: the time in seconds to spin for the next frame before sleeping. It uses a core and saves the wake-up.
     newest_only: skip a frame if a newer one exists, for programs that are slower than the camera. Skipped frames count as missed.
+    max_rate: the most frames per second to receive, on average. None: all. Frames in between are left out where they lie, do not wake
+        this process, and count as skipped. Not for encoded streams, whose frames depend on one another.
     events: also receive events between frames, as xmem.Event.
     """
 
@@ -55,6 +57,7 @@ class Consumer(Waiting, _xmem.Consumer):
         over_budget: Literal["copy", "drop", "raise"] = "copy",
         busy_poll: float = 0.0,
         newest_only: bool = False,
+        max_rate: float | None = None,
         events: bool = False,
     ) -> Self:
         options = dict(
@@ -67,6 +70,7 @@ class Consumer(Waiting, _xmem.Consumer):
             over_budget=over_budget,
             busy_poll=busy_poll,
             newest_only=newest_only,
+            max_rate=max_rate,
             events=events,
         )
         self = Patience(timeout).find(lambda look: cls._make(pool, options, look), lambda: _waits_for(pool))
@@ -111,6 +115,7 @@ class Consumer(Waiting, _xmem.Consumer):
         over_budget: Literal["copy", "drop", "raise"] = "copy",
         busy_poll: float = 0.0,
         newest_only: bool = False,
+        max_rate: float | None = None,
         events: bool = False,
     ) -> Self:
         """Creates a consumer without blocking the event loop while there is no producer."""
@@ -124,6 +129,7 @@ class Consumer(Waiting, _xmem.Consumer):
             over_budget=over_budget,
             busy_poll=busy_poll,
             newest_only=newest_only,
+            max_rate=max_rate,
             events=events,
         )
         self = await Patience(timeout).afind(lambda look: cls._make(pool, options, look), lambda: _waits_for(pool))

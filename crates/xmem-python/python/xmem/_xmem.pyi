@@ -276,7 +276,7 @@ class ReceiveStats(TypedDict):
     """Statistics of a consumer, over all its producers.
 
     missed: frames whose slots were used again before the consumer took them, also while a lossless producer
-    continued without it.
+    continued without it. skipped: frames that max_rate left out.
     held: the number of slots that it holds, also of producers that have ended. budget: the number that the last
     producer allows.
     budget_limit: the producer's property that limits the budget, "max_held", "max_slots" or "max_bytes"; empty if
@@ -285,6 +285,7 @@ class ReceiveStats(TypedDict):
 
     received: int
     missed: int
+    skipped: int
     copied: int
     dropped: int
     reconnects: int
@@ -307,6 +308,7 @@ class Consumer:
         over_budget: Literal["copy", "drop", "raise"] = "copy",
         busy_poll: float = 0.0,
         newest_only: bool = False,
+        max_rate: float | None = None,
         events: bool = False,
         _look: float | None = None,
     ) -> Self: ...

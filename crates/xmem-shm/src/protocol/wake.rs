@@ -25,6 +25,14 @@ pub fn prepare(word: &AtomicU32) -> u32 {
     value
 }
 
+/// The value for a sleep that only wakers in the consumer's process end. Check for work after this call.
+pub fn current(word: &AtomicU32) -> u32 {
+    let value = word.load(Ordering::Relaxed);
+    // Pairs with the fence in `change`.
+    fence(Ordering::SeqCst);
+    value
+}
+
 /// Marks that the consumer is awake.
 pub fn awake(word: &AtomicU32) {
     word.fetch_and(!SLEEPS, Ordering::Relaxed);

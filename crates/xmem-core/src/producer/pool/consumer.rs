@@ -372,6 +372,7 @@ impl ConsumerRecord {
             held,
             received: page.received().load(Ordering::Relaxed),
             missed: page.missed().load(Ordering::Relaxed),
+            skipped: page.skipped().load(Ordering::Relaxed),
             copied: page.copied().load(Ordering::Relaxed),
             dropped: page.dropped().load(Ordering::Relaxed),
             oldest_held_age_ns: (now - oldest).cast_unsigned(),

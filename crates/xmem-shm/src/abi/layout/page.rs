@@ -24,6 +24,7 @@ const P_LATENCY: usize = 6;
 const P_DROPPED: usize = 7;
 const P_WAKE: usize = 8; // in a separate cache line, as a 32-bit word
 const P_KEEP_FOR: usize = 9; // in the line of the wake word, which the producer reads for each frame
+const P_SKIPPED: usize = 10;
 
 /// The cursor of a consumer that takes no more frames.
 pub const CURSOR_LEFT: u64 = u64::MAX;
@@ -127,6 +128,11 @@ impl LeasePage {
         self.header(P_MISSED)
     }
 
+    /// The number of frames that the consumer skipped, because it limits its rate.
+    pub fn skipped(&self) -> &AtomicU64 {
+        self.header(P_SKIPPED)
+    }
+
     /// The number of frames that the consumer copied, because its budget was used up or it needs another layout.
     pub fn copied(&self) -> &AtomicU64 {
         self.header(P_COPIED)
@@ -189,6 +195,14 @@ impl LeasePage {
     pub fn wake_own(&self) {
         wake::change(self.wake_word());
         crate::os::futex::wake_one(self.wake_word());
+    }
+
+    /// Sleeps like [`sleep`](Self::sleep), but the producer does not wake the consumer. Its own process does.
+    pub fn pause(&self, time: std::time::Duration, ready: impl FnOnce() -> bool) {
+        let value = wake::current(self.wake_word());
+        if !ready() {
+            crate::os::futex::wait(self.wake_word(), value, Some(time));
+        }
     }
 
     /// Sleeps unless `ready` returns true.
