@@ -66,13 +66,17 @@ pub(super) fn tree(release: &Release) -> Result<PathBuf> {
     install(&built.join("libgstxmem.so"), &plugin(&dir)?)?;
     library_files(release, &built, &usr)?;
     command_files(&built, &usr)?;
-    let mut units = vec!["xmem-share@.service"];
+    let mut units = vec![
+        ("system", "xmem-share@.service"),
+        ("user", "xmem-camera@.service"),
+    ];
     if release.with_bridge {
         install(&built.join("xmem-bridge"), &usr.join("bin/xmem-bridge"))?;
-        units.extend(["xmem-bridge-export@.service", "xmem-bridge-import@.service"]);
+        let bridge = ["xmem-bridge-export@.service", "xmem-bridge-import@.service"];
+        units.extend(bridge.map(|unit| ("system", unit)));
     }
-    for unit in units {
-        let to = usr.join("lib/systemd/system").join(unit);
+    for (whose, unit) in units {
+        let to = usr.join("lib/systemd").join(whose).join(unit);
         install(&root().join("contrib").join(unit), &to)?;
     }
     Ok(dir)
