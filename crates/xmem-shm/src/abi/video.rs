@@ -110,6 +110,7 @@ const FORMATS: &[(&[Share], bool, DType, &str)] = &[
     (&[FULL, (1, 1, 2)], false, DType::U8, "NV24"),
 ];
 
+/// Sorted by name, because readers look up the format of each frame.
 static ALL: LazyLock<Vec<VideoFormat>> = LazyLock::new(|| {
     let mut all = Vec::new();
     for &(planes, even_rows, dtype, names) in FORMATS {
@@ -120,18 +121,20 @@ static ALL: LazyLock<Vec<VideoFormat>> = LazyLock::new(|| {
             even_rows,
         }));
     }
+    all.sort_unstable_by_key(|format| format.name);
     all
 });
 
 impl VideoFormat {
-    /// All known formats.
+    /// All known formats, by name.
     pub fn all() -> &'static [Self] {
         &ALL
     }
 
     /// The format with this name, in GStreamer's spelling.
     pub fn find(name: &str) -> Option<&'static Self> {
-        ALL.iter().find(|format| format.name == name)
+        let found = ALL.binary_search_by_key(&name, |format| format.name);
+        ALL.get(found.ok()?)
     }
 
     /// The planes of a frame with this size.
