@@ -10,7 +10,7 @@ import ctypes
 from ctypes import byref, c_char_p, c_int, c_int32, c_int64, c_size_t, c_uint8, c_uint16, c_uint32, c_uint64, c_void_p
 from pathlib import Path
 
-PTX = Path(__file__).parents[2] / "xmem-cuda-standin/src/kernels.ptx"
+PTX = Path(__file__).parents[3] / "tools/xmem-cuda-standin/src/kernels.ptx"
 
 CUDA = 2  # kDLCUDA
 NOT_READY = 600

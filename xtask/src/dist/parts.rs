@@ -156,7 +156,7 @@ fn described(
     Ok(parts.collect())
 }
 
-/// The address of a crate in lists of components: https://github.com/package-url/purl-spec
+/// The address of a crate in lists of components: <https://github.com/package-url/purl-spec>
 fn address(name: &str, version: &str) -> String {
     format!("pkg:cargo/{name}@{version}")
 }
