@@ -80,7 +80,7 @@ def test_invalid_names(directory):
         ({"shape": (2, 3), "height": 480}, "width and height only with a format"),
         ({"format": "RGB", "width": 4, "height": 4, "dtype": "float32"}, 'pass dtype only with a shape; format "RGB" implies it'),
         ({"format": "RGB"}, "width and height"),
-        ({"format": "H264", "width": 1, "height": 1}, "use one of GRAY8"),
+        ({"format": "H264", "width": 1, "height": 1}, "use one of A420, ABGR"),
         ({"format": "RGB", "width": 2**31, "height": 2**31}, "a frame of 2147483648x2147483648 pixels is too large"),
         ({"shape": (2,) * 9}, "9 dimensions"),
         ({"shape": (2**62, 2**62)}, "a frame of shape .* is too large"),
