@@ -113,15 +113,11 @@ fn run(shared: &Shared, connection: &Connection, readable: &impl AsFd, canceller
         drop(state);
         let at_most = waiting.at_most();
         let deadline = Deadline::after(at_most);
-        let is_ready = || {
+        waiting.sleep(connection.page(), at_most, || {
             let state = shared.state();
             let is_over = |waiting: Waiting| waiting.is_over(connection, canceller);
             state.stop || state.waiting.is_none_or(is_over)
-        };
-        match waiting.pause() {
-            Some(time) => connection.page().pause(deadline.left_up_to(time), is_ready),
-            None => connection.page().sleep(at_most, is_ready),
-        }
+        });
         let mut state = shared.state();
         let is_over = |waiting: Waiting| waiting.is_over(connection, canceller);
         if deadline.is_over() || state.waiting.is_some_and(is_over) {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use xmem_shm::abi::entry::Entry;
 use xmem_shm::abi::frame_info::FrameInfo;
 use xmem_shm::abi::frame_layout::MetaError;
-use xmem_shm::abi::layout::Control;
+use xmem_shm::abi::layout::{Control, LeasePage};
 use xmem_shm::abi::limits::ANSWER_TIME;
 use xmem_shm::abi::meta::FrameMeta;
 use xmem_shm::fault::{self, Point};
@@ -349,10 +349,8 @@ impl Consumer {
         match &self.notifier {
             None => {
                 let page = self.connection().page();
-                match self.waiting().pause() {
-                    Some(time) => page.pause(deadline.left_up_to(time), || self.is_ready()),
-                    None => page.sleep(deadline.left(), || self.is_ready()),
-                }
+                self.waiting()
+                    .sleep(page, deadline.left(), || self.is_ready());
             }
             // The notifier's thread is the one that sleeps on the wake word.
             Some(notifier) => {
@@ -413,8 +411,22 @@ impl Waiting {
         Self { not_before, ..self }
     }
 
+    /// Sleeps unless `ready` returns true, at most for `time` (`None`: no limit). The producer wakes the consumer only if frames can be
+    /// received.
+    pub(super) fn sleep(
+        self,
+        page: &LeasePage,
+        time: Option<Duration>,
+        ready: impl FnOnce() -> bool,
+    ) {
+        match self.pause() {
+            Some(pause) => page.pause(time.map_or(pause, |time| time.min(pause)), ready),
+            None => page.sleep(time, ready),
+        }
+    }
+
     /// How long to sleep without being woken for frames. `None`: frames can be received now.
-    pub(super) fn pause(self) -> Option<Duration> {
+    fn pause(self) -> Option<Duration> {
         match self.not_before {
             i64::MIN => None,
             due => pause_until(due),
