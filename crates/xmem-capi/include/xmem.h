@@ -98,8 +98,9 @@ typedef struct xmem_consumer_options {
     uint32_t newest_only;      /* 1: skip frames for which there is a newer one, and count them as missed */
     int64_t connect_timeout;   /* how long to wait for a producer, at the start and after a loss. 0: no limit */
     int64_t busy_poll;         /* how long to spin for the next frame before sleeping */
+    double max_rate;           /* the most frames per second, on average; the others are left out. 0: all. Not for encoded streams */
 } xmem_consumer_options;
-#define XMEM_CONSUMER_OPTIONS {sizeof(xmem_consumer_options), NULL, 0, 0, 0, 0, 0, 0, 0, 0}
+#define XMEM_CONSUMER_OPTIONS {sizeof(xmem_consumer_options), NULL, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 
 typedef struct xmem_consumer_stats {
     size_t struct_size;
@@ -113,8 +114,9 @@ typedef struct xmem_consumer_stats {
     uint32_t budget;       /* how many may be held */
     uint32_t is_connected; /* whether there is a producer */
     uint32_t reserved;
+    uint64_t skipped;      /* frames that max_rate left out */
 } xmem_consumer_stats;
-#define XMEM_CONSUMER_STATS {sizeof(xmem_consumer_stats), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+#define XMEM_CONSUMER_STATS {sizeof(xmem_consumer_stats), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 
 /* Rows of bytes. `row_bytes` of each row are content, the rest of `stride` is padding. */
 typedef struct xmem_plane {

@@ -57,6 +57,7 @@ pub(crate) struct Options {
     newest_only: u32,
     connect_timeout: i64,
     busy_poll: i64,
+    max_rate: f64,
 }
 
 // SAFETY: numbers, and a pointer that may be null.
@@ -77,6 +78,7 @@ pub(crate) struct Statistics {
     budget: u32,
     is_connected: u32,
     reserved: u32,
+    skipped: u64,
 }
 
 // SAFETY: numbers.
@@ -91,6 +93,15 @@ fn choose<T: Copy>(what: &str, number: u32, choices: &[T]) -> Result<T, Failure>
             Code::Argument,
             format!("{what} is {number}: it may be 0 to {most}"),
         )
+    })
+}
+
+/// The time between two frames at this rate.
+fn interval(rate: f64) -> Result<Duration, Failure> {
+    let time = Duration::try_from_secs_f64(1.0 / rate).ok();
+    time.filter(|time| !time.is_zero()).ok_or_else(|| {
+        let text = format!("max_rate is {rate}: it is the most frames per second, such as 5 or 0.5, or 0 for all frames");
+        Failure::new(Code::Argument, text)
     })
 }
 
@@ -109,6 +120,9 @@ impl Consumer {
         }
         if let Some(name) = name {
             builder = builder.name(name);
+        }
+        if options.max_rate != 0.0 {
+            builder = builder.max_rate(1, interval(options.max_rate)?);
         }
         let lost = [OnLost::Wait, OnLost::End, OnLost::Fail];
         let over = [OverBudget::Copy, OverBudget::Drop, OverBudget::Fail];
@@ -272,6 +286,7 @@ unsafe extern "C" fn xmem_consumer_get_stats(consumer: u64, stats: *mut Statisti
         let mut out = Statistics::zero();
         out.received = now.receive.received;
         out.missed = now.receive.missed;
+        out.skipped = now.receive.skipped;
         out.copied = now.copied;
         out.dropped = now.dropped;
         out.reconnects = now.reconnects;

@@ -143,6 +143,12 @@ static void options(const char *path) {
     bad = (xmem_consumer_options)XMEM_CONSUMER_OPTIONS;
     bad.name = "\xff";
     BAD(xmem_consumer_open(path, &bad, &consumer));
+    bad = (xmem_consumer_options)XMEM_CONSUMER_OPTIONS;
+    const double rates[] = {-1, 1e-320, 1e300, 0.0 / bad.max_rate};
+    for (size_t i = 0; i < sizeof rates / sizeof *rates; i++) {
+        bad.max_rate = rates[i];
+        BAD(xmem_consumer_open(path, &bad, &consumer));
+    }
     /* Of an older program: only its first fields exist. */
     struct {
         size_t struct_size;

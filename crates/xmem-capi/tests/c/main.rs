@@ -138,11 +138,36 @@ fn frames_past_the_budget_are_copies() {
     let (lines, succeeded) = running.end();
     assert_eq!(
         lines,
-        ["ended 2 received 8 missed 0 copied 5 reconnects 0 held 3 budget 3"]
+        ["ended 2 received 8 missed 0 skipped 0 copied 5 reconnects 0 held 3 budget 3"]
     );
     assert!(succeeded);
     // It released them all.
     assert_eq!(producer.stats().copied, 0);
+}
+
+#[test]
+fn a_consumer_receives_no_more_than_its_rate() {
+    let lab = Lab::new();
+    let probe = lab.compile("gcc", "tests/c/probe.c", &[]);
+    let producer = Producer::builder(lab.pool()).history(8).build().unwrap();
+    let mut command = lab.command(&probe);
+    // One frame in a quarter of an hour.
+    command.arg(lab.pool()).args(["0", "0.001"]);
+    let running = Running::new(command);
+    producer
+        .wait_for_consumers(1, Wait::from(PATIENCE))
+        .unwrap();
+    for _ in 0..8 {
+        let slot = producer.acquire(100).unwrap();
+        slot.publish(FrameMeta::new(100)).unwrap();
+    }
+    producer.set_eos(true);
+    let (lines, succeeded) = running.end();
+    assert!(succeeded && lines[0].starts_with("frame 0 "), "{lines:?}");
+    assert!(
+        lines[1].starts_with("ended 2 received 1 missed 0 skipped 7 "),
+        "{lines:?}"
+    );
 }
 
 #[test]

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MPL-2.0 */
 
-/* Prints what the library says of each frame of a pool, until the stream ends. argv: POOL [MAX_HELD]; with MAX_HELD all are kept. */
+/* Prints what the library says of each frame of a pool, until the stream ends. argv: POOL [MAX_HELD [MAX_RATE]];
+ * with MAX_HELD all are kept. */
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,6 +18,7 @@ int main(int argc, char **argv) {
     xmem_consumer_options options = XMEM_CONSUMER_OPTIONS;
     options.name = "probe";
     options.max_held = argc > 2 ? (uint32_t)atoi(argv[2]) : 0;
+    options.max_rate = argc > 3 ? atof(argv[3]) : 0;
     xmem_consumer consumer;
     CHECK(xmem_consumer_open(argv[1], &options, &consumer));
     xmem_frame kept[64];
@@ -49,8 +51,9 @@ int main(int argc, char **argv) {
     }
     xmem_consumer_stats stats = XMEM_CONSUMER_STATS;
     CHECK(xmem_consumer_get_stats(consumer, &stats));
-    printf("ended %d received %lu missed %lu copied %lu reconnects %lu held %u budget %u\n", result, (unsigned long)stats.received,
-           (unsigned long)stats.missed, (unsigned long)stats.copied, (unsigned long)stats.reconnects, stats.held, stats.budget);
+    printf("ended %d received %lu missed %lu skipped %lu copied %lu reconnects %lu held %u budget %u\n", result,
+           (unsigned long)stats.received, (unsigned long)stats.missed, (unsigned long)stats.skipped,
+           (unsigned long)stats.copied, (unsigned long)stats.reconnects, stats.held, stats.budget);
     CHECK(xmem_consumer_close(consumer));
     while (count > 0)
         CHECK(xmem_frame_release(kept[--count]));
