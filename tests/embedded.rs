@@ -107,3 +107,24 @@ fn the_consumer_ends_when_its_output_is_closed() {
     let frames = lines.iter().filter(|line| line.starts_with("frame "));
     assert_eq!(frames.count(), 1, "{log}");
 }
+
+#[test]
+fn a_program_in_cpp_reads_frames() {
+    let pools = prepared();
+    let mut compiler = command(&pools, "sh");
+    compiler.current_dir(env!("CARGO_MANIFEST_DIR")).args([
+        "-c",
+        "c++ -Wall -Wextra -Werror examples/appsink.cpp -o \"$0\" \
+         $(pkg-config --cflags --libs gstreamer-app-1.0 gstreamer-video-1.0)",
+    ]);
+    let program = pools.file("appsink");
+    Launch::start(&pools, "compiler", compiler.arg(&program)).succeeds();
+    let mut consumer = Launch::start(&pools, "consumer", &mut command(&pools, &program));
+    let mut producer = command(&pools, example("embed-producer"));
+    let mut producer = Launch::start(&pools, "producer", producer.args(["cam0", "20"]));
+    producer.succeeds();
+    consumer.succeeds();
+    // The brightness of frame 19 is its number.
+    let log = consumer.log();
+    assert_eq!(log.lines().last(), Some("320x240, first byte 19"), "{log}");
+}

@@ -226,12 +226,13 @@ fn cookbook() {
 
 #[test]
 fn xmemsink() {
-    run_all(&blocks(&page("docs/xmemsink.md"), "```sh", "```"), 3);
+    run_all(&blocks(&page("docs/xmemsink.md"), "```sh", "```"), 2);
 }
 
 #[test]
 fn xmemsrc() {
-    run_all(&blocks(&page("docs/xmemsrc.md"), "```sh", "```"), 5);
+    let text = page("docs/xmemsrc.md") + &page("docs/reference/cases.md");
+    run_all(&blocks(&text, "```sh", "```"), 7);
 }
 
 #[test]

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from cuda_support import machine  # noqa: F401
 
-PAGES = Path(__file__).parents[3] / "docs/python"
-TEXT = "".join(PAGES.joinpath(name).read_text() for name in ("gpu.md", "buffers.md"))
+PAGES = Path(__file__).parents[3] / "docs"
+TEXT = "".join(PAGES.joinpath(name).read_text() for name in ("python/gpu.md", "buffer-pool.md"))
 BLOCKS = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
 
 TORCH = """
