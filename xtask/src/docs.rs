@@ -8,7 +8,7 @@ use std::process::Command;
 
 use crate::check::cargo::{SELECTED, build, with};
 use crate::step::{Step, run_all};
-use crate::{Result, cargo, root, target_dir};
+use crate::{Result, cargo, pictures, root, target_dir};
 
 /// mdBook runs if it is on PATH; otherwise this version is installed into the target directory.
 const MDBOOK: &str = "0.5.4";
@@ -18,11 +18,17 @@ pub(crate) struct Args {
     /// Only write the reference pages anew, from the sources
     #[arg(long)]
     write: bool,
+    /// Only draw the pictures of the demo, `xmem top` and `xmem serve` anew; needs chromium
+    #[arg(long, conflicts_with = "write")]
+    pictures: bool,
 }
 
 pub(crate) fn run(args: &Args) -> Result {
     if args.write {
         return write();
+    }
+    if args.pictures {
+        return pictures::draw();
     }
     let site = target_dir().join("site");
     stage(&site)?;

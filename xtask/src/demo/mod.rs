@@ -6,7 +6,6 @@ mod input;
 mod pool;
 mod process;
 mod proof;
-mod recording;
 mod screen;
 mod show;
 mod stage;
@@ -21,7 +20,9 @@ use crate::{Result, cargo, packages, target_dir};
 use self::input::Input;
 use self::proof::Proof;
 use self::show::Show;
-use self::stage::Stage;
+
+pub(crate) use self::process::Process;
+pub(crate) use self::stage::Stage;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -37,6 +38,18 @@ pub(crate) struct Args {
     /// Also write the demo as an SVG that moves, for the manual
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
+}
+
+impl Args {
+    /// As without arguments, but recorded.
+    pub(crate) fn recorded(file: PathBuf) -> Self {
+        Self {
+            input: None,
+            seconds: 15,
+            output: None,
+            record: Some(file),
+        }
+    }
 }
 
 pub(crate) fn run(args: &Args) -> Result {

@@ -12,14 +12,14 @@ use crate::Result;
 use super::stage::Stage;
 
 #[derive(Debug)]
-pub(super) struct Process {
+pub(crate) struct Process {
     pub(super) name: &'static str,
     child: Child,
     log: PathBuf,
 }
 
 impl Process {
-    pub(super) fn start(stage: &Stage, name: &'static str, mut command: Command) -> Result<Self> {
+    pub(crate) fn start(stage: &Stage, name: &'static str, mut command: Command) -> Result<Self> {
         let log = stage.path(&format!("{name}.log"));
         // Append: a process that is started again continues the same log.
         let file = File::options().create(true).append(true).open(&log)?;
@@ -39,7 +39,7 @@ impl Process {
     }
 
     /// Returns an error with the end of the log if the process has ended.
-    pub(super) fn check(&mut self) -> Result {
+    pub(crate) fn check(&mut self) -> Result {
         match self.child.try_wait()? {
             None => Ok(()),
             Some(status) => Err(self.ended(status).into()),
@@ -64,7 +64,7 @@ impl Process {
         self.end();
     }
 
-    pub(super) fn log(&self) -> String {
+    pub(crate) fn log(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap_or_default()
     }
 

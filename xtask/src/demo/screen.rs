@@ -8,8 +8,10 @@ use std::io::{self, IsTerminal, Write as _};
 use std::time::{Duration, Instant};
 
 use super::pool::Pool;
-use super::recording::Recording;
+use crate::recording::{Line, Look, Recording, Run};
 
+/// The width of the recording. An event may be longer than the table is wide.
+const COLUMNS: usize = 96;
 /// The interval over which the frame rate is measured.
 const WINDOW: Duration = Duration::from_secs(1);
 
@@ -30,7 +32,7 @@ impl Screen {
     pub(super) fn new() -> Self {
         Self {
             events: String::new(),
-            recording: Recording::default(),
+            recording: Recording::new(COLUMNS),
             start: Instant::now(),
             on_terminal: io::stdout().is_terminal(),
             drawn: 0,
@@ -57,6 +59,7 @@ impl Screen {
         let table = table(pool, &fps, self.start.elapsed());
         self.print(&table, table.lines().count());
         let screen = format!("{}\n{table}", self.events);
+        let screen = screen.lines().map(recorded).collect();
         self.recording.add(self.start.elapsed(), screen);
     }
 
@@ -98,6 +101,19 @@ impl Screen {
             })
             .collect()
     }
+}
+
+fn recorded(line: &str) -> Line {
+    let look = if line.contains("SIGKILL") {
+        Look::Alarm
+    } else {
+        Look::Plain
+    };
+    vec![Run {
+        column: 0,
+        text: line.to_owned(),
+        look,
+    }]
 }
 
 /// At most 80 columns wide: a wrapped line could not be overwritten.

@@ -12,9 +12,9 @@ use super::input::Input;
 use super::pool::Pool;
 use super::process::Process;
 use super::proof::Proof;
-use super::recording::Recording;
 use super::screen::Screen;
 use super::stage::{POOL, Stage};
+use crate::recording::Recording;
 
 /// The number of frames that the Rust consumer holds. It loses them when it is killed.
 const KEPT: u64 = 6;

@@ -18,14 +18,14 @@ pub(super) const POOL: &str = "demo";
 
 /// Removes the directory when it is dropped.
 #[derive(Debug)]
-pub(super) struct Stage {
+pub(crate) struct Stage {
     /// The path is short, because the path of a socket is limited to 108 bytes.
     dir: PathBuf,
     interrupted: Arc<AtomicBool>,
 }
 
 impl Stage {
-    pub(super) fn set_up() -> Result<Self> {
+    pub(crate) fn set_up() -> Result<Self> {
         let interrupted = Arc::new(AtomicBool::new(false));
         for signal in [SIGHUP, SIGINT, SIGTERM] {
             signal_hook::flag::register(signal, interrupted.clone())?;
@@ -50,17 +50,17 @@ impl Stage {
     }
 
     /// A path in the directory.
-    pub(super) fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.dir.join(name)
     }
 
     /// The path of a program that was built.
-    pub(super) fn built(name: impl AsRef<Path>) -> PathBuf {
+    pub(crate) fn built(name: impl AsRef<Path>) -> PathBuf {
         target_dir().join("debug").join(name)
     }
 
     /// A command with an environment that finds the plugin, and only the demo's pools.
-    pub(super) fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+    pub(crate) fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut command = Command::new(program);
         command
             .env("XMEM_RUNTIME_DIR", &self.dir)
