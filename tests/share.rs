@@ -109,6 +109,28 @@ fn the_source_ends_with_its_supervisor() {
 }
 
 #[test]
+fn a_program_starts_it_once_and_it_ends_without_a_consumer() {
+    let pools = prepared();
+    let mut first = share(&pools, "test", &["--idle", "2"]);
+    let receiver = receiver(&pools);
+    assert!(receiver.next().is_some());
+    let second = ["share", "test", "--pool", "p", "--idle", "2"];
+    let output = xmem(&pools, &second).output().unwrap();
+    assert!(output.status.success() && output.stderr.is_empty());
+    let log = Path::new(&pool_path(&pools, "p")).with_extension("log");
+    let text = fs::read_to_string(&log).unwrap();
+    assert!(text.contains("test: sharing it in the pool p"), "{text}");
+    drop(receiver);
+    first.succeeds();
+    assert!(!log.exists());
+    // A source that fails is not started again, and both say why.
+    let wrong = ["share", "a ! b", "--pool", "p", "--idle", "2"];
+    fails(&pools, &wrong, "p.log)");
+    let text = fs::read_to_string(&log).unwrap();
+    assert!(text.contains("no element \"a\""), "{text}");
+}
+
+#[test]
 fn a_film_is_played_once_or_in_a_loop() {
     let pools = prepared();
     let film = film(&pools, 10);

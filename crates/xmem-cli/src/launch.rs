@@ -203,6 +203,9 @@ fn advice(reason: &str) -> String {
         // Plugins for cameras, RTSP, HTTP, Matroska, PNG, JPEG and Y4M.
         Some(_) => package("plugins-good"),
         None if reason.contains("No URI handler implemented") => package("plugins-good"),
+        None if reason.contains("is busy") => {
+            ". Another program has it open: end that one, or let it read a pool, too".to_owned()
+        }
         None => String::new(),
     }
 }

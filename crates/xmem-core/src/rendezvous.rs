@@ -179,6 +179,17 @@ pub(crate) fn prepare_dir(pool: &OsStr, socket: &Path) -> Result<(), NameError> 
     Ok(())
 }
 
+/// The path of a pool's socket, for a program that keeps a file of its own beside it. Makes the runtime directory if it is missing.
+///
+/// # Errors
+///
+/// [`NameError::RuntimeDir`] when another user could replace files in that directory.
+pub fn prepare_socket_dir(pool: impl AsRef<OsStr>) -> Result<PathBuf, NameError> {
+    let socket = socket_path(&pool)?;
+    prepare_dir(pool.as_ref(), &socket)?;
+    Ok(socket)
+}
+
 /// Whether the directory of a pool's socket exists and no other user can replace files in it. A directory that was given with
 /// the pool is not checked.
 pub(crate) fn has_safe_dir(pool: &OsStr, socket: &Path) -> Result<bool, NameError> {

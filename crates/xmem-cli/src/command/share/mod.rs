@@ -2,6 +2,7 @@
 
 //! `xmem share SOURCE --pool POOL`
 
+mod alone;
 mod playing;
 mod source;
 
@@ -24,6 +25,13 @@ use source::Source;
 const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 
 pub(crate) fn run(share: &Share, verbose: bool) -> Result<(), Error> {
+    match share.idle {
+        Some(_) => alone::run(&share.pool, || play(share, verbose)),
+        None => play(share, verbose),
+    }
+}
+
+fn play(share: &Share, verbose: bool) -> Result<(), Error> {
     let mut source = Source::of(&share.source)?;
     if share.latency.is_some() && !source.is_rtsp() {
         return Err("--latency is for addresses that begin with rtsp".into());
@@ -80,6 +88,9 @@ pub(crate) fn run(share: &Share, verbose: bool) -> Result<(), Error> {
             wait = BACKOFF.0;
         } else if source.try_another_way() {
             continue;
+        }
+        if share.idle.is_some() {
+            return Err(reason.into());
         }
         is_wanted = !share.on_demand;
         if source.is_absent() {

@@ -52,6 +52,7 @@ pub(super) struct Playing {
     /// The number of frames that were published.
     pub(super) published: u64,
     last_frame: Instant,
+    has_pool: bool,
     has_consumers: bool,
     pub(super) last_consumer: Instant,
     /// The time at which the tool is killed, after it was interrupted.
@@ -107,6 +108,7 @@ impl Playing {
             printed: Vec::new(),
             published: 0,
             last_frame: Instant::now(),
+            has_pool: false,
             has_consumers: false,
             last_consumer: Instant::now(),
             deadline: None,
@@ -181,6 +183,10 @@ impl Playing {
         if share.on_demand && self.last_consumer.elapsed() > LINGER {
             return Some(Outcome::Changed);
         }
+        let is_idle = |idle| self.has_pool && self.last_consumer.elapsed() > idle;
+        if share.idle.is_some_and(is_idle) {
+            return Some(Outcome::Stopped);
+        }
         let is_stalled = self.last_frame.elapsed() > share.timeout;
         is_stalled.then(|| Outcome::Failed(format!("no frame for {:?}", share.timeout)))
     }
@@ -212,9 +218,12 @@ impl Playing {
         let pools = also.chain([stats.clone()]);
         let mut consumers = pools.flat_map(|it| it.consumers);
         self.has_consumers = consumers.any(|it| !it.leaving && it.name != OWN);
-        if self.has_consumers {
+        // GStreamer may have needed long to make the pool.
+        let is_new = share.idle.is_some() && !self.has_pool;
+        if self.has_consumers || is_new {
             self.last_consumer = Instant::now();
         }
+        self.has_pool = true;
         // The pool waits, not the source.
         let is_slowed = stats.consumers.iter().any(|it| it.waited_for_ns > 0);
         if is_slowed || (!self.has_consumers && share.waits_for_consumers()) {
