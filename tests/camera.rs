@@ -134,6 +134,14 @@ fn a_camera_is_shown_over_restarts_of_the_producer() {
     until("the node", || objects(&pools).contains("\"xmem.p\""));
     let nodes = objects(&pools);
     assert!(nodes.contains("\"Video/Source\""), "{nodes}");
+    let mut second = in_session(&pools, xmem(&pools, &["camera", "p"]));
+    let output = second.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success(), "{text}");
+    assert!(
+        text.contains("PipeWire has a camera xmem.p already"),
+        "{text}"
+    );
     let mut first = viewer(&pools, "first");
     let is_dark = |viewer| brightness(&pools, viewer).is_some_and(|it| it < 60);
     // It keeps the sides of the picture: the second producer's is between black bars.

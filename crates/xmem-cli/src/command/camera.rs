@@ -29,6 +29,9 @@ const SHOWN: u64 = 1_000_000_000;
 
 pub(crate) fn run(camera: &Camera, verbose: bool) -> Result<(), Error> {
     let sink = sink(camera)?;
+    if camera.v4l2.is_none() {
+        check_free(&plain_name(camera))?;
+    }
     let (sender, events) = channel();
     stop_on_signals(sender.clone())?;
     let name = printable(&camera.pool.to_string_lossy());
@@ -122,11 +125,7 @@ fn sink(camera: &Camera) -> Result<String, Error> {
     let element = ended.filter(|it| it.status.success()).ok_or(
         "GStreamer has no element pipewiresink: install its plugin for PipeWire (package gstreamer1.0-pipewire)",
     )?;
-    let name = printable(&camera.pool.to_string_lossy());
-    let name = name.rsplit('/').next().unwrap_or_default();
-    let name = name.trim_end_matches(".sock");
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
-    let name: String = name.chars().filter(|c| is_plain(*c)).collect();
+    let name = plain_name(camera);
     // With its own buffers, newer versions wait for a reader, which waits for a frame.
     let buffers = match element.stdout.contains("use-bufferpool") {
         true => " use-bufferpool=false",
@@ -136,6 +135,33 @@ fn sink(camera: &Camera) -> Result<String, Error> {
         "pipewiresink mode=provide sync=false{buffers} \
          stream-properties=p,media.class=Video/Source,media.role=Camera,node.name=xmem.{name},node.description={name}"
     ))
+}
+
+/// The name of the pool without characters that have a meaning for PipeWire.
+fn plain_name(camera: &Camera) -> String {
+    let name = camera.pool.to_string_lossy();
+    let name = name.rsplit('/').next().unwrap_or_default();
+    let is_plain = |c: &char| c.is_ascii_alphanumeric() || "._-".contains(*c);
+    let name = name.trim_end_matches(".sock").chars();
+    name.filter(is_plain).collect()
+}
+
+/// Fails if PipeWire has a camera of this name, because programs could not tell the two apart.
+fn check_free(name: &str) -> Result<(), Error> {
+    let mut list = Command::new("pw-cli");
+    let ended = child::run(list.args(["ls", "Node"]), END_TIMEOUT);
+    // Without PipeWire, the element reports what is missing.
+    let Ok(Some(ended)) = ended else {
+        return Ok(());
+    };
+    if !ended.stdout.contains(&format!("\"xmem.{name}\"")) {
+        return Ok(());
+    }
+    Err(format!(
+        "PipeWire has a camera xmem.{name} already: another `xmem camera` shows a pool of this name. End that one, or give this pool \
+         another name"
+    )
+    .into())
 }
 
 const LOOPBACK: &str = "load the module, such as `sudo modprobe v4l2loopback video_nr=10 exclusive_caps=1` (package v4l2loopback-dkms)";
