@@ -4,7 +4,9 @@
 
 import ctypes
 import json
+import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -128,6 +130,26 @@ def read(pool: str) -> None:
         assert_whole(frame, frame.pts)
         count += 1
     reply(count)
+
+
+def camera(source: str) -> None:
+    """Receives a frame for each line of input."""
+    with xmem.Camera(source, timeout=HANG) as camera:
+        while camera.recv(HANG):
+            reply("a frame")
+            read_line()
+
+
+def camera_that_dies(source: str) -> None:
+    """Is killed when it has started the command."""
+    start = subprocess.Popen
+
+    def start_and_die(*args, **options):
+        start(*args, **options)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    subprocess.Popen = start_and_die
+    xmem.Camera(source)
 
 
 def lie(pool: str) -> None:

@@ -27,7 +27,7 @@ def definitions(file):
 
 STUBS = definitions(PACKAGE / "_xmem.pyi")
 SOURCES = {}
-for source in ["_consumer", "_errors", "_gstreamer", "_waiting", "channel/_channel", "channel/_refs"]:
+for source in ["_camera", "_consumer", "_errors", "_gstreamer", "_waiting", "channel/_channel", "channel/_refs"]:
     SOURCES |= definitions(PACKAGE / f"{source}.py")
 
 

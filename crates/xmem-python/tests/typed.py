@@ -23,6 +23,8 @@ def receive(pool: Path) -> int:
             data: bytes = frame.tobytes()
             view = memoryview(frame)
             total += len(data) + view.nbytes
+    with xmem.Camera("test", max_rate=5) as camera:
+        total += camera.recv(timeout=5).nbytes
     return total
 
 

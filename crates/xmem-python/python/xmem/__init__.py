@@ -3,6 +3,7 @@
 """Frames that other processes share, without a copy."""
 
 from . import _neighbours
+from ._camera import Camera
 from ._consumer import Consumer
 from ._errors import (
     Closed,
@@ -43,6 +44,7 @@ from .channel import Channel, Ref, RefLost, ref
 __all__ = [
     "BufferGuard",
     "BufferPool",
+    "Camera",
     "Channel",
     "Closed",
     "Consumer",

@@ -27,11 +27,18 @@ def setup_gstreamer() -> None:
             raise Error(f"GStreamer {Gst.version_string()} cannot load {plugin}: it needs GStreamer 1.22 or newer")
 
 
+def installed(name: str) -> Path | None:
+    """A file that the wheel has brought along."""
+    try:
+        files = metadata.files("gst-xmem") or []
+    except metadata.PackageNotFoundError:
+        return None
+    return next((Path(file.locate()).resolve() for file in files if file.name == name), None)
+
+
 def _plugin() -> Path:
-    files = metadata.files("gst-xmem") or []
-    for file in files:
-        if file.name == "libgstxmem.so":
-            return Path(file.locate()).resolve()
+    if plugin := installed("libgstxmem.so"):
+        return plugin
     raise Error(
         "this installation of gst-xmem has no plugin, because it was built from the sources: "
         "install the wheel, or the package gstreamer1.0-xmem"
