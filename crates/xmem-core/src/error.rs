@@ -547,9 +547,7 @@ pub enum ForwardError {
     #[error("only frames that were received from another pool can be forwarded: copy this frame")]
     NotReceived,
     /// Its memory has no descriptor that could be forwarded.
-    #[error(
-        "the frame's memory has no descriptor (backing posix-shm, or a device in a build without CUDA): copy the frame"
-    )]
+    #[error("the frame's memory has no descriptor (backing posix-shm): copy the frame")]
     NoDescriptor,
     /// Its device memory has only a legacy handle. Its owner frees it when no consumer of the owner's pool uses it any more,
     /// and does not wait for the consumers of this pool.

@@ -9,44 +9,20 @@ use std::time::Duration;
 use xmem_cuda::device::Device;
 use xmem_cuda::error::CudaError;
 use xmem_cuda::reaper::{CHECK_INTERVAL, ERROR_CHECK_INTERVAL};
-use xmem_shm::abi::device_header::TwinKind;
 use xmem_shm::fault::{self, Point};
 use xmem_shm::os::clock::Deadline;
 use xmem_shm::protocol::slot::SlotWord;
 
 use super::claim::Search;
-use super::parts::{ImportedMemory, add_foreign};
 use super::slot::Slot;
-use crate::error::{AcquireError, ForwardError, PublishError};
-use crate::frame::forwarded::HeldPart;
+use crate::error::{AcquireError, PublishError};
 use crate::producer::pool::Pool;
 use crate::producer::pool::consumer::ConsumerRecord;
 use crate::producer::pool::plan::Plan;
-use crate::producer::pool::regions::ForeignMemory;
 use crate::producer::pool::slots::Want;
 use crate::region::Region;
 use crate::region::device::owned::{FAILED, Owned, PENDING, READY, SlotHead};
 use crate::region::device::twin::{Twin, TwinPlan};
-use crate::region::device::{Fds, View};
-
-/// Imports the region of another pool that holds a part on a device.
-pub(super) fn import_region(
-    pool: &Arc<Pool>,
-    part: &HeldPart,
-    view: &View,
-) -> Result<ImportedMemory, ForwardError> {
-    if matches!(view.header().kind, TwinKind::Legacy | TwinKind::Foreign) {
-        return Err(ForwardError::EndsWithProducer);
-    }
-    let fds = Fds::of(view).map_err(ForwardError::Descriptor)?;
-    let len = usize::try_from(part.view.payload_len()).unwrap_or(usize::MAX);
-    Ok(add_foreign(
-        pool,
-        ForeignMemory::OnDevice(Arc::new(fds)),
-        len,
-        None,
-    )?)
-}
 
 /// The number of a device in this process.
 pub(super) fn ordinal(device: &Device) -> Result<u16, AcquireError> {
@@ -119,9 +95,20 @@ pub(super) fn update_ready(slot: &Slot) -> Result<(), PublishError> {
     Ok(())
 }
 
+/// Waits at the end of a pool, at most `release-timeout` each: for devices, and if consumers can be answered meanwhile, until they do
+/// not use device memory that ends with this process. If they cannot, or still use it, the memory stays until the process ends.
+pub(super) fn finish(pool: &Pool, is_answering: bool) {
+    wait_until_done(pool);
+    if !(is_answering && wait_until_unused(pool))
+        && let Some(mut guard) = pool.lock()
+    {
+        guard.regions.leak_lasting();
+    }
+}
+
 /// Waits until devices have finished published frames, and marks them. After this process has ended, consumers cannot ask for
 /// that.
-pub(super) fn wait_until_done(pool: &Pool) {
+fn wait_until_done(pool: &Pool) {
     let regions = cuda_regions(pool);
     let until = Deadline::after(Some(pool.settings().release_timeout));
     let mut late = false;
@@ -275,15 +262,15 @@ fn settle(head: &SlotHead<'_>, well: bool) {
         .compare_exchange(PENDING, now, Ordering::Release, Ordering::Relaxed);
 }
 
-/// Waits until no consumer uses device memory that ends with this process, at most `release-timeout`. Then logs the consumers
-/// that still do. Requires that the control thread can answer consumers meanwhile.
-pub(super) fn wait_until_unused(pool: &Pool) {
+/// Waits until no consumer uses device memory that ends with this process. `false`: after `release-timeout` some still do, which this
+/// logs.
+fn wait_until_unused(pool: &Pool) -> bool {
     let timeout = pool.settings().release_timeout;
     let until = Deadline::after(Some(timeout));
     loop {
         let users = users(pool);
         if users.is_empty() {
-            return;
+            return true;
         }
         if until.is_over() {
             log::warn!(
@@ -292,16 +279,9 @@ pub(super) fn wait_until_unused(pool: &Pool) {
                 pool.name(),
                 users.join(", ")
             );
-            return leak(pool);
+            return false;
         }
         std::thread::sleep(CHECK_INTERVAL);
-    }
-}
-
-/// Keeps memory that consumers may have open until the process ends, because the pool cannot wait for them.
-pub(super) fn leak(pool: &Pool) {
-    if let Some(mut guard) = pool.lock() {
-        guard.regions.leak_lasting();
     }
 }
 

@@ -12,17 +12,19 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use xmem_shm::abi::device_header::TwinKind;
 use xmem_shm::fault::{self, Point};
 
-use super::devices;
-use super::parts::{ImportedMemory, Parts, import};
+use super::parts::{ImportedMemory, Parts, add_foreign, import};
 use crate::cancel::Wait;
 use crate::error::{ForwardError, ImportError, WaitError};
 use crate::frame::forwarded::{FrameParts, HeldPart};
 use crate::frame::lease::ReadLease;
 use crate::producer::pool::Pool;
 use crate::producer::pool::commands::Command;
+use crate::producer::pool::regions::ForeignMemory;
 use crate::producer::pool::wait;
+use crate::region::device::{Fds, View};
 
 /// The time in which consumers of a lossless pool must answer. Joining a pool takes at most two seconds.
 const ANSWER_TIME: Duration = Duration::from_secs(3);
@@ -108,7 +110,7 @@ fn import_region(pool: &Arc<Pool>, part: &HeldPart) -> Result<ImportedMemory, Fo
         return Ok(memory);
     }
     let memory = match part.view.cuda() {
-        Some(view) => devices::import_region(pool, part, view)?,
+        Some(view) => import_device_region(pool, part, view)?,
         None => {
             let fd = part.view.fd().ok_or(ForwardError::NoDescriptor)?;
             import(
@@ -120,6 +122,21 @@ fn import_region(pool: &Arc<Pool>, part: &HeldPart) -> Result<ImportedMemory, Fo
     part.view
         .derive(pool_id, memory.clone(), ImportedMemory::is_used);
     Ok(memory)
+}
+
+/// Only the descriptors are forwarded, so this needs no driver.
+fn import_device_region(
+    pool: &Arc<Pool>,
+    part: &HeldPart,
+    view: &View,
+) -> Result<ImportedMemory, ForwardError> {
+    if matches!(view.header().kind, TwinKind::Legacy | TwinKind::Foreign) {
+        return Err(ForwardError::EndsWithProducer);
+    }
+    let fds = Fds::of(view).map_err(ForwardError::Descriptor)?;
+    let len = usize::try_from(part.view.payload_len()).unwrap_or(usize::MAX);
+    let memory = ForeignMemory::OnDevice(Arc::new(fds));
+    Ok(add_foreign(pool, memory, len, None)?)
 }
 
 /// Announces a pool of origin to the consumers.

@@ -113,16 +113,11 @@ impl Owner {
             return;
         }
         self.pool.close();
-        devices::wait_until_done(&self.pool);
         let thread = lock(&self.thread);
         // While this runs on the control thread, consumers could not be answered.
         let is_elsewhere = thread.as_ref().is_some_and(|thread| !thread.is_current());
         drop(thread);
-        if is_elsewhere {
-            devices::wait_until_unused(&self.pool);
-        } else {
-            devices::leak(&self.pool);
-        }
+        devices::finish(&self.pool, is_elsewhere);
         self.pool.commands().send(Command::Stop);
         let thread = lock(&self.thread).take();
         // On the control thread itself (called by `on_event`), the thread cannot wait for itself, and ends later.

@@ -4,13 +4,11 @@
 
 use std::sync::Arc;
 
-use super::parts::ImportedMemory;
 use super::slot::Slot;
-use crate::error::{AcquireError, ForwardError, PublishError};
-use crate::frame::forwarded::HeldPart;
+use crate::error::{AcquireError, PublishError};
 use crate::producer::pool::Pool;
 use crate::producer::pool::slots::Want;
-use crate::region::device::{Device, View};
+use crate::region::device::Device;
 
 pub(super) fn claim_on(
     _pool: &Arc<Pool>,
@@ -24,20 +22,7 @@ pub(super) fn ordinal(device: &Device) -> Result<u16, AcquireError> {
     match *device {}
 }
 
-/// Without CUDA only the region's host half could be forwarded, which is not a frame.
-pub(super) fn import_region(
-    _pool: &Arc<Pool>,
-    _part: &HeldPart,
-    _view: &View,
-) -> Result<ImportedMemory, ForwardError> {
-    Err(ForwardError::NoDescriptor)
-}
-
-pub(super) fn wait_until_done(_pool: &Pool) {}
-
-pub(super) fn wait_until_unused(_pool: &Pool) {}
-
-pub(super) fn leak(_pool: &Pool) {}
+pub(super) fn finish(_pool: &Pool, _is_answering: bool) {}
 
 pub(super) fn mark(_pool: &Arc<Pool>) {}
 

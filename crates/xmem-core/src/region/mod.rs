@@ -13,7 +13,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use xmem_shm::abi::device_header::TwinKind;
-use xmem_shm::lock::{inside, lock};
+use xmem_shm::lock::lock;
 use xmem_shm::os::mapping::Mapping;
 
 use crate::error::RegionError;
@@ -123,7 +123,7 @@ impl Region {
         match self {
             Self::Memfd(region) => Ticket::Memfd(region.fd.as_fd()),
             Self::PosixShm(region) => Ticket::PosixShm(region.name().to_owned()),
-            Self::Cuda(region) => Ticket::Cuda(region.fd(), region.twin_fd()),
+            Self::Cuda(region) => region.ticket(),
         }
     }
 }
@@ -251,14 +251,5 @@ impl RegionView {
         derived.push((by, Arc::new(made)));
         drop(derived);
         drop(unused);
-    }
-}
-
-impl Drop for RegionView {
-    fn drop(&mut self) {
-        let derived = inside(&mut self.derived);
-        if !derived.is_empty() {
-            device::drop_elsewhere(derived);
-        }
     }
 }

@@ -26,17 +26,17 @@ use xmem_shm::os::mapping::{Access, Mapping};
 use xmem_shm::os::memfd::{self, Seal};
 
 use crate::error::RegionError;
-use crate::region::Region;
 use crate::region::check::{check_len, system};
+use crate::region::{Region, Ticket};
 
 // The names that a region uses, with and without CUDA.
 #[cfg(not(feature = "cuda"))]
-pub(crate) use none::{Device, Fds, Imports, Owned, Pinned, drop_elsewhere, until};
+pub(crate) use none::{Device, Imports, Owned, Pinned, until};
 #[cfg(feature = "cuda")]
 pub(crate) use {
     import::Imports,
-    owned::{Fds, Owned},
-    pin::{Pinned, drop_elsewhere, until},
+    owned::Owned,
+    pin::{Pinned, until},
     xmem_cuda::device::Device,
 };
 
@@ -115,6 +115,33 @@ impl View {
 
     pub(crate) fn twin_fd(&self) -> Option<BorrowedFd<'_>> {
         self.twin_fd.as_ref().map(AsFd::as_fd)
+    }
+}
+
+/// The descriptors of a CUDA region of another pool, for forwarding.
+#[derive(Debug)]
+pub(crate) struct Fds {
+    host: OwnedFd,
+    twin: Option<OwnedFd>,
+    /// Bytes of the host half.
+    len: usize,
+}
+
+impl Fds {
+    pub(crate) fn of(view: &View) -> std::io::Result<Self> {
+        Ok(Self {
+            host: view.fd.try_clone()?,
+            twin: view.twin_fd.as_ref().map(OwnedFd::try_clone).transpose()?,
+            len: view.mapping.len(),
+        })
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(crate) fn ticket(&self) -> Ticket<BorrowedFd<'_>> {
+        Ticket::Cuda(self.host.as_fd(), self.twin.as_ref().map(AsFd::as_fd))
     }
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Replaces the other modules of this folder in a build without CUDA. No region of this process is on a device, and regions of
-//! other processes on devices are not opened.
+//! Replaces the other modules of this folder in a build without CUDA. No region of this process is on a device, and the device
+//! memory of other processes is not opened.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -41,25 +41,7 @@ impl Owned {
         match *self {}
     }
 
-    pub(in crate::region) fn fd(&self) -> BorrowedFd<'_> {
-        match *self {}
-    }
-
-    pub(in crate::region) fn twin_fd(&self) -> Option<BorrowedFd<'_>> {
-        match *self {}
-    }
-}
-
-/// Has no values.
-#[derive(Debug)]
-pub(crate) enum Fds {}
-
-impl Fds {
-    pub(crate) fn len(&self) -> usize {
-        match *self {}
-    }
-
-    pub(crate) fn ticket(&self) -> Ticket<BorrowedFd<'_>> {
+    pub(in crate::region) fn ticket(&self) -> Ticket<BorrowedFd<'_>> {
         match *self {}
     }
 }
@@ -75,9 +57,6 @@ impl Imports {
 
 #[derive(Debug, Default)]
 pub(crate) struct Pinned();
-
-/// A build without CUDA has no thread of the driver.
-pub(crate) fn drop_elsewhere<T>(_value: &mut T) {}
 
 /// Calls `is_over` until it returns true. A build without CUDA never waits.
 pub(crate) fn until(mut is_over: impl FnMut() -> bool + Send + 'static) {

@@ -3,7 +3,7 @@
 //! A CUDA region in its producer.
 #![allow(unsafe_code)] // copies a header into a new mapping
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 
 use xmem_shm::abi::device_header::{DeviceHeader, SLOT_HEAD};
 use xmem_shm::os::mapping::Mapping;
@@ -91,39 +91,7 @@ impl Owned {
         slot_head(&self.host.mapping, &self.header, slot)
     }
 
-    pub(in crate::region) fn fd(&self) -> BorrowedFd<'_> {
-        self.host.fd.as_fd()
-    }
-
-    /// The descriptor of its device memory, if that has one.
-    pub(in crate::region) fn twin_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.twin.fd()
-    }
-}
-
-/// The descriptors of a CUDA region of another pool, for forwarding.
-#[derive(Debug)]
-pub(crate) struct Fds {
-    host: OwnedFd,
-    twin: Option<OwnedFd>,
-    /// Bytes of the host half.
-    len: usize,
-}
-
-impl Fds {
-    pub(crate) fn of(view: &View) -> std::io::Result<Self> {
-        Ok(Self {
-            host: view.fd.try_clone()?,
-            twin: view.twin_fd.as_ref().map(OwnedFd::try_clone).transpose()?,
-            len: view.mapping.len(),
-        })
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.len
-    }
-
-    pub(crate) fn ticket(&self) -> Ticket<BorrowedFd<'_>> {
-        Ticket::Cuda(self.host.as_fd(), self.twin.as_ref().map(AsFd::as_fd))
+    pub(in crate::region) fn ticket(&self) -> Ticket<BorrowedFd<'_>> {
+        Ticket::Cuda(self.host.fd.as_fd(), self.twin.fd())
     }
 }

@@ -4,6 +4,7 @@
 
 use xmem_cuda::device::Device;
 use xmem_cuda::{pending, reaper};
+use xmem_shm::lock::inside;
 
 use crate::region::{Memory, Region, RegionView};
 
@@ -29,12 +30,15 @@ impl RegionView {
     }
 }
 
-/// On a thread of the driver, drops the value on another thread. Release hooks run with it, and are code of the program that
-/// may call the driver.
-pub(crate) fn drop_elsewhere<T: Default + Send + 'static>(value: &mut T) {
-    if pending::is_host_function() {
-        let value = std::mem::take(value);
-        reaper::elsewhere(move || drop(value));
+/// On a thread of the driver, drops what was derived from the region on another thread. Release hooks run with it, and are code of
+/// the program that may call the driver.
+impl Drop for RegionView {
+    fn drop(&mut self) {
+        let derived = inside(&mut self.derived);
+        if !derived.is_empty() && pending::is_host_function() {
+            let derived = std::mem::take(derived);
+            reaper::elsewhere(move || drop(derived));
+        }
     }
 }
 
