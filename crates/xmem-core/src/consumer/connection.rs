@@ -18,7 +18,7 @@ use xmem_shm::os::clock::{Deadline, monotonic_ns};
 use xmem_shm::sync::{AtomicU64, Ordering};
 
 use super::link::Link;
-use super::stickies::Stickies;
+use super::lookup::Stickies;
 use crate::cancel::{Canceller, Wake};
 use crate::error::ReceiveError;
 

@@ -5,10 +5,10 @@
 mod connect;
 mod connection;
 mod device;
-mod layouts;
 pub(crate) mod leases;
 mod link;
 mod listener;
+mod lookup;
 mod notify;
 mod origin;
 mod position;
@@ -16,7 +16,6 @@ mod rate;
 mod receive;
 mod regions;
 pub(crate) mod session;
-mod stickies;
 mod take;
 
 use std::ffi::OsStr;

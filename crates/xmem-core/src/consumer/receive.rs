@@ -253,7 +253,12 @@ impl Consumer {
             return None;
         };
         let place = control.place(entry.slot());
-        let meta = self.session.layouts().describe(&entry).ok().flatten();
+        let meta = self
+            .session
+            .layouts()
+            .describe(&entry, control)
+            .ok()
+            .flatten();
         let after = Counted::after(&entry);
         if place.is_none() || meta.is_none() {
             self.position.move_after_missed(after);
@@ -308,7 +313,7 @@ impl Consumer {
             deadline,
             cancel: &self.canceller,
         };
-        match self.session.layouts().describe(entry) {
+        match self.session.layouts().describe(entry, self.control()) {
             Ok(Some(meta)) => take.frame(entry, meta, &mut self.descriptions),
             Ok(None) => Ok(None),
             Err(MetaError(reason)) => Err(ReceiveError::Corrupt(reason)),

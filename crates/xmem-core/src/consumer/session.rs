@@ -10,9 +10,9 @@ use std::sync::Arc;
 use xmem_shm::abi::layout::{Control, LeasePage};
 
 use super::connection::{Connection, Terms};
-use super::layouts::Layouts;
 use super::leases::Leases;
 use super::link::Link;
+use super::lookup::Layouts;
 use super::origin::{Join, Origins};
 use super::regions::MappedRegions;
 
@@ -45,7 +45,7 @@ impl Session {
         Ok(Self {
             leases: Arc::new(Leases::new(&connection)),
             regions: Arc::new(MappedRegions::new(&connection)),
-            layouts: Layouts::new(&connection),
+            layouts: Layouts::new(),
             origins: Arc::new(Origins::new(&connection, join)),
             connection,
         })

@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The versions of the sticky state (caps and so on) that the producer sent.
+//! What frames refer to by number: the layouts in control memory, and the versions of the sticky state (caps and so on) that the
+//! producer sent.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
-use xmem_shm::abi::limits::MAX_NAMED_SIZE;
+use xmem_shm::abi::entry::Entry;
+use xmem_shm::abi::frame_layout::{FrameLayout, LayoutId, MetaError};
+use xmem_shm::abi::layout::Control;
+use xmem_shm::abi::limits::{MAX_LAYOUTS, MAX_NAMED_SIZE};
+use xmem_shm::abi::meta::FrameMeta;
 use xmem_shm::abi::named::Sticky;
 use xmem_shm::abi::wire::ToProducer;
 use xmem_shm::lock::lock;
@@ -138,5 +143,58 @@ impl Stickies {
         let deadline = Deadline::after(timeout);
         self.link
             .wait_for(deadline, cancel, ASK_AGAIN, || self.newest())
+    }
+}
+
+type Checked = Result<Arc<FrameLayout>, MetaError>;
+
+/// The layouts of a pool's frames, by their rows in the pool's table. Each is copied out of shared memory and checked once, so later
+/// writes of the producer have no effect on it.
+pub(super) struct Layouts([OnceLock<Checked>; MAX_LAYOUTS]);
+
+impl Layouts {
+    pub(super) fn new() -> Self {
+        Self([const { OnceLock::new() }; MAX_LAYOUTS])
+    }
+
+    /// The description of an entry's frame. `None`: the entry was overwritten.
+    pub(super) fn describe(
+        &self,
+        entry: &Entry,
+        control: &Control,
+    ) -> Result<Option<FrameMeta>, MetaError> {
+        if entry.has_extension() || entry.layout_number() == 0 {
+            return self.describe_extended(entry, control);
+        }
+        let layout = self.get(entry.layout_number(), control)?;
+        Ok(Some(entry.meta(layout, None)))
+    }
+
+    #[cold]
+    fn describe_extended(
+        &self,
+        entry: &Entry,
+        control: &Control,
+    ) -> Result<Option<FrameMeta>, MetaError> {
+        let extension = entry.has_extension();
+        let extension = extension.then(|| control.read_extension(entry.sequence()));
+        let Some(Some(extension)) = extension else {
+            return Ok(None);
+        };
+        if entry.layout_number() == 0 {
+            return extension.describe(entry).map(Some);
+        }
+        let layout = self.get(entry.layout_number(), control)?;
+        Ok(Some(entry.meta(layout, Some(extension.reserved()))))
+    }
+
+    fn get(&self, number: u16, control: &Control) -> Checked {
+        let id = LayoutId::new(number).ok_or(MetaError("a layout that there cannot be"))?;
+        let Some(checked) = self.0.get(id.index()) else {
+            return Ok(Arc::default());
+        };
+        // The row was written before the entry that refers to it.
+        let check = || FrameLayout::decode(&control.layout(id)).map(Arc::new);
+        checked.get_or_init(check).clone()
     }
 }
