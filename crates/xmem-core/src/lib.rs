@@ -104,7 +104,6 @@ mod producer;
 mod region;
 mod rendezvous;
 mod stats;
-mod survey;
 mod watch;
 
 /// Any thread may have and use any handle.
