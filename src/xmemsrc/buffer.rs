@@ -166,7 +166,7 @@ impl<'a> Converter<'a> {
         buffer.set_duration(self.times.duration);
     }
 
-    /// Adds the metas to a described buffer with its memory.
+    /// Adds the metas to a described buffer with its memory, and gives it a layout that downstream can read.
     fn complete(
         self,
         mut buffer: gst::Buffer,
@@ -181,19 +181,15 @@ impl<'a> Converter<'a> {
         if !attachments.is_empty() {
             meta::onto_buffer(attachments, buffer.make_mut(), format, self.losses);
         }
-        self.lay_out(buffer, placement)
-    }
-
-    /// Gives a finished buffer the layout and the size of its caps, if downstream does not know GstVideoMeta. Only planes at other
-    /// places need a copy. Unused bytes behind the planes are left out.
-    fn lay_out(self, buffer: gst::Buffer, placement: Placement) -> Converted {
+        // If downstream does not know GstVideoMeta, it needs the layout and the size of the caps. Only planes at other places need a
+        // copy.
         if self.stream.takes_any_layout() {
-            return Ok((buffer, placement));
+            Ok((buffer, placement))
+        } else if self.stream.is_default() {
+            Ok((self.without_rest(buffer), placement))
+        } else {
+            self.copy_to_default(buffer, placement)
         }
-        if !self.stream.is_default() {
-            return self.copy_to_default(buffer, placement);
-        }
-        Ok((self.without_rest(buffer), placement))
     }
 
     /// The buffer without the bytes behind its planes. Decoders that pad the height leave such bytes.

@@ -9,13 +9,13 @@ use std::{ffi::OsStr, sync::Arc};
 
 use gst::prelude::*;
 use gst_base::prelude::*;
-use xmem_core::{FrameInfo, FrameMeta, ReadLease, Sticky, key_frame};
+use xmem_core::{FrameMeta, ReadLease, Sticky, key_frame};
 
 use super::{
     base::{CAT, Correction, Outgoing},
     context::SourceContext,
     latency,
-    run::{Gap, Report, Running, Started},
+    run::{Running, Started},
     settings::XmemSrcTimestampMode,
     stream::SourceStream,
     times::{BufferTimes, Playback},
@@ -37,7 +37,7 @@ pub(super) fn follow(
     lease: &ReadLease,
 ) -> Result<(), gst::FlowError> {
     let version = lease.info().sticky_version;
-    follow_sequence(source, started, lease.info(), lease.meta());
+    started.follow_sequence(source, lease.info(), lease.meta());
     // An event does not show the memory of the frames.
     let on_device =
         (!lease.meta().event).then(|| lease.is_on_device() && !source.settings.download);
@@ -48,29 +48,6 @@ pub(super) fn follow(
         started.refresh(source.stream);
     }
     Ok(())
-}
-
-/// Moves to the sequence of an entry. Warns once if frames are missed, which otherwise only the frame rate would show.
-pub(super) fn follow_sequence(
-    source: SourceContext<'_>,
-    started: &mut Started,
-    info: &FrameInfo,
-    meta: &FrameMeta,
-) {
-    if let Some(gap) = started.follow_sequence(info, meta) {
-        warn_of_misses(source, started, gap);
-    }
-}
-
-#[cold]
-fn warn_of_misses(source: SourceContext<'_>, started: &mut Started, gap: Gap) {
-    if !source.settings.newest_only && started.reports(Report::Misses) {
-        // A source that is not held up takes a frame when it is published.
-        let busy = timing::elapsed(gap.published_at, xmem_core::monotonic_ns());
-        let why = source.latency.why_missed(gap.frames, busy);
-        gst::warning!(gst::CAT_PERFORMANCE, obj = source.element, "{why}");
-        gst::element_warning!(source.element, gst::StreamError::Failed, ("{why}"));
-    }
 }
 
 /// Applies changes of the producer's latency and segment.

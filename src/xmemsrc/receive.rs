@@ -43,7 +43,7 @@ pub(super) fn next(
                 }
             }
             Ok(Step::Dropped(info, meta)) => {
-                downstream::follow_sequence(source, started, &info, &meta);
+                started.follow_sequence(source, &info, &meta);
                 report_drop(source, started, "over-budget=drop");
                 started.note_gap();
             }

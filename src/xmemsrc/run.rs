@@ -24,7 +24,7 @@ use super::{
     stream::{Snapshot, SourceStream},
     times::{BufferTimes, FromRunningTime, ToRunningTime},
 };
-use crate::{buffers::bufferpool::ReceivedBuffers, cuda, lock};
+use crate::{buffers::bufferpool::ReceivedBuffers, cuda, lock, stream::timing};
 
 /// The state of a started source.
 #[derive(Debug)]
@@ -91,14 +91,6 @@ pub(super) enum Report {
     Misses,
 }
 
-/// Frames that were missed.
-#[derive(Debug)]
-pub(super) struct Gap {
-    pub(super) frames: u64,
-    /// When the last entry before them was published.
-    pub(super) published_at: i64,
-}
-
 /// The cache of GstCudaMemory for a producer's frames, and the format of these frames.
 pub(super) type FormatCache = (Arc<cuda::MemoryCache>, gst_video::VideoInfo);
 
@@ -122,8 +114,6 @@ pub(super) struct Started {
     has_joined_late: bool,
     to_running_time: ToRunningTime,
     window: Window,
-    /// `max-rate` is set, so entries are left out between two frames.
-    limits_rate: bool,
     stream: Snapshot,
     reported: [bool; Report::Misses as usize + 1],
     cache: Option<FormatCache>,
@@ -142,7 +132,6 @@ impl Started {
             has_joined_late: false,
             to_running_time: ToRunningTime::new(settings, mapping),
             window: Window::default(),
-            limits_rate: settings.limits_rate(),
             stream: Snapshot::new(buffers),
             reported: Default::default(),
             cache: None,
@@ -175,30 +164,45 @@ impl Started {
         self.gate.close();
     }
 
-    /// Moves to the sequence of an entry. Returns what was missed after the last entry.
-    pub(super) fn follow_sequence(&mut self, info: &FrameInfo, meta: &FrameMeta) -> Option<Gap> {
-        let gap = (self.next_sequence != Some(info.sequence)).then(|| self.gap_before(info));
-        // Statistics count what was missed beyond the limit.
-        let gap = gap.filter(|gap| gap.is_none() || !self.limits_rate);
-        // AFTER_GAP: frames are missing on the producer's side.
-        if gap.is_some() || meta.flags.contains(FrameFlags::AFTER_GAP) {
+    /// Moves to the sequence of an entry.
+    pub(super) fn follow_sequence(
+        &mut self,
+        source: SourceContext<'_>,
+        info: &FrameInfo,
+        meta: &FrameMeta,
+    ) {
+        if self.next_sequence != Some(info.sequence) {
+            self.note_jump(source, info);
+        }
+        // Frames are missing on the producer's side.
+        if meta.flags.contains(FrameFlags::AFTER_GAP) {
             self.note_gap();
         }
         self.next_sequence = info.sequence.checked_add(1);
         self.published_at = info.published_at;
-        gap.flatten()
     }
 
+    /// The entry is the producer's first one that was taken, or entries between it and the last one were not taken. Warns once of
+    /// missed frames, which otherwise only the frame rate would show.
     #[cold]
-    fn gap_before(&mut self, info: &FrameInfo) -> Option<Gap> {
+    fn note_jump(&mut self, source: SourceContext<'_>, info: &FrameInfo) {
         let Some(expected) = self.next_sequence else {
             self.has_joined_late = info.sequence > 0;
-            return None;
+            return self.note_gap();
         };
-        Some(Gap {
-            frames: info.sequence.saturating_sub(expected),
-            published_at: self.published_at,
-        })
+        // Statistics count what was missed beyond the limit.
+        if source.settings.limits_rate() {
+            return;
+        }
+        self.note_gap();
+        if !source.settings.newest_only && self.reports(Report::Misses) {
+            // A source that is not held up takes a frame when it is published.
+            let busy = timing::elapsed(self.published_at, xmem_core::monotonic_ns());
+            let missed = info.sequence.saturating_sub(expected);
+            let why = source.latency.why_missed(missed, busy);
+            gst::warning!(gst::CAT_PERFORMANCE, obj = source.element, "{why}");
+            gst::element_warning!(source.element, gst::StreamError::Failed, ("{why}"));
+        }
     }
 
     /// Whether this sticky state was sent downstream, with caps for the memory of the frames. `on_device` is `None` for an
