@@ -52,39 +52,29 @@ fn describe(guard: &mut BufferGuard) -> Result<BufferInfo, Failure> {
     Ok(out)
 }
 
-fn add(buffer: &Out<u64>, guard: BufferGuard) -> Result<(), Failure> {
-    buffer.set(BUFFERS.add(Arc::new(Mutex::new(Some(guard))))?);
-    Ok(())
+fn held(guard: BufferGuard) -> Arc<Mutex<Option<BufferGuard>>> {
+    Arc::new(Mutex::new(Some(guard)))
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn xmem_pool_open(name: *const c_char, pool: *mut u64) -> c_int {
-    call(|| {
-        let pool = Out::new(pool, "pool")?;
-        pool.set(0);
+    POOLS.give(pool, "pool", || {
         // SAFETY: xmem.h asks for a text.
         let name = unsafe { needed(name, "name") }?;
-        pool.set(POOLS.add(Arc::new(BufferPool::new(name)?))?);
-        Ok(())
+        Ok(Arc::new(BufferPool::new(name)?))
     })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn xmem_pool_acquire(pool: u64, size: usize, buffer: *mut u64) -> c_int {
-    call(|| {
-        let buffer = Out::new(buffer, "buffer")?;
-        buffer.set(0);
-        add(&buffer, POOLS.get(pool)?.acquire_cpu(size)?)
+    BUFFERS.give(buffer, "buffer", || {
+        Ok(held(POOLS.get(pool)?.acquire_cpu(size)?))
     })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn xmem_pool_get(pool: u64, index: u32, buffer: *mut u64) -> c_int {
-    call(|| {
-        let buffer = Out::new(buffer, "buffer")?;
-        buffer.set(0);
-        add(&buffer, POOLS.get(pool)?.get(index)?)
-    })
+    BUFFERS.give(buffer, "buffer", || Ok(held(POOLS.get(pool)?.get(index)?)))
 }
 
 #[unsafe(no_mangle)]

@@ -212,27 +212,20 @@ unsafe extern "C" fn xmem_consumer_open(
     options: *const Options,
     consumer: *mut u64,
 ) -> c_int {
-    call(|| {
-        let consumer = Out::new(consumer, "consumer")?;
-        consumer.set(0);
+    CONSUMERS.give(consumer, "consumer", || {
         // SAFETY: xmem.h asks for texts, and for a structure that begins with its size.
         let (pool, options) = unsafe { (path(pool, "pool")?, Options::read(options, "options")?) };
         // SAFETY: as above.
         let name = unsafe { text(options.name, "name") }?;
-        let made = Consumer::new(pool, name, &options)?;
-        consumer.set(CONSUMERS.add(Arc::new(made))?);
-        Ok(())
+        Ok(Arc::new(Consumer::new(pool, name, &options)?))
     })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn xmem_consumer_next(consumer: u64, timeout: i64, frame: *mut u64) -> c_int {
-    call(|| {
-        let frame = Out::new(frame, "frame")?;
-        frame.set(0);
+    FRAMES.give(frame, "frame", || {
         let taken = CONSUMERS.get(consumer)?.next(limit(timeout))?;
-        frame.set(FRAMES.add(Arc::new(taken))?);
-        Ok(())
+        Ok(Arc::new(taken))
     })
 }
 

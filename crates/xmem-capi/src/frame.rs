@@ -265,12 +265,7 @@ unsafe extern "C" fn xmem_frame_attachment(
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn xmem_frame_ref(frame: u64, other: *mut u64) -> c_int {
-    call(|| {
-        let other = Out::new(other, "other")?;
-        let frame = FRAMES.get(frame)?;
-        other.set(FRAMES.add(frame)?);
-        Ok(())
-    })
+    FRAMES.give(other, "other", || FRAMES.get(frame))
 }
 
 #[unsafe(no_mangle)]

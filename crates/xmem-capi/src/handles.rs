@@ -2,8 +2,10 @@
 
 //! The objects behind the handles that C programs have.
 
+use std::ffi::c_int;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::border::{Out, call};
 use crate::error::{Code, Failure};
 
 /// A panic of another thread leaves nothing half done under these locks.
@@ -41,7 +43,7 @@ impl<T> Table<T> {
     }
 
     /// Adds an object, and returns its handle, which is not 0.
-    pub(crate) fn add(&self, object: Arc<T>) -> Result<u64, Failure> {
+    fn add(&self, object: Arc<T>) -> Result<u64, Failure> {
         let mut entries = lock(&self.entries);
         let Entries { all, free } = &mut *entries;
         let number = match free.pop() {
@@ -61,6 +63,21 @@ impl<T> Table<T> {
         };
         entry.object = Some(object);
         Ok(u64::from(entry.generation) << 32 | u64::from(number))
+    }
+
+    /// Makes an object, and writes its handle to a variable of C: 0 if that fails. `what`: its name in errors.
+    pub(crate) fn give(
+        &self,
+        handle: *mut u64,
+        what: &str,
+        make: impl FnOnce() -> Result<Arc<T>, Failure>,
+    ) -> c_int {
+        call(|| {
+            let handle = Out::new(handle, what)?;
+            handle.set(0);
+            handle.set(self.add(make()?)?);
+            Ok(())
+        })
     }
 
     pub(crate) fn get(&self, handle: u64) -> Result<Arc<T>, Failure> {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use xmem_core::cuda::Device;
 use xmem_core::{Delivery, FrameLayout, SlotSpec, VideoLayout, Wait};
 
-use crate::border::{Out, Sized0, call, limit, limit_or_none, needed, path, text};
+use crate::border::{Sized0, call, limit, limit_or_none, needed, path, text};
 use crate::error::{Code, Failure};
 use crate::handles::{Table, lock};
 use crate::slot::{SLOTS, Slot};
@@ -221,16 +221,12 @@ unsafe extern "C" fn xmem_producer_create(
     options: *const Options,
     producer: *mut u64,
 ) -> c_int {
-    call(|| {
-        let producer = Out::new(producer, "producer")?;
-        producer.set(0);
+    PRODUCERS.give(producer, "producer", || {
         // SAFETY: xmem.h asks for texts, and for a structure that begins with its size.
         let (pool, options) = unsafe { (path(pool, "pool")?, Options::read(options, "options")?) };
         // SAFETY: as above.
         let group = unsafe { text(options.socket_group, "socket_group") }?;
-        let made = Producer::new(pool, group, &options)?;
-        producer.set(PRODUCERS.add(Arc::new(made))?);
-        Ok(())
+        Ok(Arc::new(Producer::new(pool, group, &options)?))
     })
 }
 
@@ -253,12 +249,9 @@ unsafe extern "C" fn xmem_producer_acquire(
     timeout: i64,
     slot: *mut u64,
 ) -> c_int {
-    call(|| {
-        let slot = Out::new(slot, "slot")?;
-        slot.set(0);
-        let made = PRODUCERS.get(producer)?.acquire(size, None, timeout)?;
-        slot.set(SLOTS.add(Arc::new(made))?);
-        Ok(())
+    SLOTS.give(slot, "slot", || {
+        let slot = PRODUCERS.get(producer)?.acquire(size, None, timeout)?;
+        Ok(Arc::new(slot))
     })
 }
 
@@ -271,16 +264,13 @@ unsafe extern "C" fn xmem_producer_acquire_video(
     timeout: i64,
     slot: *mut u64,
 ) -> c_int {
-    call(|| {
-        let slot = Out::new(slot, "slot")?;
-        slot.set(0);
+    SLOTS.give(slot, "slot", || {
         // SAFETY: xmem.h asks for a text.
         let format = unsafe { needed(format, "format") }?;
         let producer = PRODUCERS.get(producer)?;
         let (layout, size) = producer.video(format, width, height)?;
-        let made = producer.acquire(size, Some(layout), timeout)?;
-        slot.set(SLOTS.add(Arc::new(made))?);
-        Ok(())
+        let slot = producer.acquire(size, Some(layout), timeout)?;
+        Ok(Arc::new(slot))
     })
 }
 
