@@ -12,16 +12,14 @@ use std::time::Duration;
 
 use support::child::{self, Child, read_line, reply};
 use support::raw::Raw;
-use support::users::{User, can_be_others, program_for_all};
+use support::users::{OWNER, STRANGER, User, can_be_others, program_for_all};
 use support::*;
 use xmem_core::discovery::query;
 use xmem_core::{Backing, ConnectError, Consumer, CreateError, Producer, StartFrom};
 
 const SIZE: usize = 100_000;
 
-/// The producer's user, an unrelated user, and groups. They need no names on the system.
-const OWNER: u32 = 42_101;
-const STRANGER: u32 = 42_102;
+/// It needs no name on the system.
 const GROUP: u32 = 42_200;
 const ROOT: u32 = 0;
 

@@ -12,13 +12,10 @@ use std::process::Command;
 use rustix::fs::{CWD, FileType, FlockOperation, Mode, flock, mknodat};
 use support::child::{self, Child, reply};
 use support::raw::Fake;
-use support::users::{User, can_be_others, program_for_all, with_own_tmp};
+use support::users::{OWNER, STRANGER, User, can_be_others, program_for_all, with_own_tmp};
 use support::*;
 use xmem_core::discovery::{other_runtime_dirs_with, pools, query, runtime_dir};
 use xmem_core::{Consumer, Producer};
-
-const OWNER: u32 = 42_101;
-const STRANGER: u32 = 42_102;
 
 /// Runs a role in a child process.
 #[test]

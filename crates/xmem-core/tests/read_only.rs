@@ -21,14 +21,12 @@ use rustix::pipe::{SpliceFlags, pipe, splice};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 use support::child::{self, read_line, reply};
 use support::raw::{self, Raw};
-use support::users::{User, can_be_others, program_for_all};
+use support::users::{OWNER, STRANGER, User, can_be_others, program_for_all};
 use support::*;
 use xmem_core::{Backing, Consumer, Producer, Sticky};
 
 const SIZE: usize = 100_000;
 const PAGE: usize = 4096;
-const OWNER: u32 = 42_101;
-const STRANGER: u32 = 42_102;
 
 /// Runs a role in a child process.
 #[test]

@@ -84,14 +84,13 @@ fn lossless_waits_end(backing: Backing) {
         Err(AcquireError::Timeout)
     ));
     assert_eq!(producer.drain(wait), Err(WaitError::Timeout));
+    let forever = Wait::FOREVER.unless(&cancel);
+    let acquire = || producer.acquire_wait(10, forever).map(drop);
+    let drain = || producer.drain(forever);
     // Another thread cancels the wait.
     std::thread::scope(|scope| {
-        let waiting = scope.spawn(|| {
-            producer
-                .acquire_wait(10, Wait::FOREVER.unless(&cancel))
-                .map(drop)
-        });
-        let draining = scope.spawn(|| producer.drain(Wait::FOREVER.unless(&cancel)));
+        let waiting = scope.spawn(acquire);
+        let draining = scope.spawn(drain);
         std::thread::sleep(Duration::from_millis(20));
         cancel.cancel();
         assert!(matches!(
@@ -103,12 +102,8 @@ fn lossless_waits_end(backing: Backing) {
     cancel.reset();
     // The wait ends because the consumer leaves.
     std::thread::scope(|scope| {
-        let waiting = scope.spawn(|| {
-            producer
-                .acquire_wait(10, Wait::FOREVER.unless(&cancel))
-                .map(drop)
-        });
-        let draining = scope.spawn(|| producer.drain(Wait::FOREVER.unless(&cancel)));
+        let waiting = scope.spawn(acquire);
+        let draining = scope.spawn(drain);
         std::thread::sleep(Duration::from_millis(20));
         drop(consumer);
         waiting.join().unwrap().unwrap();
@@ -120,11 +115,7 @@ fn lossless_waits_end(backing: Backing) {
         slot.publish(seeded(1, 10)).unwrap();
     }
     std::thread::scope(|scope| {
-        let waiting = scope.spawn(|| {
-            producer
-                .acquire_wait(10, Wait::FOREVER.unless(&cancel))
-                .map(drop)
-        });
+        let waiting = scope.spawn(acquire);
         std::thread::sleep(Duration::from_millis(20));
         producer.close();
         assert!(matches!(waiting.join().unwrap(), Err(AcquireError::Closed)));

@@ -25,8 +25,11 @@ fn woken_by(action: &str, end: impl FnOnce(&mut Child, &Canceller)) -> ReceiveEr
     let (send, woken) = channel();
     std::thread::spawn(move || {
         let error = loop {
-            if let Err(error) = consumer.receive(None) {
-                break error;
+            match consumer.receive(None) {
+                Ok(_) => {}
+                // The producer ends its stream now and then, and goes on. A fast consumer sees that.
+                Err(ReceiveError::Eos) => consumer.pass_eos(),
+                Err(error) => break error,
             }
         };
         send.send(error)

@@ -2,6 +2,7 @@
 
 //! Producers with invalid entries.
 
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -15,27 +16,32 @@ use crate::support::raw::{
 };
 use crate::support::*;
 
-/// A correct fake producer with one published entry, and with these words of its control memory changed. Returns the consumer's
-/// errors.
-fn with_words(words: &[(usize, u64)], times: [Duration; 5]) -> Vec<ReceiveError> {
+/// Calls `consume` while a correct fake producer with this control memory and lease page answers.
+fn beside_a_producer<T>(control: &OwnedFd, page: &OwnedFd, consume: impl FnOnce(&Place) -> T) -> T {
     let place = Place::new();
     let fake = Fake::at(place.pool());
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let raw = fake.answer(&raw::welcome(raw::VERSION), &[control, page]);
+            answer_all(&raw, |question| match question[0] {
+                3 => (raw::region(1, 8192, 0, ""), vec![raw::frozen(8192)]),
+                _ => (raw::sticky(1), vec![raw::memory(8, true)]),
+            });
+        });
+        consume(&place)
+    })
+}
+
+/// The errors of a consumer of one published entry, with these words of the control memory changed.
+fn with_words(words: &[(usize, u64)], times: [Duration; 5]) -> Vec<ReceiveError> {
     let (control_fd, control) = raw::control(None);
     raw::publish_entry(&control, 0, &[]);
     for (word, value) in words {
         control.set(*word, *value);
     }
     let page = raw::memory(1 << 16, true);
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            let raw = fake.answer(&raw::welcome(raw::VERSION), &[&control_fd, &page]);
-            answer_all(&raw, |question| match question[0] {
-                3 => (raw::region(1, 8192, 0, ""), vec![raw::frozen(8192)]),
-                _ => (raw::sticky(1), vec![raw::memory(8, true)]),
-            });
-        });
-        consume_waiting(&place, times).unwrap()
-    })
+    let errors = beside_a_producer(&control_fd, &page, |place| consume_waiting(place, times));
+    errors.unwrap()
 }
 
 #[test]
@@ -145,8 +151,6 @@ fn a_stream_that_jumps_ahead_ends_no_receive() {
 #[test]
 fn a_ring_full_of_claimed_slots_blocks_no_receive() {
     const RING: u64 = 1 << 18;
-    let place = Place::new();
-    let fake = Fake::at(place.pool());
     let fd = raw::memory(raw::control_len(4, RING), false);
     let control = Memory::map(&fd, true);
     raw::seal(&fd, raw::SIZE | SealFlags::FUTURE_WRITE);
@@ -162,14 +166,7 @@ fn a_ring_full_of_claimed_slots_blocks_no_receive() {
     control.set(raw::SLOTS + 1, 5 << 32 | 1);
     let page_fd = raw::memory(1 << 16, true);
     let page = Memory::map(&page_fd, true);
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            let raw = fake.answer(&raw::welcome(raw::VERSION), &[&fd, &page_fd]);
-            answer_all(&raw, |question| match question[0] {
-                3 => (raw::region(1, 8192, 0, ""), vec![raw::frozen(8192)]),
-                _ => (raw::sticky(1), vec![raw::memory(8, true)]),
-            });
-        });
+    beside_a_producer(&fd, &page_fd, |place| {
         let mut consumer = Consumer::builder(place.pool()).connect().unwrap();
         let error = consumer.receive(Some(Duration::from_millis(20)));
         assert!(matches!(error, Err(ReceiveError::Timeout)), "{error:?}");
@@ -187,19 +184,10 @@ fn over_a_change(
     second: &[(usize, u64)],
     look: impl FnOnce(ReadLease, Result<ReadLease, ReceiveError>),
 ) {
-    let place = Place::new();
-    let fake = Fake::at(place.pool());
     let (control_fd, control) = raw::control(None);
     raw::publish_entry(&control, 0, &[]);
     let page = raw::memory(1 << 16, true);
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            let raw = fake.answer(&raw::welcome(raw::VERSION), &[&control_fd, &page]);
-            answer_all(&raw, |question| match question[0] {
-                3 => (raw::region(1, 8192, 0, ""), vec![raw::frozen(8192)]),
-                _ => (raw::sticky(1), vec![raw::memory(8, true)]),
-            });
-        });
+    beside_a_producer(&control_fd, &page, |place| {
         let mut consumer = Consumer::builder(place.pool()).connect().unwrap();
         let first = consumer.receive(Some(HANG)).unwrap();
         raw::publish_entry(&control, 1, second);

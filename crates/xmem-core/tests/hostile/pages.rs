@@ -62,8 +62,9 @@ fn with_a_hostile_consumer(
     });
 }
 
-/// Joins with a budget of two, and maps the control memory and the lease page.
-fn join(place: &Place) -> (Raw, Memory, Memory) {
+/// Joins with a budget of two after some frames, and maps the control memory and the lease page.
+fn join(place: &Place, bystander: &mut Bystander<'_>) -> (Raw, Memory, Memory) {
+    bystander.frames(30);
     let (raw, joined) = Raw::join(&place.pool(), 2);
     let control = Memory::map(&joined.control, false);
     (raw, control, Memory::map(&joined.page, true))
@@ -125,13 +126,10 @@ fn a_consumer_with_a_cursor_ahead_of_the_stream_is_disconnected() {
 #[test]
 fn a_consumer_that_pins_its_budget_delays_no_other() {
     let place = Place::new();
-    let producer = Producer::builder(place.pool())
-        .max_slots(24)
-        .build()
-        .unwrap();
+    let producer = Producer::builder(place.pool()).max_slots(24);
+    let producer = producer.build().unwrap();
     let mut bystander = Bystander::new(&producer);
-    bystander.frames(30);
-    let (_raw, control, page) = join(&place);
+    let (_raw, control, page) = join(&place, &mut bystander);
     for slot in 0..2 {
         pin(&control, &page, slot);
     }
@@ -150,8 +148,7 @@ fn a_consumer_that_asks_for_all_frames_for_ever_delays_no_other() {
         .build()
         .unwrap();
     let mut bystander = Bystander::new(&producer);
-    bystander.frames(30);
-    let (_raw, _control, page) = join(&place);
+    let (_raw, _control, page) = join(&place, &mut bystander);
     page.set(raw::KEEP_FOR, u64::MAX);
     bystander.frames(500);
     let stats = producer.stats();
@@ -163,13 +160,10 @@ fn a_consumer_that_asks_for_all_frames_for_ever_delays_no_other() {
 #[test]
 fn a_consumer_that_takes_frames_after_leaving_is_disconnected() {
     let place = Place::new();
-    let producer = Producer::builder(place.pool())
-        .max_slots(24)
-        .build()
-        .unwrap();
+    let producer = Producer::builder(place.pool()).max_slots(24);
+    let producer = producer.build().unwrap();
     let mut bystander = Bystander::new(&producer);
-    bystander.frames(30);
-    let (raw, control, page) = join(&place);
+    let (raw, control, page) = join(&place, &mut bystander);
     pin(&control, &page, 0);
     page.set(raw::CURSOR, u64::MAX);
     raw.send(raw::LEAVE, &[]).unwrap();

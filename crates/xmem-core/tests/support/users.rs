@@ -41,6 +41,11 @@ pub fn can_be_others() -> bool {
     can
 }
 
+/// The user of a producer. Users of tests need no names on the system.
+pub const OWNER: u32 = 42_101;
+/// An unrelated user.
+pub const STRANGER: u32 = 42_102;
+
 /// The user and groups of a process.
 #[derive(Debug, Clone)]
 pub struct User {
