@@ -89,51 +89,54 @@ fn description(buffer: &gst::BufferRef) -> String {
     text
 }
 
+/// Each changes some of the fields of a buffer that the caller has alone, the first none.
+pub(crate) const CHANGES: [fn(&mut gst::BufferRef); 6] = [
+    |_| (),
+    |buffer| {
+        let flags = gst::BufferFlags::DISCONT | gst::BufferFlags::GAP;
+        buffer.set_flags(flags | gst::BufferFlags::MARKER);
+        buffer.set_pts(gst::ClockTime::SECOND);
+        buffer.set_dts(gst::ClockTime::SECOND);
+        buffer.set_duration(gst::ClockTime::SECOND);
+        buffer.set_offset(7);
+        buffer.set_offset_end(8);
+    },
+    |buffer| {
+        let caps = gst::Caps::new_empty_simple("timestamp/x-test");
+        let time = gst::ClockTime::SECOND;
+        gst::ReferenceTimestampMeta::add(buffer, &caps, time, None);
+        gst_video::VideoCropMeta::add(buffer, (1, 2, 3, 4));
+    },
+    |buffer| buffer.set_size(100),
+    |buffer| {
+        let memory = buffer.peek_memory_mut(0).unwrap();
+        memory.resize(16..116);
+    },
+    // SAFETY: the caller has the buffer alone.
+    |buffer| unsafe {
+        let planes: *mut gst_video::ffi::GstVideoMeta = gst::ffi::gst_buffer_get_meta(
+            buffer.as_mut_ptr(),
+            gst_video::ffi::gst_video_meta_api_get_type(),
+        )
+        .cast();
+        (*planes).flags = 1;
+        (*planes).format = gst_video::VideoFormat::Nv12.into_glib();
+        (*planes).id = 1;
+        (*planes).width = 1;
+        (*planes).height = 1;
+        (*planes).n_planes = 1;
+        (*planes).offset = [77; 4];
+        (*planes).stride = [77; 4];
+        (*planes).map = None;
+        (*planes).unmap = None;
+        (*planes).alignment.padding_left = 77;
+    },
+];
+
 #[test]
 fn a_buffer_is_as_new_however_it_was_changed() {
     gst::init().unwrap();
-    let changes: &[fn(&mut gst::BufferRef)] = &[
-        |_| (),
-        |buffer| {
-            buffer.set_flags(gst::BufferFlags::DISCONT | gst::BufferFlags::MARKER);
-            buffer.set_pts(gst::ClockTime::SECOND);
-            buffer.set_dts(gst::ClockTime::SECOND);
-            buffer.set_duration(gst::ClockTime::SECOND);
-            buffer.set_offset(7);
-            buffer.set_offset_end(8);
-        },
-        |buffer| {
-            let caps = gst::Caps::new_empty_simple("timestamp/x-test");
-            let time = gst::ClockTime::SECOND;
-            gst::ReferenceTimestampMeta::add(buffer, &caps, time, None);
-            gst_video::VideoCropMeta::add(buffer, (1, 2, 3, 4));
-        },
-        |buffer| buffer.set_size(100),
-        |buffer| {
-            let memory = buffer.peek_memory_mut(0).unwrap();
-            memory.resize(16..116);
-        },
-        // SAFETY: the caller has the buffer alone.
-        |buffer| unsafe {
-            let planes: *mut gst_video::ffi::GstVideoMeta = gst::ffi::gst_buffer_get_meta(
-                buffer.as_mut_ptr(),
-                gst_video::ffi::gst_video_meta_api_get_type(),
-            )
-            .cast();
-            (*planes).flags = 1;
-            (*planes).format = gst_video::VideoFormat::Nv12.into_glib();
-            (*planes).id = 1;
-            (*planes).width = 1;
-            (*planes).height = 1;
-            (*planes).n_planes = 1;
-            (*planes).offset = [77; 4];
-            (*planes).stride = [77; 4];
-            (*planes).map = None;
-            (*planes).unmap = None;
-            (*planes).alignment.padding_left = 77;
-        },
-    ];
-    for (number, change) in changes.iter().enumerate() {
+    for (number, change) in CHANGES.iter().enumerate() {
         let offered = Offered::new();
         let mut buffer = offered.acquire();
         let new = description(&buffer);

@@ -2,12 +2,11 @@
 
 //! Buffers of xmemsrc, one after another.
 
-#![allow(unsafe_code)] // writes fields as elements in C do
-
 use std::sync::mpsc;
 
+use crate::pool_buffers::CHANGES;
 use crate::support::*;
-use gst::{glib::translate::*, prelude::*};
+use gst::prelude::*;
 
 const SIZE: usize = 320 * 240 * 3 / 2;
 const VIDEO: &str = "video/x-raw,format=I420,width=320,height=240,framerate=30/1";
@@ -58,39 +57,9 @@ impl Stream {
 
 #[test]
 fn a_change_of_a_buffer_is_not_in_a_later_one() {
-    let changes: &[fn(&mut gst::BufferRef)] = &[
-        |_| (),
-        |buffer| {
-            buffer.set_flags(gst::BufferFlags::GAP | gst::BufferFlags::MARKER);
-            buffer.set_pts(gst::ClockTime::SECOND);
-            buffer.set_dts(gst::ClockTime::SECOND);
-            buffer.set_duration(gst::ClockTime::SECOND);
-            buffer.set_offset(7);
-            buffer.set_offset_end(8);
-        },
-        |buffer| {
-            let caps = gst::Caps::new_empty_simple("timestamp/x-test");
-            let time = gst::ClockTime::SECOND;
-            gst::ReferenceTimestampMeta::add(buffer, &caps, time, None);
-        },
-        |buffer| buffer.set_size(100),
-        // SAFETY: the caller has the buffer alone.
-        |buffer| unsafe {
-            let planes: *mut gst_video::ffi::GstVideoMeta = gst::ffi::gst_buffer_get_meta(
-                buffer.as_mut_ptr(),
-                gst_video::ffi::gst_video_meta_api_get_type(),
-            )
-            .cast();
-            (*planes).format = gst_video::VideoFormat::Nv12.into_glib();
-            (*planes).width = 1;
-            (*planes).n_planes = 1;
-            (*planes).offset = [77; 4];
-            (*planes).stride = [77; 4];
-        },
-    ];
     let stream = Stream::new(VIDEO);
     drop(stream.frame(SIZE, 0));
-    for (change, byte) in changes.iter().zip(1..) {
+    for (change, byte) in CHANGES.iter().zip(1..) {
         let mut buffer = stream.frame(SIZE, byte);
         let planes = buffer.meta::<gst_video::VideoMeta>().unwrap();
         assert_eq!(planes.format(), gst_video::VideoFormat::I420);

@@ -2,7 +2,7 @@
 
 //! Streams and memory of contexts that the program created, as GStreamer does, besides the primary context.
 
-use crate::lab::{Lab, ask, first_round, run};
+use crate::lab::{Lab, ask, first_round, looks, run};
 use crate::support::eventually;
 
 #[test]
@@ -45,8 +45,7 @@ fn a_stream_waits_for_another_one_and_the_cpu_does_not() {
         run(&mut consumer, "hold", "holds 6000 Some(Vmm)");
         run(&mut producer, "go-on", "goes on");
         run(&mut producer, "wait-for-mark", "is there");
-        run(&mut consumer, "look", "looks");
-        run(&mut consumer, "result", "0");
+        looks(&mut consumer);
         lab.assert_allowed();
     }
 }
@@ -63,8 +62,7 @@ fn a_blocked_stream_of_another_context_delays_no_other() {
     }
     run(&mut consumer, "result", "0");
     run(&mut producer, "go-on", "goes on");
-    run(&mut consumer, "look", "looks");
-    run(&mut consumer, "result", "0");
+    looks(&mut consumer);
     lab.assert_allowed();
 }
 

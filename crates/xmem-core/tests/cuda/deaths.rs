@@ -4,7 +4,7 @@
 
 use xmem_cuda_standin::{Hold, Machine};
 
-use crate::lab::{Lab, ask, first_round, run, until_reply};
+use crate::lab::{Lab, ask, first_round, looks, run, until_reply};
 use crate::support::child::Child;
 use crate::support::eventually;
 
@@ -88,10 +88,7 @@ fn frames_that_were_left_are_waited_for_while_their_producer_lives() {
 #[test]
 fn a_forwarded_unfinished_frame_of_a_killed_producer_is_refused() {
     let lab = Lab::new();
-    let second = format!("{}-2", lab.pool());
-    let mut producer = lab.ready("produce vmm");
-    let mut relay = lab.ready(&format!("relay {second}"));
-    let mut consumer = lab.ready_at("consume", &second);
+    let (mut producer, mut relay, mut consumer) = lab.chain("vmm");
     run(&mut producer, "publish", "published 0");
     run(&mut relay, "pass", "passed");
     run(&mut consumer, "take", "took 0");
@@ -157,8 +154,7 @@ fn a_producer_that_ends_well_leaves_frames_that_need_no_event() {
     // The device is late, and closing waits for it.
     run(&mut producer, "close", "closed");
     producer.kill();
-    run(&mut consumer, "look", "looks");
-    run(&mut consumer, "result", "0");
+    looks(&mut consumer);
     lab.assert_allowed();
 }
 

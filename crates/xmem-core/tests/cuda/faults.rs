@@ -4,7 +4,7 @@
 
 use xmem_core::fault::Point;
 
-use crate::lab::{Lab, ask, run};
+use crate::lab::{Lab, ask, looks, run};
 use crate::support::eventually;
 
 fn number(point: Point) -> usize {
@@ -124,8 +124,7 @@ fn producers_that_are_killed_at_their_end_leave_whole_frames() {
             Some(libc::SIGKILL),
             "{point:?} was not passed"
         );
-        run(&mut consumer, "look", "looks");
-        run(&mut consumer, "result", "0");
+        looks(&mut consumer);
         consumer.kill();
         eventually("its memory is free", || lab.memory_is_free());
     }

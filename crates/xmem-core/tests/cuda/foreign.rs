@@ -3,9 +3,23 @@
 //! Device memory outside of the pool: upstream's own memory by legacy handle, and memory of another pool that is forwarded. Memory
 //! that ends with its producer waits for its users.
 
-use crate::lab::{Lab, ask, count, run};
+use crate::lab::{Lab, ask, count, looks, run};
 use crate::support::child::Child;
 use crate::support::eventually;
+
+/// Publishes a frame in upstream's memory, which the consumer takes.
+#[track_caller]
+fn take_borrowed(producer: &mut Child, consumer: &mut Child) {
+    run(producer, "borrow", "borrowed");
+    run(producer, "publish borrowed", "published");
+    run(consumer, "take", "took 1000");
+}
+
+/// Waits until upstream's memory is released.
+#[track_caller]
+fn comes_back(producer: &mut Child) {
+    eventually("it is released", || ask(producer, "released") == "true");
+}
 
 #[test]
 fn foreign_memory_is_opened_once_and_released_after_the_last_close() {
@@ -26,14 +40,11 @@ fn foreign_memory_is_opened_once_and_released_after_the_last_close() {
     run(&mut producer, "release", "released");
     // The frames have also left the history.
     run(&mut producer, "publish 3", "published");
-    run(&mut consumer, "look", "looks");
-    run(&mut consumer, "result", "0");
+    looks(&mut consumer);
     assert_eq!(ask(&mut producer, "released"), "false");
     run(&mut consumer, "drop", "dropped");
-    eventually("it is released", || {
-        // The consumer releases unused memory at its next receive call, or on request.
-        ask(&mut producer, "released") == "true"
-    });
+    // The consumer releases unused memory at its next receive call, or on request.
+    comes_back(&mut producer);
     assert_eq!(
         count(&mut consumer, "closed"),
         1,
@@ -47,20 +58,15 @@ fn foreign_memory_is_opened_once_and_released_after_the_last_close() {
 fn foreign_memory_is_released_while_a_consumer_that_left_holds_another_frame() {
     let lab = Lab::new();
     let (mut producer, mut consumer) = lab.pair("auto");
-    run(&mut producer, "borrow", "borrowed");
-    run(&mut producer, "publish borrowed", "published");
-    run(&mut consumer, "take", "took 1000");
+    take_borrowed(&mut producer, &mut consumer);
     run(&mut producer, "publish", "published 1");
     run(&mut consumer, "hold", "holds 0 Some(Vmm)");
     run(&mut consumer, "leave", "left");
     run(&mut producer, "release", "released");
     // The frames have also left the history.
     run(&mut producer, "publish 3", "published");
-    eventually("it is released", || {
-        ask(&mut producer, "released") == "true"
-    });
-    run(&mut consumer, "look", "looks");
-    run(&mut consumer, "result", "0");
+    comes_back(&mut producer);
+    looks(&mut consumer);
     lab.assert_allowed();
 }
 
@@ -68,9 +74,7 @@ fn foreign_memory_is_released_while_a_consumer_that_left_holds_another_frame() {
 fn memory_that_upstream_still_has_at_the_end_is_closed_by_consumers_before() {
     let lab = Lab::new();
     let (mut producer, mut consumer) = lab.pair("auto");
-    run(&mut producer, "borrow", "borrowed");
-    run(&mut producer, "publish borrowed", "published");
-    run(&mut consumer, "take", "took 1000");
+    take_borrowed(&mut producer, &mut consumer);
     run(&mut consumer, "result", "0");
     assert_eq!(count(&mut consumer, "closed"), 0);
     run(&mut producer, "close", "closed");
@@ -113,10 +117,7 @@ fn a_slot_on_a_device_is_a_part_of_a_frame() {
 #[test]
 fn frames_are_forwarded_by_descriptor() {
     let lab = Lab::new();
-    let second = format!("{}-2", lab.pool());
-    let mut producer = lab.ready("produce vmm");
-    let mut relay = lab.ready(&format!("relay {second}"));
-    let mut consumer = lab.ready_at("consume", &second);
+    let (mut producer, mut relay, mut consumer) = lab.chain("vmm");
     let late = lab.machine.hold(Some(relay.pid()));
     for _ in 0..3 {
         assert!(ask(&mut producer, "publish").starts_with("published"));
@@ -133,21 +134,17 @@ fn frames_are_forwarded_by_descriptor() {
     relay.kill();
     run(&mut producer, "publish 100", "published");
     run(&mut producer, "finish", "finished");
-    run(&mut consumer, "look", "looks");
-    run(&mut consumer, "result", "0");
+    looks(&mut consumer);
     lab.assert_allowed();
 }
 
 /// The first owner frees its memory while a consumer of the second pool has the frame and its memory open.
 fn copied(mode: &str, publish: &str) {
     let lab = Lab::new();
-    let second = format!("{}-2", lab.pool());
-    let mut producer = lab.ready(&format!("produce {mode}"));
+    let (mut producer, mut relay, mut consumer) = lab.chain(mode);
     if publish == "publish borrowed" {
         run(&mut producer, "borrow", "borrowed");
     }
-    let mut relay = lab.ready(&format!("relay {second}"));
-    let mut consumer = lab.ready_at("consume", &second);
     assert!(ask(&mut producer, publish).starts_with("published"));
     run(&mut relay, "pass", "copied");
     assert!(ask(&mut consumer, "hold").starts_with("holds"));
@@ -155,16 +152,13 @@ fn copied(mode: &str, publish: &str) {
         run(&mut producer, "release", "released");
         run(&mut producer, "publish 3", "published");
         relay.kill();
-        eventually("it is released", || {
-            ask(&mut producer, "released") == "true"
-        });
+        comes_back(&mut producer);
     } else {
         relay.kill();
         run(&mut producer, "close", "closed");
         eventually("it is freed", || count(&mut producer, "freed") > 0);
     }
-    run(&mut consumer, "look", "looks");
-    run(&mut consumer, "result", "0");
+    looks(&mut consumer);
     lab.assert_allowed();
 }
 
@@ -232,8 +226,7 @@ fn a_producer_of_legacy_memory_times_out_and_names_the_consumer() {
     // Memory that a live process holds is not freed.
     assert_eq!(count(&mut producer, "freed"), 0);
     consumer.go_on();
-    run(&mut consumer, "look", "looks");
-    run(&mut consumer, "result", "0");
+    looks(&mut consumer);
     lab.assert_allowed();
 }
 
@@ -256,9 +249,7 @@ fn legacy_memory_that_is_open_but_not_held_is_not_freed() {
 fn upstreams_release_hook_runs_when_the_pool_is_gone() {
     let lab = Lab::new();
     let (mut producer, mut consumer) = lab.pair("auto 64 hasty");
-    run(&mut producer, "borrow", "borrowed");
-    run(&mut producer, "publish borrowed", "published");
-    run(&mut consumer, "take", "took 1000");
+    take_borrowed(&mut producer, &mut consumer);
     run(&mut consumer, "result", "0");
     stopped_with_nothing_held(&mut producer, &mut consumer);
     run(&mut producer, "release", "released");
@@ -281,9 +272,7 @@ fn foreign_memory_that_was_never_opened_is_released_at_once() {
     run(&mut producer, "release", "released");
     // The frames have also left the history.
     run(&mut producer, "publish 3", "published");
-    eventually("it is released", || {
-        ask(&mut producer, "released") == "true"
-    });
+    comes_back(&mut producer);
     assert_eq!(count(&mut consumer, "imports"), 0);
     lab.assert_allowed();
 }

@@ -4,7 +4,7 @@
 
 use xmem_cuda_standin::Machine;
 
-use crate::lab::{Lab, ask, first_round, run, until_reply};
+use crate::lab::{Lab, ask, first_round, looks, run, until_reply};
 use crate::support::eventually;
 
 /// Functions that import memory of other processes.
@@ -144,8 +144,7 @@ fn attachments_of_a_republished_frame_have_the_requested_room() {
     run(&mut producer, "publish twice", "published");
     run(&mut consumer, "hold", "holds 0 Some(Vmm)");
     run(&mut consumer, "note", "Some(100)");
-    run(&mut consumer, "look", "looks");
-    run(&mut consumer, "result", "0");
+    looks(&mut consumer);
     lab.assert_allowed();
 }
 

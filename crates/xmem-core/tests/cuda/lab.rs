@@ -83,6 +83,15 @@ impl Lab {
         (producer, consumer)
     }
 
+    /// A producer with this argument, a process that forwards its frames, and a consumer of those.
+    #[track_caller]
+    pub fn chain(&self, producing: &str) -> (Child, Child, Child) {
+        let second = format!("{}-2", self.pool());
+        let producer = self.ready(&format!("produce {producing}"));
+        let relay = self.ready(&format!("relay {second}"));
+        (producer, relay, self.ready_at("consume", &second))
+    }
+
     /// A process in a new PID namespace, with another PID. Returns `None` and prints a message if namespaces are not available.
     #[track_caller]
     pub fn in_pid_namespace(&self, role: &str) -> Option<Child> {
@@ -151,6 +160,13 @@ pub fn run(child: &mut Child, line: &str, answer: &str) {
 pub fn first_round(producer: &mut Child, consumer: &mut Child) {
     run(producer, "publish", "published 0");
     run(consumer, "take", "took 0");
+    run(consumer, "result", "0");
+}
+
+/// Asserts that the frame that a consumer holds is right, and all that it took.
+#[track_caller]
+pub fn looks(consumer: &mut Child) {
+    run(consumer, "look", "looks");
     run(consumer, "result", "0");
 }
 

@@ -2,15 +2,9 @@
 
 //! Drivers, devices and processes that do not support CUDA: error messages, and the behaviour of the rest of the pool.
 
-use crate::lab::{Lab, ask, first_round, run, until_reply};
+use crate::lab::{Lab, ask, looks, run, until_reply};
 use crate::support::child::Child;
 use crate::support::{Place, eventually};
-
-fn pair(lab: &Lab, producer: &str, consumer: &str) -> (Child, Child) {
-    let producer = lab.ready(producer);
-    let consumer = lab.ready(consumer);
-    (producer, consumer)
-}
 
 /// Asserts that frames in host memory still arrive.
 #[track_caller]
@@ -66,18 +60,17 @@ fn a_driver_that_cannot_share_by_descriptor_shares_by_handle() {
         Lab::new().with("QUIRKS", "no-vmm"),
         Lab::new().with("QUIRKS", "no-posix-fd"),
     ] {
-        let (mut producer, mut consumer) = pair(&lab, "produce auto", "consume");
+        let (mut producer, mut consumer) = lab.pair("auto");
         run(&mut producer, "publish", "published 0");
         run(&mut consumer, "device", "");
         run(&mut consumer, "hold", "holds 0 Some(Legacy)");
-        run(&mut consumer, "look", "looks");
-        run(&mut consumer, "result", "0");
+        looks(&mut consumer);
         run(&mut consumer, "device", "legacy");
         until_reply(&mut producer, "consumers", "1 legacy");
         lab.assert_allowed();
     }
     let lab = Lab::new().without_symbols(&["cuMemCreate"]);
-    let (mut producer, mut consumer) = pair(&lab, "produce vmm", "consume");
+    let (mut producer, mut consumer) = lab.pair("vmm");
     let reply = ask(&mut producer, "publish");
     assert_eq!(
         reply,
@@ -89,7 +82,7 @@ fn a_driver_that_cannot_share_by_descriptor_shares_by_handle() {
 #[test]
 fn a_missing_driver_function_is_named_and_the_frame_released() {
     let lab = Lab::new().without_symbols(&["cuLaunchHostFunc"]);
-    let (mut producer, mut consumer) = pair(&lab, "produce auto", "consume");
+    let (mut producer, mut consumer) = lab.pair("auto");
     run(&mut producer, "publish", "published 0");
     let reply = ask(&mut consumer, "take");
     assert_eq!(
@@ -99,16 +92,15 @@ fn a_missing_driver_function_is_named_and_the_frame_released() {
     host_frames_go_on(&mut producer, &mut consumer);
 
     let lab = Lab::new().without_symbols(&["cuEventCreate"]);
-    let (mut producer, mut consumer) = pair(&lab, "produce auto", "consume");
     // Without events, frames are published when the device has finished them.
-    first_round(&mut producer, &mut consumer);
+    lab.begun("auto");
 }
 
 #[test]
 fn without_interprocess_events_frames_are_published_when_they_are_done() {
     for quirk in ["no-ipc-events", "out-of-ipc-events"] {
         let lab = Lab::new().with("QUIRKS", quirk);
-        frames_go(&lab, pair(&lab, "produce auto", "consume"));
+        frames_go(&lab, lab.pair("auto"));
     }
 }
 
@@ -180,8 +172,7 @@ fn handles_that_cannot_be_opened_are_reported_on_both_sides() {
 #[test]
 fn drivers_that_cannot_protect_frames_from_consumers_share_them_all_the_same() {
     let lab = Lab::new().with("QUIRKS", "no-vmm-read-only");
-    let (mut producer, mut consumer) = pair(&lab, "produce vmm", "consume");
-    first_round(&mut producer, &mut consumer);
+    let _pair = lab.begun("vmm");
     lab.assert_allowed();
 }
 
@@ -189,7 +180,7 @@ fn drivers_that_cannot_protect_frames_from_consumers_share_them_all_the_same() {
 fn out_of_device_memory_is_an_error_and_the_pool_goes_on() {
     // Memory for one region, and for the processes themselves.
     let lab = Lab::new().with("MEMORY", 8 << 20);
-    let (mut producer, mut consumer) = pair(&lab, "produce auto 64", "consume");
+    let (mut producer, mut consumer) = lab.pair("auto 64");
     run(&mut producer, "publish", "published 0");
     let mut last = String::new();
     for _ in 0..64 {
@@ -216,8 +207,7 @@ fn host_frames_go_on_from_newest(producer: &mut Child, consumer: &mut Child) {
 #[test]
 fn a_context_in_error_releases_its_leases() {
     let lab = Lab::new();
-    let (mut producer, mut consumer) = pair(&lab, "produce auto", "consume");
-    first_round(&mut producer, &mut consumer);
+    let (mut producer, mut consumer) = lab.begun("auto");
     let late = lab.machine.hold(Some(consumer.pid()));
     run(&mut consumer, "trap", "trapped");
     run(&mut producer, "publish", "published 1");
@@ -247,7 +237,7 @@ fn a_context_in_error_releases_its_leases() {
 #[test]
 fn a_context_in_error_ends_no_lease_of_another_context() {
     let lab = Lab::new();
-    let (mut producer, mut consumer) = pair(&lab, "produce auto", "consume");
+    let (mut producer, mut consumer) = lab.pair("auto");
     run(&mut producer, "publish", "published 0");
     run(&mut consumer, "elsewhere", "elsewhere");
     let late = lab.machine.hold(Some(consumer.pid()));
@@ -272,9 +262,7 @@ fn a_context_in_error_ends_no_lease_of_another_context() {
 fn a_failed_context_is_noticed_without_a_further_call() {
     for place in ["", "elsewhere"] {
         let lab = Lab::new();
-        let (mut producer, mut consumer) =
-            pair(&lab, &format!("produce auto 16 {place}"), "consume");
-        first_round(&mut producer, &mut consumer);
+        let (mut producer, mut consumer) = lab.begun(&format!("auto 16 {place}"));
         let late = lab.machine.hold(Some(producer.pid()));
         run(&mut producer, "trap", "trapped");
         run(&mut producer, "publish", "published 1");
@@ -291,8 +279,7 @@ fn a_failed_context_is_noticed_without_a_further_call() {
 #[test]
 fn a_producer_with_a_context_in_error_reports_it_and_ends() {
     let lab = Lab::new();
-    let (mut producer, mut consumer) = pair(&lab, "produce auto", "consume");
-    first_round(&mut producer, &mut consumer);
+    let (mut producer, mut consumer) = lab.begun("auto");
     let late = lab.machine.hold(Some(producer.pid()));
     run(&mut producer, "trap", "trapped");
     run(&mut producer, "publish", "published 1");
