@@ -261,6 +261,10 @@ system error: No such file or directory";
                 "Cannot make pool \"a\": pool \"a\" has a producer: stop it",
             ),
             (
+                "ERROR: from element /GstPipeline:pipeline0/GstV4l2Src:v: Device '/dev/video0' is busy",
+                "Device '/dev/video0' is busy. Another program has it open: end that one, or let it read a pool, too",
+            ),
+            (
                 camera,
                 "Cannot identify device '/dev/video9' (No such file or directory)",
             ),

@@ -90,7 +90,11 @@ fn play(share: &Share, verbose: bool) -> Result<(), Error> {
             continue;
         }
         if share.idle.is_some() {
-            return Err(reason.into());
+            let advice = match source {
+                Source::Address(_) => ". Check the address, its password and the network",
+                _ => "",
+            };
+            return Err(format!("{source}: {reason}{advice}").into());
         }
         is_wanted = !share.on_demand;
         if source.is_absent() {
