@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import threading
+import time
 import warnings
 from os import PathLike
 from typing import IO, Any, Literal, Self
@@ -24,8 +25,8 @@ from ._xmem import Frame
 
 # How long the command goes on without a consumer, in seconds.
 _IDLE = 5
-# The interval between checks of a consumer without frames, and of one without a producer.
-_LOOK, _LOOK_FIRST = 1.0, 0.2
+# The interval between checks of a consumer without frames, and the shortest one, also for a program that polls.
+_LOOK, _LEAST = 1.0, 0.2
 # A warning is emitted if the pool takes longer.
 _SAY_AFTER = 10.0
 
@@ -44,7 +45,8 @@ class Camera(Consumer):
     Error if no frame has come before, and otherwise warn (PoolWarning) and go on.
 
     source: a camera such as "/dev/video0", an address such as "rtsp://host/path", a file, which is played once, "test", or elements
-        of GStreamer that contain " ! ". Other users can see its password in the list of processes.
+        of GStreamer that contain " ! ". Other users can see the password of an address in the list of
+        processes.
     timeout: the longest wait for the pool in seconds, at the start and after it was lost. None: no limit.
     The other arguments are those of Consumer. `pool` is the name of the pool, such as "camera-video0", for other programs.
     """
@@ -84,7 +86,7 @@ class Camera(Consumer):
         while True:
             share.ensure()
             try:
-                self = cls._make(share.pool, options, patience.left(_LOOK_FIRST))
+                self = cls._make(share.pool, options, patience.left(_LEAST))
                 break
             except NoProducer:
                 if patience.is_over():
@@ -113,9 +115,9 @@ class Camera(Consumer):
             except NoProducer:
                 raise
             except Timeout:
-                if patience.is_over():
-                    raise Timeout(self._no_frame(timeout or 0, dropped)) from None
-            self._ensure()
+                self._ensure()
+            if patience.is_over():
+                raise Timeout(self._no_frame(timeout or 0, dropped))
 
     def __next__(self) -> Frame | Any:
         try:
@@ -134,9 +136,9 @@ class Camera(Consumer):
             except NoProducer:
                 raise
             except Timeout:
-                if patience.is_over():
-                    raise Timeout(self._no_frame(timeout or 0, dropped)) from None
-            await asyncio.to_thread(self._ensure)
+                await asyncio.to_thread(self._ensure)
+            if patience.is_over():
+                raise Timeout(self._no_frame(timeout or 0, dropped))
 
     def _ensure(self) -> None:
         try:
@@ -161,6 +163,7 @@ class _Share:
         self.pool = _pool_of(self.source)
         self._running: subprocess.Popen[bytes] | None = None
         self._printed: IO[bytes] | None = None
+        self._next_look = 0.0
         self._lock = threading.Lock()
 
     def waiting(self) -> str:
@@ -178,6 +181,9 @@ class _Share:
                 return
             self._running = None
             failure = self._failure()
+        if not failure and time.monotonic() < self._next_look:
+            return
+        self._next_look = time.monotonic() + _LEAST
         try:
             _xmem.query(self.pool)
             return
