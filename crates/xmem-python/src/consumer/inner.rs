@@ -272,7 +272,7 @@ fn left_behind(lost: &Lost) -> String {
 fn left_alone(pool: &str) -> String {
     format!(
         "consumer of pool {pool:?}: the producer ended without Producer.end_stream(), so this consumer waits for the next \
-         producer. To end the loop instead, use on_producer_lost=\"end\""
+         producer. To end the loop instead, use xmem.Consumer with on_producer_lost=\"end\""
     )
 }
 
