@@ -170,11 +170,8 @@ fn number(sample: Option<gst::Sample>) -> u8 {
 fn delta_frames_wait_for_a_key_frame() {
     let pools = Pools::new();
     let fed = Fed::new(&pools, LOSSLESS);
-    let receivers = [
-        pools.receiver("").connected(),
-        pools.receiver("").connected(),
-        pools.receiver("wait-for-keyframe=false").connected(),
-    ];
+    let receivers = ["", "", "wait-for-keyframe=false"];
+    let receivers = receivers.map(|properties| pools.receiver(properties).connected());
     for number in 1..=3 {
         fed.push(number, DELTA);
     }
@@ -227,11 +224,8 @@ fn warnings(receiver: &Receiver) -> usize {
 fn a_stream_without_key_frames_is_reported_at_its_end() {
     let pools = Pools::new();
     let fed = Fed::new(&pools, LOSSLESS);
-    let receivers = [
-        pools.receiver("").connected(),
-        pools.receiver("on-eos=wait").connected(),
-        pools.receiver("wait-for-keyframe=false").connected(),
-    ];
+    let receivers = ["", "on-eos=wait", "wait-for-keyframe=false"];
+    let receivers = receivers.map(|properties| pools.receiver(properties).connected());
     for number in 1..=3 {
         fed.push(number, DELTA);
     }

@@ -348,26 +348,31 @@ const OF_MIDDLES: [Point; 18] = [
     Point::ClosedMarked,
 ];
 
+/// Ends these processes of a chain, after each end has taken more frames.
+#[track_caller]
+fn end_well(mut middle: Child, mut ends: [Child; 2]) {
+    ends.iter_mut().for_each(takes_more);
+    for end in &mut ends {
+        ask(end, "end", "ended");
+        assert!(end.ends());
+    }
+    middle.send("end");
+    let reply = middle.reply();
+    assert!(!reply.starts_with("forwarded 0 "), "{reply}");
+    assert!(middle.ends());
+}
+
 #[test]
 fn the_middle_dies() {
     let chain = Chain::new();
     with_first_pool(&chain, |_| {
-        let mut ends = [(); 2].map(|()| chain.start("end"));
+        let ends = [(); 2].map(|()| chain.start("end"));
         for point in OF_MIDDLES {
             for arrival in [1, 3] {
                 chain.kill("new middle", point, arrival);
             }
         }
-        let mut middle = chain.start("middle");
-        ends.iter_mut().for_each(takes_more);
-        for end in &mut ends {
-            ask(end, "end", "ended");
-            assert!(end.ends());
-        }
-        middle.send("end");
-        let reply = middle.reply();
-        assert!(!reply.starts_with("forwarded 0 "), "{reply}");
-        assert!(middle.ends());
+        end_well(chain.start("middle"), ends);
     });
     chain.b.assert_clean();
 }
@@ -375,8 +380,8 @@ fn the_middle_dies() {
 #[test]
 fn the_origin_dies() {
     let chain = Chain::new();
-    let mut middle = chain.start("middle");
-    let mut ends = [(); 2].map(|()| chain.start("end"));
+    let middle = chain.start("middle");
+    let ends = [(); 2].map(|()| chain.start("end"));
     let rare = [
         Point::StaleSocketRemoved,
         Point::SegmentSwept,
@@ -404,15 +409,7 @@ fn the_origin_dies() {
     }
     assert!(points > 30);
     let mut origin = chain.start("origin");
-    ends.iter_mut().for_each(takes_more);
-    for end in &mut ends {
-        ask(end, "end", "ended");
-        assert!(end.ends());
-    }
-    middle.send("end");
-    let reply = middle.reply();
-    assert!(!reply.starts_with("forwarded 0 "), "{reply}");
-    assert!(middle.ends());
+    end_well(middle, ends);
     eventually("all comes back", || {
         query(chain.a.pool()).is_ok_and(|stats| stats.consumers.is_empty())
     });
