@@ -98,28 +98,41 @@ pub(super) fn offer(
     buffer: &gst::Buffer,
     described: &mut Described,
 ) -> Result<Outcome, gst::FlowError> {
-    let Described { meta, memory } = described;
-    let data = Data::Buffer(buffer);
-    let (result, num_requested) = loop {
-        let mapping = ctx.prepare(data)?;
+    loop {
+        let mapping = ctx.prepare(Data::Buffer(buffer))?;
         let stamps = mapping.stamps(ctx.sink, buffer);
-        meta.timestamp = stamps.presentation;
-        meta.decode_timestamp = stamps.decoding;
-        let num_requested = requests.num_requested();
-        let mut attempt =
-            |cancel: &Canceller| place(ctx.started, buffer, meta, *memory, ctx.stream, cancel);
-        if !ctx.started.is_lossless() {
-            // Live delivery does not wait.
-            break (attempt(ctx.interrupts.canceller()), num_requested);
+        described.meta.timestamp = stamps.presentation;
+        described.meta.decode_timestamp = stamps.decoding;
+        if let Some(outcome) = attempt(ctx, requests, buffer, described)? {
+            return Ok(outcome);
         }
+    }
+}
+
+/// Tries once. `None`: a wait was cancelled. After a pause the frame has other times.
+fn attempt(
+    ctx: SinkContext<'_>,
+    requests: &Requests,
+    buffer: &gst::Buffer,
+    described: &mut Described,
+) -> Result<Option<Outcome>, gst::FlowError> {
+    let Described { meta, memory } = described;
+    let num_requested = requests.num_requested();
+    let mut attempt =
+        |cancel: &Canceller| place(ctx.started, buffer, meta, *memory, ctx.stream, cancel);
+    let result = if ctx.started.is_lossless() {
         let is_cancelled = |failure: &Failure| matches!(failure, Failure::Cancelled);
+        let data = Data::Buffer(buffer);
         let tried = ctx
             .interrupts
             .try_once(ctx.sink, data, attempt, is_cancelled)?;
-        if let Some(result) = tried {
-            break (result, num_requested);
-        }
-        // After a pause the frame has other times.
+        let Some(result) = tried else {
+            return Ok(None);
+        };
+        result
+    } else {
+        // Live delivery does not wait.
+        attempt(ctx.interrupts.canceller())
     };
     let outcome = result.map_err(|failure| fail(ctx.sink, failure))?;
     gst::trace!(CAT, obj = ctx.sink, "{outcome:?} {meta:?}");
@@ -127,7 +140,7 @@ pub(super) fn offer(
     if is_key_frame && !matches!(outcome, Outcome::Dropped | Outcome::Spared(_)) {
         requests.note_key_frame(num_requested);
     }
-    Ok(outcome)
+    Ok(Some(outcome))
 }
 
 /// Warns in the category GST_PERFORMANCE that frames are copied or dropped, with the reason. Once for each format.

@@ -20,7 +20,7 @@ use super::{
     XmemMemory, XmemMemoryRef,
     access::thaw,
     ffi::{self, SlotOf},
-    slot::{Lease, Slot},
+    slot::Slot,
 };
 use crate::buffers::{allocator::XmemAllocator, tally::Tally};
 
@@ -60,9 +60,7 @@ impl Content {
         if end > lease.capacity() {
             return None;
         }
-        let base = lease.as_ptr().wrapping_add(base_offset);
-        let own = Lease::Own(OwnSlot::from(lease));
-        let slot = Slot::new(base, base_offset as u64, 0, tally, own);
+        let slot = Slot::own(OwnSlot::from(lease), base_offset, tally);
         let flags = params.flags();
         if flags.contains(gst::MemoryFlags::ZERO_PREFIXED) {
             // SAFETY: the slot is not published, so only its `OwnSlot` may write these bytes, and they end before `end`.
@@ -84,13 +82,7 @@ impl Content {
 
     /// A received frame, or one mapped part of it. It is read-only.
     pub(crate) fn received(lease: ReadLease, part: Option<usize>, tally: &Arc<Tally>) -> Self {
-        let bytes = match part.and_then(|index| lease.parts().get(index)) {
-            Some(part) => part.map().unwrap_or_default(),
-            None => lease.bytes().unwrap_or_default(),
-        };
-        let (base, size) = (bytes.as_ptr().cast_mut(), bytes.len());
-        let (base_offset, index) = (lease.meta().offset, part.unwrap_or(0));
-        let slot = Slot::new(base, base_offset, index, tally, Lease::Received(lease));
+        let (slot, size) = Slot::received(lease, part, tally);
         let shape = Shape {
             flags: gst::ffi::GST_MEMORY_FLAG_READONLY,
             maxsize: size,

@@ -71,22 +71,38 @@ impl Default for Slot {
 }
 
 impl Slot {
-    /// `base` is in memory that the lease keeps mapped.
-    pub(super) fn new(
-        base: *mut u8,
-        base_offset: u64,
-        index: usize,
-        tally: &Arc<Tally>,
-        lease: Lease,
-    ) -> Self {
+    /// A slot of a producer in this process. `base_offset` bytes of it are left out.
+    pub(super) fn own(own: OwnSlot, base_offset: usize, tally: &Arc<Tally>) -> Self {
         Self {
-            base,
-            base_offset,
-            index,
+            base: own.as_ptr().wrapping_add(base_offset),
+            base_offset: base_offset as u64,
+            index: 0,
             tally: Some(tally.clone()),
             mappings: AtomicU32::new(0),
-            lease: Mutex::new(lease),
+            lease: Mutex::new(Lease::Own(own)),
         }
+    }
+
+    /// A received frame, or one mapped part of it, and its size.
+    pub(super) fn received(
+        lease: ReadLease,
+        part: Option<usize>,
+        tally: &Arc<Tally>,
+    ) -> (Self, usize) {
+        let bytes = match part.and_then(|index| lease.parts().get(index)) {
+            Some(part) => part.map().unwrap_or_default(),
+            None => lease.bytes().unwrap_or_default(),
+        };
+        let size = bytes.len();
+        let slot = Self {
+            base: bytes.as_ptr().cast_mut(),
+            base_offset: lease.meta().offset,
+            index: part.unwrap_or(0),
+            tally: Some(tally.clone()),
+            mappings: AtomicU32::new(0),
+            lease: Mutex::new(Lease::Received(lease)),
+        };
+        (slot, size)
     }
 
     pub(super) fn note_mapped(&self) {
