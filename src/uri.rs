@@ -147,7 +147,7 @@ fn value(
     glib::Value::deserialize_with_pspec(text, &pspec)
         .ok()
         .filter(|value| pspec.value_is_valid(value))
-        .ok_or_else(|| format!("{text:?} is no value for {name}"))
+        .ok_or_else(|| format!("{text:?} is not a value of {name}"))
 }
 
 #[cfg(test)]

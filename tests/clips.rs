@@ -313,7 +313,7 @@ fn a_killed_recorder_leaves_a_part_that_can_be_played() {
     let again = xmem(&pools, &args).output().unwrap();
     let text = String::from_utf8_lossy(&again.stderr);
     assert!(
-        text.contains("clip.mkv.part exists: it is the clip of a command"),
+        text.contains("clip.mkv.part exists: another command is writing it"),
         "{text}"
     );
 }

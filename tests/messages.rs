@@ -171,7 +171,7 @@ fn a_sink_with_many_consumers() {
     let others = [(); 2].map(|()| consumer());
     let text = warning(&sender.pipeline);
     for part in [
-        "room for a budget of 6 for each consumer, of which there are 2",
+        "max-slots leaves each of them a budget of 6 (2 connected)",
         "Raise max-slots",
     ] {
         assert!(text.contains(part), "{text}");

@@ -50,7 +50,7 @@ impl CudaContext {
             if context.is_null() {
                 gst::warning!(
                     CAT,
-                    "Cannot make a GstCudaContext of device {}",
+                    "Cannot create a GstCudaContext of device {}",
                     device.ordinal()
                 );
                 return None;

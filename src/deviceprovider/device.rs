@@ -100,7 +100,7 @@ impl DeviceImpl for XmemDevice {
         if !element.is::<XmemSrc>() || !is_stopped {
             return Err(gst::loggable_error!(
                 CAT,
-                "{} is no xmemsrc that is stopped",
+                "{} is not a stopped xmemsrc",
                 bytes::name_of(element)
             ));
         }

@@ -294,8 +294,7 @@ pub(super) fn warn(sink: &gst_base::BaseSink, event: &PoolEvent) {
         } => gst::element_warning!(
             sink,
             gst::ResourceError::NoSpaceLeft,
-            ("Consumers may have to copy frames: {limit} has room for a budget of {budget} for each consumer, of which there are \
-                 {consumers}. Raise {limit}")
+            ("Consumers may have to copy frames: {limit} leaves each of them a budget of {budget} ({consumers} connected). Raise {limit}")
         ),
         PoolEvent::CannotGrow(error) => gst::element_warning!(
             sink,

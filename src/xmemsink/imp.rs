@@ -596,5 +596,5 @@ fn create_error(pool: &OsStr, error: &CreateError) -> gst::ErrorMessage {
         CreateError::Name(_) | CreateError::Settings(_) => gst::ResourceError::Settings,
         _ => gst::ResourceError::OpenReadWrite,
     };
-    gst::error_msg!(domain, ("Cannot make pool {pool:?}: {error}"))
+    gst::error_msg!(domain, ("Cannot create pool {pool:?}: {error}"))
 }

@@ -108,7 +108,7 @@ impl Cause {
                 needed.checked_next_power_of_two().unwrap_or(needed)
             ),
             Self::Unreachable(why) => {
-                format!("the buffer lies on a CUDA device in memory that cannot be shared: {why}")
+                format!("the buffer is on a CUDA device, in memory that cannot be shared: {why}")
             }
             Self::Scarce(_) => "most of upstream's buffers are in use".to_owned(),
         }
@@ -122,7 +122,7 @@ fn why_foreign(buffer: &gst::BufferRef, slots: &SlotSource) -> String {
     }
     if memories > 1 {
         return format!(
-            "the buffer is made of {memories} memories, which do not all lie in slots or in memory with a descriptor"
+            "the buffer has {memories} memories, and not all are in slots or have a descriptor"
         );
     }
     let memory = buffer.peek_memory(0);
@@ -131,7 +131,7 @@ fn why_foreign(buffer: &gst::BufferRef, slots: &SlotSource) -> String {
             || "another pool".to_owned(),
             |pool| format!("pool {pool:?}"),
         );
-        return format!("the buffer lies in a slot of {pool}");
+        return format!("the buffer is in a slot of {pool}");
     }
     let kind = memory.allocator().map_or_else(
         || "unknown".into(),

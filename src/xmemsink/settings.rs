@@ -300,13 +300,13 @@ impl Settings {
         // An error and not a warning, because the mode controls which users may read the frames.
         let mode = parse_mode(&self.socket_mode).ok_or_else(|| {
             format!(
-                "socket-mode {:?} is no file mode: give octal digits, at most 0777, such as \"0660\"",
+                "socket-mode {:?} is not a file mode: write octal digits, at most 0777, for example \"0660\"",
                 self.socket_mode
             )
         })?;
         let uids = parse_uids(&self.allow_uids).ok_or_else(|| {
             format!(
-                "allow-uids {:?} are no users: give their numbers with commas in between, such as \"1000,1001\"",
+                "allow-uids {:?} is not a list of users: write their numbers, separated by commas, for example \"1000,1001\"",
                 self.allow_uids
             )
         })?;

@@ -105,14 +105,14 @@ fn on_device(
     let frame = lease.cuda()?;
     if frame.parts().len() != 1 {
         return Err(missing(
-            "it lies in several parts; download=true takes such frames",
+            "it is in several parts; download=true reads such frames",
         ));
     }
     check_device(source.settings, &frame)?;
     let format = started.stream().format().clone();
     let Some(info) = &format.video else {
         return Err(missing(
-            "it is no raw video, and GStreamer knows nothing else on CUDA devices; download=true takes any frame",
+            "it is not raw video, and GStreamer knows nothing else on CUDA devices; download=true reads any frame",
         ));
     };
     // Without a layout, the frame has the layout that its caps imply, as in host memory.
@@ -224,7 +224,7 @@ fn check_device(settings: &Settings, frame: &CudaFrame) -> Result<(), Failure> {
     let ordinal = frame.device().ordinal();
     match settings.cuda_device() {
         Some(wanted) if wanted != ordinal => Err(Failure::Missing(format!(
-            "it lies on device {ordinal}, and cuda-device-id is {wanted}"
+            "it is on device {ordinal}, but cuda-device-id is {wanted}"
         ))),
         _ => Ok(()),
     }

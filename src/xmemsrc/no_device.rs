@@ -21,7 +21,7 @@ pub(super) fn receive(
     gst::element_error!(
         source.element,
         gst::StreamError::Format,
-        ("The pool's frames lie on a CUDA device, and this plugin was built without CUDA: have the producer download them")
+        ("The pool's frames are on a CUDA device, but this plugin was built without CUDA: download the frames in the producer")
     );
     Err(gst::FlowError::Error)
 }

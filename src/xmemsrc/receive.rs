@@ -231,9 +231,9 @@ fn count_copy(
     }
     let reason = match placement {
         Placement::OverBudget => "downstream holds as many as it may: see max-held",
-        Placement::Downloaded => "they lie on a CUDA device, and download is set",
+        Placement::Downloaded => "they are on a CUDA device, and download is set",
         _ if started.stream().format().memory == Memory::Cuda => {
-            "their planes do not lie as GStreamer's CUDA elements expect"
+            "their planes are not where GStreamer's CUDA elements expect them"
         }
         _ => "downstream cannot read their layout, since it does not know GstVideoMeta",
     };

@@ -218,7 +218,7 @@ fn invalid_access_settings_are_errors_at_the_start() {
     for (settings, words) in [
         ("allow-uids=alice", &["allow-uids", "1000,1001"][..]),
         ("allow-uids=1000,", &["allow-uids", "1000,1001"]),
-        ("allow-uids=4294967295", &["allow-uids", "no user"]),
+        ("allow-uids=4294967295", &["allow-uids", "not a user"]),
         (
             "allow-uids=1000 socket-mode=0666",
             &["allow-uids", "socket-mode 0666", "0600"],

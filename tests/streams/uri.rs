@@ -79,12 +79,12 @@ fn bad_addresses_change_nothing() {
         (
             "xmem://a?max-held=many",
             gst::URIError::BadReference,
-            "\"many\" is no value for max-held",
+            "\"many\" is not a value of max-held",
         ),
         (
             "xmem://a?max-held=0",
             gst::URIError::BadReference,
-            "\"0\" is no value for max-held",
+            "\"0\" is not a value of max-held",
         ),
         (
             "file:///a",

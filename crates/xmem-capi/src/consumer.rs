@@ -91,7 +91,7 @@ fn choose<T: Copy>(what: &str, number: u32, choices: &[T]) -> Result<T, Failure>
         let most = choices.len().saturating_sub(1);
         Failure::new(
             Code::Argument,
-            format!("{what} is {number}: it may be 0 to {most}"),
+            format!("{what} is {number}, but must be from 0 to {most}"),
         )
     })
 }

@@ -111,7 +111,7 @@ impl<T> Table<T> {
 
     fn invalid(&self) -> Failure {
         let text = format!(
-            "this is no {}, or one that was closed or released",
+            "this handle is not a {}, or has been closed or released",
             self.what
         );
         Failure::new(Code::Handle, text)

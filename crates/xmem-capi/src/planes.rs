@@ -129,6 +129,6 @@ pub(crate) fn plane(
 }
 
 pub(crate) fn outside() -> Failure {
-    let text = "the planes of the frame lie outside of its bytes";
+    let text = "the planes of the frame are outside of its bytes";
     Failure::new(Code::Invalid, text)
 }

@@ -64,7 +64,7 @@ pub(crate) fn video_caps(stats: &PoolStats) -> Result<Caps, Error> {
         )
         .into()),
         None => Err(format!(
-            "pool {} has no caps, so its frames are no pictures",
+            "pool {} has no caps, so its frames are not pictures",
             printable(&stats.pool)
         )
         .into()),
@@ -257,8 +257,8 @@ system error: No such file or directory";
                 "there is no video in it",
             ),
             (
-                "ERROR: from element /GstPipeline:p/GstXmemSink:s: Cannot make pool \"a\": pool \"a\" has a producer: stop it",
-                "Cannot make pool \"a\": pool \"a\" has a producer: stop it",
+                "ERROR: from element /GstPipeline:p/GstXmemSink:s: Cannot create pool \"a\": pool \"a\" has a producer: stop it",
+                "Cannot create pool \"a\": pool \"a\" has a producer: stop it",
             ),
             (
                 "ERROR: from element /GstPipeline:pipeline0/GstV4l2Src:v: Device '/dev/video0' is busy",

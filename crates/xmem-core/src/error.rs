@@ -12,7 +12,7 @@ use thiserror::Error;
 use xmem_shm::abi::limits::{MAX_NAMED_ENTRIES, MAX_NAMED_SIZE, MAX_PARTS, MAX_REQUEST};
 
 /// The message of each operation on a handle that was inherited through fork.
-const FORKED: &str = "this handle belongs to the process that made it: make a new one after fork";
+const FORKED: &str = "this handle belongs to the parent process: create a new one after fork";
 
 /// The handle was inherited through fork.
 pub(crate) struct Forked;
@@ -98,8 +98,8 @@ pub enum NameError {
     NotUtf8(OsString),
     /// The socket's path does not fit into a socket address.
     #[error(
-        "the socket path {path:?} has {len} bytes and a socket address takes {max}: \
-         choose a shorter pool name, or set XMEM_RUNTIME_DIR to a shorter directory"
+        "the socket path {path:?} has {len} bytes, but may have at most {max}: choose a shorter pool name, or set \
+         XMEM_RUNTIME_DIR to a shorter directory"
     )]
     TooLong {
         /// The path that does not fit.
@@ -169,8 +169,8 @@ pub enum CreateError {
     },
     /// The pool's lock file cannot be made.
     #[error(
-        "cannot make {path:?}: {error}{}", match remedy(error) {
-            "" => "; choose a directory that this user may write to, with room for it",
+        "cannot create {path:?}: {error}{}", match remedy(error) {
+            "" => "; choose a directory that this user can write to and that is not full",
             remedy => remedy,
         }
     )]
@@ -197,7 +197,9 @@ pub enum RemoveError {
     #[error(transparent)]
     Name(#[from] NameError),
     /// The pool has a producer.
-    #[error("pool {pool:?} has a producer, {holder}: its files were not removed")]
+    #[error(
+        "the files of pool {pool:?} were not removed, because it has a producer, {holder}: stop that one first"
+    )]
     Live {
         /// The pool.
         pool: String,
@@ -206,7 +208,7 @@ pub enum RemoveError {
     },
     /// It belongs to another user.
     #[error(
-        "{path:?} belongs to user {uid} and was not removed: that user can remove it, if it has no producer"
+        "{path:?} was not removed, because it belongs to user {uid}: that user can remove it, if no producer uses it"
     )]
     Foreign {
         /// The path.
@@ -216,7 +218,7 @@ pub enum RemoveError {
     },
     /// The files were not made by a producer, or that is not certain.
     #[error(
-        "{path:?} is not known to be a file of a pool, and was not removed: remove it by hand if it is one"
+        "{path:?} was not removed, because it may not be a file of a pool: if it is one, remove it yourself"
     )]
     NotAPools {
         /// The path.
@@ -270,7 +272,7 @@ fn no_space(size: usize, error: &io::Error) -> String {
     let errno = Errno::from_io_error(error);
     if matches!(errno, Some(Errno::MFILE | Errno::NFILE)) {
         let remedy = remedy(error);
-        return format!("no region of {size} bytes could be made: {error}{remedy}");
+        return format!("cannot create a region of {size} bytes: {error}{remedy}");
     }
     let limit = match errno {
         Some(Errno::NOMEM) => ", or raise the memory limit of the process (ulimit -v)",
@@ -323,7 +325,7 @@ pub enum AcquireError {
         max_bytes: u64,
     },
     /// A frame without bytes has no slot.
-    #[error("a slot needs a size of at least one byte")]
+    #[error("a frame needs at least one byte: acquire a larger slot")]
     ZeroSize,
     /// The pool needed a new region and could not get one.
     #[error(transparent)]
@@ -382,8 +384,8 @@ impl AcquireError {
 pub enum UpstreamNeedError {
     /// The pool may not have as many slots.
     #[error(
-        "pool {pool:?} cannot reserve {slots} slots for upstream: with its history and two more that makes {needed}, and it may \
-         have {max_slots}: raise max-slots"
+        "pool {pool:?} cannot reserve {slots} slots for upstream: with its history and two more it would need {needed}, but \
+         max-slots is {max_slots}: raise it"
     )]
     TooMany {
         /// The pool.
@@ -431,7 +433,9 @@ const STICKY: &str = "cannot keep the stream's sticky state";
 #[non_exhaustive]
 pub enum PublishError {
     /// The payload in the metadata is outside of the slot.
-    #[error("the frame's bytes {offset}..{end} do not fit into its slot of {slot_size} bytes")]
+    #[error(
+        "the frame's bytes {offset}..{end} do not fit into its slot of {slot_size} bytes: acquire a larger slot"
+    )]
     OutOfSlot {
         /// First byte of the payload in the slot.
         offset: u64,
@@ -442,7 +446,7 @@ pub enum PublishError {
     },
     /// The attachments do not fit into the slot after the payload.
     #[error(
-        "the frame's attachments have {needed} bytes, and its slot has room for {room}: acquire the slot with \
+        "the frame's attachments have {needed} bytes, but its slot has room for only {room}: acquire the slot with \
          SlotSpec::attachments({needed})"
     )]
     NoRoomForAttachments {
@@ -476,7 +480,9 @@ pub enum PublishError {
     #[error(transparent)]
     Cuda(Box<xmem_cuda::error::CudaError>),
     /// The frame has no parts, or too many.
-    #[error("a frame in parts has 1 to {MAX_PARTS} of them; this one has {count}")]
+    #[error(
+        "a frame may have 1 to {MAX_PARTS} parts, but this one has {count}: copy them into fewer"
+    )]
     PartCount {
         /// The number.
         count: usize,
@@ -519,14 +525,16 @@ pub enum EventError {
 #[non_exhaustive]
 pub enum ImportError {
     /// Its owner could shrink it or punch holes into it while it is read, or it cannot be used for another reason.
-    #[error("this memory cannot be shared where it lies: {0}; copy it")]
+    #[error("this memory cannot be shared without a copy: {0}; copy the frame")]
     Memory(#[from] RegionError),
     /// It is on a CUDA device, and cannot be shared there.
     #[cfg(feature = "cuda")]
     #[error(transparent)]
     Cuda(#[from] xmem_cuda::error::CudaError),
     /// The pool has the maximum number of imported memories.
-    #[error("the pool has {max} imported memories already, the limit of max-slots")]
+    #[error(
+        "the pool has imported {max} pieces of memory, as many as max-slots allows: raise max-slots, or copy the frame"
+    )]
     TooMany {
         /// The limit.
         max: u32,
@@ -552,7 +560,7 @@ pub enum ForwardError {
     /// Its device memory has only a legacy handle. Its owner frees it when no consumer of the owner's pool uses it any more,
     /// and does not wait for the consumers of this pool.
     #[error(
-        "the frame's device memory ends with its producer (CUDA IPC mode legacy, or imported memory): copy the frame"
+        "the frame's device memory is freed when its producer exits (CUDA IPC mode legacy, or imported memory): copy the frame"
     )]
     EndsWithProducer,
     /// A consumer cannot hold frames in the pool of origin, or has not answered yet whether it can.
@@ -567,7 +575,7 @@ pub enum ForwardError {
     #[error(transparent)]
     Import(#[from] ImportError),
     /// Its descriptor was not duplicated.
-    #[error("duplicating a descriptor failed: {0}")]
+    #[error("cannot duplicate the descriptor of the frame's memory: {0}")]
     Descriptor(#[source] io::Error),
 }
 
@@ -597,7 +605,7 @@ pub enum RequestError {
         size: usize,
     },
     /// The producer has not read the earlier messages.
-    #[error("the producer does not read its messages now: ask again later")]
+    #[error("the producer is not reading requests at the moment: try again later")]
     Busy,
     /// The producer is gone, or the consumer is.
     #[error("the connection to the producer has ended: connect again")]
@@ -612,7 +620,7 @@ pub enum RequestError {
 #[non_exhaustive]
 pub enum WaitError {
     /// The timeout expired.
-    #[error("the timeout passed")]
+    #[error("the timeout has expired")]
     Timeout,
     /// The wait was cancelled.
     #[error("the wait was cancelled")]
@@ -640,7 +648,8 @@ pub enum ConnectError {
     },
     /// The socket exists, but this user may not use it.
     #[error(
-        "this user may not open {path:?}: the producer decides which users may (socket-mode, socket-group, allow-uids), and the directory has to be reachable"
+        "this user may not open {path:?}: admit the user on the producer's side (socket-mode, socket-group, allow-uids), and \
+         let it enter the directory"
     )]
     Denied {
         /// The socket.
@@ -714,10 +723,7 @@ pub enum ReceiveError {
     #[error("the producer is gone: connect again")]
     ProducerLost,
     /// The budget of this consumer is used up.
-    #[error(
-        "this consumer has a budget of {budget} and cannot hold another frame: drop one before it receives the next; copy frames that \
-         it keeps"
-    )]
+    #[error("{}", over_budget(*budget))]
     OverBudget {
         /// The budget.
         budget: u32,
@@ -745,6 +751,18 @@ pub enum ReceiveError {
     /// The handle was inherited through fork.
     #[error("{}", FORKED)]
     Forked,
+}
+
+fn over_budget(budget: u32) -> String {
+    match budget {
+        0 => "this consumer has a budget of 0 frames, because its pool has more consumers than slots for them: raise max-slots or \
+              max-bytes of the producer, or let this consumer copy frames (over_budget)"
+            .to_owned(),
+        _ => format!(
+            "this consumer has a budget of {budget} and holds as many frames: drop one before it receives the next, copy frames that \
+             it keeps, or raise max_held"
+        ),
+    }
 }
 
 impl ReceiveError {

@@ -96,13 +96,9 @@ fn budgets_that_become_smaller() {
     let builder = Producer::builder(place.pool()).history(1).max_slots(8);
     let producer = builder.build().unwrap();
     let _consumer = Raw::join(&place.pool(), 3);
-    logs(
-        producer,
-        "max-slots has room for a budget of 0",
-        |producer| {
-            producer.set_upstream_need(4).unwrap();
-        },
-    );
+    logs(producer, "max-slots leaves a budget of 0", |producer| {
+        producer.set_upstream_need(4).unwrap();
+    });
 }
 
 #[test]

@@ -365,7 +365,7 @@ fn parts_that_consumers_could_not_find_are_refused() {
     for (parts, error) in [
         (parts, "belongs to another pool"),
         (Parts::new(), "this one has 0"),
-        (many, "of them; this one has"),
+        (many, "parts, but this one has"),
         (beyond, outside),
         (far_beyond, outside),
         (beyond_slot, outside),

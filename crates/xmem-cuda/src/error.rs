@@ -12,21 +12,21 @@ use xmem_shm::abi::device_header::Uuid;
 pub enum CudaError {
     /// There is no usable driver.
     #[error(
-        "there is no CUDA driver to use ({reason}): install NVIDIA's driver, or let this container see it"
+        "there is no usable CUDA driver ({reason}): install NVIDIA's driver, or give this container access to it"
     )]
     NoDriver {
         /// The attempts to load it.
         reason: String,
     },
     /// The driver has no function with this name.
-    #[error("the CUDA driver is too old, it has no {symbol}: update it")]
+    #[error("the CUDA driver is too old, because it has no {symbol}: update it")]
     DriverTooOld {
         /// The function.
         symbol: &'static str,
     },
     /// There is no device with this number.
     #[error(
-        "there is no CUDA device {ordinal}, this process sees {count}: check CUDA_VISIBLE_DEVICES"
+        "there is no CUDA device {ordinal}: this process sees {count}; choose another one, or check CUDA_VISIBLE_DEVICES"
     )]
     NoDevice {
         /// The requested number.
@@ -36,7 +36,7 @@ pub enum CudaError {
     },
     /// The frame is on a device that this process does not see.
     #[error(
-        "the frame lies on device {uuid}, which this process does not see: let it see that device (CUDA_VISIBLE_DEVICES)"
+        "the frame is on device {uuid}, which this process cannot see: add that device to CUDA_VISIBLE_DEVICES"
     )]
     WrongDevice {
         /// The device.
@@ -50,7 +50,7 @@ pub enum CudaError {
     },
     /// A kernel of this process failed, so no call in its context succeeds any more.
     #[error(
-        "the CUDA context of this process is in error ({name}) since a kernel failed: start the process anew"
+        "CUDA is in error in this process ({name}), because a kernel failed: start the process again"
     )]
     ContextInError {
         /// The driver's name of the error.
@@ -77,19 +77,19 @@ pub enum CudaError {
     )]
     Canary,
     /// The frame or slot is not on a device.
-    #[error("this frame lies in host memory: read it there")]
+    #[error("this frame is in host memory: read it there")]
     NotOnDevice,
     /// The frame or slot is on a device.
-    #[error("this frame lies on a device: use cuda()")]
+    #[error("this frame is on a device: use cuda()")]
     OnDevice,
     /// The guard is for reading.
-    #[error("the buffer was got for reading: use get_mut or acquire_cuda to write")]
+    #[error("this buffer is read-only: use get_mut or acquire_cuda to write")]
     ReadOnly,
     /// The buffer is being written.
-    #[error("the buffer is being written: publish it (forget) before it is read")]
+    #[error("the buffer is still being written: publish it with forget before you read it")]
     Writing,
     /// The memory is on a device other than the requested one.
-    #[error("this memory lies on device {actual}, and device {asked} was asked for")]
+    #[error("this memory is on device {actual}, not on the requested device {asked}")]
     OtherDevice {
         /// The device of the memory.
         actual: u32,
@@ -97,7 +97,9 @@ pub enum CudaError {
         asked: u32,
     },
     /// The bytes to copy are outside of the frame or the slot.
-    #[error("what is to be copied lies outside the frame, the slot or the memory that was given")]
+    #[error(
+        "the copy reaches beyond the end of the frame, the slot or the given memory: check the offset and the size"
+    )]
     OutOfBounds,
     /// The stream is being captured. Work on it would run with the graph: never, once or repeatedly.
     #[error(
@@ -114,10 +116,10 @@ pub enum CudaError {
     #[error("the producer described its device memory wrongly: {0}")]
     Corrupt(&'static str),
     /// The memory's region was removed, or the pool is closed.
-    #[error("this memory is not there any more")]
+    #[error("this memory has been freed")]
     Gone,
     /// The handle was inherited through fork.
-    #[error("CUDA does not survive fork: start a new process instead")]
+    #[error("a forked process cannot use CUDA: start a new process instead")]
     Forked,
     /// A call of the driver failed.
     #[error("cannot {what}: the CUDA driver returned {name} ({code})")]

@@ -323,7 +323,7 @@ const INT: u64 = 0xffff_ffff;
 /// Checks that memory is on a device. The device's context is current.
 pub fn check_device(device: &Device, ptr: u64) -> Result<(), CudaError> {
     let none = || CudaError::NotImportable {
-        why: "it is no device memory".into(),
+        why: "it is not device memory".into(),
     };
     let of_driver = |error| match error {
         CudaError::Driver { .. } => none(),

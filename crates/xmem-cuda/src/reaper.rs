@@ -77,7 +77,7 @@ impl Reaper {
             }
         });
         if let Some(error) = failed {
-            log::error!("what lies on CUDA devices is not freed any more: {error}");
+            log::error!("memory on CUDA devices is no longer freed: {error}");
         }
         match running {
             Some(running) if running.process.is_current() => {

@@ -331,7 +331,7 @@ def test_without_a_driver_frames_in_host_memory_go_on(machine):
     """)
     assert taken.ask("np.asarray(consumer.recv(HANG)).tolist()") == [3] * 10
     taken.do("mine = xmem.Producer(pool + '.mine.sock')")
-    taken.fails("mine.acquire((10,), device='cuda:0')", "NoCuda", "there is no CUDA driver")
+    taken.fails("mine.acquire((10,), device='cuda:0')", "NoCuda", "there is no usable CUDA driver")
     taken.do("mine.close()")
 
 
@@ -344,7 +344,7 @@ def test_missing_devices(machine):
     # Devices are identified by UUID, not by ordinal.
     other = machine.start(gpu=False, CUDA_VISIBLE_DEVICES="1")
     other.do("consumer = xmem.Consumer(pool, timeout=HANG, start_from='oldest')")
-    other.fails("consumer.recv(HANG)", "CudaError", "which this process does not see")
+    other.fails("consumer.recv(HANG)", "CudaError", "which this process cannot see")
     swapped = machine.start(gpu=False, CUDA_VISIBLE_DEVICES="1,0")
     swapped.do("frame = xmem.Consumer(pool, timeout=HANG, start_from='oldest').recv(HANG)")
     assert swapped.ask("frame.device, frame.__dlpack_device__()") == ["cuda:1", [2, 1]]

@@ -364,7 +364,7 @@ def test_a_context_in_error_gives_its_leases_back(machine, how):
             taken.do("g.trap(s); check(array, 7, s); del array, frame")
     else:
         taken.do("g.trap(s); g.call('cuStreamSynchronize', gpu.c_void_p(s), may=(700,))")
-        taken.fails("Array(frame, s)", "CudaError", "start the process anew")
+        taken.fails("Array(frame, s)", "CudaError", "start the process again")
         taken.do("del array, frame")
     taken.eventually("consumer.stats['held'] == 0")
     made.do("publish(8)")
@@ -379,7 +379,7 @@ def test_a_producer_with_a_failed_kernel(machine):
     made, taken = pair(machine)
     made.do("frame = producer.acquire((1000,), device='cuda:0'); array = Array(frame, s); g.trap(s)")
     made.do("g.call('cuStreamSynchronize', gpu.c_void_p(s), may=(700,)); del array")
-    made.fails("frame.publish()", "CudaError", "start the process anew")
+    made.fails("frame.publish()", "CudaError", "start the process again")
     made.do("frame.__exit__(None, None, None)")
 
 

@@ -251,7 +251,7 @@ def test_fork(pool):
         errors, same, pts = results.get()
         process.join(HANG)
         assert process.exitcode == 0
-        assert len(errors) == 3 and all("make a new one after fork" in error for error in errors)
+        assert len(errors) == 3 and all("create a new one after fork" in error for error in errors)
         assert same and pts == 1
         # The end of the child ended nothing here.
         assert consumer.stats["held"] == 1

@@ -103,7 +103,7 @@ fn a_frame_of_rust_is_the_same_in_c() {
     producer.acquire(5).unwrap().publish(meta).unwrap();
     let (lines, succeeded) = running.end();
     assert!(
-        !succeeded && lines[0].contains("-11 the planes of the frame lie outside"),
+        !succeeded && lines[0].contains("-11 the planes of the frame are outside"),
         "{lines:?}"
     );
 }

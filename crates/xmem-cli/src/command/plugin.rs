@@ -92,7 +92,7 @@ fn remove(link: &Path) -> Result<bool, Error> {
         Ok(there) if there.is_symlink() => fs::remove_file(link)?,
         Ok(_) => {
             return Err(format!(
-                "{} is a file that `xmem plugin install` did not make: remove it first",
+                "{} was not created by `xmem plugin install`: remove it first",
                 link.display()
             )
             .into());

@@ -16,7 +16,7 @@ pub(crate) fn run(pool: &OsStr, raw: bool) -> Result<ExitCode, Error> {
     if stdout().is_terminal() {
         let name = pool.to_string_lossy();
         return Err(format!(
-            "standard output is a terminal: pipe it, such as `xmem tap {name} | ffplay -`"
+            "standard output is a terminal: send the frames to a program, for example `xmem tap {name} | ffplay -`"
         )
         .into());
     }

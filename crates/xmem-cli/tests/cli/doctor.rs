@@ -110,7 +110,7 @@ fn doctor_reports_a_directory_in_which_no_producer_can_start() {
         let directory = finding(&findings, "runtime directory");
         assert_eq!(directory["verdict"], "warning");
         let text = |key: &str| directory[key].as_str().unwrap().to_owned();
-        assert!(text("what").contains("not make any"), "{directory}");
+        assert!(text("what").contains("not create any"), "{directory}");
         assert!(text("advice").contains(part), "{directory}");
     };
     mode(0o777);

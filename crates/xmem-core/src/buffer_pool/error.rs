@@ -16,7 +16,7 @@ pub enum OpenError {
     Name(#[from] NameError),
     /// A pool of this name has frames without numbers.
     #[error(
-        "pool {pool:?} has no buffers by number: it is the pool of a stream, whose frames a `Consumer` takes"
+        "pool {pool:?} carries a stream and has no buffers by number: read it with a `Consumer`, or choose another name"
     )]
     Stream {
         /// The pool.
@@ -39,8 +39,8 @@ pub enum WriteAccessError {
     Acquire(#[source] AcquireError),
     /// All buffers are in use, and the limit is reached.
     #[error(
-        "all {buffers} buffers of pool {pool:?} are in use (max_buffers {max_buffers}): a buffer is free again when it was \
-         read as often as its count; discard or a timeout frees a buffer that is not read"
+        "all {buffers} buffers of pool {pool:?} are in use: raise max_buffers ({max_buffers}), or free those that nobody reads, \
+         with discard or a timeout; the others are free when they have been read as often as their count says"
     )]
     Full {
         /// The pool.
@@ -64,7 +64,7 @@ pub enum WriteAccessError {
     Get(#[from] GetError),
     /// The buffer is held, or there is no such buffer.
     #[error(
-        "buffer {index} cannot be written: a process holds it, or there is no buffer of that number"
+        "buffer {index} cannot be written: it does not exist, or a process holds it; in that case wait until it is released"
     )]
     InUse {
         /// The buffer.
@@ -76,7 +76,8 @@ pub enum WriteAccessError {
     Cuda(#[from] xmem_cuda::error::CudaError),
     /// Only the process that wrote a buffer can do this.
     #[error(
-        "only the process that wrote a buffer can discard it, and set its timeout and its readers before it is published"
+        "only the process that wrote a buffer can discard it, or set its timeout and its readers, and these only before it \
+         publishes the buffer"
     )]
     NotWriter,
     /// A reader that the buffer should be kept for is not connected.
@@ -122,14 +123,18 @@ impl From<AcquireError> for WriteAccessError {
 pub enum GetError {
     /// Nothing is published with that number, or not any more.
     #[error(
-        "buffer {index} holds nothing: it was not published yet, its count reached zero, or the number is of an earlier use"
+        "there is nothing to read in buffer {index}: it is not published yet, it has been read as often as its count says, or \
+         the number is from an earlier use"
     )]
     Empty {
         /// The buffer.
         index: u32,
     },
     /// The process that wrote the buffer has ended, or never existed.
-    #[error("no process of pool {pool:?} wrote buffer {index}, or that process has ended")]
+    #[error(
+        "no running process of pool {pool:?} has written buffer {index}: a buffer can be read while the process that wrote it \
+         runs (wait_until_read)"
+    )]
     NoWriter {
         /// The buffer.
         index: u32,
@@ -138,8 +143,8 @@ pub enum GetError {
     },
     /// This process's budget is used up.
     #[error(
-        "this process holds its budget of {budget} buffers: drop one first, or open the pool with a larger max_held, here and \
-         in the process that writes them"
+        "this process may hold {budget} buffers of this writer at once: drop one first, or open the pool with a larger \
+         max_held, here and in the process that writes them"
     )]
     OverBudget {
         /// The maximum number of buffers of one process that it may hold.
@@ -149,7 +154,7 @@ pub enum GetError {
     #[error(transparent)]
     Connect(#[from] ConnectError),
     /// The process that wrote the buffer did not answer, or its description of the buffer is invalid.
-    #[error("asking the process that wrote the buffer failed: {0}")]
+    #[error("cannot get the buffer from the process that wrote it: {0}")]
     Receive(#[from] ReceiveError),
 }
 
@@ -161,10 +166,10 @@ pub enum AccessError {
     #[error("the buffer is read-only: use get_mut or acquire_cpu to write")]
     ReadOnly,
     /// The buffer is on a device.
-    #[error("the buffer lies on a CUDA device: use as_cuda_ptr, or copy_to_cpu")]
+    #[error("the buffer is on a CUDA device: use as_cuda_ptr, or copy_to_cpu")]
     OnDevice,
     /// The buffer is being written, so no second reference is possible.
-    #[error("the buffer is being written: publish it (forget) before it is shared")]
+    #[error("the buffer is still being written: publish it with forget before you share it")]
     Writing,
 }
 
@@ -173,13 +178,11 @@ pub enum AccessError {
 #[non_exhaustive]
 pub enum RefCountError {
     /// A count below one.
-    #[error(
-        "a count of {0} keeps nothing: give the number of consumers that are to take the buffer"
-    )]
+    #[error("the count is {0}: set it to the number of reads to come, which is at least 1")]
     BadCount(i32),
     /// This process neither writes nor has published the buffer.
     #[error(
-        "the count of buffer {0} is not this process's to change: another process wrote it, or it is empty"
+        "this process cannot set the count of buffer {0}: another process wrote it, or it is empty"
     )]
     NotYours(u32),
 }

@@ -127,13 +127,13 @@ impl Take<'_> {
         }
         let readable = match parts.as_slice() {
             [part] => part.map().map(drop).map_err(|error| error.to_string()),
-            parts => Err(format!("it lies in {} parts", parts.len())),
+            parts => Err(format!("it is in {} parts", parts.len())),
         };
         match readable {
             Ok(()) => Ok(Some(parts)),
             Err(reason) => {
                 log::warn!(
-                    "pool {:?}: missing a frame, since {reason}: ask for `parts` to take such frames",
+                    "pool {:?}: missing a frame, because {reason}: set `parts` to receive such frames",
                     self.session.connection().pool_name()
                 );
                 Ok(None)

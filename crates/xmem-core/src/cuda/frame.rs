@@ -176,7 +176,7 @@ impl CudaFrame {
             Memory::Own(region) => {
                 if lease.has_unknown_parts() {
                     return Err(CudaError::NotImportable {
-                        why: "it lies in parts, which the producer's own lease does not know: use those".into(),
+                        why: "it is in parts, which the producer's own lease does not know: use those".into(),
                     });
                 }
                 let twin = &region.cuda().ok_or(CudaError::NotOnDevice)?.twin;
@@ -280,7 +280,7 @@ impl CudaFrame {
                     .is_some_and(|other| other.device() != import.device())
                 {
                     return Err(CudaError::NotImportable {
-                        why: "its parts lie on several devices".into(),
+                        why: "its parts are on several devices".into(),
                     });
                 }
                 memory = Some(import.clone());

@@ -101,7 +101,7 @@ impl Part {
         if self.is_on_device() {
             return Err(io::Error::new(
                 io::ErrorKind::Unsupported,
-                "it lies on a CUDA device",
+                "it is on a CUDA device",
             ));
         }
         let start = match self.view.imported() {

@@ -90,7 +90,7 @@ fn a_producers_own_lease_does_not_take_its_slot_for_the_parts() {
     let mut producer = lab.ready("produce auto");
     run(&mut producer, "borrow", "borrowed");
     let reply = ask(&mut producer, "own-parts");
-    assert!(reply.contains("lies in parts"), "{reply}");
+    assert!(reply.contains("is in parts"), "{reply}");
 }
 
 #[test]

@@ -30,7 +30,7 @@ fn legacy_handles_do_not_cross_pid_namespaces_and_both_sides_report_it() {
         "none: the frame's device memory cannot be used here",
     );
     run(&mut producer, "publish host", "published");
-    assert!(ask(&mut consumer, "take host").contains("this frame lies in host memory"));
+    assert!(ask(&mut consumer, "take host").contains("this frame is in host memory"));
 }
 
 #[test]

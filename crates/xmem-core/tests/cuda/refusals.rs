@@ -13,7 +13,7 @@ fn host_frames_go_on(producer: &mut Child, consumer: &mut Child) {
     run(
         consumer,
         "take host",
-        "this frame lies in host memory: read it there",
+        "this frame is in host memory: read it there",
     );
 }
 
@@ -25,7 +25,7 @@ fn without_a_driver_all_else_works() {
     command.env("CUDA_VISIBLE_DEVICES", "");
     let mut child = Child::from(command, "without-driver", &place.pool());
     let reply = child.reply();
-    assert!(reply.contains("there is no CUDA driver to use"), "{reply}");
+    assert!(reply.contains("there is no usable CUDA driver"), "{reply}");
     assert!(child.ends());
 }
 
@@ -39,12 +39,12 @@ fn a_consumer_without_a_driver_holds_frames_and_gets_a_read_error() {
     assert_eq!(consumer.reply(), "ready");
     run(&mut producer, "publish", "published 0");
     let reply = consumer.reply();
-    assert!(reply.contains("there is no CUDA driver to use"), "{reply}");
+    assert!(reply.contains("there is no usable CUDA driver"), "{reply}");
     assert!(reply.contains("libcuda.so.1"), "{reply}");
     until_reply(
         &mut producer,
         "consumers",
-        "1 none: there is no CUDA driver",
+        "1 none: there is no usable CUDA driver",
     );
     run(&mut consumer, "drop", "dropped");
     eventually("it is released", || {
@@ -74,7 +74,7 @@ fn a_driver_that_cannot_share_by_descriptor_shares_by_handle() {
     let reply = ask(&mut producer, "publish");
     assert_eq!(
         reply,
-        "the CUDA driver is too old, it has no cuMemCreate: update it"
+        "the CUDA driver is too old, because it has no cuMemCreate: update it"
     );
     host_frames_go_on(&mut producer, &mut consumer);
 }
@@ -87,7 +87,7 @@ fn a_missing_driver_function_is_named_and_the_frame_released() {
     let reply = ask(&mut consumer, "take");
     assert_eq!(
         reply,
-        "the CUDA driver is too old, it has no cuLaunchHostFunc: update it"
+        "the CUDA driver is too old, because it has no cuLaunchHostFunc: update it"
     );
     host_frames_go_on(&mut producer, &mut consumer);
 
@@ -138,13 +138,13 @@ fn devices_are_identified_by_uuid() {
     run(&mut other, "result", "0");
     let reply = blind.reply();
     assert!(
-        reply.contains("which this process does not see") && reply.contains("GPU-"),
+        reply.contains("which this process cannot see") && reply.contains("GPU-"),
         "{reply}"
     );
     until_reply(
         &mut producer,
         "consumers",
-        "none: the frame lies on device GPU-",
+        "none: the frame is on device GPU-",
     );
     lab.assert_allowed();
 }
@@ -223,7 +223,7 @@ fn a_context_in_error_releases_its_leases() {
     run(&mut producer, "publish", "published 3");
     let reply = ask(&mut consumer, "take");
     assert!(
-        reply.contains("is in error") && reply.contains("start the process anew"),
+        reply.contains("is in error") && reply.contains("start the process again"),
         "{reply}"
     );
     host_frames_go_on(&mut producer, &mut consumer);

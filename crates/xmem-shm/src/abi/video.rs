@@ -264,12 +264,14 @@ fn find(name: &str) -> Result<&'static VideoFormat, LayoutError> {
 pub enum LayoutError {
     /// The format's planes are not known.
     #[error(
-        "the planes of video format {0:?} are not known: spell it as GStreamer does, such as \"NV12\", or fill in the layout \
-         yourself"
+        "the planes of video format {0:?} are not known: spell it as GStreamer does, for example \"NV12\", or fill in the \
+         layout yourself"
     )]
     UnknownFormat(String),
     /// No frame can have this size.
-    #[error("no frame has {width}x{height} pixels: neither 0, nor more than fits into memory")]
+    #[error(
+        "a frame cannot have {width}x{height} pixels: both must be at least 1, and the frame must fit into memory"
+    )]
     Size {
         /// Width in pixels.
         width: u32,
@@ -277,7 +279,7 @@ pub enum LayoutError {
         height: u32,
     },
     /// The offsets of the layout are impossible for its planes.
-    #[error("the layout's planes cannot lie at its offsets")]
+    #[error("the planes of the layout cannot be at its offsets: check the offsets and strides")]
     Impossible,
 }
 

@@ -141,7 +141,7 @@ fn future_writes_are_refused() -> io::Result<bool> {
 /// The size of memory from a peer, if accesses to it are safe: the requested seals are set, and all of it is reserved. An
 /// access to a hole would allocate memory for the accessing process.
 pub fn sealed_len(fd: impl AsFd, seal: Seal) -> Result<usize, &'static str> {
-    let seals = fcntl_get_seals(&fd).map_err(|_| "it is no memory that can be sealed")?;
+    let seals = fcntl_get_seals(&fd).map_err(|_| "it is not memory that can be sealed")?;
     if !seals.contains(SealFlags::SHRINK) {
         return Err("it is not sealed against truncation");
     }

@@ -50,12 +50,12 @@ fn directory(dir: &Path) -> Finding {
     let why_not = match check_runtime_dir() {
         Err(error) => error.to_string(),
         Ok(_) if !is_writable(dir) => {
-            "This user may not write to it: set XMEM_RUNTIME_DIR to a directory of your own"
+            "You may not write to it: set XMEM_RUNTIME_DIR to a directory that belongs to you"
                 .to_owned()
         }
         Ok(_) => return Finding::ok(DIRECTORY, what),
     };
-    let what = format!("{what}. This user can read pools here, not make any");
+    let what = format!("{what}. You can read pools here, but not create any");
     Finding::warning(DIRECTORY, what, why_not)
 }
 

@@ -59,7 +59,7 @@ fn pass_a_frame() -> Result<(), Box<dyn std::error::Error>> {
     if frame.bytes() == Ok(BYTES) {
         Ok(())
     } else {
-        Err("the received bytes differ from the written ones".into())
+        Err("the bytes that arrived differ from those that were written".into())
     }
 }
 
@@ -103,8 +103,7 @@ fn container() -> Option<Finding> {
     is_in_one.then(|| {
         Finding::ok(
             "container",
-            "this is one; containers find each other's pools in a directory that all of them mount \
-             (XMEM_RUNTIME_DIR)",
+            "xmem runs in a container; to share pools, mount one directory in all containers and set XMEM_RUNTIME_DIR to it",
         )
     })
 }

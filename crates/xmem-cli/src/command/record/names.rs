@@ -56,7 +56,8 @@ impl Names {
             if fs::symlink_metadata(&part).is_ok() {
                 let part = part.display();
                 return Err(format!(
-                    "{part} exists: it is the clip of a command that runs or was killed. Rename it, as it can be played"
+                    "{part} exists: another command is writing it, or was killed while writing. If none is running, rename the \
+                     file, which can be played"
                 )
                 .into());
             }

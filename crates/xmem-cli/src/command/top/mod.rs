@@ -41,9 +41,7 @@ pub(crate) fn run(
         return print(pools::all()?, format, out);
     }
     if format == Format::Json {
-        return Err(
-            "--format json goes with --once; `xmem watch POOL --format json` repeats".into(),
-        );
+        return Err("use --format json with --once, or use `xmem watch POOL --format json`".into());
     }
     if !std::io::stdin().is_terminal() || !std::io::stdout().is_terminal() {
         return Err("there is no terminal: use `xmem top --once` or `xmem watch POOL`".into());

@@ -42,7 +42,7 @@ impl ControlThread {
             Err(NoWelcome::NotNow(error)) => {
                 // Close without `Refused`: the cause may be temporary, so the consumer tries again.
                 let pid = connection.peer.pid;
-                let text = format_args!("cannot make a lease page for process {pid}: {error}");
+                let text = format_args!("cannot create a lease page for process {pid}: {error}");
                 self.warnings.warn(pool.name(), text);
                 return Next::Close(Departure::Closed);
             }

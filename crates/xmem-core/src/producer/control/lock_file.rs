@@ -85,8 +85,9 @@ pub(super) fn remove_socket(path: &Path) -> Result<bool, CreateError> {
                 _ => {
                     return Err(CreateError::InUse {
                         pool: path.to_string_lossy().into_owned(),
-                        holder: "a program that is no xmem producer, or cannot see the lock file"
-                            .into(),
+                        holder:
+                            "a program that is not a producer of xmem, or cannot see the lock file"
+                                .into(),
                     });
                 }
             }

@@ -40,7 +40,7 @@ impl Access {
     pub(in crate::producer) fn resolve(&mut self) -> Result<(), CreateError> {
         if self.allow_uids.contains(&NOBODY) {
             return Err(CreateError::Settings(format!(
-                "allow-uids has {NOBODY} in it, which is no user: give numbers of users, such as 1000"
+                "allow-uids contains {NOBODY}, which is not a user: write numbers of users, for example 1000"
             )));
         }
         if self.mode & 0o002 != 0 && !self.allow_uids.is_empty() {

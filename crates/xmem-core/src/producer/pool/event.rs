@@ -106,8 +106,8 @@ impl Cut {
             limit,
         } = self;
         log::warn!(
-            "pool {pool:?}: {limit} has room for a budget of {budget} for each consumer, of which there are {consumers}; they copy \
-             frames beyond that: raise {limit}"
+            "pool {pool:?}: {limit} leaves a budget of {budget} to each consumer ({consumers} connected), which copies frames \
+             beyond that: raise {limit}"
         );
     }
 }

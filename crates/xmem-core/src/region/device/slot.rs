@@ -77,7 +77,7 @@ impl CudaSlot<'_> {
     ///
     /// # Errors
     ///
-    /// [`CudaError::OutOfBounds`], [`CudaError::NotImportable`] if it is no device memory, [`CudaError::OtherDevice`];
+    /// [`CudaError::OutOfBounds`], [`CudaError::NotImportable`] if it is not device memory, [`CudaError::OtherDevice`];
     /// see [`CudaError`] for the others.
     ///
     /// # Safety
