@@ -145,6 +145,8 @@ fn stage(site: &Path) -> Result {
     // Sources that pages link to.
     list.args(["crates/*/examples/*", "bridge/examples/*", "xtask/src/*"]);
     list.args(["tools/xmem-count/ceilings.txt", "crates/xmem-shm/src/*"]);
+    list.args(["crates/xmem-capi/include/*", "crates/xmem-capi/abi/*"]);
+    list.arg("crates/xmem-core/api.txt");
     let output = list.output()?;
     for file in String::from_utf8(output.stdout)?.split_terminator('\0') {
         let to = src.join(file);
