@@ -308,7 +308,8 @@ def test_permissions(pool):
 
 
 def test_errors_have_the_names_that_users_know():
-    errors = [it for it in vars(xmem).values() if isinstance(it, type) and issubclass(it, xmem.Error)]
+    public = [getattr(xmem, name) for name in xmem.__all__]
+    errors = [it for it in public if isinstance(it, type) and issubclass(it, xmem.Error)]
     assert len(errors) > 10
     for error in errors:
         assert f"{error.__module__}.{error.__qualname__}" == f"xmem.{error.__name__}"

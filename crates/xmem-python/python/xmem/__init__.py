@@ -2,8 +2,9 @@
 
 """Frames that other processes share, without a copy."""
 
+from __future__ import annotations
+
 from . import _neighbours
-from ._camera import Camera
 from ._consumer import Consumer
 from ._errors import (
     Closed,
@@ -39,7 +40,11 @@ from ._xmem import (
     pools,
     query,
 )
-from .channel import Channel, Ref, RefLost, ref
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ._camera import Camera
+    from .channel import Channel, Ref, RefLost, ref
 
 __all__ = [
     "BufferGuard",
@@ -81,3 +86,14 @@ __all__ = [
 ]
 
 _neighbours.check()
+
+# With pickle and subprocess, which they need, they take longer to load than the rest of this package.
+_LATER = {"Camera": "_camera", "Channel": "channel", "Ref": "channel", "RefLost": "channel", "ref": "channel"}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f".{_LATER[name]}", __name__), name)

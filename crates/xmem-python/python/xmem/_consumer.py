@@ -7,13 +7,16 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from os import PathLike
-from typing import Any, Literal, Self
 
 from . import _xmem
 from ._errors import EndOfStream, PoolWarning, Timeout
 from ._waiting import Patience, Waiting
 from ._xmem import Frame
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from os import PathLike
+    from typing import Any, Literal, Self
 
 
 class Consumer(Waiting, _xmem.Consumer):

@@ -2,10 +2,13 @@
 
 """The plugin that the wheel brings along, for GStreamer in this process."""
 
-from importlib import metadata
-from pathlib import Path
+from __future__ import annotations
 
 from ._errors import Error
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def setup_gstreamer() -> None:
@@ -29,6 +32,10 @@ def setup_gstreamer() -> None:
 
 def installed(name: str) -> Path | None:
     """A file that the wheel has brought along."""
+    # These take longer to load than the rest of this package.
+    from importlib import metadata
+    from pathlib import Path
+
     try:
         files = metadata.files("gst-xmem") or []
     except metadata.PackageNotFoundError:

@@ -6,24 +6,25 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING, TypeVar
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from ._errors import NoProducer, PoolWarning
 from ._xmem import _check_timeout
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     # It takes as long to load as the rest of this module. Functions that need it run in an event loop, which has loaded it.
     import asyncio
+    from collections.abc import Callable
+    from contextlib import AbstractAsyncContextManager
+    from typing import TypeVar
+
+    T = TypeVar("T")
 
 # The interval at which a thread that waits for an event loop checks whether the loop still waits.
 LOOK_AGAIN = 0.2
 # A warning is emitted after a wait of this many seconds, as in xmemsrc.
 _SAY_AFTER = 2.0
-
-T = TypeVar("T")
 
 
 class Patience:
