@@ -6,8 +6,10 @@ use std::{
     fs,
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
+    sync::OnceLock,
 };
 
+use rustix::fs::{Access, access};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::{Pools, not_run, until};
@@ -18,36 +20,43 @@ pub fn target_dir() -> PathBuf {
     program.ancestors().nth(2).unwrap().to_owned()
 }
 
-/// A folder that contains only the plugin.
-fn plugin_dir(pools: &Pools) -> PathBuf {
-    let dir = pools.file("plugin");
-    if !dir.exists() {
-        let plugin = target_dir().join("libgstxmem.so");
+/// A folder with the plugin alone, and a plugin registry beside it, for all tests of this user with this GStreamer: a scan of all
+/// plugins takes half a second.
+fn plugins() -> &'static (PathBuf, PathBuf) {
+    static PLUGINS: OnceLock<(PathBuf, PathBuf)> = OnceLock::new();
+    PLUGINS.get_or_init(|| {
+        let target = target_dir();
+        let plugin = target.join("libgstxmem.so");
         assert!(
             plugin.exists(),
             "no {}: `cargo build -p gstxmem-cdylib` makes it",
             plugin.display()
         );
-        fs::create_dir(&dir).unwrap();
-        std::os::unix::fs::symlink(plugin, dir.join("libgstxmem.so")).unwrap();
-    }
-    dir
-}
-
-/// A plugin registry for the processes of this test. Otherwise each process would scan the plugins.
-fn registry(pools: &Pools) -> PathBuf {
-    let registry = pools.file("registry.bin");
-    if !registry.exists() {
-        let status = Command::new("gst-inspect-1.0")
-            .arg("xmemsink")
-            .env("GST_PLUGIN_PATH", plugin_dir(pools))
-            .env("GST_REGISTRY", &registry)
-            .stdout(Stdio::null())
-            .status()
-            .unwrap();
-        assert!(status.success(), "gst-inspect-1.0 does not find xmemsink");
-    }
-    registry
+        let is_writable = access(&target, Access::WRITE_OK).is_ok();
+        let parent = if is_writable {
+            target.join("tmp")
+        } else {
+            glib::user_cache_dir().join("xmem-tests")
+        };
+        let (major, minor, micro, _) = gst::version();
+        let dir = parent.join(format!("gstreamer-{major}.{minor}.{micro}"));
+        fs::create_dir_all(dir.join("plugin")).unwrap();
+        // Other tests do the same at the same time.
+        let _ = std::os::unix::fs::symlink(plugin, dir.join("plugin/libgstxmem.so"));
+        let plugins = (dir.join("plugin"), dir.join("registry.bin"));
+        // If it is there but out of date, each program renews it.
+        if !plugins.1.exists() {
+            let status = Command::new("gst-inspect-1.0")
+                .arg("xmemsink")
+                .env("GST_PLUGIN_PATH", &plugins.0)
+                .env("GST_REGISTRY", &plugins.1)
+                .stdout(Stdio::null())
+                .status()
+                .unwrap();
+            assert!(status.success(), "gst-inspect-1.0 does not find xmemsink");
+        }
+        plugins
+    })
 }
 
 /// A directory for one test that contains a runtime directory, `run`.
@@ -101,11 +110,12 @@ pub fn pool_stats(pools: &Pools, name: &str) -> Option<xmem_core::PoolStats> {
 /// A command with the plugin and the runtime directory of this test.
 pub fn command(pools: &Pools, program: impl AsRef<Path>) -> Command {
     let program = program.as_ref();
+    let (plugin, registry) = plugins();
     let mut command = Command::new(program);
     command
-        .env("GST_PLUGIN_PATH", plugin_dir(pools))
+        .env("GST_PLUGIN_PATH", plugin)
         // The user's plugin registry is not changed.
-        .env("GST_REGISTRY", registry(pools))
+        .env("GST_REGISTRY", registry)
         .env("XMEM_RUNTIME_DIR", run_dir(pools))
         .stdin(Stdio::null());
     command
