@@ -6,7 +6,7 @@ use std::fmt::Display;
 use std::fs::File;
 use std::io::{self, IsTerminal, Read, Seek, Write};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::{Result, root};
@@ -47,26 +47,60 @@ pub(crate) fn run_all(steps: Vec<Step>) -> Result {
     Ok(())
 }
 
-/// Runs a command and prints only its purpose and its duration. If it fails, the error contains its output.
-pub(crate) fn run_quietly(what: &str, mut command: Command) -> Result {
-    // The output goes to a file. A pipe would stay open as long as any background process that the command started.
+/// A running command. Its output is printed at the end.
+#[derive(Debug)]
+pub(crate) struct Background {
+    child: Child,
+    output: File,
+}
+
+impl Background {
+    pub(crate) fn start(command: &mut Command) -> Result<Self> {
+        let output = unnamed_file()?;
+        command
+            .stdin(Stdio::null())
+            .stdout(output.try_clone()?)
+            .stderr(output.try_clone()?);
+        let child = command.spawn();
+        let child = child.map_err(|error| cannot_start(command, error))?;
+        Ok(Self { child, output })
+    }
+
+    pub(crate) fn wait(mut self) -> Result<ExitStatus> {
+        let status = self.child.wait()?;
+        print!("{}", all_of(&mut self.output)?);
+        Ok(status)
+    }
+}
+
+/// A file for the output of a command. A pipe would stay open as long as any background process that the command started.
+fn unnamed_file() -> Result<File> {
     let path = std::env::temp_dir().join(format!("xmem-output-{}", std::process::id()));
-    let mut output = File::options()
+    let file = File::options()
         .read(true)
         .write(true)
         .create_new(true)
         .open(&path)?;
     std::fs::remove_file(&path)?;
-    command
-        .stdin(Stdio::null())
-        .stdout(output.try_clone()?)
-        .stderr(output.try_clone()?);
+    Ok(file)
+}
+
+fn all_of(file: &mut File) -> Result<String> {
+    let mut text = Vec::new();
+    file.rewind()?;
+    file.read_to_end(&mut text)?;
+    Ok(String::from_utf8_lossy(&text).into_owned())
+}
+
+/// Runs a command and prints only its purpose and its duration. If it fails, the error contains its output.
+pub(crate) fn run_quietly(what: &str, mut command: Command) -> Result {
     print!("{what} ...");
     io::stdout().flush()?;
     let start = Instant::now();
-    let mut child = command
-        .spawn()
-        .map_err(|error| cannot_start(&command, error))?;
+    let Background {
+        mut child,
+        mut output,
+    } = Background::start(&mut command)?;
     let on_terminal = io::stdout().is_terminal();
     let mut shown = 0;
     let status = loop {
@@ -90,10 +124,7 @@ pub(crate) fn run_quietly(what: &str, mut command: Command) -> Result {
     if status.success() {
         return Ok(());
     }
-    let mut text = Vec::new();
-    output.rewind()?;
-    output.read_to_end(&mut text)?;
-    let text = String::from_utf8_lossy(&text);
+    let text = all_of(&mut output)?;
     let line = words(&command);
     Err(format!("{line} failed ({status}):\n\n{}", text.trim_end()).into())
 }

@@ -10,7 +10,7 @@ mod rights;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use crate::step::{Step, cannot_start, words};
+use crate::step::{Background, Step, cannot_start, words};
 use crate::{Result, target_dir};
 use harness::{Failure, Program, empty_for_all};
 
@@ -29,6 +29,8 @@ pub(crate) struct Check {
     harness: Option<Harness>,
     /// The command that repeats the step.
     repeat: String,
+    /// The command that is running already.
+    background: Option<Background>,
 }
 
 /// The result of a step.
@@ -49,6 +51,7 @@ impl From<Step> for Check {
             needs: &[],
             rights: Rights::Me,
             harness: None,
+            background: None,
         }
     }
 }
@@ -74,6 +77,12 @@ impl Check {
     pub(crate) fn only(mut self, arguments: &[String]) -> Self {
         self.step.command.args(arguments);
         self
+    }
+
+    /// Starts the command now, because it waits for downloads while the steps before it compute.
+    pub(crate) fn in_background(mut self) -> Result<Self> {
+        self.background = Some(Background::start(&mut self.step.command)?);
+        Ok(self)
     }
 
     pub(crate) fn label(&self) -> String {
@@ -118,8 +127,12 @@ impl Check {
         let (success, programs) = match self.harness {
             Some(harness) => harness.run(command)?,
             None => {
-                let status = command.status();
-                let status = status.map_err(|error| cannot_start(command, error))?;
+                let status = match self.background.take() {
+                    Some(background) => background.wait()?,
+                    None => command
+                        .status()
+                        .map_err(|error| cannot_start(command, error))?,
+                };
                 (status.success(), Vec::new())
             }
         };

@@ -88,13 +88,13 @@ pub(crate) fn wheels() -> Result<Vec<PathBuf>> {
     wheels.collect()
 }
 
-/// The steps of `cargo xtask test` that install the module.
-pub(crate) fn module(with_torch: bool) -> [Check; 2] {
+/// The steps of `cargo xtask test` that install the module. The first one has begun.
+pub(crate) fn module(with_torch: bool) -> Result<[Check; 2]> {
     let [environment, module] = build(false, with_torch);
-    [
-        environment.into(),
+    Ok([
+        Check::from(environment).in_background()?,
         Check::from(module).needing(&[ENVIRONMENT]),
-    ]
+    ])
 }
 
 /// The module's tests. They need the built plugin.

