@@ -45,8 +45,7 @@ class Camera(Consumer):
     Error if no frame has come before, and otherwise warn (PoolWarning) and go on.
 
     source: a camera such as "/dev/video0", an address such as "rtsp://host/path", a file, which is played once, "test", or elements
-        of GStreamer that contain " ! ". Other users can see the password of an address in the list of
-        processes.
+        of GStreamer that contain " ! ". Other users can see the password of an address in the list of processes.
     timeout: the longest wait for the pool in seconds, at the start and after it was lost. None: no limit.
     The other arguments are those of Consumer. `pool` is the name of the pool, such as "camera-video0", for other programs.
     """
