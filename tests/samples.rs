@@ -155,13 +155,6 @@ fn without_pool(file: &Path, form: Form) -> Result<Vec<Vec<Record>>, String> {
     }
 }
 
-/// A registry of plugins, made once.
-fn registry() -> Vec<u8> {
-    let pools = prepared();
-    drop(command(&pools, "true"));
-    std::fs::read(pools.file("registry.bin")).unwrap()
-}
-
 /// Streams of unknown content count as empty: no caps tell which of their frames can be decoded alone.
 fn known(mut streams: Vec<Vec<Record>>) -> Vec<Vec<Record>> {
     for stream in &mut streams {
@@ -176,15 +169,8 @@ fn known(mut streams: Vec<Vec<Record>>) -> Vec<Vec<Record>> {
 }
 
 /// The same streams through a pool each.
-fn with_pools(
-    registry: &[u8],
-    file: &Path,
-    form: Form,
-    right: &[Vec<Record>],
-) -> Result<(), String> {
+fn with_pools(file: &Path, form: Form, right: &[Vec<Record>]) -> Result<(), String> {
     let pools = prepared();
-    // Otherwise the producer would load all plugins.
-    std::fs::write(pools.file("registry.bin"), registry).unwrap();
     let mut producer = format!(
         "filesrc location={} ! {} name=parts",
         file.display(),
@@ -271,7 +257,7 @@ impl fmt::Display for Outcome {
     }
 }
 
-fn play(registry: &[u8], file: &Path) -> Outcome {
+fn play(file: &Path) -> Outcome {
     let mut codecs = BTreeSet::new();
     let results = [Form::Encoded, Form::Decoded].map(|form| {
         let right = without_pool(file, form).ok()?;
@@ -279,7 +265,7 @@ fn play(registry: &[u8], file: &Path) -> Outcome {
             codecs.extend(right.iter().flatten().map(Record::codec));
         }
         let count = right.iter().map(Vec::len).sum();
-        (count > 0).then(|| with_pools(registry, file, form, &right).map(|()| count))
+        (count > 0).then(|| with_pools(file, form, &right).map(|()| count))
     });
     Outcome {
         file: file.strip_prefix(folder()).unwrap().display().to_string(),
@@ -303,7 +289,6 @@ fn each_file_is_the_same_through_a_pool() {
             "there are no files: `cargo xtask test` gets them where it reaches the package registries",
         );
     }
-    let registry = registry();
     let next = AtomicUsize::new(0);
     let outcomes = Mutex::new(Vec::new());
     let workers = 2 * thread::available_parallelism().map_or(2, usize::from);
@@ -311,7 +296,7 @@ fn each_file_is_the_same_through_a_pool() {
         for _ in 0..workers {
             scope.spawn(|| {
                 while let Some(file) = files.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let outcome = play(&registry, file);
+                    let outcome = play(file);
                     println!("{outcome}");
                     outcomes.lock().unwrap().push(outcome);
                 }

@@ -348,7 +348,7 @@ fn a_full_pool_names_its_own_setting() {
     let error = error.to_string();
     // The name that the user passed, not that of this process's pool.
     let name = format!("pool {:?} are", place.pool());
-    for word in [&name, "max_buffers 4", "discard", "timeout"] {
+    for word in [&name, "max_buffers (4)", "discard", "timeout"] {
         assert!(error.contains(word), "{error}");
     }
     assert!(!error.contains("slots"), "{error}");

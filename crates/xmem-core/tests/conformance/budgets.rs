@@ -142,7 +142,7 @@ fn slots_are_divided_among_consumers(backing: Backing) {
         UpstreamNeedError::TooMany { needed: 13, .. }
     ));
     assert!(
-        text.contains("9 slots") && text.contains("have 12"),
+        text.contains("9 slots") && text.contains("max-slots is 12"),
         "{text}"
     );
     // With all budgets used up, each frame still gets a slot.
