@@ -72,6 +72,8 @@ pub(crate) fn run(args: &Args) -> Result {
 fn write() -> Result {
     let mut tests = with(with(cargo(), &["test"]), &SELECTED);
     tests.args(["--test=docs", "--test=cli", "--", "reference"]);
+    // Some read what others write.
+    tests.arg("--test-threads=1");
     tests.env("XMEM_WRITE_REFERENCE", "1");
     let advice = "see the output above";
     let step = |name, command| Step {

@@ -2,7 +2,7 @@
 
 //! Test harnesses: parses their results, and composes the command that repeats a test.
 
-use std::fs::{File, Permissions};
+use std::fs::Permissions;
 use std::io::{self, BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -33,8 +33,6 @@ pub(crate) enum Harness {
     Libtest,
     /// pytest
     Pytest,
-    /// Two processes of pytest at the same time, each with about half of the tests
-    PytestInTwo,
 }
 
 /// The results of one test program.
@@ -71,7 +69,7 @@ impl Harness {
         match self {
             Self::Nextest => vec![],
             Self::Libtest => vec!["--no-fail-fast".into()],
-            Self::Pytest | Self::PytestInTwo => vec![
+            Self::Pytest => vec![
                 "--override-ini=junit_family=xunit1".into(),
                 format!("--junit-xml={}", self.junit().display()),
             ],
@@ -90,51 +88,12 @@ impl Harness {
         if self == Self::Libtest {
             return run_libtest(command);
         }
-        if self == Self::PytestInTwo {
-            return self.run_in_two(command);
-        }
         let junit = self.junit();
         empty_for_all(&junit)?;
         let status = command
             .status()
             .map_err(|error| cannot_start(command, error))?;
         Ok((status.success(), self.read(&junit)?))
-    }
-
-    /// Starts two processes, and prints the output of the second one when both have ended.
-    fn run_in_two(self, command: &Command) -> Result<(bool, Vec<Program>)> {
-        let dir = command.get_current_dir().unwrap_or(Path::new("."));
-        let [first, second] = halves_of_python(dir)?;
-        let junits = [self.junit(), target_dir().join("pytest-2.xml")];
-        for junit in &junits {
-            empty_for_all(junit)?;
-        }
-        let path = target_dir().join("pytest-2.txt");
-        let output = File::create(&path)?;
-        // pytest's default directory is also that of other processes, which remove it.
-        let temporary = ["1", "2"].map(|number| {
-            let name = format!("xmem-pytest-{}-{number}", std::process::id());
-            std::env::temp_dir().join(name)
-        });
-        let mut first = copy(command, &first);
-        first.arg("--basetemp").arg(&temporary[0]);
-        let mut second = copy(command, &second);
-        second.arg("--basetemp").arg(&temporary[1]);
-        second.arg(format!("--junit-xml={}", junits[1].display()));
-        second.stdout(output.try_clone()?).stderr(output);
-        let mut second = second
-            .spawn()
-            .map_err(|error| cannot_start(command, error))?;
-        let first = first.status();
-        let second = second.wait()?;
-        for dir in temporary.iter().filter(|dir| dir.exists()) {
-            std::fs::remove_dir_all(dir)?;
-        }
-        let first = first.map_err(|error| cannot_start(command, error))?;
-        print!("{}", String::from_utf8_lossy(&std::fs::read(path)?));
-        let mut programs = self.read(&junits[0])?;
-        programs.extend(self.read(&junits[1])?);
-        Ok((first.success() && second.success(), programs))
     }
 
     fn read(self, junit: &Path) -> Result<Vec<Program>> {
@@ -174,37 +133,6 @@ impl Harness {
         });
         Ok(programs.collect())
     }
-}
-
-/// The files of tests below `dir`, those of channels first. Each half takes about as long as the other.
-fn halves_of_python(dir: &Path) -> Result<[Vec<String>; 2]> {
-    let mut halves = [Vec::new(), Vec::new()];
-    for entry in std::fs::read_dir(dir.join("tests"))? {
-        let name = entry?.file_name().display().to_string();
-        if !name.starts_with("test_") || !name.ends_with(".py") {
-            continue;
-        }
-        let file = format!("tests/{name}");
-        let text = std::fs::read_to_string(dir.join(&file))?;
-        halves[usize::from(!text.contains("channel_support"))].push(file);
-    }
-    halves.iter_mut().for_each(|half| half.sort());
-    Ok(halves)
-}
-
-/// The same command with these arguments in addition.
-fn copy(command: &Command, args: &[String]) -> Command {
-    let mut copy = Command::new(command.get_program());
-    copy.args(command.get_args()).args(args);
-    copy.envs(
-        command
-            .get_envs()
-            .filter_map(|(name, value)| Some((name, value?))),
-    );
-    if let Some(dir) = command.get_current_dir() {
-        copy.current_dir(dir);
-    }
-    copy
 }
 
 /// The reason why pytest skipped a test. For a skipped module, the reason follows the location in the text.

@@ -98,7 +98,7 @@ impl Check {
     /// The path that must be accessible with the step's rights: the Python interpreter, or the target directory of cargo.
     fn program(&self) -> PathBuf {
         match self.harness {
-            Some(Harness::Pytest | Harness::PytestInTwo) => python(),
+            Some(Harness::Pytest) => python(),
             _ => target_dir(),
         }
     }

@@ -98,8 +98,8 @@ pub(crate) fn module(with_torch: bool) -> Result<[Check; 2]> {
 }
 
 /// The module's tests. They need the built plugin.
-pub(crate) fn pytest(harness: Harness, rights: Rights) -> Check {
-    Check::of_tests(harness, rights, tests(rights)).needing(&[BUILD, MODULE])
+pub(crate) fn pytest(rights: Rights) -> Check {
+    Check::of_tests(Harness::Pytest, rights, tests(rights)).needing(&[BUILD, MODULE])
 }
 
 fn dir() -> PathBuf {

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use crate::check::cargo::{SELECTED, has_nextest, of_rust, strict, test, with};
-use crate::check::{Check, Harness, Rights};
+use crate::check::{Check, Rights};
 use crate::step::Step;
 use crate::{python, root};
 
@@ -26,6 +26,8 @@ pub(crate) struct Selection {
 }
 
 const PYTHON: &str = "python";
+/// pytest's arguments for all tests. They wait more than they compute.
+const IN_PARALLEL: [&str; 2] = ["--numprocesses=4", "--dist=loadfile"];
 
 impl Selection {
     /// All test programs, without arguments.
@@ -75,10 +77,12 @@ impl Selection {
         if !self.has_python() {
             return None;
         }
-        if self.programs != [PYTHON] || self.arguments.is_empty() {
-            return Some(python::pytest(Harness::PytestInTwo, rights));
-        }
-        Some(python::pytest(Harness::Pytest, rights).only(&self.arguments))
+        let check = python::pytest(rights);
+        Some(if self.programs != [PYTHON] || self.arguments.is_empty() {
+            check.only(&IN_PARALLEL.map(str::to_owned))
+        } else {
+            check.only(&self.arguments)
+        })
     }
 }
 
