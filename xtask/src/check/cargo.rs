@@ -62,7 +62,7 @@ pub(crate) fn test() -> Command {
     }
     let mut command = with(cargo(), &["test"]);
     // As in .config/nextest.toml.
-    command.env("RUST_TEST_THREADS", "4");
+    command.env("RUST_TEST_THREADS", "6");
     command
 }
 
