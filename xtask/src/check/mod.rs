@@ -30,7 +30,7 @@ pub(crate) struct Check {
     /// The command that repeats the step.
     repeat: String,
     /// The command that is running already.
-    background: Option<Background>,
+    background: Option<Result<Background>>,
 }
 
 /// The result of a step.
@@ -80,9 +80,9 @@ impl Check {
     }
 
     /// Starts the command now, because it waits for downloads while the steps before it compute.
-    pub(crate) fn in_background(mut self) -> Result<Self> {
-        self.background = Some(Background::start(&mut self.step.command)?);
-        Ok(self)
+    pub(crate) fn in_background(mut self) -> Self {
+        self.background = Some(Background::start(&mut self.step.command));
+        self
     }
 
     pub(crate) fn label(&self) -> String {
@@ -128,7 +128,7 @@ impl Check {
             Some(harness) => harness.run(command)?,
             None => {
                 let status = match self.background.take() {
-                    Some(background) => background.wait()?,
+                    Some(background) => background?.wait()?,
                     None => command
                         .status()
                         .map_err(|error| cannot_start(command, error))?,

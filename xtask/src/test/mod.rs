@@ -82,7 +82,7 @@ pub(crate) fn run(args: &Args) -> Result {
     packages::ensure_for_test()?;
     let mut report = Report::default();
     if let Some(rounds) = args.stress {
-        report.run(prepare(selection, false)?)?;
+        report.run(prepare(selection, false))?;
         if !report.has_passed() {
             return report.finish();
         }
@@ -97,13 +97,13 @@ pub(crate) fn run(args: &Args) -> Result {
             ensure_rust_components()?;
         }
         if args.only.is_empty() {
-            steps.extend(always(selection, &parts)?);
+            steps.extend(always(selection, &parts));
         } else if parts.iter().any(|part| part.needs_build()) {
-            steps.extend(only_torch_or_debian(selection, &parts)?);
+            steps.extend(only_torch_or_debian(selection, &parts));
         }
         steps.extend(parts.iter().flat_map(|part| part.steps()));
     } else {
-        steps.extend(prepare(selection, false)?);
+        steps.extend(prepare(selection, false));
     }
     let others = rights
         .iter()
@@ -166,12 +166,12 @@ fn left_out(parts: &BTreeSet<Part>) -> String {
 }
 
 /// The steps that build the test programs' prerequisites.
-fn prepare(selection: &Selection, with_torch: bool) -> Result<Vec<Planned>> {
+fn prepare(selection: &Selection, with_torch: bool) -> Vec<Planned> {
     let mut steps = vec![Ok(build().into())];
     if selection.has_python() {
-        steps.extend(python::module(with_torch)?.map(Ok));
+        steps.extend(python::module(with_torch).map(Ok));
     }
-    Ok(steps)
+    steps
 }
 
 /// The steps that run the selected test programs.
@@ -185,18 +185,18 @@ fn programs(selection: &Selection, rights: Rights) -> Vec<Check> {
 }
 
 /// The steps before these parts if nothing else runs.
-fn only_torch_or_debian(selection: &Selection, parts: &BTreeSet<Part>) -> Result<Vec<Planned>> {
+fn only_torch_or_debian(selection: &Selection, parts: &BTreeSet<Part>) -> Vec<Planned> {
     if !parts.contains(&Part::Torch) {
-        return Ok(vec![Ok(build().into())]);
+        return vec![Ok(build().into())];
     }
-    let mut steps = prepare(selection, true)?;
+    let mut steps = prepare(selection, true);
     steps.extend(selection.python(Rights::Me).map(Ok));
-    Ok(steps)
+    steps
 }
 
 /// The steps of each run. They prove the product on this machine.
-fn always(selection: &Selection, parts: &BTreeSet<Part>) -> Result<Vec<Planned>> {
-    let mut steps = prepare(selection, parts.contains(&Part::Torch))?;
+fn always(selection: &Selection, parts: &BTreeSet<Part>) -> Vec<Planned> {
+    let mut steps = prepare(selection, parts.contains(&Part::Torch));
     let runs_again = parts.contains(&Part::Debian) && matches!(compat::few(), Ok(Some(_)));
     let workspace = selection.workspace(Rights::Me, runs_again);
     steps.extend(workspace.map(|check| Ok(check.needing(&[BUILD]))));
@@ -209,7 +209,7 @@ fn always(selection: &Selection, parts: &BTreeSet<Part>) -> Result<Vec<Planned>>
     let docs = Check::of_tests(Harness::Libtest, Rights::Me, docs);
     steps.push(Ok(docs.only(&["--doc".into()])));
     steps.extend(selection.python(Rights::Me).map(Ok));
-    Ok(steps)
+    steps
 }
 
 fn clippy(args: &[&str]) -> Command {
