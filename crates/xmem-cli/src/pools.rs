@@ -23,6 +23,8 @@ pub(crate) enum State {
     Silent,
     /// This user has no access to the pool.
     NoAccess,
+    /// The producer uses another version of the shared format.
+    OtherVersion,
     /// The producer was killed. Its files are harmless: the pool's next producer replaces them, and `xmem clean` removes them.
     Stale,
 }
@@ -33,6 +35,7 @@ impl State {
         match answer {
             Ok(_) => Self::Live,
             Err(ConnectError::Denied { .. } | ConnectError::Refused { .. }) => Self::NoAccess,
+            Err(ConnectError::OtherVersion { .. }) => Self::OtherVersion,
             Err(ConnectError::NotFound { .. }) => Self::Stale,
             Err(_) => Self::Silent,
         }
@@ -44,6 +47,7 @@ impl State {
             Self::Live => "live",
             Self::Silent => "silent",
             Self::NoAccess => "no access",
+            Self::OtherVersion => "other version",
             Self::Stale => "stale",
         }
     }

@@ -4,11 +4,12 @@
 
 use std::ffi::OsString;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustix::io::Errno;
 use thiserror::Error;
+use xmem_shm::abi::layout::VERSION;
 use xmem_shm::abi::limits::{MAX_NAMED_ENTRIES, MAX_NAMED_SIZE, MAX_PARTS, MAX_REQUEST};
 
 /// The message of each operation on a handle that was inherited through fork.
@@ -665,8 +666,16 @@ pub enum ConnectError {
         /// The producer's reason as text.
         reason: String,
     },
+    /// The producer uses another version of the shared format, as both sides report.
+    #[error("{}", other_version(path, *version))]
+    OtherVersion {
+        /// The socket.
+        path: PathBuf,
+        /// The producer's version of the shared format.
+        version: u32,
+    },
     /// The process that listens there does not speak this protocol.
-    #[error("{path:?} is not a producer of a compatible version of xmem: {reason}")]
+    #[error("{path:?} is not a producer of xmem: {reason}")]
     Protocol {
         /// The socket.
         path: PathBuf,
@@ -703,6 +712,18 @@ impl ConnectError {
     pub fn is_shortage(&self) -> bool {
         matches!(self, Self::System(error) if error.is_shortage())
     }
+}
+
+fn other_version(path: &Path, version: u32) -> String {
+    let old = if version < VERSION {
+        "the producer"
+    } else {
+        "this program"
+    };
+    format!(
+        "the producer of {path:?} uses version {version} of the shared format, and this program version {VERSION}: update {old} \
+         and restart it"
+    )
 }
 
 /// No frame was received.

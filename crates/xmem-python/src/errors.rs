@@ -146,7 +146,7 @@ errors! {
     ConnectError {
         Self::Name(_) => Kind::Value,
         Self::NotFound { .. } | Self::NoAnswer { .. } => Kind::NoProducer,
-        Self::Denied { .. } | Self::Refused { .. } => Kind::Refused,
+        Self::Denied { .. } | Self::Refused { .. } | Self::OtherVersion { .. } => Kind::Refused,
         Self::Cancelled => Kind::Closed,
         _ => Kind::Error,
     };

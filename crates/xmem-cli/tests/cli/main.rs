@@ -11,4 +11,5 @@ mod remote;
 mod show;
 mod support;
 mod usage;
+mod versions;
 mod watch;

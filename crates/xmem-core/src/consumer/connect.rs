@@ -224,7 +224,7 @@ impl ConsumerBuilder {
             return Err(protocol("its first message was no welcome"));
         };
         if version != VERSION {
-            return Err(protocol("it speaks another version of the protocol"));
+            return Err(ConnectError::OtherVersion { path, version });
         }
         let [control, page] = <[OwnedFd; 2]>::try_from(fds)
             .map_err(|_| protocol("its welcome came without memory"))?;
@@ -418,10 +418,14 @@ fn ask_first(
                 let answer = ToConsumer::decode(received.bytes).ok_or_else(|| {
                     protocol("it answered something that is not of this protocol")
                 })?;
-                if let ToConsumer::Refused { reason, .. } = answer {
-                    return Err(ConnectError::Refused {
-                        path: path.to_owned(),
-                        reason: printable(reason.as_str()),
+                if let ToConsumer::Refused { version, reason } = answer {
+                    let path = path.to_owned();
+                    return Err(match version {
+                        VERSION => ConnectError::Refused {
+                            path,
+                            reason: printable(reason.as_str()),
+                        },
+                        _ => ConnectError::OtherVersion { path, version },
                     });
                 }
                 let fds = received.fds;

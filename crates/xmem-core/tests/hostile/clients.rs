@@ -5,7 +5,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering;
 
-use xmem_core::{ConnectError, Consumer, Producer};
+use xmem_core::{Consumer, Producer};
 
 use crate::support::raw::{self, Fake, Memory, Raw};
 use crate::support::*;
@@ -78,26 +78,6 @@ fn another_version_is_refused_with_a_message() {
         }
     }
     drop(producer);
-    // The reverse case.
-    let fake = Fake::at(place.pool());
-    let connect = || Consumer::builder(place.pool()).connect().unwrap_err();
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            let next = raw::VERSION + 1;
-            fake.answer(&raw::refused(next, "it speaks protocol version 2"), &[]);
-            fake.answer(&raw::welcome(next), &[]);
-        });
-        let error = connect();
-        assert!(
-            matches!(&error, ConnectError::Refused { reason, .. } if reason.contains("version 2")),
-            "{error}"
-        );
-        let error = connect();
-        assert!(
-            matches!(&error, ConnectError::Protocol { reason, .. } if reason.contains("version")),
-            "{error}"
-        );
-    });
 }
 
 #[test]

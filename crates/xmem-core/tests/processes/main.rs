@@ -12,6 +12,7 @@ mod segments;
 mod stops;
 #[path = "../support/mod.rs"]
 mod support;
+mod versions;
 
 use support::child::Child;
 use support::*;

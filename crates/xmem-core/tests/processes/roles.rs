@@ -9,7 +9,7 @@ use xmem_core::{AcquireError, Backing, Consumer, Producer, ReceiveError, Wait};
 
 use crate::support::child::{self, end_with_parent, read_line, reply};
 use crate::support::*;
-use crate::{SIZE, forks, namespaces};
+use crate::{SIZE, forks, namespaces, versions};
 
 pub(crate) fn play() {
     let Some((role, pool)) = child::role() else {
@@ -30,6 +30,8 @@ pub(crate) fn play() {
         "fork-producer" => forks::fork_producer(&pool),
         "fork-and-replace" => forks::fork_and_replace(&pool),
         "fork-and-hold" => forks::fork_and_hold(&pool),
+        "meet" => versions::meet(&pool),
+        "go-on" => versions::go_on(&pool),
         other => panic!("no role {other}"),
     }
 }

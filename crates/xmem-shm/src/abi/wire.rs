@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: MPL-2.0
 
 //! The messages of the control socket. Each is one small packet. The receiver does not trust its content.
+//!
+//! The beginning of a first message and all of `Refused` are the same in every version of the format, so that processes of
+//! different versions can tell which of them is older.
 
 use crate::abi::codec::Field;
 use crate::abi::limits::MAX_REQUEST;

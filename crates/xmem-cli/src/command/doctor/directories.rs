@@ -7,6 +7,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
 use rustix::fs::{Access, access};
+use xmem_core::ConnectError;
 use xmem_core::discovery::{
     PoolEntry, check_runtime_dir, other_runtime_dirs, query_all, read_pools, runtime_dir,
 };
@@ -69,8 +70,9 @@ fn is_writable(dir: &Path) -> bool {
 fn pools_here(pools: &[PoolEntry]) -> Finding {
     let (live, stale): (Vec<_>, Vec<_>) = pools.iter().partition(|pool| pool.live);
     let names: Vec<_> = live.iter().map(|pool| &pool.name).collect();
-    let answers = names.iter().zip(query_all(&names));
-    let silent: Vec<&str> = answers
+    let answers = query_all(&names);
+    let silent = names.iter().zip(&answers);
+    let silent: Vec<&str> = silent
         .filter(|(_, answer)| State::of(answer) == State::Silent)
         .map(|(name, _)| name.as_str())
         .collect();
@@ -81,6 +83,14 @@ fn pools_here(pools: &[PoolEntry]) -> Finding {
             what,
             "The process is stopped or hangs: continue or end it",
         );
+    }
+    let other = answers.iter().find_map(|answer| match answer {
+        Err(error @ ConnectError::OtherVersion { .. }) => Some(error.to_string()),
+        _ => None,
+    });
+    if let Some(what) = other {
+        let advice = "Until then, programs of this version can't read its pool";
+        return Finding::warning(POOLS, what, advice);
     }
     let what = format!("{} with a producer", live.len());
     if stale.is_empty() {

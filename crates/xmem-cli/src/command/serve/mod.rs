@@ -145,6 +145,9 @@ fn is_raw(pool: &Pool) -> Result<bool, Error> {
         return Err(match pool.state {
             State::Stale => "its producer was killed",
             State::NoAccess => "this user may not read it",
+            State::OtherVersion => {
+                "its producer has another version of xmem: update the older of both"
+            }
             State::Live | State::Silent => "its producer does not answer: it is stopped or hangs",
         }
         .into());

@@ -70,9 +70,17 @@ impl ControlThread {
             _ => {}
         }
         let reason = match ToProducer::version_of(bytes) {
-            Some(version) => format!(
-                "it speaks protocol version {VERSION} and this consumer version {version}: update the older one"
-            ),
+            Some(version) => {
+                let old = if version < VERSION {
+                    "the consumer"
+                } else {
+                    "the producer"
+                };
+                format!(
+                    "the consumer uses version {version} of the shared format, and the producer version {VERSION}: update {old} and \
+                     restart it"
+                )
+            }
             None => "that was not an xmem consumer's first message".into(),
         };
         let text = format_args!("refusing process {}: {reason}", connection.peer.pid);
