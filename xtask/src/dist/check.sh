@@ -1,9 +1,10 @@
 #!/bin/sh
 # SPDX-License-Identifier: MPL-2.0
-# check.sh PACKAGES EXAMPLES: installs the packages of PACKAGES on this system, uses them, removes them, and looks for what they
-# leave behind. EXAMPLES has programs for libxmem.
+# check.sh PACKAGES EXAMPLES [OLD]: installs the packages of OLD on this system, replaces them with those of PACKAGES while a pool is
+# in use, uses these, removes them, and looks for what they leave behind. Without OLD, it makes packages with an older version from
+# those of PACKAGES. EXAMPLES has programs for libxmem.
 set -eu
-packages=$1 examples=$2
+packages=$1 examples=$2 old=${3:-}
 work=$(mktemp -d)
 cd "$work"
 export DEBIAN_FRONTEND=noninteractive XMEM_RUNTIME_DIR=$work/pools
@@ -57,12 +58,44 @@ did checksums "$(wc -l < "$packages/SHA256SUMS") files"
 is_without_plugin
 
 files > before
-debs=$(find "$packages" -name '*.deb' ! -name '*-dbgsym_*')
+debs_in() { find "$1" -name '*.deb' ! -name '*-dbgsym_*'; }
 # Without a network: what they depend on is here.
+install_from() {
+    # shellcheck disable=SC2046
+    unshare --net apt-get install --quiet=2 --yes --no-install-recommends $(debs_in "$1") > apt.log 2>&1 || { cat apt.log; exit 1; }
+}
+if [ -z "$old" ]; then
+    old=$work/old
+    mkdir "$old"
+    for deb in $(debs_in "$packages"); do
+        version=$(dpkg-deb --field "$deb" Version)
+        dpkg-deb --raw-extract "$deb" package
+        # A version with a tilde is older than the same without.
+        sed -i "s/^Version: .*/&~old/; s/(= $version)/(= $version~old)/" package/DEBIAN/control
+        dpkg-deb --root-owner-group --build package "$old" > /dev/null
+        rm -r package
+    done
+fi
+names=$(for deb in $(debs_in "$packages"); do dpkg-deb --field "$deb" Package; done)
 # shellcheck disable=SC2086
-unshare --net apt-get install --quiet=2 --yes --no-install-recommends $debs > apt.log 2>&1 || { cat apt.log; exit 1; }
-names=$(for deb in $debs; do dpkg-deb --field "$deb" Package; done)
-did 'apt-get install' "$(echo $names)"
+versions() { dpkg-query --show --showformat '${Version}\n' $names | sort -u; }
+
+install_from "$old"
+did 'apt-get install' "$(versions): $(echo $names)"
+gst-launch-1.0 --quiet videotestsrc is-live=true ! xmemsink pool=kept &
+producer=$!
+soon gst-launch-1.0 --quiet xmemsrc pool=kept num-buffers=10 ! fakesink
+before=$(versions)
+install_from "$packages"
+[ "$before" != "$(versions)" ]
+if soon gst-launch-1.0 --quiet xmemsrc pool=kept num-buffers=10 ! fakesink 2> reader; then
+    kept='a new consumer reads a pool of before'
+else
+    grep 'update the producer and restart it' reader
+    kept='a new consumer names the old producer'
+fi
+end $producer
+did 'upgrade with a pool in use' "$(versions): $kept"
 
 gst-inspect-1.0 xmem | grep -q '/gstreamer-1.0/libgstxmem.so'
 gst-launch-1.0 --quiet videotestsrc is-live=true ! xmemsink pool=cam0 &

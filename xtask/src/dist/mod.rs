@@ -11,6 +11,8 @@ mod release;
 mod source;
 mod wheel;
 
+use std::path::PathBuf;
+
 use release::Release;
 
 use crate::{Result, packages};
@@ -26,12 +28,15 @@ pub(crate) struct Args {
     /// Package what the last run has built, without building it again
     #[arg(long)]
     reuse: bool,
-    /// Make nothing: install what was made in a fresh Debian, use it there and remove it
+    /// Make nothing: install what was made in fresh Debians, use it there and remove it
     #[arg(long, conflicts_with_all = ["with", "only", "reuse"])]
     check: bool,
-    /// The release of Debian for --check
-    #[arg(long, default_value = "bookworm", requires = "check")]
-    suite: String,
+    /// The releases of Debian for --check
+    #[arg(long, value_delimiter = ',', default_values = ["bookworm", "trixie"], requires = "check")]
+    suite: Vec<String>,
+    /// Packages of an earlier release, which --check upgrades; without them, packages with an older version are made
+    #[arg(long, requires = "check", value_name = "FOLDER")]
+    old: Option<PathBuf>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -55,11 +60,16 @@ pub(crate) fn run(args: &Args) -> Result {
     let release = Release::of_sources(args.with.is_some())?;
     if args.check {
         source::check(&release)?;
-        return check::run(&release, &args.suite);
+        for suite in &args.suite {
+            check::run(&release, suite, args.old.as_deref())?;
+        }
+        return Ok(());
     }
     packages::ensure_for_dist()?;
     if args.only.is_empty() {
         release.empty("packages")?;
+    } else {
+        std::fs::create_dir_all(release.packages())?;
     }
     let makes = |kind| args.only.is_empty() || args.only.contains(&kind);
     if makes(Kind::Deb) {
