@@ -38,7 +38,7 @@ impl Args {
 }
 
 /// Does one frame for each line of standard input.
-fn each_line(mut work: impl FnMut() -> Result<(), Error>) -> Result<(), Error> {
+pub(crate) fn each_line(mut work: impl FnMut() -> Result<(), Error>) -> Result<(), Error> {
     std::io::stdin().lines().try_for_each(|line| {
         line?;
         work()

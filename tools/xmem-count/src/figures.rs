@@ -74,6 +74,8 @@ pub(crate) fn print(rows: &[Row]) {
         (Mark::Acquire, "producer: acquire from the pool"),
         (Mark::Push, "producer: push to return"),
         (Mark::Loop, "consumer: whole loop"),
+        (Mark::Take, "consumer: receive a frame that is there"),
+        (Mark::Release, "consumer: drop the frame"),
     ];
     for (part, title) in parts {
         println!("\n| {title} | {} |", names(" | "));

@@ -6,6 +6,7 @@
 
 mod ceilings;
 mod code;
+mod core;
 mod direct;
 mod figures;
 mod functions;
@@ -37,6 +38,9 @@ enum Role {
     Publish(direct::Args),
     #[command(hide = true)]
     Read(direct::Args),
+    /// Both in one process, by xmem-core (runs under Valgrind)
+    #[command(hide = true)]
+    Pass(core::Args),
 }
 
 #[derive(Debug, clap::Args)]
@@ -68,6 +72,7 @@ fn main() -> ExitCode {
         Role::Consumer(args) => side::consumer(&args),
         Role::Publish(args) => direct::publish(&args),
         Role::Read(args) => direct::read(&args),
+        Role::Pass(args) => core::pass(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

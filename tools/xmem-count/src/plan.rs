@@ -33,6 +33,27 @@ enum Code {
     /// Without GStreamer, by xmem-core or by libxmem.
     Rust,
     C,
+    /// By xmem-core, with the producer and the consumer in one process.
+    Core,
+}
+
+impl Code {
+    /// The roles of the processes.
+    fn roles(self) -> [&'static str; 2] {
+        match self {
+            Self::Plugin => ["producer", "consumer"],
+            Self::Rust | Self::C => ["publish", "read"],
+            Self::Core => ["pass", ""],
+        }
+    }
+
+    /// The stages of a frame in the first process.
+    fn parts(self) -> &'static [Mark] {
+        match self {
+            Self::Core => &[Mark::Acquire, Mark::Push, Mark::Take, Mark::Release],
+            _ => &[Mark::Acquire, Mark::Push],
+        }
+    }
 }
 
 const XMEM: Case = Case {
@@ -80,6 +101,12 @@ const CASES: &[Case] = &[
         code: Code::C,
         ..DIRECT
     },
+    Case {
+        name: "core",
+        source: None,
+        code: Code::Core,
+        ..DIRECT
+    },
 ];
 
 const DIRECT: Case = Case {
@@ -115,7 +142,7 @@ pub(crate) fn run(
         let start = Instant::now();
         let library = match case.code {
             Code::Plugin => plugin,
-            Code::Rust => &own,
+            Code::Rust | Code::Core => &own,
             Code::C => libxmem,
         };
         rows.extend(case.count(library, &others, functions)?);
@@ -135,10 +162,7 @@ fn plugin_of(element: &str) -> Result<PathBuf, Error> {
 impl Case {
     fn count(&self, plugin: &Path, others: &[PathBuf], functions: bool) -> Result<Vec<Row>, Error> {
         let folder = tempfile::Builder::new().prefix("xmem-count-").tempdir()?;
-        let roles = match self.code {
-            Code::Plugin => ["producer", "consumer"],
-            Code::Rust | Code::C => ["publish", "read"],
-        };
+        let roles = self.code.roles();
         let environment = Environment {
             plugin,
             others,
@@ -153,6 +177,7 @@ impl Case {
         let consumer = source.map(|source| Traced::start(environment, &[roles[1], &source]));
         let mut pair = Pair {
             producer,
+            parts: self.code.parts(),
             consumer: consumer.transpose()?,
         };
         pair.warm_up(environment)?;
@@ -162,8 +187,8 @@ impl Case {
             pair.print_functions(self.name, frame)?;
         }
         pair.stop()?;
-        let rows = [Mark::Acquire, Mark::Push, Mark::Loop].into_iter().zip(0..);
-        let rows = rows.filter_map(|(part, index)| {
+        let parts = self.code.parts().iter().copied().chain([Mark::Loop]);
+        let rows = parts.zip(0..).filter_map(|(part, index)| {
             let costs = frames
                 .iter()
                 .map(|frame| frame.get(index).map(|part| part.cost));
@@ -181,6 +206,8 @@ impl Case {
 #[derive(Debug)]
 struct Pair {
     producer: Traced,
+    /// The stages in the producer's process.
+    parts: &'static [Mark],
     consumer: Option<Traced>,
 }
 
@@ -217,19 +244,15 @@ impl Pair {
         frame
     }
 
-    fn push(&mut self) -> Result<[Interval; 2], Error> {
+    fn push(&mut self) -> Result<Vec<Interval>, Error> {
         self.producer.next_step()?;
-        let counted = |part| self.producer.counted(Some(part), FRAME_TIMEOUT);
-        Ok([counted(Mark::Acquire)?, counted(Mark::Push)?])
+        let counted = |part: &Mark| self.producer.counted(Some(*part), FRAME_TIMEOUT);
+        self.parts.iter().map(counted).collect()
     }
 
     fn print_functions(&self, case: &str, frame: &[Interval]) -> Result<(), Error> {
-        let sides = [
-            Some(&self.producer),
-            Some(&self.producer),
-            self.consumer.as_ref(),
-        ];
-        for (interval, side) in frame.iter().zip(sides.into_iter().flatten()) {
+        let sides = self.parts.iter().map(|_| &self.producer);
+        for (interval, side) in frame.iter().zip(sides.chain(&self.consumer)) {
             println!("\n{case}, {}", interval.from.map_or_else(String::new, name));
             functions::print(side.pid(), &interval.places)?;
         }

@@ -30,6 +30,8 @@ pub(crate) enum Mark {
     Acquire,
     Push,
     Loop,
+    Take,
+    Release,
     /// Nothing is counted after this mark.
     Rest,
 }
