@@ -39,5 +39,5 @@ impl Owned {
 
 pub(super) fn view(fd: &OwnedFd, len: usize) -> Result<Mapping, RegionError> {
     check_len(memfd::sealed_len(fd, Seal::SizeAndFutureWrites), len)?;
-    Mapping::new(fd, len, Access::Read).map_err(system("map a region"))
+    Mapping::when_read(fd, len).map_err(system("map a region"))
 }

@@ -19,7 +19,7 @@ use shared_memory::{Shmem, ShmemConf, ShmemError};
 use xmem_shm::fault::{self, Point};
 use xmem_shm::os::cred::own_uid;
 use xmem_shm::os::fork::{KeptFromChildren, ProcessId};
-use xmem_shm::os::mapping::{Access, Mapping};
+use xmem_shm::os::mapping::Mapping;
 use xmem_shm::os::memfd;
 
 use super::check::{check_len, system};
@@ -235,7 +235,7 @@ pub(super) fn view(name: &str, len: usize) -> Result<Mapping, RegionError> {
         ));
     }
     check_len(memfd::reserved_len(&stat), len)?;
-    Mapping::new(&fd, len, Access::Read).map_err(system("map a segment"))
+    Mapping::when_read(&fd, len).map_err(system("map a segment"))
 }
 
 #[cfg(test)]

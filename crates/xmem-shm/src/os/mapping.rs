@@ -42,22 +42,23 @@ unsafe impl Sync for Mapping {}
 impl Mapping {
     /// Maps a descriptor. Its pages are added to the page table at once, so that the first accesses do not fault.
     pub fn new(fd: impl AsFd, len: usize, access: Access) -> io::Result<Self> {
+        Self::with(fd, len, access, MapFlags::SHARED | MapFlags::POPULATE)
+    }
+
+    /// Maps a descriptor for reading. A page is added to the page table, with those around it, when it is read first. For memory
+    /// of which a process may read little.
+    pub fn when_read(fd: impl AsFd, len: usize) -> io::Result<Self> {
+        Self::with(fd, len, Access::Read, MapFlags::SHARED)
+    }
+
+    fn with(fd: impl AsFd, len: usize, access: Access, flags: MapFlags) -> io::Result<Self> {
         let prot = match access {
             Access::Read => ProtFlags::READ,
             Access::ReadWrite => ProtFlags::READ | ProtFlags::WRITE,
         };
         fault::call(Point::Mmap)?;
         // SAFETY: a new mapping at an address that the kernel chooses overlaps nothing.
-        let ptr = unsafe {
-            mmap(
-                ptr::null_mut(),
-                len,
-                prot,
-                MapFlags::SHARED | MapFlags::POPULATE,
-                fd,
-                0,
-            )
-        }?;
+        let ptr = unsafe { mmap(ptr::null_mut(), len, prot, flags, fd, 0) }?;
         fault::point(Point::Mapped);
         let ptr = NonNull::new(ptr.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
         Ok(Self {
