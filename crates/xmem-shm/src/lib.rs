@@ -34,6 +34,8 @@ pub mod lock;
 #[cfg(not(xmem_loom))]
 pub mod os;
 #[cfg(not(xmem_loom))]
+pub mod prefetch;
+#[cfg(not(xmem_loom))]
 pub mod printable;
 pub mod protocol;
 pub mod sync;

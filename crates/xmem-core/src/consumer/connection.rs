@@ -106,10 +106,16 @@ impl Connection {
     pub(super) fn budget(&self) -> u32 {
         // A forked child does not map the memory.
         if self.is_of_this_process() {
-            self.terms.granted.min(self.control.share().most)
+            self.budget_here()
         } else {
             self.terms.granted
         }
+    }
+
+    /// The present budget, if this is no forked child.
+    #[inline]
+    pub(super) fn budget_here(&self) -> u32 {
+        self.terms.granted.min(self.control.share().most)
     }
 
     /// The setting that limits the budget. A forked child may hold nothing.

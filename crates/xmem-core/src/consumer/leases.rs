@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use xmem_shm::abi::layout::Reads;
 use xmem_shm::fault::{self, Point};
 use xmem_shm::lock::lock;
+use xmem_shm::prefetch;
 use xmem_shm::protocol::lease;
 use xmem_shm::sync::{AtomicU32, AtomicU64, Ordering};
 
@@ -155,6 +156,14 @@ impl Leases {
         Some((self.connection.control().slot(slot)?, lease_word))
     }
 
+    /// A lease on the frame in this slot is taken soon.
+    pub(super) fn expect(&self, slot: u32) {
+        if let Some((word, lease_word)) = self.words(slot) {
+            prefetch::to_write(lease_word);
+            prefetch::to_read(word);
+        }
+    }
+
     /// Takes a lease on a frame, or another handle if it has a lease.
     pub(super) fn take(
         self: &Arc<Self>,
@@ -179,7 +188,7 @@ impl Leases {
             leased.handles += 1;
             return Ok(());
         }
-        let budget = self.connection.budget();
+        let budget = self.connection.budget_here();
         let mut is_extra = table.is_extra(budget, purpose)?;
         let mut tries = 0;
         loop {
@@ -195,7 +204,7 @@ impl Leases {
         }
         // Checks the budget again. The fence in `hold` pairs with the one in `Shares::share_out`: either the producer saw the
         // lease when it reduced the budget, or the smaller budget is visible here.
-        let budget_now = self.connection.budget();
+        let budget_now = self.connection.budget_here();
         if budget_now != budget {
             is_extra = match table.is_extra(budget_now, purpose) {
                 Ok(is_extra) => is_extra,

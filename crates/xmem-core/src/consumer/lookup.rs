@@ -20,6 +20,7 @@ use xmem_shm::os::clock::Deadline;
 use super::link::{ASK_AGAIN, Link};
 use crate::cancel::Canceller;
 use crate::error::ReceiveError;
+use crate::frame::lease::Described;
 
 /// The maximum number of versions that are kept besides those of frames, and their maximum size in encoded form. A producer has
 /// the same limits.
@@ -32,8 +33,6 @@ struct Version(Option<Arc<Sticky>>, usize);
 #[derive(Default)]
 pub(super) struct Versions {
     known: BTreeMap<u64, Version>,
-    /// The version of the last frame. Most frames have the version of the previous one.
-    reached: Option<(u64, Arc<Sticky>)>,
 }
 
 impl Versions {
@@ -48,21 +47,10 @@ impl Versions {
 
     /// The version of a frame. Older versions are dropped: frames arrive in order, so they are not needed again.
     fn reach(&mut self, number: u64) -> Option<Option<Arc<Sticky>>> {
-        if let Some((reached, sticky)) = &self.reached
-            && *reached == number
-        {
-            return Some(Some(sticky.clone()));
-        }
-        self.reach_next(number)
-    }
-
-    #[cold]
-    fn reach_next(&mut self, number: u64) -> Option<Option<Arc<Sticky>>> {
         let found = self.known.get(&number)?.0.clone();
         while self.known.first_key_value()?.0 < &number {
             self.known.pop_first();
         }
-        self.reached = found.clone().map(|sticky| (number, sticky));
         Some(found)
     }
 }
@@ -162,12 +150,13 @@ impl Layouts {
         &self,
         entry: &Entry,
         control: &Control,
-    ) -> Result<Option<FrameMeta>, MetaError> {
-        if entry.has_extension() || entry.layout_number() == 0 {
-            return self.describe_extended(entry, control);
+    ) -> Result<Option<Described<'_>>, MetaError> {
+        if entry.has_extension() {
+            let meta = self.describe_extended(entry, control)?;
+            return Ok(meta.map(Described::Whole));
         }
         let layout = self.get(entry.layout_number(), control)?;
-        Ok(Some(entry.meta(layout, None)))
+        Ok(Some(Described::Plain(layout)))
     }
 
     #[cold]
@@ -176,25 +165,22 @@ impl Layouts {
         entry: &Entry,
         control: &Control,
     ) -> Result<Option<FrameMeta>, MetaError> {
-        let extension = entry.has_extension();
-        let extension = extension.then(|| control.read_extension(entry.sequence()));
-        let Some(Some(extension)) = extension else {
+        let Some(extension) = control.read_extension(entry.sequence()) else {
             return Ok(None);
         };
         if entry.layout_number() == 0 {
             return extension.describe(entry).map(Some);
         }
         let layout = self.get(entry.layout_number(), control)?;
-        Ok(Some(entry.meta(layout, Some(extension.reserved()))))
+        Ok(Some(entry.meta(layout.clone(), Some(extension.reserved()))))
     }
 
-    fn get(&self, number: u16, control: &Control) -> Checked {
-        let id = LayoutId::new(number).ok_or(MetaError("a layout that there cannot be"))?;
-        let Some(checked) = self.0.get(id.index()) else {
-            return Ok(Arc::default());
-        };
+    fn get(&self, number: u16, control: &Control) -> Result<&Arc<FrameLayout>, MetaError> {
+        let id = LayoutId::new(number);
+        let row = id.and_then(|id| Some((id, self.0.get(id.index())?)));
+        let (id, checked) = row.ok_or(MetaError("a layout that there cannot be"))?;
         // The row was written before the entry that refers to it.
         let check = || FrameLayout::decode(&control.layout(id)).map(Arc::new);
-        checked.get_or_init(check).clone()
+        checked.get_or_init(check).as_ref().map_err(|error| *error)
     }
 }

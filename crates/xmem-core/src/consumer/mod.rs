@@ -35,7 +35,6 @@ pub use connect::{ConsumerBuilder, query};
 use crate::cancel::{Canceller, Registration, Wake};
 use crate::delivery::Delivery;
 use crate::error::{ReceiveError, RequestError};
-use crate::frame::lease::Descriptions;
 use crate::stats::ReceiveStats;
 use connection::Connection;
 use leases::Leases;
@@ -43,6 +42,7 @@ use notify::EventFdNotifier;
 use position::{Position, ResumePoint};
 use rate::RateLimit;
 use session::Session;
+use take::Kept;
 use xmem_shm::abi::budget::BudgetLimit;
 
 /// A consumer of a pool, which receives frames without a copy.
@@ -71,7 +71,7 @@ pub struct Consumer {
     session: Arc<Session>,
     thread: Thread,
     position: Position,
-    descriptions: Descriptions,
+    kept: Kept,
     /// The cursor at which the caller got `Eos`.
     eos_reported_at: Option<u64>,
     /// Skips a frame if a newer one exists.
@@ -102,7 +102,7 @@ impl Consumer {
         let sleeper: Weak<dyn Wake> = sleeper;
         Self {
             position: Position::begin(session.connection(), builder.resume),
-            descriptions: Descriptions::default(),
+            kept: Kept::default(),
             eos_reported_at: None,
             session,
             thread,

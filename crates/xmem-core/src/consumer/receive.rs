@@ -20,14 +20,15 @@ use super::leases::Purpose;
 use super::link::ASK_AGAIN;
 use super::position::Counted;
 use super::rate::pause_until;
-use super::take::Take;
+use super::take::{Kept, Take};
 use crate::cancel::Canceller;
 use crate::error::ReceiveError;
-use crate::frame::lease::Descriptions;
-use crate::frame::lease::ReadLease;
+use crate::frame::lease::{Described, ReadLease};
 
 /// The number of entries that are tried before the time is checked.
 const LOOKS: u32 = 256;
+/// How often a consumer that spins looks for a frame before it reads the clock, which takes as long as several looks.
+const POLLS: u32 = 16;
 
 impl Consumer {
     /// Receives the next frame. Waits at most for `timeout` (`None`: no limit).
@@ -143,6 +144,7 @@ impl Consumer {
                 }
                 return Ok(None);
             }
+            self.session.leases().expect(self.kept.slot());
             self.skip_released(head);
             let sequence = self.position.cursor();
             let Some(entry) = self.connection().control().read_entry(sequence) else {
@@ -227,6 +229,11 @@ impl Consumer {
     /// If a live consumer is further behind than the history, moves to the oldest entry that is kept for it.
     fn skip_released(&mut self, head: u64) {
         let constants = self.connection().control().constants();
+        // The newest entries are kept in any case. For them the word `oldest`, which the producer writes for each frame, is not
+        // read.
+        if head - self.position.cursor() <= constants.history.into() {
+            return;
+        }
         // A valid head is at most one ring length away. The limit keeps the loop short if it is invalid.
         let in_ring = head.saturating_sub(constants.shape.ring_len.into());
         let oldest = if constants.lossless {
@@ -253,12 +260,8 @@ impl Consumer {
             return None;
         };
         let place = control.place(entry.slot());
-        let meta = self
-            .session
-            .layouts()
-            .describe(&entry, control)
-            .ok()
-            .flatten();
+        let described = self.session.layouts().describe(&entry, control);
+        let meta = described.ok().flatten().map(|it| it.meta(&entry));
         let after = Counted::after(&entry);
         if place.is_none() || meta.is_none() {
             self.position.move_after_missed(after);
@@ -314,7 +317,7 @@ impl Consumer {
             cancel: &self.canceller,
         };
         match self.session.layouts().describe(entry, self.control()) {
-            Ok(Some(meta)) => take.frame(entry, meta, &mut self.descriptions),
+            Ok(Some(described)) => take.frame(entry, described, &mut self.kept),
             Ok(None) => Ok(None),
             Err(MetaError(reason)) => Err(ReceiveError::Corrupt(reason)),
         }
@@ -341,13 +344,17 @@ impl Consumer {
     fn spin(&self, deadline: Deadline) -> bool {
         let start = Instant::now();
         let time = deadline.left_up_to(self.busy_poll);
-        while start.elapsed() < time {
-            if self.is_ready() {
-                return true;
+        loop {
+            for _ in 0..POLLS {
+                if self.is_ready() {
+                    return true;
+                }
+                std::hint::spin_loop();
             }
-            std::hint::spin_loop();
+            if start.elapsed() >= time {
+                return false;
+            }
         }
-        false
     }
 
     fn sleep(&self, deadline: Deadline) {
@@ -383,7 +390,7 @@ impl Consumer {
             deadline: Deadline::after(Some(ANSWER_TIME)),
             cancel: &self.canceller,
         };
-        take.frame(entry, meta, &mut Descriptions::default())
+        take.frame(entry, Described::Whole(meta), &mut Kept::default())
     }
 
     pub(crate) fn control(&self) -> &Control {

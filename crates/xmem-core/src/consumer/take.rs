@@ -2,20 +2,23 @@
 
 //! Takes the frame of an entry: its sticky state, its region, its lease, its parts.
 
+use std::sync::{Arc, Weak};
+
 use xmem_shm::abi::entry::Entry;
-use xmem_shm::abi::meta::FrameMeta;
+use xmem_shm::abi::named::Sticky;
 use xmem_shm::abi::parts::PartPlace;
 use xmem_shm::bounds::is_range_inside;
 use xmem_shm::os::clock::Deadline;
+use xmem_shm::prefetch;
 
 use super::leases::{Purpose, TakeError};
 use super::session::Session;
 use crate::cancel::Canceller;
 use crate::error::ReceiveError;
 use crate::frame::hold::{Memory, SlotPlace};
-use crate::frame::lease::Descriptions;
-use crate::frame::lease::{Malformed, ReadLease};
+use crate::frame::lease::{Described, Descriptions, Malformed, ReadLease};
 use crate::frame::parts::Part;
+use crate::region::RegionView;
 
 impl From<Malformed> for ReceiveError {
     fn from(Malformed(what): Malformed) -> Self {
@@ -33,33 +36,48 @@ pub(super) struct Take<'a> {
     pub(super) cancel: &'a Canceller,
 }
 
+/// What a consumer keeps of its last frame. The next one mostly has the same sticky state, and lies in the same region.
+#[derive(Debug, Default)]
+pub(super) struct Kept {
+    descriptions: Descriptions,
+    sticky: Option<(u64, Arc<Sticky>)>,
+    /// Does not keep the region mapped.
+    view: (u32, Weak<RegionView>),
+    slot: u32,
+}
+
+impl Kept {
+    /// The slot of the last frame. The words of the next slot are mostly in the same cache lines.
+    pub(super) fn slot(&self) -> u32 {
+        self.slot
+    }
+}
+
 impl Take<'_> {
-    /// Takes the frame of an entry, with its description. `kept`: reusable memory for descriptions. `None`: the slot has
-    /// another frame.
+    /// Takes the frame of an entry, with its description. `None`: the slot has another frame.
     pub(super) fn frame(
         &self,
         entry: &Entry,
-        meta: FrameMeta,
-        kept: &mut Descriptions,
+        described: Described<'_>,
+        kept: &mut Kept,
     ) -> Result<Option<ReadLease>, ReceiveError> {
-        let (deadline, cancel) = (self.deadline, self.cancel);
-        let stickies = self.session.connection().stickies();
         if entry.generation() == 0 {
             return Err(ReceiveError::Corrupt("an entry without a generation"));
         }
-        let Some(sticky) = stickies.get(entry.sticky_version(), deadline, cancel)? else {
+        if kept.slot != entry.slot() {
+            kept.slot = entry.slot();
+            self.session.leases().expect(kept.slot);
+        }
+        let Some(sticky) = self.sticky(entry.sticky_version(), &mut kept.sticky)? else {
             return Ok(None);
         };
         let Some(shared) = self.session.connection().control().place(entry.slot()) else {
             return Ok(None);
         };
-        let Some(view) = self
-            .session
-            .regions()
-            .get(shared.region, deadline, cancel)?
-        else {
+        let Some(view) = self.view(shared.region, &mut kept.view)? else {
             return Ok(None);
         };
+        prefetch::to_read(view.ptr().wrapping_add(shared.offset as usize));
         let is_inside = is_range_inside(shared.offset, shared.len, view.len() as u64);
         let has_slots = view.has_slots();
         let place = SlotPlace {
@@ -76,8 +94,8 @@ impl Take<'_> {
             Ok(held) => {
                 let info = entry.info(shared.storage, shared.device_id);
                 let find_parts = |places| self.parts(places);
-                let attached = entry.attached();
-                ReadLease::new(kept, held, info, meta, attached, sticky, &find_parts)
+                let kept = &mut kept.descriptions;
+                ReadLease::new(kept, held, entry, info, described, sticky, &find_parts)
             }
             Err(TakeError::Gone) => Ok(None),
             Err(TakeError::OverBudget) => {
@@ -85,6 +103,38 @@ impl Take<'_> {
                 Err(self.over_budget())
             }
         }
+    }
+
+    /// The sticky state of this version. `None`: the producer does not have it any more.
+    fn sticky<'a>(
+        &self,
+        version: u64,
+        kept: &'a mut Option<(u64, Arc<Sticky>)>,
+    ) -> Result<Option<&'a Arc<Sticky>>, ReceiveError> {
+        if kept.as_ref().is_none_or(|(kept, _)| *kept != version) {
+            let stickies = self.session.connection().stickies();
+            let sticky = stickies.get(version, self.deadline, self.cancel)?;
+            *kept = sticky.map(|sticky| (version, sticky));
+        }
+        Ok(kept.as_ref().map(|(_, sticky)| sticky))
+    }
+
+    /// The mapped region with this ID. `None`: it is retired.
+    fn view(
+        &self,
+        id: u32,
+        kept: &mut (u32, Weak<RegionView>),
+    ) -> Result<Option<Arc<RegionView>>, ReceiveError> {
+        if kept.0 == id
+            && let Some(view) = kept.1.upgrade()
+        {
+            return Ok(Some(view));
+        }
+        let view = self.session.regions().get(id, self.deadline, self.cancel)?;
+        if let Some(view) = &view {
+            *kept = (id, Arc::downgrade(view));
+        }
+        Ok(view)
     }
 
     #[cold]

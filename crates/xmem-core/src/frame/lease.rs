@@ -6,7 +6,9 @@
 use std::fmt;
 use std::sync::Arc;
 
+use xmem_shm::abi::entry::Entry;
 use xmem_shm::abi::frame_info::FrameInfo;
+use xmem_shm::abi::frame_layout::FrameLayout;
 use xmem_shm::abi::limits::MAX_NAMED_SIZE;
 use xmem_shm::abi::meta::FrameMeta;
 use xmem_shm::abi::named::{Named, Sticky};
@@ -95,40 +97,48 @@ impl fmt::Debug for ReadLease {
 }
 
 impl ReadLease {
-    /// A lease on a held frame, with a description that another process may have written. `attached`: the place of its
-    /// attachments. `kept`: reusable memory for the description. `None`: a part of it is gone.
+    /// A lease on the held frame of an entry, which another process may have written. `kept`: reusable memory for the description.
+    /// `None`: a part of it is gone.
     pub(crate) fn new<E: From<Malformed>>(
         kept: &mut Descriptions,
         hold: Hold,
+        entry: &Entry,
         info: FrameInfo,
-        mut meta: FrameMeta,
-        attached: (u64, u64),
-        sticky: Arc<Sticky>,
+        described: Described<'_>,
+        sticky: &Arc<Sticky>,
         find_parts: FindParts<'_, E>,
     ) -> Result<Option<Self>, E> {
-        let mut places = None;
-        if attached.1 > 0 {
-            meta.attachments = attachments(&hold, attached)?;
-            places = meta.attachments.take(parts::NAME);
-        }
-        let payload = if let Some(places) = places {
-            match find_parts(part_places(&places, &meta)?)? {
-                Some(parts) => Payload::Parts(parts.into()),
-                None => return Ok(None),
+        let attached = entry.attached();
+        let room = hold.device_len().unwrap_or(hold.len()) as u64;
+        let frame = match described {
+            Described::Plain(layout) if attached.1 == 0 => {
+                check_payload(entry.offset(), entry.size(), room)?;
+                kept.share(entry, info, layout, sticky)
             }
-        } else {
-            let room = hold.device_len().unwrap_or(hold.len()) as u64;
-            if !is_range_inside(meta.offset, meta.size, room) {
-                return Err(Malformed("a payload lies outside its slot").into());
+            described => {
+                let mut meta = described.meta(entry);
+                let mut places = None;
+                if attached.1 > 0 {
+                    meta.attachments = attachments(&hold, attached)?;
+                    places = meta.attachments.take(parts::NAME);
+                }
+                let payload = if let Some(places) = places {
+                    match find_parts(part_places(&places, &meta)?)? {
+                        Some(parts) => Payload::Parts(parts.into()),
+                        None => return Ok(None),
+                    }
+                } else {
+                    check_payload(meta.offset, meta.size, room)?;
+                    Payload::Slot
+                };
+                Arc::new(Description {
+                    info,
+                    meta,
+                    sticky: sticky.clone(),
+                    payload,
+                })
             }
-            Payload::Slot
         };
-        let frame = kept.share(Description {
-            info,
-            meta,
-            sticky,
-            payload,
-        });
         Ok(Some(Self { hold, frame }))
     }
 
@@ -283,17 +293,35 @@ pub(super) enum Payload {
     UnknownParts,
 }
 
-impl Description {
-    /// Whether it holds no memory and no leases of its own.
-    fn is_plain(&self) -> bool {
-        matches!(self.payload, Payload::Slot) && self.meta.attachments.is_empty()
+fn check_payload(offset: u64, size: u64, room: u64) -> Result<(), Malformed> {
+    if is_range_inside(offset, size, room) {
+        Ok(())
+    } else {
+        Err(Malformed("a payload lies outside its slot"))
+    }
+}
+
+/// The description of an entry's frame, without the attachments.
+pub(crate) enum Described<'a> {
+    /// The entry has all of it, except this layout.
+    Plain(&'a Arc<FrameLayout>),
+    Whole(FrameMeta),
+}
+
+impl Described<'_> {
+    pub(crate) fn meta(self, entry: &Entry) -> FrameMeta {
+        match self {
+            Self::Plain(layout) => entry.meta(layout.clone(), None),
+            Self::Whole(meta) => meta,
+        }
     }
 }
 
 /// The maximum number of kept descriptions.
 const MAX_KEPT: usize = 16;
 
-/// Reuses the memory of descriptions. A consumer that releases its frames allocates none for the next frame.
+/// Reuses the descriptions of plain frames, which lie in their slots and have no attachments. A consumer that releases its frames
+/// allocates none for the next frame, and most have the layout and the sticky state of the frame before.
 #[derive(Default)]
 pub(crate) struct Descriptions(Vec<Arc<Description>>);
 
@@ -305,21 +333,39 @@ impl std::fmt::Debug for Descriptions {
 
 impl Descriptions {
     /// Shares a description, in memory that no frame uses any more if there is any.
-    pub(super) fn share(&mut self, description: Description) -> Arc<Description> {
-        if !description.is_plain() {
-            return Arc::new(description);
-        }
+    fn share(
+        &mut self,
+        entry: &Entry,
+        info: FrameInfo,
+        layout: &Arc<FrameLayout>,
+        sticky: &Arc<Sticky>,
+    ) -> Arc<Description> {
         let unused = self.0.iter_mut().find(|kept| Arc::strong_count(kept) == 1);
         if let Some(kept) = unused
             && let Some(place) = Arc::get_mut(kept)
         {
-            *place = description;
+            place.info = info;
+            entry.describe(&mut place.meta);
+            keep(&mut place.meta.layout, layout);
+            keep(&mut place.sticky, sticky);
             return kept.clone();
         }
-        let shared = Arc::new(description);
+        let shared = Arc::new(Description {
+            info,
+            meta: entry.meta(layout.clone(), None),
+            sticky: sticky.clone(),
+            payload: Payload::Slot,
+        });
         if self.0.len() < MAX_KEPT {
             self.0.push(shared.clone());
         }
         shared
+    }
+}
+
+/// Refers to `now`. Mostly it already does.
+fn keep<T>(place: &mut Arc<T>, now: &Arc<T>) {
+    if !Arc::ptr_eq(place, now) {
+        *place = now.clone();
     }
 }

@@ -32,6 +32,7 @@ pub(super) fn commit<'a>(
     retention: &mut Option<Box<Retention>>,
 ) -> Result<(Guard<'a>, FrameInfo), PublishError> {
     let (pool, at): (&Pool, _) = (slot.pool(), slot.at());
+    pool.control().expect_entry(at.number);
     let parts = retention.as_ref().and_then(|kept| kept.parts::<Parts>());
     let end = check(pool, at.place, meta, parts)?;
     // Most frames have no attachments, and need no room.
@@ -189,6 +190,14 @@ fn make_visible(
     let attached = (attached.0 as u64, attached.1 as u64);
     let layout = guard.layouts.find(&meta.layout, control);
     control.write_entry(&info, meta, attached, layout);
+    // Another frame was published, so the stream has not ended.
+    if control.eos_at().is_some() {
+        control.set_eos_at(None);
+    }
+    fault::point(Point::EosCleared);
+    control.set_head(sequence + 1);
+    fault::point(Point::HeadMoved);
+    // After the head, because consumers that spin wait for that. Other threads see both at once, when the lock is released.
     let is_waited_for = record(&mut guard.slots, &info);
     guard.history.push(Kept {
         slot: info.slot,
@@ -198,11 +207,6 @@ fn make_visible(
         published_at: info.published_at,
         bytes: at.place.bytes(),
     });
-    // Another frame was published, so the stream has not ended.
-    control.set_eos_at(None);
-    fault::point(Point::EosCleared);
-    control.set_head(sequence + 1);
-    fault::point(Point::HeadMoved);
     guard.trim_history(Span::Time);
     control.set_oldest(guard.history.oldest(sequence));
     if sequence.is_multiple_of(64) {

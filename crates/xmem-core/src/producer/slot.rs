@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MPL-2.0
 
 //! The producer's handles to its slots: of a slot that it writes or has published, of a part of frames, and of a frame.
-#![allow(unsafe_code)] // slices over a claimed slot
+#![allow(unsafe_code)] // slices over a claimed slot, and its fields without its drop
 
+use std::mem::ManuallyDrop;
 use std::path::Path;
+use std::ptr;
 use std::sync::{Arc, Weak};
 
 use xmem_shm::bounds::is_range_inside;
@@ -110,10 +112,11 @@ impl Slot {
     }
 
     /// Turns a slot that was just published into a reference to its frame, which publishing counted.
-    pub(super) fn into_hold(mut self) -> Hold {
-        let hold = own_hold(&self.pool, &self.at, &self.region);
-        self.disarm();
-        hold
+    pub(super) fn into_hold(self) -> Hold {
+        let slot = ManuallyDrop::new(self);
+        // SAFETY: the fields are read once, because `slot` is neither used afterwards nor dropped.
+        let (pool, region) = unsafe { (ptr::read(&slot.pool), ptr::read(&slot.region)) };
+        own_hold(pool, &slot.at, region)
     }
 
     /// Makes the drop a no-op. From now on other code gives the slot back.
@@ -174,15 +177,15 @@ impl Drop for PartLease {
 }
 
 /// A reference to a frame of this pool, which the pool has already counted.
-pub(super) fn own_hold(pool: &Arc<Pool>, at: &SlotRef, region: &Arc<Region>) -> Hold {
+pub(super) fn own_hold(pool: Arc<Pool>, at: &SlotRef, region: Arc<Region>) -> Hold {
     let place = SlotPlace {
         slot: at.number,
         generation: at.word.generation(),
-        memory: Memory::Own(region.clone()),
+        memory: Memory::Own(region),
         offset: at.place.offset,
         len: at.place.len,
     };
-    Hold::new(pool.clone(), place)
+    Hold::new(pool, place)
 }
 
 /// The slot of the frame that this reference refers to.
@@ -246,7 +249,7 @@ pub(super) fn write_attachments(region: &Region, place: Place, at: usize, bytes:
     let to = region.ptr().wrapping_add(place.offset + at);
     // SAFETY: inside of the slot and the region. The slot is claimed, or referenced by its producer. The bytes are after all
     // that its frames refer to (`SlotInfo::filled`), so no process reads them.
-    unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
+    unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
 }
 
 /// Whether a slot already has these bytes, as attachments of a published frame.

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use crate::abi::frame_info::{FrameInfo, Storage};
 use crate::abi::frame_layout::{FrameLayout, LayoutId};
 use crate::abi::meta::{FrameFlags, FrameMeta, Reserved};
-use crate::abi::named::Attachments;
 use crate::protocol::ring::PAYLOAD_WORDS;
 
 /// The words of an entry. The stamp before them has the sequence.
@@ -142,6 +141,11 @@ impl Entry {
         self.words[W_STICKY]
     }
 
+    /// The first byte of the payload, counted from the slot's first byte.
+    pub fn offset(&self) -> u64 {
+        self.words[W_OFFSET]
+    }
+
     /// The size of the payload in bytes.
     pub fn size(&self) -> u64 {
         self.words[W_SIZE]
@@ -189,22 +193,26 @@ impl Entry {
 
     /// The frame's description, without the attachments, which are in the slot.
     pub fn meta(&self, layout: Arc<FrameLayout>, reserved: Option<Box<Reserved>>) -> FrameMeta {
-        FrameMeta {
-            offset: self.words[W_OFFSET],
-            size: self.size(),
-            layout,
-            reserved,
-            timestamp: self.option(W_TIMESTAMP).map(u64::cast_signed),
-            decode_timestamp: self.option(W_DECODE_TIMESTAMP).map(u64::cast_signed),
-            pts: self.option(W_PTS),
-            dts: self.option(W_DTS),
-            duration: self.option(W_DURATION),
-            buffer_offset: self.option(W_BUFFER_OFFSET),
-            buffer_offset_end: self.option(W_BUFFER_OFFSET_END),
-            flags: FrameFlags::from_bits((self.words[W_KIND] >> FLAGS_SHIFT) as u32),
-            event: self.is_event(),
-            attachments: Attachments::new(),
-        }
+        let mut meta = FrameMeta::with_layout(0, layout);
+        meta.reserved = reserved;
+        self.describe(&mut meta);
+        meta
+    }
+
+    /// Changes the values in a description that the entry has. It does not have the layout, `reserved` and the attachments.
+    #[inline]
+    pub fn describe(&self, meta: &mut FrameMeta) {
+        meta.offset = self.offset();
+        meta.size = self.size();
+        meta.timestamp = self.option(W_TIMESTAMP).map(u64::cast_signed);
+        meta.decode_timestamp = self.option(W_DECODE_TIMESTAMP).map(u64::cast_signed);
+        meta.pts = self.option(W_PTS);
+        meta.dts = self.option(W_DTS);
+        meta.duration = self.option(W_DURATION);
+        meta.buffer_offset = self.option(W_BUFFER_OFFSET);
+        meta.buffer_offset_end = self.option(W_BUFFER_OFFSET_END);
+        meta.flags = FrameFlags::from_bits((self.words[W_KIND] >> FLAGS_SHIFT) as u32);
+        meta.event = self.is_event();
     }
 }
 

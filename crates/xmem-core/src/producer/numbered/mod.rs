@@ -26,8 +26,7 @@ use super::{Producer, WriteLease};
 use crate::cancel::Wait;
 use crate::error::WaitError;
 use crate::frame::hold::Hold;
-use crate::frame::lease::Descriptions;
-use crate::frame::lease::{Malformed, ReadLease};
+use crate::frame::lease::{Described, Descriptions, Malformed, ReadLease};
 use reader::Reader;
 
 impl Producer {
@@ -51,8 +50,8 @@ impl Producer {
         // Frames in parts are only for consumers that follow the stream.
         let no_parts = |_| Ok::<_, Malformed>(None);
         let mut kept = Descriptions::default();
-        let attached = entry.attached();
-        ReadLease::new(&mut kept, hold, info, meta, attached, sticky, &no_parts).ok()?
+        let meta = Described::Whole(meta);
+        ReadLease::new(&mut kept, hold, entry, info, meta, &sticky, &no_parts).ok()?
     }
 
     /// Keeps the published frame of a slot until this many more consumers took and released it.
@@ -175,7 +174,7 @@ fn find_own(pool: &Arc<Pool>, slot: u32, generation: u32) -> Option<(Hold, Arc<S
         word,
         place,
     };
-    Some((own_hold(pool, &at, &region), sticky))
+    Some((own_hold(pool.clone(), &at, region), sticky))
 }
 
 /// Whether a slot has the frame of this generation.

@@ -17,9 +17,13 @@ use crate::abi::place::{PLACE_WORDS, SharedPlace};
 use crate::fault::{self, Point};
 use crate::os::mapping::{Access, Mapping};
 use crate::os::memfd::{self, Seal};
+use crate::prefetch;
 use crate::protocol::regions;
 use crate::protocol::ring::{self, ENTRY_WORDS, PAYLOAD_WORDS};
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
+
+/// Words of a cache line.
+const LINE_WORDS: usize = 8;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"xmemctl\0");
 
@@ -32,14 +36,15 @@ const W_POOL_ID: usize = 4;
 const W_DELIVERY: usize = 5;
 const W_HISTORY: usize = 6;
 const W_BY_NUMBER: usize = 7;
-// The words that change.
+// The words that change. Consumers read the first line of them for each frame, so of these only the head changes that often.
 const W_HEAD: usize = 16;
 const W_EOS_AT: usize = 17;
 const W_CLOSED: usize = 18;
 const W_WAITING: usize = 19;
 const W_REGIONS_VERSION: usize = 20;
-const W_OLDEST: usize = 21;
 const W_SHARE: usize = 22;
+// In the second line: the producer writes it after the head, when consumers read the first line.
+const W_OLDEST: usize = 24;
 
 /// The mapped control memory.
 #[derive(Debug)]
@@ -293,6 +298,17 @@ impl Control {
     fn ring_entry(&self, sequence: u64) -> &[AtomicU64] {
         let shape = self.constants.shape;
         self.row(shape.ring_at(), self.ring_index(sequence), ENTRY_WORDS)
+    }
+
+    /// The next entry is written soon, for the frame in this slot.
+    #[inline]
+    pub fn expect_entry(&self, slot: u32) {
+        if let Some(word) = self.slot(slot) {
+            prefetch::to_write(word);
+        }
+        for line in self.ring_entry(self.head()).chunks(LINE_WORDS) {
+            prefetch::to_write(line.as_ptr());
+        }
     }
 
     fn extension(&self, sequence: u64) -> &[AtomicU64] {
