@@ -18,11 +18,17 @@ const CRATES: [&str; 5] = [
 pub(super) fn build(release: &Release) -> Result {
     let dir = release.empty("crates")?;
     let selected = CRATES.iter().flat_map(|name| ["-p", name]);
-    let mut package = cargo();
-    package.args(["package", "--locked", "--allow-dirty"]);
-    package.args(selected.clone());
-    package.arg("--target-dir").arg(&dir);
-    run_quietly("Packing and building the crates", package)?;
+    let with_crates = |verb: &str, option: &str| {
+        let mut command = cargo();
+        command.args([verb, option, "--locked", "--allow-dirty"]);
+        command.args(selected.clone());
+        command.arg("--target-dir").arg(&dir);
+        command
+    };
+    // Uploads nothing, and leaves no packages.
+    let publish = with_crates("publish", "--dry-run");
+    run_quietly("Packing and building the crates", publish)?;
+    run_quietly("Packing the crates", with_crates("package", "--no-verify"))?;
     let made = dir.join("package");
     let files = names(&made)?;
     for file in files.iter().filter(|name| name.ends_with(".crate")) {

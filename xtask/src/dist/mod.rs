@@ -60,6 +60,7 @@ pub(crate) fn run(args: &Args) -> Result {
     let release = Release::of_sources(args.with.is_some())?;
     if args.check {
         source::check(&release)?;
+        wheel::check(&release)?;
         for suite in &args.suite {
             check::run(&release, suite, args.old.as_deref())?;
         }

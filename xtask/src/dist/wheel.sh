@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: MPL-2.0
 # wheel.sh VENV PLUGIN COMMAND LICENCES WORK OUT: builds the wheel of the Python module, and puts the plugin, the command and the
-# licences of what they contain into it.
+# licences of what they contain into it. Packs the module's sources for pip.
 set -eu
 venv=$1 plugin=$2 command=$3 licences=$4 work=$5 out=$6
 here=$(dirname "$0")
@@ -26,6 +26,7 @@ for folder in "$work"/gst_xmem-*; do
 done
 # GStreamer and GLib are those of the user's system.
 auditwheel repair --only-plat --wheel-dir "$out" --exclude 'libgst*' --exclude 'libg*-2.0.so.0' "$work"/full/*.whl
+maturin sdist --manifest-path crates/xmem-python/Cargo.toml --out "$out"
 # The wheel has no folder of copied libraries.
 if "$venv/bin/python" -m zipfile --list "$out"/*.whl | grep 'gst_xmem.libs/'; then
     echo "auditwheel copied these libraries into the wheel: exclude those that users have, and do not link the others" >&2
