@@ -50,7 +50,7 @@ pub struct SystemError {
 }
 
 /// The remedy for a system error that has the same one wherever it occurs.
-fn remedy(error: &io::Error) -> &'static str {
+pub(crate) fn remedy(error: &io::Error) -> &'static str {
     match Errno::from_io_error(error) {
         Some(Errno::MFILE) => "; raise the limit of open files of the process (ulimit -n)",
         Some(Errno::NFILE) => "; raise the limit of open files of the host (fs.file-max)",
@@ -185,9 +185,27 @@ pub enum CreateError {
     /// Settings contradict each other.
     #[error("{0}")]
     Settings(String),
+    /// The device that makes DMA buffers cannot be opened.
+    #[error("{}", no_udmabuf(.0))]
+    Dmabuf(#[source] io::Error),
     /// A system call failed.
     #[error(transparent)]
     System(#[from] SystemError),
+}
+
+fn no_udmabuf(error: &io::Error) -> String {
+    let remedy = match error.kind() {
+        io::ErrorKind::NotFound => {
+            "load the kernel module udmabuf (modprobe udmabuf), and give the device to this container if it is one"
+        }
+        io::ErrorKind::PermissionDenied => {
+            "add this user to the group of the device (kvm on Debian), or change its mode by a udev rule"
+        }
+        _ => "check that device",
+    };
+    format!(
+        "cannot make DMA buffers, since /dev/udmabuf cannot be opened ({error}): {remedy}, or do not allow dmabuf"
+    )
 }
 
 /// Why the files of a killed producer were not removed.
@@ -244,6 +262,7 @@ impl From<CreateError> for RemoveError {
             CreateError::Settings(text) => {
                 SystemError::at("remove it")(io::Error::other(text)).into()
             }
+            CreateError::Dmabuf(error) => SystemError::at("make DMA buffers")(error).into(),
         }
     }
 }
@@ -765,6 +784,10 @@ pub enum ReceiveError {
     /// space. The frame was not skipped; a later call tries again.
     #[error("the next frame's memory cannot be used: {0}")]
     Region(#[source] RegionError),
+    /// The frame is not in a DMA buffer that this consumer can get, though it set [`dmabuf`](crate::ConsumerBuilder::dmabuf). The
+    /// frame was not skipped.
+    #[error("the frame cannot be received as a DMA buffer: {0}")]
+    NoDmabuf(String),
     /// The control memory is corrupt. If only the entry of one frame is, that frame counts as missed, and a later call
     /// continues after it.
     #[error("the producer's control memory is corrupt: {0}; restart the producer")]

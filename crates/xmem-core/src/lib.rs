@@ -68,7 +68,7 @@ pub use crate::producer::{
     Departure, ImportedMemory, OwnSlot, PartLease, Parts, PoolEvent, Producer, ProducerBuilder,
     PublishFailure, Reader, SlotSpec, Unread, WriteLease,
 };
-pub use crate::region::Backing;
+pub use crate::region::{Backing, Dmabuf};
 pub use crate::stats::{ConsumerStats, PoolStats, ReceiveStats};
 pub use xmem_shm::abi::budget::BudgetLimit;
 pub use xmem_shm::abi::dtype::DType;

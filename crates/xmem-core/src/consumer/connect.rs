@@ -66,6 +66,7 @@ pub struct ConsumerBuilder {
     pub(super) interval: Option<Duration>,
     pub(super) events: bool,
     pub(super) parts: bool,
+    pub(super) dmabuf: bool,
     /// If set, it takes no frames. It only holds frames that the pool with this name forwards.
     holds_only_for: Option<String>,
     pub(super) busy_poll: Duration,
@@ -86,6 +87,7 @@ impl ConsumerBuilder {
             interval: None,
             events: false,
             parts: false,
+            dmabuf: false,
             holds_only_for: None,
             busy_poll: Duration::ZERO,
             canceller: Canceller::new(),
@@ -158,6 +160,13 @@ impl ConsumerBuilder {
     /// part are mapped, and frames of several parts are missed.
     pub fn parts(mut self, parts: bool) -> Self {
         self.parts = parts;
+        self
+    }
+
+    /// Whether to receive each frame also as a [DMA buffer](crate::ReadLease::dmabuf), for devices. Default: no. If a frame is in no
+    /// DMA buffer, or the producer does [not allow it](crate::ProducerBuilder::allow_dmabuf), receiving it is an error.
+    pub fn dmabuf(mut self, dmabuf: bool) -> Self {
+        self.dmabuf = dmabuf;
         self
     }
 

@@ -12,6 +12,7 @@ use xmem_shm::abi::wire::{MAX_MESSAGE, MAX_QUEUED, RegionKind, ToConsumer};
 use xmem_shm::fault::{self, Point};
 use xmem_shm::os::sealed;
 use xmem_shm::os::thread::Thread;
+use xmem_shm::printable::printable;
 
 use super::connection::Connection;
 use super::link::Woken;
@@ -128,6 +129,13 @@ impl Listener {
                 self.connection().page().wake_own();
             }
             ToConsumer::NoSticky { version } => self.connection().stickies().keep(version, None, 0),
+            ToConsumer::Dmabuf { region, start } => {
+                self.session.regions().keep_dmabuf(region, start, fd);
+            }
+            ToConsumer::NoDmabuf { region, reason } => {
+                let reason = printable(reason.as_str());
+                self.session.regions().refuse_dmabuf(region, reason);
+            }
             ToConsumer::Origin { pool_id, path } => self
                 .session
                 .origins()

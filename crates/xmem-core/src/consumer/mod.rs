@@ -84,6 +84,8 @@ pub struct Consumer {
     passed_eos: Option<u64>,
     /// Receives frames in parts as parts.
     parts: bool,
+    /// Receives frames as DMA buffers.
+    dmabuf: bool,
     busy_poll: Duration,
     notifier: Option<EventFdNotifier>,
     canceller: Canceller,
@@ -111,6 +113,7 @@ impl Consumer {
             events: builder.events,
             passed_eos: None,
             parts: builder.parts,
+            dmabuf: builder.dmabuf,
             busy_poll: builder.busy_poll,
             notifier: None,
             _registration: canceller.register(sleeper),

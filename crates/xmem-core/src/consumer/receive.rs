@@ -313,6 +313,7 @@ impl Consumer {
             session: &self.session,
             purpose,
             wants_parts: self.parts,
+            wants_dmabuf: self.dmabuf,
             deadline,
             cancel: &self.canceller,
         };
@@ -387,6 +388,7 @@ impl Consumer {
             session: &self.session,
             purpose: Purpose::Keep,
             wants_parts: self.parts,
+            wants_dmabuf: self.dmabuf,
             deadline: Deadline::after(Some(ANSWER_TIME)),
             cancel: &self.canceller,
         };

@@ -4,9 +4,10 @@
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::io;
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use xmem_shm::abi::layout::REGIONS_LET_GO;
 use xmem_shm::abi::wire::ToProducer;
@@ -18,7 +19,7 @@ use xmem_shm::sync::{AtomicU32, Ordering, fence};
 use super::connection::Connection;
 use crate::cancel::Canceller;
 use crate::error::{ReceiveError, RegionError};
-use crate::region::{RegionView, Ticket, device};
+use crate::region::{Imported, RegionView, Ticket, device};
 
 /// The maximum number of mapped regions. A process can have 65,530 mappings, and the program needs some of them.
 const MAX_REGIONS: usize = 8192;
@@ -43,12 +44,23 @@ impl Answer {
     }
 }
 
+/// The request for a DMA buffer.
+struct DmabufAsked {
+    region: u32,
+    /// Weak, because a retired region must be unmapped.
+    view: Weak<RegionView>,
+    bytes: Range<usize>,
+    /// Why the producer refused it.
+    refused: Option<String>,
+}
+
 /// The size is bounded, even if a producer sends other messages.
 #[derive(Default)]
 struct State {
     answers: BTreeMap<u32, Answer>,
     /// Regions that were requested and not answered yet, newest first.
     asked: VecDeque<u32>,
+    dmabuf: Option<DmabufAsked>,
 }
 
 impl State {
@@ -56,6 +68,19 @@ impl State {
         if !self.asked.contains(&id) {
             self.asked.push_front(id);
             self.asked.truncate(MAX_ASKED);
+        }
+    }
+
+    /// A request that was not answered in time stays, so that a caller that polls gets the answer in its next call.
+    fn ask_for_dmabuf(&mut self, region: u32, view: &Arc<RegionView>, bytes: &Range<usize>) {
+        let known = self.dmabuf.as_ref();
+        if known.is_none_or(|it| (it.region, &it.bytes) != (region, bytes)) {
+            self.dmabuf = Some(DmabufAsked {
+                region,
+                view: Arc::downgrade(view),
+                bytes: bytes.clone(),
+                refused: None,
+            });
         }
     }
 
@@ -154,6 +179,61 @@ impl MappedRegions {
             found
         })?;
         answer.unwrap_or(Ok(None))
+    }
+
+    /// Gets the DMA buffer of bytes of a region, at their first use from the producer, and leaves it to the view. The caller holds
+    /// a frame there. `false`: the producer of a live pool is gone.
+    pub(super) fn get_dmabuf(
+        &self,
+        region: u32,
+        view: &Arc<RegionView>,
+        bytes: &Range<usize>,
+        deadline: Deadline,
+        cancel: &Canceller,
+    ) -> Result<bool, ReceiveError> {
+        if view.dmabuf(bytes).is_some() {
+            return Ok(true);
+        }
+        let question = ToProducer::GetDmabuf {
+            region,
+            offset: bytes.start as u64,
+        };
+        self.lock().ask_for_dmabuf(region, view, bytes);
+        let answer = self.connection.ask(&question, deadline, cancel, || {
+            if view.dmabuf(bytes).is_some() {
+                return Some(Ok(true));
+            }
+            let refused = self.lock().dmabuf.as_mut()?.refused.take()?;
+            Some(Err(ReceiveError::NoDmabuf(refused)))
+        })?;
+        answer.unwrap_or(Ok(false))
+    }
+
+    /// Keeps a requested DMA buffer. An answer to an earlier request has no effect.
+    pub(super) fn keep_dmabuf(&self, region: u32, start: u64, fd: Option<OwnedFd>) {
+        let memory = fd.and_then(|fd| Imported::new(fd, 1).ok());
+        let memory = memory.filter(Imported::is_dmabuf);
+        let mut state = self.lock();
+        let Some(asked) = state.dmabuf.as_mut().filter(|it| it.region == region) else {
+            return;
+        };
+        match (memory, usize::try_from(start)) {
+            (Some(memory), Ok(start)) => {
+                let view = asked.view.upgrade();
+                if view.is_none_or(|view| view.keep_dmabuf(start, memory, &asked.bytes)) {
+                    state.dmabuf = None;
+                }
+            }
+            _ => asked.refused = Some("what its producer sent is no DMA buffer".to_owned()),
+        }
+    }
+
+    /// Notes why the producer does not send a DMA buffer.
+    pub(super) fn refuse_dmabuf(&self, region: u32, reason: String) {
+        let mut state = self.lock();
+        if let Some(asked) = state.dmabuf.as_mut().filter(|it| it.region == region) {
+            asked.refused = Some(reason);
+        }
     }
 
     /// Maps a requested region. `ticket`: `None` if the producer's message has none.

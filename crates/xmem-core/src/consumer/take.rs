@@ -32,6 +32,8 @@ pub(super) struct Take<'a> {
     pub(super) purpose: Purpose,
     /// Frames in parts are received as parts.
     pub(super) wants_parts: bool,
+    /// Frames are received as DMA buffers.
+    pub(super) wants_dmabuf: bool,
     pub(super) deadline: Deadline,
     pub(super) cancel: &'a Canceller,
 }
@@ -95,7 +97,11 @@ impl Take<'_> {
                 let info = entry.info(shared.storage, shared.device_id);
                 let find_parts = |places| self.parts(places);
                 let kept = &mut kept.descriptions;
-                ReadLease::new(kept, held, entry, info, described, sticky, &find_parts)
+                let lease = ReadLease::new(kept, held, entry, info, described, sticky, &find_parts);
+                if self.wants_dmabuf {
+                    return self.as_dmabuf(shared.region, lease?);
+                }
+                lease
             }
             Err(TakeError::Gone) => Ok(None),
             Err(TakeError::OverBudget) => {
@@ -144,6 +150,57 @@ impl Take<'_> {
         }
     }
 
+    /// Gets the slot of a held frame as a DMA buffer, if the frame is in its slot. `None`: the producer is gone.
+    #[cold]
+    fn as_dmabuf(
+        &self,
+        region: u32,
+        lease: Option<ReadLease>,
+    ) -> Result<Option<ReadLease>, ReceiveError> {
+        let Some(lease) = lease else {
+            return Ok(None);
+        };
+        let meta = lease.meta();
+        let is_there = match lease.hold().memory() {
+            Memory::Received(view) if !meta.event && lease.parts().is_empty() => {
+                let start = lease.hold().offset() as u64 + meta.offset;
+                self.get_dmabuf(region, view, start, meta.size)?
+            }
+            _ => true,
+        };
+        Ok(is_there.then_some(lease))
+    }
+
+    /// Gets bytes of a held frame as a DMA buffer. `false`: the producer is gone.
+    fn get_dmabuf(
+        &self,
+        region: u32,
+        view: &Arc<RegionView>,
+        start: u64,
+        size: u64,
+    ) -> Result<bool, ReceiveError> {
+        let no = |reason: &str| Err(ReceiveError::NoDmabuf(reason.to_owned()));
+        if size == 0 {
+            return Ok(true);
+        }
+        if view.cuda().is_some() {
+            return no("it is on a CUDA device");
+        }
+        if let Some(imported) = view.imported() {
+            return match imported.is_dmabuf() {
+                true => Ok(true),
+                false => no(
+                    "it is in memory that its pool did not make, such as that of the pool that it was forwarded from: receive it there",
+                ),
+            };
+        }
+        // Inside of the region, as the caller has checked.
+        let bytes = start as usize..(start + size) as usize;
+        let (deadline, cancel) = (self.deadline, self.cancel);
+        let regions = self.session.regions();
+        regions.get_dmabuf(region, view, &bytes, deadline, cancel)
+    }
+
     /// The parts of a held frame. `None`: one is gone, or the caller does not receive parts.
     #[cold]
     fn parts(&self, places: Vec<PartPlace>) -> Result<Option<Vec<Part>>, ReceiveError> {
@@ -164,8 +221,12 @@ impl Take<'_> {
                 }
                 None => None,
             };
+            let (region, start, size) = (place.region, place.offset, place.size);
             let part = Part::new(view, place, held_there)
                 .ok_or(ReceiveError::Corrupt("a part lies outside its region"))?;
+            if self.wants_dmabuf && !self.get_dmabuf(region, part.view(), start, size)? {
+                return Ok(None);
+            }
             parts.push(part);
         }
         if self.wants_parts {

@@ -13,7 +13,7 @@ use xmem_shm::bounds::is_range_inside;
 use xmem_shm::lock::{inside, lock};
 
 use super::hold::Hold;
-use crate::region::RegionView;
+use crate::region::{Dmabuf, RegionView};
 
 /// A part of a received frame.
 #[derive(Debug)]
@@ -50,6 +50,12 @@ impl Part {
     /// The file descriptor of the part's memory. Do not write to the memory, even if the descriptor is writable.
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.view.fd()
+    }
+
+    /// The part as a DMA buffer, if it is in a slot of the frame's pool and the consumer set
+    /// [`dmabuf`](crate::ConsumerBuilder::dmabuf).
+    pub fn dmabuf(&self) -> Option<Dmabuf> {
+        self.view.dmabuf(&(self.offset..self.offset + self.size))
     }
 
     pub(crate) fn view(&self) -> &Arc<RegionView> {

@@ -9,6 +9,7 @@ use std::time::Duration;
 use xmem_shm::abi::layout::{Constants, Control};
 use xmem_shm::abi::limits::{MAX_CONSUMERS, MAX_SLOTS};
 use xmem_shm::fault::{self, Point};
+use xmem_shm::os::udmabuf::Udmabuf;
 
 use super::control::listener::Listener;
 use super::control::lock_file::take_lock;
@@ -124,6 +125,16 @@ impl ProducerBuilder {
         self
     }
 
+    /// Whether consumers that [ask for it](crate::ConsumerBuilder::dmabuf) get slots in host memory as DMA buffers, which devices
+    /// import without a copy. Default: no.
+    ///
+    /// **Each of them can then write to every frame**, because the kernel makes no read-only DMA buffers. The producer needs access
+    /// to /dev/udmabuf, [`Backing::Memfd`], and one more descriptor for each slot.
+    pub fn allow_dmabuf(mut self, allow: bool) -> Self {
+        self.settings.allow_dmabuf = allow;
+        self
+    }
+
     /// The permissions of the socket. Default: `0o600`. With write permission for the group or for all users, these can also
     /// join.
     pub fn socket_mode(mut self, mode: u32) -> Self {
@@ -214,6 +225,15 @@ impl ProducerBuilder {
                  use backing memfd, or leave socket-mode at 0600 and allow-uids empty"
                     .into(),
             ));
+        }
+        if settings.allow_dmabuf {
+            if settings.backing == Backing::PosixShm {
+                return Err(CreateError::Settings(
+                    "DMA buffers cannot be made of backing posix-shm: use backing memfd, or do not allow dmabuf".into(),
+                ));
+            }
+            let device = Udmabuf::open().map_err(CreateError::Dmabuf)?;
+            settings.udmabuf = Some(Arc::new(device));
         }
         let socket = socket_path(&pool)?;
         prepare_dir(&pool, &socket)?;

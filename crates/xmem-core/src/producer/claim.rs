@@ -43,9 +43,11 @@ pub(super) fn on_host(pool: &Arc<Pool>, want: Want) -> Result<Slot, AcquireError
 }
 
 fn make_region(pool: &Pool, plan: Plan) -> Result<Region, AcquireError> {
+    let udmabuf = pool.settings().udmabuf.as_deref();
     let settings = RegionSettings {
         backing: pool.settings().backing,
         shm_prefix: pool.shm_prefix(),
+        udmabuf: udmabuf.map(|device| (device, plan.slot_len)),
     };
     Ok(Region::create(plan.len(), settings)?)
 }

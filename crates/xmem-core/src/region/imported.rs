@@ -48,6 +48,10 @@ impl Imported {
         self.fd.as_fd()
     }
 
+    pub(crate) fn is_dmabuf(&self) -> bool {
+        self.is_dmabuf
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.len
     }

@@ -7,9 +7,11 @@ use std::sync::Arc;
 
 use xmem_shm::os::mapping::{Access, Mapping};
 use xmem_shm::os::memfd::{self, Seal};
+use xmem_shm::os::udmabuf::Udmabuf;
 
 use super::check::{check_len, system};
 use super::device::Pinned;
+use super::dmabuf::SlotBuffers;
 use crate::error::RegionError;
 
 #[derive(Debug)]
@@ -19,13 +21,19 @@ pub(crate) struct Owned {
     pub(super) mapping: Arc<Mapping>,
     /// Whether it is registered with devices.
     pub(super) pinned: Pinned,
+    pub(super) dmabufs: Box<SlotBuffers>,
 }
 
 impl Owned {
-    pub(super) fn create(len: usize) -> Result<Self, RegionError> {
+    /// `udmabuf`: what makes a DMA buffer for each slot, and the size of a slot.
+    pub(super) fn create(
+        len: usize,
+        udmabuf: Option<(&Udmabuf, usize)>,
+    ) -> Result<Self, RegionError> {
         let fd = memfd::create("xmem-region", len)
             .map_err(|error| RegionError::NoSpace { size: len, error })?;
         let mapping = Mapping::new(&fd, len, Access::ReadWrite).map_err(system("map a region"))?;
+        let dmabufs = SlotBuffers::make(&fd, &mapping, udmabuf);
         let sealed = memfd::seal(&fd, Seal::SizeAndFutureWrites);
         let sealed = sealed.and_then(|()| memfd::for_reading(fd));
         let fd = sealed.map_err(system("seal a region"))?;
@@ -33,6 +41,7 @@ impl Owned {
             fd,
             mapping: Arc::new(mapping),
             pinned: Pinned::default(),
+            dmabufs: Box::new(dmabufs),
         })
     }
 }

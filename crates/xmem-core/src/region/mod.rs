@@ -4,20 +4,25 @@
 
 mod check;
 pub(crate) mod device;
+mod dmabuf;
 mod imported;
 mod memfd;
 mod posix_shm;
 
 use std::any::Any;
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use xmem_shm::abi::device_header::TwinKind;
 use xmem_shm::lock::lock;
 use xmem_shm::os::mapping::Mapping;
+use xmem_shm::os::udmabuf::Udmabuf;
 
 use crate::error::RegionError;
+use dmabuf::ReceivedBuffers;
 
+pub use dmabuf::Dmabuf;
 pub(crate) use imported::Imported;
 pub use posix_shm::remove_stale_segments;
 pub(crate) use posix_shm::{prefix as shm_prefix, sweep as sweep_shm};
@@ -40,6 +45,8 @@ pub(crate) struct RegionSettings<'a> {
     pub(crate) backing: Backing,
     /// Prefix of the segments' names.
     pub(crate) shm_prefix: &'a str,
+    /// Makes a DMA buffer for each slot of this size.
+    pub(crate) udmabuf: Option<(&'a Udmabuf, usize)>,
 }
 
 /// A writable region in its producer.
@@ -64,7 +71,7 @@ impl Region {
     /// Allocates a region. All of its memory is reserved.
     pub(crate) fn create(len: usize, settings: RegionSettings<'_>) -> Result<Self, RegionError> {
         match settings.backing {
-            Backing::Memfd => memfd::Owned::create(len).map(Self::Memfd),
+            Backing::Memfd => memfd::Owned::create(len, settings.udmabuf).map(Self::Memfd),
             Backing::PosixShm => {
                 posix_shm::Owned::create(len, settings.shm_prefix).map(Self::PosixShm)
             }
@@ -119,6 +126,15 @@ impl Region {
         }
     }
 
+    /// The DMA buffer with this byte, and its first byte in the region. `Err`: why there is none.
+    pub(crate) fn dmabuf(&self, offset: u64) -> Result<(BorrowedFd<'_>, u64), &str> {
+        match self {
+            Self::Memfd(region) => region.dmabufs.at(offset),
+            Self::PosixShm(_) => Err("its producer uses backing=posix-shm"),
+            Self::Cuda(_) => Err("it is on a CUDA device"),
+        }
+    }
+
     pub(crate) fn ticket(&self) -> Ticket<BorrowedFd<'_>> {
         match self {
             Self::Memfd(region) => Ticket::Memfd(region.fd.as_fd()),
@@ -135,6 +151,7 @@ pub(crate) struct RegionView {
     /// Whether it is registered with devices.
     pinned: device::Pinned,
     derived: Mutex<Vec<(u64, Derived)>>,
+    dmabufs: ReceivedBuffers,
 }
 
 /// A value that other code derived from a region.
@@ -162,6 +179,7 @@ impl RegionView {
             memory,
             pinned: device::Pinned::default(),
             derived: Mutex::default(),
+            dmabufs: ReceivedBuffers::default(),
         })
     }
 
@@ -223,6 +241,16 @@ impl RegionView {
             Memory::Cuda(view) => Some(view.fd()),
             Memory::PosixShm(_) => None,
         }
+    }
+
+    /// These bytes as a DMA buffer, if the producer has sent it.
+    pub(crate) fn dmabuf(&self, bytes: &Range<usize>) -> Option<Dmabuf> {
+        self.dmabufs.find(bytes)
+    }
+
+    /// Keeps a DMA buffer from byte `start` of the region on, if it has these bytes. Returns whether it has.
+    pub(crate) fn keep_dmabuf(&self, start: usize, memory: Imported, bytes: &Range<usize>) -> bool {
+        self.dmabufs.keep(start, memory, bytes)
     }
 
     fn lock_derived(&self) -> MutexGuard<'_, Vec<(u64, Derived)>> {

@@ -2,7 +2,7 @@
 
 //! Regions are removed when they are not needed any more.
 
-use xmem_core::{Backing, Delivery, ReceiveError};
+use xmem_core::{Backing, CreateError, Delivery, ReceiveError};
 
 use super::*;
 
@@ -12,6 +12,49 @@ crate::conformance! {
     retired_regions_do_not_use_up_max_bytes
     a_closed_pool_removes_no_region
     a_lossless_consumer_receives_nothing_behind_a_gap
+    dma_buffers_are_handed_out_only_if_that_is_allowed
+}
+
+/// `cargo xtask camera` tests the DMA buffers themselves, on a kernel that has them.
+fn dma_buffers_are_handed_out_only_if_that_is_allowed(backing: Backing) {
+    let reason = match backing {
+        Backing::PosixShm => "backing=posix-shm",
+        _ => "set dmabuf=allow on xmemsink",
+    };
+    let place = Place::new();
+    let producer = pool(&place, backing).build().unwrap();
+    let mut usual = connect(&place);
+    let mut device = Consumer::builder(place.pool())
+        .dmabuf(true)
+        .connect()
+        .unwrap();
+    publish(&producer, 0, 300_000);
+    let frame = receive(&mut usual);
+    assert_frame(&frame, 0, 300_000);
+    assert!(frame.dmabuf().is_none());
+    for _ in 0..2 {
+        let error = device.receive(Some(HANG)).unwrap_err();
+        let is_refused = matches!(&error, ReceiveError::NoDmabuf(why) if why.contains(reason));
+        assert!(is_refused, "{error}");
+    }
+    // It holds nothing, and it was not disconnected.
+    assert_eq!(device.held(), 0);
+    assert_eq!(producer.stats().consumers.len(), 2);
+    drop((frame, usual, device, producer));
+
+    let allowing = pool(&place, backing).allow_dmabuf(true).build();
+    match (backing, std::fs::File::open("/dev/udmabuf")) {
+        (Backing::PosixShm, _) => {
+            assert!(matches!(allowing, Err(CreateError::Settings(_))));
+        }
+        (_, Err(_)) => {
+            let error = allowing.unwrap_err();
+            assert!(matches!(error, CreateError::Dmabuf(_)), "{error}");
+            assert!(error.to_string().contains("/dev/udmabuf"), "{error}");
+        }
+        (_, Ok(_)) => drop(allowing.unwrap()),
+    }
+    place.assert_clean();
 }
 
 fn regions_are_released_when_the_frame_size_changes(backing: Backing) {

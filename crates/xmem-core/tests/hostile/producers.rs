@@ -44,7 +44,7 @@ pub(crate) fn consume_waiting(
 /// Answers a consumer's requests until it disconnects.
 pub(crate) fn answer_all(raw: &Raw, mut answer: impl FnMut(&[u8]) -> raw::Message) {
     while let Some((question, _)) = raw.recv() {
-        if matches!(question[0], 3 | 4) {
+        if matches!(question[0], 3 | 4 | 12) {
             let (bytes, fds) = answer(&question);
             let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
             let _ = raw.send(&bytes, &fds);

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use rustix::event::epoll::CreateFlags;
 use rustix::fs::{Mode, OFlags, SealFlags};
-use xmem_core::{ConnectError, Consumer, ReceiveError};
+use xmem_core::{ConnectError, Consumer, Producer, ReceiveError};
 
-use crate::producers::consume_waiting;
+use crate::producers::{answer_all, consume_waiting};
 use crate::support::raw::{self, Fake, Memory, Raw};
 use crate::support::*;
 
@@ -219,6 +219,69 @@ fn regions_that_could_disappear_are_not_mapped() {
         "a segment with holes",
         with_region(&raw::region(1, 4096, 1, name), &[]),
     );
+}
+
+/// A fake producer answers the request for a slot's DMA buffer with this message. Waits for its effect for `time`.
+fn with_dmabuf(message: &[u8], fds: &[BorrowedFd<'_>], time: Duration) -> ReceiveError {
+    let place = Place::new();
+    let fake = Fake::at(place.pool());
+    let (control_fd, control) = raw::control(None);
+    raw::publish_entry(&control, 0, &[]);
+    let page = raw::memory(1 << 16, true);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let raw = fake.answer(&raw::welcome(raw::VERSION), &[&control_fd, &page]);
+            let region = raw::region(1, 8192, 0, "");
+            answer_all(&raw, |question| match question[0] {
+                3 => (region.clone(), vec![raw::frozen(8192)]),
+                4 => (raw::sticky(1), vec![raw::memory(8, true)]),
+                _ => {
+                    let fds = fds.iter().map(|fd| fd.try_clone_to_owned().unwrap());
+                    (message.to_vec(), fds.collect())
+                }
+            });
+        });
+        let consumer = Consumer::builder(place.pool()).dmabuf(true);
+        let mut consumer = consumer.connect().unwrap();
+        consumer.receive(Some(time)).unwrap_err()
+    })
+}
+
+#[test]
+fn what_is_no_dma_buffer_is_refused() {
+    let sealed = raw::frozen(8192);
+    for fds in [&[][..], &[sealed.as_fd()]] {
+        let error = with_dmabuf(&raw::dmabuf(1, 0), fds, HANG);
+        assert!(
+            matches!(&error, ReceiveError::NoDmabuf(why) if why.contains("no DMA buffer")),
+            "{error}"
+        );
+    }
+    let misleading = with_dmabuf(&raw::no_dmabuf(1, "no\u{1b}[2J"), &[], HANG);
+    assert!(
+        matches!(&misleading, ReceiveError::NoDmabuf(why) if why == "no\u{fffd}[2J"),
+        "{misleading}"
+    );
+    // An answer to another request has no effect.
+    for message in [raw::dmabuf(2, 0), raw::no_dmabuf(2, "no")] {
+        let error = with_dmabuf(&message, &[sealed.as_fd()], Duration::from_millis(300));
+        assert!(matches!(error, ReceiveError::Timeout), "{error}");
+    }
+}
+
+/// Also for slots that do not exist.
+#[test]
+fn a_consumer_gets_no_dma_buffer_that_is_not_allowed() {
+    let place = Place::new();
+    let producer = Producer::builder(place.pool()).build().unwrap();
+    publish(&producer, 0, 300_000);
+    let (raw, _joined) = Raw::join(&place.pool(), 8);
+    for (region, offset) in [(1, 0), (1, u64::MAX), (0, 0), (7, 1), (u32::MAX, 1 << 40)] {
+        raw.send(&raw::get_dmabuf(region, offset), &[]).unwrap();
+        let (answer, fds) = raw.recv_kind(12);
+        assert_eq!(answer[1..5], region.to_le_bytes());
+        assert!(fds.is_empty());
+    }
 }
 
 /// The header of a region with one slot and frames elsewhere, with changed words.

@@ -27,7 +27,7 @@ use rustix::net::{
 
 use super::HANG;
 
-pub const VERSION: u32 = 13;
+pub const VERSION: u32 = 14;
 /// The kernel's limit of descriptors in one message.
 pub const MAX_RIGHTS: usize = 253;
 
@@ -194,6 +194,18 @@ pub fn query(version: u32) -> Vec<u8> {
 
 pub fn get_region(id: u32) -> Vec<u8> {
     [&[3][..], &id.to_le_bytes()].concat()
+}
+
+pub fn get_dmabuf(region: u32, offset: u64) -> Vec<u8> {
+    [&[12][..], &region.to_le_bytes(), &offset.to_le_bytes()].concat()
+}
+
+pub fn dmabuf(region: u32, start: u64) -> Vec<u8> {
+    [&[11][..], &region.to_le_bytes(), &start.to_le_bytes()].concat()
+}
+
+pub fn no_dmabuf(region: u32, reason: &str) -> Vec<u8> {
+    [&[12][..], &region.to_le_bytes(), &text(reason, 256)].concat()
 }
 
 pub fn get_sticky(version: u64) -> Vec<u8> {

@@ -125,6 +125,13 @@ messages! {
         },
         /// The producer's events cannot be opened: requests that it marks frames whose work has ended.
         11 = MarkReady,
+        /// Requests the DMA buffer of a slot.
+        12 = GetDmabuf {
+            /// The region of the slot.
+            region: u32,
+            /// A byte of the slot, by its position in the region.
+            offset: u64,
+        },
     }
 }
 
@@ -194,6 +201,20 @@ messages! {
         },
         /// The consumer's cursor is set.
         10 = Arrived,
+        /// Sends the DMA buffer of a slot, with a descriptor.
+        11 = Dmabuf {
+            /// The region of the slot.
+            region: u32,
+            /// The first byte of the slot in the region.
+            start: u64,
+        },
+        /// The slot has no DMA buffer, or the producer does not hand it out.
+        12 = NoDmabuf {
+            /// The region of the slot.
+            region: u32,
+            /// The reason as text.
+            reason: Text<256>,
+        },
     }
 }
 
@@ -287,6 +308,8 @@ mod tests {
             Just(ToProducer::Bell),
             Just(ToProducer::Leave),
             Just(ToProducer::MarkReady),
+            any::<(u32, u64)>()
+                .prop_map(|(region, offset)| ToProducer::GetDmabuf { region, offset }),
         ]
     }
 
@@ -337,6 +360,14 @@ mod tests {
             },
             ToConsumer::NoOrigin { pool_id: 4 },
             ToConsumer::Arrived,
+            ToConsumer::Dmabuf {
+                region: 1,
+                start: 1 << 40,
+            },
+            ToConsumer::NoDmabuf {
+                region: 1,
+                reason: "no".into(),
+            },
         ] {
             let bytes = message.encode();
             assert!(bytes.len() <= MAX_MESSAGE);

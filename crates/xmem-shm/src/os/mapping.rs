@@ -12,7 +12,7 @@ use std::ptr::{self, NonNull};
 use super::fork::ProcessId;
 use crate::bounds::is_range_inside;
 use crate::fault::{self, Point};
-use crate::sync::{AtomicU32, AtomicU64};
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 
 /// The access of a mapping.
@@ -80,6 +80,14 @@ impl Mapping {
         }?;
         self.only_in = Some(ProcessId::current());
         Ok(())
+    }
+
+    /// Accesses every page, so that the kernel clears it now and not later. Only for a new mapping that no other process has.
+    pub fn touch(&self) {
+        let words = self.words64(0, self.len / 8);
+        for word in words.iter().step_by(rustix::param::page_size() / 8) {
+            word.store(0, Ordering::Relaxed);
+        }
     }
 
     /// The first byte. Other processes may write there at any time.

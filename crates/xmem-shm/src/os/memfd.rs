@@ -86,6 +86,11 @@ pub enum Seal {
     Everything,
 }
 
+/// Seals a descriptor against shrinking only, which DMA buffers of it require.
+pub fn seal_shrinking(fd: impl AsFd) -> io::Result<()> {
+    Ok(fcntl_add_seals(fd, SealFlags::SHRINK)?)
+}
+
 /// Seals a descriptor, also against further seals.
 pub fn seal(fd: impl AsFd, seal: Seal) -> io::Result<()> {
     let size = SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL;

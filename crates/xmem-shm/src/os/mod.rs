@@ -16,3 +16,4 @@ pub mod random;
 pub mod sealed;
 pub mod socket;
 pub mod thread;
+pub mod udmabuf;

@@ -106,6 +106,9 @@ impl ControlThread {
                 Ok(())
             }
             Some(ToProducer::GetRegion { id: region }) => self.send_region(id, connection, region),
+            Some(ToProducer::GetDmabuf { region, offset }) => {
+                self.send_dmabuf(connection, region, offset)
+            }
             Some(ToProducer::GetSticky { version }) => {
                 let _ = self.send_sticky(connection, version);
                 // A version other than the newest must first be copied, which takes time.
@@ -191,6 +194,23 @@ impl ControlThread {
             Ticket::Cuda(fd, twin) => {
                 let fds: Vec<_> = [Some(fd), twin].into_iter().flatten().collect();
                 connection.send(&message(RegionKind::Cuda, ""), &fds)
+            }
+        }
+    }
+
+    /// Sends the DMA buffer of a slot. The consumer holds a frame in the slot, so the region is there.
+    fn send_dmabuf(&self, connection: &Connection, id: u32, offset: u64) -> io::Result<()> {
+        self.check_in_flight(connection)?;
+        let region = self.pool.lock_on_own_thread().regions.get(id).cloned();
+        let found = match &region {
+            Some(region) => region.dmabuf(offset),
+            None => Err("it is not in memory of its pool"),
+        };
+        match found {
+            Ok((fd, start)) => connection.send(&ToConsumer::Dmabuf { region: id, start }, &[fd]),
+            Err(reason) => {
+                let reason = Text::new(reason);
+                connection.send(&ToConsumer::NoDmabuf { region: id, reason }, &[])
             }
         }
     }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use xmem_shm::abi::layout::Shape;
+use xmem_shm::os::udmabuf::Udmabuf;
 
 use super::access::Access;
 use super::event::PoolEvent;
@@ -46,6 +47,9 @@ pub(in crate::producer) struct Settings {
     pub(in crate::producer) max_consumers: u32,
     pub(in crate::producer) max_held: u32,
     pub(in crate::producer) backing: Backing,
+    /// Whether consumers may have DMA buffers of slots, and what makes these.
+    pub(in crate::producer) allow_dmabuf: bool,
+    pub(in crate::producer) udmabuf: Option<Arc<Udmabuf>>,
     pub(in crate::producer) access: Access,
     pub(in crate::producer) lossless_timeout: Option<Duration>,
     pub(in crate::producer) on_event: Option<OnEvent>,
@@ -139,6 +143,8 @@ impl Default for Settings {
             max_consumers: 256,
             max_held: 8,
             backing: Backing::Memfd,
+            allow_dmabuf: false,
+            udmabuf: None,
             access: Access::default(),
             lossless_timeout: None,
             on_event: None,

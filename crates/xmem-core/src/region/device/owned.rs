@@ -56,7 +56,7 @@ impl Owned {
         header: DeviceHeader,
         twin: super::twin::Twin,
     ) -> Result<Self, RegionError> {
-        let host = crate::region::memfd::Owned::create(host_len)?;
+        let host = crate::region::memfd::Owned::create(host_len, None)?;
         let bytes = header.encode();
         assert!(bytes.len() <= host_len, "planned with its header");
         // SAFETY: inside of a mapping that no other code has yet.

@@ -68,6 +68,7 @@ mod tests {
         let settings = RegionSettings {
             backing: Backing::Memfd,
             shm_prefix: "",
+            udmabuf: None,
         };
         let region = Region::create(4096, settings).unwrap();
         let view = || {
