@@ -43,7 +43,8 @@ pub use buffers::memory::{XmemMemory, XmemMemoryRef};
 pub use deviceprovider::{XmemDevice, XmemDeviceProvider};
 pub use stream::frame_info::FrameInfo;
 pub use xmemsink::{
-    XmemSink, XmemSinkBacking, XmemSinkCopy, XmemSinkCudaIpcMode, XmemSinkDelivery, XmemSinkPace,
+    XmemSink, XmemSinkBacking, XmemSinkCopy, XmemSinkCudaIpcMode, XmemSinkDelivery, XmemSinkDmabuf,
+    XmemSinkPace,
 };
 pub use xmemsrc::{
     XmemSrc, XmemSrcCudaWait, XmemSrcOnEos, XmemSrcOnProducerLost, XmemSrcOverBudget,

@@ -2,10 +2,10 @@
 
 //! Finds the received frame that a buffer consists of.
 
-use std::sync::Arc;
+use std::{ops::Range, sync::Arc};
 
 use gst::glib;
-use xmem_core::ReadLease;
+use xmem_core::{Dmabuf, ReadLease};
 
 use crate::{
     buffers::{
@@ -28,6 +28,11 @@ pub(crate) struct ReceivedPart {
     pub(crate) frame: ReadLease,
     /// The index of the part.
     pub(crate) index: usize,
+    /// Where the part lies in the memory.
+    pub(crate) bytes: Range<usize>,
+    /// If set, the memory is a DMA buffer of a slot: whoever has its descriptor can write to the slot, so it must not be shared
+    /// further.
+    pub(crate) slot: Option<Dmabuf>,
     pub(crate) _tally: Arc<Tally>,
 }
 
@@ -48,8 +53,8 @@ pub(crate) fn received_frame(buffer: &gst::BufferRef) -> Option<ReadLease> {
             Some(memory) => memory.received()?,
             None => {
                 let kept = tied::<ReceivedPart>(memory)?;
-                let part = kept.frame.parts().get(kept.index)?;
-                let is_whole = memory.offset() == part.offset() && memory.size() == part.len();
+                let end = memory.offset() + memory.size();
+                let is_whole = (memory.offset()..end) == kept.bytes;
                 is_whole.then_some((kept.frame, kept.index))?
             }
         };

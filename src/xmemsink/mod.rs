@@ -18,7 +18,8 @@ mod when;
 use gst::{glib, prelude::*};
 
 pub use settings::{
-    XmemSinkBacking, XmemSinkCopy, XmemSinkCudaIpcMode, XmemSinkDelivery, XmemSinkPace,
+    XmemSinkBacking, XmemSinkCopy, XmemSinkCudaIpcMode, XmemSinkDelivery, XmemSinkDmabuf,
+    XmemSinkPace,
 };
 
 glib::wrapper! {
@@ -34,6 +35,7 @@ pub(crate) fn register(plugin: &gst::Plugin) -> Result<(), glib::BoolError> {
         XmemSinkCopy::static_type(),
         XmemSinkCudaIpcMode::static_type(),
         XmemSinkBacking::static_type(),
+        XmemSinkDmabuf::static_type(),
         XmemSinkPace::static_type(),
     ] {
         enumeration.mark_as_plugin_api(gst::PluginAPIFlags::empty());

@@ -36,7 +36,7 @@ use crate::{
     },
     later::drop_later,
     lock,
-    stream::received::{TAG_DMABUF, TAG_HOST, received_frame},
+    stream::received::{ReceivedPart, TAG_DMABUF, TAG_HOST, received_frame},
 };
 
 /// The outcome, or why the buffer is not shared, if it could be.
@@ -127,6 +127,13 @@ fn own_parts(producer: &Producer, buffer: &gst::BufferRef) -> Option<Parts> {
 fn import(producer: &Producer, memory: &gst::MemoryRef) -> Option<ImportedMemory> {
     if let Some(known) = known(memory, producer) {
         return Some(known);
+    }
+    if tied::<ReceivedPart>(memory).is_some_and(|part| part.slot.is_some()) {
+        gst::debug!(
+            CAT,
+            "Copying part of a frame of another pool, whose slot is read-only for consumers"
+        );
+        return None;
     }
     let fd = duplicate(memory.downcast_memory_ref::<gst_allocators::FdMemory>()?)?;
     match producer.import(fd) {

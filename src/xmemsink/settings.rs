@@ -195,6 +195,18 @@ settings! {
         "backing", "Backing",
         "The kind of shared memory for the slots (posix-shm is for this user only)";
     /**
+     * GstXmemSink:dmabuf:
+     *
+     * With `allow`, consumers that ask for it (`dmabuf=true` of xmemsrc) get slots in host memory as DMA buffers, which GPUs,
+     * displays and encoders import without a copy. Each of them can then write to every frame of the pool, because the kernel
+     * makes no read-only DMA buffers. Other consumers still can't write. This process needs access to /dev/udmabuf (its group
+     * is kvm on Debian), and one more file descriptor for each slot. Slots above the `size_limit_mb` of the kernel module
+     * udmabuf, 64 MiB by default, have none.
+     */
+    dmabuf: XmemSinkDmabuf = XmemSinkDmabuf::default(),
+        "dmabuf", "DMA Buffers",
+        "Whether consumers may get frames as DMA buffers, which they can write to";
+    /**
      * GstXmemSink:max-consumers:
      *
      * At most 4096. Others are refused.
@@ -341,6 +353,7 @@ impl Settings {
                 XmemSinkBacking::Memfd => Backing::Memfd,
                 XmemSinkBacking::PosixShm => Backing::PosixShm,
             })
+            .allow_dmabuf(self.dmabuf == XmemSinkDmabuf::Allow)
             .max_consumers(self.max_consumers)
             .max_held(self.max_held)
             .socket_mode(mode)
@@ -413,6 +426,12 @@ choices! {
     XmemSinkCopy = "GstXmemSinkCopy" {
         Allow = "allow", "Allow: copy foreign frames once";
         Forbid = "forbid", "Forbid: a foreign frame causes an element error";
+    }
+
+    /// Whether consumers may get slots as DMA buffers.
+    XmemSinkDmabuf = "GstXmemSinkDmabuf" {
+        Forbid = "forbid", "Forbid: consumers can only read frames";
+        Allow = "allow", "Allow: consumers that ask for DMA buffers can also write to frames";
     }
 
     /// The kind of shared memory that holds the slots.

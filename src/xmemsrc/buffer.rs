@@ -6,13 +6,13 @@
 #![allow(unsafe_code)]
 
 use std::{
-    os::fd::AsRawFd,
+    os::fd::{AsFd, AsRawFd, BorrowedFd},
     sync::{Arc, LazyLock},
 };
 
 use gst::prelude::*;
 use gst_allocators::{FdMemoryFlags, prelude::*};
-use xmem_core::{Attachments, FrameMeta, Part, ReadLease};
+use xmem_core::{Attachments, Dmabuf, FrameMeta, Part, ReadLease};
 
 use super::{
     context::{InvalidFrame, Outcome, Placement, SourceContext},
@@ -38,6 +38,8 @@ pub(super) struct Converter<'a> {
     times: BufferTimes,
     /// Counts metas that cannot be used here.
     losses: &'a Losses,
+    /// Frames become DMA buffers.
+    dmabuf: bool,
 }
 
 /// A frame as a buffer, and where its bytes are.
@@ -100,6 +102,7 @@ impl<'a> Converter<'a> {
             stream,
             times,
             losses: source.losses,
+            dmabuf: source.settings.dmabuf,
         }
     }
 
@@ -107,6 +110,13 @@ impl<'a> Converter<'a> {
     pub(super) fn in_place(self, lease: ReadLease, tally: &Arc<Tally>) -> Converted {
         if !lease.parts().is_empty() {
             return self.finish(memories(&lease, tally)?, lease.meta(), Placement::InPlace);
+        }
+        if self.dmabuf
+            && let Some(slot) = lease.dmabuf()
+        {
+            let memory = of_slot(&lease, 0, lease.size() as usize, slot, tally);
+            let memory = memory.ok_or_else(|| InvalidFrame(NO_BUFFER.to_owned()))?;
+            return self.finish([memory], lease.meta(), Placement::InPlace);
         }
         let mut buffer = self
             .stream
@@ -224,6 +234,12 @@ pub(super) fn memories(
         {
             return Ok(memory);
         }
+        // Only if this element asks for DMA buffers.
+        if let Some(slot) = part.dmabuf()
+            && let Some(memory) = of_slot(lease, index, part.len(), slot, tally)
+        {
+            return Ok(memory);
+        }
         bytes(part)?;
         let content = memory::Content::received(lease.clone(), Some(index), tally);
         Ok(content.into_memory(XmemAllocator::of_received_frames()))
@@ -237,7 +253,38 @@ pub(super) fn bytes(part: &Part) -> Result<&[u8], InvalidFrame> {
     part.map().map_err(unmappable)
 }
 
+/// A part in a DMA buffer of upstream.
 fn dmabuf(lease: &ReadLease, index: usize, part: &Part, tally: &Arc<Tally>) -> Option<gst::Memory> {
+    let received = ReceivedPart {
+        frame: lease.clone(),
+        index,
+        bytes: part.offset()..part.offset().checked_add(part.len())?,
+        slot: None,
+        _tally: tally.clone(),
+    };
+    dmabuf_memory(part.fd()?, received)
+}
+
+/// A part in a slot, or a frame in its slot, as a DMA buffer.
+fn of_slot(
+    lease: &ReadLease,
+    index: usize,
+    size: usize,
+    slot: Dmabuf,
+    tally: &Arc<Tally>,
+) -> Option<gst::Memory> {
+    let received = ReceivedPart {
+        frame: lease.clone(),
+        index,
+        bytes: slot.offset()..slot.offset().checked_add(size)?,
+        slot: Some(slot.clone()),
+        _tally: tally.clone(),
+    };
+    dmabuf_memory(slot.as_fd(), received)
+}
+
+/// The memory of a DMA buffer. `received` keeps the descriptor open.
+fn dmabuf_memory(fd: BorrowedFd<'_>, received: ReceivedPart) -> Option<gst::Memory> {
     static ALLOCATOR: LazyLock<gst_allocators::DmaBufAllocator> = LazyLock::new(|| {
         let allocator = gst_allocators::DmaBufAllocator::new();
         // SAFETY: every GstAllocator is a GstObject. The bindings do not declare it for this type.
@@ -245,23 +292,16 @@ fn dmabuf(lease: &ReadLease, index: usize, part: &Part, tally: &Arc<Tally>) -> O
         object.set_object_flags(gst::ObjectFlags::MAY_BE_LEAKED);
         allocator
     });
-    let fd = part.fd()?.as_raw_fd();
-    let end = part.offset().checked_add(part.len())?;
-    // SAFETY: the lease that is tied to the memory below keeps the descriptor open, and DONT_CLOSE keeps the memory from
-    // closing it.
+    let (fd, end) = (fd.as_raw_fd(), received.bytes.end);
+    // SAFETY: what is tied to the memory below keeps the descriptor open, and DONT_CLOSE keeps the memory from closing it.
     let memory = unsafe { ALLOCATOR.alloc_dmabuf_with_flags(fd, end, FdMemoryFlags::DONT_CLOSE) };
     let mut memory = memory.ok()?;
     let memory_ref = memory.get_mut()?;
-    memory_ref.resize(part.offset()..end);
+    memory_ref.resize(received.bytes.clone());
     // SAFETY: sets a flag of a memory that has no other user yet.
     unsafe {
         (*memory_ref.as_mut_ptr()).mini_object.flags |= gst::ffi::GST_MEMORY_FLAG_READONLY;
     }
-    let received = ReceivedPart {
-        frame: lease.clone(),
-        index,
-        _tally: tally.clone(),
-    };
     tie(&memory, received);
     Some(memory)
 }

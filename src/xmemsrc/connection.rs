@@ -46,7 +46,7 @@ pub(super) fn follower(settings: &Settings, builder: ConsumerBuilder) -> Followe
             // The element posts a message before it ends.
             XmemSrcOnProducerLost::Eos | XmemSrcOnProducerLost::Error => OnLost::Fail,
         })
-        .over_budget(match settings.over_budget {
+        .over_budget(match settings.when_over_budget() {
             XmemSrcOverBudget::Copy => OverBudget::Copy,
             XmemSrcOverBudget::Drop => OverBudget::Drop,
         })
@@ -138,6 +138,10 @@ pub(super) fn ended(
         FollowError::Connect(error) => {
             let text = format!("Cannot join the pool: {error}");
             (gst::ResourceError::OpenRead, text)
+        }
+        FollowError::Receive(error @ ReceiveError::NoDmabuf(_)) => {
+            let text = format!("With dmabuf=true, {error}");
+            (gst::ResourceError::Settings, text)
         }
         error => {
             let text = format!("Cannot receive a frame: {error}");

@@ -144,7 +144,7 @@ fn warn_of_budget(source: SourceContext<'_>, follower: &Follower) {
         return;
     };
     let (budget, limit) = (consumer.budget(), consumer.budget_limit());
-    let outcome = match source.settings.over_budget {
+    let outcome = match source.settings.when_over_budget() {
         XmemSrcOverBudget::Copy => "copied",
         XmemSrcOverBudget::Drop => "dropped",
     };

@@ -198,6 +198,19 @@ settings! {
         "Whether frames on CUDA devices are copied into host memory (no effect in builds without CUDA)",
         mutable_ready();
     /**
+     * GstXmemSrc:dmabuf:
+     *
+     * For elements that import DMA buffers without a copy, such as glupload, waylandsink, kmssink and `v4l2sink
+     * io-mode=dmabuf-import`. The caps stay plain `video/x-raw`. The producer must allow it (`dmabuf=allow` of xmemsink);
+     * otherwise it is an error, as it is for frames on CUDA devices and for forwarded frames. Each element downstream, and each
+     * process that gets the descriptor, can then write to the frames of all consumers. Frames beyond `max-held` are dropped.
+     * Elements that read frames by the CPU are faster without it.
+     */
+    dmabuf: bool = false,
+        "dmabuf", "DMA Buffers",
+        "Whether frames are pushed as DMA buffers, which downstream can write to (the producer must allow it)",
+        mutable_ready();
+    /**
      * GstXmemSrc:cuda-wait:
      *
      * `device`: the CUDA stream of the frame's memory waits. If the producer is killed meanwhile, this stream is blocked
@@ -231,6 +244,15 @@ impl Settings {
         (self.max_held != Self::default().max_held).then_some(self.max_held)
     }
 
+    /// `over-budget`, but a copy would be no DMA buffer.
+    pub(super) fn when_over_budget(&self) -> XmemSrcOverBudget {
+        if self.dmabuf {
+            XmemSrcOverBudget::Drop
+        } else {
+            self.over_budget
+        }
+    }
+
     /// The options of the consumer, for an element with this name.
     pub(super) fn consumer(&self, name: &str) -> ConsumerBuilder {
         let client_name = self
@@ -250,6 +272,7 @@ impl Settings {
             .events(true)
             .name(&client_name)
             .parts(true)
+            .dmabuf(self.dmabuf)
             .busy_poll(Duration::from_nanos(self.busy_poll))
             .start_from(self.start_from())
             .newest_only(self.newest_only)

@@ -119,6 +119,29 @@ fn settings_that_contradict_each_other_are_refused() {
     }
 }
 
+/// Whoever has the descriptor of a DMA buffer can write, so both sides must agree to that.
+#[test]
+fn dma_buffers_that_are_not_to_be_had_are_an_error() {
+    let pools = Pools::new();
+    let sender = pools.sender(&VIDEO.parse().unwrap(), "");
+    sender.push(gst::Buffer::with_size(64 * 64).unwrap());
+    let source = "xmemsrc pool=POOL dmabuf=true start-from=newest ! fakesink";
+    let (error, text) = fails_to_start(&pools, source);
+    assert!(error.matches(gst::ResourceError::Settings), "{text}");
+    assert!(text.contains("set dmabuf=allow on xmemsink"), "{text}");
+    drop(sender);
+
+    let sink = "videotestsrc ! xmemsink pool=POOL dmabuf=allow";
+    let (error, text) = fails_to_start(&pools, &format!("{sink} backing=posix-shm"));
+    assert!(error.matches(gst::ResourceError::Settings), "{text}");
+    assert!(text.contains("use backing memfd"), "{text}");
+    if std::fs::File::open("/dev/udmabuf").is_err() {
+        let (error, text) = fails_to_start(&pools, sink);
+        assert!(error.matches(gst::ResourceError::OpenReadWrite), "{text}");
+        assert!(text.contains("/dev/udmabuf"), "{text}");
+    }
+}
+
 #[test]
 fn too_few_slots_for_upstream_are_an_error() {
     let pools = Pools::new();
