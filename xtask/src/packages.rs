@@ -167,6 +167,12 @@ const GUEST_NEEDS: Needs = &[
         "gstreamer1.0-plugins-good",
         &[Need::Element("v4l2src"), Need::Element("jpegdec")],
     ),
+    // A program that maps DMA buffers by itself.
+    ("python3-gi", &[Need::PythonModule("gi")]),
+    (
+        "gir1.2-gst-plugins-base-1.0",
+        &[Need::PythonModule("gi.repository.GstAllocators")],
+    ),
 ];
 
 /// Additional dependencies of `cargo xtask package`.

@@ -154,4 +154,6 @@ ln -s "$device" $link
 if until_true 'shows 210'; then ok 'by-id: the same camera'; else failed "by-id: the same camera ($device)"; fi
 end_all
 
+. /mnt/dmabuf.sh
+
 exit $failures

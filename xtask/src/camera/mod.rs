@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
 //! `cargo xtask camera`: cameras of the kernel's own driver, in a small virtual machine. They are shared, plugged in and
-//! unplugged.
+//! unplugged. And DMA buffers, which that kernel can make.
 
 use std::path::Path;
 use std::process::Command;
@@ -62,7 +62,7 @@ pub(crate) fn run() -> Result {
     let share = target_dir().join("camera");
     std::fs::create_dir_all(&share)?;
     let own = root().join("xtask/src/camera");
-    for file in ["webcam.py", "cases.sh"] {
+    for file in ["webcam.py", "cases.sh", "dmabuf.py", "dmabuf.sh"] {
         std::fs::copy(own.join(file), share.join(file))?;
     }
     for file in ["libgstxmem.so", "xmem"] {
@@ -77,7 +77,7 @@ pub(crate) fn run() -> Result {
     step::run_all(vec![Step {
         name: "cameras",
         command: cases,
-        advice: "each line above that begins with FAILED is a case of xtask/src/camera/cases.sh, followed by the ends of its logs",
+        advice: "each line above that begins with FAILED is a case of cases.sh or dmabuf.sh in xtask/src/camera, followed by the ends of its logs",
     }])
 }
 
