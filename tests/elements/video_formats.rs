@@ -25,7 +25,7 @@ fn difference(format: &VideoFormat, width: u32, height: u32) -> Result<(), Strin
         ));
     }
     let planes = layout.planes().map_err(|error| error.to_string())?;
-    for (number, plane) in planes.iter().enumerate() {
+    for (number, plane) in planes.enumerate() {
         let components: Vec<u32> = (0..info.n_components())
             .filter(|component| info.format_info().plane()[*component as usize] as usize == number)
             .collect();

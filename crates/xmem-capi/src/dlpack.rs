@@ -82,9 +82,8 @@ impl Frame {
         let layout = &self.meta().layout;
         let mut arrays = Vec::new();
         if let Some(video) = &layout.video {
-            let sizes = video.planes()?.into_iter();
             let places = video.offsets.iter().zip(video.strides);
-            for (size, (offset, stride)) in sizes.zip(places) {
+            for (size, (offset, stride)) in video.planes()?.zip(places) {
                 let item = size.dtype.size() as i64;
                 let pixel = i64::from(size.channels);
                 let mut shape = vec![i64::from(size.rows), i64::from(size.columns)];

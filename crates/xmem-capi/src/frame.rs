@@ -180,12 +180,12 @@ fn time(time: Option<u64>) -> i64 {
         .unwrap_or(NO_TIME)
 }
 
-/// A text with a zero byte behind it, if it is shorter than the field.
+/// A text with a zero byte behind it. The bytes behind a shorter text are zeros.
 fn c_text<const N: usize, const M: usize>(text: &Text<N>) -> [c_char; M] {
     let mut out = [0; M];
-    let bytes = text.as_str().bytes().take(M.saturating_sub(1));
-    for (to, byte) in out.iter_mut().zip(bytes) {
-        *to = byte as c_char;
+    let last = M.saturating_sub(1);
+    for (to, byte) in out.iter_mut().zip(text.as_bytes().iter().take(last)) {
+        *to = *byte as c_char;
     }
     out
 }

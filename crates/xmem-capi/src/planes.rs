@@ -100,7 +100,7 @@ pub(crate) fn planes(
         return Ok((0, planes));
     };
     let count = sizes.len();
-    let sizes = sizes.into_iter().zip(video.offsets).zip(video.strides);
+    let sizes = sizes.zip(video.offsets).zip(video.strides);
     for (to, ((size, offset), stride)) in planes.iter_mut().zip(sizes) {
         let found = plane(size, offset, stride, &place);
         *to = found.ok_or_else(outside)?;

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use xmem_core::cuda::Device;
-use xmem_core::{Delivery, FrameLayout, SlotSpec, VideoLayout, Wait};
+use xmem_core::{Delivery, FrameLayout, SlotSpec, Text, VideoLayout, Wait};
 
 use crate::border::{Sized0, call, limit, limit_or_none, needed, path, text};
 use crate::error::{Code, Failure};
@@ -148,8 +148,9 @@ impl Producer {
         height: u32,
     ) -> Result<(Arc<FrameLayout>, usize), Failure> {
         let mut last = lock(&self.video);
+        let name = Text::new(format);
         let is_same = |video: &VideoLayout| {
-            (video.width, video.height) == (width, height) && video.format.as_str() == format
+            (video.format, video.width, video.height) == (name, width, height)
         };
         if let Some(last) = &*last
             && last.0.video.as_ref().is_some_and(is_same)

@@ -205,7 +205,7 @@ pub(crate) fn arrays(meta: &FrameMeta, is_field: bool, parts: &[Part]) -> Option
         return described(meta, rows, parts).map(Arrays::one);
     }
     if let Some(video) = &meta.layout.video
-        && let Some(format) = VideoFormat::find(video.format.as_str())
+        && let Some(format) = VideoFormat::of(video)
     {
         let height = u32::try_from(rows(video.height.into())).ok()?;
         let planes = planes(format, video, height, parts)?;
@@ -299,7 +299,6 @@ fn planes(
     let element = format.dtype.size().cast_signed();
     let places = video.offsets.iter().zip(&video.strides);
     sizes
-        .iter()
         .zip(places)
         .map(|(size, (offset, stride))| {
             let pixel = element * isize::try_from(size.channels).ok()?;

@@ -325,7 +325,7 @@ fn libavcodec_encodes_frames_in_place() {
         let mut slot = producer.acquire(size).unwrap();
         let bytes = slot.as_mut_slice();
         bytes.fill(200);
-        for (plane, extent) in layout.planes().unwrap().into_iter().enumerate() {
+        for (plane, extent) in layout.planes().unwrap().enumerate() {
             let (at, stride) = (
                 layout.offsets[plane] as usize,
                 layout.strides[plane] as usize,

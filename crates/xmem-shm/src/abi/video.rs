@@ -44,8 +44,8 @@ const QUARTER_WIDTH: Share = (4, 1, 1);
 ///
 /// let format = VideoFormat::find("P010_10LE").ok_or("no such format")?;
 /// assert_eq!(format.dtype, DType::U16);
-/// let planes = format.planes(640, 480);
-/// assert_eq!((planes[1].rows, planes[1].columns, planes[1].channels), (240, 320, 2));
+/// let colours = format.planes(640, 480).nth(1).ok_or("one plane")?;
+/// assert_eq!((colours.rows, colours.columns, colours.channels), (240, 320, 2));
 /// # Ok::<(), &str>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,6 +56,8 @@ pub struct VideoFormat {
     /// The type of one element of a plane.
     pub dtype: DType,
     planes: &'static [Share],
+    /// The name, as a number that is compared at once.
+    key: u128,
     /// GStreamer's default layout adds a row to an odd height.
     even_rows: bool,
 }
@@ -118,12 +120,18 @@ static ALL: LazyLock<Vec<VideoFormat>> = LazyLock::new(|| {
             name,
             dtype,
             planes,
+            key: key(&Text::new(name)),
             even_rows,
         }));
     }
-    all.sort_unstable_by_key(|format| format.name);
+    all.sort_unstable_by_key(|format| format.key);
     all
 });
+
+/// Numbers in the order of the names.
+fn key(name: &Text<16>) -> u128 {
+    u128::from_be_bytes(*name.as_bytes())
+}
 
 impl VideoFormat {
     /// All known formats, by name.
@@ -133,19 +141,34 @@ impl VideoFormat {
 
     /// The format with this name, in GStreamer's spelling.
     pub fn find(name: &str) -> Option<&'static Self> {
-        let found = ALL.binary_search_by_key(&name, |format| format.name);
+        // A longer name is cut.
+        Self::with_key(key(&Text::new(name))).filter(|format| format.name == name)
+    }
+
+    /// The format of this layout.
+    pub fn of(layout: &VideoLayout) -> Option<&'static Self> {
+        Self::with_key(key(&layout.format))
+    }
+
+    fn with_key(key: u128) -> Option<&'static Self> {
+        let found = ALL.binary_search_by_key(&key, |format| format.key);
         ALL.get(found.ok()?)
     }
 
     /// The planes of a frame with this size.
-    pub fn planes(&self, width: u32, height: u32) -> Vec<PlaneSize> {
-        let plane = |(wide, high, channels): &Share| PlaneSize {
+    pub fn planes(
+        &self,
+        width: u32,
+        height: u32,
+    ) -> impl ExactSizeIterator<Item = PlaneSize> + use<> {
+        let dtype = self.dtype;
+        let plane = move |(wide, high, channels): &Share| PlaneSize {
             rows: height.div_ceil(*high),
             columns: width.div_ceil(*wide),
             channels: *channels,
-            dtype: self.dtype,
+            dtype,
         };
-        self.planes.iter().map(plane).collect()
+        self.planes.iter().map(plane)
     }
 
     /// Whether a frame is a single array.
@@ -154,7 +177,7 @@ impl VideoFormat {
     }
 
     /// For each plane in GStreamer's default layout: bytes from one row to the next, and the number of rows with padding rows.
-    fn default_planes(&self, width: u32, height: u32) -> Vec<(u64, u64)> {
+    fn default_planes(&self, width: u32, height: u32) -> impl ExactSizeIterator<Item = (u64, u64)> {
         let planes = self.planes(width, height);
         let height = u64::from(height);
         let all_rows = if self.even_rows {
@@ -162,12 +185,10 @@ impl VideoFormat {
         } else {
             height
         };
-        let default = |(plane, (_, high, _)): (PlaneSize, &Share)| {
+        planes.zip(self.planes).map(move |(plane, (_, high, _))| {
             let rows = all_rows.div_ceil(u64::from(*high));
             (plane.row_bytes().next_multiple_of(4), rows)
-        };
-        let planes = planes.into_iter().zip(self.planes);
-        planes.map(default).collect()
+        })
     }
 
     /// GStreamer's default layout of a frame with this size, and its size in bytes. `None`: the size overflows.
@@ -201,7 +222,7 @@ impl VideoLayout {
     /// let layout = VideoLayout::new("I420", 639, 479)?;
     /// assert_eq!((layout.n_planes, layout.strides[..3].to_vec()), (3, vec![640, 320, 320]));
     /// let mut frame = vec![0; layout.size()?]; // or a slot
-    /// for (plane, size) in layout.planes()?.into_iter().enumerate() {
+    /// for (plane, size) in layout.planes()?.enumerate() {
     ///     let (start, stride) = (layout.offsets[plane] as usize, layout.strides[plane] as usize);
     ///     let rows = frame[start..].chunks_mut(stride).take(size.rows as usize);
     ///     for row in rows {
@@ -218,10 +239,12 @@ impl VideoLayout {
         if width == 0 || height == 0 {
             return Err(LayoutError::Size { width, height });
         }
-        let layout = find(format)?.default_layout(width, height);
-        layout
-            .map(|(layout, _)| layout)
-            .ok_or(LayoutError::Size { width, height })
+        let known = VideoFormat::find(format);
+        let known = known.ok_or_else(|| LayoutError::UnknownFormat(format.to_owned()))?;
+        let (layout, _) = known
+            .default_layout(width, height)
+            .ok_or(LayoutError::Size { width, height })?;
+        Ok(layout)
     }
 
     /// The rows of each plane, and the content of a row.
@@ -229,8 +252,13 @@ impl VideoLayout {
     /// # Errors
     ///
     /// [`LayoutError::UnknownFormat`].
-    pub fn planes(&self) -> Result<Vec<PlaneSize>, LayoutError> {
-        Ok(find(self.format.as_str())?.planes(self.width, self.height))
+    pub fn planes(&self) -> Result<impl ExactSizeIterator<Item = PlaneSize> + use<>, LayoutError> {
+        Ok(self.known()?.planes(self.width, self.height))
+    }
+
+    fn known(&self) -> Result<&'static VideoFormat, LayoutError> {
+        VideoFormat::of(self)
+            .ok_or_else(|| LayoutError::UnknownFormat(self.format.as_str().to_owned()))
     }
 
     /// The size of a frame with this layout in bytes: up to the end of its last plane, including padding rows, as in GStreamer.
@@ -239,23 +267,19 @@ impl VideoLayout {
     ///
     /// [`LayoutError`], also for invalid offsets and strides, because another process may have written them.
     pub fn size(&self) -> Result<usize, LayoutError> {
-        let planes = find(self.format.as_str())?.default_planes(self.width, self.height);
+        let planes = self.known()?.default_planes(self.width, self.height);
         if planes.len() != self.n_planes as usize {
             return Err(LayoutError::Impossible);
         }
         let places = self.offsets.iter().zip(&self.strides);
-        let end = |((_, rows), (offset, stride)): (&(u64, u64), (&u64, &i32))| {
+        let mut ends = planes.zip(places).map(|((_, rows), (offset, stride))| {
             let stride = u64::try_from(*stride).ok()?;
-            offset.checked_add(stride.checked_mul(*rows)?)
-        };
-        let ends: Option<Vec<u64>> = planes.iter().zip(places).map(end).collect();
-        ends.and_then(|ends| usize::try_from(ends.into_iter().max()?).ok())
+            offset.checked_add(stride.checked_mul(rows)?)
+        });
+        ends.try_fold(0, |most, end| Some(end?.max(most)))
+            .and_then(|end: u64| usize::try_from(end).ok())
             .ok_or(LayoutError::Impossible)
     }
-}
-
-fn find(name: &str) -> Result<&'static VideoFormat, LayoutError> {
-    VideoFormat::find(name).ok_or_else(|| LayoutError::UnknownFormat(name.to_owned()))
 }
 
 /// There is no layout for this format and size.
