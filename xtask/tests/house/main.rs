@@ -245,7 +245,7 @@ fn is_defined(files: &[(PathBuf, String)], owner: &str, item: &str) -> bool {
 #[test]
 fn the_model_names_functions_that_exist() {
     let files = core_and_format();
-    let model = sources(&root().join("crates/xmem-core/tests/exhaustive"));
+    let model = sources(&root().join("crates/xmem-shm/tests/exhaustive"));
     let model: String = model
         .iter()
         .map(|file| fs::read_to_string(file).unwrap())

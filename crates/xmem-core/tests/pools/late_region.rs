@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! A region that reaches a consumer after it was retired. The model in `tests/exhaustive` found this case.
+//! A region that reaches a consumer after it was retired. The model in xmem-shm's `tests/exhaustive` found this case.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering;
