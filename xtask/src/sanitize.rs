@@ -6,7 +6,7 @@ use std::process::Command;
 
 use crate::check::cargo::{SELECTED, with};
 use crate::check::{Check, Harness, Planned, Rights};
-use crate::step::{self, Step};
+use crate::step::{self, Step, patient};
 use crate::{Result, cargo, packages, target_dir, toolchain};
 
 #[derive(Debug, clap::Args)]
@@ -26,6 +26,7 @@ enum Tool {
     Valgrind,
 }
 
+const NAME: &str = "AddressSanitizer, build";
 /// Test programs of the core with memory mappings, forks, killed processes and hostile peers.
 const CORE_TESTS: &[&str] = &[
     "processes",
@@ -35,6 +36,8 @@ const CORE_TESTS: &[&str] = &[
     "parts",
     "forward",
 ];
+/// The test program of the plugin.
+const PLUGIN: &str = "elements";
 /// Tests of the plugin that allocate, use and free shared memory: modules of `elements`.
 const PLUGIN_TESTS: &[&str] = &[
     "zero_copy::",
@@ -75,16 +78,26 @@ pub(crate) fn run(args: &Args) -> Result {
 }
 
 /// The checks that `cargo xtask test --full` runs if the compiler has AddressSanitizer.
-pub(crate) fn checks() -> [Planned; 2] {
-    [Tool::Core, Tool::Plugin].map(|tool| {
-        let step = tool.step();
-        if !is_available() {
-            return Err((step.name, "this Rust has no AddressSanitizer".into()));
-        }
-        let check = Check::of_tests(Harness::Libtest, Rights::Me, step);
+pub(crate) fn checks() -> Vec<Planned> {
+    if !is_available() {
+        return vec![Err((NAME, "this Rust has no AddressSanitizer".into()))];
+    }
+    let mut build = instrumented();
+    build.args(CORE_TESTS.iter().flat_map(|test| ["--test", test]));
+    build.args(["--test", PLUGIN, "--no-run"]);
+    // Compiled while other tests wait.
+    let build = Check::from(Step {
+        name: NAME,
+        command: patient(&build),
+        advice: "see the compiler's error message above",
+    });
+    let tests = [Tool::Core, Tool::Plugin].map(|tool| {
+        let check = Check::of_tests(Harness::Libtest, Rights::Me, tool.step());
         let filter: Vec<String> = tool.filter().map(str::to_owned).collect();
-        Ok(check.only(&filter))
-    })
+        check.only(&filter)
+    });
+    let build = [build.in_background()];
+    build.into_iter().chain(tests).map(Ok).collect()
 }
 
 impl Tool {
@@ -110,7 +123,7 @@ impl Tool {
                 advice: "see the report above for the invalid access or the leak",
             },
             Self::Plugin => {
-                let mut command = with(instrumented(), &["--test", "elements"]);
+                let mut command = with(instrumented(), &["--test", PLUGIN]);
                 // LeakSanitizer is off: GLib and GStreamer never free types, caps and caches.
                 command.env("ASAN_OPTIONS", "detect_leaks=0");
                 Step {
@@ -153,7 +166,9 @@ fn instrumented() -> Command {
         .env("RUSTFLAGS", "-Zsanitizer=address")
         // The option is unstable. Each toolchain of rustup has the libraries.
         .env("RUSTC_BOOTSTRAP", "1")
-        .env("XMEM_INSTRUMENTED", "1");
+        .env("XMEM_INSTRUMENTED", "1")
+        // The tests wait more than they compute.
+        .env("RUST_TEST_THREADS", "6");
     command
 }
 

@@ -5,6 +5,7 @@
 use std::fmt::Display;
 use std::fs::File;
 use std::io::{self, IsTerminal, Read, Seek, Write};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -47,7 +48,7 @@ pub(crate) fn run_all(steps: Vec<Step>) -> Result {
     Ok(())
 }
 
-/// A running command. Its output is printed at the end.
+/// A running command. Its output is printed once somebody waits for it.
 #[derive(Debug)]
 pub(crate) struct Background {
     child: Child,
@@ -67,9 +68,15 @@ impl Background {
     }
 
     pub(crate) fn wait(mut self) -> Result<ExitStatus> {
-        let status = self.child.wait()?;
-        print!("{}", all_of(&mut self.output)?);
-        Ok(status)
+        let mut shown = 0;
+        loop {
+            let status = self.child.try_wait()?;
+            shown += print_from(&self.output, shown)?;
+            if let Some(status) = status {
+                return Ok(status);
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
     }
 }
 
@@ -83,6 +90,39 @@ fn unnamed_file() -> Result<File> {
         .open(&path)?;
     std::fs::remove_file(&path)?;
     Ok(file)
+}
+
+/// Prints what a file has from an offset on, and returns the number of bytes. The command writes at the file's own offset.
+fn print_from(file: &File, offset: u64) -> Result<u64> {
+    let mut text = vec![0; 65536];
+    let mut printed = 0;
+    loop {
+        let count = file.read_at(&mut text, offset + printed)?;
+        if count == 0 {
+            io::stdout().flush()?;
+            return Ok(printed);
+        }
+        io::stdout().write_all(&text[..count])?;
+        printed += count as u64;
+    }
+}
+
+/// The command with the lowest priority: it gets the processors while others wait.
+pub(crate) fn patient(command: &Command) -> Command {
+    let mut nice = Command::new("nice");
+    nice.args(["-n", "19"])
+        .arg(command.get_program())
+        .args(command.get_args());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => nice.env(name, value),
+            None => nice.env_remove(name),
+        };
+    }
+    if let Some(dir) = command.get_current_dir() {
+        nice.current_dir(dir);
+    }
+    nice
 }
 
 fn all_of(file: &mut File) -> Result<String> {

@@ -5,7 +5,7 @@
 use std::process::Command;
 
 use crate::check::{Check, Harness, Rights};
-use crate::step::Step;
+use crate::step::{Step, patient};
 use crate::{cargo, root, target_dir};
 
 /// Cargo in the workspace of the bridge. It has a separate target directory, because its lockfile has other versions.
@@ -42,7 +42,7 @@ pub(super) fn checks() -> [Check; 3] {
     );
     let lints = step(
         "lints of the bridge",
-        linted(&["build", "--all-targets", "--locked"]),
+        patient(&linted(&["build", "--all-targets", "--locked"])),
         "fix clippy's warnings; if bridge/Cargo.lock is out of date, run `cargo check` in bridge and commit it",
     );
     let tests = step(
@@ -51,8 +51,9 @@ pub(super) fn checks() -> [Check; 3] {
         "the lines that begin with xmem-bridge show what each process did",
     );
     [
+        // These 400 crates are compiled while the tests wait.
+        Check::from(lints).in_background(),
         format.into(),
-        lints.into(),
         Check::of_tests(Harness::Libtest, Rights::Me, tests),
     ]
 }

@@ -212,11 +212,6 @@ fn always(selection: &Selection, parts: &BTreeSet<Part>) -> Vec<Planned> {
     steps
 }
 
-fn clippy(args: &[&str]) -> Command {
-    let command = with(with(cargo(), &["clippy", "--all-targets"]), args);
-    with(command, &["--", "-D", "warnings"])
-}
-
 /// Installs rustfmt and clippy if they are missing. The minimal profile of rustup does not have them.
 fn ensure_rust_components() -> Result {
     for (command, component) in [("fmt", "rustfmt"), ("clippy", "clippy")] {

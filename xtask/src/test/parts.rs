@@ -7,7 +7,7 @@ use std::process::Command;
 
 use clap::ValueEnum;
 
-use super::{bridge, clippy};
+use super::bridge;
 use crate::check::cargo::{has_nextest, of_rust, strict, test, with};
 use crate::check::{Check, Harness, Planned, Rights};
 use crate::step::Step;
@@ -16,12 +16,8 @@ use crate::{api, arm, cargo, compat, root, sanitize, target_dir};
 /// A part of a full run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub(super) enum Part {
-    /// Format and lints
+    /// Format, lints, the docs of the crates, and whether all compiles for 64-bit ARM
     Lints,
-    /// Lints of what is built without CUDA
-    NoCuda,
-    /// The docs of the crates
-    Docs,
     /// The public names of xmem-core
     Api,
     /// Tests of the comparison and of the counter
@@ -30,8 +26,6 @@ pub(super) enum Part {
     Loom,
     /// Tests under AddressSanitizer
     Asan,
-    /// The build for 64-bit ARM
-    Arm,
     /// The bridge to other hosts, with its 400 dependencies
     Bridge,
     /// The Python tests that need PyTorch (4.5 GB)
@@ -77,36 +71,7 @@ impl Part {
             }))]
         };
         match self {
-            Self::Lints => {
-                let format = one(
-                    "format",
-                    with(cargo(), &["fmt", "--all", "--check"]),
-                    "run `cargo fmt --all`",
-                );
-                // Users build the crates and the Python module with these names. They are also the defaults.
-                let lints = one(
-                    "lints",
-                    clippy(&["--workspace", "--features", "cpu,cuda", "--locked"]),
-                    "fix clippy's warnings; if Cargo.lock is out of date, run `cargo check` and commit it",
-                );
-                format.into_iter().chain(lints).collect()
-            }
-            // Only the crates that others depend on. The rest of the workspace always has the feature `cuda`.
-            Self::NoCuda => {
-                let packages = ["gst-plugin-xmem", "gstxmem-cdylib", "xmem-core", "xmem-cli"];
-                let packages = packages.map(|package| ["--package", package]).concat();
-                let features = ["--no-default-features", "--features", "cpu", "--locked"];
-                one(
-                    "lints without CUDA",
-                    clippy(&[&packages[..], &features].concat()),
-                    "fix clippy's warnings: some code is compiled only with the feature `cuda`",
-                )
-            }
-            Self::Docs => {
-                let mut command = with(cargo(), &["doc", "--workspace", "--no-deps", "--locked"]);
-                command.env("RUSTDOCFLAGS", "-D warnings");
-                one("docs", command, "fix rustdoc's warnings")
-            }
+            Self::Lints => lints(),
             Self::Api => vec![Ok(api::step().into())],
             Self::Tools => {
                 // Nearly all packages, so that little is built again.
@@ -130,8 +95,7 @@ impl Part {
                 vec![Ok(of_rust(Rights::Me, step))]
             }
             Self::Loom => vec![Ok(loom())],
-            Self::Asan => sanitize::checks().into(),
-            Self::Arm => vec![arm::check().map(Check::from)],
+            Self::Asan => sanitize::checks(),
             Self::Bridge => bridge::checks().map(Ok).into(),
             Self::Torch => vec![],
             Self::Debian => match compat::few() {
@@ -157,6 +121,64 @@ impl Part {
             }
         }
     }
+}
+
+/// The steps that only check code. All have the same target, so that what they need is compiled once.
+fn lints() -> Vec<Planned> {
+    let is_for_arm = arm::is_available();
+    let check = |args: &[&str]| {
+        let mut command = with(with(cargo(), args), &["--locked"]);
+        if is_for_arm {
+            arm::select(&mut command);
+        }
+        command
+    };
+    let clippy = |args: &[&str]| {
+        let command = with(check(&["clippy", "--all-targets"]), args);
+        with(command, &["--", "-D", "warnings"])
+    };
+    // Only the crates that others depend on. The rest of the workspace always has the feature `cuda`.
+    let packages = ["gst-plugin-xmem", "gstxmem-cdylib", "xmem-core", "xmem-cli"];
+    let packages = packages.map(|package| ["--package", package]).concat();
+    let mut docs = check(&["doc", "--workspace", "--no-deps"]);
+    docs.env("RUSTDOCFLAGS", "-D warnings");
+    let step = |name, command, advice| {
+        Ok(Check::from(Step {
+            name,
+            command,
+            advice,
+        }))
+    };
+    let mut steps = vec![
+        step(
+            "format",
+            with(cargo(), &["fmt", "--all", "--check"]),
+            "run `cargo fmt --all`",
+        ),
+        // Users build the crates and the Python module with these names. They are also the defaults.
+        step(
+            "lints",
+            clippy(&["--workspace", "--features", "cpu,cuda"]),
+            "fix clippy's warnings; if Cargo.lock is out of date, run `cargo check` and commit it",
+        ),
+        step(
+            "lints without CUDA",
+            clippy(
+                &[
+                    &packages[..],
+                    &["--no-default-features", "--features", "cpu"],
+                ]
+                .concat(),
+            ),
+            "fix clippy's warnings: some code is compiled only with the feature `cuda`",
+        ),
+        step("docs", docs, "fix rustdoc's warnings"),
+    ];
+    if !is_for_arm {
+        let why = "this Rust has no standard library for it, and rustup cannot install it";
+        steps.push(Err(("64-bit ARM", why.into())));
+    }
+    steps
 }
 
 fn loom() -> Check {
