@@ -74,7 +74,7 @@ def main() -> None:
     model = options.model or bright_things()
     session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
     runner = xmem.ort.Runner(session, ["boxes", "scores"])
-    with xmem.Consumer(options.pool, max_held=2) as consumer:
+    with xmem.Consumer(options.pool, max_held=2, newest_only=True) as consumer:
         for count, frame in enumerate(consumer, 1):
             boxes, scores = runner.run({"image": frame})
             best = "nothing"

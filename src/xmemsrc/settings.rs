@@ -144,7 +144,7 @@ settings! {
     /**
      * GstXmemSrc:max-rate:
      *
-     * For elements that need few frames. Frames in between are left out where they lie: they don't wake this process, they aren't
+     * For elements that need few frames. Frames in between are skipped: they don't wake this process, they aren't
      * taken, and `stats` counts them as `skipped`. The rate is that of the frames' publication, on average; the caps state the
      * producer's rate. Encoded streams are refused, because their frames depend on one another.
      */

@@ -87,7 +87,7 @@ pub(crate) struct Share {
     /// Open the source when the first consumer joins, and close it a few seconds after the last one has left
     #[arg(long)]
     pub(crate) on_demand: bool,
-    /// End when no consumer was there for this time, or when the source fails. For programs that start this command by themselves:
+    /// End when there has been no consumer for this time, or when the source fails. For programs that start this command by themselves:
     /// messages go to a file .log beside the pool's socket, and meanwhile a second such command for the pool does nothing
     #[arg(long, value_name = "SECONDS", conflicts_with_all = ["on_demand", "repeat"], value_parser = interval)]
     pub(crate) idle: Option<Duration>,

@@ -42,7 +42,7 @@ class Consumer(Waiting, _xmem.Consumer):
     over_budget: when max_held frames are held, "copy" the next frame into private memory, "drop" it, or "raise" OverBudget.
     busy_poll: the time in seconds to spin for the next frame before sleeping. It uses a core and saves the wake-up.
     newest_only: skip a frame if a newer one exists, for programs that are slower than the camera. Skipped frames count as missed.
-    max_rate: the most frames per second to receive, on average. None: all. Frames in between are left out where they lie, do not wake
+    max_rate: the most frames per second to receive, on average. None: all. Frames in between are skipped without being taken, do not wake
         this process, and count as skipped. Not for encoded streams, whose frames depend on one another.
     events: also receive events between frames, as xmem.Event.
     """

@@ -222,7 +222,7 @@ class Event:
 class WritableFrame(_Array):
     """A frame that can be written until it is published.
 
-    At the end of a `with` block its slot is released, whether it was published or not.
+    A frame that was not published is discarded at the end of a `with` block.
     """
 
     @property

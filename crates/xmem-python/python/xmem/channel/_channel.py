@@ -211,7 +211,7 @@ class Channel(Waiting):
     def send(self, obj: Any, *, to: int | None = None, timeout: float | None = None) -> None:
         """Sends an object. The maker sends to all processes that joined, or to one (`to`, its number). Others send to the maker.
 
-        Waits while there is no receiver or a receiver is 8 frames behind, at most `timeout` seconds. If unreceived messages wait
+        Waits while there is no receiver or a receiver is 8 messages behind, at most `timeout` seconds. If unreceived messages wait
         at this end meanwhile, a PoolWarning names the slow receivers once: two sides that only send wait for each other.
         """
         message = _pickling.dumps(obj, self._inline, self._own_reducers)

@@ -119,7 +119,7 @@ class Ref:
     def is_held(self) -> bool:
         """Whether this reference keeps the object, as far as this process knows.
 
-        One that was received while this process had no lease left does not. It also ends with the process that it came
+        A reference that was received while this process had no free lease doesn't keep it. It also ends with the process that it came
         from, if receivers could not hold the object at its own process as well.
         """
         if self._target is not None:
@@ -128,7 +128,7 @@ class Ref:
 
     @property
     def is_alive(self) -> bool | None:
-        """Whether the object's process still runs. None: it is not to be seen from here."""
+        """Whether the object's process still runs. None: this can't be determined from here."""
         if self.is_here:
             return True
         pid, started = self._token[2], self._token[3]
