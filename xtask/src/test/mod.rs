@@ -141,7 +141,7 @@ fn announce(parts: &BTreeSet<Part>) -> Result {
         let text = String::from_utf8(output.stdout).ok()?;
         Some(text.lines().last()?.trim().to_owned())
     });
-    let (minutes, gigabytes) = if parts.is_empty() { (12, 5) } else { (40, 15) };
+    let (minutes, gigabytes) = if parts.is_empty() { (10, 5) } else { (30, 15) };
     println!(
         "This takes up to {minutes} minutes on two idle processors, and up to {gigabytes} GB in {}. {} GB are free there.",
         target.display(),
