@@ -27,14 +27,9 @@ pub(crate) const SELECTED: [&str; 10] = [
 
 /// The step that builds all that the tests start: gst-launch-1.0, for one, loads the plugin from the target directory.
 pub(crate) fn build() -> Step {
-    let mut command = with(with(cargo(), &["build", "--all-targets"]), &SELECTED);
-    if std::env::var_os("CARGO_INCREMENTAL").is_none() {
-        // The state for a later build takes a fifth of the time. Builds after an edit write it.
-        command.env("CARGO_INCREMENTAL", "0");
-    }
     Step {
         name: BUILD,
-        command,
+        command: with(with(cargo(), &["build", "--all-targets"]), &SELECTED),
         advice: "see the compiler's error message above",
     }
 }
