@@ -63,13 +63,6 @@ impl Part {
 
     /// The steps that only this part has. PyTorch is installed by the step that all Python tests need.
     pub(super) fn steps(self) -> Vec<Planned> {
-        let one = |name, command, advice| {
-            vec![Ok(Check::from(Step {
-                name,
-                command,
-                advice,
-            }))]
-        };
         match self {
             Self::Lints => lints(),
             Self::Api => vec![Ok(api::step().into())],
@@ -102,25 +95,34 @@ impl Part {
                 Ok(check) => check.map(Ok).into_iter().collect(),
                 Err(why) => vec![Err(("tests with a newer GStreamer", why.to_string()))],
             },
-            Self::Cameras => one(
+            Self::Cameras => vec![plain(
                 "cameras",
                 with(cargo(), &["xtask", "camera"]),
                 "run `cargo xtask camera`",
-            ),
+            )],
             Self::Gpu => {
                 let mut rehearsal = Command::new("sh");
                 rehearsal
                     .args(["-c", "\"$0\" xtask gpu-bundle && gpu/run --stand-in"])
                     .arg(cargo().get_program())
                     .current_dir(root());
-                one(
+                vec![plain(
                     "the tests for a GPU, on the stand-in driver",
                     rehearsal,
                     "run `gpu/run --stand-in`; `--stage` and `--only` select tests",
-                )
+                )]
             }
         }
     }
+}
+
+/// A step that passes or fails as a whole.
+fn plain(name: &'static str, command: Command, advice: &'static str) -> Planned {
+    Ok(Check::from(Step {
+        name,
+        command,
+        advice,
+    }))
 }
 
 /// The steps that only check code. All have the same target, so that what they need is compiled once.
@@ -142,26 +144,19 @@ fn lints() -> Vec<Planned> {
     let packages = packages.map(|package| ["--package", package]).concat();
     let mut docs = check(&["doc", "--workspace", "--no-deps"]);
     docs.env("RUSTDOCFLAGS", "-D warnings");
-    let step = |name, command, advice| {
-        Ok(Check::from(Step {
-            name,
-            command,
-            advice,
-        }))
-    };
     let mut steps = vec![
-        step(
+        plain(
             "format",
             with(cargo(), &["fmt", "--all", "--check"]),
             "run `cargo fmt --all`",
         ),
         // Users build the crates and the Python module with these names. They are also the defaults.
-        step(
+        plain(
             "lints",
             clippy(&["--workspace", "--features", "cpu,cuda"]),
             "fix clippy's warnings; if Cargo.lock is out of date, run `cargo check` and commit it",
         ),
-        step(
+        plain(
             "lints without CUDA",
             clippy(
                 &[
@@ -172,7 +167,7 @@ fn lints() -> Vec<Planned> {
             ),
             "fix clippy's warnings: some code is compiled only with the feature `cuda`",
         ),
-        step("docs", docs, "fix rustdoc's warnings"),
+        plain("docs", docs, "fix rustdoc's warnings"),
     ];
     if !is_for_arm {
         let why = "this Rust has no standard library for it, and rustup cannot install it";

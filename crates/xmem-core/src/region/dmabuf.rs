@@ -88,7 +88,7 @@ fn cannot_make(slot_len: usize, error: &io::Error) -> String {
 
 /// A range of memory as a DMA buffer, for devices and for elements that import such buffers. The memory is that of the frame.
 ///
-/// Whoever has the descriptor can write to the memory. Do not: other consumers read the same frame.
+/// The descriptor gives write access to the memory. Do not write to it, because other consumers read the same frame.
 #[derive(Debug, Clone)]
 pub struct Dmabuf {
     memory: Arc<Imported>,
