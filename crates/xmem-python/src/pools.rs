@@ -25,8 +25,11 @@ pub(crate) fn pool_name(pool: &Bound<'_, PyAny>) -> PyResult<String> {
 #[pyclass(frozen, get_all, module = "xmem")]
 #[derive(Debug)]
 pub(crate) struct PoolEntry {
+    /// The name of the pool.
     name: String,
+    /// The path of its socket.
     path: PathBuf,
+    /// Whether it has a producer.
     live: bool,
 }
 
@@ -85,7 +88,10 @@ pub(crate) fn _remove_left(py: Python<'_>, pool: PathBuf) {
     py.detach(|| remove_left(&pool));
 }
 
-/// The statistics of a pool, from its producer.
+/// Asks the producer of a pool for its statistics. Waits at most one second.
+///
+/// The keys are those of `xmem show --format json`, without time, format, up_ns and fps. The names of times have no _ns here;
+/// they are in nanoseconds, too.
 #[pyfunction]
 pub(crate) fn query<'py>(
     py: Python<'py>,

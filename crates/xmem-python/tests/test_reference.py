@@ -27,8 +27,12 @@ def definitions(file):
 
 STUBS = definitions(PACKAGE / "_xmem.pyi")
 SOURCES = {}
-for source in ["_camera", "_consumer", "_errors", "_gstreamer", "_waiting", "channel/_channel", "channel/_refs"]:
+for source in ["_camera", "_consumer", "_errors", "_gstreamer", "_waiting", "channel/_channel", "channel/_refs", "ort", "torch"]:
     SOURCES |= definitions(PACKAGE / f"{source}.py")
+SOURCES["install"] = definitions(PACKAGE / "multiprocessing.py")["install"]
+
+# What methods return, and what submodules export.
+MORE = ["ReceiveStats", "channel.Room", "multiprocessing.install", "ort.Runner", "torch.FrameDataset", "torch.from_blob"]
 
 
 def public():
@@ -76,16 +80,20 @@ def signature(node, name):
 def constructor(node):
     """The constructor of a class that programs can make."""
     found = {it.name: it for it in node.body if isinstance(it, ast.FunctionDef)}
-    return found.get("__new__") or found.get("__init__")
+    made = found.get("__new__") or found.get("__init__")
+    # Only what programs make has types.
+    return made if made and any(it.annotation for it in made.args.args) else None
 
 
 def arguments(node):
     """The names of the arguments; for a class those of its constructor."""
     if isinstance(node, ast.ClassDef):
+        fields = {it.target.id for it in node.body if isinstance(it, ast.AnnAssign)}
         node = constructor(node)
-    if node is None:
-        return set()
-    return {it.arg for it in [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]}
+        if node is None:
+            return fields
+    args = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs, node.args.kwarg]
+    return {it.arg for it in args if it}
 
 
 def text(node):
@@ -116,7 +124,7 @@ def text(node):
 
 
 def section(name):
-    node = SOURCES.get(name) or STUBS[name]
+    node = SOURCES.get(name.split(".")[-1]) or STUBS[name]
     if isinstance(node, ast.FunctionDef):
         return f"\n## {name}\n\n```python\nxmem.{signature(node, name)}\n```\n\n{text(node)}\n"
     bases = ", ".join(base.id for base in node.bases if isinstance(base, ast.Name) and base.id in public())
@@ -135,7 +143,7 @@ def section(name):
 
 
 def page():
-    return HEAD + "".join(map(section, public()))
+    return HEAD + "".join(map(section, public() + MORE))
 
 
 def test_the_page_is_made_from_the_sources():

@@ -275,12 +275,18 @@ class WritableFrame(_Array):
 class ReceiveStats(TypedDict):
     """Statistics of a consumer, over all its producers.
 
+    received: frames that it took.
     missed: frames whose slots were used again before the consumer took them, also while a lossless producer
-    continued without it. skipped: frames that max_rate left out.
-    held: the number of slots that it holds, also of producers that have ended. budget: the number that the last
-    producer allows.
+    continued without it.
+    skipped: frames that max_rate left out.
+    copied: of the received frames, those that were copied because the budget was used up.
+    dropped: frames past the budget that were not copied.
+    reconnects: the number of producers after the first one.
+    held: the number of slots that it holds, also of producers that have ended.
+    budget: the number that the last producer allows.
     budget_limit: the producer's property that limits the budget, "max_held", "max_slots" or "max_bytes"; empty if
-    the budget is as requested. latency: the time from publish to receive, smoothed, in nanoseconds.
+    the budget is as requested.
+    latency: the time from publish to receive, smoothed, in nanoseconds.
     """
 
     received: int
@@ -454,9 +460,11 @@ class PoolEntry:
     """A pool in the runtime directory."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """The name of the pool."""
     @property
-    def path(self) -> PathLike[str]: ...
+    def path(self) -> PathLike[str]:
+        """The path of its socket."""
     @property
     def live(self) -> bool:
         """Whether it has a producer."""
@@ -465,7 +473,11 @@ def pools() -> list[PoolEntry]:
     """The pools in the runtime directory."""
 
 def query(pool: str | PathLike[str]) -> dict[str, Any]:
-    """Asks the producer of a pool for its statistics. Waits at most one second."""
+    """Asks the producer of a pool for its statistics. Waits at most one second.
+
+    The keys are those of `xmem show --format json`, without time, format, up_ns and fps. The names of times have no _ns here;
+    they are in nanoseconds, too.
+    """
 
 @final
 class BufferPool:
@@ -480,7 +492,8 @@ class BufferPool:
 
     def __new__(cls, name: str | PathLike[str], *, max_buffers: int = 256, max_held: int | None = None) -> Self: ...
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """The name of the pool."""
     def preallocate_cpu(self, size: int, count: int) -> list[int]:
         """Reserves `count` buffers for this size, until `give_up`. Returns their indices.
 
@@ -530,7 +543,8 @@ class BufferPool:
         """Adds a reference of this process to a published buffer, without a guard, until `release`."""
     def release(self, meta_index: int) -> bool:
         """Removes one reference without a guard. Returns whether there was one."""
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Closes the pool. The buffers that this process wrote end with its last guard."""
     def __enter__(self) -> Self: ...
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
@@ -572,29 +586,38 @@ class BufferGuard:
     def size(self) -> int:
         """The size in bytes."""
     @property
-    def readonly(self) -> bool: ...
+    def readonly(self) -> bool:
+        """Whether the buffer is read-only."""
     @property
     def cpu_ptr(self) -> int:
         """The address of the first byte, as long as the guard exists."""
     @property
-    def cpu_ptr_mut(self) -> int: ...
+    def cpu_ptr_mut(self) -> int:
+        """The address for writing. An error for a buffer from `get`."""
     @property
     def cuda_ptr(self) -> int:
         """The address on the device. For a reader, waits until the buffer is written."""
     @property
-    def cuda_ptr_mut(self) -> int: ...
+    def cuda_ptr_mut(self) -> int:
+        """The address on the device, for writing."""
     @property
-    def shape(self) -> tuple[int, ...] | None: ...
+    def shape(self) -> tuple[int, ...] | None:
+        """The shape, if one was set."""
     @property
-    def dtype(self) -> numpy.dtype[Any]: ...
+    def dtype(self) -> numpy.dtype[Any]:
+        """The type of the elements, as of a frame."""
     @property
-    def content_type(self) -> str: ...
+    def content_type(self) -> str:
+        """The type of the content, such as "image/raw"."""
     @property
-    def producer(self) -> str: ...
+    def producer(self) -> str:
+        """The name of the program that wrote it."""
     @property
-    def timestamp(self) -> int | None: ...
+    def timestamp(self) -> int | None:
+        """The presentation time in nanoseconds on CLOCK_MONOTONIC."""
     @property
-    def sequence(self) -> int: ...
+    def sequence(self) -> int:
+        """The sequence with which it was published; 0 before that."""
     def set_meta(
         self,
         *,
@@ -604,8 +627,9 @@ class BufferGuard:
         producer: str | None = None,
         timestamp: int | None = None,
     ) -> None:
-        """Sets the description for readers."""
-    def clone_ref(self) -> BufferGuard: ...
+        """Sets the description for readers. Arguments that are None change nothing."""
+    def clone_ref(self) -> BufferGuard:
+        """Returns another guard for the same buffer, which must be published."""
     def copy_to_cpu(self) -> BufferGuard:
         """Returns a writable copy in host memory, in a buffer that this process acquires."""
     def copy_to_cuda(self, device_id: int = 0) -> BufferGuard:

@@ -110,8 +110,8 @@ class Channel(Waiting):
 
     Unpickling runs code. So messages are accepted only from processes of this user, and of `allow_uids`.
 
-    All methods can be called from any thread. After a fork, the child joins automatically. In an event loop, use `async for` and
-    the methods that begin with "a".
+    All methods can be called from any thread. After a fork, the child cannot use it, and joins with `connect`. In an event loop,
+    use `async for` and the methods that begin with "a".
 
     name: the name of the channel, or the path of its socket.
     budget: the number of messages of one sender that can be held at once. Further messages are copied.
