@@ -29,7 +29,7 @@
  * second, for all consumers together.
  *
  * |[
- * gst-launch-1.0 v4l2src ! capsfilter caps='video/x-raw;image/jpeg' ! decodebin ! xmemsink pool=cam0
+ * gst-launch-1.0 v4l2src ! 'video/x-raw;image/jpeg' ! decodebin ! xmemsink pool=cam0
  * ]| Shares a camera with all processes of this user.
  * |[
  * gst-launch-1.0 filesrc location=film.mp4 ! qtdemux ! h264parse ! avdec_h264 ! xmemsink pool=film delivery=lossless wait-for-connection=true

@@ -229,8 +229,8 @@ settings! {
      * GstXmemSink:socket-mode:
      *
      * `0600` admits this user and root, `0660` also the members of the socket's group, and `0666` all users. They can
-     * read all frames of the pool but can't change them. Other users also need search permission for the socket's
-     * directory.
+     * read all frames of the pool but can't change them, except in DMA buffers, which a camera uses by default. Other users
+     * also need search permission for the socket's directory.
      */
     // Text as the user set it; parsed when the sink starts.
     socket_mode: String = "0600".to_owned(),

@@ -15,12 +15,13 @@ use std::{fs, net::UdpSocket, os::unix::process::CommandExt, path::Path};
 use rustix::process::{Pid, Signal, kill_process_group};
 use support::{process::*, *};
 
+/// The caps are not written as such between `!`, because a filter with several caps may follow.
+const CAMERA: &str =
+    "videotestsrc is-live=true ! capsfilter caps=video/x-raw,width=320,height=240,framerate=30/1";
 /// Replacements for devices that the machine may not have.
 const STAND_INS: &[(&str, &str)] = &[
-    (
-        "v4l2src",
-        "videotestsrc is-live=true ! video/x-raw,width=320,height=240,framerate=30/1",
-    ),
+    ("v4l2src io-mode=userptr", CAMERA),
+    ("v4l2src", CAMERA),
     ("pulsesrc", "audiotestsrc is-live=true"),
     ("=autovideosink", "=fakesink"),
     ("autovideosink", "fakesink sync=true"),
