@@ -222,7 +222,7 @@ impl Screen {
         let latencies = self.latencies.get(name).map(|it| it.lines(area.width));
         let mut latencies = latencies.unwrap_or_default();
         if !latencies.is_empty() {
-            latencies.insert(0, "latency of the consumers, at each look".to_owned());
+            latencies.insert(0, "latency of the consumers, at each refresh".to_owned());
         }
         let consumers = Rows::of_consumers(stats, area.width);
         let height = |lines: usize| u16::try_from(lines).unwrap_or(u16::MAX);
