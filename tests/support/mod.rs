@@ -305,7 +305,7 @@ pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let begin = std::time::Instant::now();
     while !is_so() {
         assert!(begin.elapsed() < PATIENCE / 2, "never: {what}");
-        thread::sleep(Duration::from_millis(2));
+        thread::sleep(Duration::from_millis(10));
     }
 }
 

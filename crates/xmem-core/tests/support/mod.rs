@@ -10,6 +10,7 @@ pub mod users;
 #[cfg(any(feature = "fault-points", debug_assertions))]
 pub mod victim;
 
+use std::ops::Range;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -113,38 +114,48 @@ pub fn stats_of(pool: &str) -> PoolStats {
     stats.unwrap()
 }
 
-fn lanes(seed: u64) -> impl Iterator<Item = u64> {
+/// The content of a seed repeats after this number of bytes, except for the first eight of them. Only libc handles whole frames, because
+/// loops over their words take most of the time of tests that are built without optimisation.
+const BLOCK: usize = 1024;
+
+fn word(seed: u64, number: usize) -> [u8; 8] {
     let start = (seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    (0..).map(move |i: u64| (start ^ i).wrapping_mul(0xd6e8_feb8_6659_fd93))
+    let word = (start ^ number as u64).wrapping_mul(0xd6e8_feb8_6659_fd93);
+    word.to_le_bytes()
+}
+
+/// Calls the function with each block of the content of a seed, and where it is.
+fn each_block(seed: u64, len: usize, mut work: impl FnMut(Range<usize>, &[u8])) {
+    let mut block = [0; BLOCK];
+    let (words, _) = block.as_chunks_mut();
+    for (number, to) in words.iter_mut().enumerate() {
+        *to = word(seed, number);
+    }
+    for (number, start) in (0..len).step_by(BLOCK).enumerate() {
+        let end = len.min(start + BLOCK);
+        block[..8].copy_from_slice(&word(seed, BLOCK + number));
+        work(start..end, &block[..end - start]);
+    }
 }
 
 /// Writes the content of a seed. Different seeds differ in any eight bytes at the same position.
 pub fn fill(seed: u64, bytes: &mut [u8]) {
-    let mut lanes = lanes(seed);
-    let (words, rest) = bytes.as_chunks_mut();
-    for (word, lane) in words.iter_mut().zip(&mut lanes) {
-        *word = lane.to_le_bytes();
-    }
-    for (byte, last) in rest.iter_mut().zip(lanes.flat_map(u64::to_le_bytes)) {
-        *byte = last;
-    }
+    each_block(seed, bytes.len(), |at, block| {
+        bytes[at].copy_from_slice(block);
+    });
 }
 
 /// The first position at which bytes differ from the content of a seed.
 pub fn difference(seed: u64, bytes: &[u8]) -> Option<usize> {
-    let mut lanes = lanes(seed);
-    let (words, rest) = bytes.as_chunks();
-    // As numbers, because a call of memcmp for each word takes ten times as long.
-    for (at, (word, lane)) in words.iter().zip(&mut lanes).enumerate() {
-        if u64::from_le_bytes(*word) != lane {
-            return Some(at * 8);
+    let mut first = None;
+    each_block(seed, bytes.len(), |at, block| {
+        let part = &bytes[at.clone()];
+        if first.is_none() && part != block {
+            let differs = part.iter().zip(block).position(|(own, its)| own != its);
+            first = differs.map(|it| at.start + it);
         }
-    }
-    let is_same = rest
-        .iter()
-        .copied()
-        .eq(lanes.flat_map(u64::to_le_bytes).take(rest.len()));
-    (!is_same).then_some(words.len() * 8)
+    });
+    first
 }
 
 /// Publishes the content of a seed. The frame's PTS is the seed.
