@@ -66,6 +66,9 @@ enum Command {
     Fuzz(fuzz::Args),
     /// Run tests under AddressSanitizer and Valgrind
     Sanitize(sanitize::Args),
+    /// Install the Debian that `cargo xtask test --full` needs
+    #[command(hide = true)]
+    Debian,
     /// Compare the public names of xmem-core with the list in the repository
     Api(api::Args),
     /// Write the manual as a site to target/site/html
@@ -92,6 +95,7 @@ fn main() -> ExitCode {
         Command::Camera => camera::run(),
         Command::Fuzz(args) => fuzz::run(&args),
         Command::Sanitize(args) => sanitize::run(&args),
+        Command::Debian => compat::install(),
         Command::Api(args) => api::run(&args),
         Command::Docs(args) => docs::run(&args),
         Command::Python(args) => python::run(&args),

@@ -21,6 +21,12 @@ pub(crate) const SUITE: &str = "trixie";
 /// The first version with support for CUDA memory in GStreamer.
 const WITH_CUDA: &str = "1.24";
 
+/// The folder of other Debians in the target folder.
+const CACHE: &str = "compat";
+
+const INSTALL: &str = "another Debian";
+const ADVICE: &str = "this needs a Debian mirror and 2 GB; to start again, remove the folder `compat` in cargo's target folder";
+
 pub(crate) fn run(suite: &str) -> Result {
     let debian = Debian::of(suite, Purpose::Tests(Tests::All))?;
     let here = gstreamer(Command::new("gst-launch-1.0"))?;
@@ -42,18 +48,42 @@ pub(crate) fn run(suite: &str) -> Result {
     report.finish()
 }
 
-/// The tests with a newer GStreamer that are part of `cargo xtask test --full`. `None` if this machine's GStreamer is new enough. `Err`
-/// gives the reason why they cannot run.
-pub(crate) fn few() -> Result<Option<Check>> {
-    if packages::has_gstreamer(WITH_CUDA) {
-        return Ok(None);
-    }
-    let debian = Debian::ensure(Purpose::Tests(Tests::Few))?;
-    Ok(Some(debian.tests(Tests::Few)))
+/// Whether this machine's GStreamer is too old for some tests of `cargo xtask test --full`.
+pub(crate) fn is_needed() -> bool {
+    !packages::has_gstreamer(WITH_CUDA)
 }
 
-fn cache() -> PathBuf {
-    target_dir().join("compat")
+/// The steps of these tests. The first one has begun. `Err` gives the reason why they cannot run.
+pub(crate) fn few() -> Result<[Check; 2]> {
+    if let Some(why) = obstacle() {
+        return Err(why.into());
+    }
+    let install = Step {
+        name: INSTALL,
+        command: with(Command::new(std::env::current_exe()?), &["debian"]),
+        advice: ADVICE,
+    };
+    let tests = Debian::in_cache(SUITE).tests(Tests::Few);
+    Ok([
+        Check::from(install).in_background(),
+        tests.needing(&[INSTALL, BUILD]),
+    ])
+}
+
+/// Installs what the tests of [`few`] need.
+pub(crate) fn install() -> Result {
+    Debian::ensure(Purpose::Tests(Tests::Few)).map(drop)
+}
+
+/// Why this user cannot make and enter another Debian here.
+pub(crate) fn obstacle() -> Option<&'static str> {
+    if !apt::is_root() {
+        return Some("only root can make and enter another Debian");
+    }
+    let unshare = Command::new("unshare").args(["--mount", "true"]).output();
+    let can_mount = unshare.is_ok_and(|output| output.status.success());
+    (!can_mount)
+        .then_some("cannot create a mount namespace, which is needed to enter another Debian")
 }
 
 /// The root directory of an installed Debian release. It is kept for later runs.
@@ -61,6 +91,10 @@ fn cache() -> PathBuf {
 pub(crate) struct Debian(PathBuf);
 
 impl Debian {
+    fn in_cache(suite: &str) -> Self {
+        Self(target_dir().join(CACHE).join(suite))
+    }
+
     /// Installs Debian 13 if needed, and the missing packages in it.
     pub(crate) fn ensure(purpose: Purpose) -> Result<Self> {
         Self::of(SUITE, purpose)
@@ -68,22 +102,15 @@ impl Debian {
 
     /// As `ensure`, for any release of Debian.
     pub(crate) fn of(suite: &str, purpose: Purpose) -> Result<Self> {
-        if !apt::is_root() {
-            return Err("only root can make and enter another Debian".into());
-        }
-        let unshare = Command::new("unshare").args(["--mount", "true"]).output();
-        if !unshare.is_ok_and(|output| output.status.success()) {
-            return Err(
-                "cannot create a mount namespace, which is needed to enter another Debian".into(),
-            );
+        if let Some(why) = obstacle() {
+            return Err(why.into());
         }
         packages::ensure_for_compat()?;
-        let cache = cache();
-        let debian = Self(cache.join(suite));
+        let debian = Self::in_cache(suite);
         if !debian.0.exists() {
-            std::fs::create_dir_all(&cache)?;
             // The folder of an unfinished installation.
-            let new = cache.join(format!("{suite}.new"));
+            let new = debian.0.with_extension("new");
+            std::fs::create_dir_all(target_dir().join(CACHE))?;
             if new.exists() {
                 std::fs::remove_dir_all(&new)?;
             }
@@ -194,9 +221,9 @@ fn both_at_once(debian: &Debian) -> Check {
 /// Runs an installation command, which can take minutes.
 fn make(command: Command) -> Result {
     step::run_all(vec![Step {
-        name: "another Debian",
+        name: INSTALL,
         command,
-        advice: "this needs a Debian mirror and 2 GB; to start again, remove the folder `compat` in cargo's target folder",
+        advice: ADVICE,
     }])
 }
 

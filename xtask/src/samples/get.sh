@@ -8,6 +8,7 @@
 set -eu
 folder=$1
 shift
+mkdir -p "$folder"
 
 get() {
     case $1 in
@@ -52,3 +53,9 @@ while [ $# -gt 0 ]; do
     shift 2
 done
 wait
+for why in "$folder"/*.missing; do
+    if [ -e "$why" ]; then
+        echo "${why##*/}:"
+        cat "$why"
+    fi
+done

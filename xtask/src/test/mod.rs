@@ -99,7 +99,7 @@ pub(crate) fn run(args: &Args) -> Result {
         if args.only.is_empty() {
             steps.extend(always(selection, &parts));
         } else if parts.iter().any(|part| part.needs_build()) {
-            steps.extend(only_torch_or_debian(selection, &parts));
+            steps.extend(before_parts(selection, &parts));
         }
         steps.extend(parts.iter().flat_map(|part| part.steps()));
     } else {
@@ -184,8 +184,8 @@ fn programs(selection: &Selection, rights: Rights) -> Vec<Check> {
         .collect()
 }
 
-/// The steps before these parts if nothing else runs.
-fn only_torch_or_debian(selection: &Selection, parts: &BTreeSet<Part>) -> Vec<Planned> {
+/// The steps before these parts if nothing else runs, because some need what is built.
+fn before_parts(selection: &Selection, parts: &BTreeSet<Part>) -> Vec<Planned> {
     if !parts.contains(&Part::Torch) {
         return vec![Ok(build().into())];
     }
@@ -197,10 +197,11 @@ fn only_torch_or_debian(selection: &Selection, parts: &BTreeSet<Part>) -> Vec<Pl
 /// The steps of each run. They prove the product on this machine.
 fn always(selection: &Selection, parts: &BTreeSet<Part>) -> Vec<Planned> {
     let mut steps = prepare(selection, parts.contains(&Part::Torch));
-    let runs_again = parts.contains(&Part::Debian) && matches!(compat::few(), Ok(Some(_)));
+    let runs_again =
+        parts.contains(&Part::Debian) && compat::is_needed() && compat::obstacle().is_none();
     let workspace = selection.workspace(Rights::Me, runs_again);
     steps.extend(workspace.map(|check| Ok(check.needing(&[BUILD]))));
-    steps.push(samples::check());
+    steps.extend(samples::checks().into_iter().map(Ok));
     let docs = Step {
         name: "tests in the docs",
         command: strict(with(with(cargo(), &["test"]), &SELECTED)),

@@ -8,7 +8,8 @@ use std::process::Command;
 use clap::ValueEnum;
 
 use super::bridge;
-use crate::check::cargo::{has_nextest, of_rust, strict, test, with};
+use super::suites::MODEL;
+use crate::check::cargo::{BUILD, SELECTED, has_nextest, of_rust, strict, test, with};
 use crate::check::{Check, Harness, Planned, Rights};
 use crate::step::Step;
 use crate::{api, arm, cargo, compat, root, sanitize, target_dir};
@@ -22,8 +23,8 @@ pub(super) enum Part {
     Api,
     /// Tests of the comparison and of the counter
     Tools,
-    /// The slot protocol in every order of its steps
-    Loom,
+    /// The slot protocol in every order of its steps: its model, and its code under loom
+    Protocol,
     /// Tests under AddressSanitizer
     Asan,
     /// The bridge to other hosts, with its 400 dependencies
@@ -58,7 +59,7 @@ impl Part {
 
     /// Whether its steps need what the step `build` makes.
     pub(super) fn needs_build(self) -> bool {
-        matches!(self, Self::Torch | Self::Debian)
+        matches!(self, Self::Protocol | Self::Torch | Self::Debian)
     }
 
     /// The steps that only this part has. PyTorch is installed by the step that all Python tests need.
@@ -87,12 +88,13 @@ impl Part {
                 };
                 vec![Ok(of_rust(Rights::Me, step))]
             }
-            Self::Loom => vec![Ok(loom())],
+            Self::Protocol => vec![Ok(model()), Ok(loom())],
             Self::Asan => sanitize::checks(),
             Self::Bridge => bridge::checks().map(Ok).into(),
             Self::Torch => vec![],
+            Self::Debian if !compat::is_needed() => vec![],
             Self::Debian => match compat::few() {
-                Ok(check) => check.map(Ok).into_iter().collect(),
+                Ok(checks) => checks.map(Ok).into(),
                 Err(why) => vec![Err(("tests with a newer GStreamer", why.to_string()))],
             },
             Self::Cameras => vec![plain(
@@ -174,6 +176,18 @@ fn lints() -> Vec<Planned> {
         steps.push(Err(("64-bit ARM", why.into())));
     }
     steps
+}
+
+/// What it finds does not depend on the machine or the user, so it is no part of a short run.
+fn model() -> Check {
+    let mut command = with(strict(test()), &SELECTED);
+    command.args(["--test", MODEL]);
+    let step = Step {
+        name: "model",
+        command,
+        advice: "see above for the order of steps that violates the slot protocol",
+    };
+    of_rust(Rights::Me, step).needing(&[BUILD])
 }
 
 fn loom() -> Check {

@@ -25,6 +25,8 @@ pub(crate) struct Selection {
     arguments: Vec<String>,
 }
 
+/// The test program with the model of the slot protocol.
+pub(super) const MODEL: &str = "exhaustive";
 const PYTHON: &str = "python";
 /// pytest's arguments for all tests. They wait more than they compute.
 const IN_PARALLEL: [&str; 2] = ["--numprocesses=4", "--dist=loadfile"];
@@ -44,7 +46,13 @@ impl Selection {
         let names = self.programs.iter().filter(|name| *name != PYTHON);
         let mut only = match &names.flat_map(|name| programs(name)).collect::<Vec<_>>()[..] {
             // Without the documentation tests, which are a separate step.
-            [] if self.programs.is_empty() => vec!["--tests".into()],
+            [] if self.programs.is_empty() => {
+                let mut only = vec!["--tests".to_owned()];
+                if has_nextest() {
+                    only.extend(["--filterset".into(), format!("not binary(={MODEL})")]);
+                }
+                only
+            }
             [] => return None,
             programs => {
                 let target = |(program, _): &(String, _)| format!("--test={program}");
