@@ -60,7 +60,7 @@ impl Record {
         Self {
             caps: caps.map(ToOwned::to_owned),
             size: buffer.size(),
-            hash: checksum.string().unwrap().into(),
+            hash: checksum.string().unwrap(),
             pts: buffer.pts(),
             dts: buffer.dts(),
             duration: buffer.duration(),

@@ -16,6 +16,8 @@ pub(crate) enum Frames {
     UhdForeign,
     /// 1080p I420, decoded from H.264 into the transport's memory
     HdDecoded,
+    /// 4 KiB, written into the transport's memory
+    Small,
 }
 
 impl Frames {
@@ -34,11 +36,13 @@ impl Frames {
         match self {
             Self::Hd | Self::HdForeign | Self::HdDecoded => 1920 * 1080 * 3 / 2,
             Self::Uhd | Self::UhdForeign => 3840 * 2160 * 3 / 2,
+            Self::Small => 4096,
         }
     }
 
     pub(crate) fn caps(self) -> String {
         let (format, width, height) = match self {
+            Self::Small => ("GRAY8", 64, 64),
             Self::Hd | Self::HdForeign | Self::HdDecoded => ("I420", 1920, 1080),
             Self::Uhd | Self::UhdForeign => ("NV12", 3840, 2160),
         };

@@ -16,6 +16,7 @@ use crate::table::{Cell, Column, Table};
 const COLUMNS: &[Column] = &[
     Column::new("p50 µs", 1),
     Column::new("p99 µs", 1),
+    Column::new("p99.9 µs", 1),
     Column::new("CPU producer µs", 1),
     Column::new("CPU consumer µs", 1),
     Column::new("calls producer", 2),
@@ -107,6 +108,7 @@ fn cells(measured: &Measured) -> Result<Vec<Cell>, Error> {
     Ok(vec![
         latency(0.5)?,
         latency(0.99)?,
+        latency(0.999)?,
         Cell::Rounds(producers.collect()),
         Cell::Rounds(consumers.collect()),
         Cell::Once(sum(&calls[0])),
@@ -121,7 +123,7 @@ fn cells(measured: &Measured) -> Result<Vec<Cell>, Error> {
 /// The figures of one process.
 fn cells_of_process(rounds: &[Figures], has_cpu: bool) -> Result<Vec<Cell>, Error> {
     let latency = |share| latency_us(rounds.iter().map(std::slice::from_ref), share);
-    let mut cells = vec![latency(0.5)?, latency(0.99)?];
+    let mut cells = vec![latency(0.5)?, latency(0.99)?, latency(0.999)?];
     if has_cpu {
         cells.push(Cell::Rounds(rounds.iter().map(cpu_us).map(Some).collect()));
     }

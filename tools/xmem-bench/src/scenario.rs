@@ -30,14 +30,20 @@ pub(crate) enum Scenario {
     Core,
     /// As core, with 1 consumer and 10,000 frames a second; neither side sleeps
     Polled,
+    /// 4 KiB in 200 pools with 2 consumers each, at 100 frames a second, without GStreamer; a process has 100 pools
+    Topics,
 }
 
 const ELEMENTS: &[Transport] = &[Transport::Shm, Transport::Unixfd, Transport::Xmem];
 const WITHOUT_GSTREAMER: &[Transport] = &[Transport::Ring, Transport::Iceoryx2, Transport::Core];
 const POLLED: &[Transport] = &[Transport::Iceoryx2Polled, Transport::CorePolled];
 
+const MANY: &[Transport] = &[Transport::Iceoryx2Many, Transport::CoreMany];
+
 /// The interval is short enough that the caches of both sides still contain their data.
 const POLLED_FPS: u32 = 10_000;
+/// Of each topic.
+const TOPICS_FPS: u32 = 100;
 
 impl Scenario {
     pub(crate) fn title(self) -> &'static str {
@@ -54,6 +60,9 @@ impl Scenario {
             Self::Stopped => "A stopped consumer: 1080p I420, written into the transport's memory",
             Self::Core => "Without GStreamer: 1080p I420, written into the transport's memory",
             Self::Polled => "Without GStreamer, polled: 1080p I420, 10,000 frames a second",
+            Self::Topics => {
+                "Without GStreamer, 200 pools: 4 KiB, 100 frames a second in each, 2 consumers of each"
+            }
         }
     }
 
@@ -69,6 +78,7 @@ impl Scenario {
             Self::HdForeign => Frames::HdForeign,
             Self::UhdForeign => Frames::UhdForeign,
             Self::Decoder => Frames::HdDecoded,
+            Self::Topics => Frames::Small,
         }
     }
 
@@ -76,16 +86,17 @@ impl Scenario {
         match self {
             Self::Core => WITHOUT_GSTREAMER,
             Self::Polled => POLLED,
+            Self::Topics => MANY,
             _ => ELEMENTS,
         }
     }
 
     /// Frames per second. `fps` is the value of the option.
     pub(crate) fn fps(self, fps: u32) -> u32 {
-        if self == Self::Polled {
-            POLLED_FPS
-        } else {
-            fps
+        match self {
+            Self::Polled => POLLED_FPS,
+            Self::Topics => TOPICS_FPS,
+            _ => fps,
         }
     }
 
@@ -95,21 +106,30 @@ impl Scenario {
             Self::FanOut => &[1, 4, 16],
             Self::ManyPools => &[4],
             Self::Core => &[1, 4],
-            Self::Stopped => &[2],
+            Self::Stopped | Self::Topics => &[2],
             _ => &[1],
         }
     }
 
-    /// The number of pools, each with a producer and consumers of its own.
+    /// The number of producers, each with consumers of its own.
     fn pools(self) -> usize {
-        if self == Self::ManyPools { 16 } else { 1 }
+        match self {
+            Self::ManyPools => 16,
+            Self::Topics => 2,
+            _ => 1,
+        }
     }
 
     /// Whether to also measure the source and the receiver in one process.
     pub(crate) fn has_alone(self) -> bool {
         !matches!(
             self,
-            Self::FanOut | Self::ManyPools | Self::Stopped | Self::Core | Self::Polled
+            Self::FanOut
+                | Self::ManyPools
+                | Self::Stopped
+                | Self::Core
+                | Self::Polled
+                | Self::Topics
         )
     }
 

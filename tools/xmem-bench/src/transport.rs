@@ -20,10 +20,14 @@ pub(crate) enum Transport {
     Core,
     /// As core, with a consumer that polls
     CorePolled,
+    /// As core, with 100 pools in each process, and one thread that waits for all of them
+    CoreMany,
     /// The crate iceoryx2: publish-subscribe with an event for each frame
     Iceoryx2,
     /// As iceoryx2, without events, with a consumer that polls
     Iceoryx2Polled,
+    /// As iceoryx2, with 100 services in each process, and one thread that waits for all of them
+    Iceoryx2Many,
     /// A ring in a memfd, and a socket for the slot numbers
     Ring,
 }
@@ -34,8 +38,8 @@ impl Transport {
             Self::Shm => "shmsink/shmsrc",
             Self::Unixfd => "unixfdsink/unixfdsrc",
             Self::Xmem => "xmemsink/xmemsrc",
-            Self::Core | Self::CorePolled => "xmem-core",
-            Self::Iceoryx2 | Self::Iceoryx2Polled => "iceoryx2",
+            Self::Core | Self::CorePolled | Self::CoreMany => "xmem-core",
+            Self::Iceoryx2 | Self::Iceoryx2Polled | Self::Iceoryx2Many => "iceoryx2",
             Self::Ring => "ring",
         }
     }
@@ -45,20 +49,29 @@ impl Transport {
         match self {
             Self::Shm => "shm",
             Self::Unixfd => "unixfd",
-            Self::Xmem | Self::Core | Self::CorePolled => "xmem",
-            Self::Iceoryx2 | Self::Iceoryx2Polled => "iceoryx2",
+            Self::Xmem | Self::Core | Self::CorePolled | Self::CoreMany => "xmem",
+            Self::Iceoryx2 | Self::Iceoryx2Polled | Self::Iceoryx2Many => "iceoryx2",
             Self::Ring => "ring",
         }
     }
 
     /// Whether the transport works without GStreamer.
     pub(crate) fn is_without_gstreamer(self) -> bool {
-        self.is_polled() || matches!(self, Self::Core | Self::Iceoryx2 | Self::Ring)
+        !matches!(self, Self::Shm | Self::Unixfd | Self::Xmem)
     }
 
     /// Whether both sides poll and do not sleep.
     pub(crate) fn is_polled(self) -> bool {
         matches!(self, Self::CorePolled | Self::Iceoryx2Polled)
+    }
+
+    /// How many pools or services a process has.
+    pub(crate) fn topics(self) -> u32 {
+        if matches!(self, Self::CoreMany | Self::Iceoryx2Many) {
+            100
+        } else {
+            1
+        }
     }
 
     pub(crate) fn is_xmem(self) -> bool {
@@ -92,7 +105,9 @@ impl Transport {
                     Some(_) => None,
                 }
             }
-            Self::Iceoryx2 | Self::Iceoryx2Polled if !cfg!(feature = "iceoryx2") => {
+            Self::Iceoryx2 | Self::Iceoryx2Polled | Self::Iceoryx2Many
+                if !cfg!(feature = "iceoryx2") =>
+            {
                 Some("this program was built without its feature `iceoryx2`".to_owned())
             }
             _ => None,

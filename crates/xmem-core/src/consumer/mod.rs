@@ -2,6 +2,7 @@
 
 //! The consumer of a pool.
 
+mod any;
 mod connect;
 mod connection;
 mod device;
@@ -30,6 +31,7 @@ use xmem_shm::abi::named::Sticky;
 use xmem_shm::os::thread::Thread;
 use xmem_shm::sync::AtomicU64;
 
+pub use any::wait_any;
 pub use connect::{ConsumerBuilder, query};
 
 use crate::cancel::{Canceller, Registration, Wake};
@@ -41,6 +43,7 @@ use leases::Leases;
 use notify::EventFdNotifier;
 use position::{Position, ResumePoint};
 use rate::RateLimit;
+use receive::Asked;
 use session::Session;
 use take::Kept;
 use xmem_shm::abi::budget::BudgetLimit;
@@ -82,6 +85,8 @@ pub struct Consumer {
     events: bool,
     /// The end of the stream after which it continues to wait.
     passed_eos: Option<u64>,
+    /// What the last receive call asked the producer for, if it did not wait for the answer.
+    asked: Option<Asked>,
     /// Receives frames in parts as parts.
     parts: bool,
     /// Receives frames as DMA buffers.
@@ -112,6 +117,7 @@ impl Consumer {
             rate: builder.interval.map(RateLimit::new),
             events: builder.events,
             passed_eos: None,
+            asked: None,
             parts: builder.parts,
             dmabuf: builder.dmabuf,
             busy_poll: builder.busy_poll,

@@ -76,7 +76,7 @@ impl EventFdNotifier {
         match before {
             None => self.shared.asked.notify_one(),
             // The thread sleeps with another time limit.
-            Some(before) if before.at_most() != waiting.at_most() => {
+            Some(before) if before.at_most().is_some() != waiting.at_most().is_some() => {
                 self.connection.page().wake_own();
             }
             Some(_) => {}

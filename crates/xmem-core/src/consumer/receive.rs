@@ -84,15 +84,15 @@ impl Consumer {
         if !self.session.is_of_this_process() {
             return Err(ReceiveError::Forked);
         }
+        self.asked = None;
+        // Those that do not wait here may wait for an answer elsewhere.
+        let waits_elsewhere = self.notifier.is_some() || deadline.is_now();
         loop {
-            let asked_at = self
-                .notifier
-                .as_ref()
-                .map(|_| self.session.link().arrivals());
+            let arrivals = waits_elsewhere.then(|| self.session.link().arrivals());
             match self.take_next(purpose, deadline) {
                 Ok(Some(lease)) => return Ok(lease),
                 Ok(None) => {}
-                Err(error) => return Err(self.not_taken(error, asked_at)),
+                Err(error) => return Err(self.not_taken(error, arrivals)),
             }
             if self.canceller.is_cancelled() {
                 return Err(ReceiveError::Cancelled);
@@ -109,12 +109,18 @@ impl Consumer {
         }
     }
 
-    /// Called when no frame was taken. `asked_at`: the number of stored messages before the producer was asked.
+    /// Called when no frame was taken. `arrivals`: the number of stored messages before the producer was asked.
     #[cold]
-    fn not_taken(&self, error: ReceiveError, asked_at: Option<u64>) -> ReceiveError {
-        if let (ReceiveError::Timeout, Some(notifier)) = (&error, &self.notifier) {
+    fn not_taken(&mut self, error: ReceiveError, arrivals: Option<u64>) -> ReceiveError {
+        if let ReceiveError::Timeout = &error {
             // A frame exists, but an answer of the producer that is needed for it has not arrived.
-            notifier.ask(self.waiting().since(asked_at));
+            self.asked = arrivals.map(|arrivals| Asked {
+                arrivals,
+                again: Deadline::after(Some(ASK_AGAIN)),
+            });
+            if let Some(notifier) = &self.notifier {
+                notifier.ask(self.waiting());
+            }
         }
         error
     }
@@ -325,7 +331,8 @@ impl Consumer {
     }
 
     pub(super) fn waiting(&self) -> Waiting {
-        let waiting = Waiting::new(self.position.cursor(), self.passed_eos);
+        let mut waiting = Waiting::new(self.position.cursor(), self.passed_eos);
+        waiting.asked = self.asked;
         match &self.rate {
             // A lossless producer waits until this consumer has skipped a frame.
             Some(rate) if !self.connection().control().constants().lossless => {
@@ -335,8 +342,9 @@ impl Consumer {
         }
     }
 
-    /// Whether a frame can be received, or never will be.
-    fn is_ready(&self) -> bool {
+    /// Whether [`receive`](Self::receive) should be called: a frame can be received, or never will be, or the wait was cancelled. The
+    /// frame may be one that the consumer skips, so that nothing is received without a wait.
+    pub fn is_ready(&self) -> bool {
         self.waiting().is_over(self.connection(), &self.canceller)
     }
 
@@ -400,13 +408,22 @@ impl Consumer {
     }
 }
 
+/// A question to the producer, without whose answer the next frame cannot be taken.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Asked {
+    /// The number of stored messages before it.
+    arrivals: u64,
+    /// When to ask again, because an answer can get lost.
+    again: Deadline,
+}
+
 /// The position of a waiting consumer.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Waiting {
     cursor: u64,
     passed_eos: Option<u64>,
-    /// The number of stored messages when the producer was asked for something. `None`: it was not asked.
-    asked_at: Option<u64>,
+    /// `None`: the producer was not asked for anything.
+    asked: Option<Asked>,
     /// No frame is received before this time, on CLOCK_MONOTONIC. `i64::MIN`: at any time.
     not_before: i64,
 }
@@ -416,7 +433,7 @@ impl Waiting {
         Self {
             cursor,
             passed_eos,
-            asked_at: None,
+            asked: None,
             not_before: i64::MIN,
         }
     }
@@ -440,27 +457,22 @@ impl Waiting {
     }
 
     /// How long to sleep without being woken for frames. `None`: frames can be received now.
-    fn pause(self) -> Option<Duration> {
+    pub(super) fn pause(self) -> Option<Duration> {
         match self.not_before {
             i64::MIN => None,
             due => pause_until(due),
         }
     }
 
-    /// Also waits for an answer of the producer, which was asked when `asked_at` messages were stored.
-    pub(super) fn since(self, asked_at: Option<u64>) -> Self {
-        Self { asked_at, ..self }
-    }
-
     /// The longest sleep before the next check, because an answer can get lost.
     pub(super) fn at_most(self) -> Option<Duration> {
-        self.asked_at.map(|_| ASK_AGAIN)
+        self.asked.and_then(|asked| asked.again.left())
     }
 
     /// Whether the consumer must check: something can be received, or never will be.
     pub(super) fn is_over(self, connection: &Connection, canceller: &Canceller) -> bool {
-        let has_come = match self.asked_at {
-            Some(arrivals) => connection.link().arrivals() != arrivals,
+        let has_come = match self.asked {
+            Some(asked) => connection.link().arrivals() != asked.arrivals || asked.again.is_over(),
             None => {
                 (connection.control().head() > self.cursor && self.pause().is_none())
                     || self.is_stream_over(connection)

@@ -19,3 +19,4 @@ mod scarce_bytes;
 #[path = "../support/mod.rs"]
 mod support;
 mod survey;
+mod wait_any;

@@ -15,19 +15,41 @@ pub fn monotonic_ns() -> i64 {
 
 /// The end of a wait, if it has one.
 #[derive(Debug, Clone, Copy)]
-pub struct Deadline(Option<Instant>);
+pub struct Deadline(End);
+
+#[derive(Debug, Clone, Copy)]
+enum End {
+    Never,
+    At(Instant),
+    /// There is no wait, so the clock is not read.
+    Now,
+}
 
 impl Deadline {
     /// A wait that ends after `timeout`; `None`: never.
     pub fn after(timeout: Option<Duration>) -> Self {
-        // A time that `Instant` cannot represent counts as never.
-        Self(timeout.and_then(|timeout| Instant::now().checked_add(timeout)))
+        Self(match timeout {
+            None => End::Never,
+            Some(Duration::ZERO) => End::Now,
+            // A time that `Instant` cannot represent counts as never.
+            Some(timeout) => Instant::now()
+                .checked_add(timeout)
+                .map_or(End::Never, End::At),
+        })
+    }
+
+    /// Whether there is no wait at all.
+    pub fn is_now(self) -> bool {
+        matches!(self.0, End::Now)
     }
 
     /// The remaining time; `None`: unlimited.
     pub fn left(self) -> Option<Duration> {
-        self.0
-            .map(|at| at.saturating_duration_since(Instant::now()))
+        match self.0 {
+            End::Never => None,
+            End::At(at) => Some(at.saturating_duration_since(Instant::now())),
+            End::Now => Some(Duration::ZERO),
+        }
     }
 
     /// Whether no time is left.

@@ -20,8 +20,13 @@ struct Kernel {
 
 impl Kernel {
     fn wait(&self, word: &AtomicU32, value: u32) {
+        self.wait_any([(word, value)]);
+    }
+
+    fn wait_any<const N: usize>(&self, words: [(&AtomicU32, u32); N]) {
         let queue = self.lock.lock().unwrap();
-        if word.load(Ordering::SeqCst) == value {
+        let is_same = |(word, value): (&AtomicU32, u32)| word.load(Ordering::SeqCst) == value;
+        if words.into_iter().all(is_same) {
             // If the consumer is never woken, loom reports a deadlock.
             drop(self.sleepers.wait(queue).unwrap());
         }
@@ -112,6 +117,43 @@ fn no_wake_up_is_lost() {
         sleep.wait_for(0);
         sleep.wait_for(1);
         producer.join().unwrap();
+    });
+}
+
+/// A consumer of two pools, which leaves the announcements of one sleep for the next.
+#[test]
+fn no_wake_up_is_lost_among_several_words() {
+    check(Some(3), || {
+        let kernel = Arc::new(Kernel::default());
+        let pools = [(); 2].map(|()| Arc::new((AtomicU32::new(0), AtomicBool::new(false))));
+        let producers = pools.clone().map(|pool| {
+            let kernel = kernel.clone();
+            thread::spawn(move || {
+                pool.1.store(true, Ordering::Release);
+                if wake::wake(&pool.0) {
+                    kernel.wake();
+                }
+            })
+        });
+        let is_there = |pool: &(AtomicU32, AtomicBool)| pool.1.load(Ordering::Relaxed);
+        let mut taken = [false; 2];
+        loop {
+            for (taken, pool) in taken.iter_mut().zip(&pools) {
+                *taken = *taken || is_there(pool);
+            }
+            if taken == [true; 2] {
+                break;
+            }
+            let values = pools.each_ref().map(|pool| wake::announce_again(&pool.0));
+            wake::announced();
+            let mut left = pools.iter().zip(taken).filter(|(_, taken)| !taken);
+            if !left.any(|(pool, _)| is_there(pool)) {
+                kernel.wait_any([(&pools[0].0, values[0]), (&pools[1].0, values[1])]);
+            }
+        }
+        for producer in producers {
+            producer.join().unwrap();
+        }
     });
 }
 

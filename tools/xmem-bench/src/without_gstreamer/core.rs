@@ -4,7 +4,9 @@
 
 use std::time::Duration;
 
-use xmem_core::{AcquireError, Consumer, FrameMeta, Producer, PublishError, ReceiveError};
+use xmem_core::{
+    AcquireError, Consumer, FrameMeta, Producer, PublishError, ReceiveError, wait_any,
+};
 
 use super::{Publisher, RECEIVE_TIMEOUT, Subscriber};
 use crate::Error;
@@ -60,5 +62,29 @@ impl Subscriber for Receiver {
             Err(ReceiveError::Timeout) => Ok(()),
             Err(error) => Err(error.into()),
         }
+    }
+}
+
+/// The consumers of several pools.
+pub(super) struct Receivers(Vec<Consumer>);
+
+impl Receivers {
+    pub(super) fn new(pools: impl Iterator<Item = String>) -> Result<Self, Error> {
+        let consumers = pools.map(|pool| Consumer::builder(&pool).connect());
+        Ok(Self(consumers.collect::<Result<_, _>>()?))
+    }
+}
+
+impl Subscriber for Receivers {
+    fn receive(&mut self, read: &mut dyn FnMut(&[u8]) -> Result<(), Error>) -> Result<(), Error> {
+        wait_any(&self.0, Some(RECEIVE_TIMEOUT));
+        for consumer in self.0.iter_mut().filter(|it| it.is_ready()) {
+            match consumer.receive(Some(Duration::ZERO)) {
+                Ok(frame) => read(frame.bytes()?)?,
+                Err(ReceiveError::Timeout) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
     }
 }

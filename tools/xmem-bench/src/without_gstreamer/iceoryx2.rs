@@ -5,6 +5,7 @@
 
 #![allow(unsafe_code)] // a loaned slice is not initialised
 
+use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStrExt;
 
 use iceoryx2::port::listener::Listener;
@@ -13,6 +14,7 @@ use iceoryx2::port::publisher::Publisher as Port;
 use iceoryx2::port::subscriber::Subscriber as SubscriberPort;
 use iceoryx2::prelude::*;
 use iceoryx2::service::port_factory::{event, publish_subscribe};
+use iceoryx2::waitset::WaitSetGuard;
 
 use super::{Publisher, RECEIVE_TIMEOUT, Subscriber};
 use crate::Error;
@@ -83,15 +85,70 @@ impl Receiver {
     }
 }
 
+impl Receiver {
+    fn take(&self, read: &mut dyn FnMut(&[u8]) -> Result<(), Error>) -> Result<(), Error> {
+        while let Some(sample) = self.subscriber.receive()? {
+            read(sample.payload())?;
+        }
+        Ok(())
+    }
+}
+
 impl Subscriber for Receiver {
     fn receive(&mut self, read: &mut dyn FnMut(&[u8]) -> Result<(), Error>) -> Result<(), Error> {
         if let Some(listener) = &self.listener {
             listener.timed_wait(|_| {}, RECEIVE_TIMEOUT)?;
         }
-        while let Some(sample) = self.subscriber.receive()? {
-            read(sample.payload())?;
+        self.take(read)
+    }
+}
+
+/// The subscribers of several services.
+pub(super) struct Receivers {
+    waits: &'static WaitSet<Service>,
+    receivers: BTreeMap<WaitSetAttachmentId<Service>, &'static Receiver>,
+    _guards: Vec<WaitSetGuard<'static, 'static, Service>>,
+}
+
+impl Receivers {
+    pub(super) fn new(names: impl Iterator<Item = String>) -> Result<Self, Error> {
+        // The process has them until it ends. Guards borrow them.
+        let waits: &WaitSet<Service> = Box::leak(Box::new(WaitSetBuilder::new().create()?));
+        let (mut receivers, mut guards) = (BTreeMap::new(), Vec::new());
+        for name in names {
+            let receiver: &Receiver = Box::leak(Box::new(Receiver::new(&name, false)?));
+            let listener = receiver.listener.as_ref().ok_or("no listener")?;
+            let guard = waits.attach_notification(listener)?;
+            receivers.insert(WaitSetAttachmentId::from_guard(&guard), receiver);
+            guards.push(guard);
         }
-        Ok(())
+        Ok(Self {
+            waits,
+            receivers,
+            _guards: guards,
+        })
+    }
+}
+
+impl Subscriber for Receivers {
+    fn receive(&mut self, read: &mut dyn FnMut(&[u8]) -> Result<(), Error>) -> Result<(), Error> {
+        let mut take = |event| -> Result<(), Error> {
+            let receiver = self.receivers.get(&event).ok_or("an unknown event")?;
+            if let Some(listener) = &receiver.listener {
+                listener.try_wait(|_| {})?;
+            }
+            receiver.take(read)
+        };
+        let mut result = Ok(());
+        let on_event = |event| {
+            if let Err(error) = take(event) {
+                result = Err(error);
+            }
+            CallbackProgression::Continue
+        };
+        self.waits
+            .wait_and_process_once_with_timeout(on_event, RECEIVE_TIMEOUT)?;
+        result
     }
 }
 
@@ -111,7 +168,11 @@ fn services(socket: &str) -> Result<Services, Error> {
         .set_root_path(&Path::new(run_dir.as_os_str().as_bytes())?);
     config.global.prefix = FileName::new(shm_prefix(socket)?.as_bytes())?;
     let node = NodeBuilder::new().config(&config).create::<Service>()?;
-    let name: ServiceName = "frames".try_into()?;
+    let name: ServiceName = socket
+        .file_name()
+        .and_then(|name| name.to_str())
+        .ok_or("the name of the socket is not UTF-8")?
+        .try_into()?;
     let frames = node
         .service_builder(&name)
         .publish_subscribe::<[u8]>()

@@ -39,7 +39,7 @@ pub(crate) fn producer(endpoint: &Endpoint, fps: u32) -> Result<(), Error> {
     let endpoint = endpoint.clone();
     run(move |meter, end| {
         let mut publisher = publisher(&endpoint)?;
-        let mut pace = Pace::new(fps);
+        let mut pace = Pace::new(fps * endpoint.transport.topics());
         while !end.load(Ordering::Relaxed) {
             pace.wait(endpoint.transport.is_polled());
             publisher.publish(&mut |frame| stamp::write(frame, endpoint.touch))?;
@@ -67,6 +67,41 @@ pub(crate) fn consumer(endpoint: &Endpoint) -> Result<(), Error> {
     })
 }
 
+/// The addresses of a process with several pools or services.
+fn topics(endpoint: &Endpoint) -> impl Iterator<Item = String> {
+    (0..endpoint.transport.topics()).map(|topic| format!("{}-{topic}", endpoint.socket))
+}
+
+/// Publishes by one sender after the other.
+struct InTurn<P> {
+    senders: Vec<P>,
+    next: usize,
+}
+
+impl<P> InTurn<P> {
+    fn new(
+        endpoint: &Endpoint,
+        sender: impl FnMut(String) -> Result<P, Error>,
+    ) -> Result<Self, Error> {
+        let senders = topics(endpoint).map(sender);
+        Ok(Self {
+            senders: senders.collect::<Result<_, _>>()?,
+            next: 0,
+        })
+    }
+}
+
+impl<P: Publisher> Publisher for InTurn<P> {
+    fn publish(
+        &mut self,
+        write: &mut dyn FnMut(&mut [u8]) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let next = self.next;
+        self.next = (next + 1) % self.senders.len();
+        self.senders[next].publish(write)
+    }
+}
+
 fn publisher(endpoint: &Endpoint) -> Result<Box<dyn Publisher>, Error> {
     let size = endpoint.frames.size();
     Ok(match endpoint.transport {
@@ -75,6 +110,15 @@ fn publisher(endpoint: &Endpoint) -> Result<Box<dyn Publisher>, Error> {
         Transport::Iceoryx2 | Transport::Iceoryx2Polled => {
             let is_polled = endpoint.transport.is_polled();
             Box::new(iceoryx2::Sender::new(&endpoint.socket, size, is_polled)?)
+        }
+        #[cfg(feature = "iceoryx2")]
+        Transport::Iceoryx2Many => {
+            let sender = |topic: String| iceoryx2::Sender::new(&topic, size, false);
+            Box::new(InTurn::new(endpoint, sender)?)
+        }
+        Transport::CoreMany => {
+            let sender = |topic: String| core::Sender::new(&topic, size);
+            Box::new(InTurn::new(endpoint, sender)?)
         }
         _ => Box::new(core::Sender::new(&endpoint.socket, size)?),
     })
@@ -91,6 +135,9 @@ fn subscriber(endpoint: &Endpoint) -> Result<Box<dyn Subscriber>, Error> {
         Transport::Iceoryx2 | Transport::Iceoryx2Polled => {
             Box::new(iceoryx2::Receiver::new(&endpoint.socket, is_polled)?)
         }
+        #[cfg(feature = "iceoryx2")]
+        Transport::Iceoryx2Many => Box::new(iceoryx2::Receivers::new(topics(endpoint))?),
+        Transport::CoreMany => Box::new(core::Receivers::new(topics(endpoint))?),
         _ => Box::new(core::Receiver::new(&endpoint.socket, is_polled)?),
     })
 }

@@ -8,6 +8,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use super::shape::PAGE_HEADER_WORDS;
 use super::{OpenError, Shape};
 use crate::fault::{self, Point};
+use crate::os::futex::Words;
 use crate::os::mapping::{Access, Mapping};
 use crate::os::memfd::{self, Seal};
 use crate::protocol::wake;
@@ -195,6 +196,19 @@ impl LeasePage {
     pub fn wake_own(&self) {
         wake::change(self.wake_word());
         crate::os::futex::wake_one(self.wake_word());
+    }
+
+    /// Begins a sleep on the wake words of several pages. Call [`wake::announced`] after the last of them, and check for work before
+    /// the wait. `is_woken`: by the producer, too. The announcement stays until the producer wakes the consumer, also if the
+    /// sleep ends before. `false`: there is no room for another page.
+    pub fn announce<'a>(&'a self, words: &mut Words<'a>, is_woken: bool) -> bool {
+        let word = self.wake_word();
+        let value = if is_woken {
+            wake::announce_again(word)
+        } else {
+            wake::present(word)
+        };
+        words.add(word, value)
     }
 
     /// Sleeps like [`sleep`](Self::sleep), but the producer does not wake the consumer. Its own process does.
