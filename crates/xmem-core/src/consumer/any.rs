@@ -73,7 +73,7 @@ fn sleep<'a>(consumers: &(impl Iterator<Item = &'a Consumer> + Clone), deadline:
             // Its own thread sleeps on the word.
             Some(LOOK_AGAIN)
         } else {
-            let waiting = consumer.waiting();
+            let waiting = consumer.waiting_elsewhere();
             let pause = waiting.pause();
             let page = consumer.connection().page();
             if page.announce(&mut words, pause.is_none()) {

@@ -11,7 +11,7 @@ use xmem_shm::abi::layout::{Control, LeasePage};
 use xmem_shm::abi::limits::ANSWER_TIME;
 use xmem_shm::abi::meta::FrameMeta;
 use xmem_shm::fault::{self, Point};
-use xmem_shm::os::clock::Deadline;
+use xmem_shm::os::clock::{Deadline, monotonic_ns};
 use xmem_shm::sync::Ordering;
 
 use super::Consumer;
@@ -116,10 +116,10 @@ impl Consumer {
             // A frame exists, but an answer of the producer that is needed for it has not arrived.
             self.asked = arrivals.map(|arrivals| Asked {
                 arrivals,
-                again: Deadline::after(Some(ASK_AGAIN)),
+                again: monotonic_ns().saturating_add(ASK_AGAIN.as_nanos() as i64),
             });
             if let Some(notifier) = &self.notifier {
-                notifier.ask(self.waiting());
+                notifier.ask(self.waiting_elsewhere());
             }
         }
         error
@@ -331,8 +331,7 @@ impl Consumer {
     }
 
     pub(super) fn waiting(&self) -> Waiting {
-        let mut waiting = Waiting::new(self.position.cursor(), self.passed_eos);
-        waiting.asked = self.asked;
+        let waiting = Waiting::new(self.position.cursor(), self.passed_eos);
         match &self.rate {
             // A lossless producer waits until this consumer has skipped a frame.
             Some(rate) if !self.connection().control().constants().lossless => {
@@ -345,6 +344,17 @@ impl Consumer {
     /// Whether [`receive`](Self::receive) should be called: a frame can be received, or never will be, or the wait was cancelled. The
     /// frame may be one that the consumer skips, so that nothing is received without a wait.
     pub fn is_ready(&self) -> bool {
+        let waiting = self.waiting_elsewhere();
+        waiting.is_over(self.connection(), &self.canceller)
+    }
+
+    /// How to wait after a receive call that did not.
+    pub(super) fn waiting_elsewhere(&self) -> Waiting {
+        self.waiting().for_answer(self.asked)
+    }
+
+    /// As `is_ready`, during a receive call.
+    fn has_come(&self) -> bool {
         self.waiting().is_over(self.connection(), &self.canceller)
     }
 
@@ -355,7 +365,7 @@ impl Consumer {
         let time = deadline.left_up_to(self.busy_poll);
         loop {
             for _ in 0..POLLS {
-                if self.is_ready() {
+                if self.has_come() {
                     return true;
                 }
                 std::hint::spin_loop();
@@ -371,7 +381,7 @@ impl Consumer {
             None => {
                 let page = self.connection().page();
                 self.waiting()
-                    .sleep(page, deadline.left(), || self.is_ready());
+                    .sleep(page, deadline.left(), || self.has_come());
             }
             // The notifier's thread is the one that sleeps on the wake word.
             Some(notifier) => {
@@ -413,8 +423,8 @@ impl Consumer {
 pub(super) struct Asked {
     /// The number of stored messages before it.
     arrivals: u64,
-    /// When to ask again, because an answer can get lost.
-    again: Deadline,
+    /// When to ask again, on CLOCK_MONOTONIC, because an answer can get lost.
+    again: i64,
 }
 
 /// The position of a waiting consumer.
@@ -464,15 +474,24 @@ impl Waiting {
         }
     }
 
+    pub(super) fn for_answer(self, asked: Option<Asked>) -> Self {
+        Self { asked, ..self }
+    }
+
     /// The longest sleep before the next check, because an answer can get lost.
     pub(super) fn at_most(self) -> Option<Duration> {
-        self.asked.and_then(|asked| asked.again.left())
+        self.asked.map(|asked| {
+            let left = asked.again.saturating_sub(monotonic_ns());
+            Duration::from_nanos(u64::try_from(left).unwrap_or(0))
+        })
     }
 
     /// Whether the consumer must check: something can be received, or never will be.
     pub(super) fn is_over(self, connection: &Connection, canceller: &Canceller) -> bool {
         let has_come = match self.asked {
-            Some(asked) => connection.link().arrivals() != asked.arrivals || asked.again.is_over(),
+            Some(asked) => {
+                connection.link().arrivals() != asked.arrivals || asked.again <= monotonic_ns()
+            }
             None => {
                 (connection.control().head() > self.cursor && self.pause().is_none())
                     || self.is_stream_over(connection)
