@@ -25,10 +25,13 @@ pub(super) fn reproducible(mut command: Command) -> Result<Command> {
     let home = home
         .or_else(|| std::env::home_dir().map(|home| home.join(".cargo")))
         .ok_or("no home directory: set CARGO_HOME")?;
-    // The name of such a folder depends on the address of the registry.
+    // The name of such a folder begins with the host of the registry, and depends on its address.
     let registries = names(&home.join("registry/src")).unwrap_or_default();
     let registries = registries
         .iter()
+        // `cargo publish --dry-run` leaves one without a host for each target folder. Nothing is built from it later, but a new flag
+        // would build everything again.
+        .filter(|name| !name.starts_with('-'))
         .map(|name| home.join("registry/src").join(name));
     let mut flags = vec![remap(&root(), "/usr/src/xmem")];
     flags.extend(registries.map(|folder| remap(&folder, "/usr/src/cargo")));
