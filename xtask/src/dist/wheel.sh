@@ -22,6 +22,8 @@ for folder in "$work"/gst_xmem-*; do
     install -D --strip -t "$folder/$name.data/data/lib/gstreamer-1.0" "$plugin"
     install -D --strip -t "$folder/$name.data/scripts" "$command"
     install -D --mode=644 -t "$folder/$name.dist-info/licenses" LICENSE "$licences"
+    # maturin's list of the crates has the path of the sources, which differs between machines.
+    sed -i "s|file://$PWD/|file:///usr/src/xmem/|g" "$folder/$name.dist-info/sboms"/*.json
     wheel pack --dest-dir "$work/full" "$folder"
 done
 # GStreamer and GLib are those of the user's system.
