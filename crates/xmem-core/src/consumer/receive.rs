@@ -345,7 +345,8 @@ impl Consumer {
     /// frame may be one that the consumer skips, so that nothing is received without a wait.
     pub fn is_ready(&self) -> bool {
         let waiting = self.waiting_elsewhere();
-        waiting.is_over(self.connection(), &self.canceller)
+        // A forked child does not have the lease page, and gets an error.
+        !self.session.is_of_this_process() || waiting.is_over(self.connection(), &self.canceller)
     }
 
     /// How to wait after a receive call that did not.

@@ -8,6 +8,7 @@ use std::time::Duration;
 use rustix::event::{EventfdFlags, eventfd};
 use xmem_core::{
     AcquireError, Consumer, Producer, PublishError, ReceiveError, StartFrom, Wait, WaitError,
+    wait_any,
 };
 
 use crate::support::child::{Child, exit_of, read_line, reply};
@@ -41,6 +42,7 @@ pub(crate) fn fork_consumer(pool: &str) {
         let frames = frames.clone();
         let consumer = &mut consumer;
         move || {
+            assert!(consumer.is_ready() && wait_any([&*consumer], None));
             assert!(matches!(consumer.receive(None), Err(ReceiveError::Forked)));
             assert!(matches!(
                 consumer.receive_with(None, |_| ()),
