@@ -459,11 +459,12 @@ def test_messages_in_pieces_keep_their_memory(place):
 
 def test_messages_keep_their_memory(pair):
     """A small part of a large message holds only its own memory. The rest is reused."""
-    rows = [pair(np.full((1000, 1000), number, "u1"))[number] for number in range(20)]
+    rows = [pair(np.full((1000, 1000), number, "u1"))[number] for number in range(60)]
     gc.collect()
     for number, row in enumerate(rows):
         assert (row == number).all()
-    assert pair.channel.stats()["slots"] < 20, "what was sent was received, and is free"
+    # It grows by several slots at once, also if a busy receiver gives one back late.
+    assert pair.channel.stats()["slots"] < 60, "what was sent was received, and is free"
 
 
 def test_receiver_that_holds_everything(place):
