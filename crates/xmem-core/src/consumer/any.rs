@@ -86,7 +86,7 @@ fn sleep<'a>(consumers: &(impl Iterator<Item = &'a Consumer> + Clone), deadline:
     }
     wake::announced();
     if !consumers.clone().any(Consumer::is_ready) {
-        let time = at_most.map_or(deadline.left(), |time| Some(deadline.left_up_to(time)));
+        let time = at_most.map_or_else(|| deadline.left(), |time| Some(deadline.left_up_to(time)));
         if !words.wait(time) {
             std::thread::sleep(deadline.left_up_to(LOOK_AGAIN));
         }

@@ -351,7 +351,10 @@ impl Consumer {
 
     /// How to wait after a receive call that did not.
     pub(super) fn waiting_elsewhere(&self) -> Waiting {
-        self.waiting().for_answer(self.asked)
+        Waiting {
+            asked: self.asked,
+            ..self.waiting()
+        }
     }
 
     /// As `is_ready`, during a receive call.
@@ -473,10 +476,6 @@ impl Waiting {
             i64::MIN => None,
             due => pause_until(due),
         }
-    }
-
-    pub(super) fn for_answer(self, asked: Option<Asked>) -> Self {
-        Self { asked, ..self }
     }
 
     /// The longest sleep before the next check, because an answer can get lost.

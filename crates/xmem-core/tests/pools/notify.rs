@@ -15,7 +15,7 @@ use xmem_core::{Canceller, Consumer, Delivery, Producer, ReadLease, ReceiveError
 
 const NOW: Option<Duration> = Some(Duration::ZERO);
 
-fn descriptor() -> Arc<OwnedFd> {
+pub(crate) fn descriptor() -> Arc<OwnedFd> {
     let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
     Arc::new(eventfd(0, flags).unwrap())
 }

@@ -2,14 +2,12 @@
 
 //! One thread that waits for several consumers.
 
-use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::notify::descriptor;
 use crate::support::{HANG, Place, assert_frame, publish, publish_wait};
-use rustix::event::{EventfdFlags, eventfd};
 use xmem_core::{Canceller, Consumer, Delivery, Producer, ReceiveError, wait_any};
 
 const NOW: Option<Duration> = Some(Duration::ZERO);
@@ -19,10 +17,11 @@ fn pool(place: &Place, name: impl ToString) -> PathBuf {
     place.path().join(name.to_string()).with_extension("sock")
 }
 
-fn pairs(place: &Place, count: usize) -> (Vec<Producer>, Vec<Consumer>) {
+fn pairs(place: &Place, count: usize, delivery: Delivery) -> (Vec<Producer>, Vec<Consumer>) {
     let pair = |number| {
         let pool = pool(place, number);
-        let producer = Producer::builder(&pool).build().unwrap();
+        let producer = Producer::builder(&pool).delivery(delivery);
+        let producer = producer.build().unwrap();
         (producer, Consumer::builder(&pool).connect().unwrap())
     };
     (0..count).map(pair).unzip()
@@ -33,17 +32,17 @@ fn take(consumers: &mut [Consumer], count: usize) -> Vec<(usize, u64)> {
     let mut taken = Vec::new();
     while taken.len() < count {
         assert!(wait_any(&*consumers, Some(HANG)), "{taken:?}");
-        for (number, consumer) in consumers.iter_mut().enumerate() {
-            // Nothing is received without being ready, and its region may not have arrived yet.
-            let is_ready = consumer.is_ready();
+        let ready = consumers.iter_mut().enumerate();
+        for (number, consumer) in ready.filter(|(_, it)| it.is_ready()) {
             match consumer.receive(NOW) {
                 Ok(frame) => {
                     let seed = frame.meta().pts.unwrap();
                     assert_frame(&frame, seed, 100);
                     taken.push((number, seed));
                 }
+                // Its region may not have arrived yet.
                 Err(ReceiveError::Timeout) => {}
-                Err(error) => panic!("{error}, ready: {is_ready}"),
+                Err(error) => panic!("{error}"),
             }
         }
     }
@@ -53,7 +52,7 @@ fn take(consumers: &mut [Consumer], count: usize) -> Vec<(usize, u64)> {
 #[test]
 fn frames_of_all_pools_are_taken_in_the_order_of_each() {
     let place = Place::new();
-    let (producers, mut consumers) = pairs(&place, 3);
+    let (producers, mut consumers) = pairs(&place, 3, Delivery::Live);
     assert!(!wait_any(&consumers, NOW));
     assert!(!consumers[0].is_ready());
     for seed in 0..2 {
@@ -69,7 +68,7 @@ fn frames_of_all_pools_are_taken_in_the_order_of_each() {
 #[test]
 fn a_wait_ends_at_its_time() {
     let place = Place::new();
-    let (_producers, consumers) = pairs(&place, 2);
+    let (_producers, consumers) = pairs(&place, 2, Delivery::Live);
     let (begin, time) = (Instant::now(), Duration::from_millis(30));
     assert!(!wait_any(&consumers, Some(time)));
     assert!(begin.elapsed() >= time);
@@ -81,13 +80,7 @@ fn a_wait_ends_at_its_time() {
 fn no_wake_up_is_lost() {
     for (count, frames) in [(2, 4000), (150, 40)] {
         let place = Place::new();
-        let pair = |number: usize| {
-            let pool = pool(&place, number);
-            let builder = Producer::builder(&pool).delivery(Delivery::Lossless);
-            let producer = builder.history(2).build().unwrap();
-            (producer, Consumer::builder(&pool).connect().unwrap())
-        };
-        let (producers, mut consumers): (Vec<_>, Vec<_>) = (0..count).map(pair).unzip();
+        let (producers, mut consumers) = pairs(&place, count, Delivery::Lossless);
         thread::scope(|scope| {
             scope.spawn(|| {
                 for seed in 0..frames {
@@ -109,7 +102,7 @@ fn no_wake_up_is_lost() {
 fn ends_and_cancelled_waits_are_ready() {
     let place = Place::new();
     let canceller = Canceller::new();
-    let (mut producers, mut consumers) = pairs(&place, 2);
+    let (mut producers, mut consumers) = pairs(&place, 2, Delivery::Live);
     let pool = pool(&place, "last");
     producers.push(Producer::builder(&pool).build().unwrap());
     let last = Consumer::builder(&pool).canceller(&canceller);
@@ -144,10 +137,8 @@ fn ends_and_cancelled_waits_are_ready() {
 #[test]
 fn consumers_with_a_limit_or_a_descriptor_are_waited_for_too() {
     let place = Place::new();
-    let (producers, mut consumers) = pairs(&place, 2);
-    let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-    let fd: Arc<OwnedFd> = Arc::new(eventfd(0, flags).unwrap());
-    consumers[0].notify(fd).unwrap();
+    let (producers, mut consumers) = pairs(&place, 2, Delivery::Live);
+    consumers[0].notify(descriptor()).unwrap();
     let limited = Consumer::builder(pool(&place, 1)).max_rate(1, 2 * HANG);
     consumers[1] = limited.connect().unwrap();
     publish(&producers[1], 0, 100);

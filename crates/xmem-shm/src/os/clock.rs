@@ -21,7 +21,7 @@ pub struct Deadline(End);
 enum End {
     Never,
     At(Instant),
-    /// There is no wait, so the clock is not read.
+    /// The caller does not wait, so this reads no clock.
     Now,
 }
 
@@ -38,7 +38,7 @@ impl Deadline {
         })
     }
 
-    /// Whether there is no wait at all.
+    /// Whether the caller does not wait.
     pub fn is_now(self) -> bool {
         matches!(self.0, End::Now)
     }

@@ -47,7 +47,7 @@ impl Default for Words<'_> {
 }
 
 impl<'a> Words<'a> {
-    /// Adds a word with the value at which to sleep. `false`: there is no room.
+    /// Adds a word, and the value for which the thread sleeps. Returns false if Linux takes no more.
     pub fn add(&mut self, word: &'a AtomicU32, value: u32) -> bool {
         let Some(wait) = self.waits.get_mut(self.count) else {
             return false;
@@ -59,8 +59,8 @@ impl<'a> Words<'a> {
         true
     }
 
-    /// Sleeps while all words have their values, at most for `timeout`. May return without a reason. `false`: the kernel cannot do
-    /// this.
+    /// Sleeps while all words have their values, at most for `timeout`. May return without a reason. Returns false if the kernel
+    /// refuses to.
     pub fn wait(&self, timeout: Option<Duration>) -> bool {
         // No end that can be represented: never.
         let end = timeout.and_then(|timeout| {

@@ -18,30 +18,29 @@ const ONE: u32 = 2;
 /// Marks that the consumer is about to sleep. Check for work after this call. If there is none, sleep while the word has the
 /// returned value.
 pub fn prepare(word: &AtomicU32) -> u32 {
-    let value = announce(word);
+    let value = mark(word);
     announced();
     value
 }
 
-/// As [`prepare`], for one of several words. Call [`announced`] after the last of them, and then check for work.
-pub fn announce(word: &AtomicU32) -> u32 {
+fn mark(word: &AtomicU32) -> u32 {
     let value = word.fetch_or(SLEEPS, Ordering::Relaxed) | SLEEPS;
     fault::point(Point::SleepAnnounced);
     value
 }
 
-/// As [`announce`], for a word that may still be announced, because the thread was woken by another one. Then nobody has added work
-/// since, and the word is not written.
-pub fn announce_again(word: &AtomicU32) -> u32 {
+/// As [`prepare`], for one of several words. Call [`announced`] after the last of them, and then check for work. A word that still has
+/// bit 0 from an earlier sleep is not written again: its waker would have cleared the bit.
+pub fn announce(word: &AtomicU32) -> u32 {
     let value = word.load(Ordering::Relaxed);
     if value & SLEEPS == 0 {
-        announce(word)
+        mark(word)
     } else {
         value
     }
 }
 
-/// The end of a sleep's announcement.
+/// Ends the announcement on several words.
 pub fn announced() {
     // Pairs with the fence in `wake`: either this thread sees the work, or the waker sees that it sleeps.
     fence(Ordering::SeqCst);

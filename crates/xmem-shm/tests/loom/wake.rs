@@ -144,7 +144,7 @@ fn no_wake_up_is_lost_among_several_words() {
             if taken == [true; 2] {
                 break;
             }
-            let values = pools.each_ref().map(|pool| wake::announce_again(&pool.0));
+            let values = pools.each_ref().map(|pool| wake::announce(&pool.0));
             wake::announced();
             let mut left = pools.iter().zip(taken).filter(|(_, taken)| !taken);
             if !left.any(|(pool, _)| is_there(pool)) {

@@ -199,12 +199,12 @@ impl LeasePage {
     }
 
     /// Begins a sleep on the wake words of several pages. Call [`wake::announced`] after the last of them, and check for work before
-    /// the wait. `is_woken`: by the producer, too. The announcement stays until the producer wakes the consumer, also if the
-    /// sleep ends before. `false`: there is no room for another page.
+    /// the wait. `is_woken`: the producer wakes the consumer, too. Only its wake-up ends the announcement. Returns false if `words`
+    /// is full.
     pub fn announce<'a>(&'a self, words: &mut Words<'a>, is_woken: bool) -> bool {
         let word = self.wake_word();
         let value = if is_woken {
-            wake::announce_again(word)
+            wake::announce(word)
         } else {
             wake::present(word)
         };
