@@ -58,6 +58,8 @@ pub(crate) fn few() -> Result<[Check; 2]> {
     if let Some(why) = obstacle() {
         return Err(why.into());
     }
+    // Here, because other steps of the plan may install packages of this machine, too.
+    packages::ensure_for_compat()?;
     let install = Step {
         name: INSTALL,
         command: with(Command::new(std::env::current_exe()?), &["debian"]),
