@@ -141,6 +141,15 @@ const PYTHON_NEEDS: Needs = &[
         "gir1.2-gst-plugins-base-1.0",
         &[Need::PythonModule("gi.repository.GstAllocators")],
     ),
+    // Programs that read cameras.
+    ("ffmpeg", &[Need::Program("ffmpeg")]),
+    ("v4l-utils", &[Need::Program("v4l2-ctl")]),
+    // The module for cameras that a program feeds, which is built for the kernel of these headers.
+    (
+        "linux-headers-amd64",
+        &[Need::File("/usr/share/doc/linux-headers-amd64")],
+    ),
+    ("v4l2loopback-dkms", &[Need::Program("dkms")]),
 ];
 
 /// Additional dependencies of the benchmark.

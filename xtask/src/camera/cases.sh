@@ -154,6 +154,7 @@ ln -s "$device" $link
 if until_true 'shows 210'; then ok 'by-id: the same camera'; else failed "by-id: the same camera ($device)"; fi
 end_all
 
+. /mnt/loopback.sh
 . /mnt/dmabuf.sh
 
 exit $failures

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
 //! `cargo xtask camera`: cameras of the kernel's own driver, in a small virtual machine. They are shared, plugged in and
-//! unplugged. And DMA buffers, which that kernel can make.
+//! unplugged. Cameras of v4l2loopback, to which `xmem camera` writes. And DMA buffers, which that kernel can make.
 
 use std::path::Path;
 use std::process::Command;
@@ -12,17 +12,21 @@ use crate::packages::{self, Purpose};
 use crate::step::{self, Step};
 use crate::{Result, cargo, root, target_dir};
 
-/// Unpacks Debian's kernel with its modules. It is not installed, which would make an initramfs.
+/// Unpacks Debian's kernel with its modules, of the version for which dkms has built v4l2loopback. The kernel is not installed,
+/// which would make an initramfs.
 const KERNEL: &str = r#"set -e
-ls /boot/vmlinuz-* >/dev/null 2>&1 && exit
+version=$(dkms status v4l2loopback | sed -n 's/^[^,]*, \([^,]*\), .*installed.*/\1/p' | sort -V | tail -n 1)
+if [ -e "/boot/vmlinuz-$version" ]; then exit; fi
 mkdir -p /var/tmp/kernel
 cd /var/tmp/kernel
-apt-get -o APT::Sandbox::User=root download "$(apt-cache depends linux-image-amd64 | sed -n 's/^ *Depends: //p' | head -n 1)"
+apt-get -o APT::Sandbox::User=root download "linux-image-$version"
 dpkg-deb -x linux-image-*.deb .
-mkdir -p /usr/lib/modules
-if [ -d usr/lib/modules ]; then mv usr/lib/modules/* /usr/lib/modules/; else mv lib/modules/* /usr/lib/modules/; fi
-depmod "$(ls /usr/lib/modules | tail -n 1)"
-mv boot/vmlinuz-* /boot/
+for modules in lib/modules usr/lib/modules; do
+    if [ -d $modules ]; then cp -a $modules /usr/lib/; fi
+done
+depmod "$version"
+rm -f /boot/vmlinuz-*
+mv "boot/vmlinuz-$version" /boot/
 rm -rf /var/tmp/kernel"#;
 
 /// The line of README.md that shares a camera.
@@ -62,7 +66,7 @@ pub(crate) fn run() -> Result {
     let share = target_dir().join("camera");
     std::fs::create_dir_all(&share)?;
     let own = root().join("xtask/src/camera");
-    for file in ["webcam.py", "cases.sh", "dmabuf.py", "dmabuf.sh"] {
+    for file in ["webcam.py", "cases.sh", "dmabuf.py", "dmabuf.sh", "loopback.sh"] {
         std::fs::copy(own.join(file), share.join(file))?;
     }
     for file in ["libgstxmem.so", "xmem"] {
@@ -77,7 +81,7 @@ pub(crate) fn run() -> Result {
     step::run_all(vec![Step {
         name: "cameras",
         command: cases,
-        advice: "each line above that begins with FAILED is a case of cases.sh or dmabuf.sh in xtask/src/camera, followed by the ends of its logs",
+        advice: "each line above that begins with FAILED is a case of a script in xtask/src/camera, followed by the ends of its logs",
     }])
 }
 

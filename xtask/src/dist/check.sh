@@ -123,6 +123,22 @@ end $share
 did 'a program in C' "$(wc -c < frame.pgm) bytes of PGM, libxmem $(pkg-config --modversion xmem)"
 [ -e /usr/share/man/man1/xmem-share.1.gz ] && [ -e /usr/share/doc/xmem/copyright ]
 
+case " $(echo $names) " in *' xmem-bridge '*)
+    xmem share test --pool cam3 > share.log 2>&1 &
+    share=$!
+    xmem-bridge export cam3 --listen tcp/127.0.0.1:7447 --trusted-network > export.log 2>&1 &
+    export=$!
+    XMEM_RUNTIME_DIR=$work/host-b xmem-bridge import cam3@127.0.0.1 --trusted-network > import.log 2>&1 &
+    import=$!
+    XMEM_RUNTIME_DIR=$work/host-b soon gst-launch-1.0 --quiet xmemsrc pool=cam3 num-buffers=10 ! fakesink
+    xmem list --remote 127.0.0.1 --trusted-network | grep cam3 > list
+    end $import
+    end $export
+    end $share
+    did 'xmem-bridge' "10 frames over TCP; $(cat list)"
+    ;;
+esac
+
 # shellcheck disable=SC2086
 apt-get purge --quiet=2 --yes $names > apt.log 2>&1 || { cat apt.log; exit 1; }
 rm -rf "$XMEM_RUNTIME_DIR"
