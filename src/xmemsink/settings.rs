@@ -59,8 +59,8 @@ settings! {
          * * `regions` (guint), `bytes` (guint64): regions of shared memory, and their size.
          * * `devices` (GstValueArray of strings), `device-bytes` (guint64): the CUDA devices of the slots and how their
          *   memory is shared, for example `0 NVIDIA H200 (vmm)`; the bytes on devices, which `bytes` includes.
-         * * `cut-off`, `timed-out` (guint64): consumers that the sink disconnected: because of an invalid lease page,
-         *   and by `lossless-timeout`.
+         * * `cut-off`, `timed-out` (guint64): consumers that the sink disconnected because their lease page (the list of
+         *   slots that they hold) was invalid, and those that it disconnected by `lossless-timeout`.
          * * `clients` (GstValueArray of `application/x-xmem-client`): the connected consumers.
          *
          * A structure `application/x-xmem-client` describes one consumer:
@@ -116,8 +116,8 @@ settings! {
      * GstXmemSink:meta-room:
      *
      * At most 16 MiB. The metas are, for example, regions of interest and captions. If those of a frame are larger, they
-     * are stored in a second, small slot, and new slots have more room. Only a frame that was published before, and has
-     * more metas now, is copied; set this property to prevent that.
+     * are stored in a second, small slot, and new slots have more room. A frame is copied only if it was published before
+     * and has more metas now; a larger value prevents this copy.
      */
     // Room for a few regions of interest, or for captions.
     meta_room: u32 = 512,
@@ -131,7 +131,7 @@ settings! {
      */
     min_slots: u32 = 0,
         "min-slots", "Minimum Slots",
-        "Slots of the first region (0 = as many as upstream needs)";
+        "Slots of the first region, a block of memory (0 = as many as upstream needs)";
     /**
      * GstXmemSink:max-slots:
      *
@@ -200,8 +200,8 @@ settings! {
      * With `allow`, consumers that ask for it (`dmabuf=true` of xmemsrc) get slots in host memory as DMA buffers, which GPUs,
      * displays and encoders import without a copy. Each of them can then write to every frame of the pool, because the kernel
      * makes no read-only DMA buffers. Other consumers still can't write. This process needs access to /dev/udmabuf (its group
-     * is kvm on Debian), and one more file descriptor for each slot. Slots above the `size_limit_mb` of the kernel module
-     * udmabuf, 64 MiB by default, have none.
+     * is kvm on Debian), and one more file descriptor for each slot. Slots larger than the `size_limit_mb` of the kernel
+     * module udmabuf (64 MiB by default) can't be DMA buffers.
      */
     dmabuf: XmemSinkDmabuf = XmemSinkDmabuf::default(),
         "dmabuf", "DMA Buffers",
@@ -218,8 +218,7 @@ settings! {
     /**
      * GstXmemSink:max-held:
      *
-     * The budget is the number of slots that a consumer may hold at one time. The consumer requests it, 8 by default,
-     * and receives at most this number.
+     * A consumer requests its budget, which is 8 by default, and receives at most this number.
      */
     max_held: u32 = 8,
         "max-held", "Maximum Held",
@@ -259,10 +258,10 @@ settings! {
     /**
      * GstXmemSink:pace:
      *
-     * With `auto`, live input is published on arrival, and other input, for example a file, at each frame's time. A sink
-     * that waits for that time would add the latency of its pipeline to live input, and the sink of the consumer would
-     * add it again. With `sync=false` every frame is published on arrival, whatever this property says. You can change
-     * it in any state.
+     * With `auto`, live input is published on arrival, and other input, for example a file, at each frame's time. If
+     * xmemsink waited for the times of live input, it would add the latency of its pipeline, and the consumer's sink would
+     * add this latency again. With `sync=false` every frame is published on arrival, whatever this property says. You can
+     * change this property in any state.
      */
     pace: XmemSinkPace = XmemSinkPace::default(),
         "pace", "Pace",

@@ -114,9 +114,9 @@ settings! {
     /**
      * GstXmemSrc:over-budget:
      *
-     * With `drop`, the budget has to be larger than the number of frames that downstream keeps until it receives a newer
-     * one: a sink keeps its last frame (`enable-last-sample`), an xmemsink its history. DMA buffers (`memory:DMABuf`)
-     * are always dropped, because a copy wouldn't be a DMA buffer.
+     * Some elements keep frames until they receive newer ones: a sink keeps its last frame (`enable-last-sample`), an
+     * xmemsink its history. With `drop`, the budget must be larger than that, or no new frame gets through. Frames in DMA
+     * buffers (`memory:DMABuf`) are always dropped, because a copy wouldn't be a DMA buffer.
      */
     over_budget: XmemSrcOverBudget = XmemSrcOverBudget::default(),
         "over-budget", "Over Budget",
@@ -145,8 +145,8 @@ settings! {
      * GstXmemSrc:max-rate:
      *
      * For elements that need few frames. Frames in between are skipped: they don't wake this process, they aren't
-     * taken, and `stats` counts them as `skipped`. The rate is that of the frames' publication, on average; the caps state the
-     * producer's rate. Encoded streams are refused, because their frames depend on one another.
+     * taken, and `stats` counts them as `skipped`. The rate is an average, by the times at which frames are published. The
+     * caps still state the producer's rate. Encoded streams are refused, because their frames depend on one another.
      */
     max_rate: gst::Fraction = gst::Fraction::new(0, 1),
         "max-rate", "Maximum Rate",
@@ -160,8 +160,8 @@ settings! {
      * If a stream was held until this pipeline started, for example a file whose producer waits for a consumer, all its
      * frames are delayed by the same time.
      *
-     * `arrival` sets the running time at which the frame was published. `passthrough` keeps PTS, DTS, duration and
-     * segment of the producer, in any format, which don't relate to this pipeline's clock.
+     * `arrival` sets the running time at which the frame was published. `passthrough` keeps PTS, DTS, duration and segment
+     * of the producer, in any format. These don't relate to this pipeline's clock.
      */
     timestamp_mode: XmemSrcTimestampMode = XmemSrcTimestampMode::default(),
         "timestamp-mode", "Timestamp Mode",
@@ -215,7 +215,7 @@ settings! {
      *
      * `device`: the CUDA stream of the frame's memory waits. If the producer is killed meanwhile, this stream is blocked
      * forever, and so is all work that waits for it. `cpu`: the element waits before it pushes the frame; if the
-     * producer is killed, it drops the frame. Downloaded frames are always waited for by the CPU.
+     * producer is killed, it drops the frame. For downloaded frames, the CPU always waits.
      */
     cuda_wait: XmemSrcCudaWait = XmemSrcCudaWait::default(),
         "cuda-wait", "CUDA Wait",

@@ -214,7 +214,7 @@ impl BufferGuard {
         self.meta(|meta| meta.timestamp)
     }
 
-    /// The sequence with which it was published; 0 before that.
+    /// The sequence number with which it was published; 0 before that.
     #[getter]
     fn sequence(&self) -> PyResult<u64> {
         self.with(|guard| Ok(guard.info().sequence))
@@ -343,7 +343,7 @@ impl BufferGuard {
 
     /// Releases the buffer. If arrays over it exist, the last array releases it.
     ///
-    /// For a buffer that is being written this counts as one read. If reads remain, it is published.
+    /// If the buffer is being written, this counts as one read; if reads remain, the buffer is published.
     /// stream: a buffer on a device is released when this stream has completed its present work.
     #[pyo3(signature = (*, stream=None))]
     fn release(&self, py: Python<'_>, stream: Option<Bound<'_, PyAny>>) -> PyResult<()> {
