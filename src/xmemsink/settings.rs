@@ -52,8 +52,8 @@ settings! {
          *   caps, and frames that waited during a flush. A buffer list that is dropped as a whole counts as one.
          * * `events`, `events-dropped` (guint64): events between frames that were published, and events that weren't.
          * * `memory-copies` (guint64): how often upstream elements copied frames in slots.
-         * * `slots`, `slots-held`, `max-slots` (guint): existing slots; of these, the slots that the producer or a
-         *   consumer uses; the property `max-slots`.
+         * * `slots`, `slots-held`, `max-slots` (guint): existing slots, how many of them the producer or a consumer uses,
+         *   and the property `max-slots`.
          * * `budget-limit` (string): the property that makes budgets smaller than requested: `max-slots` or `max-bytes`.
          *   Empty if none does.
          * * `regions` (guint), `bytes` (guint64): regions of shared memory, and their size.
@@ -135,8 +135,8 @@ settings! {
     /**
      * GstXmemSink:max-slots:
      *
-     * At most 65536, and at least `history` + 2 (6 with `history=0`). At the default, a live pool with `history=0` may
-     * have up to 1024 slots if they are at most 64 KiB each. Memory is reserved only when slots are needed.
+     * At most 65536, and at least `history` + 2 (6 with `history=0`). With the default value, a live pool with `history=0`
+     * may have up to 1024 slots if they are at most 64 KiB each. Memory is reserved only when slots are needed.
      */
     max_slots: u32 = DEFAULT_SLOTS,
         "max-slots", "Maximum Slots",
@@ -145,8 +145,8 @@ settings! {
     /**
      * GstXmemSink:max-bytes:
      *
-     * If it is too small for the history, the history is shorter. If it is too small for the budgets of the consumers,
-     * the budgets are smaller.
+     * If the limit is too small for the history, the history is shorter. If the limit is too small for the budgets of the
+     * consumers, the budgets are smaller.
      */
     max_bytes: u64 = 0,
         "max-bytes", "Maximum Bytes",
@@ -165,9 +165,9 @@ settings! {
     /**
      * GstXmemSink:copy:
      *
-     * A frame that upstream didn't write into one of the pool's slots has to be copied into one, unless its memory can
-     * be shared unchanged, as that of a DMA buffer can. With `forbid`, the first frame that has to be copied is an
-     * error, which gives the reason. A frame of a camera that has few buffers left is dropped instead.
+     * xmemsink copies a frame into a slot, unless upstream wrote the frame into a slot, or its memory can be shared
+     * unchanged, as that of a DMA buffer can. With `forbid`, the first frame that has to be copied is an error, which
+     * gives the reason. A frame of a camera that has few buffers left is dropped instead.
      */
     copy: XmemSinkCopy = XmemSinkCopy::default(),
         "copy", "Copy",
@@ -227,9 +227,9 @@ settings! {
     /**
      * GstXmemSink:socket-mode:
      *
-     * `0600` admits this user and root, `0660` also the members of the socket's group, and `0666` all users. They can
-     * read all frames of the pool but can't change them, except in DMA buffers, which a camera uses by default. Other users
-     * also need search permission for the socket's directory.
+     * `0600` admits this user and root, `0660` also the members of the socket's group, and `0666` all users. Admitted
+     * users can read all frames of the pool but can't change them, except in DMA buffers, which a camera uses by default.
+     * Other users also need search permission for the socket's directory.
      */
     // Text as the user set it; parsed when the sink starts.
     socket_mode: String = "0600".to_owned(),

@@ -15,19 +15,19 @@ class _Array:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The number of elements in each dimension. AttributeError if the frame has several planes."""
+        """The number of elements in each dimension. Raises AttributeError if the frame has several planes."""
     @property
     def strides(self) -> tuple[int, ...]:
-        """The number of bytes from one element to the next in each dimension. AttributeError as for shape."""
+        """The number of bytes from one element to the next in each dimension. Raises AttributeError when `shape` does."""
     @property
     def ndim(self) -> int:
-        """The number of dimensions. AttributeError as for shape."""
+        """The number of dimensions. Raises AttributeError when `shape` does."""
     @property
     def dtype(self) -> numpy.dtype[Any]:
-        """The type of the elements: a numpy.dtype, or its name if there is no NumPy, and for bfloat16."""
+        """The type of the elements: a numpy.dtype. For bfloat16, and without NumPy, its name."""
     @property
     def size(self) -> int:
-        """The number of elements. AttributeError as for shape."""
+        """The number of elements. Raises AttributeError when `shape` does."""
     def tobytes(self) -> bytes:
         """The elements as bytes in C order, without padding."""
     @property
@@ -418,8 +418,8 @@ class Producer:
         behind, so that `publish` does not have to wait.
 
         timeout: the longest wait in seconds; 0 means no wait. Timeout is raised after that.
-        room: the number of bytes to reserve for attachments, with their names and sizes. They are in the slot of the frame,
-        so a frame that fills whole pages needs at least one more page, unless this is 0.
+        room: the number of bytes to reserve in the slot for attachments, with their names and sizes. Unless this is 0, a frame
+        that fills whole pages needs at least one more page.
         device: "cuda:N" for a frame on a CUDA device. Default: host memory.
         """
     def publish_event(
@@ -542,7 +542,7 @@ class BufferPool:
     def add_ref(self, meta_index: int) -> None:
         """Adds a reference of this process to a published buffer, without a guard, until `release`."""
     def release(self, meta_index: int) -> bool:
-        """Removes one reference without a guard. Returns whether there was one."""
+        """Removes one reference without a guard: of `add_ref`, or of `forget` after `get`. Returns whether there was one."""
     def close(self) -> None:
         """Closes the pool. The buffers that this process wrote are lost when its last guard is gone."""
     def __enter__(self) -> Self: ...
@@ -593,7 +593,7 @@ class BufferGuard:
         """The address of the first byte, as long as the guard exists."""
     @property
     def cpu_ptr_mut(self) -> int:
-        """The address for writing. An error for a buffer from `get`."""
+        """The address for writing. Raises an error for a buffer from `get`."""
     @property
     def cuda_ptr(self) -> int:
         """The address on the device. For a reader, waits until the buffer is written."""
@@ -605,7 +605,7 @@ class BufferGuard:
         """The shape, if one was set."""
     @property
     def dtype(self) -> numpy.dtype[Any]:
-        """The type of the elements, as of a frame."""
+        """The type of the elements, like that of a frame."""
     @property
     def content_type(self) -> str:
         """The type of the content, such as "image/raw"."""

@@ -190,7 +190,7 @@ impl BufferGuard {
         shape.map(|shape| PyTuple::new(py, shape)).transpose()
     }
 
-    /// The type of the elements, as of a frame.
+    /// The type of the elements, like that of a frame.
     #[getter]
     fn dtype<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         dtype::object(py, self.meta(|meta| meta.layout.dtype)?)

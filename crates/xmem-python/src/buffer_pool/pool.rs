@@ -272,7 +272,7 @@ impl BufferPool {
         self.call(py, |pool| pool.add_ref(meta_index))
     }
 
-    /// Removes one reference without a guard. Returns whether there was one.
+    /// Removes one reference without a guard: of `add_ref`, or of `forget` after `get`. Returns whether there was one.
     fn release(
         &self,
         py: Python<'_>,
