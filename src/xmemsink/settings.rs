@@ -57,8 +57,9 @@ settings! {
          * * `budget-limit` (string): the property that makes budgets smaller than requested: `max-slots` or `max-bytes`.
          *   Empty if none does.
          * * `regions` (guint), `bytes` (guint64): regions of shared memory, and their size.
-         * * `devices` (GstValueArray of strings), `device-bytes` (guint64): the CUDA devices of the slots and how their
-         *   memory is shared, for example `0 NVIDIA H200 (vmm)`; the bytes on devices, which `bytes` includes.
+         * * `devices` (GstValueArray of strings), `device-bytes` (guint64): the CUDA devices of the slots with the way in
+         *   which their memory is shared, for example `0 NVIDIA H200 (vmm)`, and the bytes on these devices, which `bytes`
+         *   includes.
          * * `cut-off`, `timed-out` (guint64): consumers that the sink disconnected because their lease page (the list of
          *   slots that they hold) was invalid, and those that it disconnected by `lossless-timeout`.
          * * `clients` (GstValueArray of `application/x-xmem-client`): the connected consumers.

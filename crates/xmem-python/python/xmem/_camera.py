@@ -125,7 +125,7 @@ class Camera(Consumer):
             raise StopIteration from None
 
     async def arecv(self, timeout: float | None = None) -> Frame | Any:
-        """Waits in the event loop for the next frame, and returns it. Raises the same exceptions as recv."""
+        """`recv` in an event loop. Raises the same exceptions."""
         import asyncio
 
         patience, dropped = Patience(timeout), self._dropped()

@@ -145,7 +145,7 @@ class Consumer(Waiting, _xmem.Consumer):
         self.request("force-key-unit", bytes([1]) + bytes(8))
 
     async def arecv(self, timeout: float | None = None) -> Frame | Any:
-        """Waits in the event loop for the next frame, and returns it. Raises the same exceptions as recv.
+        """`recv` in an event loop. Raises the same exceptions.
 
         A timeout of 0 is like try_recv: data that the first frame needs, such as its caps, may not have arrived yet.
 

@@ -500,7 +500,7 @@ class BufferPool:
         size: in bytes.
         """
     def preallocate_cuda(self, size: int, count: int, device_id: int = 0) -> list[int]:
-        """Reserves buffers on a CUDA device, as `preallocate_cpu` does in host memory."""
+        """Like `preallocate_cpu`, but on a CUDA device."""
     def give_up(self, indices: Sequence[int]) -> int:
         """Ends the reservation of preallocated buffers. Returns how many were reserved."""
     @property
@@ -633,7 +633,7 @@ class BufferGuard:
     def copy_to_cpu(self) -> BufferGuard:
         """Returns a writable copy in host memory, in a buffer that this process acquires."""
     def copy_to_cuda(self, device_id: int = 0) -> BufferGuard:
-        """Returns a writable copy on a CUDA device, in a buffer that this process acquires."""
+        """Like `copy_to_cpu`, but on a CUDA device."""
     def copy_to_device(self, device_id: int) -> BufferGuard:
         """Like `copy_to_cuda`."""
     def forget(

@@ -264,7 +264,7 @@ impl BufferGuard {
         Ok(Self::new(pool, guard))
     }
 
-    /// Returns a writable copy on a CUDA device, in a buffer that this process acquires.
+    /// Like `copy_to_cpu`, but on a CUDA device.
     #[pyo3(signature = (device_id=0))]
     fn copy_to_cuda(
         &self,

@@ -140,7 +140,7 @@ impl BufferPool {
         self.call(py, |pool| pool.preallocate_cpu(size, count))
     }
 
-    /// Reserves buffers on a CUDA device, as `preallocate_cpu` does in host memory.
+    /// Like `preallocate_cpu`, but on a CUDA device.
     #[pyo3(signature = (size, count, device_id=0))]
     fn preallocate_cuda(
         &self,
