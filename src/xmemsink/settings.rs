@@ -38,7 +38,7 @@ settings! {
          * A structure `application/x-xmemsink-stats`. After a stop it keeps the final values.
          *
          * * `published` (guint64): published frames.
-         * * `zero-copy`, `copied` (guint64): of these, frames that were published in place, and frames that were copied
+         * * `zero-copy`, `copied` (guint64): published frames that weren't copied, and published frames that were copied
          *   into a slot.
          * * `dropped` (guint64): frames that weren't published because no slot was free, or because upstream had few
          *   buffers left.
@@ -66,8 +66,8 @@ settings! {
          *
          * A structure `application/x-xmem-client` describes one consumer:
          *
-         * * `id` (guint64), `pid`, `uid` (guint), `name` (string): its number in the pool, its process, its user, its
-         *   name.
+         * * `id` (guint64), `pid`, `uid` (guint), `name` (string): the consumer's number in the pool, its process, its
+         *   user, and its name.
          * * `via` (string): the pool that forwards frames of this pool to the consumer. Empty if it takes frames of this
          *   pool itself.
          * * `device` (string): how it reached the memory of frames on CUDA devices: `vmm`, `legacy`, `same process`, or
@@ -77,7 +77,7 @@ settings! {
          *   of its `max-rate`, copied, and dropped after it had taken them.
          * * `oldest-held-age` (guint64): age of the oldest frame that it holds, in ns.
          * * `latency` (guint64): time from publishing to receiving, smoothed, in ns.
-         * * `waited-for` (guint64): how long a lossless sink has waited for it, in ns, else 0.
+         * * `waited-for` (guint64): how long a lossless sink has waited for it, in ns; 0 if the sink doesn't wait.
          */
         glib::ParamSpecBoxed::builder::<gst::Structure>("stats")
             .nick("Statistics")
@@ -168,7 +168,7 @@ settings! {
      *
      * xmemsink copies a frame into a slot, unless upstream wrote the frame into a slot, or its memory can be shared
      * unchanged, as that of a DMA buffer can. With `forbid`, the first frame that has to be copied is an error, which
-     * gives the reason. A frame of a camera that has few buffers left is dropped instead.
+     * gives the reason. If a camera has few buffers left, its frames are dropped instead.
      */
     copy: XmemSinkCopy = XmemSinkCopy::default(),
         "copy", "Copy",
