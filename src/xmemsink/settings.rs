@@ -239,8 +239,8 @@ settings! {
     /**
      * GstXmemSink:socket-group:
      *
-     * A name as in /etc/group, or a number. This user must be a member of the group, and `socket-mode` must admit it, as
-     * `0660` does. If empty, the socket has the group of new files.
+     * A name as in /etc/group, or a number. This user must be a member of the group, and `socket-mode` must admit the
+     * group, as `0660` does. If this property is empty, the socket has the group of new files.
      */
     // Empty: not set.
     socket_group: String = String::new(),
