@@ -276,7 +276,7 @@ class ReceiveStats(TypedDict):
     """Statistics of a consumer, over all its producers.
 
     received: frames that it took.
-    missed: frames whose slots were used again before the consumer took them, also while a lossless producer
+    missed: frames whose slots were used again before the consumer took them, and frames of a lossless producer that
     continued without it.
     skipped: frames that max_rate left out.
     copied: of the received frames, those that were copied because the budget was used up.
@@ -366,6 +366,7 @@ class Producer:
     never. (In xmemsink, 0 means never.)
     history: the number of newest frames that are kept for consumers that join or are behind, at least 1. (In
     xmemsink, 0 means automatic. Here it means 1.)
+
     The other arguments are the properties of xmemsink.
     """
 
@@ -530,7 +531,7 @@ class BufferPool:
         """Returns a published buffer to edit.
 
         A buffer of this process is edited in place, unless a process holds it. `forget` publishes it again for the
-        remaining reads; `release` uses one of them. A buffer of another process is copied, which counts as a read.
+        remaining reads; `release` uses up one of these. A buffer of another process is copied, which counts as a read.
         `forget` returns the index of the copy.
         """
     def discard(self, meta_index: int) -> None:
@@ -653,7 +654,7 @@ class BufferGuard:
     def release(self, *, stream: Any | None = None) -> None:
         """Releases the buffer. If arrays over it exist, the last array releases it.
 
-        If the buffer is being written, this counts as one read; if reads remain, the buffer is published.
+        Releasing a buffer that is being written counts as one read. If reads remain, the buffer is published.
         stream: a buffer on a device is released when this stream has completed its present work.
         """
     def discard(self) -> None:

@@ -46,7 +46,7 @@ def from_blob(
 class FrameDataset(torch.utils.data.IterableDataset):
     """The frames of a pool, converted by `transform`. Default: each frame is copied into a tensor.
 
-    Each worker of a DataLoader makes its own consumer. Several workers divide the frames by the frames' numbers. If `transform`
+    Each worker of a DataLoader makes its own consumer. Several workers divide the frames among them, by number. If `transform`
     returns a view (`torch.from_dlpack`), the tensor holds the frame. PyTorch copies such tensors between processes, unless you
     call `xmem.multiprocessing.install()`.
 

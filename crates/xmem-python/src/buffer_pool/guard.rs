@@ -343,7 +343,7 @@ impl BufferGuard {
 
     /// Releases the buffer. If arrays over it exist, the last array releases it.
     ///
-    /// If the buffer is being written, this counts as one read; if reads remain, the buffer is published.
+    /// Releasing a buffer that is being written counts as one read. If reads remain, the buffer is published.
     /// stream: a buffer on a device is released when this stream has completed its present work.
     #[pyo3(signature = (*, stream=None))]
     fn release(&self, py: Python<'_>, stream: Option<Bound<'_, PyAny>>) -> PyResult<()> {

@@ -110,8 +110,8 @@ class Channel(Waiting):
 
     Unpickling runs code. So messages are accepted only from processes of this user, and of `allow_uids`.
 
-    All methods can be called from any thread. After a fork, the child cannot use its parent's end, but can join with `connect`. In
-    an event loop, use `async for` and the methods that begin with "a".
+    All methods can be called from any thread. After a fork, the child cannot use its parent's end, but can join with `connect`.
+    In an event loop, use `async for` and the methods that begin with "a".
 
     name: the name of the channel, or the path of its socket.
     budget: the number of messages of one sender that can be held at once. Further messages are copied.
@@ -211,7 +211,7 @@ class Channel(Waiting):
     def send(self, obj: Any, *, to: int | None = None, timeout: float | None = None) -> None:
         """Sends an object. The maker sends to all processes that joined, or only to number `to`. Others send to the maker.
 
-        Waits while there is no receiver or a receiver is 8 messages behind, at most `timeout` seconds. If meanwhile this end has
+        Waits at most `timeout` seconds while there is no receiver, or while one is 8 messages behind. If meanwhile this end has
         messages to receive, a PoolWarning names the slow receivers once, because two sides that only send block each other.
         """
         message = _pickling.dumps(obj, self._inline, self._own_reducers)
@@ -252,7 +252,10 @@ class Channel(Waiting):
                     _arrays.freeze(owner)
 
     async def asend(self, obj: Any, *, to: int | None = None, timeout: float | None = None) -> None:
-        """`send` in an event loop. The object must not change before `asend` returns. A cancelled `asend` may have sent it."""
+        """`send` in an event loop. The object must not change before `asend` returns.
+
+        If `asend` is cancelled, the object may have been sent.
+        """
         import asyncio
 
         message = _pickling.dumps(obj, self._inline, self._own_reducers)
