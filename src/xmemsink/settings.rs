@@ -73,8 +73,9 @@ settings! {
          * * `device` (string): how it reached the memory of frames on CUDA devices: `vmm`, `legacy`, `same process`, or
          *   `none: ` with the reason. Empty until it has used any.
          * * `budget`, `held` (guint): slots that it may hold, and slots that it holds.
-         * * `received`, `missed`, `skipped`, `copied`, `dropped` (guint64): frames that it took, missed, left out because
-         *   of its `max-rate`, copied, and dropped after it had taken them.
+         * * `received`, `missed`, `skipped` (guint64): frames that it took, frames that it missed, and frames that its
+         *   `max-rate` left out.
+         * * `copied`, `dropped` (guint64): of the frames that it took, those that it copied, and those that it dropped.
          * * `oldest-held-age` (guint64): age of the oldest frame that it holds, in ns.
          * * `latency` (guint64): time from publishing to receiving, smoothed, in ns.
          * * `waited-for` (guint64): how long a lossless sink has waited for it, in ns; 0 if the sink doesn't wait.
@@ -157,8 +158,8 @@ settings! {
      *
      * The frames are kept for consumers that haven't taken them yet, and for `start-from=oldest` of xmemsrc. With 0, a
      * live pool keeps the four newest frames, and also those that a connected consumer hasn't taken: for 100 ms, and for
-     * as long as the sinks of that consumer wait, at most 952 frames and 256 MiB. These additional frames are only
-     * frames in the pool's own slots, and the pool releases them when it needs the slots.
+     * as long as the sinks of that consumer wait, at most 952 frames and 256 MiB. Of these additional frames, the pool
+     * keeps only those in its own slots, and releases them when it needs the slots.
      */
     history: u32 = 0,
         "history", "History",

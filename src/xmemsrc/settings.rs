@@ -63,7 +63,7 @@ settings! {
     /**
      * GstXmemSrc:connection-timeout:
      *
-     * Applies at the start, and each time that a producer is lost. After this time it is an error.
+     * Applies at the start, and each time that a producer is lost. After this time, the source posts an error.
      */
     connection_timeout: u64 = 0,
         "connection-timeout", "Connection Timeout",
@@ -125,7 +125,7 @@ settings! {
     /**
      * GstXmemSrc:start-from:
      *
-     * With `oldest` the whole stream is delayed by the age of that frame.
+     * With `oldest`, the whole stream is delayed by the age of the oldest frame.
      */
     start_from: XmemSrcStartFrom = XmemSrcStartFrom::default(),
         "start-from", "Start From",
@@ -155,10 +155,10 @@ settings! {
     /**
      * GstXmemSrc:timestamp-mode:
      *
-     * `clock` is for playback, recording and mixing: a frame is due in this pipeline at the same moment as in the
-     * producer's, so streams that are in sync there are in sync here, across any number of pools, processes and clocks.
-     * If a stream was held until this pipeline started, for example a file whose producer waits for a consumer, all its
-     * frames are delayed by the same time.
+     * `clock` is for playback, recording and mixing: a frame is due at the same moment in this pipeline and in the
+     * producer's, so streams stay in sync across any number of pools, processes and clocks. If a stream was held until
+     * this pipeline started, for example a file whose producer waits for a consumer, all its frames are delayed by the
+     * same time.
      *
      * `arrival` sets the running time at which the frame was published. `passthrough` keeps PTS, DTS, duration and segment
      * of the producer, in any format. These don't relate to this pipeline's clock.
@@ -171,7 +171,7 @@ settings! {
      * GstXmemSrc:processing-deadline:
      *
      * The latency that the source reports is this time plus the producer's latency. A live producer publishes each frame
-     * on arrival, which is later than the frame's time by as much as the producer's pipeline takes. You can change this
+     * on arrival, so later than the frame's time, by as much as the producer's pipeline takes. You can change this
      * property in any state.
      */
     processing_deadline: gst::ClockTime = gst::ClockTime::from_mseconds(20),
@@ -190,8 +190,8 @@ settings! {
     /**
      * GstXmemSrc:download:
      *
-     * For elements that read only host memory. One copy for each frame. If false, frames on a device are an error if
-     * downstream doesn't accept `memory:CUDAMemory`.
+     * For elements that read only host memory. Costs one copy for each frame. If false, frames on a device are an error,
+     * unless downstream accepts `memory:CUDAMemory`.
      */
     download: bool = false,
         "download", "Download",
@@ -202,9 +202,9 @@ settings! {
      *
      * For elements that import DMA buffers without a copy, such as glupload, waylandsink, kmssink and `v4l2sink
      * io-mode=dmabuf-import`. The caps stay plain `video/x-raw`. The producer must allow it (`dmabuf=allow` of xmemsink);
-     * otherwise it is an error, as it is for frames on CUDA devices and for forwarded frames. Each element downstream, and each
-     * process that gets the descriptor, can then write to the frames of all consumers. Frames beyond `max-held` are dropped.
-     * Elements that read frames by the CPU are faster without it.
+     * otherwise the source posts an error, as it does for frames on CUDA devices and for forwarded frames. Each element
+     * downstream, and each process that gets the descriptor, can then write to the frames of all consumers. Frames beyond
+     * `max-held` are dropped. Elements that read frames by the CPU are faster without it.
      */
     dmabuf: bool = false,
         "dmabuf", "DMA Buffers",
