@@ -42,7 +42,7 @@ use rustix::process::{Resource, getrlimit};
 
 /// The key in the sticky state of an imported pool. Its value is the exported pool and its host.
 ///
-/// The exporter refuses a pool with this key. Reason: the frames could return to the host that they came from.
+/// The exporter refuses a pool with this key, because the frames could return to the host that they came from.
 pub const MARK: &str = "xmem-bridge";
 
 /// The number of files that a process of the bridge needs.

@@ -60,7 +60,7 @@ fn quoted(text: impl Display) -> String {
     format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
 }
 
-/// Checks that a PEM file contains a certificate or a key. Reason: Zenoh's error does not name the file, and a side that connects
+/// Checks that a PEM file contains a certificate or a key, because Zenoh's error does not name the file, and a side that connects
 /// in the background would retry forever.
 fn check_pem(file: &Path, holds: &str) -> Result<(), Error> {
     let text = std::fs::read(file).map_err(|error| format!("{}: {error}", file.display()))?;
@@ -182,7 +182,7 @@ fn config(endpoint: &Endpoint, side: Side) -> Result<Config, Error> {
         Side::Listens => (there, none),
         Side::Connects | Side::ConnectsOnce | Side::ConnectsToRouter => (none, there),
     };
-    // At a router, one side must be a client. Reason: Zenoh assumes that all peers at a router are connected with each other, and
+    // At a router, one side must be a client, because Zenoh assumes that all peers at a router are connected with each other, and
     // forwards nothing between them. The importer cannot be the client, because a client cannot start before the other side.
     let mode = match side {
         Side::ConnectsToRouter => "client",
@@ -224,7 +224,8 @@ fn config(endpoint: &Endpoint, side: Side) -> Result<Config, Error> {
         ),
     ];
     if matches!(side, Side::ConnectsOnce | Side::ConnectsToRouter) {
-        // Make one attempt, which `open_timeout` limits. Reason: the error after several attempts does not contain the cause.
+        // Make only one attempt, which `open_timeout` limits, because the error after several attempts does not contain the
+        // cause.
         settings.push(("connect/timeout_ms".to_owned(), "0".to_owned()));
         settings.push(("connect/exit_on_failure".to_owned(), "true".to_owned()));
     }
@@ -375,14 +376,14 @@ impl Link {
         })
     }
 
-    /// Queries the other host, and repeats the query until an answer arrives. Reason: the other host may not have announced yet
+    /// Queries the other host, and repeats the query until an answer arrives, because the other host may not have announced yet
     /// that it answers. A router returns the answers of several hosts. Returns an empty list if no answer arrives in time.
     pub fn ask(&self, key: &str) -> Vec<String> {
         let (start, mut answers) = (Instant::now(), Vec::new());
         while answers.is_empty() && start.elapsed() < ANSWER_TIME {
             let get = self.0.get(key).timeout(ANSWER_TIME);
             let get = get.congestion_control(CongestionControl::Drop);
-            // Without consolidation. Reason: all answers have the same key, and consolidation would keep only one.
+            // Without consolidation, which would keep only one answer, because all answers have the same key.
             let Ok(replies) = get.consolidation(ConsolidationMode::None).wait() else {
                 break;
             };

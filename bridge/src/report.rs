@@ -59,7 +59,7 @@ struct ToStandardError;
 
 impl Log for ToStandardError {
     fn enabled(&self, of: &Metadata<'_>) -> bool {
-        // Zenoh's messages below `Warn` are left out. Reason: Zenoh logs several lines for each message that it transfers.
+        // Zenoh's messages below `Warn` are left out, because Zenoh logs several lines for each message that it transfers.
         of.target().starts_with("xmem") || of.level() <= Level::Warn
     }
 

@@ -11,7 +11,7 @@ use xmem_core::monotonic_ns;
 
 use crate::wire::Tai;
 
-/// How long a reading is used. Reason: credits are frequent, and each reading needs system calls.
+/// A reading is used for this long, because credits are frequent, and each reading needs system calls.
 const AGE: Duration = Duration::from_millis(100);
 /// The growth of the error while a reading is used. The kernel adds 500 microseconds once a second, so its value and the reading
 /// are together up to 1.1 s old.

@@ -67,8 +67,8 @@ use crate::{
     uri,
 };
 
-/// No thread holds two of these locks at once, or holds one during a call that waits or leaves the element. Exception: the lock
-/// in `times` that only the streaming thread takes.
+/// No thread holds two of these locks at once, or holds one during a call that waits or leaves the element, except the lock in
+/// `times` that only the streaming thread takes.
 #[derive(Debug, Default)]
 pub struct XmemSink {
     settings: Mutex<Settings>,

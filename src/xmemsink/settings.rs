@@ -38,7 +38,7 @@ settings! {
          * A structure `application/x-xmemsink-stats`. After a stop it keeps the final values.
          *
          * * `published` (guint64): published frames.
-         * * `zero-copy`, `copied` (guint64): of these, frames that were published in place, and frames that were copied
+         * * `zero-copy`, `copied` (guint64): published frames that weren't copied, and published frames that were copied
          *   into a slot.
          * * `dropped` (guint64): frames that weren't published because no slot was free, or because upstream had few
          *   buffers left.
@@ -52,31 +52,33 @@ settings! {
          *   caps, and frames that waited during a flush. A buffer list that is dropped as a whole counts as one.
          * * `events`, `events-dropped` (guint64): events between frames that were published, and events that weren't.
          * * `memory-copies` (guint64): how often upstream elements copied frames in slots.
-         * * `slots`, `slots-held`, `max-slots` (guint): existing slots; of these, the slots that the producer or a
-         *   consumer uses; the property `max-slots`.
+         * * `slots`, `slots-held`, `max-slots` (guint): existing slots, how many of them the producer or a consumer uses,
+         *   and the property `max-slots`.
          * * `budget-limit` (string): the property that makes budgets smaller than requested: `max-slots` or `max-bytes`.
          *   Empty if none does.
          * * `regions` (guint), `bytes` (guint64): regions of shared memory, and their size.
-         * * `devices` (GstValueArray of strings), `device-bytes` (guint64): the CUDA devices of the slots and how their
-         *   memory is shared, for example `0 NVIDIA H200 (vmm)`; the bytes on devices, which `bytes` includes.
-         * * `cut-off`, `timed-out` (guint64): consumers that the sink disconnected: because of an invalid lease page,
-         *   and by `lossless-timeout`.
+         * * `devices` (GstValueArray of strings), `device-bytes` (guint64): the CUDA devices of the slots with the way in
+         *   which their memory is shared, for example `0 NVIDIA H200 (vmm)`, and the bytes on these devices, which `bytes`
+         *   includes.
+         * * `cut-off`, `timed-out` (guint64): consumers that the sink disconnected because their lease page (the list of
+         *   slots that they hold) was invalid, and those that it disconnected by `lossless-timeout`.
          * * `clients` (GstValueArray of `application/x-xmem-client`): the connected consumers.
          *
          * A structure `application/x-xmem-client` describes one consumer:
          *
-         * * `id` (guint64), `pid`, `uid` (guint), `name` (string): its number in the pool, its process, its user, its
-         *   name.
+         * * `id` (guint64), `pid`, `uid` (guint), `name` (string): the consumer's number in the pool, its process, its
+         *   user, and its name.
          * * `via` (string): the pool that forwards frames of this pool to the consumer. Empty if it takes frames of this
          *   pool itself.
          * * `device` (string): how it reached the memory of frames on CUDA devices: `vmm`, `legacy`, `same process`, or
          *   `none: ` with the reason. Empty until it has used any.
          * * `budget`, `held` (guint): slots that it may hold, and slots that it holds.
-         * * `received`, `missed`, `skipped`, `copied`, `dropped` (guint64): frames that it took, missed, left out because
-         *   of its `max-rate`, copied, and dropped after it had taken them.
+         * * `received`, `missed`, `skipped` (guint64): frames that it took, frames that it missed, and frames that its
+         *   `max-rate` left out.
+         * * `copied`, `dropped` (guint64): of the frames that it took, those that it copied, and those that it dropped.
          * * `oldest-held-age` (guint64): age of the oldest frame that it holds, in ns.
          * * `latency` (guint64): time from publishing to receiving, smoothed, in ns.
-         * * `waited-for` (guint64): how long a lossless sink has waited for it, in ns, else 0.
+         * * `waited-for` (guint64): how long a lossless sink has waited for it, in ns; 0 if the sink doesn't wait.
          */
         glib::ParamSpecBoxed::builder::<gst::Structure>("stats")
             .nick("Statistics")
@@ -116,8 +118,8 @@ settings! {
      * GstXmemSink:meta-room:
      *
      * At most 16 MiB. The metas are, for example, regions of interest and captions. If those of a frame are larger, they
-     * are stored in a second, small slot, and new slots have more room. Only a frame that was published before, and has
-     * more metas now, is copied; set this property to prevent that.
+     * are stored in a second, small slot, and new slots have more room. A frame is copied only if it was published before
+     * and has more metas now; a larger value prevents this copy.
      */
     // Room for a few regions of interest, or for captions.
     meta_room: u32 = 512,
@@ -131,12 +133,12 @@ settings! {
      */
     min_slots: u32 = 0,
         "min-slots", "Minimum Slots",
-        "Slots of the first region (0 = as many as upstream needs)";
+        "Slots of the first region, a block of memory (0 = as many as upstream needs)";
     /**
      * GstXmemSink:max-slots:
      *
-     * At most 65536, and at least `history` + 2 (6 with `history=0`). At the default, a live pool with `history=0` may
-     * have up to 1024 slots if they are at most 64 KiB each. Memory is reserved only when slots are needed.
+     * At most 65536, and at least `history` + 2 (6 with `history=0`). With the default value, a live pool with `history=0`
+     * may have up to 1024 slots if they are at most 64 KiB each. Memory is reserved only when slots are needed.
      */
     max_slots: u32 = DEFAULT_SLOTS,
         "max-slots", "Maximum Slots",
@@ -145,8 +147,8 @@ settings! {
     /**
      * GstXmemSink:max-bytes:
      *
-     * If it is too small for the history, the history is shorter. If it is too small for the budgets of the consumers,
-     * the budgets are smaller.
+     * If the limit is too small for the history, the history is shorter. If the limit is too small for the budgets of the
+     * consumers, the budgets are smaller.
      */
     max_bytes: u64 = 0,
         "max-bytes", "Maximum Bytes",
@@ -156,8 +158,8 @@ settings! {
      *
      * The frames are kept for consumers that haven't taken them yet, and for `start-from=oldest` of xmemsrc. With 0, a
      * live pool keeps the four newest frames, and also those that a connected consumer hasn't taken: for 100 ms, and for
-     * as long as the sinks of that consumer wait, at most 952 frames and 256 MiB. These additional frames are only
-     * frames in the pool's own slots, and the pool releases them when it needs the slots.
+     * as long as the sinks of that consumer wait, at most 952 frames and 256 MiB. Of these additional frames, the pool
+     * keeps only those in its own slots, and releases them when it needs the slots.
      */
     history: u32 = 0,
         "history", "History",
@@ -165,9 +167,9 @@ settings! {
     /**
      * GstXmemSink:copy:
      *
-     * A frame that upstream didn't write into one of the pool's slots has to be copied into one, unless its memory can
-     * be shared unchanged, as that of a DMA buffer can. With `forbid`, the first frame that has to be copied is an
-     * error, which gives the reason. A frame of a camera that has few buffers left is dropped instead.
+     * xmemsink copies a frame into a slot, unless upstream wrote the frame into a slot, or its memory can be shared
+     * unchanged, as that of a DMA buffer can. With `forbid`, the first frame that has to be copied is an error, which
+     * gives the reason. If a camera has few buffers left, its frames are dropped instead.
      */
     copy: XmemSinkCopy = XmemSinkCopy::default(),
         "copy", "Copy",
@@ -200,8 +202,8 @@ settings! {
      * With `allow`, consumers that ask for it (`dmabuf=true` of xmemsrc) get slots in host memory as DMA buffers, which GPUs,
      * displays and encoders import without a copy. Each of them can then write to every frame of the pool, because the kernel
      * makes no read-only DMA buffers. Other consumers still can't write. This process needs access to /dev/udmabuf (its group
-     * is kvm on Debian), and one more file descriptor for each slot. Slots above the `size_limit_mb` of the kernel module
-     * udmabuf, 64 MiB by default, have none.
+     * is kvm on Debian), and one more file descriptor for each slot. Slots larger than the `size_limit_mb` of the kernel
+     * module udmabuf (64 MiB by default) can't be DMA buffers.
      */
     dmabuf: XmemSinkDmabuf = XmemSinkDmabuf::default(),
         "dmabuf", "DMA Buffers",
@@ -218,8 +220,7 @@ settings! {
     /**
      * GstXmemSink:max-held:
      *
-     * The budget is the number of slots that a consumer may hold at one time. The consumer requests it, 8 by default,
-     * and receives at most this number.
+     * A consumer requests its budget, which is 8 by default, and receives at most this number.
      */
     max_held: u32 = 8,
         "max-held", "Maximum Held",
@@ -228,9 +229,9 @@ settings! {
     /**
      * GstXmemSink:socket-mode:
      *
-     * `0600` admits this user and root, `0660` also the members of the socket's group, and `0666` all users. They can
-     * read all frames of the pool but can't change them, except in DMA buffers, which a camera uses by default. Other users
-     * also need search permission for the socket's directory.
+     * `0600` admits this user and root, `0660` also the members of the socket's group, and `0666` all users. Admitted
+     * users can read all frames of the pool but can't change them, except in DMA buffers, which a camera uses by default.
+     * Other users also need search permission for the socket's directory.
      */
     // Text as the user set it; parsed when the sink starts.
     socket_mode: String = "0600".to_owned(),
@@ -239,8 +240,8 @@ settings! {
     /**
      * GstXmemSink:socket-group:
      *
-     * A name as in /etc/group, or a number. This user must be a member of the group, and `socket-mode` must admit it, as
-     * `0660` does. If empty, the socket has the group of new files.
+     * A name as in /etc/group, or a number. This user must be a member of the group, and `socket-mode` must admit the
+     * group, as `0660` does. If this property is empty, the socket has the group of new files.
      */
     // Empty: not set.
     socket_group: String = String::new(),
@@ -259,10 +260,10 @@ settings! {
     /**
      * GstXmemSink:pace:
      *
-     * With `auto`, live input is published on arrival, and other input, for example a file, at each frame's time. A sink
-     * that waits for that time would add the latency of its pipeline to live input, and the sink of the consumer would
-     * add it again. With `sync=false` every frame is published on arrival, whatever this property says. You can change
-     * it in any state.
+     * With `auto`, live input is published on arrival, and other input, for example a file, at each frame's time. If
+     * xmemsink waited for the times of live input, it would add the latency of its pipeline, and the consumer's sink would
+     * add this latency again. With `sync=false` every frame is published on arrival, whatever this property says. You can
+     * change this property in any state.
      */
     pace: XmemSinkPace = XmemSinkPace::default(),
         "pace", "Pace",

@@ -134,8 +134,9 @@ impl State {
         let is_moved =
             offset != 0 && moved.offset_running_time(offset).is_ok() && moved == *view.segment();
         let is_right = is_moved || segment == *view.segment();
-        // GstBaseSrc sends the segment with the first buffer even if this element already sent it. Exception: when the pad is
-        // linked again, GStreamer repeats the same event, and that one is sent. An event with an offset has a new number.
+        // GstBaseSrc sends the segment with the first buffer even if this element already sent it. That repetition is left out,
+        // unless it is the same event, which GStreamer sends again when the pad is linked again. An event with an offset has a
+        // new number.
         let before = self.sent.replace((seqnum, segment.clone()));
         let is_repeated =
             !is_moved && before.is_some_and(|(number, sent)| sent == segment && number != seqnum);

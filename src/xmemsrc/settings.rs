@@ -63,7 +63,7 @@ settings! {
     /**
      * GstXmemSrc:connection-timeout:
      *
-     * Applies at the start, and each time that a producer is lost. After this time it is an error.
+     * Applies at the start, and each time that a producer is lost. After this time, the source posts an error.
      */
     connection_timeout: u64 = 0,
         "connection-timeout", "Connection Timeout",
@@ -114,9 +114,9 @@ settings! {
     /**
      * GstXmemSrc:over-budget:
      *
-     * With `drop`, the budget has to be larger than the number of frames that downstream keeps until it receives a newer
-     * one: a sink keeps its last frame (`enable-last-sample`), an xmemsink its history. DMA buffers (`memory:DMABuf`)
-     * are always dropped, because a copy wouldn't be a DMA buffer.
+     * Some elements keep frames until they receive newer ones: a sink keeps its last frame (`enable-last-sample`), an
+     * xmemsink its history. With `drop`, the budget must be larger than that, or no new frame gets through. Frames in DMA
+     * buffers (`memory:DMABuf`) are always dropped, because a copy wouldn't be a DMA buffer.
      */
     over_budget: XmemSrcOverBudget = XmemSrcOverBudget::default(),
         "over-budget", "Over Budget",
@@ -125,7 +125,7 @@ settings! {
     /**
      * GstXmemSrc:start-from:
      *
-     * With `oldest` the whole stream is delayed by the age of that frame.
+     * With `oldest`, the whole stream is delayed by the age of the oldest frame.
      */
     start_from: XmemSrcStartFrom = XmemSrcStartFrom::default(),
         "start-from", "Start From",
@@ -145,8 +145,8 @@ settings! {
      * GstXmemSrc:max-rate:
      *
      * For elements that need few frames. Frames in between are skipped: they don't wake this process, they aren't
-     * taken, and `stats` counts them as `skipped`. The rate is that of the frames' publication, on average; the caps state the
-     * producer's rate. Encoded streams are refused, because their frames depend on one another.
+     * taken, and `stats` counts them as `skipped`. The rate is an average, by the times at which frames are published. The
+     * caps still state the producer's rate. Encoded streams are refused, because their frames depend on one another.
      */
     max_rate: gst::Fraction = gst::Fraction::new(0, 1),
         "max-rate", "Maximum Rate",
@@ -155,13 +155,13 @@ settings! {
     /**
      * GstXmemSrc:timestamp-mode:
      *
-     * `clock` is for playback, recording and mixing: a frame is due in this pipeline at the same moment as in the
-     * producer's, so streams that are in sync there are in sync here, across any number of pools, processes and clocks.
-     * If a stream was held until this pipeline started, for example a file whose producer waits for a consumer, all its
-     * frames are delayed by the same time.
+     * `clock` is for playback, recording and mixing: a frame is due at the same moment in this pipeline and in the
+     * producer's, so streams stay in sync across any number of pools, processes and clocks. If a stream was held until
+     * this pipeline started, for example a file whose producer waits for a consumer, all its frames are delayed by the
+     * same time.
      *
-     * `arrival` sets the running time at which the frame was published. `passthrough` keeps PTS, DTS, duration and
-     * segment of the producer, in any format, which don't relate to this pipeline's clock.
+     * `arrival` sets the running time at which the frame was published. `passthrough` keeps PTS, DTS, duration and segment
+     * of the producer, in any format. These don't relate to this pipeline's clock.
      */
     timestamp_mode: XmemSrcTimestampMode = XmemSrcTimestampMode::default(),
         "timestamp-mode", "Timestamp Mode",
@@ -171,7 +171,7 @@ settings! {
      * GstXmemSrc:processing-deadline:
      *
      * The latency that the source reports is this time plus the producer's latency. A live producer publishes each frame
-     * on arrival, which is later than the frame's time by as much as the producer's pipeline takes. You can change this
+     * on arrival, so later than the frame's time, by as much as the producer's pipeline takes. You can change this
      * property in any state.
      */
     processing_deadline: gst::ClockTime = gst::ClockTime::from_mseconds(20),
@@ -190,8 +190,8 @@ settings! {
     /**
      * GstXmemSrc:download:
      *
-     * For elements that read only host memory. One copy for each frame. If false, frames on a device are an error if
-     * downstream doesn't accept `memory:CUDAMemory`.
+     * For elements that read only host memory. Costs one copy for each frame. If false, frames on a device are an error,
+     * unless downstream accepts `memory:CUDAMemory`.
      */
     download: bool = false,
         "download", "Download",
@@ -202,9 +202,9 @@ settings! {
      *
      * For elements that import DMA buffers without a copy, such as glupload, waylandsink, kmssink and `v4l2sink
      * io-mode=dmabuf-import`. The caps stay plain `video/x-raw`. The producer must allow it (`dmabuf=allow` of xmemsink);
-     * otherwise it is an error, as it is for frames on CUDA devices and for forwarded frames. Each element downstream, and each
-     * process that gets the descriptor, can then write to the frames of all consumers. Frames beyond `max-held` are dropped.
-     * Elements that read frames by the CPU are faster without it.
+     * otherwise the source posts an error, as it does for frames on CUDA devices and for forwarded frames. Each element
+     * downstream, and each process that gets the descriptor, can then write to the frames of all consumers. Frames beyond
+     * `max-held` are dropped. Elements that read frames by the CPU are faster without it.
      */
     dmabuf: bool = false,
         "dmabuf", "DMA Buffers",
@@ -215,7 +215,7 @@ settings! {
      *
      * `device`: the CUDA stream of the frame's memory waits. If the producer is killed meanwhile, this stream is blocked
      * forever, and so is all work that waits for it. `cpu`: the element waits before it pushes the frame; if the
-     * producer is killed, it drops the frame. Downloaded frames are always waited for by the CPU.
+     * producer is killed, it drops the frame. For downloaded frames, the CPU always waits.
      */
     cuda_wait: XmemSrcCudaWait = XmemSrcCudaWait::default(),
         "cuda-wait", "CUDA Wait",

@@ -122,7 +122,7 @@ pub(super) fn start(
     let shared = mailbox.clone();
     let thread = std::thread::Builder::new().name(title.clone());
     let thread = thread.spawn(move || {
-        // Declare the outlets on this thread. Reason: `start` runs in a callback of Zenoh, which must not block.
+        // Declare the outlets on this thread, because `start` runs in a callback of Zenoh, which must not block.
         let outlets = link
             .outlet(keys::down(&pool, importer), Urgency::Urgent)
             .and_then(|down| {

@@ -292,8 +292,8 @@ fn download(_: &ReadLease) -> Result<Bytes, String> {
     Err(text.to_owned())
 }
 
-/// The sticky state with caps for host memory. Reason: frames arrive in host memory, and xmemsrc refuses frames that are not in the
-/// memory that the caps name.
+/// The sticky state with caps for host memory, because frames arrive in host memory, and xmemsrc refuses frames that are not in
+/// the memory that the caps name.
 pub(super) fn in_host_memory(sticky: &Sticky) -> Sticky {
     let mut sticky = sticky.clone();
     if let Some(caps) = sticky.text("caps").and_then(without_memory) {

@@ -12,8 +12,8 @@ const FIRST: Duration = Duration::from_secs(2);
 /// The interval between attempts.
 const AGAIN: Duration = Duration::from_secs(10);
 
-/// Opens a second link at intervals while the exporter is silent, and reports its error. Reason: Zenoh opens the first link in the
-/// background, repeatedly, and does not report the cause of a failure.
+/// Opens a second link at intervals while the exporter is silent, and reports its error, because Zenoh opens the first link in
+/// the background, repeatedly, and does not report the cause of a failure.
 #[derive(Debug)]
 pub(super) struct Diagnosis {
     endpoint: Endpoint,
@@ -42,7 +42,7 @@ impl Diagnosis {
         }
         if let Some(attempt) = self.attempt.take_if(|it| it.is_finished()) {
             let fault = attempt.join().ok().flatten();
-            // Keep the text while the kind is the same. Reason: texts contain times and ports, so each attempt would change the
+            // Keep the text while the kind is the same, because texts contain times and ports, so each attempt would change the
             // printed state.
             if fault.as_ref().map(Fault::kind) != self.fault.as_ref().map(Fault::kind) {
                 self.fault = fault;

@@ -21,7 +21,7 @@ const BATCH: u64 = 48_900;
 const AROUND: u64 = 160;
 /// The maximum number of positions in flight. With it, Zenoh drops nothing while the link works.
 ///
-/// It is two batches less than the queue. Reason: one more batch is used if the window begins inside a batch, and one more because
+/// It is two batches less than the queue, because one more batch is used if the window begins inside a batch, and one more since
 /// Zenoh may begin a batch at another position.
 pub const WINDOW: u64 = (BATCHES - 2) * BATCH;
 /// The number of positions after which the receiver sends a credit.

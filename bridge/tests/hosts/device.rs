@@ -14,7 +14,7 @@ use crate::support::*;
 const INSIDE: &str = "XMEM_BRIDGE_TEST_DEVICE";
 const SIZE: usize = 300_000;
 
-/// Starts this program again. Reason: the driver is loaded when a process starts.
+/// Starts this program again, because the driver is loaded when a process starts.
 #[test]
 fn frames_on_a_device_are_downloaded_and_counted() {
     let hosts = Hosts::new();

@@ -74,11 +74,12 @@ pub(crate) struct Share {
     /// Video format of the frames, such as NV12, I420, RGB or RGBA. With `any`, frames are not converted
     #[arg(long, value_name = "FORMAT", default_value = "NV12")]
     pub(crate) format: String,
-    /// Also publish the frames smaller, in a pool of their own, such as cam0-small=640x360, or cam0-small=640x360@5 for 5 frames a
-    /// second; can be repeated
+    /// Also publish smaller frames, in a second pool, such as cam0-small=640x360, or cam0-small=640x360@5 for 5 frames a second;
+    /// can be repeated
     #[arg(long, value_name = "POOL=WIDTHxHEIGHT[@RATE]", value_parser = also)]
     pub(crate) also: Vec<Also>,
-    /// How long a packet of an rtsp address may be late, in milliseconds. More needs memory: consumers show frames so much later
+    /// How many milliseconds to wait for late packets of an rtsp address. A higher value needs more memory, because consumers
+    /// show frames later
     #[arg(long, value_name = "MILLISECONDS")]
     pub(crate) latency: Option<u32>,
     /// Play a file repeatedly
@@ -87,8 +88,8 @@ pub(crate) struct Share {
     /// Open the source when the first consumer joins, and close it a few seconds after the last one has left
     #[arg(long)]
     pub(crate) on_demand: bool,
-    /// End when there has been no consumer for this time, or when the source fails. For programs that start this command by themselves:
-    /// messages go to a file .log beside the pool's socket, and meanwhile a second such command for the pool does nothing
+    /// End when there has been no consumer for this time, or when the source fails. For programs that start this command by
+    /// themselves: messages go to a .log file beside the pool's socket, and a second such command for the same pool ends at once
     #[arg(long, value_name = "SECONDS", conflicts_with_all = ["on_demand", "repeat"], value_parser = interval)]
     pub(crate) idle: Option<Duration>,
     /// Restart a source that delivers no frame for this time
@@ -127,10 +128,11 @@ pub(crate) struct Record {
     pub(crate) pool: OsString,
     /// The file to create; its name must end in .mkv. With --before it may contain %t, which stands for the time of a clip, in UTC
     pub(crate) file: PathBuf,
-    /// Encode frames as H.264: smaller, but lossy. With --before, raw frames always are
+    /// Encode frames as H.264: smaller, but lossy. --before always encodes raw frames like this
     #[arg(long)]
     pub(crate) h264: bool,
-    /// Keep the newest frames in memory, and write a clip at each SIGUSR1. It begins with a key frame at least this long before
+    /// Keep the newest frames in memory, and write a clip at each SIGUSR1. It begins with a key frame, at least this long before
+    /// the signal
     #[arg(long, value_name = "SECONDS", value_parser = interval)]
     pub(crate) before: Option<Duration>,
     /// With --before: end a clip this long after the last signal. Without %t in the name, end after the first clip
@@ -142,7 +144,7 @@ pub(crate) struct Record {
     /// With --before: the most memory for the newest frames, such as 500M; K, M, G and T are powers of 1024
     #[arg(long, value_name = "SIZE", default_value = "256M", requires = "before", value_parser = size)]
     pub(crate) memory: u64,
-    /// With --before: remove the oldest clips with names of this form when they take more than this, such as 20G
+    /// With --before: remove the oldest clips when all clips with names of this form take more than this, such as 20G
     #[arg(long, value_name = "SIZE", requires = "before", value_parser = size)]
     pub(crate) keep: Option<u64>,
 }

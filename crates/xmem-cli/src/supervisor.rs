@@ -19,12 +19,12 @@ use crate::Error;
 use crate::child::exit_code;
 use crate::launch::not_started;
 
-/// A further SIGINT is passed on after this time. Reason: a user can then end a tool that hangs.
+/// A further SIGINT is passed on after this time, so that a user can end a tool that hangs.
 const AGAIN: Duration = Duration::from_secs(1);
 
 /// Runs a tool that aborts at a second SIGINT, and returns its exit code.
 ///
-/// This process passes on one SIGINT. Reason: several can arrive for one end, because `timeout` sends two, and the kernel sends one
+/// This process passes on only one SIGINT, because several can arrive for one end: `timeout` sends two, and the kernel sends one
 /// for each thread of a parent that is killed. Service managers send SIGTERM to all processes at the same time: the tool does not
 /// get it, as its end comes from the parent. It also writes to a pipe that the parent may no longer read.
 pub(crate) fn supervise(tool: &mut Command) -> Result<ExitCode, Error> {

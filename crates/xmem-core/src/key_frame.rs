@@ -17,9 +17,9 @@ const AUDIO_CONTAINERS: [&str; 3] = ["audio/ogg", "audio/webm", "audio/x-matrosk
 
 /// Whether frames with these caps may refer to other frames. `caps` is GStreamer's text, or only the media type.
 ///
-/// Raw frames and pictures never refer to other frames, even if they have the flag DELTA_UNIT. Reason: GstVideoEncoder sets this
-/// flag on each frame that the encoder does not mark as a sync point, and encoders of pictures, such as pngenc, mark none. The same
-/// applies to encoded audio: asfdemux marks no frame of it.
+/// Raw frames and pictures never refer to other frames, even if they have the flag DELTA_UNIT, because GstVideoEncoder sets this
+/// flag on each frame that the encoder does not mark as a sync point, and encoders of pictures, such as pngenc, mark none. The
+/// same applies to encoded audio: asfdemux marks no frame of it.
 pub fn is_needed(caps: &str) -> bool {
     let end = caps.find([',', ';', '(']).unwrap_or(caps.len());
     let name = caps.get(..end).unwrap_or_default().trim();

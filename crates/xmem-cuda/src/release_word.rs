@@ -17,7 +17,7 @@ use crate::{reaper, when};
 
 const PAGE: usize = 4096;
 
-/// The unused words. Their pages stay registered. Reason: the driver may wait for the device when it registers or unregisters
+/// The unused words. Their pages stay registered, because the driver may wait for the device when it registers or unregisters
 /// memory.
 static FREE: Mutex<Vec<Word>> = Mutex::new(Vec::new());
 
@@ -33,7 +33,7 @@ struct Word {
 impl Word {
     /// Allocates a page of words, and registers it with the device.
     fn page(device: &Device) -> Result<Vec<Self>, CudaError> {
-        // The memory is shared. Reason: after a fork, the parent's next write to private memory would go to a copy of the page,
+        // The memory is shared, because after a fork the parent's next write to private memory would go to a copy of the page,
         // which the device does not use.
         let page = memfd::create("xmem-words", PAGE);
         let page = page.and_then(|fd| Mapping::new(fd, PAGE, Access::ReadWrite));
@@ -105,7 +105,8 @@ impl Taken {
 
 impl Drop for Taken {
     fn drop(&mut self) {
-        // Not in a forked child. Reason: it does not have the pages, and a thread of the parent may have held the lock at the fork.
+        // Not in a forked child, because it does not have the pages, and a thread of the parent may have held the lock at the
+        // fork.
         if self.0.device.is_of_this_process() {
             lock(&FREE).push(self.0.clone());
         }

@@ -29,8 +29,8 @@ unsafe impl Send for Array {}
 unsafe impl Sync for Array {}
 
 impl Array {
-    /// An array whose first element is at `offset` in `bytes`. `None`: an element is outside of `bytes`, or elements overlap.
-    /// Reason: a copy of overlapping elements could need more memory than the frame has.
+    /// An array whose first element is at `offset` in `bytes`. `None`: an element is outside of `bytes`, or elements overlap, so
+    /// that a copy could need more memory than the frame has.
     pub(crate) fn new(
         keeper: Keeper,
         (bytes, len): (*const u8, usize),

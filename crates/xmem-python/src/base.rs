@@ -49,31 +49,31 @@ where
 
 #[pymethods]
 impl Base {
-    /// The number of elements in each dimension. AttributeError if the frame has several planes.
+    /// The number of elements in each dimension. Raises AttributeError if the frame has several planes.
     #[getter]
     fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         PyTuple::new(py, &self.0.whole_for_attribute()?.shape)
     }
 
-    /// The number of bytes from one element to the next in each dimension. AttributeError as for shape.
+    /// The number of bytes from one element to the next in each dimension. Raises AttributeError when `shape` does.
     #[getter]
     fn strides<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         PyTuple::new(py, &self.0.whole_for_attribute()?.strides)
     }
 
-    /// The number of dimensions. AttributeError as for shape.
+    /// The number of dimensions. Raises AttributeError when `shape` does.
     #[getter]
     fn ndim(&self) -> PyResult<usize> {
         Ok(self.0.whole_for_attribute()?.shape.len())
     }
 
-    /// The type of the elements: a numpy.dtype, or its name if there is no NumPy, and for bfloat16.
+    /// The type of the elements: a numpy.dtype. For bfloat16, and without NumPy, its name.
     #[getter]
     fn dtype<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         dtype::object(py, self.first().dtype)
     }
 
-    /// The number of elements. AttributeError as for shape.
+    /// The number of elements. Raises AttributeError when `shape` does.
     #[getter]
     fn size(&self) -> PyResult<isize> {
         Ok(self.0.whole_for_attribute()?.shape.iter().product())

@@ -6,8 +6,8 @@ use std::ops::{Deref, DerefMut};
 
 use pyo3::prelude::*;
 
-/// A value that is dropped without the interpreter, although Python drops its owner with the interpreter. Reason: closing a
-/// pool waits for devices, threads and consumers, and these may wait for a thread that needs the interpreter.
+/// A value that is dropped without the interpreter, although Python drops its owner with the interpreter, because closing a pool
+/// waits for devices, threads and consumers, and these may wait for a thread that needs the interpreter.
 #[derive(Debug)]
 pub(crate) struct Detached<T: Send>(
     /// `None` only while it is dropped.

@@ -22,7 +22,7 @@ pub(crate) fn check_process(process: ProcessId) -> PyResult<()> {
     ))
 }
 
-/// One value for each process. Reason: at the fork another thread may hold the value's lock, and the child would wait for it
+/// One value for each process, because another thread may hold the value's lock at the fork, and the child would wait for it
 /// forever.
 #[derive(Debug)]
 pub(crate) struct PerProcess<T>(AtomicPtr<Of<T>>);

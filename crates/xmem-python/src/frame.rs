@@ -298,8 +298,8 @@ impl Frame {
         planes.try_for_each(|plane| plane.keeper.wait(py))
     }
 
-    /// Also keeps a frame on a device until this stream has completed the work that was submitted to it before the last
-    /// array was deleted. DLPack does this for the stream of the array.
+    /// For a frame on a device that this stream also reads: keeps the frame until the stream has completed the work that was
+    /// submitted to it before the last array was deleted. For the stream of an array, DLPack does this.
     fn record_stream(&self, stream: &Bound<'_, PyAny>) -> PyResult<()> {
         let stream = stream_of(stream)?;
         for plane in &self.arrays.planes {
@@ -310,9 +310,9 @@ impl Frame {
         Ok(())
     }
 
-    /// A word that also holds a frame on a device until a kernel stores 0 to it: once, with its last instruction, after a
-    /// fence for the whole system. The frame object and its arrays may be deleted before or after. If no kernel stores 0,
-    /// the frame counts towards the budget until `end` of the word, or until this process ends. Each call makes a new word.
+    /// Returns a new word that holds a frame on a device until a kernel stores 0 to the word. The kernel must do this once, with
+    /// its last instruction, after a fence for the whole system. You may delete the frame object and its arrays before that. If
+    /// no kernel stores 0, the frame counts towards the budget until you call `end` of the word, or this process ends.
     fn release_word(&self, py: Python<'_>) -> PyResult<ReleaseWord> {
         self.arrays.check_process()?;
         // A frame that came through a channel may lie in several frames.

@@ -90,8 +90,8 @@ pub(crate) fn _remove_left(py: Python<'_>, pool: PathBuf) {
 
 /// Asks the producer of a pool for its statistics. Waits at most one second.
 ///
-/// The keys are those of `xmem show --format json`, without time, format, up_ns and fps. The names of times have no _ns here;
-/// they are in nanoseconds, too.
+/// The keys are those of `xmem show --format json`, without time, format, up_ns and fps. Times are in nanoseconds here, too, but
+/// their names do not end in _ns.
 #[pyfunction]
 pub(crate) fn query<'py>(
     py: Python<'py>,

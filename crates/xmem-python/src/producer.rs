@@ -138,8 +138,8 @@ impl Producer {
     /// behind, so that `publish` does not have to wait.
     ///
     /// timeout: the longest wait in seconds; 0 means no wait. Timeout is raised after that.
-    /// room: the number of bytes for attachments, with their names and sizes. They are in the slot of the frame. If the
-    /// frame fills whole pages, they need at least one more page; with 0 they do not.
+    /// room: the number of bytes to reserve in the slot for attachments, with their names and sizes. Unless this is 0, a frame
+    /// that fills whole pages needs at least one more page.
     /// device: "cuda:N" for a frame on a CUDA device. Default: host memory.
     #[pyo3(signature = (shape=None, dtype=None, *, format=None, width=0, height=0, room=1024, timeout=None,
         device=None))]

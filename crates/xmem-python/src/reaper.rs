@@ -64,8 +64,8 @@ fn start() -> std::io::Result<Thread> {
     Ok(Thread::Running { queue, end })
 }
 
-/// Ends the thread after its present work. Called before the interpreter shuts down. Reason: up to Python 3.13, an interpreter that
-/// shuts down unwinds the stack of a thread that runs Python code, and Rust aborts the process for that.
+/// Ends the thread after its present work. Called before the interpreter shuts down, because up to Python 3.13, an interpreter
+/// that shuts down unwinds the stack of a thread that runs Python code, and Rust aborts the process for that.
 #[pyfunction]
 pub(crate) fn end(py: Python<'_>) {
     py.detach(|| {

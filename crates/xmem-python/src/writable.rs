@@ -118,13 +118,13 @@ impl WritableFrame {
 
     /// Publishes the frame. Returns its sequence. Times are in nanoseconds.
     ///
-    /// timestamp: the presentation time on CLOCK_MONOTONIC, as from time.monotonic_ns(). Default: now. ValueError for a time
-    /// that cannot be of this clock and unit.
+    /// timestamp: the presentation time on CLOCK_MONOTONIC, as from time.monotonic_ns(). Default: now. Raises ValueError for
+    /// a time that is clearly of another clock or unit.
     /// attachments: named bytes. More than 1 KiB need `room` in `acquire`.
     /// flags: GstBufferFlags.
     /// content_type: the type of the content, such as "image/jpeg". Default: the type of the acquired format.
-    /// trust_views: publish although arrays exist that can write to the frame. The program must not write to them.
-    /// stream: the stream that writes a frame on a device; its work need not be complete. Default: the streams of the
+    /// trust_views: publish even if arrays can still write to the frame. Your program must not write to them.
+    /// stream: the stream that writes a frame on a device. Its work may still be running. Default: the streams of the
     /// arrays.
     /// timeout: in a lossless pool, the longest wait in seconds for consumers that are behind. On Timeout the frame can
     /// be published later.

@@ -21,7 +21,7 @@ fn device(device_id: i32) -> Result<Device, CudaError> {
 impl BufferPool {
     /// Like [`preallocate_cpu`](Self::preallocate_cpu), on a device.
     ///
-    /// Each process writes only its own device memory, and other processes can only read it. Reason: if a process were killed
+    /// Each process writes only its own device memory, and other processes can only read it, because if a process were killed
     /// while its kernel writes a buffer, nothing would report the end of that work, and so when the buffer can be reused.
     ///
     /// # Errors

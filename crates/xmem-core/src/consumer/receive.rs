@@ -281,8 +281,8 @@ impl Consumer {
         info.zip(meta)
     }
 
-    /// Whether a frame is older than what is kept for this consumer. The producer may keep it for another one. Reason: without
-    /// this rule, one consumer with a long wait would delay each slow one as much.
+    /// Whether a frame is older than what is kept for this consumer. The consumer leaves it out even if the producer keeps it for
+    /// another one, because otherwise one consumer with a long wait would delay each slow one as much.
     fn is_too_old(&self, entry: &Entry, head: u64) -> bool {
         let promised = self.connection().control().constants().history;
         head.saturating_sub(entry.sequence()) > promised.into()

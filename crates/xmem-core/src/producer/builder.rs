@@ -81,7 +81,7 @@ impl ProducerBuilder {
     }
 
     /// Whether to keep unused slots for a while when the size of frames changes. Use it for streams with mixed sizes, such as
-    /// messages. Default: no. Reason: a video stream rarely returns to an earlier size.
+    /// messages. Default: no, because a video stream rarely returns to an earlier size.
     pub fn mixed_sizes(mut self, mixed: bool) -> Self {
         self.settings.mixed_sizes = mixed;
         self

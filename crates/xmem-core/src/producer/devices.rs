@@ -172,8 +172,8 @@ fn mark_ended(pool: &Pool, done_too: bool) -> bool {
     waits
 }
 
-/// Starts a thread that checks at intervals of `ERROR_CHECK_INTERVAL` whether devices can still finish published frames.
-/// Reason: consumers wait for these frames, and no other call may detect a failure.
+/// Starts a thread that checks at intervals of `ERROR_CHECK_INTERVAL` whether devices can still finish published frames, because
+/// consumers wait for these frames, and no other call may detect a failure.
 pub(super) fn watch(pool: &Arc<Pool>) {
     check_periodically(
         pool,

@@ -40,13 +40,14 @@ class Camera(Consumer):
     >>> for frame in xmem.Camera("/dev/video0"):  # doctest: +SKIP
     ...     image = numpy.asarray(frame)  # RGB: (height, width, 3)
 
-    The first process starts the command `xmem share`, which opens the source and decodes it for all. It ends 5 seconds after the
-    last of them has left, or was killed. If it is killed or the source fails, recv, arecv and loops start it again; they raise
-    Error if no frame has come before, and otherwise warn (PoolWarning) and go on.
+    The first process starts the command `xmem share`, which opens the source and decodes it for all processes. The command ends 5
+    seconds after the last process has left or was killed. If the command is killed or the source fails, recv, arecv and loops
+    start the command again, with a PoolWarning. But they raise Error if no frame has come yet.
 
-    source: a camera such as "/dev/video0", an address such as "rtsp://host/path", a file, which is played once, "test", or elements
-        of GStreamer that contain " ! ". Other users can see the password of an address in the list of processes.
+    source: a camera such as "/dev/video0", an address such as "rtsp://host/path", a file (played once), "test", or GStreamer
+        elements joined by " ! ". Other users can see the password of an address in the list of processes.
     timeout: the longest wait for the pool in seconds, at the start and after it was lost. None: no limit.
+
     The other arguments are those of Consumer. `pool` is the name of the pool, such as "camera-video0", for other programs.
     """
 
@@ -125,7 +126,7 @@ class Camera(Consumer):
             raise StopIteration from None
 
     async def arecv(self, timeout: float | None = None) -> Frame | Any:
-        """Waits in the event loop for the next frame, and returns it. Raises the same exceptions as recv."""
+        """`recv` in an event loop. Raises the same exceptions."""
         import asyncio
 
         patience, dropped = Patience(timeout), self._dropped()

@@ -25,13 +25,13 @@ class Consumer(Waiting, _xmem.Consumer):
     >>> for frame in xmem.Consumer("cam0"):  # doctest: +SKIP
     ...     image = numpy.asarray(frame)
 
-    The constructor waits for a producer. After 2 seconds it warns once (PoolWarning). Iteration ends with the producer's
-    stream. The arguments are the properties of xmemsrc:
+    The constructor waits for a producer. After 2 seconds it warns once (PoolWarning). Iteration ends when the producer's
+    stream ends. The arguments are the properties of xmemsrc:
 
     pool: the name of the pool, or the path of its socket, which contains a slash.
     timeout: the longest wait for a producer in seconds, at the start and after a producer was lost. None: no limit.
-    max_held: the number of frames that this consumer can hold at once, its budget. None: 8. The producer may allow fewer. Then a
-        PoolWarning names the cause: at once if max_held was given, otherwise when the budget is used up. stats["budget"] is the
+    max_held: the budget, that is, how many frames this consumer can hold at once. None: 8. The producer may allow fewer. Then a
+        PoolWarning names the cause: at once if you set max_held, otherwise when the budget is used up. stats["budget"] is the
         present budget, stats["budget_limit"] the producer's property that limits it.
     name: the name of this consumer in the producer's statistics. Default: the name of the program.
     start_from: the first frame: the "next" one that is published, the "newest", or the "oldest" that is still kept.
@@ -40,10 +40,10 @@ class Consumer(Waiting, _xmem.Consumer):
         After a disconnect by lossless_timeout, "wait" joins again, with a PoolWarning; "end" and "raise" raise ProducerLost,
         because the stream has not ended.
     over_budget: when max_held frames are held, "copy" the next frame into private memory, "drop" it, or "raise" OverBudget.
-    busy_poll: the time in seconds to spin for the next frame before sleeping. It uses a core and saves the wake-up.
+    busy_poll: the time in seconds to spin for the next frame before sleeping, which uses a core but saves the wake-up.
     newest_only: skip a frame if a newer one exists, for programs that are slower than the camera. Skipped frames count as missed.
-    max_rate: the most frames per second to receive, on average. None: all. Frames in between are skipped without being taken, do not wake
-        this process, and count as skipped. Not for encoded streams, whose frames depend on one another.
+    max_rate: the most frames per second to receive, on average. None: all. Frames in between do not wake this process, and count
+        as skipped. Not for encoded streams, whose frames depend on one another.
     events: also receive events between frames, as xmem.Event.
     """
 
@@ -145,11 +145,11 @@ class Consumer(Waiting, _xmem.Consumer):
         self.request("force-key-unit", bytes([1]) + bytes(8))
 
     async def arecv(self, timeout: float | None = None) -> Frame | Any:
-        """Waits in the event loop for the next frame, and returns it. Raises the same exceptions as recv.
+        """`recv` in an event loop. Raises the same exceptions.
 
-        With a timeout of 0 not for what belongs to the first frame either, which may still be on the way; as try_recv.
+        A timeout of 0 is like try_recv: data that the first frame needs, such as its caps, may not have arrived yet.
 
-        Several tasks of a loop get frames in the order in which they asked.
+        Several tasks of a loop get frames in the order of their calls.
         """
         import asyncio
 

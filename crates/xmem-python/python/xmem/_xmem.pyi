@@ -15,19 +15,19 @@ class _Array:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The number of elements in each dimension. AttributeError if the frame has several planes."""
+        """The number of elements in each dimension. Raises AttributeError if the frame has several planes."""
     @property
     def strides(self) -> tuple[int, ...]:
-        """The number of bytes from one element to the next in each dimension. AttributeError as for shape."""
+        """The number of bytes from one element to the next in each dimension. Raises AttributeError when `shape` does."""
     @property
     def ndim(self) -> int:
-        """The number of dimensions. AttributeError as for shape."""
+        """The number of dimensions. Raises AttributeError when `shape` does."""
     @property
     def dtype(self) -> numpy.dtype[Any]:
-        """The type of the elements: a numpy.dtype, or its name if there is no NumPy, and for bfloat16."""
+        """The type of the elements: a numpy.dtype. For bfloat16, and without NumPy, its name."""
     @property
     def size(self) -> int:
-        """The number of elements. AttributeError as for shape."""
+        """The number of elements. Raises AttributeError when `shape` does."""
     def tobytes(self) -> bytes:
         """The elements as bytes in C order, without padding."""
     @property
@@ -147,13 +147,13 @@ class Frame(_Array):
     def synchronize(self) -> None:
         """Waits until a frame on a device is written. Only reads without a stream need this."""
     def record_stream(self, stream: Any) -> None:
-        """Also keeps a frame on a device until this stream has completed the work that was submitted to it before the last
-        array was deleted. DLPack does this for the stream of the array.
+        """For a frame on a device that this stream also reads: keeps the frame until the stream has completed the work that was
+        submitted to it before the last array was deleted. For the stream of an array, DLPack does this.
         """
     def release_word(self) -> ReleaseWord:
-        """A word that also holds a frame on a device until a kernel stores 0 to it: once, with its last instruction, after a
-        fence for the whole system. The frame object and its arrays may be deleted before or after. If no kernel stores 0,
-        the frame counts towards the budget until `end` of the word, or until this process ends. Each call makes a new word.
+        """Returns a new word that holds a frame on a device until a kernel stores 0 to the word. The kernel must do this once, with
+        its last instruction, after a fence for the whole system. You may delete the frame object and its arrays before that. If
+        no kernel stores 0, the frame counts towards the budget until you call `end` of the word, or this process ends.
         """
 
 @final
@@ -169,7 +169,7 @@ class ReleaseWord:
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]: ...
     def end(self) -> None:
-        """Ends the hold now, for a kernel that was not launched. No kernel may store to the word after this."""
+        """Releases the frame now, if you did not launch the kernel. No kernel may store to the word after this."""
 
 @final
 class Event:
@@ -256,13 +256,13 @@ class WritableFrame(_Array):
     ) -> int:
         """Publishes the frame. Returns its sequence. Times are in nanoseconds.
 
-        timestamp: the presentation time on CLOCK_MONOTONIC, as from time.monotonic_ns(). Default: now. ValueError for a time
-        that cannot be of this clock and unit.
+        timestamp: the presentation time on CLOCK_MONOTONIC, as from time.monotonic_ns(). Default: now. Raises ValueError for
+        a time that is clearly of another clock or unit.
         attachments: named bytes. More than 1 KiB need `room` in `acquire`.
         flags: GstBufferFlags.
         content_type: the type of the content, such as "image/jpeg". Default: the type of the acquired format.
-        trust_views: publish although arrays exist that can write to the frame. The program must not write to them.
-        stream: the stream that writes a frame on a device; its work need not be complete. Default: the streams of the
+        trust_views: publish even if arrays can still write to the frame. Your program must not write to them.
+        stream: the stream that writes a frame on a device. Its work may still be running. Default: the streams of the
         arrays.
         timeout: in a lossless pool, the longest wait in seconds for consumers that are behind. On Timeout the frame can
         be published later.
@@ -276,14 +276,14 @@ class ReceiveStats(TypedDict):
     """Statistics of a consumer, over all its producers.
 
     received: frames that it took.
-    missed: frames whose slots were used again before the consumer took them, also while a lossless producer
+    missed: frames whose slots were used again before the consumer took them, and frames of a lossless producer that
     continued without it.
     skipped: frames that max_rate left out.
     copied: of the received frames, those that were copied because the budget was used up.
-    dropped: frames past the budget that were not copied.
+    dropped: frames past the budget that were dropped instead.
     reconnects: the number of producers after the first one.
     held: the number of slots that it holds, also of producers that have ended.
-    budget: the number that the last producer allows.
+    budget: the number of slots that the last producer lets it hold.
     budget_limit: the producer's property that limits the budget, "max_held", "max_slots" or "max_bytes"; empty if
     the budget is as requested.
     latency: the time from publish to receive, smoothed, in nanoseconds.
@@ -366,6 +366,7 @@ class Producer:
     never. (In xmemsink, 0 means never.)
     history: the number of newest frames that are kept for consumers that join or are behind, at least 1. (In
     xmemsink, 0 means automatic. Here it means 1.)
+
     The other arguments are the properties of xmemsink.
     """
 
@@ -418,8 +419,8 @@ class Producer:
         behind, so that `publish` does not have to wait.
 
         timeout: the longest wait in seconds; 0 means no wait. Timeout is raised after that.
-        room: the number of bytes for attachments, with their names and sizes. They are in the slot of the frame. If the
-        frame fills whole pages, they need at least one more page; with 0 they do not.
+        room: the number of bytes to reserve in the slot for attachments, with their names and sizes. Unless this is 0, a frame
+        that fills whole pages needs at least one more page.
         device: "cuda:N" for a frame on a CUDA device. Default: host memory.
         """
     def publish_event(
@@ -475,8 +476,8 @@ def pools() -> list[PoolEntry]:
 def query(pool: str | PathLike[str]) -> dict[str, Any]:
     """Asks the producer of a pool for its statistics. Waits at most one second.
 
-    The keys are those of `xmem show --format json`, without time, format, up_ns and fps. The names of times have no _ns here;
-    they are in nanoseconds, too.
+    The keys are those of `xmem show --format json`, without time, format, up_ns and fps. Times are in nanoseconds here, too, but
+    their names do not end in _ns.
     """
 
 @final
@@ -486,8 +487,8 @@ class BufferPool:
     All processes that open the pool are equal: each can write and read. Opening the pool allocates nothing.
 
     max_buffers: the largest number of buffers that this process can write and keep published, from 2 to 4096.
-    max_held: the largest number of buffers of one writer that a process can hold at once. The smaller number of
-    writer and reader applies. None: no limit.
+    max_held: the largest number of buffers of one writer that a process can hold at once: the writer's or the
+    reader's number, whichever is smaller. None: no limit.
     """
 
     def __new__(cls, name: str | PathLike[str], *, max_buffers: int = 256, max_held: int | None = None) -> Self: ...
@@ -500,13 +501,13 @@ class BufferPool:
         size: in bytes.
         """
     def preallocate_cuda(self, size: int, count: int, device_id: int = 0) -> list[int]:
-        """Reserves buffers on a CUDA device, as `preallocate_cpu` does in host memory."""
+        """Like `preallocate_cpu`, but on a CUDA device."""
     def give_up(self, indices: Sequence[int]) -> int:
-        """Ends the reservation of preallocated buffers. Returns the number that were reserved."""
+        """Ends the reservation of preallocated buffers. Returns how many were reserved."""
     @property
     def stats(self) -> dict[str, Any]:
-        """The statistics of the buffers that this process writes, as those of a producer; `unread` counts the published ones
-        that readers are still to get, `set_aside` the preallocated ones."""
+        """The statistics of the buffers that this process writes, like those of a producer. `unread` counts published buffers
+        that readers still have to get, `set_aside` preallocated buffers."""
     def wait_until_read(self, timeout: float | None = None) -> None:
         """Waits until all published buffers of this process have been read as often as their counts. Unread buffers are
         lost when the process ends. Raises Timeout.
@@ -514,8 +515,8 @@ class BufferPool:
     def acquire_cpu(self, size: int) -> BufferGuard:
         """Returns a buffer of `size` bytes to write."""
     def acquire_cuda(self, size: int, device_id: int = 0) -> BufferGuard:
-        """Returns a buffer of `size` bytes on a CUDA device to write. `forget` publishes it behind the work of the device; when
-        it is released, that work must be complete.
+        """Returns a buffer of `size` bytes on a CUDA device to write. You may call `forget` before the device has written the
+        buffer, but release it only after that.
         """
     def connect(self, meta_index: int) -> None:
         """Connects to the process that wrote this buffer, which then lists this process in `readers`. The first `get` also
@@ -530,7 +531,7 @@ class BufferPool:
         """Returns a published buffer to edit.
 
         A buffer of this process is edited in place, unless a process holds it. `forget` publishes it again for the
-        remaining reads; `release` uses one of them. A buffer of another process is copied, which counts as a read.
+        remaining reads; `release` uses up one of these. A buffer of another process is copied, which counts as a read.
         `forget` returns the index of the copy.
         """
     def discard(self, meta_index: int) -> None:
@@ -542,9 +543,9 @@ class BufferPool:
     def add_ref(self, meta_index: int) -> None:
         """Adds a reference of this process to a published buffer, without a guard, until `release`."""
     def release(self, meta_index: int) -> bool:
-        """Removes one reference without a guard. Returns whether there was one."""
+        """Removes one reference without a guard: of `add_ref`, or of `forget` after `get`. Returns whether there was one."""
     def close(self) -> None:
-        """Closes the pool. The buffers that this process wrote end with its last guard."""
+        """Closes the pool. The buffers that this process wrote are lost when its last guard is gone."""
     def __enter__(self) -> Self: ...
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
@@ -593,7 +594,7 @@ class BufferGuard:
         """The address of the first byte, as long as the guard exists."""
     @property
     def cpu_ptr_mut(self) -> int:
-        """The address for writing. An error for a buffer from `get`."""
+        """The address for writing. Raises an error for a buffer from `get`."""
     @property
     def cuda_ptr(self) -> int:
         """The address on the device. For a reader, waits until the buffer is written."""
@@ -605,7 +606,7 @@ class BufferGuard:
         """The shape, if one was set."""
     @property
     def dtype(self) -> numpy.dtype[Any]:
-        """The type of the elements, as of a frame."""
+        """The type of the elements, like that of a frame."""
     @property
     def content_type(self) -> str:
         """The type of the content, such as "image/raw"."""
@@ -617,7 +618,7 @@ class BufferGuard:
         """The presentation time in nanoseconds on CLOCK_MONOTONIC."""
     @property
     def sequence(self) -> int:
-        """The sequence with which it was published; 0 before that."""
+        """The sequence number with which it was published; 0 before that."""
     def set_meta(
         self,
         *,
@@ -633,7 +634,7 @@ class BufferGuard:
     def copy_to_cpu(self) -> BufferGuard:
         """Returns a writable copy in host memory, in a buffer that this process acquires."""
     def copy_to_cuda(self, device_id: int = 0) -> BufferGuard:
-        """Returns a writable copy on a CUDA device, in a buffer that this process acquires."""
+        """Like `copy_to_cpu`, but on a CUDA device."""
     def copy_to_device(self, device_id: int) -> BufferGuard:
         """Like `copy_to_cuda`."""
     def forget(
@@ -642,8 +643,8 @@ class BufferGuard:
         """Publishes a buffer that is being written. Keeps a buffer that is being read until `BufferPool.release`. Returns
         the index.
 
-        to: keep the buffer until each of these readers has read it or ended. Other reads do not count, and neither does
-        the count.
+        to: keep the buffer until each of these readers has read it or ended. Other reads do not count, and the count does
+        not apply.
         stream: the stream that writes a buffer on a device. Readers wait until it has completed its present work.
         Default: the default stream, and the streams of the arrays.
         timeout: the time in seconds after which an unread buffer is removed. A PoolWarning names the connected
@@ -653,7 +654,7 @@ class BufferGuard:
     def release(self, *, stream: Any | None = None) -> None:
         """Releases the buffer. If arrays over it exist, the last array releases it.
 
-        For a buffer that is being written this counts as one read. If reads remain, it is published.
+        Releasing a buffer that is being written counts as one read. If reads remain, the buffer is published.
         stream: a buffer on a device is released when this stream has completed its present work.
         """
     def discard(self) -> None:

@@ -464,7 +464,7 @@ def _reduce_tensor(t):
 
 
 def install(*, timeout: float | None = 600.0, linger: float = 10.0) -> None:
-    """Makes this process send objects in memory of xmem by reference. Call it after `import torch`, if at all.
+    """Makes this process send objects in memory of xmem by reference. Call it after `import torch`, if you use torch.
 
     timeout: the time in seconds after which an object that no process received is released. None: never.
     linger: the longest time in seconds that this process waits for the receivers before it ends.

@@ -190,7 +190,7 @@ impl BufferGuard {
         shape.map(|shape| PyTuple::new(py, shape)).transpose()
     }
 
-    /// The type of the elements, as of a frame.
+    /// The type of the elements, like that of a frame.
     #[getter]
     fn dtype<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         dtype::object(py, self.meta(|meta| meta.layout.dtype)?)
@@ -214,7 +214,7 @@ impl BufferGuard {
         self.meta(|meta| meta.timestamp)
     }
 
-    /// The sequence with which it was published; 0 before that.
+    /// The sequence number with which it was published; 0 before that.
     #[getter]
     fn sequence(&self) -> PyResult<u64> {
         self.with(|guard| Ok(guard.info().sequence))
@@ -264,7 +264,7 @@ impl BufferGuard {
         Ok(Self::new(pool, guard))
     }
 
-    /// Returns a writable copy on a CUDA device, in a buffer that this process acquires.
+    /// Like `copy_to_cpu`, but on a CUDA device.
     #[pyo3(signature = (device_id=0))]
     fn copy_to_cuda(
         &self,
@@ -343,7 +343,7 @@ impl BufferGuard {
 
     /// Releases the buffer. If arrays over it exist, the last array releases it.
     ///
-    /// For a buffer that is being written this counts as one read. If reads remain, it is published.
+    /// Releasing a buffer that is being written counts as one read. If reads remain, the buffer is published.
     /// stream: a buffer on a device is released when this stream has completed its present work.
     #[pyo3(signature = (*, stream=None))]
     fn release(&self, py: Python<'_>, stream: Option<Bound<'_, PyAny>>) -> PyResult<()> {

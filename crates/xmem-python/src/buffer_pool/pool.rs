@@ -140,7 +140,7 @@ impl BufferPool {
         self.call(py, |pool| pool.preallocate_cpu(size, count))
     }
 
-    /// Reserves buffers on a CUDA device, as `preallocate_cpu` does in host memory.
+    /// Like `preallocate_cpu`, but on a CUDA device.
     #[pyo3(signature = (size, count, device_id=0))]
     fn preallocate_cuda(
         &self,
@@ -153,7 +153,7 @@ impl BufferPool {
         self.call(py, |pool| pool.preallocate_cuda(size, count, device_id))
     }
 
-    /// Ends the reservation of preallocated buffers. Returns the number that were reserved.
+    /// Ends the reservation of preallocated buffers. Returns how many were reserved.
     fn give_up(&self, #[pyo3(from_py_with = counts)] indices: Vec<u32>) -> PyResult<usize> {
         Ok(self.core()?.give_up(&indices))
     }
@@ -272,7 +272,7 @@ impl BufferPool {
         self.call(py, |pool| pool.add_ref(meta_index))
     }
 
-    /// Removes one reference without a guard. Returns whether there was one.
+    /// Removes one reference without a guard: of `add_ref`, or of `forget` after `get`. Returns whether there was one.
     fn release(
         &self,
         py: Python<'_>,
@@ -282,7 +282,7 @@ impl BufferPool {
         Ok(py.detach(|| pool.release(meta_index)))
     }
 
-    /// Closes the pool. The buffers that this process wrote end with its last guard.
+    /// Closes the pool. The buffers that this process wrote are lost when its last guard is gone.
     fn close(&self) {
         let pool = lock(&self.pool).take();
         // Without the lock, because closing a pool waits for threads.

@@ -265,8 +265,8 @@ impl Plan {
     }
 }
 
-/// Waits until streams have copied memory that could change or end later. The timeout for receivers does not limit this wait.
-/// Reason: another attempt would copy again.
+/// Waits until streams have copied memory that could change or end later. The timeout for receivers does not limit this wait,
+/// because another attempt would copy again.
 fn settle(py: Python<'_>, streams: &[(Device, Stream)], canceller: &Canceller) -> PyResult<()> {
     for (device, stream) in streams {
         let mark = py.detach(|| stream.mark(device));

@@ -44,7 +44,7 @@ impl Terms {
             .canceller(&inbox.canceller)
     }
 
-    /// Checks the user of the pool's producer. Reason: unpickling runs the sender's code as this user.
+    /// Checks the user of the pool's producer, because unpickling runs the sender's code as this user.
     pub(super) fn check(&self, consumer: &Consumer) -> Result<(), String> {
         let own = geteuid().as_raw();
         match consumer.producer_uid() {

@@ -10,7 +10,7 @@ use crate::signals::{Deadline, retry};
 
 /// Size in bytes of a frame without a payload.
 pub(super) const EMPTY: usize = 1;
-/// A smaller part of a received frame is copied. Reason: forwarding needs a lease and holds the whole frame.
+/// A smaller part of a received frame is copied, because forwarding needs a lease and holds the whole frame.
 pub(super) const FORWARD_FROM: usize = 64 << 10;
 /// The maximum number of parts of other frames in a message, and of separate frames on devices. Each is a lease at each
 /// receiver.

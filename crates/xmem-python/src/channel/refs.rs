@@ -55,7 +55,7 @@ impl RefLease {
         parts.filter(|(_, part)| self.tag != 0 && part.tag() == self.tag)
     }
 
-    /// Waits for receivers that have not answered yet whether they can join the pool of origin. Reason: a reference cannot be
+    /// Waits for receivers that have not answered yet whether they can join the pool of origin, because a reference cannot be
     /// copied, so one that is not forwarded ends with this process.
     fn pass_on(
         &self,

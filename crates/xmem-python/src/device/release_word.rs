@@ -39,7 +39,7 @@ impl ReleaseWord {
         Ok(interface)
     }
 
-    /// Ends the hold now, for a kernel that was not launched. No kernel may store to the word after this.
+    /// Releases the frame now, if you did not launch the kernel. No kernel may store to the word after this.
     fn end(&self, py: Python<'_>) {
         py.detach(|| self.0.end());
     }

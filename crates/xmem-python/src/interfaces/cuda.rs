@@ -12,8 +12,8 @@ use crate::dtype;
 use crate::errors::IntoPyResult;
 use crate::keeper::{Export, Keeper};
 
-/// Waits until the bytes are written. Reason: not all libraries wait for a stream that is stated here, and none states the
-/// stream that it uses.
+/// Waits until the bytes are written, because not all libraries wait for a stream that is stated here, and none states the stream
+/// that it uses.
 pub(crate) fn of<'py>(py: Python<'py>, array: &Array) -> PyResult<Bound<'py, PyDict>> {
     if array.device().is_none() {
         return Err(PyAttributeError::new_err(

@@ -10,7 +10,7 @@ use crate::array::Array;
 use crate::dtype;
 use crate::keeper::{Export, Keeper};
 
-/// An error for a slot that this process writes. Reason: its views are counted, and readers of this interface cannot be.
+/// An error for a slot that this process writes, because its views are counted, and readers of this interface cannot be.
 pub(crate) fn of<'py>(py: Python<'py>, array: &Array) -> PyResult<Bound<'py, PyDict>> {
     // NumPy reads this after the buffer protocol failed, and shows only this error.
     let _may_be_read = Export::new(&array.keeper)?;

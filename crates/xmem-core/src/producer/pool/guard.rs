@@ -151,7 +151,7 @@ impl<'a> Guard<'a> {
         })
     }
 
-    /// Whether upstream may hold one more slot for a frame that does not exist yet. One slot is always left. Reason: a frame in
+    /// Whether upstream may hold one more slot for a frame that does not exist yet. One slot is always left, because a frame in
     /// other memory needs it to be published, and later frames, which may hold all other slots, are published after that frame.
     pub(in crate::producer) fn has_slot_ahead(&self, want: Want) -> bool {
         let held = self.slots.used().saturating_sub(self.history.len() as u32);

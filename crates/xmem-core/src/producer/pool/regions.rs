@@ -427,8 +427,8 @@ impl Regions {
         }
     }
 
-    /// Retires a region whose slots have no places any more. Returns it, so that the caller unmaps it without the lock.
-    /// Exception: memory that must exist while consumers have it open is kept.
+    /// Retires a region whose slots have no places any more. Keeps memory that must exist while consumers have it open. Otherwise
+    /// returns the region, so that the caller unmaps it without the lock.
     pub(super) fn retire(&mut self, id: u32) -> Option<Arc<Region>> {
         let entry = self.entries.remove(&id)?;
         let lasts = entry.region.ends_with_producer();

@@ -106,12 +106,12 @@ class Room:
 
 
 class Channel(Waiting):
-    """One end of a channel that carries objects between processes. The constructor makes the channel; `connect` joins it.
+    """One end of a channel that carries objects between processes. The constructor makes a channel; `connect` joins one.
 
     Unpickling runs code. So messages are accepted only from processes of this user, and of `allow_uids`.
 
-    All methods can be called from any thread. After a fork, the child cannot use it, and joins with `connect`. In an event loop,
-    use `async for` and the methods that begin with "a".
+    All methods can be called from any thread. After a fork, the child cannot use its parent's end, but can join with `connect`.
+    In an event loop, use `async for` and the methods that begin with "a".
 
     name: the name of the channel, or the path of its socket.
     budget: the number of messages of one sender that can be held at once. Further messages are copied.
@@ -209,10 +209,10 @@ class Channel(Waiting):
             Finalize(self, _finish, (end, linger), exitpriority=0)
 
     def send(self, obj: Any, *, to: int | None = None, timeout: float | None = None) -> None:
-        """Sends an object. The maker sends to all processes that joined, or to one (`to`, its number). Others send to the maker.
+        """Sends an object. The maker sends to all processes that joined, or only to number `to`. Others send to the maker.
 
-        Waits while there is no receiver or a receiver is 8 messages behind, at most `timeout` seconds. If unreceived messages wait
-        at this end meanwhile, a PoolWarning names the slow receivers once: two sides that only send wait for each other.
+        Waits at most `timeout` seconds while there is no receiver, or while one is 8 messages behind. If meanwhile this end has
+        messages to receive, a PoolWarning names the slow receivers once, because two sides that only send block each other.
         """
         message = _pickling.dumps(obj, self._inline, self._own_reducers)
         patience = Patience(timeout)
@@ -252,7 +252,10 @@ class Channel(Waiting):
                     _arrays.freeze(owner)
 
     async def asend(self, obj: Any, *, to: int | None = None, timeout: float | None = None) -> None:
-        """`send` in an event loop. The object must not change before it returns. If it is cancelled, the object may have been sent."""
+        """`send` in an event loop. The object must not change before `asend` returns.
+
+        If `asend` is cancelled, the object may have been sent.
+        """
         import asyncio
 
         message = _pickling.dumps(obj, self._inline, self._own_reducers)
@@ -269,19 +272,19 @@ class Channel(Waiting):
     def recv(self, *, timeout: float | None = None, sender: int | None = None, copy: bool = False) -> Any:
         """Waits for the next object, at most `timeout` seconds, and returns it.
 
-        Its large arrays are in shared memory and read-only. torch has no read-only tensors: a process that writes to such a
+        Its large arrays are in shared memory and read-only. torch has no read-only tensors, so a process that writes to such a
         tensor is killed by SIGSEGV. With `copy` everything is private and writable.
 
         sender: the number of a sender; only its objects are returned.
-        Raises EndOfStream when the maker, or that sender, has closed its end, and ProducerLost if it ended without that, since
-        messages may be lost.
+        Raises EndOfStream when the maker (or that sender) has closed its end, and ProducerLost if it ended without closing it,
+        because messages may be lost.
         """
         return self.recv_from(timeout=timeout, sender=sender, copy=copy)[0]
 
     def recv_from(
         self, *, timeout: float | None = None, sender: int | None = None, copy: bool = False
     ) -> tuple[Any, int]:
-        """As `recv`, with the number of the sender. The maker of the channel has 0."""
+        """Returns what `recv` returns, and the number of the sender. The maker of the channel has 0."""
         return self._loads(self._end.receive(sender, timeout), copy)
 
     def _loads(self, incoming, copy):
@@ -296,7 +299,7 @@ class Channel(Waiting):
     async def arecv_from(
         self, *, timeout: float | None = None, sender: int | None = None, copy: bool = False
     ) -> tuple[Any, int]:
-        """`recv_from` in an event loop. If it is cancelled, no message is lost.
+        """`recv_from` in an event loop. A cancelled call loses no message.
 
         If several tasks of a loop wait, they receive messages in the order of their calls.
         """
@@ -334,17 +337,16 @@ class Channel(Waiting):
         """Calls a function in the process at the other end, which runs `serve`. Returns its result, or raises its exception.
 
         function, args: anything that can be sent. A reference arrives as its object, so `operator.methodcaller("name")` calls a
-        method of it. If the result cannot be pickled, it stays in that process and a reference is returned.
-        to: the number of the process, if several have joined. Only one thread at a time can call, and no other thread can receive
-        during the call.
+        method of this object. If the result cannot be pickled, it stays in that process, and `call` returns a reference to it.
+        to: the number of the process, if several have joined. During a call, no other thread can call or receive.
         """
         return _calls.call(self, function, args, kwargs, to, timeout)
 
     def serve(self) -> None:
-        """Runs the functions of others' `call`, until the channel is closed. Callers can run any code here, as all senders can.
+        """Runs the functions that others `call`, until the channel is closed. Callers can run any code here, as all senders can.
 
-        No call ends it: whatever a function raises, `call` raises too, SystemExit as RuntimeError. Only KeyboardInterrupt is
-        then raised here as well, so that Ctrl+C ends the process.
+        An exception of a function does not end `serve`, but is raised by `call` (SystemExit as RuntimeError). Only
+        KeyboardInterrupt is raised here as well, so that Ctrl+C ends the process.
         """
         _calls.serve(self)
 
@@ -353,7 +355,7 @@ class Channel(Waiting):
         return self._end.poll(sender, timeout)
 
     def fileno(self) -> int:
-        """A file descriptor that is readable while `recv` would return at once, for select and similar functions. -1 if closed."""
+        """A file descriptor that is readable while `recv` would return at once, for select and the like. -1 if closed."""
         return self._end.fileno()
 
     def __iter__(self) -> Iterator[Any]:
@@ -375,8 +377,8 @@ class Channel(Waiting):
     def empty(self, shape: int | Sequence[int], dtype: Any = "float64", *, timeout: float | None = None) -> Any:
         """Returns a NumPy array that is sent without a copy. `send` makes it read-only.
 
-        For torch: `torch.from_numpy(channel.empty(...))`. About seven such arrays of a message are not copied; further ones are.
-        To send more, make them in one `room`.
+        For torch: `torch.from_numpy(channel.empty(...))`. A message can have about seven such arrays; `send` copies further ones.
+        To send more without a copy, make them in one `room`.
         """
         shape, dtype, size = _extent(shape, dtype)
         import numpy
@@ -412,7 +414,7 @@ class Channel(Waiting):
         return self._end.receivers()
 
     def wait_for_receiver(self, timeout: float | None = None, *, count: int = 1) -> None:
-        """Waits until `count` processes have joined. At the maker, `receivers` and `senders` have this number then."""
+        """Waits until `count` processes have joined. The maker then has as many `receivers` and `senders`."""
         self._end.wait_for_receivers(count, timeout)
 
     def drain(self, timeout: float | None = None) -> bool:

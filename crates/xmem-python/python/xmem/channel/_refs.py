@@ -119,8 +119,8 @@ class Ref:
     def is_held(self) -> bool:
         """Whether this reference keeps the object, as far as this process knows.
 
-        A reference that was received while this process had no free lease doesn't keep it. It also ends with the process that it came
-        from, if receivers could not hold the object at its own process as well.
+        It does not if this process already held as much as it may when it received the reference. If receivers could not reach the
+        object's own process, the reference ends with the process that it came from.
         """
         if self._target is not None:
             return True
@@ -138,7 +138,7 @@ class Ref:
         return now == started
 
     def get(self) -> Any:
-        """The object. Only in its own process."""
+        """Returns the object. Works only in the object's own process."""
         if self._target is not None and self.is_here:
             return self._target.obj
         raise RefLost(
