@@ -35,6 +35,7 @@ pub(crate) fn call(work: impl FnOnce() -> Result<(), Failure>) -> c_int {
     }
 }
 
+#[cold]
 fn null(what: &str) -> Failure {
     Failure::new(Code::Argument, format!("{what} is NULL"))
 }

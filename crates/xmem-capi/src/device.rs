@@ -12,7 +12,7 @@ use xmem_core::{FrameMeta, PublishFailure, ReadLease, WriteLease};
 use crate::border::{Sized0, call};
 use crate::error::{Code, Failure};
 use crate::frame::{Description, FRAMES};
-use crate::handles::lock;
+use crate::handles::{inside, lock};
 use crate::planes::Piece;
 use crate::producer::PRODUCERS;
 use crate::slot::{SLOTS, SlotInfo};
@@ -85,7 +85,7 @@ impl Reads {
 
 impl Drop for Reads {
     fn drop(&mut self) {
-        if let Some(read) = lock(&self.0).take() {
+        if let Some(read) = inside(&mut self.0).take() {
             // The last handle of a frame may be released on any thread.
             read.frame.release_later(read.streams);
         }

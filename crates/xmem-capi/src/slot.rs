@@ -12,7 +12,7 @@ use xmem_core::{FrameFlags, FrameLayout, FrameMeta, Wait, WriteLease, monotonic_
 use crate::border::{Out, Sized0, call, limit};
 use crate::device::Writing;
 use crate::error::{Code, Failure};
-use crate::handles::{Table, lock};
+use crate::handles::{Table, inside, lock};
 use crate::planes::{Planes, planes};
 use crate::producer::Producer;
 
@@ -137,12 +137,13 @@ impl Slot {
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        if let Some(writing) = lock(&self.writing).take() {
+        if let Some(writing) = inside(&mut self.writing).take() {
             writing.give_back();
         }
     }
 }
 
+#[cold]
 fn published() -> Failure {
     Failure::new(Code::Handle, "the slot was published: acquire another one")
 }
