@@ -143,9 +143,7 @@ impl Writing {
                 let frame = lease.publish_on(stream, meta.clone());
                 frame.map(|frame| frame.info().sequence)
             }
-            None => lease
-                .publish(meta.clone())
-                .map(|frame| frame.info().sequence),
+            None => lease.publish_unheld(meta),
         };
         published.map_err(|PublishFailure { lease, error, .. }| {
             *held = Some(Self { lease, stream });
