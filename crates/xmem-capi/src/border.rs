@@ -35,36 +35,38 @@ pub(crate) fn call(work: impl FnOnce() -> Result<(), Failure>) -> c_int {
     }
 }
 
+#[cold]
 fn null(what: &str) -> Failure {
     Failure::new(Code::Argument, format!("{what} is NULL"))
 }
 
-/// A text of C. `Ok(None)`: it is NULL.
+/// A text of C. `None`: it is NULL.
 pub(crate) unsafe fn bytes<'a>(text: *const c_char) -> Option<&'a OsStr> {
     // SAFETY: xmem.h asks for a text that ends with a zero byte, which the caller keeps during the call.
     (!text.is_null()).then(|| OsStr::from_bytes(unsafe { CStr::from_ptr(text) }.to_bytes()))
 }
 
-/// The name of a pool, or its path, which may have any bytes.
-pub(crate) unsafe fn path<'a>(text: *const c_char, what: &str) -> Result<&'a OsStr, Failure> {
+/// A text that may have any bytes, such as a path.
+pub(crate) unsafe fn given<'a>(text: *const c_char, what: &str) -> Result<&'a OsStr, Failure> {
     // SAFETY: as the caller's.
     unsafe { bytes(text) }.ok_or_else(|| null(what))
+}
+
+pub(crate) fn utf8<'a>(text: &'a OsStr, what: &str) -> Result<&'a str, Failure> {
+    text.to_str()
+        .ok_or_else(|| Failure::new(Code::Argument, format!("{what} is not UTF-8")))
 }
 
 /// `Ok(None)`: it is NULL.
 pub(crate) unsafe fn text<'a>(text: *const c_char, what: &str) -> Result<Option<&'a str>, Failure> {
     // SAFETY: as the caller's.
-    let Some(bytes) = (unsafe { bytes(text) }) else {
-        return Ok(None);
-    };
-    let text = bytes.to_str();
-    text.map(Some)
-        .ok_or_else(|| Failure::new(Code::Argument, format!("{what} is not UTF-8")))
+    let text = unsafe { bytes(text) };
+    text.map(|text| utf8(text, what)).transpose()
 }
 
-pub(crate) unsafe fn needed<'a>(pointer: *const c_char, what: &str) -> Result<&'a str, Failure> {
+pub(crate) unsafe fn needed<'a>(text: *const c_char, what: &str) -> Result<&'a str, Failure> {
     // SAFETY: as the caller's.
-    unsafe { text(pointer, what) }?.ok_or_else(|| null(what))
+    utf8(unsafe { given(text, what) }?, what)
 }
 
 /// Where a result is written. Functions make it first, so that nothing has happened yet if the pointer is NULL.

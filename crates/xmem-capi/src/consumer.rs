@@ -13,19 +13,25 @@ use xmem_core::follow::{Follower, FollowerHandle, OnEos, OnLost, OverBudget, Ste
 use xmem_core::key_frame::KeyFrame;
 use xmem_core::{Canceller, RequestError, StartFrom};
 
-use crate::border::{Out, Sized0, call, limit, limit_or_none, path, text};
+use crate::border::{Out, Sized0, call, given, limit, limit_or_none, text};
 use crate::error::{Code, Failure};
-use crate::frame::{FRAMES, Frame};
+use crate::frame::{Common, FRAMES, Frame};
 use crate::handles::Table;
 
 static CONSUMERS: Table<Consumer> = Table::new("consumer");
 
 struct Consumer {
-    follower: Mutex<Follower>,
+    receiving: Mutex<Receiving>,
     canceller: Canceller,
     handle: FollowerHandle,
     /// The descriptor for event loops, once it was asked for.
     ready: OnceLock<Ready>,
+}
+
+struct Receiving {
+    follower: Follower,
+    /// Of the last frame.
+    common: Option<Arc<Common>>,
 }
 
 /// An eventfd that the core signals.
@@ -143,14 +149,17 @@ impl Consumer {
         Ok(Self {
             canceller,
             handle: follower.handle(),
-            follower: Mutex::new(follower),
+            receiving: Mutex::new(Receiving {
+                follower,
+                common: None,
+            }),
             ready: OnceLock::new(),
         })
     }
 
-    fn lock(&self) -> Result<MutexGuard<'_, Follower>, Failure> {
-        match self.follower.try_lock() {
-            Ok(follower) => Ok(follower),
+    fn lock(&self) -> Result<MutexGuard<'_, Receiving>, Failure> {
+        match self.receiving.try_lock() {
+            Ok(receiving) => Ok(receiving),
             Err(TryLockError::Poisoned(error)) => Ok(error.into_inner()),
             Err(TryLockError::WouldBlock) => Err(Failure::new(
                 Code::Busy,
@@ -159,13 +168,13 @@ impl Consumer {
         }
     }
 
-    fn next(&self, timeout: Option<Duration>) -> Result<Frame, Failure> {
-        let mut follower = self.lock()?;
-        match (take(&mut follower, timeout), self.ready.get()) {
+    fn next(&self, timeout: Option<Duration>) -> Result<Arc<Frame>, Failure> {
+        let mut receiving = self.lock()?;
+        match (receiving.take(timeout), self.ready.get()) {
             (Err(failure), Some(ready)) if failure.is_timeout() => {
                 // A frame may come between the wait and the clearing. The descriptor stays readable after it, since there may be more.
                 ready.clear();
-                let frame = take(&mut follower, Some(Duration::ZERO))?;
+                let frame = receiving.take(Some(Duration::ZERO))?;
                 ready.signal();
                 Ok(frame)
             }
@@ -174,34 +183,38 @@ impl Consumer {
     }
 }
 
-/// Takes the next frame, of whatever producer.
-fn take(follower: &mut Follower, timeout: Option<Duration>) -> Result<Frame, Failure> {
-    let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-    let left = || deadline.map(|it| it.saturating_duration_since(Instant::now()));
-    let mut last = None;
-    loop {
-        let step = follower.step(left(), Frame::new)?;
-        let is_over = left().is_some_and(|left| left.is_zero());
-        match step {
-            Step::Took(Some(frame)) => {
-                if frame.is_copied() {
-                    follower.note_copied();
+impl Receiving {
+    /// Takes the next frame, of whatever producer.
+    fn take(&mut self, timeout: Option<Duration>) -> Result<Arc<Frame>, Failure> {
+        let Self { follower, common } = self;
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let left = || deadline.map(|it| it.saturating_duration_since(Instant::now()));
+        let mut last = None;
+        loop {
+            let is_over = || left().is_some_and(|left| left.is_zero());
+            // Not moved into a variable, because that would cost as much as the lookup of a handle.
+            match follower.step(left(), |taken| Frame::new(taken, common)) {
+                Ok(Step::Took(Some(frame))) => {
+                    if frame.is_copied() {
+                        follower.note_copied();
+                    }
+                    return Ok(frame);
                 }
-                return Ok(frame);
+                Ok(Step::Took(None)) => follower.note_dropped(),
+                Ok(Step::NoProducer { error, .. }) if is_over() => {
+                    return Err(Failure::new(Code::Timeout, error.to_string()));
+                }
+                Ok(Step::NoProducer { error, .. }) => last = Some(error),
+                Ok(Step::Nothing | Step::Dropped(..)) if is_over() => {
+                    let text = last.map_or_else(
+                        || "no frame came before the timeout".to_owned(),
+                        |error| error.to_string(),
+                    );
+                    return Err(Failure::new(Code::Timeout, text));
+                }
+                Ok(_) => {}
+                Err(error) => return Err(error.into()),
             }
-            Step::Took(None) => follower.note_dropped(),
-            Step::NoProducer { error, .. } if is_over => {
-                return Err(Failure::new(Code::Timeout, error.to_string()));
-            }
-            Step::NoProducer { error, .. } => last = Some(error),
-            Step::Nothing | Step::Dropped(..) if is_over => {
-                let text = last.map_or_else(
-                    || "no frame came before the timeout".to_owned(),
-                    |error| error.to_string(),
-                );
-                return Err(Failure::new(Code::Timeout, text));
-            }
-            _ => {}
         }
     }
 }
@@ -214,7 +227,7 @@ unsafe extern "C" fn xmem_consumer_open(
 ) -> c_int {
     CONSUMERS.give(consumer, "consumer", || {
         // SAFETY: xmem.h asks for texts, and for a structure that begins with its size.
-        let (pool, options) = unsafe { (path(pool, "pool")?, Options::read(options, "options")?) };
+        let (pool, options) = unsafe { (given(pool, "pool")?, Options::read(options, "options")?) };
         // SAFETY: as above.
         let name = unsafe { text(options.name, "name") }?;
         Ok(Arc::new(Consumer::new(pool, name, &options)?))
@@ -224,8 +237,7 @@ unsafe extern "C" fn xmem_consumer_open(
 #[unsafe(no_mangle)]
 unsafe extern "C" fn xmem_consumer_next(consumer: u64, timeout: i64, frame: *mut u64) -> c_int {
     FRAMES.give(frame, "frame", || {
-        let taken = CONSUMERS.get(consumer)?.next(limit(timeout))?;
-        Ok(Arc::new(taken))
+        CONSUMERS.get(consumer)?.next(limit(timeout))
     })
 }
 
@@ -235,13 +247,13 @@ unsafe extern "C" fn xmem_consumer_fd(consumer: u64, fd: *mut c_int) -> c_int {
         let fd = Out::new(fd, "fd")?;
         fd.set(-1);
         let consumer = CONSUMERS.get(consumer)?;
-        let mut follower = consumer.lock()?;
+        let mut receiving = consumer.lock()?;
         let ready = match consumer.ready.get() {
             Some(ready) => ready,
             None => {
                 let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
                 let made = Arc::new(eventfd(0, flags).map_err(std::io::Error::from)?);
-                follower.notify(made.clone())?;
+                receiving.follower.notify(made.clone())?;
                 let ready = consumer.ready.get_or_init(|| Ready(made));
                 // Whatever came before the notification was set up.
                 ready.signal();

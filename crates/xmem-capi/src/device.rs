@@ -12,10 +12,10 @@ use xmem_core::{FrameMeta, PublishFailure, ReadLease, WriteLease};
 use crate::border::{Sized0, call};
 use crate::error::{Code, Failure};
 use crate::frame::{Description, FRAMES};
-use crate::handles::lock;
+use crate::handles::{inside, lock};
 use crate::planes::Piece;
 use crate::producer::PRODUCERS;
-use crate::slot::{SLOTS, SlotInfo};
+use crate::slot::{SLOTS, SlotInfo, published};
 
 /// The stream of a `CUstream` or `cudaStream_t`.
 pub(crate) fn stream(stream: *mut c_void) -> Stream {
@@ -85,7 +85,7 @@ impl Reads {
 
 impl Drop for Reads {
     fn drop(&mut self) {
-        if let Some(read) = lock(&self.0).take() {
+        if let Some(read) = inside(&mut self.0).take() {
             // The last handle of a frame may be released on any thread.
             read.frame.release_later(read.streams);
         }
@@ -112,7 +112,7 @@ impl Writing {
     }
 
     pub(crate) fn is_on_device(&self) -> bool {
-        self.lease.cuda().is_some()
+        self.lease.is_on_device()
     }
 
     /// Where the bytes are in host memory. `None`: they are on a device.
@@ -135,19 +135,20 @@ impl Writing {
         Ok(std::ptr::without_provenance_mut(slot.ptr() as usize))
     }
 
-    /// Publishes the frame. If a stream writes it, streams of consumers wait for that.
-    pub(crate) fn publish(self, meta: FrameMeta) -> Result<u64, Box<(Self, Failure)>> {
-        let Self { lease, stream } = self;
+    /// Publishes the frame. If a stream writes it, streams of consumers wait for that. Leaves `None`, or the slot on an error.
+    pub(crate) fn publish(held: &mut Option<Self>, meta: &FrameMeta) -> Result<u64, Failure> {
+        let Self { lease, stream } = held.take().ok_or_else(published)?;
         let published = match stream {
-            Some(stream) => lease.publish_on(stream, meta),
-            None => lease.publish(meta),
-        };
-        match published {
-            Ok(frame) => Ok(frame.info().sequence),
-            Err(PublishFailure { lease, error, .. }) => {
-                Err(Box::new((Self { lease, stream }, error.into())))
+            Some(stream) => {
+                let frame = lease.publish_on(stream, meta.clone());
+                frame.map(|frame| frame.info().sequence)
             }
-        }
+            None => lease.publish_unheld(meta),
+        };
+        published.map_err(|PublishFailure { lease, error, .. }| {
+            *held = Some(Self { lease, stream });
+            error.into()
+        })
     }
 
     /// Gives the slot back after the work of its stream.
@@ -165,7 +166,10 @@ unsafe extern "C" fn xmem_frame_get_cuda(
     info: *mut Description,
 ) -> c_int {
     call(|| {
-        let description = FRAMES.get(frame)?.describe_on(stream(on))?;
+        let mut description = Description::zero();
+        FRAMES
+            .get(frame)?
+            .describe_on(stream(on), &mut description)?;
         // SAFETY: xmem.h asks for a structure that begins with its size.
         unsafe { description.write(info, "info") }
     })
@@ -183,9 +187,10 @@ extern "C" fn xmem_producer_use_cuda(producer: u64, number: c_int) -> c_int {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn xmem_slot_get_cuda(slot: u64, on: *mut c_void, info: *mut SlotInfo) -> c_int {
     call(|| {
-        let description = SLOTS
-            .get(slot)?
-            .describe(|writing| writing.give_to(stream(on)).map(Some))?;
+        let mut description = SlotInfo::zero();
+        SLOTS.get(slot)?.describe(&mut description, |writing| {
+            writing.give_to(stream(on)).map(Some)
+        })?;
         // SAFETY: xmem.h asks for a structure that begins with its size.
         unsafe { description.write(info, "info") }
     })

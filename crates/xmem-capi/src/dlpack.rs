@@ -93,10 +93,9 @@ impl Frame {
                     strides.push(1);
                 }
                 let is_whole = i64::from(stride) % item == 0;
-                let plane = plane(size, *offset, stride, |start, len| {
-                    place(&pieces, start, len).filter(|_| is_whole)
-                });
-                let data = plane.ok_or_else(outside)?.data.cast();
+                let plane = plane(size, *offset, stride).filter(|_| is_whole);
+                let data = plane.and_then(|(_, (start, len))| place(&pieces, start, len));
+                let data = data.ok_or_else(outside)?;
                 arrays.push((data, size.dtype, shape, strides));
             }
         } else {

@@ -39,21 +39,17 @@ pub(crate) enum Code {
     Internal = -14,
 }
 
-/// Why a function failed.
+/// Why a function failed. Boxed, so that results without a failure are small.
 #[derive(Debug)]
-pub(crate) struct Failure {
-    code: Code,
-    text: String,
-}
+pub(crate) struct Failure(Box<(Code, String)>);
 
 impl Failure {
     pub(crate) fn new(code: Code, text: impl Into<String>) -> Self {
-        let text = text.into();
-        Self { code, text }
+        Self(Box::new((code, text.into())))
     }
 
     pub(crate) fn is_timeout(&self) -> bool {
-        self.code == Code::Timeout
+        self.0.0 == Code::Timeout
     }
 
     fn of(code: Code, error: impl fmt::Display) -> Self {
@@ -66,12 +62,14 @@ thread_local! {
 }
 
 /// Keeps the text for `xmem_error`, and returns the code.
-pub(crate) fn report(failure: Failure) -> c_int {
+#[cold]
+pub(crate) fn report(Failure(failure): Failure) -> c_int {
+    let (code, text) = *failure;
     // A text with a zero byte would be cut off there.
-    let text = CString::new(failure.text.replace('\0', "?")).unwrap_or_default();
+    let text = CString::new(text.replace('\0', "?")).unwrap_or_default();
     // While a thread ends, the text can't be kept.
     let _ = LAST.try_with(|last| last.replace(text));
-    failure.code as c_int
+    code as c_int
 }
 
 #[unsafe(no_mangle)]

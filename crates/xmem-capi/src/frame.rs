@@ -8,13 +8,13 @@ use std::sync::{Arc, OnceLock};
 
 use xmem_core::cuda::Stream;
 use xmem_core::follow::Taken;
-use xmem_core::{FrameInfo, FrameMeta, ReadLease, Sticky, Storage, Text};
+use xmem_core::{FrameInfo, FrameLayout, FrameMeta, ReadLease, Sticky, Storage, Text};
 
 use crate::border::{Out, Sized0, call, needed};
 use crate::device::Reads;
 use crate::error::{Code, Failure};
 use crate::handles::Table;
-use crate::planes::{Piece, Pieces, Planes, place, planes};
+use crate::planes::{Outline, Piece, Pieces, Planes};
 
 pub(crate) static FRAMES: Table<Frame> = Table::new("frame");
 
@@ -26,7 +26,29 @@ pub(crate) struct Frame {
     /// Before the bytes, because it may hold them longer.
     reads: Reads,
     bytes: Bytes,
+    common: Arc<Common>,
     caps: OnceLock<CString>,
+}
+
+/// What all frames with one layout have in common. Most frames have the layout of the frame before.
+pub(crate) struct Common {
+    layout: Arc<FrameLayout>,
+    content_type: [c_char; 32],
+    format: [c_char; 32],
+    outline: Outline,
+}
+
+impl Common {
+    #[cold]
+    fn new(layout: &Arc<FrameLayout>) -> Arc<Self> {
+        let video = layout.video.as_ref();
+        Arc::new(Self {
+            layout: layout.clone(),
+            content_type: c_text(&layout.content_type),
+            format: c_text(&video.map(|video| video.format).unwrap_or_default()),
+            outline: Outline::new(video),
+        })
+    }
 }
 
 enum Bytes {
@@ -42,8 +64,17 @@ struct Private {
 }
 
 impl Frame {
-    /// `None`: the frame is past the budget, and its bytes cannot be read here, so it cannot be copied.
-    pub(crate) fn new(taken: Taken<'_>) -> Option<Self> {
+    /// `last`: of the frame before. `None`: the frame is past the budget, and its bytes cannot be read here, so it cannot be copied.
+    pub(crate) fn new(taken: Taken<'_>, last: &mut Option<Arc<Common>>) -> Option<Arc<Self>> {
+        let layout = match &taken {
+            Taken::Kept(lease) => &lease.meta().layout,
+            Taken::Lent(lease) => &lease.meta().layout,
+        };
+        let common = match last {
+            Some(common) if Arc::ptr_eq(&common.layout, layout) => common,
+            _ => last.insert(Common::new(layout)),
+        };
+        let common = common.clone();
         let bytes = match taken {
             Taken::Kept(lease) => Bytes::Held(lease),
             Taken::Lent(lease) => Bytes::Copied(Box::new(Private {
@@ -53,11 +84,12 @@ impl Frame {
                 sticky: lease.sticky().clone(),
             })),
         };
-        Some(Self {
+        Some(Arc::new(Self {
             reads: Reads::default(),
             bytes,
+            common,
             caps: OnceLock::new(),
-        })
+        }))
     }
 
     pub(crate) fn is_copied(&self) -> bool {
@@ -125,41 +157,44 @@ impl Frame {
     }
 
     /// Without addresses, if the bytes are on a device.
-    fn describe(&self) -> Result<Description, Failure> {
+    fn describe(&self, out: &mut Description) -> Result<(), Failure> {
         match self.on_device() {
             Some(lease) => {
                 let device = self.reads.device(lease)?;
-                self.describe_at(&[], Some(device))
+                self.describe_at(&[], Some(device), out)
             }
-            None => self.describe_at(&self.pieces()?, None),
+            None => self.describe_at(&self.pieces()?, None, out),
         }
     }
 
-    pub(crate) fn describe_on(&self, stream: Stream) -> Result<Description, Failure> {
+    pub(crate) fn describe_on(&self, stream: Stream, out: &mut Description) -> Result<(), Failure> {
         let (pieces, device) = self.pieces_for(stream)?;
         if device.is_none() {
             let text = "this frame is in host memory: use xmem_frame_get";
             return Err(Failure::new(Code::Argument, text));
         }
-        self.describe_at(&pieces, device)
+        self.describe_at(&pieces, device, out)
     }
 
-    fn describe_at(&self, pieces: &[Piece], device: Option<u32>) -> Result<Description, Failure> {
-        let (meta, info) = (self.meta(), self.info());
-        let mut out = Description::zero();
+    fn describe_at(
+        &self,
+        pieces: &[Piece],
+        device: Option<u32>,
+        out: &mut Description,
+    ) -> Result<(), Failure> {
+        let (meta, info, common) = (self.meta(), self.info(), &*self.common);
         if let [piece] = pieces {
             out.data = piece.start.cast();
         }
-        out.size = usize::try_from(meta.size).unwrap_or(usize::MAX);
-        if let Some(video) = &meta.layout.video {
-            out.format = c_text(&video.format);
-            (out.width, out.height) = (video.width, video.height);
-            if !pieces.is_empty() {
-                (out.n_planes, out.planes) = planes(video, |start, len| place(pieces, start, len))?;
-            }
+        if !pieces.is_empty() {
+            out.n_planes = common.outline.fill(&mut out.planes, pieces)?;
         }
+        (out.content_type, out.format) = (common.content_type, common.format);
+        if let Some(video) = &common.layout.video {
+            (out.width, out.height) = (video.width, video.height);
+        }
+        out.size = usize::try_from(meta.size).unwrap_or(usize::MAX);
         out.device = device.map_or(-1, u32::cast_signed);
-        out.content_type = c_text(&meta.layout.content_type);
         out.timestamp = meta.timestamp.unwrap_or(NO_TIME);
         out.pts = time(meta.pts);
         out.dts = time(meta.dts);
@@ -171,7 +206,7 @@ impl Frame {
         out.generation = info.generation;
         out.flags = meta.flags.bits();
         out.is_copied = self.is_copied().into();
-        Ok(out)
+        Ok(())
     }
 }
 
@@ -223,7 +258,8 @@ unsafe impl Sized0 for Description {}
 #[unsafe(no_mangle)]
 unsafe extern "C" fn xmem_frame_get(frame: u64, info: *mut Description) -> c_int {
     call(|| {
-        let description = FRAMES.get(frame)?.describe()?;
+        let mut description = Description::zero();
+        FRAMES.get(frame)?.describe(&mut description)?;
         // SAFETY: xmem.h asks for a structure that begins with its size.
         unsafe { description.write(info, "info") }
     })

@@ -13,6 +13,11 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// The value of a mutex that nothing else uses.
+pub(crate) fn inside<T>(mutex: &mut Mutex<T>) -> &mut T {
+    mutex.get_mut().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// The objects of one kind.
 pub(crate) struct Table<T> {
     entries: Mutex<Entries<T>>,
@@ -43,6 +48,8 @@ impl<T> Table<T> {
     }
 
     /// Adds an object, and returns its handle, which is not 0.
+    // Inlined, as below, because it runs for each frame.
+    #[inline(always)]
     fn add(&self, object: Arc<T>) -> Result<u64, Failure> {
         let mut entries = lock(&self.entries);
         let Entries { all, free } = &mut *entries;
@@ -80,6 +87,7 @@ impl<T> Table<T> {
         })
     }
 
+    #[inline(always)]
     pub(crate) fn get(&self, handle: u64) -> Result<Arc<T>, Failure> {
         let (generation, number) = parts(handle);
         let entries = lock(&self.entries);
@@ -93,6 +101,7 @@ impl<T> Table<T> {
     }
 
     /// Ends a handle. The caller drops the object, without the lock.
+    #[inline(always)]
     pub(crate) fn remove(&self, handle: u64) -> Result<Arc<T>, Failure> {
         let (generation, number) = parts(handle);
         let mut entries = lock(&self.entries);
@@ -109,6 +118,7 @@ impl<T> Table<T> {
         Ok(object)
     }
 
+    #[cold]
     fn invalid(&self) -> Failure {
         let text = format!(
             "this handle is not a {}, or has been closed or released",

@@ -2,7 +2,6 @@
 
 //! Where the bytes of a frame are, and its planes in them.
 
-use std::ffi::c_void;
 use std::ops::Deref;
 use std::ptr;
 
@@ -21,17 +20,15 @@ pub(crate) struct Piece {
 
 impl Piece {
     pub(crate) fn of(bytes: &[u8]) -> Self {
-        Self {
-            start: bytes.as_ptr(),
-            len: bytes.len(),
-        }
+        Self::at(bytes.as_ptr(), bytes.len())
     }
 
     pub(crate) fn on_device(start: u64, len: usize) -> Self {
-        Self {
-            start: ptr::without_provenance(start as usize),
-            len,
-        }
+        Self::at(ptr::without_provenance(start as usize), len)
+    }
+
+    pub(crate) fn at(start: *const u8, len: usize) -> Self {
+        Self { start, len }
     }
 }
 
@@ -72,7 +69,8 @@ pub(crate) fn place(pieces: &[Piece], start: u64, len: u64) -> Option<*const u8>
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct Plane {
-    pub(crate) data: *const c_void,
+    /// An address. A number, because threads share an [`Outline`].
+    data: usize,
     stride: usize,
     rows: u32,
     row_bytes: u32,
@@ -80,7 +78,7 @@ pub(crate) struct Plane {
 
 impl Plane {
     const NONE: Self = Self {
-        data: ptr::null(),
+        data: 0,
         stride: 0,
         rows: 0,
         row_bytes: 0,
@@ -89,43 +87,72 @@ impl Plane {
 
 pub(crate) type Planes = [Plane; MAX_PLANES];
 
-/// The planes of a video frame whose bytes `place` finds, and their number.
-pub(crate) fn planes(
-    video: &VideoLayout,
-    place: impl Fn(u64, u64) -> Option<*const u8>,
-) -> Result<(u32, Planes), Failure> {
-    let mut planes = [Plane::NONE; MAX_PLANES];
-    // A tiled or an unknown format has no rows: its bytes are in `data`.
-    let Ok(sizes) = video.planes() else {
-        return Ok((0, planes));
-    };
-    let count = sizes.len();
-    let sizes = sizes.zip(video.offsets).zip(video.strides);
-    for (to, ((size, offset), stride)) in planes.iter_mut().zip(sizes) {
-        let found = plane(size, offset, stride, &place);
-        *to = found.ok_or_else(outside)?;
-    }
-    Ok((count as u32, planes))
+/// The first byte of a plane in the payload, and the number of its bytes.
+pub(crate) type Span = (u64, u64);
+
+/// No payload has these bytes.
+const NOWHERE: Span = (u64::MAX, u64::MAX);
+
+/// The planes of all frames with one layout.
+pub(crate) struct Outline {
+    count: u32,
+    /// Without addresses.
+    planes: Planes,
+    spans: [Span; MAX_PLANES],
 }
 
-/// `None`: its rows overlap, or are outside of the frame.
-pub(crate) fn plane(
-    size: PlaneSize,
-    offset: u64,
-    stride: i32,
-    place: impl Fn(u64, u64) -> Option<*const u8>,
-) -> Option<Plane> {
+impl Outline {
+    pub(crate) fn new(video: Option<&VideoLayout>) -> Self {
+        let mut outline = Self {
+            count: 0,
+            planes: [Plane::NONE; MAX_PLANES],
+            spans: [NOWHERE; MAX_PLANES],
+        };
+        // A tiled or an unknown format has no rows: its bytes are in `data`.
+        if let Some(video) = video
+            && let Ok(sizes) = video.planes()
+        {
+            outline.count = sizes.len() as u32;
+            let sizes = sizes.zip(video.offsets).zip(video.strides);
+            let places = outline.planes.iter_mut().zip(&mut outline.spans);
+            for ((to, span), ((size, offset), stride)) in places.zip(sizes) {
+                if let Some(plane) = plane(size, offset, stride) {
+                    (*to, *span) = plane;
+                }
+            }
+        }
+        outline
+    }
+
+    /// Fills in the planes of a frame. Returns their number.
+    pub(crate) fn fill(&self, planes: &mut Planes, pieces: &[Piece]) -> Result<u32, Failure> {
+        *planes = self.planes;
+        for (plane, (start, len)) in planes.iter_mut().zip(self.spans()) {
+            let place = place(pieces, *start, *len).ok_or_else(outside)?;
+            plane.data = place.expose_provenance();
+        }
+        Ok(self.count)
+    }
+
+    fn spans(&self) -> &[Span] {
+        self.spans.get(..self.count as usize).unwrap_or_default()
+    }
+}
+
+/// A plane without its address, and its bytes. `None`: its rows overlap.
+pub(crate) fn plane(size: PlaneSize, offset: u64, stride: i32) -> Option<(Plane, Span)> {
     let (stride, row) = (u64::try_from(stride).ok()?, size.row_bytes());
     let before = stride.checked_mul(u64::from(size.rows).checked_sub(1)?)?;
     if row > stride {
         return None;
     }
-    Some(Plane {
-        data: place(offset, before.checked_add(row)?)?.cast(),
+    let plane = Plane {
+        data: 0,
         stride: stride as usize,
         rows: size.rows,
         row_bytes: u32::try_from(row).ok()?,
-    })
+    };
+    Some((plane, (offset, before.checked_add(row)?)))
 }
 
 pub(crate) fn outside() -> Failure {

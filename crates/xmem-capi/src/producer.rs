@@ -3,16 +3,16 @@
 //! Producers, and the slots that they write.
 #![allow(unsafe_code)] // functions and pointers of C
 
-use std::ffi::{c_char, c_int};
+use std::ffi::{OsStr, c_char, c_int};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use xmem_core::cuda::Device;
-use xmem_core::{Delivery, FrameLayout, SlotSpec, Text, VideoLayout, Wait};
+use xmem_core::{Delivery, FrameLayout, SlotSpec, VideoLayout, Wait};
 
-use crate::border::{Sized0, call, limit, limit_or_none, needed, path, text};
+use crate::border::{Sized0, call, given, limit, limit_or_none, needed, text, utf8};
 use crate::error::{Code, Failure};
 use crate::handles::{Table, lock};
+use crate::planes::Outline;
 use crate::slot::{SLOTS, Slot};
 
 pub(crate) static PRODUCERS: Table<Producer> = Table::new("producer");
@@ -21,13 +21,65 @@ pub(crate) struct Producer {
     producer: xmem_core::Producer,
     /// Frames per second, for the caps of video.
     framerate: (u32, u32),
-    /// The last video, and its size in bytes. Most frames are like the last one.
-    video: Mutex<Option<(Arc<FrameLayout>, usize)>>,
+    next: Mutex<Next>,
     /// The video whose caps are set, and whether they are for a device. Held between a change of the caps and the publication of
     /// their first frame.
-    publishing: Mutex<Option<(Arc<FrameLayout>, bool)>>,
+    publishing: Mutex<Option<(Arc<Video>, bool)>>,
+}
+
+/// How slots are acquired.
+#[derive(Default)]
+struct Next {
+    /// The last one. Most frames are like the last one.
+    video: Option<Arc<Video>>,
     /// Where new slots are. `None`: in host memory.
-    device: Mutex<Option<Device>>,
+    device: Option<Device>,
+}
+
+impl Next {
+    fn video(&mut self, format: &OsStr, width: u32, height: u32) -> Result<Arc<Video>, Failure> {
+        match &self.video {
+            Some(video) if video.is(format, width, height) => Ok(video.clone()),
+            _ => {
+                let video = Video::new(utf8(format, "format")?, width, height)?;
+                Ok(self.video.insert(video).clone())
+            }
+        }
+    }
+}
+
+/// What is the same for all pictures of a format and a size.
+pub(crate) struct Video {
+    format: String,
+    width: u32,
+    height: u32,
+    pub(crate) layout: Arc<FrameLayout>,
+    pub(crate) outline: Outline,
+    /// Bytes.
+    size: usize,
+}
+
+impl Video {
+    #[cold]
+    fn new(format: &str, width: u32, height: u32) -> Result<Arc<Self>, Failure> {
+        let video = VideoLayout::new(format, width, height)?;
+        Ok(Arc::new(Self {
+            format: format.to_owned(),
+            width,
+            height,
+            layout: Arc::new(FrameLayout {
+                video: Some(video),
+                content_type: "image/raw".into(),
+                ..FrameLayout::default()
+            }),
+            outline: Outline::new(Some(&video)),
+            size: video.size()?,
+        }))
+    }
+
+    fn is(&self, format: &OsStr, width: u32, height: u32) -> bool {
+        format == self.format.as_str() && (width, height) == (self.width, self.height)
+    }
 }
 
 /// `xmem_producer_options` of xmem.h.
@@ -114,17 +166,16 @@ impl Producer {
                 options.framerate_numerator,
                 options.framerate_denominator.max(1),
             ),
-            video: Mutex::default(),
+            next: Mutex::default(),
             publishing: Mutex::default(),
-            device: Mutex::default(),
         })
     }
 
     pub(crate) fn set_device(&self, device: Option<Device>) {
-        *lock(&self.device) = device;
+        lock(&self.next).device = device;
     }
 
-    fn caps_of(&self, video: &VideoLayout, is_on_device: bool) -> String {
+    fn caps_of(&self, video: &Video, is_on_device: bool) -> String {
         let (numerator, denominator) = self.framerate;
         let memory = if is_on_device {
             "(memory:CUDAMemory)"
@@ -134,36 +185,8 @@ impl Producer {
         format!(
             "video/x-raw{memory}, format=(string){}, width=(int){}, height=(int){}, interlace-mode=(string)progressive, \
              pixel-aspect-ratio=(fraction)1/1, framerate=(fraction){numerator}/{denominator}",
-            video.format.as_str(),
-            video.width,
-            video.height
+            video.format, video.width, video.height
         )
-    }
-
-    /// The layout of a picture, and its size in bytes.
-    fn video(
-        &self,
-        format: &str,
-        width: u32,
-        height: u32,
-    ) -> Result<(Arc<FrameLayout>, usize), Failure> {
-        let mut last = lock(&self.video);
-        let name = Text::new(format);
-        let is_same = |video: &VideoLayout| {
-            (video.format, video.width, video.height) == (name, width, height)
-        };
-        if let Some(last) = &*last
-            && last.0.video.as_ref().is_some_and(is_same)
-        {
-            return Ok(last.clone());
-        }
-        let video = VideoLayout::new(format, width, height)?;
-        let layout = FrameLayout {
-            video: Some(video),
-            content_type: "image/raw".into(),
-            ..FrameLayout::default()
-        };
-        Ok(last.insert((Arc::new(layout), video.size()?)).clone())
     }
 
     /// In a lossless pool, waits for consumers that are behind.
@@ -177,42 +200,45 @@ impl Producer {
     /// Publishes a frame with the caps of its video.
     pub(crate) fn publish_with(
         &self,
-        layout: &Arc<FrameLayout>,
+        video: Option<&Arc<Video>>,
         is_on_device: bool,
         publish: impl FnOnce() -> Result<u64, Failure>,
     ) -> Result<u64, Failure> {
         let mut publishing = lock(&self.publishing);
-        if let Some(video) = &layout.video {
+        if let Some(video) = video {
             let is_set = publishing.as_ref().is_some_and(|(set, on_device)| {
-                Arc::ptr_eq(set, layout) && *on_device == is_on_device
+                Arc::ptr_eq(set, video) && *on_device == is_on_device
             });
             if !is_set {
                 self.producer.set_caps(&self.caps_of(video, is_on_device))?;
-                *publishing = Some((layout.clone(), is_on_device));
+                *publishing = Some((video.clone(), is_on_device));
             }
         }
         publish()
     }
 
-    /// In a lossless pool this also waits for consumers that are behind, so that publishing does not.
+    /// In a lossless pool this also waits for consumers that are behind, so that publishing does not. `frame` returns the number of
+    /// its bytes.
     fn acquire(
-        self: &Arc<Self>,
-        size: usize,
-        layout: Option<Arc<FrameLayout>>,
+        self: Arc<Self>,
+        frame: impl FnOnce(&mut Next) -> Result<(usize, Option<Arc<Video>>), Failure>,
         timeout: i64,
-    ) -> Result<Slot, Failure> {
-        let wait = Wait::from(limit(timeout));
-        self.wait_for_room(wait)?;
+    ) -> Result<Arc<Slot>, Failure> {
+        let mut next = lock(&self.next);
+        let (size, video) = frame(&mut next)?;
         let spec = SlotSpec::new(size);
-        let spec = match &*lock(&self.device) {
+        let spec = match &next.device {
             Some(device) => spec.on(device),
             None => spec,
         };
-        let lease = match limit(timeout) {
-            Some(Duration::ZERO) => self.producer.acquire(spec)?,
-            _ => self.producer.acquire_wait(spec, wait)?,
-        };
-        Ok(Slot::new(self.clone(), lease, size, layout))
+        drop(next);
+        let wait = Wait::from(limit(timeout));
+        self.wait_for_room(wait)?;
+        let lease = match timeout {
+            0 => self.producer.acquire(spec),
+            _ => self.producer.acquire_wait(spec, wait),
+        }?;
+        Ok(Arc::new(Slot::new(self, lease, size, video)))
     }
 }
 
@@ -224,7 +250,7 @@ unsafe extern "C" fn xmem_producer_create(
 ) -> c_int {
     PRODUCERS.give(producer, "producer", || {
         // SAFETY: xmem.h asks for texts, and for a structure that begins with its size.
-        let (pool, options) = unsafe { (path(pool, "pool")?, Options::read(options, "options")?) };
+        let (pool, options) = unsafe { (given(pool, "pool")?, Options::read(options, "options")?) };
         // SAFETY: as above.
         let group = unsafe { text(options.socket_group, "socket_group") }?;
         Ok(Arc::new(Producer::new(pool, group, &options)?))
@@ -251,8 +277,9 @@ unsafe extern "C" fn xmem_producer_acquire(
     slot: *mut u64,
 ) -> c_int {
     SLOTS.give(slot, "slot", || {
-        let slot = PRODUCERS.get(producer)?.acquire(size, None, timeout)?;
-        Ok(Arc::new(slot))
+        PRODUCERS
+            .get(producer)?
+            .acquire(|_| Ok((size, None)), timeout)
     })
 }
 
@@ -267,11 +294,12 @@ unsafe extern "C" fn xmem_producer_acquire_video(
 ) -> c_int {
     SLOTS.give(slot, "slot", || {
         // SAFETY: xmem.h asks for a text.
-        let format = unsafe { needed(format, "format") }?;
-        let producer = PRODUCERS.get(producer)?;
-        let (layout, size) = producer.video(format, width, height)?;
-        let slot = producer.acquire(size, Some(layout), timeout)?;
-        Ok(Arc::new(slot))
+        let format = unsafe { given(format, "format") }?;
+        let frame = |next: &mut Next| {
+            let video = next.video(format, width, height)?;
+            Ok((video.size, Some(video)))
+        };
+        PRODUCERS.get(producer)?.acquire(frame, timeout)
     })
 }
 

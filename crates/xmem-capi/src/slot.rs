@@ -7,14 +7,14 @@ use std::ffi::{c_int, c_void};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use xmem_core::{FrameFlags, FrameLayout, FrameMeta, Wait, WriteLease, monotonic_ns};
+use xmem_core::{FrameFlags, FrameMeta, Wait, WriteLease, monotonic_ns};
 
 use crate::border::{Out, Sized0, call, limit};
 use crate::device::Writing;
 use crate::error::{Code, Failure};
-use crate::handles::{Table, lock};
-use crate::planes::{Planes, planes};
-use crate::producer::Producer;
+use crate::handles::{Table, inside, lock};
+use crate::planes::{Piece, Planes};
+use crate::producer::{Producer, Video};
 
 pub(crate) static SLOTS: Table<Slot> = Table::new("slot");
 
@@ -23,7 +23,7 @@ pub(crate) struct Slot {
     /// `None`: it was published.
     writing: Mutex<Option<Writing>>,
     size: usize,
-    layout: Option<Arc<FrameLayout>>,
+    video: Option<Arc<Video>>,
 }
 
 /// `xmem_slot_info` of xmem.h.
@@ -59,9 +59,8 @@ unsafe impl Sized0 for Times {}
 
 impl Times {
     /// In a structure that is filled with zeros, the frame is due now, and nothing else is known.
-    fn describe(&self, size: usize, layout: Arc<FrameLayout>) -> FrameMeta {
+    fn describe(&self, meta: &mut FrameMeta) {
         let known = |time: i64| u64::try_from(time).ok().filter(|time| *time > 0);
-        let mut meta = FrameMeta::with_layout(size, layout);
         meta.flags = FrameFlags::from_bits(self.flags);
         meta.timestamp = Some(if self.timestamp > 0 {
             self.timestamp
@@ -71,7 +70,6 @@ impl Times {
         meta.pts = known(self.pts);
         meta.dts = known(self.dts);
         meta.duration = known(self.duration);
-        meta
     }
 }
 
@@ -80,77 +78,72 @@ impl Slot {
         producer: Arc<Producer>,
         lease: WriteLease,
         size: usize,
-        layout: Option<Arc<FrameLayout>>,
+        video: Option<Arc<Video>>,
     ) -> Self {
         Self {
             producer,
             writing: Mutex::new(Some(Writing::new(lease))),
             size,
-            layout,
+            video,
         }
     }
 
     /// `data` says where the bytes are, and `None` if the caller can't use them there.
     pub(crate) fn describe(
         &self,
+        out: &mut SlotInfo,
         data: impl FnOnce(&mut Writing) -> Result<Option<*mut u8>, Failure>,
-    ) -> Result<SlotInfo, Failure> {
+    ) -> Result<(), Failure> {
         let mut writing = lock(&self.writing);
         let writing = writing.as_mut().ok_or_else(published)?;
-        let mut out = SlotInfo::zero();
         out.size = self.size;
         out.slot = writing.slot();
-        let Some(data) = data(writing)? else {
-            return Ok(out);
-        };
-        out.data = data.cast();
-        if let Some(video) = self.layout.as_ref().and_then(|it| it.video.as_ref()) {
-            let place = |start: u64, len: u64| {
-                let (start, len) = (usize::try_from(start).ok()?, usize::try_from(len).ok()?);
-                let is_inside = start.checked_add(len)? <= self.size;
-                is_inside.then(|| data.wrapping_add(start).cast_const())
-            };
-            (out.n_planes, out.planes) = planes(video, place)?;
+        if let Some(data) = data(writing)? {
+            out.data = data.cast();
+            if let Some(video) = &self.video {
+                let piece = Piece::at(data, self.size);
+                out.n_planes = video.outline.fill(&mut out.planes, &[piece])?;
+            }
         }
-        Ok(out)
+        Ok(())
     }
 
     fn publish(&self, times: &Times, timeout: Option<Duration>) -> Result<u64, Failure> {
         self.producer.wait_for_room(Wait::from(timeout))?;
-        let is_on_device = lock(&self.writing)
-            .as_ref()
-            .ok_or_else(published)?
-            .is_on_device();
-        let layout = self.layout.clone().unwrap_or_default();
-        self.producer.publish_with(&layout, is_on_device, || {
-            let mut held = lock(&self.writing);
-            let writing = held.take().ok_or_else(published)?;
-            let meta = times.describe(self.size, layout.clone());
-            writing.publish(meta).map_err(|failed| {
-                let (writing, failure) = *failed;
-                *held = Some(writing);
-                failure
-            })
+        let mut writing = lock(&self.writing);
+        let is_on_device = writing.as_ref().ok_or_else(published)?.is_on_device();
+        let video = self.video.as_ref();
+        self.producer.publish_with(video, is_on_device, || {
+            let mut meta = match video {
+                Some(video) => FrameMeta::with_layout(self.size, video.layout.clone()),
+                None => FrameMeta::new(self.size),
+            };
+            times.describe(&mut meta);
+            Writing::publish(&mut writing, &meta)
         })
     }
 }
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        if let Some(writing) = lock(&self.writing).take() {
+        if let Some(writing) = inside(&mut self.writing).take() {
             writing.give_back();
         }
     }
 }
 
-fn published() -> Failure {
+#[cold]
+pub(crate) fn published() -> Failure {
     Failure::new(Code::Handle, "the slot was published: acquire another one")
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn xmem_slot_get(slot: u64, info: *mut SlotInfo) -> c_int {
     call(|| {
-        let description = SLOTS.get(slot)?.describe(|writing| Ok(writing.host()))?;
+        let mut description = SlotInfo::zero();
+        SLOTS
+            .get(slot)?
+            .describe(&mut description, |writing| Ok(writing.host()))?;
         // SAFETY: xmem.h asks for a structure that begins with its size.
         unsafe { description.write(info, "info") }
     })

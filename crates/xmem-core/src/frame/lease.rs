@@ -240,24 +240,28 @@ impl ReadLease {
     ///
     /// [`NotReadable`] says why it is not in one piece of this process's memory.
     pub fn bytes(&self) -> Result<&[u8], NotReadable> {
-        if self.is_on_device() {
-            return Err(NotReadable::OnDevice);
-        }
         match &self.frame.payload {
-            Payload::Slot => {}
-            Payload::UnknownParts => return Err(NotReadable::NotMapped),
-            Payload::Parts(parts) => {
-                return match &**parts {
-                    [part] => part.mapped().ok_or(NotReadable::NotMapped),
-                    parts => Err(NotReadable::InParts(parts.len())),
-                };
-            }
+            Payload::Slot if self.hold.device_len().is_none() => {}
+            _ => return self.bytes_elsewhere(),
         }
         let (offset, size) = (self.meta().offset as usize, self.meta().size as usize);
         // SAFETY: the payload is inside of the slot (checked by `new`, or by `publish`), and the slot inside of a mapping that the
         // hold keeps (checked by `Take::frame`, or planned by the producer). While the hold lives, a producer that follows the
         // protocol does not write there. Another producer can only corrupt its own frames: bytes have no invalid values.
         Ok(unsafe { std::slice::from_raw_parts(self.slot_ptr().wrapping_add(offset), size) })
+    }
+
+    /// The payload, which is not in a slot in host memory.
+    #[cold]
+    fn bytes_elsewhere(&self) -> Result<&[u8], NotReadable> {
+        if self.is_on_device() {
+            return Err(NotReadable::OnDevice);
+        }
+        match self.parts() {
+            [] => Err(NotReadable::NotMapped),
+            [part] => part.mapped().ok_or(NotReadable::NotMapped),
+            parts => Err(NotReadable::InParts(parts.len())),
+        }
     }
 
     /// The values that publishing added: the frame's number, its slot, when it was published.

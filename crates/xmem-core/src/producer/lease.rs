@@ -2,6 +2,7 @@
 
 //! The rights to write a slot: one that ends when the frame is published, and one that stays.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
@@ -169,34 +170,73 @@ impl WriteLease {
     ///
     /// [`PublishFailure`] has the reason, and gives the lease back.
     pub fn publish(self, meta: FrameMeta) -> Result<ReadLease, PublishFailure> {
-        if self.is_on_device()
-            && let Err(error) = devices::update_ready(&self.slot)
-        {
-            return Err(PublishFailure { lease: self, error });
+        match self.note_ready() {
+            Ok(()) => self.publish_as_is(meta),
+            Err(error) => Err(PublishFailure { lease: self, error }),
         }
-        self.publish_as_is(meta)
+    }
+
+    /// As [`publish`](Self::publish), without the producer's own reference, which most producers drop at once: only the history keeps
+    /// the frame for consumers. Returns its sequence.
+    ///
+    /// # Errors
+    ///
+    /// As [`publish`](Self::publish).
+    pub fn publish_unheld(mut self, meta: &FrameMeta) -> Result<u64, PublishFailure> {
+        let mut meta = Cow::Borrowed(meta);
+        if let Some(size) = self.parts_size() {
+            let meta = meta.to_mut();
+            (meta.offset, meta.size) = (0, size);
+        }
+        let published = self.note_ready().and_then(|()| {
+            let (_guard, info) = commit(&self.slot, &meta, &mut self.retention, 0)?;
+            Ok(info.sequence)
+        });
+        match published {
+            Ok(sequence) => {
+                self.slot.disarm();
+                Ok(sequence)
+            }
+            Err(error) => Err(PublishFailure { lease: self, error }),
+        }
+    }
+
+    /// Tells consumers whether they wait for a device, if the slot is on one.
+    fn note_ready(&self) -> Result<(), PublishError> {
+        if self.is_on_device() {
+            devices::update_ready(&self.slot)?;
+        }
+        Ok(())
+    }
+
+    /// The size of the frame, if it is in parts.
+    fn parts_size(&self) -> Option<u64> {
+        let parts = self.retention.as_ref()?.parts::<Parts>();
+        parts.map(Parts::size)
     }
 
     pub(in crate::producer) fn publish_as_is(
         mut self,
         mut meta: FrameMeta,
     ) -> Result<ReadLease, PublishFailure> {
-        let retention = self.retention.as_ref();
-        let in_parts = match retention.and_then(|kept| kept.parts::<Parts>()) {
-            Some(parts) => {
-                (meta.offset, meta.size) = (0, parts.size());
-                true
-            }
-            None => false,
-        };
-        let published = commit(&self.slot, &meta, &mut self.retention);
+        let in_parts = self.parts_size();
+        if let Some(size) = in_parts {
+            (meta.offset, meta.size) = (0, size);
+        }
+        let published = commit(&self.slot, &meta, &mut self.retention, 1);
         let published = published.map(|(guard, info)| (info, guard.sticky.current()));
         let (info, sticky) = match published {
             Ok(published) => published,
             Err(error) => return Err(PublishFailure { lease: self, error }),
         };
         let hold = self.slot.into_hold();
-        Ok(ReadLease::of_own(hold, info, meta, sticky, in_parts))
+        Ok(ReadLease::of_own(
+            hold,
+            info,
+            meta,
+            sticky,
+            in_parts.is_some(),
+        ))
     }
 }
 
@@ -293,7 +333,7 @@ impl OwnSlot {
         if self.slot.at().place.device.is_some() {
             devices::update_ready(&self.slot)?;
         }
-        let (guard, info) = commit(&self.slot, meta, &mut None)?;
+        let (guard, info) = commit(&self.slot, meta, &mut None, 1)?;
         drop(guard);
         self.slot.set_published();
         self.sequence = Some(info.sequence);

@@ -24,12 +24,13 @@ use crate::producer::pool::retain::Retention;
 use crate::producer::pool::slots::{Attached, Place, Slots};
 use crate::region::Region;
 
-/// Publishes a claimed slot. The caller gets a reference. `retention` is taken only if the frame is published. Consumers are woken
-/// when the guard is dropped.
+/// Publishes a claimed slot. The caller gets `own` references. `retention` is taken only if the frame is published. Consumers are
+/// woken when the guard is dropped.
 pub(super) fn commit<'a>(
     slot: &'a Slot,
     meta: &FrameMeta,
     retention: &mut Option<Box<Retention>>,
+    own: u64,
 ) -> Result<(Guard<'a>, FrameInfo), PublishError> {
     let (pool, at): (&Pool, _) = (slot.pool(), slot.at());
     pool.control().expect_entry(at.number);
@@ -49,10 +50,8 @@ pub(super) fn commit<'a>(
     if let Some(cell) = pool.control().slot(at.number) {
         lease::publish(cell, at.word, rings);
     }
-    let record = |slots: &mut Slots, info: &FrameInfo| {
-        let (sequence, at) = (info.sequence, info.published_at);
-        slots.publish(info.slot, end, retention.take(), sequence, at)
-    };
+    let record =
+        |slots: &mut Slots, info: &FrameInfo| slots.publish(info, end, retention.take(), own);
     let info = make_visible(&mut guard, at, attached, meta, record);
     Ok((guard, info))
 }

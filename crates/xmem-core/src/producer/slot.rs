@@ -120,7 +120,7 @@ impl Slot {
     }
 
     /// Makes the drop a no-op. From now on other code gives the slot back.
-    fn disarm(&mut self) {
+    pub(super) fn disarm(&mut self) {
         self.at.word = self.at.word.with_state(SlotState::Free);
     }
 }

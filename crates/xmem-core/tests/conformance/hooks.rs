@@ -6,13 +6,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-use xmem_core::{Backing, Delivery, ReceiveError};
+use xmem_core::{Backing, Delivery, FrameMeta, ReceiveError};
 
 use super::*;
 
 crate::conformance! {
     frames_with_hooks_can_be_taken_after_the_end
     a_release_hook_runs_once_after_the_last_reference
+    a_frame_without_a_lease_is_released_by_the_history
     a_release_hook_runs_when_an_idle_pool_is_closed
     a_release_hook_of_an_unpublished_frame_never_runs
     frames_are_kept_until_enough_consumers_took_them
@@ -94,6 +95,24 @@ fn a_release_hook_runs_once_after_the_last_reference(backing: Backing) {
         drop((producer, consumers));
         assert_eq!(runs.load(Ordering::SeqCst), 1, "{order:?}");
     }
+}
+
+fn a_frame_without_a_lease_is_released_by_the_history(backing: Backing) {
+    let place = Place::new();
+    let producer = pool(&place, backing).history(1).build().unwrap();
+    let mut consumer = connect(&place);
+    let runs = Arc::new(AtomicU32::new(0));
+    let mut slot = filled(&producer, 1, 50);
+    slot.set_release_hook(count(&runs));
+    let refused = slot.publish_unheld(&FrameMeta::new(usize::MAX));
+    let slot = refused.unwrap_err().lease;
+    assert_eq!(slot.publish_unheld(&seeded(1, 50)).unwrap(), 0);
+    assert_frame(&receive(&mut consumer), 1, 50);
+    assert_eq!(runs.load(Ordering::SeqCst), 0);
+    publish(&producer, 2, 50);
+    eventually("the hook ran", || runs.load(Ordering::SeqCst) > 0);
+    drop((producer, consumer));
+    assert_eq!(runs.load(Ordering::SeqCst), 1);
 }
 
 fn a_release_hook_runs_when_an_idle_pool_is_closed(backing: Backing) {

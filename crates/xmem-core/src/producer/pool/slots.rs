@@ -3,7 +3,7 @@
 //! The producer's record of each slot: its place, and the producer's references.
 
 use xmem_shm::abi::device_header::SLOT_HEAD;
-use xmem_shm::abi::frame_info::Storage;
+use xmem_shm::abi::frame_info::{FrameInfo, Storage};
 use xmem_shm::abi::place::SharedPlace;
 
 use super::retain::{Hook, Readers, Retention};
@@ -316,23 +316,22 @@ impl Slots {
         }
     }
 
-    /// Records that a slot that was written is published, with two references: one for the caller, one for the history. The bytes
+    /// Records that a slot that was written is published, with `own` references for the caller and one for the history. The bytes
     /// of its frame end at `end`. Returns whether anything waits for the release of the frame.
     pub(in crate::producer) fn publish(
         &mut self,
-        slot: u32,
+        frame: &FrameInfo,
         end: usize,
         retention: Option<Box<Retention>>,
-        sequence: u64,
-        published_at: i64,
+        own: u64,
     ) -> bool {
-        self.get_mut(slot).is_some_and(|info| {
+        self.get_mut(frame.slot).is_some_and(|info| {
             debug_assert_eq!(info.used, Use::Writing);
-            info.used = Use::Referenced(2);
+            info.used = Use::Referenced(1 + own);
             info.filled = info.filled.max(end);
             info.retention = retention;
-            info.last_sequence = sequence;
-            info.published_at = published_at;
+            info.last_sequence = frame.sequence;
+            info.published_at = frame.published_at;
             info.is_waited_for()
         })
     }
