@@ -158,6 +158,46 @@ fn a_film_is_played_once_or_in_a_loop() {
     ends_by(looped, Signal::INT);
 }
 
+/// Their demuxers and decoders need more than the name of the media type.
+#[test]
+fn films_of_all_kinds_are_played() {
+    let pools = prepared();
+    for kind in ["ts", "mpg", "m1v", "dv", "y4m"] {
+        let film = pools.file(&format!("film.{kind}"));
+        let film = film.to_str().unwrap();
+        let mut ffmpeg = command(&pools, "ffmpeg");
+        ffmpeg.args(
+            "-v fatal -f lavfi -i testsrc2=s=720x576:r=25 -frames:v 10 -pix_fmt yuv420p".split(' '),
+        );
+        assert!(ffmpeg.arg(film).status().unwrap().success());
+        let lossless = [
+            "--set",
+            "wait-for-connection=true",
+            "--set",
+            "delivery=lossless",
+        ];
+        let mut share = share(&pools, film, &lossless);
+        let receiver = receiver(&pools);
+        while receiver.next().is_some() {}
+        assert_eq!(receiver.stat("received"), 10, "{kind}");
+        share.succeeds();
+    }
+}
+
+#[test]
+fn a_picture_in_a_loop_stays() {
+    let pools = prepared();
+    let picture = pools.file("a.png").to_str().unwrap().to_owned();
+    pools.run(&format!(
+        "videotestsrc num-buffers=1 ! video/x-raw,width=64,height=48 ! pngenc ! filesink location={picture}"
+    ));
+    let share = share(&pools, &picture, &["--loop"]);
+    let receiver = receiver(&pools);
+    (0..15).for_each(|_| drop(receiver.next().unwrap()));
+    assert_eq!(receiver.stat("reconnects"), 0);
+    ends_by(share, Signal::INT);
+}
+
 #[test]
 fn smaller_frames_are_in_a_pool_of_their_own() {
     let pools = prepared();

@@ -172,6 +172,53 @@ fn a_tap_writes_y4m_until_its_reader_ends() {
     tap.wait().unwrap();
 }
 
+/// Y4M has no padding, and neither Y4M nor JPEG states the range and the matrix of its values.
+#[test]
+fn all_pictures_of_a_pool_are_alike() {
+    let pools = prepared();
+    let rgb = |input: &str| {
+        let out = pools.file("rgb");
+        let mut sh = command(&pools, "sh");
+        let ffmpeg = "ffmpeg -v fatal -i - -frames:v 1 -pix_fmt rgb24 -f rawvideo";
+        let script = format!("{input} | {ffmpeg} -y {}", out.display());
+        assert!(sh.args(["-c", &script]).status().unwrap().success());
+        fs::read(out).unwrap()
+    };
+    for (caps, in_y4m) in [
+        ("format=NV12,width=854,height=480", true),
+        ("format=I420,width=321,height=243", true),
+        ("format=Y42B,width=326,height=241", true),
+        ("format=RGB,width=323,height=240", true),
+        ("format=GRAY8,width=320,height=240", true),
+        ("format=I420,width=320,height=240,colorimetry=1:4:0:0", true),
+        ("format=I420,width=322,height=240 ! jpegenc", true),
+        // A reader of Y4M has to be told the matrix.
+        ("format=NV12,width=320,height=240,colorimetry=bt709", false),
+    ] {
+        let _producer = published(
+            &pools,
+            &format!("videotestsrc is-live=true pattern=smpte75 ! video/x-raw,{caps}"),
+        );
+        let array = snapshot(&pools, "a.npy");
+        snapshot(&pools, "a.jpg");
+        let xmem = target_dir().join("xmem");
+        let taken = [
+            (true, format!("cat {}", pools.file("a.jpg").display())),
+            (in_y4m, format!("{} tap p", xmem.display())),
+        ];
+        for (_, input) in taken.iter().filter(|(is_asked, _)| *is_asked) {
+            let pixels = rgb(input);
+            let expected = &array[array.len() - pixels.len()..];
+            let differences = pixels
+                .iter()
+                .zip(expected)
+                .map(|(a, b)| u64::from(a.abs_diff(*b)));
+            let mean = differences.sum::<u64>() as f64 / pixels.len() as f64;
+            assert!(mean < 4.0, "{caps}: {input}: {mean}");
+        }
+    }
+}
+
 /// A tap whose reader does not read can be ended.
 #[test]
 fn a_tap_that_is_not_read_ends() {

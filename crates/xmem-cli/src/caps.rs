@@ -109,6 +109,19 @@ impl Caps {
         filter
     }
 
+    /// Whether the values of YUV frames have the full range.
+    pub(crate) fn has_full_range(&self) -> bool {
+        // As decoders of JPEG state it, whatever the caps of its frames say.
+        if self.name == "image/jpeg" {
+            return true;
+        }
+        match self.get("colorimetry") {
+            // The range and the matrix: that of RGB is 1.
+            Some(text) => text.starts_with("1:") && !text.starts_with("1:1:"),
+            None => self.get("format").is_some_and(|it| it.starts_with("GRAY")),
+        }
+    }
+
     /// Width and height in pixels.
     pub(crate) fn size(&self) -> Option<(usize, usize)> {
         let number = |key| self.get(key)?.parse().ok();

@@ -22,6 +22,10 @@ pub(crate) const TOOL: &str = "gst-launch-1.0";
 /// which changes the values.
 pub(crate) const CONVERT: &str = "videoconvert dither=none";
 
+/// Encodes raw frames as JPEG. By way of RGB, because jpegenc takes YUV values as they are, and JPEG has others than most video: of
+/// the full range, by the matrix of BT.601.
+pub(crate) const TO_JPEG: &str = "videoconvert ! video/x-raw,format=RGB ! jpegenc";
+
 /// The caps of a pool with video. Waits for the first frame, which sets the caps, for at most `time` (`None`: no limit).
 pub(crate) fn video_pool(pool: &OsStr, time: Option<Duration>) -> Result<Caps, Error> {
     let query = || {
@@ -197,7 +201,7 @@ fn advice(reason: &str) -> String {
             package("plugins-base")
         }
         Some("textoverlay") => package("x"),
-        Some("h264parse" | "h265parse" | "openh264dec") => package("plugins-bad"),
+        Some("h264parse" | "h265parse" | "av1parse" | "openh264dec") => package("plugins-bad"),
         Some("x264enc") => package("plugins-ugly"),
         Some(name) if name.starts_with("avdec_") || name.starts_with("avenc_") => package("libav"),
         // Plugins for cameras, RTSP, HTTP, Matroska, PNG, JPEG and Y4M.

@@ -15,7 +15,8 @@ use crate::Error;
 use crate::caps::Caps;
 use crate::child;
 use crate::launch::{
-    TOOL, check_decodable, connection_timeout, decoder, failure, not_started, pipeline, video_pool,
+    TO_JPEG, TOOL, check_decodable, connection_timeout, decoder, failure, not_started, pipeline,
+    video_pool,
 };
 
 /// File formats, by their extension.
@@ -50,7 +51,7 @@ impl Kind {
         let decode = decoder(caps.is_raw());
         match self {
             Self::Png => format!("{decode}videoconvert ! pngenc snapshot=true"),
-            Self::Jpeg => format!("{decode}videoconvert ! jpegenc snapshot=true"),
+            Self::Jpeg => format!("{decode}{TO_JPEG} snapshot=true"),
             // The end of the stream replaces the second frame.
             Self::Npy => {
                 format!("{decode}videoconvert ! video/x-raw,format=RGB ! identity eos-after=2")

@@ -55,7 +55,20 @@ fn encoder(caps: &Caps, raw: &str) -> String {
         // Encoded frames are stored unchanged, in the form that the file format needs.
         "video/x-h264" => "h264parse ! ".to_owned(),
         "video/x-h265" => "h265parse ! ".to_owned(),
+        "video/x-av1" => "av1parse ! ".to_owned(),
         _ => String::new(),
+    }
+}
+
+/// H.264 has the colours of two by two pixels.
+fn check_even(caps: &Caps) -> Result<(), Error> {
+    match caps.size() {
+        Some((width, height)) if width % 2 != 0 || height % 2 != 0 => Err(format!(
+            "H.264 needs an even width and height, and the frames have {width}x{height}: record without --h264 and --before, or \
+             scale them"
+        )
+        .into()),
+        _ => Ok(()),
     }
 }
 
@@ -68,7 +81,12 @@ fn write_all(pool: &OsStr, file: &Path, h264: bool) -> Result<ExitCode, Error> {
             let target = ffv1_format(format)?;
             format!("{CONVERT} ! video/x-raw,format={target} ! avenc_ffv1")
         }
-        _ => "videoconvert ! x264enc tune=zerolatency".to_owned(),
+        format => {
+            if format.is_some() {
+                check_even(&caps)?;
+            }
+            "videoconvert ! x264enc tune=zerolatency".to_owned()
+        }
     };
     let encode = encoder(&caps, &raw);
     // Never overwrites a recording, and follows no link.
@@ -108,6 +126,7 @@ fn write_clips(record: &Record, before: Duration) -> Result<ExitCode, Error> {
     let pool = &record.pool;
     let caps = video_pool(pool, None)?;
     if caps.is_raw() {
+        check_even(&caps)?;
         to_stderr("encoding the frames as H.264, with x264enc");
     }
     let rest = format!(

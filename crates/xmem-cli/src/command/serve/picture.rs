@@ -17,7 +17,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::Error;
 use crate::child;
-use crate::launch::{TOOL, decoder, failure, newest_only, not_started, pipeline};
+use crate::launch::{TO_JPEG, TOOL, decoder, failure, newest_only, not_started, pipeline};
 use crate::pools::locked;
 
 /// The largest number of pools that are shown at the same time.
@@ -34,9 +34,7 @@ const POLL_INTERVAL: Timespec = Timespec {
     tv_nsec: 500_000_000,
 };
 /// A low rate and small pictures reduce the load.
-const ENCODE: &str = "videorate max-rate=8 ! videoscale ! \
-                      video/x-raw,width=[1,960],height=[1,960],pixel-aspect-ratio=1/1 ! \
-                      videoconvert ! jpegenc ! multipartmux ! fdsink sync=false";
+const SCALE: &str = "videorate max-rate=8 ! videoscale ! video/x-raw,width=[1,960],height=[1,960],pixel-aspect-ratio=1/1";
 /// The limit for the size of a picture.
 const MAX_JPEG: usize = 16 << 20;
 
@@ -158,7 +156,10 @@ impl Viewer {
             &newest_only(is_raw),
         ];
         let source = source.map(str::to_owned);
-        let rest = format!("{}{ENCODE}", decoder(is_raw));
+        let rest = format!(
+            "{}{SCALE} ! {TO_JPEG} ! multipartmux ! fdsink sync=false",
+            decoder(is_raw)
+        );
         let mut tool = child::dependent(TOOL);
         tool.arg("--quiet");
         let mut command = pipeline(tool, pool, &source, &rest);

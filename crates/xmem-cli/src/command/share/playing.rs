@@ -20,6 +20,9 @@ use crate::launch::{CONVERT, TOOL, failure, property};
 use crate::pools::caps_summary;
 use crate::tool::{self, Event};
 
+/// A picture in a loop. The file is read once.
+const STILL: &str = "! imagefreeze is-live=true ! video/x-raw,framerate=10/1";
+
 /// The interval between queries of the pool. The shorter one is for `--on-demand`, and for the frames of a short film in a loop.
 const POLL_INTERVALS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_millis(200));
 /// The time for which a source on demand stays open without a consumer, because a consumer may return.
@@ -69,6 +72,9 @@ impl Playing {
         let mut command = child::dependent(TOOL);
         command.arg("--quiet");
         match source {
+            Some(source) if share.repeat && source.is_picture() => command
+                .args(source.elements(share.latency))
+                .args(STILL.split(' ')),
             Some(source) => command.args(source.elements(share.latency)),
             // fdsrc waits: nothing is written to its standard input.
             None => command.arg("fdsrc"),

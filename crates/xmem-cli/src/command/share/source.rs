@@ -32,8 +32,8 @@ pub(super) enum Source {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Film {
     path: PathBuf,
-    /// Its media type, such as `video/x-matroska`.
-    kind: String,
+    /// Its caps, such as `video/mpegts, systemstream=(boolean)true`: a demuxer may need the fields, too.
+    caps: String,
 }
 
 /// A device of Video4Linux.
@@ -128,9 +128,15 @@ impl Source {
         matches!(self, Self::Address(address) if address.starts_with("rtsp"))
     }
 
+    /// Whether it is a file with one picture.
+    pub(super) fn is_picture(&self) -> bool {
+        matches!(self, Self::File(film) if film.caps.starts_with("image/") && !film.caps.starts_with("image/gif"))
+    }
+
     /// The elements that produce the frames of the source. `latency`: of an address for rtspsrc, in milliseconds.
     pub(super) fn elements(&self, latency: Option<u32>) -> Vec<String> {
-        let words = |words: &str| words.split_whitespace().map(str::to_owned).collect();
+        // The tool joins them again: the spaces of texts in quotes must stay.
+        let words = |words: &str| words.split(' ').map(str::to_owned).collect();
         match self {
             Self::Test => words(
                 "videotestsrc is-live=true ! video/x-raw,width=1280,height=720,framerate=30/1",
@@ -169,7 +175,8 @@ impl Film {
     /// Fails for playlists and other files that name what GStreamer should open. Otherwise, whoever made the file could choose
     /// addresses, and files of this user.
     fn of(path: &Path) -> Result<Self, Error> {
-        let kind = kind_of_file(path)?;
+        let caps = caps_of_file(path)?;
+        let kind = caps.split(',').next().unwrap_or_default();
         let in_files = [
             "application/ogg",
             "application/mxf",
@@ -180,11 +187,11 @@ impl Film {
             "application/x-ape",
         ];
         let has_frames = ["video/", "image/", "audio/"].map(|it| kind.starts_with(it));
-        if has_frames.contains(&true) && kind != "image/svg+xml" || in_files.contains(&&*kind) {
+        if has_frames.contains(&true) && kind != "image/svg+xml" || in_files.contains(&kind) {
             let path = path.to_owned();
-            return Ok(Self { path, kind });
+            return Ok(Self { path, caps });
         }
-        let kind = match kind.as_str() {
+        let kind = match kind {
             "" => "unknown to GStreamer".to_owned(),
             kind => printable(kind),
         };
@@ -198,24 +205,24 @@ impl Film {
     /// The type is given, so that nothing else is played if the file has changed since it was determined.
     fn elements(&self) -> Vec<String> {
         let mut elements = vec!["filesrc".to_owned(), property("location", &self.path)];
-        let kind = format!("sink-caps={}", self.kind);
-        elements.extend(["!", "decodebin", &kind].map(str::to_owned));
+        let caps = property("sink-caps", &self.caps);
+        elements.extend(["!", "decodebin", &caps].map(str::to_owned));
         elements.extend(ONLY_VIDEO.map(str::to_owned));
         elements
     }
 }
 
-/// The media type of a file, by its first bytes. Empty if it is unknown.
-fn kind_of_file(path: &Path) -> Result<String, Error> {
+/// The caps of a file, by its first bytes. Empty if they are unknown.
+fn caps_of_file(path: &Path) -> Result<String, Error> {
     let mut command = child::dependent("gst-typefind-1.0");
     let ended = child::run(command.arg(path), END_TIMEOUT).map_err(|error| not_started(&error))?;
     let text = ended.map_or_else(String::new, |ended| ended.stdout);
     // After the path, such as ` - video/quicktime, variant=(string)iso`.
-    let (_, kind) = text.trim_end().rsplit_once(" - ").unwrap_or_default();
-    let kind = kind.split(',').next().unwrap_or_default();
+    let (_, caps) = text.trim_end().rsplit_once(" - ").unwrap_or_default();
+    let kind = caps.split(',').next().unwrap_or_default();
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/-+._".contains(&byte);
     let is_name = kind.contains('/') && kind.bytes().all(is_plain);
-    Ok(if is_name { kind } else { "" }.to_owned())
+    Ok(if is_name { caps } else { "" }.to_owned())
 }
 
 /// Properties of elements that decode: other streams are ignored.
@@ -278,7 +285,8 @@ mod tests {
         );
         let slash = of("rtsp://user:se/cr@t@host/a").unwrap().to_string();
         assert_eq!(slash, "rtsp://host/a");
-        assert!(matches!(of("a ! b"), Ok(Source::Pipeline(_))));
+        let pipeline = r#"a b="c  d" ! e"#;
+        assert_eq!(of(pipeline).unwrap().elements(None).join(" "), pipeline);
         for (wrong, part) in [
             ("/none", "cannot read /none: No such file"),
             ("/", "/ is a directory"),
