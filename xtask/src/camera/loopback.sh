@@ -4,7 +4,7 @@
 # A pool as a camera of v4l2loopback, which programs read that know nothing of pools. Read by cases.sh, whose functions it uses.
 
 out=/dev/video10
-seen=/tmp/seen.raw
+written=/tmp/seen.raw
 size=320x240
 
 # The brightness of the last frame that a program wrote, at a quarter of its width and height: the text is in the middle.
@@ -14,7 +14,7 @@ import sys
 frame = 320 * 240
 data = open(sys.argv[1], "rb").read()
 start = len(data) // frame * frame - frame
-print(data[start + 60 * 320 + 80])' $seen
+print(data[start + 60 * 320 + 80])' $written
 }
 is_seen() { # lowest, highest brightness
     level=$(last_seen) && [ "$level" -ge "$1" ] && [ "$level" -le "$2" ]
@@ -33,7 +33,7 @@ camera=$pid
 # With exclusive_caps=1 the device is a camera only while somebody writes to it.
 until_true "v4l2-ctl --device $out --all | grep -q 'Video Capture'"
 
-begin reader ffmpeg -loglevel error -f v4l2 -i $out -f rawvideo -pix_fmt gray -y $seen
+begin reader ffmpeg -loglevel error -f v4l2 -i $out -f rawvideo -pix_fmt gray -y $written
 reader=$pid
 check 'loopback: ffmpeg sees the pool' 176 184
 kill "$share"
@@ -55,14 +55,14 @@ if grep -q 'that no other program writes to' /tmp/second.log; then ok "$what"; e
 
 kill "$reader"
 wait "$reader"
-rm $seen
-begin reader gst-launch-1.0 -q v4l2src device=$out ! videoconvert ! video/x-raw,format=GRAY8 ! filesink location=$seen
+rm $written
+begin reader gst-launch-1.0 -q v4l2src device=$out ! videoconvert ! video/x-raw,format=GRAY8 ! filesink location=$written
 check 'loopback: v4l2src sees the pool' 96 104
 kill "$pid"
 wait "$pid"
 what='loopback: v4l2-ctl sees the pool'
-if timeout 60 v4l2-ctl --device $out --stream-mmap --stream-count=3 --stream-to=$seen >/tmp/reader.log 2>&1 &&
-    [ "$(wc -c <$seen)" = $((3 * 2 * 320 * 240)) ]; then ok "$what"; else failed "$what"; fi
+if timeout 60 v4l2-ctl --device $out --stream-mmap --stream-count=3 --stream-to=$written >/tmp/reader.log 2>&1 &&
+    [ "$(wc -c <$written)" = $((3 * 2 * 320 * 240)) ]; then ok "$what"; else failed "$what"; fi
 kill "$camera"
 wait "$camera"
 until_true 'rmmod v4l2loopback'

@@ -66,7 +66,13 @@ pub(crate) fn run() -> Result {
     let share = target_dir().join("camera");
     std::fs::create_dir_all(&share)?;
     let own = root().join("xtask/src/camera");
-    for file in ["webcam.py", "cases.sh", "dmabuf.py", "dmabuf.sh", "loopback.sh"] {
+    for file in [
+        "webcam.py",
+        "cases.sh",
+        "dmabuf.py",
+        "dmabuf.sh",
+        "loopback.sh",
+    ] {
         std::fs::copy(own.join(file), share.join(file))?;
     }
     for file in ["libgstxmem.so", "xmem"] {
