@@ -92,7 +92,7 @@ settings! {
     /**
      * GstXmemSrc:wait-for-keyframe:
      *
-     * The source requests the key frame from the producer. Until then, it drops the frames that refer to others
+     * The source requests a key frame from the producer. Until that arrives, it drops the frames that refer to others
      * (`GST_BUFFER_FLAG_DELTA_UNIT`), because they can't be decoded. Raw frames, pictures (`image/...`), audio outside of
      * containers and `application/x-yuv4mpeg` need no key frame.
      */
@@ -301,7 +301,7 @@ impl Settings {
 choices! {
     /// The action when the producer is lost without an end of stream.
     XmemSrcOnProducerLost = "GstXmemSrcOnProducerLost" {
-        Wait = "wait", "Wait: for the next producer of the pool";
+        Wait = "wait", "Wait: wait for the next producer of the pool";
         Eos = "eos", "EOS: end the stream";
         Error = "error", "Error: post an element error";
     }
@@ -309,13 +309,13 @@ choices! {
     /// The action at the end of the producer's stream.
     XmemSrcOnEos = "GstXmemSrcOnEos" {
         End = "end", "End: end this stream too";
-        Wait = "wait", "Wait: for more frames of the stream, or for the next producer of the pool";
+        Wait = "wait", "Wait: wait for more frames of the stream, or for the next producer of the pool";
     }
 
     /// The action for a frame that arrives while downstream holds as many as allowed.
     XmemSrcOverBudget = "GstXmemSrcOverBudget" {
-        Copy = "copy", "Copy: into private memory";
-        Drop = "drop", "Drop: the frame";
+        Copy = "copy", "Copy: copy the frame into private memory";
+        Drop = "drop", "Drop: drop the frame";
     }
 
     /// Where to wait until the producer's work on a frame on a CUDA device has ended.
