@@ -44,41 +44,39 @@ settings! {
          *   buffers left.
          * * `scarce` (guint64): frames that were copied or dropped because upstream, for example a camera, had few
          *   buffers left.
-         * * `metas-dropped` (guint64), `dropped-metas` (`application/x-xmem-metas`): metas that can't travel with their
-         *   frame because they refer to other objects, for example overlays and network addresses: in all, and by name.
-         *   A warning names each kind once.
+         * * `metas-dropped` (guint64), `dropped-metas` (`application/x-xmem-metas`): metas that didn't travel with their frame,
+         *   in all and by name. Metas that refer to other objects, for example overlays and network addresses, can't travel. A
+         *   warning names each kind once.
          * * `late` (guint64): frames that weren't published because they exceeded `max-lateness`.
          * * `skipped` (guint64): the late frames, raw frames outside of their segment, frames that don't match their
          *   caps, and frames that waited during a flush. A buffer list that is dropped as a whole counts as one.
          * * `events`, `events-dropped` (guint64): events between frames that were published, and events that weren't.
-         * * `memory-copies` (guint64): how often upstream elements copied frames in slots.
-         * * `slots`, `slots-held`, `max-slots` (guint): existing slots, how many of them the producer or a consumer uses,
-         *   and the property `max-slots`.
+         * * `memory-copies` (guint64): how often upstream elements copied frames that are in slots.
+         * * `slots`, `slots-held`, `max-slots` (guint): existing slots, slots that the producer or a consumer uses, and the
+         *   property `max-slots`.
          * * `budget-limit` (string): the property that makes budgets smaller than requested: `max-slots` or `max-bytes`.
          *   Empty if none does.
-         * * `regions` (guint), `bytes` (guint64): regions of shared memory, and their size.
-         * * `devices` (GstValueArray of strings), `device-bytes` (guint64): the CUDA devices of the slots with the way in
-         *   which their memory is shared, for example `0 NVIDIA H200 (vmm)`, and the bytes on these devices, which `bytes`
-         *   includes.
-         * * `cut-off`, `timed-out` (guint64): consumers that the sink disconnected because their lease page (the list of
-         *   slots that they hold) was invalid, and those that it disconnected by `lossless-timeout`.
+         * * `regions` (guint), `bytes` (guint64): number of regions (blocks of shared memory), and their size.
+         * * `devices` (GstValueArray of strings), `device-bytes` (guint64): the CUDA devices of the slots, each with the kind
+         *   of its memory, for example `0 NVIDIA H200 (vmm)`, and the bytes on these devices. `bytes` includes these bytes.
+         * * `cut-off`, `timed-out` (guint64): consumers that the sink disconnected because of an invalid lease page (the list
+         *   of slots that a consumer holds), and consumers that it disconnected by `lossless-timeout`.
          * * `clients` (GstValueArray of `application/x-xmem-client`): the connected consumers.
          *
          * A structure `application/x-xmem-client` describes one consumer:
          *
          * * `id` (guint64), `pid`, `uid` (guint), `name` (string): the consumer's number in the pool, its process, its
          *   user, and its name.
-         * * `via` (string): the pool that forwards frames of this pool to the consumer. Empty if it takes frames of this
-         *   pool itself.
-         * * `device` (string): how it reached the memory of frames on CUDA devices: `vmm`, `legacy`, `same process`, or
-         *   `none: ` with the reason. Empty until it has used any.
-         * * `budget`, `held` (guint): slots that it may hold, and slots that it holds.
-         * * `received`, `missed`, `skipped` (guint64): frames that it took, frames that it missed, and frames that its
-         *   `max-rate` left out.
-         * * `copied`, `dropped` (guint64): of the frames that it took, those that it copied, and those that it dropped.
-         * * `oldest-held-age` (guint64): age of the oldest frame that it holds, in ns.
-         * * `latency` (guint64): time from publishing to receiving, smoothed, in ns.
-         * * `waited-for` (guint64): how long a lossless sink has waited for it, in ns; 0 if the sink doesn't wait.
+         * * `via` (string): the pool through which the consumer gets this pool's frames. Empty if it reads this pool directly.
+         * * `device` (string): how the consumer reached the memory of frames on CUDA devices: `vmm`, `legacy`, `same process`,
+         *   or `none: ` with the reason. Empty until it has used such frames.
+         * * `budget`, `held` (guint): slots that the consumer may hold, and slots that it holds.
+         * * `received`, `missed`, `skipped` (guint64): frames that the consumer took, that it missed, and that its `max-rate`
+         *   left out.
+         * * `copied`, `dropped` (guint64): of the received frames, those that the consumer copied, and those that it dropped.
+         * * `oldest-held-age` (guint64): age in ns of the oldest frame that the consumer holds.
+         * * `latency` (guint64): smoothed time in ns from publishing to receiving.
+         * * `waited-for` (guint64): time in ns that a lossless sink has waited for the consumer, or 0 if it doesn't wait.
          */
         glib::ParamSpecBoxed::builder::<gst::Structure>("stats")
             .nick("Statistics")
@@ -117,14 +115,14 @@ settings! {
     /**
      * GstXmemSink:meta-room:
      *
-     * At most 16 MiB. The metas are, for example, regions of interest and captions. If those of a frame are larger, they
-     * are stored in a second, small slot, and new slots have more room. A frame is copied only if it was published before
-     * and has more metas now; a larger value prevents this copy.
+     * At most 16 MiB. Metas are, for example, regions of interest and captions. Metas that need more room are stored in a
+     * second, small slot, and new slots then have more room. A frame is copied only if it was published before, and has more
+     * metas now. A larger value prevents this copy.
      */
     // Room for a few regions of interest, or for captions.
     meta_room: u32 = 512,
         "meta-room", "Meta Room",
-        "Initial number of bytes for metas in each slot; it grows if frames have more",
+        "Initial number of bytes for metas in each slot (grows if frames need more)",
         maximum(MAX_NAMED_SIZE as u32);
     /**
      * GstXmemSink:min-slots:
@@ -133,16 +131,16 @@ settings! {
      */
     min_slots: u32 = 0,
         "min-slots", "Minimum Slots",
-        "Slots of the first region, a block of memory (0 = as many as upstream needs)";
+        "Slots in the pool's first block of memory (0 = as many as upstream needs)";
     /**
      * GstXmemSink:max-slots:
      *
-     * At most 65536, and at least `history` + 2 (6 with `history=0`). With the default value, a live pool with `history=0`
-     * may have up to 1024 slots if they are at most 64 KiB each. Memory is reserved only when slots are needed.
+     * At most 65536, and at least `history` + 2 (6 with `history=0`). With the default value, a live pool with `history=0` may
+     * have up to 1024 slots if each is at most 64 KiB. Memory is reserved only when slots are needed.
      */
     max_slots: u32 = DEFAULT_SLOTS,
         "max-slots", "Maximum Slots",
-        "Maximum number of slots of the pool; their memory is allocated when it is needed",
+        "Maximum number of slots of the pool",
         minimum(1);
     /**
      * GstXmemSink:max-bytes:
@@ -156,30 +154,30 @@ settings! {
     /**
      * GstXmemSink:history:
      *
-     * The frames are kept for consumers that haven't taken them yet, and for `start-from=oldest` of xmemsrc. With 0, a
-     * live pool keeps the four newest frames, and also those that a connected consumer hasn't taken: for 100 ms, and for
-     * as long as the sinks of that consumer wait, at most 952 frames and 256 MiB. Of these additional frames, the pool
-     * keeps only those in its own slots, and releases them when it needs the slots.
+     * The frames are kept for consumers that haven't taken them yet, and for `start-from=oldest` of xmemsrc. With 0, a live
+     * pool keeps the four newest frames, and also older frames that a connected consumer hasn't taken: for 100 ms, or longer if
+     * that consumer's sinks wait. In all, it keeps at most 952 frames, and at most 256 MiB. Older frames are kept only in the
+     * pool's own slots, until the pool needs these slots.
      */
     history: u32 = 0,
         "history", "History",
-        "Number of newest frames that are kept for consumers (0 = four, and more for consumers that wait)";
+        "Number of newest frames to keep (0 = four, and more for consumers that wait)";
     /**
      * GstXmemSink:copy:
      *
-     * xmemsink copies a frame into a slot, unless upstream wrote the frame into a slot, or its memory can be shared
-     * unchanged, as that of a DMA buffer can. With `forbid`, the first frame that has to be copied is an error, which
-     * gives the reason. If a camera has few buffers left, its frames are dropped instead.
+     * xmemsink copies a frame into a slot, unless upstream wrote the frame into a slot, or the frame's memory can be shared
+     * unchanged, for example a DMA buffer. With `forbid`, the first frame that has to be copied is an error, which gives the
+     * reason. But a camera's frames are dropped while it has few buffers left.
      */
     copy: XmemSinkCopy = XmemSinkCopy::default(),
         "copy", "Copy",
-        "Whether frames that are not in a slot may be copied into one";
+        "Whether frames that are not in a slot may be copied into a slot";
     /**
      * GstXmemSink:send-eos:
      *
-     * Consumers never receive an EOS that follows an error in the pipeline, because the producer is lost then. With
-     * false, they receive none at all, and wait until this stream continues after a seek, or for the next producer of
-     * the pool.
+     * Consumers never receive an EOS that follows an error in the pipeline, because the producer is lost then. With `false`,
+     * consumers receive no EOS at all. They wait until this stream continues after a seek, or until the pool has its next
+     * producer.
      */
     send_eos: bool = true,
         "send-eos", "Send EOS",
@@ -190,19 +188,19 @@ settings! {
     /**
      * GstXmemSink:backing:
      *
-     * `posix-shm` is for programs that open the memory by name, in /dev/shm. The kernel doesn't prevent them from
-     * writing to it, so only this user may connect to such a pool, and settings that admit other users are an error.
+     * `posix-shm` is for programs that open the memory by name, in /dev/shm. The kernel doesn't prevent these programs from
+     * writing to the memory. So only this user may connect to such a pool, and settings that admit other users are an error.
      */
     backing: XmemSinkBacking = XmemSinkBacking::default(),
         "backing", "Backing",
-        "The kind of shared memory for the slots (posix-shm is for this user only)";
+        "The kind of shared memory for the slots";
     /**
      * GstXmemSink:dmabuf:
      *
      * With `allow`, consumers that ask for it (`dmabuf=true` of xmemsrc) get slots in host memory as DMA buffers, which GPUs,
-     * displays and encoders import without a copy. Each of them can then write to every frame of the pool, because the kernel
-     * makes no read-only DMA buffers. Other consumers still can't write. This process needs access to /dev/udmabuf (its group
-     * is kvm on Debian), and one more file descriptor for each slot. Slots larger than the `size_limit_mb` of the kernel
+     * displays and encoders import without a copy. Each such consumer can then write to every frame of the pool, because the
+     * kernel makes no read-only DMA buffers. Other consumers still can't write. This process needs access to /dev/udmabuf (its
+     * group is kvm on Debian), and one more file descriptor for each slot. Slots larger than the `size_limit_mb` of the kernel
      * module udmabuf (64 MiB by default) can't be DMA buffers.
      */
     dmabuf: XmemSinkDmabuf = XmemSinkDmabuf::default(),
@@ -211,7 +209,7 @@ settings! {
     /**
      * GstXmemSink:max-consumers:
      *
-     * At most 4096. Others are refused.
+     * At most 4096. Further consumers are refused.
      */
     max_consumers: u32 = 256,
         "max-consumers", "Maximum Consumers",
@@ -267,39 +265,38 @@ settings! {
      */
     pace: XmemSinkPace = XmemSinkPace::default(),
         "pace", "Pace",
-        "Whether a frame is published at its time or immediately (sync=false: always immediately)",
+        "Whether a frame is published at its time or immediately",
         mutable_playing();
     /**
      * GstXmemSink:cuda-ipc-mode:
      *
-     * `vmm` shares file descriptors: the memory exists as long as a process uses it, even if this process is killed.
-     * `legacy` shares IPC handles: the memory ends with this process, so a stop waits for consumers (`release-timeout`).
-     * `auto` is `vmm` if the device supports it.
+     * `vmm` shares file descriptors: the memory exists as long as a process uses it, even if this process is killed. `legacy`
+     * shares IPC handles: the memory ends with this process, so a stop waits for consumers (`release-timeout`). `auto` is `vmm`
+     * if the device supports it, otherwise `legacy`.
      */
     cuda_ipc_mode: XmemSinkCudaIpcMode = XmemSinkCudaIpcMode::default(),
         "cuda-ipc-mode", "CUDA IPC Mode",
-        "How slots on CUDA devices are shared (no effect on host memory, or in builds without CUDA)";
+        "How slots on CUDA devices are shared (no effect without CUDA)";
     /**
      * GstXmemSink:cuda-device-id:
      *
-     * -1 is the device of the frames, or the one that upstream or the application already uses, or else the first one.
+     * -1 means the device of the frames, else the device that upstream or the application already uses, else the first device.
      */
     // -1: any device.
     cuda_device_id: i32 = -1,
         "cuda-device-id", "CUDA Device",
-        "Number of the CUDA device for slots (-1 = device of the frames; no effect in builds without CUDA)",
+        "Number of the CUDA device for slots, or -1 for the device of the frames (no effect without CUDA)",
         minimum(-1);
     /**
      * GstXmemSink:release-timeout:
      *
-     * A stop waits for devices to finish their work on published frames, and for consumers to release memory that ends
-     * with this process (`cuda-ipc-mode=legacy`). Memory that is still in use after that is freed when this process
-     * exits. Pools without frames on devices don't wait.
+     * A stop waits for devices to finish their work on published frames, and for consumers to release memory that ends with
+     * this process (`cuda-ipc-mode=legacy`). Memory that is still in use after this time is freed when this process exits.
+     * Pools without frames on devices don't wait.
      */
     release_timeout: u64 = 5_000_000_000,
         "release-timeout", "Release Timeout",
-        "Maximum time in nanoseconds that a stop waits for frames on CUDA devices (no effect in builds without \
-         CUDA)";
+        "Maximum time in nanoseconds that a stop waits for frames on CUDA devices (no effect without CUDA)";
 }
 
 impl Settings {
@@ -419,8 +416,8 @@ mod tests {
 choices! {
     /// How the pool treats a slow consumer.
     XmemSinkDelivery = "GstXmemSinkDelivery" {
-        Live = "live", "Live: a slow consumer misses frames, the sink does not wait for it";
-        Lossless = "lossless", "Lossless: every connected consumer receives every frame, the sink waits";
+        Live = "live", "Live: a slow consumer misses frames, and the sink does not wait";
+        Lossless = "lossless", "Lossless: every connected consumer receives every frame, and the sink waits";
     }
 
     /// Whether frames that upstream did not write into a slot may be copied into one.
@@ -451,7 +448,7 @@ choices! {
     /// How slots on CUDA devices are shared.
     XmemSinkCudaIpcMode = "GstXmemSinkCudaIpcMode" {
         Auto = "auto", "Auto: by file descriptor if the device supports it, else by legacy handle";
-        Vmm = "vmm", "VMM: by file descriptor, the memory exists as long as any process uses it";
-        Legacy = "legacy", "Legacy: by IPC handle, the memory is freed with this process";
+        Vmm = "vmm", "VMM: by file descriptor. The memory exists as long as any process uses it";
+        Legacy = "legacy", "Legacy: by IPC handle. The memory is freed with this process";
     }
 }

@@ -20,10 +20,10 @@ settings! {
         /**
          * GstXmemSrc:stats:
          *
-         * A structure `application/x-xmemsrc-stats`. It counts the frames of all producers since the start. After a stop
-         * it keeps the final values.
+         * A structure `application/x-xmemsrc-stats`. The structure counts the frames of all producers since the start. After a
+         * stop it keeps the final values.
          *
-         * * `received`, `missed` (guint64): frames that the source took, and frames that it didn't, because the pool no
+         * * `received`, `missed` (guint64): frames that the source took, and frames that it didn't take, because the pool no
          *   longer kept them or `newest-only` skipped them.
          * * `skipped` (guint64): frames that `max-rate` left out.
          * * `zero-copy` (guint64): frames that were pushed in place.
@@ -33,16 +33,16 @@ settings! {
          *   killed, or because they are from before the pipeline's start.
          * * `undecodable` (guint64): frames that were dropped because the key frame that they need wasn't received, or
          *   is from before the pipeline's start.
-         * * `metas-dropped` (guint64), `dropped-metas` (`application/x-xmem-metas`): metas that were omitted because
-         *   they were unknown or invalid, in all and by name.
-         * * `memory-copies` (guint64): how often downstream elements copied a frame in order to write to it.
-         * * `held` (guint64), `budget` (guint): frames that downstream holds, and slots that it may hold.
+         * * `metas-dropped` (guint64), `dropped-metas` (`application/x-xmem-metas`): metas that were omitted, in all and by
+         *   name, because they were unknown or invalid.
+         * * `memory-copies` (guint64): how often downstream elements copied a frame to write to it.
+         * * `held` (guint64), `budget` (guint): frames that downstream holds, and slots that downstream may hold.
          * * `budget-limit` (string): the property of xmemsink that limits the budget: `max-held`, `max-slots` or
          *   `max-bytes`. Empty if the budget is as requested.
          * * `reconnects` (guint64): connections after a producer was lost.
-         * * `latency` (guint64): time from publishing to receiving, smoothed, in ns.
-         * * `device` (string): how the source reached the memory of frames on CUDA devices: `vmm`, `legacy`, `same
-         *   process`, or `none: ` with the reason. Empty until there are such frames.
+         * * `latency` (guint64): smoothed time in ns from publishing to receiving.
+         * * `device` (string): how the source reached the memory of frames on CUDA devices: `vmm`, `legacy`, `same process`, or
+         *   `none: ` with the reason. Empty until there are such frames.
          */
         glib::ParamSpecBoxed::builder::<gst::Structure>("stats")
             .nick("Statistics")
@@ -76,13 +76,13 @@ settings! {
      */
     on_producer_lost: XmemSrcOnProducerLost = XmemSrcOnProducerLost::default(),
         "on-producer-lost", "On Producer Lost",
-        "Whether to wait for the next producer when one is lost, to end the stream, or to fail",
+        "What to do when a producer is lost: wait for the next one, end the stream, or fail",
         mutable_ready();
     /**
      * GstXmemSrc:on-eos:
      *
-     * With `end`, the source disconnects from the pool. It connects again only if this pipeline is restarted or flushed.
-     * With `wait`, it sends nothing downstream, and continues when the producer's stream continues, for example after a
+     * With `end`, the source disconnects from the pool. It connects again only if this pipeline is restarted or flushed. With
+     * `wait`, the source sends nothing downstream, and continues when the producer's stream continues, for example after a
      * seek. If the producer disconnects, `on-producer-lost` applies.
      */
     on_eos: XmemSrcOnEos = XmemSrcOnEos::default(),
@@ -92,31 +92,31 @@ settings! {
     /**
      * GstXmemSrc:wait-for-keyframe:
      *
-     * Until the key frame, the source drops the frames that refer to others (`GST_BUFFER_FLAG_DELTA_UNIT`), because they
-     * can't be decoded, and requests the key frame from the producer. Raw frames, pictures (`image/...`), audio outside of
-     * containers and `application/x-yuv4mpeg` need none.
+     * The source requests a key frame from the producer. Until that arrives, it drops the frames that refer to others
+     * (`GST_BUFFER_FLAG_DELTA_UNIT`), because they can't be decoded. Raw frames, pictures (`image/...`), audio outside of
+     * containers and `application/x-yuv4mpeg` need no key frame.
      */
     wait_for_keyframe: bool = true,
         "wait-for-keyframe", "Wait for Key Frame",
-        "Whether an encoded stream begins with a key frame, and continues with one after missed frames",
+        "Whether an encoded stream begins with a key frame, and resumes with a key frame after missed frames",
         mutable_ready();
     /**
      * GstXmemSrc:max-held:
      *
-     * The budget to request: how many slots this element and all elements downstream may hold at one time. The producer
-     * grants at most its own `max-held`, which is 8 by default, and less if there are many consumers. If frames are
-     * copied or dropped for that reason, the source posts a warning.
+     * The budget to request: how many slots this element and all elements downstream may hold at once. The producer grants at
+     * most its own `max-held` (8 by default), and less if there are many consumers. If it grants less, and frames are therefore
+     * copied or dropped, the source posts a warning.
      */
     max_held: u32 = 8,
         "max-held", "Maximum Held",
-        "Maximum number of slots to hold at once; see over-budget for further frames",
+        "Maximum number of slots to hold at once (over-budget applies to further frames)",
         minimum(1), mutable_ready();
     /**
      * GstXmemSrc:over-budget:
      *
-     * Some elements keep frames until they receive newer ones: a sink keeps its last frame (`enable-last-sample`), an
-     * xmemsink its history. With `drop`, the budget must be larger than that, or no new frame gets through. Frames in DMA
-     * buffers (`memory:DMABuf`) are always dropped, because a copy wouldn't be a DMA buffer.
+     * Some elements keep frames until they receive newer ones: a sink keeps its last frame (`enable-last-sample`), an xmemsink
+     * its history. With `drop`, the budget must be larger than the number of these frames, or no new frame gets through. Frames
+     * in DMA buffers (`memory:DMABuf`) are always dropped, because a copy wouldn't be a DMA buffer.
      */
     over_budget: XmemSrcOverBudget = XmemSrcOverBudget::default(),
         "over-budget", "Over Budget",
@@ -144,9 +144,9 @@ settings! {
     /**
      * GstXmemSrc:max-rate:
      *
-     * For elements that need few frames. Frames in between are skipped: they don't wake this process, they aren't
-     * taken, and `stats` counts them as `skipped`. The rate is an average, by the times at which frames are published. The
-     * caps still state the producer's rate. Encoded streams are refused, because their frames depend on one another.
+     * For elements that need few frames. Frames in between don't wake this process and aren't taken, and `stats` counts them as
+     * `skipped`. The rate is an average, by the times at which frames are published. The caps still state the producer's rate.
+     * Encoded streams are refused, because their frames depend on one another.
      */
     max_rate: gst::Fraction = gst::Fraction::new(0, 1),
         "max-rate", "Maximum Rate",
@@ -160,23 +160,22 @@ settings! {
      * this pipeline started, for example a file whose producer waits for a consumer, all its frames are delayed by the
      * same time.
      *
-     * `arrival` sets the running time at which the frame was published. `passthrough` keeps PTS, DTS, duration and segment
-     * of the producer, in any format. These don't relate to this pipeline's clock.
+     * `arrival` sets the running time at which the frame was published. `passthrough` keeps PTS, DTS, duration and segment of
+     * the producer, in any format. These times don't relate to this pipeline's clock.
      */
     timestamp_mode: XmemSrcTimestampMode = XmemSrcTimestampMode::default(),
         "timestamp-mode", "Timestamp Mode",
-        "Timestamps of the buffers: when they are due, when they arrived, or those of the producer",
+        "Timestamps of the buffers: when they are due, when they arrived, or the producer's timestamps",
         mutable_ready();
     /**
      * GstXmemSrc:processing-deadline:
      *
-     * The latency that the source reports is this time plus the producer's latency. A live producer publishes each frame
-     * on arrival, so later than the frame's time, by as much as the producer's pipeline takes. You can change this
-     * property in any state.
+     * The latency that the source reports is this time plus the producer's latency. A live producer publishes a frame when it
+     * arrives: after the frame's time, by the delay of the producer's pipeline. You can change this property in any state.
      */
     processing_deadline: gst::ClockTime = gst::ClockTime::from_mseconds(20),
         PROP_PROCESSING_DEADLINE, "Processing Deadline",
-        "Time in nanoseconds that a frame may take from the producer to this element; part of the latency",
+        "Time in nanoseconds that a frame may take from the producer to this element (part of the latency)",
         maximum(i64::MAX.unsigned_abs()), mutable_playing();
     busy_poll: u64 = 0,
         "busy-poll", "Busy Poll",
@@ -185,7 +184,7 @@ settings! {
     // `None`: built from the names of the program and the element.
     client_name: Option<String> = None,
         "client-name", "Client Name",
-        "Name of this client in the producer's statistics (unset = names of the program and of this element)",
+        "Name of this client in the producer's statistics (unset = names of program and element)",
         doc_show_default(), mutable_ready();
     /**
      * GstXmemSrc:download:
@@ -195,31 +194,31 @@ settings! {
      */
     download: bool = false,
         "download", "Download",
-        "Whether frames on CUDA devices are copied into host memory (no effect in builds without CUDA)",
+        "Whether frames on CUDA devices are copied into host memory (no effect without CUDA)",
         mutable_ready();
     /**
      * GstXmemSrc:dmabuf:
      *
-     * For elements that import DMA buffers without a copy, such as glupload, waylandsink, kmssink and `v4l2sink
-     * io-mode=dmabuf-import`. The caps stay plain `video/x-raw`. The producer must allow it (`dmabuf=allow` of xmemsink);
-     * otherwise the source posts an error, as it does for frames on CUDA devices and for forwarded frames. Each element
+     * For elements that import DMA buffers without a copy, such as glupload, waylandsink, kmssink and
+     * `v4l2sink io-mode=dmabuf-import`. The caps stay plain `video/x-raw`. The producer must allow this (`dmabuf=allow` of
+     * xmemsink), or else the source posts an error. Frames on CUDA devices and forwarded frames are errors, too. Each element
      * downstream, and each process that gets the descriptor, can then write to the frames of all consumers. Frames beyond
-     * `max-held` are dropped. Elements that read frames by the CPU are faster without it.
+     * `max-held` are dropped. Elements that read frames by the CPU are faster without `dmabuf`.
      */
     dmabuf: bool = false,
         "dmabuf", "DMA Buffers",
-        "Whether frames are pushed as DMA buffers, which downstream can write to (the producer must allow it)",
+        "Whether frames are pushed as DMA buffers, which downstream can write to",
         mutable_ready();
     /**
      * GstXmemSrc:cuda-wait:
      *
-     * `device`: the CUDA stream of the frame's memory waits. If the producer is killed meanwhile, this stream is blocked
-     * forever, and so is all work that waits for it. `cpu`: the element waits before it pushes the frame; if the
-     * producer is killed, it drops the frame. For downloaded frames, the CPU always waits.
+     * With `device`, the CUDA stream of the frame's memory waits. If the producer is killed meanwhile, this stream is blocked
+     * forever, and so is all work that waits for this stream. With `cpu`, the element waits before it pushes the frame, and
+     * drops the frame if the producer is killed. For downloaded frames, the CPU always waits.
      */
     cuda_wait: XmemSrcCudaWait = XmemSrcCudaWait::default(),
         "cuda-wait", "CUDA Wait",
-        "Where to wait for the producer's work on a frame on a CUDA device (no effect in builds without CUDA)",
+        "Where to wait until the producer has finished a frame on a CUDA device (no effect without CUDA)",
         mutable_ready();
     /**
      * GstXmemSrc:cuda-device-id:
@@ -229,7 +228,7 @@ settings! {
     // -1: any device.
     cuda_device_id: i32 = -1,
         "cuda-device-id", "CUDA Device",
-        "Number of the CUDA device of the frames (-1 = any device; no effect in builds without CUDA)",
+        "Number of the CUDA device of the frames, or -1 for any device (no effect without CUDA)",
         minimum(-1), mutable_ready();
 }
 
@@ -302,7 +301,7 @@ impl Settings {
 choices! {
     /// The action when the producer is lost without an end of stream.
     XmemSrcOnProducerLost = "GstXmemSrcOnProducerLost" {
-        Wait = "wait", "Wait: for the next producer of the pool";
+        Wait = "wait", "Wait: wait for the next producer of the pool";
         Eos = "eos", "EOS: end the stream";
         Error = "error", "Error: post an element error";
     }
@@ -310,13 +309,13 @@ choices! {
     /// The action at the end of the producer's stream.
     XmemSrcOnEos = "GstXmemSrcOnEos" {
         End = "end", "End: end this stream too";
-        Wait = "wait", "Wait: for more frames of the stream, or for the next producer of the pool";
+        Wait = "wait", "Wait: wait for more frames of the stream, or for the next producer of the pool";
     }
 
     /// The action for a frame that arrives while downstream holds as many as allowed.
     XmemSrcOverBudget = "GstXmemSrcOverBudget" {
-        Copy = "copy", "Copy: into private memory";
-        Drop = "drop", "Drop: the frame";
+        Copy = "copy", "Copy: copy the frame into private memory";
+        Drop = "drop", "Drop: drop the frame";
     }
 
     /// Where to wait until the producer's work on a frame on a CUDA device has ended.

@@ -20,7 +20,7 @@ const INTERVALS: (Duration, Duration) = (Duration::from_millis(10), Duration::fr
 #[derive(Debug, Parser)]
 #[command(name = "xmem", version, about, after_help = WHERE, disable_help_subcommand = true)]
 pub(crate) struct Cli {
-    /// Print more details of a pool, and log messages on standard error
+    /// Print more details, and log messages on standard error
     #[arg(long, short, global = true)]
     pub(crate) verbose: bool,
     #[command(subcommand)]
@@ -55,7 +55,7 @@ pub(crate) struct Remote {
     /// With --remote: the private key of the certificate
     #[arg(long, value_name = "FILE", requires = "host")]
     pub(crate) key: Option<PathBuf>,
-    /// With --remote: the authority that signed the certificate of the exporter or router, a PEM file
+    /// With --remote: the PEM file of the authority that signed the certificate of the exporter or router
     #[arg(long, value_name = "FILE", requires = "host")]
     pub(crate) server_ca: Option<PathBuf>,
     /// With --remote: connect over TCP, without protection
@@ -68,14 +68,14 @@ pub(crate) struct Share {
     /// `test`, a camera such as /dev/video0, an address such as rtsp://host/path, a file, or a GStreamer pipeline that contains ` !
     /// `
     pub(crate) source: OsString,
-    /// The pool's name, or the path of its socket
+    /// The pool's name, or its socket's path
     #[arg(long)]
     pub(crate) pool: OsString,
     /// Video format of the frames, such as NV12, I420, RGB or RGBA. With `any`, frames are not converted
     #[arg(long, value_name = "FORMAT", default_value = "NV12")]
     pub(crate) format: String,
-    /// Also publish smaller frames, in a second pool, such as cam0-small=640x360, or cam0-small=640x360@5 for 5 frames a second;
-    /// can be repeated
+    /// Also publish smaller frames in a second pool, such as cam0-small=640x360, or cam0-small=640x360@5 for 5 frames a second.
+    /// Can be repeated
     #[arg(long, value_name = "POOL=WIDTHxHEIGHT[@RATE]", value_parser = also)]
     pub(crate) also: Vec<Also>,
     /// How many milliseconds to wait for late packets of an rtsp address. A higher value needs more memory, because consumers
@@ -88,14 +88,14 @@ pub(crate) struct Share {
     /// Open the source when the first consumer joins, and close it a few seconds after the last one has left
     #[arg(long)]
     pub(crate) on_demand: bool,
-    /// End when there has been no consumer for this time, or when the source fails. For programs that start this command by
-    /// themselves: messages go to a .log file beside the pool's socket, and a second such command for the same pool ends at once
+    /// End when there has been no consumer for this time, or when the source fails. Meant for programs that start this command.
+    /// Messages go to a .log file beside the pool's socket, and a second such command for the same pool ends at once
     #[arg(long, value_name = "SECONDS", conflicts_with_all = ["on_demand", "repeat"], value_parser = interval)]
     pub(crate) idle: Option<Duration>,
     /// Restart a source that delivers no frame for this time
     #[arg(long, value_name = "SECONDS", default_value = "20", value_parser = interval)]
     pub(crate) timeout: Duration,
-    /// Set a property of xmemsink, such as socket-mode=0660; can be repeated
+    /// Set a property of xmemsink, such as socket-mode=0660. Can be repeated
     #[arg(long, value_name = "PROPERTY=VALUE", value_parser = property)]
     pub(crate) set: Vec<String>,
 }
@@ -124,15 +124,16 @@ impl Share {
 
 #[derive(Debug, Args)]
 pub(crate) struct Record {
-    /// The pool's name, or the path of its socket
+    /// The pool's name, or its socket's path
     pub(crate) pool: OsString,
-    /// The file to create; its name must end in .mkv. With --before it may contain %t, which stands for the time of a clip, in UTC
+    /// The file to create, with a name that ends in .mkv. With --before the name may contain %t, which stands for the time of a
+    /// clip in UTC
     pub(crate) file: PathBuf,
     /// Encode frames as H.264: smaller, but lossy. --before always encodes raw frames like this
     #[arg(long)]
     pub(crate) h264: bool,
-    /// Keep the newest frames in memory, and write a clip at each SIGUSR1. It begins with a key frame, at least this long before
-    /// the signal
+    /// Keep the newest frames in memory, and write a clip at each SIGUSR1. The clip begins with a key frame, at least this long
+    /// before the signal
     #[arg(long, value_name = "SECONDS", value_parser = interval)]
     pub(crate) before: Option<Duration>,
     /// With --before: end a clip this long after the last signal. Without %t in the name, end after the first clip
@@ -141,22 +142,22 @@ pub(crate) struct Record {
     /// With --before: each line on standard input does what SIGUSR1 does
     #[arg(long, requires = "before")]
     pub(crate) trigger: bool,
-    /// With --before: the most memory for the newest frames, such as 500M; K, M, G and T are powers of 1024
+    /// With --before: the most memory for the newest frames, such as 500M (K, M, G and T are powers of 1024)
     #[arg(long, value_name = "SIZE", default_value = "256M", requires = "before", value_parser = size)]
     pub(crate) memory: u64,
-    /// With --before: remove the oldest clips when all clips with names of this form take more than this, such as 20G
+    /// With --before: remove the oldest clips when all clips with such names take more than this size, such as 20G
     #[arg(long, value_name = "SIZE", requires = "before", value_parser = size)]
     pub(crate) keep: Option<u64>,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct Camera {
-    /// The pool's name, or the path of its socket
+    /// The pool's name, or its socket's path
     pub(crate) pool: OsString,
     /// Write to this device of v4l2loopback instead, such as /dev/video10
     #[arg(long, value_name = "DEVICE")]
     pub(crate) v4l2: Option<PathBuf>,
-    /// Size of the camera's pictures, in pixels; frames are scaled to fit
+    /// Size of the camera's pictures, in pixels. Frames are scaled to fit
     #[arg(long, value_name = "WIDTHxHEIGHT", default_value = "1280x720", value_parser = dimensions)]
     pub(crate) size: (u32, u32),
     /// Pictures per second
@@ -175,16 +176,16 @@ pub(crate) enum Command {
     },
     /// Show a pool and its consumers
     Show {
-        /// The pool's name, or the path of its socket
+        /// The pool's name, or its socket's path
         pool: OsString,
         #[command(flatten)]
         output: Output,
     },
-    /// Show a pool repeatedly; wait while it has no producer. With JSON, one line each time
+    /// Show a pool repeatedly, and wait while it has no producer. With JSON, print one line each time
     Watch {
-        /// The pool's name, or the path of its socket
+        /// The pool's name, or its socket's path
         pool: OsString,
-        /// Interval between updates, such as 0.5; from 0.01 to 86400
+        /// Interval between updates, from 0.01 to 86400, such as 0.5
         #[arg(long, short, value_name = "SECONDS", default_value = "1", value_parser = interval)]
         interval: Duration,
         /// Stop after this number of updates
@@ -195,7 +196,7 @@ pub(crate) enum Command {
     },
     /// Show all pools on the full screen. Keys: q (quit), arrows (select), enter (open a pool), s (sort), space (freeze)
     Top {
-        /// Interval between updates, such as 0.5; from 0.01 to 86400
+        /// Interval between updates, from 0.01 to 86400, such as 0.5
         #[arg(long, short, value_name = "SECONDS", default_value = "1", value_parser = interval)]
         interval: Duration,
         /// Print the pools once and exit
@@ -206,7 +207,7 @@ pub(crate) enum Command {
     },
     /// Write a picture of a pool to a file
     Snapshot {
-        /// The pool's name, or the path of its socket
+        /// The pool's name, or its socket's path
         pool: OsString,
         /// The extension sets the format: .png, .jpg, .npy (RGB, for NumPy) or .raw (the frame in the pool's format)
         file: PathBuf,
@@ -217,17 +218,17 @@ pub(crate) enum Command {
         #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = interval)]
         timeout: Duration,
     },
-    /// Write the frames of a pool to standard output as Y4M, for example for `ffplay -`; a slow reader skips frames
+    /// Write the frames of a pool to standard output as Y4M, for example for `ffplay -`, and skip frames if the reader is slow
     Tap {
-        /// The pool's name, or the path of its socket
+        /// The pool's name, or its socket's path
         pool: OsString,
         /// Write the bytes of each frame unchanged and without separators
         #[arg(long)]
         raw: bool,
     },
-    /// Write the frames of a pool to a Matroska file, lossless, until SIGINT; `xmem replay` plays the file
+    /// Write the frames of a pool to a Matroska file, without loss, until SIGINT. `xmem replay` plays the file
     Record(Record),
-    /// Decode a camera, a stream or a file into a pool; restart it when it fails or ends, until SIGINT or SIGTERM
+    /// Decode a camera, a stream or a file into a pool, and restart this source when it fails or ends, until SIGINT or SIGTERM
     #[command(visible_alias = "replay")]
     Share(Share),
     /// Show a pool as a camera of the desktop (PipeWire), for browsers and other programs, until SIGINT or SIGTERM

@@ -67,7 +67,7 @@ impl Base {
         Ok(self.0.whole_for_attribute()?.shape.len())
     }
 
-    /// The type of the elements: a numpy.dtype. For bfloat16, and without NumPy, its name.
+    /// The type of the elements: a numpy.dtype, but only its name for bfloat16 and without NumPy.
     #[getter]
     fn dtype<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         dtype::object(py, self.first().dtype)

@@ -253,7 +253,7 @@ impl Consumer {
 
     /// Returns the next frame, or None.
     ///
-    /// None means that no frame is ready: data that the first frame needs, such as its caps, may not have arrived yet.
+    /// None means that no frame is ready. Data that the first frame needs, such as its caps, may not have arrived yet.
     fn try_recv(&self, py: Python<'_>) -> PyResult<Option<Item>> {
         self.next(py, Deadline::after(Some(0.0))?)?
             .map_err(Failure::into_py_err)

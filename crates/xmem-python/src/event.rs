@@ -111,7 +111,7 @@ impl Event {
         PyBytes::new(py, self.0.meta.attachments.get(DATA).unwrap_or_default())
     }
 
-    /// All attachments by name; the other properties are read from them.
+    /// All attachments by name. The other properties are read from them.
     #[getter]
     fn attachments<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         self.0.attachments(py)

@@ -151,7 +151,7 @@ const UNMAPPABLE: Unusable =
 
 #[pymethods]
 impl Frame {
-    /// The planes of the frame. A frame that is not planar has one.
+    /// The planes of the frame. A frame that is not planar has one plane.
     #[getter]
     fn planes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         self.arrays.check_process()?;
@@ -229,7 +229,7 @@ impl Frame {
         self.about.info.slot
     }
 
-    /// The generation of the slot, which changes with each use of the slot; never 0.
+    /// The generation of the slot, which changes with each use of the slot, and is never 0.
     #[getter]
     fn generation(&self) -> u32 {
         self.about.info.generation
@@ -271,7 +271,7 @@ impl Frame {
         self.about.attachments(py)
     }
 
-    /// A writable copy in private memory: in host memory without padding, or on the frame's device with its padding.
+    /// A writable copy in private memory: without padding in host memory, or with the frame's padding on the frame's device.
     /// Waits until the copy is complete.
     fn copy(&self, py: Python<'_>) -> PyResult<Self> {
         self.with_each(py, Array::to_private)
@@ -298,8 +298,8 @@ impl Frame {
         planes.try_for_each(|plane| plane.keeper.wait(py))
     }
 
-    /// For a frame on a device that this stream also reads: keeps the frame until the stream has completed the work that was
-    /// submitted to it before the last array was deleted. For the stream of an array, DLPack does this.
+    /// Keeps a frame on a device until `stream`, which also reads it, has finished the work submitted before the last array was
+    /// deleted. Not needed for an array's own stream: DLPack does this.
     fn record_stream(&self, stream: &Bound<'_, PyAny>) -> PyResult<()> {
         let stream = stream_of(stream)?;
         for plane in &self.arrays.planes {
@@ -310,9 +310,9 @@ impl Frame {
         Ok(())
     }
 
-    /// Returns a new word that holds a frame on a device until a kernel stores 0 to the word. The kernel must do this once, with
-    /// its last instruction, after a fence for the whole system. You may delete the frame object and its arrays before that. If
-    /// no kernel stores 0, the frame counts towards the budget until you call `end` of the word, or this process ends.
+    /// Returns a new word that holds a frame on a device until a kernel stores 0 to the word. The kernel must store the 0 once,
+    /// with its last instruction, after a fence for the whole system. You may delete the frame object and its arrays earlier.
+    /// If no kernel stores 0, the frame counts towards the budget until you call `end` of the word, or this process ends.
     fn release_word(&self, py: Python<'_>) -> PyResult<ReleaseWord> {
         self.arrays.check_process()?;
         // A frame that came through a channel may lie in several frames.

@@ -44,7 +44,7 @@ impl Plane {
         self.array().itemsize()
     }
 
-    /// A writable copy in private memory; see Frame.copy.
+    /// A writable copy in private memory, as from Frame.copy.
     fn copy(&self, py: Python<'_>) -> PyResult<Self> {
         self.array().keeper.settle(py)?;
         Ok(Self::new(py.detach(|| self.array().to_private())?))
@@ -59,7 +59,7 @@ impl Plane {
         self.copy(py)
     }
 
-    /// The plane in host memory; see Frame.cpu.
+    /// The plane in host memory, as from Frame.cpu.
     fn cpu(&self, py: Python<'_>) -> PyResult<Self> {
         self.array().keeper.check_process()?;
         self.array().keeper.settle(py)?;

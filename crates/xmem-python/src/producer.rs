@@ -132,14 +132,14 @@ impl Producer {
         &self.pool
     }
 
-    /// Returns a frame to write, with a shape and dtype, or with a video format. Its content is undefined.
+    /// Returns a frame to write, with a shape and dtype, or with a video format. The frame's content is undefined.
     ///
-    /// In a live pool this does not wait. In a lossless pool it waits for a free slot and for consumers that are
-    /// behind, so that `publish` does not have to wait.
+    /// In a live pool, `acquire` does not wait. In a lossless pool, it waits for a free slot and for consumers that are behind,
+    /// so that `publish` does not have to wait.
     ///
-    /// timeout: the longest wait in seconds; 0 means no wait. Timeout is raised after that.
-    /// room: the number of bytes to reserve in the slot for attachments, with their names and sizes. Unless this is 0, a frame
-    /// that fills whole pages needs at least one more page.
+    /// timeout: the longest wait in seconds (0: no wait). Timeout is raised after this time.
+    /// room: the number of bytes to reserve in the slot for attachments, with their names and sizes. Unless `room` is 0, a
+    /// frame that fills whole pages needs at least one more page.
     /// device: "cuda:N" for a frame on a CUDA device. Default: host memory.
     #[pyo3(signature = (shape=None, dtype=None, *, format=None, width=0, height=0, room=1024, timeout=None,
         device=None))]
@@ -223,9 +223,10 @@ impl Producer {
     /// name: letters, digits and /-_.:+.
     /// data: bytes for programs. Pipelines do not receive them.
     /// fields: the fields of the structure, as GStreamer writes them, such as "score=(double)0.9, label=(string)cat".
-    /// pts: the presentation time, which a gap needs. timestamp: the same on CLOCK_MONOTONIC. Default: now.
-    /// timeout: in a lossless pool, the longest wait in seconds for consumers that are behind. Timeout is raised after
-    /// that.
+    /// pts: the presentation time, which a gap needs.
+    /// timestamp: the presentation time on CLOCK_MONOTONIC. Default: now.
+    /// timeout: in a lossless pool, the longest wait in seconds for consumers that are behind. Timeout is raised after this
+    /// time.
     #[pyo3(signature = (name, data=Vec::new(), *, fields="", pts=None, duration=None, timestamp=None, timeout=None))]
     #[allow(clippy::too_many_arguments)] // keywords
     fn publish_event(

@@ -80,7 +80,7 @@ impl<'py> IntoPyObject<'py> for WritableFrame {
 
 #[pymethods]
 impl WritableFrame {
-    /// The planes of the frame. A frame that is not planar has one.
+    /// The planes of the frame. A frame that is not planar has one plane.
     #[getter]
     fn planes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         self.arrays.check_process()?;
@@ -124,8 +124,8 @@ impl WritableFrame {
     /// flags: GstBufferFlags.
     /// content_type: the type of the content, such as "image/jpeg". Default: the type of the acquired format.
     /// trust_views: publish even if arrays can still write to the frame. Your program must not write to them.
-    /// stream: the stream that writes a frame on a device. Its work may still be running. Default: the streams of the
-    /// arrays.
+    /// stream: the stream that writes a frame on a device. The work of this stream may still be running. Default: the streams
+    /// of the arrays.
     /// timeout: in a lossless pool, the longest wait in seconds for consumers that are behind. On Timeout the frame can
     /// be published later.
     #[pyo3(signature = (*, pts=None, dts=None, duration=None, timestamp=None, attachments=Vec::new(), flags=0, content_type=None,

@@ -46,7 +46,7 @@ class Camera(Consumer):
 
     source: a camera such as "/dev/video0", an address such as "rtsp://host/path", a file (played once), "test", or GStreamer
         elements joined by " ! ". Other users can see the password of an address in the list of processes.
-    timeout: the longest wait for the pool in seconds, at the start and after it was lost. None: no limit.
+    timeout: the longest wait in seconds for the pool, at the start and after the pool was lost. None: no limit.
 
     The other arguments are those of Consumer. `pool` is the name of the pool, such as "camera-video0", for other programs.
     """

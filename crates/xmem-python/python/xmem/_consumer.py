@@ -29,16 +29,16 @@ class Consumer(Waiting, _xmem.Consumer):
     stream ends. The arguments are the properties of xmemsrc:
 
     pool: the name of the pool, or the path of its socket, which contains a slash.
-    timeout: the longest wait for a producer in seconds, at the start and after a producer was lost. None: no limit.
+    timeout: the longest wait in seconds for a producer, at the start and after a producer was lost. None: no limit.
     max_held: the budget, that is, how many frames this consumer can hold at once. None: 8. The producer may allow fewer. Then a
         PoolWarning names the cause: at once if you set max_held, otherwise when the budget is used up. stats["budget"] is the
         present budget, stats["budget_limit"] the producer's property that limits it.
     name: the name of this consumer in the producer's statistics. Default: the name of the program.
     start_from: the first frame: the "next" one that is published, the "newest", or the "oldest" that is still kept.
-    on_eos: at the end of the stream, "end" the iteration, or "wait" for the next stream.
-    on_producer_lost: when the producer has ended, "wait" for the next producer, "end" the iteration, or "raise" ProducerLost.
-        After a disconnect by lossless_timeout, "wait" joins again, with a PoolWarning; "end" and "raise" raise ProducerLost,
-        because the stream has not ended.
+    on_eos: whether to "end" the iteration at the end of the stream, or to "wait" for the next stream.
+    on_producer_lost: when the producer has ended, "wait" for the next producer, "end" the iteration, or "raise"
+    ProducerLost. After a disconnect by lossless_timeout, "wait" joins again, with a PoolWarning. "end" and "raise" raise
+    ProducerLost, because the stream has not ended.
     over_budget: when max_held frames are held, "copy" the next frame into private memory, "drop" it, or "raise" OverBudget.
     busy_poll: the time in seconds to spin for the next frame before sleeping, which uses a core but saves the wake-up.
     newest_only: skip a frame if a newer one exists, for programs that are slower than the camera. Skipped frames count as missed.
@@ -147,7 +147,8 @@ class Consumer(Waiting, _xmem.Consumer):
     async def arecv(self, timeout: float | None = None) -> Frame | Any:
         """`recv` in an event loop. Raises the same exceptions.
 
-        A timeout of 0 is like try_recv: data that the first frame needs, such as its caps, may not have arrived yet.
+        A timeout of 0 is like try_recv: no frame may be ready, because data that the first frame needs, such as its caps, has
+        not arrived yet.
 
         Several tasks of a loop get frames in the order of their calls.
         """

@@ -8,7 +8,7 @@ class Error(Exception):
 
 
 class SystemFailure(Error, OSError):
-    """The system refused something, for the reason in `errno`: no descriptor, memory, thread or right is left."""
+    """The system refused something, because descriptors, memory, threads or rights are missing. `errno` has the reason."""
 
     def __str__(self) -> str:
         # The message has the error's number already.

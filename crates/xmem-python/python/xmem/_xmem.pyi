@@ -24,7 +24,7 @@ class _Array:
         """The number of dimensions. Raises AttributeError when `shape` does."""
     @property
     def dtype(self) -> numpy.dtype[Any]:
-        """The type of the elements: a numpy.dtype. For bfloat16, and without NumPy, its name."""
+        """The type of the elements: a numpy.dtype, but only its name for bfloat16 and without NumPy."""
     @property
     def size(self) -> int:
         """The number of elements. Raises AttributeError when `shape` does."""
@@ -68,9 +68,9 @@ class Plane(_Array):
     def __copy__(self) -> Plane: ...
     def __deepcopy__(self, memo: Any, /) -> Plane: ...
     def copy(self) -> Plane:
-        """A writable copy in private memory; see Frame.copy."""
+        """A writable copy in private memory, as from Frame.copy."""
     def cpu(self) -> Plane:
-        """The plane in host memory; see Frame.cpu."""
+        """The plane in host memory, as from Frame.cpu."""
 
 @final
 class Frame(_Array):
@@ -81,7 +81,7 @@ class Frame(_Array):
 
     @property
     def planes(self) -> tuple[Plane, ...]:
-        """The planes of the frame. A frame that is not planar has one."""
+        """The planes of the frame. A frame that is not planar has one plane."""
     @property
     def format(self) -> str | None:
         """Video: the name of the format, as in caps."""
@@ -117,7 +117,7 @@ class Frame(_Array):
         """The number of the slot that the frame is in."""
     @property
     def generation(self) -> int:
-        """The generation of the slot, which changes with each use of the slot; never 0."""
+        """The generation of the slot, which changes with each use of the slot, and is never 0."""
     @property
     def flags(self) -> int:
         """The flags, as GstBufferFlags."""
@@ -139,7 +139,7 @@ class Frame(_Array):
     def __copy__(self) -> Frame: ...
     def __deepcopy__(self, memo: Any, /) -> Frame: ...
     def copy(self) -> Frame:
-        """A writable copy in private memory: in host memory without padding, or on the frame's device with its padding.
+        """A writable copy in private memory: without padding in host memory, or with the frame's padding on the frame's device.
         Waits until the copy is complete.
         """
     def cpu(self) -> Frame:
@@ -147,13 +147,13 @@ class Frame(_Array):
     def synchronize(self) -> None:
         """Waits until a frame on a device is written. Only reads without a stream need this."""
     def record_stream(self, stream: Any) -> None:
-        """For a frame on a device that this stream also reads: keeps the frame until the stream has completed the work that was
-        submitted to it before the last array was deleted. For the stream of an array, DLPack does this.
+        """Keeps a frame on a device until `stream`, which also reads it, has finished the work submitted before the last array was
+        deleted. Not needed for an array's own stream: DLPack does this.
         """
     def release_word(self) -> ReleaseWord:
-        """Returns a new word that holds a frame on a device until a kernel stores 0 to the word. The kernel must do this once, with
-        its last instruction, after a fence for the whole system. You may delete the frame object and its arrays before that. If
-        no kernel stores 0, the frame counts towards the budget until you call `end` of the word, or this process ends.
+        """Returns a new word that holds a frame on a device until a kernel stores 0 to the word. The kernel must store the 0 once,
+        with its last instruction, after a fence for the whole system. You may delete the frame object and its arrays earlier.
+        If no kernel stores 0, the frame counts towards the budget until you call `end` of the word, or this process ends.
         """
 
 @final
@@ -192,7 +192,7 @@ class Event:
         """The data that a program sent with the event."""
     @property
     def attachments(self) -> dict[str, bytes]:
-        """All attachments by name; the other properties are read from them."""
+        """All attachments by name. The other properties are read from them."""
     @property
     def pts(self) -> int | None:
         """The presentation time in the producer's pipeline."""
@@ -227,7 +227,7 @@ class WritableFrame(_Array):
 
     @property
     def planes(self) -> tuple[Plane, ...]:
-        """The planes of the frame. A frame that is not planar has one."""
+        """The planes of the frame. A frame that is not planar has one plane."""
     @property
     def format(self) -> str | None:
         """Video: the name of the format, as in caps."""
@@ -262,8 +262,8 @@ class WritableFrame(_Array):
         flags: GstBufferFlags.
         content_type: the type of the content, such as "image/jpeg". Default: the type of the acquired format.
         trust_views: publish even if arrays can still write to the frame. Your program must not write to them.
-        stream: the stream that writes a frame on a device. Its work may still be running. Default: the streams of the
-        arrays.
+        stream: the stream that writes a frame on a device. The work of this stream may still be running. Default: the streams
+        of the arrays.
         timeout: in a lossless pool, the longest wait in seconds for consumers that are behind. On Timeout the frame can
         be published later.
         """
@@ -277,16 +277,16 @@ class ReceiveStats(TypedDict):
 
     received: frames that it took.
     missed: frames whose slots were used again before the consumer took them, and frames of a lossless producer that
-    continued without it.
+    continued without this consumer.
     skipped: frames that max_rate left out.
     copied: of the received frames, those that were copied because the budget was used up.
-    dropped: frames past the budget that were dropped instead.
+    dropped: frames past the budget that were dropped instead of copied.
     reconnects: the number of producers after the first one.
-    held: the number of slots that it holds, also of producers that have ended.
-    budget: the number of slots that the last producer lets it hold.
-    budget_limit: the producer's property that limits the budget, "max_held", "max_slots" or "max_bytes"; empty if
-    the budget is as requested.
-    latency: the time from publish to receive, smoothed, in nanoseconds.
+    held: the number of slots that the consumer holds, also of producers that have ended.
+    budget: the number of slots that the consumer may hold, according to the last producer.
+    budget_limit: the producer's property that limits the budget: "max_held", "max_slots" or "max_bytes". Empty if the
+    budget is as requested.
+    latency: the smoothed time in nanoseconds from publishing to receiving.
     """
 
     received: int
@@ -335,7 +335,7 @@ class Consumer:
     def try_recv(self) -> Frame | Any | None:
         """Returns the next frame, or None.
 
-        None means that no frame is ready: data that the first frame needs, such as its caps, may not have arrived yet.
+        None means that no frame is ready. Data that the first frame needs, such as its caps, may not have arrived yet.
         """
     def fileno(self) -> int:
         """A file descriptor that is readable when a frame may be ready, for select and similar functions. -1 if the
@@ -358,8 +358,8 @@ class Producer:
     """Publishes frames in a pool.
 
     pool: the name of the pool, or the path of its socket, which contains a slash.
-    caps: the caps of all frames, for GStreamer. Default: the caps follow from the format, or the shape and dtype,
-    of each frame.
+    caps: the caps of all frames, for GStreamer. Default: the caps follow from the format of each frame, or from its shape
+    and dtype.
     framerate: frames per second, for the caps: 30, 29.97, (30000, 1001), or 0 for a variable rate.
     lossless: wait for slow consumers, so that they miss no frame.
     lossless_timeout: the time in seconds after which the producer disconnects a consumer that takes no frame. None:
@@ -413,14 +413,14 @@ class Producer:
         timeout: float | None = None,
         device: str | None = None,
     ) -> WritableFrame:
-        """Returns a frame to write, with a shape and dtype, or with a video format. Its content is undefined.
+        """Returns a frame to write, with a shape and dtype, or with a video format. The frame's content is undefined.
 
-        In a live pool this does not wait. In a lossless pool it waits for a free slot and for consumers that are
-        behind, so that `publish` does not have to wait.
+        In a live pool, `acquire` does not wait. In a lossless pool, it waits for a free slot and for consumers that are behind,
+        so that `publish` does not have to wait.
 
-        timeout: the longest wait in seconds; 0 means no wait. Timeout is raised after that.
-        room: the number of bytes to reserve in the slot for attachments, with their names and sizes. Unless this is 0, a frame
-        that fills whole pages needs at least one more page.
+        timeout: the longest wait in seconds (0: no wait). Timeout is raised after this time.
+        room: the number of bytes to reserve in the slot for attachments, with their names and sizes. Unless `room` is 0, a
+        frame that fills whole pages needs at least one more page.
         device: "cuda:N" for a frame on a CUDA device. Default: host memory.
         """
     def publish_event(
@@ -441,9 +441,10 @@ class Producer:
         name: letters, digits and /-_.:+.
         data: bytes for programs. Pipelines do not receive them.
         fields: the fields of the structure, as GStreamer writes them, such as "score=(double)0.9, label=(string)cat".
-        pts: the presentation time, which a gap needs. timestamp: the same on CLOCK_MONOTONIC. Default: now.
-        timeout: in a lossless pool, the longest wait in seconds for consumers that are behind. Timeout is raised after
-        that.
+        pts: the presentation time, which a gap needs.
+        timestamp: the presentation time on CLOCK_MONOTONIC. Default: now.
+        timeout: in a lossless pool, the longest wait in seconds for consumers that are behind. Timeout is raised after this
+        time.
         """
     def end_stream(self) -> None:
         """Marks the end of the stream after the last published frame."""
@@ -487,8 +488,8 @@ class BufferPool:
     All processes that open the pool are equal: each can write and read. Opening the pool allocates nothing.
 
     max_buffers: the largest number of buffers that this process can write and keep published, from 2 to 4096.
-    max_held: the largest number of buffers of one writer that a process can hold at once: the writer's or the
-    reader's number, whichever is smaller. None: no limit.
+    max_held: the largest number of buffers of one writer that a process can hold at once. None: no limit. The smaller of
+    the writer's and the reader's number applies.
     """
 
     def __new__(cls, name: str | PathLike[str], *, max_buffers: int = 256, max_held: int | None = None) -> Self: ...
@@ -506,17 +507,17 @@ class BufferPool:
         """Ends the reservation of preallocated buffers. Returns how many were reserved."""
     @property
     def stats(self) -> dict[str, Any]:
-        """The statistics of the buffers that this process writes, like those of a producer. `unread` counts published buffers
-        that readers still have to get, `set_aside` preallocated buffers."""
+        """The statistics of the buffers that this process writes, like those of a producer. `unread` counts published buffers that
+        readers still have to get, and `set_aside` counts preallocated buffers."""
     def wait_until_read(self, timeout: float | None = None) -> None:
-        """Waits until all published buffers of this process have been read as often as their counts. Unread buffers are
-        lost when the process ends. Raises Timeout.
+        """Waits until all published buffers of this process have been read as often as their counts say. Unread buffers are lost
+        when the process ends. Raises Timeout.
         """
     def acquire_cpu(self, size: int) -> BufferGuard:
         """Returns a buffer of `size` bytes to write."""
     def acquire_cuda(self, size: int, device_id: int = 0) -> BufferGuard:
         """Returns a buffer of `size` bytes on a CUDA device to write. You may call `forget` before the device has written the
-        buffer, but release it only after that.
+        buffer, but `release` only afterwards.
         """
     def connect(self, meta_index: int) -> None:
         """Connects to the process that wrote this buffer, which then lists this process in `readers`. The first `get` also
@@ -530,20 +531,20 @@ class BufferPool:
     def get_mut(self, meta_index: int) -> BufferGuard:
         """Returns a published buffer to edit.
 
-        A buffer of this process is edited in place, unless a process holds it. `forget` publishes it again for the
-        remaining reads; `release` uses up one of these. A buffer of another process is copied, which counts as a read.
-        `forget` returns the index of the copy.
+        A buffer of this process is edited in place, unless a process holds it. Then `forget` publishes the buffer again for the
+        remaining reads, and `release` uses up one of these reads. A buffer of another process is copied, which counts as a
+        read. Then `forget` returns the index of the copy.
         """
     def discard(self, meta_index: int) -> None:
-        """Removes a buffer that this process published, whatever its count. Use it if the readers never read the buffer."""
+        """Removes a buffer that this process published, whatever its count. For a buffer that its readers never read."""
     def set_ref_count(self, meta_index: int, count: int) -> None:
-        """Sets the number of remaining reads of a buffer that this process wrote. The buffer is kept until it has been
-        read and released this often. Default: 1.
+        """Sets the number of remaining reads of a buffer that this process wrote. The buffer is kept until it has been read and
+        released this many times. Default: 1.
         """
     def add_ref(self, meta_index: int) -> None:
-        """Adds a reference of this process to a published buffer, without a guard, until `release`."""
+        """Adds a reference without a guard: this process holds the published buffer until `release`."""
     def release(self, meta_index: int) -> bool:
-        """Removes one reference without a guard: of `add_ref`, or of `forget` after `get`. Returns whether there was one."""
+        """Removes a reference without a guard: one of `add_ref`, or of `forget` after `get`. Returns whether there was one."""
     def close(self) -> None:
         """Closes the pool. The buffers that this process wrote are lost when its last guard is gone."""
     def __enter__(self) -> Self: ...
@@ -560,7 +561,7 @@ class Reader:
         """The number of the connection."""
     @property
     def pid(self) -> int:
-        """The process ID in this process's PID namespace; 0 if it has none there."""
+        """The process ID in this process's PID namespace, or 0 if it has none there."""
     @property
     def name(self) -> str:
         """The name of the program."""
@@ -579,7 +580,7 @@ class BufferGuard:
         """The number of this use of the buffer, for `get` in other processes."""
     @property
     def buffer(self) -> int:
-        """The number of the buffer's memory, as returned by `preallocate_cpu`. It is the same for each use."""
+        """The index of the buffer's memory, as returned by `preallocate_cpu`. Each use of the buffer has the same index."""
     @property
     def device(self) -> int | None:
         """The number of the CUDA device. None: host memory."""
@@ -618,7 +619,7 @@ class BufferGuard:
         """The presentation time in nanoseconds on CLOCK_MONOTONIC."""
     @property
     def sequence(self) -> int:
-        """The sequence number with which it was published; 0 before that."""
+        """The sequence number with which the buffer was published, or 0 before."""
     def set_meta(
         self,
         *,
@@ -643,13 +644,13 @@ class BufferGuard:
         """Publishes a buffer that is being written. Keeps a buffer that is being read until `BufferPool.release`. Returns
         the index.
 
-        to: keep the buffer until each of these readers has read it or ended. Other reads do not count, and the count does
-        not apply.
+        to: keep the buffer until each of these readers has read the buffer or ended. Other reads and the buffer's count do not
+        matter.
         stream: the stream that writes a buffer on a device. Readers wait until it has completed its present work.
         Default: the default stream, and the streams of the arrays.
-        timeout: the time in seconds after which an unread buffer is removed. A PoolWarning names the connected
-        processes that did not read it.
-        Raises ViewsExist while arrays over it exist.
+        timeout: the time in seconds after which an unread buffer is removed. A PoolWarning names the connected processes that
+        did not read the buffer.
+        Raises ViewsExist while arrays over the buffer exist.
         """
     def release(self, *, stream: Any | None = None) -> None:
         """Releases the buffer. If arrays over it exist, the last array releases it.
@@ -659,7 +660,7 @@ class BufferGuard:
         """
     def discard(self) -> None:
         """Releases the buffer without publishing it. A buffer from `get_mut` is removed. A `with` block that ends with an
-        exception does this.
+        exception does the same.
         """
     def __bool__(self) -> Literal[True]: ...
     def __len__(self) -> int: ...

@@ -24,8 +24,8 @@ __all__ = ["Runner"]
 class Runner:
     """Runs a session with frames, planes or arrays as its inputs.
 
-    Contiguous arrays are read without a copy. Others, and those of the other byte order, are copied once, because ONNX Runtime
-    has neither strides nor byte orders. `copied` counts these.
+    Contiguous arrays are read without a copy. Other arrays, and arrays of the other byte order, are copied once, because
+    ONNX Runtime has neither strides nor byte orders. `copied` counts these copies.
     """
 
     def __init__(self, session: onnxruntime.InferenceSession, outputs: Sequence[str] | None = None) -> None:

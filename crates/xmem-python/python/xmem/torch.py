@@ -46,9 +46,9 @@ def from_blob(
 class FrameDataset(torch.utils.data.IterableDataset):
     """The frames of a pool, converted by `transform`. Default: each frame is copied into a tensor.
 
-    Each worker of a DataLoader makes its own consumer. Several workers divide the frames among them, by number. If `transform`
-    returns a view (`torch.from_dlpack`), the tensor holds the frame. PyTorch copies such tensors between processes, unless you
-    call `xmem.multiprocessing.install()`.
+    Each worker of a DataLoader makes its own consumer. Several workers divide the frames among themselves, by number. If
+    `transform` returns a view (`torch.from_dlpack`), the tensor holds the frame. PyTorch copies such tensors between
+    processes, unless you call `xmem.multiprocessing.install()`.
 
     pool, options: as for xmem.Consumer.
     limit: the number of frames, of all workers together. None: until the stream ends.

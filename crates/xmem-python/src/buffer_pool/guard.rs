@@ -110,7 +110,7 @@ impl BufferGuard {
         self.with(|guard| Ok(guard.meta_index()))
     }
 
-    /// The number of the buffer's memory, as returned by `preallocate_cpu`. It is the same for each use.
+    /// The index of the buffer's memory, as returned by `preallocate_cpu`. Each use of the buffer has the same index.
     #[getter]
     fn buffer(&self) -> PyResult<u32> {
         self.with(|guard| Ok(guard.buffer()))
@@ -214,7 +214,7 @@ impl BufferGuard {
         self.meta(|meta| meta.timestamp)
     }
 
-    /// The sequence number with which it was published; 0 before that.
+    /// The sequence number with which the buffer was published, or 0 before.
     #[getter]
     fn sequence(&self) -> PyResult<u64> {
         self.with(|guard| Ok(guard.info().sequence))
@@ -301,9 +301,9 @@ impl BufferGuard {
     /// to: keep the buffer until each of these readers has read it or ended. Other reads do not count, and neither does the count.
     /// stream: the stream that writes a buffer on a device. Readers wait until it has completed its present work. Default: the
     /// default stream, and the streams of the arrays.
-    /// timeout: the time in seconds after which an unread buffer is removed. A PoolWarning names the connected processes that did
-    /// not read it.
-    /// Raises ViewsExist while arrays over it exist.
+    /// timeout: the time in seconds after which an unread buffer is removed. A PoolWarning names the connected processes that
+    /// did not read the buffer.
+    /// Raises ViewsExist while arrays over the buffer exist.
     #[pyo3(signature = (*, to=None, stream=None, timeout=None))]
     fn forget(
         &self,

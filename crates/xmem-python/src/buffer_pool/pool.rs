@@ -158,16 +158,16 @@ impl BufferPool {
         Ok(self.core()?.give_up(&indices))
     }
 
-    /// The statistics of the buffers that this process writes, as of a producer. `unread` counts the published ones that readers are
-    /// still to get, `set_aside` the preallocated ones.
+    /// The statistics of the buffers that this process writes, like those of a producer. `unread` counts published buffers that
+    /// readers still have to get, and `set_aside` counts preallocated buffers.
     #[getter]
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let pool = self.core()?;
         pool_stats(py, &py.detach(|| pool.stats()))
     }
 
-    /// Waits until all buffers of this process have been read as often as their counts. Unread buffers are lost when the process
-    /// ends. Raises Timeout.
+    /// Waits until all buffers of this process have been read as often as their counts say. Unread buffers are lost when the
+    /// process ends. Raises Timeout.
     #[pyo3(signature = (timeout=None))]
     fn wait_until_read(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
         let pool = self.core()?;
@@ -232,9 +232,9 @@ impl BufferPool {
 
     /// Returns a published buffer to edit.
     ///
-    /// A buffer of this process is edited in place, unless a process holds it. `forget` publishes it again for the
-    /// remaining reads; `release` uses one of them. A buffer of another process is copied, which counts as a read.
-    /// `forget` returns the index of the copy.
+    /// A buffer of this process is edited in place, unless a process holds it. Then `forget` publishes the buffer again for the
+    /// remaining reads, and `release` uses up one of these reads. A buffer of another process is copied, which counts as a
+    /// read. Then `forget` returns the index of the copy.
     fn get_mut(
         &self,
         py: Python<'_>,
@@ -243,7 +243,7 @@ impl BufferPool {
         self.guard(py, |pool| pool.get_mut(meta_index))
     }
 
-    /// Removes a buffer that this process published, whatever its count. Use it if the readers never read the buffer.
+    /// Removes a buffer that this process published, whatever its count. For a buffer that its readers never read.
     fn discard(
         &self,
         py: Python<'_>,
@@ -253,7 +253,7 @@ impl BufferPool {
     }
 
     /// Sets the number of remaining reads of a buffer that this process wrote. The buffer is kept until it has been read and
-    /// released this often. Default: 1.
+    /// released this many times. Default: 1.
     fn set_ref_count(
         &self,
         py: Python<'_>,
@@ -263,7 +263,7 @@ impl BufferPool {
         self.call(py, |pool| pool.set_ref_count(meta_index, count))
     }
 
-    /// Adds a reference of this process to a published buffer, without a guard, until `release`.
+    /// Adds a reference without a guard: this process holds the published buffer until `release`.
     fn add_ref(
         &self,
         py: Python<'_>,
@@ -272,7 +272,7 @@ impl BufferPool {
         self.call(py, |pool| pool.add_ref(meta_index))
     }
 
-    /// Removes one reference without a guard: of `add_ref`, or of `forget` after `get`. Returns whether there was one.
+    /// Removes a reference without a guard: one of `add_ref`, or of `forget` after `get`. Returns whether there was one.
     fn release(
         &self,
         py: Python<'_>,

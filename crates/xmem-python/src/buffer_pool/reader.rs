@@ -28,7 +28,7 @@ impl Reader {
         self.0.id()
     }
 
-    /// The process ID in this process's PID namespace; 0 if it has none there.
+    /// The process ID in this process's PID namespace, or 0 if it has none there.
     #[getter]
     fn pid(&self) -> u32 {
         self.0.pid()

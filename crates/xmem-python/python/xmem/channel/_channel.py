@@ -106,7 +106,7 @@ class Room:
 
 
 class Channel(Waiting):
-    """One end of a channel that carries objects between processes. The constructor makes a channel; `connect` joins one.
+    """One end of a channel that carries objects between processes. The constructor makes a channel. `connect` joins a channel.
 
     Unpickling runs code. So messages are accepted only from processes of this user, and of `allow_uids`.
 
@@ -115,11 +115,11 @@ class Channel(Waiting):
 
     name: the name of the channel, or the path of its socket.
     budget: the number of messages of one sender that can be held at once. Further messages are copied.
-    inline: arrays and buffers smaller than this, in bytes, are part of the pickle.
+    inline: arrays and buffers of less than this many bytes are part of the pickle.
     max_slots, max_bytes: limits of the memory for messages that this end sends. max_bytes=0: no limit.
     max_receivers: the number of processes that can join.
     lossless_timeout: the time in seconds after which a receiver that takes nothing is disconnected. None: never.
-    linger: the longest wait of `close` in seconds for receivers to take all messages.
+    linger: how many seconds `close` waits at most for receivers to take all messages.
     """
 
     def __init__(
@@ -209,7 +209,7 @@ class Channel(Waiting):
             Finalize(self, _finish, (end, linger), exitpriority=0)
 
     def send(self, obj: Any, *, to: int | None = None, timeout: float | None = None) -> None:
-        """Sends an object. The maker sends to all processes that joined, or only to number `to`. Others send to the maker.
+        """Sends an object. The maker sends to all processes that joined, or only to number `to`. Other ends send to the maker.
 
         Waits at most `timeout` seconds while there is no receiver, or while one is 8 messages behind. If meanwhile this end has
         messages to receive, a PoolWarning names the slow receivers once, because two sides that only send block each other.
@@ -272,12 +272,12 @@ class Channel(Waiting):
     def recv(self, *, timeout: float | None = None, sender: int | None = None, copy: bool = False) -> Any:
         """Waits for the next object, at most `timeout` seconds, and returns it.
 
-        Its large arrays are in shared memory and read-only. torch has no read-only tensors, so a process that writes to such a
-        tensor is killed by SIGSEGV. With `copy` everything is private and writable.
+        The object's large arrays are in shared memory, and read-only. torch has no read-only tensors, so a process that writes
+        to such a tensor is killed by SIGSEGV. With `copy`, all data is private and writable.
 
-        sender: the number of a sender; only its objects are returned.
-        Raises EndOfStream when the maker (or that sender) has closed its end, and ProducerLost if it ended without closing it,
-        because messages may be lost.
+        sender: the number of a sender. Only objects of this sender are returned.
+        Raises EndOfStream once the maker (or that sender) has closed its end. Raises ProducerLost if its process ended without
+        closing, so messages may be lost.
         """
         return self.recv_from(timeout=timeout, sender=sender, copy=copy)[0]
 
@@ -337,16 +337,17 @@ class Channel(Waiting):
         """Calls a function in the process at the other end, which runs `serve`. Returns its result, or raises its exception.
 
         function, args: anything that can be sent. A reference arrives as its object, so `operator.methodcaller("name")` calls a
-        method of this object. If the result cannot be pickled, it stays in that process, and `call` returns a reference to it.
+        method of this object. A result that cannot be pickled stays in the other process, and `call` returns a reference to the
+        result.
         to: the number of the process, if several have joined. During a call, no other thread can call or receive.
         """
         return _calls.call(self, function, args, kwargs, to, timeout)
 
     def serve(self) -> None:
-        """Runs the functions that others `call`, until the channel is closed. Callers can run any code here, as all senders can.
+        """Runs the functions that others `call`, until the channel is closed. Callers can run any code here, like all senders.
 
-        An exception of a function does not end `serve`, but is raised by `call` (SystemExit as RuntimeError). Only
-        KeyboardInterrupt is raised here as well, so that Ctrl+C ends the process.
+        If a function raises an exception, `call` raises it (SystemExit as RuntimeError), and `serve` continues. Only
+        KeyboardInterrupt also ends `serve`, so that Ctrl+C ends the process.
         """
         _calls.serve(self)
 
@@ -359,7 +360,7 @@ class Channel(Waiting):
         return self._end.fileno()
 
     def __iter__(self) -> Iterator[Any]:
-        """The received objects, until the channel is closed. Raises ProducerLost if its maker ended without closing it."""
+        """The received objects, until the channel is closed. Raises ProducerLost if the maker ended without closing it."""
         while True:
             try:
                 yield self.recv()
@@ -377,8 +378,8 @@ class Channel(Waiting):
     def empty(self, shape: int | Sequence[int], dtype: Any = "float64", *, timeout: float | None = None) -> Any:
         """Returns a NumPy array that is sent without a copy. `send` makes it read-only.
 
-        For torch: `torch.from_numpy(channel.empty(...))`. A message can have about seven such arrays; `send` copies further ones.
-        To send more without a copy, make them in one `room`.
+        For torch: `torch.from_numpy(channel.empty(...))`. A message can have about seven such arrays. `send` copies further
+        arrays. To send more without a copy, make them in one `room`.
         """
         shape, dtype, size = _extent(shape, dtype)
         import numpy
@@ -405,7 +406,7 @@ class Channel(Waiting):
 
     @property
     def senders(self) -> list[int]:
-        """The numbers of the ends that send to this one."""
+        """The numbers of the ends that send to this end."""
         return self._end.senders()
 
     @property
@@ -426,7 +427,8 @@ class Channel(Waiting):
         return self._end.stats()
 
     def close(self, *, linger: float | None = None) -> None:
-        """Waits until all messages are taken, at most `linger` seconds. Then closes this end; the maker closes the channel."""
+        """Waits until all messages are taken, at most `linger` seconds. Then closes this end. The maker's `close` ends the
+        channel."""
         _check_timeout(linger)
         self._finalizer.detach()
         _finish(self._end, self._linger if linger is None else linger)

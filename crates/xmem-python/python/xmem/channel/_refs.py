@@ -119,7 +119,7 @@ class Ref:
     def is_held(self) -> bool:
         """Whether this reference keeps the object, as far as this process knows.
 
-        It does not if this process already held as much as it may when it received the reference. If receivers could not reach the
+        It does not if this process already held as much as it may when the reference arrived. If receivers could not reach the
         object's own process, the reference ends with the process that it came from.
         """
         if self._target is not None:
