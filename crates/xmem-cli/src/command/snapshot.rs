@@ -93,7 +93,7 @@ pub(crate) fn run(
         inherited.as_raw_fd()
     );
     let command = pipeline(child::dependent(TOOL), pool, &source, &rest);
-    wait(command, timeout, file)?;
+    wait(command, timeout, file, &caps)?;
     frame.rewind()?;
     let mut bytes = Vec::new();
     frame.read_to_end(&mut bytes)?;
@@ -117,7 +117,7 @@ pub(crate) fn run(
 }
 
 /// Runs the pipeline until it ends.
-fn wait(mut command: Command, timeout: Duration, file: &Path) -> Result<(), Error> {
+fn wait(mut command: Command, timeout: Duration, file: &Path, caps: &Caps) -> Result<(), Error> {
     let ended = child::run(&mut command, timeout).map_err(|error| not_started(&error))?;
     match ended {
         Some(ended) if ended.status.success() => Ok(()),
@@ -128,7 +128,18 @@ fn wait(mut command: Command, timeout: Duration, file: &Path) -> Result<(), Erro
                 false => reason,
             })
         }
-        None => Err(format!("no picture within {timeout:?}").into()),
+        None => {
+            let parser = match caps.name() {
+                "video/x-h264" => "h264parse",
+                "video/x-h265" => "h265parse",
+                _ => return Err(format!("no picture within {timeout:?}").into()),
+            };
+            Err(format!(
+                "no picture within {timeout:?}. If the encoder sends its parameter sets only once, put `{parser} config-interval=-1` before \
+                 xmemsink"
+            )
+            .into())
+        }
     }
 }
 
