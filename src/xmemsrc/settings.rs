@@ -200,10 +200,10 @@ settings! {
      * GstXmemSrc:dmabuf:
      *
      * For elements that import DMA buffers without a copy, such as glupload, waylandsink, kmssink and
-     * `v4l2sink io-mode=dmabuf-import`. The caps stay plain `video/x-raw`. The producer must allow this (`dmabuf=allow` of
-     * xmemsink), or else the source posts an error. Frames on CUDA devices and forwarded frames are errors, too. Each element
-     * downstream, and each process that gets the descriptor, can then write to the frames of all consumers. Frames beyond
-     * `max-held` are dropped. Elements that read frames by the CPU are faster without `dmabuf`.
+     * `v4l2sink io-mode=dmabuf-import`. The caps stay plain `video/x-raw`. The source posts an error if the producer doesn't
+     * allow this (`dmabuf=allow` of xmemsink), or if a frame is on a CUDA device or in another pool. Each element downstream, and
+     * each process that gets the descriptor, can then write to the frames of all consumers. Frames beyond `max-held` are
+     * dropped. Elements that read frames by the CPU are faster without `dmabuf`.
      */
     dmabuf: bool = false,
         "dmabuf", "DMA Buffers",

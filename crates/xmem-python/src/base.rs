@@ -67,7 +67,7 @@ impl Base {
         Ok(self.0.whole_for_attribute()?.shape.len())
     }
 
-    /// The type of the elements: a numpy.dtype, but only its name for bfloat16 and without NumPy.
+    /// The type of the elements: a numpy.dtype, or a str for bfloat16 or without NumPy.
     #[getter]
     fn dtype<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         dtype::object(py, self.first().dtype)

@@ -24,7 +24,7 @@ class _Array:
         """The number of dimensions. Raises AttributeError when `shape` does."""
     @property
     def dtype(self) -> numpy.dtype[Any]:
-        """The type of the elements: a numpy.dtype, but only its name for bfloat16 and without NumPy."""
+        """The type of the elements: a numpy.dtype, or a str for bfloat16 or without NumPy."""
     @property
     def size(self) -> int:
         """The number of elements. Raises AttributeError when `shape` does."""
@@ -544,7 +544,7 @@ class BufferPool:
     def add_ref(self, meta_index: int) -> None:
         """Adds a reference without a guard: this process holds the published buffer until `release`."""
     def release(self, meta_index: int) -> bool:
-        """Removes a reference without a guard: one of `add_ref`, or of `forget` after `get`. Returns whether there was one."""
+        """Ends one reference made by `add_ref`, or by `forget` after `get`. Returns whether there was one."""
     def close(self) -> None:
         """Closes the pool. The buffers that this process wrote are lost when its last guard is gone."""
     def __enter__(self) -> Self: ...
@@ -631,7 +631,7 @@ class BufferGuard:
     ) -> None:
         """Sets the description for readers. Arguments that are None change nothing."""
     def clone_ref(self) -> BufferGuard:
-        """Returns another guard for the same buffer, which must be published."""
+        """Returns another guard for the same, already published buffer."""
     def copy_to_cpu(self) -> BufferGuard:
         """Returns a writable copy in host memory, in a buffer that this process acquires."""
     def copy_to_cuda(self, device_id: int = 0) -> BufferGuard:

@@ -257,7 +257,7 @@ impl BufferGuard {
         })
     }
 
-    /// Returns another guard for the same buffer, which must be published.
+    /// Returns another guard for the same, already published buffer.
     fn clone_ref(&self) -> PyResult<Self> {
         let pool = self.0.pool()?;
         let guard = self.with(|guard| guard.clone_ref().into_py_result())?;

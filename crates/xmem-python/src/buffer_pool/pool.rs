@@ -272,7 +272,7 @@ impl BufferPool {
         self.call(py, |pool| pool.add_ref(meta_index))
     }
 
-    /// Removes a reference without a guard: one of `add_ref`, or of `forget` after `get`. Returns whether there was one.
+    /// Ends one reference made by `add_ref`, or by `forget` after `get`. Returns whether there was one.
     fn release(
         &self,
         py: Python<'_>,
