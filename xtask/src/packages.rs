@@ -141,6 +141,8 @@ const PYTHON_NEEDS: Needs = &[
         "gir1.2-gst-plugins-base-1.0",
         &[Need::PythonModule("gi.repository.GstAllocators")],
     ),
+    // The picture that `xmem camera` shows without a producer.
+    ("gstreamer1.0-x", &[Need::Element("textoverlay")]),
     // Programs that read cameras.
     ("ffmpeg", &[Need::Program("ffmpeg")]),
     ("v4l-utils", &[Need::Program("v4l2-ctl")]),
