@@ -26,20 +26,18 @@ fn write_film(file: &Path, encoder: &str, muxer: &str) {
 
 /// Plays a pipeline from one time to another, as an editor does.
 fn play_part(pipeline: &Pipeline, part: Option<(u64, u64)>) {
-    let Some((from, to)) = part else {
-        return pipeline.play();
-    };
-    let (from, to) = (
-        gst::ClockTime::from_mseconds(from),
-        gst::ClockTime::from_mseconds(to),
-    );
-    pipeline.settle(gst::State::Paused);
-    let flags = gst::SeekFlags::FLUSH | gst::SeekFlags::ACCURATE;
-    let to = (gst::SeekType::Set, to);
-    pipeline
-        .0
-        .seek(1.0, flags, gst::SeekType::Set, from, to.0, to.1)
-        .unwrap();
+    play_last(pipeline, part.as_slice());
+}
+
+/// Seeks to each part in turn, and plays the last one.
+fn play_last(pipeline: &Pipeline, parts: &[(u64, u64)]) {
+    for (from, to) in parts {
+        pipeline.settle(gst::State::Paused);
+        let [from, to] = [from, to].map(|time| gst::ClockTime::from_mseconds(*time));
+        let flags = gst::SeekFlags::FLUSH | gst::SeekFlags::ACCURATE;
+        let set = gst::SeekType::Set;
+        pipeline.0.seek(1.0, flags, set, from, set, to).unwrap();
+    }
     pipeline.play();
 }
 
@@ -153,4 +151,137 @@ fn of_a_cut_film() {
     }
     let elements = format!("filesrc location={} ! qtdemux ! h264parse", cut.display());
     passes_whole(&elements, "h264parse ! avdec_h264", None);
+}
+
+/// Plays elements into a file. Returns the samples.
+fn samples(pools: &Pools, elements: &str, parts: &[(u64, u64)]) -> Vec<u8> {
+    let file = pools.file("samples");
+    let pipeline = pools.launch(&format!(
+        "{elements} ! filesink location={}",
+        file.display()
+    ));
+    play_last(&pipeline, parts);
+    pipeline.wait_eos();
+    fs::read(file).unwrap()
+}
+
+/// A consumer that decodes gets the same samples as without a pool.
+#[track_caller]
+fn sounds_the_same(pools: &Pools, elements: &str, decoder: &str, parts: &[(u64, u64)]) {
+    // Noise would differ.
+    let decoded = format!(
+        "{decoder} ! audioconvert dithering=none ! audio/x-raw,format=S16LE,layout=interleaved"
+    );
+    let expected = samples(pools, &format!("{elements} ! {decoded}"), parts);
+    assert!(!expected.is_empty(), "{elements}");
+    for mode in ["clock", "passthrough"] {
+        let file = pools.file(mode);
+        let consumer = pools.launch(&format!(
+            "xmemsrc pool=POOL timestamp-mode={mode} ! {decoded} ! filesink location={}",
+            file.display()
+        ));
+        consumer.play();
+        let producer = pools.launch(&format!(
+            "{elements} ! xmemsink name=sink pool=POOL {LOSSLESS} sync=false"
+        ));
+        play_last(&producer, parts);
+        consumer.wait_eos();
+        let received = fs::read(file).unwrap();
+        let what = format!("{elements} {decoder} {parts:?} {mode}");
+        assert_eq!(received.len(), expected.len(), "{what}");
+        // A flush leaves something in some decoders.
+        let is_reset = !["opusdec", "avdec_ac3"].contains(&decoder);
+        assert!(
+            received == expected || !(is_reset || parts.is_empty()),
+            "{what}"
+        );
+        assert_eq!(producer.warnings(), [""; 0]);
+    }
+}
+
+const PARTS: [&[(u64, u64)]; 3] = [&[], &[(437, 813)], &[(1_100, 1_500), (437, 813)]];
+
+/// Writes two seconds of sound, encoded.
+fn write_sound(pools: &Pools, encoder: &str, format: &str) -> String {
+    let file = pools.file("sound");
+    let description = format!(
+        "audiotestsrc num-buffers=94 wave=sine ! audio/x-raw,rate=48000,channels=2 ! audioconvert ! {format} {encoder} \
+         ! filesink location={}",
+        file.display()
+    );
+    pools.run(&description);
+    format!("filesrc location={}", file.display())
+}
+
+/// The first and the last packet are partly outside.
+#[test]
+fn of_encoded_sound() {
+    let pools = Pools::new();
+    for (encoder, demuxer, decoder) in [
+        ("avenc_aac aac-pns=false ! mp4mux", "qtdemux", "avdec_aac"),
+        ("vorbisenc ! oggmux", "oggdemux", "vorbisdec"),
+        ("vorbisenc ! matroskamux", "matroskademux", "vorbisdec"),
+        ("opusenc ! oggmux", "oggdemux", "opusdec"),
+        (
+            "flacenc ! flacparse ! matroskamux",
+            "matroskademux",
+            "flacparse ! flacdec",
+        ),
+        ("flacenc", "flacparse", "flacdec"),
+        ("lamemp3enc ! mpegaudioparse", "mpegaudioparse", "avdec_mp3"),
+        (
+            "avenc_ac3 ! ac3parse ! matroskamux",
+            "matroskademux",
+            "avdec_ac3",
+        ),
+        ("avenc_alac ! mp4mux", "qtdemux", "avdec_alac"),
+    ] {
+        let source = write_sound(&pools, encoder, "");
+        for parts in PARTS {
+            sounds_the_same(&pools, &format!("{source} ! {demuxer}"), decoder, parts);
+        }
+    }
+}
+
+/// A pause of the consumer holds up a lossless stream: the rest of it has later times.
+#[test]
+fn of_sound_that_is_paused() {
+    let pools = Pools::new();
+    let source = write_sound(&pools, "flacenc", "");
+    let elements = format!("{source} ! flacparse");
+    let parts = [(437, 1_313)];
+    let decoder = "flacdec ! audioconvert ! audio/x-raw,format=S16LE";
+    let expected = samples(&pools, &format!("{elements} ! {decoder}"), &parts);
+    let file = pools.file("paused");
+    let consumer = pools.launch(&format!(
+        "xmemsrc pool=POOL ! {decoder} ! filesink sync=true location={}",
+        file.display()
+    ));
+    consumer.play();
+    let producer = pools.launch(&format!(
+        "{elements} ! xmemsink name=sink pool=POOL {LOSSLESS} sync=false"
+    ));
+    play_last(&producer, &parts);
+    until("it plays", || producer.stat("sink", "published") > 2);
+    consumer.settle(gst::State::Paused);
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    consumer.play();
+    consumer.wait_eos();
+    assert!(fs::read(file).unwrap() == expected);
+}
+
+/// ffmpeg cuts between two packets.
+#[test]
+fn of_a_cut_sound() {
+    let pools = Pools::new();
+    write_sound(&pools, "avenc_aac aac-pns=false ! mp4mux", "");
+    let (sound, cut) = (pools.file("sound"), pools.file("cut.m4a"));
+    let mut ffmpeg = Command::new("ffmpeg");
+    ffmpeg.args(["-v", "error", "-ss", "0.5", "-i"]).arg(&sound);
+    match ffmpeg.args(["-t", "1", "-c", "copy"]).arg(&cut).status() {
+        Ok(status) => assert!(status.success()),
+        Err(error) => return not_run(&format!("no ffmpeg: {error}")),
+    }
+    let elements = format!("filesrc location={} ! qtdemux", cut.display());
+    sounds_the_same(&pools, &elements, "avdec_aac", &[]);
 }
