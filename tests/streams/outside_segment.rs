@@ -285,3 +285,137 @@ fn of_a_cut_sound() {
     let elements = format!("filesrc location={} ! qtdemux", cut.display());
     sounds_the_same(&pools, &elements, "avdec_aac", &[]);
 }
+
+/// The samples that a sink plays.
+fn played(pools: &Pools, elements: &str, parts: &[(u64, u64)]) -> Vec<u8> {
+    let pipeline = pools.launch(&format!("{elements} ! appsink name=app sync=false"));
+    play_last(&pipeline, parts);
+    let app: gst_app::AppSink = pipeline.by_name("app").downcast().unwrap();
+    let each = std::iter::from_fn(|| app.pull_sample().ok()).filter_map(|sample| {
+        let info = gst_audio::AudioInfo::from_caps(sample.caps().unwrap()).unwrap();
+        let (buffer, segment) = (sample.buffer_owned().unwrap(), sample.segment().unwrap());
+        gst_audio::audio_buffer_clip(buffer, segment, info.rate(), info.bpf())
+    });
+    each.flat_map(|buffer| bytes(&buffer)).collect()
+}
+
+/// Each reader gets only the samples inside, also one that does not know segments.
+#[test]
+fn of_raw_sound() {
+    let pools = Pools::new();
+    for (format, muxer, demuxer) in [
+        ("S16LE", "matroskamux", "matroskademux"),
+        ("S24LE", "matroskamux", "matroskademux"),
+        ("F32LE", "matroskamux", "matroskademux"),
+        ("S16LE", "wavenc", "wavparse"),
+        ("S16LE", "avimux", "avidemux"),
+        ("S16LE", "qtmux", "qtdemux"),
+    ] {
+        let source = write_sound(&pools, muxer, &format!("audio/x-raw,format={format} !"));
+        let elements = format!("{source} ! {demuxer} ! audio/x-raw");
+        for parts in PARTS {
+            let expected = played(&pools, &elements, parts);
+            assert!(!expected.is_empty(), "{elements}");
+            for properties in ["", "timestamp-mode=passthrough"] {
+                let receiver = pools.receiver(properties);
+                let producer = pools.launch(&format!(
+                    "{elements} ! xmemsink name=sink pool=POOL {LOSSLESS} sync=false"
+                ));
+                play_last(&producer, parts);
+                let received: Vec<_> = receiver
+                    .rest()
+                    .iter()
+                    .flat_map(|sample| bytes(sample.buffer().unwrap()))
+                    .collect();
+                assert_eq!(received.len(), expected.len(), "{elements} {parts:?}");
+                assert!(received == expected, "{elements} {parts:?}");
+            }
+        }
+    }
+}
+
+/// One second of sound, whose samples are numbers, in a segment that begins and ends between two samples of the buffer.
+fn clipped(layout: &str, with_duration: bool) {
+    let pools = Pools::new();
+    let caps = format!(
+        "audio/x-raw,format=S32LE,rate=1000,channels=2,channel-mask=(bitmask)3,layout={layout}"
+    );
+    let caps: gst::Caps = caps.parse().unwrap();
+    let sender = pools.sender(&caps, LOSSLESS);
+    sender.app.set_property("handle-segment-change", true);
+    let receiver = pools.receiver("").connected();
+    // Otherwise appsrc would end the stream at the end of a segment.
+    sender.app.set_automatic_eos(false);
+    let query = ask(&sender.sink(), &caps, false);
+    let allocator = query.allocation_params().next().unwrap().0.unwrap();
+    let mut memory = allocator.alloc(8_000, None).unwrap();
+    let numbers = (0..2_000).flat_map(i32::to_le_bytes).collect::<Vec<_>>();
+    memory
+        .get_mut()
+        .unwrap()
+        .map_writable()
+        .unwrap()
+        .copy_from_slice(&numbers);
+    let mut buffer = gst::Buffer::new();
+    let own = buffer.get_mut().unwrap();
+    own.append_memory(memory);
+    own.set_pts(gst::ClockTime::from_seconds(1));
+    own.set_duration(with_duration.then_some(gst::ClockTime::SECOND));
+    if layout == "non-interleaved" {
+        let info = gst_audio::AudioInfo::from_caps(&caps).unwrap();
+        gst_audio::AudioMeta::add(own, &info, 1_000, &[]).unwrap();
+    }
+    let mut segment = gst::FormattedSegment::<gst::ClockTime>::new();
+    segment.set_start(gst::ClockTime::from_mseconds(1_200));
+    segment.set_stop(gst::ClockTime::from_mseconds(1_700));
+    let whole = buffer.clone();
+    for _ in 0..2 {
+        let sample = gst::Sample::builder()
+            .segment(&segment)
+            .buffer(&buffer)
+            .build();
+        sender.app.push_sample(&sample).unwrap();
+        let sample = receiver.next().unwrap();
+        let buffer = sample.buffer().unwrap();
+        let info = gst_audio::AudioInfo::from_caps(sample.caps().unwrap()).unwrap();
+        let audio = gst_audio::AudioBufferRef::from_buffer_ref_readable(buffer, &info).unwrap();
+        assert_eq!(audio.n_samples(), 500);
+        let planes: Vec<_> = (0..audio.n_planes())
+            .map(|n| audio.plane_data(n).unwrap().to_vec())
+            .collect();
+        let part = |range: std::ops::Range<usize>| numbers[range].to_vec();
+        if layout == "interleaved" {
+            assert!(planes == [part(200 * 8..700 * 8)]);
+        } else {
+            assert!(planes == [part(200 * 4..700 * 4), part(1_200 * 4..1_700 * 4)]);
+        }
+        let duration = with_duration.then_some(gst::ClockTime::from_mseconds(500));
+        assert_eq!(buffer.duration(), duration);
+    }
+    // Samples that others have are not changed.
+    if let Some(meta) = whole.meta::<gst_audio::AudioMeta>() {
+        assert_eq!(
+            (meta.samples(), meta.offsets()),
+            (1_000, [0, 4_000].as_slice())
+        );
+    }
+    assert_eq!(sender.pipeline.stat("sink", "copied"), 0);
+    segment.set_start(gst::ClockTime::from_mseconds(2_000));
+    segment.set_stop(gst::ClockTime::from_mseconds(2_700));
+    let sample = gst::Sample::builder()
+        .segment(&segment)
+        .buffer(&buffer)
+        .build();
+    sender.app.push_sample(&sample).unwrap();
+    sender.finish();
+    assert!(receiver.next().is_none());
+    assert_eq!(sender.pipeline.stat("sink", "skipped"), 1);
+}
+
+#[test]
+fn samples_are_clipped_without_a_copy() {
+    for layout in ["interleaved", "non-interleaved"] {
+        clipped(layout, true);
+        clipped(layout, false);
+    }
+}
