@@ -56,7 +56,11 @@ fn follow_playback(source: SourceContext<'_>, new: &Sticky, old: &Sticky) {
     let segment = new.text(sticky::SEGMENT).and_then(sticky::parse_segment);
     let playback = Playback::new(new, segment.as_ref());
     let latency = source.latency(&playback);
+    let is_reversed = playback.is_reversed() && mode != XmemSrcTimestampMode::Passthrough;
     let before = source.stream.replace_playback(playback);
+    if is_reversed && !before.is_reversed() {
+        warn_of_reverse(source);
+    }
     if source.latency(&before) != latency {
         gst::debug!(CAT, obj = source.element, "The latency is {latency}");
         source.latency.expect(latency);
@@ -76,6 +80,19 @@ fn follow_playback(source: SourceContext<'_>, new: &Sticky, old: &Sticky) {
     if let Err(error) = source.element.new_segment(any.upcast_ref()) {
         gst::warning!(CAT, obj = source.element, "{error}");
     }
+}
+
+#[cold]
+fn warn_of_reverse(source: SourceContext<'_>) {
+    gst::element_warning!(
+        source.element,
+        gst::StreamError::Format,
+        (
+            "The producer of pool {:?} plays encoded frames in reverse, and decoders here play each group of frames forward, at \
+             wrong times. Decode before xmemsink, or set timestamp-mode=passthrough",
+            source.settings.pool
+        )
+    );
 }
 
 /// Sends the changes of the sticky state downstream. `on_device`: whether the frames are sent in device memory. `None` for an

@@ -49,6 +49,8 @@ pub(super) struct Playback {
     may_reorder: bool,
     /// The segment of an encoded stream, if it is played forward and has a start or a stop.
     shown: Option<gst::FormattedSegment<gst::ClockTime>>,
+    /// Encoded frames are played backward.
+    is_reversed: bool,
     units: Units,
 }
 
@@ -71,6 +73,7 @@ impl Default for Playback {
             speed: 1.0,
             may_reorder: false,
             shown: None,
+            is_reversed: false,
             units: Units::default(),
         }
     }
@@ -96,6 +99,8 @@ impl Playback {
                 .and_then(|segment| segment.downcast_ref())
                 .filter(|segment| segment.rate() > 0.0 && !is_raw && is_limited(segment))
                 .cloned(),
+            is_reversed: units == Units::Coded
+                && segment.is_some_and(|segment| segment.rate() < 0.0),
             units,
         }
     }
@@ -114,6 +119,11 @@ impl Playback {
     /// Whether it is encoded video.
     pub(super) fn is_video(&self) -> bool {
         self.may_reorder
+    }
+
+    /// Whether encoded frames are played backward.
+    pub(super) fn is_reversed(&self) -> bool {
+        self.is_reversed
     }
 
     /// Whether a frame may be needed to decode later ones.

@@ -419,3 +419,47 @@ fn samples_are_clipped_without_a_copy() {
         clipped(layout, false);
     }
 }
+
+/// Decoders reverse each group of pictures, if the segment says so.
+#[test]
+fn of_a_film_in_reverse() {
+    let pools = Pools::new();
+    let film = pools.file("film");
+    let encoder = "x264enc key-int-max=10 bframes=2 b-adapt=false";
+    write_film(&film, encoder, "mp4mux");
+    let elements = format!("filesrc location={} ! qtdemux ! h264parse", film.display());
+    let decoder = "avdec_h264 ! appsink name=app sync=false";
+    let reverse = |pipeline: &Pipeline| {
+        pipeline.settle(gst::State::Paused);
+        let flags = gst::SeekFlags::FLUSH | gst::SeekFlags::ACCURATE;
+        let (from, to) = (gst::ClockTime::ZERO, gst::ClockTime::SECOND);
+        let set = gst::SeekType::Set;
+        pipeline.0.seek(-1.0, flags, set, from, set, to).unwrap();
+        pipeline.play();
+    };
+    let alone = pools.launch(&format!("{elements} ! {decoder}"));
+    reverse(&alone);
+    let app: gst_app::AppSink = alone.by_name("app").downcast().unwrap();
+    let expected = caught(&app);
+    assert_eq!(expected.len(), 25);
+    for mode in ["clock", "passthrough"] {
+        let consumer = pools.launch(&format!(
+            "xmemsrc pool=POOL timestamp-mode={mode} ! {decoder}"
+        ));
+        consumer.play();
+        let producer = pools.launch(&format!(
+            "{elements} ! xmemsink name=sink pool=POOL {LOSSLESS} sync=false"
+        ));
+        reverse(&producer);
+        let app: gst_app::AppSink = consumer.by_name("app").downcast().unwrap();
+        let received = caught(&app);
+        let warnings = consumer.warnings();
+        if mode == "clock" {
+            assert_eq!(warnings.len(), 1, "{warnings:?}");
+            assert!(warnings[0].contains("in reverse"), "{warnings:?}");
+        } else {
+            assert_eq!(difference(&expected, &received), None);
+            assert_eq!(warnings, [""; 0]);
+        }
+    }
+}
