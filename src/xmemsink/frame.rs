@@ -6,7 +6,8 @@
 use xmem_core::{Canceller, FrameMeta, OwnSlot, PublishError, SlotSpec};
 
 use super::{
-    base::{CAT, Data},
+    base::{self, CAT, Data},
+    clip::{self, Clipped},
     consumers::Requests,
     device, outside,
     run::{Cause, Failure, Outcome, Started},
@@ -26,8 +27,8 @@ use crate::{
 /// frame of the previous input can follow the caps of the next one.
 const MOST_MISMATCHES: u32 = 10;
 
-/// Describes a buffer and reports lost metas. The times on CLOCK_MONOTONIC are set later. `None`: it is not published, since it does
-/// not match its caps.
+/// Describes a buffer and reports lost metas. The times on CLOCK_MONOTONIC are set later. `None`: it is not published as a whole,
+/// since it does not match its caps, or since samples of it are outside of the segment.
 pub(super) fn describe(
     ctx: SinkContext<'_>,
     buffer: &gst::BufferRef,
@@ -47,6 +48,10 @@ fn describe_fully(
 ) -> Result<Option<Described>, gst::FlowError> {
     ctx.stream.settle_caps(buffer);
     let format = ctx.stream.format();
+    let info = format.audio_info.as_ref();
+    if info.is_some_and(|info| !matches!(clip(ctx, info, buffer), Clipped::Whole)) {
+        return Ok(None);
+    }
     let layout = format.layout(buffer, ctx.started.program);
     let layout = match ctx.stream.check(layout, buffer.size()) {
         Ok(layout) => layout,
@@ -65,6 +70,19 @@ fn describe_fully(
         meta: frame::describe(buffer, layout, &attachments),
         memory: format.memory,
     }))
+}
+
+fn clip(ctx: SinkContext<'_>, info: &gst_audio::AudioInfo, buffer: &gst::BufferRef) -> Clipped {
+    clip::clip(base::segment(ctx.sink), info, buffer)
+}
+
+/// The samples inside the segment, of a buffer that was not described. `None`: there are none, or it does not contain samples.
+#[cold]
+pub(super) fn part(ctx: SinkContext<'_>, buffer: &gst::BufferRef) -> Option<gst::Buffer> {
+    match clip(ctx, ctx.stream.format().audio_info.as_ref()?, buffer) {
+        Clipped::Part(part) => Some(part),
+        Clipped::Whole | Clipped::Nothing => None,
+    }
 }
 
 /// Reports a frame that consumers would refuse.

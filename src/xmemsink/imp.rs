@@ -410,8 +410,7 @@ impl BaseSinkImpl for XmemSink {
         let ctx = self.context(obj.upcast_ref(), &started);
         self.events.share_deferred(ctx, false)?;
         let Some(mut described) = frame::describe(ctx, buffer, &self.losses)? else {
-            // It counts as skipped when the next buffer arrives.
-            return Ok(gst::FlowSuccess::Ok);
+            return self.render_part(ctx, buffer);
         };
         if self.gaps.note_rendered() {
             described.meta.flags |= FrameFlags::AFTER_GAP;
@@ -476,6 +475,20 @@ impl XmemSink {
             stream: &self.stream,
             times: &self.times,
             interrupts: &self.interrupts,
+        }
+    }
+
+    /// Renders the samples inside the segment. If there are none, the buffer counts as skipped when the next one arrives.
+    #[cold]
+    #[inline(never)]
+    fn render_part(
+        &self,
+        ctx: SinkContext<'_>,
+        buffer: &gst::BufferRef,
+    ) -> Result<gst::FlowSuccess, gst::FlowError> {
+        match frame::part(ctx, buffer) {
+            Some(part) => self.render(&part),
+            None => Ok(gst::FlowSuccess::Ok),
         }
     }
 

@@ -3,6 +3,7 @@
 //! `xmemsink` publishes buffers in a pool.
 
 mod base;
+mod clip;
 mod consumers;
 #[cfg_attr(not(feature = "cuda"), path = "no_device.rs")]
 mod device;

@@ -172,7 +172,8 @@ impl SinkStream {
     pub(super) fn note_described(&self, buffer: &gst::BufferRef, attachments: &Attachments) {
         let key = DescriptionKey::of(buffer);
         let mut state = lock(&self.state);
-        state.key = key;
+        // Samples of the next buffer may be outside of the segment.
+        state.key = key.filter(|_| state.format.audio_info.is_none());
         state.attachments = attachments.clone();
     }
 

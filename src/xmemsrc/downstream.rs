@@ -56,7 +56,11 @@ fn follow_playback(source: SourceContext<'_>, new: &Sticky, old: &Sticky) {
     let segment = new.text(sticky::SEGMENT).and_then(sticky::parse_segment);
     let playback = Playback::new(new, segment.as_ref());
     let latency = source.latency(&playback);
+    let is_reversed = playback.is_reversed() && mode != XmemSrcTimestampMode::Passthrough;
     let before = source.stream.replace_playback(playback);
+    if is_reversed && !before.is_reversed() {
+        warn_of_reverse(source);
+    }
     if source.latency(&before) != latency {
         gst::debug!(CAT, obj = source.element, "The latency is {latency}");
         source.latency.expect(latency);
@@ -76,6 +80,19 @@ fn follow_playback(source: SourceContext<'_>, new: &Sticky, old: &Sticky) {
     if let Err(error) = source.element.new_segment(any.upcast_ref()) {
         gst::warning!(CAT, obj = source.element, "{error}");
     }
+}
+
+#[cold]
+fn warn_of_reverse(source: SourceContext<'_>) {
+    gst::element_warning!(
+        source.element,
+        gst::StreamError::Format,
+        (
+            "The producer of pool {:?} plays encoded frames in reverse, and decoders here play each group of frames forward, at \
+             wrong times. Decode before xmemsink, or set timestamp-mode=passthrough",
+            source.settings.pool
+        )
+    );
 }
 
 /// Sends the changes of the sticky state downstream. `on_device`: whether the frames are sent in device memory. `None` for an
@@ -424,51 +441,82 @@ type Segment = gst::FormattedSegment<gst::ClockTime>;
 
 /// The part of this pipeline's time in which frames are shown.
 #[derive(Debug, Default)]
-pub(super) struct Window(Option<Segment>);
+pub(super) struct Window {
+    /// The segment that was sent. `None`: all frames are shown.
+    sent: Option<Segment>,
+    /// The producer's segment for which it was sent.
+    of: Option<Segment>,
+}
 
-/// Whether a frame is shown in a segment.
-fn contains(segment: &Segment, pts: gst::ClockTime, duration: Option<gst::ClockTime>) -> bool {
+/// Where a frame lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Inside,
+    /// A decoder removes the samples outside.
+    Partly,
+    Outside,
+}
+
+/// Times of a clock that is measured differ by less, and a sample is longer.
+const INEXACT: gst::ClockTime = gst::ClockTime::from_useconds(5);
+
+fn place(segment: &Segment, pts: gst::ClockTime, duration: Option<gst::ClockTime>) -> Place {
     let duration = duration.unwrap_or(gst::ClockTime::from_nseconds(1));
     let end = pts.saturating_add(duration);
-    segment.clip(pts, end).is_some()
+    let Some((Some(first), Some(last))) = segment.clip(pts, end) else {
+        return Place::Outside;
+    };
+    let is_cut = first.saturating_sub(pts).max(end.saturating_sub(last)) > INEXACT;
+    if is_cut { Place::Partly } else { Place::Inside }
 }
 
 impl Window {
-    /// The segment to send before a frame. `None`: the previous one applies. `shown` is the producer's segment, if the stream is
-    /// encoded.
+    /// The segment to send before a frame. `None`: the previous one applies.
     #[inline]
     pub(super) fn follow(
         &mut self,
-        shown: Option<&Segment>,
+        playback: &Playback,
         meta: &FrameMeta,
         times: &BufferTimes,
     ) -> Option<Segment> {
-        if shown.is_none() && self.0.is_none() {
+        if playback.shown().is_none() && self.of.is_none() {
             return None;
         }
-        self.follow_encoded(shown, meta, times)
+        self.follow_encoded(playback, meta, times)
     }
 
+    /// Each segment of the producer is sent before its first frame: a later one would drain the decoder, and some then lose what
+    /// the next frames refer to. It is sent again if the times of the frames no longer match it, as after a pause.
+    #[inline(never)]
     fn follow_encoded(
         &mut self,
-        shown: Option<&Segment>,
+        playback: &Playback,
         meta: &FrameMeta,
         times: &BufferTimes,
     ) -> Option<Segment> {
         let producers = meta.pts.and_then(timing::known)?;
-        let duration = meta.duration.and_then(timing::known);
-        let own = times.pts?;
-        let is_shown = shown.is_none_or(|shown| contains(shown, producers, duration));
-        let is_inside = self
-            .0
-            .as_ref()
-            .is_none_or(|window| contains(window, own, times.duration));
-        if is_shown == is_inside {
-            return None;
+        // The time of an early frame is not its own.
+        let own = times.pts.filter(|_| !times.is_early)?;
+        let shown = playback.shown();
+        let is_new = shown != self.of.as_ref();
+        if !is_new {
+            let place = |segment: Option<&Segment>, pts, duration| match segment {
+                None => Place::Inside,
+                Some(segment) => match place(segment, pts, duration) {
+                    Place::Partly if playback.is_video() => Place::Inside,
+                    place => place,
+                },
+            };
+            let there = place(shown, producers, meta.duration.and_then(timing::known));
+            if there == place(self.sent.as_ref(), own, times.duration) {
+                return None;
+            }
         }
+        self.of = shown.cloned();
         let window = shown.map_or_else(Segment::new, |shown| converted(shown, producers, own));
-        self.0 = Some(window.clone());
-        Some(window)
+        let is_open = window == Segment::new();
+        let before = self.sent.replace(window.clone());
+        (before.is_some() || !is_open).then_some(window)
     }
 }
 

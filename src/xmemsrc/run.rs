@@ -282,7 +282,7 @@ impl Started {
         let times = self.to_running_time.stamp(source.element, lease, playback);
         // `passthrough` sends the producer's own segment. Times of `arrival` have no relation to it.
         if source.settings.timestamp_mode == XmemSrcTimestampMode::Clock
-            && let Some(segment) = self.window.follow(playback.shown(), lease.meta(), &times)
+            && let Some(segment) = self.window.follow(playback, lease.meta(), &times)
         {
             downstream::replace_segment(source, segment);
         }

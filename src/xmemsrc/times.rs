@@ -47,8 +47,10 @@ pub(super) struct Playback {
     speed: f64,
     /// Frames may arrive in another order than that of their presentation.
     may_reorder: bool,
-    /// The segment of an encoded stream. It is played forward.
+    /// The segment of an encoded stream, if it is played forward and has a start or a stop.
     shown: Option<gst::FormattedSegment<gst::ClockTime>>,
+    /// Encoded frames are played backward.
+    is_reversed: bool,
     units: Units,
 }
 
@@ -71,6 +73,7 @@ impl Default for Playback {
             speed: 1.0,
             may_reorder: false,
             shown: None,
+            is_reversed: false,
             units: Units::default(),
         }
     }
@@ -82,20 +85,23 @@ impl Playback {
         let caps = sticky.text(sticky::CAPS).unwrap_or_default();
         let parsed = sticky::parse_caps(caps);
         let is_raw = parsed.as_ref().is_some_and(|parsed| caps::is_raw(parsed));
+        let units = match parsed {
+            Some(parsed) if caps::is_container(&parsed) => Units::Bytes,
+            Some(_) if key_frame::is_needed(caps) => Units::Coded,
+            Some(_) => Units::Pictures,
+            None => Units::Bytes,
+        };
         Self {
             timeline: Timeline::parse(sticky.text(sticky::TIMELINE)),
             speed: segment.map_or(1.0, |segment| segment.rate().abs()),
             may_reorder: caps.starts_with("video/") && !caps.starts_with("video/x-raw"),
             shown: segment
                 .and_then(|segment| segment.downcast_ref())
-                .filter(|segment| segment.rate() > 0.0 && !is_raw)
+                .filter(|segment| segment.rate() > 0.0 && !is_raw && is_limited(segment))
                 .cloned(),
-            units: match parsed {
-                Some(parsed) if caps::is_container(&parsed) => Units::Bytes,
-                Some(_) if key_frame::is_needed(caps) => Units::Coded,
-                Some(_) => Units::Pictures,
-                None => Units::Bytes,
-            },
+            is_reversed: units == Units::Coded
+                && segment.is_some_and(|segment| segment.rate() < 0.0),
+            units,
         }
     }
 
@@ -108,6 +114,16 @@ impl Playback {
     /// length of the gap is not known.
     fn can_catch_up(&self, meta: &FrameMeta) -> bool {
         self.timeline.live && (!self.may_reorder || meta.decode_timestamp.is_some())
+    }
+
+    /// Whether it is encoded video.
+    pub(super) fn is_video(&self) -> bool {
+        self.may_reorder
+    }
+
+    /// Whether encoded frames are played backward.
+    pub(super) fn is_reversed(&self) -> bool {
+        self.is_reversed
     }
 
     /// Whether a frame may be needed to decode later ones.
@@ -130,6 +146,11 @@ impl Playback {
             }
         }
     }
+}
+
+/// Whether frames may lie outside of a segment.
+fn is_limited(segment: &gst::FormattedSegment<gst::ClockTime>) -> bool {
+    segment.start().is_some_and(|start| !start.is_zero()) || segment.stop().is_some()
 }
 
 /// The intervals between the frames of a stream, on CLOCK_MONOTONIC.
