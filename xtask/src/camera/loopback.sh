@@ -7,14 +7,14 @@ out=/dev/video10
 written=/tmp/seen.raw
 size=320x240
 
-# The brightness of the last frame that a program wrote, at a quarter of its width and height: the text is in the middle.
+# The brightness of the last frame in YUY2 that a program wrote, at a quarter of its width and height: the text is in the middle.
 last_seen() {
     python3 -c '
 import sys
-frame = 320 * 240
+frame = 2 * 320 * 240
 data = open(sys.argv[1], "rb").read()
 start = len(data) // frame * frame - frame
-print(data[start + 60 * 320 + 80])' $written
+print(data[start + 2 * (60 * 320 + 80)])' $written
 }
 is_seen() { # lowest, highest brightness
     level=$(last_seen) && [ "$level" -ge "$1" ] && [ "$level" -le "$2" ]
@@ -33,7 +33,7 @@ camera=$pid
 # With exclusive_caps=1 the device is a camera only while somebody writes to it.
 until_true "v4l2-ctl --device $out --all | grep -q 'Video Capture'"
 
-begin reader ffmpeg -loglevel error -f v4l2 -i $out -f rawvideo -pix_fmt gray -y $written
+begin reader ffmpeg -loglevel error -f v4l2 -i $out -c copy -f rawvideo -y $written
 reader=$pid
 check 'loopback: ffmpeg sees the pool' 176 184
 kill "$share"
@@ -56,7 +56,7 @@ if grep -q 'that no other program writes to' /tmp/second.log; then ok "$what"; e
 kill "$reader"
 wait "$reader"
 rm $written
-begin reader gst-launch-1.0 -q v4l2src device=$out ! videoconvert ! video/x-raw,format=GRAY8 ! filesink location=$written
+begin reader gst-launch-1.0 -q v4l2src device=$out ! video/x-raw,format=YUY2 ! filesink location=$written
 check 'loopback: v4l2src sees the pool' 96 104
 kill "$pid"
 wait "$pid"

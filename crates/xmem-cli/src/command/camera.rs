@@ -48,7 +48,7 @@ pub(crate) fn run(camera: &Camera, verbose: bool) -> Result<(), Error> {
             // Fails only if the tool has already ended.
             let _ = kill_process(Pid::from_child(&tool), Signal::INT);
         });
-        if is_stopped && tool.try_wait()?.is_none() {
+        if tool.try_wait()?.is_none() {
             tool.kill()?;
         }
         tool.wait()?;
@@ -74,24 +74,30 @@ pub(crate) fn run(camera: &Camera, verbose: bool) -> Result<(), Error> {
     }
 }
 
-/// Waits until the tool ends. Returns whether this command is to end, after it called `interrupt`.
+/// Waits until the tool ends, or should have ended. Returns whether this command is to end, after it called `interrupt`.
 fn watch(
     events: &Receiver<Event>,
     printed: &mut String,
     verbose: bool,
     interrupt: impl Fn(),
 ) -> bool {
+    let mut is_stopped = false;
     let mut deadline: Option<Instant> = None;
     loop {
         let left = deadline.map(|it| it.saturating_duration_since(Instant::now()));
         match events.recv_timeout(left.unwrap_or(LONG)) {
             Ok(Event::Stop) => {
+                is_stopped = true;
                 deadline.get_or_insert(Instant::now() + END_TIMEOUT);
                 interrupt();
             }
             Ok(Event::Printed(line)) => {
                 if verbose {
                     to_stderr(printable(&line));
+                }
+                // v4l2sink may wait for its device after an error, and the tool with it.
+                if line.starts_with("ERROR: from element") {
+                    deadline.get_or_insert(Instant::now() + END_TIMEOUT);
                 }
                 // The reason of the end is in the last lines.
                 if printed.len() > 1 << 16 {
@@ -100,8 +106,8 @@ fn watch(
                 *printed += &line;
                 printed.push('\n');
             }
-            Ok(Event::Ended) | Err(RecvTimeoutError::Disconnected) => return deadline.is_some(),
-            Err(RecvTimeoutError::Timeout) if deadline.is_some() => return true,
+            Ok(Event::Ended) | Err(RecvTimeoutError::Disconnected) => return is_stopped,
+            Err(RecvTimeoutError::Timeout) if deadline.is_some() => return is_stopped,
             Err(RecvTimeoutError::Timeout) => {}
         }
     }
@@ -183,6 +189,8 @@ fn advice(camera: &Camera, printed: &str) -> &'static str {
 /// Frames of the pool over a still picture, which is seen while there are none. What the camera delivers never changes its form.
 fn command(camera: &Camera, sink: &str) -> Command {
     let (width, height) = camera.size;
+    // The colours too, because a device of v4l2loopback refuses caps that change.
+    let fixed = "interlace-mode=progressive,colorimetry=bt601,chroma-site=jpeg";
     // The pool may be absent, or have other caps later: the tool then fails, and is started again.
     let stats = xmem_core::discovery::query(&camera.pool).ok();
     let caps = stats.as_ref().and_then(Caps::of);
@@ -200,7 +208,7 @@ fn command(camera: &Camera, sink: &str) -> Command {
     );
     let rest = format!(
         "{}videoconvertscale add-borders=true ! {picture} ! queue ! all.sink_1 \
-         compositor name=all sink_1::max-last-buffer-repeat={SHOWN} ! {picture},{rate} ! {sink}",
+         compositor name=all sink_1::max-last-buffer-repeat={SHOWN} ! {picture},{rate},{fixed} ! {sink}",
         decoder(is_raw)
     );
     let mut command = child::dependent(TOOL);
