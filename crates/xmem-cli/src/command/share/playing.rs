@@ -72,13 +72,13 @@ impl Playing {
         let mut command = child::dependent(TOOL);
         command.arg("--quiet");
         match source {
-            Some(source) if share.repeat && source.is_picture() => command
-                .args(source.elements(share.latency))
-                .args(STILL.split(' ')),
             Some(source) => command.args(source.elements(share.latency)),
             // fdsrc waits: nothing is written to its standard input.
             None => command.arg("fdsrc"),
         };
+        if share.repeat && source.is_some_and(Source::is_picture) {
+            command.args(STILL.split(' '));
+        }
         if source.is_some() && share.format != "any" {
             let caps = format!("video/x-raw,format={}", share.format);
             command.arg("!").args(CONVERT.split(' ')).args(["!", &caps]);

@@ -23,7 +23,7 @@ pub(super) fn has_padding() -> Result<bool, Error> {
     let frame = ended
         .as_ref()
         .and_then(|it| it.stdout.split_once("FRAME\n"));
-    // If there is no frame, the pipeline of the pool reports the reason.
+    // Without a frame there is no y4menc: the pipeline of the pool fails, too, and names the reason.
     Ok(frame.is_some_and(|(_, bytes)| bytes.chars().count() > 6))
 }
 
@@ -57,13 +57,12 @@ pub(super) fn copy(from: impl Read, to: impl Write) -> io::Result<()> {
 
 /// The layout of the frames behind a header.
 fn layout(header: &[u8]) -> Option<VideoLayout> {
-    let words = || {
-        str::from_utf8(header)
-            .ok()
-            .into_iter()
-            .flat_map(str::split_whitespace)
+    let header = str::from_utf8(header).ok()?;
+    let value = |key| {
+        header
+            .split_whitespace()
+            .find_map(|word| word.strip_prefix(key))
     };
-    let value = |key| words().find_map(|word| word.strip_prefix(key));
     let (format, _) = FORMATS.iter().find(|(_, name)| value('C') == Some(name))?;
     let size = |key| value(key)?.parse().ok();
     VideoLayout::new(format, size('W')?, size('H')?).ok()
