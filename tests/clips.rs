@@ -249,7 +249,7 @@ fn the_recipe_of_the_cookbook_is_true() {
 fn a_trigger_without_a_producer_writes_what_there_was() {
     let pools = prepared();
     let mut producer = producer(&pools, H264);
-    let mut command = xmem(&pools, &["clip.mkv", "--before", "1", "--after", "0.1"]);
+    let mut command = xmem(&pools, &["clip.mkv", "--before", "30", "--after", "0.1"]);
     let mut recorder = recorder(&pools, &mut command, 60);
     producer.signal(Signal::KILL);
     producer.wait();
