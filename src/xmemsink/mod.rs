@@ -10,6 +10,7 @@ mod device;
 mod events;
 mod frame;
 mod imp;
+mod offer;
 mod outside;
 mod run;
 mod settings;

@@ -79,7 +79,7 @@ pub(super) fn joined(
     if again {
         post_back(source.element, &settings.pool, pid);
     }
-    source.latency.ask(source.stats, source.stream);
+    source.ask_to_keep();
     started.join(consumer.has_resumed(), consumer.delivery());
 }
 

@@ -1,15 +1,12 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What the streaming thread works with: the parts of a started source, its statistics, the outcomes of frames, and the other sources of
-//! the pipeline.
+//! What the streaming thread works with: the parts of a started source, its statistics, and the outcomes of frames.
 
 use std::sync::{
     Arc, Mutex,
     atomic::{AtomicU64, Ordering},
 };
 
-use gst::prelude::*;
-use gst_base::prelude::*;
 use xmem_core::{
     Canceller, ConsumerHandle,
     follow::{FollowerHandle, FollowerStats},
@@ -47,6 +44,11 @@ impl SourceContext<'_> {
         let deadline = gst::ClockTime::ZERO;
         let mode = self.settings.timestamp_mode;
         self.latency.answer(playback, mode, deadline)
+    }
+
+    /// Asks the producer to keep frames for as long as downstream needs them.
+    pub(super) fn ask_to_keep(&self) {
+        self.latency.ask(self.stats.consumer(), self.stream);
     }
 }
 
@@ -130,42 +132,3 @@ pub(super) enum Outcome {
 /// Why a frame's description is invalid.
 #[derive(Debug)]
 pub(super) struct InvalidFrame(pub(super) String);
-
-/// The other sources of this kind in the pipeline.
-pub(super) fn others(src: &gst_base::BaseSrc) -> Vec<gst::Element> {
-    let Some(pipeline) = outermost_bin(src) else {
-        return Vec::new();
-    };
-    pipeline
-        .iterate_all_by_element_factory_name("xmemsrc")
-        .into_iter()
-        .filter_map(Result::ok)
-        .filter(|element| *element != *src)
-        .collect()
-}
-
-/// Whether the pipeline has a live source of another kind, such as a microphone.
-pub(super) fn has_other_live_source(src: &gst_base::BaseSrc) -> bool {
-    let Some(pipeline) = outermost_bin(src) else {
-        return false;
-    };
-    let elements = pipeline.iterate_recurse().into_iter();
-    let mut sources = elements
-        .filter_map(Result::ok)
-        .filter_map(|element| element.downcast::<gst_base::BaseSrc>().ok());
-    sources.any(|other| other.type_() != src.type_() && other.is_live())
-}
-
-/// The address of the pipeline, as a name for it while the source is in it.
-pub(super) fn address(src: &gst_base::BaseSrc) -> usize {
-    match outermost_bin(src) {
-        Some(pipeline) => pipeline.as_ptr() as usize,
-        None => src.as_ptr() as usize,
-    }
-}
-
-/// `None`: the source is in no bin.
-fn outermost_bin(src: &gst_base::BaseSrc) -> Option<gst::Bin> {
-    let bins = std::iter::successors(src.parent(), gst::Object::parent);
-    bins.filter_map(|parent| parent.downcast().ok()).last()
-}

@@ -64,7 +64,7 @@ fn follow_playback(source: SourceContext<'_>, new: &Sticky, old: &Sticky) {
     if source.latency(&before) != latency {
         gst::debug!(CAT, obj = source.element, "The latency is {latency}");
         source.latency.expect(latency);
-        source.latency.ask(source.stats, source.stream);
+        source.ask_to_keep();
         latency::changed(source.element);
     }
     let is_same = source.outgoing.own_segment() == segment
@@ -139,7 +139,7 @@ pub(super) fn update(
             pad.push_event(gst::event::Caps::new(&parsed));
         }
         source.stream.set_caps(parsed);
-        source.latency.ask(source.stats, source.stream);
+        source.ask_to_keep();
         // Sends the caps and queries downstream.
         if !source.element.negotiate() {
             return Err(if pad.pad_flags().contains(gst::PadFlags::FLUSHING) {

@@ -44,10 +44,10 @@ use xmem_core::Canceller;
 use super::{
     base::{self, CAT, Create, Outgoing},
     connection,
-    context::{self, SourceContext, SourceStats},
+    context::{SourceContext, SourceStats},
     downstream,
     latency::{self, Latency},
-    receive,
+    pipeline, receive,
     run::{Run, Running},
     settings::{PROP_POOL, PROP_PROCESSING_DEADLINE, PROPERTIES, Settings, XmemSrcTimestampMode},
     stream::SourceStream,
@@ -331,7 +331,7 @@ impl BaseSrcImpl for XmemSrc {
             // An aggregator waits for its slowest input, also if no sink waits for it.
             let latency = event.latency().max(self.latency_of_others());
             self.latency.set_pipeline(latency);
-            self.latency.ask(&self.stats, &self.stream);
+            self.latency.ask(self.stats.consumer(), &self.stream);
         }
         self.parent_event(event)
     }
@@ -411,7 +411,7 @@ impl XmemSrc {
 
     /// The greatest latency of the other sources in the pipeline.
     fn latency_of_others(&self) -> gst::ClockTime {
-        let others = context::others(self.obj().upcast_ref());
+        let others = pipeline::others(self.obj().upcast_ref());
         let latencies = others.iter().filter_map(|other| {
             let mut query = gst::query::Latency::new();
             other.query(&mut query).then(|| query.result().1)

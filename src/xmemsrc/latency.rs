@@ -5,10 +5,9 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use gst::prelude::*;
+use xmem_core::ConsumerHandle;
 
-use super::{
-    context::SourceStats, settings::XmemSrcTimestampMode, stream::SourceStream, times::Playback,
-};
+use super::{settings::XmemSrcTimestampMode, stream::SourceStream, times::Playback};
 
 /// Streams of packets and of encoded frames may come in bursts. A hole in them costs more than a delay.
 const BURSTS: gst::ClockTime = gst::ClockTime::SECOND;
@@ -132,8 +131,8 @@ impl Latency {
     /// Asks the present producer to keep frames for as long as downstream may need. Called when one of the times, the caps or the
     /// producer has changed.
     #[cold]
-    pub(super) fn ask(&self, stats: &SourceStats, stream: &SourceStream) {
-        let Some(consumer) = stats.consumer() else {
+    pub(super) fn ask(&self, consumer: Option<ConsumerHandle>, stream: &SourceStream) {
+        let Some(consumer) = consumer else {
             return;
         };
         let bursts = match stream.caps() {

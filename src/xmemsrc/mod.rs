@@ -11,6 +11,7 @@ mod device;
 mod downstream;
 mod imp;
 mod latency;
+mod pipeline;
 mod receive;
 mod run;
 mod settings;

@@ -310,7 +310,7 @@ impl Started {
         } else if self.to_running_time.is_measured() {
             source.latency.expect(gst::ClockTime::ZERO);
         }
-        source.latency.ask(source.stats, source.stream);
+        source.ask_to_keep();
         if latency != before {
             latency::changed(source.element);
         }

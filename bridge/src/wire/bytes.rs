@@ -2,7 +2,12 @@
 
 //! Reads and writes the fields of messages. The reader checks the length before each read, because another host sent the bytes.
 
-use super::Malformed;
+use thiserror::Error;
+
+/// A message is invalid.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[error("a message of the other host is invalid: {0}")]
+pub struct Malformed(pub &'static str);
 
 /// The rest of a message.
 #[derive(Debug, Clone, Copy)]

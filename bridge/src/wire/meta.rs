@@ -4,8 +4,7 @@
 
 use xmem_core::{FrameFlags, FrameLayout, FrameMeta};
 
-use super::Malformed;
-use super::bytes::Reader;
+use super::bytes::{Malformed, Reader};
 
 /// The bit for `reserved` in the mask of optional values.
 const RESERVED: u8 = 1 << 7;

@@ -12,9 +12,9 @@
 mod bytes;
 mod meta;
 
-use thiserror::Error;
 use xmem_core::{FrameMeta, MAX_NAMED_SIZE, MAX_REQUEST};
 
+pub use bytes::Malformed;
 use bytes::{Reader, put_sized, put_text};
 
 /// The version of the format. It is the first byte of each message. Every change to a message, or to the meaning of one, raises it.
@@ -28,11 +28,6 @@ pub const MAX_FRAME: u64 = 256 << 20;
 pub const MAX_NAME: usize = 64;
 /// The maximum size of a refusal's reason, in bytes.
 pub const MAX_REASON: usize = 512;
-
-/// A message is invalid.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-#[error("a message of the other host is invalid: {0}")]
-pub struct Malformed(pub &'static str);
 
 /// The two instances of a stream. Both are random numbers, so that messages of an earlier stream are recognized and ignored.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]

@@ -5,7 +5,7 @@
 use std::env::args_os;
 use std::ffi::OsStr;
 use std::io::{self, Read};
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -60,12 +60,6 @@ pub(crate) fn become_tool() -> Option<Result<ExitCode, Error>> {
         Ok(()) => supervise(this_program(NAME, tool).args(args)),
         Err(error) => Err(error.into()),
     })
-}
-
-/// The exit code for the end of a tool: as shells do for a signal, such as SIGPIPE when the reader of `tap` has ended.
-pub(crate) fn exit_code(status: ExitStatus) -> ExitCode {
-    let code = status.code().or(status.signal().map(|it| 128 + it));
-    code.map_or(ExitCode::FAILURE, |code| ExitCode::from(code as u8))
 }
 
 /// The time within which an interrupted pipeline must end.

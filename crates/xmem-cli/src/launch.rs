@@ -5,7 +5,8 @@
 use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::process::{Command, Stdio};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, ExitCode, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use xmem_core::discovery::{pools_in_words, printable};
@@ -134,6 +135,12 @@ pub(crate) fn property(name: &str, value: impl AsRef<OsStr>) -> String {
 /// A timeout as a property.
 pub(crate) fn connection_timeout(timeout: Duration) -> String {
     format!("connection-timeout={}", timeout.as_nanos())
+}
+
+/// The exit code for the end of a tool: as shells do for a signal, such as SIGPIPE when the reader of `tap` has ended.
+pub(crate) fn exit_code(status: ExitStatus) -> ExitCode {
+    let code = status.code().or(status.signal().map(|it| 128 + it));
+    code.map_or(ExitCode::FAILURE, |code| ExitCode::from(code as u8))
 }
 
 /// The error if the tool cannot be started.

@@ -15,9 +15,8 @@ use signal_hook::iterator::Signals;
 use xmem_core::discovery::printable;
 
 use crate::Error;
-use crate::child::exit_code;
 use crate::format::to_stderr;
-use crate::launch::not_started;
+use crate::launch::{exit_code, not_started};
 
 const INTERVAL: Duration = Duration::from_secs(1);
 

@@ -16,8 +16,7 @@ use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGPIPE, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::Error;
-use crate::child::exit_code;
-use crate::launch::not_started;
+use crate::launch::{exit_code, not_started};
 
 /// A further SIGINT is passed on after this time, so that a user can end a tool that hangs.
 const AGAIN: Duration = Duration::from_secs(1);

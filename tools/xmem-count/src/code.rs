@@ -12,7 +12,7 @@ use clap::ValueEnum;
 
 use crate::Error;
 use crate::figures::Column;
-use crate::side::Mark;
+use crate::mark::Mark;
 
 /// The owner of an instruction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -8,7 +8,8 @@ use xmem_core::{Consumer, FrameMeta, Producer};
 
 use crate::Error;
 use crate::direct::each_line;
-use crate::side::{Mark, announce};
+use crate::mark::Mark;
+use crate::side::announce;
 
 const SIZE: usize = 4096;
 

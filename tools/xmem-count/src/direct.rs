@@ -10,7 +10,8 @@ use libloading::{Library, Symbol};
 use xmem_core::{Consumer, FrameMeta, Producer, VideoLayout};
 
 use crate::Error;
-use crate::side::{Mark, announce};
+use crate::mark::Mark;
+use crate::side::announce;
 
 const FORMAT: &str = "NV12";
 const WIDTH: u32 = 1920;

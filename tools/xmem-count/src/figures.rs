@@ -4,7 +4,7 @@
 
 use clap::ValueEnum;
 
-use crate::side::Mark;
+use crate::mark::Mark;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Column {

@@ -10,6 +10,7 @@ mod core;
 mod direct;
 mod figures;
 mod functions;
+mod mark;
 mod plan;
 mod side;
 mod trace;

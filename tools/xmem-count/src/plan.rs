@@ -11,7 +11,7 @@ use gst::prelude::*;
 use crate::Error;
 use crate::figures::{Cost, Row, median, name};
 use crate::functions;
-use crate::side::Mark;
+use crate::mark::Mark;
 use crate::trace::Interval;
 use crate::traced::{Environment, Traced};
 

@@ -3,14 +3,13 @@
 //! One side of a transport, which runs under Valgrind.
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
-use clap::ValueEnum;
 use gst::glib::ffi as glib;
 use gst::prelude::*;
 
 use crate::Error;
 use crate::figures::{Column, name};
+use crate::mark::{MARKS_AT, Mark};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -23,26 +22,6 @@ pub(crate) struct Args {
     /// The description of the sink or the source, as for gst-launch-1.0
     elements: String,
 }
-
-/// The beginning of a stage of a frame. In the trace, a mark is a store to an address that is reserved for it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Mark {
-    Acquire,
-    Push,
-    Loop,
-    Take,
-    Release,
-    /// Nothing is counted after this mark.
-    Rest,
-}
-
-impl Mark {
-    pub(crate) fn set(self) {
-        MARKS[self as usize].store(1, Relaxed);
-    }
-}
-
-static MARKS: [AtomicU8; Mark::Rest as usize + 1] = [const { AtomicU8::new(0) }; _];
 
 /// The functions whose calls are counted. Mutexes of Rust's standard library have no function.
 const FUNCTIONS: &[(Column, *const ())] = &[
@@ -59,15 +38,12 @@ const FUNCTIONS: &[(Column, *const ())] = &[
     (Column::Frees, libc::free as _),
 ];
 
-/// The prefix of the last line, which has the address of the marks.
-pub(crate) const MARKS_AT: &str = "marks";
-
 /// Prints the addresses that are needed to read the trace.
 pub(crate) fn announce() {
     for (column, function) in FUNCTIONS {
         println!("{} {}", name(*column), function.addr());
     }
-    println!("{MARKS_AT} {}", MARKS.as_ptr().addr());
+    println!("{MARKS_AT} {}", Mark::all_at());
 }
 
 pub(crate) fn producer(args: &Args) -> Result<(), Error> {

@@ -12,7 +12,7 @@ use std::sync::mpsc::{Receiver, Sender};
 use crate::Error;
 use crate::code::{Code, Owner};
 use crate::figures::{Column, Cost};
-use crate::side::Mark;
+use crate::mark::Mark;
 
 /// The size of a cache line in bytes.
 const LINE: u64 = 64;

@@ -17,7 +17,7 @@ use clap::ValueEnum;
 use crate::Error;
 use crate::code::Code;
 use crate::figures::Column;
-use crate::side::{MARKS_AT, Mark};
+use crate::mark::{MARKS_AT, Mark};
 use crate::trace::{self, Interval};
 
 /// The settings of all processes of a case.

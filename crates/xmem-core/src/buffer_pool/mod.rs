@@ -93,6 +93,20 @@ impl Source<'_> {
     }
 }
 
+impl BufferPoolOptions {
+    /// Opens the pool. Nothing is created before a buffer is acquired.
+    ///
+    /// # Errors
+    ///
+    /// See [`OpenError`].
+    pub fn open(self) -> Result<BufferPool, OpenError> {
+        self.check()?;
+        Ok(BufferPool {
+            inner: Arc::new(Inner::new(self)),
+        })
+    }
+}
+
 impl BufferPool {
     /// Opens the pool of this name.
     ///

@@ -8,7 +8,6 @@ use std::sync::Arc;
 use super::error::OpenError;
 use super::names::pool_of;
 use super::number::MAX_BUFFERS;
-use super::{BufferPool, Inner};
 use crate::consumer::{Consumer, ConsumerBuilder, query};
 use crate::error::CreateError;
 use crate::producer::{PoolEvent, Producer, Unread};
@@ -19,7 +18,7 @@ const MAX_READERS: u32 = 1024;
 
 type OnUnread = Arc<dyn Fn(&Unread) + Send + Sync>;
 
-/// Options for opening a [`BufferPool`]. They apply to the buffers that this process writes, except
+/// Options for opening a [`BufferPool`](crate::BufferPool). They apply to the buffers that this process writes, except
 /// [`max_held`](Self::max_held).
 #[derive(Clone)]
 #[must_use]
@@ -70,12 +69,8 @@ impl BufferPoolOptions {
         self
     }
 
-    /// Opens the pool. Nothing is created before a buffer is acquired.
-    ///
-    /// # Errors
-    ///
-    /// See [`OpenError`].
-    pub fn open(self) -> Result<BufferPool, OpenError> {
+    /// Checks the options, and that no stream has the name.
+    pub(super) fn check(&self) -> Result<(), OpenError> {
         // Checks the longest name of a process's own pool.
         socket_path(pool_of(&self.name, 0))?;
         if !(2..=MAX_BUFFERS).contains(&self.max_buffers) {
@@ -84,11 +79,11 @@ impl BufferPoolOptions {
             });
         }
         if socket_path(&self.name)?.exists() && query(&self.name).is_ok() {
-            return Err(OpenError::Stream { pool: self.name });
+            return Err(OpenError::Stream {
+                pool: self.name.clone(),
+            });
         }
-        Ok(BufferPool {
-            inner: Arc::new(Inner::new(self)),
-        })
+        Ok(())
     }
 
     pub(super) fn name(&self) -> &str {

@@ -18,6 +18,7 @@ mod receive;
 mod regions;
 pub(crate) mod session;
 mod take;
+mod waiting;
 
 use std::ffi::OsStr;
 use std::io;
@@ -43,9 +44,9 @@ use leases::Leases;
 use notify::EventFdNotifier;
 use position::{Position, ResumePoint};
 use rate::RateLimit;
-use receive::Asked;
 use session::Session;
 use take::Kept;
+use waiting::Asked;
 use xmem_shm::abi::budget::BudgetLimit;
 
 /// A consumer of a pool, which receives frames without a copy.

@@ -14,7 +14,7 @@ use xmem_shm::os::eventfd;
 use xmem_shm::os::thread::Thread;
 
 use super::connection::Connection;
-use super::receive::Waiting;
+use super::waiting::Waiting;
 use crate::cancel::{Canceller, Wake};
 
 #[derive(Debug, Default)]

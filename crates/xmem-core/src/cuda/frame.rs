@@ -18,7 +18,6 @@ use xmem_shm::abi::device_header::TwinKind;
 use xmem_shm::fault::{self, Point};
 use xmem_shm::os::clock::Deadline;
 
-use super::later;
 use super::wait::Wait;
 use crate::consumer::leases::Leases;
 use crate::frame::hold::{Hold, Memory};
@@ -476,6 +475,11 @@ impl CudaFrame {
         Err(CudaError::OutOfBounds)
     }
 
+    /// Ends a lease when the stream reaches this point and the caller's handle is dropped. On an error only that handle is left.
+    pub(super) fn end_on(&self, stream: Stream) -> Result<(), CudaError> {
+        xmem_cuda::when::end(Box::new(self.lease.clone()), &self.device, stream)
+    }
+
     /// Releases the frame after all present work on the stream. If the lease has other handles, it ends with the last of them.
     ///
     /// # Errors
@@ -483,7 +487,7 @@ impl CudaFrame {
     /// If the driver fails. The frame is returned, because the device may still read it: use
     /// [`release_after`](FrameFailure::release_after).
     pub fn release_on(self, stream: Stream) -> Result<(), FrameFailure> {
-        later::by_host_function(&self.lease, &self.device, stream).map_err(|error| FrameFailure {
+        self.end_on(stream).map_err(|error| FrameFailure {
             frame: Box::new(self),
             error,
         })
@@ -496,7 +500,7 @@ impl CudaFrame {
     /// As [`release_on`](Self::release_on).
     pub fn release_on_all(self, streams: &[Stream]) -> Result<(), FrameFailure> {
         for stream in streams {
-            if let Err(error) = later::by_host_function(&self.lease, &self.device, *stream) {
+            if let Err(error) = self.end_on(*stream) {
                 let frame = Box::new(self);
                 return Err(FrameFailure { frame, error });
             }

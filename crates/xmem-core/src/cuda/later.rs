@@ -8,8 +8,8 @@ use std::mem::ManuallyDrop;
 use xmem_cuda::device::Device;
 use xmem_cuda::error::CudaError;
 use xmem_cuda::pending::Ends;
+use xmem_cuda::reaper;
 use xmem_cuda::stream::Stream;
-use xmem_cuda::{reaper, when};
 use xmem_shm::fault::{self, Point};
 
 use super::frame::CudaFrame;
@@ -39,7 +39,7 @@ impl CudaFrame {
         let mut left = of_any_thread(streams);
         retry_while_captured(self, device, move |frame| {
             while let Some(stream) = left.last() {
-                by_host_function(frame.lease(), frame.device(), *stream)?;
+                frame.end_on(*stream)?;
                 left.pop();
             }
             Ok(())
@@ -129,13 +129,4 @@ impl Ends for ReadLease {
         }
         fault::point(Point::ReleaseRan);
     }
-}
-
-/// Ends a lease when the stream reaches this point and the caller's handle is dropped. On an error only that handle is left.
-pub(super) fn by_host_function(
-    lease: &ReadLease,
-    device: &Device,
-    stream: Stream,
-) -> Result<(), CudaError> {
-    when::end(Box::new(lease.clone()), device, stream)
 }

@@ -4,8 +4,19 @@
 
 use std::{fmt, fs};
 
-use super::Outcome;
 use crate::Error;
+use crate::tally::Tally;
+
+/// The result of a pool.
+pub(super) struct Outcome {
+    pub(super) name: &'static str,
+    pub(super) tally: Tally,
+    /// The lifetime of the pool in seconds.
+    pub(super) seconds: f64,
+    pub(super) usage: [Series; 3],
+    /// The number of segments of the producer that still exist.
+    pub(super) segments: usize,
+}
 
 /// The figures of a process. Growth from the first third of the run to the last third is allowed up to a part of the first value,
 /// plus a number.

@@ -12,8 +12,7 @@ use std::time::{Duration, Instant};
 
 use crate::Error;
 use crate::rig::{Actor, Shared, lock};
-use crate::tally::Tally;
-use figures::{Series, Usage};
+use figures::{Outcome, Series, Usage};
 
 /// The number of consumers per pool whose processes end and are replaced.
 const GUESTS: usize = 2;
@@ -55,17 +54,6 @@ struct TestPool {
     usage: [Series; 3],
     segments: BTreeSet<String>,
     born: Instant,
-}
-
-/// The result of a pool.
-struct Outcome {
-    name: &'static str,
-    tally: Tally,
-    /// The lifetime of the pool in seconds.
-    seconds: f64,
-    usage: [Series; 3],
-    /// The number of segments of the producer that still exist.
-    segments: usize,
 }
 
 impl TestPool {

@@ -18,7 +18,6 @@ use super::{ControlThread, Next, PROCESS, Stage, refuse};
 use crate::producer::pool::Pool;
 use crate::producer::pool::consumer::{ConsumerRecord, Joining};
 use crate::producer::pool::event::{Departure, PoolEvent};
-use crate::producer::pool::guard::Guard;
 
 impl ControlThread {
     pub(super) fn join(&mut self, joining: Joining<'_>) -> Next {
@@ -151,7 +150,7 @@ fn add_to_list(pool: &Pool, consumer: Arc<ConsumerRecord>) -> Vec<(u64, String)>
         Vec::new()
     };
     if origins.is_empty() {
-        set_start(&guard, &consumer);
+        guard.set_start(&consumer);
     } else {
         let pool_ids = origins.iter().map(|(pool_id, _)| *pool_id);
         consumer.reach().await_for(pool_ids.collect());
@@ -164,10 +163,4 @@ fn add_to_list(pool: &Pool, consumer: Arc<ConsumerRecord>) -> Vec<(u64, String)>
     drop(guard);
     pool.notifier().notify();
     origins
-}
-
-/// Sets a consumer's cursor.
-pub(super) fn set_start(guard: &Guard<'_>, consumer: &ConsumerRecord) {
-    let start = guard.history.start(consumer.start_from());
-    consumer.set_cursor(start.unwrap_or_else(|| guard.pool().control().head()));
 }

@@ -8,7 +8,6 @@ use xmem_shm::abi::text::Text;
 use xmem_shm::abi::wire::ToConsumer;
 use xmem_shm::fault::{self, Point};
 
-use super::join::set_start;
 use super::{Connection, ControlThread, Next, Stage};
 use crate::producer::pool::consumer::ConsumerRecord;
 use crate::producer::pool::event::{Departure, PoolEvent};
@@ -34,7 +33,7 @@ impl ControlThread {
     /// A consumer has answered for every pool of origin: sets its cursor.
     fn arrive(&mut self, id: u64, consumer: &ConsumerRecord) -> Next {
         let guard = self.pool.lock_on_own_thread();
-        set_start(&guard, consumer);
+        guard.set_start(consumer);
         consumer.reach().settle();
         drop(guard);
         fault::point(Point::ConsumerArrived);

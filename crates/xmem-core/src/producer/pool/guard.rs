@@ -99,6 +99,12 @@ impl<'a> Guard<'a> {
         reach.unwrap_or(!self.pool().lossless())
     }
 
+    /// Sets a consumer's cursor to the first frame that it receives.
+    pub(in crate::producer) fn set_start(&self, consumer: &ConsumerRecord) {
+        let start = self.history.start(consumer.start_from());
+        consumer.set_cursor(start.unwrap_or_else(|| self.control().head()));
+    }
+
     /// How many entries the slowest consumer is behind.
     pub(in crate::producer) fn backlog(&self) -> u64 {
         self.consumers.backlog(self.control().head())

@@ -26,6 +26,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use xmem_shm::abi::layout::{Control, Shape};
 use xmem_shm::abi::named::Sticky;
@@ -47,7 +48,6 @@ use lookup::StickyLog;
 use regions::Cold;
 use retain::run_hook;
 use settings::Settings;
-use wait::Standstill;
 
 #[derive(Debug, Default)]
 pub(super) struct Counters {
@@ -67,6 +67,30 @@ pub(super) struct DeviceChecks {
     pub(super) marks_wanted: AtomicBool,
     /// A thread sets these marks.
     pub(super) marks: AtomicBool,
+}
+
+/// The position of the slowest consumers and its time, while a thread waits without progress.
+#[derive(Debug, Default)]
+struct Standstill(Mutex<Option<(u64, Instant)>>);
+
+impl Standstill {
+    /// Records the position of the slowest consumers; `None`: the wait is over. Returns for how long it has not changed.
+    pub(super) fn note(&self, taken: Option<u64>) -> Duration {
+        let mut standstill = lock(&self.0);
+        let before = standstill.filter(|(seen, _)| Some(*seen) == taken);
+        *standstill = before.or(taken.map(|taken| (taken, Instant::now())));
+        before.map_or(Duration::ZERO, |(_, since)| since.elapsed())
+    }
+
+    /// The next wait starts its own measurement.
+    pub(super) fn reset(&self) {
+        *lock(&self.0) = None;
+    }
+
+    /// The time without progress. `None`: no thread waits without progress.
+    pub(super) fn elapsed(&self) -> Option<Duration> {
+        lock(&self.0).map(|(_, since)| since.elapsed())
+    }
 }
 
 /// A pool in its producer.

@@ -2,11 +2,10 @@
 
 //! The waits of a producer: lossless delivery, and `wait_for_consumers`.
 
-use std::sync::{Arc, Mutex, Weak};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use xmem_shm::fault::{self, Point};
-use xmem_shm::lock::lock;
 use xmem_shm::os::clock::Deadline;
 use xmem_shm::sync::{AtomicU64, Ordering, fence};
 
@@ -183,29 +182,5 @@ pub(super) fn waits_for(guard: &Guard<'_>, consumer: &ConsumerRecord) -> Duratio
         waited
     } else {
         Duration::ZERO
-    }
-}
-
-/// The position of the slowest consumers and its time, while a thread waits without progress.
-#[derive(Debug, Default)]
-pub(super) struct Standstill(Mutex<Option<(u64, Instant)>>);
-
-impl Standstill {
-    /// Records the position of the slowest consumers; `None`: the wait is over. Returns for how long it has not changed.
-    pub(super) fn note(&self, taken: Option<u64>) -> Duration {
-        let mut standstill = lock(&self.0);
-        let before = standstill.filter(|(seen, _)| Some(*seen) == taken);
-        *standstill = before.or(taken.map(|taken| (taken, Instant::now())));
-        before.map_or(Duration::ZERO, |(_, since)| since.elapsed())
-    }
-
-    /// The next wait starts its own measurement.
-    pub(super) fn reset(&self) {
-        *lock(&self.0) = None;
-    }
-
-    /// The time without progress. `None`: no thread waits without progress.
-    pub(super) fn elapsed(&self) -> Option<Duration> {
-        lock(&self.0).map(|(_, since)| since.elapsed())
     }
 }
