@@ -14,7 +14,7 @@ use crate::frames::Frames;
 use crate::process::Side;
 use crate::run_dir::RunDir;
 use crate::transport::{Transport, argument};
-use crate::{Error, syscalls};
+use crate::{Error, pipewire, syscalls};
 
 /// The time until pools are allocated, pages are mapped and the load is steady.
 pub(crate) const WARM_UP: Duration = Duration::from_secs(1);
@@ -48,6 +48,21 @@ pub(crate) struct Counts {
     /// System calls by name, the most frequent first.
     pub(crate) calls: [Vec<(String, f64)>; 2],
     pub(crate) page_faults: [f64; 2],
+}
+
+/// The figures of one scenario.
+#[derive(Debug)]
+pub(crate) struct Results {
+    pub(crate) wakeup: Vec<Figures>,
+    pub(crate) alone: Vec<Figures>,
+    pub(crate) cases: Vec<Measured>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Measured {
+    pub(crate) case: Case,
+    pub(crate) rounds: Vec<Group>,
+    pub(crate) counts: Counts,
 }
 
 pub(crate) fn measure(case: Case, time: Duration, fps: u32) -> Result<Group, Error> {
@@ -137,6 +152,8 @@ pub(crate) enum Watch {
 pub(crate) struct Running {
     pub(crate) producer: Side,
     pub(crate) consumers: Vec<Side>,
+    /// Ends after them.
+    _session: Option<pipewire::Session>,
 }
 
 impl Running {
@@ -146,43 +163,69 @@ impl Running {
         run_dir: &RunDir,
         watch: Watch,
     ) -> Result<Self, Error> {
-        let start = |role: &str, is_watched: bool| -> Result<Side, Error> {
-            let mut command = own_program()?;
-            if watch == Watch::Calls && is_watched {
-                command = Command::new("strace");
-                command
-                    .args(["-f", "-qq", "-o"])
-                    .arg(run_dir.path().join(role));
-                command.arg(std::env::current_exe()?);
-            }
-            command
-                .args([role, &argument(case.transport), &argument(case.frames)])
-                .arg(run_dir.socket())
-                .args(["--fps", &fps.to_string()]);
-            if watch != Watch::Clock && is_watched {
-                command.arg("--touch");
-            }
-            Side::start(command)
+        let session = match case.transport {
+            Transport::Pipewire => Some(pipewire::Session::start(run_dir.path())?),
+            _ => None,
         };
-        let mut producer = start("producer", true)?;
-        // The producer must be ready first: shmsrc and unixfdsrc do not wait for it.
-        producer.expect(SENDING)?;
+        let mut producer = side(case, fps, run_dir, watch, "producer")?;
+        let waits = session.is_some();
+        if waits {
+            // pipewiresink sends nothing before there is a consumer, which needs its node.
+            thread::sleep(WARM_UP);
+        } else {
+            // The producer must be ready first: shmsrc and unixfdsrc do not wait for it.
+            producer.expect(SENDING)?;
+        }
         // One after the other: unixfdsrc fails if several connect at the same time.
         let mut consumers = Vec::new();
         for number in 0..case.consumers {
-            let mut consumer = start("consumer", number == 0)?;
+            let watch = if number == 0 { watch } else { Watch::Clock };
+            let mut consumer = side(case, fps, run_dir, watch, "consumer")?;
             consumer.expect(RECEIVING)?;
             consumers.push(consumer);
+        }
+        if waits {
+            producer.expect(SENDING)?;
         }
         Ok(Self {
             producer,
             consumers,
+            _session: session,
         })
     }
 
     fn sides(&mut self) -> impl Iterator<Item = &mut Side> {
         std::iter::once(&mut self.producer).chain(&mut self.consumers)
     }
+}
+
+/// Starts one side of a transport.
+pub(crate) fn side(
+    case: Case,
+    fps: u32,
+    run_dir: &RunDir,
+    watch: Watch,
+    role: &str,
+) -> Result<Side, Error> {
+    let mut command = own_program()?;
+    if watch == Watch::Calls {
+        command = Command::new("strace");
+        command
+            .args(["-f", "-qq", "-o"])
+            .arg(run_dir.path().join(role));
+        command.arg(std::env::current_exe()?);
+    }
+    command
+        .args([role, &argument(case.transport), &argument(case.frames)])
+        .arg(run_dir.socket())
+        .args(["--fps", &fps.to_string()]);
+    if watch != Watch::Clock {
+        command.arg("--touch");
+    }
+    if case.transport == Transport::Pipewire {
+        pipewire::join(&mut command, run_dir.path());
+    }
+    Side::start(command)
 }
 
 /// Measures pools that are running, all at the same time.

@@ -92,6 +92,13 @@ impl Side {
         Ok(())
     }
 
+    /// The memory that is in the process's page table, in bytes.
+    pub(crate) fn resident(&self) -> Result<u64, Error> {
+        let statm = std::fs::read_to_string(format!("/proc/{}/statm", self.child.id()))?;
+        let pages: u64 = statm.split(' ').nth(1).ok_or("an odd statm")?.parse()?;
+        Ok(pages * rustix::param::page_size() as u64)
+    }
+
     /// Sends SIGSTOP.
     pub(crate) fn freeze(&self) -> Result<(), Error> {
         let pid = Pid::from_raw(self.child.id() as i32).ok_or("a process without a number")?;

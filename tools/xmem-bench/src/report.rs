@@ -6,8 +6,7 @@ use std::fmt::Write;
 
 use crate::Error;
 use crate::figures::{Figures, latency_ns};
-use crate::group::{Case, Counts, Group};
-use crate::rounds::{Measured, Results};
+use crate::group::{Case, Counts, Group, Measured, Results};
 use crate::scenario::Scenario;
 use crate::statistics::mean;
 use crate::table::{Cell, Column, Table};

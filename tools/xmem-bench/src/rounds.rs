@@ -6,10 +6,9 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 
-use crate::figures::Figures;
-use crate::group::{self, Case, Counts, Group};
+use crate::group::{self, Counts, Measured, Results};
 use crate::scenario::Scenario;
-use crate::{Error, report, stopped};
+use crate::{Error, report, start, stopped};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Plan {
@@ -22,21 +21,6 @@ pub(crate) struct Plan {
     /// The scenarios to run [default: all]
     #[arg(long = "scenario", value_name = "SCENARIO")]
     scenarios: Vec<Scenario>,
-}
-
-/// The figures of one scenario.
-#[derive(Debug)]
-pub(crate) struct Results {
-    pub(crate) wakeup: Vec<Figures>,
-    pub(crate) alone: Vec<Figures>,
-    pub(crate) cases: Vec<Measured>,
-}
-
-#[derive(Debug)]
-pub(crate) struct Measured {
-    pub(crate) case: Case,
-    pub(crate) rounds: Vec<Group>,
-    pub(crate) counts: Counts,
 }
 
 pub(crate) fn run(plan: &Plan, fps: u32) -> Result<(), Error> {
@@ -53,6 +37,7 @@ pub(crate) fn run(plan: &Plan, fps: u32) -> Result<(), Error> {
         unsupported.iter().for_each(|line| println!("{line}.\n"));
         let section = match scenario {
             Scenario::Stopped => stopped::section(fps)?,
+            Scenario::Start => start::section(plan.rounds, fps)?,
             _ if scenario.cases().is_empty() => String::new(),
             _ => report::section(*scenario, &measure(plan, *scenario, scenario.fps(fps))?)?,
         };

@@ -26,6 +26,10 @@ pub(crate) enum Scenario {
     ManyPools,
     /// Two consumers, one of them stopped
     Stopped,
+    /// From the start of a consumer of 1080p I420 to its first frame
+    Start,
+    /// 1080p I420, written into the producer's own memory, beside PipeWire
+    Daemon,
     /// 1080p I420 for 1 and 4 consumers, without GStreamer
     Core,
     /// As core, with 1 consumer and 10,000 frames a second; neither side sleeps
@@ -37,7 +41,7 @@ pub(crate) enum Scenario {
 const ELEMENTS: &[Transport] = &[Transport::Shm, Transport::Unixfd, Transport::Xmem];
 const WITHOUT_GSTREAMER: &[Transport] = &[Transport::Ring, Transport::Iceoryx2, Transport::Core];
 const POLLED: &[Transport] = &[Transport::Iceoryx2Polled, Transport::CorePolled];
-
+const WITH_DAEMON: &[Transport] = &[Transport::Pipewire, Transport::Xmem];
 const MANY: &[Transport] = &[Transport::Iceoryx2Many, Transport::CoreMany];
 
 /// The interval is short enough that the caches of both sides still contain their data.
@@ -58,6 +62,8 @@ impl Scenario {
                 "Many pools: 16 with 1080p I420, written into the transport's memory"
             }
             Self::Stopped => "A stopped consumer: 1080p I420, written into the transport's memory",
+            Self::Start => "The start of a consumer: 1080p I420",
+            Self::Daemon => "Beside PipeWire: 1080p I420, written into the producer's own memory",
             Self::Core => "Without GStreamer: 1080p I420, written into the transport's memory",
             Self::Polled => "Without GStreamer, polled: 1080p I420, 10,000 frames a second",
             Self::Topics => {
@@ -72,10 +78,11 @@ impl Scenario {
             | Self::FanOut
             | Self::ManyPools
             | Self::Stopped
+            | Self::Start
             | Self::Core
             | Self::Polled => Frames::Hd,
             Self::Uhd => Frames::Uhd,
-            Self::HdForeign => Frames::HdForeign,
+            Self::HdForeign | Self::Daemon => Frames::HdForeign,
             Self::UhdForeign => Frames::UhdForeign,
             Self::Decoder => Frames::HdDecoded,
             Self::Topics => Frames::Small,
@@ -84,6 +91,7 @@ impl Scenario {
 
     pub(crate) fn transports(self) -> &'static [Transport] {
         match self {
+            Self::Daemon => WITH_DAEMON,
             Self::Core => WITHOUT_GSTREAMER,
             Self::Polled => POLLED,
             Self::Topics => MANY,
@@ -107,6 +115,7 @@ impl Scenario {
             Self::ManyPools => &[4],
             Self::Core => &[1, 4],
             Self::Stopped | Self::Topics => &[2],
+            Self::Start => &[0],
             _ => &[1],
         }
     }
@@ -127,6 +136,7 @@ impl Scenario {
             Self::FanOut
                 | Self::ManyPools
                 | Self::Stopped
+                | Self::Start
                 | Self::Core
                 | Self::Polled
                 | Self::Topics

@@ -7,6 +7,7 @@ use gst::prelude::*;
 
 use crate::decoder;
 use crate::frames::Frames;
+use crate::pipewire::{self, NODE};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Transport {
@@ -16,6 +17,8 @@ pub(crate) enum Transport {
     Unixfd,
     /// xmemsink and xmemsrc
     Xmem,
+    /// pipewiresink and pipewiresrc
+    Pipewire,
     /// The crate xmem-core, without GStreamer
     Core,
     /// As core, with a consumer that polls
@@ -38,6 +41,7 @@ impl Transport {
             Self::Shm => "shmsink/shmsrc",
             Self::Unixfd => "unixfdsink/unixfdsrc",
             Self::Xmem => "xmemsink/xmemsrc",
+            Self::Pipewire => "pipewiresink/pipewiresrc",
             Self::Core | Self::CorePolled | Self::CoreMany => "xmem-core",
             Self::Iceoryx2 | Self::Iceoryx2Polled | Self::Iceoryx2Many => "iceoryx2",
             Self::Ring => "ring",
@@ -49,6 +53,7 @@ impl Transport {
         match self {
             Self::Shm => "shm",
             Self::Unixfd => "unixfd",
+            Self::Pipewire => "pipewire",
             Self::Xmem | Self::Core | Self::CorePolled | Self::CoreMany => "xmem",
             Self::Iceoryx2 | Self::Iceoryx2Polled | Self::Iceoryx2Many => "iceoryx2",
             Self::Ring => "ring",
@@ -57,7 +62,7 @@ impl Transport {
 
     /// Whether the transport works without GStreamer.
     pub(crate) fn is_without_gstreamer(self) -> bool {
-        !matches!(self, Self::Shm | Self::Unixfd | Self::Xmem)
+        !matches!(self, Self::Shm | Self::Unixfd | Self::Xmem | Self::Pipewire)
     }
 
     /// Whether both sides poll and do not sleep.
@@ -105,6 +110,12 @@ impl Transport {
                     Some(_) => None,
                 }
             }
+            Self::Pipewire => {
+                let has_element = gst::ElementFactory::find("pipewiresink").is_some();
+                let missing = pipewire::missing_program();
+                let missing = missing.or((!has_element).then_some("gstreamer1.0-pipewire"));
+                missing.map(|missing| format!("{missing} is not installed"))
+            }
             Self::Iceoryx2 | Self::Iceoryx2Polled | Self::Iceoryx2Many
                 if !cfg!(feature = "iceoryx2") =>
             {
@@ -122,11 +133,15 @@ impl Transport {
                 "shmsink socket-path={socket} shm-size=201326592 sync=false wait-for-connection=false"
             ),
             Self::Unixfd => format!("unixfdsink socket-path={socket} sync=false"),
+            Self::Pipewire => format!(
+                "pipewiresink mode=provide sync=false \
+                 stream-properties=props,media.class=Video/Source,node.name={NODE}"
+            ),
             _ => format!("xmemsink pool={socket} pace=never"),
         }
     }
 
-    /// The description of the consumer's element. shmsrc needs the caps.
+    /// The description of the consumer's element. shmsrc and pipewiresrc need the caps.
     pub(crate) fn source(self, socket: &str, frames: Frames) -> String {
         match self {
             Self::Shm => format!(
@@ -134,6 +149,10 @@ impl Transport {
                 frames.caps()
             ),
             Self::Unixfd => format!("unixfdsrc socket-path={socket}"),
+            Self::Pipewire => format!(
+                "pipewiresrc target-object={NODE} ! capsfilter caps={}",
+                frames.caps()
+            ),
             _ => format!("xmemsrc pool={socket}"),
         }
     }
