@@ -27,14 +27,15 @@ use crate::{device, dtype, event};
 /// Publishes frames in a pool.
 ///
 /// pool: the name of the pool, or the path of its socket, which contains a slash.
-/// caps: the caps of all frames, for GStreamer. Default: the caps follow from the format, or the shape and dtype,
-/// of each frame.
+/// caps: the caps of all frames, for GStreamer. Default: the caps follow from the format of each frame, or from its shape
+/// and dtype.
 /// framerate: frames per second, for the caps: 30, 29.97, (30000, 1001), or 0 for a variable rate.
 /// lossless: wait for slow consumers, so that they miss no frame.
 /// lossless_timeout: the time in seconds after which the producer disconnects a consumer that takes no frame. None:
 /// never. (In xmemsink, 0 means never.)
 /// history: the number of newest frames that are kept for consumers that join or are behind, at least 1. (In
 /// xmemsink, 0 means automatic. Here it means 1.)
+///
 /// The other arguments are the properties of xmemsink.
 #[pyclass(frozen, subclass, module = "xmem")]
 #[derive(Debug)]

@@ -24,7 +24,7 @@ use crate::wanted::Wanted;
 
 /// A frame that can be written until it is published.
 ///
-/// At the end of a `with` block its slot is released, whether it was published or not.
+/// A frame that was not published is discarded at the end of a `with` block.
 #[pyclass(frozen, extends = Base, module = "xmem")]
 #[derive(Debug)]
 pub(crate) struct WritableFrame {

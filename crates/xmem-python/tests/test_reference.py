@@ -150,5 +150,27 @@ def test_the_page_is_made_from_the_sources():
     assert PAGE.read_text() == page(), "docs/reference/python.md is out of date: run `cargo xtask docs --write`"
 
 
+def stub_texts():
+    """The texts of the stubs' public classes, methods and functions, each with what the module has by this name."""
+    # The page can be written without the module.
+    from xmem import _xmem
+
+    for name, node in STUBS.items():
+        found = getattr(_xmem, name, None)
+        if name.startswith("_") or found is None:
+            # A private base, or a class that only the stubs have.
+            continue
+        yield name, ast.get_docstring(node), found
+        for it in node.body if isinstance(node, ast.ClassDef) else []:
+            if isinstance(it, ast.FunctionDef) and not any(getattr(by, "attr", "") == "setter" for by in it.decorator_list):
+                yield f"{name}.{it.name}", ast.get_docstring(it), getattr(found, it.name, None)
+
+
+def test_help_is_what_the_stubs_say():
+    texts = [(name, text, found.__doc__) for name, text, found in stub_texts() if text]
+    assert len(texts) > 100
+    assert [name for name, text, found in texts if text.split() != (found or "").split()] == []
+
+
 if __name__ == "__main__":
     PAGE.write_text(page())

@@ -554,7 +554,7 @@ class BufferPool:
 
 @final
 class Reader:
-    """A process that is connected to this process and can read its buffers."""
+    """A process that is connected to this process and can read its buffers: for `BufferGuard.forget(to=[reader, ...])`."""
 
     @property
     def id(self) -> int:
@@ -659,9 +659,8 @@ class BufferGuard:
         stream: a buffer on a device is released when this stream has completed its present work.
         """
     def discard(self) -> None:
-        """Releases the buffer without publishing it. A buffer from `get_mut` is removed. A `with` block that ends with an
-        exception does the same.
-        """
+        """Releases the buffer without publishing it. A buffer from `get_mut` is removed. If arrays over the buffer exist,
+        the last of them releases it. A `with` block that ends with an exception does the same."""
     def __bool__(self) -> Literal[True]: ...
     def __len__(self) -> int: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...

@@ -29,7 +29,8 @@ use crate::open_buffer::{OpenBuffer, Pool, gone, wait_until_written};
 use crate::signals::duration;
 use crate::wanted;
 
-/// A buffer of a pool. It is held as long as this object or an array over it exists.
+/// A buffer of a pool. It is held as long as this object or an array over it exists (`numpy.asarray(buffer)`,
+/// `memoryview`).
 #[pyclass(frozen, weakref, module = "xmem")]
 #[derive(Debug)]
 pub(crate) struct BufferGuard(Arc<OpenBuffer>);
@@ -128,7 +129,7 @@ impl BufferGuard {
         self.with(|guard| Ok(size(guard)))
     }
 
-    /// Whether the array is read-only.
+    /// Whether the buffer is read-only.
     #[getter]
     fn readonly(&self) -> PyResult<bool> {
         self.with(|guard| Ok(guard.mode() == AccessMode::ReadOnly))
@@ -143,7 +144,7 @@ impl BufferGuard {
         })
     }
 
-    /// The address for writing. An error for a buffer from `get`.
+    /// The address for writing. Raises an error for a buffer from `get`.
     #[getter]
     fn cpu_ptr_mut(&self) -> PyResult<usize> {
         self.with(|guard| {
@@ -296,11 +297,13 @@ impl BufferGuard {
         Ok(Self::new(pool, copy))
     }
 
-    /// Publishes a buffer that is being written. Keeps a buffer that is being read until `BufferPool.release`. Returns the index.
+    /// Publishes a buffer that is being written. Keeps a buffer that is being read until `BufferPool.release`. Returns
+    /// the index.
     ///
-    /// to: keep the buffer until each of these readers has read it or ended. Other reads do not count, and neither does the count.
-    /// stream: the stream that writes a buffer on a device. Readers wait until it has completed its present work. Default: the
-    /// default stream, and the streams of the arrays.
+    /// to: keep the buffer until each of these readers has read the buffer or ended. Other reads and the buffer's count do not
+    /// matter.
+    /// stream: the stream that writes a buffer on a device. Readers wait until it has completed its present work.
+    /// Default: the default stream, and the streams of the arrays.
     /// timeout: the time in seconds after which an unread buffer is removed. A PoolWarning names the connected processes that
     /// did not read the buffer.
     /// Raises ViewsExist while arrays over the buffer exist.
@@ -364,8 +367,8 @@ impl BufferGuard {
         slf
     }
 
-    /// Releases the buffer without publishing it. A buffer from `get_mut` is removed. If arrays over it exist, the last array
-    /// releases it.
+    /// Releases the buffer without publishing it. A buffer from `get_mut` is removed. If arrays over the buffer exist,
+    /// the last of them releases it. A `with` block that ends with an exception does the same.
     fn discard(&self) {
         self.0.discard();
     }

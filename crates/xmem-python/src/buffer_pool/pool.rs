@@ -21,7 +21,13 @@ use crate::pools::{pool_name, pool_stats};
 use crate::reaper;
 use crate::signals::{self, Deadline};
 
-/// A pool of buffers with numbers. Processes pass the numbers to each other by other means. All processes that open it are equal.
+/// A pool of buffers with numbers. Processes pass the numbers to each other by other means.
+///
+/// All processes that open the pool are equal: each can write and read. Opening the pool allocates nothing.
+///
+/// max_buffers: the largest number of buffers that this process can write and keep published, from 2 to 4096.
+/// max_held: the largest number of buffers of one writer that a process can hold at once. None: no limit. The smaller of
+/// the writer's and the reader's number applies.
 #[pyclass(frozen, module = "xmem")]
 #[derive(Debug)]
 pub(crate) struct BufferPool {
@@ -166,8 +172,8 @@ impl BufferPool {
         pool_stats(py, &py.detach(|| pool.stats()))
     }
 
-    /// Waits until all buffers of this process have been read as often as their counts say. Unread buffers are lost when the
-    /// process ends. Raises Timeout.
+    /// Waits until all published buffers of this process have been read as often as their counts say. Unread buffers are lost
+    /// when the process ends. Raises Timeout.
     #[pyo3(signature = (timeout=None))]
     fn wait_until_read(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
         let pool = self.core()?;
@@ -192,7 +198,8 @@ impl BufferPool {
         self.guard(py, |pool| pool.acquire_cpu(size))
     }
 
-    /// Returns a buffer of `size` bytes on a CUDA device to write.
+    /// Returns a buffer of `size` bytes on a CUDA device to write. You may call `forget` before the device has written the
+    /// buffer, but `release` only afterwards.
     #[pyo3(signature = (size, device_id=0))]
     fn acquire_cuda(
         &self,

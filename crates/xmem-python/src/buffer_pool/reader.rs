@@ -5,7 +5,7 @@
 use pyo3::prelude::*;
 use xmem_core as core;
 
-/// A process that is connected to this one and can read its buffers: for `BufferGuard.forget(to=[reader, ...])`.
+/// A process that is connected to this process and can read its buffers: for `BufferGuard.forget(to=[reader, ...])`.
 #[pyclass(frozen, eq, hash, module = "xmem")]
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Reader(core::Reader);
