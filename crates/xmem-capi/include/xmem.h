@@ -30,7 +30,7 @@
  * After a fork, each function of the child returns XMEM_ERROR_FORKED.
  *
  * Structures begin with their size, so that programs and libraries of different versions fit together: initialise them with the
- * macro of the same name.
+ * macro of the same name. A function that fails leaves them as they were.
  */
 
 #ifndef XMEM_H

@@ -4,6 +4,7 @@
 
 mod abi;
 mod device;
+mod handles;
 mod install;
 mod lab;
 
