@@ -42,7 +42,7 @@ fn no_size(what: &str, size: usize) -> Failure {
 }
 
 #[cold]
-fn null(what: &str) -> Failure {
+pub(crate) fn null(what: &str) -> Failure {
     Failure::new(Code::Argument, format!("{what} is NULL"))
 }
 

@@ -64,6 +64,8 @@ pub(crate) struct Options {
     connect_timeout: i64,
     busy_poll: i64,
     max_rate: f64,
+    dmabuf: u32,
+    reserved: u32,
 }
 
 // SAFETY: numbers, and a pointer that may be null.
@@ -117,6 +119,7 @@ impl Consumer {
         let start = [StartFrom::Next, StartFrom::Newest, StartFrom::Oldest];
         let mut builder = xmem_core::Consumer::builder(pool)
             .parts(true)
+            .dmabuf(options.dmabuf != 0)
             .newest_only(options.newest_only != 0)
             .start_from(choose("start_from", options.start_from, &start)?)
             .busy_poll(limit(options.busy_poll).unwrap_or_default())

@@ -10,7 +10,7 @@ use std::sync::{Arc, OnceLock};
 
 use xmem_core::cuda::Stream;
 use xmem_core::follow::Taken;
-use xmem_core::{FrameInfo, FrameLayout, FrameMeta, ReadLease, Sticky, Storage, Text};
+use xmem_core::{DmabufPlane, FrameInfo, FrameLayout, FrameMeta, ReadLease, Sticky, Storage, Text};
 
 use crate::border::{Out, Sized0, call, needed};
 use crate::device::Reads;
@@ -51,6 +51,8 @@ pub(crate) struct Frame {
     bytes: Bytes,
     common: Arc<Common>,
     caps: OnceLock<CString>,
+    /// Keeps their descriptors open.
+    dmabuf: OnceLock<Vec<DmabufPlane>>,
 }
 
 /// What all frames with one layout have in common. Most frames have the layout of the frame before.
@@ -112,6 +114,7 @@ impl Frame {
             bytes,
             common,
             caps: OnceLock::new(),
+            dmabuf: OnceLock::new(),
         })
     }
 
@@ -177,6 +180,19 @@ impl Frame {
             }
             None => Ok((self.pieces()?, None)),
         }
+    }
+
+    /// The planes in DMA buffers, as long as this frame exists.
+    pub(crate) fn dmabuf_planes(&self) -> Result<&[DmabufPlane], Failure> {
+        let Bytes::Held(lease) = &self.bytes else {
+            let text = "this frame is past the budget and was copied to private memory: release frames earlier, or raise max_held";
+            return Err(Failure::new(Code::NotReadable, text));
+        };
+        if let Some(planes) = self.dmabuf.get() {
+            return Ok(planes);
+        }
+        let planes = lease.dmabuf_planes()?;
+        Ok(self.dmabuf.get_or_init(|| planes))
     }
 
     /// Without addresses, if the bytes are on a device.

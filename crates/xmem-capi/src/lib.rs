@@ -22,6 +22,7 @@ mod buffers;
 mod consumer;
 mod device;
 mod dlpack;
+mod dmabuf;
 mod entries;
 mod error;
 mod frame;

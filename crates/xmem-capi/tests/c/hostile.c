@@ -59,6 +59,7 @@ struct all {
     xmem_frame_info frame_info;
     xmem_slot_info slot_info;
     xmem_buffer_info buffer_info;
+    xmem_dmabuf dmabuf;
     struct DLManagedTensorVersioned *tensor;
     const char *text;
     const void *data;
@@ -73,7 +74,8 @@ static struct all with(struct handles handles) {
                       .producer_stats = XMEM_PRODUCER_STATS,
                       .frame_info = XMEM_FRAME_INFO,
                       .slot_info = XMEM_SLOT_INFO,
-                      .buffer_info = XMEM_BUFFER_INFO};
+                      .buffer_info = XMEM_BUFFER_INFO,
+                      .dmabuf = XMEM_DMABUF};
     return all;
 }
 
@@ -102,6 +104,7 @@ static struct all with(struct handles handles) {
     ROW(xmem_frame_ref, (it->has.frame, &it->other))                                                                                 \
     ROW(xmem_frame_get_cuda, (it->has.frame, NULL, &it->frame_info))                                                                 \
     ROW(xmem_frame_dlpack, (it->has.frame, 0, NULL, &it->tensor))                                                                    \
+    ROW(xmem_frame_dmabuf, (it->has.frame, &it->dmabuf))                                                                             \
     ROW(xmem_producer_set_caps, (it->has.producer, "a/b"))                                                                           \
     ROW(xmem_producer_use_cuda, (it->has.producer, -1))                                                                              \
     ROW(xmem_producer_acquire, (it->has.producer, 1, 0, &it->made.slot))                                                             \
@@ -145,6 +148,7 @@ static struct all with(struct handles handles) {
     ROW(xmem_frame_ref, (it->has.frame, NULL))                                                                                       \
     ROW(xmem_frame_get_cuda, (it->has.frame, NULL, NULL))                                                                            \
     ROW(xmem_frame_dlpack, (it->has.frame, 0, NULL, NULL))                                                                           \
+    ROW(xmem_frame_dmabuf, (it->has.frame, NULL))                                                                                    \
     ROW(xmem_producer_create, (NULL, NULL, &it->made.producer))                                                                      \
     ROW(xmem_producer_create, ("a", NULL, NULL))                                                                                     \
     ROW(xmem_producer_set_caps, (it->has.producer, NULL))                                                                            \
@@ -240,6 +244,26 @@ static struct all figures(struct handles handles) {
     OK(xmem_consumer_get_stats(handles.consumer, &all.consumer_stats));
     OK(xmem_producer_get_stats(handles.producer, &all.producer_stats));
     return all;
+}
+
+static void says_dmabuf(void) {
+    if (!strstr(xmem_error(), "dmabuf=allow on xmemsink"))
+        exit(printf("no remedy: %s\n", xmem_error()));
+}
+
+/* A consumer without the option has no DMA buffer, and one with it no frame. */
+static void no_dmabuf(const char *path, xmem_frame frame) {
+    xmem_dmabuf dmabuf = XMEM_DMABUF;
+    IS(XMEM_ERROR_NOT_READABLE, xmem_frame_dmabuf(frame, &dmabuf));
+    says_dmabuf();
+    xmem_consumer_options options = XMEM_CONSUMER_OPTIONS;
+    xmem_consumer consumer;
+    options.dmabuf = 1;
+    options.start_from = XMEM_START_NEWEST;
+    OK(xmem_consumer_open(path, &options, &consumer));
+    IS(XMEM_ERROR_NOT_READABLE, xmem_consumer_next(consumer, XMEM_FOREVER, &frame));
+    says_dmabuf();
+    OK(xmem_consumer_close(consumer));
 }
 
 static void *wait_for_ever(void *consumer) {
@@ -411,6 +435,7 @@ int main(int argc, char **argv) {
     const struct handles live = {consumer, frame, producer, slot, pool, buffer};
     bad_arguments(live);
 
+    no_dmabuf(path, frame);
     /* A copy of the structure is the same handle: it ends once. */
     xmem_frame same = frame, other;
     OK(xmem_frame_ref(frame, &other));
