@@ -12,44 +12,15 @@ use crate::buffers::planes::Planes;
 /// frames.
 const NAME: &str = "DMA_DRM";
 
-/// The names that DRM and GStreamer give to the same linear format. Reason for a list of names: GStreamer 1.22 has none.
-const LINEAR: [(&str, &str); 27] = [
-    ("YUYV", "YUY2"),
-    ("UYVY", "UYVY"),
-    ("YVYU", "YVYU"),
-    ("VYUY", "VYUY"),
-    ("NV12", "NV12"),
-    ("NV21", "NV21"),
-    ("NV16", "NV16"),
-    ("NV61", "NV61"),
-    ("NV24", "NV24"),
-    ("P010", "P010_10LE"),
-    ("YU12", "I420"),
-    ("YV12", "YV12"),
-    ("YU11", "Y41B"),
-    ("YU16", "Y42B"),
-    ("YU24", "Y444"),
-    ("AYUV", "VUYA"),
-    ("R8  ", "GRAY8"),
-    ("RG16", "RGB16"),
-    ("BG16", "BGR16"),
-    ("RG24", "BGR"),
-    ("BG24", "RGB"),
-    ("XR24", "BGRx"),
-    ("AR24", "BGRA"),
-    ("XB24", "RGBx"),
-    ("AB24", "RGBA"),
-    ("RX24", "xBGR"),
-    ("BX24", "xRGB"),
-];
-
 /// The GStreamer format of a DRM format. `None`: the rows are not linear, or the format is not in the list.
 fn linear_format(drm_format: &str) -> Option<&'static str> {
     let (name, modifier) = drm_format.split_once(':').unwrap_or((drm_format, "0x0"));
     let digits = modifier.strip_prefix("0x")?;
     let is_linear = u64::from_str_radix(digits, 16) == Ok(0);
-    let mut formats = LINEAR.iter().filter(|(drm, _)| is_linear && *drm == name);
-    formats.next().map(|(_, format)| *format)
+    let code = u32::from_le_bytes(name.as_bytes().try_into().ok()?);
+    let mut formats = xmem_core::VideoFormat::all().iter();
+    let format = formats.find(|format| is_linear && format.drm_fourcc() == Some(code));
+    format.map(|format| format.name)
 }
 
 /// Caps without `memory:DMABuf` for the same frames. `None`: the caps have another format than `DMA_DRM`, or their frames can
@@ -175,19 +146,19 @@ mod tests {
         }
         let caps = "video/x-raw(memory:DMABuf), format=NV12, width=64, height=64";
         assert_eq!(readable(&caps.parse().unwrap()), None);
-        // Each name is known here, and none occurs twice.
-        for (at, (drm, format)) in LINEAR.iter().enumerate() {
+        // Each name is known here, and no code occurs twice.
+        let known = xmem_core::VideoFormat::all().iter();
+        let known = known.filter_map(|format| Some((format.drm_fourcc()?, format.name)));
+        let known: Vec<_> = known.collect();
+        for (at, (code, format)) in known.iter().enumerate() {
             assert_ne!(
                 VideoFormat::from_string(format),
                 VideoFormat::Unknown,
                 "{format}"
             );
-            assert!(
-                LINEAR[at + 1..]
-                    .iter()
-                    .all(|(other, it)| other != drm && it != format)
-            );
+            assert!(known[at + 1..].iter().all(|(other, _)| other != code));
         }
+        assert_eq!(known.len(), 27);
     }
 
     #[test]

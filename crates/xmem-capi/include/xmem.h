@@ -30,7 +30,7 @@
  * After a fork, each function of the child returns XMEM_ERROR_FORKED.
  *
  * Structures begin with their size, so that programs and libraries of different versions fit together: initialise them with the
- * macro of the same name.
+ * macro of the same name. A function that fails leaves them as they were.
  */
 
 #ifndef XMEM_H
@@ -99,8 +99,10 @@ typedef struct xmem_consumer_options {
     int64_t connect_timeout;   /* how long to wait for a producer, at the start and after a loss. 0: no limit */
     int64_t busy_poll;         /* how long to spin for the next frame before sleeping */
     double max_rate;           /* the most frames per second, on average; the others are left out. 0: all. Not for encoded streams */
+    uint32_t dmabuf;           /* 1: get frames as DMA buffers, for xmem_frame_dmabuf. A frame without one is an error, which says why */
+    uint32_t reserved;
 } xmem_consumer_options;
-#define XMEM_CONSUMER_OPTIONS {sizeof(xmem_consumer_options), NULL, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+#define XMEM_CONSUMER_OPTIONS {sizeof(xmem_consumer_options), NULL, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 
 typedef struct xmem_consumer_stats {
     size_t struct_size;
@@ -202,6 +204,27 @@ struct DLManagedTensorVersioned;
  * or its bytes. It is read-only and holds the frame until its deleter is called, on any thread; the frame may be released before.
  * On a CUDA device it is for `stream`, as above; in host memory `stream` isn't used. */
 xmem_result xmem_frame_dlpack(xmem_frame frame, uint32_t plane, void *stream, struct DLManagedTensorVersioned **tensor);
+
+/* A plane in a DMA buffer. Planes may share one descriptor. */
+typedef struct xmem_dmabuf_plane {
+    int fd;          /* open until the frame's last handle is released: don't close it */
+    uint32_t stride; /* from one row to the next, in bytes. 0: no video, but all bytes */
+    uint64_t offset; /* of the plane's first byte in the buffer */
+} xmem_dmabuf_plane;
+
+typedef struct xmem_dmabuf {
+    size_t struct_size;
+    uint32_t fourcc;   /* DRM_FORMAT_... of drm_fourcc.h. 0: not known */
+    uint32_t n_planes;
+    uint64_t modifier; /* DRM_FORMAT_MOD_LINEAR */
+    xmem_dmabuf_plane planes[XMEM_MAX_PLANES];
+} xmem_dmabuf;
+#define XMEM_DMABUF {sizeof(xmem_dmabuf), 0, 0, 0, {{0, 0, 0}}}
+
+/* The frame in DMA buffers, as EGL, V4L2, DRM and FFmpeg import them without a copy: memory of a camera's driver or, with `dmabuf` in
+ * the consumer's options, slots of a producer that allows it (dmabuf=allow of xmemsink). Hold the frame until the device has read it.
+ * The kernel lets devices write; don't, because other consumers read the same memory. XMEM_ERROR_NOT_READABLE: it is in none. */
+xmem_result xmem_frame_dmabuf(xmem_frame frame, xmem_dmabuf *dmabuf);
 
 /* ---- Publish ------------------------------------------------------------------------------------------------------------- */
 

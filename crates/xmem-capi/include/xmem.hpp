@@ -193,6 +193,13 @@ public:
             return detail::error(code);
         return info;
     }
+    // The planes in DMA buffers, as xmem_frame_dmabuf. Their descriptors are open as long as this frame exists.
+    Result<xmem_dmabuf> dmabuf() const {
+        xmem_dmabuf dmabuf = XMEM_DMABUF;
+        if (auto code = xmem_frame_dmabuf(handle_.get(), &dmabuf); code != XMEM_OK)
+            return detail::error(code);
+        return dmabuf;
+    }
     xmem_frame get() const { return handle_.get(); }
 
 private:

@@ -36,7 +36,13 @@ pub(crate) fn call(work: impl FnOnce() -> Result<(), Failure>) -> c_int {
 }
 
 #[cold]
-fn null(what: &str) -> Failure {
+fn no_size(what: &str, size: usize) -> Failure {
+    let text = format!("struct_size of {what} is {size}: set it to sizeof");
+    Failure::new(Code::Argument, text)
+}
+
+#[cold]
+pub(crate) fn null(what: &str) -> Failure {
     Failure::new(Code::Argument, format!("{what} is NULL"))
 }
 
@@ -96,15 +102,14 @@ pub(crate) unsafe trait Sized0: Copy {
         unsafe { MaybeUninit::zeroed().assume_init() }
     }
 
-    /// The number of bytes that both the caller's and the library's structure have.
-    unsafe fn common_size(callers: *const Self, what: &str) -> Result<usize, Failure> {
+    /// The size of the caller's structure.
+    unsafe fn size(callers: *const Self, what: &str) -> Result<usize, Failure> {
         // SAFETY: xmem.h asks for a structure that begins with its size.
         let size = unsafe { callers.cast::<usize>().read_unaligned() };
         if size < mem::size_of::<usize>() {
-            let text = format!("struct_size of {what} is {size}: set it to sizeof");
-            return Err(Failure::new(Code::Argument, text));
+            return Err(no_size(what, size));
         }
-        Ok(size.min(mem::size_of::<Self>()))
+        Ok(size)
     }
 
     /// A copy of the caller's, which may be of an older or a newer version. Without one, the defaults.
@@ -114,29 +119,47 @@ pub(crate) unsafe trait Sized0: Copy {
             return Ok(value);
         }
         // SAFETY: it is not NULL.
-        let size = unsafe { Self::common_size(from, what) }?;
+        let size = unsafe { Self::size(from, what) }?;
+        let common = size.min(mem::size_of::<Self>());
         // SAFETY: both have these bytes.
         unsafe {
             from.cast::<u8>()
-                .copy_to_nonoverlapping((&raw mut value).cast(), size)
+                .copy_to_nonoverlapping((&raw mut value).cast(), common)
         };
         Ok(value)
     }
 
-    /// Fills the caller's, up to its size.
-    unsafe fn write(&self, to: *mut Self, what: &str) -> Result<(), Failure> {
+    /// Fills the caller's, whose fields are 0 before. One of an older version gets the fields that it has. Whatever can fail comes
+    /// before, because the fields stay after a failure.
+    #[inline(always)]
+    unsafe fn fill(
+        to: *mut Self,
+        what: &str,
+        describe: impl FnOnce(&mut Self),
+    ) -> Result<(), Failure> {
         if to.is_null() {
             return Err(null(what));
         }
         // SAFETY: it is not NULL.
-        let size = unsafe { Self::common_size(to, what) }?;
-        let words = mem::size_of::<usize>();
-        // SAFETY: both have these bytes. The size stays the caller's.
-        unsafe {
-            (&raw const *self)
-                .cast::<u8>()
-                .add(words)
-                .copy_to_nonoverlapping(to.cast::<u8>().add(words), size - words);
+        let size = unsafe { Self::size(to, what) }?;
+        let has_all = size >= mem::size_of::<Self>() && to.is_aligned();
+        let mut own = MaybeUninit::uninit();
+        let out = if has_all { to } else { own.as_mut_ptr() };
+        // SAFETY: it has room for all fields, which may be 0. The size stays the caller's.
+        let out = unsafe {
+            out.write_bytes(0, 1);
+            out.cast::<usize>().write(size);
+            &mut *out
+        };
+        describe(out);
+        if !has_all {
+            let common = size.min(mem::size_of::<Self>());
+            // SAFETY: both have these bytes.
+            unsafe {
+                (&raw const *out)
+                    .cast::<u8>()
+                    .copy_to_nonoverlapping(to.cast(), common)
+            };
         }
         Ok(())
     }

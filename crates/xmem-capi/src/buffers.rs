@@ -4,13 +4,13 @@
 #![allow(unsafe_code)] // functions and pointers of C
 
 use std::ffi::{c_char, c_int, c_void};
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 
 use xmem_core::{AccessMode, BufferGuard, BufferPool};
 
 use crate::border::{Out, Sized0, call, limit, needed};
 use crate::error::{Code, Failure};
-use crate::handles::{Table, lock};
+use crate::handles::{Table, give, lock};
 
 static POOLS: Table<BufferPool> = Table::new("buffer pool");
 static BUFFERS: Table<Mutex<Option<BufferGuard>>> = Table::new("buffer");
@@ -36,9 +36,8 @@ fn published() -> Failure {
     )
 }
 
-fn describe(guard: &mut BufferGuard) -> Result<BufferInfo, Failure> {
+fn describe(guard: &mut BufferGuard) -> Result<impl FnOnce(&mut BufferInfo) + use<>, Failure> {
     let is_writable = guard.mode() == AccessMode::ReadWrite;
-    let mut out = BufferInfo::zero();
     let (data, size) = if is_writable {
         let bytes = guard.as_cpu_slice_mut()?;
         (bytes.as_mut_ptr(), bytes.len())
@@ -46,35 +45,36 @@ fn describe(guard: &mut BufferGuard) -> Result<BufferInfo, Failure> {
         let bytes = guard.as_cpu_slice()?;
         (bytes.as_ptr().cast_mut(), bytes.len())
     };
-    (out.data, out.size) = (data.cast(), size);
-    out.index = guard.meta_index();
-    out.is_writable = is_writable.into();
-    Ok(out)
+    let index = guard.meta_index();
+    Ok(move |out: &mut BufferInfo| {
+        (out.data, out.size) = (data.cast(), size);
+        (out.index, out.is_writable) = (index, is_writable.into());
+    })
 }
 
-fn held(guard: BufferGuard) -> Arc<Mutex<Option<BufferGuard>>> {
-    Arc::new(Mutex::new(Some(guard)))
+fn add(guard: BufferGuard) -> Result<u64, Failure> {
+    BUFFERS.add(Mutex::new(Some(guard)))
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn xmem_pool_open(name: *const c_char, pool: *mut u64) -> c_int {
-    POOLS.give(pool, "pool", || {
+    give(pool, "pool", || {
         // SAFETY: xmem.h asks for a text.
         let name = unsafe { needed(name, "name") }?;
-        Ok(Arc::new(BufferPool::new(name)?))
+        POOLS.add(BufferPool::new(name)?)
     })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn xmem_pool_acquire(pool: u64, size: usize, buffer: *mut u64) -> c_int {
-    BUFFERS.give(buffer, "buffer", || {
-        Ok(held(POOLS.get(pool)?.acquire_cpu(size)?))
+    give(buffer, "buffer", || {
+        add(POOLS.get(pool)?.acquire_cpu(size)?)
     })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn xmem_pool_get(pool: u64, index: u32, buffer: *mut u64) -> c_int {
-    BUFFERS.give(buffer, "buffer", || Ok(held(POOLS.get(pool)?.get(index)?)))
+    give(buffer, "buffer", || add(POOLS.get(pool)?.get(index)?))
 }
 
 #[unsafe(no_mangle)]
@@ -101,9 +101,9 @@ extern "C" fn xmem_pool_close(pool: u64) -> c_int {
 unsafe extern "C" fn xmem_buffer_get(buffer: u64, info: *mut BufferInfo) -> c_int {
     call(|| {
         let buffer = BUFFERS.get(buffer)?;
-        let description = describe(lock(&buffer).as_mut().ok_or_else(published)?)?;
+        let describe = describe(lock(&buffer).as_mut().ok_or_else(published)?)?;
         // SAFETY: xmem.h asks for a structure that begins with its size.
-        unsafe { description.write(info, "info") }
+        unsafe { BufferInfo::fill(info, "info", describe) }
     })
 }
 
@@ -111,9 +111,10 @@ unsafe extern "C" fn xmem_buffer_get(buffer: u64, info: *mut BufferInfo) -> c_in
 unsafe extern "C" fn xmem_buffer_publish(buffer: u64, index: *mut u32) -> c_int {
     call(|| {
         let index = Out::new(index, "index")?;
-        let guard = lock(&*BUFFERS.get(buffer)?).take();
+        let buffer = BUFFERS.get(buffer)?;
+        let guard = lock(&buffer).take();
         let number = guard.ok_or_else(published)?.forget()?;
-        drop(BUFFERS.remove(buffer));
+        buffer.end();
         index.set(number);
         Ok(())
     })

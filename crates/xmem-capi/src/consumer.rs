@@ -9,14 +9,14 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, TryLockError};
 use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, eventfd};
-use xmem_core::follow::{Follower, FollowerHandle, OnEos, OnLost, OverBudget, Step};
+use xmem_core::follow::{Follower, FollowerHandle, OnEos, OnLost, OverBudget, Step, Taken};
 use xmem_core::key_frame::KeyFrame;
 use xmem_core::{Canceller, RequestError, StartFrom};
 
 use crate::border::{Out, Sized0, call, given, limit, limit_or_none, text};
 use crate::error::{Code, Failure};
-use crate::frame::{Common, FRAMES, Frame};
-use crate::handles::Table;
+use crate::frame::{Common, FRAMES, Frame, Handle};
+use crate::handles::{Table, give};
 
 static CONSUMERS: Table<Consumer> = Table::new("consumer");
 
@@ -64,6 +64,8 @@ pub(crate) struct Options {
     connect_timeout: i64,
     busy_poll: i64,
     max_rate: f64,
+    dmabuf: u32,
+    reserved: u32,
 }
 
 // SAFETY: numbers, and a pointer that may be null.
@@ -117,6 +119,7 @@ impl Consumer {
         let start = [StartFrom::Next, StartFrom::Newest, StartFrom::Oldest];
         let mut builder = xmem_core::Consumer::builder(pool)
             .parts(true)
+            .dmabuf(options.dmabuf != 0)
             .newest_only(options.newest_only != 0)
             .start_from(choose("start_from", options.start_from, &start)?)
             .busy_poll(limit(options.busy_poll).unwrap_or_default())
@@ -168,7 +171,8 @@ impl Consumer {
         }
     }
 
-    fn next(&self, timeout: Option<Duration>) -> Result<Arc<Frame>, Failure> {
+    /// Returns the handle of the next frame.
+    fn next(&self, timeout: Option<Duration>) -> Result<u64, Failure> {
         let mut receiving = self.lock()?;
         match (receiving.take(timeout), self.ready.get()) {
             (Err(failure), Some(ready)) if failure.is_timeout() => {
@@ -184,21 +188,26 @@ impl Consumer {
 }
 
 impl Receiving {
-    /// Takes the next frame, of whatever producer.
-    fn take(&mut self, timeout: Option<Duration>) -> Result<Arc<Frame>, Failure> {
+    /// Takes the next frame, of whatever producer, and returns its handle.
+    fn take(&mut self, timeout: Option<Duration>) -> Result<u64, Failure> {
         let Self { follower, common } = self;
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let left = || deadline.map(|it| it.saturating_duration_since(Instant::now()));
         let mut last = None;
         loop {
             let is_over = || left().is_some_and(|left| left.is_zero());
-            // Not moved into a variable, because that would cost as much as the lookup of a handle.
-            match follower.step(left(), |taken| Frame::new(taken, common)) {
-                Ok(Step::Took(Some(frame))) => {
-                    if frame.is_copied() {
+            // Added here, because each move of a frame would cost as much as the lookup of a handle.
+            let add = |taken: Taken<'_>| {
+                let is_copied = matches!(taken, Taken::Lent(_));
+                let frame = Frame::new(taken, common)?;
+                Some((is_copied, FRAMES.add(Handle::First(frame))))
+            };
+            match follower.step(left(), add) {
+                Ok(Step::Took(Some((is_copied, handle)))) => {
+                    if is_copied {
                         follower.note_copied();
                     }
-                    return Ok(frame);
+                    return handle;
                 }
                 Ok(Step::Took(None)) => follower.note_dropped(),
                 Ok(Step::NoProducer { error, .. }) if is_over() => {
@@ -225,18 +234,18 @@ unsafe extern "C" fn xmem_consumer_open(
     options: *const Options,
     consumer: *mut u64,
 ) -> c_int {
-    CONSUMERS.give(consumer, "consumer", || {
+    give(consumer, "consumer", || {
         // SAFETY: xmem.h asks for texts, and for a structure that begins with its size.
         let (pool, options) = unsafe { (given(pool, "pool")?, Options::read(options, "options")?) };
         // SAFETY: as above.
         let name = unsafe { text(options.name, "name") }?;
-        Ok(Arc::new(Consumer::new(pool, name, &options)?))
+        CONSUMERS.add(Consumer::new(pool, name, &options)?)
     })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn xmem_consumer_next(consumer: u64, timeout: i64, frame: *mut u64) -> c_int {
-    FRAMES.give(frame, "frame", || {
+    give(frame, "frame", || {
         CONSUMERS.get(consumer)?.next(limit(timeout))
     })
 }
@@ -288,19 +297,20 @@ unsafe extern "C" fn xmem_consumer_get_stats(consumer: u64, stats: *mut Statisti
     call(|| {
         let handle = CONSUMERS.get(consumer)?.handle.clone();
         let now = handle.stats();
-        let mut out = Statistics::zero();
-        out.received = now.receive.received;
-        out.missed = now.receive.missed;
-        out.skipped = now.receive.skipped;
-        out.copied = now.copied;
-        out.dropped = now.dropped;
-        out.reconnects = now.reconnects;
-        out.latency = now.receive.latency_ns;
-        out.held = now.receive.held;
-        out.budget = now.receive.budget;
-        out.is_connected = handle.consumer().is_some().into();
+        let describe = |out: &mut Statistics| {
+            out.received = now.receive.received;
+            out.missed = now.receive.missed;
+            out.skipped = now.receive.skipped;
+            out.copied = now.copied;
+            out.dropped = now.dropped;
+            out.reconnects = now.reconnects;
+            out.latency = now.receive.latency_ns;
+            out.held = now.receive.held;
+            out.budget = now.receive.budget;
+            out.is_connected = handle.consumer().is_some().into();
+        };
         // SAFETY: xmem.h asks for a structure that begins with its size.
-        unsafe { out.write(stats, "stats") }
+        unsafe { Statistics::fill(stats, "stats", describe) }
     })
 }
 

@@ -166,12 +166,10 @@ unsafe extern "C" fn xmem_frame_get_cuda(
     info: *mut Description,
 ) -> c_int {
     call(|| {
-        let mut description = Description::zero();
-        FRAMES
-            .get(frame)?
-            .describe_on(stream(on), &mut description)?;
+        let frame = FRAMES.get(frame)?;
+        let describe = frame.describe_on(stream(on))?;
         // SAFETY: xmem.h asks for a structure that begins with its size.
-        unsafe { description.write(info, "info") }
+        unsafe { Description::fill(info, "info", describe) }
     })
 }
 
@@ -187,11 +185,9 @@ extern "C" fn xmem_producer_use_cuda(producer: u64, number: c_int) -> c_int {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn xmem_slot_get_cuda(slot: u64, on: *mut c_void, info: *mut SlotInfo) -> c_int {
     call(|| {
-        let mut description = SlotInfo::zero();
-        SLOTS.get(slot)?.describe(&mut description, |writing| {
-            writing.give_to(stream(on)).map(Some)
-        })?;
+        let slot = SLOTS.get(slot)?;
+        let describe = slot.describe(|writing| writing.give_to(stream(on)).map(Some))?;
         // SAFETY: xmem.h asks for a structure that begins with its size.
-        unsafe { description.write(info, "info") }
+        unsafe { SlotInfo::fill(info, "info", describe) }
     })
 }

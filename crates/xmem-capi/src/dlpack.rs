@@ -4,15 +4,15 @@
 #![allow(unsafe_code)] // functions and pointers of C
 
 use std::ffi::{c_int, c_void};
-use std::sync::Arc;
 
 use xmem_core::cuda::Stream;
 use xmem_core::{DType, FrameLayout};
 
 use crate::border::{Out, call};
 use crate::device::stream;
+use crate::entries::Held;
 use crate::error::{Code, Failure};
-use crate::frame::{FRAMES, Frame};
+use crate::frame::{FRAMES, Frame, Handle};
 use crate::planes::{outside, place, plane};
 
 const CPU: i32 = 1;
@@ -62,7 +62,7 @@ struct Context {
     shape: Vec<i64>,
     strides: Vec<i64>,
     /// Holds the bytes.
-    _frame: Arc<Frame>,
+    _frame: Held<Handle>,
 }
 
 /// An array in a frame. Strides are in elements.
@@ -168,7 +168,7 @@ unsafe extern "C" fn delete(managed: *mut Managed) {
     }
 }
 
-fn export(frame: Arc<Frame>, array: Array) -> Result<*mut Managed, Failure> {
+fn export(frame: Held<Handle>, array: Array) -> Result<*mut Managed, Failure> {
     let dtype = data_type(array.dtype)?;
     let context = Box::new(Context {
         shape: array.shape,

@@ -10,8 +10,8 @@ use std::fmt;
 use xmem_core::cuda::CudaError;
 use xmem_core::follow::FollowError;
 use xmem_core::{
-    AccessError, AcquireError, ConnectError, CreateError, GetError, LayoutError, OpenError,
-    PublishError, ReceiveError, RefCountError, RequestError, StickyError, WaitError,
+    AccessError, AcquireError, ConnectError, CreateError, DmabufError, GetError, LayoutError,
+    OpenError, PublishError, ReceiveError, RefCountError, RequestError, StickyError, WaitError,
     WriteAccessError,
 };
 
@@ -109,6 +109,7 @@ impl From<ReceiveError> for Failure {
                 Code::ProducerLost
             }
             ReceiveError::OverBudget { .. } => Code::OverBudget,
+            ReceiveError::NoDmabuf(_) => Code::NotReadable,
             ReceiveError::Corrupt(_) => Code::Invalid,
             ReceiveError::Forked => Code::Forked,
             _ => Code::System,
@@ -233,6 +234,7 @@ macro_rules! codes {
 
 codes! {
     AccessError: Argument;
+    DmabufError: NotReadable;
     LayoutError: Argument;
     OpenError: System;
     RefCountError: Argument;

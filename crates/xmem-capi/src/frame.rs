@@ -4,19 +4,42 @@
 #![allow(unsafe_code)] // functions and pointers of C
 
 use std::ffi::{CString, c_char, c_int, c_void};
+use std::ops::Deref;
+use std::ptr;
 use std::sync::{Arc, OnceLock};
 
 use xmem_core::cuda::Stream;
 use xmem_core::follow::Taken;
-use xmem_core::{FrameInfo, FrameLayout, FrameMeta, ReadLease, Sticky, Storage, Text};
+use xmem_core::{DmabufPlane, FrameInfo, FrameLayout, FrameMeta, ReadLease, Sticky, Storage, Text};
 
 use crate::border::{Out, Sized0, call, needed};
 use crate::device::Reads;
+use crate::entries::Held;
 use crate::error::{Code, Failure};
-use crate::handles::Table;
+use crate::handles::{Table, give, too_many};
 use crate::planes::{Outline, Piece, Pieces, Planes};
 
-pub(crate) static FRAMES: Table<Frame> = Table::new("frame");
+pub(crate) static FRAMES: Table<Handle> = Table::new("frame");
+
+/// What is behind a handle.
+pub(crate) enum Handle {
+    First(Frame),
+    /// The frame of another handle, which may have ended.
+    Other(Held<Self>),
+}
+
+impl Deref for Handle {
+    type Target = Frame;
+
+    #[inline(always)]
+    fn deref(&self) -> &Frame {
+        match self {
+            Self::First(frame) => frame,
+            // That is the first.
+            Self::Other(first) => first,
+        }
+    }
+}
 
 /// A time that is not known.
 const NO_TIME: i64 = i64::MIN;
@@ -28,6 +51,8 @@ pub(crate) struct Frame {
     bytes: Bytes,
     common: Arc<Common>,
     caps: OnceLock<CString>,
+    /// Keeps their descriptors open.
+    dmabuf: OnceLock<Vec<DmabufPlane>>,
 }
 
 /// What all frames with one layout have in common. Most frames have the layout of the frame before.
@@ -65,7 +90,7 @@ struct Private {
 
 impl Frame {
     /// `last`: of the frame before. `None`: the frame is past the budget, and its bytes cannot be read here, so it cannot be copied.
-    pub(crate) fn new(taken: Taken<'_>, last: &mut Option<Arc<Common>>) -> Option<Arc<Self>> {
+    pub(crate) fn new(taken: Taken<'_>, last: &mut Option<Arc<Common>>) -> Option<Self> {
         let layout = match &taken {
             Taken::Kept(lease) => &lease.meta().layout,
             Taken::Lent(lease) => &lease.meta().layout,
@@ -84,15 +109,16 @@ impl Frame {
                 sticky: lease.sticky().clone(),
             })),
         };
-        Some(Arc::new(Self {
+        Some(Self {
             reads: Reads::default(),
             bytes,
             common,
             caps: OnceLock::new(),
-        }))
+            dmabuf: OnceLock::new(),
+        })
     }
 
-    pub(crate) fn is_copied(&self) -> bool {
+    fn is_copied(&self) -> bool {
         matches!(self.bytes, Bytes::Copied(_))
     }
 
@@ -156,57 +182,76 @@ impl Frame {
         }
     }
 
+    /// The planes in DMA buffers, as long as this frame exists.
+    pub(crate) fn dmabuf_planes(&self) -> Result<&[DmabufPlane], Failure> {
+        let Bytes::Held(lease) = &self.bytes else {
+            let text = "this frame is past the budget and was copied to private memory: release frames earlier, or raise max_held";
+            return Err(Failure::new(Code::NotReadable, text));
+        };
+        if let Some(planes) = self.dmabuf.get() {
+            return Ok(planes);
+        }
+        let planes = lease.dmabuf_planes()?;
+        Ok(self.dmabuf.get_or_init(|| planes))
+    }
+
     /// Without addresses, if the bytes are on a device.
-    fn describe(&self, out: &mut Description) -> Result<(), Failure> {
+    fn describe(&self) -> Result<impl FnOnce(&mut Description), Failure> {
         match self.on_device() {
-            Some(lease) => {
-                let device = self.reads.device(lease)?;
-                self.describe_at(&[], Some(device), out)
-            }
-            None => self.describe_at(&self.pieces()?, None, out),
+            Some(lease) => self.describe_at(&[], Some(self.reads.device(lease)?)),
+            None => self.describe_at(&self.pieces()?, None),
         }
     }
 
-    pub(crate) fn describe_on(&self, stream: Stream, out: &mut Description) -> Result<(), Failure> {
+    pub(crate) fn describe_on(
+        &self,
+        stream: Stream,
+    ) -> Result<impl FnOnce(&mut Description), Failure> {
         let (pieces, device) = self.pieces_for(stream)?;
         if device.is_none() {
             let text = "this frame is in host memory: use xmem_frame_get";
             return Err(Failure::new(Code::Argument, text));
         }
-        self.describe_at(&pieces, device, out)
+        self.describe_at(&pieces, device)
     }
 
-    fn describe_at(
-        &self,
+    fn describe_at<'a>(
+        &'a self,
         pieces: &[Piece],
         device: Option<u32>,
-        out: &mut Description,
-    ) -> Result<(), Failure> {
+    ) -> Result<impl FnOnce(&mut Description) + use<'a>, Failure> {
         let (meta, info, common) = (self.meta(), self.info(), &*self.common);
-        if let [piece] = pieces {
-            out.data = piece.start.cast();
-        }
-        if !pieces.is_empty() {
-            out.n_planes = common.outline.fill(&mut out.planes, pieces)?;
-        }
-        (out.content_type, out.format) = (common.content_type, common.format);
-        if let Some(video) = &common.layout.video {
-            (out.width, out.height) = (video.width, video.height);
-        }
-        out.size = usize::try_from(meta.size).unwrap_or(usize::MAX);
-        out.device = device.map_or(-1, u32::cast_signed);
-        out.timestamp = meta.timestamp.unwrap_or(NO_TIME);
-        out.pts = time(meta.pts);
-        out.dts = time(meta.dts);
-        out.duration = time(meta.duration);
-        out.published_at = info.published_at;
-        out.sequence = info.sequence;
-        out.number = info.number();
-        out.slot = info.slot;
-        out.generation = info.generation;
-        out.flags = meta.flags.bits();
-        out.is_copied = self.is_copied().into();
-        Ok(())
+        let data = match pieces {
+            [piece] => piece.start,
+            _ => ptr::null(),
+        };
+        let places = match pieces {
+            [] => None,
+            pieces => Some(common.outline.places(pieces)?),
+        };
+        Ok(move |out: &mut Description| {
+            out.data = data.cast();
+            if let Some(places) = &places {
+                out.n_planes = common.outline.fill(&mut out.planes, places);
+            }
+            (out.content_type, out.format) = (common.content_type, common.format);
+            if let Some(video) = &common.layout.video {
+                (out.width, out.height) = (video.width, video.height);
+            }
+            out.size = usize::try_from(meta.size).unwrap_or(usize::MAX);
+            out.device = device.map_or(-1, u32::cast_signed);
+            out.timestamp = meta.timestamp.unwrap_or(NO_TIME);
+            out.pts = time(meta.pts);
+            out.dts = time(meta.dts);
+            out.duration = time(meta.duration);
+            out.published_at = info.published_at;
+            out.sequence = info.sequence;
+            out.number = info.number();
+            out.slot = info.slot;
+            out.generation = info.generation;
+            out.flags = meta.flags.bits();
+            out.is_copied = self.is_copied().into();
+        })
     }
 }
 
@@ -258,10 +303,10 @@ unsafe impl Sized0 for Description {}
 #[unsafe(no_mangle)]
 unsafe extern "C" fn xmem_frame_get(frame: u64, info: *mut Description) -> c_int {
     call(|| {
-        let mut description = Description::zero();
-        FRAMES.get(frame)?.describe(&mut description)?;
+        let frame = FRAMES.get(frame)?;
+        let describe = frame.describe()?;
         // SAFETY: xmem.h asks for a structure that begins with its size.
-        unsafe { description.write(info, "info") }
+        unsafe { Description::fill(info, "info", describe) }
     })
 }
 
@@ -293,7 +338,7 @@ unsafe extern "C" fn xmem_frame_attachment(
         let name = unsafe { needed(name, "name") }?;
         let frame = FRAMES.get(frame)?;
         let found = frame.meta().attachments.get(name);
-        data.set(found.map_or(std::ptr::null(), |bytes| bytes.as_ptr().cast()));
+        data.set(found.map_or(ptr::null(), |bytes| bytes.as_ptr().cast()));
         size.set(found.map_or(0, <[u8]>::len));
         Ok(())
     })
@@ -301,7 +346,14 @@ unsafe extern "C" fn xmem_frame_attachment(
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn xmem_frame_ref(frame: u64, other: *mut u64) -> c_int {
-    FRAMES.give(other, "other", || FRAMES.get(frame))
+    give(other, "other", || {
+        let held = FRAMES.get(frame)?;
+        let first = match &*held {
+            Handle::First(_) => held,
+            Handle::Other(first) => first.again().ok_or_else(too_many)?,
+        };
+        FRAMES.add(Handle::Other(first))
+    })
 }
 
 #[unsafe(no_mangle)]

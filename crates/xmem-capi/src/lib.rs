@@ -2,8 +2,8 @@
 
 //! libxmem: the functions of `include/xmem.h`, which describes them.
 //!
-//! A handle is a number, so a wrong or an old one is an error and never an invalid pointer. Nothing unwinds into C: each function
-//! runs inside of `call`, which also refuses a forked child.
+//! A handle is a number, so a wrong or an old one is an error and never an invalid pointer (`entries`). Nothing unwinds into C: each
+//! function runs inside of `call`, which also refuses a forked child.
 #![cfg_attr(
     not(test),
     deny(
@@ -22,6 +22,8 @@ mod buffers;
 mod consumer;
 mod device;
 mod dlpack;
+mod dmabuf;
+mod entries;
 mod error;
 mod frame;
 mod handles;

@@ -87,6 +87,9 @@ impl Plane {
 
 pub(crate) type Planes = [Plane; MAX_PLANES];
 
+/// Addresses. 0: there is no such plane.
+pub(crate) type Places = [usize; MAX_PLANES];
+
 /// The first byte of a plane in the payload, and the number of its bytes.
 pub(crate) type Span = (u64, u64);
 
@@ -124,14 +127,23 @@ impl Outline {
         outline
     }
 
-    /// Fills in the planes of a frame. Returns their number.
-    pub(crate) fn fill(&self, planes: &mut Planes, pieces: &[Piece]) -> Result<u32, Failure> {
-        *planes = self.planes;
-        for (plane, (start, len)) in planes.iter_mut().zip(self.spans()) {
+    /// Where the planes of a frame begin.
+    pub(crate) fn places(&self, pieces: &[Piece]) -> Result<Places, Failure> {
+        let mut places = [0; MAX_PLANES];
+        for (to, (start, len)) in places.iter_mut().zip(self.spans()) {
             let place = place(pieces, *start, *len).ok_or_else(outside)?;
-            plane.data = place.expose_provenance();
+            *to = place.expose_provenance();
         }
-        Ok(self.count)
+        Ok(places)
+    }
+
+    /// Fills in the planes of a frame. Returns their number.
+    pub(crate) fn fill(&self, planes: &mut Planes, places: &Places) -> u32 {
+        *planes = self.planes;
+        for (plane, place) in planes.iter_mut().zip(places) {
+            plane.data = *place;
+        }
+        self.count
     }
 
     fn spans(&self) -> &[Span] {

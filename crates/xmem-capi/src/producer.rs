@@ -10,8 +10,9 @@ use xmem_core::cuda::Device;
 use xmem_core::{Delivery, FrameLayout, SlotSpec, VideoLayout, Wait};
 
 use crate::border::{Sized0, call, given, limit, limit_or_none, needed, text, utf8};
+use crate::entries::Held;
 use crate::error::{Code, Failure};
-use crate::handles::{Table, lock};
+use crate::handles::{Table, give, lock};
 use crate::planes::Outline;
 use crate::slot::{SLOTS, Slot};
 
@@ -220,11 +221,11 @@ impl Producer {
     /// In a lossless pool this also waits for consumers that are behind, so that publishing does not. `frame` returns the number of
     /// its bytes.
     fn acquire(
-        self: Arc<Self>,
+        producer: Held<Self>,
         frame: impl FnOnce(&mut Next) -> Result<(usize, Option<Arc<Video>>), Failure>,
         timeout: i64,
-    ) -> Result<Arc<Slot>, Failure> {
-        let mut next = lock(&self.next);
+    ) -> Result<u64, Failure> {
+        let mut next = lock(&producer.next);
         let (size, video) = frame(&mut next)?;
         let spec = SlotSpec::new(size);
         let spec = match &next.device {
@@ -233,12 +234,12 @@ impl Producer {
         };
         drop(next);
         let wait = Wait::from(limit(timeout));
-        self.wait_for_room(wait)?;
+        producer.wait_for_room(wait)?;
         let lease = match timeout {
-            0 => self.producer.acquire(spec),
-            _ => self.producer.acquire_wait(spec, wait),
+            0 => producer.producer.acquire(spec),
+            _ => producer.producer.acquire_wait(spec, wait),
         }?;
-        Ok(Arc::new(Slot::new(self, lease, size, video)))
+        SLOTS.add(Slot::new(producer, lease, size, video))
     }
 }
 
@@ -248,12 +249,12 @@ unsafe extern "C" fn xmem_producer_create(
     options: *const Options,
     producer: *mut u64,
 ) -> c_int {
-    PRODUCERS.give(producer, "producer", || {
+    give(producer, "producer", || {
         // SAFETY: xmem.h asks for texts, and for a structure that begins with its size.
         let (pool, options) = unsafe { (given(pool, "pool")?, Options::read(options, "options")?) };
         // SAFETY: as above.
         let group = unsafe { text(options.socket_group, "socket_group") }?;
-        Ok(Arc::new(Producer::new(pool, group, &options)?))
+        PRODUCERS.add(Producer::new(pool, group, &options)?)
     })
 }
 
@@ -276,10 +277,8 @@ unsafe extern "C" fn xmem_producer_acquire(
     timeout: i64,
     slot: *mut u64,
 ) -> c_int {
-    SLOTS.give(slot, "slot", || {
-        PRODUCERS
-            .get(producer)?
-            .acquire(|_| Ok((size, None)), timeout)
+    give(slot, "slot", || {
+        Producer::acquire(PRODUCERS.get(producer)?, |_| Ok((size, None)), timeout)
     })
 }
 
@@ -292,14 +291,14 @@ unsafe extern "C" fn xmem_producer_acquire_video(
     timeout: i64,
     slot: *mut u64,
 ) -> c_int {
-    SLOTS.give(slot, "slot", || {
+    give(slot, "slot", || {
         // SAFETY: xmem.h asks for a text.
         let format = unsafe { given(format, "format") }?;
         let frame = |next: &mut Next| {
             let video = next.video(format, width, height)?;
             Ok((video.size, Some(video)))
         };
-        PRODUCERS.get(producer)?.acquire(frame, timeout)
+        Producer::acquire(PRODUCERS.get(producer)?, frame, timeout)
     })
 }
 
@@ -326,16 +325,17 @@ extern "C" fn xmem_producer_end_stream(producer: u64) -> c_int {
 unsafe extern "C" fn xmem_producer_get_stats(producer: u64, stats: *mut Statistics) -> c_int {
     call(|| {
         let now = PRODUCERS.get(producer)?.producer.stats();
-        let mut out = Statistics::zero();
-        out.published = now.published;
-        out.copied = now.copied;
-        out.dropped = now.dropped;
-        out.bytes = now.bytes;
-        out.slots = now.slots;
-        out.slots_held = now.slots_held;
-        out.consumers = now.consumers.len() as u32;
+        let describe = |out: &mut Statistics| {
+            out.published = now.published;
+            out.copied = now.copied;
+            out.dropped = now.dropped;
+            out.bytes = now.bytes;
+            out.slots = now.slots;
+            out.slots_held = now.slots_held;
+            out.consumers = now.consumers.len() as u32;
+        };
         // SAFETY: xmem.h asks for a structure that begins with its size.
-        unsafe { out.write(stats, "stats") }
+        unsafe { Statistics::fill(stats, "stats", describe) }
     })
 }
 

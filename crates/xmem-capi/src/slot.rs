@@ -4,6 +4,7 @@
 #![allow(unsafe_code)] // functions and pointers of C
 
 use std::ffi::{c_int, c_void};
+use std::ptr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -11,6 +12,7 @@ use xmem_core::{FrameFlags, FrameMeta, Wait, WriteLease, monotonic_ns};
 
 use crate::border::{Out, Sized0, call, limit};
 use crate::device::Writing;
+use crate::entries::Held;
 use crate::error::{Code, Failure};
 use crate::handles::{Table, inside, lock};
 use crate::planes::{Piece, Planes};
@@ -19,7 +21,7 @@ use crate::producer::{Producer, Video};
 pub(crate) static SLOTS: Table<Slot> = Table::new("slot");
 
 pub(crate) struct Slot {
-    producer: Arc<Producer>,
+    producer: Held<Producer>,
     /// `None`: it was published.
     writing: Mutex<Option<Writing>>,
     size: usize,
@@ -75,7 +77,7 @@ impl Times {
 
 impl Slot {
     pub(crate) fn new(
-        producer: Arc<Producer>,
+        producer: Held<Producer>,
         lease: WriteLease,
         size: usize,
         video: Option<Arc<Video>>,
@@ -91,21 +93,25 @@ impl Slot {
     /// `data` says where the bytes are, and `None` if the caller can't use them there.
     pub(crate) fn describe(
         &self,
-        out: &mut SlotInfo,
         data: impl FnOnce(&mut Writing) -> Result<Option<*mut u8>, Failure>,
-    ) -> Result<(), Failure> {
+    ) -> Result<impl FnOnce(&mut SlotInfo), Failure> {
         let mut writing = lock(&self.writing);
         let writing = writing.as_mut().ok_or_else(published)?;
-        out.size = self.size;
-        out.slot = writing.slot();
-        if let Some(data) = data(writing)? {
-            out.data = data.cast();
-            if let Some(video) = &self.video {
-                let piece = Piece::at(data, self.size);
-                out.n_planes = video.outline.fill(&mut out.planes, &[piece])?;
+        let (size, slot, data) = (self.size, writing.slot(), data(writing)?);
+        let planes = match (data, &self.video) {
+            (Some(data), Some(video)) => {
+                let places = video.outline.places(&[Piece::at(data, size)])?;
+                Some((&video.outline, places))
             }
-        }
-        Ok(())
+            _ => None,
+        };
+        Ok(move |out: &mut SlotInfo| {
+            out.data = data.map_or(ptr::null_mut(), <*mut u8>::cast);
+            (out.size, out.slot) = (size, slot);
+            if let Some((outline, places)) = planes {
+                out.n_planes = outline.fill(&mut out.planes, &places);
+            }
+        })
     }
 
     fn publish(&self, times: &Times, timeout: Option<Duration>) -> Result<u64, Failure> {
@@ -140,12 +146,10 @@ pub(crate) fn published() -> Failure {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn xmem_slot_get(slot: u64, info: *mut SlotInfo) -> c_int {
     call(|| {
-        let mut description = SlotInfo::zero();
-        SLOTS
-            .get(slot)?
-            .describe(&mut description, |writing| Ok(writing.host()))?;
+        let slot = SLOTS.get(slot)?;
+        let describe = slot.describe(|writing| Ok(writing.host()))?;
         // SAFETY: xmem.h asks for a structure that begins with its size.
-        unsafe { description.write(info, "info") }
+        unsafe { SlotInfo::fill(info, "info", describe) }
     })
 }
 
@@ -159,9 +163,10 @@ unsafe extern "C" fn xmem_slot_publish(
     call(|| {
         // SAFETY: xmem.h asks for a structure that begins with its size.
         let times = unsafe { Times::read(times, "times") }?;
-        let number = SLOTS.get(slot)?.publish(&times, limit(timeout))?;
-        // On an error the slot stays, to be published again or released.
-        drop(SLOTS.remove(slot));
+        let slot = SLOTS.get(slot)?;
+        // On an error the handle stays valid, to publish the slot again or to release it.
+        let number = slot.publish(&times, limit(timeout))?;
+        slot.end();
         if let Some(sequence) = Out::optional(sequence) {
             sequence.set(number);
         }

@@ -11,6 +11,7 @@ use rustix::io::Errno;
 use thiserror::Error;
 use xmem_shm::abi::layout::VERSION;
 use xmem_shm::abi::limits::{MAX_NAMED_ENTRIES, MAX_NAMED_SIZE, MAX_PARTS, MAX_REQUEST};
+use xmem_shm::abi::video::LayoutError;
 
 /// The message of each operation on a handle that was inherited through fork.
 const FORKED: &str = "this handle belongs to the parent process: create a new one after fork";
@@ -612,6 +613,23 @@ pub enum NotReadable {
     /// They are in a part that is not [mapped](crate::Part::map), or in parts that the producer's own lease does not have.
     #[error("the frame's memory is not mapped here: map its part (Part::map)")]
     NotMapped,
+}
+
+/// The planes of a frame are not in DMA buffers.
+#[derive(Debug, Error, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum DmabufError {
+    /// The frame is in host memory of which the consumer has no DMA buffer, or on a CUDA device.
+    #[error(
+        "the frame is in no DMA buffer: set the option dmabuf of this consumer, and dmabuf=allow on xmemsink (allow_dmabuf in Rust)"
+    )]
+    NoDmabuf,
+    /// Another process wrote this.
+    #[error("a plane of the frame is outside of its DMA buffers, or in several")]
+    Outside,
+    /// The format has no rows, or is not known.
+    #[error(transparent)]
+    Layout(#[from] LayoutError),
 }
 
 /// A request was not sent.

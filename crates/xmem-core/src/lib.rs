@@ -61,6 +61,7 @@ pub use crate::cancel::{Canceller, Wait};
 pub use crate::consumer::{Consumer, ConsumerBuilder, ConsumerHandle, wait_any};
 pub use crate::delivery::Delivery;
 pub use crate::error::*;
+pub use crate::frame::dmabuf::DmabufPlane;
 pub use crate::frame::forwarded::FrameParts;
 pub use crate::frame::lease::ReadLease;
 pub use crate::frame::parts::Part;

@@ -110,7 +110,7 @@ impl Consumer {
     #[new]
     #[pyo3(signature = (pool, *, timeout=None, max_held=None, name=None, start_from="next", on_eos="end",
         on_producer_lost="wait", over_budget="copy", busy_poll=0.0, newest_only=false, max_rate=None,
-        events=false, _look=None))]
+        dmabuf=false, events=false, _look=None))]
     #[allow(clippy::too_many_arguments)] // keyword arguments
     fn new(
         py: Python<'_>,
@@ -125,6 +125,7 @@ impl Consumer {
         busy_poll: f64,
         newest_only: bool,
         max_rate: Option<f64>,
+        dmabuf: bool,
         events: bool,
         _look: Option<f64>,
     ) -> PyResult<Self> {
@@ -141,6 +142,7 @@ impl Consumer {
         let mut builder = xmem_core::Consumer::builder(&pool)
             .start_from(start_from)
             .newest_only(newest_only)
+            .dmabuf(dmabuf)
             .parts(true)
             .events(events)
             .busy_poll(signals::duration(Some(busy_poll))?.unwrap_or_default())

@@ -8,14 +8,15 @@ use std::time::Duration;
 
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
-use xmem_core::ReadLease;
 use xmem_core::cuda::CudaError;
+use xmem_core::{DmabufError, ReadLease};
 
 use crate::about::About;
 use crate::addresses;
 use crate::array::Array;
 use crate::base::{self, Base};
 use crate::device::{DeviceFrame, ReleaseWord, stream_of};
+use crate::dmabuf::Dmabuf;
 use crate::errors::IntoPyResult;
 use crate::keeper::Keeper;
 use crate::layout::{self, Arrays};
@@ -308,6 +309,19 @@ impl Frame {
             }
         }
         Ok(())
+    }
+
+    /// The frame in DMA buffers, as devices import them: memory of a camera's driver or, with Consumer(..., dmabuf=True), slots of a
+    /// producer that allows it (dmabuf=allow of xmemsink).
+    fn dmabuf(&self) -> PyResult<Dmabuf> {
+        self.arrays.check_process()?;
+        match self.arrays.planes.first().map(|plane| &plane.keeper) {
+            // The frame of a channel may be another one than that of its memory.
+            Some(Keeper::Lease(held)) if held.lease.info() == &self.about.info => {
+                Dmabuf::new(&held.lease)
+            }
+            _ => Err(DmabufError::NoDmabuf).into_py_result(),
+        }
     }
 
     /// Returns a new word that holds a frame on a device until a kernel stores 0 to the word. The kernel must store the 0 once,

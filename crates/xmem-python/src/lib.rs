@@ -16,6 +16,7 @@ mod channel;
 mod consumer;
 mod detached;
 mod device;
+mod dmabuf;
 mod dtype;
 mod errors;
 mod event;
@@ -69,6 +70,8 @@ mod _xmem {
     use crate::consumer::Consumer;
     #[pymodule_export]
     use crate::device::ReleaseWord;
+    #[pymodule_export]
+    use crate::dmabuf::Dmabuf;
     #[pymodule_export]
     use crate::event::Event;
     #[pymodule_export]

@@ -421,3 +421,15 @@ def test_frames_and_planes_are_true(pool, shape):
                 written.publish()
             frame = consumer.recv(HANG)
             assert frame and frame.planes[0]
+
+
+def test_a_frame_in_no_dmabuf_is_an_error_with_a_remedy(producer, consumer):
+    publish(producer, 1)
+    frame = consumer.recv(HANG)
+    with pytest.raises(xmem.Error, match="dmabuf=True"):
+        frame.dmabuf()
+    with xmem.Consumer(producer.pool, timeout=HANG, start_from="newest", dmabuf=True) as device:
+        # The frame is not skipped.
+        for _ in range(2):
+            with pytest.raises(xmem.Error, match="dmabuf=allow on xmemsink"):
+                device.recv(HANG)

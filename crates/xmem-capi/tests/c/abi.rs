@@ -12,12 +12,12 @@ use crate::lab::{HERE, Lab, has, libraries, not_run};
 const DUMP: &str = "abi/libxmem.abi";
 const SYMBOLS: &str = "abi/symbols.txt";
 
-fn header() -> String {
+pub(crate) fn header() -> String {
     fs::read_to_string(Path::new(HERE).join("include/xmem.h")).unwrap()
 }
 
 /// The functions that the header declares: their names, and their declarations without the semicolon.
-fn functions(header: &str) -> Vec<(&str, &str)> {
+pub(crate) fn functions(header: &str) -> Vec<(&str, &str)> {
     let lines = header.match_indices('\n').filter_map(|(at, _)| {
         let line = &header[at + 1..];
         let rest = line

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MPL-2.0 */
 
-/* Every function with NULL, with handles that are none, twice, from several threads, and in a forked child. argv: POOL */
+/* Every function with NULL, with handles that are none, twice, from several threads, and in a forked child. argv: POOL, NAME of a pool of
+ * buffers, how many FORKS, and how many THREADS use the handles meanwhile */
 
 #define _GNU_SOURCE
 
@@ -29,102 +30,166 @@
 #define NONE(call) IS(XMEM_ERROR_HANDLE, call)
 #define BAD(call) IS(XMEM_ERROR_ARGUMENT, call)
 
-static void no_handles(uint64_t id) {
-    xmem_consumer consumer = {id};
-    xmem_frame frame = {id}, frame2;
-    xmem_producer producer = {id};
-    xmem_slot slot = {id};
-    xmem_pool pool = {id};
-    xmem_buffer buffer = {id};
-    xmem_consumer_stats stats = XMEM_CONSUMER_STATS;
-    xmem_producer_stats producer_stats = XMEM_PRODUCER_STATS;
-    xmem_frame_info info = XMEM_FRAME_INFO;
-    xmem_slot_info slot_info = XMEM_SLOT_INFO;
-    xmem_buffer_info buffer_info = XMEM_BUFFER_INFO;
+/* dlpack.h, version 1.1, up to the function that ends a tensor, and the address of its bytes. */
+struct DLManagedTensorVersioned {
+    uint32_t major, minor;
+    void *manager_ctx;
+    void (*deleter)(struct DLManagedTensorVersioned *);
+    uint64_t flags;
+    const unsigned char *data;
+};
+
+struct handles {
+    xmem_consumer consumer;
+    xmem_frame frame;
+    xmem_producer producer;
+    xmem_slot slot;
+    xmem_pool pool;
+    xmem_buffer buffer;
+};
+
+/* The handles that a test uses, and the variables that calls of all functions write. */
+struct all {
+    struct handles has, made;
+    xmem_frame other;
+    xmem_slot video;
+    xmem_buffer read;
+    xmem_consumer_stats consumer_stats;
+    xmem_producer_stats producer_stats;
+    xmem_frame_info frame_info;
+    xmem_slot_info slot_info;
+    xmem_buffer_info buffer_info;
+    xmem_dmabuf dmabuf;
     struct DLManagedTensorVersioned *tensor;
     const char *text;
     const void *data;
     size_t size;
     uint32_t index;
     int fd;
-    NONE(xmem_consumer_next(consumer, 0, &frame2));
-    NONE(xmem_consumer_fd(consumer, &fd));
-    NONE(xmem_consumer_cancel(consumer));
-    NONE(xmem_consumer_request_key_frame(consumer));
-    NONE(xmem_consumer_get_stats(consumer, &stats));
-    NONE(xmem_consumer_close(consumer));
-    NONE(xmem_frame_get(frame, &info));
-    NONE(xmem_frame_caps(frame, &text));
-    NONE(xmem_frame_attachment(frame, "a", &data, &size));
-    NONE(xmem_frame_ref(frame, &frame2));
-    NONE(xmem_frame_get_cuda(frame, NULL, &info));
-    NONE(xmem_frame_dlpack(frame, 0, NULL, &tensor));
-    NONE(xmem_frame_release(frame));
-    NONE(xmem_producer_set_caps(producer, "a/b"));
-    NONE(xmem_producer_use_cuda(producer, -1));
-    NONE(xmem_producer_acquire(producer, 1, 0, &slot));
-    slot.id = id;
-    NONE(xmem_producer_acquire_video(producer, "RGB", 1, 1, 0, &slot));
-    slot.id = id;
-    NONE(xmem_producer_wait_for_consumers(producer, 1, 0));
-    NONE(xmem_producer_end_stream(producer));
-    NONE(xmem_producer_get_stats(producer, &producer_stats));
-    NONE(xmem_producer_close(producer));
-    NONE(xmem_slot_get(slot, &slot_info));
-    NONE(xmem_slot_get_cuda(slot, NULL, &slot_info));
-    NONE(xmem_slot_publish(slot, NULL, 0, NULL));
-    NONE(xmem_slot_release(slot));
-    NONE(xmem_pool_acquire(pool, 1, &buffer));
-    buffer.id = id;
-    NONE(xmem_pool_get(pool, 1, &buffer));
-    buffer.id = id;
-    NONE(xmem_pool_set_count(pool, 1, 1));
-    NONE(xmem_pool_discard(pool, 1));
-    NONE(xmem_pool_wait_until_read(pool, 0));
-    NONE(xmem_pool_close(pool));
-    NONE(xmem_buffer_get(buffer, &buffer_info));
-    NONE(xmem_buffer_publish(buffer, &index));
-    NONE(xmem_buffer_release(buffer));
+};
+
+static struct all with(struct handles handles) {
+    struct all all = {.has = handles,
+                      .consumer_stats = XMEM_CONSUMER_STATS,
+                      .producer_stats = XMEM_PRODUCER_STATS,
+                      .frame_info = XMEM_FRAME_INFO,
+                      .slot_info = XMEM_SLOT_INFO,
+                      .buffer_info = XMEM_BUFFER_INFO,
+                      .dmabuf = XMEM_DMABUF};
+    return all;
 }
 
-static void null_pointers(xmem_consumer consumer, xmem_producer producer, xmem_frame frame, xmem_slot slot) {
-    xmem_consumer other_consumer;
-    xmem_producer other_producer;
-    xmem_slot other_slot;
-    xmem_pool pool;
-    struct DLManagedTensorVersioned *tensor;
-    const void *data;
-    size_t size;
-    BAD(xmem_consumer_open(NULL, NULL, &other_consumer));
-    BAD(xmem_consumer_open("a", NULL, NULL));
-    BAD(xmem_consumer_open("", NULL, &other_consumer));
-    BAD(xmem_consumer_next(consumer, 0, NULL));
-    BAD(xmem_consumer_fd(consumer, NULL));
-    BAD(xmem_consumer_get_stats(consumer, NULL));
-    BAD(xmem_frame_get(frame, NULL));
-    BAD(xmem_frame_caps(frame, NULL));
-    BAD(xmem_frame_attachment(frame, NULL, &data, &size));
-    BAD(xmem_frame_attachment(frame, "a", NULL, &size));
-    BAD(xmem_frame_attachment(frame, "a", &data, NULL));
-    BAD(xmem_frame_ref(frame, NULL));
-    BAD(xmem_frame_get_cuda(frame, NULL, NULL));
-    BAD(xmem_frame_dlpack(frame, 0, NULL, NULL));
-    BAD(xmem_frame_dlpack(frame, UINT32_MAX, NULL, &tensor));
-    BAD(xmem_producer_create(NULL, NULL, &other_producer));
-    BAD(xmem_producer_create("a", NULL, NULL));
-    BAD(xmem_producer_set_caps(producer, NULL));
-    BAD(xmem_producer_set_caps(producer, "\xff\xfe"));
-    BAD(xmem_producer_acquire(producer, 1, 0, NULL));
-    BAD(xmem_producer_acquire(producer, 0, 0, &other_slot));
-    BAD(xmem_producer_acquire_video(producer, NULL, 1, 1, 0, &other_slot));
-    BAD(xmem_producer_acquire_video(producer, "NOPE", 1, 1, 0, &other_slot));
-    BAD(xmem_producer_acquire_video(producer, "RGB", 0, 0, 0, &other_slot));
-    BAD(xmem_producer_acquire_video(producer, "RGB", UINT32_MAX, UINT32_MAX, 0, &other_slot));
-    BAD(xmem_producer_get_stats(producer, NULL));
-    BAD(xmem_slot_get(slot, NULL));
-    BAD(xmem_slot_get_cuda(slot, NULL, NULL));
-    BAD(xmem_pool_open(NULL, &pool));
-    BAD(xmem_pool_open("a", NULL));
+/* A call of each function of xmem.h. main.rs fails for a function without a row, and for one with a pointer that NULLS lacks. */
+
+/* They have no error. */
+#define TEXTS(ROW)                                                                                                                   \
+    ROW(xmem_error, ())                                                                                                              \
+    ROW(xmem_version, ())
+
+/* They make a first handle. */
+#define OPENS(ROW)                                                                                                                   \
+    ROW(xmem_consumer_open, ("a", NULL, &it->made.consumer))                                                                         \
+    ROW(xmem_producer_create, ("a", NULL, &it->made.producer))                                                                       \
+    ROW(xmem_pool_open, ("a", &it->made.pool))
+
+/* They use a handle. */
+#define USES(ROW)                                                                                                                    \
+    ROW(xmem_consumer_next, (it->has.consumer, 0, &it->made.frame))                                                                  \
+    ROW(xmem_consumer_fd, (it->has.consumer, &it->fd))                                                                               \
+    ROW(xmem_consumer_request_key_frame, (it->has.consumer))                                                                         \
+    ROW(xmem_consumer_get_stats, (it->has.consumer, &it->consumer_stats))                                                            \
+    ROW(xmem_frame_get, (it->has.frame, &it->frame_info))                                                                            \
+    ROW(xmem_frame_caps, (it->has.frame, &it->text))                                                                                 \
+    ROW(xmem_frame_attachment, (it->has.frame, "a", &it->data, &it->size))                                                           \
+    ROW(xmem_frame_ref, (it->has.frame, &it->other))                                                                                 \
+    ROW(xmem_frame_get_cuda, (it->has.frame, NULL, &it->frame_info))                                                                 \
+    ROW(xmem_frame_dlpack, (it->has.frame, 0, NULL, &it->tensor))                                                                    \
+    ROW(xmem_frame_dmabuf, (it->has.frame, &it->dmabuf))                                                                             \
+    ROW(xmem_producer_set_caps, (it->has.producer, "a/b"))                                                                           \
+    ROW(xmem_producer_use_cuda, (it->has.producer, -1))                                                                              \
+    ROW(xmem_producer_acquire, (it->has.producer, 1, 0, &it->made.slot))                                                             \
+    ROW(xmem_producer_acquire_video, (it->has.producer, "RGB", 1, 1, 0, &it->video))                                                 \
+    ROW(xmem_producer_wait_for_consumers, (it->has.producer, 1, 0))                                                                  \
+    ROW(xmem_producer_get_stats, (it->has.producer, &it->producer_stats))                                                            \
+    ROW(xmem_slot_get, (it->has.slot, &it->slot_info))                                                                               \
+    ROW(xmem_slot_get_cuda, (it->has.slot, NULL, &it->slot_info))                                                                    \
+    ROW(xmem_pool_acquire, (it->has.pool, 1, &it->made.buffer))                                                                      \
+    ROW(xmem_pool_get, (it->has.pool, 1, &it->read))                                                                                 \
+    ROW(xmem_pool_set_count, (it->has.pool, 1, 1))                                                                                   \
+    ROW(xmem_pool_discard, (it->has.pool, 1))                                                                                        \
+    ROW(xmem_pool_wait_until_read, (it->has.pool, 0))                                                                                \
+    ROW(xmem_buffer_get, (it->has.buffer, &it->buffer_info))
+
+/* They end what belongs to a handle, or the handle. */
+#define ENDS(ROW)                                                                                                                    \
+    ROW(xmem_consumer_cancel, (it->has.consumer))                                                                                    \
+    ROW(xmem_consumer_close, (it->has.consumer))                                                                                     \
+    ROW(xmem_frame_release, (it->has.frame))                                                                                         \
+    ROW(xmem_slot_publish, (it->has.slot, NULL, 0, NULL))                                                                            \
+    ROW(xmem_slot_release, (it->has.slot))                                                                                           \
+    ROW(xmem_producer_end_stream, (it->has.producer))                                                                                \
+    ROW(xmem_producer_close, (it->has.producer))                                                                                     \
+    ROW(xmem_buffer_publish, (it->has.buffer, &it->index))                                                                           \
+    ROW(xmem_buffer_release, (it->has.buffer))                                                                                       \
+    ROW(xmem_pool_close, (it->has.pool))
+
+/* Each pointer of a result or of a text that has to be there. */
+#define NULLS(ROW)                                                                                                                   \
+    ROW(xmem_consumer_open, (NULL, NULL, &it->made.consumer))                                                                        \
+    ROW(xmem_consumer_open, ("a", NULL, NULL))                                                                                       \
+    ROW(xmem_consumer_next, (it->has.consumer, 0, NULL))                                                                             \
+    ROW(xmem_consumer_fd, (it->has.consumer, NULL))                                                                                  \
+    ROW(xmem_consumer_get_stats, (it->has.consumer, NULL))                                                                           \
+    ROW(xmem_frame_get, (it->has.frame, NULL))                                                                                       \
+    ROW(xmem_frame_caps, (it->has.frame, NULL))                                                                                      \
+    ROW(xmem_frame_attachment, (it->has.frame, NULL, &it->data, &it->size))                                                          \
+    ROW(xmem_frame_attachment, (it->has.frame, "a", NULL, &it->size))                                                                \
+    ROW(xmem_frame_attachment, (it->has.frame, "a", &it->data, NULL))                                                                \
+    ROW(xmem_frame_ref, (it->has.frame, NULL))                                                                                       \
+    ROW(xmem_frame_get_cuda, (it->has.frame, NULL, NULL))                                                                            \
+    ROW(xmem_frame_dlpack, (it->has.frame, 0, NULL, NULL))                                                                           \
+    ROW(xmem_frame_dmabuf, (it->has.frame, NULL))                                                                                    \
+    ROW(xmem_producer_create, (NULL, NULL, &it->made.producer))                                                                      \
+    ROW(xmem_producer_create, ("a", NULL, NULL))                                                                                     \
+    ROW(xmem_producer_set_caps, (it->has.producer, NULL))                                                                            \
+    ROW(xmem_producer_acquire, (it->has.producer, 1, 0, NULL))                                                                       \
+    ROW(xmem_producer_acquire_video, (it->has.producer, NULL, 1, 1, 0, &it->video))                                                  \
+    ROW(xmem_producer_acquire_video, (it->has.producer, "RGB", 1, 1, 0, NULL))                                                       \
+    ROW(xmem_producer_get_stats, (it->has.producer, NULL))                                                                           \
+    ROW(xmem_slot_get, (it->has.slot, NULL))                                                                                         \
+    ROW(xmem_slot_get_cuda, (it->has.slot, NULL, NULL))                                                                              \
+    ROW(xmem_pool_open, (NULL, &it->made.pool))                                                                                      \
+    ROW(xmem_pool_open, ("a", NULL))                                                                                                 \
+    ROW(xmem_pool_acquire, (it->has.pool, 1, NULL))                                                                                  \
+    ROW(xmem_pool_get, (it->has.pool, 1, NULL))                                                                                      \
+    ROW(xmem_buffer_get, (it->has.buffer, NULL))                                                                                     \
+    ROW(xmem_buffer_publish, (it->has.buffer, NULL))
+
+#define IS_EXPECTED(name, arguments) IS(expected, name arguments);
+#define IS_TEXT(name, arguments)                                                                                                     \
+    if (!*name arguments)                                                                                                            \
+        exit(printf(#name " has no text\n"));
+
+/* Each function that has a handle gives this error. */
+static void each_is(xmem_result expected, struct handles handles) {
+    struct all all = with(handles), *it = &all;
+    USES(IS_EXPECTED)
+    ENDS(IS_EXPECTED)
+}
+
+static void no_handles(uint64_t id) { each_is(XMEM_ERROR_HANDLE, (struct handles){{id}, {id}, {id}, {id}, {id}, {id}}); }
+
+static void bad_arguments(struct handles handles) {
+    struct all all = with(handles), *it = &all;
+    const xmem_result expected = XMEM_ERROR_ARGUMENT;
+    NULLS(IS_EXPECTED)
+    BAD(xmem_consumer_open("", NULL, &it->made.consumer));
+    BAD(xmem_frame_dlpack(it->has.frame, UINT32_MAX, NULL, &it->tensor));
+    BAD(xmem_producer_set_caps(it->has.producer, "\xff\xfe"));
+    BAD(xmem_producer_acquire(it->has.producer, 0, 0, &it->made.slot));
+    BAD(xmem_producer_acquire_video(it->has.producer, "NOPE", 1, 1, 0, &it->video));
+    BAD(xmem_producer_acquire_video(it->has.producer, "RGB", 0, 0, 0, &it->video));
+    BAD(xmem_producer_acquire_video(it->has.producer, "RGB", UINT32_MAX, UINT32_MAX, 0, &it->video));
 }
 
 static void options(const char *path) {
@@ -174,6 +239,33 @@ static void options(const char *path) {
     BAD(xmem_producer_create(path, &wrong, &producer));
 }
 
+static struct all figures(struct handles handles) {
+    struct all all = with(handles);
+    OK(xmem_consumer_get_stats(handles.consumer, &all.consumer_stats));
+    OK(xmem_producer_get_stats(handles.producer, &all.producer_stats));
+    return all;
+}
+
+static void says_dmabuf(void) {
+    if (!strstr(xmem_error(), "dmabuf=allow on xmemsink"))
+        exit(printf("no remedy: %s\n", xmem_error()));
+}
+
+/* A consumer without the option has no DMA buffer, and one with it no frame. */
+static void no_dmabuf(const char *path, xmem_frame frame) {
+    xmem_dmabuf dmabuf = XMEM_DMABUF;
+    IS(XMEM_ERROR_NOT_READABLE, xmem_frame_dmabuf(frame, &dmabuf));
+    says_dmabuf();
+    xmem_consumer_options options = XMEM_CONSUMER_OPTIONS;
+    xmem_consumer consumer;
+    options.dmabuf = 1;
+    options.start_from = XMEM_START_NEWEST;
+    OK(xmem_consumer_open(path, &options, &consumer));
+    IS(XMEM_ERROR_NOT_READABLE, xmem_consumer_next(consumer, XMEM_FOREVER, &frame));
+    says_dmabuf();
+    OK(xmem_consumer_close(consumer));
+}
+
 static void *wait_for_ever(void *consumer) {
     xmem_frame frame;
     xmem_result result;
@@ -184,23 +276,112 @@ static void *wait_for_ever(void *consumer) {
     return NULL;
 }
 
+/* What threads use at the same time. */
 struct shared {
-    xmem_frame frame;
-    int released;
+    struct handles handles;
+    int stop;
+    /* How often each kind of handle was ended. */
+    int closed, released, published, buffers, pools, producers;
 };
 
-static void *race(void *shared) {
+#define RUN(name, arguments) (void)name arguments;
+
+static void use_each(struct handles handles) {
+    struct all all = with(handles), *it = &all;
+    USES(RUN)
+    (void)xmem_frame_release(it->made.frame);
+    (void)xmem_frame_release(it->other);
+    (void)xmem_slot_release(it->made.slot);
+    (void)xmem_slot_release(it->video);
+    (void)xmem_buffer_release(it->made.buffer);
+    if (it->tensor)
+        it->tensor->deleter(it->tensor);
+}
+
+static void *use_until_stop(void *shared) {
     struct shared *it = shared;
-    xmem_frame_info info = XMEM_FRAME_INFO;
-    for (int i = 0; i < 1000; i++)
-        (void)xmem_frame_get(it->frame, &info);
-    if (xmem_frame_release(it->frame) == XMEM_OK)
-        __atomic_fetch_add(&it->released, 1, __ATOMIC_SEQ_CST);
+    while (!__atomic_load_n(&it->stop, __ATOMIC_SEQ_CST))
+        use_each(it->handles);
     return NULL;
 }
 
+static void count(int *counter, xmem_result result) { __atomic_fetch_add(counter, result == XMEM_OK, __ATOMIC_SEQ_CST); }
+
+static void *use_and_end(void *shared) {
+    struct shared *it = shared;
+    uint32_t index;
+    for (int i = 0; i < 50; i++)
+        use_each(it->handles);
+    count(&it->released, xmem_frame_release(it->handles.frame));
+    count(&it->published, xmem_slot_publish(it->handles.slot, NULL, 0, NULL));
+    count(&it->buffers, xmem_buffer_publish(it->handles.buffer, &index));
+    count(&it->pools, xmem_pool_close(it->handles.pool));
+    (void)xmem_consumer_cancel(it->handles.consumer);
+    count(&it->closed, xmem_consumer_close(it->handles.consumer));
+    (void)xmem_producer_end_stream(it->handles.producer);
+    count(&it->producers, xmem_producer_close(it->handles.producer));
+    return NULL;
+}
+
+/* All functions with the same handles on four threads, each of which ends them. */
+static void many_threads(const char *path, const char *name) {
+    struct shared shared = {.stop = 0};
+    struct handles *it = &shared.handles;
+    xmem_slot slot;
+    OK(xmem_producer_create(path, NULL, &it->producer));
+    OK(xmem_consumer_open(path, NULL, &it->consumer));
+    IS(XMEM_TIMEOUT, xmem_consumer_next(it->consumer, 0, &it->frame));
+    OK(xmem_producer_wait_for_consumers(it->producer, 1, 5000000000));
+    OK(xmem_producer_acquire_video(it->producer, "GRAY8", 64, 64, 0, &slot));
+    OK(xmem_slot_publish(slot, NULL, 0, NULL));
+    OK(xmem_consumer_next(it->consumer, XMEM_FOREVER, &it->frame));
+    OK(xmem_producer_acquire(it->producer, 1, 0, &it->slot));
+    OK(xmem_pool_open(name, &it->pool));
+    OK(xmem_pool_acquire(it->pool, 1, &it->buffer));
+    pthread_t threads[4];
+    for (int i = 0; i < 4; i++)
+        pthread_create(&threads[i], NULL, use_and_end, &shared);
+    for (int i = 0; i < 4; i++)
+        pthread_join(threads[i], NULL);
+    if (shared.released != 1 || shared.published != 1 || shared.buffers != 1 || shared.pools != 1 || shared.closed != 1 ||
+        shared.producers != 1)
+        exit(printf("ended %d %d %d %d %d %d times\n", shared.released, shared.published, shared.buffers, shared.pools, shared.closed,
+                    shared.producers));
+    each_is(XMEM_ERROR_HANDLE, shared.handles);
+}
+
+/* In a child each function is an error at once, whatever other threads did, and the parent's things stay. */
+static void fork_while_used(struct handles handles, struct DLManagedTensorVersioned *tensor, int forks, int threads) {
+    struct shared shared = {.handles = handles};
+    pthread_t users[8];
+    for (int i = 0; i < threads; i++)
+        pthread_create(&users[i], NULL, use_until_stop, &shared);
+    for (int i = 0; i < forks; i++) {
+        pid_t child = fork();
+        if (child == 0) {
+            /* If it hangs. */
+            alarm(60);
+            const xmem_result expected = XMEM_ERROR_FORKED;
+            struct all all = with(handles), *it = &all;
+            OPENS(IS_EXPECTED)
+            each_is(expected, handles);
+            TEXTS(IS_TEXT)
+            tensor->deleter(tensor);
+            fflush(stdout);
+            _exit(0);
+        }
+        int status;
+        waitpid(child, &status, 0);
+        if (status != 0)
+            exit(printf("child %d ended with %#x\n", i, status));
+    }
+    __atomic_store_n(&shared.stop, 1, __ATOMIC_SEQ_CST);
+    for (int i = 0; i < threads; i++)
+        pthread_join(users[i], NULL);
+}
+
 int main(int argc, char **argv) {
-    if (argc < 2)
+    if (argc < 5)
         return 2;
     const char *path = argv[1];
     no_handles(0);
@@ -247,9 +428,14 @@ int main(int argc, char **argv) {
     }
     OK(next);
     OK(xmem_producer_acquire(producer, 100, 0, &slot));
-    null_pointers(consumer, producer, frame, slot);
-    OK(xmem_slot_release(slot));
+    xmem_pool pool;
+    xmem_buffer buffer, read;
+    OK(xmem_pool_open(argv[2], &pool));
+    OK(xmem_pool_acquire(pool, 64, &buffer));
+    const struct handles live = {consumer, frame, producer, slot, pool, buffer};
+    bad_arguments(live);
 
+    no_dmabuf(path, frame);
     /* A copy of the structure is the same handle: it ends once. */
     xmem_frame same = frame, other;
     OK(xmem_frame_ref(frame, &other));
@@ -260,32 +446,39 @@ int main(int argc, char **argv) {
     if (info.n_planes != 2 || info.width != 321 || *(const unsigned char *)info.planes[1].data != 7)
         return printf("the frame is another one\n"), 1;
 
-    struct shared shared = {other, 0};
+    /* A thread waits in one consumer, and holds its locks. */
+    struct handles forked = live;
+    forked.frame = other;
+    OK(xmem_consumer_open(path, NULL, &forked.consumer));
     pthread_t threads[4];
-    for (int i = 0; i < 4; i++)
-        pthread_create(&threads[i], NULL, race, &shared);
-    for (int i = 0; i < 4; i++)
-        pthread_join(threads[i], NULL);
-    if (shared.released != 1)
-        return printf("released %d times\n", shared.released), 1;
-
-    /* In a child each function is an error, and the parent goes on. */
-    pid_t child = fork();
-    if (child == 0) {
-        int failed = xmem_consumer_next(consumer, 0, &frame) != XMEM_ERROR_FORKED;
-        failed |= xmem_consumer_close(consumer) != XMEM_ERROR_FORKED;
-        failed |= xmem_producer_close(producer) != XMEM_ERROR_FORKED;
-        failed |= xmem_producer_acquire(producer, 1, 0, &slot) != XMEM_ERROR_FORKED;
-        _exit(failed);
-    }
-    int status;
-    waitpid(child, &status, 0);
-    if (status != 0)
-        return printf("the child: %d\n", status), 1;
+    pthread_create(&threads[0], NULL, wait_for_ever, &forked.consumer);
+    OK(xmem_producer_wait_for_consumers(producer, 2, 5000000000));
+    struct DLManagedTensorVersioned *tensor;
+    OK(xmem_frame_dlpack(other, 0, NULL, &tensor));
+    const struct all before = figures(live);
+    fork_while_used(forked, tensor, atoi(argv[3]), atoi(argv[4]));
+    const struct all after = figures(live);
+    if (after.consumer_stats.held != before.consumer_stats.held || after.producer_stats.slots_held != before.producer_stats.slots_held)
+        return printf("a child released %u, %u\n", before.consumer_stats.held, before.producer_stats.slots_held), 1;
+    OK(xmem_consumer_close(forked.consumer));
+    pthread_join(threads[0], NULL);
+    /* The last holder of the frame. */
+    OK(xmem_frame_release(other));
+    if (tensor->data[0] != 7)
+        return printf("the tensor is another one\n"), 1;
+    tensor->deleter(tensor);
+    OK(xmem_slot_get(slot, &room));
+    memset(room.data, 8, room.size);
+    OK(xmem_slot_publish(slot, NULL, 0, NULL));
+    OK(xmem_consumer_next(consumer, XMEM_FOREVER, &frame));
+    OK(xmem_frame_get(frame, &info));
+    if (*(const unsigned char *)info.data != 8)
+        return printf("not the frame after the fork\n"), 1;
 
     /* One waits; another one gets an error, and ends the wait. */
+    xmem_frame none;
     pthread_create(&threads[0], NULL, wait_for_ever, &consumer);
-    while (xmem_consumer_next(consumer, 0, &frame) != XMEM_ERROR_BUSY)
+    while (xmem_consumer_next(consumer, 0, &none) != XMEM_ERROR_BUSY)
         ;
     OK(xmem_consumer_close(consumer));
     pthread_join(threads[0], NULL);
@@ -297,13 +490,10 @@ int main(int argc, char **argv) {
     IS(XMEM_ERROR_HANDLE, xmem_slot_publish(slot, NULL, 0, NULL));
     OK(xmem_slot_release(slot));
 
-    xmem_pool pool;
-    xmem_buffer buffer, read;
     xmem_buffer_info bytes = XMEM_BUFFER_INFO;
     uint32_t index;
-    OK(xmem_pool_open(argv[2], &pool));
-    IS(XMEM_ERROR_NO_PRODUCER, xmem_pool_get(pool, 12345, &buffer));
-    OK(xmem_pool_acquire(pool, 64, &buffer));
+    xmem_buffer none_read;
+    IS(XMEM_ERROR_NO_PRODUCER, xmem_pool_get(pool, 12345, &none_read));
     OK(xmem_buffer_get(buffer, &bytes));
     memcpy(bytes.data, "hello", 6);
     OK(xmem_buffer_publish(buffer, &index));
@@ -316,6 +506,12 @@ int main(int argc, char **argv) {
     OK(xmem_pool_close(pool));
     OK(xmem_buffer_release(read));
     NONE(xmem_buffer_release(read));
+    OK(xmem_frame_release(frame));
+    /* All of these have ended. */
+    struct handles ended = live;
+    ended.frame = frame;
+    each_is(XMEM_ERROR_HANDLE, ended);
+    many_threads(path, argv[2]);
     puts("all errors are errors");
     return 0;
 }

@@ -4,9 +4,11 @@
 
 mod abi;
 mod device;
+mod handles;
 mod install;
 mod lab;
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -15,20 +17,56 @@ use xmem_core::{
     Attachments, Consumer, Delivery, FrameFlags, FrameMeta, Producer, Sticky, VideoLayout, Wait,
 };
 
+use crate::abi::{functions, header};
 use crate::lab::{HERE, Lab, PATIENCE, Running, compilers, not_run};
 
 #[test]
 fn every_misuse_is_an_error() {
     for compiler in compilers("hostile.c") {
         let lab = Lab::new();
-        let program = lab.compile(compiler, "tests/c/hostile.c", lab.sanitizers(compiler));
-        let mut command = lab.command(&program);
-        let output = command.arg(lab.pool()).arg("by-number").output().unwrap();
-        let text = String::from_utf8_lossy(&output.stdout);
-        let errors = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{compiler}: {text}{errors}");
-        assert!(text.ends_with("all errors are errors\n"), "{text}{errors}");
+        misuse(&lab, compiler, lab.sanitizers(compiler), ["2", "0"]);
+        // The sanitizers' own locks are not released in a child.
+        misuse(&lab, compiler, &[], ["100", "3"]);
     }
+}
+
+/// Runs the program that calls each function wrongly, with these numbers of forks and of threads that run during them.
+fn misuse(lab: &Lab, compiler: &str, flags: &[&str], forks: [&str; 2]) {
+    let program = lab.compile(compiler, "tests/c/hostile.c", flags);
+    let mut command = lab.command(&program);
+    let output = command
+        .arg(lab.pool())
+        .arg("by-number")
+        .args(forks)
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{compiler}: {text}{errors}");
+    assert!(text.ends_with("all errors are errors\n"), "{text}{errors}");
+}
+
+#[test]
+fn every_function_is_misused() {
+    let (header, source) = (header(), include_str!("hostile.c"));
+    let table = |name: &str| -> BTreeSet<&str> {
+        let (_, rest) = source.split_once(&format!("#define {name}(ROW)")).unwrap();
+        let (rows, _) = rest.split_once("\n\n").unwrap();
+        let rows = rows.split("ROW(").skip(1);
+        rows.map(|row| row.split_once(',').unwrap().0).collect()
+    };
+    let tables = ["TEXTS", "OPENS", "USES", "ENDS"];
+    let rows: BTreeSet<&str> = tables.into_iter().flat_map(table).collect();
+    let functions = functions(&header);
+    let all: BTreeSet<&str> = functions.iter().map(|it| it.0).collect();
+    assert_eq!(rows, all, "calls of all functions of xmem.h");
+    // Both pointers of `xmem_slot_publish` may be NULL.
+    let with_pointers = functions.iter().filter(|(name, declaration)| {
+        let (_, arguments) = declaration.split_once('(').unwrap();
+        arguments.contains('*') && *name != "xmem_slot_publish"
+    });
+    let with_pointers: BTreeSet<&str> = with_pointers.map(|it| it.0).collect();
+    assert_eq!(table("NULLS"), with_pointers, "calls with NULL");
 }
 
 #[test]

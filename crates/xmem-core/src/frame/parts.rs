@@ -58,6 +58,12 @@ impl Part {
         self.view.dmabuf(&(self.offset..self.offset + self.size))
     }
 
+    /// The part as a DMA buffer, also if it is in one of another library.
+    pub(crate) fn any_dmabuf(&self) -> Option<Dmabuf> {
+        self.view
+            .any_dmabuf(&(self.offset..self.offset + self.size))
+    }
+
     pub(crate) fn view(&self) -> &Arc<RegionView> {
         &self.view
     }

@@ -96,7 +96,17 @@ pub struct Dmabuf {
 }
 
 impl Dmabuf {
-    /// First byte of the frame in the DMA buffer.
+    pub(super) fn new(memory: Arc<Imported>, offset: usize) -> Self {
+        Self { memory, offset }
+    }
+
+    /// The same buffer, from a later byte on.
+    pub(crate) fn from(self, start: usize) -> Self {
+        let offset = self.offset + start;
+        Self { offset, ..self }
+    }
+
+    /// First byte of the frame, or of the plane, in the DMA buffer.
     pub fn offset(&self) -> usize {
         self.offset
     }
@@ -119,10 +129,8 @@ impl ReceivedBuffers {
         let buffers = lock(&self.0);
         let (start, memory) = buffers.range(..=bytes.start).next_back()?;
         let offset = bytes.start - start;
-        (bytes.len() <= memory.len().checked_sub(offset)?).then(|| Dmabuf {
-            memory: memory.clone(),
-            offset,
-        })
+        (bytes.len() <= memory.len().checked_sub(offset)?)
+            .then(|| Dmabuf::new(memory.clone(), offset))
     }
 
     /// Keeps one if it has these bytes. Returns whether it has.

@@ -162,7 +162,7 @@ enum Memory {
     Memfd(Arc<Mapping>, OwnedFd),
     PosixShm(Mapping),
     /// It has no slots, only parts of frames.
-    Imported(Imported),
+    Imported(Arc<Imported>),
     Cuda(Box<device::View>),
 }
 
@@ -172,7 +172,7 @@ impl RegionView {
         let memory = match ticket {
             Ticket::Memfd(fd) => Memory::Memfd(Arc::new(memfd::view(&fd, len)?), fd),
             Ticket::PosixShm(name) => Memory::PosixShm(posix_shm::view(&name, len)?),
-            Ticket::Imported(fd) => Memory::Imported(Imported::new(fd, len)?),
+            Ticket::Imported(fd) => Memory::Imported(Arc::new(Imported::new(fd, len)?)),
             Ticket::Cuda(fd, twin) => Memory::Cuda(Box::new(device::View::open(fd, twin, len)?)),
         };
         Ok(Self {
@@ -246,6 +246,17 @@ impl RegionView {
     /// These bytes as a DMA buffer, if the producer has sent it.
     pub(crate) fn dmabuf(&self, bytes: &Range<usize>) -> Option<Dmabuf> {
         self.dmabufs.find(bytes)
+    }
+
+    /// These bytes as a DMA buffer, also if another library made it.
+    pub(crate) fn any_dmabuf(&self, bytes: &Range<usize>) -> Option<Dmabuf> {
+        match &self.memory {
+            Memory::Imported(memory) => {
+                let memory = Some(memory).filter(|it| it.is_dmabuf())?;
+                Some(Dmabuf::new(memory.clone(), bytes.start))
+            }
+            _ => self.dmabuf(bytes),
+        }
     }
 
     /// Keeps a DMA buffer from byte `start` of the region on, if it has these bytes. Returns whether it has.

@@ -28,6 +28,7 @@ from ._gstreamer import setup_gstreamer
 from ._xmem import (
     BufferGuard,
     BufferPool,
+    Dmabuf,
     Event,
     Frame,
     Plane,
@@ -54,6 +55,7 @@ __all__ = [
     "Closed",
     "Consumer",
     "CudaError",
+    "Dmabuf",
     "EndOfStream",
     "Error",
     "Event",

@@ -67,6 +67,7 @@ class Camera(Consumer):
         busy_poll: float = 0.0,
         newest_only: bool = False,
         max_rate: float | None = None,
+        dmabuf: bool = False,
         events: bool = False,
     ) -> Self:
         options = dict(
@@ -78,6 +79,7 @@ class Camera(Consumer):
             busy_poll=busy_poll,
             newest_only=newest_only,
             max_rate=max_rate,
+            dmabuf=dmabuf,
             events=events,
         )
         share = _Share(source)

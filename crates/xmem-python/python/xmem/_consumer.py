@@ -44,6 +44,7 @@ class Consumer(Waiting, _xmem.Consumer):
     newest_only: skip a frame if a newer one exists, for programs that are slower than the camera. Skipped frames count as missed.
     max_rate: the most frames per second to receive, on average. None: all. Frames in between do not wake this process, and count
         as skipped. Not for encoded streams, whose frames depend on one another.
+    dmabuf: receive frames as DMA buffers, for Frame.dmabuf. A frame that is in none is an Error, which says why.
     events: also receive events between frames, as xmem.Event.
     """
 
@@ -61,6 +62,7 @@ class Consumer(Waiting, _xmem.Consumer):
         busy_poll: float = 0.0,
         newest_only: bool = False,
         max_rate: float | None = None,
+        dmabuf: bool = False,
         events: bool = False,
     ) -> Self:
         options = dict(
@@ -74,6 +76,7 @@ class Consumer(Waiting, _xmem.Consumer):
             busy_poll=busy_poll,
             newest_only=newest_only,
             max_rate=max_rate,
+            dmabuf=dmabuf,
             events=events,
         )
         self = Patience(timeout).find(lambda look: cls._make(pool, options, look), lambda: _waits_for(pool))
@@ -119,6 +122,7 @@ class Consumer(Waiting, _xmem.Consumer):
         busy_poll: float = 0.0,
         newest_only: bool = False,
         max_rate: float | None = None,
+        dmabuf: bool = False,
         events: bool = False,
     ) -> Self:
         """Creates a consumer without blocking the event loop while there is no producer."""
@@ -133,6 +137,7 @@ class Consumer(Waiting, _xmem.Consumer):
             busy_poll=busy_poll,
             newest_only=newest_only,
             max_rate=max_rate,
+            dmabuf=dmabuf,
             events=events,
         )
         self = await Patience(timeout).afind(lambda look: cls._make(pool, options, look), lambda: _waits_for(pool))

@@ -150,6 +150,10 @@ class Frame(_Array):
         """Keeps a frame on a device until `stream`, which also reads it, has finished the work submitted before the last array was
         deleted. Not needed for an array's own stream: DLPack does this.
         """
+    def dmabuf(self) -> Dmabuf:
+        """The frame in DMA buffers, as devices import them: memory of a camera's driver or, with Consumer(..., dmabuf=True), slots of a
+        producer that allows it (dmabuf=allow of xmemsink).
+        """
     def release_word(self) -> ReleaseWord:
         """Returns a new word that holds a frame on a device until a kernel stores 0 to the word. The kernel must store the 0 once,
         with its last instruction, after a fence for the whole system. You may delete the frame object and its arrays earlier.
@@ -157,6 +161,27 @@ class Frame(_Array):
         """
 
 @final
+class Dmabuf:
+    """A frame in DMA buffers, as EGL, V4L2, DRM and FFmpeg import them. Holds the frame, and its descriptors are open, as long as this
+    object exists. Do not write to the memory: other consumers read it.
+    """
+
+    @property
+    def fourcc(self) -> int:
+        """The format, as DRM_FORMAT_... of drm_fourcc.h. 0: it is not known."""
+    @property
+    def modifier(self) -> int:
+        """DRM_FORMAT_MOD_LINEAR."""
+    @property
+    def fds(self) -> tuple[int, ...]:
+        """For each plane, the descriptor of its buffer. Planes may share one."""
+    @property
+    def offsets(self) -> tuple[int, ...]:
+        """For each plane, its first byte in the buffer."""
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """For each plane, the bytes from one row to the next. 0: it is no video, but all bytes."""
+
 class ReleaseWord:
     """A 32-bit word that holds a frame until a kernel stores 0 to it: see `Frame.release_word`.
 
@@ -315,6 +340,7 @@ class Consumer:
         busy_poll: float = 0.0,
         newest_only: bool = False,
         max_rate: float | None = None,
+        dmabuf: bool = False,
         events: bool = False,
         _look: float | None = None,
     ) -> Self: ...

@@ -112,6 +112,37 @@ const FORMATS: &[(&[Share], bool, DType, &str)] = &[
     (&[FULL, (1, 1, 2)], false, DType::U8, "NV24"),
 ];
 
+/// The codes that DRM gives to the same formats, if their rows are linear (`drm_fourcc.h`).
+const DRM: [(&[u8; 4], &str); 27] = [
+    (b"YUYV", "YUY2"),
+    (b"UYVY", "UYVY"),
+    (b"YVYU", "YVYU"),
+    (b"VYUY", "VYUY"),
+    (b"NV12", "NV12"),
+    (b"NV21", "NV21"),
+    (b"NV16", "NV16"),
+    (b"NV61", "NV61"),
+    (b"NV24", "NV24"),
+    (b"P010", "P010_10LE"),
+    (b"YU12", "I420"),
+    (b"YV12", "YV12"),
+    (b"YU11", "Y41B"),
+    (b"YU16", "Y42B"),
+    (b"YU24", "Y444"),
+    (b"AYUV", "VUYA"),
+    (b"R8  ", "GRAY8"),
+    (b"RG16", "RGB16"),
+    (b"BG16", "BGR16"),
+    (b"RG24", "BGR"),
+    (b"BG24", "RGB"),
+    (b"XR24", "BGRx"),
+    (b"AR24", "BGRA"),
+    (b"XB24", "RGBx"),
+    (b"AB24", "RGBA"),
+    (b"RX24", "xBGR"),
+    (b"BX24", "xRGB"),
+];
+
 /// Sorted by name, because readers look up the format of each frame.
 static ALL: LazyLock<Vec<VideoFormat>> = LazyLock::new(|| {
     let mut all = Vec::new();
@@ -169,6 +200,12 @@ impl VideoFormat {
             dtype,
         };
         self.planes.iter().map(plane)
+    }
+
+    /// The code of the same format in DRM (`drm_fourcc.h`), by which devices import DMA buffers. `None`: it is not known here.
+    pub fn drm_fourcc(&self) -> Option<u32> {
+        let (code, _) = DRM.iter().find(|(_, name)| *name == self.name)?;
+        Some(u32::from_le_bytes(**code))
     }
 
     /// Whether a frame is a single array.
