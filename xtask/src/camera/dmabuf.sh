@@ -36,6 +36,12 @@ echo >&3
 what='DMA buffers of the next producer, with another size, and none is left open'
 if has_line back && has_line closed && wait "$reader"; then ok "$what"; else failed "$what"; fi
 exec 3>&-
+what='a program in C gets the planes of frames in their DMA buffers'
+if LD_LIBRARY_PATH=/mnt timeout 120 /mnt/dmabuf >/tmp/planes.log 2>&1 && [ "$(grep -c '^NV12 2 0$' /tmp/planes.log)" = 10 ]; then
+    ok "$what"
+else
+    failed "$what"
+fi
 what='a consumer that did not ask has no DMA buffer'
 begin plain gst-launch-1.0 xmemsrc pool=dma ! fakesink
 until_true 'xmem show dma --format json | python3 -c "

@@ -29,6 +29,8 @@ rm -f /boot/vmlinuz-*
 mv "boot/vmlinuz-$version" /boot/
 rm -rf /var/tmp/kernel"#;
 
+const LIBXMEM: &str = "libxmem.so";
+
 /// The line of README.md that shares a camera.
 fn of_readme() -> Result<String> {
     let text = std::fs::read_to_string(root().join("README.md"))?;
@@ -57,14 +59,30 @@ pub(crate) fn run() -> Result {
         "gstxmem-cdylib",
         "--package",
         "xmem-cli",
+        "--package",
+        "xmem-capi",
     ]);
-    step::run_all(vec![Step {
-        name: "build",
-        command: strict(build),
-        advice: "see the error message above",
-    }])?;
     let share = target_dir().join("camera");
     std::fs::create_dir_all(&share)?;
+    let debug = target_dir().join("debug");
+    let mut program = Command::new("cc");
+    program
+        .args(["-std=c11", "-Wall", "-Wextra", "-Werror"])
+        .arg("-I")
+        .arg(root().join("crates/xmem-capi/include"))
+        .arg(root().join("xtask/src/camera/dmabuf.c"))
+        .arg("-o")
+        .arg(share.join("dmabuf"))
+        .arg(debug.join(LIBXMEM));
+    let step = |name, command| Step {
+        name,
+        command,
+        advice: "see the error message above",
+    };
+    step::run_all(vec![
+        step("build", strict(build)),
+        step("build, C", program),
+    ])?;
     let own = root().join("xtask/src/camera");
     for file in [
         "webcam.py",
@@ -76,8 +94,10 @@ pub(crate) fn run() -> Result {
         std::fs::copy(own.join(file), share.join(file))?;
     }
     for file in ["libgstxmem.so", "xmem"] {
-        std::fs::copy(target_dir().join("debug").join(file), share.join(file))?;
+        std::fs::copy(debug.join(file), share.join(file))?;
     }
+    // By the name that the program looks for.
+    std::fs::copy(debug.join(LIBXMEM), share.join(format!("{LIBXMEM}.0")))?;
     std::fs::write(share.join("readme"), of_readme()?)?;
     let mut cases = Command::new("sh");
     cases
