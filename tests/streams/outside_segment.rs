@@ -400,6 +400,7 @@ fn clipped(layout: &str, with_duration: bool) {
         );
     }
     assert_eq!(sender.pipeline.stat("sink", "copied"), 0);
+    assert_eq!(sender.pipeline.stat("sink", "clipped"), 2 * 500);
     segment.set_start(gst::ClockTime::from_mseconds(2_000));
     segment.set_stop(gst::ClockTime::from_mseconds(2_700));
     let sample = gst::Sample::builder()
@@ -409,7 +410,8 @@ fn clipped(layout: &str, with_duration: bool) {
     sender.app.push_sample(&sample).unwrap();
     sender.finish();
     assert!(receiver.next().is_none());
-    assert_eq!(sender.pipeline.stat("sink", "skipped"), 1);
+    let [skipped, clipped] = ["skipped", "clipped"].map(|it| sender.pipeline.stat("sink", it));
+    assert_eq!((skipped, clipped), (1, 2 * 500));
 }
 
 #[test]
