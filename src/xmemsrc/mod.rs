@@ -12,6 +12,7 @@ mod downstream;
 mod imp;
 mod latency;
 mod receive;
+mod reverse;
 mod run;
 mod settings;
 mod stream;
