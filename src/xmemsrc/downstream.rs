@@ -18,7 +18,7 @@ use super::{
     run::{Running, Started},
     settings::XmemSrcTimestampMode,
     stream::SourceStream,
-    times::{BufferTimes, Playback, Problem},
+    times::{BufferTimes, Playback, Problem, TRICKS},
 };
 use crate::{
     cuda,
@@ -549,6 +549,7 @@ fn converted(shown: &Segment, producers: gst::ClockTime, own: gst::ClockTime) ->
     window.set_base(start);
     window.set_time(start);
     window.set_position(start);
+    window.set_flags(shown.flags() & TRICKS);
     window
 }
 

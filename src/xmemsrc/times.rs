@@ -47,7 +47,7 @@ pub(super) struct Playback {
     speed: f64,
     /// Frames may arrive in another order than that of their presentation.
     may_reorder: bool,
-    /// The segment of an encoded stream, if it is played forward and has a start or a stop.
+    /// The segment of an encoded stream, if it is played forward and decoders need to know it.
     shown: Option<gst::FormattedSegment<gst::ClockTime>>,
     /// Frames are played backward, at times that go forward.
     is_reversed: bool,
@@ -126,7 +126,7 @@ impl Playback {
             may_reorder: caps.starts_with("video/") && !caps.starts_with("video/x-raw"),
             shown: segment
                 .and_then(|segment| segment.downcast_ref())
-                .filter(|segment| segment.rate() > 0.0 && !is_raw && is_limited(segment))
+                .filter(|segment| segment.rate() > 0.0 && !is_raw && is_needed(segment))
                 .cloned(),
             is_reversed: own_times.is_some_and(|segment| segment.rate() < 0.0),
             problem: own_times.and_then(|segment| {
@@ -138,7 +138,7 @@ impl Playback {
         }
     }
 
-    /// The producer's segment, if frames may lie outside of it.
+    /// The producer's segment, if frames may lie outside of it, or decoders may leave some out.
     pub(super) fn shown(&self) -> Option<&gst::FormattedSegment<gst::ClockTime>> {
         self.shown.as_ref()
     }
@@ -185,9 +185,17 @@ impl Playback {
     }
 }
 
-/// Whether frames may lie outside of a segment.
-fn is_limited(segment: &gst::FormattedSegment<gst::ClockTime>) -> bool {
-    segment.start().is_some_and(|start| !start.is_zero()) || segment.stop().is_some()
+/// What a decoder may leave out.
+pub(super) const TRICKS: gst::SegmentFlags = gst::SegmentFlags::TRICKMODE
+    .union(gst::SegmentFlags::TRICKMODE_KEY_UNITS)
+    .union(gst::SegmentFlags::TRICKMODE_FORWARD_PREDICTED)
+    .union(gst::SegmentFlags::TRICKMODE_NO_AUDIO);
+
+/// Whether frames may lie outside of a segment, or decoders may leave some out.
+fn is_needed(segment: &gst::FormattedSegment<gst::ClockTime>) -> bool {
+    segment.start().is_some_and(|start| !start.is_zero())
+        || segment.stop().is_some()
+        || segment.flags().intersects(TRICKS)
 }
 
 /// The intervals between the frames of a stream, on CLOCK_MONOTONIC.

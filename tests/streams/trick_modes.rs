@@ -71,6 +71,34 @@ fn a_film_is_played_backward() {
     assert!(warnings[0].contains("in reverse"), "{warnings:?}");
 }
 
+/// Decoders leave out the same frames as without a pool.
+#[test]
+fn a_film_is_played_with_fewer_frames() {
+    let pools = Pools::new();
+    let key_frames = SeekFlags::TRICKMODE | SeekFlags::TRICKMODE_KEY_UNITS;
+    for (rate, flags, number) in [
+        (4.0, SeekFlags::empty(), 25..=25),
+        (4.0, SeekFlags::TRICKMODE, 4..=24),
+        (4.0, key_frames, 3..=3),
+        (-4.0, key_frames, 3..=3),
+    ] {
+        for mode in ["clock", "passthrough"] {
+            let [(expected, _), (received, warnings)] = pictures(&pools, rate, flags, mode);
+            let what = format!("{rate} {flags:?} {mode}");
+            assert!(
+                number.contains(&expected.len()),
+                "{what}: {}",
+                expected.len()
+            );
+            let contents = |records: &[records::Record]| -> Vec<_> {
+                records.iter().map(records::Record::content).collect()
+            };
+            assert_eq!(contents(&expected), contents(&received), "{what}");
+            assert_eq!(warnings, [""; 0], "{what}");
+        }
+    }
+}
+
 /// The samples come in the order in which they are heard.
 #[test]
 fn raw_sound_is_played_backward() {
