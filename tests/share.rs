@@ -184,6 +184,37 @@ fn films_of_all_kinds_are_played() {
     }
 }
 
+/// Their decoders have no caps, so decodebin finds them only if it decodes all streams.
+#[test]
+fn films_with_alpha_are_played() {
+    let pools = prepared();
+    for encoder in ["libvpx -auto-alt-ref 0", "libvpx-vp9"] {
+        let film = pools.file("film.webm");
+        let film = film.to_str().unwrap();
+        let mut ffmpeg = command(&pools, "ffmpeg");
+        let options = format!(
+            "-v fatal -y -f lavfi -i sine=duration=1 -f lavfi -i testsrc2=s=64x48:r=25,format=yuva420p \
+             -c:a libvorbis -c:v {encoder} -pix_fmt yuva420p -frames:v 10"
+        );
+        ffmpeg.args(options.split_whitespace()).arg(film);
+        assert!(ffmpeg.status().unwrap().success());
+        for (format, is) in [("RGBA", "RGBA"), ("any", "A420")] {
+            let mut options = vec!["--format", format];
+            options.extend(["--set", "wait-for-connection=true"]);
+            options.extend(["--set", "delivery=lossless"]);
+            let mut share = share(&pools, film, &options);
+            let receiver = receiver(&pools);
+            let first = receiver.next().unwrap();
+            let caps = first.caps().unwrap().structure(0).unwrap();
+            assert_eq!(caps.get::<&str>("format"), Ok(is), "{encoder}");
+            drop(first);
+            while receiver.next().is_some() {}
+            assert_eq!(receiver.stat("received"), 10, "{encoder}");
+            share.succeeds();
+        }
+    }
+}
+
 #[test]
 fn a_picture_in_a_loop_stays() {
     let pools = prepared();
