@@ -46,6 +46,14 @@ fn film(pools: &Pools, frames: u32) -> String {
     file
 }
 
+fn picture(pools: &Pools) -> String {
+    let file = pools.file("a.png").to_str().unwrap().to_owned();
+    pools.run(&format!(
+        "videotestsrc num-buffers=1 ! video/x-raw,width=64,height=48 ! pngenc ! filesink location={file}"
+    ));
+    file
+}
+
 /// Asserts exit code 1 and this text in the error.
 #[track_caller]
 fn fails(pools: &Pools, args: &[&str], part: &str) {
@@ -216,17 +224,16 @@ fn films_with_alpha_are_played() {
 }
 
 #[test]
-fn a_picture_in_a_loop_stays() {
+fn a_picture_stays() {
     let pools = prepared();
-    let picture = pools.file("a.png").to_str().unwrap().to_owned();
-    pools.run(&format!(
-        "videotestsrc num-buffers=1 ! video/x-raw,width=64,height=48 ! pngenc ! filesink location={picture}"
-    ));
-    let share = share(&pools, &picture, &["--loop"]);
-    let receiver = receiver(&pools);
-    (0..15).for_each(|_| drop(receiver.next().unwrap()));
-    assert_eq!(receiver.stat("reconnects"), 0);
-    ends_by(share, Signal::INT);
+    let picture = picture(&pools);
+    for options in [&[][..], &["--loop"]] {
+        let share = share(&pools, &picture, options);
+        let receiver = receiver(&pools);
+        (0..15).for_each(|_| drop(receiver.next().unwrap()));
+        assert_eq!(receiver.stat("reconnects"), 0);
+        ends_by(share, Signal::INT);
+    }
 }
 
 #[test]
@@ -873,6 +880,7 @@ fn encoded_frames_are_recorded_as_they_are() {
 fn the_page_about_the_command_is_true() {
     let pools = prepared();
     let film = film(&pools, 30);
+    let picture = picture(&pools);
     let page =
         fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/cli.md")).unwrap();
     let lines: Vec<_> = page
@@ -888,6 +896,7 @@ fn the_page_about_the_command_is_true() {
         args.extend(words.next().unwrap_or_default().split_whitespace());
         args[1] = match args[1] {
             "film.mp4" => &film,
+            "logo.png" => &picture,
             "/dev/video0" | "rtsp://192.0.2.7/stream" => "test",
             other => other,
         };

@@ -43,7 +43,7 @@ fn play(share: &Share, verbose: bool) -> Result<(), Error> {
         .map_err(|error| not_started(&error))?;
     let (sender, events) = channel();
     stop_on_signals(sender.clone())?;
-    let plays_once = matches!(source, Source::File(_)) && !share.repeat;
+    let plays_once = matches!(source, Source::File(_)) && !share.repeat && !source.is_picture();
     let mut wait = BACKOFF.0;
     let mut is_wanted = !share.on_demand;
     let mut has_alpha = false;

@@ -20,7 +20,7 @@ use crate::launch::{CONVERT, TOOL, failure, property};
 use crate::pools::caps_summary;
 use crate::tool::{self, Event};
 
-/// A picture in a loop. The file is read once.
+/// A picture stays. The file is read once.
 const STILL: &str = "! imagefreeze is-live=true ! video/x-raw,framerate=10/1";
 
 /// The interval between queries of the pool. The shorter one is for `--on-demand`, and for the frames of a short film in a loop.
@@ -81,7 +81,7 @@ impl Playing {
             // fdsrc waits: nothing is written to its standard input.
             None => command.arg("fdsrc"),
         };
-        if share.repeat && source.is_some_and(Source::is_picture) {
+        if source.is_some_and(Source::is_picture) {
             command.args(STILL.split(' '));
         }
         if source.is_some() && share.format != "any" {
