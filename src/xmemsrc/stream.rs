@@ -164,14 +164,12 @@ impl Snapshot {
 
     /// Whether the bytes are in the order that the caps imply, by the last checked layout.
     pub(super) fn is_default(&self) -> bool {
-        if self.is_reversed {
-            return false;
-        }
         let planes = self
             .checked
             .as_ref()
             .and_then(|checked| checked.planes.as_ref());
-        planes.is_none_or(Planes::is_default)
+        // Sound has no planes.
+        planes.map_or(!self.is_reversed, Planes::is_default)
     }
 
     /// Whether downstream accepts any layout. Only host memory is ever converted to the default layout.
