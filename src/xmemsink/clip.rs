@@ -10,7 +10,8 @@ use gst::prelude::*;
 pub(super) enum Clipped {
     /// It is inside as a whole, or has no time or no samples.
     Whole,
-    Part(gst::Buffer),
+    /// The samples inside, and how many were outside.
+    Part(gst::Buffer, u64),
     Nothing,
 }
 
@@ -35,7 +36,7 @@ pub(super) fn clip(
     match part {
         // Less than a sample is outside.
         Some(_) if left == samples => Clipped::Whole,
-        Some(part) if left > 0 => Clipped::Part(part),
+        Some(part) if left > 0 => Clipped::Part(part, samples.saturating_sub(left)),
         _ => Clipped::Nothing,
     }
 }

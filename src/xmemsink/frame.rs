@@ -76,11 +76,12 @@ fn clip(ctx: SinkContext<'_>, info: &gst_audio::AudioInfo, buffer: &gst::BufferR
     clip::clip(base::segment(ctx.sink), info, buffer)
 }
 
-/// The samples inside the segment, of a buffer that was not described. `None`: there are none, or it does not contain samples.
+/// The samples inside the segment, of a buffer that was not described, and how many were outside. `None`: there are none inside, or
+/// it does not contain samples.
 #[cold]
-pub(super) fn part(ctx: SinkContext<'_>, buffer: &gst::BufferRef) -> Option<gst::Buffer> {
+pub(super) fn part(ctx: SinkContext<'_>, buffer: &gst::BufferRef) -> Option<(gst::Buffer, u64)> {
     match clip(ctx, ctx.stream.format().audio_info.as_ref()?, buffer) {
-        Clipped::Part(part) => Some(part),
+        Clipped::Part(part, outside) => Some((part, outside)),
         Clipped::Whole | Clipped::Nothing => None,
     }
 }

@@ -459,6 +459,7 @@ impl XmemSink {
         let late = BaseSinkExt::stats(&*self.obj()).get("dropped");
         let mut stats = stats::of_sink(&stats, copies, late.unwrap_or_default(), &self.losses);
         stats.set("skipped", self.gaps.skipped());
+        stats.set("clipped", self.gaps.clipped());
         let (shared, dropped) = self.events.counts();
         stats.set("events", shared);
         stats.set("events-dropped", dropped);
@@ -488,7 +489,10 @@ impl XmemSink {
         buffer: &gst::BufferRef,
     ) -> Result<gst::FlowSuccess, gst::FlowError> {
         match frame::part(ctx, buffer) {
-            Some(part) => self.render(&part),
+            Some((part, outside)) => {
+                self.gaps.note_clipped(outside);
+                self.render(&part)
+            }
             None => Ok(gst::FlowSuccess::Ok),
         }
     }

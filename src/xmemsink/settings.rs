@@ -50,6 +50,8 @@ settings! {
          * * `late` (guint64): frames that weren't published because they exceeded `max-lateness`.
          * * `skipped` (guint64): the late frames, raw frames outside of their segment, frames that don't match their
          *   caps, and frames that waited during a flush. A buffer list that is dropped as a whole counts as one.
+         * * `clipped` (guint64): samples that were removed from published frames of raw sound, because they are outside of
+         *   their segment.
          * * `events`, `events-dropped` (guint64): events between frames that were published, and events that weren't.
          * * `memory-copies` (guint64): how often upstream elements copied frames that are in slots.
          * * `slots`, `slots-held`, `max-slots` (guint): existing slots, slots that the producer or a consumer uses, and the

@@ -336,7 +336,7 @@ impl PendingBuffer {
     }
 }
 
-/// Only a thread that holds the pad's stream lock changes these fields. Other threads read `skipped`. Relaxed: no other data
+/// Only a thread that holds the pad's stream lock changes these fields. Other threads read the counts. Relaxed: no other data
 /// depends on them.
 #[derive(Debug, Default)]
 pub(super) struct Gaps {
@@ -346,6 +346,8 @@ pub(super) struct Gaps {
     are_missing: AtomicBool,
     /// How many buffers arrived and were not rendered. Includes those that waited when a flush or the end of the stream came.
     skipped: AtomicU64,
+    /// How many samples were removed from rendered buffers of raw sound.
+    clipped: AtomicU64,
 }
 
 impl Gaps {
@@ -379,6 +381,15 @@ impl Gaps {
         self.skipped.fetch_add(1, Relaxed);
     }
 
+    pub(super) fn clipped(&self) -> u64 {
+        self.clipped.load(Relaxed)
+    }
+
+    /// Samples outside of the segment are removed from the buffer that is rendered.
+    pub(super) fn note_clipped(&self, samples: u64) {
+        self.clipped.fetch_add(samples, Relaxed);
+    }
+
     /// No buffer follows for now. A pending buffer counts as skipped.
     pub(super) fn note_end(&self) {
         if self.pending.is_set() {
@@ -392,6 +403,7 @@ impl Gaps {
         self.pending.clear();
         self.are_missing.store(false, Relaxed);
         self.skipped.store(0, Relaxed);
+        self.clipped.store(0, Relaxed);
     }
 }
 

@@ -16,6 +16,7 @@ use xmem_core::{Attachments, Dmabuf, FrameMeta, Part, ReadLease};
 
 use super::{
     context::{InvalidFrame, Outcome, Placement, SourceContext},
+    reverse,
     stream::{NO_BUFFER, Snapshot},
     times::BufferTimes,
 };
@@ -214,6 +215,12 @@ impl<'a> Converter<'a> {
 
     #[inline(never)]
     fn copy_to_default(self, buffer: gst::Buffer, placement: Placement) -> Converted {
+        if let Some(info) = &self.stream.format().audio_info {
+            let copy = reverse::reversed(&buffer, info);
+            return copy
+                .map(|copy| (copy, Placement::Reversed))
+                .ok_or_else(|| InvalidFrame("its samples cannot be read".to_owned()));
+        }
         let Some(info) = &self.stream.format().video else {
             return Ok((buffer, placement));
         };

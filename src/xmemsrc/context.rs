@@ -115,6 +115,8 @@ pub(super) enum Placement {
     OverBudget,
     /// Copied, because downstream can read only the default layout.
     Layout,
+    /// Copied with the samples in reverse order, because the producer plays raw sound backward.
+    Reversed,
     /// Copied from a device, because `download` is set.
     Downloaded,
 }

@@ -18,7 +18,7 @@ use super::{
     run::{Running, Started},
     settings::XmemSrcTimestampMode,
     stream::SourceStream,
-    times::{BufferTimes, Playback},
+    times::{BufferTimes, Playback, Problem, TRICKS},
 };
 use crate::{
     cuda,
@@ -54,12 +54,14 @@ pub(super) fn follow(
 fn follow_playback(source: SourceContext<'_>, new: &Sticky, old: &Sticky) {
     let mode = source.settings.timestamp_mode;
     let segment = new.text(sticky::SEGMENT).and_then(sticky::parse_segment);
-    let playback = Playback::new(new, segment.as_ref());
+    let playback = Playback::new(new, segment.as_ref(), mode);
     let latency = source.latency(&playback);
-    let is_reversed = playback.is_reversed() && mode != XmemSrcTimestampMode::Passthrough;
+    let problem = playback.problem();
     let before = source.stream.replace_playback(playback);
-    if is_reversed && !before.is_reversed() {
-        warn_of_reverse(source);
+    if let Some(problem) = problem
+        && before.problem() != Some(problem)
+    {
+        warn_of(source, problem);
     }
     if source.latency(&before) != latency {
         gst::debug!(CAT, obj = source.element, "The latency is {latency}");
@@ -83,13 +85,22 @@ fn follow_playback(source: SourceContext<'_>, new: &Sticky, old: &Sticky) {
 }
 
 #[cold]
-fn warn_of_reverse(source: SourceContext<'_>) {
+fn warn_of(source: SourceContext<'_>, problem: Problem) {
+    let (what, remedy) = match problem {
+        Problem::Groups => (
+            "encoded frames in reverse, and decoders here play each group of frames forward, at wrong times",
+            "Decode before xmemsink",
+        ),
+        Problem::Speed => (
+            "sound at another speed, and its samples take another time here: it has gaps",
+            "Put scaletempo before xmemsink",
+        ),
+    };
     gst::element_warning!(
         source.element,
         gst::StreamError::Format,
         (
-            "The producer of pool {:?} plays encoded frames in reverse, and decoders here play each group of frames forward, at \
-             wrong times. Decode before xmemsink, or set timestamp-mode=passthrough",
+            "The producer of pool {:?} plays {what}. {remedy}, or set timestamp-mode=passthrough",
             source.settings.pool
         )
     );
@@ -538,6 +549,7 @@ fn converted(shown: &Segment, producers: gst::ClockTime, own: gst::ClockTime) ->
     window.set_base(start);
     window.set_time(start);
     window.set_position(start);
+    window.set_flags(shown.flags() & TRICKS);
     window
 }
 

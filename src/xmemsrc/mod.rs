@@ -13,6 +13,7 @@ mod imp;
 mod latency;
 mod pipeline;
 mod receive;
+mod reverse;
 mod run;
 mod settings;
 mod stream;

@@ -231,6 +231,9 @@ fn count_copy(
     }
     let reason = match placement {
         Placement::OverBudget => "downstream holds as many as it may: see max-held",
+        Placement::Reversed => {
+            "the producer plays sound in reverse, and their samples are reversed"
+        }
         Placement::Downloaded => "they are on a CUDA device, and download is set",
         _ if started.stream().format().memory == Memory::Cuda => {
             "their planes are not where GStreamer's CUDA elements expect them"

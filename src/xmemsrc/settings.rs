@@ -28,7 +28,7 @@ settings! {
          * * `skipped` (guint64): frames that `max-rate` left out.
          * * `zero-copy` (guint64): frames that were pushed in place.
          * * `copied` (guint64): frames that were copied, because the budget was used up, downstream needs another
-         *   layout, or `download` is set.
+         *   layout, the producer plays sound in reverse, or `download` is set.
          * * `dropped` (guint64): frames that were dropped because the budget was used up, because a CUDA producer was
          *   killed, or because they are from before the pipeline's start.
          * * `undecodable` (guint64): frames that were dropped because the key frame that they need wasn't received, or

@@ -64,6 +64,8 @@ pub(super) struct Snapshot {
     format: Arc<Format>,
     playback: Playback,
     any_layout: bool,
+    /// The samples of raw sound are to be reversed.
+    is_reversed: bool,
     reader: Option<Arc<cuda::Stream>>,
     /// `None`: no layout was checked yet.
     checked: Option<CheckedLayout>,
@@ -98,6 +100,7 @@ impl Snapshot {
             format: Arc::default(),
             playback: Playback::default(),
             any_layout: false,
+            is_reversed: false,
             reader: None,
             checked: None,
             buffers,
@@ -159,13 +162,14 @@ impl Snapshot {
         Ok(())
     }
 
-    /// Whether the last checked layout is the one that the caps imply.
+    /// Whether the bytes are in the order that the caps imply, by the last checked layout.
     pub(super) fn is_default(&self) -> bool {
         let planes = self
             .checked
             .as_ref()
             .and_then(|checked| checked.planes.as_ref());
-        planes.is_none_or(Planes::is_default)
+        // Sound has no planes.
+        planes.map_or(!self.is_reversed, Planes::is_default)
     }
 
     /// Whether downstream accepts any layout. Only host memory is ever converted to the default layout.
@@ -216,7 +220,10 @@ impl SourceStream {
         snapshot.has_caps = state.caps.is_some();
         snapshot.format = state.format.clone();
         snapshot.playback = state.playback.clone();
-        snapshot.any_layout = state.video_meta || state.format.memory != Memory::Any;
+        let is_sound = state.format.audio_info.is_some();
+        snapshot.is_reversed = is_sound && state.playback.is_reversed();
+        snapshot.any_layout =
+            !snapshot.is_reversed && (state.video_meta || state.format.memory != Memory::Any);
         snapshot.reader = state.reader.clone();
         snapshot.checked = None;
     }

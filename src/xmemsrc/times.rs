@@ -47,11 +47,34 @@ pub(super) struct Playback {
     speed: f64,
     /// Frames may arrive in another order than that of their presentation.
     may_reorder: bool,
-    /// The segment of an encoded stream, if it is played forward and has a start or a stop.
+    /// The segment of an encoded stream, if it is played forward and decoders need to know it.
     shown: Option<gst::FormattedSegment<gst::ClockTime>>,
-    /// Encoded frames are played backward.
+    /// Frames are played backward, at times that go forward.
     is_reversed: bool,
+    problem: Option<Problem>,
     units: Units,
+}
+
+/// What is played wrongly downstream, because its times are not those of the producer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Problem {
+    /// Encoded frames are played backward: decoders play each group of frames forward.
+    Groups,
+    /// Sound is played faster or slower: its samples take another time.
+    Speed,
+}
+
+impl Problem {
+    fn of(segment: &gst::Segment, is_sound: bool, is_coded: bool) -> Option<Self> {
+        let has_groups = !segment
+            .flags()
+            .contains(gst::SegmentFlags::TRICKMODE_KEY_UNITS);
+        match segment.rate() {
+            rate if is_sound && rate.abs() != 1.0 => Some(Self::Speed),
+            rate if is_coded && rate < 0.0 && has_groups => Some(Self::Groups),
+            _ => None,
+        }
+    }
 }
 
 /// What one frame of a stream is.
@@ -74,6 +97,7 @@ impl Default for Playback {
             may_reorder: false,
             shown: None,
             is_reversed: false,
+            problem: None,
             units: Units::default(),
         }
     }
@@ -81,7 +105,11 @@ impl Default for Playback {
 
 impl Playback {
     /// From sticky state with this segment.
-    pub(super) fn new(sticky: &Sticky, segment: Option<&gst::Segment>) -> Self {
+    pub(super) fn new(
+        sticky: &Sticky,
+        segment: Option<&gst::Segment>,
+        mode: XmemSrcTimestampMode,
+    ) -> Self {
         let caps = sticky.text(sticky::CAPS).unwrap_or_default();
         let parsed = sticky::parse_caps(caps);
         let is_raw = parsed.as_ref().is_some_and(|parsed| caps::is_raw(parsed));
@@ -91,21 +119,26 @@ impl Playback {
             Some(_) => Units::Pictures,
             None => Units::Bytes,
         };
+        let own_times = segment.filter(|_| mode != XmemSrcTimestampMode::Passthrough);
         Self {
             timeline: Timeline::parse(sticky.text(sticky::TIMELINE)),
             speed: segment.map_or(1.0, |segment| segment.rate().abs()),
             may_reorder: caps.starts_with("video/") && !caps.starts_with("video/x-raw"),
             shown: segment
                 .and_then(|segment| segment.downcast_ref())
-                .filter(|segment| segment.rate() > 0.0 && !is_raw && is_limited(segment))
+                .filter(|segment| segment.rate() > 0.0 && !is_raw && is_needed(segment))
                 .cloned(),
-            is_reversed: units == Units::Coded
-                && segment.is_some_and(|segment| segment.rate() < 0.0),
+            is_reversed: own_times.is_some_and(|segment| segment.rate() < 0.0),
+            problem: own_times.and_then(|segment| {
+                let is_sound = caps.starts_with("audio/");
+                let is_coded = units == Units::Coded || (is_sound && !is_raw);
+                Problem::of(segment, is_sound, is_coded)
+            }),
             units,
         }
     }
 
-    /// The producer's segment, if frames may lie outside of it.
+    /// The producer's segment, if frames may lie outside of it, or decoders may leave some out.
     pub(super) fn shown(&self) -> Option<&gst::FormattedSegment<gst::ClockTime>> {
         self.shown.as_ref()
     }
@@ -121,9 +154,13 @@ impl Playback {
         self.may_reorder
     }
 
-    /// Whether encoded frames are played backward.
+    /// Whether frames are played backward, at times that go forward.
     pub(super) fn is_reversed(&self) -> bool {
         self.is_reversed
+    }
+
+    pub(super) fn problem(&self) -> Option<Problem> {
+        self.problem
     }
 
     /// Whether a frame may be needed to decode later ones.
@@ -148,9 +185,17 @@ impl Playback {
     }
 }
 
-/// Whether frames may lie outside of a segment.
-fn is_limited(segment: &gst::FormattedSegment<gst::ClockTime>) -> bool {
-    segment.start().is_some_and(|start| !start.is_zero()) || segment.stop().is_some()
+/// What a decoder may leave out.
+pub(super) const TRICKS: gst::SegmentFlags = gst::SegmentFlags::TRICKMODE
+    .union(gst::SegmentFlags::TRICKMODE_KEY_UNITS)
+    .union(gst::SegmentFlags::TRICKMODE_FORWARD_PREDICTED)
+    .union(gst::SegmentFlags::TRICKMODE_NO_AUDIO);
+
+/// Whether frames may lie outside of a segment, or decoders may leave some out.
+fn is_needed(segment: &gst::FormattedSegment<gst::ClockTime>) -> bool {
+    segment.start().is_some_and(|start| !start.is_zero())
+        || segment.stop().is_some()
+        || segment.flags().intersects(TRICKS)
 }
 
 /// The intervals between the frames of a stream, on CLOCK_MONOTONIC.

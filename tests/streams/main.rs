@@ -17,6 +17,7 @@ mod stream_headers;
 mod support;
 mod timestamp_modes;
 mod timing;
+mod trick_modes;
 mod two_processes;
 mod uri;
 mod waiting_sinks;

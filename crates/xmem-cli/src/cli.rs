@@ -82,7 +82,7 @@ pub(crate) struct Share {
     /// show frames later
     #[arg(long, value_name = "MILLISECONDS")]
     pub(crate) latency: Option<u32>,
-    /// Play a file repeatedly
+    /// Play a film repeatedly. A picture stays in any case
     #[arg(long = "loop")]
     pub(crate) repeat: bool,
     /// Open the source when the first consumer joins, and close it a few seconds after the last one has left

@@ -152,6 +152,9 @@ pub(crate) fn not_started(error: &io::Error) -> Error {
     format!("cannot run {TOOL}: {error}{advice}").into()
 }
 
+/// Part of the error for VP8 and VP9 with alpha.
+pub(crate) const WITH_ALPHA: &str = " with alpha";
+
 /// Finds the error in the tool's standard error.
 pub(crate) fn failure(stderr: &str) -> Error {
     let line = |part: &str| stderr.lines().find(|line| line.contains(part));
@@ -160,8 +163,10 @@ pub(crate) fn failure(stderr: &str) -> Error {
     let is_video = |codec: &&str| codec.contains(" (video/") || codec.contains(" (image/");
     // Without the caps in brackets, which are long.
     let codec = |codec: &'_ str| codec.split(" (").next().unwrap_or(codec).to_owned();
-    if let Some(name) = missing.clone().find(is_video).map(codec) {
-        let package = package("libav");
+    if let Some(codec_and_caps) = missing.clone().find(is_video) {
+        let has_alpha = codec_and_caps.contains("codec-alpha=(boolean)true");
+        let name = codec(codec_and_caps) + if has_alpha { WITH_ALPHA } else { "" };
+        let package = package(if has_alpha { "plugins-bad" } else { "libav" });
         return format!("no decoder for {}{package}", printable(&name)).into();
     }
     if missing.clone().next().is_some() {
@@ -262,6 +267,11 @@ system error: No such file or directory";
             (
                 wav,
                 "no decoder for H.264. Install the package of GStreamer's plugins that has it, such as gstreamer1.0-libav",
+            ),
+            (
+                "Missing decoder: VP9 (video/x-vp9, codec-alpha=(boolean)true)",
+                "no decoder for VP9 with alpha. Install the package of GStreamer's plugins that has it, such as \
+                 gstreamer1.0-plugins-bad",
             ),
             (
                 "Missing decoder: Raw 16-bit PCM audio (audio/x-raw)",

@@ -16,7 +16,7 @@ use crate::Error;
 use crate::child::{self, END_TIMEOUT};
 use crate::cli::Share;
 use crate::format::to_stderr;
-use crate::launch::{TOOL, not_started};
+use crate::launch::{TOOL, WITH_ALPHA, not_started};
 use crate::tool::{Event, stop_on_signals};
 use playing::{Outcome, Playing};
 use source::Source;
@@ -43,9 +43,10 @@ fn play(share: &Share, verbose: bool) -> Result<(), Error> {
         .map_err(|error| not_started(&error))?;
     let (sender, events) = channel();
     stop_on_signals(sender.clone())?;
-    let plays_once = matches!(source, Source::File(_)) && !share.repeat;
+    let plays_once = matches!(source, Source::File(_)) && !share.repeat && !source.is_picture();
     let mut wait = BACKOFF.0;
     let mut is_wanted = !share.on_demand;
+    let mut has_alpha = false;
     // Taken from the previous run, because a run may be shorter than the time for which a source stays open.
     let mut last_consumer = None;
     to_stderr(format_args!(
@@ -57,7 +58,7 @@ fn play(share: &Share, verbose: bool) -> Result<(), Error> {
             to_stderr(format_args!("{source}: closed until a consumer comes"));
         }
         let opened = is_wanted.then_some(&source);
-        let mut playing = Playing::start(share, opened, plays_once, sender.clone())?;
+        let mut playing = Playing::start(share, opened, plays_once, has_alpha, sender.clone())?;
         if let Some(time) = last_consumer.take() {
             playing.last_consumer = time;
         }
@@ -70,6 +71,10 @@ fn play(share: &Share, verbose: bool) -> Result<(), Error> {
                 if is_wanted {
                     to_stderr(format_args!("{source}: opened for a consumer"));
                 }
+                continue;
+            }
+            Outcome::Fatal(reason) if reason.contains(WITH_ALPHA) && !has_alpha => {
+                has_alpha = true;
                 continue;
             }
             Outcome::Fatal(reason) => return Err(reason.into()),

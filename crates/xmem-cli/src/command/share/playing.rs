@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use xmem_core::PoolStats;
 use xmem_core::discovery::printable;
 
-use super::source::Source;
+use super::source::{ONLY_NEEDED, Source};
 use crate::Error;
 use crate::child::{self, END_TIMEOUT};
 use crate::cli::{Also, Share};
@@ -20,7 +20,7 @@ use crate::launch::{CONVERT, TOOL, failure, property};
 use crate::pools::caps_summary;
 use crate::tool::{self, Event};
 
-/// A picture in a loop. The file is read once.
+/// A picture stays. The file is read once.
 const STILL: &str = "! imagefreeze is-live=true ! video/x-raw,framerate=10/1";
 
 /// The interval between queries of the pool. The shorter one is for `--on-demand`, and for the frames of a short film in a loop.
@@ -63,20 +63,25 @@ pub(super) struct Playing {
 }
 
 impl Playing {
+    /// `has_alpha`: all streams are decoded, which decoders of video with alpha need.
     pub(super) fn start(
         share: &Share,
         source: Option<&Source>,
         plays_once: bool,
+        has_alpha: bool,
         events: Sender<Event>,
     ) -> Result<Self, Error> {
         let mut command = child::dependent(TOOL);
         command.arg("--quiet");
         match source {
-            Some(source) => command.args(source.elements(share.latency)),
+            Some(source) => {
+                let elements = source.elements(share.latency).into_iter();
+                command.args(elements.filter(|it| !has_alpha || it != ONLY_NEEDED))
+            }
             // fdsrc waits: nothing is written to its standard input.
             None => command.arg("fdsrc"),
         };
-        if share.repeat && source.is_some_and(Source::is_picture) {
+        if source.is_some_and(Source::is_picture) {
             command.args(STILL.split(' '));
         }
         if source.is_some() && share.format != "any" {

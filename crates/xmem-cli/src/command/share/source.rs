@@ -225,8 +225,10 @@ fn caps_of_file(path: &Path) -> Result<String, Error> {
     Ok(if is_name { caps } else { "" }.to_owned())
 }
 
+/// Other streams are not decoded. With this property, decodebin does not find the decoders of video with alpha.
+pub(super) const ONLY_NEEDED: &str = "expose-all-streams=false";
 /// Properties of elements that decode: other streams are ignored.
-const ONLY_VIDEO: [&str; 2] = ["expose-all-streams=false", "caps=video/x-raw(ANY)"];
+const ONLY_VIDEO: [&str; 2] = [ONLY_NEEDED, "caps=video/x-raw(ANY)"];
 
 /// Decodes the video of an address.
 fn decoded(address: &str) -> Vec<String> {
