@@ -16,9 +16,9 @@ use xmem_core::{
 use super::{
     base::{CAT, Outgoing},
     latency::Latency,
+    playback::Playback,
     settings::Settings,
     stream::SourceStream,
-    times::Playback,
 };
 use crate::{buffers::tally::Tally, lock, stream::meta::Losses};
 

@@ -9,16 +9,16 @@ use std::{ffi::OsStr, sync::Arc};
 
 use gst::prelude::*;
 use gst_base::prelude::*;
-use xmem_core::{FrameMeta, ReadLease, Sticky, key_frame};
+use xmem_core::{ReadLease, Sticky, key_frame};
 
 use super::{
     base::{CAT, Correction, Outgoing},
     context::SourceContext,
     latency,
+    playback::{Playback, Problem},
     run::{Running, Started},
     settings::XmemSrcTimestampMode,
     stream::SourceStream,
-    times::{BufferTimes, Playback, Problem, TRICKS},
 };
 use crate::{
     cuda,
@@ -26,7 +26,6 @@ use crate::{
         caps,
         event::{sticky, text},
         start::Description,
-        timing,
     },
 };
 
@@ -318,11 +317,8 @@ pub(super) fn push_segment(source: SourceContext<'_>) {
 
 /// Sends a segment that applies to the next frame.
 #[cold]
-pub(super) fn replace_segment(
-    source: SourceContext<'_>,
-    segment: gst::FormattedSegment<gst::ClockTime>,
-) {
-    source.outgoing.set_segment(Some(segment.upcast()));
+pub(super) fn replace_segment(source: SourceContext<'_>, segment: gst::Segment) {
+    source.outgoing.set_segment(Some(segment));
     push_segment(source);
 }
 
@@ -446,111 +442,6 @@ pub(super) fn push_header(
         None => {}
     }
     Ok(())
-}
-
-type Segment = gst::FormattedSegment<gst::ClockTime>;
-
-/// The part of this pipeline's time in which frames are shown.
-#[derive(Debug, Default)]
-pub(super) struct Window {
-    /// The segment that was sent. `None`: all frames are shown.
-    sent: Option<Segment>,
-    /// The producer's segment for which it was sent.
-    of: Option<Segment>,
-}
-
-/// Where a frame lies.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
-    Inside,
-    /// A decoder removes the samples outside.
-    Partly,
-    Outside,
-}
-
-/// Times of a clock that is measured differ by less, and a sample is longer.
-const INEXACT: gst::ClockTime = gst::ClockTime::from_useconds(5);
-
-fn place(segment: &Segment, pts: gst::ClockTime, duration: Option<gst::ClockTime>) -> Place {
-    let duration = duration.unwrap_or(gst::ClockTime::from_nseconds(1));
-    let end = pts.saturating_add(duration);
-    let Some((Some(first), Some(last))) = segment.clip(pts, end) else {
-        return Place::Outside;
-    };
-    let is_cut = first.saturating_sub(pts).max(end.saturating_sub(last)) > INEXACT;
-    if is_cut { Place::Partly } else { Place::Inside }
-}
-
-impl Window {
-    /// The segment to send before a frame. `None`: the previous one applies.
-    #[inline]
-    pub(super) fn follow(
-        &mut self,
-        playback: &Playback,
-        meta: &FrameMeta,
-        times: &BufferTimes,
-    ) -> Option<Segment> {
-        if playback.shown().is_none() && self.of.is_none() {
-            return None;
-        }
-        self.follow_encoded(playback, meta, times)
-    }
-
-    /// Each segment of the producer is sent before its first frame: a later one would drain the decoder, and some then lose what
-    /// the next frames refer to. It is sent again if the times of the frames no longer match it, as after a pause.
-    #[inline(never)]
-    fn follow_encoded(
-        &mut self,
-        playback: &Playback,
-        meta: &FrameMeta,
-        times: &BufferTimes,
-    ) -> Option<Segment> {
-        let producers = meta.pts.and_then(timing::known)?;
-        // The time of an early frame is not its own.
-        let own = times.pts.filter(|_| !times.is_early)?;
-        let shown = playback.shown();
-        let is_new = shown != self.of.as_ref();
-        if !is_new {
-            let place = |segment: Option<&Segment>, pts, duration| match segment {
-                None => Place::Inside,
-                Some(segment) => match place(segment, pts, duration) {
-                    Place::Partly if playback.is_video() => Place::Inside,
-                    place => place,
-                },
-            };
-            let there = place(shown, producers, meta.duration.and_then(timing::known));
-            if there == place(self.sent.as_ref(), own, times.duration) {
-                return None;
-            }
-        }
-        self.of = shown.cloned();
-        let window = shown.map_or_else(Segment::new, |shown| converted(shown, producers, own));
-        let is_open = window == Segment::new();
-        let before = self.sent.replace(window.clone());
-        (before.is_some() || !is_open).then_some(window)
-    }
-}
-
-/// The producer's segment in times of this pipeline. The same frame has the time `producers` there and `own` here. The time of a
-/// frame stays its running time.
-fn converted(shown: &Segment, producers: gst::ClockTime, own: gst::ClockTime) -> Segment {
-    let time = |time: gst::ClockTime| {
-        let distance = |from: gst::ClockTime, to: gst::ClockTime| {
-            let nanoseconds = to.saturating_sub(from).nseconds() as f64 / shown.rate();
-            gst::ClockTime::from_nseconds(nanoseconds as u64)
-        };
-        own.saturating_add(distance(producers, time))
-            .saturating_sub(distance(time, producers))
-    };
-    let start = time(shown.start().unwrap_or_default());
-    let mut window = Segment::new();
-    window.set_start(start);
-    window.set_stop(shown.stop().map(time));
-    window.set_base(start);
-    window.set_time(start);
-    window.set_position(start);
-    window.set_flags(shown.flags() & TRICKS);
-    window
 }
 
 #[cfg(test)]

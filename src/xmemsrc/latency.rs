@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use gst::prelude::*;
 use xmem_core::ConsumerHandle;
 
-use super::{settings::XmemSrcTimestampMode, stream::SourceStream, times::Playback};
+use super::{playback::Playback, settings::XmemSrcTimestampMode, stream::SourceStream};
 
 /// Streams of packets and of encoded frames may come in bursts. A hole in them costs more than a delay.
 const BURSTS: gst::ClockTime = gst::ClockTime::SECOND;

@@ -12,6 +12,7 @@ mod downstream;
 mod imp;
 mod latency;
 mod pipeline;
+mod playback;
 mod receive;
 mod reverse;
 mod run;

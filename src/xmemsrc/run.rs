@@ -18,11 +18,10 @@ use xmem_core::{
 use super::{
     base::CAT,
     context::SourceContext,
-    downstream::{self, Window},
     latency,
     settings::{Settings, XmemSrcStartFrom, XmemSrcTimestampMode},
     stream::{Snapshot, SourceStream},
-    times::{BufferTimes, FromRunningTime, ToRunningTime},
+    times::{BufferTimes, FromRunningTime, ToRunningTime, Window},
 };
 use crate::{buffers::bufferpool::ReceivedBuffers, cuda, lock, stream::timing};
 
@@ -276,20 +275,24 @@ impl Started {
         self.gate.warn(source, true);
     }
 
-    /// The times of an entry. Sends another segment before a frame that needs it.
-    pub(super) fn stamp(&mut self, source: SourceContext<'_>, lease: &ReadLease) -> BufferTimes {
+    /// The times of an entry, and the segment to send before it. `None`: the previous one applies.
+    pub(super) fn stamp(
+        &mut self,
+        source: SourceContext<'_>,
+        lease: &ReadLease,
+    ) -> (BufferTimes, Option<Box<gst::Segment>>) {
         let playback = self.stream.playback();
         let times = self.to_running_time.stamp(source.element, lease, playback);
         // `passthrough` sends the producer's own segment. Times of `arrival` have no relation to it.
-        if source.settings.timestamp_mode == XmemSrcTimestampMode::Clock
-            && let Some(segment) = self.window.follow(playback, lease.meta(), &times)
-        {
-            downstream::replace_segment(source, segment);
-        }
+        let segment = match source.settings.timestamp_mode {
+            XmemSrcTimestampMode::Clock => self.window.follow(playback, lease.meta(), &times),
+            _ => None,
+        };
         if self.to_running_time.has_news() {
             self.follow_latency(source);
         }
-        times
+        // Boxed, because most frames have none.
+        (times, segment.map(|segment| Box::new(segment.upcast())))
     }
 
     /// The shift or the delay of the frames has changed.

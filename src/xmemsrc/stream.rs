@@ -12,7 +12,7 @@ use std::{
 
 use xmem_core::{FrameLayout, Sticky, key_frame};
 
-use super::times::Playback;
+use super::playback::Playback;
 use crate::{
     buffers::{bufferpool::ReceivedBuffers, planes::Planes},
     cuda, lock,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The times of frames in this pipeline, and the shift by which streams are delayed.
+//! The times of frames in this pipeline, the part of it in which they are shown, and the shift by which streams are delayed.
 //!
 //! Streams that were held up, such as those of a file, share a shift if they come from one pipeline of a producer: audio and video
 //! come from two pools. All live streams of a consumer's pipeline share one shift, which is fixed by the first of them.
@@ -11,21 +11,17 @@ use std::sync::{
 };
 
 use gst::prelude::*;
-use xmem_core::{Delivery, FrameMeta, ReadLease, Sticky, key_frame};
+use xmem_core::{Delivery, FrameMeta, ReadLease};
 
 use super::{
     base::CAT,
     pipeline,
+    playback::{Playback, TRICKS, Units},
     settings::{Settings, XmemSrcStartFrom, XmemSrcTimestampMode},
 };
 use crate::{
     lock,
-    stream::{
-        caps,
-        event::sticky,
-        timeline::Timeline,
-        timing::{self, ClockOffset, Origin},
-    },
+    stream::timing::{self, ClockOffset, Origin},
 };
 
 /// Streams of one file start at most about this far apart.
@@ -38,165 +34,6 @@ const STEP: gst::ClockTime = gst::ClockTime::from_mseconds(20);
 
 /// The delay of the frames is measured for this time.
 const MEASURED_FOR: gst::ClockTime = gst::ClockTime::SECOND;
-
-/// How the producer plays the stream, from the sticky state of a frame.
-#[derive(Debug, Clone)]
-pub(super) struct Playback {
-    timeline: Timeline,
-    /// The producer's playback speed relative to the recording; never negative.
-    speed: f64,
-    /// Frames may arrive in another order than that of their presentation.
-    may_reorder: bool,
-    /// The segment of an encoded stream, if it is played forward and decoders need to know it.
-    shown: Option<gst::FormattedSegment<gst::ClockTime>>,
-    /// Frames are played backward, at times that go forward.
-    is_reversed: bool,
-    problem: Option<Problem>,
-    units: Units,
-}
-
-/// What is played wrongly downstream, because its times are not those of the producer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Problem {
-    /// Encoded frames are played backward: decoders play each group of frames forward.
-    Groups,
-    /// Sound is played faster or slower: its samples take another time.
-    Speed,
-}
-
-impl Problem {
-    fn of(segment: &gst::Segment, is_sound: bool, is_coded: bool) -> Option<Self> {
-        let has_groups = !segment
-            .flags()
-            .contains(gst::SegmentFlags::TRICKMODE_KEY_UNITS);
-        match segment.rate() {
-            rate if is_sound && rate.abs() != 1.0 => Some(Self::Speed),
-            rate if is_coded && rate < 0.0 && has_groups => Some(Self::Groups),
-            _ => None,
-        }
-    }
-}
-
-/// What one frame of a stream is.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-enum Units {
-    /// Any bytes, such as packets of a container. Several may have the same time.
-    #[default]
-    Bytes,
-    /// A raw frame or a picture, which can be left out.
-    Pictures,
-    /// An encoded frame, which others may need.
-    Coded,
-}
-
-impl Default for Playback {
-    fn default() -> Self {
-        Self {
-            timeline: Timeline::default(),
-            speed: 1.0,
-            may_reorder: false,
-            shown: None,
-            is_reversed: false,
-            problem: None,
-            units: Units::default(),
-        }
-    }
-}
-
-impl Playback {
-    /// From sticky state with this segment.
-    pub(super) fn new(
-        sticky: &Sticky,
-        segment: Option<&gst::Segment>,
-        mode: XmemSrcTimestampMode,
-    ) -> Self {
-        let caps = sticky.text(sticky::CAPS).unwrap_or_default();
-        let parsed = sticky::parse_caps(caps);
-        let is_raw = parsed.as_ref().is_some_and(|parsed| caps::is_raw(parsed));
-        let units = match parsed {
-            Some(parsed) if caps::is_container(&parsed) => Units::Bytes,
-            Some(_) if key_frame::is_needed(caps) => Units::Coded,
-            Some(_) => Units::Pictures,
-            None => Units::Bytes,
-        };
-        let own_times = segment.filter(|_| mode != XmemSrcTimestampMode::Passthrough);
-        Self {
-            timeline: Timeline::parse(sticky.text(sticky::TIMELINE)),
-            speed: segment.map_or(1.0, |segment| segment.rate().abs()),
-            may_reorder: caps.starts_with("video/") && !caps.starts_with("video/x-raw"),
-            shown: segment
-                .and_then(|segment| segment.downcast_ref())
-                .filter(|segment| segment.rate() > 0.0 && !is_raw && is_needed(segment))
-                .cloned(),
-            is_reversed: own_times.is_some_and(|segment| segment.rate() < 0.0),
-            problem: own_times.and_then(|segment| {
-                let is_sound = caps.starts_with("audio/");
-                let is_coded = units == Units::Coded || (is_sound && !is_raw);
-                Problem::of(segment, is_sound, is_coded)
-            }),
-            units,
-        }
-    }
-
-    /// The producer's segment, if frames may lie outside of it, or decoders may leave some out.
-    pub(super) fn shown(&self) -> Option<&gst::FormattedSegment<gst::ClockTime>> {
-        self.shown.as_ref()
-    }
-
-    /// Whether a live stream can reduce its shift at a gap. If frames arrive in decoding order and have no decoding time, the
-    /// length of the gap is not known.
-    fn can_catch_up(&self, meta: &FrameMeta) -> bool {
-        self.timeline.live && (!self.may_reorder || meta.decode_timestamp.is_some())
-    }
-
-    /// Whether it is encoded video.
-    pub(super) fn is_video(&self) -> bool {
-        self.may_reorder
-    }
-
-    /// Whether frames are played backward, at times that go forward.
-    pub(super) fn is_reversed(&self) -> bool {
-        self.is_reversed
-    }
-
-    pub(super) fn problem(&self) -> Option<Problem> {
-        self.problem
-    }
-
-    /// Whether a frame may be needed to decode later ones.
-    pub(super) fn is_coded(&self) -> bool {
-        self.units == Units::Coded
-    }
-
-    /// How long the producer can keep frames. `None`: long enough.
-    pub(super) fn kept(&self) -> Option<gst::ClockTime> {
-        self.timeline.kept
-    }
-
-    /// How much later than their times frames may arrive.
-    pub(super) fn latency(&self, mode: XmemSrcTimestampMode) -> gst::ClockTime {
-        match mode {
-            XmemSrcTimestampMode::Clock => self.timeline.latency,
-            XmemSrcTimestampMode::Arrival => gst::ClockTime::ZERO,
-            XmemSrcTimestampMode::Passthrough => {
-                self.timeline.latency.saturating_add(self.timeline.pacing)
-            }
-        }
-    }
-}
-
-/// What a decoder may leave out.
-pub(super) const TRICKS: gst::SegmentFlags = gst::SegmentFlags::TRICKMODE
-    .union(gst::SegmentFlags::TRICKMODE_KEY_UNITS)
-    .union(gst::SegmentFlags::TRICKMODE_FORWARD_PREDICTED)
-    .union(gst::SegmentFlags::TRICKMODE_NO_AUDIO);
-
-/// Whether frames may lie outside of a segment, or decoders may leave some out.
-fn is_needed(segment: &gst::FormattedSegment<gst::ClockTime>) -> bool {
-    segment.start().is_some_and(|start| !start.is_zero())
-        || segment.stop().is_some()
-        || segment.flags().intersects(TRICKS)
-}
 
 /// The intervals between the frames of a stream, on CLOCK_MONOTONIC.
 #[derive(Debug, Default)]
@@ -370,7 +207,7 @@ impl ToRunningTime {
             self.mapping.note_raw(times.pts, meta.timestamp);
             return times;
         }
-        let duration = duration.map(|duration| at_speed(duration, playback.speed));
+        let duration = duration.map(|duration| at_speed(duration, playback.speed()));
         let Some((origin, base_time)) = self.origin(src) else {
             return BufferTimes {
                 duration,
@@ -391,7 +228,7 @@ impl ToRunningTime {
                 .pts
                 .zip(raw.dts)
                 .and_then(|(pts, dts)| pts.checked_sub(dts));
-            let pts = arrival.saturating_add(at_speed(ahead.unwrap_or_default(), playback.speed));
+            let pts = arrival.saturating_add(at_speed(ahead.unwrap_or_default(), playback.speed()));
             (Some(pts), raw.dts.map(|_| arrival))
         } else {
             let origin = self.shifted_origin(src, origin, base_time, lease, playback);
@@ -420,7 +257,7 @@ impl ToRunningTime {
         }
         let begin = origin.later(self.resumed_at.nseconds().cast_signed());
         let is_before = |time: i64| !begin.before_start(time).is_zero();
-        match playback.units {
+        match playback.units() {
             Units::Bytes => false,
             Units::Coded => earliest(meta).is_some_and(is_before),
             Units::Pictures => meta.timestamp.is_some_and(|time| {
@@ -480,7 +317,7 @@ impl ToRunningTime {
     ) -> Origin {
         let meta = lease.meta();
         // An event may have the presentation time of a frame that is to be decoded earlier.
-        let is_considered = !(meta.event && playback.timeline.live);
+        let is_considered = !(meta.event && playback.timeline().live);
         if let Some(earliest) = earliest(meta).filter(|_| is_considered) {
             // A decoder adds the time by which frames are decoded earlier.
             let shown = meta.timestamp.unwrap_or(earliest);
@@ -526,7 +363,7 @@ impl ToRunningTime {
         self.delay = Some(delay);
         if published_at >= at {
             self.measured_at = Some(i64::MAX);
-            let is_live = playback.timeline.live && self.delivery == Delivery::Live;
+            let is_live = playback.timeline().live && self.delivery == Delivery::Live;
             let measured = if is_live { delay } else { gst::ClockTime::ZERO };
             self.measured.get_or_insert(measured);
         }
@@ -544,7 +381,7 @@ impl ToRunningTime {
         lease: &ReadLease,
         playback: &Playback,
     ) {
-        let timeline = &playback.timeline;
+        let timeline = playback.timeline();
         let by = self.shift.as_ref().map_or(0, |shift| shift.get());
         let was_paused = std::mem::take(&mut self.was_paused);
         let before = origin
@@ -640,6 +477,111 @@ fn at_speed(duration: gst::ClockTime, speed: f64) -> gst::ClockTime {
     }
     // A float is precise enough for the duration of a frame. The cast saturates.
     timing::known((duration.nseconds() as f64 / speed) as u64).unwrap_or(gst::ClockTime::MAX)
+}
+
+type Segment = gst::FormattedSegment<gst::ClockTime>;
+
+/// The part of this pipeline's time in which frames are shown.
+#[derive(Debug, Default)]
+pub(super) struct Window {
+    /// The segment that was sent. `None`: all frames are shown.
+    sent: Option<Segment>,
+    /// The producer's segment for which it was sent.
+    of: Option<Segment>,
+}
+
+/// Where a frame lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Inside,
+    /// A decoder removes the samples outside.
+    Partly,
+    Outside,
+}
+
+/// Times of a clock that is measured differ by less, and a sample is longer.
+const INEXACT: gst::ClockTime = gst::ClockTime::from_useconds(5);
+
+fn place(segment: &Segment, pts: gst::ClockTime, duration: Option<gst::ClockTime>) -> Place {
+    let duration = duration.unwrap_or(gst::ClockTime::from_nseconds(1));
+    let end = pts.saturating_add(duration);
+    let Some((Some(first), Some(last))) = segment.clip(pts, end) else {
+        return Place::Outside;
+    };
+    let is_cut = first.saturating_sub(pts).max(end.saturating_sub(last)) > INEXACT;
+    if is_cut { Place::Partly } else { Place::Inside }
+}
+
+impl Window {
+    /// The segment to send before a frame. `None`: the previous one applies.
+    #[inline]
+    pub(super) fn follow(
+        &mut self,
+        playback: &Playback,
+        meta: &FrameMeta,
+        times: &BufferTimes,
+    ) -> Option<Segment> {
+        if playback.shown().is_none() && self.of.is_none() {
+            return None;
+        }
+        self.follow_encoded(playback, meta, times)
+    }
+
+    /// Each segment of the producer is sent before its first frame: a later one would drain the decoder, and some then lose what
+    /// the next frames refer to. It is sent again if the times of the frames no longer match it, as after a pause.
+    #[inline(never)]
+    fn follow_encoded(
+        &mut self,
+        playback: &Playback,
+        meta: &FrameMeta,
+        times: &BufferTimes,
+    ) -> Option<Segment> {
+        let producers = meta.pts.and_then(timing::known)?;
+        // The time of an early frame is not its own.
+        let own = times.pts.filter(|_| !times.is_early)?;
+        let shown = playback.shown();
+        let is_new = shown != self.of.as_ref();
+        if !is_new {
+            let place = |segment: Option<&Segment>, pts, duration| match segment {
+                None => Place::Inside,
+                Some(segment) => match place(segment, pts, duration) {
+                    Place::Partly if playback.is_video() => Place::Inside,
+                    place => place,
+                },
+            };
+            let there = place(shown, producers, meta.duration.and_then(timing::known));
+            if there == place(self.sent.as_ref(), own, times.duration) {
+                return None;
+            }
+        }
+        self.of = shown.cloned();
+        let window = shown.map_or_else(Segment::new, |shown| converted(shown, producers, own));
+        let is_open = window == Segment::new();
+        let before = self.sent.replace(window.clone());
+        (before.is_some() || !is_open).then_some(window)
+    }
+}
+
+/// The producer's segment in times of this pipeline. The same frame has the time `producers` there and `own` here. The time of a
+/// frame stays its running time.
+fn converted(shown: &Segment, producers: gst::ClockTime, own: gst::ClockTime) -> Segment {
+    let time = |time: gst::ClockTime| {
+        let distance = |from: gst::ClockTime, to: gst::ClockTime| {
+            let nanoseconds = to.saturating_sub(from).nseconds() as f64 / shown.rate();
+            gst::ClockTime::from_nseconds(nanoseconds as u64)
+        };
+        own.saturating_add(distance(producers, time))
+            .saturating_sub(distance(time, producers))
+    };
+    let start = time(shown.start().unwrap_or_default());
+    let mut window = Segment::new();
+    window.set_start(start);
+    window.set_stop(shown.stop().map(time));
+    window.set_base(start);
+    window.set_time(start);
+    window.set_position(start);
+    window.set_flags(shown.flags() & TRICKS);
+    window
 }
 
 /// What the streaming thread notes about the times of the frames.
