@@ -317,8 +317,11 @@ pub(super) fn push_segment(source: SourceContext<'_>) {
 
 /// Sends a segment that applies to the next frame.
 #[cold]
-pub(super) fn replace_segment(source: SourceContext<'_>, segment: gst::Segment) {
-    source.outgoing.set_segment(Some(segment));
+pub(super) fn replace_segment(
+    source: SourceContext<'_>,
+    segment: &gst::FormattedSegment<gst::ClockTime>,
+) {
+    source.outgoing.set_segment(Some(segment.clone().upcast()));
     push_segment(source);
 }
 

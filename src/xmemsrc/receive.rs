@@ -84,9 +84,9 @@ fn take(
     if !started.is_decodable(source, lease.meta()) {
         return Ok(Some(Outcome::Undecodable));
     }
-    let (times, segment) = started.stamp(source, lease);
-    if let Some(segment) = segment {
-        downstream::replace_segment(source, *segment);
+    let times = started.stamp(source, lease);
+    if let Some(segment) = started.window().take_due() {
+        downstream::replace_segment(source, segment);
     }
     if started.leaves_out(source, &times) {
         return Ok(Some(if started.stream().playback().is_coded() {
@@ -127,9 +127,9 @@ fn push_event(source: SourceContext<'_>, started: &mut Started, lease: &ReadLeas
         // The entry only brought new sticky state.
         return;
     }
-    let (times, segment) = started.stamp(source, lease);
-    if let Some(segment) = segment {
-        downstream::replace_segment(source, *segment);
+    let times = started.stamp(source, lease);
+    if let Some(segment) = started.window().take_due() {
+        downstream::replace_segment(source, segment);
     }
     let segment = source.outgoing.segment(source.element);
     match event::downstream::unpack(meta, times.pts, times.duration, segment.downcast_ref()) {

@@ -275,24 +275,22 @@ impl Started {
         self.gate.warn(source, true);
     }
 
-    /// The times of an entry, and the segment to send before it. `None`: the previous one applies.
-    pub(super) fn stamp(
-        &mut self,
-        source: SourceContext<'_>,
-        lease: &ReadLease,
-    ) -> (BufferTimes, Option<Box<gst::Segment>>) {
+    /// The times of an entry.
+    pub(super) fn stamp(&mut self, source: SourceContext<'_>, lease: &ReadLease) -> BufferTimes {
         let playback = self.stream.playback();
         let times = self.to_running_time.stamp(source.element, lease, playback);
         // `passthrough` sends the producer's own segment. Times of `arrival` have no relation to it.
-        let segment = match source.settings.timestamp_mode {
-            XmemSrcTimestampMode::Clock => self.window.follow(playback, lease.meta(), &times),
-            _ => None,
-        };
+        if source.settings.timestamp_mode == XmemSrcTimestampMode::Clock {
+            self.window.follow(playback, lease.meta(), &times);
+        }
         if self.to_running_time.has_news() {
             self.follow_latency(source);
         }
-        // Boxed, because most frames have none.
-        (times, segment.map(|segment| Box::new(segment.upcast())))
+        times
+    }
+
+    pub(super) fn window(&mut self) -> &mut Window {
+        &mut self.window
     }
 
     /// The shift or the delay of the frames has changed.

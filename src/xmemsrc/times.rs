@@ -5,9 +5,12 @@
 //! Streams that were held up, such as those of a file, share a shift if they come from one pipeline of a producer: audio and video
 //! come from two pools. All live streams of a consumer's pipeline share one shift, which is fixed by the first of them.
 
-use std::sync::{
-    Arc, Mutex, Weak,
-    atomic::{AtomicI64, AtomicU64, Ordering},
+use std::{
+    mem::take,
+    sync::{
+        Arc, Mutex, Weak,
+        atomic::{AtomicI64, AtomicU64, Ordering},
+    },
 };
 
 use gst::prelude::*;
@@ -484,8 +487,10 @@ type Segment = gst::FormattedSegment<gst::ClockTime>;
 /// The part of this pipeline's time in which frames are shown.
 #[derive(Debug, Default)]
 pub(super) struct Window {
-    /// The segment that was sent. `None`: all frames are shown.
+    /// The segment that was sent, or is due. `None`: all frames are shown.
     sent: Option<Segment>,
+    /// It is to be sent before the next frame.
+    is_due: bool,
     /// The producer's segment for which it was sent.
     of: Option<Segment>,
 }
@@ -513,32 +518,30 @@ fn place(segment: &Segment, pts: gst::ClockTime, duration: Option<gst::ClockTime
 }
 
 impl Window {
-    /// The segment to send before a frame. `None`: the previous one applies.
+    /// Follows a frame to its segment.
     #[inline]
-    pub(super) fn follow(
-        &mut self,
-        playback: &Playback,
-        meta: &FrameMeta,
-        times: &BufferTimes,
-    ) -> Option<Segment> {
-        if playback.shown().is_none() && self.of.is_none() {
-            return None;
+    pub(super) fn follow(&mut self, playback: &Playback, meta: &FrameMeta, times: &BufferTimes) {
+        if playback.shown().is_some() || self.of.is_some() {
+            self.follow_encoded(playback, meta, times);
         }
-        self.follow_encoded(playback, meta, times)
+    }
+
+    /// The segment to send before the frame that was followed last. `None`: the previous one applies.
+    #[inline]
+    pub(super) fn take_due(&mut self) -> Option<&Segment> {
+        take(&mut self.is_due).then_some(self.sent.as_ref())?
     }
 
     /// Each segment of the producer is sent before its first frame: a later one would drain the decoder, and some then lose what
     /// the next frames refer to. It is sent again if the times of the frames no longer match it, as after a pause.
     #[inline(never)]
-    fn follow_encoded(
-        &mut self,
-        playback: &Playback,
-        meta: &FrameMeta,
-        times: &BufferTimes,
-    ) -> Option<Segment> {
-        let producers = meta.pts.and_then(timing::known)?;
+    fn follow_encoded(&mut self, playback: &Playback, meta: &FrameMeta, times: &BufferTimes) {
+        let producers = meta.pts.and_then(timing::known);
         // The time of an early frame is not its own.
-        let own = times.pts.filter(|_| !times.is_early)?;
+        let own = times.pts.filter(|_| !times.is_early);
+        let Some((producers, own)) = producers.zip(own) else {
+            return;
+        };
         let shown = playback.shown();
         let is_new = shown != self.of.as_ref();
         if !is_new {
@@ -551,14 +554,14 @@ impl Window {
             };
             let there = place(shown, producers, meta.duration.and_then(timing::known));
             if there == place(self.sent.as_ref(), own, times.duration) {
-                return None;
+                return;
             }
         }
         self.of = shown.cloned();
         let window = shown.map_or_else(Segment::new, |shown| converted(shown, producers, own));
         let is_open = window == Segment::new();
-        let before = self.sent.replace(window.clone());
-        (before.is_some() || !is_open).then_some(window)
+        let before = self.sent.replace(window);
+        self.is_due = before.is_some() || !is_open;
     }
 }
 
