@@ -31,7 +31,10 @@ pub(crate) fn run_all(steps: Vec<Step>) -> Result {
             words(&step.command)
         );
         let start = Instant::now();
-        let status = status(&mut step.command)?;
+        let status = step
+            .command
+            .status()
+            .map_err(|error| cannot_start(&step.command, error))?;
         let seconds = start.elapsed().as_secs_f32();
         if !status.success() {
             return Err(format!(
@@ -43,12 +46,6 @@ pub(crate) fn run_all(steps: Vec<Step>) -> Result {
         println!("[{}/{count}] {}: {seconds:.1} s", index + 1, step.name);
     }
     Ok(())
-}
-
-/// Runs a command whose output is printed.
-pub(crate) fn status(command: &mut Command) -> Result<ExitStatus> {
-    let status = command.status();
-    status.map_err(|error| cannot_start(command, error).into())
 }
 
 /// A running command. Its output is printed once somebody waits for it.

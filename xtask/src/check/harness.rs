@@ -8,7 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::step::{cannot_start, quoted, status};
+use crate::step::{cannot_start, quoted};
 use crate::{Result, target_dir};
 
 /// The Python interpreter of the environment for the tests.
@@ -83,26 +83,21 @@ impl Harness {
         })
     }
 
-    /// Empties the file of results, in case the command writes none.
-    pub(super) fn prepare(self) -> Result {
-        match self {
-            Self::Libtest => Ok(()),
-            _ => empty_for_all(&self.junit()),
-        }
-    }
-
     /// Runs the tests. Returns whether the command succeeded, and the results of each program that reported any.
     pub(crate) fn run(self, command: &mut Command) -> Result<(bool, Vec<Program>)> {
         if self == Self::Libtest {
             return run_libtest(command);
         }
-        Ok((status(command)?.success(), self.results()?))
+        let junit = self.junit();
+        empty_for_all(&junit)?;
+        let status = command
+            .status()
+            .map_err(|error| cannot_start(command, error))?;
+        Ok((status.success(), self.read(&junit)?))
     }
 
-    /// What the command wrote to the file of results.
-    pub(super) fn results(self) -> Result<Vec<Program>> {
-        let junit = self.junit();
-        let text = std::fs::read_to_string(&junit)?;
+    fn read(self, junit: &Path) -> Result<Vec<Program>> {
+        let text = std::fs::read_to_string(junit)?;
         // The file stays empty if the build fails.
         if text.is_empty() {
             return Ok(Vec::new());

@@ -10,7 +10,7 @@ mod rights;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use crate::step::{Background, Step, status, words};
+use crate::step::{Background, Step, cannot_start, words};
 use crate::{Result, target_dir};
 use harness::{Failure, Program, empty_for_all};
 
@@ -29,12 +29,8 @@ pub(crate) struct Check {
     harness: Option<Harness>,
     /// The command that repeats the step.
     repeat: String,
-    /// Whether it runs while the step before it does.
-    is_beside: bool,
     /// The command that is running already.
     background: Option<Result<Background>>,
-    /// The file of its tests that did not run, once its command has it.
-    not_run: Option<NotRun>,
 }
 
 /// The result of a step.
@@ -55,9 +51,7 @@ impl From<Step> for Check {
             needs: &[],
             rights: Rights::Me,
             harness: None,
-            is_beside: false,
             background: None,
-            not_run: None,
         }
     }
 }
@@ -89,21 +83,6 @@ impl Check {
     pub(crate) fn in_background(mut self) -> Self {
         self.background = Some(Background::start(&mut self.step.command));
         self
-    }
-
-    /// Runs it while the step before it does, because neither keeps the processors busy.
-    pub(crate) fn beside(mut self) -> Self {
-        self.is_beside = true;
-        self
-    }
-
-    /// Starts a step that runs beside the one before it, if it can run.
-    fn start_beside(&mut self, home: &Home) -> Result {
-        if self.rights.obstacle(&self.program(), home).is_none() {
-            self.prepare(home)?;
-            self.background = Some(Background::start(&mut self.step.command));
-        }
-        Ok(())
     }
 
     pub(crate) fn label(&self) -> String {
@@ -140,42 +119,29 @@ impl Check {
     }
 
     fn try_run(&mut self, home: &Home) -> Result<Outcome> {
-        if self.not_run.is_none() {
-            self.prepare(home)?;
-        }
+        let file = NotRun::new()?;
         let command = &mut self.step.command;
-        let (success, programs) = match (self.background.take(), self.harness) {
-            (None, Some(harness)) => harness.run(command)?,
-            (background, harness) => {
-                let status = match background {
+        command
+            .env(NotRun::VARIABLE, &file.0)
+            .env(Home::VARIABLE, home.of(self.rights));
+        let (success, programs) = match self.harness {
+            Some(harness) => harness.run(command)?,
+            None => {
+                let status = match self.background.take() {
                     Some(background) => background?.wait()?,
-                    None => status(command)?,
+                    None => command
+                        .status()
+                        .map_err(|error| cannot_start(command, error))?,
                 };
-                let programs = harness.map_or_else(|| Ok(Vec::new()), Harness::results)?;
-                (status.success(), programs)
+                (status.success(), Vec::new())
             }
         };
-        let not_run = match self.not_run.take() {
-            Some(file) => file.tests()?,
-            None => Vec::new(),
-        };
-        let skipped = programs.iter().flat_map(|program| program.skipped.clone());
+        let not_run = programs.iter().flat_map(|program| program.skipped.clone());
         Ok(Outcome {
-            not_run: skipped.chain(not_run).collect(),
+            not_run: not_run.chain(file.tests()?).collect(),
             broken: !success && programs.iter().all(|program| program.failed.is_empty()),
             programs,
         })
-    }
-
-    /// Gives the command its files.
-    fn prepare(&mut self, home: &Home) -> Result {
-        let file = NotRun::new(self.is_beside)?;
-        self.step
-            .command
-            .env(NotRun::VARIABLE, &file.0)
-            .env(Home::VARIABLE, home.of(self.rights));
-        self.not_run = Some(file);
-        self.harness.map_or(Ok(()), Harness::prepare)
     }
 }
 
@@ -186,10 +152,9 @@ struct NotRun(PathBuf);
 impl NotRun {
     const VARIABLE: &str = "XMEM_NOT_RUN";
 
-    fn new(is_beside: bool) -> Result<Self> {
+    fn new() -> Result<Self> {
         // Tests in another Debian release have their own /tmp, but the same target directory.
-        let name = ["tests-not-run", "tests-not-run-beside"][usize::from(is_beside)];
-        let file = target_dir().join(name);
+        let file = target_dir().join("tests-not-run");
         empty_for_all(&file)?;
         Ok(Self(file))
     }

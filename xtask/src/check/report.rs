@@ -57,18 +57,11 @@ impl Row {
 }
 
 impl Report {
-    /// Runs the steps in order, some of them beside the one before. A step whose prerequisites failed is not run.
+    /// Runs the steps in order. A step whose prerequisites failed is not run.
     pub(crate) fn run(&mut self, steps: Vec<Planned>) -> Result {
         let home = Home::new()?;
         let count = steps.len();
-        let mut steps = steps.into_iter().enumerate().peekable();
-        while let Some((index, planned)) = steps.next() {
-            if let Some((_, Ok(next))) = steps.peek_mut()
-                && next.is_beside
-                && self.missing(next).is_none()
-            {
-                next.start_beside(&home)?;
-            }
+        for (index, planned) in steps.into_iter().enumerate() {
             let (name, done) = match planned {
                 Ok(check) => (check.label(), self.run_one(check, index + 1, count, &home)),
                 Err((name, why)) => (name.to_owned(), Err(why)),
@@ -91,7 +84,8 @@ impl Report {
         home: &Home,
     ) -> std::result::Result<Row, String> {
         let label = check.label();
-        if let Some(row) = self.missing(&check) {
+        let missing = |row: &&Row| check.needs.contains(&&*row.name) && row.passed == 0;
+        if let Some(row) = self.rows.iter().find(missing) {
             return Err(format!("the step `{}` did not pass", row.name));
         }
         println!(
@@ -113,12 +107,6 @@ impl Report {
         let share = percent(row.time, before + row.time);
         println!("[{number}/{count}] {label}: {seconds:.1} s, {share}% of the time so far{failed}");
         Ok(row)
-    }
-
-    /// A prerequisite of this step that did not pass.
-    fn missing(&self, check: &Check) -> Option<&Row> {
-        let is_missing = |row: &&Row| check.needs.contains(&&*row.name) && row.passed == 0;
-        self.rows.iter().find(is_missing)
     }
 
     /// Adds the result of a check that is not a command.

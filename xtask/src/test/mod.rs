@@ -180,7 +180,7 @@ fn programs(selection: &Selection, rights: Rights) -> Vec<Check> {
     workspace
         .map(|check| check.needing(&[BUILD]))
         .into_iter()
-        .chain(selection.python(rights).map(Check::beside))
+        .chain(selection.python(rights))
         .collect()
 }
 
@@ -201,7 +201,6 @@ fn always(selection: &Selection, parts: &BTreeSet<Part>) -> Vec<Planned> {
         parts.contains(&Part::Debian) && compat::is_needed() && compat::obstacle().is_none();
     let workspace = selection.workspace(Rights::Me, runs_again);
     steps.extend(workspace.map(|check| Ok(check.needing(&[BUILD]))));
-    steps.extend(selection.python(Rights::Me).map(|check| Ok(check.beside())));
     steps.extend(samples::checks().into_iter().map(Ok));
     let docs = Step {
         name: "tests in the docs",
@@ -210,6 +209,7 @@ fn always(selection: &Selection, parts: &BTreeSet<Part>) -> Vec<Planned> {
     };
     let docs = Check::of_tests(Harness::Libtest, Rights::Me, docs);
     steps.push(Ok(docs.only(&["--doc".into()])));
+    steps.extend(selection.python(Rights::Me).map(Ok));
     steps
 }
 
