@@ -17,6 +17,7 @@ use super::{
     device, downstream,
     run::{Report, Started},
     settings::XmemSrcOverBudget,
+    times::BufferTimes,
 };
 use crate::stream::{event, frame::Memory};
 
@@ -84,10 +85,7 @@ fn take(
     if !started.is_decodable(source, lease.meta()) {
         return Ok(Some(Outcome::Undecodable));
     }
-    let times = started.stamp(source, lease);
-    if let Some(segment) = started.window().take_due() {
-        downstream::replace_segment(source, segment);
-    }
+    let times = stamp(source, started, lease);
     if started.leaves_out(source, &times) {
         return Ok(Some(if started.stream().playback().is_coded() {
             Outcome::Undecodable
@@ -119,6 +117,15 @@ fn take(
     outcome.map(Some)
 }
 
+/// The times of an entry. Sends another segment before one that needs it.
+fn stamp(source: SourceContext<'_>, started: &mut Started, lease: &ReadLease) -> BufferTimes {
+    let times = started.stamp(source, lease);
+    if let Some(segment) = started.window().take_due() {
+        downstream::replace_segment(source, segment);
+    }
+    times
+}
+
 /// Sends an event downstream that was published between two frames.
 #[cold]
 fn push_event(source: SourceContext<'_>, started: &mut Started, lease: &ReadLease) {
@@ -127,10 +134,7 @@ fn push_event(source: SourceContext<'_>, started: &mut Started, lease: &ReadLeas
         // The entry only brought new sticky state.
         return;
     }
-    let times = started.stamp(source, lease);
-    if let Some(segment) = started.window().take_due() {
-        downstream::replace_segment(source, segment);
-    }
+    let times = stamp(source, started, lease);
     let segment = source.outgoing.segment(source.element);
     match event::downstream::unpack(meta, times.pts, times.duration, segment.downcast_ref()) {
         Some(event) => downstream::push(source, event),

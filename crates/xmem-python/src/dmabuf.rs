@@ -77,7 +77,7 @@ impl Dmabuf {
         self.each(py, |plane| plane.dmabuf.offset())
     }
 
-    /// For each plane, the bytes from one row to the next. 0: it is no video, but all bytes.
+    /// For each plane, the bytes from one row to the next. 0 if the frame is no video: the plane has all bytes.
     #[getter]
     fn strides<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         self.each(py, |plane| plane.stride)

@@ -27,7 +27,9 @@ int main(void) {
     xmem_consumer_options options = XMEM_CONSUMER_OPTIONS;
     options.dmabuf = 1;
     xmem_consumer consumer;
-    int result = xmem_consumer_open("dma", &options, &consumer) != XMEM_OK;
+    if (xmem_consumer_open("dma", &options, &consumer) != XMEM_OK)
+        return fprintf(stderr, "%s\n", xmem_error()), 1;
+    int result = 0;
     for (int number = 0; number < 10 && result == 0; number++) {
         xmem_frame frame;
         xmem_frame_info info = XMEM_FRAME_INFO;

@@ -14,7 +14,7 @@ use crate::region::Dmabuf;
 pub struct DmabufPlane {
     /// The buffer, from the first byte of the plane on.
     pub dmabuf: Dmabuf,
-    /// Bytes from one row to the next. 0: it is no video, but the whole payload.
+    /// Bytes from one row to the next. 0 if the frame is no video: the plane is the whole payload.
     pub stride: u32,
 }
 
@@ -26,7 +26,7 @@ impl ReadLease {
     ///
     /// # Errors
     ///
-    /// [`DmabufError`] says why there is none.
+    /// [`DmabufError`], if a plane is in no DMA buffer.
     pub fn dmabuf_planes(&self) -> Result<Vec<DmabufPlane>, DmabufError> {
         let Some(video) = &self.meta().layout.video else {
             let dmabuf = self.dmabuf_with(0, self.size())?;

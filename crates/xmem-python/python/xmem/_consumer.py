@@ -44,7 +44,7 @@ class Consumer(Waiting, _xmem.Consumer):
     newest_only: skip a frame if a newer one exists, for programs that are slower than the camera. Skipped frames count as missed.
     max_rate: the most frames per second to receive, on average. None: all. Frames in between do not wake this process, and count
         as skipped. Not for encoded streams, whose frames depend on one another.
-    dmabuf: receive frames as DMA buffers, for Frame.dmabuf. A frame that is in none is an Error, which says why.
+    dmabuf: receive frames as DMA buffers, for Frame.dmabuf. A frame without one raises an Error with the reason.
     events: also receive events between frames, as xmem.Event.
     """
 

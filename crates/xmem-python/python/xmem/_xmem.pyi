@@ -180,7 +180,7 @@ class Dmabuf:
         """For each plane, its first byte in the buffer."""
     @property
     def strides(self) -> tuple[int, ...]:
-        """For each plane, the bytes from one row to the next. 0: it is no video, but all bytes."""
+        """For each plane, the bytes from one row to the next. 0 if the frame is no video: the plane has all bytes."""
 
 class ReleaseWord:
     """A 32-bit word that holds a frame until a kernel stores 0 to it: see `Frame.release_word`.
