@@ -12,7 +12,7 @@ import threading
 import time
 
 import numpy as np
-from conftest import ENTRY, HALVES, HANG, LAYOUT, PLACE, assert_whole, publish
+from support import ENTRY, HALVES, HANG, LAYOUT, PLACE, assert_whole, content, publish
 
 import xmem
 
@@ -38,8 +38,6 @@ def hold(pool: str) -> None:
     del frames
     reply(consumer.stats["held"])
     read_line()
-    from conftest import content
-
     assert np.array_equal(views[0], content(seeds[0])[10:20, ::2])
     assert_whole(views[1], seeds[1])
     assert_whole(views[2], seeds[2])
@@ -155,7 +153,7 @@ def camera_that_dies(source: str) -> None:
 def lie(pool: str) -> None:
     """Publishes frames, each with changed words in its description.
 
-    A line of input has the arguments of `acquire`, and the words by their numbers (see `conftest`).
+    A line of input has the arguments of `acquire`, and the words by their numbers (see `support`).
     """
     producer = xmem.Producer(pool)
     memory = control_memory()

@@ -13,7 +13,7 @@ import sys
 
 import gpu
 import numpy as np
-from conftest import HANG, content, eventually
+from support import HANG, content, eventually
 
 import xmem
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from conftest import HANG, eventually
+from support import HANG, eventually
 
 LIBRARY = "libxmem_cuda_standin.so"
 

@@ -9,7 +9,7 @@ import threading
 import time
 
 import pytest
-from conftest import HANG, assert_whole, publish
+from support import HANG, assert_whole, publish
 
 import xmem
 

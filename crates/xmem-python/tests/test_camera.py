@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import HANG, eventually
+from support import HANG, eventually
 
 import xmem
 from xmem import _camera

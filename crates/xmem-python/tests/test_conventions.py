@@ -14,7 +14,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from conftest import HANG, content, eventually, publish
+from support import HANG, content, eventually, publish
 from test_buffer_pool import Child
 
 import xmem

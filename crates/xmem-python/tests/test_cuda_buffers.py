@@ -3,8 +3,8 @@
 """Buffers by number on CUDA devices, between processes, on the stand-in driver without a GPU. Names and examples are those of the
 technical design."""
 
-from conftest import eventually
 from cuda_support import machine  # noqa: F401
+from support import eventually
 from test_cuda_frames import interrupt
 
 SIZE = 1920 * 1080 * 3

@@ -4,8 +4,8 @@
 its tensors use the same code, which is not tested with them here."""
 
 import pytest
-from conftest import eventually
 from cuda_support import Machine, Process, machine  # noqa: F401
+from support import eventually
 
 SIZE = 200_000
 

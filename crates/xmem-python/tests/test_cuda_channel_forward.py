@@ -6,8 +6,8 @@ stand-in driver without a GPU."""
 from pathlib import Path
 
 import pytest
-from conftest import eventually
 from cuda_support import Machine, Process, machine  # noqa: F401
+from support import eventually
 from test_cuda_channel import LIBRARY, close, ends, memory
 from test_cuda_frames import interrupt
 

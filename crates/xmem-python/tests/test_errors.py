@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import HANG, assert_whole, eventually, publish
+from support import HANG, assert_whole, eventually, publish
 
 import xmem
 

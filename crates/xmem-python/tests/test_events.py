@@ -9,7 +9,7 @@ import time
 
 import numpy as np
 import pytest
-from conftest import HANG, content, publish
+from support import HANG, content, publish
 
 import xmem
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
-from conftest import HANG
 from cuda_support import machine  # noqa: F401
+from support import HANG
 
 import xmem
 

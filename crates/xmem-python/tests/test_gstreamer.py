@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import HANG, assert_whole, content, eventually, publish
+from support import HANG, assert_whole, content, eventually, publish
 
 import xmem
 

@@ -8,7 +8,7 @@ import re
 import tempfile
 
 import pytest
-from conftest import ENTRY, HALVES, HANG, LAYOUT, PLACE, Child
+from support import ENTRY, HALVES, HANG, LAYOUT, PLACE, Child
 
 TENSOR = {"shape": [4, 6], "dtype": "float32"}
 RGB = {"format": "RGB", "width": 16, "height": 8}

@@ -10,7 +10,7 @@ import sys
 import warnings
 
 import pytest
-from conftest import HANG, publish
+from support import HANG, publish
 
 import xmem
 

@@ -10,7 +10,7 @@ import time
 
 import numpy as np
 import pytest
-from conftest import HANG, assert_whole, content, eventually, publish
+from support import HANG, assert_whole, content, eventually, publish
 
 import xmem
 

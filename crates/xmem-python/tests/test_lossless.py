@@ -7,7 +7,7 @@ import threading
 
 import numpy as np
 import pytest
-from conftest import HANG, content
+from support import HANG, content
 
 import xmem
 

@@ -18,7 +18,7 @@ from multiprocessing.reduction import ForkingPickler
 import numpy as np
 import pytest
 from channel_support import HANG, Process, wait_until
-from conftest import assert_whole, content, publish
+from support import assert_whole, content, publish
 
 import xmem
 import xmem.multiprocessing

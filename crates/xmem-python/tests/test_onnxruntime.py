@@ -8,8 +8,8 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from conftest import HANG, content, publish
 from onnx import TensorProto, helper
+from support import HANG, content, publish
 
 import xmem
 import xmem.ort

@@ -3,7 +3,7 @@
 """Frames in several parts, and pictures of which a frame has half of the rows."""
 
 import numpy as np
-from conftest import HANG
+from support import HANG
 
 import xmem
 

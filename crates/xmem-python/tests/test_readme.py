@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from channel_support import Process
-from conftest import HANG, eventually, publish
+from support import HANG, eventually, publish
 
 import xmem
 

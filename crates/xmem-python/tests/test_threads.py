@@ -9,7 +9,7 @@ import threading
 
 import numpy as np
 import pytest
-from conftest import HANG, assert_whole, content, publish
+from support import HANG, assert_whole, content, publish
 
 import xmem
 

@@ -8,7 +8,7 @@ import sys
 import threading
 
 import pytest
-from conftest import HANG, assert_whole, content, publish
+from support import HANG, assert_whole, content, publish
 
 import xmem
 

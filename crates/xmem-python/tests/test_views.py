@@ -7,7 +7,7 @@ import warnings
 
 import numpy as np
 import pytest
-from conftest import HANG
+from support import HANG
 
 import xmem
 

@@ -8,7 +8,7 @@ import warnings
 
 import pytest
 from channel_support import HANG, Process, spawn, wait_until
-from conftest import eventually, publish
+from support import eventually, publish
 
 import xmem
 

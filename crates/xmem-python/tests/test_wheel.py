@@ -12,7 +12,7 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
-from conftest import HANG
+from support import HANG
 
 import xmem
 from xmem import _gstreamer, _xmem

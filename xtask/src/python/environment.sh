@@ -10,7 +10,7 @@ torch=${3-}
 room_for_torch=12
 # Copies the list last, so that an interrupted installation does not count as complete.
 install() {
-    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-cache-dir --no-deps --requirement "$1"
+    "$venv/bin/python" -m pip install --quiet --no-compile --disable-pip-version-check --no-cache-dir --no-deps --requirement "$1"
     cp "$1" "$venv/$2"
 }
 if ! cmp -s "$requirements" "$venv/requirements.txt"; then

@@ -163,7 +163,10 @@ fn tests(rights: Rights) -> Step {
         )
         .env("XMEM_WHEELS", dir().join("wheels"))
         // The threads that NumPy starts in each process would take as long as the rest of its import.
-        .env("OPENBLAS_NUM_THREADS", "1");
+        .env("OPENBLAS_NUM_THREADS", "1")
+        // Hundreds of processes import the helpers. They would compile them each, or leave files beside the sources.
+        .env_remove("PYTHONDONTWRITEBYTECODE")
+        .env("PYTHONPYCACHEPREFIX", dir().join("bytecode"));
     Step {
         name: "Python tests",
         command: strict(command),
