@@ -23,6 +23,9 @@ use crate::format::to_stderr;
 
 /// The number of frames that wait for the disk here. More wait in the tool.
 const WAITING: usize = 16;
+/// How long a clip waits for the next frame when its time is over, and for how long it waits in all. A slow machine is late.
+const PATIENCE: Duration = Duration::from_secs(1);
+const MOST_LATE: Duration = Duration::from_secs(30);
 
 pub(super) enum Event {
     /// The elements that describe the frames that come next.
@@ -73,6 +76,7 @@ pub(super) struct Clips {
     memory: usize,
     limit: Option<u64>,
     header: Option<Header>,
+    clock: StreamClock,
     /// Begins with a key frame.
     kept: VecDeque<Frame>,
     bytes: usize,
@@ -85,9 +89,52 @@ pub(super) struct Clips {
 /// A clip that was told to begin.
 struct Running {
     name: PathBuf,
+    /// When it was told to begin, or to go on.
+    told: Instant,
+    /// The time of its end in the stream. `None`: there was no frame yet.
+    end: Option<i64>,
+    /// When it ends if frames do not come.
     until: Instant,
     /// `None`: there was no frame.
     clip: Option<Clip>,
+}
+
+/// The time in the stream. Frames come later than they were made, by as much as the tool and the disk take, so the earliest ones
+/// tell it. Only those of the last two minutes do, because clocks drift.
+struct StreamClock {
+    begin: Instant,
+    minute: u128,
+    /// The least distance from a frame's time to its arrival here, in milliseconds, in the minute before this one and in this one.
+    least: [Option<i64>; 2],
+}
+
+impl Default for StreamClock {
+    fn default() -> Self {
+        Self {
+            begin: Instant::now(),
+            minute: 0,
+            least: [None; 2],
+        }
+    }
+}
+
+impl StreamClock {
+    fn note(&mut self, time: i64) {
+        let elapsed = self.begin.elapsed().as_millis();
+        let minute = elapsed / 60_000;
+        if self.minute != minute {
+            self.minute = minute;
+            self.least = [self.least[1], None];
+        }
+        let distance = elapsed as i64 - time;
+        self.least[1] = Some(self.least[1].map_or(distance, |least| least.min(distance)));
+    }
+
+    /// `None`: there was no frame.
+    fn now(&self) -> Option<i64> {
+        let least = self.least.into_iter().flatten().min()?;
+        Some(self.begin.elapsed().as_millis() as i64 - least)
+    }
 }
 
 impl Clips {
@@ -106,6 +153,7 @@ impl Clips {
             memory: record.memory as usize,
             limit: record.keep,
             header: None,
+            clock: StreamClock::default(),
             kept: VecDeque::new(),
             bytes: 0,
             is_short: false,
@@ -163,15 +211,19 @@ impl Clips {
     }
 
     fn trigger(&mut self) {
-        let until = Instant::now() + self.after;
+        let told = Instant::now();
+        let until = told + self.after + PATIENCE;
+        let end = self.clock.now().map(|now| now + self.after());
         if let Some(running) = &mut self.running {
-            running.until = until;
+            (running.told, running.end, running.until) = (told, end, until);
             return;
         }
         self.make_room();
         let name = self.names.at(SystemTime::now());
         self.running = Some(Running {
             name,
+            told,
+            end,
             until,
             clip: None,
         });
@@ -182,7 +234,21 @@ impl Clips {
         self.kept = kept;
     }
 
+    fn after(&self) -> i64 {
+        self.after.as_millis() as i64
+    }
+
     fn take(&mut self, frame: Frame) {
+        self.clock.note(frame.time);
+        let (after, now) = (self.after(), Instant::now());
+        if let Some(running) = &mut self.running {
+            let latest = running.told + self.after + MOST_LATE;
+            if frame.time > *running.end.get_or_insert(frame.time + after) {
+                self.finish();
+            } else {
+                running.until = running.until.max(now + PATIENCE).min(latest);
+            }
+        }
         self.write(&frame);
         if frame.is_key {
             // The clip of a trigger that comes next begins with the last key frame before its time.
@@ -308,5 +374,66 @@ fn read(input: PipeReader, events: &SyncSender<Event>) {
         if events.send(event).is_err() || is_last {
             return;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::{Cli, Command};
+    use clap::Parser;
+
+    fn frame(time: i64) -> Event {
+        Event::Frame(Frame {
+            time,
+            is_key: true,
+            bytes: vec![0],
+        })
+    }
+
+    /// The number of frames in a clip of these events. Between the parts they are late.
+    fn clip(parts: Vec<Vec<Event>>) -> usize {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("clip.mkv");
+        let words = ["xmem", "record", "p", file.to_str().unwrap()];
+        let cli = Cli::parse_from(words.into_iter().chain(["--before=9", "--after=0.01"]));
+        let Command::Record(record) = cli.command else {
+            panic!("another command")
+        };
+        let mut clips = Clips::new(&record, Duration::from_secs(9)).unwrap();
+        let (sender, events) = sync_channel(WAITING);
+        let written = thread::spawn(move || clips.run(&events, &AtomicBool::new(false)));
+        for part in parts {
+            for event in part {
+                sender.send(event).unwrap();
+            }
+            thread::sleep(Duration::from_millis(300));
+        }
+        drop(sender);
+        written.join().unwrap();
+        let bytes = std::fs::read(&file).unwrap();
+        // Each is a key frame, which has a cluster.
+        let id = 0x1f43_b675_u32.to_be_bytes();
+        bytes.windows(4).filter(|it| *it == id).count()
+    }
+
+    fn header() -> Event {
+        Event::Header(Header::default())
+    }
+
+    #[test]
+    fn frames_from_before_the_trigger_that_come_late_are_in_the_clip() {
+        let before = vec![header(), frame(0)];
+        let late = vec![frame(100), frame(200), frame(1_000_000), frame(1_000_001)];
+        assert_eq!(clip(vec![before, vec![Event::Trigger], late]), 3);
+    }
+
+    #[test]
+    fn without_frames_a_clip_ends() {
+        let before = vec![header(), frame(0), frame(1), Event::Trigger];
+        assert_eq!(clip(vec![before]), 2);
+        // There was no frame before the trigger.
+        let first = vec![Event::Trigger, header(), frame(500), frame(600)];
+        assert_eq!(clip(vec![first]), 1);
     }
 }

@@ -159,7 +159,7 @@ impl<R: Read> Stream<R> {
 }
 
 /// What a file of the stream begins with.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Header {
     ebml: Vec<u8>,
     tracks: Vec<u8>,
