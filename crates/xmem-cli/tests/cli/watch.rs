@@ -63,11 +63,10 @@ fn watch_waits_for_the_first_producer_and_for_the_next() {
         .unwrap();
     let mut lines = BufReader::new(watch.stderr.take().unwrap()).lines();
     let mut shown = BufReader::new(watch.stdout.take().unwrap()).lines();
-    let is_waiting = |line: String| {
-        assert!(line.starts_with("xmem: no producer at "), "{line}");
-        assert!(line.contains("waiting"), "{line}");
-    };
-    is_waiting(lines.next().unwrap().unwrap());
+    let is_waiting =
+        |line: &str| line.starts_with("xmem: no producer at ") && line.contains("waiting");
+    let line = lines.next().unwrap().unwrap();
+    assert!(is_waiting(&line), "{line}");
     // The command has waited for some time when three connections got no answer.
     let path = socket(&dir);
     let (family, kind, flags) = (
@@ -94,7 +93,8 @@ fn watch_waits_for_the_first_producer_and_for_the_next() {
         |line: String| serde_json::from_str::<Value>(&line).unwrap()["published"].clone();
     assert_eq!(published(shown.next().unwrap().unwrap()), 0);
     drop(producer);
-    is_waiting(lines.next().unwrap().unwrap());
+    // On a busy machine a query may have been slow before.
+    assert!(lines.any(|line| is_waiting(&line.unwrap())));
     let producer = Producer::builder(socket(&dir)).build().unwrap();
     publish(&producer);
     assert!(shown.any(|line| published(line.unwrap()) == 1));
