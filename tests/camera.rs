@@ -6,7 +6,7 @@ mod support;
 
 use std::{fs, path::Path, process::Command};
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 use support::{process::*, *};
 
 const WIDTH: usize = 320;
@@ -180,6 +180,34 @@ fn a_camera_is_shown_over_restarts_of_the_producer() {
         text.contains("runs, so `xmem camera` can show pools"),
         "{text}"
     );
+}
+
+/// The program behind the camera hangs, as GStreamer's sink for PipeWire can.
+#[test]
+fn a_camera_that_hangs_is_started_again() {
+    let pools = prepared();
+    let Some(_session) = session(&pools) else {
+        return;
+    };
+    let _producer = white(&pools, "width=640,height=480");
+    let mut camera = camera(&pools);
+    until("the node", || objects(&pools).contains("\"xmem.p\""));
+    let first = viewer(&pools, "first");
+    let is_bright = |viewer| brightness(&pools, viewer).is_some_and(|it| it > 100);
+    until("a picture", || is_bright("first"));
+    let tool = || Some(pool_stats(&pools, "p")?.consumers.first()?.pid);
+    let hanging = tool().unwrap();
+    let pid = Pid::from_raw(hanging as i32).unwrap();
+    kill_process(pid, Signal::STOP).unwrap();
+    until("another one", || tool().is_some_and(|it| it != hanging));
+    drop(first);
+    let second = viewer(&pools, "second");
+    until("a picture", || is_bright("second"));
+    drop(second);
+    camera.signal(Signal::INT);
+    camera.succeeds();
+    let log = camera.log();
+    assert!(log.contains("PipeWire takes no picture"), "{log}");
 }
 
 #[test]

@@ -3,12 +3,15 @@
 //! `xmem camera POOL`: a pool as a camera of the desktop.
 
 use std::fs;
+use std::mem::replace;
 use std::os::unix::fs::FileTypeExt;
-use std::process::Command;
+use std::path::Path;
+use std::process::{Child, Command};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
 use xmem_core::discovery::printable;
 
 use crate::Error;
@@ -24,6 +27,8 @@ const BACKOFF: (Duration, Duration) = (Duration::from_millis(300), Duration::fro
 const LONG: Duration = Duration::from_secs(10);
 /// The first run of the tool loads every plugin.
 const INSPECT_TIMEOUT: Duration = Duration::from_secs(30);
+/// A tool that takes no frame for this time, while programs show the camera, hangs.
+const STUCK: Duration = Duration::from_secs(5);
 /// For how long the last frame is shown when no other one comes, in nanoseconds.
 const SHOWN: u64 = 1_000_000_000;
 
@@ -44,7 +49,8 @@ pub(crate) fn run(camera: &Camera, verbose: bool) -> Result<(), Error> {
         let begin = Instant::now();
         let mut tool = start(&mut command(camera, &sink), sender.clone())?;
         let mut printed = String::new();
-        let is_stopped = watch(&events, &mut printed, verbose, || {
+        let mut progress = Progress::of(camera, &tool);
+        let end = watch(&events, &mut printed, &mut progress, verbose, || {
             // Fails only if the tool has already ended.
             let _ = kill_process(Pid::from_child(&tool), Signal::INT);
         });
@@ -52,17 +58,20 @@ pub(crate) fn run(camera: &Camera, verbose: bool) -> Result<(), Error> {
             tool.kill()?;
         }
         tool.wait()?;
-        if is_stopped {
-            return Ok(());
-        }
-        let reason = failure(&printed).to_string() + advice(camera, &printed);
+        let reason = match end {
+            End::Stopped => return Ok(()),
+            End::Stuck => "programs show the camera, but PipeWire takes no picture".to_owned(),
+            End::Ended => failure(&printed).to_string() + advice(camera, &printed),
+        };
         if printed.contains("erroneous pipeline") {
             return Err(reason.into());
         }
         // pipewiresink ends when the last program that shows the camera leaves.
-        if begin.elapsed() > LONG || printed.contains("all buffers have been removed") {
+        let is_left = printed.contains("all buffers have been removed");
+        if is_left || begin.elapsed() > LONG {
             wait = BACKOFF.0;
-        } else {
+        }
+        if !is_left {
             to_stderr(format_args!(
                 "{name}: {reason}; starting it again in {wait:?}"
             ));
@@ -74,20 +83,29 @@ pub(crate) fn run(camera: &Camera, verbose: bool) -> Result<(), Error> {
     }
 }
 
-/// Waits until the tool ends, or should have ended. Returns whether this command is to end, after it called `interrupt`.
+/// Why the tool has ended, or is to be ended.
+enum End {
+    /// This command is to end.
+    Stopped,
+    Stuck,
+    Ended,
+}
+
+/// Waits until the tool ends, or should have ended. Calls `interrupt` if this command is to end.
 fn watch(
     events: &Receiver<Event>,
     printed: &mut String,
+    progress: &mut Progress,
     verbose: bool,
     interrupt: impl Fn(),
-) -> bool {
-    let mut is_stopped = false;
+) -> End {
+    let mut end = End::Ended;
     let mut deadline: Option<Instant> = None;
     loop {
         let left = deadline.map(|it| it.saturating_duration_since(Instant::now()));
-        match events.recv_timeout(left.unwrap_or(LONG)) {
+        match events.recv_timeout(left.unwrap_or(STUCK)) {
             Ok(Event::Stop) => {
-                is_stopped = true;
+                end = End::Stopped;
                 deadline.get_or_insert(Instant::now() + END_TIMEOUT);
                 interrupt();
             }
@@ -106,11 +124,60 @@ fn watch(
                 *printed += &line;
                 printed.push('\n');
             }
-            Ok(Event::Ended) | Err(RecvTimeoutError::Disconnected) => return is_stopped,
-            Err(RecvTimeoutError::Timeout) if deadline.is_some() => return is_stopped,
+            Ok(Event::Ended) | Err(RecvTimeoutError::Disconnected) => return end,
+            Err(RecvTimeoutError::Timeout) if deadline.is_some() => return end,
+            Err(RecvTimeoutError::Timeout) if progress.is_stuck() => return End::Stuck,
             Err(RecvTimeoutError::Timeout) => {}
         }
     }
+}
+
+/// The frames that the tool takes. pipewiresink 0.3 can wait without end for PipeWire on a busy machine.
+struct Progress<'a> {
+    pool: &'a Path,
+    pid: u32,
+    /// The name of the node. `None`: a device, which takes each picture.
+    node: Option<String>,
+    /// The number of frames that were published, and that the tool has taken, at the last look.
+    seen: Option<(u64, u64)>,
+}
+
+impl<'a> Progress<'a> {
+    fn of(camera: &'a Camera, tool: &Child) -> Self {
+        let node = camera.v4l2.is_none().then(|| plain_name(camera));
+        Self {
+            pool: Path::new(&camera.pool),
+            pid: tool.id(),
+            node,
+            seen: None,
+        }
+    }
+
+    /// Whether the tool has taken no frame since the last look, while there were some and a program shows the camera.
+    fn is_stuck(&mut self) -> bool {
+        let Some(node) = &self.node else { return false };
+        let stats = xmem_core::discovery::query(self.pool).ok();
+        let now = stats.and_then(|stats| {
+            let tool = stats.consumers.iter().find(|it| it.pid == self.pid)?;
+            Some((stats.published, tool.received))
+        });
+        let before = replace(&mut self.seen, now);
+        let (Some((published, taken)), Some(now)) = (before, now) else {
+            return false;
+        };
+        now.0 > published && now.1 == taken && is_shown(node)
+    }
+}
+
+/// Whether a program shows the camera.
+fn is_shown(node: &str) -> bool {
+    let ended = child::run(&mut Command::new("pw-dump"), END_TIMEOUT);
+    let Ok(Some(ended)) = ended else { return false };
+    let objects: Vec<Value> = serde_json::from_str(&ended.stdout).unwrap_or_default();
+    let name = format!("xmem.{node}");
+    objects
+        .iter()
+        .any(|it| it["info"]["props"]["node.name"] == *name && it["info"]["state"] == "running")
 }
 
 /// The element that shows the camera to programs. Fails if this machine cannot have such a camera.
