@@ -7,13 +7,10 @@ use std::sync::LazyLock;
 use gst::{glib, prelude::*};
 use log::{Level, LevelFilter, Log, Metadata, Record};
 
-static CAT: LazyLock<gst::DebugCategory> = LazyLock::new(|| {
-    gst::DebugCategory::new(
-        "xmemcore",
-        gst::DebugColorFlags::empty(),
-        Some("The pools, below the elements"),
-    )
-});
+use crate::debug_category;
+
+static CAT: LazyLock<gst::DebugCategory> =
+    LazyLock::new(|| debug_category("xmemcore", "The pools, below the elements"));
 
 struct ToGStreamer;
 

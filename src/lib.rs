@@ -60,6 +60,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// The debug category of a part of the plugin.
+fn debug_category(name: &str, description: &str) -> gst::DebugCategory {
+    gst::DebugCategory::new(name, gst::DebugColorFlags::empty(), Some(description))
+}
+
 fn plugin_init(plugin: &gst::Plugin) -> Result<(), glib::BoolError> {
     core_log::init(plugin);
     stream::caps::register_types();

@@ -7,5 +7,4 @@ pub(crate) mod bufferpool;
 mod kept;
 pub(crate) mod memory;
 pub(crate) mod planes;
-pub(crate) mod tally;
 pub(crate) mod tied;

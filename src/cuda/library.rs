@@ -13,15 +13,10 @@ use super::ffi::{
     CuContext, CuDevice, CuDevicePtr, CuStream, GstCudaAllocator, GstCudaBufferPool,
     GstCudaBufferPoolClass, GstCudaContext, GstCudaMemory, GstCudaMemoryAllocMethod, GstCudaStream,
 };
-use crate::library::functions;
+use crate::{debug_category, library::functions};
 
-pub(super) static CAT: LazyLock<gst::DebugCategory> = LazyLock::new(|| {
-    gst::DebugCategory::new(
-        "xmemcuda",
-        gst::DebugColorFlags::empty(),
-        Some("Slots on CUDA devices"),
-    )
-});
+pub(super) static CAT: LazyLock<gst::DebugCategory> =
+    LazyLock::new(|| debug_category("xmemcuda", "Slots on CUDA devices"));
 
 const SONAME: &str = "libgstcuda-1.0.so.0";
 

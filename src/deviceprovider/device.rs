@@ -12,7 +12,7 @@ use std::{
 
 use gst::{ffi, glib, prelude::*, subclass::prelude::*};
 
-use super::{log::CAT, pools::Pool};
+use super::{CAT, pools::Pool};
 use crate::{XmemSrc, bytes};
 
 const PROP_POOL: &str = "pool";

@@ -31,8 +31,7 @@ use xmem_core::Canceller;
 use xmem_core::discovery::{PoolWatch, Watched};
 
 use super::{
-    XmemDevice,
-    log::CAT,
+    CAT, XmemDevice,
     pools::{self, Pool},
 };
 use crate::lock;

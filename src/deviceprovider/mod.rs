@@ -4,10 +4,16 @@
 
 mod device;
 mod imp;
-mod log;
 mod pools;
 
+use std::sync::LazyLock;
+
 use gst::{glib, prelude::*};
+
+use crate::debug_category;
+
+static CAT: LazyLock<gst::DebugCategory> =
+    LazyLock::new(|| debug_category("xmemdeviceprovider", "Lists pools"));
 
 glib::wrapper! {
     /// Lists the pools of the runtime directory.

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use xmem_core::{ConnectError, Delivery, PoolStats};
 
-use crate::stream::{event::sticky, text};
+use crate::stream::{sticky, text};
 
 /// A pool that this process can join.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -13,6 +13,7 @@ pub(crate) mod names;
 pub(crate) mod received;
 pub(crate) mod start;
 pub(crate) mod stats;
+pub(crate) mod sticky;
 pub(crate) mod text;
 pub(crate) mod timeline;
 pub(crate) mod timing;

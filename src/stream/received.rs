@@ -9,8 +9,8 @@ use xmem_core::{Dmabuf, ReadLease};
 
 use crate::{
     buffers::{
+        allocator::Tally,
         memory::XmemMemory,
-        tally::Tally,
         tied::{Tie, tied},
     },
     cuda::SlotMemory,

@@ -8,7 +8,7 @@ use std::{
 };
 
 use crate::lock;
-use crate::stream::event::text;
+use crate::stream::text;
 
 const NAME: &str = "stream";
 const FLAGS: &str = "flags";
@@ -62,7 +62,7 @@ impl Description {
 
     /// Invalid fields count as unknown.
     pub(crate) fn parse(text: Option<&str>) -> Self {
-        let Some(structure) = text.and_then(text::to_structure) else {
+        let Some(structure) = text.and_then(text::to_bounded_structure) else {
             return Self::default();
         };
         let bits = |field| structure.get::<u32>(field).ok();

@@ -78,6 +78,33 @@ pub(crate) fn to_caps(text: &str) -> Option<gst::Caps> {
     text.parse().ok()
 }
 
+/// The maximum length of an event's structure, in bytes.
+const MAX_LEN: usize = 64 << 10;
+
+/// The structure of an event as text, with all of its fields. `Err`: why it cannot be shared.
+pub(crate) fn of_whole_structure(structure: &gst::StructureRef) -> Result<String, &'static str> {
+    if !structure.iter().all(|(_, value)| is_plain(value)) {
+        return Err("it has content that means something in its own process only");
+    }
+    let text = structure.to_string();
+    if text.len() > MAX_LEN {
+        return Err("it is too long");
+    }
+    // GStreamer cannot read back each text that it writes.
+    match to_bounded_structure(&text) {
+        Some(same) if *same == *structure => Ok(text),
+        _ => Err("it has no text form"),
+    }
+}
+
+/// Parses the structure of an event that another process wrote. `None`: it is invalid.
+pub(crate) fn to_bounded_structure(text: &str) -> Option<gst::Structure> {
+    if text.len() > MAX_LEN {
+        return None;
+    }
+    to_structure(text)
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -160,5 +187,46 @@ mod tests {
             let _ = to_structure(&text);
             let _ = to_caps(&text);
         }
+    }
+
+    #[test]
+    fn plain_values_round_trip() {
+        gst::init().unwrap();
+        let inner = gst::Structure::builder("inner")
+            .field("text", "a \"b\", c=[")
+            .build();
+        let structure = gst::Structure::builder("outer")
+            .field("number", 7u64)
+            .field("inner", inner)
+            .field("fraction", gst::Fraction::new(30, 1))
+            .field("list", gst::List::new([1i32, 2]))
+            .field("buffer", gst::Buffer::from_slice([1, 2, 3]))
+            .build();
+        let text = of_whole_structure(&structure).unwrap();
+        let same = to_bounded_structure(&text).unwrap();
+        assert_eq!(same.get::<u64>("number"), Ok(7));
+        assert_eq!(
+            same.get::<gst::Structure>("inner")
+                .unwrap()
+                .get::<&str>("text"),
+            Ok("a \"b\", c=[")
+        );
+    }
+
+    #[test]
+    fn other_values_are_refused() {
+        gst::init().unwrap();
+        let inner = gst::Structure::builder("inner")
+            .field("object", gst::Bus::new())
+            .build();
+        let outer = gst::Structure::builder("outer")
+            .field("inner", inner.clone())
+            .build();
+        assert!(of_whole_structure(&inner).is_err());
+        assert!(of_whole_structure(&outer).is_err());
+        let long = gst::Structure::builder("long")
+            .field("text", "x".repeat(MAX_LEN))
+            .build();
+        assert!(of_whole_structure(&long).is_err());
     }
 }

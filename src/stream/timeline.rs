@@ -2,7 +2,7 @@
 
 //! How a stream's times relate to CLOCK_MONOTONIC. Part of the sticky state.
 
-use crate::stream::{event::text, timing};
+use crate::stream::{text, timing};
 
 const NAME: &str = "timeline";
 const LIVE: &str = "live";
@@ -38,7 +38,7 @@ impl Timeline {
 
     /// Invalid values count as not known.
     pub(crate) fn parse(text: Option<&str>) -> Self {
-        let Some(structure) = text.and_then(text::to_structure) else {
+        let Some(structure) = text.and_then(text::to_bounded_structure) else {
             return Self::default();
         };
         let time = |field| structure.get::<u64>(field).ok().and_then(timing::known);

@@ -303,7 +303,7 @@ fn decode(field: &[u8]) -> Vec<u8> {
 mod tests {
     use super::*;
     use crate::stream::{
-        event::sticky::{TAGS, parse_segment, parse_tags},
+        sticky::{TAGS, parse_segment, parse_tags},
         text::{to_caps, to_structure},
     };
 

@@ -15,15 +15,10 @@ use std::{
 use gst::{glib, glib::translate::*, prelude::*, subclass::prelude::*};
 use gst_base::subclass::prelude::*;
 
-use crate::unwind;
+use crate::{debug_category, unwind};
 
-pub(super) static CAT: LazyLock<gst::DebugCategory> = LazyLock::new(|| {
-    gst::DebugCategory::new(
-        "xmemsink",
-        gst::DebugColorFlags::empty(),
-        Some("Puts buffers into a shared pool"),
-    )
-});
+pub(super) static CAT: LazyLock<gst::DebugCategory> =
+    LazyLock::new(|| debug_category("xmemsink", "Puts buffers into a shared pool"));
 
 /// A sink that renders one buffer after another.
 pub(super) trait Render: BaseSinkImpl

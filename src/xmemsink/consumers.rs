@@ -22,7 +22,7 @@ use xmem_core::{ConsumerStats, Departure, PoolEvent, key_frame::KeyFrame};
 use super::{base::CAT, settings::PROP_NUM_CLIENTS};
 use crate::{
     lock,
-    stream::{caps, event::key_frame, stats, timing},
+    stream::{caps, event, stats, timing},
 };
 
 const SIGNAL_CONNECTED: &str = "client-connected";
@@ -247,7 +247,7 @@ impl Requests {
             let count = state.count;
             drop(state);
             if is_heeded(sink) {
-                let event = key_frame::to_event(request, sink.upcast_ref(), count);
+                let event = event::key_frame_request(request, sink.upcast_ref(), count);
                 let answered = sink.sink_pad().push_event(event);
                 gst::debug!(CAT, obj = sink, "{request:?} upstream, answer {answered}");
             }

@@ -14,8 +14,10 @@ use super::{
     base::{CAT, Data},
     when::SinkContext,
 };
-use crate::lock;
-use crate::stream::event::downstream::{self, Packed};
+use crate::{
+    lock,
+    stream::event::{self, Packed},
+};
 
 /// At most this many names of dropped events are remembered, so that each is reported once.
 const MAX_REPORTED: usize = 64;
@@ -101,7 +103,7 @@ impl Events {
                 self.has_deferred.store(false, Relaxed);
                 return Ok(());
             };
-            if let Some(Ok(packed)) = downstream::pack(&event) {
+            if let Some(Ok(packed)) = event::pack(&event) {
                 self.send(ctx, &event, packed, is_deferrable)?;
             }
             lock(&self.state).deferred.pop_front();
@@ -189,16 +191,8 @@ impl Events {
         };
         let is_cancelled =
             |error: &EventError| matches!(error, EventError::Acquire(AcquireError::Cancelled));
-        let result = if waits {
-            let tried = ctx
-                .interrupts
-                .try_once(ctx.sink, data, attempt, is_cancelled)?;
-            let Some(result) = tried else {
-                return Ok(false);
-            };
-            result
-        } else {
-            attempt(ctx.interrupts.canceller())
+        let Some(result) = ctx.try_once(data, waits, attempt, is_cancelled)? else {
+            return Ok(false);
         };
         match result {
             Ok(_) => {

@@ -3,11 +3,11 @@
 //! One buffer on its way into the pool: described, then published in place if upstream wrote it into a slot of this pool,
 //! otherwise elsewhere or with one copy.
 
+use gst::prelude::*;
 use xmem_core::{Canceller, FrameMeta, OwnSlot, PublishError, SlotSpec};
 
 use super::{
     base::{self, CAT, Data},
-    clip::{self, Clipped},
     consumers::Requests,
     device, outside,
     run::{Cause, Failure, Outcome, Started},
@@ -16,7 +16,7 @@ use super::{
     when::SinkContext,
 };
 use crate::{
-    buffers::memory::{XmemMemory, XmemMemoryRef},
+    buffers::memory::XmemMemory,
     stream::{
         frame::{self, Memory},
         meta::{self, Losses},
@@ -49,7 +49,9 @@ fn describe_fully(
     ctx.stream.settle_caps(buffer);
     let format = ctx.stream.format();
     let info = format.audio_info.as_ref();
-    if info.is_some_and(|info| !matches!(clip(ctx, info, buffer), Clipped::Whole)) {
+    if info
+        .is_some_and(|info| !matches!(clip(base::segment(ctx.sink), info, buffer), Clipped::Whole))
+    {
         return Ok(None);
     }
     let layout = format.layout(buffer, ctx.started.program);
@@ -72,15 +74,12 @@ fn describe_fully(
     }))
 }
 
-fn clip(ctx: SinkContext<'_>, info: &gst_audio::AudioInfo, buffer: &gst::BufferRef) -> Clipped {
-    clip::clip(base::segment(ctx.sink), info, buffer)
-}
-
 /// The samples inside the segment, of a buffer that was not described, and how many were outside. `None`: there are none inside, or
 /// it does not contain samples.
 #[cold]
 pub(super) fn part(ctx: SinkContext<'_>, buffer: &gst::BufferRef) -> Option<(gst::Buffer, u64)> {
-    match clip(ctx, ctx.stream.format().audio_info.as_ref()?, buffer) {
+    let format = ctx.stream.format();
+    match clip(base::segment(ctx.sink), format.audio_info.as_ref()?, buffer) {
         Clipped::Part(part, outside) => Some((part, outside)),
         Clipped::Whole | Clipped::Nothing => None,
     }
@@ -117,49 +116,29 @@ pub(super) fn offer(
     buffer: &gst::Buffer,
     described: &mut Described,
 ) -> Result<Outcome, gst::FlowError> {
-    loop {
-        let mapping = ctx.prepare(Data::Buffer(buffer))?;
-        let stamps = mapping.stamps(ctx.sink, buffer);
-        described.meta.timestamp = stamps.presentation;
-        described.meta.decode_timestamp = stamps.decoding;
-        if let Some(outcome) = attempt(ctx, requests, buffer, described)? {
-            return Ok(outcome);
-        }
-    }
-}
-
-/// Tries once. `None`: a wait was cancelled. After a pause the frame has other times.
-fn attempt(
-    ctx: SinkContext<'_>,
-    requests: &Requests,
-    buffer: &gst::Buffer,
-    described: &mut Described,
-) -> Result<Option<Outcome>, gst::FlowError> {
+    let data = Data::Buffer(buffer);
     let Described { meta, memory } = described;
-    let num_requested = requests.num_requested();
-    let mut attempt =
-        |cancel: &Canceller| place(ctx.started, buffer, meta, *memory, ctx.stream, cancel);
-    let result = if ctx.started.is_lossless() {
+    loop {
+        let stamps = ctx.prepare(data)?.stamps(ctx.sink, buffer);
+        meta.timestamp = stamps.presentation;
+        meta.decode_timestamp = stamps.decoding;
+        let num_requested = requests.num_requested();
+        let attempt =
+            |cancel: &Canceller| place(ctx.started, buffer, meta, *memory, ctx.stream, cancel);
         let is_cancelled = |failure: &Failure| matches!(failure, Failure::Cancelled);
-        let data = Data::Buffer(buffer);
-        let tried = ctx
-            .interrupts
-            .try_once(ctx.sink, data, attempt, is_cancelled)?;
-        let Some(result) = tried else {
-            return Ok(None);
-        };
-        result
-    } else {
         // Live delivery does not wait.
-        attempt(ctx.interrupts.canceller())
-    };
-    let outcome = result.map_err(|failure| fail(ctx.sink, failure))?;
-    gst::trace!(CAT, obj = ctx.sink, "{outcome:?} {meta:?}");
-    let is_key_frame = !buffer.flags().contains(gst::BufferFlags::DELTA_UNIT);
-    if is_key_frame && !matches!(outcome, Outcome::Dropped | Outcome::Spared(_)) {
-        requests.note_key_frame(num_requested);
+        let waits = ctx.started.is_lossless();
+        let Some(result) = ctx.try_once(data, waits, attempt, is_cancelled)? else {
+            continue;
+        };
+        let outcome = result.map_err(|failure| fail(ctx.sink, failure))?;
+        gst::trace!(CAT, obj = ctx.sink, "{outcome:?} {meta:?}");
+        let is_key_frame = !buffer.flags().contains(gst::BufferFlags::DELTA_UNIT);
+        if is_key_frame && !matches!(outcome, Outcome::Dropped | Outcome::Spared(_)) {
+            requests.note_key_frame(num_requested);
+        }
+        return Ok(outcome);
     }
-    Ok(Some(outcome))
 }
 
 /// Warns in the category GST_PERFORMANCE that frames are copied or dropped, with the reason. Once for each format.
@@ -269,7 +248,8 @@ fn place(
         _ if !memory.is_of(buffer) => return Err(Failure::NotShareable),
         _ => {}
     }
-    let own = one_memory(buffer);
+    let only = (buffer.n_memory() == 1).then(|| buffer.peek_memory(0));
+    let own = only.and_then(|memory| memory.downcast_memory_ref::<XmemMemory>());
     let published = own.and_then(|own| own.publish(&started.producer, meta));
     let cause = match published {
         Some(Ok(_)) => return Ok(Outcome::InPlace),
@@ -333,10 +313,51 @@ fn place_elsewhere(
     Ok(Outcome::Copied(cause))
 }
 
-/// The buffer's memory, if it has only one and that is an XmemMemory.
-fn one_memory(buffer: &gst::BufferRef) -> Option<&XmemMemoryRef> {
-    if buffer.n_memory() != 1 {
-        return None;
+/// What is left of a buffer of raw sound. Sinks and encoders remove the samples outside of its segment, by the segment, which
+/// consumers do not have. So xmemsink removes them. The others stay where they are in memory.
+#[derive(Debug)]
+enum Clipped {
+    /// It is inside as a whole, or has no time or no samples.
+    Whole,
+    /// The samples inside, and how many were outside.
+    Part(gst::Buffer, u64),
+    Nothing,
+}
+
+/// The part of a buffer that is inside its segment.
+fn clip(segment: &gst::Segment, info: &gst_audio::AudioInfo, buffer: &gst::BufferRef) -> Clipped {
+    let (Some(times), Some(start)) = (segment.downcast_ref::<gst::ClockTime>(), buffer.pts())
+    else {
+        return Clipped::Whole;
+    };
+    let end = start.saturating_add(duration(info, buffer));
+    let samples = num_samples(info, buffer);
+    if samples == 0 || times.clip(start, end) == Some((Some(start), Some(end))) {
+        return Clipped::Whole;
     }
-    buffer.peek_memory(0).downcast_memory_ref::<XmemMemory>()
+    // A copy of the buffer and not of its memory: GStreamer 1.22 would change the GstAudioMeta of a shared buffer.
+    let part = gst_audio::audio_buffer_clip(buffer.copy(), segment, info.rate(), info.bpf());
+    let left = part.as_ref().map_or(0, |part| num_samples(info, part));
+    match part {
+        // Less than a sample is outside.
+        Some(_) if left == samples => Clipped::Whole,
+        Some(part) if left > 0 => Clipped::Part(part, samples.saturating_sub(left)),
+        _ => Clipped::Nothing,
+    }
+}
+
+fn num_samples(info: &gst_audio::AudioInfo, buffer: &gst::BufferRef) -> u64 {
+    let meta = buffer.meta::<gst_audio::AudioMeta>();
+    let samples = meta.map_or_else(
+        || buffer.size() / (info.bpf().max(1) as usize),
+        |meta| meta.samples(),
+    );
+    samples as u64
+}
+
+/// A demuxer may leave out the duration.
+fn duration(info: &gst_audio::AudioInfo, buffer: &gst::BufferRef) -> gst::ClockTime {
+    let by_samples =
+        || gst::ClockTime::SECOND.mul_div_floor(num_samples(info, buffer), info.rate().into());
+    buffer.duration().or_else(by_samples).unwrap_or_default()
 }

@@ -54,8 +54,7 @@ use super::{
     device,
     events::Events,
     frame,
-    offer::Offer,
-    run::{Failures, Outcome, Started},
+    run::{Failures, Offer, Outcome, Started},
     settings::{PROP_NUM_CLIENTS, PROP_POOL, PROPERTIES, Settings},
     stream::{Gaps, SinkStream},
     when::{self, Interrupts, Reason, SinkContext, ToMonotonic},
@@ -64,7 +63,7 @@ use crate::{
     buffers::allocator::{SlotSource, XmemAllocator},
     bytes::{self, UriHandler},
     cuda, lock, program,
-    stream::{caps, event::downstream, meta::Losses, stats},
+    stream::{caps, event, meta::Losses, stats},
     uri,
 };
 
@@ -325,7 +324,17 @@ impl BaseSinkImpl for XmemSink {
         let started = self
             .started()
             .ok_or_else(|| gst::loggable_error!(CAT, "Not started"))?;
-        self.offer.answer(self.obj().upcast_ref(), &started, query)
+        let (caps, need_pool) = query.get_owned();
+        // Without caps, the buffers are bytes, as from filesrc.
+        let caps = caps.unwrap_or_else(gst::Caps::new_any);
+        if !caps::excludes_host_memory(&caps) {
+            return self.offer.answer(&started, &caps, need_pool, query);
+        }
+        query.add_allocation_meta::<gst_video::VideoMeta>(None);
+        if need_pool && caps::is_cuda(&caps) {
+            device::offer(self.obj().upcast_ref(), &started, &caps, query);
+        }
+        Ok(())
     }
 
     fn event(&self, event: gst::Event) -> bool {
@@ -550,7 +559,7 @@ impl XmemSink {
     /// Publishes an event between two frames. `None`: the event is not of that kind. `Some(false)`: the stream is being
     /// stopped.
     fn share_event(&self, event: &gst::Event) -> Option<bool> {
-        let packed = match downstream::pack(event)? {
+        let packed = match event::pack(event)? {
             Ok(packed) => packed,
             Err(reason) => {
                 self.note_dropped(event, reason);

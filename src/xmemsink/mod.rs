@@ -3,14 +3,12 @@
 //! `xmemsink` publishes buffers in a pool.
 
 mod base;
-mod clip;
 mod consumers;
 #[cfg_attr(not(feature = "cuda"), path = "no_device.rs")]
 mod device;
 mod events;
 mod frame;
 mod imp;
-mod offer;
 mod outside;
 mod run;
 mod settings;

@@ -53,16 +53,13 @@ pub(super) fn publish(
     let Some(parts) = parts(&started.producer, buffer, cancel)? else {
         return Ok(Err(None));
     };
-    let borrowed = match borrow(buffer) {
-        Loan::Granted(borrowed) => borrowed,
-        // Lossless delivery waits for consumers in any case. A number that was observed may be too small.
-        Loan::Scarce(scarcity, borrowed)
-            if !may_copy && (started.is_lossless() || !scarcity.is_told) =>
-        {
-            borrowed
-        }
-        Loan::Scarce(scarcity, _) => return Ok(Err(Some(Cause::Scarce(scarcity.most)))),
-    };
+    let (borrowed, scarcity) = borrow(buffer);
+    // Lossless delivery waits for consumers in any case. A number that was observed may be too small.
+    if let Some(scarcity) = scarcity
+        && (may_copy || (scarcity.is_told && !started.is_lossless()))
+    {
+        return Ok(Err(Some(Cause::Scarce(scarcity.most))));
+    }
     let room = parts.room() + meta.attachments.encoded_len();
     let spec = SlotSpec::new(1).attachments(room);
     let Some(mut lease) = started.slot(spec, cancel)? else {
@@ -156,7 +153,6 @@ pub(super) fn set_buffer_parts(lease: &mut WriteLease, parts: Parts, kept: impl 
 }
 
 /// Duplicates the file descriptor of a memory.
-#[allow(unsafe_code)]
 fn duplicate(memory: &gst_allocators::FdMemoryRef) -> Option<OwnedFd> {
     let number = memory.fd();
     // SAFETY: the memory keeps its descriptor open while it is borrowed. -1, the number without a descriptor, is excluded.
@@ -202,18 +198,9 @@ const MOST_SEEN: usize = 64;
 
 /// A buffer in memory of upstream that consumers may read. It returns to upstream when it is dropped.
 #[derive(Debug)]
-pub(super) struct Borrowed {
+struct Borrowed {
     _buffer: gst::Buffer,
     lent: Option<Arc<AtomicU32>>,
-}
-
-impl Borrowed {
-    fn new(buffer: &gst::Buffer, lent: Option<Arc<AtomicU32>>) -> Self {
-        Self {
-            _buffer: buffer.clone(),
-            lent,
-        }
-    }
 }
 
 impl Drop for Borrowed {
@@ -224,23 +211,13 @@ impl Drop for Borrowed {
     }
 }
 
-/// What to do with a buffer of upstream.
-#[derive(Debug)]
-pub(super) enum Loan {
-    /// Upstream has enough others.
-    Granted(Borrowed),
-    /// Most of upstream's buffers are in use. The buffer can still be shared, but then the next frame may have to wait for a
-    /// consumer.
-    Scarce(Scarcity, Borrowed),
-}
-
-/// Upstream has a limited number of buffers.
+/// Most of upstream's buffers are in use. Another one can be borrowed, but then the next frame may have to wait for a consumer.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Scarcity {
-    /// Their number. `None`: not known yet.
-    pub(super) most: Option<u32>,
+struct Scarcity {
+    /// The number of upstream's buffers. `None`: not known yet.
+    most: Option<u32>,
     /// Whether upstream told the number. Otherwise it was observed.
-    pub(super) is_told: bool,
+    is_told: bool,
 }
 
 /// One pool of upstream. Behind a tee, several sinks borrow from it.
@@ -299,16 +276,14 @@ impl Most {
 static LENDERS: Mutex<Vec<Lender>> = Mutex::new(Vec::new());
 
 /// Borrows a buffer that consumers are to read in upstream's memory.
-pub(super) fn borrow(buffer: &gst::Buffer) -> Loan {
-    let Some((pool, own)) = lender(buffer) else {
-        return Loan::Granted(Borrowed::new(buffer, None));
+fn borrow(buffer: &gst::Buffer) -> (Borrowed, Option<Scarcity>) {
+    let lender = lender(buffer);
+    let (lent, scarcity) = lender.map_or((None, None), |(pool, own)| account(&pool, own));
+    let borrowed = Borrowed {
+        _buffer: buffer.clone(),
+        lent,
     };
-    let (lent, scarcity) = account(&pool, own);
-    let borrowed = Borrowed::new(buffer, Some(lent));
-    match scarcity {
-        None => Loan::Granted(borrowed),
-        Some(scarcity) => Loan::Scarce(scarcity, borrowed),
-    }
+    (borrowed, scarcity)
 }
 
 /// The pool that waits for a buffer, and the address of the buffer that belongs to it. `None`: no pool of upstream does.
@@ -323,7 +298,7 @@ fn lender(buffer: &gst::BufferRef) -> Option<(gst::BufferPool, usize)> {
 }
 
 /// Counts one more buffer of the pool as in use. Returns the count, and whether that is too many.
-fn account(pool: &gst::BufferPool, buffer: usize) -> (Arc<AtomicU32>, Option<Scarcity>) {
+fn account(pool: &gst::BufferPool, buffer: usize) -> (Option<Arc<AtomicU32>>, Option<Scarcity>) {
     // Dropped after the lock is released, since these may be the last references.
     let mut pools = Vec::new();
     let mut lenders = lock(&LENDERS);
@@ -343,7 +318,7 @@ fn account(pool: &gst::BufferPool, buffer: usize) -> (Arc<AtomicU32>, Option<Sca
         lenders.len() - 1
     });
     let Some(lender) = lenders.get_mut(at) else {
-        return (Arc::new(AtomicU32::new(1)), None);
+        return (None, None);
     };
     let lent = lender.lent.fetch_add(1, Relaxed);
     // A pool can be configured anew while it has all its buffers.
@@ -351,7 +326,7 @@ fn account(pool: &gst::BufferPool, buffer: usize) -> (Arc<AtomicU32>, Option<Sca
         lender.most = Most::of(pool);
     }
     lender.most.note(buffer);
-    (lender.lent.clone(), lender.most.scarcity(lent))
+    (Some(lender.lent.clone()), lender.most.scarcity(lent))
 }
 
 /// Whether a pool decides itself whether it has a buffer left.

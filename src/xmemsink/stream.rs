@@ -18,8 +18,8 @@ use crate::{
     stream::{
         description_key::DescriptionKey,
         drm,
-        event::sticky,
         frame::{self, Format, Memory},
+        sticky,
         timeline::Timeline,
     },
 };

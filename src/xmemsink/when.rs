@@ -273,10 +273,37 @@ impl SinkContext<'_> {
         wait: impl Fn(&Canceller) -> Result<(), WaitError>,
     ) -> Result<(), gst::FlowError> {
         let is_cancelled = |error: &WaitError| *error == WaitError::Cancelled;
-        // The only other error is a closed pool.
-        self.interrupts
-            .wait(self.sink, data, wait, is_cancelled)?
-            .map_err(|_| gst::FlowError::Flushing)
+        loop {
+            if let Some(result) = self.try_once(data, true, &wait, is_cancelled)? {
+                // The only other error is a closed pool.
+                return result.map_err(|_| gst::FlowError::Flushing);
+            }
+        }
+    }
+
+    /// Tries once. `waits`: the attempt may wait. `None`: the wait was cancelled; prepare again, since the pipeline may have been
+    /// paused, and try again.
+    pub(super) fn try_once<T, E>(
+        &self,
+        data: Data<'_>,
+        waits: bool,
+        attempt: impl FnOnce(&Canceller) -> Result<T, E>,
+        is_cancelled: impl Fn(&E) -> bool,
+    ) -> Result<Option<Result<T, E>>, gst::FlowError> {
+        let canceller = &self.interrupts.canceller;
+        if !waits {
+            return Ok(Some(attempt(canceller)));
+        }
+        base::preroll(self.sink, data)?;
+        match attempt(canceller) {
+            Err(error) if is_cancelled(&error) => {
+                while canceller.is_cancelled() {
+                    base::yield_preroll_lock(self.sink);
+                }
+                Ok(None)
+            }
+            result => Ok(Some(result)),
+        }
     }
 }
 
@@ -309,47 +336,6 @@ impl Interrupts {
             self.canceller.cancel();
         } else {
             self.canceller.reset();
-        }
-    }
-
-    pub(super) fn canceller(&self) -> &Canceller {
-        &self.canceller
-    }
-
-    /// Repeats an attempt that may wait, until it ends without being cancelled.
-    pub(super) fn wait<T, E>(
-        &self,
-        sink: &gst_base::BaseSink,
-        data: Data<'_>,
-        attempt: impl Fn(&Canceller) -> Result<T, E>,
-        is_cancelled: impl Fn(&E) -> bool,
-    ) -> Result<Result<T, E>, gst::FlowError> {
-        loop {
-            let tried = self.try_once(sink, data, &attempt, &is_cancelled)?;
-            if let Some(result) = tried {
-                return Ok(result);
-            }
-        }
-    }
-
-    /// Tries once. For attempts that need new preparation after a pause of the pipeline. `None`: the wait was cancelled; try
-    /// again.
-    pub(super) fn try_once<T, E>(
-        &self,
-        sink: &gst_base::BaseSink,
-        data: Data<'_>,
-        attempt: impl FnOnce(&Canceller) -> Result<T, E>,
-        is_cancelled: impl Fn(&E) -> bool,
-    ) -> Result<Option<Result<T, E>>, gst::FlowError> {
-        base::preroll(sink, data)?;
-        match attempt(&self.canceller) {
-            Err(error) if is_cancelled(&error) => {
-                while self.canceller.is_cancelled() {
-                    base::yield_preroll_lock(sink);
-                }
-                Ok(None)
-            }
-            result => Ok(Some(result)),
         }
     }
 }

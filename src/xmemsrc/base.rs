@@ -23,15 +23,10 @@ use gst_base::{
     subclass::prelude::*,
 };
 
-use crate::{lock, stream::start::Description, unwind};
+use crate::{debug_category, lock, stream::start::Description, unwind};
 
-pub(super) static CAT: LazyLock<gst::DebugCategory> = LazyLock::new(|| {
-    gst::DebugCategory::new(
-        "xmemsrc",
-        gst::DebugColorFlags::empty(),
-        Some("Takes buffers out of a shared pool"),
-    )
-});
+pub(super) static CAT: LazyLock<gst::DebugCategory> =
+    LazyLock::new(|| debug_category("xmemsrc", "Takes buffers out of a shared pool"));
 
 /// A source that creates one buffer after another.
 pub(super) trait Create: BaseSrcImpl

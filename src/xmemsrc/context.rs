@@ -16,11 +16,10 @@ use xmem_core::{
 use super::{
     base::{CAT, Outgoing},
     latency::Latency,
-    playback::Playback,
     settings::Settings,
-    stream::SourceStream,
+    stream::{Playback, SourceStream},
 };
-use crate::{buffers::tally::Tally, lock, stream::meta::Losses};
+use crate::{buffers::allocator::Tally, lock, stream::meta::Losses};
 
 /// The parts of a started source that its streaming thread uses.
 #[derive(Debug, Clone, Copy)]

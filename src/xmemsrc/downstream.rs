@@ -15,18 +15,13 @@ use super::{
     base::{CAT, Correction, Outgoing},
     context::SourceContext,
     latency,
-    playback::{Playback, Problem},
     run::{Running, Started},
     settings::XmemSrcTimestampMode,
-    stream::SourceStream,
+    stream::{Playback, Problem, SourceStream},
 };
 use crate::{
     cuda,
-    stream::{
-        caps,
-        event::{sticky, text},
-        start::Description,
-    },
+    stream::{caps, start::Description, sticky, text},
 };
 
 /// Sends what belongs before an entry: counts missed frames, and sends changed sticky state.
@@ -342,7 +337,7 @@ pub(super) fn push_sticky(source: SourceContext<'_>, new: &Sticky, old: &Sticky)
         let event = if [sticky::TAGS, sticky::GLOBAL_TAGS].contains(&key) {
             sticky::parse_tags(key, text).map(gst::event::Tag::new)
         } else if key.starts_with(sticky::CUSTOM) {
-            text::to_structure(text).map(gst::event::CustomDownstreamSticky::new)
+            text::to_bounded_structure(text).map(gst::event::CustomDownstreamSticky::new)
         } else {
             continue;
         };

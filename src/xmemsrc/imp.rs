@@ -47,7 +47,7 @@ use super::{
     context::{SourceContext, SourceStats},
     downstream,
     latency::{self, Latency},
-    pipeline, receive,
+    receive,
     run::{Run, Running},
     settings::{PROP_POOL, PROP_PROCESSING_DEADLINE, PROPERTIES, Settings, XmemSrcTimestampMode},
     stream::SourceStream,
@@ -55,15 +55,10 @@ use super::{
 };
 use crate::lock;
 use crate::{
-    buffers::{bufferpool::ReceivedBuffers, tally::Tally},
+    buffers::{allocator::Tally, bufferpool::ReceivedBuffers},
     bytes::{self, UriHandler},
     cuda,
-    stream::{
-        caps,
-        event::{key_frame, sticky},
-        meta::Losses,
-        stats,
-    },
+    stream::{caps, event, meta::Losses, stats, sticky},
     uri,
 };
 
@@ -324,7 +319,7 @@ impl BaseSrcImpl for XmemSrc {
         if let Ok(event) = gst_video::UpstreamForceKeyUnitEvent::parse(event) {
             let obj = self.obj();
             let at = event.running_time.and_then(|time| self.to_monotonic(time));
-            let key_frame = key_frame::from_event(&event, at);
+            let key_frame = event::requested_key_frame(&event, at);
             return self.stats.request(obj.upcast_ref(), key_frame);
         }
         if let gst::EventView::Latency(event) = event.view() {
@@ -411,7 +406,7 @@ impl XmemSrc {
 
     /// The greatest latency of the other sources in the pipeline.
     fn latency_of_others(&self) -> gst::ClockTime {
-        let others = pipeline::others(self.obj().upcast_ref());
+        let others = latency::others(self.obj().upcast_ref());
         let latencies = others.iter().filter_map(|other| {
             let mut query = gst::query::Latency::new();
             other.query(&mut query).then(|| query.result().1)

@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The latency that the source reports, and for how long the producer keeps frames for it.
+//! The source in its pipeline: the latency that it reports, for how long the producer keeps frames for it, and the other sources.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use gst::prelude::*;
+use gst_base::prelude::*;
 use xmem_core::ConsumerHandle;
 
-use super::{playback::Playback, settings::XmemSrcTimestampMode, stream::SourceStream};
+use super::{
+    settings::XmemSrcTimestampMode,
+    stream::{Playback, SourceStream},
+};
 
 /// Streams of packets and of encoded frames may come in bursts. A hole in them costs more than a delay.
 const BURSTS: gst::ClockTime = gst::ClockTime::SECOND;
@@ -141,4 +145,43 @@ impl Latency {
         };
         consumer.keep_for_longer(self.wait().max(bursts).into());
     }
+}
+
+/// The other sources of this kind in the pipeline.
+pub(super) fn others(src: &gst_base::BaseSrc) -> Vec<gst::Element> {
+    let Some(pipeline) = outermost_bin(src) else {
+        return Vec::new();
+    };
+    pipeline
+        .iterate_all_by_element_factory_name("xmemsrc")
+        .into_iter()
+        .filter_map(Result::ok)
+        .filter(|element| *element != *src)
+        .collect()
+}
+
+/// Whether the pipeline has a live source of another kind, such as a microphone.
+pub(super) fn has_other_live_source(src: &gst_base::BaseSrc) -> bool {
+    let Some(pipeline) = outermost_bin(src) else {
+        return false;
+    };
+    let elements = pipeline.iterate_recurse().into_iter();
+    let mut sources = elements
+        .filter_map(Result::ok)
+        .filter_map(|element| element.downcast::<gst_base::BaseSrc>().ok());
+    sources.any(|other| other.type_() != src.type_() && other.is_live())
+}
+
+/// The address of the pipeline, as a name for it while the source is in it.
+pub(super) fn pipeline_address(src: &gst_base::BaseSrc) -> usize {
+    match outermost_bin(src) {
+        Some(pipeline) => pipeline.as_ptr() as usize,
+        None => src.as_ptr() as usize,
+    }
+}
+
+/// `None`: the source is in no bin.
+fn outermost_bin(src: &gst_base::BaseSrc) -> Option<gst::Bin> {
+    let bins = std::iter::successors(src.parent(), gst::Object::parent);
+    bins.filter_map(|parent| parent.downcast().ok()).last()
 }

@@ -136,7 +136,7 @@ fn push_event(source: SourceContext<'_>, started: &mut Started, lease: &ReadLeas
     }
     let times = stamp(source, started, lease);
     let segment = source.outgoing.segment(source.element);
-    match event::downstream::unpack(meta, times.pts, times.duration, segment.downcast_ref()) {
+    match event::unpack(meta, times.pts, times.duration, segment.downcast_ref()) {
         Some(event) => downstream::push(source, event),
         None => gst::debug!(
             CAT,

@@ -18,9 +18,9 @@ use xmem_core::{Delivery, FrameMeta, ReadLease};
 
 use super::{
     base::CAT,
-    pipeline,
-    playback::{Playback, TRICKS, Units},
+    latency,
     settings::{Settings, XmemSrcStartFrom, XmemSrcTimestampMode},
+    stream::{Playback, TRICKS, Units},
 };
 use crate::{
     lock,
@@ -423,7 +423,7 @@ impl ToRunningTime {
         } else {
             self.live_shift(src, || {
                 let is_promised = late <= promised.saturating_add(SLACK);
-                if is_promised && !pipeline::has_other_live_source(src) {
+                if is_promised && !latency::has_other_live_source(src) {
                     // Later frames may come less late, and would wait for longer than the producer can keep them.
                     let most = playback.kept().unwrap_or(gst::ClockTime::MAX);
                     before.min(late).min(most)
@@ -452,7 +452,7 @@ impl ToRunningTime {
         if let Some(shift) = &self.live_shift {
             return shift.clone();
         }
-        let shift = Shift::of(Some(Key::Live(pipeline::address(src))));
+        let shift = Shift::of(Some(Key::Live(latency::pipeline_address(src))));
         shift.fix(need());
         self.live_shift = Some(shift.clone());
         shift
@@ -467,7 +467,7 @@ fn earliest(meta: &FrameMeta) -> Option<i64> {
 
 /// How much earlier another stream of the same pipeline may start. Zero: there is no other stream.
 fn margin(src: &gst_base::BaseSrc) -> gst::ClockTime {
-    if pipeline::others(src).is_empty() {
+    if latency::others(src).is_empty() {
         gst::ClockTime::ZERO
     } else {
         MARGIN

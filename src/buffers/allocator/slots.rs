@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Gives slots to an allocator and its buffer pools until the sink stops.
+//! Gives slots to an allocator and its buffer pools until the sink stops, and counts copies of slots.
 
 use std::sync::{
     Arc, Mutex, Weak,
@@ -9,16 +9,10 @@ use std::sync::{
 
 use xmem_core::{AcquireError, Producer, SlotSpec, WriteLease};
 
-use crate::buffers::tally::Tally;
-use crate::lock;
+use crate::{debug_category, lock};
 
-static CAT: std::sync::LazyLock<gst::DebugCategory> = std::sync::LazyLock::new(|| {
-    gst::DebugCategory::new(
-        "xmemallocator",
-        gst::DebugColorFlags::empty(),
-        Some("Memory in shared slots"),
-    )
-});
+static CAT: std::sync::LazyLock<gst::DebugCategory> =
+    std::sync::LazyLock::new(|| debug_category("xmemallocator", "Memory in shared slots"));
 
 /// What keeps buffers between two frames.
 pub(crate) trait KeepsBuffers: std::fmt::Debug + Send + Sync {
@@ -141,5 +135,28 @@ impl SlotSource {
         // This is called for each frame.
         let is_refused = self.is_refused.load(Ordering::Relaxed);
         is_refused.then(|| lock(&self.refusal).clone())?
+    }
+}
+
+/// Counts copies of slots. Each slot in use holds a reference to it.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    copies: AtomicU64,
+}
+
+impl Tally {
+    /// Restarts the count at 0.
+    pub(crate) fn reset(&self) {
+        self.copies.store(0, Ordering::Relaxed);
+    }
+
+    /// Counts a copy that GStreamer made of the memory of a slot.
+    pub(crate) fn note_copy(&self) {
+        self.copies.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How often GStreamer copied the memory of a slot, for an element that wanted to write it.
+    pub(crate) fn copies(&self) -> u64 {
+        self.copies.load(Ordering::Relaxed)
     }
 }

@@ -15,74 +15,70 @@ use crate::buffers::{
 };
 use crate::lock;
 
-mod imp {
-    use super::*;
+#[derive(Default, Debug)]
+pub struct ReceivedPoolImp {
+    planes: Mutex<Option<Planes>>,
+    kept: KeptBuffers,
+}
 
-    #[derive(Default, Debug)]
-    pub struct ReceivedBufferPool {
-        pub(super) planes: Mutex<Option<Planes>>,
-        pub(super) kept: KeptBuffers,
+#[glib::object_subclass]
+impl ObjectSubclass for ReceivedPoolImp {
+    const NAME: &'static str = "GstXmemReceivedBufferPool";
+    type Type = ReceivedBufferPool;
+    type ParentType = gst::BufferPool;
+}
+
+impl ObjectImpl for ReceivedPoolImp {}
+impl GstObjectImpl for ReceivedPoolImp {}
+
+impl BufferPoolImpl for ReceivedPoolImp {
+    /// The parent class would allocate buffers here.
+    fn start(&self) -> bool {
+        true
     }
 
-    #[glib::object_subclass]
-    impl ObjectSubclass for ReceivedBufferPool {
-        const NAME: &'static str = "GstXmemReceivedBufferPool";
-        type Type = super::ReceivedBufferPool;
-        type ParentType = gst::BufferPool;
+    fn flush_start(&self) {
+        self.kept.close();
     }
 
-    impl ObjectImpl for ReceivedBufferPool {}
-    impl GstObjectImpl for ReceivedBufferPool {}
+    fn flush_stop(&self) {
+        self.kept.open();
+    }
 
-    impl BufferPoolImpl for ReceivedBufferPool {
-        /// The parent class would allocate buffers here.
-        fn start(&self) -> bool {
-            true
+    fn acquire_buffer(
+        &self,
+        _params: Option<&gst::BufferPoolAcquireParams>,
+    ) -> Result<gst::Buffer, gst::FlowError> {
+        if let Some(buffer) = self.kept.take() {
+            return Ok(buffer);
         }
-
-        fn flush_start(&self) {
-            self.kept.close();
+        let mut buffer = buffer_of([memory::empty(XmemAllocator::of_received_frames())]);
+        let buffer_ref = buffer.make_mut();
+        if let Some(planes) = &*lock(&self.planes) {
+            let described = planes.describe(buffer_ref);
+            described.map_err(|_| gst::FlowError::Error)?;
         }
+        self.kept.register(buffer_ref);
+        Ok(buffer)
+    }
 
-        fn flush_stop(&self) {
-            self.kept.open();
-        }
+    /// Does nothing: `release_buffer` resets the buffer.
+    fn reset_buffer(&self, _buffer: &mut gst::BufferRef) {}
 
-        fn acquire_buffer(
-            &self,
-            _params: Option<&gst::BufferPoolAcquireParams>,
-        ) -> Result<gst::Buffer, gst::FlowError> {
-            if let Some(buffer) = self.kept.take() {
-                return Ok(buffer);
-            }
-            let mut buffer = buffer_of([memory::empty(XmemAllocator::of_received_frames())]);
-            let buffer_ref = buffer.make_mut();
-            if let Some(planes) = &*lock(&self.planes) {
-                let described = planes.describe(buffer_ref);
-                described.map_err(|_| gst::FlowError::Error)?;
-            }
-            self.kept.register(buffer_ref);
-            Ok(buffer)
-        }
+    /// Releases the frame. Keeps the rest of the buffer while the pool is active.
+    fn release_buffer(&self, buffer: gst::Buffer) {
+        self.kept.keep(buffer);
+    }
 
-        /// Does nothing: `release_buffer` resets the buffer.
-        fn reset_buffer(&self, _buffer: &mut gst::BufferRef) {}
-
-        /// Releases the frame. Keeps the rest of the buffer while the pool is active.
-        fn release_buffer(&self, buffer: gst::Buffer) {
-            self.kept.keep(buffer);
-        }
-
-        /// `flush_start` has already freed the kept buffers.
-        fn stop(&self) -> bool {
-            true
-        }
+    /// `flush_start` has already freed the kept buffers.
+    fn stop(&self) -> bool {
+        true
     }
 }
 
 glib::wrapper! {
     /// A buffer pool of a source.
-    pub struct ReceivedBufferPool(ObjectSubclass<imp::ReceivedBufferPool>) @extends gst::BufferPool, gst::Object;
+    pub struct ReceivedBufferPool(ObjectSubclass<ReceivedPoolImp>) @extends gst::BufferPool, gst::Object;
 }
 
 /// An active pool. Nothing is kept after this is dropped. A pool has a file descriptor, so a source has one pool for all layouts:

@@ -10,7 +10,7 @@ use std::{mem, ptr};
 use gst::{glib, glib::translate::*};
 
 use super::{
-    ffi::{self, SlotOf},
+    RawMemory, SlotOf,
     make::{Shape, raw},
     slot::Slot,
 };
@@ -19,23 +19,23 @@ use super::{
 ///
 /// # Safety
 ///
-/// `mem` is an ffi::XmemMemory without references.
+/// `mem` is an RawMemory without references.
 pub(crate) unsafe fn free(mem: *mut gst::ffi::GstMemory) {
     // SAFETY: `raw` made it with Box. GStreamer has already released the C part.
-    drop(unsafe { Box::from_raw(mem.cast::<ffi::XmemMemory>()) });
+    drop(unsafe { Box::from_raw(mem.cast::<RawMemory>()) });
 }
 
 /// The slot of a memory, and the memory that owns the slot.
 ///
 /// # Safety
 ///
-/// `mem` is a live ffi::XmemMemory.
+/// `mem` is a live RawMemory.
 pub(super) unsafe fn slot_of<'a>(
     mem: *mut gst::ffi::GstMemory,
 ) -> (&'a Slot, *mut gst::ffi::GstMemory) {
     // SAFETY: by the caller. The slot does not change while other code has the memory, which keeps its owner alive.
     unsafe {
-        match &(*mem.cast::<ffi::XmemMemory>()).slot {
+        match &(*mem.cast::<RawMemory>()).slot {
             SlotOf::Own(slot) => (slot, mem),
             SlotOf::Other(owner) => slot_of(owner.as_mut_ptr()),
         }

@@ -16,13 +16,8 @@ use std::{
 use gst::{glib::translate::*, prelude::*};
 use xmem_core::{OwnSlot, ReadLease, WriteLease};
 
-use super::{
-    XmemMemory, XmemMemoryRef,
-    access::thaw,
-    ffi::{self, SlotOf},
-    slot::Slot,
-};
-use crate::buffers::{allocator::XmemAllocator, tally::Tally};
+use super::{RawMemory, SlotOf, XmemMemory, XmemMemoryRef, publish::thaw, slot::Slot};
+use crate::buffers::allocator::{Tally, XmemAllocator};
 
 /// The size of a memory with its prefix and padding, in bytes.
 pub(crate) fn total(size: usize, params: &gst::AllocationParams) -> Option<usize> {
@@ -109,7 +104,7 @@ impl Content {
     pub(crate) fn put_into(self, buffer: &mut gst::BufferRef) -> Option<()> {
         let memory = buffer.peek_memory_mut(0).ok()?;
         let memory = memory.downcast_memory_mut::<XmemMemory>()?;
-        let raw: *mut ffi::XmemMemory = memory.as_mut_ptr();
+        let raw: *mut RawMemory = memory.as_mut_ptr();
         // SAFETY: a live memory that only the caller has.
         unsafe {
             (*raw).slot = SlotOf::Own(self.slot);
@@ -143,7 +138,7 @@ pub(crate) fn release(buffer: &mut gst::BufferRef) -> bool {
     let Some(raw) = memory.map(XmemMemoryRef::as_ptr) else {
         return false;
     };
-    let raw: *mut ffi::XmemMemory = raw.cast_mut();
+    let raw: *mut RawMemory = raw.cast_mut();
     // SAFETY: a live memory. Nothing else has it if there is one reference, that of the buffer: parts and aliases of it have a
     // reference too. Acquire: pairs with the release of the other references.
     unsafe {
@@ -174,7 +169,7 @@ pub(super) unsafe fn raw(
     parent: *mut gst::ffi::GstMemory,
     shape: Shape,
 ) -> *mut gst::ffi::GstMemory {
-    let memory = Box::into_raw(Box::<ffi::XmemMemory>::new_uninit()).cast::<ffi::XmemMemory>();
+    let memory = Box::into_raw(Box::<RawMemory>::new_uninit()).cast::<RawMemory>();
     // SAFETY: freshly allocated, and all fields are written before other code gets it. gst_memory_init takes its own references
     // to allocator and parent.
     unsafe {

@@ -5,24 +5,46 @@
 // GstMemory is a C structure with C virtual functions. There is no safe way to define a new kind.
 #![allow(unsafe_code)]
 
-pub(crate) mod access;
 mod calls;
-mod ffi;
 mod make;
-mod publish;
+pub(crate) mod publish;
 mod slot;
 
 use std::fmt;
 
-use gst::{glib::translate::*, prelude::*};
+use gst::{
+    glib::{self, translate::*},
+    prelude::*,
+};
 use xmem_core::ReadLease;
 
 pub(crate) use calls::{copy, free, is_span, map, share, unmap};
-pub(crate) use ffi::MEMORY_TYPE;
 pub(crate) use make::{Content, empty, release, total};
 
 use crate::buffers::allocator::XmemAllocator;
 use slot::{Lease, Slot};
+
+/// The type name of the memory, for `gst_memory_is_type`. A static, because its address is compared, and the compiler may copy a
+/// constant.
+pub(crate) static MEMORY_TYPE: &glib::GStr = glib::gstr!("XmemMemory");
+
+/// The C structure behind [`XmemMemory`].
+#[repr(C)]
+#[allow(unreachable_pub, missing_debug_implementations)] // the public traits of the wrapper name it
+pub struct RawMemory {
+    mem: gst::ffi::GstMemory,
+    /// Changes only while no other code has the memory.
+    slot: SlotOf,
+    /// How often `freeze` locked the memory. Changes under the lock of the slot.
+    locks: u32,
+}
+
+/// The slot of a memory.
+enum SlotOf {
+    Own(Slot),
+    /// That of another memory, which has it as `Own`.
+    Other(gst::Memory),
+}
 
 // The macro below is meant for use inside gstreamer-rs, and expects this macro.
 macro_rules! skip_assert_initialized {
@@ -32,7 +54,7 @@ macro_rules! skip_assert_initialized {
 gst::memory_object_wrapper!(
     XmemMemory,
     XmemMemoryRef,
-    ffi::XmemMemory,
+    RawMemory,
     |mem: &gst::MemoryRef| mem.allocator().is_some_and(|a| a.is::<XmemAllocator>()),
     gst::Memory,
     gst::MemoryRef
@@ -57,8 +79,8 @@ impl fmt::Debug for XmemMemoryRef {
 
 impl XmemMemoryRef {
     fn shared(&self) -> &Slot {
-        let raw: *const ffi::XmemMemory = self.as_ptr();
-        // SAFETY: an XmemMemoryRef is a live ffi::XmemMemory.
+        let raw: *const RawMemory = self.as_ptr();
+        // SAFETY: an XmemMemoryRef is a live RawMemory.
         unsafe { calls::slot_of(raw.cast_mut().cast()).0 }
     }
 

@@ -15,7 +15,7 @@ use std::{
 
 use xmem_core::{OwnSlot, PartLease, ReadLease};
 
-use crate::{buffers::tally::Tally, lock};
+use crate::{buffers::allocator::Tally, lock};
 
 /// The state of a slot.
 #[derive(Default)]

@@ -7,7 +7,6 @@
 //! processes with different versions of GStreamer can exchange them. Other metas use GStreamer's format, which exists since
 //! 1.24 and for few metas.
 
-mod alpha;
 mod analytics;
 mod ancillary;
 mod audio;
@@ -45,7 +44,7 @@ static CODECS: &[Codec] = &[
     Codec::of::<ancillary::Afd>(),
     Codec::of::<ancillary::Bar>(),
     Codec::of::<ancillary::Sei>(),
-    Codec::of::<alpha::Alpha>(),
+    Codec::of::<ancillary::Alpha>(),
     Codec::of::<structure::Protection>(),
 ];
 

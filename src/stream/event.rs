@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Events between two frames, as attachments of an entry of the pool. Their times are in the entry's metadata, as for a frame.
+//! Events between two frames, as attachments of an entry of the pool: xmemsink packs them, xmemsrc unpacks them. Their times are in the
+//! entry's metadata, as for a frame. Also a consumer's request for a key frame, as an event.
 
-use gst_video::DownstreamForceKeyUnitEvent;
-use xmem_core::{Attachments, FrameMeta};
+use gst::prelude::*;
+use gst_video::{DownstreamForceKeyUnitEvent, UpstreamForceKeyUnitEvent};
+use xmem_core::{Attachments, FrameMeta, key_frame::KeyFrame};
 
-use super::text;
+use super::{text, timing};
 
 /// The type of the event.
 const KIND: &str = "event";
@@ -41,7 +43,7 @@ pub(crate) fn pack(event: &gst::EventRef) -> Option<Result<Packed, &'static str>
     }
     let (kind, _) = CUSTOM.iter().find(|(_, kind)| *kind == event.type_())?;
     let structure = event.structure()?;
-    let packed = text::of_structure(structure).map(|text| {
+    let packed = text::of_whole_structure(structure).map(|text| {
         let mut attachments = attachments(kind);
         attachments.set(STRUCTURE, text);
         // This custom event contains times of its pipeline, so they are converted. The contents of others are not known.
@@ -87,7 +89,7 @@ pub(crate) fn unpack(
         return Some(gap.gap_flags(flags).build());
     }
     let (_, kind) = CUSTOM.iter().find(|(name, _)| *name == kind)?;
-    let structure = text::to_structure(meta.attachments.text(STRUCTURE)?)?;
+    let structure = text::to_bounded_structure(meta.attachments.text(STRUCTURE)?)?;
     let event = custom(*kind, structure)?;
     let Ok(key_frame) = DownstreamForceKeyUnitEvent::parse(&event) else {
         return Some(event);
@@ -110,4 +112,31 @@ fn custom(kind: gst::EventType, structure: gst::Structure) -> Option<gst::Event>
         gst::EventType::CustomBothOob => gst::event::CustomBothOob::new(structure),
         _ => return None,
     })
+}
+
+/// The request in an event from downstream. `at` is its running time on CLOCK_MONOTONIC. If that is past, the request is for the
+/// next possible frame.
+pub(crate) fn requested_key_frame(event: &UpstreamForceKeyUnitEvent, at: Option<i64>) -> KeyFrame {
+    KeyFrame {
+        all_headers: event.all_headers,
+        at: at.filter(|at| *at > xmem_core::monotonic_ns()),
+    }
+}
+
+/// The event that asks for it upstream of an element.
+pub(crate) fn key_frame_request(
+    key_frame: KeyFrame,
+    element: &gst::Element,
+    count: u32,
+) -> gst::Event {
+    let now = xmem_core::monotonic_ns();
+    let running_time = key_frame.at.and_then(|at| {
+        let running = element.current_running_time()?;
+        Some(running.saturating_add(timing::elapsed(now, at)))
+    });
+    UpstreamForceKeyUnitEvent::builder()
+        .running_time(running_time)
+        .all_headers(key_frame.all_headers)
+        .count(count)
+        .build()
 }

@@ -1,23 +1,70 @@
 // SPDX-License-Identifier: MPL-2.0
 
-// C calls these functions without a guard, so a panic would abort the process.
-#![allow(unsafe_code)] // calls a virtual function of an ancestor class
+//! Buffers for upstream, each in a slot on a device.
+#![allow(unsafe_code)] // extends a class of a library that is loaded at run time
 
+use std::ptr;
 use std::sync::{Arc, LazyLock, Mutex, OnceLock};
 
+use gst::glib::subclass::types::IsSubclassable;
 use gst::glib::translate::*;
 use gst::{glib, prelude::*, subclass::prelude::*};
 use xmem_core::{SlotSpec, cuda::Device};
 
+use super::context::CudaContext;
+use super::ffi;
+use super::layout::{Layout, describe};
+use super::library::{CAT, Library};
+use super::memory::CudaMemory;
+use super::stream::Stream;
+use super::wrapped::MemoryCache;
 use crate::buffers::allocator::SlotSource;
 use crate::buffers::bufferpool::buffer_of;
-use crate::cuda::context::CudaContext;
-use crate::cuda::layout::{Layout, describe};
-use crate::cuda::library::CAT;
-use crate::cuda::memory::CudaMemory;
-use crate::cuda::stream::Stream;
-use crate::cuda::wrapped::MemoryCache;
 use crate::lock;
+
+glib::wrapper! {
+    /// GstCudaBufferPool. Elements accept only pools of this class for CUDA memory.
+    pub(crate) struct CudaBufferPool(Object<ffi::GstCudaBufferPool, ffi::GstCudaBufferPoolClass>)
+        @extends gst::BufferPool, gst::Object;
+
+    match fn {
+        type_ => || Library::get().map_or(glib::gobject_ffi::G_TYPE_INVALID, |library| (library.cuda_buffer_pool_get_type)()),
+    }
+}
+
+// SAFETY: the structures have the library's sizes (`Library::check_sizes`), and the class adds no fields.
+unsafe impl<T: BufferPoolImpl> IsSubclassable<T> for CudaBufferPool {}
+
+glib::wrapper! {
+    /// A buffer pool whose buffers are in slots on a device, or in private device memory if no slot is free.
+    pub(crate) struct XmemCudaBufferPool(ObjectSubclass<PoolImp>)
+        @extends CudaBufferPool, gst::BufferPool, gst::Object;
+}
+
+impl XmemCudaBufferPool {
+    /// `None`: the library is missing.
+    pub(crate) fn new(
+        context: &CudaContext,
+        device: &Device,
+        slots: &Arc<SlotSource>,
+    ) -> Option<Self> {
+        Library::get()?;
+        let pool = glib::Object::new::<Self>();
+        let raw: *mut ffi::GstCudaBufferPool = pool.upcast_ref::<CudaBufferPool>().as_ptr();
+        // SAFETY: a new pool. Its class releases this reference when the pool is freed.
+        unsafe {
+            debug_assert!(ptr::eq((*raw).context, ptr::null()));
+            (*raw).context = context.to_glib_full();
+        }
+        // No other thread has the pool yet.
+        let _ = pool.imp().backing.set(Backing {
+            context: context.clone(),
+            device: device.clone(),
+            slots: slots.clone(),
+        });
+        Some(pool)
+    }
+}
 
 /// The context, device and slots of the pool.
 #[derive(Debug)]
@@ -35,23 +82,24 @@ struct Configured {
     min: u32,
 }
 
+// C calls the functions of this type without a guard, so a panic would abort the process.
 #[derive(Default, Debug)]
-pub(crate) struct XmemCudaBufferPool {
+pub(crate) struct PoolImp {
     backing: OnceLock<Backing>,
     configured: Mutex<Option<Configured>>,
 }
 
 #[glib::object_subclass]
-impl ObjectSubclass for XmemCudaBufferPool {
+impl ObjectSubclass for PoolImp {
     const NAME: &'static str = "GstXmemCudaBufferPool";
-    type Type = super::XmemCudaBufferPool;
-    type ParentType = super::CudaBufferPool;
+    type Type = XmemCudaBufferPool;
+    type ParentType = CudaBufferPool;
 }
 
-impl ObjectImpl for XmemCudaBufferPool {}
-impl GstObjectImpl for XmemCudaBufferPool {}
+impl ObjectImpl for PoolImp {}
+impl GstObjectImpl for PoolImp {}
 
-impl BufferPoolImpl for XmemCudaBufferPool {
+impl BufferPoolImpl for PoolImp {
     fn options() -> &'static [&'static str] {
         static OPTIONS: LazyLock<[&str; 1]> =
             LazyLock::new(|| [gst_video::BUFFER_POOL_OPTION_VIDEO_META.as_str()]);
@@ -123,16 +171,7 @@ impl BufferPoolImpl for XmemCudaBufferPool {
     }
 }
 
-impl XmemCudaBufferPool {
-    pub(super) fn set_backing(&self, context: CudaContext, device: Device, slots: Arc<SlotSource>) {
-        // Called once, after construction.
-        let _ = self.backing.set(Backing {
-            context,
-            device,
-            slots,
-        });
-    }
-
+impl PoolImp {
     fn configured(&self) -> Option<Configured> {
         lock(&self.configured).clone()
     }

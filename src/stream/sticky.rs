@@ -8,7 +8,6 @@ use gst::{
 };
 use xmem_core::Sticky;
 
-use super::text as whole;
 use crate::stream::{
     caps::CUDA_MEMORY, drm, meta, start::Description, text, untrusted::is_parseable,
 };
@@ -98,7 +97,7 @@ pub(crate) fn update(sticky: &mut Sticky, event: &gst::EventRef) -> Result<(), S
             if others.count() >= MAX_CUSTOM {
                 return Err("there are too many of them".to_owned());
             }
-            sticky.set(&key, whole::of_structure(structure)?);
+            sticky.set(&key, text::of_whole_structure(structure)?);
         }
         _ => {}
     }
