@@ -11,7 +11,7 @@ use xmem_core::{Attachments, FrameMeta, ReadLease, monotonic_ns};
 
 use crate::about::About;
 
-// The names that xmemsink and xmemsrc use (their `event/downstream.rs`), so that pipelines and programs can exchange events.
+// The names that xmemsink and xmemsrc use (their `stream/event.rs`), so that pipelines and programs can exchange events.
 const KIND: &str = "event";
 const STRUCTURE: &str = "structure";
 const GAP: &str = "gap";

@@ -8,7 +8,6 @@
 mod about;
 mod addresses;
 mod array;
-mod attachments;
 mod base;
 mod buffer_pool;
 mod caps;

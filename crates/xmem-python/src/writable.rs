@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use xmem_core::{FrameFlags, monotonic_ns};
 
-use crate::attachments;
+use crate::about;
 use crate::base::{self, Base};
 use crate::device;
 use crate::keeper::Keeper;
@@ -138,7 +138,7 @@ impl WritableFrame {
         #[pyo3(from_py_with = count_or_none)] dts: Option<u64>,
         #[pyo3(from_py_with = count_or_none)] duration: Option<u64>,
         #[pyo3(from_py_with = present_or_none)] timestamp: Option<i64>,
-        #[pyo3(from_py_with = attachments::attachments)] attachments: Vec<(String, Vec<u8>)>,
+        #[pyo3(from_py_with = about::attachments)] attachments: Vec<(String, Vec<u8>)>,
         #[pyo3(from_py_with = count)] flags: u32,
         content_type: Option<&str>,
         trust_views: bool,
@@ -154,7 +154,7 @@ impl WritableFrame {
         meta.timestamp = Some(timestamp.unwrap_or_else(monotonic_ns));
         meta.flags = FrameFlags::from_bits(flags);
         if let Some(text) = content_type {
-            meta.layout_mut().content_type = attachments::content_type(text)?;
+            meta.layout_mut().content_type = about::content_type(text)?;
         }
         for (name, value) in attachments {
             meta.attachments.set(&name, value);

@@ -14,10 +14,10 @@ use pyo3::types::{IntoPyDict, PyDict, PyMemoryView, PyTuple};
 use xmem_core::cuda::CudaError;
 use xmem_core::{self as core, AccessMode, FrameMeta};
 
+use super::Reader;
 use super::cuda;
-use super::reader::Reader;
+use crate::about;
 use crate::array::Array;
-use crate::attachments;
 use crate::device::stream_of;
 use crate::dtype;
 use crate::errors::IntoPyResult;
@@ -233,8 +233,8 @@ impl BufferGuard {
     ) -> PyResult<()> {
         let shape = shape.map(wanted::shape).transpose()?;
         let dtype = dtype.map(dtype::parse).transpose()?;
-        let content_type = content_type.map(attachments::content_type).transpose()?;
-        let producer = producer.map(attachments::producer).transpose()?;
+        let content_type = content_type.map(about::content_type).transpose()?;
+        let producer = producer.map(about::producer).transpose()?;
         self.with(|guard| {
             let mut meta = guard.meta().clone();
             let layout = meta.layout_mut();

@@ -9,9 +9,9 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use xmem_core::{self as core, AcquireError, ProcessId};
 
+use super::Reader;
 use super::cuda;
 use super::guard::BufferGuard;
-use super::reader::Reader;
 use crate::detached::Detached;
 use crate::errors::{self, IntoPyErr, IntoPyResult, Kind};
 use crate::lock;
