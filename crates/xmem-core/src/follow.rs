@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 
 use thiserror::Error;
 use xmem_shm::abi::budget::BudgetLimit;
-use xmem_shm::abi::frame_info::FrameInfo;
+use xmem_shm::abi::entry::FrameInfo;
 use xmem_shm::abi::meta::FrameMeta;
 use xmem_shm::lock::lock;
 use xmem_shm::os::eventfd;

@@ -7,8 +7,8 @@ use std::os::unix::fs::FileExt;
 
 use xmem_shm::abi::device_header::DeviceHeader;
 use xmem_shm::abi::entry::Entry;
+use xmem_shm::abi::entry::Storage;
 use xmem_shm::abi::extension::Extension;
-use xmem_shm::abi::frame_info::Storage;
 use xmem_shm::abi::frame_layout::LayoutId;
 use xmem_shm::abi::layout::{Control, VERSION};
 use xmem_shm::abi::named::Sticky;
@@ -16,8 +16,8 @@ use xmem_shm::abi::parts;
 use xmem_shm::abi::place::SharedPlace;
 use xmem_shm::abi::wire::{ToConsumer, ToProducer};
 use xmem_shm::os::memfd::{self, Seal};
+use xmem_shm::protocol::lease::SlotWord;
 use xmem_shm::protocol::ring::PAYLOAD_WORDS;
-use xmem_shm::protocol::slot::SlotWord;
 use xmem_shm::sync::Ordering;
 
 use crate::stats::PoolStats;

@@ -73,17 +73,17 @@ pub use crate::region::{Backing, Dmabuf};
 pub use crate::stats::{ConsumerStats, PoolStats, ReceiveStats};
 pub use xmem_shm::abi::budget::BudgetLimit;
 pub use xmem_shm::abi::dtype::DType;
-pub use xmem_shm::abi::frame_info::{FrameInfo, Storage};
+pub use xmem_shm::abi::entry::{FrameInfo, Storage};
 pub use xmem_shm::abi::frame_layout::FrameLayout;
 pub use xmem_shm::abi::limits::{
     MAX_DIMS, MAX_NAMED_ENTRIES, MAX_NAMED_SIZE, MAX_PARTS, MAX_PLANES, MAX_REQUEST,
 };
 pub use xmem_shm::abi::meta::{FrameFlags, FrameMeta};
 pub use xmem_shm::abi::named::{Attachments, Named, Sticky};
-pub use xmem_shm::abi::start_from::StartFrom;
 pub use xmem_shm::abi::text::Text;
 pub use xmem_shm::abi::video::VideoLayout;
 pub use xmem_shm::abi::video::{LayoutError, PlaneSize, VideoFormat};
+pub use xmem_shm::abi::wire::StartFrom;
 pub use xmem_shm::os::clock::monotonic_ns;
 pub use xmem_shm::os::fork::ProcessId;
 

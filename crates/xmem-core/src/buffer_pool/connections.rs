@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use xmem_shm::lock::lock;
 
 use super::error::GetError;
-use super::names::pool_of;
 use super::number::Number;
+use super::number::pool_of;
 use super::options::BufferPoolOptions;
 use super::writer::{Record, remove_if_killed};
 use crate::consumer::Consumer;

@@ -4,7 +4,7 @@
 
 use thiserror::Error;
 
-use super::names::name_of;
+use super::number::name_of;
 use crate::error::{AcquireError, ConnectError, CreateError, NameError, ReceiveError};
 
 /// A [`BufferPool`](crate::BufferPool) was not opened.

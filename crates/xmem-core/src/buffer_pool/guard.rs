@@ -6,7 +6,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use xmem_shm::abi::frame_info::FrameInfo;
+use xmem_shm::abi::entry::FrameInfo;
 use xmem_shm::abi::meta::FrameMeta;
 use xmem_shm::lock::lock;
 

@@ -14,7 +14,6 @@ mod connections;
 mod cuda;
 mod error;
 mod guard;
-mod names;
 mod number;
 mod options;
 mod writer;
@@ -134,7 +133,7 @@ impl BufferPool {
     /// assert_eq!(xmem_core::BufferPool::name_of_writer("my_pool"), None);
     /// ```
     pub fn name_of_writer(pool: &str) -> Option<&str> {
-        names::name_of(pool)
+        number::name_of(pool)
     }
 
     /// The names of the pools of the processes that write buffers of this pool, for [`query_all`](crate::discovery::query_all). Some of
@@ -153,7 +152,7 @@ impl BufferPool {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn writers(name: &str) -> Vec<String> {
-        names::pools_of(name)
+        number::pools_of(name)
     }
 
     /// Sets `count` buffers of `size` bytes aside. Returns their indices. If some buffers of this size are already set aside,

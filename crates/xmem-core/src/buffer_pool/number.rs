@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The number of a buffer, which processes send to each other: the process that wrote it, its slot, and a tag for the use of
-//! the slot.
+//! The number of a buffer, which processes send to each other: the process that wrote it, its slot, and a tag for the use of the slot.
+//! And the names of the pools that these processes write.
 
 use xmem_shm::abi::meta::FrameMeta;
+
+use crate::rendezvous::socket_path;
 
 const SLOT_BITS: u32 = 12;
 const TAG_BITS: u32 = 12;
@@ -89,6 +91,29 @@ impl Number {
     pub(super) fn means(self, other: Self) -> bool {
         self.of_slot() == other.of_slot() && self.tag.is_of(other.tag)
     }
+}
+
+/// The name of the pool with the buffers of one process.
+pub(super) fn pool_of(name: &str, writer: u8) -> String {
+    format!("{name}.b{writer:02x}")
+}
+
+/// The reverse of [`pool_of`].
+pub(super) fn name_of(pool: &str) -> Option<&str> {
+    let (name, writer) = pool.rsplit_once(".b")?;
+    let number = u8::from_str_radix(writer, 16).ok()?;
+    (number < MAX_WRITERS && pool_of(name, number) == pool).then_some(name)
+}
+
+/// The pools of a buffer pool's processes.
+pub(super) fn pools_of(name: &str) -> Vec<String> {
+    let pools = (0..MAX_WRITERS).map(|writer| pool_of(name, writer));
+    pools.filter(|pool| has_socket(pool)).collect()
+}
+
+/// Whether the pool of a process has a socket. The process may have been killed.
+pub(super) fn has_socket(pool: &str) -> bool {
+    socket_path(pool).is_ok_and(|path| path.exists())
 }
 
 #[cfg(test)]

@@ -6,8 +6,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::error::OpenError;
-use super::names::pool_of;
 use super::number::MAX_BUFFERS;
+use super::number::pool_of;
 use crate::consumer::{Consumer, ConsumerBuilder, query};
 use crate::error::CreateError;
 use crate::producer::{PoolEvent, Producer, Unread};

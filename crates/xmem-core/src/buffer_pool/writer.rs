@@ -8,15 +8,15 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use xmem_shm::abi::entry::Entry;
-use xmem_shm::abi::frame_info::FrameInfo;
+use xmem_shm::abi::entry::FrameInfo;
 use xmem_shm::abi::layout::Control;
 use xmem_shm::abi::meta::FrameMeta;
 use xmem_shm::lock::lock;
 use xmem_shm::os::{random, socket};
 
 use super::error::{GetError, WriteAccessError};
-use super::names::{has_socket, pool_of};
 use super::number::{MAX_WRITERS, Number, Tag};
+use super::number::{has_socket, pool_of};
 use super::options::BufferPoolOptions;
 use crate::error::CreateError;
 use crate::frame::lease::ReadLease;

@@ -13,7 +13,6 @@ mod lookup;
 mod notify;
 mod origin;
 mod position;
-mod rate;
 mod receive;
 mod regions;
 pub(crate) mod session;
@@ -43,10 +42,9 @@ use connection::Connection;
 use leases::Leases;
 use notify::EventFdNotifier;
 use position::{Position, ResumePoint};
-use rate::RateLimit;
 use session::Session;
 use take::Kept;
-use waiting::Asked;
+use waiting::{Asked, RateLimit};
 use xmem_shm::abi::budget::BudgetLimit;
 
 /// A consumer of a pool, which receives frames without a copy.

@@ -5,7 +5,7 @@
 use std::time::{Duration, Instant};
 
 use xmem_shm::abi::entry::Entry;
-use xmem_shm::abi::frame_info::FrameInfo;
+use xmem_shm::abi::entry::FrameInfo;
 use xmem_shm::abi::frame_layout::MetaError;
 use xmem_shm::abi::layout::Control;
 use xmem_shm::abi::limits::ANSWER_TIME;

@@ -7,7 +7,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use xmem_shm::abi::entry::Entry;
-use xmem_shm::abi::frame_info::FrameInfo;
+use xmem_shm::abi::entry::FrameInfo;
 use xmem_shm::abi::frame_layout::FrameLayout;
 use xmem_shm::abi::limits::MAX_NAMED_SIZE;
 use xmem_shm::abi::meta::FrameMeta;

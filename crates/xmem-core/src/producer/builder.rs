@@ -14,7 +14,7 @@ use xmem_shm::os::udmabuf::Udmabuf;
 use super::control::listener::Listener;
 use super::control::lock_file::take_lock;
 use super::pool::Pool;
-use super::pool::commands::Commands;
+use super::pool::event::Commands;
 use super::pool::event::PoolEvent;
 use super::pool::lookup::StickyLog;
 use super::pool::settings::Settings;

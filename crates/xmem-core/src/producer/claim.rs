@@ -9,7 +9,7 @@ use xmem_shm::fault::{self, Point};
 use super::slot::Slot;
 use crate::error::AcquireError;
 use crate::producer::pool::Pool;
-use crate::producer::pool::commands::Command;
+use crate::producer::pool::event::Command;
 use crate::producer::pool::guard::Guard;
 use crate::producer::pool::guard::State;
 use crate::producer::pool::history::Span;

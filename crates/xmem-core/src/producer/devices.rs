@@ -11,7 +11,7 @@ use xmem_cuda::error::CudaError;
 use xmem_cuda::reaper::{CHECK_INTERVAL, ERROR_CHECK_INTERVAL};
 use xmem_shm::fault::{self, Point};
 use xmem_shm::os::clock::Deadline;
-use xmem_shm::protocol::slot::SlotWord;
+use xmem_shm::protocol::lease::SlotWord;
 
 use super::claim::Search;
 use super::slot::Slot;

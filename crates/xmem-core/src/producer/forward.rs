@@ -21,7 +21,7 @@ use crate::error::{ForwardError, ImportError, WaitError};
 use crate::frame::forwarded::{FrameParts, HeldPart};
 use crate::frame::lease::ReadLease;
 use crate::producer::pool::Pool;
-use crate::producer::pool::commands::Command;
+use crate::producer::pool::event::Command;
 use crate::producer::pool::regions::ForeignMemory;
 use crate::producer::pool::wait;
 use crate::region::device::{Fds, View};

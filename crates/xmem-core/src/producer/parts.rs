@@ -17,7 +17,7 @@ use crate::error::{ImportError, PublishError};
 use crate::frame::forwarded::HeldPart;
 use crate::frame::lease::ReadLease;
 use crate::producer::pool::Pool;
-use crate::producer::pool::commands::Command;
+use crate::producer::pool::event::Command;
 use crate::producer::pool::regions::ForeignMemory;
 use crate::producer::pool::retain::{Hook, run_hook};
 use crate::producer::pool::retired::Released;

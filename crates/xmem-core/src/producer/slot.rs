@@ -9,7 +9,7 @@ use std::ptr;
 use std::sync::{Arc, Weak};
 
 use xmem_shm::bounds::is_range_inside;
-use xmem_shm::protocol::slot::{SlotState, SlotWord};
+use xmem_shm::protocol::lease::{SlotState, SlotWord};
 
 use crate::error::PublishError;
 use crate::frame::hold::{Hold, Holder, Memory, SlotPlace};

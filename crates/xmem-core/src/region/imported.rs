@@ -12,8 +12,7 @@ use xmem_shm::os::dmabuf;
 use xmem_shm::os::mapping::{Access, Mapping};
 use xmem_shm::os::memfd::{self, Seal};
 
-use super::check::check_len;
-use crate::error::RegionError;
+use crate::error::{RegionError, SystemError};
 
 /// A descriptor whose memory can neither shrink nor get holes while it is read.
 #[derive(Debug)]
@@ -81,4 +80,22 @@ impl Imported {
             log::debug!("a DMA buffer was not given back to its device: {error}");
         }
     }
+}
+
+/// Checks that the memory of another process has at least the stated size. Returns its real size.
+pub(super) fn check_len(
+    actual: Result<usize, &'static str>,
+    len: usize,
+) -> Result<usize, RegionError> {
+    actual
+        .and_then(|actual| match actual {
+            0 => Err("it is empty"),
+            _ if actual < len => Err("it is smaller than its producer states"),
+            _ => Ok(actual),
+        })
+        .map_err(RegionError::Untrusted)
+}
+
+pub(super) fn system(what: &'static str) -> impl FnOnce(io::Error) -> RegionError {
+    move |error| SystemError { what, error }.into()
 }

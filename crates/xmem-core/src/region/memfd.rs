@@ -9,9 +9,9 @@ use xmem_shm::os::mapping::{Access, Mapping};
 use xmem_shm::os::memfd::{self, Seal};
 use xmem_shm::os::udmabuf::Udmabuf;
 
-use super::check::{check_len, system};
 use super::device::Pinned;
 use super::dmabuf::SlotBuffers;
+use super::imported::{check_len, system};
 use crate::error::RegionError;
 
 #[derive(Debug)]

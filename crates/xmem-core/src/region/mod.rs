@@ -2,7 +2,6 @@
 
 //! Regions: blocks of shared memory that hold slots, with one kind for each way to share memory.
 
-mod check;
 pub(crate) mod device;
 mod dmabuf;
 mod imported;

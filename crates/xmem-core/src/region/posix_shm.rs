@@ -22,7 +22,7 @@ use xmem_shm::os::fork::{KeptFromChildren, ProcessId};
 use xmem_shm::os::mapping::Mapping;
 use xmem_shm::os::memfd;
 
-use super::check::{check_len, system};
+use super::imported::{check_len, system};
 use crate::error::RegionError;
 
 const DIR: &str = "/dev/shm";

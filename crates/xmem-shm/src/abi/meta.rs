@@ -12,7 +12,7 @@ use crate::abi::named::Attachments;
 /// The bytes of a frame's description that the user defines.
 pub type Reserved = [u8; RESERVED_LEN];
 
-/// The description of a frame. The caller of `publish` fills it in. [`FrameInfo`](crate::abi::frame_info::FrameInfo) has the
+/// The description of a frame. The caller of `publish` fills it in. [`FrameInfo`](crate::abi::entry::FrameInfo) has the
 /// values that publishing adds. All times are in nanoseconds.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]

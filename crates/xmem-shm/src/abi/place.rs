@@ -2,7 +2,7 @@
 
 //! The place of a slot.
 
-use crate::abi::frame_info::Storage;
+use crate::abi::entry::Storage;
 
 /// The number of words of a place.
 pub const PLACE_WORDS: usize = 3;

@@ -7,5 +7,4 @@
 pub mod lease;
 pub mod regions;
 pub mod ring;
-pub mod slot;
 pub mod wake;

@@ -81,7 +81,7 @@ fn remove_peer(w: &mut World, client: usize) {
     forget_retired(w);
 }
 
-/// `Regions::forget_retired`
+/// `Retired::forget`
 pub(crate) fn forget_retired(w: &mut World) {
     for (id, region) in (1..).zip(&mut w.producer.regions) {
         let RegionIs::Retired(version) = region.is else {

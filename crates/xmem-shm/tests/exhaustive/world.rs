@@ -79,7 +79,7 @@ pub(crate) enum SlotState {
     Published,
 }
 
-/// `protocol::slot::SlotWord`
+/// `protocol::lease::SlotWord`
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Word {
     pub(crate) generation: u8,

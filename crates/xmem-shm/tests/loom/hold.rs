@@ -7,7 +7,7 @@ use std::sync::Arc;
 use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use loom::thread;
 use xmem_shm::protocol::lease::{self, Hold};
-use xmem_shm::protocol::slot::{SlotState, SlotWord};
+use xmem_shm::protocol::lease::{SlotState, SlotWord};
 
 use crate::check;
 use crate::slot::{Slot, holds, one_turn_each};

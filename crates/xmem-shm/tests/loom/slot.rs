@@ -9,7 +9,7 @@ use loom::cell::UnsafeCell;
 use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use loom::thread;
 use xmem_shm::protocol::lease::{self, Hold};
-use xmem_shm::protocol::slot::{SlotState, SlotWord};
+use xmem_shm::protocol::lease::{SlotState, SlotWord};
 
 /// A slot with a frame of one word, which is its generation.
 pub(crate) struct Slot {

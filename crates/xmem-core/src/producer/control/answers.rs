@@ -166,7 +166,7 @@ impl ControlThread {
 
     /// Makes consumers unmap a region that was removed.
     pub(super) fn announce_gone(&self, id: u32) {
-        let consumers = self.pool.lock_on_own_thread().regions.mapped_by(id);
+        let consumers = self.pool.lock_on_own_thread().regions.retired.mapped_by(id);
         for consumer in consumers {
             if let Some(connection) = self.connections.get(&consumer) {
                 // If its queue is full, the consumer sees that the region is retired when it looks for the next frame.

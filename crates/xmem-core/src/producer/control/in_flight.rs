@@ -18,7 +18,7 @@ use rustix::process::{Resource, getrlimit};
 use xmem_shm::os::cred;
 use xmem_shm::os::fork::KeptFromChildren;
 
-use super::peer_socket::PeerSocket;
+use super::listener::PeerSocket;
 use super::{Connection, ControlThread};
 
 /// A lower bound for the bytes that the kernel counts for any message.

@@ -156,7 +156,7 @@ fn add_to_list(pool: &Pool, consumer: Arc<ConsumerRecord>) -> Vec<(u64, String)>
         consumer.reach().await_for(pool_ids.collect());
     }
     consumer.set_keep_for(pool.settings().keep_for());
-    consumer.set_regions_seen(guard.regions.version());
+    consumer.set_regions_seen(guard.regions.retired.version());
     guard.consumers.add(consumer);
     fault::point(Point::ConsumerListed);
     guard.share_out();

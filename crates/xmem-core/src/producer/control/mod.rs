@@ -8,7 +8,6 @@ mod join;
 pub(super) mod listener;
 pub(super) mod lock_file;
 mod origins;
-mod peer_socket;
 mod warnings;
 
 use std::collections::HashMap;
@@ -32,14 +31,12 @@ use xmem_shm::os::thread::Thread;
 
 use crate::producer::numbered::timeouts::Timeouts;
 use crate::producer::pool::Pool;
-use crate::producer::pool::commands::Command;
 use crate::producer::pool::consumer::ConsumerRecord;
-use crate::producer::pool::event::{Departure, PoolEvent};
+use crate::producer::pool::event::{Command, Departure, PoolEvent};
 use crate::producer::pool::stats;
 use crate::stats::ConsumerStats;
 use in_flight::{InFlight, Unread};
-use listener::Listener;
-use peer_socket::PeerSocket;
+use listener::{Listener, PeerSocket};
 use warnings::Warnings;
 
 /// The time in which a connection must send its first message.
@@ -334,11 +331,10 @@ impl ControlThread {
                     // No descriptors are left. A connection that is not accepted would wake this thread again and again.
                     if self.spare.take().is_some() {
                         drop(self.listener.accept());
-                        self.spare = File::open("/dev/null").ok();
                     } else {
-                        self.spare = File::open("/dev/null").ok();
                         std::thread::sleep(Duration::from_millis(10));
                     }
+                    self.spare = File::open("/dev/null").ok();
                     return;
                 }
             }

@@ -2,10 +2,10 @@
 
 //! Buffers by number: a buffer is a slot, its readers are counted, and they have a timeout.
 
-pub(super) mod reader;
 mod set_aside;
 pub(super) mod timeouts;
 
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -13,11 +13,11 @@ use std::time::{Duration, Instant};
 use xmem_shm::abi::entry::Entry;
 use xmem_shm::abi::meta::FrameMeta;
 use xmem_shm::abi::named::Sticky;
-use xmem_shm::protocol::lease;
-use xmem_shm::protocol::slot::{SlotState, SlotWord};
+use xmem_shm::protocol::lease::{self, SlotState, SlotWord};
 
 use super::pool::Pool;
-use super::pool::commands::Command;
+use super::pool::consumer::ConsumerRecord;
+use super::pool::event::Command;
 use super::pool::retain::Retention;
 use super::pool::slots::Use;
 use super::pool::wait;
@@ -27,7 +27,6 @@ use crate::cancel::Wait;
 use crate::error::WaitError;
 use crate::frame::hold::Hold;
 use crate::frame::lease::{Described, Descriptions, Malformed, ReadLease};
-use reader::Reader;
 
 impl Producer {
     /// A write lease on the slot with this number, if it has the frame of this generation (`None`: if it is empty) and nothing
@@ -184,4 +183,44 @@ fn has_published(pool: &Pool, slot: u32, generation: u32) -> bool {
     word.is_some_and(|word| {
         word.generation() == generation && word.state() == Some(SlotState::Published)
     })
+}
+
+/// A process that is connected to this process and reads its buffers: see [`BufferPool::readers`](crate::BufferPool::readers).
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Reader {
+    id: u64,
+    pid: u32,
+    name: String,
+}
+
+impl Reader {
+    pub(in crate::producer) fn of(consumer: &ConsumerRecord) -> Self {
+        Self {
+            id: consumer.id(),
+            pid: consumer.pid(),
+            name: consumer.name().to_owned(),
+        }
+    }
+
+    /// The number of its connection. Each connection to this process has its own.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// The process ID as this process sees it. 0 if it cannot, for example from another PID namespace.
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// The name of the program.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+impl fmt::Display for Reader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { id, pid, name } = self;
+        write!(f, "reader {id} ({name:?}, process {pid})")
+    }
 }

@@ -9,12 +9,11 @@ use std::sync::atomic::AtomicBool;
 use xmem_shm::abi::layout::{
     CURSOR_LEFT, Control, FLAG_CUT_OFF, FLAG_TIMED_OUT, LeasePage, REGIONS_LET_GO, Reads,
 };
-use xmem_shm::abi::start_from::StartFrom;
+use xmem_shm::abi::wire::StartFrom;
 use xmem_shm::fault::{self, Point};
 use xmem_shm::lock::lock;
 use xmem_shm::os::cred;
-use xmem_shm::protocol::lease;
-use xmem_shm::protocol::slot::{SlotState, SlotWord};
+use xmem_shm::protocol::lease::{self, SlotState, SlotWord};
 use xmem_shm::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
 use super::reach::Reach;

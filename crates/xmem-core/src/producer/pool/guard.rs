@@ -13,13 +13,12 @@ use std::sync::{Arc, MutexGuard};
 use xmem_shm::abi::layout::Control;
 use xmem_shm::abi::parts::Origin;
 use xmem_shm::fault::{self, Point};
-use xmem_shm::protocol::lease;
-use xmem_shm::protocol::slot::{SlotState, SlotWord};
+use xmem_shm::protocol::lease::{self, SlotState, SlotWord};
 
 use super::Pool;
-use super::commands::Command;
 use super::consumer::ConsumerRecord;
 use super::consumers::Consumers;
+use super::event::Command;
 use super::event::Cut;
 use super::history::{History, Kept, Span};
 use super::lookup::{Layouts, StickyLog};
@@ -175,7 +174,7 @@ impl<'a> Guard<'a> {
     /// Gives back a slot that was claimed and not published.
     pub(super) fn abandon(&mut self, slot: u32, word: SlotWord) {
         self.free(slot, word, Point::SlotAbandoned);
-        self.slots.stop_writing(slot);
+        self.slots.set_idle(slot);
     }
 
     /// Drops one reference of the producer.
@@ -338,7 +337,7 @@ impl<'a> Guard<'a> {
     /// Writes the list of regions to control memory.
     pub(in crate::producer) fn show_regions(&self) {
         self.control()
-            .show_regions(self.regions.ids(), self.regions.version());
+            .show_regions(self.regions.ids(), self.regions.retired.version());
         fault::point(Point::RegionsShown);
     }
 
@@ -347,7 +346,9 @@ impl<'a> Guard<'a> {
         let State {
             regions, consumers, ..
         } = &mut *self.state;
-        let released = regions.forget_retired(|id| consumers.get(id)?.regions_seen());
+        let released = regions
+            .retired
+            .forget(|id| consumers.get(id)?.regions_seen());
         self.run_later(released);
     }
 

@@ -4,7 +4,7 @@
 
 use std::collections::VecDeque;
 
-use xmem_shm::abi::start_from::StartFrom;
+use xmem_shm::abi::wire::StartFrom;
 
 use super::settings::{KEPT_BYTES, KEPT_FOR_TIME, Settings};
 

@@ -3,7 +3,6 @@
 //! The producer's state of a pool. [`Guard`] has the operations under the lock.
 
 pub(super) mod access;
-pub(super) mod commands;
 pub(super) mod consumer;
 mod consumers;
 pub(super) mod event;
@@ -34,13 +33,13 @@ use xmem_shm::fault::{self, Point};
 use xmem_shm::lock::{inside, lock};
 use xmem_shm::os::clock::monotonic_ns;
 use xmem_shm::os::fork::ProcessId;
-use xmem_shm::protocol::slot::SlotWord;
+use xmem_shm::protocol::lease::SlotWord;
 use xmem_shm::sync::{AtomicU64, Ordering};
 
 use crate::cancel::Notifier;
 use crate::delivery::Delivery;
 use crate::error::{Forked, StickyError};
-use commands::{Command, Commands};
+use event::{Command, Commands};
 use guard::Guard;
 use guard::State;
 use history::Span;
@@ -122,7 +121,12 @@ impl Drop for Pool {
             let state = inside(&mut self.state);
             state.slots.take_releases().for_each(run_hook);
             // Returns upstream's memory at the latest now.
-            state.regions.take_borrowed().into_iter().for_each(run_hook);
+            state
+                .regions
+                .retired
+                .take_borrowed()
+                .into_iter()
+                .for_each(run_hook);
         }
     }
 }

@@ -99,7 +99,7 @@ pub(in crate::producer) struct Regions {
     last_id: u32,
     /// Counts acquired slots.
     clock: u64,
-    retired: Retired,
+    pub(in crate::producer) retired: Retired,
     /// Slots that are set aside for frames of a class. Their regions are not removed.
     pub(in crate::producer) pinned: BTreeMap<u32, SlotClass>,
     /// The number of slots that running plans will add.
@@ -137,26 +137,6 @@ impl Regions {
 
     pub(in crate::producer) fn get(&self, id: u32) -> Option<&Arc<Region>> {
         self.entries.get(&id).map(|entry| &entry.region)
-    }
-
-    /// The version of the list. It increases with each removed region.
-    pub(in crate::producer) fn version(&self) -> u32 {
-        self.retired.version()
-    }
-
-    /// Frees the retired regions that no consumer can have mapped any more (`Retired::forget`). Returns their hooks.
-    pub(super) fn forget_retired(&mut self, seen: impl Fn(u64) -> Option<u32>) -> Vec<Released> {
-        self.retired.forget(seen)
-    }
-
-    /// The consumers that may still have a retired region mapped.
-    pub(in crate::producer) fn mapped_by(&self, id: u32) -> Vec<u64> {
-        self.retired.mapped_by(id)
-    }
-
-    /// Takes the hooks of upstream's retired memory. Called when the pool ends.
-    pub(super) fn take_borrowed(&mut self) -> Vec<Released> {
-        self.retired.take_borrowed()
     }
 
     /// The regions that were allocated here and are in use.

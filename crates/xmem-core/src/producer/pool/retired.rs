@@ -59,15 +59,16 @@ struct Entry {
 
 /// All retired regions.
 #[derive(Debug, Default)]
-pub(super) struct Retired {
+pub(in crate::producer) struct Retired {
     entries: Vec<Entry>,
     /// Counts the removed regions.
     version: u32,
 }
 
 impl Retired {
-    /// The value of `LeasePage::regions_seen` of a consumer that has unmapped all retired regions.
-    pub(super) fn version(&self) -> u32 {
+    /// The version of the list of regions, which increases with each removed one: the value of `LeasePage::regions_seen` of a consumer that
+    /// has unmapped all retired regions.
+    pub(in crate::producer) fn version(&self) -> u32 {
         self.version
     }
 
@@ -140,7 +141,7 @@ impl Retired {
     }
 
     /// The consumers that may still have a region mapped.
-    pub(super) fn mapped_by(&self, id: u32) -> Vec<u64> {
+    pub(in crate::producer) fn mapped_by(&self, id: u32) -> Vec<u64> {
         let entry = self.entries.iter().find(|entry| entry.id == id);
         entry.map_or(Vec::new(), |entry| entry.sent_to.clone())
     }

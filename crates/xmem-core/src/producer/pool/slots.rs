@@ -3,7 +3,7 @@
 //! The producer's record of each slot: its place, and the producer's references.
 
 use xmem_shm::abi::device_header::SLOT_HEAD;
-use xmem_shm::abi::frame_info::{FrameInfo, Storage};
+use xmem_shm::abi::entry::{FrameInfo, Storage};
 use xmem_shm::abi::place::SharedPlace;
 
 use super::retain::{Hook, Readers, Retention};
@@ -263,10 +263,6 @@ impl Slots {
         }
     }
 
-    pub(super) fn stop_writing(&mut self, slot: u32) {
-        self.set_idle(slot);
-    }
-
     /// Adds a reference of the producer.
     pub(in crate::producer) fn reference(&mut self, slot: u32) {
         let Some(info) = self.get_mut(slot) else {
@@ -442,7 +438,8 @@ impl Slots {
         }
     }
 
-    fn set_idle(&mut self, slot: u32) {
+    /// The producer does not use the slot any more.
+    pub(super) fn set_idle(&mut self, slot: u32) {
         if let Some(info) = self.get_mut(slot) {
             info.used = Use::Idle;
             self.push_idle(slot);

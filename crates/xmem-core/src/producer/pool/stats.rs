@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use xmem_shm::abi::layout::Control;
 use xmem_shm::os::clock::monotonic_ns;
-use xmem_shm::protocol::slot::{SlotState, SlotWord};
+use xmem_shm::protocol::lease::{SlotState, SlotWord};
 
 use super::Pool;
 use super::consumer::ConsumerRecord;
@@ -71,6 +71,12 @@ pub(in crate::producer) fn of_pool(pool: &Pool) -> PoolStats {
     let published = control.head().saturating_sub(guard.events);
     let copied = counters.copied.load(Ordering::Relaxed);
     let sticky = guard.sticky.current();
+    let count = |is_one: fn(&Guard<'_>, u32, &SlotInfo) -> bool| {
+        let slots = guard.slots.iter();
+        slots
+            .filter(|(slot, info)| is_one(&guard, *slot, info))
+            .count() as u32
+    };
     PoolStats {
         pool: pool.name().to_owned(),
         pid: std::process::id(),
@@ -83,16 +89,8 @@ pub(in crate::producer) fn of_pool(pool: &Pool) -> PoolStats {
         dropped: counters.dropped.load(Ordering::Relaxed),
         scarce: counters.scarce.load(Ordering::Relaxed),
         slots: guard.slots.assigned(),
-        slots_held: guard
-            .slots
-            .iter()
-            .filter(|(slot, info)| is_in_use(&guard, *slot, info))
-            .count() as u32,
-        unread: guard
-            .slots
-            .iter()
-            .filter(|(slot, info)| is_unread(&guard, *slot, info))
-            .count() as u32,
+        slots_held: count(is_in_use),
+        unread: count(is_unread),
         set_aside: guard.regions.pinned.len() as u32,
         set_aside_bytes: guard
             .regions

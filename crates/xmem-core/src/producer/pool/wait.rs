@@ -10,8 +10,8 @@ use xmem_shm::os::clock::Deadline;
 use xmem_shm::sync::{AtomicU64, Ordering, fence};
 
 use super::Pool;
-use super::commands::Command;
 use super::consumer::ConsumerRecord;
+use super::event::Command;
 use super::guard::Guard;
 use super::settings::{MAX_BACKLOG, Settings};
 use crate::cancel::{Canceller, Notifier, Wait, Wake};

@@ -26,7 +26,7 @@ use xmem_shm::os::mapping::{Access, Mapping};
 use xmem_shm::os::memfd::{self, Seal};
 
 use crate::error::RegionError;
-use crate::region::check::{check_len, system};
+use crate::region::imported::{check_len, system};
 use crate::region::{Region, Ticket};
 
 // The names that a region uses, with and without CUDA.

@@ -9,8 +9,8 @@ use super::shape::{EXTENSION_STRIDE, HEADER_WORDS, LAYOUT_STRIDE, PLACE_STRIDE, 
 use super::{Constants, OpenError, Shape, VERSION};
 use crate::abi::budget::Share;
 use crate::abi::entry::Entry;
+use crate::abi::entry::FrameInfo;
 use crate::abi::extension::{EXTENSION_WORDS, Extension};
-use crate::abi::frame_info::FrameInfo;
 use crate::abi::frame_layout::{FrameLayout, LAYOUT_WORDS, LayoutId, LayoutWords};
 use crate::abi::meta::FrameMeta;
 use crate::abi::place::{PLACE_WORDS, SharedPlace};
