@@ -99,103 +99,6 @@ impl From<FollowError> for Failure {
     }
 }
 
-impl From<ReceiveError> for Failure {
-    fn from(error: ReceiveError) -> Self {
-        let code = match error {
-            ReceiveError::Timeout => Code::Timeout,
-            ReceiveError::Cancelled => Code::Cancelled,
-            ReceiveError::Eos => Code::End,
-            ReceiveError::ProducerLost | ReceiveError::TimedOut | ReceiveError::CutOff => {
-                Code::ProducerLost
-            }
-            ReceiveError::OverBudget { .. } => Code::OverBudget,
-            ReceiveError::NoDmabuf(_) => Code::NotReadable,
-            ReceiveError::Corrupt(_) => Code::Invalid,
-            ReceiveError::Forked => Code::Forked,
-            _ => Code::System,
-        };
-        Self::of(code, error)
-    }
-}
-
-impl From<ConnectError> for Failure {
-    fn from(error: ConnectError) -> Self {
-        let code = match error {
-            ConnectError::Name(_) => Code::Argument,
-            ConnectError::NotFound { .. } | ConnectError::NoAnswer { .. } => Code::NoProducer,
-            ConnectError::Cancelled => Code::Cancelled,
-            ConnectError::System(_) => Code::System,
-            _ => Code::Refused,
-        };
-        Self::of(code, error)
-    }
-}
-
-impl From<CreateError> for Failure {
-    fn from(error: CreateError) -> Self {
-        let code = match error {
-            CreateError::Name(_) | CreateError::Settings(_) => Code::Argument,
-            CreateError::InUse { .. } => Code::PoolInUse,
-            _ => Code::System,
-        };
-        Self::of(code, error)
-    }
-}
-
-impl From<AcquireError> for Failure {
-    fn from(error: AcquireError) -> Self {
-        let code = match error {
-            AcquireError::Exhausted { .. } => Code::PoolFull,
-            AcquireError::TooLarge { .. } | AcquireError::ZeroSize => Code::Argument,
-            AcquireError::Timeout => Code::Timeout,
-            AcquireError::Cancelled => Code::Cancelled,
-            AcquireError::Closed => Code::Handle,
-            AcquireError::Forked => Code::Forked,
-            _ => Code::System,
-        };
-        Self::of(code, error)
-    }
-}
-
-impl From<PublishError> for Failure {
-    fn from(error: PublishError) -> Self {
-        let code = match error {
-            PublishError::Closed => Code::Handle,
-            PublishError::Forked => Code::Forked,
-            _ => Code::Argument,
-        };
-        Self::of(code, error)
-    }
-}
-
-impl From<CudaError> for Failure {
-    fn from(error: CudaError) -> Self {
-        let code = match error {
-            CudaError::NotOnDevice => Code::Argument,
-            CudaError::Forked => Code::Forked,
-            CudaError::WrongDevice { .. }
-            | CudaError::ExporterGone
-            | CudaError::Unfinished
-            | CudaError::NotImportable { .. }
-            | CudaError::Canary => Code::NotReadable,
-            _ => Code::System,
-        };
-        Self::of(code, error)
-    }
-}
-
-impl From<WaitError> for Failure {
-    fn from(error: WaitError) -> Self {
-        let code = match error {
-            WaitError::Timeout => Code::Timeout,
-            WaitError::Cancelled => Code::Cancelled,
-            WaitError::Forked => Code::Forked,
-            _ => Code::Handle,
-        };
-        Self::of(code, error)
-    }
-}
-
 impl From<GetError> for Failure {
     fn from(error: GetError) -> Self {
         match error {
@@ -221,24 +124,80 @@ impl From<WriteAccessError> for Failure {
     }
 }
 
-/// Errors that have one code.
+/// The codes of the core's errors.
 macro_rules! codes {
-    ($($error:ty: $code:ident;)*) => {
+    ($($error:ty { $($pattern:pat => $code:ident,)+ })*) => {
         $(impl From<$error> for Failure {
             fn from(error: $error) -> Self {
-                Self::of(Code::$code, error)
+                let code = match &error {
+                    $($pattern => Code::$code,)+
+                };
+                Self::of(code, error)
             }
         })*
     };
 }
 
 codes! {
-    AccessError: Argument;
-    DmabufError: NotReadable;
-    LayoutError: Argument;
-    OpenError: System;
-    RefCountError: Argument;
-    RequestError: ProducerLost;
-    StickyError: Argument;
-    std::io::Error: System;
+    ReceiveError {
+        ReceiveError::Timeout => Timeout,
+        ReceiveError::Cancelled => Cancelled,
+        ReceiveError::Eos => End,
+        ReceiveError::ProducerLost | ReceiveError::TimedOut | ReceiveError::CutOff => ProducerLost,
+        ReceiveError::OverBudget { .. } => OverBudget,
+        ReceiveError::NoDmabuf(_) => NotReadable,
+        ReceiveError::Corrupt(_) => Invalid,
+        ReceiveError::Forked => Forked,
+        _ => System,
+    }
+    ConnectError {
+        ConnectError::Name(_) => Argument,
+        ConnectError::NotFound { .. } | ConnectError::NoAnswer { .. } => NoProducer,
+        ConnectError::Cancelled => Cancelled,
+        ConnectError::System(_) => System,
+        _ => Refused,
+    }
+    CreateError {
+        CreateError::Name(_) | CreateError::Settings(_) => Argument,
+        CreateError::InUse { .. } => PoolInUse,
+        _ => System,
+    }
+    AcquireError {
+        AcquireError::Exhausted { .. } => PoolFull,
+        AcquireError::TooLarge { .. } | AcquireError::ZeroSize => Argument,
+        AcquireError::Timeout => Timeout,
+        AcquireError::Cancelled => Cancelled,
+        AcquireError::Closed => Handle,
+        AcquireError::Forked => Forked,
+        _ => System,
+    }
+    PublishError {
+        PublishError::Closed => Handle,
+        PublishError::Forked => Forked,
+        _ => Argument,
+    }
+    CudaError {
+        CudaError::NotOnDevice => Argument,
+        CudaError::Forked => Forked,
+        CudaError::WrongDevice { .. }
+        | CudaError::ExporterGone
+        | CudaError::Unfinished
+        | CudaError::NotImportable { .. }
+        | CudaError::Canary => NotReadable,
+        _ => System,
+    }
+    WaitError {
+        WaitError::Timeout => Timeout,
+        WaitError::Cancelled => Cancelled,
+        WaitError::Forked => Forked,
+        _ => Handle,
+    }
+    AccessError { _ => Argument, }
+    DmabufError { _ => NotReadable, }
+    LayoutError { _ => Argument, }
+    OpenError { _ => System, }
+    RefCountError { _ => Argument, }
+    RequestError { _ => ProducerLost, }
+    StickyError { _ => Argument, }
+    std::io::Error { _ => System, }
 }
