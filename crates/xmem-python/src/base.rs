@@ -12,7 +12,7 @@ use pyo3::types::{PyDict, PyMemoryView, PyTuple};
 use pyo3::{PyClass, ffi};
 
 use crate::array::Array;
-use crate::interfaces::{buffer, cuda, dlpack, numpy};
+use crate::interfaces::{array_interface, buffer, dlpack};
 use crate::layout::Arrays;
 use crate::{device, dtype};
 
@@ -128,12 +128,12 @@ impl Base {
 
     #[getter]
     fn __array_interface__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyDict>> {
-        numpy::of(slf.py(), slf.get().whole()?)
+        array_interface::numpy(slf.py(), slf.get().whole()?)
     }
 
     #[getter]
     fn __cuda_array_interface__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyDict>> {
-        cuda::of(slf.py(), slf.get().whole()?)
+        array_interface::cuda(slf.py(), slf.get().whole()?)
     }
 
     #[pyo3(signature = (*, stream=None, max_version=None, dl_device=None, copy=None))]

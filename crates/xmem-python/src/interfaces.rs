@@ -2,7 +2,6 @@
 
 //! The interfaces through which other libraries use an array.
 
+pub(crate) mod array_interface;
 pub(crate) mod buffer;
-pub(crate) mod cuda;
 pub(crate) mod dlpack;
-pub(crate) mod numpy;

@@ -21,7 +21,7 @@ use crate::array::Array;
 use crate::device::stream_of;
 use crate::dtype;
 use crate::errors::IntoPyResult;
-use crate::interfaces::{buffer, cuda as cuda_array, dlpack};
+use crate::interfaces::{array_interface, buffer, dlpack};
 use crate::keeper::Keeper;
 use crate::layout::{self, Part};
 use crate::number::{count as number, time_or_none};
@@ -420,7 +420,7 @@ impl BufferGuard {
     /// For CuPy, Numba and others, which keep this object. Waits until the bytes are written.
     #[getter]
     fn __cuda_array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        cuda_array::of(py, &self.array(py)?)
+        array_interface::cuda(py, &self.array(py)?)
     }
 
     /// For `torch.from_dlpack` and others.
