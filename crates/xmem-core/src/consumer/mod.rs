@@ -277,7 +277,7 @@ impl Consumer {
     }
 
     fn count(&self, figure: fn(&LeasePage) -> &AtomicU64) {
-        if self.session.is_of_this_process() {
+        if self.session.link().is_of_this_process() {
             self.connection().count(figure);
         }
     }
@@ -319,7 +319,7 @@ impl Consumer {
     ///
     /// If the descriptor would block, no thread can be started, or this was inherited through fork.
     pub fn notify(&mut self, eventfd: Arc<OwnedFd>) -> io::Result<()> {
-        if !self.session.is_of_this_process() {
+        if !self.session.link().is_of_this_process() {
             return Err(io::Error::other(ReceiveError::Forked));
         }
         if !fcntl_getfl(&*eventfd)?.contains(OFlags::NONBLOCK) {
@@ -375,7 +375,7 @@ impl ConsumerHandle {
 
 impl Drop for Consumer {
     fn drop(&mut self) {
-        if !self.session.is_of_this_process() {
+        if !self.session.link().is_of_this_process() {
             // Inherited through fork: the connection belongs to the parent.
             return;
         }

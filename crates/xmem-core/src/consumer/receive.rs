@@ -77,7 +77,7 @@ impl Consumer {
         purpose: Purpose,
         deadline: Deadline,
     ) -> Result<ReadLease, ReceiveError> {
-        if !self.session.is_of_this_process() {
+        if !self.session.link().is_of_this_process() {
             return Err(ReceiveError::Forked);
         }
         self.asked = None;
@@ -339,7 +339,8 @@ impl Consumer {
     pub fn is_ready(&self) -> bool {
         let waiting = self.waiting_elsewhere();
         // A forked child does not have the lease page, and gets an error.
-        !self.session.is_of_this_process() || waiting.is_over(self.connection(), &self.canceller)
+        !self.session.link().is_of_this_process()
+            || waiting.is_over(self.connection(), &self.canceller)
     }
 
     /// How to wait after a receive call that did not.
@@ -391,7 +392,7 @@ impl Consumer {
         entry: &Entry,
         meta: FrameMeta,
     ) -> Result<Option<ReadLease>, ReceiveError> {
-        if !self.session.is_of_this_process() {
+        if !self.session.link().is_of_this_process() {
             return Err(ReceiveError::Forked);
         }
         self.connection().check_flags()?;

@@ -51,11 +51,6 @@ impl Session {
         })
     }
 
-    /// Whether this was not inherited through fork.
-    pub(crate) fn is_of_this_process(&self) -> bool {
-        self.connection.is_of_this_process()
-    }
-
     pub(super) fn connection(&self) -> &Arc<Connection> {
         &self.connection
     }

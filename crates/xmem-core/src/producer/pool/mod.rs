@@ -81,11 +81,6 @@ impl Standstill {
         before.map_or(Duration::ZERO, |(_, since)| since.elapsed())
     }
 
-    /// The next wait starts its own measurement.
-    pub(super) fn reset(&self) {
-        *lock(&self.0) = None;
-    }
-
     /// The time without progress. `None`: no thread waits without progress.
     pub(super) fn elapsed(&self) -> Option<Duration> {
         lock(&self.0).map(|(_, since)| since.elapsed())
@@ -202,10 +197,6 @@ impl Pool {
         &self.name
     }
 
-    fn made_at(&self) -> i64 {
-        self.made_at
-    }
-
     pub(super) fn socket_path(&self) -> &Path {
         &self.socket_path
     }
@@ -237,10 +228,6 @@ impl Pool {
 
     pub(super) fn counters(&self) -> &Counters {
         &self.counters
-    }
-
-    fn standstill(&self) -> &Standstill {
-        &self.standstill
     }
 
     pub(super) fn device_checks(&self) -> &DeviceChecks {

@@ -81,7 +81,7 @@ pub(in crate::producer) fn of_pool(pool: &Pool) -> PoolStats {
         pool: pool.name().to_owned(),
         pid: std::process::id(),
         delivery: pool.settings().delivery,
-        up_ns: u64::try_from(now - pool.made_at()).unwrap_or_default(),
+        up_ns: u64::try_from(now - pool.made_at).unwrap_or_default(),
         fps: fps(control, now),
         published,
         zero_copy: published.saturating_sub(copied),

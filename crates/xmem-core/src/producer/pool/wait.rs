@@ -90,13 +90,14 @@ pub(in crate::producer) fn wait_lossless<T>(
     self::wait(pool, wait, || {
         let found = check();
         let taken = found.is_none().then(|| taken(pool)).flatten();
-        let waited = pool.standstill().note(taken);
+        let waited = pool.standstill.note(taken);
         if waited >= NAMED_AFTER {
             name_slowest(pool);
         }
         if patience.is_some_and(|patience| waited >= patience) {
             give_up_on_slowest(pool);
-            pool.standstill().reset();
+            // The next wait starts its own measurement.
+            pool.standstill.note(None);
         }
         found
     })
@@ -173,7 +174,7 @@ fn give_up_on_slowest(pool: &Pool) {
 /// For how long the producer has waited for this consumer.
 pub(super) fn waits_for(guard: &Guard<'_>, consumer: &ConsumerRecord) -> Duration {
     let control = guard.pool().control();
-    let waited = guard.pool().standstill().elapsed();
+    let waited = guard.pool().standstill.elapsed();
     let Some(waited) = waited.filter(|_| control.waiting().load(Ordering::Relaxed) > 0) else {
         return Duration::ZERO;
     };
