@@ -65,6 +65,13 @@ fn debug_category(name: &str, description: &str) -> gst::DebugCategory {
     gst::DebugCategory::new(name, gst::DebugColorFlags::empty(), Some(description))
 }
 
+/// The template of an element's only pad, for any caps.
+fn pad_template(name: &str, direction: gst::PadDirection) -> Vec<gst::PadTemplate> {
+    let caps = gst::Caps::new_any();
+    let template = gst::PadTemplate::new(name, direction, gst::PadPresence::Always, &caps);
+    template.into_iter().collect()
+}
+
 fn plugin_init(plugin: &gst::Plugin) -> Result<(), glib::BoolError> {
     core_log::init(plugin);
     stream::caps::register_types();

@@ -116,7 +116,7 @@ const HORIZON: Duration = Duration::from_secs(60);
 pub(super) struct Requests {
     state: Mutex<State>,
     stopped: Condvar,
-    /// Counts the requests for a key frame as soon as possible. Written under the lock.
+    /// Counts the requests for a key frame as soon as possible. Written under the lock. If it changed, there was another request.
     num_requested: AtomicU32,
 }
 
@@ -125,8 +125,6 @@ struct State {
     /// A request for a key frame as soon as possible: whether it wants all headers.
     now: Option<bool>,
     later: Vec<KeyFrame>,
-    /// Counts the requests for a key frame as soon as possible. If it changed, there was another request.
-    num_requested: u32,
     /// A thread is sending them.
     is_serving: bool,
     is_running: bool,
@@ -137,7 +135,6 @@ struct State {
 impl State {
     fn add(&mut self, request: KeyFrame) {
         let Some(at) = request.at else {
-            self.num_requested = self.num_requested.wrapping_add(1);
             self.now = Some(request.all_headers || self.now.unwrap_or_default());
             return;
         };
@@ -155,14 +152,6 @@ impl State {
             });
         }
         (!self.later.is_empty()).then(|| self.later.remove(0))
-    }
-
-    /// A key frame answers the requests counted in `num_requested`. Later requests stay, because their consumers may already have
-    /// received that key frame.
-    fn note_key_frame(&mut self, num_requested: u32) {
-        if self.num_requested == num_requested {
-            self.now = None;
-        }
     }
 
     fn is_empty(&self) -> bool {
@@ -195,9 +184,7 @@ impl Requests {
             if !state.is_running {
                 return;
             }
-            state.add(request);
-            self.num_requested
-                .store(state.num_requested, Ordering::Release);
+            self.note(&mut state, request);
             if state.is_empty() || std::mem::replace(&mut state.is_serving, true) {
                 return;
             }
@@ -206,18 +193,29 @@ impl Requests {
         sink.call_async(move |sink| requests.serve(sink));
     }
 
+    fn note(&self, state: &mut State, request: KeyFrame) {
+        state.add(request);
+        if request.at.is_none() {
+            self.num_requested.fetch_add(1, Ordering::Release);
+        }
+    }
+
     /// The number of requests for a key frame as soon as possible. Read it before a frame is published.
     pub(super) fn num_requested(&self) -> u32 {
         self.num_requested.load(Ordering::Acquire)
     }
 
-    /// A key frame was published. It answers the requests counted in `num_requested`.
+    /// A key frame was published. It answers the requests counted in `num_requested`. Later requests stay, because their consumers may
+    /// already have received that key frame.
     pub(super) fn note_key_frame(&self, num_requested: u32) {
         // This is called for each frame if all frames are key frames.
         if num_requested == 0 {
             return;
         }
-        lock(&self.state).note_key_frame(num_requested);
+        let mut state = lock(&self.state);
+        if self.num_requested.load(Ordering::Relaxed) == num_requested {
+            state.now = None;
+        }
     }
 
     /// Sends the requests upstream until none is left.
@@ -321,17 +319,18 @@ mod tests {
 
     #[test]
     fn a_key_frame_answers_earlier_requests() {
-        let mut state = State::default();
-        state.add(KeyFrame::NOW);
-        let num_requested = state.num_requested;
-        state.note_key_frame(num_requested);
-        assert!(state.is_empty());
+        let requests = Requests::default();
+        let add = || requests.note(&mut lock(&requests.state), KeyFrame::NOW);
+        add();
+        let num_requested = requests.num_requested();
+        requests.note_key_frame(num_requested);
+        assert!(lock(&requests.state).is_empty());
 
-        state.add(KeyFrame::NOW);
-        let num_requested = state.num_requested;
+        add();
+        let num_requested = requests.num_requested();
         // The consumer received the key frame and requests the next one before the sink notes the first.
-        state.add(KeyFrame::NOW);
-        state.note_key_frame(num_requested);
-        assert_eq!(state.take(), Some(KeyFrame::NOW));
+        add();
+        requests.note_key_frame(num_requested);
+        assert_eq!(lock(&requests.state).take(), Some(KeyFrame::NOW));
     }
 }

@@ -12,7 +12,7 @@ use super::{
     device, outside,
     run::{Cause, Failure, Outcome, Started},
     settings::XmemSinkCopy,
-    stream::{Described, Mismatch, SinkStream},
+    stream::{Described, Mismatch, Report, SinkStream},
     when::SinkContext,
 };
 use crate::{
@@ -145,13 +145,13 @@ pub(super) fn offer(
 #[inline(never)]
 pub(super) fn report(ctx: SinkContext<'_>, buffer: &gst::Buffer, outcome: Outcome) {
     match outcome {
-        Outcome::Copied(Cause::Scarce(Some(most))) if ctx.stream.is_first_scarcity() => {
+        Outcome::Copied(Cause::Scarce(Some(most))) if ctx.stream.reports(Report::Scarcity) => {
             warn_of_scarcity(ctx.sink, "copied", most);
         }
-        Outcome::Spared(Some(most)) if ctx.stream.is_first_scarcity() => {
+        Outcome::Spared(Some(most)) if ctx.stream.reports(Report::Scarcity) => {
             warn_of_scarcity(ctx.sink, "dropped", most);
         }
-        Outcome::Copied(cause) if ctx.stream.is_first_copy() => {
+        Outcome::Copied(cause) if ctx.stream.reports(Report::Copies) => {
             let cause = cause.describe(buffer, &ctx.started.slots);
             gst::warning!(
                 gst::CAT_PERFORMANCE,
@@ -159,7 +159,7 @@ pub(super) fn report(ctx: SinkContext<'_>, buffer: &gst::Buffer, outcome: Outcom
                 "Frames are copied into their slots: {cause}"
             );
         }
-        Outcome::Dropped if ctx.stream.is_first_drop() => gst::warning!(
+        Outcome::Dropped if ctx.stream.reports(Report::Drops) => gst::warning!(
             gst::CAT_PERFORMANCE,
             obj = ctx.sink,
             "Frames are dropped: consumers and upstream hold all slots. Raise max-slots or max-bytes. If the category xmemcore \

@@ -62,7 +62,7 @@ use super::{
 use crate::{
     buffers::allocator::{SlotSource, XmemAllocator},
     bytes::{self, UriHandler},
-    cuda, lock, program,
+    cuda, lock, pad_template, program,
     stream::{caps, event, meta::Losses, stats},
     uri,
 };
@@ -159,17 +159,8 @@ impl ElementImpl for XmemSink {
     }
 
     fn pad_templates() -> &'static [gst::PadTemplate] {
-        static TEMPLATES: LazyLock<Vec<gst::PadTemplate>> = LazyLock::new(|| {
-            let caps = gst::Caps::new_any();
-            gst::PadTemplate::new(
-                "sink",
-                gst::PadDirection::Sink,
-                gst::PadPresence::Always,
-                &caps,
-            )
-            .into_iter()
-            .collect()
-        });
+        static TEMPLATES: LazyLock<Vec<gst::PadTemplate>> =
+            LazyLock::new(|| pad_template("sink", gst::PadDirection::Sink));
         TEMPLATES.as_ref()
     }
 
@@ -338,30 +329,25 @@ impl BaseSinkImpl for XmemSink {
     }
 
     fn event(&self, event: gst::Event) -> bool {
-        if matches!(
-            event.type_(),
-            gst::EventType::Eos | gst::EventType::FlushStop
-        ) {
+        let kind = event.type_();
+        if matches!(kind, gst::EventType::Eos | gst::EventType::FlushStop) {
             self.gaps.note_end();
         }
-        if event.type_() == gst::EventType::FlushStop {
-            self.events.discard_deferred();
-        }
-        if matches!(
-            event.type_(),
-            gst::EventType::StreamStart | gst::EventType::FlushStop
-        ) {
-            self.failures.forget();
-        }
-        match event.type_() {
+        match kind {
             gst::EventType::StreamStart | gst::EventType::Segment | gst::EventType::FlushStop => {
+                if kind == gst::EventType::FlushStop {
+                    self.events.discard_deferred();
+                }
+                if kind != gst::EventType::Segment {
+                    self.failures.forget();
+                }
                 self.begin();
                 self.times.forget_upstream();
             }
             _ => {}
         }
         if let Err(reason) = self.stream.note_event(&event) {
-            if event.type_() == gst::EventType::Caps {
+            if kind == gst::EventType::Caps {
                 self.refuse_caps(&reason);
                 return false;
             }
@@ -370,7 +356,7 @@ impl BaseSinkImpl for XmemSink {
         if let Some(goes_on) = self.share_event(&event) {
             return goes_on;
         }
-        match event.type_() {
+        match kind {
             // The pool needs the caps before the first frame.
             gst::EventType::Caps => self.parent_event(event) && self.share_sticky(),
             // The parent waits for a preroll, which never completes while the sink is being stopped.

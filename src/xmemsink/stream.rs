@@ -76,10 +76,19 @@ struct State {
     sticky_is_new: bool,
     /// The timeline in `sticky`.
     timeline: Option<Timeline>,
-    reported_scarcity: bool,
     reported_wait: bool,
-    reported_copies: bool,
-    reported_drops: bool,
+    /// By [`Report`].
+    reported: [bool; 3],
+}
+
+/// Warnings about frames.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Report {
+    /// Once for each format.
+    Copies,
+    /// Once for each format.
+    Drops,
+    Scarcity,
 }
 
 impl State {
@@ -106,7 +115,8 @@ impl SinkStream {
         let mut state = lock(&self.state);
         state.set_format(readable.as_ref().unwrap_or(&caps));
         state.doubted_caps = readable.map(|_| caps);
-        (state.reported_copies, state.reported_drops) = (false, false);
+        let [copies, drops, _scarcity] = &mut state.reported;
+        (*copies, *drops) = (false, false);
     }
 
     /// Called with each frame that is described anew. The first one decides whether consumers get caps of DMA buffers.
@@ -266,19 +276,13 @@ impl SinkStream {
         self.eos.store(true, Ordering::Relaxed);
     }
 
-    /// Returns true once for each format: a copy of a frame is to be reported.
-    pub(super) fn is_first_copy(&self) -> bool {
-        !std::mem::replace(&mut lock(&self.state).reported_copies, true)
-    }
-
-    /// Returns true once: upstream has few buffers left.
-    pub(super) fn is_first_scarcity(&self) -> bool {
-        !std::mem::replace(&mut lock(&self.state).reported_scarcity, true)
-    }
-
-    /// Returns true once for each format: a dropped frame is to be reported.
-    pub(super) fn is_first_drop(&self) -> bool {
-        !std::mem::replace(&mut lock(&self.state).reported_drops, true)
+    /// Whether to report this: true once.
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "a place for each variant of `Report`"
+    )]
+    pub(super) fn reports(&self, report: Report) -> bool {
+        !std::mem::replace(&mut lock(&self.state).reported[report as usize], true)
     }
 }
 

@@ -9,7 +9,7 @@
 //! * `GstXmemProducerBack`: connected again, to the same or to another producer. Fields `pool` (string) and `pid`
 //!   (guint).
 
-use std::{ffi::OsStr, time::Duration};
+use std::time::Duration;
 
 use gst::prelude::*;
 use xmem_core::{
@@ -77,7 +77,10 @@ pub(super) fn joined(
         );
     }
     if again {
-        post_back(source.element, &settings.pool, pid);
+        let back = gst::Structure::builder("GstXmemProducerBack")
+            .field("pool", settings.pool.to_string_lossy().into_owned())
+            .field("pid", pid);
+        post(source.element, back.build());
     }
     source.ask_to_keep();
     started.join(consumer.has_resumed(), consumer.delivery());
@@ -97,8 +100,10 @@ pub(super) fn stream_ended(source: SourceContext<'_>, started: &mut Started) {
 /// Called when the producer is lost without an end of stream.
 #[cold]
 pub(super) fn lost(source: SourceContext<'_>, lost: &Lost) {
+    let mut reason = "gone";
     if matches!(lost.error, ReceiveError::TimedOut) {
         gst::warning!(CAT, obj = source.element, "{}", lost.error);
+        reason = "timed-out";
     }
     let policy = source.settings.on_producer_lost;
     gst::info!(
@@ -106,7 +111,11 @@ pub(super) fn lost(source: SourceContext<'_>, lost: &Lost) {
         obj = source.element,
         "The producer is gone: {policy:?}"
     );
-    post_lost(source.element, &source.settings.pool, lost);
+    let lost = gst::Structure::builder("GstXmemProducerLost")
+        .field("pool", source.settings.pool.to_string_lossy().into_owned())
+        .field("pid", lost.producer_pid)
+        .field("reason", reason);
+    post(source.element, lost.build());
 }
 
 /// Posts why the follower has ended. Returns the flow of the streaming thread.
@@ -188,33 +197,7 @@ pub(super) fn warn_of_wait(source: SourceContext<'_>, follower: &Follower, error
     );
 }
 
-/// Posts that a producer is lost. The caller holds no lock, because a bus handler may read properties.
-pub(super) fn post_lost(src: &gst_base::BaseSrc, pool: &OsStr, lost: &Lost) {
-    let reason = match lost.error {
-        ReceiveError::TimedOut => "timed-out",
-        _ => "gone",
-    };
-    post(
-        src,
-        gst::Structure::builder("GstXmemProducerLost")
-            .field("pool", pool.to_string_lossy().into_owned())
-            .field("pid", lost.producer_pid)
-            .field("reason", reason)
-            .build(),
-    );
-}
-
-/// Posts that a producer was found again. The caller holds no lock.
-pub(super) fn post_back(src: &gst_base::BaseSrc, pool: &OsStr, pid: u32) {
-    post(
-        src,
-        gst::Structure::builder("GstXmemProducerBack")
-            .field("pool", pool.to_string_lossy().into_owned())
-            .field("pid", pid)
-            .build(),
-    );
-}
-
+/// The caller holds no lock, because a bus handler may read properties.
 fn post(src: &gst_base::BaseSrc, structure: gst::Structure) {
     // It fails only if the element has no bus.
     let _ = src.post_message(gst::message::Element::builder(structure).src(src).build());

@@ -53,11 +53,10 @@ use super::{
     stream::SourceStream,
     times::FromRunningTime,
 };
-use crate::lock;
 use crate::{
     buffers::{allocator::Tally, bufferpool::ReceivedBuffers},
     bytes::{self, UriHandler},
-    cuda,
+    cuda, lock, pad_template,
     stream::{caps, event, meta::Losses, stats, sticky},
     uri,
 };
@@ -174,17 +173,8 @@ impl ElementImpl for XmemSrc {
     }
 
     fn pad_templates() -> &'static [gst::PadTemplate] {
-        static TEMPLATES: LazyLock<Vec<gst::PadTemplate>> = LazyLock::new(|| {
-            let caps = gst::Caps::new_any();
-            gst::PadTemplate::new(
-                "src",
-                gst::PadDirection::Src,
-                gst::PadPresence::Always,
-                &caps,
-            )
-            .into_iter()
-            .collect()
-        });
+        static TEMPLATES: LazyLock<Vec<gst::PadTemplate>> =
+            LazyLock::new(|| pad_template("src", gst::PadDirection::Src));
         TEMPLATES.as_ref()
     }
 }

@@ -117,10 +117,13 @@ fn take(
     outcome.map(Some)
 }
 
-/// The times of an entry. Sends another segment before one that needs it.
+/// The times of an entry. Follows a change of the latency, and sends another segment before an entry that needs it.
 fn stamp(source: SourceContext<'_>, started: &mut Started, lease: &ReadLease) -> BufferTimes {
-    let times = started.stamp(source, lease);
-    if let Some(segment) = started.window().take_due() {
+    let times = started.times(source.element, lease);
+    if started.running_time().has_news() {
+        started.follow_latency(source);
+    }
+    if let Some(segment) = started.running_time().due_segment() {
         downstream::replace_segment(source, segment);
     }
     times

@@ -19,9 +19,9 @@ use super::{
     base::CAT,
     context::SourceContext,
     latency,
-    settings::{Settings, XmemSrcStartFrom, XmemSrcTimestampMode},
+    settings::{Settings, XmemSrcStartFrom},
     stream::{Snapshot, SourceStream},
-    times::{BufferTimes, FromRunningTime, ToRunningTime, Window},
+    times::{BufferTimes, FromRunningTime, ToRunningTime},
 };
 use crate::{buffers::bufferpool::ReceivedBuffers, cuda, lock, stream::timing};
 
@@ -112,7 +112,6 @@ pub(super) struct Started {
     /// The first entry that was taken from this producer is not its first one.
     has_joined_late: bool,
     to_running_time: ToRunningTime,
-    window: Window,
     stream: Snapshot,
     reported: [bool; Report::Misses as usize + 1],
     cache: Option<FormatCache>,
@@ -130,7 +129,6 @@ impl Started {
             header_is_due: true,
             has_joined_late: false,
             to_running_time: ToRunningTime::new(settings, mapping),
-            window: Window::default(),
             stream: Snapshot::new(buffers),
             reported: Default::default(),
             cache: None,
@@ -276,26 +274,18 @@ impl Started {
     }
 
     /// The times of an entry.
-    pub(super) fn stamp(&mut self, source: SourceContext<'_>, lease: &ReadLease) -> BufferTimes {
-        let playback = self.stream.playback();
-        let times = self.to_running_time.stamp(source.element, lease, playback);
-        // `passthrough` sends the producer's own segment. Times of `arrival` have no relation to it.
-        if source.settings.timestamp_mode == XmemSrcTimestampMode::Clock {
-            self.window.follow(playback, lease.meta(), &times);
-        }
-        if self.to_running_time.has_news() {
-            self.follow_latency(source);
-        }
-        times
+    pub(super) fn times(&mut self, element: &gst_base::BaseSrc, lease: &ReadLease) -> BufferTimes {
+        self.to_running_time
+            .stamp(element, lease, self.stream.playback())
     }
 
-    pub(super) fn window(&mut self) -> &mut Window {
-        &mut self.window
+    pub(super) fn running_time(&mut self) -> &mut ToRunningTime {
+        &mut self.to_running_time
     }
 
     /// The shift or the delay of the frames has changed.
     #[cold]
-    fn follow_latency(&self, source: SourceContext<'_>) {
+    pub(super) fn follow_latency(&self, source: SourceContext<'_>) {
         let playback = self.stream.playback();
         let before = source.latency(playback);
         let (shift, paid) = (self.to_running_time.shift(), self.to_running_time.paid());

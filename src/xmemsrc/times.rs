@@ -109,6 +109,7 @@ pub(super) struct ToRunningTime {
     measured: Option<gst::ClockTime>,
     /// The shift or the delay has changed.
     has_news: bool,
+    window: Window,
 }
 
 impl ToRunningTime {
@@ -131,6 +132,7 @@ impl ToRunningTime {
             measured_at: None,
             measured: None,
             has_news: false,
+            window: Window::default(),
         }
     }
 
@@ -153,7 +155,12 @@ impl ToRunningTime {
 
     /// Whether the shift or the delay has changed. Clears the flag.
     pub(super) fn has_news(&mut self) -> bool {
-        std::mem::take(&mut self.has_news)
+        take(&mut self.has_news)
+    }
+
+    /// The segment to send before the frame that was stamped last. `None`: the previous one applies.
+    pub(super) fn due_segment(&mut self) -> Option<&Segment> {
+        take(&mut self.window.is_due).then_some(self.window.sent.as_ref())?
     }
 
     /// By how much the frames' times are delayed.
@@ -243,12 +250,17 @@ impl ToRunningTime {
         };
         let end = pts.map(|pts| pts.saturating_add(duration.unwrap_or_default()));
         self.latest = self.latest.max(end.max(dts).unwrap_or_default());
-        BufferTimes {
+        let times = BufferTimes {
             pts,
             dts,
             duration,
             is_early,
+        };
+        // `passthrough` sends the producer's own segment. Times of `arrival` have no relation to it.
+        if self.mode == XmemSrcTimestampMode::Clock {
+            self.window.follow(playback, meta, &times);
         }
+        times
     }
 
     /// Whether a frame of a live stream, with a time not after the start, belongs to the time before the pipeline's start. `origin`
@@ -386,7 +398,7 @@ impl ToRunningTime {
     ) {
         let timeline = playback.timeline();
         let by = self.shift.as_ref().map_or(0, |shift| shift.get());
-        let was_paused = std::mem::take(&mut self.was_paused);
+        let was_paused = take(&mut self.was_paused);
         let before = origin
             .later(self.resumed_at.nseconds().cast_signed())
             .before_start(earliest);
@@ -400,7 +412,13 @@ impl ToRunningTime {
         let promised = timeline.latency.saturating_add(reordered);
         let late = timing::elapsed(earliest, lease.info().published_at);
         let is_lossless = self.delivery == Delivery::Lossless;
-        let margin = margin(src);
+        // How much earlier another stream of the same pipeline may start. Zero: there is no other stream.
+        let is_alone = latency::others(src).is_empty();
+        let margin = if is_alone {
+            gst::ClockTime::ZERO
+        } else {
+            MARGIN
+        };
         // A live stream that shares its shift cannot catch up.
         let catches_up = playback.can_catch_up(meta) && margin.is_zero();
         let keeps_spacing = !timeline.live || (is_lossless && catches_up);
@@ -465,15 +483,6 @@ fn earliest(meta: &FrameMeta) -> Option<i64> {
     times.min()
 }
 
-/// How much earlier another stream of the same pipeline may start. Zero: there is no other stream.
-fn margin(src: &gst_base::BaseSrc) -> gst::ClockTime {
-    if latency::others(src).is_empty() {
-        gst::ClockTime::ZERO
-    } else {
-        MARGIN
-    }
-}
-
 fn at_speed(duration: gst::ClockTime, speed: f64) -> gst::ClockTime {
     if speed == 1.0 {
         return duration;
@@ -486,7 +495,7 @@ type Segment = gst::FormattedSegment<gst::ClockTime>;
 
 /// The part of this pipeline's time in which frames are shown.
 #[derive(Debug, Default)]
-pub(super) struct Window {
+struct Window {
     /// The segment that was sent, or is due. `None`: all frames are shown.
     sent: Option<Segment>,
     /// It is to be sent before the next frame.
@@ -520,16 +529,10 @@ fn place(segment: &Segment, pts: gst::ClockTime, duration: Option<gst::ClockTime
 impl Window {
     /// Follows a frame to its segment.
     #[inline]
-    pub(super) fn follow(&mut self, playback: &Playback, meta: &FrameMeta, times: &BufferTimes) {
+    fn follow(&mut self, playback: &Playback, meta: &FrameMeta, times: &BufferTimes) {
         if playback.shown().is_some() || self.of.is_some() {
             self.follow_encoded(playback, meta, times);
         }
-    }
-
-    /// The segment to send before the frame that was followed last. `None`: the previous one applies.
-    #[inline]
-    pub(super) fn take_due(&mut self) -> Option<&Segment> {
-        take(&mut self.is_due).then_some(self.sent.as_ref())?
     }
 
     /// Each segment of the producer is sent before its first frame: a later one would drain the decoder, and some then lose what

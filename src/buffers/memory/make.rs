@@ -16,7 +16,11 @@ use std::{
 use gst::{glib::translate::*, prelude::*};
 use xmem_core::{OwnSlot, ReadLease, WriteLease};
 
-use super::{RawMemory, SlotOf, XmemMemory, XmemMemoryRef, publish::thaw, slot::Slot};
+use super::{
+    RawMemory, SlotOf, XmemMemory, XmemMemoryRef,
+    publish::thaw,
+    slot::{Lease, Slot},
+};
 use crate::buffers::allocator::{Tally, XmemAllocator};
 
 /// The size of a memory with its prefix and padding, in bytes.
@@ -55,7 +59,9 @@ impl Content {
         if end > lease.capacity() {
             return None;
         }
-        let slot = Slot::own(OwnSlot::from(lease), base_offset, tally);
+        let own = OwnSlot::from(lease);
+        let base = own.as_ptr().wrapping_add(base_offset);
+        let slot = Slot::new(Lease::Own(own), base, base_offset as u64, tally);
         let flags = params.flags();
         if flags.contains(gst::MemoryFlags::ZERO_PREFIXED) {
             // SAFETY: the slot is not published, so only its `OwnSlot` may write these bytes, and they end before `end`.
@@ -77,7 +83,14 @@ impl Content {
 
     /// A received frame, or one mapped part of it. It is read-only.
     pub(crate) fn received(lease: ReadLease, part: Option<usize>, tally: &Arc<Tally>) -> Self {
-        let (slot, size) = Slot::received(lease, part, tally);
+        let bytes = match part.and_then(|index| lease.parts().get(index)) {
+            Some(part) => part.map().unwrap_or_default(),
+            None => lease.bytes().unwrap_or_default(),
+        };
+        let (base, size) = (bytes.as_ptr().cast_mut(), bytes.len());
+        let offset = lease.meta().offset;
+        let mut slot = Slot::new(Lease::Received(lease), base, offset, tally);
+        slot.index = part.unwrap_or(0);
         let shape = Shape {
             flags: gst::ffi::GST_MEMORY_FLAG_READONLY,
             maxsize: size,

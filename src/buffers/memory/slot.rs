@@ -71,38 +71,15 @@ impl Default for Slot {
 }
 
 impl Slot {
-    /// A slot of a producer in this process. `base_offset` bytes of it are left out.
-    pub(super) fn own(own: OwnSlot, base_offset: usize, tally: &Arc<Tally>) -> Self {
+    pub(super) fn new(lease: Lease, base: *mut u8, base_offset: u64, tally: &Arc<Tally>) -> Self {
         Self {
-            base: own.as_ptr().wrapping_add(base_offset),
-            base_offset: base_offset as u64,
+            base,
+            base_offset,
             index: 0,
             tally: Some(tally.clone()),
             mappings: AtomicU32::new(0),
-            lease: Mutex::new(Lease::Own(own)),
+            lease: Mutex::new(lease),
         }
-    }
-
-    /// A received frame, or one mapped part of it, and its size.
-    pub(super) fn received(
-        lease: ReadLease,
-        part: Option<usize>,
-        tally: &Arc<Tally>,
-    ) -> (Self, usize) {
-        let bytes = match part.and_then(|index| lease.parts().get(index)) {
-            Some(part) => part.map().unwrap_or_default(),
-            None => lease.bytes().unwrap_or_default(),
-        };
-        let size = bytes.len();
-        let slot = Self {
-            base: bytes.as_ptr().cast_mut(),
-            base_offset: lease.meta().offset,
-            index: part.unwrap_or(0),
-            tally: Some(tally.clone()),
-            mappings: AtomicU32::new(0),
-            lease: Mutex::new(Lease::Received(lease)),
-        };
-        (slot, size)
     }
 
     pub(super) fn note_mapped(&self) {
