@@ -137,11 +137,7 @@ impl Link {
         }
         // With empty flags, poll reports only a hang-up.
         let mut fds = vec![PollFd::new(&self.socket, PollFlags::empty())];
-        fds.extend(
-            self.producer
-                .iter()
-                .map(|fd| PollFd::new(fd, PollFlags::IN)),
-        );
+        fds.extend(self.producer_ends());
         poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
     }
 
@@ -150,17 +146,19 @@ impl Link {
         eventfd::ring(&self.stop);
     }
 
+    /// What to poll for the end of the producer's process.
+    fn producer_ends(&self) -> Option<PollFd<'_>> {
+        let producer = self.producer.as_ref()?;
+        Some(PollFd::new(producer, PollFlags::IN))
+    }
+
     /// Waits for an event. Only the control thread calls this.
     pub(super) fn wait(&self) -> io::Result<Woken> {
         let mut fds = vec![
             PollFd::new(&self.stop, PollFlags::IN),
             PollFd::new(&self.socket, PollFlags::IN),
         ];
-        fds.extend(
-            self.producer
-                .iter()
-                .map(|fd| PollFd::new(fd, PollFlags::IN)),
-        );
+        fds.extend(self.producer_ends());
         retry_on_intr(|| poll(&mut fds, None))?;
         let is_ready = |at: usize| fds.get(at).is_some_and(|fd| !fd.revents().is_empty());
         Ok(if is_ready(0) {

@@ -2,8 +2,7 @@
 
 //! Publishes frames.
 
-use xmem_shm::abi::entry::FrameInfo;
-use xmem_shm::abi::entry::MAX_ATTACHED_AT;
+use xmem_shm::abi::entry::{FrameInfo, MAX_ATTACHED_AT};
 use xmem_shm::abi::frame_layout::MetaError;
 use xmem_shm::abi::limits::{MAX_NAMED_ENTRIES, MAX_NAMED_SIZE};
 use xmem_shm::abi::meta::FrameMeta;

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use loom::thread;
 use xmem_shm::protocol::lease::{self, Hold};
-use xmem_shm::protocol::ring;
 use xmem_shm::protocol::lease::{SlotState, SlotWord};
+use xmem_shm::protocol::ring;
 
 use crate::check;
 use crate::ring::entry;

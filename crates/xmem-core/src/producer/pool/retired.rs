@@ -29,8 +29,7 @@ impl Lasting {
         match self {
             Self::Borrowed(released) => Some(released),
             // Dropping it is cheap: another thread frees device memory, and the host half is small.
-            Self::Own(_) => None,
-            Self::Kept => None,
+            Self::Own(_) | Self::Kept => None,
         }
     }
 }
