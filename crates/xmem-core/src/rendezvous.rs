@@ -140,7 +140,10 @@ fn check_dir(path: &Path) -> Result<bool, NameError> {
     if mode & 0o022 != 0 && mode & 0o1000 == 0 {
         return Err(refused(
             path,
-            format!("others may write to it (mode {:o})", mode & 0o7777),
+            format!(
+                "others may write to it (mode {:o}; `chmod go-w` forbids it)",
+                mode & 0o7777
+            ),
         ));
     }
     Ok(true)
@@ -152,7 +155,28 @@ fn check_dir(path: &Path) -> Result<bool, NameError> {
 ///
 /// [`NameError::RuntimeDir`] when another user could replace files in it.
 pub fn check_runtime_dir() -> Result<bool, NameError> {
-    check_dir(&runtime_dir())
+    check_place(&runtime_dir())
+}
+
+/// As `check_dir`. The directory is also refused if this user would have to make it in that of another user: `su` keeps the
+/// variable, and a directory that root makes there excludes the user whose it is.
+fn check_place(dir: &Path) -> Result<bool, NameError> {
+    if check_dir(dir)? {
+        return Ok(true);
+    }
+    let xdg = xdg_dir().filter(|_| !is_dir_given());
+    let owner = xdg.and_then(|xdg| Some((fs::metadata(&xdg).ok()?.uid(), xdg)));
+    match owner {
+        Some((uid, xdg)) if uid != own_uid() => Err(refused(
+            dir,
+            format!(
+                "XDG_RUNTIME_DIR is {}, which belongs to user {uid}, not to user {}",
+                xdg.display(),
+                own_uid()
+            ),
+        )),
+        _ => Ok(false),
+    }
 }
 
 /// Ensures that a pool's socket has a safe directory.
@@ -168,7 +192,7 @@ pub(crate) fn prepare_dir(pool: &OsStr, socket: &Path) -> Result<(), NameError> 
             })
         };
     }
-    if !check_dir(dir)? {
+    if !check_place(dir)? {
         fs::DirBuilder::new()
             .recursive(true)
             .mode(0o700)
@@ -454,7 +478,11 @@ mod tests {
 
     #[test]
     fn directories_that_others_control_are_refused() {
-        let dir = tempfile::tempdir().unwrap();
+        let mode = fs::Permissions::from_mode(0o700);
+        let dir = tempfile::Builder::new()
+            .permissions(mode)
+            .tempdir()
+            .unwrap();
         assert!(matches!(check_dir(dir.path()), Ok(true)));
         assert!(matches!(check_dir(&dir.path().join("none")), Ok(false)));
         let open = dir.path().join("open");

@@ -396,6 +396,31 @@ fn a_default_runtime_dir_of_another_user_is_refused() {
     assert!(child.end());
 }
 
+/// `su` keeps the variable.
+#[test]
+fn no_runtime_dir_is_made_in_the_directory_of_another_user() {
+    if !can_be_others() {
+        return;
+    }
+    let place = Place::new();
+    std::os::unix::fs::chown(place.path(), Some(4242), None).unwrap();
+    let produce = || {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command
+            .env_remove("XMEM_RUNTIME_DIR")
+            .env("XDG_RUNTIME_DIR", place.path());
+        Child::from(command, "produce", "p").reply()
+    };
+    let error = produce();
+    assert!(
+        error.contains("which belongs to user 4242") && error.contains("set XMEM_RUNTIME_DIR"),
+        "{error}"
+    );
+    assert_eq!(place.files(), [] as [std::path::PathBuf; 0]);
+    std::os::unix::fs::chown(place.path(), Some(0), None).unwrap();
+    assert_eq!(produce(), "ready");
+}
+
 /// A socket in the current directory of the process is not in a runtime directory.
 #[test]
 fn a_relative_runtime_directory_is_ignored() {
@@ -406,6 +431,7 @@ fn a_relative_runtime_directory_is_ignored() {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command
             .current_dir(place.path())
+            .env_remove("XMEM_RUNTIME_DIR")
             .env("XDG_RUNTIME_DIR", variable);
         let mut child = Child::from(command, "elsewhere", &place.pool());
         assert_eq!(child.reply(), "false", "{variable:?}");
