@@ -4,7 +4,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
@@ -59,7 +59,10 @@ pub(crate) struct Lab(TempDir);
 
 impl Lab {
     pub(crate) fn new() -> Self {
-        let lab = Self(TempDir::new().unwrap());
+        // Producers accept it as their runtime directory, with any umask.
+        let mode = fs::Permissions::from_mode(0o700);
+        let dir = tempfile::Builder::new().permissions(mode).tempdir();
+        let lab = Self(dir.unwrap());
         // The name by which programs look for the library.
         symlink(libraries().join("libxmem.so"), lab.file("libxmem.so.0")).unwrap();
         lab

@@ -50,15 +50,25 @@ pub(crate) fn run(action: &Plugin, out: &mut impl Write) -> Result<(), Error> {
 /// Adds the plugin of this command, if there is one, to those that a tool of GStreamer finds.
 pub(crate) fn offer(tool: &mut Command) {
     let Ok(folder) = own_folder() else { return };
-    let set = PATHS
-        .iter()
-        .find_map(|name| Some((*name, env::var_os(name)?)));
+    let set = set_path();
     let (name, before) = set.unwrap_or((PATHS[0], OsString::new()));
     let folders = env::split_paths(&before).chain([folder]);
     let folders = folders.filter(|it| !it.as_os_str().is_empty());
     if let Ok(folders) = env::join_paths(folders) {
         tool.env(name, folders);
     }
+}
+
+/// The variable that GStreamer uses, and its value.
+fn set_path() -> Option<(&'static str, OsString)> {
+    PATHS
+        .iter()
+        .find_map(|name| Some((*name, env::var_os(name)?)))
+}
+
+/// The variable to which users add a folder of plugins.
+pub(crate) fn search_path() -> &'static str {
+    set_path().map_or("GST_PLUGIN_PATH", |(name, _)| name)
 }
 
 /// The folder of the plugin that came with this command.

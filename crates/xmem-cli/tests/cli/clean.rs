@@ -5,10 +5,9 @@
 use serde_json::Value;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
-use tempfile::TempDir;
 use xmem_core::{Backing, Producer};
 
-use crate::support::{Pool, publish, socket, stderr, stdout, stdout_of_failure, xmem};
+use crate::support::{Pool, private_dir, publish, socket, stderr, stdout, stdout_of_failure, xmem};
 
 #[test]
 fn clean_removes_only_the_files_of_a_killed_producer() {
@@ -67,7 +66,7 @@ fn own_segments() -> Vec<String> {
 
 #[test]
 fn clean_removes_a_lock_file_without_a_socket() {
-    let dir = TempDir::new().unwrap();
+    let dir = private_dir();
     let path = |name: &str| dir.path().join(name);
     std::fs::write(path("a.lock"), "killed (process 1)").unwrap();
     std::fs::write(path("notes.lock"), "another program's").unwrap();
@@ -79,7 +78,7 @@ fn clean_removes_a_lock_file_without_a_socket() {
 
 #[test]
 fn clean_removes_the_files_of_a_process_that_joined_a_channel() {
-    let dir = TempDir::new().unwrap();
+    let dir = private_dir();
     let path = |name: &str| dir.path().join(name);
     let live = path("jobs.sock.0123456789abcdef");
     let _live = Producer::builder(&live).build().unwrap();
@@ -95,7 +94,7 @@ fn clean_removes_the_files_of_a_process_that_joined_a_channel() {
 
 #[test]
 fn clean_leaves_sockets_of_other_programs_alone() {
-    let (dir, elsewhere) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    let (dir, elsewhere) = (private_dir(), private_dir());
     let path = elsewhere.path().join("agent.sock");
     let lock = elsewhere.path().join("agent.lock");
     drop(UnixListener::bind(&path).unwrap());
@@ -112,7 +111,7 @@ fn clean_leaves_sockets_of_other_programs_alone() {
 
 #[test]
 fn clean_removes_segments_without_a_pool() {
-    let dir = TempDir::new().unwrap();
+    let dir = private_dir();
     let producer = Producer::builder(socket(&dir)).backing(Backing::PosixShm);
     let producer = producer.build().unwrap();
     publish(&producer);
@@ -125,7 +124,7 @@ fn clean_removes_segments_without_a_pool() {
     for path in [&orphan, &other] {
         std::fs::write(path, "").unwrap();
     }
-    let empty = TempDir::new().unwrap();
+    let empty = private_dir();
     stdout(&xmem(empty.path(), &["clean"]));
     let is_left = [&orphan, &other, &live[0]].map(|path| Path::new(path).exists());
     std::fs::remove_file(other).unwrap();
@@ -134,7 +133,7 @@ fn clean_removes_segments_without_a_pool() {
 
 #[test]
 fn verbose_prints_each_step() {
-    let dir = TempDir::new().unwrap();
+    let dir = private_dir();
     let producer = Producer::builder(socket(&dir)).backing(Backing::PosixShm);
     let producer = producer.build().unwrap();
     publish(&producer);

@@ -12,10 +12,14 @@ use tempfile::TempDir;
 use crate::support::Pool;
 
 fn doctor(runtime_dir: &Path, path: &str) -> (Vec<Value>, i32) {
+    doctor_with(runtime_dir, &[("PATH", path)])
+}
+
+fn doctor_with(runtime_dir: &Path, variables: &[(&str, &str)]) -> (Vec<Value>, i32) {
     let output = Command::new(env!("CARGO_BIN_EXE_xmem"))
         .args(["doctor", "--format", "json"])
         .env("XMEM_RUNTIME_DIR", runtime_dir)
-        .env("PATH", path)
+        .envs(variables.iter().copied())
         .output()
         .unwrap();
     let findings = serde_json::from_slice(&output.stdout).unwrap();
@@ -46,6 +50,44 @@ fn doctor_reports_a_missing_gstreamer_and_a_silent_producer() {
     let pools = finding(&findings, "pools");
     assert_eq!(pools["verdict"], "warning");
     assert_eq!(pools["what"], "no answer from the producer of silent");
+}
+
+/// Pools do not need it.
+#[test]
+fn doctor_needs_no_tmpdir() {
+    let dir = TempDir::new().unwrap();
+    let long = dir.path().join("long".repeat(30));
+    std::fs::create_dir(&long).unwrap();
+    for tmpdir in [long.to_str().unwrap(), "/nowhere"] {
+        let (findings, _) = doctor_with(dir.path(), &[("PATH", "/nowhere"), ("TMPDIR", tmpdir)]);
+        let memory = finding(&findings, "shared memory");
+        assert_eq!(memory["verdict"], "ok", "{memory}");
+    }
+    std::fs::remove_dir(long).unwrap();
+    // The pool that it tried is gone.
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn doctor_names_the_variable_that_gstreamer_uses() {
+    let dir = TempDir::new().unwrap();
+    let tool = dir.path().join("gst-inspect-1.0");
+    std::fs::write(
+        &tool,
+        "#!/bin/sh\n[ $1 = --version ] && echo 'GStreamer 1.26.2'\n",
+    )
+    .unwrap();
+    std::fs::set_permissions(&tool, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let path = dir.path().to_str().unwrap();
+    let variables = [
+        ("PATH", path),
+        ("GST_PLUGIN_PATH", path),
+        ("GST_PLUGIN_PATH_1_0", path),
+    ];
+    let (findings, _) = doctor_with(dir.path(), &variables);
+    let plugin = finding(&findings, "plugin");
+    let advice = plugin["advice"].as_str().unwrap();
+    assert!(advice.contains(" to GST_PLUGIN_PATH_1_0,"), "{advice}");
 }
 
 #[test]

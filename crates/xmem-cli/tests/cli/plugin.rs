@@ -31,7 +31,7 @@ impl Environment {
     fn run(&self, program: &Path, args: &[&str]) -> Output {
         let mut command = Command::new(program);
         command.args(args).env("XDG_DATA_HOME", self.path("data"));
-        command.env("GST_REGISTRY", self.path("registry"));
+        command.env("GST_REGISTRY_1_0", self.path("registry"));
         command
             .env_remove("GST_PLUGIN_PATH")
             .env_remove("GST_PLUGIN_PATH_1_0");

@@ -3,6 +3,8 @@
 //! Functions that the tests share: a pool, and the binary.
 
 use std::ffi::OsStr;
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output};
 use std::time::Duration;
@@ -19,7 +21,7 @@ pub(crate) struct Pool {
 
 impl Pool {
     pub(crate) fn new() -> Self {
-        let dir = TempDir::new().unwrap();
+        let dir = private_dir();
         let path = socket(&dir);
         let producer = Producer::builder(&path).max_held(4).build().unwrap();
         let mut sticky = Sticky::new();
@@ -44,6 +46,15 @@ impl Pool {
     pub(crate) fn path(&self) -> String {
         socket(&self.dir)
     }
+}
+
+/// A directory that a producer accepts as its runtime directory, with any umask.
+pub(crate) fn private_dir() -> TempDir {
+    let mode = Permissions::from_mode(0o700);
+    tempfile::Builder::new()
+        .permissions(mode)
+        .tempdir()
+        .unwrap()
 }
 
 pub(crate) fn socket(dir: &TempDir) -> String {

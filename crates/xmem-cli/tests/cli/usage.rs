@@ -8,14 +8,13 @@ use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixListener;
 use std::process::Command;
-use tempfile::TempDir;
 use xmem_core::Producer;
 
-use crate::support::{publish, stderr, stdout, xmem};
+use crate::support::{private_dir, publish, stderr, stdout, xmem};
 
 #[test]
 fn a_missing_pool_fails_with_the_path() {
-    let dir = TempDir::new().unwrap();
+    let dir = private_dir();
     let output = xmem(dir.path(), &["show", "missing"]);
     let text = stderr(&output);
     assert!(text.starts_with("xmem: no producer at "), "{text}");
@@ -25,7 +24,7 @@ fn a_missing_pool_fails_with_the_path() {
 
 #[test]
 fn only_one_option_sets_the_pool() {
-    let dir = TempDir::new().unwrap();
+    let dir = private_dir();
     let args = ["share", "test", "--pool", "p", "--set", "pool=q"];
     let output = xmem(dir.path(), &args);
     assert_eq!(output.status.code(), Some(2));
@@ -35,7 +34,7 @@ fn only_one_option_sets_the_pool() {
 
 #[test]
 fn a_failure_without_a_writable_stderr_exits_with_1() {
-    let dir = TempDir::new().unwrap();
+    let dir = private_dir();
     let status = Command::new(env!("CARGO_BIN_EXE_xmem"))
         .args(["show", "missing"])
         .env("XMEM_RUNTIME_DIR", dir.path())
@@ -47,7 +46,7 @@ fn a_failure_without_a_writable_stderr_exits_with_1() {
 
 #[test]
 fn a_file_that_is_not_a_socket_is_not_a_pool() {
-    let dir = TempDir::new().unwrap();
+    let dir = private_dir();
     let file = dir.path().join("letter.sock");
     std::fs::write(&file, "to my mother").unwrap();
     let output = xmem(dir.path(), &["list", "-f", "json"]);
@@ -60,7 +59,7 @@ fn a_file_that_is_not_a_socket_is_not_a_pool() {
 
 #[test]
 fn files_with_invalid_pool_names_are_ignored() {
-    let dir = TempDir::new().unwrap();
+    let dir = private_dir();
     let names: [&[u8]; 5] = [
         b"\xff\xfe.sock",
         b"\xff\xfe.lock",
@@ -84,7 +83,7 @@ fn files_with_invalid_pool_names_are_ignored() {
 
 #[test]
 fn a_pool_is_named_by_a_path_that_is_not_utf_8() {
-    let dir = TempDir::new().unwrap();
+    let dir = private_dir();
     let path = dir.path().join(OsStr::from_bytes(b"\xff.sock"));
     let producer = Producer::builder(&path).build().unwrap();
     publish(&producer);
@@ -101,7 +100,7 @@ fn a_pool_is_named_by_a_path_that_is_not_utf_8() {
 
 #[test]
 fn a_bad_name_fails_with_the_reason() {
-    let dir = TempDir::new().unwrap();
+    let dir = private_dir();
     for (name, word) in [("", "empty"), ("a\nb", "control character")] {
         let output = xmem(dir.path(), &["show", name]);
         assert!(stderr(&output).contains(word), "{output:?}");
@@ -110,7 +109,7 @@ fn a_bad_name_fails_with_the_reason() {
 
 #[test]
 fn wrong_usage_is_exit_code_2() {
-    let dir = TempDir::new().unwrap();
+    let dir = private_dir();
     for args in [
         &["frobnicate"][..],
         &["show"],

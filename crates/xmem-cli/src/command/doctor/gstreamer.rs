@@ -51,7 +51,10 @@ fn plugin() -> Finding {
             Finding::warning(
                 CHECK,
                 "GStreamer does not find xmemsink and xmemsrc",
-                "Add the directory of libgstxmem.so to GST_PLUGIN_PATH, or install the plugin",
+                format!(
+                    "Add the directory of libgstxmem.so to {}, or install the plugin",
+                    plugin::search_path()
+                ),
             )
         };
     };

@@ -6,6 +6,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use rustix::process::{Resource, getrlimit};
+use tempfile::TempDir;
+use xmem_core::discovery::runtime_dir;
 use xmem_core::{Consumer, FrameMeta, Producer};
 
 use super::finding::{Finding, is_older};
@@ -41,15 +43,15 @@ fn frame() -> Finding {
         Err(error) => Finding::problem(
             CHECK,
             format!("a pool of this process does not work: {error}"),
-            "In a container or a sandbox, allow memfd_create, sealing, Unix sockets and futexes",
+            "Unless the error names another cause: in a container or a sandbox, allow memfd_create, sealing, Unix sockets and futexes",
         ),
     }
 }
 
 fn pass_a_frame() -> Result<(), Box<dyn std::error::Error>> {
     const BYTES: &[u8] = b"xmem doctor";
-    let dir = tempfile::tempdir()?;
-    let pool = dir.path().join("doctor.sock");
+    let dir = trial_directory()?;
+    let pool = dir.path().join("p");
     let producer = Producer::builder(&pool).build()?;
     let mut consumer = Consumer::builder(&pool).connect()?;
     let mut slot = producer.acquire(BYTES.len())?;
@@ -61,6 +63,14 @@ fn pass_a_frame() -> Result<(), Box<dyn std::error::Error>> {
     } else {
         Err("the bytes that arrived differ from those that were written".into())
     }
+}
+
+/// A directory for a pool. Pools do not use TMPDIR, which may be missing, or too long for a socket.
+fn trial_directory() -> std::io::Result<TempDir> {
+    let make = |dir: &Path| tempfile::Builder::new().prefix("d").tempdir_in(dir);
+    make(&runtime_dir())
+        .or_else(|_| make(Path::new("/tmp")))
+        .or_else(|_| make(&std::env::temp_dir()))
 }
 
 fn descriptors() -> Finding {
