@@ -215,8 +215,8 @@ fn errors_give_the_remedy() {
     let pools = prepared();
     let fails = |args: &[&str], code: i32, part: &str| {
         let output = xmem(&pools, args)
-            .env("GST_PLUGIN_SYSTEM_PATH", pools.path())
-            .env("GST_REGISTRY", pools.file("empty.bin"))
+            .env("GST_PLUGIN_SYSTEM_PATH_1_0", pools.path())
+            .env("GST_REGISTRY_1_0", pools.file("empty.bin"))
             .output()
             .unwrap();
         let text = String::from_utf8_lossy(&output.stderr);

@@ -13,7 +13,7 @@ use std::{
 };
 
 use rustix::process::{Pid, Signal, kill_process};
-use support::*;
+use support::{process::errors, *};
 use xmem_core::discovery::query;
 use xmem_core::{ConnectError, PoolStats};
 
@@ -124,8 +124,8 @@ impl Scene {
         let child = contained(self.pools.path(), runner)
             .arg("gst-launch-1.0")
             .args(pipeline.replace("POOL", POOL).split_ascii_whitespace())
-            .env("GST_PLUGIN_PATH", "/mnt/shared/plugins")
-            .env("GST_REGISTRY", "/tmp/registry.bin")
+            .env("GST_PLUGIN_PATH_1_0", "/mnt/shared/plugins")
+            .env("GST_REGISTRY_1_0", "/tmp/registry.bin")
             .stdin(Stdio::null())
             .stderr(output.try_clone().unwrap())
             .stdout(output)
@@ -267,9 +267,9 @@ fn root_of_another_container_is_denied() {
         // The same user in a separate container is admitted.
         let own = scene.launch("own", owner, "xmemsrc pool=POOL ! fakesink");
         until("the same user", || {
-            own.log().contains("PLAYING") || own.log().contains("ERROR")
+            own.log().contains("PLAYING") || errors(&own.log()).next().is_some()
         });
-        assert!(!own.log().contains("ERROR"), "{}", own.log());
+        assert!(errors(&own.log()).next().is_none(), "{}", own.log());
         producer.kill();
         // The killed producer left its files.
         for name in ["cam0", "cam0.xmem.lock"] {
@@ -330,7 +330,11 @@ fn containers_may_be_killed_and_started_again() {
     });
     let producer = produce();
     until("frames from the next producer", receives);
-    assert!(!consumer.log().contains("ERROR"), "{}", consumer.log());
+    assert!(
+        errors(&consumer.log()).next().is_none(),
+        "{}",
+        consumer.log()
+    );
 
     drop((producer, consumer));
 }
@@ -365,8 +369,8 @@ fn the_runtime_directory_may_be_shared() {
         let output = fs::File::create(&log).unwrap();
         let child = contained(scene.pools.path(), Runner::Root)
             .args(["sh", "-c", &script])
-            .env("GST_PLUGIN_PATH", "/mnt/shared/plugins")
-            .env("GST_REGISTRY", "/tmp/registry.bin")
+            .env("GST_PLUGIN_PATH_1_0", "/mnt/shared/plugins")
+            .env("GST_REGISTRY_1_0", "/tmp/registry.bin")
             .stdin(Stdio::null())
             .stderr(output.try_clone().unwrap())
             .stdout(output)

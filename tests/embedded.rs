@@ -22,7 +22,8 @@ fn frames_arrive(installed: bool) {
         let mut command = command(&pools, example(name));
         if !installed {
             command.env_remove("GST_PLUGIN_PATH");
-            command.env("GST_REGISTRY", pools.file("without.bin"));
+            command.env_remove("GST_PLUGIN_PATH_1_0");
+            command.env("GST_REGISTRY_1_0", pools.file("without.bin"));
         }
         Launch::start(&pools, name, command.args(args))
     };

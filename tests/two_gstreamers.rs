@@ -42,7 +42,7 @@ impl Place {
             .arg(root)
             .arg(pools.path())
             .args(["--", program])
-            .env("GST_PLUGIN_PATH", pools.path())
+            .env("GST_PLUGIN_PATH_1_0", pools.path())
             .stdin(Stdio::null());
         command
     }

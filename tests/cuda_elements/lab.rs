@@ -87,7 +87,7 @@ impl Lab {
             .env("GST_PLUGIN_SYSTEM_PATH_1_0", self.pools.file("plugins"))
             .env_remove("GST_PLUGIN_PATH")
             .env_remove("GST_PLUGIN_PATH_1_0")
-            .env("GST_REGISTRY", self.pools.file("registry.bin"))
+            .env("GST_REGISTRY_1_0", self.pools.file("registry.bin"))
             .envs(variables.iter().copied());
         let mut child = Child::from(command, "actor", &self.pool());
         assert_eq!(child.reply(), "ready");

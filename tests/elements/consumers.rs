@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use crate::support::*;
 use gst::prelude::*;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 const VIDEO: &str = "video/x-raw,format=GRAY8,width=64,height=64,framerate=30/1";
 
@@ -60,6 +61,10 @@ fn several_consumers_get_every_frame() {
 
 /// Starts `count` sources in separate pipelines, with default budgets and slots.
 fn all_get_everything(count: u32) {
+    // Each source and its pipeline need about eight descriptors, and 1024 are a usual limit.
+    let limit = getrlimit(Resource::Nofile);
+    let current = limit.maximum;
+    setrlimit(Resource::Nofile, Rlimit { current, ..limit }).unwrap();
     let pools = Pools::new();
     let producer =
         pools.launch(&format!("videotestsrc num-buffers=30 ! {VIDEO} ! xmemsink name=sink pool=POOL sync=false delivery=lossless"));

@@ -217,7 +217,7 @@ fn caps_with_flags_are_read_where_no_other_plugin_is_installed() {
     command
         .args("xmemsrc pool=p ! fakesink".split(' '))
         .env("GST_PLUGIN_SYSTEM_PATH_1_0", &few)
-        .env("GST_REGISTRY", pools.file("few.bin"));
+        .env("GST_REGISTRY_1_0", pools.file("few.bin"));
     let mut consumer = Launch::start(&pools, "consumer", &mut command);
     let mut buffer = gst::Buffer::with_size(info.size()).unwrap();
     paint(&mut buffer, &info, 7);

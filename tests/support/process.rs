@@ -48,8 +48,8 @@ fn plugins() -> &'static (PathBuf, PathBuf) {
         if !plugins.1.exists() {
             let status = Command::new("gst-inspect-1.0")
                 .arg("xmemsink")
-                .env("GST_PLUGIN_PATH", &plugins.0)
-                .env("GST_REGISTRY", &plugins.1)
+                .env("GST_PLUGIN_PATH_1_0", &plugins.0)
+                .env("GST_REGISTRY_1_0", &plugins.1)
                 .stdout(Stdio::null())
                 .status()
                 .unwrap();
@@ -113,12 +113,18 @@ pub fn command(pools: &Pools, program: impl AsRef<Path>) -> Command {
     let (plugin, registry) = plugins();
     let mut command = Command::new(program);
     command
-        .env("GST_PLUGIN_PATH", plugin)
+        // With the suffix, because GStreamer ignores the other variable where a user has set this one.
+        .env("GST_PLUGIN_PATH_1_0", plugin)
         // The user's plugin registry is not changed.
-        .env("GST_REGISTRY", registry)
+        .env("GST_REGISTRY_1_0", registry)
         .env("XMEM_RUNTIME_DIR", run_dir(pools))
         .stdin(Stdio::null());
     command
+}
+
+/// The errors that a program of GStreamer reports. Lines of the debug log, which users turn on, begin with the time.
+pub fn errors(log: &str) -> impl Iterator<Item = &str> {
+    log.lines().filter(|line| line.starts_with("ERROR"))
 }
 
 /// A process. It is killed when it is dropped.

@@ -46,9 +46,10 @@ def gst_environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     # GStreamer loads every library of the folder, so it has only the plugin.
     plugins = tmp_path_factory.mktemp("plugins")
     (plugins / plugin.name).symlink_to(plugin)
+    # With the suffix, because GStreamer ignores the other variables where a user has set these.
     return os.environ | {
-        "GST_PLUGIN_PATH": str(plugins),
-        "GST_REGISTRY": str(tmp_path_factory.mktemp("gst") / "registry.bin"),
+        "GST_PLUGIN_PATH_1_0": str(plugins),
+        "GST_REGISTRY_1_0": str(tmp_path_factory.mktemp("gst") / "registry.bin"),
     }
 
 

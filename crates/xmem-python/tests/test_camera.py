@@ -29,7 +29,7 @@ def runtime_dir(directory, gst_environment, monkeypatch):
     # The command of this build, also if a wheel is installed.
     monkeypatch.setattr(_camera, "installed", lambda name: None)
     monkeypatch.setattr(_camera, "_IDLE", 2)
-    for name in ("GST_PLUGIN_PATH", "GST_REGISTRY"):
+    for name in ("GST_PLUGIN_PATH_1_0", "GST_REGISTRY_1_0"):
         monkeypatch.setenv(name, gst_environment[name])
     monkeypatch.setenv("PATH", f"{command.parent}:{os.environ['PATH']}")
     run = directory / "run"
@@ -216,9 +216,9 @@ def test_errors_of_the_command(source, text):
 
 
 def test_without_the_plugin(monkeypatch, directory):
-    monkeypatch.setenv("GST_PLUGIN_PATH", str(directory))
-    monkeypatch.setenv("GST_PLUGIN_SYSTEM_PATH", "/usr/lib/none")
-    monkeypatch.setenv("GST_REGISTRY", str(directory / "empty.bin"))
+    monkeypatch.setenv("GST_PLUGIN_PATH_1_0", str(directory))
+    monkeypatch.setenv("GST_PLUGIN_SYSTEM_PATH_1_0", "/usr/lib/none")
+    monkeypatch.setenv("GST_REGISTRY_1_0", str(directory / "empty.bin"))
     with pytest.raises(xmem.Error, match='no element "'):
         next(xmem.Camera("test"))
 

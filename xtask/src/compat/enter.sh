@@ -53,6 +53,6 @@ umount --lazy .
 cd "$here" 2>/dev/null || cd /
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/tmp
 # The plugin registry of GStreamer. It is written in `rw` mode, and read by users without write access in `ro` mode.
-export GST_REGISTRY=/var/cache/gstreamer-registry.bin
+export GST_REGISTRY_1_0=/var/cache/gstreamer-registry.bin
 unset TMPDIR XDG_RUNTIME_DIR XDG_CACHE_HOME
 exec "$@"

@@ -122,8 +122,8 @@ impl Prefix {
             let mut inspect = Command::new("gst-inspect-1.0");
             inspect
                 .arg(element)
-                .env("GST_PLUGIN_PATH", self.plugin_dir())
-                .env("GST_REGISTRY", &registry);
+                .env("GST_PLUGIN_PATH_1_0", self.plugin_dir())
+                .env("GST_REGISTRY_1_0", &registry);
             let shown = output(&mut inspect)?;
             let path = plugin.display().to_string();
             if !shown.contains(&path) {
@@ -160,8 +160,8 @@ impl Prefix {
         let mut linked = Command::new(program);
         // Without GST_PLUGIN_PATH the program has only the linked plugin.
         linked
-            .env("GST_REGISTRY", &registry)
-            .env("GST_PLUGIN_PATH", "");
+            .env("GST_REGISTRY_1_0", &registry)
+            .env("GST_PLUGIN_PATH_1_0", "");
         output(&mut linked)?;
         Ok(())
     }
