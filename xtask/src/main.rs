@@ -29,8 +29,11 @@ mod step;
 mod test;
 mod toolchain;
 
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::OnceLock;
 
 use clap::{Parser, Subcommand};
 
@@ -129,8 +132,68 @@ fn cargo() -> std::process::Command {
     command
 }
 
-/// The target directory of cargo.
+/// The target directory of cargo, which variables and the configuration of the user can change.
 fn target_dir() -> PathBuf {
-    // Joining an absolute path replaces the root. Cargo resolves CARGO_TARGET_DIR the same way.
-    root().join(std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into()))
+    static DIR: OnceLock<PathBuf> = OnceLock::new();
+    let ask = || {
+        let mut metadata = cargo();
+        metadata.args(["metadata", "--no-deps", "--format-version=1", "--quiet"]);
+        let json: serde_json::Value =
+            serde_json::from_slice(&metadata.output().ok()?.stdout).ok()?;
+        Some(json["target_directory"].as_str()?.into())
+    };
+    DIR.get_or_init(|| ask().unwrap_or_else(|| root().join("target")))
+        .clone()
+}
+
+/// The folder for temporary files of tests and of the demo.
+fn temp_dir() -> PathBuf {
+    let dir = std::env::temp_dir();
+    if suits_tests(&dir) {
+        dir
+    } else {
+        "/tmp".into()
+    }
+}
+
+/// The path of a socket is limited to 108 bytes, some tests start processes of other users, and many write a path into a command or a
+/// pipeline, where a space would end it.
+fn suits_tests(dir: &Path) -> bool {
+    let others_may_enter =
+        |dir: &Path| std::fs::metadata(dir).is_ok_and(|it| it.permissions().mode() & 1 != 0);
+    let is_plain = dir.as_os_str().as_bytes().iter().all(u8::is_ascii_graphic);
+    is_plain && dir.as_os_str().len() <= 40 && dir.ancestors().all(others_may_enter)
+}
+
+/// The folder of what cargo builds for the tests. This program is there, too: with `build.target` it is not `debug` in the target
+/// directory.
+fn built_dir() -> PathBuf {
+    let program = std::env::current_exe().ok();
+    let folder = program.and_then(|program| Some(program.parent()?.to_owned()));
+    folder.unwrap_or_else(|| target_dir().join("debug"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{Permissions, set_permissions};
+    use std::os::unix::fs::PermissionsExt;
+    use std::path::Path;
+
+    use super::suits_tests;
+
+    #[test]
+    fn long_private_and_missing_folders_do_not_suit_tests() {
+        let dir = Path::new("/tmp").join(format!("xtask-{}", std::process::id()));
+        let long = dir.join("long".repeat(10));
+        std::fs::create_dir_all(&long).unwrap();
+        let set = |mode| set_permissions(&dir, Permissions::from_mode(mode)).unwrap();
+        set_permissions(&long, Permissions::from_mode(0o755)).unwrap();
+        set(0o755);
+        let open = [suits_tests(&dir), suits_tests(&long)];
+        set(0o700);
+        let private = suits_tests(&dir);
+        std::fs::remove_dir_all(&dir).unwrap();
+        assert_eq!((open, private), ([true, false], false));
+        assert!(!suits_tests(&dir) && !suits_tests(Path::new("/a b")));
+    }
 }

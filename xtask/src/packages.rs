@@ -442,8 +442,10 @@ impl Need {
             }
             Self::File(path) => inside.args(["test", "-e", path]),
             Self::Element(name) => inside.arg("gst-inspect-1.0").args(EXISTS).arg(name),
-            Self::PythonModule(name) => inside.args([PYTHON, "-c", &format!("import {name}")]),
-            Self::Python(modules) => inside.args(["python3", "-c", &python_with(modules)]),
+            Self::PythonModule(name) => {
+                inside.args([PYTHON, "-E", "-c", &format!("import {name}")])
+            }
+            Self::Python(modules) => inside.args(["python3", "-E", "-c", &python_with(modules)]),
         })
     }
 
@@ -461,10 +463,10 @@ impl Need {
             Self::File(path) => Path::new(path).exists(),
             Self::Element(name) => succeeds(Command::new("gst-inspect-1.0").args(EXISTS).arg(name)),
             Self::PythonModule(name) => {
-                succeeds(Command::new(PYTHON).args(["-c", &format!("import {name}")]))
+                succeeds(Command::new(PYTHON).args(["-E", "-c", &format!("import {name}")]))
             }
             Self::Python(modules) => {
-                succeeds(Command::new("python3").args(["-c", &python_with(modules)]))
+                succeeds(Command::new("python3").args(["-E", "-c", &python_with(modules)]))
             }
         }
     }

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::{Result, root};
+use crate::{Result, root, temp_dir};
 
 /// One command, and the advice that is printed if it fails.
 #[derive(Debug)]
@@ -82,7 +82,7 @@ impl Background {
 
 /// A file for the output of a command. A pipe would stay open as long as any background process that the command started.
 fn unnamed_file() -> Result<File> {
-    let path = std::env::temp_dir().join(format!("xmem-output-{}", std::process::id()));
+    let path = temp_dir().join(format!("xmem-output-{}", std::process::id()));
     let file = File::options()
         .read(true)
         .write(true)

@@ -10,7 +10,7 @@ use crate::check::cargo::strict;
 use crate::compat::Debian;
 use crate::packages::{self, Purpose};
 use crate::step::{self, Step};
-use crate::{Result, cargo, root, target_dir};
+use crate::{Result, built_dir, cargo, root, target_dir};
 
 /// Unpacks Debian's kernel with its modules, of the version for which dkms has built v4l2loopback. The kernel is not installed,
 /// which would make an initramfs.
@@ -64,7 +64,7 @@ pub(crate) fn run() -> Result {
     ]);
     let share = target_dir().join("camera");
     std::fs::create_dir_all(&share)?;
-    let debug = target_dir().join("debug");
+    let debug = built_dir();
     let mut program = Command::new("cc");
     program
         .args(["-std=c11", "-Wall", "-Wextra", "-Werror"])

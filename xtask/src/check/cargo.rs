@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use super::{Check, Harness, Rights};
 use crate::step::Step;
-use crate::{cargo, packages};
+use crate::{cargo, packages, temp_dir};
 
 pub(crate) const BUILD: &str = "build";
 
@@ -48,7 +48,14 @@ pub(crate) fn of_rust(rights: Rights, step: Step) -> Check {
 pub(crate) fn strict(mut command: Command) -> Command {
     command
         .env("G_DEBUG", "fatal_warnings")
-        .env("RUST_BACKTRACE", "1");
+        .env("RUST_BACKTRACE", "1")
+        // Packages for another Python, such as those of ROS.
+        .env_remove("PYTHONHOME")
+        .env_remove("PYTHONPATH");
+    let temp_dir = temp_dir();
+    if temp_dir != std::env::temp_dir() {
+        command.env("TMPDIR", temp_dir);
+    }
     if let Some(headers) = packages::cuda_headers() {
         command.env("XMEM_GST_CUDA_HEADERS", headers);
     }

@@ -161,6 +161,7 @@ fn run_libtest(command: &mut Command) -> Result<(bool, Vec<Program>)> {
     // One pipe for both streams, to keep the order: cargo prints the names of the programs to stderr, and the programs print their
     // results to stdout.
     let (output, end) = io::pipe()?;
+    command.env("CARGO_TERM_COLOR", "never");
     command.stdout(end.try_clone()?).stderr(end);
     let child = command.spawn();
     // Close the copies of the pipe's end that `command` holds. Otherwise reading would never end.

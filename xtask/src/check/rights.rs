@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::{Result, root};
+use crate::{Result, root, temp_dir};
 
 /// The user with whose rights a test program runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -100,7 +100,7 @@ impl Home {
 
     pub(crate) fn new() -> Result<Self> {
         // The path is short, because the path of a socket is limited to 108 bytes.
-        let dir = std::env::temp_dir().join(format!("xmem-home-{}", std::process::id()));
+        let dir = temp_dir().join(format!("xmem-home-{}", std::process::id()));
         std::fs::create_dir(&dir)
             .map_err(|error| format!("cannot make {}: {error}", dir.display()))?;
         Ok(Self(dir))

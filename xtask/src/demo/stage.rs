@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-use crate::{Result, target_dir};
+use crate::{Result, built_dir, temp_dir};
 
 /// The name of the demo's pool.
 pub(super) const POOL: &str = "demo";
@@ -30,7 +30,7 @@ impl Stage {
         for signal in [SIGHUP, SIGINT, SIGTERM] {
             signal_hook::flag::register(signal, interrupted.clone())?;
         }
-        let dir = std::env::temp_dir().join(format!("xmem-demo-{}", std::process::id()));
+        let dir = temp_dir().join(format!("xmem-demo-{}", std::process::id()));
         DirBuilder::new()
             .mode(0o700)
             .create(&dir)
@@ -56,7 +56,7 @@ impl Stage {
 
     /// The path of a program that was built.
     pub(crate) fn built(name: impl AsRef<Path>) -> PathBuf {
-        target_dir().join("debug").join(name)
+        built_dir().join(name)
     }
 
     /// A command with an environment that finds the plugin, and only the demo's pools.
@@ -64,9 +64,10 @@ impl Stage {
         let mut command = Command::new(program);
         command
             .env("XMEM_RUNTIME_DIR", &self.dir)
-            .env("GST_PLUGIN_PATH", self.path("plugin"))
+            // With the suffix, because GStreamer ignores the other variable where a user has set this one.
+            .env("GST_PLUGIN_PATH_1_0", self.path("plugin"))
             // The user's plugin registry is not changed.
-            .env("GST_REGISTRY", self.path("registry.bin"));
+            .env("GST_REGISTRY_1_0", self.path("registry.bin"));
         command
     }
 

@@ -8,7 +8,7 @@ use std::process::Command;
 use crate::check::cargo::{BUILD, SELECTED, strict, with};
 use crate::check::{Check, Harness, Rights, python as interpreter};
 use crate::step::{self, Step};
-use crate::{Result, cargo, packages, root, target_dir};
+use crate::{Result, built_dir, cargo, packages, root, target_dir};
 
 /// The packages of the environment, and PyTorch, which is large.
 const REQUIREMENTS: [&str; 2] = [
@@ -156,14 +156,17 @@ fn tests(rights: Rights) -> Step {
         .current_dir(root().join("crates/xmem-python"))
         // A cache directory would belong to root or to one of the test users.
         .args(["-m", "pytest", "-q", "-p", "no:cacheprovider"])
-        .env("XMEM_PLUGIN_DIR", target_dir().join("debug"))
+        .env("XMEM_PLUGIN_DIR", built_dir())
         .env(
             "XMEM_STANDIN_LIBRARY",
-            target_dir().join("debug/libxmem_cuda_standin.so"),
+            built_dir().join("libxmem_cuda_standin.so"),
         )
         .env("XMEM_WHEELS", dir().join("wheels"))
         // The threads that NumPy starts in each process would take as long as the rest of its import.
         .env("OPENBLAS_NUM_THREADS", "1")
+        // Options of the user that do not fit the environment.
+        .env_remove("PYTEST_ADDOPTS")
+        .env("PIP_USER", "0")
         // Hundreds of processes import the helpers. They would compile them each, or leave files beside the sources.
         .env_remove("PYTHONDONTWRITEBYTECODE")
         .env("PYTHONPYCACHEPREFIX", dir().join("bytecode"));
