@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::check::cargo::{SELECTED, build, with};
-use crate::step::{Step, run_all};
+use crate::step::{self, Step, run_all};
 use crate::{Result, cargo, pictures, root, target_dir};
 
 /// mdBook runs if it is on PATH; otherwise this version is installed into the target directory.
@@ -149,8 +149,7 @@ fn stage(site: &Path) -> Result {
     list.args(["tools/xmem-count/ceilings.txt", "crates/xmem-shm/src/*"]);
     list.args(["crates/xmem-capi/include/*", "crates/xmem-capi/abi/*"]);
     list.arg("crates/xmem-core/api.txt");
-    let output = list.output()?;
-    for file in String::from_utf8(output.stdout)?.split_terminator('\0') {
+    for file in step::output(&mut list)?.split_terminator('\0') {
         let to = src.join(file);
         fs::create_dir_all(to.parent().unwrap_or(&src))?;
         if file.ends_with(".md") {
