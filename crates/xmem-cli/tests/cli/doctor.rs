@@ -69,6 +69,15 @@ fn doctor_needs_no_tmpdir() {
 }
 
 #[test]
+fn doctor_names_no_empty_variable() {
+    let variables = [("PATH", "/nowhere"), ("XDG_RUNTIME_DIR", "")];
+    let (findings, _) = doctor_with(Path::new(""), &variables);
+    let directory = finding(&findings, "runtime directory");
+    let what = directory["what"].as_str().unwrap();
+    assert!(!what.contains(", from "), "{what}");
+}
+
+#[test]
 fn doctor_names_the_variable_that_gstreamer_uses() {
     let dir = TempDir::new().unwrap();
     let tool = dir.path().join("gst-inspect-1.0");

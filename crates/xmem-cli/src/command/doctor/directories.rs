@@ -34,7 +34,9 @@ pub(super) fn check() -> Vec<Finding> {
 fn directory(dir: &Path) -> Finding {
     let source = ["XMEM_RUNTIME_DIR", "XDG_RUNTIME_DIR"]
         .into_iter()
-        .find(|name| std::env::var_os(name).is_some_and(|value| dir.starts_with(value)));
+        .find(|name| {
+            std::env::var_os(name).is_some_and(|value| !value.is_empty() && dir.starts_with(value))
+        });
     let source = source.map_or_else(String::new, |name| format!(", from {name}"));
     let what = match fs::metadata(dir) {
         Ok(meta) => format!(
