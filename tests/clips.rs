@@ -275,11 +275,9 @@ fn a_clip_ends_before_a_full_disk_and_can_be_played() {
     let mut command = command(&pools, "sh");
     let xmem = target_dir().join("xmem");
     // A limit of 64 KiB for each file. SIGXFSZ would end the command.
-    let script = format!(
-        "ulimit -f 128; exec {} record p clip.mkv --before 1 --after 30",
-        xmem.display()
-    );
-    command.args(["-c", &script]).current_dir(pools.path());
+    let script = r#"ulimit -f 128; exec "$0" record p clip.mkv --before 1 --after 30"#;
+    command.args(["-c", script]).arg(xmem);
+    command.current_dir(pools.path());
     // The limit would also end a tool that renews the plugin registry, as it does after a test with another HOME.
     command.env("GST_REGISTRY_UPDATE", "no");
     let mut recorder = recorder(&pools, &mut command, 40);
