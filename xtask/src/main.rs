@@ -148,12 +148,11 @@ fn target_dir() -> PathBuf {
 
 /// The folder for temporary files of tests and of the demo.
 fn temp_dir() -> PathBuf {
-    let dir = std::env::temp_dir();
-    if suits_tests(&dir) {
-        dir
-    } else {
-        "/tmp".into()
-    }
+    let all = [std::env::temp_dir(), "/tmp".into(), "/var/tmp".into()];
+    let mut all = all.into_iter();
+    let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    all.find(|dir| suits_tests(dir) && runs_programs(dir, &mounts))
+        .unwrap_or_else(|| "/tmp".into())
 }
 
 /// The path of a socket is limited to 108 bytes, some tests start processes of other users, and many write a path into a command or a
@@ -163,6 +162,18 @@ fn suits_tests(dir: &Path) -> bool {
         |dir: &Path| std::fs::metadata(dir).is_ok_and(|it| it.permissions().mode() & 1 != 0);
     let is_plain = dir.as_os_str().as_bytes().iter().all(u8::is_ascii_graphic);
     is_plain && dir.as_os_str().len() <= 40 && dir.ancestors().all(others_may_enter)
+}
+
+/// Whether the mount of a folder lets programs run there: tests compile some.
+fn runs_programs(dir: &Path, mounts: &str) -> bool {
+    let mounts = mounts.lines().filter_map(|line| {
+        let mut words = line.split(' ').skip(1);
+        Some((words.next()?, words.nth(1)?))
+    });
+    let above = mounts.filter(|(place, _)| dir.starts_with(place));
+    // Of several mounts at one place, the last one counts.
+    let mount = above.max_by_key(|(place, _)| place.len());
+    mount.is_none_or(|(_, options)| options.split(',').all(|option| option != "noexec"))
 }
 
 /// The folder of what cargo builds for the tests. This program is there, too: with `build.target` it is not `debug` in the target
@@ -179,7 +190,21 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
     use std::path::Path;
 
-    use super::suits_tests;
+    use super::{runs_programs, suits_tests};
+
+    #[test]
+    fn the_mount_of_a_folder_counts() {
+        let mounts = "/dev/a / ext4 rw,noexec 0 0\ntmpfs /tmp tmpfs rw 0 0\ntmpfs /tmp/b tmpfs rw 0 0\n\
+                      tmpfs /tmp/b tmpfs rw,noexec 0 0\n";
+        for (dir, runs) in [
+            ("/var/tmp", false),
+            ("/tmp", true),
+            ("/tmp/c", true),
+            ("/tmp/b", false),
+        ] {
+            assert_eq!(runs_programs(Path::new(dir), mounts), runs, "{dir}");
+        }
+    }
 
     #[test]
     fn long_private_and_missing_folders_do_not_suit_tests() {
