@@ -228,6 +228,10 @@ impl SinkContext<'_> {
         }
         if self.started.is_lossless() {
             self.wait_for_room(data)?;
+        } else if matches!(data, Data::Buffer(_)) {
+            // GstBaseSink doesn't preroll with a frame outside of its segment. Until the pipeline plays, the base time isn't that of
+            // the frames after a flush.
+            base::preroll(self.sink, data)?;
         }
         // After the waits, because the pipeline may have been paused meanwhile.
         let mapping = self.times.mapping(self.sink);

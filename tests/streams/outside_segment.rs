@@ -10,6 +10,7 @@ use crate::support::{
     *,
 };
 use gst::prelude::*;
+use xmem_core::Consumer;
 
 /// Writes a film of two seconds that has a key frame every second.
 pub(crate) fn write_film(file: &Path, encoder: &str, muxer: &str) {
@@ -129,6 +130,41 @@ fn of_a_seek() {
         let elements = format!("filesrc location={} ! {demuxer}", film.display());
         passes_whole(&elements, decoder, Some((560, 1400)));
     }
+}
+
+/// A playing pipeline that seeks has another base time once it plays again.
+#[test]
+fn frames_before_the_target_of_a_seek_have_the_times_of_the_others() {
+    let pools = Pools::new();
+    let film = pools.file("film");
+    let encoder = "x264enc key-int-max=25 bframes=2 b-adapt=false";
+    write_film(&film, encoder, "mp4mux");
+    let producer = pools.launch(&format!(
+        "filesrc location={} ! qtdemux ! h264parse ! xmemsink name=sink pool=POOL",
+        film.display()
+    ));
+    producer.settle(gst::State::Ready);
+    let consumer = Consumer::builder(pools.pool("p")).max_held(1);
+    let mut consumer = consumer.connect().unwrap();
+    let mut next = || {
+        let lease = consumer.receive(Some(SOON.into())).unwrap();
+        let pts = lease.meta().pts.unwrap().cast_signed();
+        (pts, lease.meta().timestamp.unwrap() - pts)
+    };
+    producer.play();
+    for _ in 0..5 {
+        next();
+    }
+    let target = gst::ClockTime::from_mseconds(1_560);
+    let flags = gst::SeekFlags::FLUSH | gst::SeekFlags::ACCURATE;
+    producer.0.seek_simple(flags, target).unwrap();
+    // From the second key frame on.
+    let after = std::iter::repeat_with(next).skip_while(|(pts, _)| *pts < 1_000_000_000);
+    let after: Vec<_> = after.take(20).collect();
+    assert!(
+        after.iter().all(|(_, shift)| *shift == after[0].1),
+        "{after:?}"
+    );
 }
 
 /// ffmpeg writes an edit list.
