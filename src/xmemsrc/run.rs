@@ -104,7 +104,7 @@ pub(super) struct Started {
     published_at: i64,
     /// The next buffer is not continuous with the last one.
     discont: bool,
-    /// A frame was sent downstream since the join or the last gap.
+    /// A frame was sent downstream since the join, the last gap or the last pause.
     has_begun: bool,
     gate: KeyFrameGate,
     /// No frame of this producer was sent downstream yet.
@@ -238,10 +238,12 @@ impl Started {
             return true;
         }
         if is_coded {
-            self.gate.close();
+            self.note_gap();
         }
         // One picture, the newest, may be all that the user wants.
-        is_coded || source.settings.start_from != XmemSrcStartFrom::Newest
+        let is_wanted =
+            source.settings.start_from == XmemSrcStartFrom::Newest && self.header_is_due;
+        is_coded || !is_wanted
     }
 
     /// Whether the next buffer comes after a gap. Clears the flag.
@@ -275,8 +277,12 @@ impl Started {
 
     /// The times of an entry.
     pub(super) fn times(&mut self, element: &gst_base::BaseSrc, lease: &ReadLease) -> BufferTimes {
-        self.to_running_time
-            .stamp(element, lease, self.stream.playback())
+        let playback = self.stream.playback();
+        let times = self.to_running_time.stamp(element, lease, playback);
+        if self.to_running_time.take_resumed() {
+            self.has_begun = false;
+        }
+        times
     }
 
     pub(super) fn running_time(&mut self) -> &mut ToRunningTime {

@@ -101,6 +101,8 @@ pub(super) struct ToRunningTime {
     latest: gst::ClockTime,
     /// The pipeline was paused after the last frame.
     was_paused: bool,
+    /// The pipeline plays again after a pause, or its running time was reset.
+    has_resumed: bool,
     /// The least time from that of a frame of this producer to its publication.
     delay: Option<gst::ClockTime>,
     /// From when on the delay can be reported, on CLOCK_MONOTONIC. `None`: there was no frame of this producer yet.
@@ -128,6 +130,7 @@ impl ToRunningTime {
             resumed_at: gst::ClockTime::ZERO,
             latest: gst::ClockTime::ZERO,
             was_paused: false,
+            has_resumed: false,
             delay: None,
             measured_at: None,
             measured: None,
@@ -151,6 +154,11 @@ impl ToRunningTime {
         self.mapping.set_shift(None);
         self.spacing = Spacing::default();
         self.was_paused = false;
+    }
+
+    /// Whether frames may be left out because of a pause. Clears the flag.
+    pub(super) fn take_resumed(&mut self) -> bool {
+        take(&mut self.has_resumed)
     }
 
     /// Whether the shift or the delay has changed. Clears the flag.
@@ -263,11 +271,13 @@ impl ToRunningTime {
         times
     }
 
-    /// Whether a frame of a live stream, with a time not after the start, belongs to the time before the pipeline's start. `origin`
-    /// is that of its times. Of raw frames, the last one before the start is still needed then.
+    /// Whether a frame with a time not after the start belongs to the time before the pipeline's start. `origin` is that of its
+    /// times. Of raw frames, the last one before the start is still needed then.
     #[cold]
     fn is_early(&self, origin: Origin, meta: &FrameMeta, playback: &Playback) -> bool {
-        if !self.is_live() || self.delivery == Delivery::Lossless {
+        // A file begins with its first frame. After a pause, it goes on with the present one, as a camera does.
+        let is_at_the_beginning = !self.is_live() && self.resumed_at.is_zero();
+        if is_at_the_beginning || self.delivery == Delivery::Lossless {
             return false;
         }
         let begin = origin.later(self.resumed_at.nseconds().cast_signed());
@@ -301,6 +311,7 @@ impl ToRunningTime {
             return;
         }
         self.was_paused = self.shift.is_some();
+        self.has_resumed = true;
         // Unknown if the application sets base times itself.
         let resumed = src.start_time().unwrap_or_default();
         if resumed.is_zero() {

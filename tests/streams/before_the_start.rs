@@ -6,7 +6,10 @@
 use std::{
     collections::BTreeMap,
     process::Command,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
 };
 
 use crate::support::{process::*, *};
@@ -220,35 +223,91 @@ fn the_newest_frame_is_never_left_out() {
     assert_eq!(pts, Some(gst::ClockTime::ZERO));
 }
 
-#[test]
-fn times_rise_over_a_pause() {
-    let pools = Pools::new();
-    let _producer = Producer::new(&pools, &held_back(), "");
-    let consumer = pools.launch(&format!(
-        "xmemsrc name=v pool={} ! fakesink sync=false",
-        pools.pool("v")
-    ));
-    let times = Arc::new(Mutex::new(Vec::new()));
-    let noted = times.clone();
-    let pad = consumer.by_name("v").static_pad("src").unwrap();
+/// What a consumer gets: the frame's number, its time and its flags.
+type Frame = (u64, gst::ClockTime, gst::BufferFlags);
+
+/// The frames of a pool whose consumer pauses three times. The times rise.
+#[track_caller]
+fn over_pauses(pools: &Pools, producer: &str, properties: &str) -> Vec<Frame> {
+    let producer = pools.launch(&format!("{producer} ! xmemsink name=sink pool=POOL"));
+    let pad = producer.sink().static_pad("sink").unwrap();
+    let numbers = AtomicU64::new(0);
     pad.add_probe(gst::PadProbeType::BUFFER, move |_, info| {
-        noted
-            .lock()
-            .unwrap()
-            .push(info.buffer().unwrap().pts().unwrap());
+        let number = numbers.fetch_add(1, Relaxed);
+        info.buffer_mut().unwrap().make_mut().set_offset(number);
+        gst::PadProbeReturn::Ok
+    });
+    producer.play();
+    let consumer = pools.launch(&format!(
+        "xmemsrc name=src pool=POOL {properties} ! fakesink sync=false"
+    ));
+    let frames = Arc::new(Mutex::new(Vec::<Frame>::new()));
+    let noted = frames.clone();
+    let pad = consumer.by_name("src").static_pad("src").unwrap();
+    pad.add_probe(gst::PadProbeType::BUFFER, move |_, info| {
+        let buffer = info.buffer().unwrap();
+        let frame = (buffer.offset(), buffer.pts().unwrap(), buffer.flags());
+        noted.lock().unwrap().push(frame);
         gst::PadProbeReturn::Ok
     });
     consumer.play();
     for round in 1..=3 {
-        until("frames", || times.lock().unwrap().len() >= 20 * round);
+        until("frames", || frames.lock().unwrap().len() >= 20 * round);
         consumer.settle(gst::State::Paused);
         let now = xmem_core::monotonic_ns();
         until("a pause", || xmem_core::monotonic_ns() > now + 300_000_000);
         consumer.settle(gst::State::Playing);
     }
-    until("frames", || times.lock().unwrap().len() >= 80);
-    let times = times.lock().unwrap();
-    assert!(times.windows(2).all(|pair| pair[0] < pair[1]), "{times:?}");
+    until("frames", || frames.lock().unwrap().len() >= 80);
+    consumer.stop();
+    let frames = std::mem::take(&mut *frames.lock().unwrap());
+    let rise = frames.windows(2).all(|pair| pair[0].1 < pair[1].1);
+    assert!(rise, "{properties} {frames:?}");
+    frames
+}
+
+#[test]
+fn times_rise_over_a_pause() {
+    let pools = Pools::new();
+    let delayed = format!(
+        "videotestsrc is-live=true ! {CAPS} ! {}",
+        held_back().trim_end_matches('!')
+    );
+    // The last one is played at its times, as a file is.
+    for (producer, properties) in [
+        (delayed.clone(), ""),
+        (delayed, "start-from=newest"),
+        (format!("videotestsrc ! {CAPS}"), ""),
+    ] {
+        over_pauses(&pools, &producer, properties);
+    }
+}
+
+/// The frames of the pause are left out, and the next ones depend on them.
+#[test]
+fn an_encoded_stream_goes_on_with_a_key_frame_after_a_pause() {
+    let pools = Pools::new();
+    for (is_live, interval) in [(true, 1_000_000), (false, 10)] {
+        let frames = over_pauses(
+            &pools,
+            &format!(
+                "videotestsrc is-live={is_live} ! video/x-raw,format=I420,width=64,height=64,framerate=50/1 \
+                 ! x264enc tune=zerolatency key-int-max={interval}"
+            ),
+            "",
+        );
+        let jumps = frames.windows(2).filter(|pair| pair[1].0 != pair[0].0 + 1);
+        let jumps: Vec<_> = jumps.map(|pair| pair[1]).collect();
+        assert!(jumps.len() >= 3, "{frames:?}");
+        for (number, _, flags) in jumps {
+            let is_key = !flags.contains(gst::BufferFlags::DELTA_UNIT);
+            assert!(is_key, "{is_live} {number} {frames:?}");
+            assert!(
+                flags.contains(gst::BufferFlags::DISCONT),
+                "{is_live} {number}"
+            );
+        }
+    }
 }
 
 /// The presentation times of a stream in a file, in seconds, sorted.
