@@ -164,7 +164,10 @@ pub(super) fn preroll(sink: &gst_base::BaseSink, data: Data<'_>) -> Result<(), g
         if (*sink).flushing != glib::ffi::GFALSE {
             return Err(gst::FlowError::Flushing);
         }
-        if matches!(data, Data::DeferrableEvent(_)) && (*sink).need_preroll != glib::ffi::GFALSE {
+        if (*sink).need_preroll == glib::ffi::GFALSE {
+            return Ok(());
+        }
+        if matches!(data, Data::DeferrableEvent(_)) {
             return Err(PAUSED);
         }
         gst_base::ffi::gst_base_sink_do_preroll(sink, object)
