@@ -776,18 +776,30 @@ fn a_format_that_would_lose_bits_is_not_recorded() {
 }
 
 #[test]
-fn an_empty_file_of_a_failed_recording_is_removed() {
+fn a_recording_without_a_frame_is_removed() {
     let pools = prepared();
     let file = pools.file("a.mkv").to_str().unwrap().to_owned();
-    let _producer = silent_producer(&pools, "p");
-    let mut record = Launch::start(&pools, "record", &mut xmem(&pools, &["record", "p", &file]));
-    until("the file", || fs::exists(&file).unwrap());
-    until("the consumer", || consumer(&pools).is_some());
+    let producer = silent_producer(&pools, "p");
+    let start = || {
+        let record = Launch::start(&pools, "record", &mut xmem(&pools, &["record", "p", &file]));
+        until("the consumer", || consumer(&pools).is_some());
+        assert!(fs::exists(&file).unwrap());
+        record
+    };
+    let mut killed = start();
     let tool = consumer(&pools).unwrap().pid.cast_signed();
     kill_process(Pid::from_raw(tool).unwrap(), Signal::KILL).unwrap();
     // As in a shell.
-    assert_eq!(record.wait().code(), Some(128 + 9), "{}", record.log());
-    assert!(!fs::exists(&file).unwrap(), "{}", record.log());
+    assert_eq!(killed.wait().code(), Some(128 + 9), "{}", killed.log());
+    assert!(!fs::exists(&file).unwrap(), "{}", killed.log());
+
+    // The tool writes a header.
+    until("no consumer", || consumer(&pools).is_none());
+    let mut ended = start();
+    producer.set_eos(true);
+    ended.succeeds();
+    assert!(!fs::exists(&file).unwrap(), "{}", ended.log());
+    assert!(ended.log().contains("nothing was recorded"));
 }
 
 #[test]

@@ -381,6 +381,7 @@ fn read(input: PipeReader, events: &SyncSender<Event>) {
 mod tests {
     use super::*;
     use crate::cli::{Cli, Command};
+    use crate::command::record::matroska::CLUSTER;
     use clap::Parser;
 
     fn frame(time: i64) -> Event {
@@ -413,7 +414,7 @@ mod tests {
         written.join().unwrap();
         let bytes = std::fs::read(&file).unwrap();
         // Each is a key frame, which has a cluster.
-        let id = 0x1f43_b675_u32.to_be_bytes();
+        let id = CLUSTER.to_be_bytes();
         bytes.windows(4).filter(|it| *it == id).count()
     }
 

@@ -7,7 +7,7 @@ use std::io::{self, ErrorKind, Read};
 const EBML: u32 = 0x1a45_dfa3;
 const SEGMENT: u32 = 0x1853_8067;
 const TRACKS: u32 = 0x1654_ae6b;
-const CLUSTER: u32 = 0x1f43_b675;
+pub(super) const CLUSTER: u32 = 0x1f43_b675;
 const TIMESTAMP: u32 = 0xe7;
 const SIMPLE_BLOCK: u32 = 0xa3;
 const BLOCK_GROUP: u32 = 0xa0;

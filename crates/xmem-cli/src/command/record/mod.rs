@@ -12,7 +12,7 @@ use std::ffi::OsStr;
 use std::fs::{self, File, Metadata};
 use std::io::ErrorKind;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -29,6 +29,7 @@ use crate::format::to_stderr;
 use crate::launch::{CONVERT, TOOL, pipeline, video_pool};
 use crate::play::play;
 use clips::{Clips, Triggers};
+use matroska::CLUSTER;
 
 /// Holds copies of frames while the encoder or the disk is slow, so that the pool's budget does not limit them.
 const QUEUE: &str = "queue max-size-buffers=0 max-size-time=0 max-size-bytes=268435456";
@@ -91,7 +92,9 @@ fn write_all(pool: &OsStr, file: &Path, h264: bool) -> Result<ExitCode, Error> {
     let encode = encoder(&caps, &raw);
     // Never overwrites a recording, and follows no link.
     let folder = file.parent().unwrap_or(Path::new("/"));
-    let recording = File::create_new(file).map_err(|error| match error.kind() {
+    let mut options = File::options();
+    let recording = options.read(true).write(true).create_new(true).open(file);
+    let recording = recording.map_err(|error| match error.kind() {
         ErrorKind::AlreadyExists => format!("{name} exists: remove it, or choose another name"),
         ErrorKind::NotFound => format!("there is no folder {}: create it", folder.display()),
         _ => format!("cannot write {name}: {error}"),
@@ -168,11 +171,22 @@ impl Name {
     }
 }
 
-/// Whether the recording is empty, and still the file of that name.
+/// Whether the recording has no frame, and is still the file of that name.
 fn is_empty_there(recording: &File, file: &Path) -> bool {
-    let id = |meta: Metadata| (meta.dev(), meta.ino(), meta.len());
+    let id = |meta: Metadata| (meta.dev(), meta.ino());
     let there = fs::symlink_metadata(file).map(id).ok();
-    there.is_some_and(|it| it.2 == 0) && there == recording.metadata().map(id).ok()
+    there.is_some() && there == recording.metadata().map(id).ok() && !has_frame(recording)
+}
+
+/// Whether the file has a cluster. Before the first one it has only headers, which take a few hundred bytes.
+fn has_frame(recording: &File) -> bool {
+    let mut begin = vec![0; 1 << 16];
+    let Ok(len) = recording.read_at(&mut begin, 0) else {
+        return true;
+    };
+    let is_cut = len == begin.len();
+    begin.truncate(len);
+    is_cut || begin.windows(4).any(|it| it == CLUSTER.to_be_bytes())
 }
 
 /// The frames that a recording lacks.
