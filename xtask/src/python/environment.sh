@@ -3,9 +3,6 @@
 # environment.sh VENV REQUIREMENTS [TORCH]: creates a Python environment with exactly the packages of REQUIREMENTS, unless it exists.
 # Then it installs the packages of TORCH, if there is enough disk space. Tests that lack them are reported as not run.
 set -eu
-# Packages and options for another Python, such as those of ROS. The user's settings of pip stay, because they may name a mirror.
-unset PYTHONHOME PYTHONPATH
-export PIP_USER=0
 venv=$1
 requirements=$2
 torch=${3-}

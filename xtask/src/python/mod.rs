@@ -115,6 +115,11 @@ fn script(name: &str) -> Command {
     command.current_dir(root());
     command.arg(root().join("xtask/src/python").join(name));
     command.arg(venv());
+    // Packages and options for another Python, such as those of ROS. The user's other settings of pip may name a mirror.
+    command
+        .env_remove("PYTHONHOME")
+        .env_remove("PYTHONPATH")
+        .env("PIP_USER", "0");
     command
 }
 

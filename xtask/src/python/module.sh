@@ -2,9 +2,6 @@
 # SPDX-License-Identifier: MPL-2.0
 # module.sh VENV WHEELS PROFILE TARGET: builds the Python module's wheel with this cargo profile, and installs it.
 set -eu
-# Packages and options for another Python, such as those of ROS. The user's settings of pip stay, because they may name a mirror.
-unset PYTHONHOME PYTHONPATH
-export PIP_USER=0
 venv=$1
 wheels=$2
 profile=$3
