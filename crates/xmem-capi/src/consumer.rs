@@ -4,14 +4,13 @@
 #![allow(unsafe_code)] // functions and pointers of C
 
 use std::ffi::{c_char, c_int};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, TryLockError};
 use std::time::{Duration, Instant};
 
-use rustix::event::{EventfdFlags, eventfd};
 use xmem_core::follow::{Follower, FollowerHandle, OnEos, OnLost, OverBudget, Step, Taken};
 use xmem_core::key_frame::KeyFrame;
-use xmem_core::{Canceller, RequestError, StartFrom};
+use xmem_core::{Canceller, ReadyFd, RequestError, StartFrom};
 
 use crate::border::{Out, Sized0, call, given, limit, limit_or_none, text};
 use crate::error::{Code, Failure};
@@ -25,28 +24,13 @@ struct Consumer {
     canceller: Canceller,
     handle: FollowerHandle,
     /// The descriptor for event loops, once it was asked for.
-    ready: OnceLock<Ready>,
+    ready: OnceLock<ReadyFd>,
 }
 
 struct Receiving {
     follower: Follower,
     /// Of the last frame.
     common: Option<Arc<Common>>,
-}
-
-/// An eventfd that the core signals.
-struct Ready(Arc<OwnedFd>);
-
-impl Ready {
-    fn signal(&self) {
-        // It fails only if the counter is full, and then the descriptor is readable already.
-        let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
-    }
-
-    fn clear(&self) {
-        // It fails only if it was clear.
-        let _ = rustix::io::read(&self.0, &mut [0; 8]);
-    }
 }
 
 /// `xmem_consumer_options` of xmem.h.
@@ -260,16 +244,15 @@ unsafe extern "C" fn xmem_consumer_fd(consumer: u64, fd: *mut c_int) -> c_int {
         let ready = match consumer.ready.get() {
             Some(ready) => ready,
             None => {
-                let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-                let made = Arc::new(eventfd(0, flags).map_err(std::io::Error::from)?);
-                receiving.follower.notify(made.clone())?;
-                let ready = consumer.ready.get_or_init(|| Ready(made));
+                let made = ReadyFd::new()?;
+                receiving.follower.notify(&made)?;
+                let ready = consumer.ready.get_or_init(|| made);
                 // Whatever came before the notification was set up.
                 ready.signal();
                 ready
             }
         };
-        fd.set(ready.0.as_raw_fd());
+        fd.set(ready.as_raw_fd());
         Ok(())
     })
 }

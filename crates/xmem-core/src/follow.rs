@@ -20,7 +20,6 @@
 //! [`Follower::step`] does the same with time limits, with frames past the budget, and with a report of events between frames.
 
 use std::io;
-use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -29,10 +28,9 @@ use xmem_shm::abi::budget::BudgetLimit;
 use xmem_shm::abi::entry::FrameInfo;
 use xmem_shm::abi::meta::FrameMeta;
 use xmem_shm::lock::lock;
-use xmem_shm::os::eventfd;
 use xmem_shm::os::fork::ProcessId;
 
-use crate::consumer::{Consumer, ConsumerBuilder, ConsumerHandle};
+use crate::consumer::{Consumer, ConsumerBuilder, ConsumerHandle, ReadyFd};
 use crate::error::{ConnectError, ReceiveError, SystemError};
 use crate::frame::lease::ReadLease;
 use crate::stats::ReceiveStats;
@@ -273,7 +271,7 @@ impl ConsumerBuilder {
             last: None,
             hinted: false,
             starving: None,
-            eventfd: None,
+            ready: None,
             handle: FollowerHandle {
                 figures: Arc::default(),
                 process: ProcessId::current(),
@@ -310,7 +308,7 @@ pub struct Follower {
     /// [`Step::SmallBudget`] was returned.
     hinted: bool,
     starving: Option<Starving>,
-    eventfd: Option<Arc<OwnedFd>>,
+    ready: Option<ReadyFd>,
     handle: FollowerHandle,
 }
 
@@ -516,7 +514,7 @@ impl Follower {
         found: Result<Consumer, ConnectError>,
     ) -> Result<Step<T>, FollowError> {
         // The end of the last connection has made it readable.
-        self.eventfd.iter().for_each(eventfd::silence);
+        self.ready.iter().for_each(ReadyFd::clear);
         let error = match found {
             Ok(consumer) => return self.join(consumer),
             Err(ConnectError::Cancelled) => {
@@ -538,9 +536,9 @@ impl Follower {
     }
 
     fn join<T>(&mut self, mut consumer: Consumer) -> Result<Step<T>, FollowError> {
-        if let Some(eventfd) = &self.eventfd {
-            let notify = consumer.notify(eventfd.clone());
-            let notify = notify.map_err(SystemError::at("start a thread"));
+        if let Some(ready) = &self.ready {
+            let notify = consumer.notify(ready);
+            let notify = notify.map_err(SystemError::at("watch a socket"));
             notify.map_err(|error| FollowError::Connect(error.into()))?;
         }
         drop(self.disconnect());
@@ -604,11 +602,11 @@ impl Follower {
     /// # Errors
     ///
     /// As [`Consumer::notify`].
-    pub fn notify(&mut self, eventfd: Arc<OwnedFd>) -> io::Result<()> {
+    pub fn notify(&mut self, ready: &ReadyFd) -> io::Result<()> {
         if let Some(consumer) = &mut self.consumer {
-            consumer.notify(eventfd.clone())?;
+            consumer.notify(ready)?;
         }
-        self.eventfd = Some(eventfd);
+        self.ready = Some(ready.clone());
         Ok(())
     }
 

@@ -58,7 +58,7 @@ pub use crate::buffer_pool::{
     RefCountError, WriteAccessError,
 };
 pub use crate::cancel::{Canceller, Wait};
-pub use crate::consumer::{Consumer, ConsumerBuilder, ConsumerHandle, wait_any};
+pub use crate::consumer::{Consumer, ConsumerBuilder, ConsumerHandle, ConsumerSet, ReadyFd};
 pub use crate::delivery::Delivery;
 pub use crate::error::*;
 pub use crate::frame::dmabuf::DmabufPlane;

@@ -4,7 +4,7 @@
 
 mod inner;
 
-use std::os::fd::RawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::sync::OnceLock;
 use std::time::Duration;
 
@@ -12,11 +12,12 @@ use pyo3::exceptions::{PyStopIteration, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use xmem_core::follow::{FollowError, FollowerHandle, OnEos, OnLost, OverBudget};
-use xmem_core::{Canceller, ConnectError, ConsumerBuilder, ReceiveError, RequestError, StartFrom};
+use xmem_core::{
+    Canceller, ConnectError, ConsumerBuilder, ReadyFd, ReceiveError, RequestError, StartFrom,
+};
 
 use self::inner::{Failure, Inner, Item, Step, property};
 use crate::errors::{IntoPyErr, IntoPyResult, Kind, no_descriptor, warn};
-use crate::notifier::Notifier;
 use crate::number::count_or_none;
 use crate::pools::pool_name;
 use crate::signals::{self, Deadline, seconds};
@@ -44,7 +45,7 @@ pub(crate) struct Consumer {
     pool: String,
     canceller: Canceller,
     handle: FollowerHandle,
-    notifier: OnceLock<Notifier>,
+    ready: OnceLock<ReadyFd>,
     /// Whether frames over the budget are dropped.
     drops: bool,
 }
@@ -199,7 +200,7 @@ impl Consumer {
                     pool,
                     canceller,
                     handle,
-                    notifier: OnceLock::new(),
+                    ready: OnceLock::new(),
                     drops: over_budget == "drop",
                 });
             }
@@ -270,15 +271,15 @@ impl Consumer {
             // -1 as for sockets: a selector with the descriptor can unregister it.
             return Ok(-1);
         }
-        if let Some(notifier) = self.notifier.get() {
-            return Ok(notifier.as_raw_fd());
+        if let Some(ready) = self.ready.get() {
+            return Ok(ready.as_raw_fd());
         }
-        let notifier = Notifier::new().map_err(|error| no_descriptor(&error))?;
+        let ready = ReadyFd::new().map_err(|error| no_descriptor(&error))?;
         let made = self.with_inner(py, |inner| {
             // Another thread may have set it meanwhile.
-            let first = self.notifier.get_or_init(|| notifier.clone());
-            if first.is(&notifier) {
-                inner.notify(notifier.clone())?;
+            let first = self.ready.get_or_init(|| ready.clone());
+            if first.is(&ready) {
+                inner.notify(&ready)?;
             }
             Ok(first.as_raw_fd())
         })?;

@@ -24,7 +24,6 @@ mod frame;
 mod interfaces;
 mod keeper;
 mod layout;
-mod notifier;
 mod number;
 mod open_buffer;
 mod own_slot;

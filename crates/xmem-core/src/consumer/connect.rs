@@ -12,6 +12,8 @@ use std::time::{Duration, SystemTime};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
+use rustix::net::AddressFamily;
+use rustix::net::sockopt::socket_domain;
 use xmem_shm::abi::budget::BudgetLimit;
 use xmem_shm::abi::layout::{Control, LeasePage, OpenError, VERSION};
 use xmem_shm::abi::text::Text;
@@ -235,7 +237,7 @@ impl ConsumerBuilder {
         if version != VERSION {
             return Err(ConnectError::OtherVersion { path, version });
         }
-        let [control, page] = <[OwnedFd; 2]>::try_from(fds)
+        let [control, page, wake_socket] = <[OwnedFd; 3]>::try_from(fds)
             .map_err(|_| protocol("its welcome came without memory"))?;
         let refused = |error| match error {
             OpenError::Invalid(what, reason) => protocol(&format!("its {what}: {reason}")),
@@ -245,6 +247,10 @@ impl ConsumerBuilder {
         fault::point(Point::ControlMapped);
         let page = LeasePage::open(&page, control.constants().shape).map_err(refused)?;
         fault::point(Point::PageMapped);
+        if socket_domain(&wake_socket).ok() != Some(AddressFamily::UNIX) {
+            // Watching another file could take any time.
+            return Err(protocol("its wake socket is none"));
+        }
         let terms = Terms {
             asked: self.max_held.unwrap_or(DEFAULT_MAX_HELD),
             granted: budget.max(1),
@@ -253,11 +259,12 @@ impl ConsumerBuilder {
             path,
         };
         let join = self.joins_origins(&terms);
-        let started = Session::new(socket, control, page, terms, join).and_then(|session| {
-            let session = Arc::new(session);
-            let thread = Listener::start(&session)?;
-            Ok((session, thread))
-        });
+        let started =
+            Session::new(socket, control, page, wake_socket, terms, join).and_then(|session| {
+                let session = Arc::new(session);
+                let thread = Listener::start(&session)?;
+                Ok((session, thread))
+            });
         let (session, mut thread) = started.map_err(SystemError::at("start the control thread"))?;
         fault::point(Point::SessionStarted);
         let connection = session.connection();

@@ -5,20 +5,24 @@
 //! Frames hold a reference to it. It lives until the last frame is dropped, even if the consumer has left.
 
 use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use xmem_shm::abi::budget::BudgetLimit;
 use xmem_shm::abi::layout::{CURSOR_LEFT, Control, FLAG_CUT_OFF, FLAG_TIMED_OUT, LeasePage};
 use xmem_shm::abi::wire::ToProducer;
 use xmem_shm::fault::{self, Point};
+use xmem_shm::lock::lock;
 use xmem_shm::os::clock::{Deadline, monotonic_ns};
-use xmem_shm::sync::{AtomicU64, Ordering};
+use xmem_shm::os::wake_socket::{self, WAITS_PER_DRAIN};
+use xmem_shm::sync::{AtomicU32, AtomicU64, Ordering};
 
 use super::link::Link;
 use super::lookup::Stickies;
+use super::ready::ReadyFd;
 use crate::cancel::{Canceller, Wake};
 use crate::error::ReceiveError;
 
@@ -37,6 +41,12 @@ pub(super) struct Connection {
     link: Arc<Link>,
     control: Control,
     page: LeasePage,
+    /// Readable after the producer woke this consumer, if it did not sleep on its page.
+    wake_socket: OwnedFd,
+    /// The number of waits for the wake socket.
+    waits: AtomicU32,
+    /// Signalled when something of this process wakes the consumer.
+    ready: Mutex<Option<ReadyFd>>,
     terms: Terms,
     stickies: Stickies,
     /// How long the producer keeps frames for a consumer that does not ask for more, in nanoseconds. 0: not by time.
@@ -56,13 +66,22 @@ impl fmt::Debug for Connection {
 }
 
 impl Connection {
-    pub(super) fn new(link: Arc<Link>, control: Control, page: LeasePage, terms: Terms) -> Self {
+    pub(super) fn new(
+        link: Arc<Link>,
+        control: Control,
+        page: LeasePage,
+        wake_socket: OwnedFd,
+        terms: Terms,
+    ) -> Self {
         Self {
             stickies: Stickies::new(&link),
             keep_for: page.keep_for().load(Ordering::Relaxed),
             link,
             control,
             page,
+            wake_socket,
+            waits: AtomicU32::new(0),
+            ready: Mutex::default(),
             terms,
             arrived: AtomicBool::new(false),
             warned_of_budget: AtomicBool::new(false),
@@ -79,6 +98,34 @@ impl Connection {
 
     pub(super) fn page(&self) -> &LeasePage {
         &self.page
+    }
+
+    pub(super) fn wake_socket(&self) -> BorrowedFd<'_> {
+        self.wake_socket.as_fd()
+    }
+
+    /// The descriptor that is signalled when something of this process wakes the consumer.
+    pub(super) fn set_ready(&self, ready: Option<ReadyFd>) {
+        *lock(&self.ready) = ready;
+    }
+
+    /// Asks the producer to wake this consumer by its socket.
+    pub(super) fn announce_by_socket(&self) {
+        // Before the announcement, so that no later wake-up is taken.
+        let waits = self.waits.fetch_add(1, Ordering::Relaxed);
+        if waits.is_multiple_of(WAITS_PER_DRAIN) {
+            wake_socket::drain(&self.wake_socket);
+        }
+        self.page.announce_by_socket();
+    }
+
+    /// Wakes the consumer, whichever way it sleeps.
+    pub(super) fn wake_own(&self) {
+        self.page.wake_own();
+        let ready = lock(&self.ready).clone();
+        if let Some(ready) = ready {
+            ready.signal();
+        }
     }
 
     pub(super) fn terms(&self) -> &Terms {
@@ -272,6 +319,6 @@ impl Wake for Connection {
             return;
         }
         self.link.notify();
-        self.page.wake_own();
+        self.wake_own();
     }
 }

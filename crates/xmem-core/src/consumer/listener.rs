@@ -56,7 +56,7 @@ impl Listener {
             }
         }
         self.session.link().set_lost();
-        self.connection().page().wake_own();
+        self.connection().wake_own();
     }
 
     /// Reads the available messages, at most [`MESSAGES_PER_TURN`]. `false`: the producer is gone, or sent an invalid message.
@@ -126,7 +126,7 @@ impl Listener {
                 let size = bytes.map_or(0, |bytes| bytes.len());
                 fault::point(Point::StickyRead);
                 self.connection().stickies().keep(version, sticky, size);
-                self.connection().page().wake_own();
+                self.connection().wake_own();
             }
             ToConsumer::NoSticky { version } => self.connection().stickies().keep(version, None, 0),
             ToConsumer::Dmabuf { region, start } => {
@@ -148,7 +148,7 @@ impl Listener {
             // These messages belong to the handshake.
             ToConsumer::Welcome { .. } | ToConsumer::Refused { .. } | ToConsumer::Stats => {}
         }
-        // Wakes threads that wait for an answer, and a consumer with an eventfd, whose thread sleeps on the page's wake word.
+        // Wakes threads that wait for an answer, and the consumer.
         self.connection().wake();
     }
 }

@@ -2,7 +2,6 @@
 
 //! The consumer of a pool.
 
-mod any;
 mod connect;
 mod connection;
 mod device;
@@ -13,26 +12,27 @@ mod lookup;
 mod notify;
 mod origin;
 mod position;
+mod ready;
 mod receive;
 mod regions;
 pub(crate) mod session;
+mod set;
 mod take;
 mod waiting;
 
 use std::ffi::OsStr;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use rustix::fs::{OFlags, fcntl_getfl};
 use xmem_shm::abi::layout::LeasePage;
 use xmem_shm::abi::named::Sticky;
 use xmem_shm::os::thread::Thread;
 use xmem_shm::sync::AtomicU64;
 
-pub use any::wait_any;
 pub use connect::{ConsumerBuilder, query};
+pub use ready::ReadyFd;
+pub use set::ConsumerSet;
 
 use crate::cancel::{Canceller, Registration, Wake};
 use crate::delivery::Delivery;
@@ -40,7 +40,7 @@ use crate::error::{ReceiveError, RequestError};
 use crate::stats::ReceiveStats;
 use connection::Connection;
 use leases::Leases;
-use notify::EventFdNotifier;
+use notify::Notification;
 use position::{Position, ResumePoint};
 use session::Session;
 use take::Kept;
@@ -91,7 +91,7 @@ pub struct Consumer {
     /// Receives frames as DMA buffers.
     dmabuf: bool,
     busy_poll: Duration,
-    notifier: Option<EventFdNotifier>,
+    notification: Option<Notification>,
     canceller: Canceller,
     _registration: Registration,
 }
@@ -120,7 +120,7 @@ impl Consumer {
             parts: builder.parts,
             dmabuf: builder.dmabuf,
             busy_poll: builder.busy_poll,
-            notifier: None,
+            notification: None,
             _registration: canceller.register(sleeper),
             canceller,
         }
@@ -282,30 +282,31 @@ impl Consumer {
         }
     }
 
-    /// Makes an eventfd readable when a frame or an error can be received, for programs with an event loop. It must be
-    /// non-blocking, and can outlive the consumer. Other code can also make it readable.
+    /// Makes a descriptor readable when a frame or an error can be received, for programs with an event loop. Other code can also
+    /// make it readable. It takes the place of an earlier one.
     ///
     /// It stays readable until a [`receive`](Self::receive) has found nothing. So call receive with a timeout of zero until it returns
     /// [`ReceiveError::Timeout`](crate::ReceiveError::Timeout), and then wait for the descriptor. Receive also returns this error while
-    /// the memory of a frame is requested from the producer.
+    /// the memory of a frame is requested from the producer. Each consumer needs a descriptor of its own; for many of them there is
+    /// [`ConsumerSet`].
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
     /// # let pool = dir.path().join("p.sock");
     /// # let pool = pool.to_str().unwrap();
-    /// # use std::{sync::Arc, time::Duration};
-    /// # use xmem_core::{Consumer, FrameMeta, Producer, ReceiveError};
-    /// use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+    /// # use std::time::Duration;
+    /// # use xmem_core::{Consumer, FrameMeta, Producer, ReadyFd, ReceiveError};
+    /// use rustix::event::{PollFd, PollFlags, poll};
     ///
     /// let producer = Producer::builder(pool).build()?;
     /// let mut consumer = Consumer::builder(pool).connect()?;
-    /// let fd = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
-    /// consumer.notify(fd.clone())?;
+    /// let ready = ReadyFd::new()?;
+    /// consumer.notify(&ready)?;
     ///
     /// assert!(matches!(consumer.receive(Some(Duration::ZERO)), Err(ReceiveError::Timeout)));
     /// producer.acquire(3)?.publish(FrameMeta::new(3))?;
     /// let frame = loop {
-    ///     poll(&mut [PollFd::new(&fd, PollFlags::IN)], None)?;
+    ///     poll(&mut [PollFd::new(&ready, PollFlags::IN)], None)?;
     ///     match consumer.receive(Some(Duration::ZERO)) {
     ///         Err(ReceiveError::Timeout) => {}
     ///         result => break result?,
@@ -317,21 +318,21 @@ impl Consumer {
     ///
     /// # Errors
     ///
-    /// If the descriptor would block, no thread can be started, or this was inherited through fork.
-    pub fn notify(&mut self, eventfd: Arc<OwnedFd>) -> io::Result<()> {
+    /// If the kernel watches no more descriptors for this user, or this was inherited through fork.
+    pub fn notify(&mut self, ready: &ReadyFd) -> io::Result<()> {
+        let notification = self.notification_to(ready, 0)?;
+        notification.ask(self.waiting(), &self.canceller);
+        self.notification = Some(notification);
+        Ok(())
+    }
+
+    /// From now on events of this consumer go to this descriptor only, under this number.
+    fn notification_to(&mut self, ready: &ReadyFd, number: u64) -> io::Result<Notification> {
         if !self.session.link().is_of_this_process() {
             return Err(io::Error::other(ReceiveError::Forked));
         }
-        if !fcntl_getfl(&*eventfd)?.contains(OFlags::NONBLOCK) {
-            let why = "this eventfd is read while it may be empty: make it with EFD_NONBLOCK";
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
-        }
-        // Two of them would take wake-ups from each other.
-        self.notifier = None;
-        let notifier = EventFdNotifier::start(self.session.connection(), eventfd, &self.canceller)?;
-        notifier.ask(self.waiting());
-        self.notifier = Some(notifier);
-        Ok(())
+        self.notification = None;
+        Notification::new(self.session.connection(), ready.clone(), number)
     }
 }
 
@@ -379,7 +380,7 @@ impl Drop for Consumer {
             // Inherited through fork: the connection belongs to the parent.
             return;
         }
-        self.notifier = None;
+        self.notification = None;
         self.connection().leave();
         self.thread.join();
     }

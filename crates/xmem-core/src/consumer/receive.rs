@@ -82,7 +82,7 @@ impl Consumer {
         }
         self.asked = None;
         // Those that do not wait here may wait for an answer elsewhere.
-        let waits_elsewhere = self.notifier.is_some() || deadline.is_now();
+        let waits_elsewhere = self.notification.is_some() || deadline.is_now();
         loop {
             let arrivals = waits_elsewhere.then(|| self.session.link().arrivals());
             match self.take_next(purpose, deadline) {
@@ -94,8 +94,8 @@ impl Consumer {
                 return Err(ReceiveError::Cancelled);
             }
             if deadline.is_over() {
-                if let Some(notifier) = &self.notifier {
-                    notifier.ask(self.waiting());
+                if let Some(notification) = &self.notification {
+                    notification.ask(self.waiting(), &self.canceller);
                 }
                 return Err(ReceiveError::Timeout);
             }
@@ -111,8 +111,8 @@ impl Consumer {
         if let ReceiveError::Timeout = &error {
             // A frame exists, but an answer of the producer that is needed for it has not arrived.
             self.asked = arrivals.map(Asked::now);
-            if let Some(notifier) = &self.notifier {
-                notifier.ask(self.waiting_elsewhere());
+            if let Some(notification) = &self.notification {
+                notification.ask(self.waiting_elsewhere(), &self.canceller);
             }
         }
         error
@@ -372,16 +372,15 @@ impl Consumer {
     }
 
     fn sleep(&self, deadline: Deadline) {
-        match &self.notifier {
+        match &self.notification {
             None => {
                 let page = self.connection().page();
                 self.waiting()
                     .sleep(page, deadline.left(), || self.has_come());
             }
-            // The notifier's thread is the one that sleeps on the wake word.
-            Some(notifier) => {
-                notifier.ask(self.waiting());
-                notifier.wait(deadline);
+            Some(notification) => {
+                notification.ask(self.waiting(), &self.canceller);
+                notification.ready().wait(deadline.left());
             }
         }
     }

@@ -37,11 +37,12 @@ impl Session {
         socket: OwnedFd,
         control: Control,
         page: LeasePage,
+        wake_socket: OwnedFd,
         terms: Terms,
         join: Option<Arc<Join>>,
     ) -> io::Result<Self> {
         let link = Arc::new(Link::new(socket)?);
-        let connection = Arc::new(Connection::new(link, control, page, terms));
+        let connection = Arc::new(Connection::new(link, control, page, wake_socket, terms));
         Ok(Self {
             leases: Arc::new(Leases::new(&connection)),
             regions: Arc::new(MappedRegions::new(&connection)),

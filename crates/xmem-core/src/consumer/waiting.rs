@@ -74,6 +74,16 @@ impl Waiting {
         }
     }
 
+    /// Asks the producer to wake the consumer by its wake socket, unless frames are of no use now. Call `wake::announced` after this, and
+    /// check for work before the wait. Returns the time after which to check although nothing woke the consumer.
+    pub(super) fn announce(self, connection: &Connection) -> Option<Duration> {
+        let pause = self.pause();
+        if pause.is_none() && self.asked.is_none() {
+            connection.announce_by_socket();
+        }
+        pause.into_iter().chain(self.at_most()).min()
+    }
+
     /// How long to sleep without being woken for frames. `None`: frames can be received now.
     pub(super) fn pause(self) -> Option<Duration> {
         match self.not_before {

@@ -93,7 +93,10 @@ pub fn read_forged(pool: &str, whose: &str, name: &str) {
     sent[0] = host;
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            let raw = fake.answer(&raw::welcome(raw::VERSION), &[&control_fd, &page]);
+            let raw = fake.answer(
+                &raw::welcome(raw::VERSION),
+                &[&control_fd, &page, &raw::wake_socket()],
+            );
             while let Some((question, _)) = raw.recv() {
                 let fds: Vec<_> = sent.iter().map(AsFd::as_fd).collect();
                 let _ = match question[0] {

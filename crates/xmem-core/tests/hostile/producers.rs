@@ -84,7 +84,12 @@ fn a_producer_with_invalid_memory_is_refused() {
     ];
     for (what, control) in &controls {
         std::thread::scope(|scope| {
-            scope.spawn(|| fake.answer(&raw::welcome(raw::VERSION), &[control, &page()]));
+            scope.spawn(|| {
+                fake.answer(
+                    &raw::welcome(raw::VERSION),
+                    &[control, &page(), &raw::wake_socket()],
+                )
+            });
             let error = consume(&place).expect_err(what);
             assert!(
                 matches!(error, ConnectError::Protocol { .. }),
@@ -96,15 +101,24 @@ fn a_producer_with_invalid_memory_is_refused() {
     let small = raw::memory(100, true);
     let unsealed = raw::memory(1 << 16, false);
     let good = page();
+    let socket = raw::wake_socket();
     let welcomes: Vec<(Vec<u8>, Vec<&OwnedFd>)> = vec![
         (raw::welcome(raw::VERSION), vec![]),
         (raw::welcome(raw::VERSION), vec![&control]),
-        (raw::welcome(raw::VERSION), vec![&control, &good, &good]),
+        (raw::welcome(raw::VERSION), vec![&control, &good]),
+        (raw::welcome(raw::VERSION), vec![&control, &good, &null]),
+        (
+            raw::welcome(raw::VERSION),
+            vec![&control, &good, &socket, &socket],
+        ),
         (raw::welcome(raw::VERSION), vec![&control; 10]),
-        (raw::welcome(raw::VERSION), vec![&control, &small]),
-        (raw::welcome(raw::VERSION), vec![&control, &unsealed]),
-        (raw::welcome(raw::VERSION), vec![&control, &null]),
-        (raw::region(1, 1, 0, ""), vec![&control, &good]),
+        (raw::welcome(raw::VERSION), vec![&control, &small, &socket]),
+        (
+            raw::welcome(raw::VERSION),
+            vec![&control, &unsealed, &socket],
+        ),
+        (raw::welcome(raw::VERSION), vec![&control, &null, &socket]),
+        (raw::region(1, 1, 0, ""), vec![&control, &good, &socket]),
         (vec![7], vec![]),
         (vec![1; 5], vec![]),
         (vec![200; 300], vec![]),
@@ -218,7 +232,10 @@ fn a_producer_that_writes_random_words_crashes_no_consumer() {
         page.set(raw::CURSOR, head.saturating_sub(random.below(10)));
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                let raw = fake.answer(&raw::welcome(raw::VERSION), &[&control_fd, &page_fd]);
+                let raw = fake.answer(
+                    &raw::welcome(raw::VERSION),
+                    &[&control_fd, &page_fd, &raw::wake_socket()],
+                );
                 answer_all(&raw, |question| match (question[0], random.below(6)) {
                     (3, 0) => (question_to_no(question), vec![]),
                     (3, 1) => (raw::region(1, 8192, 0, ""), vec![raw::frozen(4096)]),

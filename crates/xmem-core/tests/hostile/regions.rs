@@ -24,7 +24,12 @@ fn oversized_memory_is_mapped_in_part() {
     let page = raw::memory(16 << 20, true);
     let before = mapped_bytes();
     std::thread::scope(|scope| {
-        let raw = scope.spawn(|| fake.answer(&raw::welcome(raw::VERSION), &[&control, &page]));
+        let raw = scope.spawn(|| {
+            fake.answer(
+                &raw::welcome(raw::VERSION),
+                &[&control, &page, &raw::wake_socket()],
+            )
+        });
         let consumer = Consumer::builder(place.pool()).connect().unwrap();
         // The test's own mapping of the control memory has its full size.
         assert!(mapped_bytes() < before + (1 << 20));
@@ -50,7 +55,12 @@ fn oversized_memory_is_mapped_in_part() {
     let there = raw::memory(1 << 20, true);
     for (control, page) in [(&control, &there), (&good.0, &page)] {
         std::thread::scope(|scope| {
-            scope.spawn(|| fake.answer(&raw::welcome(raw::VERSION), &[control, page]));
+            scope.spawn(|| {
+                fake.answer(
+                    &raw::welcome(raw::VERSION),
+                    &[control, page, &raw::wake_socket()],
+                )
+            });
             let error = Consumer::builder(place.pool()).connect().unwrap_err();
             assert!(
                 matches!(&error, ConnectError::Protocol { reason, .. } if reason.contains("reserved")),
@@ -98,7 +108,10 @@ fn with_region_waiting(
     let page = raw::memory(1 << 16, true);
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            let raw = fake.answer(&raw::welcome(raw::VERSION), &[&control_fd, &page]);
+            let raw = fake.answer(
+                &raw::welcome(raw::VERSION),
+                &[&control_fd, &page, &raw::wake_socket()],
+            );
             while let Some((question, _)) = raw.recv() {
                 match question[0] {
                     3 => drop(raw.send(message, fds)),
@@ -230,7 +243,10 @@ fn with_dmabuf(message: &[u8], fds: &[BorrowedFd<'_>], time: Duration) -> Receiv
     let page = raw::memory(1 << 16, true);
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            let raw = fake.answer(&raw::welcome(raw::VERSION), &[&control_fd, &page]);
+            let raw = fake.answer(
+                &raw::welcome(raw::VERSION),
+                &[&control_fd, &page, &raw::wake_socket()],
+            );
             let region = raw::region(1, 8192, 0, "");
             answer_all(&raw, |question| match question[0] {
                 3 => (region.clone(), vec![raw::frozen(8192)]),

@@ -41,7 +41,10 @@ fn flood(pool: &str, enough: u32, message: impl Fn(u32) -> Vec<u8> + Sync, fd: O
     std::thread::scope(|scope| {
         let _done = OnDrop(|| done.store(true, Ordering::Relaxed));
         scope.spawn(|| {
-            let raw = fake.answer(&raw::welcome(raw::VERSION), &[&control_fd, &page]);
+            let raw = fake.answer(
+                &raw::welcome(raw::VERSION),
+                &[&control_fd, &page, &raw::wake_socket()],
+            );
             let fds: Vec<_> = fd.iter().map(|fd| fd.as_fd()).collect();
             while !done.load(Ordering::Relaxed) {
                 let number = sent.fetch_add(1, Ordering::Relaxed);
@@ -98,7 +101,9 @@ pub(crate) fn flooded_alive(pool: &str) {
     std::thread::scope(|scope| {
         let flooding = scope.spawn(|| {
             let welcome = raw::welcome(raw::VERSION);
-            let raw = fake.answer(&welcome, &[&control_fd, &page]).patient();
+            let raw = fake
+                .answer(&welcome, &[&control_fd, &page, &raw::wake_socket()])
+                .patient();
             for n in 0..200_000 {
                 raw.send(&raw::no_region(n), &[]).unwrap();
                 raw.send(&raw::no_sticky(n.into()), &[]).unwrap();
@@ -157,7 +162,10 @@ fn a_producer_that_changes_everything_meanwhile_crashes_no_consumer() {
         let page = Memory::map(&page_fd, true);
         let done = AtomicBool::new(false);
         let serve = |fake: &Fake, random: &mut Random| {
-            let raw = fake.answer(&raw::welcome(raw::VERSION), &[&control_fd, &page_fd]);
+            let raw = fake.answer(
+                &raw::welcome(raw::VERSION),
+                &[&control_fd, &page_fd, &raw::wake_socket()],
+            );
             while let Some((question, _)) = raw.recv() {
                 for _ in 0..=random.below(2) {
                     let (answer, fds) = answer(&question, &zoo, random);

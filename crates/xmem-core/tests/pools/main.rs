@@ -7,6 +7,7 @@ mod buffer_pool;
 mod buffer_pool_edits;
 mod buffer_pool_limits;
 mod buffer_pool_set_aside;
+mod consumer_set;
 mod follow;
 mod history;
 mod late_region;
@@ -19,4 +20,3 @@ mod scarce_bytes;
 #[path = "../support/mod.rs"]
 mod support;
 mod survey;
-mod wait_any;

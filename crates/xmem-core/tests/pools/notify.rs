@@ -2,33 +2,26 @@
 
 //! Waiting for a descriptor instead of in `receive`.
 
-use std::os::fd::OwnedFd;
-use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
 use crate::support::{HANG, Place, assert_frame, publish};
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::retry_on_intr;
 use xmem_core::follow::{Follower, Step};
-use xmem_core::{Canceller, Consumer, Delivery, Producer, ReadLease, ReceiveError, Wait};
+use xmem_core::{Canceller, Consumer, Delivery, Producer, ReadLease, ReadyFd, ReceiveError, Wait};
 
 const NOW: Option<Duration> = Some(Duration::ZERO);
 
-pub(crate) fn descriptor() -> Arc<OwnedFd> {
-    let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-    Arc::new(eventfd(0, flags).unwrap())
-}
-
 /// Whether the descriptor is or becomes readable.
-fn readable(fd: &OwnedFd, timeout: Duration) -> bool {
+fn readable(fd: &ReadyFd, timeout: Duration) -> bool {
     let timeout = Timespec::try_from(timeout).unwrap();
     let mut fds = [PollFd::new(fd, PollFlags::IN)];
     retry_on_intr(|| poll(&mut fds, Some(&timeout))).unwrap() == 1
 }
 
 /// Receives the frame that made the descriptor readable. Its region may not have arrived yet.
-fn receive(consumer: &mut Consumer, fd: &OwnedFd) -> ReadLease {
+fn receive(consumer: &mut Consumer, fd: &ReadyFd) -> ReadLease {
     loop {
         assert!(readable(fd, HANG));
         match consumer.receive(NOW) {
@@ -44,22 +37,12 @@ fn is_empty(consumer: &mut Consumer) -> bool {
 }
 
 #[test]
-fn a_descriptor_that_blocks_is_refused() {
-    let place = Place::new();
-    let _producer = Producer::builder(place.pool()).build().unwrap();
-    let mut consumer = Consumer::builder(place.pool()).connect().unwrap();
-    let blocks = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
-    let error = consumer.notify(Arc::new(blocks)).unwrap_err();
-    assert!(error.to_string().contains("EFD_NONBLOCK"), "{error}");
-}
-
-#[test]
 fn readable_until_nothing_is_left() {
     let place = Place::new();
     let producer = Producer::builder(place.pool()).history(4).build().unwrap();
     let mut consumer = Consumer::builder(place.pool()).connect().unwrap();
-    let fd = descriptor();
-    consumer.notify(fd.clone()).unwrap();
+    let fd = ReadyFd::new().unwrap();
+    consumer.notify(&fd).unwrap();
     assert!(is_empty(&mut consumer));
     assert!(!readable(&fd, Duration::ZERO));
     for seed in 0..3 {
@@ -80,7 +63,7 @@ fn readable_until_nothing_is_left() {
 
     drop(producer);
     assert!(readable(&fd, HANG));
-    // The thread is woken before the end of the connection is known.
+    // The socket may end before the end of the connection is known.
     let mut ends = std::iter::repeat_with(|| consumer.receive(Some(HANG)).unwrap_err());
     assert!(ends.any(|end| matches!(end, ReceiveError::ProducerLost)));
     drop(consumer);
@@ -97,9 +80,9 @@ fn wake_ups_from_elsewhere_and_cancelled_waits_are_harmless() {
         .canceller(&canceller)
         .connect()
         .unwrap();
-    let fd = descriptor();
-    consumer.notify(fd.clone()).unwrap();
-    rustix::io::write(&*fd, &5u64.to_ne_bytes()).unwrap();
+    let fd = ReadyFd::new().unwrap();
+    consumer.notify(&fd).unwrap();
+    fd.signal();
     assert!(readable(&fd, HANG));
     assert!(is_empty(&mut consumer));
     assert!(!readable(&fd, Duration::ZERO));
@@ -126,8 +109,8 @@ fn no_wake_up_is_lost() {
         .build()
         .unwrap();
     let mut consumer = Consumer::builder(place.pool()).connect().unwrap();
-    let fd = descriptor();
-    consumer.notify(fd.clone()).unwrap();
+    let fd = ReadyFd::new().unwrap();
+    consumer.notify(&fd).unwrap();
     thread::scope(|scope| {
         scope.spawn(|| {
             for seed in 0..FRAMES {
@@ -156,9 +139,9 @@ fn no_wake_up_is_lost() {
 #[test]
 fn without_a_producer_a_follower_reports_nothing() {
     let place = Place::new();
-    let fd = descriptor();
+    let fd = ReadyFd::new().unwrap();
     let mut follower = Consumer::builder(place.pool()).follow();
-    follower.notify(fd.clone()).unwrap();
+    follower.notify(&fd).unwrap();
     let step = |follower: &mut Follower| follower.step(NOW, |_| ()).unwrap();
     for seed in 0..2 {
         let producer = Producer::builder(place.pool()).build().unwrap();
@@ -173,7 +156,7 @@ fn without_a_producer_a_follower_reports_nothing() {
         assert!(!readable(&fd, Duration::ZERO));
 
         drop(producer);
-        // The thread is woken before the end of the connection is known.
+        // The socket may end before the end of the connection is known.
         while !matches!(step(&mut follower), Step::Lost(_)) {
             assert!(readable(&fd, HANG));
         }

@@ -5,10 +5,9 @@
 
 use std::time::Duration;
 
-use rustix::event::{EventfdFlags, eventfd};
 use xmem_core::{
-    AcquireError, Consumer, Producer, PublishError, ReceiveError, StartFrom, Wait, WaitError,
-    wait_any,
+    AcquireError, Consumer, ConsumerSet, Producer, PublishError, ReadyFd, ReceiveError, StartFrom,
+    Wait, WaitError,
 };
 
 use crate::support::child::{Child, exit_of, read_line, reply};
@@ -42,7 +41,7 @@ pub(crate) fn fork_consumer(pool: &str) {
         let frames = frames.clone();
         let consumer = &mut consumer;
         move || {
-            assert!(consumer.is_ready() && wait_any([&*consumer], None));
+            assert!(consumer.is_ready());
             assert!(matches!(consumer.receive(None), Err(ReceiveError::Forked)));
             assert!(matches!(
                 consumer.receive_with(None, |_| ()),
@@ -99,23 +98,33 @@ pub(crate) fn fork_and_replace(pool: &str) {
             .connect()
             .unwrap()
     };
-    let bell = || std::sync::Arc::new(eventfd(0, EventfdFlags::NONBLOCK).unwrap());
     let mut inherited = connect();
-    inherited.notify(bell()).unwrap();
+    inherited.notify(&ReadyFd::new().unwrap()).unwrap();
+    let mut set = ConsumerSet::new().unwrap();
+    set.add(connect()).unwrap();
     let mut handles = Some((
+        set,
         inherited,
         Producer::builder(format!("{pool}-parent")).build().unwrap(),
     ));
     reply(in_fork(|| {
         let mut own = connect();
-        own.notify(bell()).unwrap();
+        own.notify(&ReadyFd::new().unwrap()).unwrap();
         let producer = Producer::builder(format!("{pool}-child")).build().unwrap();
-        let (mut inherited, inherited_producer) = handles.take().unwrap();
-        assert!(inherited.notify(bell()).is_err());
-        drop((inherited, inherited_producer));
+        let (mut set, mut inherited, inherited_producer) = handles.take().unwrap();
+        let (number, consumer) = set.wait(None).next().unwrap();
+        assert!(matches!(consumer.receive(None), Err(ReceiveError::Forked)));
+        let removed = set.remove(number).unwrap();
+        assert!(set.add(removed).is_err());
+        assert!(inherited.notify(&ReadyFd::new().unwrap()).is_err());
+        drop((set, inherited, inherited_producer));
         assert_whole(&receive(&mut own));
         drop((own, producer));
     }));
+    // What the child did to its copies had no effect.
+    let (mut set, ..) = handles.unwrap();
+    let (_, consumer) = set.wait(None).next().unwrap();
+    assert_whole(&receive(consumer));
     read_line();
 }
 

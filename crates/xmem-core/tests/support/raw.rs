@@ -22,12 +22,12 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept, bind,
-    connect, listen, recvmsg, sendmsg, socket_with,
+    connect, listen, recvmsg, sendmsg, socket_with, socketpair,
 };
 
 use super::HANG;
 
-pub const VERSION: u32 = 14;
+pub const VERSION: u32 = 15;
 /// The kernel's limit of descriptors in one message.
 pub const MAX_RIGHTS: usize = 253;
 
@@ -76,11 +76,12 @@ impl Raw {
         raw.send(&join(VERSION, max_held), &[]).unwrap();
         let (bytes, fds) = raw.recv().expect("a welcome");
         assert_eq!(bytes[0], 1, "a welcome");
-        let [control, page] = <[OwnedFd; 2]>::try_from(fds).unwrap();
+        let [control, page, wake_socket] = <[OwnedFd; 3]>::try_from(fds).unwrap();
         let joined = Joined {
             max_slots: Memory::map(&control, false).words()[2].load(Ordering::Relaxed) as u32,
             control,
             page,
+            wake_socket,
         };
         (raw, joined)
     }
@@ -169,6 +170,7 @@ impl Raw {
 pub struct Joined {
     pub control: OwnedFd,
     pub page: OwnedFd,
+    pub wake_socket: OwnedFd,
     pub max_slots: u32,
 }
 
@@ -216,6 +218,18 @@ fn text(text: &str, len: usize) -> Vec<u8> {
     let mut bytes = text.as_bytes().to_vec();
     bytes.resize(len, 0);
     bytes
+}
+
+/// A wake socket that never wakes.
+pub fn wake_socket() -> OwnedFd {
+    let (ours, _) = socketpair(
+        AddressFamily::UNIX,
+        SocketType::STREAM,
+        SocketFlags::CLOEXEC,
+        None,
+    )
+    .unwrap();
+    ours
 }
 
 pub fn welcome(version: u32) -> Vec<u8> {

@@ -2,7 +2,7 @@
 
 //! One end of a channel.
 
-use std::os::fd::RawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -259,12 +259,8 @@ impl ChannelEnd {
             return Ok(-1);
         }
         self.link.outlet()?;
-        let notifier = self
-            .link
-            .inbox
-            .notifier()
-            .map_err(|error| no_descriptor(&error))?;
-        Ok(notifier.as_raw_fd())
+        let ready = self.link.inbox.ready();
+        Ok(ready.map_err(|error| no_descriptor(&error))?.as_raw_fd())
     }
 
     /// Waits until all receivers have taken all messages. `False`: the time has passed.

@@ -8,12 +8,11 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use xmem_core::Canceller;
+use xmem_core::{Canceller, ReadyFd};
 
 use super::incoming::Incoming;
 use super::names::MAKER;
 use crate::lock;
-use crate::notifier::Notifier;
 
 /// The maximum number of messages of one sender that wait here. Further ones wait at the sender.
 const AHEAD: usize = 2;
@@ -55,7 +54,7 @@ struct State {
     refused: u64,
     why_refused: Option<String>,
     /// Readable while `take` would return at once. `None`: the program did not request it.
-    notifier: Option<Notifier>,
+    ready: Option<ReadyFd>,
 }
 
 /// The result of `take`.
@@ -103,15 +102,15 @@ impl Inbox {
     }
 
     /// A descriptor that is readable while `take` would return at once.
-    pub(super) fn notifier(&self) -> io::Result<Notifier> {
+    pub(super) fn ready(&self) -> io::Result<ReadyFd> {
         let mut state = self.state();
-        if let Some(notifier) = &state.notifier {
-            return Ok(notifier.clone());
+        if let Some(ready) = &state.ready {
+            return Ok(ready.clone());
         }
-        let notifier = Notifier::new()?;
-        state.notifier = Some(notifier.clone());
+        let ready = ReadyFd::new()?;
+        state.ready = Some(ready.clone());
         state.notify();
-        Ok(notifier)
+        Ok(ready)
     }
 
     pub(super) fn keep_thread(&self, thread: JoinHandle<()>) {
@@ -276,11 +275,11 @@ impl Inbox {
 }
 
 impl State {
-    /// Makes the notifier readable if `take` would return at once.
+    /// Makes the descriptor readable if `take` would return at once.
     fn notify(&self) {
-        match &self.notifier {
-            Some(notifier) if self.has_any(None) => notifier.notify(),
-            Some(notifier) => notifier.clear(),
+        match &self.ready {
+            Some(ready) if self.has_any(None) => ready.signal(),
+            Some(ready) => ready.clear(),
             None => {}
         }
     }

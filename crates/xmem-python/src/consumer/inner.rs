@@ -9,14 +9,13 @@ use std::time::Duration;
 use pyo3::prelude::*;
 use xmem_core::cuda::CudaError;
 use xmem_core::follow::{self, FollowError, Follower, Lost, Taken};
-use xmem_core::{BudgetLimit, ConnectError, ReceiveError, SystemError};
+use xmem_core::{BudgetLimit, ConnectError, ReadyFd, ReceiveError, SystemError};
 
 use crate::about::MESSAGE;
 use crate::errors::{IntoPyErr, Kind, errors};
 use crate::event::Event;
 use crate::frame::{Frame, Placement, Unusable};
 use crate::lock;
-use crate::notifier::Notifier;
 
 /// The result of the search for a producer.
 type Found = Arc<Mutex<Option<Result<xmem_core::Consumer, ConnectError>>>>;
@@ -24,9 +23,9 @@ type Found = Arc<Mutex<Option<Result<xmem_core::Consumer, ConnectError>>>>;
 #[derive(Debug)]
 pub(super) struct Inner {
     pub(super) follower: Follower,
-    /// Notified when something may be received. `None`: no caller requested a descriptor.
-    notifier: Option<Notifier>,
-    /// A thread searches for a producer while a caller waits for the notifier.
+    /// Readable when something may be received. `None`: no caller requested a descriptor.
+    ready: Option<ReadyFd>,
+    /// A thread searches for a producer while a caller waits for the descriptor.
     looking: Option<Found>,
     /// The error of the last search for a producer.
     pub(super) last_look: Option<ConnectError>,
@@ -107,7 +106,7 @@ impl Inner {
     pub(super) fn new(follower: Follower) -> Self {
         Self {
             follower,
-            notifier: None,
+            ready: None,
             looking: None,
             last_look: None,
             left: None,
@@ -115,9 +114,9 @@ impl Inner {
     }
 
     pub(super) fn step(&mut self, timeout: Duration) -> Step {
-        let step = match self.notifier.clone() {
-            Some(notifier) if self.follower.consumer().is_none() => {
-                let Some(found) = self.look_for_producer(&notifier, timeout) else {
+        let step = match self.ready.clone() {
+            Some(ready) if self.follower.consumer().is_none() => {
+                let Some(found) = self.look_for_producer(&ready, timeout) else {
                     return Step::Nothing;
                 };
                 self.follower.found(found)
@@ -163,9 +162,9 @@ impl Inner {
                 Step::Warn(left_alone(&self.left.take().unwrap_or_default()))
             }
             Ok(follow::Step::NoProducer { error, .. }) => {
-                if let Some(notifier) = &self.notifier {
+                if let Some(ready) = &self.ready {
                     // The caller that waits for it returns, and another thread searches.
-                    notifier.notify();
+                    ready.signal();
                 }
                 self.last_look = Some(error);
                 Step::Nothing
@@ -179,20 +178,20 @@ impl Inner {
         }
     }
 
-    /// The result of the thread that searches for a producer, because a caller that waits for the notifier cannot search
+    /// The result of the thread that searches for a producer, because a caller that waits for the descriptor cannot search
     /// itself. `None`: there is none yet.
     fn look_for_producer(
         &mut self,
-        notifier: &Notifier,
+        ready: &ReadyFd,
         timeout: Duration,
     ) -> Option<Result<xmem_core::Consumer, ConnectError>> {
         // Before the check, so that a later result makes it readable again.
-        notifier.clear();
+        ready.clear();
         if let Some(found) = &self.looking {
             let result = lock(found).take();
             if result.is_none() {
                 // A caller that waits here must check for signals anyway.
-                notifier.wait(timeout);
+                ready.wait(Some(timeout));
                 return None;
             }
             self.looking = None;
@@ -201,16 +200,16 @@ impl Inner {
         let found = Found::default();
         let thread = std::thread::Builder::new().name("xmem-look".into());
         let spawned = thread.spawn({
-            let (builder, notifier, found) = (
+            let (builder, ready, found) = (
                 self.follower.next_join().clone(),
-                notifier.clone(),
+                ready.clone(),
                 found.clone(),
             );
             move || {
                 // With a limit, so that the thread ends when no caller waits any more.
                 let result = builder.connect_wait(Some(PATIENCE_OF_THREAD));
                 *lock(&found) = Some(result);
-                notifier.notify();
+                ready.signal();
             }
         });
         match spawned {
@@ -222,12 +221,12 @@ impl Inner {
         }
     }
 
-    /// From now on the notifier is readable when something may be received.
-    pub(super) fn notify(&mut self, notifier: Notifier) -> std::io::Result<()> {
-        self.follower.notify(notifier.fd().clone())?;
+    /// From now on the descriptor is readable when something may be received.
+    pub(super) fn notify(&mut self, ready: &ReadyFd) -> std::io::Result<()> {
+        self.follower.notify(ready)?;
         // The first wait ends at once, so that the caller checks before it waits.
-        notifier.notify();
-        self.notifier = Some(notifier);
+        ready.signal();
+        self.ready = Some(ready.clone());
         Ok(())
     }
 }

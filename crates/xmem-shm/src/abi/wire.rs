@@ -137,7 +137,7 @@ messages! {
 messages! {
     /// From a producer to a consumer.
     ToConsumer {
-        /// The answer to `Join`. With two descriptors: control memory, lease page.
+        /// The answer to `Join`. With three descriptors: control memory, lease page, wake socket.
         1 = Welcome {
             /// The producer's [`VERSION`](crate::abi::layout::VERSION).
             version: u32,

@@ -17,3 +17,4 @@ pub mod sealed;
 pub mod socket;
 pub mod thread;
 pub mod udmabuf;
+pub mod wake_socket;

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use xmem_core::{
-    AcquireError, Consumer, FrameMeta, Producer, PublishError, ReceiveError, wait_any,
+    AcquireError, Consumer, ConsumerSet, FrameMeta, Producer, PublishError, ReceiveError,
 };
 
 use super::{Publisher, RECEIVE_TIMEOUT, Subscriber};
@@ -66,19 +66,21 @@ impl Subscriber for Receiver {
 }
 
 /// The consumers of several pools.
-pub(super) struct Receivers(Vec<Consumer>);
+pub(super) struct Receivers(ConsumerSet);
 
 impl Receivers {
     pub(super) fn new(pools: impl Iterator<Item = String>) -> Result<Self, Error> {
-        let consumers = pools.map(|pool| Consumer::builder(&pool).connect());
-        Ok(Self(consumers.collect::<Result<_, _>>()?))
+        let mut consumers = ConsumerSet::new()?;
+        for pool in pools {
+            consumers.add(Consumer::builder(&pool).connect()?)?;
+        }
+        Ok(Self(consumers))
     }
 }
 
 impl Subscriber for Receivers {
     fn receive(&mut self, read: &mut dyn FnMut(&[u8]) -> Result<(), Error>) -> Result<(), Error> {
-        wait_any(&self.0, Some(RECEIVE_TIMEOUT));
-        for consumer in self.0.iter_mut().filter(|it| it.is_ready()) {
+        for (_, consumer) in self.0.wait(Some(RECEIVE_TIMEOUT)) {
             match consumer.receive(Some(Duration::ZERO)) {
                 Ok(frame) => read(frame.bytes()?)?,
                 Err(ReceiveError::Timeout) => {}

@@ -12,6 +12,7 @@ use xmem_shm::abi::layout::{LeasePage, VERSION};
 use xmem_shm::abi::text::Text;
 use xmem_shm::abi::wire::ToConsumer;
 use xmem_shm::fault::{self, Point};
+use xmem_shm::os::wake_socket;
 
 use super::origins::send_origins;
 use super::{ControlThread, Next, PROCESS, Stage, refuse};
@@ -41,7 +42,9 @@ impl ControlThread {
             Err(NoWelcome::NotNow(error)) => {
                 // Close without `Refused`: the cause may be temporary, so the consumer tries again.
                 let pid = connection.peer.pid;
-                let text = format_args!("cannot create a lease page for process {pid}: {error}");
+                let text = format_args!(
+                    "cannot create a lease page and a socket for process {pid}: {error}"
+                );
                 self.warnings.warn(pool.name(), text);
                 return Next::Close(Departure::Closed);
             }
@@ -56,7 +59,11 @@ impl ControlThread {
         connection.stage = Stage::Joined(welcome.consumer.clone());
         // `welcome` has already put the page on the list. If a consumer could hold a frame before that, the frame could be
         // overwritten while it is read.
-        let fds = [pool.control_fd(), welcome.page_fd.as_fd()];
+        let fds = [
+            pool.control_fd(),
+            welcome.page_fd.as_fd(),
+            welcome.wake_socket.as_fd(),
+        ];
         if let Err(error) = connection.send(&message, &fds) {
             if error.kind() != io::ErrorKind::BrokenPipe {
                 log::warn!(
@@ -104,6 +111,8 @@ impl ControlThread {
 pub(super) struct Welcome {
     consumer: Arc<ConsumerRecord>,
     page_fd: OwnedFd,
+    /// The consumer's end.
+    wake_socket: OwnedFd,
     origins: Vec<(u64, String)>,
 }
 
@@ -131,11 +140,13 @@ fn welcome(pool: &Pool, joining: &Joining<'_>) -> Result<Welcome, NoWelcome> {
     // Creating a page takes several system calls, so the lock is not held. Only this thread admits consumers.
     let (page, page_fd) = LeasePage::create(pool.shape()).map_err(NoWelcome::NotNow)?;
     fault::point(Point::LeasePageMade);
-    let consumer = Arc::new(ConsumerRecord::new(joining, budget, page));
+    let (ours, wake_socket) = wake_socket::pair().map_err(NoWelcome::NotNow)?;
+    let consumer = Arc::new(ConsumerRecord::new(joining, budget, page, ours));
     let origins = add_to_list(pool, consumer.clone());
     Ok(Welcome {
         consumer,
         page_fd,
+        wake_socket,
         origins,
     })
 }

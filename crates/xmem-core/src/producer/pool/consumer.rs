@@ -3,6 +3,7 @@
 //! The producer's record of one consumer, with its lease page and the checks of the values there.
 
 use std::fmt;
+use std::os::fd::OwnedFd;
 use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
 
@@ -31,6 +32,8 @@ pub(in crate::producer) struct ConsumerRecord {
     /// The requested budget, limited by `max_held`.
     budget: u32,
     page: LeasePage,
+    /// The producer's end of its wake socket.
+    wake_socket: OwnedFd,
     /// It takes no more frames. Its leases are still valid.
     left: AtomicBool,
     /// The slots reserved for it: the most that it may hold.
@@ -92,7 +95,12 @@ impl fmt::Display for ConsumerRecord {
 }
 
 impl ConsumerRecord {
-    pub(in crate::producer) fn new(joining: &Joining<'_>, budget: u32, page: LeasePage) -> Self {
+    pub(in crate::producer) fn new(
+        joining: &Joining<'_>,
+        budget: u32,
+        page: LeasePage,
+        wake_socket: OwnedFd,
+    ) -> Self {
         Self {
             id: joining.id,
             process: joining.process,
@@ -101,6 +109,7 @@ impl ConsumerRecord {
             start_from: joining.start_from,
             budget,
             page,
+            wake_socket,
             left: AtomicBool::new(!joining.via.is_empty()),
             reserved: AtomicU32::new(0),
             reach: Reach::default(),
@@ -138,13 +147,13 @@ impl ConsumerRecord {
 
     /// Wakes the consumer if it sleeps.
     pub(super) fn wake(&self) {
-        self.page.wake();
+        self.page.wake(&self.wake_socket);
     }
 
     /// Marks the page as cut off, so that the consumer sees that its frames are no longer protected.
     pub(in crate::producer) fn mark_cut_off(&self) {
         self.page.flags().fetch_or(FLAG_CUT_OFF, Ordering::Release);
-        self.page.wake();
+        self.wake();
     }
 
     /// Marks that the producer waited too long. The consumer takes no more frames.
@@ -154,7 +163,7 @@ impl ConsumerRecord {
             .flags()
             .fetch_or(FLAG_TIMED_OUT, Ordering::Release);
         fault::point(Point::TimedOutMarked);
-        self.page.wake();
+        self.wake();
     }
 
     /// Sets its cursor. Only before it takes frames.

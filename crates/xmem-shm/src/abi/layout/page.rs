@@ -8,10 +8,10 @@ use std::os::fd::{AsFd, OwnedFd};
 use super::shape::PAGE_HEADER_WORDS;
 use super::{OpenError, Shape};
 use crate::fault::{self, Point};
-use crate::os::futex::Words;
 use crate::os::mapping::{Access, Mapping};
 use crate::os::memfd::{self, Seal};
-use crate::protocol::wake;
+use crate::os::wake_socket;
+use crate::protocol::wake::{self, Sleeper};
 use crate::sync::{AtomicU32, AtomicU64};
 
 // Words of the header, in 64 bits. The consumer writes all except FLAGS.
@@ -183,32 +183,32 @@ impl LeasePage {
         self.mapping.words64(at, self.shape.records())
     }
 
-    /// Wakes the consumer if it sleeps. Makes a system call only then. For the producer.
-    pub fn wake(&self) {
-        if wake::wake(self.wake_word()) {
-            fault::point(Point::WakeChanged);
-            crate::os::futex::wake_one(self.wake_word());
-            fault::point(Point::WakeSent);
+    /// Wakes the consumer if it sleeps. Makes a system call only then. For the producer. `socket`: the producer's end of the consumer's
+    /// wake socket.
+    pub fn wake(&self, socket: impl AsFd) {
+        let word = self.wake_word();
+        let Some(sleeper) = wake::wake(word) else {
+            return;
+        };
+        fault::point(Point::WakeChanged);
+        match sleeper {
+            Sleeper::Futex => crate::os::futex::wake_one(word),
+            Sleeper::Socket => wake_by_socket(word, socket),
         }
+        fault::point(Point::WakeSent);
     }
 
-    /// Wakes the consumer, also if a producer was killed or stopped while it did so. For the consumer's own process.
+    /// Wakes the consumer, also if a producer was killed or stopped while it did so. For the consumer's own process. A consumer that
+    /// waits by its socket must be woken by its own process as well.
     pub fn wake_own(&self) {
         wake::change(self.wake_word());
         crate::os::futex::wake_one(self.wake_word());
     }
 
-    /// Begins a sleep on the wake words of several pages. Call [`wake::announced`] after the last of them, and check for work before
-    /// the wait. `is_woken`: the producer wakes the consumer, too. Only its wake-up ends the announcement. Returns false if `words`
-    /// is full.
-    pub fn announce<'a>(&'a self, words: &mut Words<'a>, is_woken: bool) -> bool {
-        let word = self.wake_word();
-        let value = if is_woken {
-            wake::announce(word)
-        } else {
-            wake::present(word)
-        };
-        words.add(word, value)
+    /// Begins a wait for the wake socket. Call [`wake::announced`] after this, also for several pages at once, and check for work before
+    /// the wait.
+    pub fn announce_by_socket(&self) {
+        wake::announce_by_socket(self.wake_word());
     }
 
     /// Sleeps like [`sleep`](Self::sleep), but the producer does not wake the consumer. Its own process does.
@@ -226,6 +226,13 @@ impl LeasePage {
             crate::os::futex::wait(self.wake_word(), value, timeout);
         }
         wake::awake(self.wake_word());
+    }
+}
+
+#[cold]
+fn wake_by_socket(word: &AtomicU32, socket: impl AsFd) {
+    if !wake_socket::wake(socket) {
+        wake::mark_by_socket(word);
     }
 }
 

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! A descriptor for programs with an event loop.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
+};
+use xmem_shm::os::eventfd;
+
+/// The events of an eventfd or a timer of this process. Others have the number that was passed to `add`.
+pub(super) const OWN: u64 = u64::MAX;
+/// The most events that one call takes.
+const EVENTS: usize = 64;
+/// Reports each event once, so that the descriptors need not be read.
+const EACH_ONCE: EventFlags = EventFlags::IN.union(EventFlags::ET);
+
+/// A descriptor that becomes readable when something can be received: see [`Consumer::notify`](super::Consumer::notify).
+///
+/// Its clones are the same descriptor.
+#[derive(Debug, Clone)]
+pub struct ReadyFd(Arc<Inner>);
+
+/// An epoll descriptor is readable while it has an event that nobody took.
+#[derive(Debug)]
+struct Inner {
+    epoll: OwnedFd,
+    signal: OwnedFd,
+    /// Made when it is first needed.
+    timer: OnceLock<OwnedFd>,
+}
+
+impl ReadyFd {
+    /// One that is not readable.
+    ///
+    /// # Errors
+    ///
+    /// If the process may have no more descriptors.
+    pub fn new() -> io::Result<Self> {
+        let (epoll, signal) = (epoll::create(CreateFlags::CLOEXEC)?, eventfd::new()?);
+        epoll::add(&epoll, &signal, EventData::new_u64(OWN), EACH_ONCE)?;
+        Ok(Self(Arc::new(Inner {
+            epoll,
+            signal,
+            timer: OnceLock::new(),
+        })))
+    }
+
+    /// Makes it readable.
+    pub fn signal(&self) {
+        eventfd::ring(&self.0.signal);
+    }
+
+    /// Makes it unreadable until the next event.
+    pub fn clear(&self) {
+        let now = Some(Duration::ZERO);
+        while self.take(now, |_| {}) == EVENTS {}
+    }
+
+    /// Waits until it is readable, at most for `timeout` (`None`: no limit). It may return early.
+    pub fn wait(&self, timeout: Option<Duration>) {
+        let time = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
+        let _ = poll(&mut [PollFd::new(self, PollFlags::IN)], time.as_ref());
+    }
+
+    /// Whether both are the same descriptor.
+    pub fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// Makes it readable after this time.
+    pub(super) fn signal_after(&self, time: Duration) -> io::Result<()> {
+        let timer = match self.0.timer.get() {
+            Some(timer) => timer,
+            None => {
+                let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
+                let made = timerfd_create(TimerfdClockId::Monotonic, flags)?;
+                let timer = self.0.timer.get_or_init(|| made);
+                epoll::add(&self.0.epoll, timer, EventData::new_u64(OWN), EACH_ONCE)?;
+                timer
+            }
+        };
+        // Zero would stop the timer.
+        let time = time.max(Duration::from_nanos(1));
+        let it_value = Timespec::try_from(time).unwrap_or(Timespec {
+            tv_sec: i64::MAX,
+            tv_nsec: 0,
+        });
+        let it_interval = Timespec::default();
+        let time = Itimerspec {
+            it_interval,
+            it_value,
+        };
+        timerfd_settime(timer, TimerfdTimerFlags::empty(), &time)?;
+        Ok(())
+    }
+
+    /// From now on events of this descriptor count, under this number.
+    pub(super) fn add(&self, fd: impl AsFd, number: u64) -> io::Result<()> {
+        Ok(epoll::add(
+            &self.0.epoll,
+            fd,
+            EventData::new_u64(number),
+            EACH_ONCE,
+        )?)
+    }
+
+    pub(super) fn remove(&self, fd: impl AsFd) {
+        let _ = epoll::delete(&self.0.epoll, fd);
+    }
+
+    /// Waits for events and takes them. `event` is called with the number of each. Returns how many there were.
+    pub(super) fn take(&self, timeout: Option<Duration>, event: impl FnMut(u64)) -> usize {
+        let mut events = [MaybeUninit::<Event>::uninit(); EVENTS];
+        let time = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
+        // A signal ends the wait like an event: the caller checks its conditions again.
+        let Ok((events, _)) = epoll::wait(&self.0.epoll, &mut events, time.as_ref()) else {
+            return 0;
+        };
+        events.iter().map(|event| event.data.u64()).for_each(event);
+        events.len()
+    }
+}
+
+impl AsFd for ReadyFd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.epoll.as_fd()
+    }
+}
+
+impl AsRawFd for ReadyFd {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.epoll.as_raw_fd()
+    }
+}
