@@ -6,12 +6,13 @@
 use std::ffi::c_int;
 use std::sync::Arc;
 
-use pyo3::exceptions::{PyBufferError, PyTypeError};
+use pyo3::exceptions::PyBufferError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyMemoryView, PyTuple};
 use pyo3::{PyClass, ffi};
 
 use crate::array::Array;
+use crate::errors::not_pickled;
 use crate::interfaces::{array_interface, buffer, dlpack};
 use crate::layout::Arrays;
 use crate::{device, dtype};
@@ -155,12 +156,11 @@ impl Base {
     }
 
     fn __reduce__(slf: &Bound<'_, Self>) -> PyResult<()> {
-        let class = slf.get_type();
-        Err(PyTypeError::new_err(format!(
-            "an xmem.{} cannot be pickled, because its bytes are in shared memory: send it through an xmem.Channel, call \
-             xmem.multiprocessing.install() in both processes and use a queue, or pickle a copy, such as numpy.array(frame)",
-            class.name()?
-        )))
+        Err(not_pickled(
+            slf,
+            "its bytes are in shared memory: send it through an xmem.Channel, call xmem.multiprocessing.install() in both \
+             processes and use a queue, or pickle a copy, such as numpy.array(frame)",
+        ))
     }
 
     fn __dlpack_device__(&self) -> (i32, i32) {

@@ -17,7 +17,9 @@ use xmem_core::{
 };
 
 use self::inner::{Failure, Inner, Item, Step, property};
-use crate::errors::{IntoPyErr, IntoPyResult, Kind, no_descriptor, warn};
+use crate::errors::{
+    IntoPyErr, IntoPyResult, Kind, OF_THIS_PROCESS, no_descriptor, not_pickled, warn,
+};
 use crate::number::count_or_none;
 use crate::pools::pool_name;
 use crate::signals::{self, Deadline, seconds};
@@ -360,6 +362,10 @@ impl Consumer {
     #[pyo3(signature = (*_args))]
     fn __exit__(&self, py: Python<'_>, _args: &Bound<'_, pyo3::types::PyTuple>) -> PyResult<()> {
         self.close(py)
+    }
+
+    fn __reduce__(slf: &Bound<'_, Self>) -> PyResult<()> {
+        Err(not_pickled(slf, OF_THIS_PROCESS))
     }
 
     fn __repr__(&self) -> String {

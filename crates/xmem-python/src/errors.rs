@@ -2,7 +2,8 @@
 
 //! The exceptions for errors of the core. `xmem/_errors.py` has their classes.
 
-use pyo3::exceptions::PyValueError;
+use pyo3::PyClass;
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use rustix::io::Errno;
 use xmem_core::cuda::CudaError;
@@ -17,6 +18,19 @@ pyo3::import_exception!(xmem._errors, SystemFailure);
 pub(crate) fn errno_of(error: &(dyn std::error::Error + 'static)) -> Option<i32> {
     std::iter::successors(Some(error), |error| error.source())
         .find_map(|error| error.downcast_ref::<std::io::Error>()?.raw_os_error())
+}
+
+/// Why an object that uses a pool cannot be pickled, and what to do.
+pub(crate) const OF_THIS_PROCESS: &str = "it belongs to this process: send the name of the pool, and create another one in the other process";
+
+/// The error of pickling an object. Python's own does not say what to send instead.
+pub(crate) fn not_pickled<T: PyClass>(it: &Bound<'_, T>, reason: &str) -> PyErr {
+    match it.as_any().get_type().name() {
+        Ok(class) => PyTypeError::new_err(format!(
+            "an xmem.{class} cannot be pickled, because {reason}"
+        )),
+        Err(error) => error,
+    }
 }
 
 macro_rules! kinds {

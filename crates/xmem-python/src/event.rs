@@ -10,6 +10,7 @@ use pyo3::types::{PyBytes, PyDict};
 use xmem_core::{Attachments, FrameMeta, ReadLease, monotonic_ns};
 
 use crate::about::About;
+use crate::errors::not_pickled;
 
 // The names that xmemsink and xmemsrc use (their `stream/event.rs`), so that pipelines and programs can exchange events.
 const KIND: &str = "event";
@@ -163,6 +164,13 @@ impl Event {
     #[getter]
     fn caps(&self) -> Option<&str> {
         self.0.caps()
+    }
+
+    fn __reduce__(slf: &Bound<'_, Self>) -> PyResult<()> {
+        Err(not_pickled(
+            slf,
+            "it is part of the stream of its pool: send what you need of it, such as event.name and event.data",
+        ))
     }
 
     fn __repr__(&self) -> String {

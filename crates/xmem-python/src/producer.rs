@@ -13,7 +13,7 @@ use xmem_core::{
 };
 
 use crate::caps;
-use crate::errors::{IntoPyErr, IntoPyResult, Kind};
+use crate::errors::{IntoPyErr, IntoPyResult, Kind, OF_THIS_PROCESS, not_pickled};
 use crate::lock;
 use crate::number::{count as number, count_or_none, counts, present_or_none};
 use crate::pools::{pool_name, pool_stats};
@@ -315,6 +315,10 @@ impl Producer {
     #[pyo3(signature = (*_args))]
     fn __exit__(&self, py: Python<'_>, _args: &Bound<'_, PyTuple>) {
         self.close(py);
+    }
+
+    fn __reduce__(slf: &Bound<'_, Self>) -> PyResult<()> {
+        Err(not_pickled(slf, OF_THIS_PROCESS))
     }
 
     fn __repr__(&self) -> String {

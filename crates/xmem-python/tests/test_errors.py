@@ -286,6 +286,24 @@ def test_invalid_times(pool):
             channel.close(linger=-1)
 
 
+def test_objects_of_a_process_do_not_pickle(pool, directory):
+    class Own(xmem.Consumer):
+        """A class of a user."""
+
+    buffers = str(directory / "b.sock")
+    with xmem.Producer(pool) as producer, Own(pool, events=True) as consumer, xmem.BufferPool(buffers) as buffer_pool:
+        producer.publish_event("scene-change", b"data")
+        event = consumer.recv(HANG)
+        for it, advice in (
+            (producer, "Producer cannot be pickled.*send the name of the pool"),
+            (consumer, "Own cannot be pickled.*send the name of the pool"),
+            (buffer_pool, "BufferPool cannot be pickled.*send the name of the pool"),
+            (event, "Event cannot be pickled.*event.name"),
+        ):
+            with pytest.raises(TypeError, match=advice):
+                pickle.dumps(it)
+
+
 def test_frames_do_not_pickle(pool):
     with xmem.Producer(pool) as producer, xmem.Consumer(pool) as consumer:
         publish(producer, 1)

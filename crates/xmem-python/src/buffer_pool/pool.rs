@@ -13,7 +13,7 @@ use super::Reader;
 use super::cuda;
 use super::guard::BufferGuard;
 use crate::detached::Detached;
-use crate::errors::{self, IntoPyErr, IntoPyResult, Kind};
+use crate::errors::{self, IntoPyErr, IntoPyResult, Kind, OF_THIS_PROCESS, not_pickled};
 use crate::lock;
 use crate::number::{count as number, count_or_none, counts};
 use crate::open_buffer::Pool;
@@ -303,6 +303,10 @@ impl BufferPool {
     #[pyo3(signature = (*_exception))]
     fn __exit__(&self, _exception: &Bound<'_, PyAny>) {
         self.close();
+    }
+
+    fn __reduce__(slf: &Bound<'_, Self>) -> PyResult<()> {
+        Err(not_pickled(slf, OF_THIS_PROCESS))
     }
 
     fn __repr__(&self) -> String {
