@@ -105,11 +105,13 @@ pub(crate) struct ClockOffset {
 }
 
 impl ClockOffset {
-    /// An element's base time and the present offset. An offset of `None`: the pipeline has no clock.
-    pub(crate) fn with_base_time(
+    /// The origin of an element's running time, and its base time if the pipeline has a clock. Without one, the running time starts
+    /// at the CLOCK_MONOTONIC time `began`.
+    pub(crate) fn origin(
         &mut self,
         element: &gst::Element,
-    ) -> (Option<gst::ClockTime>, Option<i64>) {
+        began: Option<i64>,
+    ) -> Option<(Origin, Option<gst::ClockTime>)> {
         let known_clock = self.last_clock.as_ref();
         let known_clock = known_clock.and_then(|(clock, set)| set.then_some(clock));
         let (clock, base_time) = {
@@ -125,7 +127,13 @@ impl ClockOffset {
             }
             _ => self.now(element.clock().as_ref()),
         };
-        (known(base_time.cast_unsigned()), offset)
+        match offset {
+            Some(offset) => {
+                let base_time = known(base_time.cast_unsigned())?;
+                Some((Origin::new(base_time, offset), Some(base_time)))
+            }
+            None => Some((Origin::without_clock(began?), None)),
+        }
     }
 
     /// The present offset. `None`: the pipeline has no clock.

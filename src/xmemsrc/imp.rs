@@ -359,8 +359,28 @@ impl Create for XmemSrc {
         let Some(mut run) = self.running.take() else {
             return Err(gst::FlowError::Flushing);
         };
+        let obj = self.obj();
+        let (settings, follower, started) = run.parts();
+        started.begin();
+        let result = loop {
+            if self.is_ending() {
+                break Err(gst::FlowError::Eos);
+            }
+            let result = receive::next(self.source(obj.upcast_ref(), settings), follower, started);
+            if !self.canceller.is_cancelled() {
+                break result;
+            }
+            if !self.is_ending() {
+                if let Err(flow) = self.wait_playing() {
+                    break Err(flow);
+                }
+                // This frame arrived when the pause began, and is returned.
+                if !self.is_ending() && !matches!(result, Err(gst::FlowError::Flushing)) {
+                    break result;
+                }
+            }
+        };
         // GstBaseSrc calls `stop` only after this has returned.
-        let result = self.next_of(&mut run);
         self.running.put(run);
         result
     }
@@ -411,27 +431,6 @@ impl XmemSrc {
             return mapping.of_raw(self.outgoing.own_segment().as_ref(), running_time);
         }
         mapping.of_converted(self.obj().upcast_ref(), running_time)
-    }
-
-    fn next_of(&self, run: &mut Run) -> Result<gst::Buffer, gst::FlowError> {
-        let obj = self.obj();
-        let (settings, follower, started) = run.parts();
-        started.begin();
-        while !self.is_ending() {
-            let result = receive::next(self.source(obj.upcast_ref(), settings), follower, started);
-            if self.is_ending() {
-                break;
-            }
-            if self.canceller.is_cancelled() {
-                self.wait_playing()?;
-                // Otherwise this frame arrived when the pause began, and is returned.
-                if self.is_ending() || matches!(result, Err(gst::FlowError::Flushing)) {
-                    continue;
-                }
-            }
-            return result;
-        }
-        Err(gst::FlowError::Eos)
     }
 
     /// Waits until a pause ends, and allows waits again. `Err`: the pad is flushing, or the element is being stopped.

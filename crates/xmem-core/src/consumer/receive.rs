@@ -144,7 +144,11 @@ impl Consumer {
                 return Ok(None);
             }
             self.session.leases().expect(self.kept.slot());
-            self.skip_released(head);
+            // The newest entries are kept in any case. For them the word `oldest`, which the producer writes for each frame, is not
+            // read.
+            if head - self.position.cursor() > self.control().constants().history.into() {
+                self.skip_released(head);
+            }
             let sequence = self.position.cursor();
             let Some(entry) = self.connection().control().read_entry(sequence) else {
                 // It was overwritten, so it is far too late. The next entry shows whether it was a frame.
@@ -225,14 +229,10 @@ impl Consumer {
         ReceiveError::Corrupt(what)
     }
 
-    /// If a live consumer is further behind than the history, moves to the oldest entry that is kept for it.
+    /// This consumer is further behind than the history: if it is live, moves to the oldest entry that is kept for it.
+    #[inline(never)]
     fn skip_released(&mut self, head: u64) {
         let constants = self.connection().control().constants();
-        // The newest entries are kept in any case. For them the word `oldest`, which the producer writes for each frame, is not
-        // read.
-        if head - self.position.cursor() <= constants.history.into() {
-            return;
-        }
         // A valid head is at most one ring length away. The limit keeps the loop short if it is invalid.
         let in_ring = head.saturating_sub(constants.shape.ring_len.into());
         let oldest = if constants.lossless {
