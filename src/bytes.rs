@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
 //! Strings from C that may not be UTF-8. The bindings assume UTF-8, and abort the process otherwise.
-#![allow(unsafe_code)] // fills an interface with C function pointers
+#![allow(unsafe_code)] // reads C strings, and fills an interface with C function pointers
 
 use std::{
     borrow::Cow,
@@ -29,6 +29,12 @@ pub(crate) fn text(value: &glib::Value) -> Option<String> {
 /// The name of an element. Bytes that are not UTF-8 are replaced.
 pub(crate) fn name_of(element: &impl IsA<gst::Element>) -> String {
     text(&element.property_value("name")).unwrap_or_default()
+}
+
+/// GLib's name of this program. For a script, the name of the script. Bytes that are not UTF-8 are replaced.
+pub(crate) fn program_name() -> Option<String> {
+    // SAFETY: null, or a string that GLib keeps until the program's name is changed.
+    unsafe { lossy(glib::ffi::g_get_prgname()) }.map(Cow::into_owned)
 }
 
 /// Converts a C string. Bytes that are not UTF-8 are replaced.
@@ -100,6 +106,13 @@ fn encoded(uri: &CStr) -> Cow<'_, str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_program_name_that_is_not_utf_8_is_kept() {
+        // SAFETY: a NUL-terminated string. No other test of this process reads the name.
+        unsafe { glib::ffi::g_set_prgname(c"b\xe4r".as_ptr()) };
+        assert_eq!(program_name().as_deref(), Some("b\u{fffd}r"));
+    }
 
     #[test]
     fn addresses_become_text() {

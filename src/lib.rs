@@ -29,7 +29,6 @@ mod cuda;
 mod deviceprovider;
 mod later;
 mod library;
-mod program;
 mod properties;
 mod stream;
 mod unwind;

@@ -29,7 +29,7 @@ use super::library::{CAT, Library};
 use super::memory::{self, OneFrame};
 use super::stream::Stream;
 use crate::buffers::allocator::Tally;
-use crate::buffers::memory::publish::{freeze, thaw};
+use crate::buffers::memory::slot::{freeze, thaw};
 use crate::buffers::tied::tie;
 use crate::later::drop_later;
 use crate::lock;

@@ -9,7 +9,6 @@ pub(crate) mod event;
 pub(crate) mod frame;
 pub(crate) mod frame_info;
 pub(crate) mod meta;
-pub(crate) mod names;
 pub(crate) mod received;
 pub(crate) mod start;
 pub(crate) mod stats;

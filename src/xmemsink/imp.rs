@@ -62,7 +62,7 @@ use super::{
 use crate::{
     buffers::allocator::{SlotSource, XmemAllocator},
     bytes::{self, UriHandler},
-    cuda, lock, pad_template, program,
+    cuda, lock, pad_template,
     stream::{caps, event, meta::Losses, stats},
     uri,
 };
@@ -248,7 +248,7 @@ impl BaseSinkImpl for XmemSink {
             slots,
             allocator,
             settings,
-            program: Text::new(program::name().as_deref().unwrap_or(&name)),
+            program: Text::new(bytes::program_name().as_deref().unwrap_or(&name)),
             copier: cuda::Copier::default(),
         }));
         // Consumers may already have connected. Their signals were held back until now.

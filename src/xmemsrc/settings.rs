@@ -8,7 +8,7 @@ use gst::{glib, prelude::*};
 use xmem_core::{Consumer, ConsumerBuilder, StartFrom};
 
 use crate::{
-    program,
+    bytes,
     properties::{choices, settings},
 };
 
@@ -257,7 +257,7 @@ impl Settings {
         let client_name = self
             .client_name
             .clone()
-            .unwrap_or_else(|| match program::name() {
+            .unwrap_or_else(|| match bytes::program_name() {
                 Some(program) => format!("{program} {name}"),
                 None => name.to_owned(),
             });

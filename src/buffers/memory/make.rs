@@ -18,8 +18,7 @@ use xmem_core::{OwnSlot, ReadLease, WriteLease};
 
 use super::{
     RawMemory, SlotOf, XmemMemory, XmemMemoryRef,
-    publish::thaw,
-    slot::{Lease, Slot},
+    slot::{Lease, Slot, thaw},
 };
 use crate::buffers::allocator::{Tally, XmemAllocator};
 

@@ -7,8 +7,7 @@
 
 mod calls;
 mod make;
-pub(crate) mod publish;
-mod slot;
+pub(crate) mod slot;
 
 use std::fmt;
 

@@ -17,7 +17,7 @@ use libloading::Library;
 use minicbor::{Decode, Decoder, Encode};
 
 use super::kind::{Encoded, Why, append, read};
-use crate::{library::functions, stream::names};
+use crate::{library::functions, stream::untrusted};
 
 /// Key of these metas.
 pub(super) const KEY: &str = "meta:GstAnalyticsRelationMeta/1";
@@ -227,7 +227,7 @@ impl<'a> Addition<'a> {
         use glib::translate::IntoGlib;
         let quark = |kind: &str| match kind {
             "" => Ok(0),
-            kind => names::to_quark(kind)
+            kind => untrusted::to_quark(kind)
                 .map(IntoGlib::into_glib)
                 .ok_or_else(|| Why::from("a type in it cannot be")),
         };

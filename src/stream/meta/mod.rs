@@ -13,7 +13,6 @@ mod audio;
 mod foreign;
 mod kind;
 mod losses;
-mod region;
 mod structure;
 #[cfg(test)]
 mod tests;
@@ -34,7 +33,7 @@ static CODECS: &[Codec] = &[
     Codec::of::<video::Video>(),
     Codec::of::<video::Crop>(),
     Codec::of::<video::Affine>(),
-    Codec::of::<region::Region>(),
+    Codec::of::<video::Region>(),
     Codec::of::<audio::Audio>(),
     Codec::of::<audio::Level>(),
     Codec::of::<audio::Clipping>(),

@@ -9,7 +9,7 @@ use minicbor::{Decode, Decoder, Encode};
 
 use super::kind::{Encoded, Kind, Why, append, read};
 use crate::lock;
-use crate::stream::{frame::Format, names, text};
+use crate::stream::{frame::Format, text, untrusted};
 
 /// Key of custom metas. The record contains the name.
 pub(super) const CUSTOM_KEY: &str = "meta:custom/1";
@@ -78,7 +78,7 @@ fn register(name: &str, tags: &[&str]) -> Result<(), &'static str> {
     if taken(name) || taken(&format!("{name}-api")) {
         return Err("something that is no meta has its name in this process");
     }
-    if *registered == MAX_REGISTERED || tags.iter().any(|tag| names::to_quark(tag).is_none()) {
+    if *registered == MAX_REGISTERED || tags.iter().any(|tag| untrusted::to_quark(tag).is_none()) {
         return Err("this process has been made to know too many already");
     }
     *registered += 1;
