@@ -33,7 +33,6 @@
 mod copy;
 mod frame;
 mod later;
-mod private;
 mod wait;
 
 pub use crate::region::device::mode::Mode;

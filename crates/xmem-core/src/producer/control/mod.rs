@@ -29,7 +29,7 @@ use xmem_shm::os::fork::KeptFromChildren;
 use xmem_shm::os::socket;
 use xmem_shm::os::thread::Thread;
 
-use crate::producer::numbered::timeouts::Timeouts;
+use crate::producer::numbered::Timeouts;
 use crate::producer::pool::Pool;
 use crate::producer::pool::consumer::ConsumerRecord;
 use crate::producer::pool::event::{Command, Departure, PoolEvent};

@@ -3,8 +3,8 @@
 //! Buffers by number: a buffer is a slot, its readers are counted, and they have a timeout.
 
 mod set_aside;
-pub(super) mod timeouts;
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -17,9 +17,9 @@ use xmem_shm::protocol::lease::{self, SlotState, SlotWord};
 
 use super::pool::Pool;
 use super::pool::consumer::ConsumerRecord;
-use super::pool::event::Command;
-use super::pool::retain::Retention;
-use super::pool::slots::Use;
+use super::pool::event::{Command, Unread};
+use super::pool::retain::{Readers, Retention};
+use super::pool::slots::{SlotInfo, Use};
 use super::pool::wait;
 use super::slot::{Slot, SlotRef, own_hold};
 use super::{Producer, WriteLease};
@@ -183,6 +183,81 @@ fn has_published(pool: &Pool, slot: u32, generation: u32) -> bool {
     word.is_some_and(|word| {
         word.generation() == generation && word.state() == Some(SlotState::Published)
     })
+}
+
+/// A published slot with a timeout.
+#[derive(Debug)]
+struct Timeout {
+    until: Instant,
+    generation: u32,
+    /// The buffer's number, for the report.
+    index: u32,
+}
+
+/// The timeouts of published frames, by slot. Only the control thread has them.
+#[derive(Debug, Default)]
+pub(in crate::producer) struct Timeouts(BTreeMap<u32, Timeout>);
+
+impl Timeouts {
+    pub(in crate::producer) fn add(
+        &mut self,
+        slot: u32,
+        generation: u32,
+        index: u32,
+        until: Instant,
+    ) {
+        let timeout = Timeout {
+            until,
+            generation,
+            index,
+        };
+        self.0.insert(slot, timeout);
+    }
+
+    /// The time of the next timeout.
+    pub(in crate::producer) fn next(&self) -> Option<Instant> {
+        self.0.values().map(|timeout| timeout.until).min()
+    }
+
+    /// Empties the frames whose readers did not take them in time.
+    pub(in crate::producer) fn give_up_unread(&mut self, pool: &Pool) -> Vec<Unread> {
+        if self.0.is_empty() {
+            return Vec::new();
+        }
+        let now = Instant::now();
+        let mut guard = pool.lock_on_own_thread();
+        let mut unread = Vec::new();
+        for (slot, timeout) in self.0.extract_if(.., |_, timeout| timeout.until <= now) {
+            let generation = timeout.generation;
+            let readers = guard.slots.get(slot).and_then(SlotInfo::readers);
+            let Some(readers) = readers.filter(|_| has_published(pool, slot, generation)) else {
+                continue;
+            };
+            let missing = readers.left(&guard.consumers, slot, generation);
+            if missing == 0 {
+                continue;
+            }
+            let (count, ids) = match readers {
+                Readers::Count { until, .. } => (*until, guard.consumers.readers()),
+                Readers::Named(ids) => (ids.len() as u32, ids.clone()),
+            };
+            let late = guard.consumers.awaited(&ids, slot, generation);
+            unread.push(Unread {
+                index: timeout.index,
+                count,
+                missing,
+                readers: late.map(ToString::to_string).collect(),
+            });
+            // A reader that already took the frame still holds it.
+            guard.slots.keep_for_more(slot, 0, 0);
+        }
+        guard.finalize_watched();
+        drop(guard);
+        if !unread.is_empty() {
+            pool.notifier().notify();
+        }
+        unread
+    }
 }
 
 /// A process that is connected to this process and reads its buffers: see [`BufferPool::readers`](crate::BufferPool::readers).
