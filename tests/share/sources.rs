@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! What `xmem share` plays: films, pictures and cameras, also into a second pool.
+
+use std::net::TcpListener;
+
+use rustix::process::Signal;
+
+use super::*;
+
+#[test]
+fn a_film_is_played_once_or_in_a_loop() {
+    let pools = prepared();
+    let film = film(&pools, 10);
+    let mut once = share(
+        &pools,
+        &film,
+        &[
+            "--set",
+            "wait-for-connection=true",
+            "--set",
+            "delivery=lossless",
+        ],
+    );
+    let first = receiver(&pools);
+    while first.next().is_some() {}
+    assert_eq!(first.stat("received"), 10);
+    once.succeeds();
+
+    let looped = share(&pools, &film, &["--loop", "--format", "any"]);
+    let second = receiver(&pools);
+    until("the third round", || {
+        second.next().unwrap();
+        second.stat("reconnects") >= 2
+    });
+    ends_by(looped, Signal::INT);
+}
+
+/// Their demuxers and decoders need more than the name of the media type.
+#[test]
+fn films_of_all_kinds_are_played() {
+    let pools = prepared();
+    for kind in ["ts", "mpg", "m1v", "dv", "y4m"] {
+        let film = pools.file(&format!("film.{kind}"));
+        let film = film.to_str().unwrap();
+        let mut ffmpeg = command(&pools, "ffmpeg");
+        ffmpeg.args(
+            "-v fatal -f lavfi -i testsrc2=s=720x576:r=25 -frames:v 10 -pix_fmt yuv420p".split(' '),
+        );
+        assert!(ffmpeg.arg(film).status().unwrap().success());
+        let lossless = [
+            "--set",
+            "wait-for-connection=true",
+            "--set",
+            "delivery=lossless",
+        ];
+        let mut share = share(&pools, film, &lossless);
+        let receiver = receiver(&pools);
+        while receiver.next().is_some() {}
+        assert_eq!(receiver.stat("received"), 10, "{kind}");
+        share.succeeds();
+    }
+}
+
+/// Their decoders have no caps, so decodebin finds them only if it decodes all streams.
+#[test]
+fn films_with_alpha_are_played() {
+    let pools = prepared();
+    for encoder in ["libvpx -auto-alt-ref 0", "libvpx-vp9"] {
+        let film = pools.file("film.webm");
+        let film = film.to_str().unwrap();
+        let mut ffmpeg = command(&pools, "ffmpeg");
+        let options = format!(
+            "-v fatal -y -f lavfi -i sine=duration=1 -f lavfi -i testsrc2=s=64x48:r=25,format=yuva420p \
+             -c:a libvorbis -c:v {encoder} -pix_fmt yuva420p -frames:v 10"
+        );
+        ffmpeg.args(options.split_whitespace()).arg(film);
+        assert!(ffmpeg.status().unwrap().success());
+        for (format, is) in [("RGBA", "RGBA"), ("any", "A420")] {
+            let mut options = vec!["--format", format];
+            options.extend(["--set", "wait-for-connection=true"]);
+            options.extend(["--set", "delivery=lossless"]);
+            let mut share = share(&pools, film, &options);
+            let receiver = receiver(&pools);
+            let first = receiver.next().unwrap();
+            let caps = first.caps().unwrap().structure(0).unwrap();
+            assert_eq!(caps.get::<&str>("format"), Ok(is), "{encoder}");
+            drop(first);
+            while receiver.next().is_some() {}
+            assert_eq!(receiver.stat("received"), 10, "{encoder}");
+            share.succeeds();
+        }
+    }
+}
+
+#[test]
+fn a_picture_stays() {
+    let pools = prepared();
+    let picture = picture(&pools);
+    for options in [&[][..], &["--loop"]] {
+        let share = share(&pools, &picture, options);
+        let receiver = receiver(&pools);
+        (0..15).for_each(|_| drop(receiver.next().unwrap()));
+        assert_eq!(receiver.stat("reconnects"), 0);
+        ends_by(share, Signal::INT);
+    }
+}
+
+#[test]
+fn smaller_frames_are_in_a_pool_of_their_own() {
+    let pools = prepared();
+    let options = ["--also", "small=160x120@5", "--on-demand"];
+    let share = share(&pools, "test", &options);
+    let stats = |name| pool_stats(&pools, name);
+    until("the pools", || {
+        stats("p").is_some() && stats("small").is_some()
+    });
+    assert_eq!(stats("p").unwrap().published, 0);
+    // A consumer of the second pool opens the source.
+    let small = pools.receiver(&format!("pool={}", pool_path(&pools, "small")));
+    let mut times = Vec::new();
+    while times.len() < 5 {
+        times.push(small.next().unwrap().buffer().unwrap().pts().unwrap());
+    }
+    assert!(
+        times
+            .windows(2)
+            .all(|it| it[1] - it[0] >= gst::ClockTime::from_mseconds(190)),
+        "{times:?}"
+    );
+    let (of_p, of_small) = (stats("p").unwrap(), stats("small").unwrap());
+    let caps = |stats: &xmem_core::PoolStats| {
+        let caps = stats.sticky.iter().find(|(key, _)| key == "caps");
+        caps.unwrap().1.clone()
+    };
+    assert!(caps(&of_p).contains("width=(int)1280"));
+    assert!(caps(&of_small).contains("width=(int)160") && caps(&of_small).contains("5/1"));
+    // The source still writes into the slots of the first pool.
+    assert_eq!(of_p.copied, 0, "{of_p:?}");
+    drop(small);
+    until("a closed source", || {
+        share.log().matches("closed until a consumer comes").count() == 2
+    });
+    ends_by(share, Signal::INT);
+    fails(
+        &pools,
+        &[
+            "share", "test", "--pool", "p", "--also", "s=64x48", "--format", "any",
+        ],
+        "name their format",
+    );
+}
+
+/// The commands of the first page: a camera of the network, and a window that shows it.
+#[test]
+fn a_camera_of_the_network_is_shown_without_gaps() {
+    let pools = prepared();
+    let port = TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port();
+    let served = "( videotestsrc is-live=true ! video/x-raw,format=I420,width=320,height=240,framerate=25/1 \
+         ! x264enc tune=zerolatency key-int-max=25 ! rtph264pay name=pay0 )";
+    let Some(_server) = rtsp_server(&pools, &port.to_string(), served) else {
+        return;
+    };
+    let address = format!("rtsp://127.0.0.1:{port}/cam0");
+    for (options, latency) in [
+        (&[][..], 200_000_000),
+        (&["--latency", "2000"], 2_000_000_000),
+        (&["--latency", "0"], 0),
+    ] {
+        let share = share(&pools, &address, options);
+        let consumer = Launch::new(
+            &pools,
+            "consumer",
+            &[],
+            "xmemsrc pool=p ! videoconvert ! fakesink sync=true",
+        );
+        let mut stats = None;
+        until("frames", || {
+            stats = pool_stats(&pools, "p");
+            let consumers = stats.iter().flat_map(|stats| &stats.consumers);
+            consumers.map(|consumer| consumer.received).max() >= Some(60)
+        });
+        let stats = stats.unwrap();
+        let timeline = stats.sticky.iter().find(|(key, _)| key == "timeline");
+        let timeline: gst::Structure = timeline.unwrap().1.parse().unwrap();
+        let promised = timeline.get::<u64>("latency").unwrap();
+        assert!(
+            (latency..latency + 150_000_000).contains(&promised),
+            "{promised}"
+        );
+        let missed = stats.consumers[0].missed;
+        assert!(
+            missed < 5,
+            "{missed} missed with {options:?}\n{}",
+            consumer.log()
+        );
+        drop(consumer);
+        ends_by(share, Signal::INT);
+    }
+    fails(
+        &pools,
+        &["share", "test", "--pool", "p", "--latency", "9"],
+        "--latency is for",
+    );
+}
