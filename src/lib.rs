@@ -40,7 +40,7 @@ pub use buffers::allocator::XmemAllocator;
 pub use buffers::bufferpool::XmemBufferPool;
 pub use buffers::memory::{XmemMemory, XmemMemoryRef};
 pub use deviceprovider::{XmemDevice, XmemDeviceProvider};
-pub use stream::frame_info::FrameInfo;
+pub use stream::received::FrameInfo;
 pub use xmemsink::{
     XmemSink, XmemSinkBacking, XmemSinkCopy, XmemSinkCudaIpcMode, XmemSinkDelivery, XmemSinkDmabuf,
     XmemSinkPace,

@@ -7,7 +7,6 @@ pub(crate) mod description_key;
 pub(crate) mod drm;
 pub(crate) mod event;
 pub(crate) mod frame;
-pub(crate) mod frame_info;
 pub(crate) mod meta;
 pub(crate) mod received;
 pub(crate) mod start;

@@ -14,6 +14,7 @@ mod latency;
 mod receive;
 mod run;
 mod settings;
+mod shift;
 mod stream;
 mod times;
 
