@@ -47,7 +47,6 @@ const NEEDS: Needs = &[
         &[
             Need::Library("gstreamer-1.0", "1.22"),
             Need::Library("glib-2.0", "2.74"),
-            Need::Library("gstreamer-check-1.0", "1.22"),
         ],
     ),
     (

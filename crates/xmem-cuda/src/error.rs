@@ -133,6 +133,8 @@ pub enum CudaError {
     },
 }
 
+// These codes are numbers and not an enum, because a newer driver may return others.
+
 /// CUDA_ERROR_OUT_OF_MEMORY
 pub(crate) const OUT_OF_MEMORY: u32 = 2;
 /// CUDA_ERROR_INVALID_CONTEXT
@@ -143,9 +145,6 @@ pub(crate) const ALREADY_MAPPED: u32 = 208;
 pub(crate) const CAPTURE_IMPLICIT: u32 = 906;
 /// CUDA_ERROR_NOT_READY
 pub(crate) const NOT_READY: u32 = 600;
-/// The driver's CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED. These codes are numbers and not an enum, because a newer driver may
-/// return others.
-pub const HOST_MEMORY_ALREADY_REGISTERED: u32 = 712;
 
 /// Whether no work runs in a context after this error.
 pub fn is_fatal(code: u32) -> bool {
