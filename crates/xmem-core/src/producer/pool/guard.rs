@@ -16,8 +16,7 @@ use xmem_shm::fault::{self, Point};
 use xmem_shm::protocol::lease::{self, SlotState, SlotWord};
 
 use super::Pool;
-use super::consumer::ConsumerRecord;
-use super::consumers::Consumers;
+use super::consumer::{ConsumerRecord, Consumers};
 use super::event::Command;
 use super::event::Cut;
 use super::history::{History, Kept, Span};

@@ -4,7 +4,6 @@
 
 pub(super) mod access;
 pub(super) mod consumer;
-mod consumers;
 pub(super) mod event;
 pub(super) mod guard;
 pub(super) mod history;

@@ -7,7 +7,7 @@ use std::any::Any;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::consumers::Consumers;
+use super::consumer::Consumers;
 
 /// Runs in the producer when the last reference to a frame was dropped.
 pub(in crate::producer) type Hook = Box<dyn FnOnce() + Send>;

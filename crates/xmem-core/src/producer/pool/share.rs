@@ -12,7 +12,7 @@ use xmem_shm::abi::layout::Control;
 use xmem_shm::sync::{Ordering, fence};
 
 use super::consumer::Claim;
-use super::consumers::Consumers;
+use super::consumer::Consumers;
 use super::event::Cut;
 use super::regions::Regions;
 use super::settings::{LIKELY_UPSTREAM_NEED, Settings};
