@@ -4,7 +4,10 @@
 
 use xmem_core::MAX_PLANES;
 
-use crate::{cuda::CudaMemory, stream::meta::is_about_memory};
+use crate::{
+    cuda::CudaMemory,
+    stream::meta::{is_about_memory, padding},
+};
 
 /// The properties of a buffer that, with its caps, decide its description. Buffers with equal keys have equal descriptions,
 /// except for what [`describe`](crate::stream::frame::describe) adds.
@@ -118,15 +121,6 @@ impl VideoMetaFields {
         key.stride_align = *alignment.stride_align();
         Some(key)
     }
-}
-
-fn padding(alignment: &gst_video::VideoAlignment) -> [u32; 4] {
-    [
-        alignment.padding_top(),
-        alignment.padding_bottom(),
-        alignment.padding_left(),
-        alignment.padding_right(),
-    ]
 }
 
 #[cfg(test)]

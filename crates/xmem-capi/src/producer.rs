@@ -125,11 +125,7 @@ pub(crate) struct Statistics {
 unsafe impl Sized0 for Statistics {}
 
 impl Producer {
-    fn new(
-        pool: &std::ffi::OsStr,
-        group: Option<&str>,
-        options: &Options,
-    ) -> Result<Self, Failure> {
+    fn new(pool: &OsStr, group: Option<&str>, options: &Options) -> Result<Self, Failure> {
         if options.socket_mode > 0o777 {
             let text = format!(
                 "socket_mode is {:#o}: it may be at most 0777",

@@ -28,6 +28,7 @@ use xmem_core::{Attachments, MAX_NAMED_SIZE};
 use crate::stream::frame::Format;
 use kind::{Codec, PREFIX, Why};
 pub(crate) use losses::Losses;
+pub(crate) use video::padding;
 
 static CODECS: &[Codec] = &[
     Codec::of::<video::Video>(),

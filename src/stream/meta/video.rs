@@ -29,6 +29,16 @@ pub(super) struct VideoRecord {
     stride_align: [u32; 4],
 }
 
+/// Top, bottom, left, right.
+pub(crate) fn padding(alignment: &VideoAlignment) -> [u32; 4] {
+    [
+        alignment.padding_top(),
+        alignment.padding_bottom(),
+        alignment.padding_left(),
+        alignment.padding_right(),
+    ]
+}
+
 impl Kind for Video {
     const KEY: &'static str = "meta:GstVideoMeta/1";
     type Meta = gst_video::VideoMeta;
@@ -39,12 +49,7 @@ impl Kind for Video {
         let record = VideoRecord {
             flags: meta.video_frame_flags().bits(),
             id: meta.id(),
-            padding: [
-                alignment.padding_top(),
-                alignment.padding_bottom(),
-                alignment.padding_left(),
-                alignment.padding_right(),
-            ],
+            padding: padding(&alignment),
             stride_align: *alignment.stride_align(),
         };
         Ok((record != VideoRecord::default()).then_some(record))
