@@ -5,27 +5,19 @@
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode, Stdio};
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
-use signal_hook::consts::{SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
 use xmem_core::discovery::printable;
 
 use crate::Error;
 use crate::format::to_stderr;
 use crate::launch::{exit_code, not_started};
+use crate::tool::{Event, stop_on_signals};
 
 const INTERVAL: Duration = Duration::from_secs(1);
-
-enum Event {
-    /// SIGINT or SIGTERM was received.
-    Stop,
-    /// The tool has closed its standard output.
-    Ended,
-}
 
 /// Runs a command of [`pipeline`](crate::launch::pipeline) until it ends, and returns its exit code. It gets SIGINT when this process
 /// gets SIGINT or SIGTERM, and is killed if it has not ended after `time`. `look` is called each second, and before the signal is
@@ -77,18 +69,6 @@ pub(crate) fn play(
     }
     let status = tool.wait()?;
     Ok(exit_code(status))
-}
-
-fn stop_on_signals(sender: Sender<Event>) -> Result<(), Error> {
-    let mut signals = Signals::new([SIGINT, SIGTERM])?;
-    thread::spawn(move || {
-        for _ in &mut signals {
-            if sender.send(Event::Stop).is_err() {
-                return;
-            }
-        }
-    });
-    Ok(())
 }
 
 /// The text of a warning in a line of the tool's output.

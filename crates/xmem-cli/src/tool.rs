@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Events of a tool that is started again when it ends.
+//! Events of a running tool, and of the user's signals.
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
