@@ -276,6 +276,14 @@ static void *wait_for_ever(void *consumer) {
     return NULL;
 }
 
+/* Ends the wait of another thread, once that thread waits. */
+static void close_while_it_waits(xmem_consumer consumer) {
+    xmem_frame none;
+    while (xmem_consumer_next(consumer, 0, &none) != XMEM_ERROR_BUSY)
+        ;
+    OK(xmem_consumer_close(consumer));
+}
+
 /* What threads use at the same time. */
 struct shared {
     struct handles handles;
@@ -460,7 +468,7 @@ int main(int argc, char **argv) {
     const struct all after = figures(live);
     if (after.consumer_stats.held != before.consumer_stats.held || after.producer_stats.slots_held != before.producer_stats.slots_held)
         return printf("a child released %u, %u\n", before.consumer_stats.held, before.producer_stats.slots_held), 1;
-    OK(xmem_consumer_close(forked.consumer));
+    close_while_it_waits(forked.consumer);
     pthread_join(threads[0], NULL);
     /* The last holder of the frame. */
     OK(xmem_frame_release(other));
@@ -476,11 +484,8 @@ int main(int argc, char **argv) {
         return printf("not the frame after the fork\n"), 1;
 
     /* One waits; another one gets an error, and ends the wait. */
-    xmem_frame none;
     pthread_create(&threads[0], NULL, wait_for_ever, &consumer);
-    while (xmem_consumer_next(consumer, 0, &none) != XMEM_ERROR_BUSY)
-        ;
-    OK(xmem_consumer_close(consumer));
+    close_while_it_waits(consumer);
     pthread_join(threads[0], NULL);
     NONE(xmem_consumer_close(consumer));
 
