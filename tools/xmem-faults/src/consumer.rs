@@ -67,6 +67,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
         if !std::mem::take(&mut first) {
             tally.add("reconnects", 1);
         }
+        own::choose_wait(&mut consumer, &mut random);
         let lossless = consumer.delivery() == Delivery::Lossless;
         let mut last: Option<(u64, u64)> = None;
         loop {

@@ -9,6 +9,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use xmem_core::fault::{Action, Point, arm, disarm, set_clock_offset};
+use xmem_core::{Consumer, ReadyFd};
 
 /// The number of open descriptors.
 pub(crate) fn descriptors() -> usize {
@@ -119,6 +120,16 @@ impl TemporaryFault {
         self.0 = None;
         disarm();
         set_clock_offset(0);
+    }
+}
+
+/// Lets the consumer wait for a descriptor instead of on its wake word, or not.
+pub(crate) fn choose_wait(consumer: &mut Consumer, random: &mut fastrand::Rng) {
+    if random.bool()
+        // A fault may have taken the descriptors.
+        && let Ok(ready) = ReadyFd::new()
+    {
+        let _ = consumer.notify(&ready);
     }
 }
 

@@ -43,6 +43,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
             Err(ConnectError::NotFound { .. } | ConnectError::NoAnswer { .. }) => continue,
             Err(error) => return Err(error.into()),
         };
+        own::choose_wait(&mut consumer, &mut random);
         tally.add("joins", 1);
         if std::mem::take(&mut first) {
             print_line("joined");
