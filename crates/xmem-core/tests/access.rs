@@ -15,7 +15,10 @@ use support::raw::Raw;
 use support::users::{OWNER, STRANGER, User, can_be_others, program_for_all};
 use support::*;
 use xmem_core::discovery::query;
-use xmem_core::{Backing, ConnectError, Consumer, CreateError, Producer, StartFrom};
+use xmem_core::{
+    Backing, ConnectError, Consumer, ConsumerSet, CreateError, Delivery, Producer, ReadyFd,
+    StartFrom,
+};
 
 const SIZE: usize = 100_000;
 
@@ -36,6 +39,7 @@ fn child() {
         ["join"] => join(&pool),
         ["wait"] => wait(&pool),
         ["ask"] => ask(&pool),
+        ["take", way] => take(&pool, way),
         ["owner"] => {
             let consumer = Consumer::builder(&pool).connect_wait(Some(HANG));
             reply(format!("{:?}", consumer.map(|it| it.producer_uid())));
@@ -97,6 +101,40 @@ fn wait(pool: &str) {
         Ok(_) => "joined".into(),
         Err(error) => error.to_string(),
     });
+}
+
+/// The number of frames for a consumer of another user.
+const FRAMES: u64 = 500;
+
+/// Takes all frames, and waits for each in this way.
+fn take(pool: &str, way: &str) {
+    let consumer = || Consumer::builder(pool).connect().unwrap();
+    match way {
+        "descriptor" => {
+            let mut consumer = consumer();
+            consumer.notify(&ReadyFd::new().unwrap()).unwrap();
+            reply("ready");
+            for seed in 0..FRAMES {
+                assert_frame(&receive(&mut consumer), seed, SIZE);
+            }
+        }
+        "set" => {
+            let mut set = ConsumerSet::new().unwrap();
+            set.add(consumer()).unwrap();
+            reply("ready");
+            for seed in 0..FRAMES {
+                let frame = loop {
+                    let (_, consumer) = set.wait(Some(HANG)).next().expect("a frame");
+                    if let Ok(frame) = consumer.receive(Some(Duration::ZERO)) {
+                        break frame;
+                    }
+                };
+                assert_frame(&frame, seed, SIZE);
+            }
+        }
+        way => panic!("no way {way}"),
+    }
+    reply("all");
 }
 
 /// Reports what a producer sends before it refuses a connection.
@@ -437,4 +475,27 @@ fn a_group_without_the_producer_as_a_member_is_an_error() {
         "{reply}"
     );
     assert_eq!(scene.place.files(), [scene.program.as_path()]);
+}
+
+/// The control thread wakes it.
+#[test]
+fn a_consumer_of_another_user_that_waits_for_a_descriptor_is_woken() {
+    if !can_be_others() {
+        return;
+    }
+    let place = Place::new();
+    let program = program_for_all(place.path());
+    for way in ["descriptor", "set"] {
+        let builder = Producer::builder(place.pool()).socket_mode(0o666);
+        let builder = builder.delivery(Delivery::Lossless);
+        let producer = builder.build().unwrap();
+        let role = format!("take {way}");
+        let mut child = User::new(STRANGER).start(&program, &role, &place.pool());
+        assert_eq!(child.reply(), "ready");
+        for seed in 0..FRAMES {
+            drop(publish_wait(&producer, seed, SIZE));
+        }
+        assert_eq!(child.reply(), "all");
+        assert!(child.end());
+    }
 }

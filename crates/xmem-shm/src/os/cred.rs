@@ -158,3 +158,8 @@ pub fn unread(socket: impl AsFd) -> io::Result<usize> {
 pub fn own_uid() -> u32 {
     rustix::process::geteuid().as_raw()
 }
+
+/// Whether this is root or the user of this process, and no number that stands for every user that is not mapped.
+pub fn is_own_or_root(uid: u32) -> bool {
+    uid == 0 || uid == own_uid() && !is_ambiguous_user(uid)
+}

@@ -56,15 +56,11 @@ pub(super) struct Unread {
     in_flight: InFlight,
 }
 
-fn is_exempt(uid: u32) -> bool {
-    uid == 0 || uid == cred::own_uid() && !cred::is_ambiguous_user(uid)
-}
-
 impl ControlThread {
     /// Fails if the peer may not be sent descriptors now, because its user leaves too many unread.
     pub(super) fn check_in_flight(&self, connection: &Connection) -> io::Result<()> {
         let uid = connection.peer.uid;
-        if is_exempt(uid) {
+        if cred::is_own_or_root(uid) {
             return Ok(());
         }
         let open = self.connections.values();
@@ -73,7 +69,7 @@ impl ControlThread {
         let unread = unread.map(|unread| (unread.uid, &unread.in_flight, &unread.socket));
         let (mut of_user, mut of_all) = (0, 0);
         for (other, in_flight, socket) in open.chain(unread) {
-            if !is_exempt(other) {
+            if !cred::is_own_or_root(other) {
                 let count = in_flight.count(socket);
                 of_all += count;
                 of_user += if other == uid { count } else { 0 };
@@ -98,7 +94,7 @@ impl ControlThread {
             uid: connection.peer.uid,
             in_flight: connection.in_flight,
         };
-        if is_exempt(unread.uid) || unread.in_flight.count(&unread.socket) == 0 {
+        if cred::is_own_or_root(unread.uid) || unread.in_flight.count(&unread.socket) == 0 {
             return;
         }
         // The socket becomes writable when the peer reads or closes its end.

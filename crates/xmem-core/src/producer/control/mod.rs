@@ -232,6 +232,12 @@ impl ControlThread {
                 for command in self.pool.commands().take() {
                     match command {
                         Command::Stop => return false,
+                        Command::Wake(id) => {
+                            let connection = self.connections.get(&id);
+                            if let Some(consumer) = connection.and_then(Connection::consumer) {
+                                consumer.wake_by_socket();
+                            }
+                        }
                         Command::CutOff(id, reason) => {
                             let connection = self.connections.get(&id);
                             if let Some(consumer) = connection.and_then(Connection::consumer) {

@@ -35,6 +35,10 @@ pub(in crate::producer) struct ConsumerRecord {
     page: LeasePage,
     /// The producer's end of its wake socket.
     wake_socket: OwnedFd,
+    /// It runs as this process's user or as root.
+    is_near: bool,
+    /// The control thread was asked to wake it.
+    wake_requested: AtomicBool,
     /// It takes no more frames. Its leases are still valid.
     left: AtomicBool,
     /// The slots reserved for it: the most that it may hold.
@@ -111,6 +115,8 @@ impl ConsumerRecord {
             budget,
             page,
             wake_socket,
+            is_near: cred::is_own_or_root(joining.process.uid),
+            wake_requested: AtomicBool::new(false),
             left: AtomicBool::new(!joining.via.is_empty()),
             reserved: AtomicU32::new(0),
             reach: Reach::default(),
@@ -146,18 +152,37 @@ impl ConsumerRecord {
         self.via.is_empty()
     }
 
-    /// Wakes the consumer if it sleeps.
-    pub(super) fn wake(&self) {
-        self.page.wake(&self.wake_socket);
+    /// Wakes the consumer if it sleeps. Returns whether the control thread must do that, by [`wake_by_socket`](Self::wake_by_socket).
+    pub(super) fn wake(&self) -> bool {
+        self.page.wake() && self.must_be_woken_elsewhere()
     }
 
-    /// Marks the page as cut off, so that the consumer sees that its frames are no longer protected.
+    /// Wakes a consumer of the same user or root by its socket. A message to a socket takes as long as there are descriptors that watch
+    /// it, and a process of another user could have any number of them.
+    #[cold]
+    fn must_be_woken_elsewhere(&self) -> bool {
+        if self.is_near {
+            self.page.wake_by_socket(&self.wake_socket);
+            return false;
+        }
+        !self.wake_requested.swap(true, Ordering::Relaxed)
+    }
+
+    /// Only for the control thread.
+    pub(in crate::producer) fn wake_by_socket(&self) {
+        // Before the message, so that a later request sends another one.
+        self.wake_requested.store(false, Ordering::Relaxed);
+        self.page.wake_by_socket(&self.wake_socket);
+    }
+
+    /// Marks the page as cut off, so that the consumer sees that its frames are no longer protected. The caller closes the connection,
+    /// which wakes it in any case.
     pub(in crate::producer) fn mark_cut_off(&self) {
         self.page.flags().fetch_or(FLAG_CUT_OFF, Ordering::Release);
         self.wake();
     }
 
-    /// Marks that the producer waited too long. The consumer takes no more frames.
+    /// Marks that the producer waited too long. The consumer takes no more frames. It does not sleep, because there are frames for it.
     pub(super) fn mark_timed_out(&self) {
         self.leave();
         self.page

@@ -137,6 +137,8 @@ pub enum Departure {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::producer) enum Command {
     Stop,
+    /// Wake the consumer by its socket.
+    Wake(u64),
     /// The consumer's page violates the protocol for this reason, and was removed from the list; report it and close its connection.
     CutOff(u64, &'static str),
     /// The producer stopped waiting for the consumer; report it.

@@ -403,7 +403,10 @@ impl Effects<'_> {
 impl Drop for Effects<'_> {
     fn drop(&mut self) {
         if let Some(consumers) = &self.wake {
-            consumers.iter().for_each(|consumer| consumer.wake());
+            let elsewhere = consumers.iter().filter(|consumer| consumer.wake());
+            for consumer in elsewhere {
+                self.pool.commands().send(Command::Wake(consumer.id()));
+            }
         }
         if let Some(rare) = self.rare.take() {
             rare.run(self.pool);

@@ -183,17 +183,25 @@ impl LeasePage {
         self.mapping.words64(at, self.shape.records())
     }
 
-    /// Wakes the consumer if it sleeps. Makes a system call only then. For the producer. `socket`: the producer's end of the consumer's
-    /// wake socket.
-    pub fn wake(&self, socket: impl AsFd) {
-        let word = self.wake_word();
-        let Some(sleeper) = wake::wake(word) else {
-            return;
+    /// Wakes the consumer if it sleeps on the wake word. Makes a system call only then. For the producer. Returns whether the consumer
+    /// waits for its wake socket, so that [`wake_by_socket`](Self::wake_by_socket) must be called.
+    pub fn wake(&self) -> bool {
+        let Some(sleeper) = wake::wake(self.wake_word()) else {
+            return false;
         };
         fault::point(Point::WakeChanged);
-        match sleeper {
-            Sleeper::Futex => crate::os::futex::wake_one(word),
-            Sleeper::Socket => wake_by_socket(word, socket),
+        if sleeper == Sleeper::Socket {
+            return true;
+        }
+        crate::os::futex::wake_one(self.wake_word());
+        fault::point(Point::WakeSent);
+        false
+    }
+
+    /// Wakes the consumer by the producer's end of its wake socket.
+    pub fn wake_by_socket(&self, socket: impl AsFd) {
+        if !wake_socket::wake(socket) {
+            wake::mark_by_socket(self.wake_word());
         }
         fault::point(Point::WakeSent);
     }
@@ -226,13 +234,6 @@ impl LeasePage {
             crate::os::futex::wait(self.wake_word(), value, timeout);
         }
         wake::awake(self.wake_word());
-    }
-}
-
-#[cold]
-fn wake_by_socket(word: &AtomicU32, socket: impl AsFd) {
-    if !wake_socket::wake(socket) {
-        wake::mark_by_socket(word);
     }
 }
 
