@@ -403,9 +403,10 @@ impl Effects<'_> {
 impl Drop for Effects<'_> {
     fn drop(&mut self) {
         if let Some(consumers) = &self.wake {
-            let elsewhere = consumers.iter().filter(|consumer| consumer.wake());
-            for consumer in elsewhere {
-                self.pool.commands().send(Command::Wake(consumer.id()));
+            for consumer in consumers.iter() {
+                if consumer.wake() {
+                    self.pool.commands().send(Command::Wake(consumer.id()));
+                }
             }
         }
         if let Some(rare) = self.rare.take() {
