@@ -343,7 +343,7 @@ fn a_recording_replaces_no_file_and_follows_no_link() {
     assert!(!fs::exists(path("nothing")).unwrap());
 }
 
-/// Whoever made the file would choose what is opened.
+/// Otherwise the author of a file could make the command open any other one.
 #[test]
 fn a_playlist_is_no_film() {
     let pools = prepared();

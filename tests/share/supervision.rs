@@ -78,7 +78,7 @@ fn a_program_starts_it_once_and_it_ends_without_a_consumer() {
     assert!(text.contains("no element \"a\""), "{text}");
 }
 
-/// The device is no camera. What counts is when it is opened.
+/// The device is no camera, because the test only checks when it is opened.
 #[test]
 fn a_camera_that_is_unplugged_is_waited_for() {
     let pools = prepared();

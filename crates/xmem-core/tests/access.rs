@@ -483,14 +483,12 @@ fn a_consumer_of_another_user_that_waits_for_a_descriptor_is_woken() {
     if !can_be_others() {
         return;
     }
-    let place = Place::new();
-    let program = program_for_all(place.path());
+    let scene = Scene::new();
     for way in ["descriptor", "set"] {
-        let builder = Producer::builder(place.pool()).socket_mode(0o666);
+        let builder = Producer::builder(scene.place.pool()).socket_mode(0o666);
         let builder = builder.delivery(Delivery::Lossless);
         let producer = builder.build().unwrap();
-        let role = format!("take {way}");
-        let mut child = User::new(STRANGER).start(&program, &role, &place.pool());
+        let mut child = scene.start(&User::new(STRANGER), &format!("take {way}"));
         assert_eq!(child.reply(), "ready");
         for seed in 0..FRAMES {
             drop(publish_wait(&producer, seed, SIZE));

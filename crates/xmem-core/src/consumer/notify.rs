@@ -5,8 +5,6 @@
 use std::io;
 use std::sync::Arc;
 
-use xmem_shm::protocol::wake;
-
 use super::connection::Connection;
 use super::ready::ReadyFd;
 use super::waiting::Waiting;
@@ -40,7 +38,6 @@ impl Notification {
     pub(super) fn ask(&self, waiting: Waiting, canceller: &Canceller) {
         self.ready.clear();
         let time = waiting.announce(&self.connection);
-        wake::announced();
         if waiting.is_over(&self.connection, canceller) {
             self.ready.signal();
         } else if let Some(time) = time

@@ -44,13 +44,13 @@ impl ReadyFd {
     ///
     /// If the process may have no more descriptors.
     pub fn new() -> io::Result<Self> {
-        let (epoll, signal) = (epoll::create(CreateFlags::CLOEXEC)?, eventfd::new()?);
-        epoll::add(&epoll, &signal, EventData::new_u64(OWN), EACH_ONCE)?;
-        Ok(Self(Arc::new(Inner {
-            epoll,
-            signal,
+        let ready = Self(Arc::new(Inner {
+            epoll: epoll::create(CreateFlags::CLOEXEC)?,
+            signal: eventfd::new()?,
             timer: OnceLock::new(),
-        })))
+        }));
+        ready.add(&ready.0.signal, OWN)?;
+        Ok(ready)
     }
 
     /// Makes it readable.
@@ -83,7 +83,7 @@ impl ReadyFd {
                 let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
                 let made = timerfd_create(TimerfdClockId::Monotonic, flags)?;
                 let timer = self.0.timer.get_or_init(|| made);
-                epoll::add(&self.0.epoll, timer, EventData::new_u64(OWN), EACH_ONCE)?;
+                self.add(timer, OWN)?;
                 timer
             }
         };

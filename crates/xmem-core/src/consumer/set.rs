@@ -5,9 +5,8 @@
 use std::io;
 use std::time::Duration;
 
-use xmem_shm::os::clock::{Deadline, monotonic_ns};
+use xmem_shm::os::clock::Deadline;
 use xmem_shm::os::fork::ProcessId;
-use xmem_shm::protocol::wake;
 
 use super::Consumer;
 use super::notify::Notification;
@@ -59,29 +58,19 @@ struct Member {
     consumer: Consumer,
     /// Something may be there to receive. Otherwise the producer wakes this set when there is.
     is_awake: bool,
-    /// When to look again although nothing woke the set, on CLOCK_MONOTONIC. `i64::MAX`: never.
-    again: i64,
+    /// When to look again although nothing woke the set.
+    again: Deadline,
 }
 
 impl Member {
-    /// Looks for something to receive. If there is nothing, the producer is asked for a wake-up. Returns whether it was, so that
-    /// `look_again` must be called.
+    /// Returns whether there is something to receive. Otherwise the producer is asked for a wake-up.
     fn look(&mut self) -> bool {
-        if !self.is_awake || self.consumer.is_ready() {
-            return false;
+        if self.is_awake && !self.consumer.is_ready() {
+            let waiting = self.consumer.waiting_elsewhere();
+            self.again = Deadline::after(waiting.announce(self.consumer.connection()));
+            self.is_awake = self.consumer.is_ready();
         }
-        let waiting = self.consumer.waiting_elsewhere();
-        let time = waiting.announce(self.consumer.connection());
-        self.again = time.map_or(i64::MAX, |time| {
-            let ns = i64::try_from(time.as_nanos()).unwrap_or(i64::MAX);
-            monotonic_ns().saturating_add(ns)
-        });
-        self.is_awake = false;
-        true
-    }
-
-    fn look_again(&mut self) {
-        self.is_awake = self.consumer.is_ready();
+        self.is_awake
     }
 }
 
@@ -112,7 +101,7 @@ impl ConsumerSet {
             _notification: notification,
             consumer,
             is_awake: true,
-            again: i64::MAX,
+            again: Deadline::after(None),
         });
         match self.members.get_mut(number) {
             Some(place) => *place = member,
@@ -175,52 +164,30 @@ impl ConsumerSet {
     /// Whether a consumer is ready.
     fn look(&mut self) -> bool {
         let mut is_any = false;
-        let mut asked = Vec::new();
         for member in self.members() {
-            if member.look() {
-                asked.push(member);
-            } else {
-                is_any |= member.is_awake;
-            }
-        }
-        if !asked.is_empty() {
-            wake::announced();
-        }
-        for member in asked {
-            member.look_again();
-            is_any |= member.is_awake;
+            is_any |= member.look();
         }
         is_any
     }
 
     /// Sleeps once. Then those that were woken are awake.
     fn sleep(&mut self, deadline: Deadline) {
-        let again = self.members().map(|member| member.again).min();
-        let time = match again {
-            None | Some(i64::MAX) => deadline.left(),
-            Some(again) => {
-                let left = again.saturating_sub(monotonic_ns());
-                let left = Duration::from_nanos(u64::try_from(left).unwrap_or(0));
-                Some(deadline.left_up_to(left))
-            }
+        let again = self.members().filter_map(|member| member.again.left());
+        let time = match again.min() {
+            None => deadline.left(),
+            Some(again) => Some(deadline.left_up_to(again)),
         };
         let mut is_for_all = false;
         let members = &mut self.members;
         self.ready.take(time, |number| match number {
             OWN => is_for_all = true,
-            // An event of a consumer that was removed meanwhile says nothing.
             number => {
                 let member = members.get_mut(number as usize).and_then(Option::as_mut);
                 member.into_iter().for_each(|it| it.is_awake = true);
             }
         });
-        if again.is_some_and(|again| again != i64::MAX) {
-            let now = monotonic_ns();
-            let due = self.members().filter(|member| member.again <= now);
-            due.for_each(|member| member.is_awake = true);
-        }
-        if is_for_all {
-            self.members().for_each(|member| member.is_awake = true);
+        for member in self.members() {
+            member.is_awake |= is_for_all || member.again.is_over();
         }
     }
 }

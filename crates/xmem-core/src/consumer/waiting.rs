@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use xmem_shm::abi::layout::LeasePage;
 use xmem_shm::os::clock::monotonic_ns;
+use xmem_shm::protocol::wake;
 use xmem_shm::sync::Ordering;
 
 use super::connection::Connection;
@@ -74,13 +75,14 @@ impl Waiting {
         }
     }
 
-    /// Asks the producer to wake the consumer by its wake socket, unless frames are of no use now. Call `wake::announced` after this, and
-    /// check for work before the wait. Returns the time after which to check although nothing woke the consumer.
+    /// Asks the producer to wake the consumer by its wake socket, unless frames are of no use now. Check for work after this call.
+    /// Returns the time after which to check although nothing woke the consumer.
     pub(super) fn announce(self, connection: &Connection) -> Option<Duration> {
         let pause = self.pause();
         if pause.is_none() && self.asked.is_none() {
             connection.announce_by_socket();
         }
+        wake::announced();
         pause.into_iter().chain(self.at_most()).min()
     }
 

@@ -154,13 +154,13 @@ impl ConsumerRecord {
 
     /// Wakes the consumer if it sleeps. Returns whether the control thread must do that, by [`wake_by_socket`](Self::wake_by_socket).
     pub(super) fn wake(&self) -> bool {
-        self.page.wake() && self.must_be_woken_elsewhere()
+        self.page.wake() && self.wake_or_defer()
     }
 
     /// Wakes a consumer of the same user or root by its socket. A message to a socket takes as long as there are descriptors that watch
     /// it, and a process of another user could have any number of them.
     #[cold]
-    fn must_be_woken_elsewhere(&self) -> bool {
+    fn wake_or_defer(&self) -> bool {
         if self.is_near {
             self.page.wake_by_socket(&self.wake_socket);
             return false;
