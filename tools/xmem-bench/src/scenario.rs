@@ -38,7 +38,12 @@ pub(crate) enum Scenario {
     Topics,
 }
 
-const ELEMENTS: &[Transport] = &[Transport::Shm, Transport::Unixfd, Transport::Xmem];
+const ELEMENTS: &[Transport] = &[
+    Transport::Shm,
+    Transport::Unixfd,
+    Transport::Iceoryx2Elements,
+    Transport::Xmem,
+];
 const WITHOUT_GSTREAMER: &[Transport] = &[Transport::Ring, Transport::Iceoryx2, Transport::Core];
 const POLLED: &[Transport] = &[Transport::Iceoryx2Polled, Transport::CorePolled];
 const WITH_DAEMON: &[Transport] = &[Transport::Pipewire, Transport::Xmem];

@@ -17,6 +17,8 @@ pub(crate) enum Transport {
     Unixfd,
     /// xmemsink and xmemsrc
     Xmem,
+    /// iceoryx2sink and iceoryx2src
+    Iceoryx2Elements,
     /// pipewiresink and pipewiresrc
     Pipewire,
     /// The crate xmem-core, without GStreamer
@@ -41,6 +43,7 @@ impl Transport {
             Self::Shm => "shmsink/shmsrc",
             Self::Unixfd => "unixfdsink/unixfdsrc",
             Self::Xmem => "xmemsink/xmemsrc",
+            Self::Iceoryx2Elements => "iceoryx2sink/iceoryx2src",
             Self::Pipewire => "pipewiresink/pipewiresrc",
             Self::Core | Self::CorePolled | Self::CoreMany => "xmem-core",
             Self::Iceoryx2 | Self::Iceoryx2Polled | Self::Iceoryx2Many => "iceoryx2",
@@ -55,14 +58,19 @@ impl Transport {
             Self::Unixfd => "unixfd",
             Self::Pipewire => "pipewire",
             Self::Xmem | Self::Core | Self::CorePolled | Self::CoreMany => "xmem",
-            Self::Iceoryx2 | Self::Iceoryx2Polled | Self::Iceoryx2Many => "iceoryx2",
+            Self::Iceoryx2Elements | Self::Iceoryx2 | Self::Iceoryx2Polled | Self::Iceoryx2Many => {
+                "iceoryx2"
+            }
             Self::Ring => "ring",
         }
     }
 
     /// Whether the transport works without GStreamer.
     pub(crate) fn is_without_gstreamer(self) -> bool {
-        !matches!(self, Self::Shm | Self::Unixfd | Self::Xmem | Self::Pipewire)
+        !matches!(
+            self,
+            Self::Shm | Self::Unixfd | Self::Xmem | Self::Iceoryx2Elements | Self::Pipewire
+        )
     }
 
     /// Whether both sides poll and do not sleep.
@@ -110,6 +118,13 @@ impl Transport {
                     Some(_) => None,
                 }
             }
+            Self::Iceoryx2Elements => {
+                let is_missing = gst::ElementFactory::find("iceoryx2sink").is_none();
+                is_missing.then(|| {
+                    "GST_PLUGIN_PATH has no folder with the plugin of gst-plugin-iceoryx2"
+                        .to_owned()
+                })
+            }
             Self::Pipewire => {
                 let has_element = gst::ElementFactory::find("pipewiresink").is_some();
                 let missing = pipewire::missing_program();
@@ -133,6 +148,7 @@ impl Transport {
                 "shmsink socket-path={socket} shm-size=201326592 sync=false wait-for-connection=false"
             ),
             Self::Unixfd => format!("unixfdsink socket-path={socket} sync=false"),
+            Self::Iceoryx2Elements => format!("iceoryx2sink service={socket} sync=false"),
             Self::Pipewire => format!(
                 "pipewiresink mode=provide sync=false \
                  stream-properties=props,media.class=Video/Source,node.name={NODE}"
@@ -149,6 +165,7 @@ impl Transport {
                 frames.caps()
             ),
             Self::Unixfd => format!("unixfdsrc socket-path={socket}"),
+            Self::Iceoryx2Elements => format!("iceoryx2src service={socket}"),
             Self::Pipewire => format!(
                 "pipewiresrc target-object={NODE} ! capsfilter caps={}",
                 frames.caps()
