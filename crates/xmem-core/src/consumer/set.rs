@@ -9,8 +9,7 @@ use xmem_shm::os::clock::Deadline;
 use xmem_shm::os::fork::ProcessId;
 
 use super::Consumer;
-use super::notify::Notification;
-use super::ready::{OWN, ReadyFd};
+use super::ready::{Notification, OWN, ReadyFd};
 
 /// Consumers that one thread waits for. However many there are, a sleep is one system call, which takes only as long as there are
 /// consumers that have something to receive.
