@@ -254,3 +254,43 @@ fn an_end_in_a_pause_comes_after_it() {
     receiver.play();
     receiver.wait_eos();
 }
+
+#[test]
+fn a_source_does_not_report_what_it_missed_in_a_pause() {
+    for mode in ["clock", "arrival", "passthrough"] {
+        let pools = Pools::new();
+        let sender = pools.sender(&"video/x-any".parse().unwrap(), "history=1");
+        let receiver = pools
+            .receiver(&format!("timestamp-mode={mode}"))
+            .connected();
+        let sink = sender.sink();
+        let push = |frames: u64| {
+            let published = || stat(&sink, "published");
+            let end = published() + frames;
+            (0..frames).for_each(|_| sender.push(gst::Buffer::from_slice([0u8])));
+            until("they are published", || published() == end);
+        };
+        let seen = || receiver.stat("received") + receiver.stat("missed");
+        push(1);
+        receiver.next().unwrap();
+        receiver.pipeline.0.set_state(gst::State::Paused).unwrap();
+        push(20);
+        receiver.pipeline.play();
+        until("it has seen them", || seen() == 21);
+        assert!(receiver.stat("missed") > 10, "{mode}");
+        receiver.next().unwrap();
+        let warnings = receiver.pipeline.warnings();
+        assert!(warnings.is_empty(), "{mode}: {warnings:?}");
+
+        // The first gap may contain the end of the pause.
+        for all in [41, 61] {
+            // The appsink holds one frame, and the source waits with another.
+            push(20);
+            while seen() < all {
+                receiver.next().unwrap();
+            }
+        }
+        let warnings = receiver.pipeline.warnings();
+        assert_eq!(warnings.len(), 1, "{mode}: {warnings:?}");
+    }
+}

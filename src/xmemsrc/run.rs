@@ -9,6 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use gst::prelude::*;
 use xmem_core::{
     Delivery, FrameFlags, FrameInfo, FrameMeta, ReadLease,
     follow::Follower,
@@ -102,6 +103,8 @@ pub(super) struct Started {
     next_sequence: Option<u64>,
     /// When the last entry was published, on CLOCK_MONOTONIC.
     published_at: i64,
+    /// The pipeline's base time at the last gap. A pause changes it.
+    base_time: Option<gst::ClockTime>,
     /// The next buffer is not continuous with the last one.
     discont: bool,
     /// A frame was sent downstream since the join, the last gap or the last pause.
@@ -123,6 +126,7 @@ impl Started {
             sticky_version: None,
             next_sequence: None,
             published_at: 0,
+            base_time: None,
             discont: false,
             has_begun: false,
             gate: KeyFrameGate::default(),
@@ -183,6 +187,9 @@ impl Started {
     /// missed frames, which otherwise only the frame rate would show.
     #[cold]
     fn note_jump(&mut self, source: SourceContext<'_>, info: &FrameInfo) {
+        let base_time = source.element.base_time();
+        let is_paused = source.element.current_state() < gst::State::Playing;
+        let was_paused = replace(&mut self.base_time, base_time) != base_time || is_paused;
         let Some(expected) = self.next_sequence else {
             self.has_joined_late = info.sequence > 0;
             return self.note_gap();
@@ -192,7 +199,8 @@ impl Started {
             return;
         }
         self.note_gap();
-        if !source.settings.newest_only && self.reports(Report::Misses) {
+        // Who pauses a live stream misses frames on purpose.
+        if !source.settings.newest_only && !was_paused && self.reports(Report::Misses) {
             // A source that is not held up takes a frame when it is published.
             let busy = timing::elapsed(self.published_at, xmem_core::monotonic_ns());
             let missed = info.sequence.saturating_sub(expected);
