@@ -12,7 +12,7 @@ pub(crate) use pool::BufferPool;
 use pyo3::prelude::*;
 use xmem_core as core;
 
-use crate::errors::{Kind, errors};
+use crate::errors::{Kind, errors, not_pickled};
 
 errors! {
     core::OpenError {
@@ -84,6 +84,13 @@ impl Reader {
     #[getter]
     fn name(&self) -> &str {
         self.0.name()
+    }
+
+    fn __reduce__(slf: &Bound<'_, Self>) -> PyResult<()> {
+        Err(not_pickled(
+            slf,
+            "it is a connection of this process: send its pid",
+        ))
     }
 
     fn __repr__(&self) -> String {

@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use xmem_core::{DmabufError, DmabufPlane, ReadLease, VideoFormat};
 
-use crate::errors::{IntoPyResult, Kind, errors};
+use crate::errors::{IntoPyResult, Kind, errors, not_pickled};
 
 errors! {
     DmabufError {
@@ -81,5 +81,12 @@ impl Dmabuf {
     #[getter]
     fn strides<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         self.each(py, |plane| plane.stride)
+    }
+
+    fn __reduce__(slf: &Bound<'_, Self>) -> PyResult<()> {
+        Err(not_pickled(
+            slf,
+            "its descriptors are of this process: send them with socket.send_fds, or receive the frame in the other process",
+        ))
     }
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList, PyString};
+use pyo3::types::{PyDict, PyList, PyString, PyType};
 use xmem_core::discovery::remove_stale;
 use xmem_core::{ConsumerStats, PoolStats, RemoveError};
 
@@ -35,6 +35,16 @@ pub(crate) struct PoolEntry {
 
 #[pymethods]
 impl PoolEntry {
+    #[new]
+    fn new(name: String, path: PathBuf, live: bool) -> Self {
+        Self { name, path, live }
+    }
+
+    fn __reduce__<'a>(slf: &'a Bound<'_, Self>) -> (Bound<'a, PyType>, (&'a str, &'a Path, bool)) {
+        let Self { name, path, live } = slf.get();
+        (slf.get_type(), (name, path, *live))
+    }
+
     fn __repr__(&self) -> String {
         let live = if self.live { "live" } else { "stale" };
         format!("<xmem pool {:?}, {live}>", self.name)
@@ -48,11 +58,7 @@ pub(crate) fn pools(py: Python<'_>) -> Vec<PoolEntry> {
     let entries = py.detach(xmem_core::discovery::pools);
     entries
         .into_iter()
-        .map(|entry| PoolEntry {
-            name: entry.name,
-            path: entry.path,
-            live: entry.live,
-        })
+        .map(|entry| PoolEntry::new(entry.name, entry.path, entry.live))
         .collect()
 }
 

@@ -7,6 +7,7 @@ import gc
 import json
 import multiprocessing
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -672,6 +673,8 @@ def test_a_buffer_for_named_readers(name):
         assert set(readers) == {one.process.pid, two.process.pid}
         named = readers[one.process.pid]
         assert repr(named) == f"<xmem.Reader {named.id}, {json.dumps(named.name)}, process {named.pid}>"
+        with pytest.raises(TypeError, match="Reader cannot be pickled.*send its pid"):
+            pickle.dumps(named)
         buf = pool.acquire_cpu(100)
         index = buf.forget(to=list(readers.values()))
         for _ in range(2):

@@ -294,7 +294,9 @@ def test_objects_of_a_process_do_not_pickle(pool, directory):
     with xmem.Producer(pool) as producer, Own(pool, events=True) as consumer, xmem.BufferPool(buffers) as buffer_pool:
         producer.publish_event("scene-change", b"data")
         event = consumer.recv(HANG)
+        guard = buffer_pool.acquire_cpu(10)
         for it, advice in (
+            (guard, "BufferGuard cannot be pickled.*forget.*get"),
             (producer, "Producer cannot be pickled.*send the name of the pool"),
             (consumer, "Own cannot be pickled.*send the name of the pool"),
             (buffer_pool, "BufferPool cannot be pickled.*send the name of the pool"),
@@ -302,6 +304,12 @@ def test_objects_of_a_process_do_not_pickle(pool, directory):
         ):
             with pytest.raises(TypeError, match=advice):
                 pickle.dumps(it)
+
+
+def test_entries_of_the_runtime_directory_pickle(pool):
+    entry = xmem.PoolEntry("cam0", pool, True)
+    for copied in (pickle.loads(pickle.dumps(entry)), copy.copy(entry), copy.deepcopy(entry)):
+        assert (copied.name, copied.path, copied.live) == ("cam0", Path(pool), True)
 
 
 def test_frames_do_not_pickle(pool):

@@ -487,6 +487,7 @@ class Producer:
 class PoolEntry:
     """A pool in the runtime directory."""
 
+    def __new__(cls, name: str, path: str | PathLike[str], live: bool) -> Self: ...
     @property
     def name(self) -> str:
         """The name of the pool."""

@@ -20,7 +20,7 @@ use crate::about;
 use crate::array::Array;
 use crate::device::stream_of;
 use crate::dtype;
-use crate::errors::IntoPyResult;
+use crate::errors::{IntoPyResult, not_pickled};
 use crate::interfaces::{array_interface, buffer, dlpack};
 use crate::keeper::Keeper;
 use crate::layout::{self, Part};
@@ -99,6 +99,13 @@ impl BufferGuard {
 
 #[pymethods]
 impl BufferGuard {
+    fn __reduce__(slf: &Bound<'_, Self>) -> PyResult<()> {
+        Err(not_pickled(
+            slf,
+            "its buffer is in shared memory: call forget, send the number that it returns, and call get with it in the other process",
+        ))
+    }
+
     /// The name of the pool.
     #[getter]
     fn pool(&self) -> PyResult<String> {
