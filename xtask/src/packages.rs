@@ -140,17 +140,6 @@ const PYTHON_NEEDS: Needs = &[
         "gir1.2-gst-plugins-base-1.0",
         &[Need::PythonModule("gi.repository.GstAllocators")],
     ),
-    // The picture that `xmem camera` shows without a producer.
-    ("gstreamer1.0-x", &[Need::Element("textoverlay")]),
-    // Programs that read cameras.
-    ("ffmpeg", &[Need::Program("ffmpeg")]),
-    ("v4l-utils", &[Need::Program("v4l2-ctl")]),
-    // The module for cameras that a program feeds, which is built for the kernel of these headers.
-    (
-        "linux-headers-amd64",
-        &[Need::File("/usr/share/doc/linux-headers-amd64")],
-    ),
-    ("v4l2loopback-dkms", &[Need::Program("dkms")]),
 ];
 
 /// Additional dependencies of the benchmark.
@@ -183,6 +172,17 @@ const GUEST_NEEDS: Needs = &[
         "gir1.2-gst-plugins-base-1.0",
         &[Need::PythonModule("gi.repository.GstAllocators")],
     ),
+    // The picture that `xmem camera` shows without a producer.
+    ("gstreamer1.0-x", &[Need::Element("textoverlay")]),
+    // Programs that read cameras.
+    ("ffmpeg", &[Need::Program("ffmpeg")]),
+    ("v4l-utils", &[Need::Program("v4l2-ctl")]),
+    // The module for cameras that a program feeds, which is built for the kernel of these headers.
+    (
+        "linux-headers-amd64",
+        &[Need::File("/usr/share/doc/linux-headers-amd64")],
+    ),
+    ("v4l2loopback-dkms", &[Need::Program("dkms")]),
 ];
 
 /// Additional dependencies of `cargo xtask package`.
@@ -495,4 +495,30 @@ fn succeeds(command: &mut Command) -> bool {
         .stderr(Stdio::null())
         .status()
         .is_ok_and(|status| status.success())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Modules of the kernel are for the virtual machine.
+    #[test]
+    fn the_kernel_of_this_machine_stays_as_it_is() {
+        let of_kernel =
+            |package: &&str| package.starts_with("linux-") || package.ends_with("-dkms");
+        let lists = [
+            NEEDS,
+            TEST_NEEDS,
+            PYTHON_NEEDS,
+            BENCH_NEEDS,
+            COMPAT_NEEDS,
+            CAMERA_NEEDS,
+            PACKAGE_NEEDS,
+            DIST_NEEDS,
+            VALGRIND_NEEDS,
+        ];
+        let packages = lists.into_iter().flatten().map(|(package, _)| *package);
+        assert_eq!(packages.filter(of_kernel).collect::<Vec<_>>(), [""; 0]);
+        assert!(Purpose::Camera.packages().iter().any(of_kernel));
+    }
 }
