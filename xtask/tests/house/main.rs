@@ -2,7 +2,7 @@
 
 //! Checks the sources against the tables of docs/design/structure.md: a module uses only modules of rows below its own, each folder
 //! has the listed number of files with `unsafe`, and only the listed files name a chapter. Atomics in shared memory use the types of
-//! `xmem_shm::sync`. The model of the protocol names functions that exist.
+//! `xmem_shm::sync`. The model of the protocol names functions that exist, and the settings of nextest name tests that exist.
 
 mod cycles;
 mod pages;
@@ -283,6 +283,25 @@ fn unsafe_code_matches_the_table() {
         folders += 1;
     }
     assert_eq!(folders, 8, "the table was not found");
+}
+
+/// nextest ignores a setting for a test that it does not find.
+#[test]
+fn the_settings_of_nextest_name_tests_that_exist() {
+    let settings = fs::read_to_string(root().join(".config/nextest.toml")).unwrap();
+    let names = settings.split("test(").skip(1);
+    let names: Vec<_> = names.filter_map(|rest| rest.split(')').next()).collect();
+    assert_eq!(names.len(), 2, "the names were not found");
+    let files = ["tests", "crates/xmem-core/tests"].map(|dir| sources(&root().join(dir)));
+    for name in names {
+        let path = name.trim_matches(['/', '^', '=']);
+        let (module, test) = path.rsplit_once("::").unwrap_or(("", path));
+        let exists = files.iter().flatten().any(|file| {
+            let text = fs::read_to_string(file).unwrap();
+            file.file_stem().unwrap() == module && text.contains(&format!("fn {test}"))
+        });
+        assert!(exists, "no test has the name {path}");
+    }
 }
 
 /// Crates with atomics in memory that other processes read and write.
