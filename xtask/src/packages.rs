@@ -235,7 +235,7 @@ pub(crate) fn ensure_for_test() -> Result {
 
 /// The package with the headers of libgstcuda, which one test needs. It depends on all of OpenCV, so it is unpacked and not
 /// installed.
-const CUDA_HEADERS: &str = "libgstreamer-plugins-bad1.0-dev";
+pub(crate) const CUDA_HEADERS: &str = "libgstreamer-plugins-bad1.0-dev";
 
 /// The folder with these headers, if they were unpacked.
 pub(crate) fn cuda_headers() -> Option<PathBuf> {
@@ -340,14 +340,15 @@ impl Purpose {
             .iter()
             .filter(move |(package, _)| has_all || few.contains(package))
             .chain(on_top);
-        let at_run_time =
-            |needs: &'static [Need]| needs.iter().filter(|need| need.is_at_run_time());
-        let needs =
-            wanted.map(move |(package, needs)| (*package, at_run_time(needs).collect::<Vec<_>>()));
+        // Some tests compile programs.
+        let is_needed = move |need: &&Need| has_all || need.is_at_run_time();
+        let needs = wanted.map(move |(package, needs)| {
+            (*package, needs.iter().filter(is_needed).collect::<Vec<_>>())
+        });
         needs.filter(|(_, needs)| !needs.is_empty())
     }
 
-    /// The packages that a program which was built on this machine needs at run time in the other Debian release.
+    /// The packages that programs which were built on this machine need in the other Debian release.
     pub(crate) fn packages(self) -> Vec<&'static str> {
         self.needs().map(|(package, _)| package).collect()
     }

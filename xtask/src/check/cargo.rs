@@ -10,6 +10,9 @@ use crate::{cargo, packages, temp_dir};
 
 pub(crate) const BUILD: &str = "build";
 
+/// Names the folder of libgstcuda's headers where these are not installed.
+pub(crate) const HEADERS: &str = "XMEM_GST_CUDA_HEADERS";
+
 /// Selects the product, its tests and these commands. Each command that builds for the tests has these arguments: cargo builds a crate
 /// with the features that the selected packages want, so another selection would build many crates again.
 pub(crate) const SELECTED: [&str; 10] = [
@@ -57,7 +60,7 @@ pub(crate) fn strict(mut command: Command) -> Command {
         command.env("TMPDIR", temp_dir);
     }
     if let Some(headers) = packages::cuda_headers() {
-        command.env("XMEM_GST_CUDA_HEADERS", headers);
+        command.env(HEADERS, headers);
     }
     command
 }

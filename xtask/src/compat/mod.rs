@@ -9,9 +9,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::apt;
-use crate::check::cargo::{BUILD, SELECTED, build, has_nextest, of_rust, strict, test, with};
+use crate::check::cargo::{
+    BUILD, HEADERS, SELECTED, build, has_nextest, of_rust, strict, test, with,
+};
 use crate::check::{Check, Report, Rights, runner};
-use crate::packages::{self, Purpose, Tests};
+use crate::packages::{self, CUDA_HEADERS, Purpose, Tests};
 use crate::step::{self, Step};
 use crate::{Result, cargo, root, target_dir};
 
@@ -29,6 +31,7 @@ const ADVICE: &str = "this needs a Debian mirror and 2 GB; to start again, remov
 
 pub(crate) fn run(suite: &str) -> Result {
     let debian = Debian::of(suite, Purpose::Tests(Tests::All))?;
+    debian.unpack_cuda_headers()?;
     let here = gstreamer(Command::new("gst-launch-1.0"))?;
     let there = gstreamer(debian.inside("ro", &["gst-launch-1.0"]))?;
     if here == there {
@@ -140,6 +143,15 @@ impl Debian {
         Ok(debian)
     }
 
+    /// Unpacks the headers of libgstcuda, where pkg-config finds them.
+    fn unpack_cuda_headers(&self) -> Result {
+        let script = format!(
+            "pkg-config --exists gstreamer-cuda-1.0 && exit
+             cd /var/tmp && apt-get -o APT::Sandbox::User=root download {CUDA_HEADERS} && dpkg-deb --extract {CUDA_HEADERS}_*.deb /"
+        );
+        self.make(&["sh", "-c", &script])
+    }
+
     /// Runs a command that changes that Debian.
     pub(crate) fn make(&self, program: &[&str]) -> Result {
         make(self.inside("rw", program))
@@ -195,12 +207,15 @@ impl Debian {
             };
             command.args(tests);
         }
+        let mut command = strict(with(command, &["--config", &runner]));
+        // Those of this machine's GStreamer.
+        command.env_remove(HEADERS);
         let step = Step {
             name: match which {
                 Tests::All => "tests with the newer GStreamer",
                 Tests::Few => "CUDA, pauses and states with a newer GStreamer",
             },
-            command: strict(with(command, &["--config", &runner])),
+            command,
             advice: "if the test passes with this machine's GStreamer, the failure depends on GStreamer's version",
         };
         of_rust(Rights::Me, step).needing(&[BUILD])
