@@ -291,10 +291,15 @@ pub(super) fn announce(source: SourceContext<'_>, new: &Sticky) -> bool {
     let tags = new
         .text(sticky::TAGS)
         .and_then(|text| sticky::parse_tags(sticky::TAGS, text));
-    let event = description.to_event(&stream_id, caps.as_ref(), tags.as_ref());
+    // decodebin3 of GStreamer 1.26 ends the process if the id changes, and that of the next producer is often another.
+    let sent_id = source
+        .outgoing
+        .sent_id()
+        .unwrap_or_else(|| stream_id.clone());
+    let event = description.to_event(&sent_id, caps.as_ref(), tags.as_ref());
     let begins = source
         .outgoing
-        .begin(event.seqnum(), stream_id, description);
+        .begin(event.seqnum(), stream_id, sent_id, description);
     if begins {
         gst::debug!(CAT, obj = source.element, "{event:?}");
         source.element.src_pad().push_event(event);

@@ -99,6 +99,31 @@ fn a_new_stream_is_a_new_stream_for_consumers() {
     assert_eq!(log.of_type(gst::EventType::StreamStart).len(), 2);
 }
 
+/// decodebin3 of GStreamer 1.26 ends the process if the id changes.
+#[test]
+fn the_stream_id_stays() {
+    let pools = Pools::new();
+    let (receiver, log) = noted(&pools, "on-eos=wait");
+    let other = gst::Caps::new_empty_simple("audio/x-test");
+    for (stream, caps) in [("first", caps()), ("next", caps()), ("last", other)] {
+        let feed = Feed::new(&pools, LOSSLESS);
+        feed.event(gst::event::StreamStart::new(stream));
+        feed.event(gst::event::Caps::new(&caps));
+        feed.segment();
+        feed.frame(1);
+        assert!(receiver.next().is_some());
+        feed.start("within");
+        feed.frame(1);
+        assert!(receiver.next().is_some());
+    }
+    let starts = log.of_type(gst::EventType::StreamStart);
+    let ids: Vec<_> = starts
+        .iter()
+        .map(|it| stream_start(it).stream_id())
+        .collect();
+    assert_eq!(ids, vec![format!("{}/first", pools.pool("p")); 6]);
+}
+
 #[test]
 fn tags_reach_running_consumers_and_late_joiners() {
     let pools = Pools::new();

@@ -133,27 +133,29 @@ fn a_sink_that_has_its_pool_keeps_it() {
     handler.set_uri("xmem://other").unwrap();
 }
 
-/// A player of addresses, with a pool that is given by its path.
+/// A player of addresses, with a pool that is given by its path. It also plays what the next producer publishes.
 fn plays(description: &str) {
     let pools = Pools::new();
-    let producer = pools.launch(
-        "videotestsrc is-live=true ! video/x-raw,format=I420,width=320,height=240,framerate=30/1 \
-         ! xmemsink name=sink pool=POOL",
-    );
-    producer.play();
     let uri = format!("xmem://{}?max-held=5", pools.pool("p"));
     let player = pools.launch(&description.replace("URI", &uri));
     player.play();
-    let sink = producer.sink();
-    until("twenty frames", || {
-        let stats = sink.property::<gst::Structure>("stats");
-        let clients = stats.get::<gst::Array>("clients").unwrap();
-        clients.first().is_some_and(|client| {
-            let client = client.get::<gst::Structure>().unwrap();
-            assert_eq!(client.get::<u32>("budget").unwrap(), 5);
-            client.get::<u64>("received").unwrap() >= 20
-        })
-    });
+    for width in [320, 320, 640] {
+        let producer = pools.launch(&format!(
+            "videotestsrc is-live=true ! video/x-raw,format=I420,width={width},height=240,framerate=30/1 \
+             ! xmemsink name=sink pool=POOL"
+        ));
+        producer.play();
+        let sink = producer.sink();
+        until("twenty frames", || {
+            let stats = sink.property::<gst::Structure>("stats");
+            let clients = stats.get::<gst::Array>("clients").unwrap();
+            clients.first().is_some_and(|client| {
+                let client = client.get::<gst::Structure>().unwrap();
+                assert_eq!(client.get::<u32>("budget").unwrap(), 5);
+                client.get::<u64>("received").unwrap() >= 20
+            })
+        });
+    }
     let bus = player.0.bus().unwrap();
     if let Some(message) = bus.pop_filtered(&[gst::MessageType::Error]) {
         panic!("{message:?}");
