@@ -113,9 +113,8 @@ pub(super) enum Correction {
 #[derive(Debug)]
 struct Start {
     seqnum: gst::Seqnum,
+    /// The producer's.
     stream_id: String,
-    /// The stream id in the event.
-    sent_id: String,
     description: Description,
 }
 
@@ -231,18 +230,11 @@ impl Outgoing {
         lock(&self.state).start.is_some()
     }
 
-    /// The stream id that was sent.
-    pub(super) fn sent_id(&self) -> Option<String> {
-        let state = lock(&self.state);
-        Some(state.start.as_ref()?.sent_id.clone())
-    }
-
     /// Records the start of a stream, which is sent next. `false`: the same stream was started before.
     pub(super) fn begin(
         &self,
         seqnum: gst::Seqnum,
         stream_id: String,
-        sent_id: String,
         description: Description,
     ) -> bool {
         let mut state = lock(&self.state);
@@ -253,7 +245,6 @@ impl Outgoing {
             state.start = Some(Start {
                 seqnum,
                 stream_id,
-                sent_id,
                 description,
             });
         }

@@ -284,22 +284,19 @@ pub(super) fn watch(pad: &gst::Pad, outgoing: Arc<Outgoing>, running: Arc<Runnin
 
 /// Sends the start of the stream that this state belongs to. `false`: it was sent before.
 pub(super) fn announce(source: SourceContext<'_>, new: &Sticky) -> bool {
-    let stream_id = new.text(sticky::STREAM_ID).unwrap_or_default();
-    let stream_id = format!("{}/{stream_id}", source.settings.pool.display());
+    let stream_id = new.text(sticky::STREAM_ID).unwrap_or_default().to_owned();
     let description = Description::parse(new.text(sticky::STREAM));
     let caps = new.text(sticky::CAPS).and_then(sticky::parse_caps);
     let tags = new
         .text(sticky::TAGS)
         .and_then(|text| sticky::parse_tags(sticky::TAGS, text));
-    // decodebin3 of GStreamer 1.26 ends the process if the id changes, and that of the next producer is often another.
-    let sent_id = source
-        .outgoing
-        .sent_id()
-        .unwrap_or_else(|| stream_id.clone());
-    let event = description.to_event(&sent_id, caps.as_ref(), tags.as_ref());
+    // The same id for all streams: decodebin3 of GStreamer 1.26 ends the process if the id changes, and that of the next producer
+    // is often another.
+    let pool = source.settings.pool.display().to_string();
+    let event = description.to_event(&pool, caps.as_ref(), tags.as_ref());
     let begins = source
         .outgoing
-        .begin(event.seqnum(), stream_id, sent_id, description);
+        .begin(event.seqnum(), stream_id, description);
     if begins {
         gst::debug!(CAT, obj = source.element, "{event:?}");
         source.element.src_pad().push_event(event);
