@@ -105,6 +105,7 @@ pub struct Pools {
 }
 
 impl Pools {
+    #[track_caller]
     pub fn new() -> Self {
         init();
         Self {
@@ -130,6 +131,7 @@ impl Pools {
     }
 
     /// A pipeline from a description. `POOL` is replaced by the pool `p`.
+    #[track_caller]
     pub fn launch(&self, description: &str) -> Pipeline {
         let description = description.replace("POOL", &self.pool("p"));
         let element = gst::parse::launch(&description)
@@ -138,6 +140,7 @@ impl Pools {
     }
 
     /// Plays a pipeline from beginning to end.
+    #[track_caller]
     pub fn run(&self, description: &str) -> Pipeline {
         let pipeline = self.launch(description);
         pipeline.play();
@@ -146,11 +149,13 @@ impl Pools {
     }
 
     /// `xmemsrc` into an appsink that can read GstVideoMeta.
+    #[track_caller]
     pub fn receiver(&self, properties: &str) -> Receiver {
         self.receiver_behind(properties, "")
     }
 
     /// As `receiver`, with elements in between, each followed by `!`.
+    #[track_caller]
     pub fn receiver_behind(&self, properties: &str, elements: &str) -> Receiver {
         let receiver = self.prepare_receiver(properties, elements);
         read_any_layout(receiver.app.upcast_ref());
@@ -159,12 +164,14 @@ impl Pools {
     }
 
     /// A receiver whose appsink does not support GstVideoMeta.
+    #[track_caller]
     pub fn simple_receiver(&self, properties: &str) -> Receiver {
         let receiver = self.prepare_receiver(properties, "");
         receiver.pipeline.play();
         receiver
     }
 
+    #[track_caller]
     fn prepare_receiver(&self, properties: &str, elements: &str) -> Receiver {
         let pipeline = self.launch(&format!(
             "xmemsrc name=src pool=POOL {properties} \
@@ -200,12 +207,14 @@ impl Drop for Pipeline {
 }
 
 impl Pipeline {
+    #[track_caller]
     pub fn by_name(&self, name: &str) -> gst::Element {
         self.0
             .by_name(name)
             .unwrap_or_else(|| panic!("no element {name}"))
     }
 
+    #[track_caller]
     pub fn sink(&self) -> gst::Element {
         self.by_name("sink")
     }
@@ -222,21 +231,25 @@ impl Pipeline {
         elements.collect::<Vec<_>>().join(", ")
     }
 
+    #[track_caller]
     pub fn play(&self) {
         self.0.set_state(gst::State::Playing).unwrap();
     }
 
     /// Changes the state and waits until the change is complete. A second change during the first one can get lost.
+    #[track_caller]
     pub fn settle(&self, state: gst::State) {
         self.0.set_state(state).unwrap();
         self.0.state(SOON).0.unwrap();
     }
 
+    #[track_caller]
     pub fn stop(&self) {
         self.0.set_state(gst::State::Null).unwrap();
     }
 
     /// The next message of one of these types. Unexpected errors fail the test.
+    #[track_caller]
     pub fn wait(&self, types: &[gst::MessageType]) -> gst::Message {
         let mut all = types.to_vec();
         all.push(gst::MessageType::Error);
@@ -259,11 +272,13 @@ impl Pipeline {
         message
     }
 
+    #[track_caller]
     pub fn wait_eos(&self) {
         self.wait(&[gst::MessageType::Eos]);
     }
 
     /// Waits for an error. Returns it and its message, which is the part that applications show.
+    #[track_caller]
     pub fn wait_error(&self) -> (gst::glib::Error, String) {
         let message = self.wait(&[gst::MessageType::Error]);
         let gst::MessageView::Error(error) = message.view() else {
@@ -275,6 +290,7 @@ impl Pipeline {
     }
 
     /// The warnings that wait on the bus: the parts that applications show.
+    #[track_caller]
     pub fn warnings(&self) -> Vec<String> {
         let bus = self.0.bus().unwrap();
         std::iter::from_fn(|| bus.pop_filtered(&[gst::MessageType::Warning]))
@@ -286,12 +302,14 @@ impl Pipeline {
     }
 
     /// A field of an element's statistics.
+    #[track_caller]
     pub fn stat(&self, element: &str, field: &str) -> u64 {
         stat(&self.by_name(element), field)
     }
 }
 
 /// A field of an element's statistics.
+#[track_caller]
 pub fn stat(element: &gst::Element, field: &str) -> u64 {
     let stats = element.property::<gst::Structure>("stats");
     stats
@@ -301,6 +319,7 @@ pub fn stat(element: &gst::Element, field: &str) -> u64 {
 }
 
 /// Waits until a condition is true.
+#[track_caller]
 pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let begin = std::time::Instant::now();
     while !is_so() {
@@ -316,15 +335,18 @@ pub struct Receiver {
 }
 
 impl Receiver {
+    #[track_caller]
     pub fn src(&self) -> gst::Element {
         self.pipeline.by_name("src")
     }
 
+    #[track_caller]
     pub fn stat(&self, field: &str) -> u64 {
         self.pipeline.stat("src", field)
     }
 
     /// Waits until the source is connected to a producer.
+    #[track_caller]
     pub fn connected(self) -> Self {
         let src = self.src();
         until("connected", || stat(&src, "budget") > 0);
@@ -332,6 +354,7 @@ impl Receiver {
     }
 
     /// The next sample; `None` at the end of the stream.
+    #[track_caller]
     pub fn next(&self) -> Option<gst::Sample> {
         match self.app.try_pull_sample(SOON) {
             Some(sample) => Some(sample),
@@ -353,6 +376,7 @@ impl Receiver {
     }
 
     /// All samples until the end of the stream.
+    #[track_caller]
     pub fn rest(&self) -> Vec<gst::Sample> {
         std::iter::from_fn(|| self.next()).collect()
     }
@@ -364,6 +388,7 @@ pub fn bytes(buffer: &gst::BufferRef) -> Vec<u8> {
 }
 
 /// The bytes of a frame's planes without padding.
+#[track_caller]
 pub fn pixels(sample: &gst::Sample) -> Vec<u8> {
     let info = gst_video::VideoInfo::from_caps(sample.caps().unwrap()).unwrap();
     let frame = gst_video::VideoFrameRef::from_buffer_ref_readable(sample.buffer().unwrap(), &info)
@@ -398,6 +423,7 @@ pub fn pixels(sample: &gst::Sample) -> Vec<u8> {
 }
 
 /// The frames of `description` without a pool. It has no sink.
+#[track_caller]
 pub fn reference(description: &str) -> Vec<gst::Sample> {
     init();
     let element = gst::parse::launch(&format!(
@@ -414,6 +440,7 @@ pub fn reference(description: &str) -> Vec<gst::Sample> {
 }
 
 /// The file and offset of a mapped address. Two mappings of the same byte are equal.
+#[track_caller]
 pub fn place_of(address: *const u8) -> (String, usize) {
     let address = address as usize;
     for line in std::fs::read_to_string("/proc/self/maps").unwrap().lines() {
@@ -436,11 +463,13 @@ pub fn place_of(address: *const u8) -> (String, usize) {
 }
 
 /// The file and offset of a buffer's first byte.
+#[track_caller]
 pub fn place(buffer: &gst::BufferRef) -> (String, usize) {
     place_of(buffer.map_readable().unwrap().as_ptr())
 }
 
 /// The slot and generation of a buffer. `None` if it is not in a slot.
+#[track_caller]
 pub fn slot_of(buffer: &gst::BufferRef) -> Option<(u32, u32)> {
     let memory = buffer.peek_memory(0).downcast_memory_ref::<XmemMemory>()?;
     Some((memory.slot()?, memory.generation()?))
@@ -470,6 +499,7 @@ pub fn watch(sink: &gst::Element) -> Seen {
 }
 
 /// The sink's answer to an ALLOCATION query.
+#[track_caller]
 pub fn ask(
     sink: &gst::Element,
     caps: &gst::Caps,
@@ -484,6 +514,7 @@ pub fn ask(
 }
 
 /// The pool that a sink offers.
+#[track_caller]
 pub fn offered_pool(sink: &gst::Element, caps: &gst::Caps) -> gst::BufferPool {
     ask(sink, caps, true)
         .allocation_pools()
@@ -511,6 +542,7 @@ pub struct Sender {
 }
 
 impl Pools {
+    #[track_caller]
     pub fn sender(&self, caps: &gst::Caps, properties: &str) -> Sender {
         let pipeline = self.launch(&format!(
             "appsrc name=app format=time ! xmemsink name=sink pool=POOL sync=false {properties}"
@@ -526,15 +558,18 @@ impl Pools {
 }
 
 impl Sender {
+    #[track_caller]
     pub fn sink(&self) -> gst::Element {
         self.pipeline.sink()
     }
 
+    #[track_caller]
     pub fn push(&self, buffer: gst::Buffer) {
         self.app.push_buffer(buffer).unwrap();
     }
 
     /// Ends the stream and waits until the sink has seen it.
+    #[track_caller]
     pub fn finish(&self) {
         self.app.end_of_stream().unwrap();
         self.pipeline.wait_eos();

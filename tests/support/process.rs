@@ -60,6 +60,7 @@ fn plugins() -> &'static (PathBuf, PathBuf) {
 }
 
 /// A directory for one test that contains a runtime directory, `run`.
+#[track_caller]
 pub fn prepared() -> Pools {
     let pools = Pools::new();
     fs::create_dir(run_dir(&pools)).unwrap();
@@ -90,6 +91,7 @@ pub fn playlist() -> (std::net::TcpListener, String) {
 }
 
 /// A pool with caps whose producer publishes nothing.
+#[track_caller]
 pub fn silent_producer(pools: &Pools, name: &str) -> xmem_core::Producer {
     let producer = xmem_core::Producer::builder(pool_path(pools, name));
     let producer = producer.build().unwrap();
@@ -108,6 +110,7 @@ pub fn pool_stats(pools: &Pools, name: &str) -> Option<xmem_core::PoolStats> {
 }
 
 /// A command with the plugin and the runtime directory of this test.
+#[track_caller]
 pub fn command(pools: &Pools, program: impl AsRef<Path>) -> Command {
     let program = program.as_ref();
     let (plugin, registry) = plugins();
@@ -132,6 +135,7 @@ pub struct Launch(Child, PathBuf);
 
 impl Launch {
     /// `gst-launch-1.0` with its output in a file of this name.
+    #[track_caller]
     pub fn new(pools: &Pools, name: &str, options: &[&str], pipeline: &str) -> Self {
         let mut launch = command(pools, "gst-launch-1.0");
         launch.args(options).args(pipeline.split_ascii_whitespace());
@@ -139,6 +143,7 @@ impl Launch {
     }
 
     /// A command with its output in a file of this name.
+    #[track_caller]
     pub fn start(pools: &Pools, name: &str, command: &mut Command) -> Self {
         let log = pools.file(&format!("{name}.log"));
         let output = fs::File::create(&log).unwrap();
@@ -172,6 +177,7 @@ impl Launch {
         assert!(status.success(), "{status}\n{}", self.log());
     }
 
+    #[track_caller]
     pub fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.0), signal).unwrap();
     }
