@@ -32,7 +32,14 @@ pub(crate) const SELECTED: [&str; 10] = [
 pub(crate) fn build() -> Step {
     Step {
         name: BUILD,
-        command: with(with(cargo(), &["build", "--all-targets"]), &SELECTED),
+        // Not --all-targets: it would also build the Python module as a program of benchmarks.
+        command: with(
+            with(
+                cargo(),
+                &["build", "--lib", "--bins", "--examples", "--tests"],
+            ),
+            &SELECTED,
+        ),
         advice: "see the compiler's error message above",
     }
 }
