@@ -337,6 +337,20 @@ impl Producer {
 
     /// Sets the sticky state (caps and so on) of the frames that are published from here on. Returns its version.
     ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let pool = dir.path().join("p.sock");
+    /// # let pool = pool.to_str().unwrap();
+    /// use xmem_core::{Producer, Sticky};
+    ///
+    /// let producer = Producer::builder(pool).build()?;
+    /// let mut sticky = Sticky::new();
+    /// sticky.set("caps", "video/x-raw,format=GRAY8,width=64,height=48,framerate=30/1");
+    /// sticky.set("timeline", "timeline, live=(boolean)true;");
+    /// producer.set_sticky(&sticky)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     ///
     /// See [`StickyError`].

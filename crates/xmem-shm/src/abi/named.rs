@@ -23,19 +23,7 @@ use crate::abi::limits::MAX_NAMED_ENTRIES;
 /// Text has the form of `gst_caps_to_string` and of GStreamer's value serialization. Programs may use other keys. A live source
 /// without a pipeline sets `timeline` as above, so that xmemsrc keeps the times of its frames.
 ///
-/// ```
-/// # let dir = tempfile::tempdir()?;
-/// # let pool = dir.path().join("p.sock");
-/// # let pool = pool.to_str().unwrap();
-/// use xmem_core::{Producer, Sticky};
-///
-/// let producer = Producer::builder(pool).build()?;
-/// let mut sticky = Sticky::new();
-/// sticky.set("caps", "video/x-raw,format=GRAY8,width=64,height=48,framerate=30/1");
-/// sticky.set("timeline", "timeline, live=(boolean)true;");
-/// producer.set_sticky(&sticky)?;
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
+/// The method `set_sticky` of a producer has an example.
 pub type Sticky = Named;
 
 /// Data of one frame besides its fixed metadata, such as regions of interest. The core does not interpret them.
@@ -44,6 +32,7 @@ pub type Attachments = Named;
 /// Byte strings by name, in the order in which they were set.
 ///
 /// ```
+/// # use xmem_shm::abi::named as xmem_core;
 /// let mut sticky = xmem_core::Sticky::new();
 /// sticky.set("caps", "video/x-raw,format=NV12");
 /// assert_eq!(sticky.text("caps"), Some("video/x-raw,format=NV12"));

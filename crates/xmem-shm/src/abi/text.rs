@@ -7,6 +7,7 @@ use std::fmt;
 /// Text of at most `N` bytes, kept inline. Longer text is cut at a character's boundary.
 ///
 /// ```
+/// # use xmem_shm::abi::text as xmem_core;
 /// let t = xmem_core::Text::<32>::new("image/raw");
 /// assert_eq!(t.as_str(), "image/raw");
 /// ```

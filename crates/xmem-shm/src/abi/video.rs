@@ -40,6 +40,7 @@ const QUARTER_WIDTH: Share = (4, 1, 1);
 /// A raw video format whose planes are known here.
 ///
 /// ```
+/// # mod xmem_core { pub use xmem_shm::abi::{dtype::DType, video::VideoFormat}; }
 /// use xmem_core::{DType, VideoFormat};
 ///
 /// let format = VideoFormat::find("P010_10LE").ok_or("no such format")?;
@@ -254,6 +255,7 @@ impl VideoLayout {
     /// of rows is too. Frames with this layout need no copy in any element.
     ///
     /// ```
+    /// # use xmem_shm::abi::video as xmem_core;
     /// use xmem_core::VideoLayout;
     ///
     /// let layout = VideoLayout::new("I420", 639, 479)?;
