@@ -29,6 +29,8 @@ pub(crate) struct Check {
     harness: Option<Harness>,
     /// The command that repeats the step.
     repeat: String,
+    /// Whether it begins with the step before it.
+    is_beside: bool,
     /// The command that is running already.
     background: Option<Result<Background>>,
 }
@@ -51,6 +53,7 @@ impl From<Step> for Check {
             needs: &[],
             rights: Rights::Me,
             harness: None,
+            is_beside: false,
             background: None,
         }
     }
@@ -83,6 +86,22 @@ impl Check {
     pub(crate) fn in_background(mut self) -> Self {
         self.background = Some(Background::start(&mut self.step.command));
         self
+    }
+
+    /// Starts the command with the step before it, because it waits more than it computes. It has no harness.
+    pub(crate) fn beside(mut self) -> Self {
+        self.is_beside = true;
+        self
+    }
+
+    /// Starts the command if it runs beside the step that is next.
+    fn start_beside(&mut self) -> Result {
+        if self.is_beside {
+            let file = NotRun::new(self.is_beside)?;
+            self.step.command.env(NotRun::VARIABLE, &file.0);
+            self.background = Some(Background::start(&mut self.step.command));
+        }
+        Ok(())
     }
 
     pub(crate) fn label(&self) -> String {
@@ -119,7 +138,11 @@ impl Check {
     }
 
     fn try_run(&mut self, home: &Home) -> Result<Outcome> {
-        let file = NotRun::new()?;
+        let file = match self.background {
+            // Its command has the file already.
+            Some(_) if self.is_beside => NotRun::path(true),
+            _ => NotRun::new(false)?,
+        };
         let command = &mut self.step.command;
         command
             .env(NotRun::VARIABLE, &file.0)
@@ -152,11 +175,16 @@ struct NotRun(PathBuf);
 impl NotRun {
     const VARIABLE: &str = "XMEM_NOT_RUN";
 
-    fn new() -> Result<Self> {
+    fn new(is_beside: bool) -> Result<Self> {
+        let file = Self::path(is_beside);
+        empty_for_all(&file.0)?;
+        Ok(file)
+    }
+
+    fn path(is_beside: bool) -> Self {
         // Tests in another Debian release have their own /tmp, but the same target directory.
-        let file = target_dir().join("tests-not-run");
-        empty_for_all(&file)?;
-        Ok(Self(file))
+        let name = ["tests-not-run", "tests-not-run-beside"][usize::from(is_beside)];
+        Self(target_dir().join(name))
     }
 
     fn tests(&self) -> Result<Vec<(String, String)>> {

@@ -5,10 +5,10 @@
 
 use std::process::Command;
 
-use crate::check::cargo::{BUILD, SELECTED, has_nextest, of_rust, strict, test, with};
-use crate::check::{Check, Rights};
+use crate::check::Check;
+use crate::check::cargo::{BUILD, SELECTED, strict, with};
 use crate::step::Step;
-use crate::{root, target_dir};
+use crate::{cargo, root, target_dir};
 
 /// The registry and the name of each package. Their files are of at least 12 containers and 15 codecs.
 const PACKAGES: [(&str, &str); 6] = [
@@ -20,27 +20,20 @@ const PACKAGES: [(&str, &str); 6] = [
     ("npm", "mux.js@5.14.1"),
 ];
 
-/// Gets the packages that are missing, while the steps before this one run, and plays all files.
-pub(crate) fn checks() -> Vec<Check> {
-    let mut command = with(strict(test()), &SELECTED);
-    command.args(["--test", "samples"]);
-    let ignored = if has_nextest() {
-        ["--run-ignored", "only"]
-    } else {
-        ["--", "--ignored"]
-    };
+/// Plays all files beside the step before, since some files never end.
+pub(crate) fn play() -> Check {
+    let mut command = with(strict(with(cargo(), &["test"])), &SELECTED);
+    command.args(["--test", "samples", "--", "--ignored"]);
     let step = Step {
         name: "real files",
         command,
         advice: "a line of the test's output compares a buffer without a pool and through one",
     };
-    let play = of_rust(Rights::Me, step).needing(&[BUILD]);
-    let play = play.only(&ignored.map(str::to_owned));
-    missing().into_iter().chain([play]).collect()
+    Check::from(step).needing(&[BUILD]).beside()
 }
 
-/// The step that gets the packages which are not there. What it cannot get, the test reports as not run.
-fn missing() -> Option<Check> {
+/// The step that gets the packages which are not there, and has begun. What it cannot get, the test reports as not run.
+pub(crate) fn missing() -> Option<Check> {
     let folder = target_dir().join("samples");
     let wanted = PACKAGES
         .iter()

@@ -201,7 +201,7 @@ fn always(selection: &Selection, parts: &BTreeSet<Part>) -> Vec<Planned> {
         parts.contains(&Part::Debian) && compat::is_needed() && compat::obstacle().is_none();
     let workspace = selection.workspace(Rights::Me, runs_again);
     steps.extend(workspace.map(|check| Ok(check.needing(&[BUILD]))));
-    steps.extend(samples::checks().into_iter().map(Ok));
+    steps.extend(samples::missing().map(Ok));
     let docs = Step {
         name: "tests in the docs",
         command: strict(with(with(cargo(), &["test"]), &SELECTED)),
@@ -210,6 +210,7 @@ fn always(selection: &Selection, parts: &BTreeSet<Part>) -> Vec<Planned> {
     let docs = Check::of_tests(Harness::Libtest, Rights::Me, docs);
     steps.push(Ok(docs.only(&["--doc".into()])));
     steps.extend(selection.python(Rights::Me).map(Ok));
+    steps.push(Ok(samples::play()));
     steps
 }
 
