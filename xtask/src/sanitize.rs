@@ -135,6 +135,7 @@ impl Tool {
             Self::Valgrind => {
                 let command = with(with(cargo(), &["test"]), &SELECTED);
                 let mut command = with(command, &["--test", "pools"]);
+                command.env("CARGO_PROFILE_DEV_DEBUG", "line-tables-only");
                 let runner = target().to_uppercase().replace('-', "_");
                 command.env(
                     format!("CARGO_TARGET_{runner}_RUNNER"),
@@ -167,6 +168,8 @@ fn instrumented() -> Command {
         // The option is unstable. Each toolchain of rustup has the libraries.
         .env("RUSTC_BOOTSTRAP", "1")
         .env("XMEM_INSTRUMENTED", "1")
+        // Reports name the lines.
+        .env("CARGO_PROFILE_DEV_DEBUG", "line-tables-only")
         // The tests wait more than they compute.
         .env("RUST_TEST_THREADS", "6");
     command
