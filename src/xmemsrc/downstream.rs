@@ -15,7 +15,7 @@ use super::{
     base::{CAT, Correction, Outgoing},
     context::SourceContext,
     latency,
-    run::{Running, Started},
+    run::{Header, Running, Started},
     settings::XmemSrcTimestampMode,
     stream::{Playback, Problem, SourceStream},
 };
@@ -372,6 +372,12 @@ const ELEMENTARY: [&str; 7] = [
 /// The largest number of parts that is read. Real headers have fewer.
 const MAX_PARTS: usize = 64;
 
+/// Whether each stream of this format begins with a header, which its caps repeat.
+fn begins_with_header(caps: &gst::CapsRef) -> bool {
+    let is_packed = |structure: &gst::StructureRef| structure.name() == PACKED;
+    caps.structure(0).is_some_and(is_packed) || caps::begins_with_header(caps)
+}
+
 /// The header of a stream, from its caps. The caps come from another process. An elementary stream that was received from its
 /// beginning has what the producer sent.
 fn of_caps(caps: &gst::CapsRef, has_joined_late: bool) -> Vec<gst::Buffer> {
@@ -380,7 +386,7 @@ fn of_caps(caps: &gst::CapsRef, has_joined_late: bool) -> Vec<gst::Buffer> {
     };
     let name = structure.name().as_str();
     let is_missed = has_joined_late && ELEMENTARY.contains(&name);
-    if !is_missed && name != PACKED && !caps::begins_with_header(caps) {
+    if !is_missed && !begins_with_header(caps) {
         return Vec::new();
     }
     let header = structure.get::<gst::Array>("streamheader");
@@ -410,19 +416,26 @@ fn mark_start(buffer: &mut gst::Buffer) {
 }
 
 /// Sends the stream's header before its first frame, unless that frame begins with the header. The header does not count as a
-/// frame.
-#[cold]
+/// frame. Returns how much of it was sent with this frame. `None`: the frame is the rest of a header whose beginning was missed.
 pub(super) fn push_header(
     source: SourceContext<'_>,
     first: &mut gst::Buffer,
+    sent: Header,
     has_joined_late: bool,
-) -> Result<(), gst::FlowError> {
-    let header = source
-        .stream
-        .caps()
-        .map(|caps| of_caps(&caps, has_joined_late));
+) -> Result<Option<Header>, gst::FlowError> {
+    let caps = source.stream.caps();
+    let header = caps.as_ref().map(|caps| of_caps(caps, has_joined_late));
     let header = header.unwrap_or_default();
+    // webmmux sends the header in two buffers, and only then the caps that repeat it.
+    let is_part = (sent == Header::Begun || header.is_empty())
+        && first.flags().contains(gst::BufferFlags::HEADER)
+        && caps.is_some_and(|caps| begins_with_header(&caps));
+    if is_part {
+        let is_missed = sent == Header::Due && has_joined_late;
+        return Ok((!is_missed).then_some(Header::Begun));
+    }
     match header.first() {
+        _ if sent == Header::Begun => {}
         Some(begin) if is_same(begin, first) => mark_start(first),
         Some(_) => {
             gst::debug!(
@@ -441,7 +454,7 @@ pub(super) fn push_header(
         }
         None => {}
     }
-    Ok(())
+    Ok(Some(Header::Sent))
 }
 
 #[cfg(test)]

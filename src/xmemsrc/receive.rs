@@ -15,7 +15,7 @@ use super::{
     connection::{self, WARN_AFTER},
     context::{Outcome, Placement, SourceContext},
     device, downstream,
-    run::{Report, Started},
+    run::{Header, Report, Started},
     settings::XmemSrcOverBudget,
     times::BufferTimes,
 };
@@ -35,9 +35,10 @@ pub(super) fn next(
             Ok(Step::Took(outcome)) => {
                 let Some(outcome) = outcome? else { continue };
                 if let Some(mut buffer) = deliver(source, started, follower, outcome)? {
-                    if started.is_header_due() {
-                        downstream::push_header(source, &mut buffer, started.has_joined_late())?;
-                        started.note_header();
+                    if started.header() != Header::Sent
+                        && !begin(source, follower, started, &mut buffer)?
+                    {
+                        continue;
                     }
                     source.outgoing.keep_times(source.element, &buffer);
                     return Ok(buffer);
@@ -65,6 +66,23 @@ pub(super) fn next(
             Err(error) => return Err(connection::ended(source, follower, started, error)),
         }
     }
+}
+
+/// Called for the first frames of a stream. `false`: the frame is left out.
+#[cold]
+fn begin(
+    source: SourceContext<'_>,
+    follower: &Follower,
+    started: &mut Started,
+    first: &mut gst::Buffer,
+) -> Result<bool, gst::FlowError> {
+    let (sent, is_late) = (started.header(), started.has_joined_late());
+    let Some(header) = downstream::push_header(source, first, sent, is_late)? else {
+        started.note_gap();
+        return count_lost(source, started, follower, &Outcome::Undecodable).map(|()| false);
+    };
+    started.set_header(header);
+    Ok(true)
 }
 
 /// Handles an entry. `None`: it was not a frame.

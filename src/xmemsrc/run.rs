@@ -91,6 +91,17 @@ pub(super) enum Report {
     Misses,
 }
 
+/// How much of the header of a producer's stream was sent downstream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Header {
+    /// Nothing.
+    Due,
+    /// All frames until now were parts of it.
+    Begun,
+    /// All of it, or the stream has none.
+    Sent,
+}
+
 /// The cache of GstCudaMemory for a producer's frames, and the format of these frames.
 pub(super) type FormatCache = (Arc<cuda::MemoryCache>, gst_video::VideoInfo);
 
@@ -110,9 +121,8 @@ pub(super) struct Started {
     /// A frame was sent downstream since the join, the last gap or the last pause.
     has_begun: bool,
     gate: KeyFrameGate,
-    /// No frame of this producer was sent downstream yet.
-    header_is_due: bool,
-    /// The first entry that was taken from this producer is not its first one.
+    header: Header,
+    /// The beginning of this producer's stream was missed.
     has_joined_late: bool,
     to_running_time: ToRunningTime,
     stream: Snapshot,
@@ -130,7 +140,7 @@ impl Started {
             discont: false,
             has_begun: false,
             gate: KeyFrameGate::default(),
-            header_is_due: true,
+            header: Header::Due,
             has_joined_late: false,
             to_running_time: ToRunningTime::new(settings, mapping),
             stream: Snapshot::new(buffers),
@@ -152,7 +162,7 @@ impl Started {
         if !has_resumed {
             self.next_sequence = None;
             self.gate = KeyFrameGate::default();
-            self.header_is_due = true;
+            self.header = Header::Due;
             self.has_begun = false;
             self.to_running_time.begin_producer(delivery);
         }
@@ -194,6 +204,10 @@ impl Started {
             self.has_joined_late = info.sequence > 0;
             return self.note_gap();
         };
+        if self.header == Header::Begun {
+            self.header = Header::Due;
+            self.has_joined_late = true;
+        }
         // Statistics count what was missed beyond the limit.
         if source.settings.limits_rate() {
             return;
@@ -250,7 +264,7 @@ impl Started {
         }
         // One picture, the newest, may be all that the user wants.
         let is_wanted =
-            source.settings.start_from == XmemSrcStartFrom::Newest && self.header_is_due;
+            source.settings.start_from == XmemSrcStartFrom::Newest && self.header == Header::Due;
         is_coded || !is_wanted
     }
 
@@ -260,17 +274,16 @@ impl Started {
         take(&mut self.discont)
     }
 
-    /// Whether the stream's header must be sent before the next buffer.
-    pub(super) fn is_header_due(&self) -> bool {
-        self.header_is_due
+    pub(super) fn header(&self) -> Header {
+        self.header
     }
 
     pub(super) fn has_joined_late(&self) -> bool {
         self.has_joined_late
     }
 
-    pub(super) fn note_header(&mut self) {
-        self.header_is_due = false;
+    pub(super) fn set_header(&mut self, header: Header) {
+        self.header = header;
     }
 
     /// Whether a frame can be decoded. Requests a key frame if not.

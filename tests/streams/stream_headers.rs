@@ -209,6 +209,39 @@ fn containers_are_demultiplexed_late() {
     }
 }
 
+/// webmmux sends the header in two buffers, and only then the caps that contain it.
+#[test]
+fn a_source_that_joins_in_the_middle_of_a_header_begins_after_it() {
+    let (muxer, demuxer) = CONTAINERS[0];
+    let muxed = reference(&format!(
+        "videotestsrc num-buffers=20 ! video/x-raw,width=64,height=48,framerate=50/1 ! {muxer}"
+    ));
+    for before in 0..3 {
+        let pools = Pools::new();
+        let sender = pools.sender(
+            &muxed[0].caps().unwrap().to_owned(),
+            "history=64 max-slots=128",
+        );
+        let push = |samples: &[gst::Sample]| {
+            for sample in samples {
+                sender.app.push_sample(sample).unwrap();
+            }
+        };
+        push(&muxed[..before]);
+        let sink = sender.sink();
+        until("they are published", || {
+            stat(&sink, "published") == before as u64
+        });
+        let receiver = pools.receiver_behind("", &format!("{demuxer} !"));
+        let receiver = receiver.connected();
+        push(&muxed[before..]);
+        assert!(receiver.next().is_some(), "{before}");
+        // The second part of the header, if the first is missed.
+        let is_within = before == 1;
+        assert_eq!(receiver.stat("undecodable") > 0, is_within, "{before}");
+    }
+}
+
 /// A demuxer in the middle of one stream treats the header as the beginning of the next stream.
 #[test]
 fn containers_are_demultiplexed_over_a_restart_of_their_producer() {
