@@ -497,12 +497,12 @@ int main(int argc, char **argv) {
 
     xmem_buffer_info bytes = XMEM_BUFFER_INFO;
     uint32_t index;
-    xmem_buffer none_read;
-    IS(XMEM_ERROR_NO_PRODUCER, xmem_pool_get(pool, 12345, &none_read));
     OK(xmem_buffer_get(buffer, &bytes));
     memcpy(bytes.data, "hello", 6);
     OK(xmem_buffer_publish(buffer, &index));
     NONE(xmem_buffer_publish(buffer, &index));
+    /* No process writes with the next of the 255 numbers of processes, which are in the highest byte. */
+    IS(XMEM_ERROR_NO_PRODUCER, xmem_pool_get(pool, (index + (1u << 24)) % (255u << 24), &read));
     BAD(xmem_pool_set_count(pool, index, 0));
     OK(xmem_pool_get(pool, index, &read));
     OK(xmem_buffer_get(read, &bytes));
