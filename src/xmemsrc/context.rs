@@ -126,7 +126,7 @@ pub(super) enum Outcome {
     Dropped,
     /// The element was stopped while it waited for a frame in device memory.
     Cancelled,
-    /// The key frame that this frame needs is missing.
+    /// The key frame that this frame needs is missing, or the beginning of the header that it belongs to.
     Undecodable,
 }
 

@@ -33,13 +33,13 @@ pub(super) fn next(
         let time = is_waiting.then_some(WARN_AFTER);
         match follower.step(time, |taken| take(source, started, taken)) {
             Ok(Step::Took(outcome)) => {
-                let Some(outcome) = outcome? else { continue };
-                if let Some(mut buffer) = deliver(source, started, follower, outcome)? {
-                    if started.header() != Header::Sent
-                        && !begin(source, follower, started, &mut buffer)?
-                    {
-                        continue;
-                    }
+                let Some(mut outcome) = outcome? else {
+                    continue;
+                };
+                if started.header() != Header::Sent {
+                    begin(source, started, &mut outcome)?;
+                }
+                if let Some(buffer) = deliver(source, started, follower, outcome)? {
                     source.outgoing.keep_times(source.element, &buffer);
                     return Ok(buffer);
                 }
@@ -68,21 +68,22 @@ pub(super) fn next(
     }
 }
 
-/// Called for the first frames of a stream. `false`: the frame is left out.
+/// Called for the first frames of a stream.
 #[cold]
 fn begin(
     source: SourceContext<'_>,
-    follower: &Follower,
     started: &mut Started,
-    first: &mut gst::Buffer,
-) -> Result<bool, gst::FlowError> {
-    let (sent, is_late) = (started.header(), started.has_joined_late());
-    let Some(header) = downstream::push_header(source, first, sent, is_late)? else {
-        started.note_gap();
-        return count_lost(source, started, follower, &Outcome::Undecodable).map(|()| false);
+    outcome: &mut Outcome,
+) -> Result<(), gst::FlowError> {
+    let Outcome::Buffer(first, _) = outcome else {
+        return Ok(());
     };
-    started.set_header(header);
-    Ok(true)
+    let (sent, is_late) = (started.header(), started.has_joined_late());
+    match downstream::push_header(source, first, sent, is_late)? {
+        Some(header) => started.set_header(header),
+        None => *outcome = Outcome::Undecodable,
+    }
+    Ok(())
 }
 
 /// Handles an entry. `None`: it was not a frame.
