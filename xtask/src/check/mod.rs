@@ -8,7 +8,7 @@ mod report;
 mod rights;
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::step::{Background, Step, cannot_start, words};
 use crate::{Result, target_dir};
@@ -95,13 +95,32 @@ impl Check {
     }
 
     /// Starts the command if it runs beside the step that is next.
-    fn start_beside(&mut self) -> Result {
+    fn start_beside(&mut self, home: &Home) -> Result {
         if self.is_beside {
-            let file = NotRun::new(self.is_beside)?;
-            self.step.command.env(NotRun::VARIABLE, &file.0);
+            self.prepare(home)?;
             self.background = Some(Background::start(&mut self.step.command));
         }
         Ok(())
+    }
+
+    /// Gives the command its files.
+    fn prepare(&mut self, home: &Home) -> Result {
+        let not_run = self.not_run();
+        empty_for_all(&not_run)?;
+        self.step
+            .command
+            .env(NOT_RUN, not_run)
+            .env(Home::VARIABLE, home.of(self.rights));
+        Ok(())
+    }
+
+    /// The file to which its tests write that they cannot run. Tests of all users can write to it.
+    fn not_run(&self) -> PathBuf {
+        // Tests in another Debian release have their own /tmp, but the same target directory.
+        target_dir().join(match self.is_beside {
+            true => "tests-not-run-beside",
+            false => "tests-not-run",
+        })
     }
 
     pub(crate) fn label(&self) -> String {
@@ -138,15 +157,11 @@ impl Check {
     }
 
     fn try_run(&mut self, home: &Home) -> Result<Outcome> {
-        let file = match self.background {
-            // Its command has the file already.
-            Some(_) if self.is_beside => NotRun::path(true),
-            _ => NotRun::new(false)?,
-        };
+        let has_files = self.is_beside && self.background.is_some();
+        if !has_files {
+            self.prepare(home)?;
+        }
         let command = &mut self.step.command;
-        command
-            .env(NotRun::VARIABLE, &file.0)
-            .env(Home::VARIABLE, home.of(self.rights));
         let (success, programs) = match self.harness {
             Some(harness) => harness.run(command)?,
             None => {
@@ -161,37 +176,21 @@ impl Check {
         };
         let not_run = programs.iter().flat_map(|program| program.skipped.clone());
         Ok(Outcome {
-            not_run: not_run.chain(file.tests()?).collect(),
+            not_run: not_run.chain(tests_of(&self.not_run())?).collect(),
             broken: !success && programs.iter().all(|program| program.failed.is_empty()),
             programs,
         })
     }
 }
 
-/// The file to which tests write that they cannot run. Tests of all users can write to it.
-#[derive(Debug)]
-struct NotRun(PathBuf);
+/// Names the file to which tests write that they cannot run.
+const NOT_RUN: &str = "XMEM_NOT_RUN";
 
-impl NotRun {
-    const VARIABLE: &str = "XMEM_NOT_RUN";
-
-    fn new(is_beside: bool) -> Result<Self> {
-        let file = Self::path(is_beside);
-        empty_for_all(&file.0)?;
-        Ok(file)
-    }
-
-    fn path(is_beside: bool) -> Self {
-        // Tests in another Debian release have their own /tmp, but the same target directory.
-        let name = ["tests-not-run", "tests-not-run-beside"][usize::from(is_beside)];
-        Self(target_dir().join(name))
-    }
-
-    fn tests(&self) -> Result<Vec<(String, String)>> {
-        let text = std::fs::read_to_string(&self.0)?;
-        let tests = text.lines().filter_map(|line| line.split_once(": "));
-        Ok(tests
-            .map(|(test, why)| (test.to_owned(), why.to_owned()))
-            .collect())
-    }
+/// The tests in such a file, and why each cannot run.
+fn tests_of(not_run: &Path) -> Result<Vec<(String, String)>> {
+    let text = std::fs::read_to_string(not_run)?;
+    let tests = text.lines().filter_map(|line| line.split_once(": "));
+    Ok(tests
+        .map(|(test, why)| (test.to_owned(), why.to_owned()))
+        .collect())
 }

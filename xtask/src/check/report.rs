@@ -64,9 +64,9 @@ impl Report {
         let mut steps = steps.into_iter().enumerate().peekable();
         while let Some((index, planned)) = steps.next() {
             if let Some((_, Ok(next))) = steps.peek_mut()
-                && self.has_all(next.needs)
+                && self.missing(next).is_none()
             {
-                next.start_beside()?;
+                next.start_beside(&home)?;
             }
             let (name, done) = match planned {
                 Ok(check) => (check.label(), self.run_one(check, index + 1, count, &home)),
@@ -90,8 +90,7 @@ impl Report {
         home: &Home,
     ) -> std::result::Result<Row, String> {
         let label = check.label();
-        let missing = |row: &&Row| check.needs.contains(&&*row.name) && row.passed == 0;
-        if let Some(row) = self.rows.iter().find(missing) {
+        if let Some(row) = self.missing(&check) {
             return Err(format!("the step `{}` did not pass", row.name));
         }
         println!(
@@ -115,13 +114,10 @@ impl Report {
         Ok(row)
     }
 
-    /// Whether these steps have run and passed.
-    fn has_all(&self, steps: &[&str]) -> bool {
-        let has = |step: &&str| {
-            let mut rows = self.rows.iter();
-            rows.any(|row| row.name == *step && row.passed > 0)
-        };
-        steps.iter().all(has)
+    /// A prerequisite of this step that did not pass.
+    fn missing(&self, check: &Check) -> Option<&Row> {
+        let is_missing = |row: &&Row| check.needs.contains(&&*row.name) && row.passed == 0;
+        self.rows.iter().find(is_missing)
     }
 
     /// Adds the result of a check that is not a command.
