@@ -235,7 +235,7 @@ pub(crate) fn ensure_for_test() -> Result {
 
 /// The package with the headers of libgstcuda, which one test needs. It depends on all of OpenCV, so it is unpacked and not
 /// installed.
-pub(crate) const CUDA_HEADERS: &str = "libgstreamer-plugins-bad1.0-dev";
+const CUDA_HEADERS: &str = "libgstreamer-plugins-bad1.0-dev";
 
 /// The folder with these headers, if they were unpacked.
 pub(crate) fn cuda_headers() -> Option<PathBuf> {
@@ -243,7 +243,14 @@ pub(crate) fn cuda_headers() -> Option<PathBuf> {
     dir.is_dir().then_some(dir)
 }
 
-/// Downloads and unpacks the headers (0.5 MB). If this fails, the test that needs them reports that it cannot run.
+/// The shell command that downloads these headers (0.5 MB) into the present folder and unpacks them into another.
+pub(crate) fn unpack_cuda_headers(into: &str) -> String {
+    format!(
+        "apt-get -o APT::Sandbox::User=root download {CUDA_HEADERS} && dpkg-deb --extract {CUDA_HEADERS}_*.deb {into}"
+    )
+}
+
+/// Gets the headers. If this fails, the test that needs them reports that it cannot run.
 fn fetch_cuda_headers() -> Result {
     let installed = Need::Library("gstreamer-cuda-1.0", "1.22").is_met();
     if installed || cuda_headers().is_some() || !Need::Program("dpkg-deb").is_met() {
@@ -251,11 +258,10 @@ fn fetch_cuda_headers() -> Result {
     }
     let dir = target_dir().join("gst-cuda-headers");
     std::fs::create_dir_all(&dir)?;
-    let script = format!(
-        "apt-get -o APT::Sandbox::User=root download {CUDA_HEADERS} && dpkg-deb --extract {CUDA_HEADERS}_*.deb ."
-    );
     let mut fetch = Command::new("sh");
-    fetch.args(["-c", &script]).current_dir(dir);
+    fetch
+        .args(["-c", &unpack_cuda_headers(".")])
+        .current_dir(dir);
     if let Err(error) = run_quietly(&format!("Getting {CUDA_HEADERS}"), fetch) {
         println!("{error}\n{CUDA_HEADERS} cannot be downloaded: the test that needs it is skipped");
     }

@@ -13,7 +13,7 @@ use crate::check::cargo::{
     BUILD, HEADERS, SELECTED, build, has_nextest, of_rust, strict, test, with,
 };
 use crate::check::{Check, Report, Rights, runner};
-use crate::packages::{self, CUDA_HEADERS, Purpose, Tests};
+use crate::packages::{self, Purpose, Tests};
 use crate::step::{self, Step};
 use crate::{Result, cargo, root, target_dir};
 
@@ -145,10 +145,9 @@ impl Debian {
 
     /// Unpacks the headers of libgstcuda, where pkg-config finds them.
     fn unpack_cuda_headers(&self) -> Result {
-        let script = format!(
-            "pkg-config --exists gstreamer-cuda-1.0 && exit
-             cd /var/tmp && apt-get -o APT::Sandbox::User=root download {CUDA_HEADERS} && dpkg-deb --extract {CUDA_HEADERS}_*.deb /"
-        );
+        let unpack = packages::unpack_cuda_headers("/");
+        let script =
+            format!("pkg-config --exists gstreamer-cuda-1.0 || {{ cd /var/tmp && {unpack}; }}");
         self.make(&["sh", "-c", &script])
     }
 
