@@ -2,10 +2,12 @@
 
 """PyTorch on frames."""
 
+import contextlib
 import gc
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 from support import HANG, assert_whole, content, publish
@@ -78,11 +80,9 @@ def test_a_write_into_a_frame_harms_no_other_process(pool):
         assert_whole(frame, 1)
 
 
-@pytest.mark.parametrize("workers", [0, 1, 2])
-@pytest.mark.parametrize("limit", [1, 4, 7])
-def test_data_loader(pool, workers, limit):
-    frames = xmem.torch.FrameDataset(pool, limit=limit, timeout=HANG)
-    loader = torch.utils.data.DataLoader(frames, batch_size=None, num_workers=workers)
+@contextlib.contextmanager
+def feeding(pool):
+    """A lossless pool has frames as long as there are consumers."""
     stop = threading.Event()
 
     def feed():
@@ -97,13 +97,54 @@ def test_data_loader(pool, workers, limit):
     thread = threading.Thread(target=feed)
     thread.start()
     try:
-        batches = list(loader)
+        yield
     finally:
         stop.set()
         thread.join()
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2])
+@pytest.mark.parametrize("limit", [1, 4, 7])
+def test_data_loader(pool, workers, limit):
+    frames = xmem.torch.FrameDataset(pool, limit=limit, timeout=HANG)
+    loader = torch.utils.data.DataLoader(frames, batch_size=None, num_workers=workers)
+    with feeding(pool):
+        batches = list(loader)
     # The limit is that of all workers together.
     assert len(batches) == limit
     assert all(batch.shape == (60, 80, 3) for batch in batches)
+
+
+def begin_late(worker):
+    time.sleep(worker)
+
+
+# The producer waits for the first worker, which has taken more items than the loader wants at first.
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+def test_a_worker_that_begins_late(pool, context):
+    frames = xmem.torch.FrameDataset(pool, limit=20, timeout=HANG)
+    loader = torch.utils.data.DataLoader(
+        frames,
+        batch_size=None,
+        num_workers=2,
+        worker_init_fn=begin_late,
+        multiprocessing_context=context,
+        persistent_workers=True,
+    )
+    with feeding(pool):
+        for _ in range(2):
+            assert len(list(loader)) == 20
+
+
+def test_a_data_set_holds_no_frame_between_two_items(pool):
+    with xmem.Producer(pool, history=4) as producer:
+        items = iter(xmem.torch.FrameDataset(pool, lambda frame: frame.pts, timeout=HANG))
+        thread = threading.Thread(target=lambda: (producer.wait_for_consumer(HANG), publish(producer, 5)))
+        thread.start()
+        assert next(items) == 5
+        thread.join()
+        [consumer] = producer.stats["consumers"]
+        assert consumer["held"] == 0
 
 
 def test_transforms_and_the_end_of_the_stream(pool):

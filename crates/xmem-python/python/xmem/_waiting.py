@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 # The interval at which a thread that waits for an event loop checks whether the loop still waits.
 LOOK_AGAIN = 0.2
 # A warning is emitted after a wait of this many seconds, as in xmemsrc.
-_SAY_AFTER = 2.0
+SAY_AFTER = 2.0
 
 
 class Patience:
@@ -54,7 +54,7 @@ class Patience:
         The warning names the line that called the method that calls this.
         """
         try:
-            return look(self.left(_SAY_AFTER))
+            return look(self.left(SAY_AFTER))
         except NoProducer:
             if self.is_over():
                 raise
@@ -72,7 +72,7 @@ class Patience:
             except NoProducer:
                 if self.is_over():
                     raise
-            if not said and self.waited() >= _SAY_AFTER:
+            if not said and self.waited() >= SAY_AFTER:
                 said = True
                 warnings.warn(waiting(), PoolWarning, stacklevel=3)
 
