@@ -14,6 +14,8 @@
 #include <unistd.h>
 #include <xmem.h>
 
+/* In nanoseconds, also on a busy machine. */
+#define PATIENCE INT64_C(60000000000)
 #define IS(code, call)                                                                                                               \
     do {                                                                                                                             \
         int result_ = (call);                                                                                                        \
@@ -339,7 +341,7 @@ static void many_threads(const char *path, const char *name) {
     OK(xmem_producer_create(path, NULL, &it->producer));
     OK(xmem_consumer_open(path, NULL, &it->consumer));
     IS(XMEM_TIMEOUT, xmem_consumer_next(it->consumer, 0, &it->frame));
-    OK(xmem_producer_wait_for_consumers(it->producer, 1, 5000000000));
+    OK(xmem_producer_wait_for_consumers(it->producer, 1, PATIENCE));
     OK(xmem_producer_acquire_video(it->producer, "GRAY8", 64, 64, 0, &slot));
     OK(xmem_slot_publish(slot, NULL, 0, NULL));
     OK(xmem_consumer_next(it->consumer, XMEM_FOREVER, &it->frame));
@@ -413,7 +415,7 @@ int main(int argc, char **argv) {
     int fd;
     OK(xmem_consumer_fd(consumer, &fd));
     IS(XMEM_TIMEOUT, xmem_consumer_next(consumer, 100000000, &frame));
-    OK(xmem_producer_wait_for_consumers(producer, 1, 5000000000));
+    OK(xmem_producer_wait_for_consumers(producer, 1, PATIENCE));
 
     xmem_slot slot;
     xmem_slot_info room = XMEM_SLOT_INFO;
@@ -430,7 +432,7 @@ int main(int argc, char **argv) {
     /* It may be readable before all that belongs to the frame is here, for example the caps. */
     xmem_result next = XMEM_TIMEOUT;
     while (next == XMEM_TIMEOUT) {
-        if (poll(&ready, 1, 10000) != 1)
+        if (poll(&ready, 1, PATIENCE / 1000000) != 1)
             return printf("the descriptor tells of no frame\n"), 1;
         next = xmem_consumer_next(consumer, 0, &frame);
     }
@@ -460,7 +462,7 @@ int main(int argc, char **argv) {
     OK(xmem_consumer_open(path, NULL, &forked.consumer));
     pthread_t threads[4];
     pthread_create(&threads[0], NULL, wait_for_ever, &forked.consumer);
-    OK(xmem_producer_wait_for_consumers(producer, 2, 5000000000));
+    OK(xmem_producer_wait_for_consumers(producer, 2, PATIENCE));
     struct DLManagedTensorVersioned *tensor;
     OK(xmem_frame_dlpack(other, 0, NULL, &tensor));
     const struct all before = figures(live);

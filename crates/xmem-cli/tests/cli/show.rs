@@ -143,7 +143,7 @@ fn show_names_the_consumer_that_delays_a_lossless_pool() {
                 slot.publish(FrameMeta::new(64)).unwrap();
             }
         });
-        let time = Some(Duration::from_secs(10));
+        let time = Some(Duration::from_secs(60));
         let take = |consumer: &mut Consumer| consumer.receive_with(time, |_| ()).unwrap();
         take(&mut stopped);
         // The producer waits when the slowest consumer is eight frames behind.

@@ -32,7 +32,7 @@ impl Pool {
         let mut consumer = Consumer::builder(&path).name("reader").connect().unwrap();
         let held = {
             publish(&producer);
-            consumer.receive(Some(Duration::from_secs(10))).unwrap()
+            consumer.receive(Some(Duration::from_secs(60))).unwrap()
         };
         publish(&producer);
         Self {
