@@ -4,8 +4,9 @@
 
 use std::{
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicUsize, Ordering},
+        mpsc,
     },
     thread,
 };
@@ -240,6 +241,56 @@ fn a_source_that_joins_in_the_middle_of_a_header_begins_after_it() {
         let is_within = before == 1;
         assert_eq!(receiver.stat("undecodable") > 0, is_within, "{before}");
     }
+}
+
+/// The demuxer has the first part of the header, and gets the whole one.
+#[test]
+fn a_source_that_misses_the_rest_of_a_header_begins_again() {
+    let (muxer, demuxer) = CONTAINERS[0];
+    let muxed = reference(&format!(
+        "videotestsrc num-buffers=60 ! video/x-raw,width=64,height=48,framerate=50/1 ! {muxer}"
+    ));
+    let pools = Pools::new();
+    let caps = muxed[0].caps().unwrap().to_owned();
+    let sender = pools.sender(&caps, "history=1 max-slots=8");
+    let receiver = pools
+        .receiver_behind("", &format!("{demuxer} !"))
+        .connected();
+    let (go_on, wait) = mpsc::channel::<()>();
+    let came = Arc::new(AtomicUsize::new(0));
+    let counted = came.clone();
+    let wait = Mutex::new(wait);
+    let pad = receiver.src().static_pad("src").unwrap();
+    pad.add_probe(gst::PadProbeType::BUFFER, move |_, _| {
+        counted.fetch_add(1, Ordering::SeqCst);
+        let _ = wait.lock().unwrap().recv();
+        gst::PadProbeReturn::Ok
+    });
+    sender.app.push_sample(&muxed[0]).unwrap();
+    until("the first part", || came.load(Ordering::SeqCst) == 1);
+    let (middle, end) = muxed[1..].split_at(40);
+    for sample in middle {
+        sender.app.push_sample(sample).unwrap();
+    }
+    let sink = sender.sink();
+    until("the rest", || {
+        stat(&sink, "published") == 1 + middle.len() as u64
+    });
+    drop(go_on);
+    let all = || receiver.stat("received") + receiver.stat("missed");
+    let before = 1 + middle.len() as u64;
+    until("the gap", || all() == before);
+    assert!(receiver.stat("missed") > 0);
+    let is_shown = end.iter().zip(1..).any(|(sample, number)| {
+        sender.app.push_sample(sample).unwrap();
+        let mut shown = None;
+        until("one more", || {
+            shown = receiver.app.try_pull_sample(gst::ClockTime::ZERO);
+            shown.is_some() || all() == before + number
+        });
+        shown.is_some()
+    });
+    assert!(is_shown || receiver.next().is_some());
 }
 
 /// A demuxer in the middle of one stream treats the header as the beginning of the next stream.
