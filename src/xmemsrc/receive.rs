@@ -33,12 +33,11 @@ pub(super) fn next(
         let time = is_waiting.then_some(WARN_AFTER);
         match follower.step(time, |taken| take(source, started, taken)) {
             Ok(Step::Took(outcome)) => {
-                let Some(mut outcome) = outcome? else {
-                    continue;
+                let Some(outcome) = outcome? else { continue };
+                let outcome = match started.header() {
+                    Header::Sent => outcome,
+                    _ => begin(source, started, outcome)?,
                 };
-                if started.header() != Header::Sent {
-                    begin(source, started, &mut outcome)?;
-                }
                 if let Some(buffer) = deliver(source, started, follower, outcome)? {
                     source.outgoing.keep_times(source.element, &buffer);
                     return Ok(buffer);
@@ -73,17 +72,16 @@ pub(super) fn next(
 fn begin(
     source: SourceContext<'_>,
     started: &mut Started,
-    outcome: &mut Outcome,
-) -> Result<(), gst::FlowError> {
-    let Outcome::Buffer(first, _) = outcome else {
-        return Ok(());
-    };
-    let (sent, is_late) = (started.header(), started.has_joined_late());
-    match downstream::push_header(source, first, sent, is_late)? {
-        Some(header) => started.set_header(header),
-        None => *outcome = Outcome::Undecodable,
+    mut outcome: Outcome,
+) -> Result<Outcome, gst::FlowError> {
+    if let Outcome::Buffer(first, _) = &mut outcome {
+        let (sent, is_late) = (started.header(), started.has_joined_late());
+        let Some(header) = downstream::push_header(source, first, sent, is_late)? else {
+            return Ok(Outcome::Undecodable);
+        };
+        started.set_header(header);
     }
-    Ok(())
+    Ok(outcome)
 }
 
 /// Handles an entry. `None`: it was not a frame.
