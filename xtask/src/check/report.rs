@@ -64,7 +64,7 @@ impl Report {
         let mut steps = steps.into_iter().enumerate().peekable();
         while let Some((index, planned)) = steps.next() {
             if let Some((_, Ok(next))) = steps.peek_mut()
-                && self.missing(next).is_none()
+                && self.has_all(next.needs)
             {
                 next.start_beside(&home)?;
             }
@@ -90,7 +90,8 @@ impl Report {
         home: &Home,
     ) -> std::result::Result<Row, String> {
         let label = check.label();
-        if let Some(row) = self.missing(&check) {
+        let missing = |row: &&Row| check.needs.contains(&&*row.name) && row.passed == 0;
+        if let Some(row) = self.rows.iter().find(missing) {
             return Err(format!("the step `{}` did not pass", row.name));
         }
         println!(
@@ -114,10 +115,13 @@ impl Report {
         Ok(row)
     }
 
-    /// A prerequisite of this step that did not pass.
-    fn missing(&self, check: &Check) -> Option<&Row> {
-        let is_missing = |row: &&Row| check.needs.contains(&&*row.name) && row.passed == 0;
-        self.rows.iter().find(is_missing)
+    /// Whether these steps have run and passed. One that is still to come has not, so nothing that needs it may start.
+    fn has_all(&self, steps: &[&str]) -> bool {
+        let has = |step: &&str| {
+            let mut rows = self.rows.iter();
+            rows.any(|row| row.name == *step && row.passed > 0)
+        };
+        steps.iter().all(has)
     }
 
     /// Adds the result of a check that is not a command.
