@@ -77,6 +77,8 @@ fn begin(
     if let Outcome::Buffer(first, _) = &mut outcome {
         let (sent, is_late) = (started.header(), started.has_joined_late());
         let Some(header) = downstream::push_header(source, first, sent, is_late)? else {
+            // It may have passed as a key frame, and the next frames depend on one that is still to come.
+            started.note_gap();
             return Ok(Outcome::Undecodable);
         };
         started.set_header(header);
