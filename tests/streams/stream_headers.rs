@@ -272,13 +272,11 @@ fn a_source_that_misses_the_rest_of_a_header_begins_again() {
     for sample in middle {
         sender.app.push_sample(sample).unwrap();
     }
+    let before = 1 + middle.len() as u64;
     let sink = sender.sink();
-    until("the rest", || {
-        stat(&sink, "published") == 1 + middle.len() as u64
-    });
+    until("the rest", || stat(&sink, "published") == before);
     drop(go_on);
     let all = || receiver.stat("received") + receiver.stat("missed");
-    let before = 1 + middle.len() as u64;
     until("the gap", || all() == before);
     assert!(receiver.stat("missed") > 0);
     let is_shown = end.iter().zip(1..).any(|(sample, number)| {

@@ -82,7 +82,7 @@ def test_a_write_into_a_frame_harms_no_other_process(pool):
 
 @contextlib.contextmanager
 def feeding(pool):
-    """A lossless pool has frames as long as there are consumers."""
+    """A lossless pool has frames from its first consumer until the end of the block."""
     stop = threading.Event()
 
     def feed():
