@@ -167,44 +167,53 @@ fn a_camera_of_the_network_is_shown_without_gaps() {
         return;
     };
     let address = format!("rtsp://127.0.0.1:{port}/cam0");
-    for (options, latency) in [
-        (&[][..], 200_000_000),
-        (&["--latency", "2000"], 2_000_000_000),
-        (&["--latency", "0"], 0),
-    ] {
-        let share = share(&pools, &address, options);
-        let consumer = Launch::new(
-            &pools,
-            "consumer",
-            &[],
-            "xmemsrc pool=p ! videoconvert ! fakesink sync=true",
-        );
-        let mut stats = None;
-        until("frames", || {
-            stats = pool_stats(&pools, "p");
-            let consumers = stats.iter().flat_map(|stats| &stats.consumers);
-            consumers.map(|consumer| consumer.received).max() >= Some(60)
-        });
-        let stats = stats.unwrap();
-        let timeline = stats.sticky.iter().find(|(key, _)| key == "timeline");
-        let timeline: gst::Structure = timeline.unwrap().1.parse().unwrap();
-        let promised = timeline.get::<u64>("latency").unwrap();
-        assert!(
-            (latency..latency + 150_000_000).contains(&promised),
-            "{promised}"
-        );
-        let missed = stats.consumers[0].missed;
-        assert!(
-            missed < 5,
-            "{missed} missed with {options:?}\n{}",
-            consumer.log()
-        );
-        drop(consumer);
-        ends_by(share, Signal::INT);
-    }
+    std::thread::scope(|scope| {
+        for (options, latency) in [
+            (&[][..], 200_000_000),
+            (&["--latency", "2000"], 2_000_000_000),
+            (&["--latency", "0"], 0),
+        ] {
+            let address = &address;
+            scope.spawn(move || is_shown_without_gaps(address, options, latency));
+        }
+    });
     fails(
         &pools,
         &["share", "test", "--pool", "p", "--latency", "9"],
         "--latency is for",
     );
+}
+
+/// Shares the camera and shows it. `latency`: the least that is promised.
+fn is_shown_without_gaps(address: &str, options: &[&str], latency: u64) {
+    let pools = prepared();
+    let share = share(&pools, address, options);
+    let consumer = Launch::new(
+        &pools,
+        "consumer",
+        &[],
+        "xmemsrc pool=p ! videoconvert ! fakesink sync=true",
+    );
+    let mut stats = None;
+    until("frames", || {
+        stats = pool_stats(&pools, "p");
+        let consumers = stats.iter().flat_map(|stats| &stats.consumers);
+        consumers.map(|consumer| consumer.received).max() >= Some(60)
+    });
+    let stats = stats.unwrap();
+    let timeline = stats.sticky.iter().find(|(key, _)| key == "timeline");
+    let timeline: gst::Structure = timeline.unwrap().1.parse().unwrap();
+    let promised = timeline.get::<u64>("latency").unwrap();
+    assert!(
+        (latency..latency + 150_000_000).contains(&promised),
+        "{promised}"
+    );
+    let missed = stats.consumers[0].missed;
+    assert!(
+        missed < 5,
+        "{missed} missed with {options:?}\n{}",
+        consumer.log()
+    );
+    drop(consumer);
+    ends_by(share, Signal::INT);
 }

@@ -14,7 +14,9 @@ import xmem
 # Not a limit on speed: a test that takes longer hangs.
 HANG = 30
 
-spawn = multiprocessing.get_context("spawn")
+# A child has nothing of the test's process but what is passed to it. The server of all children imports these once.
+forkserver = multiprocessing.get_context("forkserver")
+forkserver.set_forkserver_preload(["numpy", "pytest", "xmem", "channel_support"])
 
 
 def wait_until(is_so, what="it"):
@@ -27,7 +29,7 @@ def wait_until(is_so, what="it"):
 class Process:
     """A function in another process. The process ends with the block. It is killed if the test failed."""
 
-    def __init__(self, target, *args, context=spawn):
+    def __init__(self, target, *args, context=forkserver):
         self.process = context.Process(target=target, args=args, daemon=True)
         self.process.start()
 

@@ -15,15 +15,13 @@ import time
 
 import numpy as np
 import pytest
+from channel_support import forkserver
 
 import xmem
 from xmem import BufferPool
 
 SIZE = 1920 * 1080 * 3
 HANG = 60
-
-# A child imports this module again, so it inherits only what is passed to it.
-spawn = multiprocessing.get_context("spawn")
 
 
 @pytest.fixture
@@ -36,7 +34,7 @@ def name(tmp_path):
 class Child:
     """A function in another process, with a pipe to it."""
 
-    def __init__(self, target, *args, context=spawn):
+    def __init__(self, target, *args, context=forkserver):
         self.pipe, theirs = context.Pipe()
         self.process = context.Process(target=target, args=(theirs, *args))
         self.process.start()

@@ -21,7 +21,7 @@ import warnings
 
 import numpy as np
 import pytest
-from channel_support import HANG, Place, Process, describe, digest, echo, spawn, wait_until
+from channel_support import HANG, Place, Process, describe, digest, echo, forkserver, wait_until
 
 import xmem
 
@@ -458,13 +458,17 @@ def test_messages_in_pieces_keep_their_memory(place):
 
 
 def test_messages_keep_their_memory(pair):
-    """A small part of a large message holds only its own memory. The rest is reused."""
-    rows = [pair(np.full((1000, 1000), number, "u1"))[number] for number in range(60)]
-    gc.collect()
+    """A small part of a large message holds the memory of that message, until it is dropped. Then the memory is used again."""
+    rows = [pair(np.full((1000, 1000), number, "u1"))[number] for number in range(10)]
     for number, row in enumerate(rows):
         assert (row == number).all()
-    # It grows by several slots at once, also if a busy receiver gives one back late.
-    assert pair.channel.stats()["slots"] < 60, "what was sent was received, and is free"
+    # The first ones may be copied, before the other process has joined.
+    assert pair.channel.stats()["slots"] > 5, "it sends back where the messages are"
+    del rows, row
+    gc.collect()
+    for number in range(60):
+        assert (pair(np.full((1000, 1000), number, "u1"))[number] == number).all()
+    assert pair.channel.stats()["slots"] < 40, "what was dropped is free"
 
 
 def test_receiver_that_holds_everything(place):
@@ -492,7 +496,7 @@ def holder(path, hold, go):
 
 
 def test_limit_of_bytes(place):
-    go = spawn.Event()
+    go = forkserver.Event()
     message = np.zeros(1 << 20, "u1")
     with Process(holder, place.path(), 3, go), xmem.Channel(place.path(), max_bytes=8 << 20) as channel:
         with pytest.raises(xmem.PoolFull, match="max-bytes"):
@@ -510,7 +514,7 @@ def test_limit_of_bytes(place):
 
 
 def test_slow_receiver_is_waited_for(place):
-    go = spawn.Event()
+    go = forkserver.Event()
     with Process(holder, place.path(), 0, go), xmem.Channel(place.path()) as channel:
         sent = 0
         channel.wait_for_receiver(HANG)
@@ -531,7 +535,7 @@ def counting(path, number, out):
 
 
 def test_several_receivers_get_everything(place):
-    out = spawn.Queue()
+    out = forkserver.Queue()
     with xmem.Channel(place.path()) as channel:
         children = [Process(counting, place.path(), number, out) for number in range(3)]
         assert sorted(out.get(timeout=HANG) for _ in children) == [(n, "joined") for n in range(3)]
@@ -620,7 +624,7 @@ def test_all_sent_messages_arrive(place, count):
 def test_a_stream_that_was_cut_off_is_not_complete(place):
     """The loop ends normally if, and only if, it has got every message."""
     for linger, kill in ((0, False), (10, False), (0, True)):
-        ready, go = spawn.Event(), spawn.Event()
+        ready, go = forkserver.Event(), forkserver.Event()
         with Process(nine, place.path(), linger, ready, go) as maker:
             with xmem.Channel.connect(place.path(), timeout=HANG) as channel:
                 assert ready.wait(HANG)

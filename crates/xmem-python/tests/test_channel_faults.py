@@ -14,7 +14,7 @@ import time
 
 import numpy as np
 import pytest
-from channel_support import HANG, Place, Process, digest, echo, spawn, wait_until
+from channel_support import HANG, Place, Process, digest, echo, forkserver, wait_until
 
 import xmem
 
@@ -120,7 +120,7 @@ def test_senders_that_are_killed(place, seed):
     rng = random.Random(seed)
     with xmem.Channel(place.path()) as channel:
         for _ in range(2):
-            ready = spawn.Event()
+            ready = forkserver.Event()
             child = Process(endless, place.path(), ready)
             assert ready.wait(HANG)
             held = []
@@ -154,7 +154,7 @@ def maker(path, ready):
 
 
 def test_maker_that_is_killed(place):
-    ready = spawn.Event()
+    ready = forkserver.Event()
     with Process(maker, place.path(), ready) as child:
         channel = xmem.Channel.connect(place.path(), timeout=HANG)
         assert ready.wait(HANG)
@@ -185,7 +185,7 @@ def killed_with_its_maker(path):
 
 
 def test_all_that_are_killed_leave_nothing_for_long(place):
-    ready = spawn.Event()
+    ready = forkserver.Event()
     with Process(maker, place.path(), ready) as child:
         with Process(killed_with_its_maker, place.path()) as other:
             assert ready.wait(HANG)
@@ -419,14 +419,14 @@ def open_place():
 
 
 def test_other_users_may_not_join(open_place):
-    path, out = f"{open_place}/c.sock", spawn.Queue()
+    path, out = f"{open_place}/c.sock", forkserver.Queue()
     with xmem.Channel(path), Process(as_user, NOBODY, "join", path, out, {}):
         assert out.get(timeout=HANG)[0] == "Refused"
 
 
 def test_pickles_of_other_users_are_refused(open_place):
     """Root can join any pool, so it must check whose messages it unpickles."""
-    path, out = f"{open_place}/c.sock", spawn.Queue()
+    path, out = f"{open_place}/c.sock", forkserver.Queue()
     with Process(as_user, NOBODY, "make", path, out, {}):
         assert out.get(timeout=HANG) == "made"
         with pytest.raises(xmem.Refused, match=f"user {NOBODY}.*run any code.*allow_uids"):
@@ -438,7 +438,7 @@ def test_pickles_of_other_users_are_refused(open_place):
 
 
 def test_other_users_that_are_trusted(open_place):
-    path, out = f"{open_place}/c.sock", spawn.Queue()
+    path, out = f"{open_place}/c.sock", forkserver.Queue()
     with xmem.Channel(path, allow_uids=[NOBODY]) as channel:
         # Trust applies in one direction: the other process must trust root.
         with Process(as_user, NOBODY, "join", path, out, {}):

@@ -11,7 +11,7 @@ import time
 
 import numpy as np
 import pytest
-from channel_support import HANG, Place, Process, digest, echo, spawn, wait_until
+from channel_support import HANG, Place, Process, digest, echo, forkserver, wait_until
 
 import xmem
 
@@ -61,7 +61,7 @@ def make(seed):
 
 def test_two_hops(place):
     a, b, c = place.path("a"), place.path("b"), place.path("c")
-    out = spawn.Queue()
+    out = forkserver.Queue()
     with (
         Process(sink, c, out),
         Process(relay, b, c, False),
@@ -113,7 +113,7 @@ def test_sent_on_twice(place):
 
 def test_the_process_in_between_is_killed(place):
     a, b = place.path("a"), place.path("b")
-    out = spawn.Queue()
+    out = forkserver.Queue()
     with Process(sink, b, out, 40) as last, xmem.Channel(a) as channel, Process(relay, a, b) as middle:
         sent = []
 
@@ -345,7 +345,7 @@ def hoarder(path, count, budget, go):
 @pytest.mark.parametrize("budget", [2, 8])
 def test_receiver_that_holds_all_forwarded_frames(place, budget):
     """Leases in the origin pools are limited as well. Past the limit, arrays are copied and nothing is lost."""
-    go = spawn.Event()
+    go = forkserver.Event()
     with (
         Process(echo, place.path("first")),
         xmem.Channel(place.path("first")) as first,

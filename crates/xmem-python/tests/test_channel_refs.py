@@ -10,7 +10,7 @@ import weakref
 
 import numpy as np
 import pytest
-from channel_support import HANG, Place, Process, spawn, wait_until
+from channel_support import HANG, Place, Process, forkserver, wait_until
 
 import xmem
 
@@ -194,7 +194,7 @@ def gives_back(path, sent):
 
 
 def test_sent_back_by_a_process_that_ends_before_it_is_received(place):
-    sent = spawn.Event()
+    sent = forkserver.Event()
     with xmem.Channel(place.path()) as channel, Process(gives_back, place.path(), sent) as child:
         stays = Stays("back")
         weak = weakref.ref(stays)
@@ -223,7 +223,7 @@ def passes_on(path, onward):
 
 
 def test_held_by_the_last_process_when_the_one_between_is_killed(place):
-    results, go = spawn.Queue(), spawn.Event()
+    results, go = forkserver.Queue(), forkserver.Event()
     onward = place.path("second")
     with (
         xmem.Channel(place.path()) as channel,
@@ -278,7 +278,7 @@ def is_gone_from(channel, *names):
 
 def test_own_references_and_others_in_one_message(place):
     """Over two processes, the second of which is killed: the objects in the two before it stay."""
-    results, asked, in_middle, unused = spawn.Queue(), spawn.Queue(), spawn.Queue(), spawn.Queue()
+    results, asked, in_middle, unused = forkserver.Queue(), forkserver.Queue(), forkserver.Queue(), forkserver.Queue()
     one, two = place.path("one"), place.path("two")
     with (
         Process(has_several, two, results, asked),
@@ -315,7 +315,7 @@ def test_own_references_and_others_in_one_message(place):
 
 def test_references_held_only_by_the_forwarding_process(place):
     """Of ten references, eight are held where their objects are. The others end with the process that forwarded them."""
-    results, asked, unused = spawn.Queue(), spawn.Queue(), spawn.Queue()
+    results, asked, unused = forkserver.Queue(), forkserver.Queue(), forkserver.Queue()
     onward = place.path("onward")
     with Process(has_several, onward, results, asked), xmem.Channel(place.path()) as channel:
         with Process(relays, place.path(), onward, False, 10, unused) as between:
@@ -347,7 +347,7 @@ def many(path, count, go):
 
 def test_more_references_than_leases(place):
     """Past the budget, a reference does not hold its object and reports that. In its own process, the object is found by its id."""
-    go = spawn.Event()
+    go = forkserver.Event()
     with Process(many, place.path(), 20, go), xmem.Channel(place.path()) as channel:
         objects = [Stays(str(number)) for number in range(20)]
         for obj in objects:
@@ -385,7 +385,7 @@ def collects(path, count, go):
 @pytest.mark.parametrize("per_message", [2, 8])
 def test_more_references_are_sent_on_than_their_receiver_may_hold(place, per_message):
     """None of them blocks later messages."""
-    count, go = 6, spawn.Event()
+    count, go = 6, forkserver.Event()
     onward = place.path("onward")
     with (
         Process(makes, place.path(), count * per_message),
@@ -418,7 +418,7 @@ def one_of_many(path, out):
 
 
 def test_several_receivers_hold_it(place):
-    out = spawn.Queue()
+    out = forkserver.Queue()
     with xmem.Channel(place.path()) as channel:
         children = [Process(one_of_many, place.path(), out) for _ in range(3)]
         assert [out.get(timeout=HANG) for _ in children] == ["joined"] * 3
@@ -451,7 +451,7 @@ def result(path, go):
 
 
 def test_kept_for_the_only_reference(place):
-    go = spawn.Event()
+    go = forkserver.Event()
     with Process(result, place.path(), go), xmem.Channel(place.path()) as channel:
         refs = [channel.recv(timeout=HANG) for _ in range(10)]
         gc.collect()

@@ -5,6 +5,7 @@
 import ast
 import asyncio
 import contextlib
+import multiprocessing
 import operator
 import os
 import re
@@ -161,7 +162,9 @@ def serve():
 
 def test_calls():
     image = np.ones(10_000)
-    with Process(serve) as worker, xmem.Channel("jobs") as channel:
+    # Not of the server of processes, whose environment has another directory for pools.
+    spawn = multiprocessing.get_context("spawn")
+    with Process(serve, context=spawn) as worker, xmem.Channel("jobs") as channel:
         channel.wait_for_receiver(timeout=HANG)
         there = {"channel": channel, "load_model": Model, "operator": operator, "image": image}
         exec(block("channel.call(load_model"), there)

@@ -9,7 +9,7 @@ import time
 
 import numpy as np
 import pytest
-from channel_support import HANG, Process, spawn
+from channel_support import HANG, Process, forkserver
 
 import xmem
 
@@ -96,7 +96,7 @@ def consume(pool, kind, use, results):
     ("RLIMIT_AS", errno.ENOMEM, "ulimit -v"),
 ])
 def test_a_limit_at_the_reading_side_is_named(pool, use, kind, number, named):
-    results = spawn.Queue()
+    results = forkserver.Queue()
     if use == "Channel":
         with xmem.Channel(pool) as channel, Process(consume, pool, kind, use, results):
             for n, size in enumerate(SIZES):
@@ -131,7 +131,7 @@ def get(pool, indices, kind, results):
 
 @pytest.mark.parametrize(("kind", "named"), [("RLIMIT_NOFILE", "ulimit -n"), ("RLIMIT_AS", "ulimit -v")])
 def test_a_buffer_that_cannot_be_taken(pool, kind, named):
-    results = spawn.Queue()
+    results = forkserver.Queue()
     with xmem.BufferPool(pool) as buffers:
         indices = []
         for n, size in enumerate(SIZES):

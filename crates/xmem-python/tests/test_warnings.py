@@ -7,7 +7,7 @@ import threading
 import warnings
 
 import pytest
-from channel_support import HANG, Process, spawn, wait_until
+from channel_support import HANG, Process, forkserver, wait_until
 from support import eventually, publish
 
 import xmem
@@ -116,7 +116,7 @@ def flood(path, ready, count):
 
 def test_two_that_only_send(tmp_path):
     path = str(tmp_path / "c.sock")
-    ready = spawn.Event()
+    ready = forkserver.Event()
     with Process(flood, path, ready, 30) as child, xmem.Channel(path) as channel:
         assert ready.wait(HANG)
         channel.wait_for_receiver(HANG)

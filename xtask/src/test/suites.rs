@@ -29,7 +29,7 @@ pub(crate) struct Selection {
 pub(super) const MODEL: &str = "exhaustive";
 const PYTHON: &str = "python";
 /// pytest's arguments for all tests. They wait more than they compute.
-const IN_PARALLEL: [&str; 2] = ["--numprocesses=4", "--dist=loadfile"];
+const IN_PARALLEL: [&str; 2] = ["--numprocesses=6", "--dist=loadfile"];
 
 impl Selection {
     /// All test programs, without arguments.

@@ -291,7 +291,7 @@ fn the_settings_of_nextest_name_tests_that_exist() {
     let settings = fs::read_to_string(root().join(".config/nextest.toml")).unwrap();
     let names = settings.split("test(").skip(1);
     let names: Vec<_> = names.filter_map(|rest| rest.split(')').next()).collect();
-    assert_eq!(names.len(), 2, "the names were not found");
+    assert_eq!(names.len(), 3, "the names were not found");
     let files = ["tests", "crates/xmem-core/tests"].map(|dir| sources(&root().join(dir)));
     for name in names {
         let path = name.trim_matches(['/', '^', '=']);

@@ -147,78 +147,93 @@ fn a_flood_of_messages_fills_no_consumer_and_delays_none() {
 #[test]
 fn a_producer_that_changes_everything_meanwhile_crashes_no_consumer() {
     let zoo = zoo();
-    for seed in 0..20 {
-        let place = Place::new();
-        let fake = Fake::at(place.pool());
-        let buffers = place.path().join("buffers").to_str().unwrap().to_owned();
-        let writer = format!("{buffers}.b00");
-        let fake_writer = Fake::at(writer.clone());
-        let (control_fd, control) = raw::control(None);
-        control.set(raw::BY_NUMBER, 1);
-        for sequence in 0..8 {
-            raw::publish_entry(&control, sequence, &[]);
+    // A consumer mostly waits for answers that do not come.
+    std::thread::scope(|scope| {
+        for first in 0..5 {
+            let zoo = &zoo;
+            scope.spawn(move || (first..20).step_by(5).for_each(|seed| meanwhile(seed, zoo)));
         }
-        let page_fd = raw::memory(1 << 16, true);
-        let page = Memory::map(&page_fd, true);
-        let done = AtomicBool::new(false);
-        let serve = |fake: &Fake, random: &mut Random| {
-            let raw = fake.answer(
-                &raw::welcome(raw::VERSION),
-                &[&control_fd, &page_fd, &raw::wake_socket()],
-            );
-            while let Some((question, _)) = raw.recv() {
-                for _ in 0..=random.below(2) {
-                    let (answer, fds) = answer(&question, &zoo, random);
-                    let _ = raw.send(&answer, &fds);
-                }
-            }
-        };
-        std::thread::scope(|scope| {
-            let _done = OnDrop(|| done.store(true, Ordering::Relaxed));
-            scope.spawn(|| scribble(&control, &page, &done, &mut Random(seed)));
-            scope.spawn(|| serve(&fake, &mut Random(!seed)));
-            scope.spawn(|| {
-                let mut random = Random(seed.rotate_left(7));
-                while !done.load(Ordering::Relaxed) {
-                    serve(&fake_writer, &mut random);
-                }
-            });
-            let soon = Some(Duration::from_millis(1));
-            let consumer = Consumer::builder(place.pool()).connect();
-            if let Ok(mut consumer) = consumer {
-                for _ in 0..20 {
-                    if let Ok(frame) = consumer.receive(soon) {
-                        frame
-                            .bytes()
-                            .unwrap()
-                            .iter()
-                            .fold(0u8, |sum, byte| sum.wrapping_add(*byte));
-                    }
-                }
-                let _ = (consumer.stats(), consumer.sticky(), consumer.held());
-            } else {
-                // Its constants were invalid: the thread waits for one more connection.
-                let _ = raw::Raw::connect(&place.pool()).send(&raw::join(raw::VERSION, 1), &[]);
-            }
-            let pool = BufferPool::new(&buffers).unwrap();
-            // Each consumer joins again after its predecessor was refused.
-            for slot in 0..3 {
-                if let Ok(buffer) = pool.get(slot << 12) {
-                    let bytes = buffer.as_cpu_slice().unwrap();
-                    bytes.iter().fold(0u8, |sum, byte| sum.wrapping_add(*byte));
-                }
-            }
-            done.store(true, Ordering::Relaxed);
-            drop(pool);
-            let _ = raw::Raw::connect(&writer).send(&raw::join(raw::VERSION, 1), &[]);
-        });
+    });
+}
+
+fn meanwhile(seed: u64, zoo: &[OwnedFd]) {
+    let place = Place::new();
+    let fake = Fake::at(place.pool());
+    let buffers = place.path().join("buffers").to_str().unwrap().to_owned();
+    let writer = format!("{buffers}.b00");
+    let fake_writer = Fake::at(writer.clone());
+    let (control_fd, control) = raw::control(None);
+    control.set(raw::BY_NUMBER, 1);
+    for sequence in 0..8 {
+        raw::publish_entry(&control, sequence, &[]);
     }
+    let page_fd = raw::memory(1 << 16, true);
+    let page = Memory::map(&page_fd, true);
+    let done = AtomicBool::new(false);
+    let serve = |fake: &Fake, random: &mut Random| {
+        let raw = fake.answer(
+            &raw::welcome(raw::VERSION),
+            &[&control_fd, &page_fd, &raw::wake_socket()],
+        );
+        while let Some((question, _)) = raw.recv() {
+            for _ in 0..=random.below(2) {
+                let (answer, fds) = answer(&question, zoo, random);
+                let _ = raw.send(&answer, &fds);
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        let _done = OnDrop(|| done.store(true, Ordering::Relaxed));
+        scope.spawn(|| scribble(&control, &page, &done, &mut Random(seed)));
+        scope.spawn(|| serve(&fake, &mut Random(!seed)));
+        scope.spawn(|| {
+            let mut random = Random(seed.rotate_left(7));
+            while !done.load(Ordering::Relaxed) {
+                serve(&fake_writer, &mut random);
+            }
+        });
+        let soon = Some(Duration::from_millis(1));
+        let consumer = Consumer::builder(place.pool()).connect();
+        if let Ok(mut consumer) = consumer {
+            for _ in 0..100 {
+                if let Ok(frame) = consumer.receive(soon) {
+                    frame
+                        .bytes()
+                        .unwrap()
+                        .iter()
+                        .fold(0u8, |sum, byte| sum.wrapping_add(*byte));
+                }
+            }
+            let _ = (consumer.stats(), consumer.sticky(), consumer.held());
+        } else {
+            // Its constants were invalid: the thread waits for one more connection.
+            let _ = raw::Raw::connect(&place.pool()).send(&raw::join(raw::VERSION, 1), &[]);
+        }
+        let pool = BufferPool::new(&buffers).unwrap();
+        // Each consumer joins again after its predecessor was refused.
+        for slot in 0..3 {
+            if let Ok(buffer) = pool.get(slot << 12) {
+                let bytes = buffer.as_cpu_slice().unwrap();
+                bytes.iter().fold(0u8, |sum, byte| sum.wrapping_add(*byte));
+            }
+        }
+        done.store(true, Ordering::Relaxed);
+        drop(pool);
+        let _ = raw::Raw::connect(&writer).send(&raw::join(raw::VERSION, 1), &[]);
+    });
 }
 
 /// Writes valid and invalid values.
 fn scribble(control: &Memory, page: &Memory, done: &AtomicBool, random: &mut Random) {
     let words = control.words();
-    while !done.load(Ordering::Relaxed) {
+    for count in 1_u64.. {
+        if done.load(Ordering::Relaxed) {
+            return;
+        }
+        if count.is_multiple_of(1000) {
+            // The consumer mostly waits, so other tests have the processor.
+            std::thread::sleep(Duration::from_micros(100));
+        }
         match random.below(8) {
             0 => {
                 // A random position, mostly a small number. The first words are changed less often, because a consumer reads them
