@@ -23,8 +23,8 @@ use crate::frame::lease::{Described, ReadLease};
 
 /// The number of entries that are tried before the time is checked.
 const LOOKS: u32 = 256;
-/// How often a consumer that spins looks for a frame before it reads the clock, which takes as long as several looks.
-const POLLS: u32 = 16;
+/// How often a consumer that spins looks for the next entry before it looks for all else, and reads the clock.
+const POLLS: u32 = 64;
 
 impl Consumer {
     /// Receives the next frame. Waits at most for `timeout` (`None`: no limit).
@@ -358,9 +358,14 @@ impl Consumer {
     fn spin(&self, deadline: Deadline) -> bool {
         let start = Instant::now();
         let time = deadline.left_up_to(self.busy_poll);
+        let next = self.position.cursor();
         loop {
+            if self.has_come() {
+                return true;
+            }
             for _ in 0..POLLS {
-                if self.has_come() {
+                // Not the head: its cache line stays with the producer, and comes together with the frame.
+                if self.control().has_entry(next) && self.has_come() {
                     return true;
                 }
                 std::hint::spin_loop();

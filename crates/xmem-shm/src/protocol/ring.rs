@@ -51,6 +51,12 @@ pub fn write(
     fault::point(Point::EntryWritten);
 }
 
+/// Whether the entry with `sequence`, or a later one, is written.
+pub fn is_written(entry: &[AtomicU64], sequence: u64) -> bool {
+    let stamp = entry.first().map_or(0, |it| it.load(Ordering::Relaxed));
+    stamp >= written(sequence)
+}
+
 /// Copies the entry with `sequence`. `false`: it was overwritten, or is not written yet.
 pub fn read(entry: &[AtomicU64], sequence: u64, payload: &mut [u64]) -> bool {
     match entry.split_first() {

@@ -309,6 +309,7 @@ impl Control {
         for line in self.ring_entry(self.head()).chunks(LINE_WORDS) {
             prefetch::to_write(line.as_ptr());
         }
+        prefetch::to_write(self.header(W_HEAD));
     }
 
     fn extension(&self, sequence: u64) -> &[AtomicU64] {
@@ -365,6 +366,12 @@ impl Control {
         let extension = Extension::of(meta);
         let extension = Some((self.extension(sequence), extension.words()));
         ring::write(words, sequence, entry.words(), extension);
+    }
+
+    /// Whether the entry with this sequence is written. It counts as published only below the [head](Self::head).
+    #[inline]
+    pub fn has_entry(&self, sequence: u64) -> bool {
+        ring::is_written(self.ring_entry(sequence), sequence)
     }
 
     /// The entry with this sequence, unless it was overwritten.
