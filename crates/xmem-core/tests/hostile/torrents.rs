@@ -156,6 +156,7 @@ fn a_producer_that_changes_everything_meanwhile_crashes_no_consumer() {
     });
 }
 
+/// One producer that changes everything, and its consumers.
 fn meanwhile(seed: u64, zoo: &[OwnedFd]) {
     let place = Place::new();
     let fake = Fake::at(place.pool());
