@@ -2,7 +2,7 @@
 
 //! Real files: each stream of each file is the same with a pool as without one, buffer by buffer, both encoded and decoded.
 //!
-//! `cargo xtask test` gets the files from packages (`xtask/src/samples.rs`) and runs this test. The producer is a process of its own.
+//! `cargo xtask test` gets the files from packages (`xtask/src/samples`) before this test. The producer is a process of its own.
 
 mod support;
 
@@ -276,7 +276,6 @@ fn play(file: &Path) -> Outcome {
 }
 
 #[test]
-#[ignore = "cargo xtask test runs it, after it has got the files"]
 fn each_file_is_the_same_through_a_pool() {
     init();
     let files = files(&folder());

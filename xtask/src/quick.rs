@@ -11,7 +11,7 @@ use crate::step::{self, Step};
 use crate::{Result, cargo, root};
 
 /// Test programs that take long. They run only if they were changed themselves.
-const SLOW: [&str; 12] = [
+const SLOW: [&str; 13] = [
     "clips",
     "containers",
     "cuda",
@@ -20,6 +20,7 @@ const SLOW: [&str; 12] = [
     "fault_chains",
     "fault_points",
     "latency",
+    "samples",
     "serve",
     "share",
     "short",

@@ -29,8 +29,6 @@ pub(crate) struct Check {
     harness: Option<Harness>,
     /// The command that repeats the step.
     repeat: String,
-    /// Whether it begins with the step before it.
-    is_beside: bool,
     /// The command that is running already.
     background: Option<Result<Background>>,
 }
@@ -53,7 +51,6 @@ impl From<Step> for Check {
             needs: &[],
             rights: Rights::Me,
             harness: None,
-            is_beside: false,
             background: None,
         }
     }
@@ -86,41 +83,6 @@ impl Check {
     pub(crate) fn in_background(mut self) -> Self {
         self.background = Some(Background::start(&mut self.step.command));
         self
-    }
-
-    /// Starts the command with the step before it, because it waits more than it computes. It has no harness.
-    pub(crate) fn beside(mut self) -> Self {
-        self.is_beside = true;
-        self
-    }
-
-    /// Starts the command if it runs beside the step that is next.
-    fn start_beside(&mut self, home: &Home) -> Result {
-        if self.is_beside {
-            self.prepare(home)?;
-            self.background = Some(Background::start(&mut self.step.command));
-        }
-        Ok(())
-    }
-
-    /// Gives the command its files.
-    fn prepare(&mut self, home: &Home) -> Result {
-        let not_run = self.not_run();
-        empty_for_all(&not_run)?;
-        self.step
-            .command
-            .env(NOT_RUN, not_run)
-            .env(Home::VARIABLE, home.of(self.rights));
-        Ok(())
-    }
-
-    /// The file to which its tests write that they cannot run. Tests of all users can write to it.
-    fn not_run(&self) -> PathBuf {
-        // Tests in another Debian release have their own /tmp, but the same target directory.
-        target_dir().join(match self.is_beside {
-            true => "tests-not-run-beside",
-            false => "tests-not-run",
-        })
     }
 
     pub(crate) fn label(&self) -> String {
@@ -157,11 +119,13 @@ impl Check {
     }
 
     fn try_run(&mut self, home: &Home) -> Result<Outcome> {
-        let has_files = self.is_beside && self.background.is_some();
-        if !has_files {
-            self.prepare(home)?;
-        }
+        // Tests in another Debian release have their own /tmp, but the same target directory.
+        let not_run_file = target_dir().join("tests-not-run");
+        empty_for_all(&not_run_file)?;
         let command = &mut self.step.command;
+        command
+            .env(NOT_RUN, &not_run_file)
+            .env(Home::VARIABLE, home.of(self.rights));
         let (success, programs) = match self.harness {
             Some(harness) => harness.run(command)?,
             None => {
@@ -176,7 +140,7 @@ impl Check {
         };
         let not_run = programs.iter().flat_map(|program| program.skipped.clone());
         Ok(Outcome {
-            not_run: not_run.chain(tests_of(&self.not_run())?).collect(),
+            not_run: not_run.chain(tests_of(&not_run_file)?).collect(),
             broken: !success && programs.iter().all(|program| program.failed.is_empty()),
             programs,
         })

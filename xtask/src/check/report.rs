@@ -57,17 +57,11 @@ impl Row {
 }
 
 impl Report {
-    /// Runs the steps in order, some of them beside the one before. A step whose prerequisites failed is not run.
+    /// Runs the steps in order. A step whose prerequisites failed is not run.
     pub(crate) fn run(&mut self, steps: Vec<Planned>) -> Result {
         let home = Home::new()?;
         let count = steps.len();
-        let mut steps = steps.into_iter().enumerate().peekable();
-        while let Some((index, planned)) = steps.next() {
-            if let Some((_, Ok(next))) = steps.peek_mut()
-                && self.has_all(next.needs)
-            {
-                next.start_beside(&home)?;
-            }
+        for (index, planned) in steps.into_iter().enumerate() {
             let (name, done) = match planned {
                 Ok(check) => (check.label(), self.run_one(check, index + 1, count, &home)),
                 Err((name, why)) => (name.to_owned(), Err(why)),
@@ -113,15 +107,6 @@ impl Report {
         let share = percent(row.time, before + row.time);
         println!("[{number}/{count}] {label}: {seconds:.1} s, {share}% of the time so far{failed}");
         Ok(row)
-    }
-
-    /// Whether these steps have run and passed. One that is still to come has not, so nothing that needs it may start.
-    fn has_all(&self, steps: &[&str]) -> bool {
-        let has = |step: &&str| {
-            let mut rows = self.rows.iter();
-            rows.any(|row| row.name == *step && row.passed > 0)
-        };
-        steps.iter().all(has)
     }
 
     /// Adds the result of a check that is not a command.

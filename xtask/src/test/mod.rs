@@ -17,7 +17,7 @@ use crate::step::Step;
 use crate::{Result, apt, cargo, compat, packages, python, samples, target_dir};
 
 use self::parts::Part;
-use self::suites::Selection;
+use self::suites::{Selection, Subject};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -88,7 +88,7 @@ pub(crate) fn run(args: &Args) -> Result {
         }
         let checks = rights
             .iter()
-            .flat_map(|rights| programs(selection, *rights));
+            .flat_map(|rights| programs(selection, *rights, Subject::All));
         return stress::run(rounds, checks.collect());
     }
     let mut steps = Vec::new();
@@ -108,9 +108,14 @@ pub(crate) fn run(args: &Args) -> Result {
     let others = rights
         .iter()
         .filter(|rights| !is_all || **rights != Rights::Me);
+    let subject = if selection.is_everything() {
+        subject(&parts)
+    } else {
+        Subject::All
+    };
     steps.extend(
         others
-            .flat_map(|rights| programs(selection, *rights))
+            .flat_map(|rights| programs(selection, *rights, subject))
             .map(Ok),
     );
 
@@ -150,6 +155,14 @@ fn announce(parts: &BTreeSet<Part>) -> Result {
     Ok(())
 }
 
+/// The subject of the tests that each run has.
+fn subject(parts: &BTreeSet<Part>) -> Subject {
+    match parts.contains(&Part::Cuda) {
+        true => Subject::All,
+        false => Subject::Host,
+    }
+}
+
 /// Names what the run left out, with the command that runs it.
 fn left_out(parts: &BTreeSet<Part>) -> String {
     let left_out = &Part::all() - parts;
@@ -175,22 +188,33 @@ fn prepare(selection: &Selection, with_torch: bool) -> Vec<Planned> {
 }
 
 /// The steps that run the selected test programs.
-fn programs(selection: &Selection, rights: Rights) -> Vec<Check> {
-    let workspace = selection.workspace(rights, false);
+fn programs(selection: &Selection, rights: Rights, subject: Subject) -> Vec<Check> {
+    let workspace = selection.workspace(rights, subject, false);
     workspace
         .map(|check| check.needing(&[BUILD]))
         .into_iter()
-        .chain(selection.python(rights))
+        .chain(selection.python(rights, subject))
         .collect()
 }
 
 /// The steps before these parts if nothing else runs, because some need what is built.
 fn before_parts(selection: &Selection, parts: &BTreeSet<Part>) -> Vec<Planned> {
-    if !parts.contains(&Part::Torch) {
+    let [has_cuda, has_torch] = [Part::Cuda, Part::Torch].map(|part| parts.contains(&part));
+    if !has_cuda && !has_torch {
         return vec![Ok(build().into())];
     }
-    let mut steps = prepare(selection, true);
-    steps.extend(selection.python(Rights::Me).map(Ok));
+    let mut steps = prepare(selection, has_torch);
+    if has_cuda {
+        let workspace = selection.workspace(Rights::Me, Subject::Cuda, false);
+        steps.extend(workspace.map(Ok));
+    }
+    // Many files have a test with PyTorch.
+    let subject = if has_torch {
+        Subject::All
+    } else {
+        Subject::Cuda
+    };
+    steps.extend(selection.python(Rights::Me, subject).map(Ok));
     steps
 }
 
@@ -199,9 +223,10 @@ fn always(selection: &Selection, parts: &BTreeSet<Part>) -> Vec<Planned> {
     let mut steps = prepare(selection, parts.contains(&Part::Torch));
     let runs_again =
         parts.contains(&Part::Debian) && compat::is_needed() && compat::obstacle().is_none();
-    let workspace = selection.workspace(Rights::Me, runs_again);
-    steps.extend(workspace.map(|check| Ok(check.needing(&[BUILD]))));
     steps.extend(samples::missing().map(Ok));
+    let subject = subject(parts);
+    let workspace = selection.workspace(Rights::Me, subject, runs_again);
+    steps.extend(workspace.map(|check| Ok(check.needing(&[BUILD]))));
     let docs = Step {
         name: "tests in the docs",
         command: strict(with(with(cargo(), &["test"]), &SELECTED)),
@@ -209,8 +234,7 @@ fn always(selection: &Selection, parts: &BTreeSet<Part>) -> Vec<Planned> {
     };
     let docs = Check::of_tests(Harness::Libtest, Rights::Me, docs);
     steps.push(Ok(docs.only(&["--doc".into()])));
-    steps.extend(selection.python(Rights::Me).map(Ok));
-    steps.push(Ok(samples::play()));
+    steps.extend(selection.python(Rights::Me, subject).map(Ok));
     steps
 }
 

@@ -31,11 +31,13 @@ pub(super) enum Part {
     Bridge,
     /// The Python tests that need PyTorch (4.5 GB)
     Torch,
+    /// Frames in the memory of CUDA devices, on a stand-in driver
+    Cuda,
     /// Tests with the newer GStreamer of Debian 13 (1.2 GB)
     Debian,
     /// Cameras in a virtual machine
     Cameras,
-    /// The tests for a GPU, on the stand-in driver
+    /// The rehearsal of the tests for a GPU, on the stand-in driver
     Gpu,
 }
 
@@ -59,10 +61,13 @@ impl Part {
 
     /// Whether its steps need what the step `build` makes.
     pub(super) fn needs_build(self) -> bool {
-        matches!(self, Self::Protocol | Self::Torch | Self::Debian)
+        matches!(
+            self,
+            Self::Protocol | Self::Torch | Self::Cuda | Self::Debian
+        )
     }
 
-    /// The steps that only this part has. PyTorch is installed by the step that all Python tests need.
+    /// The steps that only this part has. Those of `Cuda` and `Torch` are among the tests of each run.
     pub(super) fn steps(self) -> Vec<Planned> {
         match self {
             Self::Lints => lints(),
@@ -91,7 +96,7 @@ impl Part {
             Self::Protocol => vec![Ok(model()), Ok(loom())],
             Self::Asan => sanitize::checks(),
             Self::Bridge => bridge::checks().map(Ok).into(),
-            Self::Torch => vec![],
+            Self::Cuda | Self::Torch => vec![],
             Self::Debian if !compat::is_needed() => vec![],
             Self::Debian => match compat::few() {
                 Ok(checks) => checks.map(Ok).into(),

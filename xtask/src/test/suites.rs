@@ -31,6 +31,36 @@ const PYTHON: &str = "python";
 /// pytest's arguments for all tests. They wait more than they compute.
 const IN_PARALLEL: [&str; 2] = ["--numprocesses=6", "--dist=loadfile"];
 
+/// What the tests of a run are about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Subject {
+    All,
+    /// Frames in host memory.
+    Host,
+    /// Frames in the memory of CUDA devices: programs and files whose names begin with `cuda`.
+    Cuda,
+}
+
+impl Subject {
+    /// The tests of this subject in nextest's words.
+    fn filterset(self) -> String {
+        match self {
+            Self::All => format!("not binary(={MODEL})"),
+            Self::Host => format!("not binary(={MODEL}) - binary(/^cuda/)"),
+            Self::Cuda => "binary(/^cuda/)".to_owned(),
+        }
+    }
+
+    /// The tests of this subject in pytest's words.
+    fn keywords(self) -> Option<&'static str> {
+        match self {
+            Self::All => None,
+            Self::Host => Some("not test_cuda_"),
+            Self::Cuda => Some("test_cuda_"),
+        }
+    }
+}
+
 impl Selection {
     /// All test programs, without arguments.
     pub(super) fn is_everything(&self) -> bool {
@@ -42,14 +72,19 @@ impl Selection {
     }
 
     /// The Rust test programs.
-    pub(super) fn workspace(&self, rights: Rights, runs_again: bool) -> Option<Check> {
+    pub(super) fn workspace(
+        &self,
+        rights: Rights,
+        subject: Subject,
+        runs_again: bool,
+    ) -> Option<Check> {
         let names = self.programs.iter().filter(|name| *name != PYTHON);
         let mut only = match &names.flat_map(|name| programs(name)).collect::<Vec<_>>()[..] {
             // Without the documentation tests, which are a separate step.
             [] if self.programs.is_empty() => {
                 let mut only = vec!["--tests".to_owned()];
                 if has_nextest() {
-                    only.extend(["--filterset".into(), format!("not binary(={MODEL})")]);
+                    only.extend(["--filterset".into(), subject.filterset()]);
                 }
                 only
             }
@@ -81,16 +116,18 @@ impl Selection {
         Some(of_rust(rights, step).only(&only))
     }
 
-    pub(super) fn python(&self, rights: Rights) -> Option<Check> {
+    pub(super) fn python(&self, rights: Rights, subject: Subject) -> Option<Check> {
         if !self.has_python() {
             return None;
         }
         let check = python::pytest(rights);
-        Some(if self.programs != [PYTHON] || self.arguments.is_empty() {
-            check.only(&IN_PARALLEL.map(str::to_owned))
-        } else {
-            check.only(&self.arguments)
-        })
+        if self.programs == [PYTHON] && !self.arguments.is_empty() {
+            return Some(check.only(&self.arguments));
+        }
+        let mut arguments = IN_PARALLEL.to_vec();
+        arguments.extend(subject.keywords().into_iter().flat_map(|it| ["-k", it]));
+        let arguments: Vec<String> = arguments.into_iter().map(str::to_owned).collect();
+        Some(check.only(&arguments))
     }
 }
 
