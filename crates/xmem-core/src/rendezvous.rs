@@ -2,8 +2,9 @@
 
 //! Names of pools, runtime directories, and the paths of sockets and locks.
 
+use std::collections::HashSet;
 use std::env;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -328,6 +329,13 @@ fn files() -> Result<Vec<PathBuf>, NameError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
         Err(error) => Err(refused(&dir, error.to_string())),
     }
+}
+
+/// The names of the files of a directory.
+pub(crate) fn names_in(dir: &Path) -> io::Result<HashSet<OsString>> {
+    fs::read_dir(dir)?
+        .map(|entry| Ok(entry?.file_name()))
+        .collect()
 }
 
 /// Whether the file is a socket, or a link to one.

@@ -152,7 +152,9 @@ impl BufferPool {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn writers(name: &str) -> Vec<String> {
-        number::pools_of(name)
+        let mut pools = number::pools_with_files(name);
+        pools.retain(|pool| number::has_socket(pool));
+        pools
     }
 
     /// Sets `count` buffers of `size` bytes aside. Returns their indices. If some buffers of this size are already set aside,

@@ -3,9 +3,12 @@
 //! The number of a buffer, which processes send to each other: the process that wrote it, its slot, and a tag for the use of the slot.
 //! And the names of the pools that these processes write.
 
+use std::collections::HashSet;
+use std::path::Path;
+
 use xmem_shm::abi::meta::FrameMeta;
 
-use crate::rendezvous::socket_path;
+use crate::rendezvous::{lock_path, names_in, socket_path};
 
 const SLOT_BITS: u32 = 12;
 const TAG_BITS: u32 = 12;
@@ -105,10 +108,20 @@ pub(super) fn name_of(pool: &str) -> Option<&str> {
     (number < MAX_WRITERS && pool_of(name, number) == pool).then_some(name)
 }
 
-/// The pools of a buffer pool's processes.
-pub(super) fn pools_of(name: &str) -> Vec<String> {
+/// The pools of a buffer pool's processes that have a socket or a lock. The process may have been killed.
+pub(super) fn pools_with_files(name: &str) -> Vec<String> {
+    let dir = socket_path(pool_of(name, 0)).unwrap_or_default();
+    // All have the same directory, and one that cannot be read may still have the files.
+    let names = dir.parent().and_then(|dir| names_in(dir).ok());
+    let has_files = |pool: &String| {
+        let has = |path: &Path| {
+            let listed = |names: &HashSet<_>| path.file_name().is_some_and(|it| names.contains(it));
+            names.as_ref().is_none_or(listed) && path.exists()
+        };
+        socket_path(pool).is_ok_and(|path| has(&path) || has(&lock_path(&path)))
+    };
     let pools = (0..MAX_WRITERS).map(|writer| pool_of(name, writer));
-    pools.filter(|pool| has_socket(pool)).collect()
+    pools.filter(has_files).collect()
 }
 
 /// Whether the pool of a process has a socket. The process may have been killed.

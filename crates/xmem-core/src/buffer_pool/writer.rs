@@ -15,8 +15,7 @@ use xmem_shm::lock::lock;
 use xmem_shm::os::{random, socket};
 
 use super::error::{GetError, WriteAccessError};
-use super::number::{MAX_WRITERS, Number, Tag};
-use super::number::{has_socket, pool_of};
+use super::number::{MAX_WRITERS, Number, Tag, has_socket, pool_of, pools_with_files};
 use super::options::BufferPoolOptions;
 use crate::error::CreateError;
 use crate::frame::lease::ReadLease;
@@ -270,8 +269,8 @@ impl Writer {
 
 /// Removes the files of killed processes. Otherwise they would stay until another process gets the same number.
 fn remove_killed(name: &str) {
-    for writer in 0..MAX_WRITERS {
-        remove_if_killed(&pool_of(name, writer));
+    for pool in pools_with_files(name) {
+        remove_if_killed(&pool);
     }
 }
 
