@@ -18,7 +18,6 @@ use crate::error::PublishError;
 use crate::producer::pool::Pool;
 use crate::producer::pool::guard::Guard;
 use crate::producer::pool::history::{Kept, Span};
-use crate::producer::pool::regions::Cold;
 use crate::producer::pool::retain::Retention;
 use crate::producer::pool::slots::{Attached, Place, Slots};
 use crate::region::Region;
@@ -207,23 +206,11 @@ fn make_visible(
     });
     guard.trim_history(Span::Time);
     control.set_oldest(guard.history.oldest(sequence));
-    if sequence.is_multiple_of(64) {
-        tidy(guard, sequence);
-    }
     guard.wake_consumers();
+    if sequence.is_multiple_of(64) {
+        guard.tidy_later();
+    }
     info
-}
-
-/// Checks consumers and trims the state of the pool. Called every few frames.
-#[cold]
-fn tidy(guard: &mut Guard<'_>, sequence: u64) {
-    // Finds violations that did not cost a slot.
-    guard.audit();
-    let ring_len = guard.pool().shape().ring_len;
-    let oldest = (sequence + 1).saturating_sub(ring_len.into());
-    guard.sticky.forget_before(oldest);
-    guard.retire(Cold::ByNow);
-    guard.share_out();
 }
 
 /// The place for this many bytes of attachments in a slot that is filled up to `filled`.

@@ -263,6 +263,22 @@ impl<'a> Guard<'a> {
         }
     }
 
+    /// Checks consumers and trims the state of the pool after the lock is released and consumers are woken, because with many
+    /// consumers that takes as long as to wake one.
+    pub(in crate::producer) fn tidy_later(&mut self) {
+        self.effects.rare().tidy = true;
+    }
+
+    fn tidy(&mut self) {
+        // Finds violations that did not cost a slot.
+        self.audit();
+        let ring_len = self.pool().shape().ring_len;
+        let oldest = self.control().head().saturating_sub(ring_len.into());
+        self.sticky.forget_before(oldest);
+        self.retire(Cold::ByNow);
+        self.share_out();
+    }
+
     /// Removes a consumer from the list. Its leases no longer protect frames.
     pub(super) fn remove_consumer(&mut self, id: u64) {
         let control = self.control();
@@ -392,6 +408,7 @@ struct Rare {
     /// Regions to unmap in this process.
     regions: Vec<Arc<Region>>,
     hooks: Vec<Hook>,
+    tidy: bool,
 }
 
 impl Effects<'_> {
@@ -433,6 +450,11 @@ impl Rare {
         }
         drop(self.regions);
         self.hooks.into_iter().for_each(run_hook);
+        if self.tidy
+            && let Ok(mut guard) = pool.guard()
+        {
+            guard.tidy();
+        }
     }
 }
 
