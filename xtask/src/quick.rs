@@ -26,8 +26,17 @@ const SLOW: [&str; 13] = [
     "short",
     "soak",
 ];
-/// The slow tests of other programs, in nextest's words.
-const SLOW_TESTS: &str = "binary(hostile) & test(/^(floods|torrents)::/)";
+/// The slow modules of other programs.
+const SLOW_MODULES: [&str; 8] = [
+    "before_the_start",
+    "floods",
+    "model",
+    "outside_segment",
+    "pictures",
+    "plain_readers",
+    "torrents",
+    "waiting_sinks",
+];
 /// The crates whose tests start no program of another crate.
 const ALONE: [&str; 5] = [
     "xmem-core",
@@ -148,9 +157,16 @@ impl Change {
         let names = crates.clone().flat_map(|name| programs(name));
         let mut names: BTreeSet<String> = names.filter(|name| !SLOW.contains(&&**name)).collect();
         names.extend(self.programs.iter().cloned());
-        let mut command = with(strict(test()), &SELECTED);
+        let mut command = strict(test());
+        if of_crates && self.is_alone() {
+            // Without the unit tests of the others.
+            command.arg("--locked");
+            command.args(crates.clone().flat_map(|name| ["--package", name]));
+        } else {
+            command.args(SELECTED);
+        }
         command.args(names.iter().map(|name| format!("--test={name}")));
-        // Each of these builds the unit tests of all crates.
+        // Each of these builds the unit tests of all selected crates.
         let units = [("src/lib.rs", "--lib"), ("src/main.rs", "--bins")];
         let units = units
             .into_iter()
@@ -161,7 +177,8 @@ impl Change {
         }
         command.args(units);
         if has_nextest() {
-            let changed = crates.map(|name| format!("(package(={name}) - ({SLOW_TESTS}))"));
+            let slow = format!("test(/^({})::/)", SLOW_MODULES.join("|"));
+            let changed = crates.map(|name| format!("(package(={name}) - {slow})"));
             let named = self.programs.iter().map(|name| format!("binary(={name})"));
             let all: Vec<String> = changed.chain(named).collect();
             command.args(["--filterset", &all.join(" | ")]);
@@ -221,4 +238,35 @@ fn changed() -> Result<Vec<String>> {
         files = git(&["diff", "--name-only", "HEAD~1", "HEAD"])?;
     }
     Ok(files)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slow_programs_and_modules_exist() {
+        let crates = [
+            PLUGIN,
+            "xmem-core",
+            "xmem-cli",
+            "xmem-capi",
+            "xmem-shm",
+            "xmem-faults",
+        ];
+        let mut known = Vec::new();
+        for name in crates {
+            known.extend(programs(name).into_iter().map(|program| (name, program)));
+        }
+        for slow in SLOW {
+            assert!(known.iter().any(|(_, program)| program == slow), "{slow}");
+        }
+        for slow in SLOW_MODULES {
+            let has_it = |(name, program): &(&str, String)| {
+                let module = folder(name).join("tests").join(program).join(slow);
+                module.with_extension("rs").exists()
+            };
+            assert!(known.iter().any(has_it), "{slow}");
+        }
+    }
 }
