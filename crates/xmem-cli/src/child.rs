@@ -14,6 +14,7 @@ use crate::Error;
 use crate::command::plugin;
 use crate::launch::not_started;
 use crate::supervisor::supervise;
+use crate::tool::or_end;
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 
 /// The names with which this program starts itself before it executes or supervises a tool.
@@ -82,7 +83,8 @@ pub(crate) fn run(command: &mut Command, time: Duration) -> io::Result<Option<En
         .stderr(Stdio::piped())
         .spawn()?;
     // Read both streams while the tool runs: a full pipe would block it.
-    let (stdout, stderr) = (read(child.stdout.take()), read(child.stderr.take()));
+    let stdout = or_end(read(child.stdout.take()), &mut child)?;
+    let stderr = or_end(read(child.stderr.take()), &mut child)?;
     let Some(status) = wait(&mut child, time)? else {
         child.kill()?;
         child.wait()?;
@@ -106,8 +108,8 @@ fn wait(child: &mut Child, time: Duration) -> io::Result<Option<ExitStatus>> {
     }
 }
 
-fn read(pipe: Option<impl Read + Send + 'static>) -> thread::JoinHandle<String> {
-    thread::spawn(move || {
+fn read(pipe: Option<impl Read + Send + 'static>) -> io::Result<thread::JoinHandle<String>> {
+    thread::Builder::new().spawn(move || {
         let mut bytes = Vec::new();
         // Bytes that were read before an error are returned.
         let _ = pipe.map(|mut pipe| pipe.read_to_end(&mut bytes));

@@ -6,6 +6,7 @@ use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
 use std::process::{Command, ExitCode, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
@@ -146,6 +147,7 @@ pub(crate) fn exit_code(status: ExitStatus) -> ExitCode {
 /// The error if the tool cannot be started.
 pub(crate) fn not_started(error: &io::Error) -> Error {
     let advice = match error.kind() {
+        io::ErrorKind::NotFound if !Path::new("/proc/self").exists() => ". Mount /proc",
         io::ErrorKind::NotFound => ". Install GStreamer's tools (package gstreamer1.0-tools)",
         _ => "",
     };

@@ -30,6 +30,8 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         });
     }
+    // Fails only for a number that is no signal.
+    let _ = supervisor::unblock();
     // On wrong usage this exits with code 2.
     let cli = cli::Cli::parse();
     if cli.verbose {

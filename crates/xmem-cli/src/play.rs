@@ -15,7 +15,7 @@ use xmem_core::discovery::printable;
 use crate::Error;
 use crate::format::to_stderr;
 use crate::launch::{exit_code, not_started};
-use crate::tool::{Event, stop_on_signals};
+use crate::tool::{Event, or_end, stop_on_signals};
 
 const INTERVAL: Duration = Duration::from_secs(1);
 
@@ -37,7 +37,7 @@ pub(crate) fn play(
     // With the tool's descriptors: the reader of a pipe waits until all are closed.
     drop(command);
     let stdout = tool.stdout.take().map(BufReader::new);
-    thread::spawn(move || {
+    let reading = thread::Builder::new().spawn(move || {
         let lines = stdout
             .into_iter()
             .flat_map(|it| it.split(b'\n'))
@@ -49,6 +49,7 @@ pub(crate) fn play(
         }
         let _ = sender.send(Event::Ended);
     });
+    or_end(reading, &mut tool)?;
     let mut deadline = None;
     let mut is_wanted = true;
     loop {

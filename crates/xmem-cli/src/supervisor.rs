@@ -28,7 +28,7 @@ const AGAIN: Duration = Duration::from_secs(1);
 /// get it, as its end comes from the parent. It also writes to a pipe that the parent may no longer read.
 pub(crate) fn supervise(tool: &mut Command) -> Result<ExitCode, Error> {
     // The tool inherits the mask.
-    block(&[SIGHUP, SIGPIPE, SIGTERM])?;
+    mask(libc::SIG_BLOCK, &[SIGHUP, SIGPIPE, SIGTERM])?;
     let mut signals = Signals::new([SIGCHLD, SIGINT])?;
     let parent = getppid();
     let mut tool = tool.spawn().map_err(|error| not_started(&error))?;
@@ -51,7 +51,12 @@ pub(crate) fn supervise(tool: &mut Command) -> Result<ExitCode, Error> {
     }
 }
 
-fn block(signals: &[i32]) -> io::Result<()> {
+/// Lets this process and its tools get the signals that end them. Some programs that start others leave them blocked.
+pub(crate) fn unblock() -> io::Result<()> {
+    mask(libc::SIG_UNBLOCK, &[SIGINT, SIGTERM])
+}
+
+fn mask(how: i32, signals: &[i32]) -> io::Result<()> {
     let mut set = MaybeUninit::uninit();
     // SAFETY: sigemptyset initializes the set, which the other functions read. The old mask is not asked for.
     let error = unsafe {
@@ -59,7 +64,7 @@ fn block(signals: &[i32]) -> io::Result<()> {
         for signal in signals {
             libc::sigaddset(set.as_mut_ptr(), *signal);
         }
-        libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), ptr::null_mut())
+        libc::pthread_sigmask(how, set.as_ptr(), ptr::null_mut())
     };
     match error {
         0 => Ok(()),

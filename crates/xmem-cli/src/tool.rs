@@ -2,7 +2,7 @@
 
 //! Events of a running tool, and of the user's signals.
 
-use std::io::{BufRead, BufReader};
+use std::io::{self, BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::Sender;
@@ -26,13 +26,13 @@ pub(crate) enum Event {
 /// Sends an event for SIGINT and SIGTERM instead of ending the process.
 pub(crate) fn stop_on_signals(events: Sender<Event>) -> Result<(), Error> {
     let mut signals = Signals::new([SIGINT, SIGTERM])?;
-    thread::spawn(move || {
+    thread::Builder::new().spawn(move || {
         for _ in &mut signals {
             if events.send(Event::Stop).is_err() {
                 return;
             }
         }
-    });
+    })?;
     Ok(())
 }
 
@@ -43,7 +43,7 @@ pub(crate) fn start(command: &mut Command, events: Sender<Event>) -> Result<Chil
     command.process_group(0);
     let mut tool = command.spawn().map_err(|error| not_started(&error))?;
     let stderr = tool.stderr.take().map(BufReader::new);
-    thread::spawn(move || {
+    let reading = thread::Builder::new().spawn(move || {
         let lines = stderr
             .into_iter()
             .flat_map(|it| it.split(b'\n'))
@@ -54,5 +54,15 @@ pub(crate) fn start(command: &mut Command, events: Sender<Event>) -> Result<Chil
         }
         let _ = events.send(Event::Ended);
     });
+    or_end(reading, &mut tool)?;
     Ok(tool)
+}
+
+/// Ends the tool if the thread that it needs was not started.
+pub(crate) fn or_end<T>(thread: io::Result<T>, tool: &mut Child) -> io::Result<T> {
+    if thread.is_err() {
+        tool.kill()?;
+        tool.wait()?;
+    }
+    thread
 }

@@ -47,22 +47,22 @@ impl Triggers {
         let (sender, events) = sync_channel(WAITING);
         let mut signals = Signals::new([SIGUSR1])?;
         let on_signal = sender.clone();
-        thread::spawn(move || {
+        thread::Builder::new().spawn(move || {
             for _ in &mut signals {
                 if on_signal.send(Event::Trigger).is_err() {
                     return;
                 }
             }
-        });
+        })?;
         if from_stdin {
             let on_line = sender.clone();
-            thread::spawn(move || {
+            thread::Builder::new().spawn(move || {
                 for _ in io::stdin().lock().split(b'\n').map_while(Result::ok) {
                     if on_line.send(Event::Trigger).is_err() {
                         return;
                     }
                 }
-            });
+            })?;
         }
         Ok(Self { sender, events })
     }
@@ -169,10 +169,10 @@ impl Clips {
         triggers: Triggers,
         input: PipeReader,
         is_done: Arc<AtomicBool>,
-    ) -> JoinHandle<bool> {
+    ) -> io::Result<JoinHandle<bool>> {
         let Triggers { sender, events } = triggers;
-        thread::spawn(move || read(input, &sender));
-        thread::spawn(move || {
+        thread::Builder::new().spawn(move || read(input, &sender))?;
+        thread::Builder::new().spawn(move || {
             self.run(&events, &is_done);
             if !self.has_written && !self.has_failed {
                 to_stderr("there was no clip to write");

@@ -143,7 +143,7 @@ fn write_clips(record: &Record, before: Duration) -> Result<ExitCode, Error> {
     // The only descriptor that the command closes here once the tool has it.
     command.stdin(output);
     let is_done = Arc::new(AtomicBool::new(false));
-    let clips = clips.spawn(triggers, input, is_done.clone());
+    let clips = clips.spawn(triggers, input, is_done.clone())?;
     let mut gaps = Gaps::new(caps.is_raw());
     let code = play(command, None, || {
         gaps.look(pool, &consumer.0);

@@ -46,7 +46,7 @@ fn play(share: &Share, verbose: bool) -> Result<(), Error> {
     let plays_once = matches!(source, Source::File(_)) && !share.repeat && !source.is_picture();
     let mut wait = BACKOFF.0;
     let mut is_wanted = !share.on_demand;
-    let mut has_alpha = false;
+    let (mut has_alpha, mut has_shared) = (false, false);
     // Taken from the previous run, because a run may be shorter than the time for which a source stays open.
     let mut last_consumer = None;
     to_stderr(format_args!(
@@ -58,7 +58,23 @@ fn play(share: &Share, verbose: bool) -> Result<(), Error> {
             to_stderr(format_args!("{source}: closed until a consumer comes"));
         }
         let opened = is_wanted.then_some(&source);
-        let mut playing = Playing::start(share, opened, plays_once, has_alpha, sender.clone())?;
+        let playing = Playing::start(share, opened, plays_once, has_alpha, sender.clone());
+        let mut playing = match playing {
+            Ok(playing) => playing,
+            // Processes, threads or memory may be short for a moment.
+            Err(error) if has_shared && share.idle.is_none() => {
+                to_stderr(format_args!(
+                    "{source}: {error}; starting it again in {wait:?}"
+                ));
+                if let Ok(Event::Stop) = events.recv_timeout(wait) {
+                    return Ok(());
+                }
+                wait = (2 * wait).min(BACKOFF.1);
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
+        has_shared = true;
         if let Some(time) = last_consumer.take() {
             playing.last_consumer = time;
         }

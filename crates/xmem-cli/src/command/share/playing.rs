@@ -280,14 +280,15 @@ fn smaller(share: &Share, also: &Also) -> Vec<String> {
     elements
 }
 
-/// Whether another run would fail in the same way, because of the pipeline, a missing element or the pool.
+/// Whether another run would fail in the same way, because of the pipeline, a missing element or the pool. A lack of descriptors,
+/// threads or memory may pass.
 fn is_repeated(stderr: &str) -> bool {
-    [
+    let has = |parts: &[&str]| parts.iter().any(|part| stderr.contains(part));
+    let stays = [
         "erroneous pipeline",
         "missing a plug-in",
         "No URI handler",
         "GstXmemSink",
-    ]
-    .iter()
-    .any(|part| stderr.contains(part))
+    ];
+    has(&stays) && !has(&["; raise the limit of", "; free memory"])
 }

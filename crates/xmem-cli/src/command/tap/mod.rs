@@ -5,7 +5,7 @@
 mod y4m;
 
 use std::ffi::OsStr;
-use std::io::{IsTerminal, pipe, stdout};
+use std::io::{ErrorKind::BrokenPipe, IsTerminal, pipe, stdout};
 use std::os::fd::AsRawFd;
 use std::process::{Command, ExitCode};
 use std::sync::mpsc::channel;
@@ -55,15 +55,18 @@ fn without_padding(
     let (from, to) = pipe()?;
     tool.stdin(to);
     let (sender, end) = channel();
-    thread::spawn(move || {
-        // Fails if the reader has ended. The tool then ends by SIGPIPE, as it does without this thread.
-        let _ = y4m::copy(from, stdout());
-        let _ = sender.send(());
-    });
+    thread::Builder::new().spawn(move || {
+        let _ = sender.send(y4m::copy(from, stdout()));
+    })?;
     let code = play(tool)?;
     // What the tool wrote last. A reader that does not read is not waited for.
-    let _ = end.recv_timeout(END_TIMEOUT);
-    Ok(code)
+    match end.recv_timeout(END_TIMEOUT) {
+        // The tool has ended by SIGPIPE, as it does without this thread if the reader has ended.
+        Ok(Err(error)) if error.raw_os_error().is_some() && error.kind() != BrokenPipe => {
+            Err(format!("standard output: {error}").into())
+        }
+        _ => Ok(code),
+    }
 }
 
 /// Whether a frame in a format of y4menc has bytes between its rows or behind its planes.

@@ -3,7 +3,6 @@
 //! Y4M has no padding between rows, but y4menc of GStreamer 1.22 writes that of its buffers.
 
 use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
-use std::process::Command;
 
 use xmem_core::VideoLayout;
 
@@ -16,7 +15,7 @@ pub(super) const FORMATS: [(&str, &str); 3] = [("I420", "420"), ("Y42B", "422"),
 
 /// Whether y4menc writes padding. A frame with 2 x 2 pixels has six bytes without it.
 pub(super) fn has_padding() -> Result<bool, Error> {
-    let mut command = Command::new(TOOL);
+    let mut command = child::dependent(TOOL);
     let words = "--quiet videotestsrc pattern=black num-buffers=1 ! video/x-raw,format=I420,width=2,height=2 ! y4menc ! fdsink";
     let ended = child::run(command.args(words.split(' ')), 2 * END_TIMEOUT);
     let ended = ended.map_err(|error| not_started(&error))?;

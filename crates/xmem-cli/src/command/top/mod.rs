@@ -6,7 +6,7 @@ mod histogram;
 mod rows;
 mod screen;
 
-use std::io::{IsTerminal, Write};
+use std::io::{self, IsTerminal, Write};
 use std::sync::mpsc::{Sender, channel};
 use std::thread;
 use std::time::Duration;
@@ -48,8 +48,8 @@ pub(crate) fn run(
     }
     let (sender, events) = channel();
     quit_on_signals(sender.clone())?;
-    ask(interval, sender.clone());
-    read_keys(sender);
+    ask(interval, sender.clone())?;
+    read_keys(sender)?;
     // ratatui also restores the terminal in a panic.
     let mut terminal = ratatui::try_init()?;
     let mut screen = Screen::default();
@@ -90,26 +90,27 @@ fn handle_key(screen: &mut Screen, key: KeyEvent) -> bool {
 
 fn quit_on_signals(events: Sender<Event>) -> Result<(), Error> {
     let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM])?;
-    thread::spawn(move || {
+    thread::Builder::new().spawn(move || {
         for _ in &mut signals {
             let _ = events.send(Event::Quit);
         }
-    });
+    })?;
     Ok(())
 }
 
 /// Queries the pools on a separate thread, because the query of a stopped producer takes a second, and keys must not wait for it.
-fn ask(interval: Duration, events: Sender<Event>) {
-    thread::spawn(move || {
+fn ask(interval: Duration, events: Sender<Event>) -> io::Result<()> {
+    thread::Builder::new().spawn(move || {
         let ask = || pools::all().map_err(|error| error.to_string());
         while events.send(Event::Pools(ask())).is_ok() {
             thread::sleep(interval);
         }
-    });
+    })?;
+    Ok(())
 }
 
-fn read_keys(events: Sender<Event>) {
-    thread::spawn(move || {
+fn read_keys(events: Sender<Event>) -> io::Result<()> {
+    thread::Builder::new().spawn(move || {
         loop {
             let event = match event::read() {
                 Ok(event::Event::Key(key)) => Event::Key(key),
@@ -123,7 +124,8 @@ fn read_keys(events: Sender<Event>) {
                 return;
             }
         }
-    });
+    })?;
+    Ok(())
 }
 
 fn print(pools: Vec<Pool>, format: Format, out: &mut impl Write) -> Result<(), Error> {
