@@ -55,6 +55,9 @@ pub(crate) fn remedy(error: &io::Error) -> &'static str {
     match Errno::from_io_error(error) {
         Some(Errno::MFILE) => "; raise the limit of open files of the process (ulimit -n)",
         Some(Errno::NFILE) => "; raise the limit of open files of the host (fs.file-max)",
+        Some(Errno::AGAIN) => {
+            "; raise the limit of processes and threads (ulimit -u, TasksMax of systemd, pids.max)"
+        }
         Some(Errno::NOMEM) => "; free memory, or raise the memory limit of the process (ulimit -v)",
         _ => "",
     }

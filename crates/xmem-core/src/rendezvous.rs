@@ -194,14 +194,22 @@ pub(crate) fn prepare_dir(pool: &OsStr, socket: &Path) -> Result<(), NameError> 
         };
     }
     if !check_place(dir)? {
-        fs::DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(dir)
-            .map_err(|error| refused(dir, error.to_string()))?;
+        make_dir(dir).map_err(|error| refused(dir, error.to_string()))?;
         check_dir(dir)?;
     }
     Ok(())
+}
+
+/// Makes a directory for this user alone, whatever the umask is, and those that it is in.
+fn make_dir(dir: &Path) -> io::Result<()> {
+    if let Some(parent) = dir.parent().filter(|parent| !parent.exists()) {
+        make_dir(parent)?;
+    }
+    match fs::DirBuilder::new().mode(0o700).create(dir) {
+        Ok(()) => fs::set_permissions(dir, fs::Permissions::from_mode(0o700)),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        Err(error) => Err(error),
+    }
 }
 
 /// The path of a pool's socket, for a program that keeps a file of its own beside it. Makes the runtime directory if it is missing.

@@ -239,6 +239,28 @@ fn also_member(gid: u32) -> User {
     User::in_groups(42_104, 42_104, &[42_300, gid, 42_301])
 }
 
+/// The owner can enter the runtime directory and open the files, whatever the umask was when they were made.
+#[test]
+fn a_umask_does_not_exclude_the_owner() {
+    let place = Place::new();
+    let dir = place.path().join("made/here");
+    let mut shell = Command::new("sh");
+    shell
+        .args(["-c", "umask 0777; exec \"$0\" \"$@\""])
+        .arg(std::env::current_exe().unwrap())
+        .env("XMEM_RUNTIME_DIR", &dir);
+    let mut producer = Child::from(shell, "produce - - -", "p");
+    assert_eq!(producer.reply(), "ready");
+    for (path, mode) in [
+        (place.path().join("made"), 0o700),
+        (dir.clone(), 0o700),
+        (dir.join("p.lock"), 0o600),
+    ] {
+        let permissions = std::fs::metadata(&path).unwrap().permissions();
+        assert_eq!(permissions.mode() & 0o777, mode, "{path:?}");
+    }
+}
+
 /// The socket's file is created before its mode and group are set.
 #[test]
 fn a_wait_outlasts_the_start_of_a_producer() {

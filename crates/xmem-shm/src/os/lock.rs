@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::fs::{
-    AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, flock, fstat, open, statat, unlink,
+    AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, fchmod, flock, fstat, open, statat,
+    unlink,
 };
 use rustix::io::{Errno, retry_on_intr};
 
@@ -121,7 +122,11 @@ fn open_or_make(path: &Path) -> Result<Option<(File, bool)>, LockError> {
     let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let make = flags | OFlags::CREATE | OFlags::EXCL;
     match open(path, make, Mode::RUSR | Mode::WUSR) {
-        Ok(fd) => return Ok(Some((fd.into(), true))),
+        Ok(fd) => {
+            // A umask could keep its owner from opening it again. Fails on file systems without permissions.
+            let _ = fchmod(&fd, Mode::RUSR | Mode::WUSR);
+            return Ok(Some((fd.into(), true)));
+        }
         Err(Errno::EXIST) => {}
         Err(error) => return Err(LockError::Io(error.into())),
     }

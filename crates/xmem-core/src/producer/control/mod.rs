@@ -334,10 +334,10 @@ impl ControlThread {
                 Err(error) => {
                     let text = format_args!("cannot accept a consumer: {error}");
                     self.warnings.warn(self.pool.name(), text);
-                    // No descriptors are left. A connection that is not accepted would wake this thread again and again.
-                    if self.spare.take().is_some() {
-                        drop(self.listener.accept());
-                    } else {
+                    // No descriptors are left, or a sandbox forbids the call. A connection that is not accepted would wake this
+                    // thread again and again.
+                    let had_spare = self.spare.take().is_some();
+                    if !had_spare || self.listener.accept().is_err() {
                         std::thread::sleep(Duration::from_millis(10));
                     }
                     self.spare = File::open("/dev/null").ok();
