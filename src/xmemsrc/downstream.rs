@@ -220,8 +220,8 @@ pub(super) fn report_late_refusal(
         element,
         gst::CoreError::Negotiation,
         ("An element downstream does not accept the frames of pool {pool:?}. The element behind xmemsrc accepts the caps \
-             {caps}, and a later one does not accept its output. Put a converter before that one, or change the caps of the \
-             producer")
+             {caps}, but fails with them, or a later one does not accept its output. Put a converter before that one, or behind \
+             xmemsrc, or change the caps of the producer")
     );
 }
 

@@ -112,6 +112,14 @@ impl Latency {
                 busy.mseconds()
             )
         } else if wait > ALWAYS_KEPT && busy <= wait.saturating_add(ALWAYS_KEPT) {
+            let (shift, paid) = (get(&self.shift), get(&self.paid));
+            if shift.saturating_sub(paid) > wait / 2 {
+                return format!(
+                    "Frames are missed: the producer was {} ms behind when this stream began, and cannot keep frames for so long. The \
+                     delay becomes less by what is missed. Set delivery=lossless on xmemsink if no frame may be missed",
+                    shift.mseconds()
+                );
+            }
             format!(
                 "Frames are missed: a sink waits up to {} ms for the time of a frame, and the producer has no room to keep all frames \
                  for so long. Reduce the latency of the producer's pipeline, such as latency=200 of rtspsrc, or set pace=always on \

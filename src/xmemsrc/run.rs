@@ -213,8 +213,12 @@ impl Started {
             return;
         }
         self.note_gap();
+        if source.settings.newest_only {
+            return;
+        }
+        self.to_running_time.note_missed();
         // Who pauses a live stream misses frames on purpose.
-        if !source.settings.newest_only && !was_paused && self.reports(Report::Misses) {
+        if !was_paused && self.reports(Report::Misses) {
             // A source that is not held up takes a frame when it is published.
             let busy = timing::elapsed(self.published_at, xmem_core::monotonic_ns());
             let missed = info.sequence.saturating_sub(expected);

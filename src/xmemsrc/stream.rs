@@ -407,10 +407,10 @@ impl Playback {
         self.shown.as_ref()
     }
 
-    /// Whether a live stream can reduce its shift at a gap. If frames arrive in decoding order and have no decoding time, the
-    /// length of the gap is not known.
-    pub(super) fn can_catch_up(&self, meta: &FrameMeta) -> bool {
-        self.timeline.live && (!self.may_reorder || meta.decode_timestamp.is_some())
+    /// Whether the length of a gap is known, by which the shift can be reduced. It is not if frames arrive in decoding order and
+    /// have no decoding time.
+    pub(super) fn knows_gaps(&self, meta: &FrameMeta) -> bool {
+        !self.may_reorder || meta.decode_timestamp.is_some()
     }
 
     /// Whether it is encoded video.

@@ -109,6 +109,8 @@ pub(super) struct ToRunningTime {
     measured: Option<gst::ClockTime>,
     /// The shift or the delay has changed.
     has_news: bool,
+    /// Frames before the next one were missed.
+    has_missed: bool,
     window: Window,
 }
 
@@ -133,6 +135,7 @@ impl ToRunningTime {
             measured_at: None,
             measured: None,
             has_news: false,
+            has_missed: false,
             window: Window::default(),
         }
     }
@@ -140,6 +143,11 @@ impl ToRunningTime {
     /// The pipeline changes to PLAYING.
     pub(super) fn begin(&mut self) {
         self.began.get_or_insert_with(xmem_core::monotonic_ns);
+    }
+
+    /// Frames before the next one were missed.
+    pub(super) fn note_missed(&mut self) {
+        self.has_missed = true;
     }
 
     /// The next frames are from another producer.
@@ -345,12 +353,14 @@ impl ToRunningTime {
             }
             let duration = meta.duration.and_then(timing::known);
             let missing = self.spacing.missing(earliest, duration);
+            let has_missed = take(&mut self.has_missed);
             match &self.shift {
                 Some(shift) if !self.was_paused => {
                     // After a gap the shift can shrink. If it stayed at the limit of the pool's history, each later frame would
-                    // be lost.
+                    // be lost. A gap in a film is no reason, but that frames were missed is.
                     if !missing.is_zero()
-                        && playback.can_catch_up(meta)
+                        && (has_missed || playback.timeline().live)
+                        && playback.knows_gaps(meta)
                         && !shift.is_live()
                         && Arc::strong_count(shift) == 1
                     {
@@ -421,7 +431,7 @@ impl ToRunningTime {
             MARGIN
         };
         // A live stream that shares its shift cannot catch up.
-        let catches_up = playback.can_catch_up(meta) && margin.is_zero();
+        let catches_up = playback.knows_gaps(meta) && margin.is_zero();
         let keeps_spacing = !timeline.live || (is_lossless && catches_up);
         let goes_on = was_paused && is_lossless && keeps_spacing;
         let was_held_up = keeps_spacing && (!timeline.live || late > promised);

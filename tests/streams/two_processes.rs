@@ -5,6 +5,8 @@
 use std::{
     fs,
     path::{Path, PathBuf},
+    thread,
+    time::Duration,
 };
 
 use crate::support::{process::*, *};
@@ -192,6 +194,36 @@ fn a_stopped_consumer_delays_no_other_process() {
     assert_eq!(stats.dropped, 0);
     assert!(stats.slots < 40, "{} slots", stats.slots);
     stopped.signal(Signal::CONT);
+}
+
+/// The source delays a film by as much as its first frame is late, so that all frames are shown. A pool without room for so long
+/// would lose most of them for ever.
+#[test]
+fn a_film_that_the_pool_cannot_keep_for_so_long_is_delayed_less() {
+    let pools = prepared();
+    let _producer = Launch::new(
+        &pools,
+        "producer",
+        &[],
+        "videotestsrc ! video/x-raw,format=I420,width=64,height=48,framerate=25/1 \
+         ! xmemsink pool=p max-slots=12 wait-for-connection=true",
+    );
+    until("a producer", || pool_stats(&pools, "p").is_some());
+    // So late is the first frame.
+    thread::sleep(Duration::from_secs(3));
+    let _consumer = Launch::new(
+        &pools,
+        "consumer",
+        &[],
+        "xmemsrc pool=p ! fakesink sync=true",
+    );
+    until("frames", || {
+        pool_stats(&pools, "p").is_some_and(|stats| {
+            let consumers = &stats.consumers;
+            assert!(consumers.iter().all(|it| it.missed < 150), "{consumers:?}");
+            consumers.iter().any(|it| it.received > 150)
+        })
+    });
 }
 
 /// GStreamer parses such flags, which some decoders add to their caps, only in processes that have registered the type. In an
