@@ -73,3 +73,39 @@ fn a_pool_that_cannot_grow_is_reported_until_it_can() {
     });
     assert_eq!(producer.log().matches("The pool cannot grow").count(), 1);
 }
+
+/// The second source of the stream has other caps.
+#[test]
+fn a_stream_that_changes_during_a_shortage_goes_on() {
+    let pools = prepared();
+    let source = |properties: &str, width| {
+        format!(
+            "videotestsrc is-live=true {properties} ! video/x-raw,width={width},height=48,framerate=100/1 ! c."
+        )
+    };
+    let (first, second) = (source("num-buffers=200", 64), source("", 80));
+    let pipeline = format!("concat name=c ! xmemsink pool=p {first} {second}");
+    let mut command = command(&pools, "gst-launch-1.0");
+    // GStreamer's own sets of descriptors fail as well, which it calls critical.
+    command.args(pipeline.split(' ')).env_remove("G_DEBUG");
+    let mut producer = Launch::start(&pools, "producer", &mut command);
+    let _consumer = Launch::new(&pools, "consumer", &[], "xmemsrc pool=p ! fakesink");
+    until("connected", || has_consumer(&pools));
+    set_descriptors(&producer, Some(5));
+    until("it reports what it lacks", || {
+        assert!(!producer.has_ended(), "{}", producer.log());
+        producer.log().contains("Frames are dropped until")
+    });
+    let published = || pool_stats(&pools, "p").map_or(0, |stats| stats.published);
+    let before = published();
+    set_descriptors(&producer, None);
+    until("more frames", || {
+        assert!(!producer.has_ended(), "{}", producer.log());
+        published() > before + 50
+    });
+    assert!(pool_stats(&pools, "p").unwrap().dropped > 0);
+    assert_eq!(
+        producer.log().matches("Frames are dropped until").count(),
+        1
+    );
+}

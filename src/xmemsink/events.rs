@@ -12,6 +12,7 @@ use xmem_core::{AcquireError, Canceller, EventError, FrameFlags, FrameMeta, Publ
 
 use super::{
     base::{CAT, Data},
+    stream::UNSHARED,
     when::SinkContext,
 };
 use crate::{
@@ -146,7 +147,14 @@ impl Events {
         }
         loop {
             if waits {
-                meta.timestamp = ctx.prepare(data)?.stamps(ctx.sink, &when).presentation;
+                let mapping = match ctx.prepare(data) {
+                    Err(UNSHARED) => {
+                        self.note_dropped(ctx.sink, event, "the stream's state is not shared yet");
+                        return Ok(());
+                    }
+                    mapping => mapping?,
+                };
+                meta.timestamp = mapping.stamps(ctx.sink, &when).presentation;
             }
             if self.publish(ctx, data, event, &meta)? {
                 return Ok(());

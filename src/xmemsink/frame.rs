@@ -12,7 +12,7 @@ use super::{
     device, outside,
     run::{Cause, Failure, Outcome, Started},
     settings::XmemSinkCopy,
-    stream::{Described, Mismatch, Report, SinkStream},
+    stream::{Described, Mismatch, Report, SinkStream, UNSHARED},
     when::SinkContext,
 };
 use crate::{
@@ -119,7 +119,14 @@ pub(super) fn offer(
     let data = Data::Buffer(buffer);
     let Described { meta, memory } = described;
     loop {
-        let stamps = ctx.prepare(data)?.stamps(ctx.sink, buffer);
+        let mapping = match ctx.prepare(data) {
+            Err(UNSHARED) => {
+                ctx.started.producer.note_dropped();
+                return Ok(Outcome::Spared(None));
+            }
+            mapping => mapping?,
+        };
+        let stamps = mapping.stamps(ctx.sink, buffer);
         meta.timestamp = stamps.presentation;
         meta.decode_timestamp = stamps.decoding;
         let num_requested = requests.num_requested();

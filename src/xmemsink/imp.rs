@@ -56,7 +56,7 @@ use super::{
     frame,
     run::{Failures, Offer, Outcome, Started},
     settings::{PROP_NUM_CLIENTS, PROP_POOL, PROPERTIES, Settings},
-    stream::{Gaps, SinkStream},
+    stream::{Gaps, SinkStream, UNSHARED},
     when::{self, Interrupts, Reason, SinkContext, ToMonotonic},
 };
 use crate::{
@@ -532,13 +532,14 @@ impl XmemSink {
         }
     }
 
-    /// Gives the pool the sticky state. `false`: the pool refused it.
+    /// Gives the pool the sticky state, or leaves that to the next frame. `false`: the pool refused it.
     fn share_sticky(&self) -> bool {
         let obj = self.obj();
         self.started().is_some_and(|started| {
-            self.stream
-                .push_sticky(obj.upcast_ref(), &started.producer, None)
-                .is_ok()
+            let pushed = self
+                .stream
+                .push_sticky(obj.upcast_ref(), &started.producer, None);
+            matches!(pushed, Ok(()) | Err(UNSHARED))
         })
     }
 

@@ -169,7 +169,8 @@ pub(super) enum Outcome {
     Copied(Cause),
     /// No slot was free, and live delivery does not wait.
     Dropped,
-    /// It was dropped, since most of upstream's buffers are in use, of which there are so many, and it may not be copied.
+    /// It was dropped, since most of upstream's buffers are in use, of which there are so many, and it may not be copied. `None`:
+    /// their number is not known, or it was dropped for another reason that was reported.
     Spared(Option<u32>),
 }
 

@@ -40,8 +40,8 @@ settings! {
          * * `published` (guint64): published frames.
          * * `zero-copy`, `copied` (guint64): published frames that weren't copied, and published frames that were copied
          *   into a slot.
-         * * `dropped` (guint64): frames that weren't published because no slot was free, or because upstream had few
-         *   buffers left.
+         * * `dropped` (guint64): frames that weren't published because no slot was free, because upstream had few
+         *   buffers left, or because new caps could not be shared for lack of memory or descriptors.
          * * `scarce` (guint64): frames that were copied or dropped because upstream, for example a camera, had few
          *   buffers left.
          * * `metas-dropped` (guint64), `dropped-metas` (`application/x-xmem-metas`): metas that didn't travel with their frame,

@@ -10,7 +10,7 @@ use std::sync::{
     },
 };
 
-use xmem_core::{Attachments, FrameLayout, FrameMeta, Producer, Sticky};
+use xmem_core::{Attachments, Delivery, FrameLayout, FrameMeta, Producer, Sticky};
 
 use super::base::CAT;
 use crate::{
@@ -77,9 +77,14 @@ struct State {
     /// The timeline in `sticky`.
     timeline: Option<Timeline>,
     reported_wait: bool,
+    reported_shortage: bool,
     /// By [`Report`].
     reported: [bool; 3],
 }
+
+/// The pool does not have the stream's present state for lack of memory or descriptors, and the next frame tries again. Until then
+/// consumers would read frames by the wrong caps.
+pub(super) const UNSHARED: gst::FlowError = gst::FlowError::CustomError;
 
 /// Warnings about frames.
 #[derive(Debug, Clone, Copy)]
@@ -250,11 +255,26 @@ impl SinkStream {
                 );
                 Ok(())
             }
+            // Lossless consumers may not miss a frame.
+            Err(error) if error.is_shortage() && producer.delivery() == Delivery::Live => {
+                let mut state = lock(&self.state);
+                state.sticky_is_new = true;
+                let is_reported = std::mem::replace(&mut state.reported_shortage, true);
+                drop(state);
+                if !is_reported {
+                    gst::element_warning!(
+                        sink,
+                        gst::ResourceError::NoSpaceLeft,
+                        ("Frames are dropped until the stream's new caps, segment or tags can be shared: {error}")
+                    );
+                }
+                Err(UNSHARED)
+            }
             Err(error) => {
                 gst::element_error!(
                     sink,
                     gst::ResourceError::NoSpaceLeft,
-                    ("Cannot share the caps: {error}")
+                    ("Cannot share the stream's caps, segment or tags: {error}")
                 );
                 Err(gst::FlowError::Error)
             }

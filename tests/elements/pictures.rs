@@ -172,6 +172,19 @@ fn a_tap_writes_y4m_until_its_reader_ends() {
     tap.wait().unwrap();
 }
 
+/// Frames with padding, whose rows the command itself writes.
+#[test]
+fn a_tap_to_a_full_disk_says_so() {
+    let pools = prepared();
+    let _producer = published(&pools, HALVES);
+    let full = std::fs::File::create("/dev/full").unwrap();
+    let mut tap = command(&pools, target_dir().join("xmem"));
+    let output = tap.args(["tap", "p"]).stdout(full).output().unwrap();
+    let log = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success(), "{log}");
+    assert!(log.contains("No space left on device"), "{log}");
+}
+
 /// Y4M has no padding, and neither Y4M nor JPEG states the range and the matrix of its values.
 #[test]
 fn all_pictures_of_a_pool_are_alike() {

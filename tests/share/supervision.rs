@@ -56,6 +56,24 @@ fn the_source_ends_with_its_supervisor() {
     until("no producer", || pool_stats(&pools, "p").is_none());
 }
 
+/// Programs that read signals from a descriptor block them, also for what they start.
+#[test]
+fn it_can_be_stopped_and_its_source_ends_although_signals_were_blocked() {
+    for signal in [Signal::TERM, Signal::KILL] {
+        let pools = prepared();
+        let mut blocked = command(&pools, "env");
+        blocked
+            .args(["--block-signal=INT,TERM"])
+            .arg(target_dir().join("xmem"))
+            .args(["share", "test", "--pool", "p"]);
+        let mut share = Launch::start(&pools, "share", &mut blocked);
+        until("frames", || published(&pools) > 0);
+        share.signal(signal);
+        until("its end", || share.has_ended());
+        until("no producer", || pool_stats(&pools, "p").is_none());
+    }
+}
+
 #[test]
 fn a_program_starts_it_once_and_it_ends_without_a_consumer() {
     let pools = prepared();

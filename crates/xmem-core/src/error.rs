@@ -450,6 +450,13 @@ pub enum StickyError {
     Forked,
 }
 
+impl StickyError {
+    /// Whether the system lacks descriptors or memory. This may be temporary.
+    pub fn is_shortage(&self) -> bool {
+        matches!(self, Self::System(error) if error.is_shortage())
+    }
+}
+
 const STICKY: &str = "cannot keep the stream's sticky state";
 
 /// A frame could not be published.
