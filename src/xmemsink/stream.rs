@@ -84,7 +84,7 @@ struct State {
 
 /// The pool does not have the stream's present state for lack of memory or descriptors, and the next frame tries again. Until then
 /// consumers would read frames by the wrong caps.
-pub(super) const UNSHARED: gst::FlowError = gst::FlowError::CustomError;
+pub(super) const UNSHARED: gst::FlowError = gst::FlowError::CustomError1;
 
 /// Warnings about frames.
 #[derive(Debug, Clone, Copy)]
