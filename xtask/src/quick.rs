@@ -11,11 +11,14 @@ use crate::step::{self, Step};
 use crate::{Result, cargo, root};
 
 /// Test programs that take long. They run only if they were changed themselves.
-const SLOW: [&str; 13] = [
+const SLOW: [&str; 16] = [
+    "camera",
     "clips",
     "containers",
     "cuda",
     "cuda_elements",
+    "docs",
+    "embedded",
     "exhaustive",
     "fault_chains",
     "fault_points",
@@ -27,15 +30,20 @@ const SLOW: [&str; 13] = [
     "soak",
 ];
 /// The slow modules of other programs.
-const SLOW_MODULES: [&str; 8] = [
+const SLOW_MODULES: [&str; 13] = [
     "before_the_start",
+    "cameras",
     "floods",
     "model",
+    "other_software",
     "outside_segment",
     "pictures",
     "plain_readers",
+    "stream_headers",
     "torrents",
+    "two_processes",
     "waiting_sinks",
+    "zero_copy",
 ];
 /// The crates whose tests start no program of another crate.
 const ALONE: [&str; 5] = [
