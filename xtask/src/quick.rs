@@ -78,7 +78,11 @@ pub(crate) fn run(args: &Args) -> Result {
         "run `cargo fmt --all`",
     )];
     if !change.crates.is_empty() {
-        let mut lints = with(cargo(), &["clippy", "--all-targets", "--locked"]);
+        let mut lints = with(cargo(), &["clippy", "--locked"]);
+        // Other tests have the same lints as before, and are compiled below.
+        if change.has_tests {
+            lints.arg("--all-targets");
+        }
         lints.args(change.crates.iter().flat_map(|name| ["--package", name]));
         lints.args(["--", "-D", "warnings"]);
         steps.push(plain("lints", lints, "fix clippy's warnings"));
@@ -109,6 +113,8 @@ struct Change {
     crates: BTreeSet<String>,
     /// The changed test programs.
     programs: BTreeSet<String>,
+    /// Tests or examples were changed.
+    has_tests: bool,
     left_out: BTreeSet<(String, &'static str)>,
 }
 
@@ -140,6 +146,7 @@ impl Change {
         if SELECTED.contains(&name) {
             self.leave_out(path, "cargo xtask test --full");
         }
+        self.has_tests |= matches!(inside, ["tests" | "examples" | "benches", ..]);
         if let ["tests", program, ..] = inside {
             let program = program.trim_end_matches(".rs");
             let known = programs(name).into_iter().find(|known| known == program);
