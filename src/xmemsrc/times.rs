@@ -357,7 +357,7 @@ impl ToRunningTime {
             match &self.shift {
                 Some(shift) if !self.was_paused => {
                     // After a gap the shift can shrink. If it stayed at the limit of the pool's history, each later frame would
-                    // be lost. A gap in a film is no reason, but that frames were missed is.
+                    // be lost. A film may have gaps of its own, so there only missed frames count.
                     if !missing.is_zero()
                         && (has_missed || playback.timeline().live)
                         && playback.knows_gaps(meta)

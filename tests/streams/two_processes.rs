@@ -196,8 +196,8 @@ fn a_stopped_consumer_delays_no_other_process() {
     stopped.signal(Signal::CONT);
 }
 
-/// The source delays a film by as much as its first frame is late, so that all frames are shown. A pool without room for so long
-/// would lose most of them for ever.
+/// The source delays a film by as much as its first frame is late, so that all frames are shown. In a pool without room for so many
+/// frames, it has to reduce the delay, because otherwise it would miss most frames until the end.
 #[test]
 fn a_film_that_the_pool_cannot_keep_for_so_long_is_delayed_less() {
     let pools = prepared();

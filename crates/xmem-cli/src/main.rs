@@ -30,7 +30,7 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         });
     }
-    // Fails only for a number that is no signal.
+    // pthread_sigmask fails only for an invalid argument.
     let _ = supervisor::unblock();
     // On wrong usage this exits with code 2.
     let cli = cli::Cli::parse();

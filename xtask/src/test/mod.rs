@@ -206,7 +206,7 @@ fn before_parts(selection: &Selection, parts: &BTreeSet<Part>) -> Vec<Planned> {
     let mut steps = prepare(selection, has_torch);
     if has_cuda {
         let workspace = selection.workspace(Rights::Me, Subject::Cuda, false);
-        steps.extend(workspace.map(Ok));
+        steps.extend(workspace.map(|check| Ok(check.needing(&[BUILD]))));
     }
     // Many files have a test with PyTorch.
     let subject = if has_torch {

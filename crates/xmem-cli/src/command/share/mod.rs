@@ -6,8 +6,9 @@ mod alone;
 mod playing;
 mod source;
 
+use std::fmt::Display;
 use std::process::Command;
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use xmem_core::discovery::printable;
@@ -63,13 +64,9 @@ fn play(share: &Share, verbose: bool) -> Result<(), Error> {
             Ok(playing) => playing,
             // Processes, threads or memory may be short for a moment.
             Err(error) if has_shared && share.idle.is_none() => {
-                to_stderr(format_args!(
-                    "{source}: {error}; starting it again in {wait:?}"
-                ));
-                if let Ok(Event::Stop) = events.recv_timeout(wait) {
+                if is_stopped_before_retry(&source, error, &mut wait, &events) {
                     return Ok(());
                 }
-                wait = (2 * wait).min(BACKOFF.1);
                 continue;
             }
             Err(error) => return Err(error),
@@ -128,12 +125,24 @@ fn play(share: &Share, verbose: bool) -> Result<(), Error> {
             wait = BACKOFF.0;
             continue;
         }
-        to_stderr(format_args!(
-            "{source}: {reason}; starting it again in {wait:?}"
-        ));
-        if let Ok(Event::Stop) = events.recv_timeout(wait) {
+        if is_stopped_before_retry(&source, reason, &mut wait, &events) {
             return Ok(());
         }
-        wait = (2 * wait).min(BACKOFF.1);
     }
+}
+
+/// Prints that the source will be started again, and waits for that time, which is longer for the next failure. Returns whether the
+/// user stopped the command meanwhile.
+fn is_stopped_before_retry(
+    source: &Source,
+    reason: impl Display,
+    wait: &mut Duration,
+    events: &Receiver<Event>,
+) -> bool {
+    to_stderr(format_args!(
+        "{source}: {reason}; starting it again in {wait:?}"
+    ));
+    let is_stopped = matches!(events.recv_timeout(*wait), Ok(Event::Stop));
+    *wait = (2 * *wait).min(BACKOFF.1);
+    is_stopped
 }
