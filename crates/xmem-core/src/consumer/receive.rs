@@ -24,7 +24,7 @@ use crate::frame::lease::{Described, ReadLease};
 /// The number of entries that are tried before the time is checked.
 const LOOKS: u32 = 256;
 /// How often a consumer that spins looks for the next entry before it looks for all else, and reads the clock.
-const POLLS: u32 = 64;
+const POLLS: u32 = 256;
 
 impl Consumer {
     /// Receives the next frame. Waits at most for `timeout` (`None`: no limit).
@@ -365,8 +365,12 @@ impl Consumer {
             }
             for _ in 0..POLLS {
                 // Not the head: its cache line stays with the producer, and comes together with the frame.
-                if self.control().has_entry(next) && self.has_come() {
-                    return true;
+                if self.control().has_entry(next) {
+                    self.control().expect_to_read(next);
+                    self.session.leases().expect(self.kept.slot());
+                    if self.has_come() {
+                        return true;
+                    }
                 }
                 std::hint::spin_loop();
             }

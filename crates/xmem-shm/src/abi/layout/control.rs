@@ -374,6 +374,15 @@ impl Control {
         ring::is_written(self.ring_entry(sequence), sequence)
     }
 
+    /// This entry is written, and is read soon, as is the head.
+    #[inline]
+    pub fn expect_to_read(&self, sequence: u64) {
+        prefetch::to_read(self.header(W_HEAD));
+        if let Some(word) = self.ring_entry(sequence).get(LINE_WORDS) {
+            prefetch::to_read(word);
+        }
+    }
+
     /// The entry with this sequence, unless it was overwritten.
     #[inline]
     pub fn read_entry(&self, sequence: u64) -> Option<Entry> {
