@@ -88,13 +88,9 @@ impl Shift {
             });
     }
 
-    /// Reduces the shift by the time that is missing in the stream, at most to 0. Only for a shift of one stream that was held up.
-    pub(super) fn catch_up(&self, missing: gst::ClockTime) {
-        let _ = self
-            .by
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |now| {
-                Some(now.saturating_sub(missing.nseconds()))
-            });
+    /// Lowers the shift to `by`, if it is more. Only for streams that were held up.
+    pub(super) fn lower_to(&self, by: gst::ClockTime) {
+        self.by.fetch_min(by.nseconds(), Ordering::Relaxed);
     }
 }
 
@@ -121,7 +117,9 @@ mod tests {
         need(&audio, 16, 0);
         assert_eq!(video.get(), 16);
         other.raise_to(time(1), time(0));
-        other.catch_up(time(2));
+        other.lower_to(time(2));
+        assert_eq!(other.get(), time(1).nseconds().cast_signed());
+        other.lower_to(gst::ClockTime::ZERO);
         assert_eq!(other.get(), 0);
         drop((video, audio));
         assert_eq!(Shift::of(key).get(), 0, "a new stream starts at 0");

@@ -87,6 +87,8 @@ pub(super) struct ToRunningTime {
     delivery: Delivery,
     /// `None`: no frame of this producer had a time yet.
     shift: Option<Arc<Shift>>,
+    /// The shift at the last frame.
+    shifted_by: gst::ClockTime,
     /// The shift of the pipeline's live streams, from the first live stream of this source on.
     live_shift: Option<Arc<Shift>>,
     /// The intervals of the present producer's frames.
@@ -124,6 +126,7 @@ impl ToRunningTime {
             began: None,
             delivery: Delivery::default(),
             shift: None,
+            shifted_by: gst::ClockTime::ZERO,
             live_shift: None,
             spacing: Spacing::default(),
             base_time: None,
@@ -154,6 +157,7 @@ impl ToRunningTime {
     pub(super) fn begin_producer(&mut self, delivery: Delivery) {
         self.delivery = delivery;
         self.shift = None;
+        self.shifted_by = gst::ClockTime::ZERO;
         self.delay = None;
         self.measured_at = None;
         self.measured = None;
@@ -357,25 +361,40 @@ impl ToRunningTime {
             match &self.shift {
                 Some(shift) if !self.was_paused => {
                     // After a gap the shift can shrink. If it stayed at the limit of the pool's history, each later frame would
-                    // be lost. A film may have gaps of its own, so there only missed frames count.
+                    // be lost. A film, and streams that share a shift, may have gaps of their own, so there only missed frames
+                    // count.
+                    let is_alone = Arc::strong_count(shift) == 1;
                     if !missing.is_zero()
-                        && (has_missed || playback.timeline().live)
+                        && (has_missed || (playback.timeline().live && is_alone))
                         && playback.knows_gaps(meta)
                         && !shift.is_live()
-                        && Arc::strong_count(shift) == 1
                     {
-                        shift.catch_up(missing);
+                        shift.lower_to(self.shifted_by.saturating_sub(missing));
                     }
+                    self.follow_shift(missing);
                 }
-                _ => self.begin_shift(src, origin, base_time, earliest, lease, playback),
+                _ => {
+                    self.begin_shift(src, origin, base_time, earliest, lease, playback);
+                    self.shifted_by = self.shift();
+                }
             }
         }
-        origin.later(
-            self.shift
-                .as_ref()
-                .map_or(0, |shift| shift.get())
-                .saturating_neg(),
-        )
+        origin.later(self.shifted_by.nseconds().cast_signed().saturating_neg())
+    }
+
+    /// Another stream with this shift may have lowered it, because it missed frames. Then this one leaves out as much, unless so much
+    /// is `missing` in it too.
+    fn follow_shift(&mut self, missing: gst::ClockTime) {
+        let by = self.shift();
+        let before = replace(&mut self.shifted_by, by);
+        if by == before {
+            return;
+        }
+        self.has_news = true;
+        if by.saturating_add(missing) < before {
+            self.resumed_at = self.resumed_at.max(self.latest);
+            self.has_resumed = true;
+        }
     }
 
     /// The delay is less than before, or was measured for long enough. Frames that were held up, such as those of a camera that waited

@@ -226,6 +226,80 @@ fn a_film_that_the_pool_cannot_keep_for_so_long_is_delayed_less() {
     });
 }
 
+/// The sound of a film is delayed as much as the pictures, and leaves out as much when the pictures catch up.
+#[test]
+fn a_film_with_sound_is_delayed_less_in_both_pools() {
+    let pools = prepared();
+    let _producer = Launch::new(
+        &pools,
+        "producer",
+        &[],
+        "videotestsrc ! video/x-raw,format=I420,width=64,height=48,framerate=25/1 ! queue \
+         ! xmemsink pool=v max-slots=12 wait-for-connection=true \
+         audiotestsrc samplesperbuffer=1024 ! audio/x-raw,rate=48000 ! queue \
+         ! xmemsink pool=a wait-for-connection=true",
+    );
+    until("a producer", || pool_stats(&pools, "v").is_some());
+    // So late are the first frames.
+    thread::sleep(Duration::from_secs(3));
+    let consumer = Launch::new(
+        &pools,
+        "consumer",
+        &["-v"],
+        "xmemsrc pool=v ! fakesink sync=true \
+         xmemsrc pool=a ! fakesink sync=true silent=false name=sound",
+    );
+    until("frames", || {
+        pool_stats(&pools, "v").is_some_and(|stats| {
+            let consumers = &stats.consumers;
+            assert!(consumers.iter().all(|it| it.missed < 200), "{consumers:?}");
+            consumers.iter().any(|it| it.received > 150)
+        })
+    });
+    let log = consumer.log();
+    let sound = log
+        .lines()
+        .filter(|line| line.contains("sound: last-message"));
+    let times: Vec<_> = sound
+        .filter_map(|line| line.split("pts: ").nth(1))
+        .collect();
+    assert!(times.len() > 100, "{} buffers of sound", times.len());
+    // Texts of one length.
+    assert!(times.is_sorted(), "{times:?}");
+}
+
+/// A film whose producer was behind is published faster than it is shown. When the producer ends, consumers have seen little of it.
+#[test]
+fn the_end_of_a_film_waits_for_consumers_that_play_it() {
+    const FRAMES: u64 = 75;
+    let pools = prepared();
+    let mut producer = Launch::new(
+        &pools,
+        "producer",
+        &[],
+        &format!(
+            "videotestsrc num-buffers={FRAMES} ! video/x-raw,format=GRAY8,width=1280,height=720,framerate=25/1 \
+             ! xmemsink pool=p wait-for-connection=true"
+        ),
+    );
+    until("a producer", || pool_stats(&pools, "p").is_some());
+    thread::sleep(Duration::from_secs(3));
+    let shown = pools.file("shown");
+    let mut consumer = Launch::new(
+        &pools,
+        "consumer",
+        &[],
+        &format!(
+            "xmemsrc pool=p ! clocksync ! filesink location={}",
+            shown.display()
+        ),
+    );
+    producer.succeeds();
+    consumer.succeeds();
+    let size = fs::metadata(&shown).unwrap().len();
+    assert_eq!(size, FRAMES * 1280 * 720);
+}
+
 /// GStreamer parses such flags, which some decoders add to their caps, only in processes that have registered the type. In an
 /// installation of few plugins no other one does.
 #[test]

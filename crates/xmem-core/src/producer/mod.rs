@@ -311,17 +311,20 @@ impl Producer {
             .collect()
     }
 
-    /// Lossless: waits until every connected consumer took everything. Live: returns at once.
+    /// Lossless: waits until every connected consumer took everything. Live: waits until each one took the frames that are kept for
+    /// it, which are those that it [asked for](crate::Consumer::keep_for_longer); at most a minute, and only as long as one takes a
+    /// frame every two seconds. When the pool ends, consumers lose the frames that they have not taken.
     ///
     /// # Errors
     ///
     /// See [`WaitError`].
     pub fn drain(&self, wait: Wait<'_>) -> Result<(), WaitError> {
         let pool = self.inner();
-        if !pool.lossless() {
-            return Ok(());
+        if pool.lossless() {
+            wait::wait_for_backlog(pool, 1, wait)
+        } else {
+            wait::wait_for_kept(pool, wait)
         }
-        wait::wait_for_backlog(pool, 1, wait)
     }
 
     /// Waits until this many consumers are connected.
