@@ -585,7 +585,7 @@ impl XmemSink {
         }
     }
 
-    /// Ends the stream. Waits until consumers have taken the last frames that are kept for them. `false`: it was stopped before that.
+    /// Ends the stream. Waits until lossless consumers have taken the last frames. `false`: it was stopped before that.
     fn end(&self, event: &gst::EventRef) -> bool {
         let Some(started) = self.started() else {
             return false;
@@ -600,7 +600,7 @@ impl XmemSink {
         if started.settings.send_eos && !self.failures.have_happened() {
             started.producer.set_eos(true);
         }
-        ctx.drain(Data::Event(event)).is_ok()
+        !started.is_lossless() || ctx.drain(Data::Event(event)).is_ok()
     }
 }
 

@@ -259,12 +259,12 @@ impl SinkContext<'_> {
         })
     }
 
-    /// Waits until consumers have taken the frames that are kept for them: all in a lossless pool.
+    /// Waits until lossless consumers have taken all frames.
     pub(super) fn drain(&self, data: Data<'_>) -> Result<(), gst::FlowError> {
         gst::debug!(
             CAT,
             obj = self.sink,
-            "Waiting until consumers have taken the frames that are kept for them"
+            "Waiting until consumers have got all frames"
         );
         self.wait(data, |cancel| {
             self.started.producer.drain(Wait::FOREVER.unless(cancel))

@@ -59,6 +59,9 @@ pub(crate) fn remedy(error: &io::Error) -> &'static str {
             "; raise the limit of processes and threads (ulimit -u, TasksMax of systemd, pids.max)"
         }
         Some(Errno::NOMEM) => "; free memory, or raise the memory limit of the process (ulimit -v)",
+        Some(Errno::PERM | Errno::NOSYS) => {
+            "; a sandbox may forbid this system call, such as the seccomp profile of a container"
+        }
         _ => "",
     }
 }

@@ -276,7 +276,7 @@ impl Consumer {
         if let Some(ready) = self.ready.get() {
             return Ok(ready.as_raw_fd());
         }
-        let ready = ReadyFd::new().map_err(|error| no_descriptor(&error))?;
+        let ready = ReadyFd::new().map_err(no_descriptor)?;
         let made = self.with_inner(py, |inner| {
             // Another thread may have set it meanwhile.
             let first = self.ready.get_or_init(|| ready.clone());
@@ -285,7 +285,7 @@ impl Consumer {
             }
             Ok(first.as_raw_fd())
         })?;
-        made.map_err(|error| no_descriptor(&error))
+        made.map_err(no_descriptor)
     }
 
     /// The newest known caps, also before the first frame.

@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use xmem_core::cuda::CudaError;
 use xmem_core::{
     AcquireError, ConnectError, CreateError, EventError, NameError, PublishError, ReceiveError,
-    RequestError, StickyError, WaitError,
+    RequestError, StickyError, SystemError, WaitError,
 };
 
 pyo3::import_exception!(xmem._errors, SystemFailure);
@@ -96,9 +96,10 @@ kinds! {
 }
 
 /// The exception for a process that cannot create the descriptor that an event loop waits for.
-pub(crate) fn no_descriptor(error: &std::io::Error) -> PyErr {
-    let message = format!("cannot create a file descriptor to wait on: {error}");
-    Kind::Error.of_system(error.raw_os_error(), message)
+pub(crate) fn no_descriptor(error: std::io::Error) -> PyErr {
+    let number = error.raw_os_error();
+    let error = SystemError::at("create a file descriptor to wait on")(error);
+    Kind::Error.of_system(number, error.to_string())
 }
 
 /// Emits a `PoolWarning` with the user's line of Python. An error if Python turns warnings into errors.

@@ -43,6 +43,16 @@ def test_a_wait_for_room_ends(producer, timeout):
         assert producer.publish_event("x", timeout=timeout) == count + 1
 
 
+def test_frames_that_were_not_received_before_the_end_are_there_after_it(pool):
+    with xmem.Producer(pool, lossless=True) as producer, xmem.Consumer(pool, on_producer_lost="raise") as consumer:
+        for number in range(5):
+            producer.acquire((1000, 1000 + number)).publish(pts=number)
+        producer.end_stream()
+        producer.close()
+        assert [frame.pts for frame in consumer] == list(range(5))
+        assert consumer.stats["missed"] == 0
+
+
 def test_a_frame_that_found_no_room_can_be_published_later(producer):
     with xmem.Consumer(producer.pool) as consumer:
         late = producer.acquire((60, 80, 3))

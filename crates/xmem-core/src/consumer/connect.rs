@@ -11,7 +11,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
 use rustix::net::AddressFamily;
 use rustix::net::sockopt::socket_domain;
 use xmem_shm::abi::budget::BudgetLimit;
@@ -247,7 +247,13 @@ impl ConsumerBuilder {
         fault::point(Point::ControlMapped);
         let page = LeasePage::open(&page, control.constants().shape).map_err(refused)?;
         fault::point(Point::PageMapped);
-        if socket_domain(&wake_socket).ok() != Some(AddressFamily::UNIX) {
+        let domain = socket_domain(&wake_socket);
+        if let Err(error) = domain
+            && is_refused(&error.into())
+        {
+            return Err(SystemError::at("check the wake socket")(error).into());
+        }
+        if domain.ok() != Some(AddressFamily::UNIX) {
             // Watching another file could take any time.
             return Err(protocol("its wake socket is none"));
         }
@@ -422,6 +428,13 @@ fn ask_first(
     };
     // A producer that refuses may already have closed the connection. Its reason can still be read.
     let sent = socket::send(&socket, &message.encode(), &[]);
+    let has_sent = sent.is_ok();
+    if let Err(error) = sent
+        && is_refused(&error)
+    {
+        let what = "send a message to the producer";
+        return Err(SystemError::at(what)(error).into());
+    }
     let deadline = Deadline::after(Some(time));
     let mut buffer = [0; MAX_MESSAGE + 1];
     loop {
@@ -450,13 +463,16 @@ fn ask_first(
             }
             Ok(None) => return Err(no_answer()),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) if is_refused(&error) => {
+                return Err(SystemError::at("receive the producer's answer")(error).into());
+            }
             Err(_) => {
                 return Err(protocol(
                     "it answered something that is not of this protocol",
                 ));
             }
         }
-        if sent.is_err() || deadline.is_over() {
+        if !has_sent || deadline.is_over() {
             return Err(no_answer());
         }
         if cancel.is_cancelled() {
@@ -465,8 +481,16 @@ fn ask_first(
         // In short intervals, so that a cancelled wait ends.
         let turn = deadline.left_up_to(Duration::from_millis(50));
         let turn = Timespec::try_from(turn).ok();
-        let _ = poll(&mut [PollFd::new(&socket, PollFlags::IN)], turn.as_ref());
+        let answered = &mut [PollFd::new(&socket, PollFlags::IN)];
+        retry_on_intr(|| poll(answered, turn.as_ref()))
+            .map_err(SystemError::at("wait for the producer's answer"))?;
     }
+}
+
+/// Whether the kernel refuses the system call itself, as in a sandbox. The peer cannot cause that.
+fn is_refused(error: &io::Error) -> bool {
+    let errno = Errno::from_io_error(error);
+    matches!(errno, Some(Errno::PERM | Errno::NOSYS))
 }
 
 /// Whether a file was created or changed less than [`SETTLE_TIME`] ago.
@@ -497,7 +521,7 @@ fn connect_error(path: &Path, error: io::Error) -> ConnectError {
             reason: "it is not a socket: give the name of another pool, or remove it".into(),
         },
         Some(Errno::NOENT | Errno::CONNREFUSED | Errno::NOTDIR) => ConnectError::NotFound { path },
-        Some(Errno::ACCESS | Errno::PERM) => {
+        Some(Errno::ACCESS) => {
             let is_new = is_new(&path);
             ConnectError::Denied { path, is_new }
         }

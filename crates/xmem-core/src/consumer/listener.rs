@@ -52,7 +52,12 @@ impl Listener {
                     break;
                 }
                 Ok(Woken::Message) if self.read_some() => {}
-                Ok(Woken::Message) | Err(_) => break,
+                Ok(Woken::Message) => break,
+                Err(error) => {
+                    let pool = self.connection().pool_name();
+                    log::error!("pool {pool:?}: the control thread cannot wait: {error}");
+                    break;
+                }
             }
         }
         self.session.link().set_lost();

@@ -88,6 +88,12 @@ impl State {
         self.asked.contains(&id)
     }
 
+    /// Whether an answer is missing. `None`: it was not requested.
+    fn needs(&self, id: u32) -> Option<bool> {
+        let has_answer = || self.answers.contains_key(&id).then_some(false);
+        self.is_asked(id).then_some(true).or_else(has_answer)
+    }
+
     fn answer(&mut self, id: u32, answer: Answer) {
         self.asked.retain(|asked| *asked != id);
         if self.answers.len() < MAX_REGIONS {
@@ -236,9 +242,11 @@ impl MappedRegions {
         }
     }
 
-    /// Maps a requested region. `ticket`: `None` if the producer's message has none.
+    /// Maps a region that was requested, or that the producer sends because its pool ends. `ticket`: `None` if the producer's message
+    /// has none.
     pub(super) fn map(self: &Arc<Self>, id: u32, ticket: Option<Ticket<OwnedFd>>, len: u64) {
-        if !self.lock().is_asked(id) {
+        let needs = self.lock().needs(id);
+        if !needs.unwrap_or_else(|| self.is_listed(id)) {
             return;
         }
         let view = match (ticket, usize::try_from(len)) {
@@ -264,13 +272,18 @@ impl MappedRegions {
         let mut state = self.lock();
         // The producer may have retired it while the answer was on its way. Then it may already know that this consumer has
         // unmapped all regions up to that version.
-        let mut ids = self.connection.control().region_ids();
-        let answer = if ids.any(|other| other == id) {
+        let answer = if self.is_listed(id) {
             answer
         } else {
             Answer::Gone
         };
         state.answer(id, answer);
+    }
+
+    /// Whether the pool has this region.
+    fn is_listed(&self, id: u32) -> bool {
+        let mut ids = self.connection.control().region_ids();
+        ids.any(|other| other == id)
     }
 
     /// Maps a region.

@@ -311,20 +311,17 @@ impl Producer {
             .collect()
     }
 
-    /// Lossless: waits until every connected consumer took everything. Live: waits until each one took the frames that are kept for
-    /// it, which are those that it [asked for](crate::Consumer::keep_for_longer); at most a minute, and only as long as one takes a
-    /// frame every two seconds. When the pool ends, consumers lose the frames that they have not taken.
+    /// Lossless: waits until every connected consumer took everything. Live: returns at once.
     ///
     /// # Errors
     ///
     /// See [`WaitError`].
     pub fn drain(&self, wait: Wait<'_>) -> Result<(), WaitError> {
         let pool = self.inner();
-        if pool.lossless() {
-            wait::wait_for_backlog(pool, 1, wait)
-        } else {
-            wait::wait_for_kept(pool, wait)
+        if !pool.lossless() {
+            return Ok(());
         }
+        wait::wait_for_backlog(pool, 1, wait)
     }
 
     /// Waits until this many consumers are connected.
@@ -466,8 +463,8 @@ impl Producer {
 
     /// Closes the pool. No more frames can be published, and no consumer can join. Frames that consumers hold stay valid.
     ///
-    /// Consumers that have not received all frames get 50 ms to request the data that they need for this. Hooks of frames with
-    /// a release hook or a count run, even if a consumer still holds the frame. So a held frame in
+    /// Consumers that have not received all frames get the memory of the others now, so they can receive them later, and have 50 ms to
+    /// request other data that they need for this. Hooks of frames with a release hook or a count run, even if a consumer still holds the frame. So a held frame in
     /// [imported](Self::import) memory stays valid only as long as that memory is not written to. If no consumer holds
     /// a frame in such memory at the end, the frame cannot be received any more, and counts as missed.
     pub fn close(&self) {

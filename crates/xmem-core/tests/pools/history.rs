@@ -8,7 +8,6 @@ use crate::support::{HANG, Place};
 use rustix::param::page_size;
 use xmem_core::{
     Attachments, Consumer, Delivery, FrameMeta, Producer, ProducerBuilder, ReceiveError, StartFrom,
-    Wait, WaitError,
 };
 
 /// Longer than any test.
@@ -104,27 +103,6 @@ fn a_consumer_that_asks_gets_older_frames_and_others_do_not() {
     publish(&producer, 1);
     assert_eq!(producer.stats().slots_held, 4);
     assert_eq!(rest(&producer, &mut patient), 4);
-}
-
-#[test]
-fn the_end_waits_for_consumers_that_asked() {
-    let place = Place::new();
-    let producer = kept_for(&place, SHORT).build().unwrap();
-    let mut patient = late(&place);
-    let _stopped = late(&place);
-    patient.keep_for_longer(LONG);
-    publish(&producer, 10);
-    let drain = || producer.drain(Wait::up_to(Duration::ZERO));
-    assert_eq!(drain(), Err(WaitError::Timeout));
-    assert_eq!(rest(&producer, &mut patient), 10);
-    // No matter that the other one has not taken its frames.
-    drain().unwrap();
-    // Ends although this one asked for more time than anybody has.
-    patient.keep_for_longer(Duration::MAX);
-    publish(&producer, 1);
-    assert_eq!(drain(), Err(WaitError::Timeout));
-    producer.drain(Wait::up_to(HANG)).unwrap();
-    assert_eq!(rest(&producer, &mut patient), 1);
 }
 
 #[test]

@@ -33,6 +33,28 @@ fn a_killed_consumers_whole_budget_is_reclaimed() {
     }
 }
 
+/// The producer was killed before the consumer requested the region of a frame.
+#[test]
+fn a_lossless_consumer_receives_nothing_behind_a_gap() {
+    for (role, missed) in [("gap-live", 1), ("gap-lossless", 0)] {
+        let place = Place::new();
+        let mut producer = start(role, "ready", &place);
+        let mut consumer = Consumer::builder(place.pool()).connect().unwrap();
+        producer.send("");
+        assert_eq!(producer.reply(), "published");
+        assert_frame(&receive(&mut consumer), 1, SIZE);
+        producer.kill();
+        if missed > 0 {
+            assert_frame(&receive(&mut consumer), 3, SIZE);
+        }
+        for _ in 0..2 {
+            let end = consumer.receive(Some(HANG));
+            assert!(matches!(end, Err(ReceiveError::ProducerLost)), "{end:?}");
+        }
+        assert_eq!(consumer.stats().missed, missed);
+    }
+}
+
 #[test]
 fn frames_outlive_a_killed_producer_and_a_new_one_goes_on() {
     for role in ["produce", "produce-posix-shm"] {

@@ -5,7 +5,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use xmem_core::{AcquireError, Backing, Consumer, Producer, ReceiveError, Wait};
+use xmem_core::{AcquireError, Backing, Consumer, Delivery, Producer, ReceiveError, Wait};
 
 use crate::support::child::{self, end_with_parent, read_line, reply};
 use crate::support::*;
@@ -22,6 +22,8 @@ pub(crate) fn play() {
         "sleep" => sleep(&pool),
         "produce" => produce(&pool, Backing::Memfd),
         "produce-posix-shm" => produce(&pool, Backing::PosixShm),
+        "gap-live" => gap(&pool, Delivery::Live),
+        "gap-lossless" => gap(&pool, Delivery::Lossless),
         "count-resources" => count_resources(&pool),
         "slow-lossless" => slow_lossless(&pool),
         "own-pid" => namespaces::own_pid(&pool),
@@ -125,6 +127,19 @@ fn produce(pool: &str, backing: Backing) {
         publish(&producer, seed, SIZE);
         std::thread::sleep(Duration::from_micros(200));
     }
+}
+
+/// Publishes a frame in a new region between two others, and waits to be killed.
+fn gap(pool: &str, delivery: Delivery) {
+    let producer = Producer::builder(pool).delivery(delivery).build().unwrap();
+    publish(&producer, 0, SIZE);
+    reply("ready");
+    read_line();
+    publish(&producer, 1, SIZE);
+    publish(&producer, 2, 2 << 20);
+    publish(&producer, 3, SIZE);
+    reply("published");
+    read_line();
 }
 
 /// A producer that reports its resource usage before and after many frames of changing sizes.

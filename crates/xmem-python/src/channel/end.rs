@@ -260,7 +260,7 @@ impl ChannelEnd {
         }
         self.link.outlet()?;
         let ready = self.link.inbox.ready();
-        Ok(ready.map_err(|error| no_descriptor(&error))?.as_raw_fd())
+        Ok(ready.map_err(no_descriptor)?.as_raw_fd())
     }
 
     /// Waits until all receivers have taken all messages. `False`: the time has passed.

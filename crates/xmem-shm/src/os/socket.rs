@@ -86,6 +86,11 @@ pub fn accept(listener: impl AsFd) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
+/// Allows this number of unread bytes for a peer, if the system does.
+pub fn allow_unread(socket: impl AsFd, bytes: usize) {
+    let _ = set_socket_send_buffer_size(socket, bytes);
+}
+
 /// Connects to a path, or fails immediately.
 pub fn connect_to(path: &Path) -> io::Result<OwnedFd> {
     let socket = seqpacket()?;

@@ -175,7 +175,12 @@ impl ControlThread {
         }
     }
 
-    fn send_region(&self, consumer: u64, connection: &Connection, id: u32) -> io::Result<()> {
+    pub(super) fn send_region(
+        &self,
+        consumer: u64,
+        connection: &Connection,
+        id: u32,
+    ) -> io::Result<()> {
         self.check_in_flight(connection)?;
         let region = self.pool.lock_on_own_thread().regions.send(id, consumer);
         let Some(region) = region else {

@@ -48,8 +48,12 @@ const MESSAGES_PER_TURN: usize = 16;
 /// If a peer has more unread bytes than this, by the kernel's count, it is sent no descriptor: about five messages. See
 /// [`in_flight`].
 const MAX_UNREAD: usize = 4 << 10;
-/// After a pool is closed, it answers consumers that still have frames to take for this long.
+/// The same when the pool ends, for peers of this user and root: about 80 messages.
+const MAX_UNREAD_AT_END: usize = 64 << 10;
+/// After a pool is closed, it answers consumers that still have frames to take for this long after the last region was sent to one.
 const LINGER: Duration = Duration::from_millis(50);
+/// The longest time after which a closed pool ends.
+const LONGEST_END: Duration = Duration::from_secs(1);
 
 const LISTENER: u64 = 0;
 const COMMANDS: u64 = 1;
@@ -101,6 +105,8 @@ struct Connection {
     _kept: KeptFromChildren,
     socket: PeerSocket,
     in_flight: InFlight,
+    /// With more unread bytes it is sent no descriptor.
+    max_unread: usize,
     /// Reports the end of the process. The socket may not, because a forked child may keep it open.
     process: Option<OwnedFd>,
     peer: cred::Peer,
@@ -111,7 +117,7 @@ struct Connection {
 
 impl Connection {
     fn send(&self, message: &ToConsumer, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
-        if !fds.is_empty() && cred::unread(&self.socket)? > MAX_UNREAD {
+        if !fds.is_empty() && cred::unread(&self.socket)? > self.max_unread {
             return Err(io::ErrorKind::WouldBlock.into());
         }
         socket::send(&self.socket, &message.encode(), fds)?;
@@ -291,16 +297,33 @@ impl ControlThread {
         true
     }
 
-    /// Closes the pool, and answers consumers that still have frames to take.
+    /// Closes the pool. Consumers that still have frames to take get the regions that they have not asked for yet, since their programs
+    /// may be busy, and answers.
     fn end(mut self) {
         // It is still open if the thread ends after an error.
         self.pool.close();
         let _ = epoll::delete(&self.epoll, &self.listener.socket);
-        let until = Instant::now() + LINGER;
+        let mut until = Instant::now() + LINGER;
+        let last = Instant::now() + LONGEST_END;
         let mut events = Vec::with_capacity(64);
+        // A busy program may not read its messages in this time.
+        for connection in self.connections.values_mut() {
+            if cred::is_own_or_root(connection.peer.uid) {
+                connection.max_unread = MAX_UNREAD_AT_END;
+                socket::allow_unread(&connection.socket, MAX_UNREAD_AT_END);
+            }
+        }
+        let mut unsent = self.unsent_regions();
         while self.has_lagging_consumer() && Instant::now() < until {
+            let before = unsent.len();
+            unsent.retain(|(consumer, region)| !self.has_sent(*consumer, *region));
+            if unsent.len() < before {
+                until = last.min(Instant::now() + LINGER);
+            }
             events.clear();
-            let turn = Duration::from_millis(5).try_into().ok();
+            // Nothing says that a consumer has read its messages.
+            let turn = if unsent.is_empty() { 5 } else { 1 };
+            let turn = Duration::from_millis(turn).try_into().ok();
             let _ = epoll::wait(
                 &self.epoll,
                 rustix::buffer::spare_capacity(&mut events),
@@ -319,11 +342,31 @@ impl ControlThread {
         }
     }
 
-    fn has_lagging_consumer(&self) -> bool {
+    /// The connections of consumers that have not taken all frames.
+    fn lagging(&self) -> impl Iterator<Item = (u64, &Connection)> {
         let head = self.pool.control().head();
-        self.connections.values().any(|connection| {
-            matches!(&connection.stage, Stage::Joined(consumer) if consumer.cursor().is_some_and(|cursor| cursor < head))
-        })
+        let is_lagging = move |connection: &Connection| matches!(&connection.stage, Stage::Joined(consumer) if consumer.cursor().is_some_and(|cursor| cursor < head));
+        let connections = self.connections.iter();
+        connections
+            .filter(move |(_, connection)| is_lagging(connection))
+            .map(|(id, connection)| (*id, connection))
+    }
+
+    fn has_lagging_consumer(&self) -> bool {
+        self.lagging().next().is_some()
+    }
+
+    /// The consumers that have not taken all frames, each with a region that was not sent to it.
+    fn unsent_regions(&self) -> Vec<(u64, u32)> {
+        let guard = self.pool.lock_on_own_thread();
+        let unsent = |id| guard.regions.unsent(id).into_iter().map(move |it| (id, it));
+        self.lagging().flat_map(|(id, _)| unsent(id)).collect()
+    }
+
+    /// Sends a region. `false`: the consumer has to read messages first.
+    fn has_sent(&self, consumer: u64, region: u32) -> bool {
+        let connection = self.connections.get(&consumer);
+        connection.is_none_or(|connection| self.send_region(consumer, connection, region).is_ok())
     }
 
     fn accept(&mut self) {
@@ -348,8 +391,12 @@ impl ControlThread {
     }
 
     fn admit(&mut self, socket: PeerSocket) {
-        let Ok(peer) = cred::peer(&socket) else {
-            return;
+        let peer = match cred::peer(&socket) {
+            Ok(peer) => peer,
+            Err(error) => {
+                let text = format_args!("cannot identify a consumer: {error}");
+                return self.warnings.warn(self.pool.name(), text);
+            }
         };
         let access = &self.pool.settings().access;
         if let Err(reason) = access.check(&socket, peer, self.listener.group) {
@@ -394,6 +441,7 @@ impl ControlThread {
                 _kept: KeptFromChildren::new(&socket),
                 socket,
                 in_flight: InFlight::default(),
+                max_unread: MAX_UNREAD,
                 process: None,
                 peer,
                 stage: Stage::Pending(Instant::now()),

@@ -527,12 +527,6 @@ impl Consumers {
         self.iter().any(|consumer| consumer.wants(sequence, age))
     }
 
-    /// Grows with each entry that one of them passes.
-    pub(super) fn taken(&self) -> u64 {
-        let cursors = self.iter().filter_map(|consumer| consumer.cursor());
-        cursors.fold(0, u64::wrapping_add)
-    }
-
     /// The consumers that are furthest behind, and by how many entries.
     pub(in crate::producer) fn slowest(&self, head: u64) -> (u64, Vec<Arc<ConsumerRecord>>) {
         let most = self.backlog(head);

@@ -398,6 +398,16 @@ impl Regions {
         Some(sent)
     }
 
+    /// The regions that were not sent to this consumer, the oldest first.
+    pub(in crate::producer) fn unsent(&self, consumer: u64) -> Vec<u32> {
+        let own = self.entries.iter().map(|(id, entry)| (*id, &entry.sent_to));
+        let foreign = self.foreign.iter();
+        let all = own.chain(foreign.map(|(id, foreign)| (*id, &foreign.sent_to)));
+        let unsent = all.filter(|(_, sent_to)| !sent_to.contains(&consumer));
+        let unsent: BTreeSet<u32> = unsent.map(|(id, _)| id).collect();
+        unsent.into_iter().collect()
+    }
+
     /// Removes a consumer that is gone, with its mappings.
     pub(super) fn forget_consumer(&mut self, consumer: u64) {
         let own = self.entries.values_mut().map(|entry| &mut entry.sent_to);

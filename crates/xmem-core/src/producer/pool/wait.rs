@@ -3,10 +3,10 @@
 //! The waits of a producer: lossless delivery, and `wait_for_consumers`.
 
 use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use xmem_shm::fault::{self, Point};
-use xmem_shm::os::clock::{Deadline, monotonic_ns};
+use xmem_shm::os::clock::Deadline;
 use xmem_shm::sync::{AtomicU64, Ordering, fence};
 
 use super::Pool;
@@ -22,9 +22,6 @@ pub(in crate::producer) const CHECK_INTERVAL: Duration = Duration::from_millis(1
 
 /// If a consumer of a lossless pool takes no frame for this time, it is reported.
 const NAMED_AFTER: Duration = Duration::from_secs(2);
-
-/// The longest wait for consumers of a live pool. As many frames as a pool keeps rarely last longer.
-const LONGEST_END: Duration = Duration::from_secs(60);
 
 /// Counts a waiting thread in control memory. Consumers check that before they send a message.
 struct Waiting<'a>(&'a AtomicU64);
@@ -114,29 +111,6 @@ pub(in crate::producer) fn wait_for_backlog(
 ) -> Result<(), WaitError> {
     wait_lossless(pool, wait, || {
         (pool.lock()?.backlog() < below).then_some(())
-    })
-}
-
-/// Waits until no consumer of a live pool needs the frames that are kept for it. Ends earlier if none takes a frame for
-/// `NAMED_AFTER`, and after `LONGEST_END`, because consumers write for how long frames are kept.
-pub(in crate::producer) fn wait_for_kept(pool: &Pool, wait: Wait<'_>) -> Result<(), WaitError> {
-    let begin = Instant::now();
-    let mut progress = (0, begin);
-    self::wait(pool, wait, || {
-        let guard = pool.lock()?;
-        let now = monotonic_ns();
-        let is_wanted = guard.history.iter().next_back().is_some_and(|newest| {
-            let age = now.saturating_sub(newest.published_at);
-            guard
-                .consumers
-                .want(newest.sequence, age.max(0).cast_unsigned())
-        });
-        let taken = guard.consumers.taken();
-        if taken != progress.0 {
-            progress = (taken, Instant::now());
-        }
-        let is_over = progress.1.elapsed() >= NAMED_AFTER || begin.elapsed() >= LONGEST_END;
-        (!is_wanted || is_over).then_some(())
     })
 }
 
