@@ -87,8 +87,8 @@ pub(super) struct ToRunningTime {
     delivery: Delivery,
     /// `None`: no frame of this producer had a time yet.
     shift: Option<Arc<Shift>>,
-    /// The shift at the last frame.
-    shifted_by: gst::ClockTime,
+    /// The shift at the last frame, in nanoseconds.
+    shifted_by: i64,
     /// The shift of the pipeline's live streams, from the first live stream of this source on.
     live_shift: Option<Arc<Shift>>,
     /// The intervals of the present producer's frames.
@@ -126,7 +126,7 @@ impl ToRunningTime {
             began: None,
             delivery: Delivery::default(),
             shift: None,
-            shifted_by: gst::ClockTime::ZERO,
+            shifted_by: 0,
             live_shift: None,
             spacing: Spacing::default(),
             base_time: None,
@@ -157,7 +157,7 @@ impl ToRunningTime {
     pub(super) fn begin_producer(&mut self, delivery: Delivery) {
         self.delivery = delivery;
         self.shift = None;
-        self.shifted_by = gst::ClockTime::ZERO;
+        self.shifted_by = 0;
         self.delay = None;
         self.measured_at = None;
         self.measured = None;
@@ -363,35 +363,36 @@ impl ToRunningTime {
                     // After a gap the shift can shrink. If it stayed at the limit of the pool's history, each later frame would
                     // be lost. A film, and streams that share a shift, may have gaps of their own, so there only missed frames
                     // count.
-                    let is_alone = Arc::strong_count(shift) == 1;
                     if !missing.is_zero()
-                        && (has_missed || (playback.timeline().live && is_alone))
+                        && (has_missed
+                            || (playback.timeline().live && Arc::strong_count(shift) == 1))
                         && playback.knows_gaps(meta)
                         && !shift.is_live()
                     {
+                        let missing = missing.nseconds().cast_signed();
                         shift.lower_to(self.shifted_by.saturating_sub(missing));
                     }
-                    self.follow_shift(missing);
+                    let by = shift.get();
+                    if by != self.shifted_by {
+                        self.follow_shift(by, missing);
+                    }
                 }
                 _ => {
                     self.begin_shift(src, origin, base_time, earliest, lease, playback);
-                    self.shifted_by = self.shift();
+                    self.shifted_by = self.shift.as_ref().map_or(0, |shift| shift.get());
                 }
             }
         }
-        origin.later(self.shifted_by.nseconds().cast_signed().saturating_neg())
+        origin.later(self.shifted_by.saturating_neg())
     }
 
-    /// Another stream with this shift may have lowered it, because it missed frames. Then this one leaves out as much, unless so much
-    /// is `missing` in it too.
-    fn follow_shift(&mut self, missing: gst::ClockTime) {
-        let by = self.shift();
-        let before = replace(&mut self.shifted_by, by);
-        if by == before {
-            return;
-        }
+    /// The shift has changed. Another stream with this shift may have lowered it, because it missed frames. Then this one leaves out as
+    /// much, unless so much is `missing` in it too.
+    #[cold]
+    fn follow_shift(&mut self, by: i64, missing: gst::ClockTime) {
+        let lowered = replace(&mut self.shifted_by, by).saturating_sub(by);
         self.has_news = true;
-        if by.saturating_add(missing) < before {
+        if lowered > missing.nseconds().cast_signed() {
             self.resumed_at = self.resumed_at.max(self.latest);
             self.has_resumed = true;
         }
