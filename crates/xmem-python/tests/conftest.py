@@ -15,6 +15,14 @@ import pytest
 from support import Child, eventually
 
 
+@pytest.fixture(scope="session", autouse=True)
+def runtime_dir() -> Iterator[None]:
+    """The directory of pools with names, such as those of `xmem.multiprocessing`, instead of the user's."""
+    with tempfile.TemporaryDirectory(prefix="xm") as name, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XMEM_RUNTIME_DIR", name)
+        yield
+
+
 @pytest.fixture
 def directory() -> Iterator[Path]:
     """A directory that must be empty at the end of the test."""

@@ -463,10 +463,11 @@ impl Producer {
 
     /// Closes the pool. No more frames can be published, and no consumer can join. Frames that consumers hold stay valid.
     ///
-    /// Consumers that have not received all frames get the memory of the others now, so they can receive them later, and have 50 ms to
-    /// request other data that they need for this. Hooks of frames with a release hook or a count run, even if a consumer still holds the frame. So a held frame in
-    /// [imported](Self::import) memory stays valid only as long as that memory is not written to. If no consumer holds
-    /// a frame in such memory at the end, the frame cannot be received any more, and counts as missed.
+    /// Consumers that have not received all frames are sent the memory of the rest, so that they can receive them later, and have
+    /// 50 ms to request what else they need for this. Hooks of frames with a release hook or a count run, even if a consumer
+    /// still holds the frame. So a held frame in [imported](Self::import) memory stays valid only as long as that memory is not
+    /// written to. If no consumer holds a frame in such memory at the end, the frame cannot be received any more, and counts as
+    /// missed.
     pub fn close(&self) {
         self.owner.close();
     }

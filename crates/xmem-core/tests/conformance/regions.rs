@@ -11,7 +11,7 @@ crate::conformance! {
     regions_are_released_after_a_peak
     retired_regions_do_not_use_up_max_bytes
     a_closed_pool_removes_no_region
-    consumers_get_the_regions_of_frames_that_they_have_not_taken
+    consumers_can_take_all_frames_of_a_pool_that_ended
     dma_buffers_are_handed_out_only_if_that_is_allowed
 }
 
@@ -173,7 +173,7 @@ fn a_closed_pool_removes_no_region(backing: Backing) {
 }
 
 /// Their programs may be busy when the producer ends.
-fn consumers_get_the_regions_of_frames_that_they_have_not_taken(backing: Backing) {
+fn consumers_can_take_all_frames_of_a_pool_that_ended(backing: Backing) {
     for delivery in [Delivery::Live, Delivery::Lossless] {
         let place = Place::new();
         let builder = pool(&place, backing).delivery(delivery).history(12);
@@ -182,6 +182,7 @@ fn consumers_get_the_regions_of_frames_that_they_have_not_taken(backing: Backing
         publish(&producer, 0, 300_000);
         assert_frame(&receive(&mut consumers[0]), 0, 300_000);
         for seed in 1..12 {
+            producer.set_caps(&format!("a/b,number={seed}")).unwrap();
             publish(&producer, seed, 2 << 20);
         }
         producer.set_eos(true);

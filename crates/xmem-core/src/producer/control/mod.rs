@@ -50,7 +50,8 @@ const MESSAGES_PER_TURN: usize = 16;
 const MAX_UNREAD: usize = 4 << 10;
 /// The same when the pool ends, for peers of this user and root: about 80 messages.
 const MAX_UNREAD_AT_END: usize = 64 << 10;
-/// After a pool is closed, it answers consumers that still have frames to take for this long after the last region was sent to one.
+/// After a pool is closed, it answers consumers that still have frames to take for this long after it last sent one what it had not
+/// asked for.
 const LINGER: Duration = Duration::from_millis(50);
 /// The longest time after which a closed pool ends.
 const LONGEST_END: Duration = Duration::from_secs(1);
@@ -131,6 +132,13 @@ impl Connection {
             Stage::Joined(consumer) | Stage::Leaving(consumer) => Some(consumer),
         }
     }
+}
+
+/// What frames need, and a consumer may not have.
+enum Unsent {
+    /// A version of the sticky state.
+    Sticky(u64),
+    Region(u32),
 }
 
 /// What to do with a connection after a message.
@@ -297,8 +305,8 @@ impl ControlThread {
         true
     }
 
-    /// Closes the pool. Consumers that still have frames to take get the regions that they have not asked for yet, since their programs
-    /// may be busy, and answers.
+    /// Closes the pool. Consumers that still have frames to take get what they have not asked for yet, since their programs may be busy,
+    /// and answers.
     fn end(mut self) {
         // It is still open if the thread ends after an error.
         self.pool.close();
@@ -306,17 +314,17 @@ impl ControlThread {
         let mut until = Instant::now() + LINGER;
         let last = Instant::now() + LONGEST_END;
         let mut events = Vec::with_capacity(64);
-        // A busy program may not read its messages in this time.
+        // On a busy machine, consumers may not read messages meanwhile.
         for connection in self.connections.values_mut() {
             if cred::is_own_or_root(connection.peer.uid) {
                 connection.max_unread = MAX_UNREAD_AT_END;
                 socket::allow_unread(&connection.socket, MAX_UNREAD_AT_END);
             }
         }
-        let mut unsent = self.unsent_regions();
+        let mut unsent = self.unsent();
         while self.has_lagging_consumer() && Instant::now() < until {
             let before = unsent.len();
-            unsent.retain(|(consumer, region)| !self.has_sent(*consumer, *region));
+            unsent.retain(|(consumer, it)| !self.has_sent(*consumer, it));
             if unsent.len() < before {
                 until = last.min(Instant::now() + LINGER);
             }
@@ -342,31 +350,44 @@ impl ControlThread {
         }
     }
 
-    /// The connections of consumers that have not taken all frames.
-    fn lagging(&self) -> impl Iterator<Item = (u64, &Connection)> {
+    /// The consumers that have not taken all frames, and their cursors.
+    fn lagging(&self) -> impl Iterator<Item = (u64, u64)> {
         let head = self.pool.control().head();
-        let is_lagging = move |connection: &Connection| matches!(&connection.stage, Stage::Joined(consumer) if consumer.cursor().is_some_and(|cursor| cursor < head));
-        let connections = self.connections.iter();
-        connections
-            .filter(move |(_, connection)| is_lagging(connection))
-            .map(|(id, connection)| (*id, connection))
+        let joined = self.connections.iter().filter_map(|(id, connection)| {
+            let Stage::Joined(consumer) = &connection.stage else {
+                return None;
+            };
+            Some((*id, consumer.cursor()?))
+        });
+        joined.filter(move |(_, cursor)| *cursor < head)
     }
 
     fn has_lagging_consumer(&self) -> bool {
         self.lagging().next().is_some()
     }
 
-    /// The consumers that have not taken all frames, each with a region that was not sent to it.
-    fn unsent_regions(&self) -> Vec<(u64, u32)> {
+    /// What consumers that have not taken all frames may not have: each with its consumer.
+    fn unsent(&self) -> Vec<(u64, Unsent)> {
         let guard = self.pool.lock_on_own_thread();
-        let unsent = |id| guard.regions.unsent(id).into_iter().map(move |it| (id, it));
-        self.lagging().flat_map(|(id, _)| unsent(id)).collect()
+        let unsent = |(consumer, cursor)| {
+            let stickies = guard.sticky.needed_from(cursor).map(Unsent::Sticky);
+            let regions = guard.regions.unsent(consumer).into_iter();
+            let all = stickies.chain(regions.map(Unsent::Region));
+            all.map(move |it| (consumer, it))
+        };
+        self.lagging().flat_map(unsent).collect()
     }
 
-    /// Sends a region. `false`: the consumer has to read messages first.
-    fn has_sent(&self, consumer: u64, region: u32) -> bool {
+    /// `false`: the consumer has to read messages first.
+    fn has_sent(&self, consumer: u64, unsent: &Unsent) -> bool {
         let connection = self.connections.get(&consumer);
-        connection.is_none_or(|connection| self.send_region(consumer, connection, region).is_ok())
+        connection.is_none_or(|connection| {
+            let sent = match *unsent {
+                Unsent::Sticky(version) => self.send_sticky(connection, version),
+                Unsent::Region(region) => self.send_region(consumer, connection, region),
+            };
+            sent.is_ok()
+        })
     }
 
     fn accept(&mut self) {

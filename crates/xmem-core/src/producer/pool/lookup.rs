@@ -120,6 +120,15 @@ impl StickyLog {
         Ok(self.number)
     }
 
+    /// The versions of the frames from this sequence on.
+    pub(in crate::producer) fn needed_from(&self, sequence: u64) -> impl Iterator<Item = u64> {
+        let ends = self.versions.iter().skip(1).map(|next| next.since);
+        let versions = self.versions.iter().zip(ends.chain([u64::MAX]));
+        versions
+            .filter(move |(_, end)| *end > sequence)
+            .map(|(version, _)| version.number)
+    }
+
     pub(in crate::producer) fn get(&self, number: u64) -> Option<Found> {
         let at = self
             .versions
