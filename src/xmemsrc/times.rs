@@ -183,8 +183,7 @@ impl ToRunningTime {
 
     /// By how much the frames' times are delayed.
     pub(super) fn shift(&self) -> gst::ClockTime {
-        let shift = self.shift.as_ref().map_or(0, |shift| shift.get());
-        gst::ClockTime::from_nseconds(shift.unsigned_abs())
+        gst::ClockTime::from_nseconds(self.shifted_by.unsigned_abs())
     }
 
     /// The part of the shift that reduces the latency.
@@ -377,10 +376,7 @@ impl ToRunningTime {
                         self.follow_shift(by, missing);
                     }
                 }
-                _ => {
-                    self.begin_shift(src, origin, base_time, earliest, lease, playback);
-                    self.shifted_by = self.shift.as_ref().map_or(0, |shift| shift.get());
-                }
+                _ => self.begin_shift(src, origin, base_time, earliest, lease, playback),
             }
         }
         origin.later(self.shifted_by.saturating_neg())
@@ -488,6 +484,7 @@ impl ToRunningTime {
             shift.get()
         );
         self.mapping.set_shift(Some(&shift));
+        self.shifted_by = shift.get();
         self.shift = Some(shift);
         self.has_news = true;
     }

@@ -247,15 +247,13 @@ impl ConsumerBuilder {
         fault::point(Point::ControlMapped);
         let page = LeasePage::open(&page, control.constants().shape).map_err(refused)?;
         fault::point(Point::PageMapped);
-        let domain = socket_domain(&wake_socket);
-        if let Err(error) = domain
-            && is_refused(&error.into())
-        {
-            return Err(SystemError::at("check the wake socket")(error).into());
-        }
-        if domain.ok() != Some(AddressFamily::UNIX) {
+        match socket_domain(&wake_socket) {
+            Ok(AddressFamily::UNIX) => {}
+            Err(error) if is_refused(&error.into()) => {
+                return Err(SystemError::at("check the wake socket")(error).into());
+            }
             // Watching another file could take any time.
-            return Err(protocol("its wake socket is none"));
+            _ => return Err(protocol("its wake socket is none")),
         }
         let terms = Terms {
             asked: self.max_held.unwrap_or(DEFAULT_MAX_HELD),
@@ -427,14 +425,12 @@ fn ask_first(
         reason: reason.to_owned(),
     };
     // A producer that refuses may already have closed the connection. Its reason can still be read.
-    let sent = socket::send(&socket, &message.encode(), &[]);
-    let has_sent = sent.is_ok();
-    if let Err(error) = sent
-        && is_refused(&error)
-    {
-        let what = "send a message to the producer";
-        return Err(SystemError::at(what)(error).into());
-    }
+    let has_sent = match socket::send(&socket, &message.encode(), &[]) {
+        Err(error) if is_refused(&error) => {
+            return Err(SystemError::at("send a message to the producer")(error).into());
+        }
+        sent => sent.is_ok(),
+    };
     let deadline = Deadline::after(Some(time));
     let mut buffer = [0; MAX_MESSAGE + 1];
     loop {

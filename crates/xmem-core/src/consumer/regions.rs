@@ -88,12 +88,6 @@ impl State {
         self.asked.contains(&id)
     }
 
-    /// Whether an answer is missing. `None`: it was not requested.
-    fn needs(&self, id: u32) -> Option<bool> {
-        let has_answer = || self.answers.contains_key(&id).then_some(false);
-        self.is_asked(id).then_some(true).or_else(has_answer)
-    }
-
     fn answer(&mut self, id: u32, answer: Answer) {
         self.asked.retain(|asked| *asked != id);
         if self.answers.len() < MAX_REGIONS {
@@ -245,10 +239,12 @@ impl MappedRegions {
     /// Maps a region that was requested, or that the producer sends because its pool ends. `ticket`: `None` if the producer's message
     /// has none.
     pub(super) fn map(self: &Arc<Self>, id: u32, ticket: Option<Ticket<OwnedFd>>, len: u64) {
-        let needs = self.lock().needs(id);
-        if !needs.unwrap_or_else(|| self.is_listed(id)) {
+        let state = self.lock();
+        let is_new = !state.answers.contains_key(&id) && self.is_listed(id);
+        if !state.is_asked(id) && !is_new {
             return;
         }
+        drop(state);
         let view = match (ticket, usize::try_from(len)) {
             (Some(ticket), Ok(len)) if len > 0 => self.open(ticket, len),
             _ => Err(RegionError::Untrusted("the producer's answer is invalid")),

@@ -147,7 +147,7 @@ fn future_writes_are_refused() -> io::Result<bool> {
 /// access to a hole would allocate memory for the accessing process.
 pub fn sealed_len(fd: impl AsFd, seal: Seal) -> Result<usize, &'static str> {
     let seals = fcntl_get_seals(&fd);
-    let seals = seals.map_err(not_looked_at("it is not memory that can be sealed"))?;
+    let seals = seals.map_err(why_unchecked("it is not memory that can be sealed"))?;
     if !seals.contains(SealFlags::SHRINK) {
         return Err("it is not sealed against truncation");
     }
@@ -157,16 +157,16 @@ pub fn sealed_len(fd: impl AsFd, seal: Seal) -> Result<usize, &'static str> {
         return Err("it is not sealed against writing");
     }
     // Only whole huge pages can be unmapped, and only the owner knows their size.
-    let file_system = fstatfs(&fd).map_err(not_looked_at("it has no file system"))?;
+    let file_system = fstatfs(&fd).map_err(why_unchecked("it has no file system"))?;
     if file_system.f_type as u32 == HUGETLBFS_MAGIC {
         return Err("it consists of huge pages");
     }
-    let stat = fstat(&fd).map_err(not_looked_at("it has no size"))?;
+    let stat = fstat(&fd).map_err(why_unchecked("it has no size"))?;
     reserved_len(&stat)
 }
 
 /// Why memory from a peer cannot be checked: `reason`, unless a sandbox refuses the system call.
-fn not_looked_at(reason: &'static str) -> impl FnOnce(Errno) -> &'static str {
+fn why_unchecked(reason: &'static str) -> impl FnOnce(Errno) -> &'static str {
     move |errno| match errno {
         Errno::PERM | Errno::NOSYS => {
             "it cannot be checked, because a sandbox of this process forbids fcntl, fstat or fstatfs"

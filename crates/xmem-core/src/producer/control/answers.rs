@@ -18,6 +18,13 @@ use crate::producer::pool::event::{Departure, PoolEvent};
 use crate::producer::pool::stats;
 use crate::region::Ticket;
 
+/// What frames need, and a consumer may not have.
+pub(super) enum Unsent {
+    /// A version of the sticky state.
+    Sticky(u64),
+    Region(u32),
+}
+
 impl ControlThread {
     /// Answers one message of a connection.
     pub(super) fn answer(&mut self, id: u64, bytes: &[u8]) -> Next {
@@ -164,6 +171,29 @@ impl ControlThread {
         Next::Stay
     }
 
+    /// What consumers that have not taken all frames may not have: each with its consumer.
+    pub(super) fn unsent(&self) -> Vec<(u64, Unsent)> {
+        let guard = self.pool.lock_on_own_thread();
+        let unsent = |(consumer, cursor)| {
+            let stickies = guard.sticky.needed_from(cursor).map(Unsent::Sticky);
+            let regions = guard.regions.unsent(consumer).map(Unsent::Region);
+            stickies.chain(regions).map(move |it| (consumer, it))
+        };
+        self.lagging().flat_map(unsent).collect()
+    }
+
+    /// `false`: the consumer has to read messages first.
+    pub(super) fn has_sent(&self, consumer: u64, unsent: &Unsent) -> bool {
+        let connection = self.connections.get(&consumer);
+        connection.is_none_or(|connection| {
+            let sent = match *unsent {
+                Unsent::Sticky(version) => self.send_sticky(connection, version),
+                Unsent::Region(region) => self.send_region(consumer, connection, region),
+            };
+            sent.is_ok()
+        })
+    }
+
     /// Makes consumers unmap a region that was removed.
     pub(super) fn announce_gone(&self, id: u32) {
         let consumers = self.pool.lock_on_own_thread().regions.retired.mapped_by(id);
@@ -175,12 +205,7 @@ impl ControlThread {
         }
     }
 
-    pub(super) fn send_region(
-        &self,
-        consumer: u64,
-        connection: &Connection,
-        id: u32,
-    ) -> io::Result<()> {
+    fn send_region(&self, consumer: u64, connection: &Connection, id: u32) -> io::Result<()> {
         self.check_in_flight(connection)?;
         let region = self.pool.lock_on_own_thread().regions.send(id, consumer);
         let Some(region) = region else {

@@ -134,13 +134,6 @@ impl Connection {
     }
 }
 
-/// What frames need, and a consumer may not have.
-enum Unsent {
-    /// A version of the sticky state.
-    Sticky(u64),
-    Region(u32),
-}
-
 /// What to do with a connection after a message.
 enum Next {
     Stay,
@@ -329,7 +322,7 @@ impl ControlThread {
                 until = last.min(Instant::now() + LINGER);
             }
             events.clear();
-            // Nothing says that a consumer has read its messages.
+            // The kernel does not report that a consumer has read its messages.
             let turn = if unsent.is_empty() { 5 } else { 1 };
             let turn = Duration::from_millis(turn).try_into().ok();
             let _ = epoll::wait(
@@ -364,30 +357,6 @@ impl ControlThread {
 
     fn has_lagging_consumer(&self) -> bool {
         self.lagging().next().is_some()
-    }
-
-    /// What consumers that have not taken all frames may not have: each with its consumer.
-    fn unsent(&self) -> Vec<(u64, Unsent)> {
-        let guard = self.pool.lock_on_own_thread();
-        let unsent = |(consumer, cursor)| {
-            let stickies = guard.sticky.needed_from(cursor).map(Unsent::Sticky);
-            let regions = guard.regions.unsent(consumer).into_iter();
-            let all = stickies.chain(regions.map(Unsent::Region));
-            all.map(move |it| (consumer, it))
-        };
-        self.lagging().flat_map(unsent).collect()
-    }
-
-    /// `false`: the consumer has to read messages first.
-    fn has_sent(&self, consumer: u64, unsent: &Unsent) -> bool {
-        let connection = self.connections.get(&consumer);
-        connection.is_none_or(|connection| {
-            let sent = match *unsent {
-                Unsent::Sticky(version) => self.send_sticky(connection, version),
-                Unsent::Region(region) => self.send_region(consumer, connection, region),
-            };
-            sent.is_ok()
-        })
     }
 
     fn accept(&mut self) {

@@ -399,13 +399,13 @@ impl Regions {
     }
 
     /// The regions that were not sent to this consumer, the oldest first.
-    pub(in crate::producer) fn unsent(&self, consumer: u64) -> Vec<u32> {
-        let own = self.entries.iter().map(|(id, entry)| (*id, &entry.sent_to));
-        let foreign = self.foreign.iter();
-        let all = own.chain(foreign.map(|(id, foreign)| (*id, &foreign.sent_to)));
-        let unsent = all.filter(|(_, sent_to)| !sent_to.contains(&consumer));
-        let unsent: BTreeSet<u32> = unsent.map(|(id, _)| id).collect();
-        unsent.into_iter().collect()
+    pub(in crate::producer) fn unsent(&self, consumer: u64) -> impl Iterator<Item = u32> {
+        let sent_to = |id: &u32| {
+            let own = self.entries.get(id).map(|entry| &entry.sent_to);
+            own.or_else(|| self.foreign.get(id).map(|foreign| &foreign.sent_to))
+        };
+        let was_sent = move |id: &u32| sent_to(id).is_some_and(|it| it.contains(&consumer));
+        self.ids().filter(move |id| !was_sent(id))
     }
 
     /// Removes a consumer that is gone, with its mappings.
