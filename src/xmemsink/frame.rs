@@ -191,7 +191,12 @@ fn warn_of_scarcity(sink: &gst_base::BaseSink, verb: &str, most: u32) {
 #[cold]
 fn fail(sink: &gst_base::BaseSink, failure: Failure) -> gst::FlowError {
     match failure {
-        Failure::Cancelled | Failure::Closed => return gst::FlowError::Flushing,
+        Failure::Cancelled => return gst::FlowError::Flushing,
+        Failure::Closed => gst::element_error!(
+            sink,
+            gst::ResourceError::Failed,
+            ("The pool has ended, because its thread failed. The category xmemcore reports the cause")
+        ),
         Failure::CopyForbidden(cause) => gst::element_error!(
             sink,
             gst::ResourceError::Settings,

@@ -13,12 +13,14 @@ mod warnings;
 use std::collections::HashMap;
 use std::fs::File;
 use std::io;
+use std::mem::{self, MaybeUninit};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use rustix::time::Timespec;
 use xmem_shm::abi::layout::VERSION;
 use xmem_shm::abi::text::Text;
 use xmem_shm::abi::wire::{MAX_MESSAGE, MAX_QUEUED, ToConsumer};
@@ -77,6 +79,9 @@ pub(super) fn spawn(pool: &Arc<Pool>, listener: Listener) -> io::Result<Thread> 
         EventData::new_u64(COMMANDS),
         EventFlags::IN,
     )?;
+    // A sandbox that forbids the call shows here, not when the pool is in use.
+    let mut none = [MaybeUninit::<Event>::uninit(); 1];
+    epoll::wait(&epoll, &mut none, Some(&Timespec::default()))?;
     let thread = ControlThread {
         pool: pool.clone(),
         listener,
@@ -184,7 +189,7 @@ impl ControlThread {
                 }
             }
             // Once for all messages, because it takes the pool's lock.
-            if std::mem::take(&mut self.has_released) {
+            if mem::take(&mut self.has_released) {
                 self.pool.process_releases();
             }
             self.close_late();
@@ -194,7 +199,7 @@ impl ControlThread {
     }
 
     /// The time until the first connection is late, or a frame times out.
-    fn timeout(&self) -> Option<rustix::time::Timespec> {
+    fn timeout(&self) -> Option<Timespec> {
         let oldest = self
             .connections
             .values()
@@ -455,7 +460,12 @@ impl ControlThread {
                     Departure::Died
                 }),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-                Err(_) => Next::Close(Departure::CutOff),
+                Err(error) => {
+                    let pid = connection.peer.pid;
+                    let text = format_args!("cannot read a message of process {pid}: {error}");
+                    self.warnings.warn(self.pool.name(), text);
+                    Next::Close(Departure::CutOff)
+                }
             };
             match next {
                 Next::Stay => {}
