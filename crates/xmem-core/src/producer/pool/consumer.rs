@@ -19,6 +19,7 @@ use xmem_shm::protocol::lease::{self, SlotState, SlotWord};
 use xmem_shm::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
 use super::reach::Reach;
+use super::slots::{SlotInfo, Slots};
 use crate::stats::{ConsumerStats, device_words};
 
 /// One consumer. Its process writes the lease page, so values there are trusted only within the granted limits.
@@ -242,7 +243,7 @@ impl ConsumerRecord {
 
     /// The slots that it occupies. `kept` can only shrink, so a page with false values reserves no more slots than were
     /// granted.
-    pub(super) fn claim(&self) -> Claim {
+    pub(super) fn claim(&self, slots: &Slots) -> Claim {
         // A consumer that only holds frames has no cursor. It leaves with its connection.
         let takes_frames = self.follows_stream();
         // Read before the leases: a consumer takes its last frame before it stores CURSOR_LEFT. Its message may arrive later.
@@ -251,8 +252,8 @@ impl ConsumerRecord {
         let leaves = sent_goodbye || takes_frames && self.has_left();
         // A consumer that was timed out may be taking a frame now.
         let extra = u32::from(!sent_goodbye);
-        let leases = self.page.leases().iter();
-        let held = leases.filter(|lease| lease.load(Ordering::Acquire) != 0);
+        let leases = self.leases(slots);
+        let held = leases.filter(|(_, _, lease)| lease.load(Ordering::Acquire) != 0);
         let held = u32::try_from(held.count()).unwrap_or(u32::MAX);
         let reserved = self.reserved.load(Ordering::Relaxed);
         Claim {
@@ -263,8 +264,8 @@ impl ConsumerRecord {
     }
 
     /// Reserves the slots that it may hold with this share.
-    pub(super) fn reserve(&self, share: u32) {
-        let slots = self.claim().slots(share);
+    pub(super) fn reserve(&self, share: u32, slots: &Slots) {
+        let slots = self.claim(slots).slots(share);
         self.reserved.store(slots, Ordering::Relaxed);
     }
 
@@ -335,25 +336,42 @@ impl ConsumerRecord {
         reads
     }
 
+    /// Its lease words. It cannot hold frames in slots that never had a place.
+    fn leases<'a>(
+        &'a self,
+        slots: &'a Slots,
+    ) -> impl Iterator<Item = (u32, &'a SlotInfo, &'a AtomicU32)> {
+        let leases = slots.iter().zip(self.page.leases());
+        leases.map(|((slot, info), lease)| (slot, info, lease))
+    }
+
     /// The slots that it holds.
-    pub(super) fn held(&self, control: &Control) -> impl Iterator<Item = u32> {
+    pub(super) fn held<'a>(
+        &'a self,
+        control: &Control,
+        slots: &'a Slots,
+    ) -> impl Iterator<Item = &'a SlotInfo> {
         let is_held = |slot: u32, lease: u32| {
             let word = control.slot(slot).map(|word| word.load(Ordering::Relaxed));
             lease != 0 && word.is_some_and(|word| SlotWord(word).generation() == lease)
         };
-        let leases = (0..).zip(self.page.leases());
-        leases
-            .filter(move |(slot, lease)| is_held(*slot, lease.load(Ordering::Relaxed)))
-            .map(|(slot, _)| slot)
+        self.leases(slots)
+            .filter(move |(slot, _, lease)| is_held(*slot, lease.load(Ordering::Relaxed)))
+            .map(|(_, info, _)| info)
     }
 
     /// How its page violates the protocol, if it does. Requires the pool's lock, so that no generation changes.
-    pub(super) fn protocol_violation(&self, control: &Control, head: u64) -> Option<&'static str> {
+    pub(super) fn protocol_violation(
+        &self,
+        control: &Control,
+        slots: &Slots,
+        head: u64,
+    ) -> Option<&'static str> {
         if self.cursor().is_some_and(|cursor| cursor > head) {
             return Some("its cursor is ahead of the stream");
         }
         let mut held = Vec::new();
-        for (slot, word) in (0..).zip(self.page.leases()) {
+        for (slot, _, word) in self.leases(slots) {
             let lease = word.load(Ordering::Relaxed);
             if lease == 0 {
                 continue;
@@ -374,15 +392,10 @@ impl ConsumerRecord {
     }
 
     /// Its figures, with the frames that it holds and the publication time of the oldest.
-    pub(super) fn stats(
-        &self,
-        control: &Control,
-        published_at: impl Fn(u32) -> i64,
-        now: i64,
-    ) -> ConsumerStats {
+    pub(super) fn stats(&self, control: &Control, slots: &Slots, now: i64) -> ConsumerStats {
         let mut held = 0;
         let mut oldest = now;
-        for (slot, lease) in (0..).zip(self.page.leases()) {
+        for (slot, info, lease) in self.leases(slots) {
             let lease = lease.load(Ordering::Relaxed);
             let Some(word) = control.slot(slot) else {
                 break;
@@ -393,7 +406,7 @@ impl ConsumerRecord {
                 && word.state() == Some(SlotState::Published)
             {
                 held += 1;
-                oldest = oldest.min(published_at(slot));
+                oldest = oldest.min(info.published_at);
             }
         }
         let page = &self.page;
@@ -543,12 +556,13 @@ impl Consumers {
     pub(super) fn protocol_violations(
         &self,
         control: &Control,
+        slots: &Slots,
     ) -> Vec<(Arc<ConsumerRecord>, &'static str)> {
         let head = control.head();
         let violation = |consumer: &Arc<ConsumerRecord>| {
             Some((
                 consumer.clone(),
-                consumer.protocol_violation(control, head)?,
+                consumer.protocol_violation(control, slots, head)?,
             ))
         };
         self.iter().filter_map(violation).collect()

@@ -256,7 +256,10 @@ impl<'a> Guard<'a> {
 
     /// Disconnects the consumers whose pages violate the protocol.
     pub(in crate::producer) fn audit(&mut self) {
-        for (consumer, violation) in self.consumers.protocol_violations(self.control()) {
+        for (consumer, violation) in self
+            .consumers
+            .protocol_violations(self.control(), &self.slots)
+        {
             consumer.mark_cut_off();
             self.remove_consumer(consumer.id());
             self.effects.rare().cut_off.push((consumer, violation));
@@ -476,7 +479,7 @@ pub(in crate::producer) struct State {
 impl State {
     pub(super) fn new(settings: &Settings, sticky: StickyLog) -> Self {
         Self {
-            slots: Slots::new(settings.most_slots(0)),
+            slots: Slots::default(),
             regions: Regions::new(settings.mixed_sizes, settings.max_bytes),
             consumers: Consumers::new(),
             history: History::new(settings),

@@ -89,7 +89,7 @@ impl Plan {
     }
 
     /// The places of its slots.
-    pub(super) fn places(self, region: u32) -> impl Iterator<Item = Place> {
+    pub(super) fn places(self, region: u32) -> impl ExactSizeIterator<Item = Place> {
         (0..self.slots).map(move |index| match self.device {
             None => Place {
                 region,

@@ -63,7 +63,7 @@ impl Shares {
             // No budgets are guaranteed: each consumer may hold all buffers.
             consumers
                 .iter()
-                .for_each(|consumer| consumer.reserve(u32::MAX));
+                .for_each(|consumer| consumer.reserve(u32::MAX, slots));
             return None;
         }
         let largest = || self.largest(control, settings, consumers, regions, slots);
@@ -85,8 +85,8 @@ impl Shares {
         }
         let mut reserved = 0_u32;
         for consumer in consumers.iter() {
-            consumer.reserve(share.most);
-            reserved = reserved.saturating_add(consumer.claim().slots(share.most));
+            consumer.reserve(share.most, slots);
+            reserved = reserved.saturating_add(consumer.claim(slots).slots(share.most));
         }
         // Upstream always gets its need and the slot that is being written.
         let most = settings.max_slots.saturating_sub(settings.history + 1);
@@ -114,7 +114,10 @@ impl Shares {
         regions: &Regions,
         slots: &Slots,
     ) -> Share {
-        let claims: Vec<_> = consumers.iter().map(|consumer| consumer.claim()).collect();
+        let claims: Vec<_> = consumers
+            .iter()
+            .map(|consumer| consumer.claim(slots))
+            .collect();
         // One slot is being written, and the producer may hold the previous one.
         let others = self.likely_upstream_need(settings) + settings.history + 2;
         let left = settings.max_slots.saturating_sub(others);
@@ -130,11 +133,10 @@ impl Shares {
         let by_bytes = regions.room().map(|room| {
             // For bytes the history gives way, so none are reserved for it or for frames past a budget.
             let left = room.slots.saturating_sub(2);
-            let place = |slot| slots.get(slot).and_then(|info| info.place);
             let held: Vec<u64> = consumers
                 .iter()
                 .map(|consumer| {
-                    let places = consumer.held(control).filter_map(place);
+                    let places = consumer.held(control, slots).filter_map(|info| info.place);
                     let bytes: u64 = places.map(Place::bytes).sum();
                     bytes.div_ceil(room.slot_bytes)
                 })

@@ -163,9 +163,10 @@ impl SlotInfo {
     }
 }
 
-/// All slots that a pool can have.
-#[derive(Debug)]
+/// The slots of a pool.
+#[derive(Debug, Default)]
 pub(in crate::producer) struct Slots {
+    /// Those that have or had a place, by number. Most pools never need all slots that they can have.
     slots: Vec<SlotInfo>,
     /// The number of slots that have a place.
     assigned: u32,
@@ -178,15 +179,6 @@ pub(in crate::producer) struct Slots {
 }
 
 impl Slots {
-    pub(super) fn new(max_slots: u32) -> Self {
-        Self {
-            slots: (0..max_slots).map(|_| SlotInfo::default()).collect(),
-            assigned: 0,
-            idle: Vec::new(),
-            watched: Vec::new(),
-        }
-    }
-
     pub(in crate::producer) fn get(&self, slot: u32) -> Option<&SlotInfo> {
         self.slots.get(slot as usize)
     }
@@ -195,6 +187,7 @@ impl Slots {
         self.slots.get_mut(slot as usize)
     }
 
+    /// The slots that have or had a place.
     pub(in crate::producer) fn iter(&self) -> impl Iterator<Item = (u32, &SlotInfo)> {
         (0..).zip(&self.slots)
     }
@@ -221,8 +214,11 @@ impl Slots {
     }
 
     /// Assigns places to slots without one.
-    pub(super) fn assign(&mut self, places: impl IntoIterator<Item = Place>) {
-        let mut places = places.into_iter();
+    pub(super) fn assign(&mut self, mut places: impl ExactSizeIterator<Item = Place>) {
+        let unassigned = self.slots.len() - self.assigned as usize;
+        let new = places.len().saturating_sub(unassigned);
+        self.slots
+            .resize_with(self.slots.len() + new, SlotInfo::default);
         for (id, slot) in (0..).zip(&mut self.slots) {
             if slot.used == Use::Unassigned {
                 let Some(place) = places.next() else { return };
@@ -232,10 +228,6 @@ impl Slots {
                 self.idle.insert(0, id);
             }
         }
-        debug_assert!(
-            places.next().is_none(),
-            "places were planned for free slots"
-        );
     }
 
     /// Removes the place of an idle slot.

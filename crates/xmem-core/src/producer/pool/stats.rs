@@ -20,14 +20,10 @@ pub(in crate::producer) fn of_consumer(
     consumer: &ConsumerRecord,
     now: i64,
 ) -> ConsumerStats {
-    let published_at = |slot| {
-        let info = guard.slots.get(slot);
-        info.map_or(now, |info| info.published_at.min(now))
-    };
     let waited_for = waits_for(guard, consumer).as_nanos();
     ConsumerStats {
         waited_for_ns: u64::try_from(waited_for).unwrap_or(u64::MAX),
-        ..consumer.stats(guard.pool().control(), published_at, now)
+        ..consumer.stats(guard.pool().control(), &guard.slots, now)
     }
 }
 
