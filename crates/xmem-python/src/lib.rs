@@ -50,6 +50,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 // Threads share only atomics and values with their own locks. No such lock is held while Python code runs.
 #[pymodule(gil_used = false)]
 mod _xmem {
+    use pyo3::exceptions::PyImportError;
     use pyo3::prelude::*;
 
     #[pymodule_export]
@@ -89,6 +90,11 @@ mod _xmem {
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        if !crate::reaper::is_of_this_interpreter(module.py()) {
+            return Err(PyImportError::new_err(
+                "xmem works only in the main interpreter of a process: use it there, or in a process of its own",
+            ));
+        }
         let end_reaper = wrap_pyfunction!(crate::reaper::end, module)?;
         let atexit = module.py().import("atexit")?;
         atexit.call_method1("register", (end_reaper,))?;

@@ -3,6 +3,8 @@
 //! A thread that takes the interpreter for the core's threads, which must never wait for it. Only the end of the program waits for
 //! this thread.
 
+#![allow(unsafe_code)] // the number of an interpreter
+
 use std::convert::Infallible;
 use std::fmt;
 use std::mem;
@@ -10,6 +12,7 @@ use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
+use pyo3::ffi::{PyInterpreterState_Get, PyInterpreterState_GetID};
 use pyo3::prelude::*;
 
 use crate::fork::PerProcess;
@@ -62,6 +65,12 @@ fn start() -> std::io::Result<Thread> {
         }
     })?;
     Ok(Thread::Running { queue, end })
+}
+
+/// Whether the thread takes the interpreter of the caller. It takes the main one.
+pub(crate) fn is_of_this_interpreter(_py: Python<'_>) -> bool {
+    // SAFETY: the caller has an interpreter.
+    unsafe { PyInterpreterState_GetID(PyInterpreterState_Get()) == 0 }
 }
 
 /// Ends the thread after its present work. Called before the interpreter shuts down, because up to Python 3.13, an interpreter

@@ -204,3 +204,18 @@ def test_one_buffer_pool(directory):
 
         all_at_once(work)
         del buffer
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 13), reason="newer versions refuse the module themselves")
+def test_a_second_interpreter_gets_an_error():
+    program = """if True:
+        import _xxsubinterpreters
+        _xxsubinterpreters.run_string(_xxsubinterpreters.create(isolated=False), '''if True:
+            try:
+                import xmem
+            except ImportError as error:
+                print(error)
+        ''')
+    """
+    ended = subprocess.run([sys.executable, "-c", program], check=True, timeout=HANG, capture_output=True, text=True)
+    assert ended.stdout.startswith("xmem works only in the main interpreter")

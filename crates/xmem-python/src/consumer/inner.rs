@@ -270,8 +270,9 @@ fn left_behind(lost: &Lost) -> String {
 
 fn left_alone(pool: &str) -> String {
     format!(
-        "consumer of pool {pool:?}: the producer ended without Producer.end_stream(), so this consumer waits for the next \
-         producer. To end the loop instead, use xmem.Consumer with on_producer_lost=\"end\""
+        "consumer of pool {pool:?}: the producer is gone, and this consumer got no end of the stream from it \
+         (Producer.end_stream()), so it waits for the next producer. To end the loop instead, use xmem.Consumer with \
+         on_producer_lost=\"end\""
     )
 }
 
