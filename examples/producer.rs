@@ -14,7 +14,7 @@ use xmem_core::BufferPool;
 
 const SIZE: usize = 1920 * 1080 * 3;
 /// After this time a buffer that was not read is emptied.
-const READ_WITHIN: Duration = Duration::from_secs(10);
+const READ_WITHIN: Duration = Duration::from_secs(60);
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut args = std::env::args().skip(1);

@@ -325,7 +325,7 @@ fn a_slow_consumer_gets_the_newest_if_set_to() {
 fn a_rate_limit_leaves_frames_out() {
     let pools = Pools::new();
     let live = "videotestsrc is-live=true num-buffers=60 ! video/x-raw,width=64,height=64,framerate=60/1 ! \
-        xmemsink name=sink pool=POOL wait-for-connection=true";
+        xmemsink name=sink pool=POOL wait-for-connection=true history=60";
     let producer = pools.launch(live);
     let receiver = pools.receiver("max-rate=5/1");
     producer.play();
