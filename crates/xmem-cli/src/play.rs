@@ -2,20 +2,17 @@
 
 //! Runs a pipeline for as long as the user wants, and prints its warnings.
 
-use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::mpsc::channel;
-use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process};
 use xmem_core::discovery::printable;
 
 use crate::Error;
 use crate::format::to_stderr;
 use crate::launch::{exit_code, not_started};
-use crate::tool::{Event, or_end, stop_on_signals};
+use crate::tool::{Event, interrupt, read_lines, stop_on_signals};
 
 const INTERVAL: Duration = Duration::from_secs(1);
 
@@ -36,20 +33,12 @@ pub(crate) fn play(
     let mut tool = command.spawn().map_err(|error| not_started(&error))?;
     // With the tool's descriptors: the reader of a pipe waits until all are closed.
     drop(command);
-    let stdout = tool.stdout.take().map(BufReader::new);
-    let reading = thread::Builder::new().spawn(move || {
-        let lines = stdout
-            .into_iter()
-            .flat_map(|it| it.split(b'\n'))
-            .map_while(Result::ok);
-        for line in lines {
-            if let Some(text) = warning(&String::from_utf8_lossy(&line)) {
-                to_stderr(printable(text));
-            }
+    let stdout = tool.stdout.take();
+    read_lines(&mut tool, stdout, sender, |line| {
+        if let Some(text) = warning(&line) {
+            to_stderr(printable(text));
         }
-        let _ = sender.send(Event::Ended);
-    });
-    or_end(reading, &mut tool)?;
+    })?;
     let mut deadline = None;
     let mut is_wanted = true;
     loop {
@@ -64,8 +53,7 @@ pub(crate) fn play(
         is_wanted &= look();
         if event.is_ok() || is_wanted != was_wanted {
             deadline = deadline.or(time.map(|time| Instant::now() + time));
-            // Fails only if the tool has already ended.
-            let _ = kill_process(Pid::from_child(&tool), Signal::INT);
+            interrupt(&tool);
         }
     }
     let status = tool.wait()?;

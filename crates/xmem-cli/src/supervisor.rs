@@ -11,12 +11,13 @@ use std::process::{Command, ExitCode};
 use std::ptr;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, getppid, kill_process};
+use rustix::process::getppid;
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGPIPE, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::Error;
 use crate::launch::{exit_code, not_started};
+use crate::tool::interrupt;
 
 /// A further SIGINT is passed on after this time, so that a user can end a tool that hangs.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -41,8 +42,7 @@ pub(crate) fn supervise(tool: &mut Command) -> Result<ExitCode, Error> {
             };
             if signal == SIGINT && is_wanted {
                 interrupted = Some(Instant::now());
-                // Fails only if the tool has already ended.
-                let _ = kill_process(Pid::from_child(&tool), Signal::INT);
+                interrupt(&tool);
             }
         }
         if let Some(status) = tool.try_wait()? {

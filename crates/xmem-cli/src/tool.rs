@@ -2,12 +2,13 @@
 
 //! Events of a running tool, and of the user's signals.
 
-use std::io::{self, BufRead, BufReader};
+use std::io::{self, BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::Sender;
 use std::thread;
 
+use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -25,14 +26,16 @@ pub(crate) enum Event {
 
 /// Sends an event for SIGINT and SIGTERM instead of ending the process.
 pub(crate) fn stop_on_signals(events: Sender<Event>) -> Result<(), Error> {
-    let mut signals = Signals::new([SIGINT, SIGTERM])?;
-    thread::Builder::new().spawn(move || {
-        for _ in &mut signals {
-            if events.send(Event::Stop).is_err() {
-                return;
-            }
-        }
-    })?;
+    on_signals(&[SIGINT, SIGTERM], move || events.send(Event::Stop).is_ok())
+}
+
+/// Calls `act` for each of these signals, which then do not end the process, until it returns `false`.
+pub(crate) fn on_signals(
+    signals: &[i32],
+    act: impl Fn() -> bool + Send + 'static,
+) -> Result<(), Error> {
+    let mut signals = Signals::new(signals)?;
+    thread::Builder::new().spawn(move || signals.forever().all(|_| act()))?;
     Ok(())
 }
 
@@ -42,20 +45,35 @@ pub(crate) fn start(command: &mut Command, events: Sender<Event>) -> Result<Chil
     // A separate process group: Ctrl+C would otherwise end the tool before this command can.
     command.process_group(0);
     let mut tool = command.spawn().map_err(|error| not_started(&error))?;
-    let stderr = tool.stderr.take().map(BufReader::new);
+    let stderr = tool.stderr.take();
+    let printed = events.clone();
+    read_lines(&mut tool, stderr, events, move |line| {
+        let _ = printed.send(Event::Printed(line));
+    })?;
+    Ok(tool)
+}
+
+/// Calls `take` for each line of the tool's output, and sends an event when it ends.
+pub(crate) fn read_lines(
+    tool: &mut Child,
+    output: Option<impl Read + Send + 'static>,
+    events: Sender<Event>,
+    take: impl Fn(String) + Send + 'static,
+) -> io::Result<()> {
     let reading = thread::Builder::new().spawn(move || {
-        let lines = stderr
-            .into_iter()
-            .flat_map(|it| it.split(b'\n'))
-            .map_while(Result::ok);
-        for line in lines {
-            let line = String::from_utf8_lossy(&line).into_owned();
-            let _ = events.send(Event::Printed(line));
+        let output = output.map(BufReader::new).into_iter();
+        for line in output.flat_map(|it| it.split(b'\n')).map_while(Result::ok) {
+            take(String::from_utf8_lossy(&line).into_owned());
         }
         let _ = events.send(Event::Ended);
     });
-    or_end(reading, &mut tool)?;
-    Ok(tool)
+    or_end(reading, tool).map(drop)
+}
+
+/// Sends SIGINT to the tool.
+pub(crate) fn interrupt(tool: &Child) {
+    // Fails only if the tool has already ended.
+    let _ = kill_process(Pid::from_child(tool), Signal::INT);
 }
 
 /// Ends the tool if the thread that it needs was not started.

@@ -10,7 +10,6 @@ use std::process::{Child, Command};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use xmem_core::discovery::printable;
 
@@ -20,7 +19,7 @@ use crate::child::{self, END_TIMEOUT};
 use crate::cli::Camera;
 use crate::format::to_stderr;
 use crate::launch::{TOOL, decoder, failure, newest_only, not_started, pipeline, property};
-use crate::tool::{Event, start, stop_on_signals};
+use crate::tool::{Event, interrupt, start, stop_on_signals};
 
 /// The delay before a restart: it doubles after each run that is shorter than `LONG`.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(300), Duration::from_secs(30));
@@ -50,10 +49,7 @@ pub(crate) fn run(camera: &Camera, verbose: bool) -> Result<(), Error> {
         let mut tool = start(&mut command(camera, &sink), sender.clone())?;
         let mut printed = String::new();
         let mut progress = Progress::of(camera, &tool);
-        let end = watch(&events, &mut printed, &mut progress, verbose, || {
-            // Fails only if the tool has already ended.
-            let _ = kill_process(Pid::from_child(&tool), Signal::INT);
-        });
+        let end = watch(&tool, &events, &mut printed, &mut progress, verbose);
         if tool.try_wait()?.is_none() {
             tool.kill()?;
         }
@@ -91,13 +87,13 @@ enum End {
     Ended,
 }
 
-/// Waits until the tool ends, or should have ended. Calls `interrupt` if this command is to end.
+/// Waits until the tool ends, or should have ended. Interrupts it if this command is to end.
 fn watch(
+    tool: &Child,
     events: &Receiver<Event>,
     printed: &mut String,
     progress: &mut Progress,
     verbose: bool,
-    interrupt: impl Fn(),
 ) -> End {
     let mut end = End::Ended;
     let mut deadline: Option<Instant> = None;
@@ -107,7 +103,7 @@ fn watch(
             Ok(Event::Stop) => {
                 end = End::Stopped;
                 deadline.get_or_insert(Instant::now() + END_TIMEOUT);
-                interrupt();
+                interrupt(tool);
             }
             Ok(Event::Printed(line)) => {
                 if verbose {

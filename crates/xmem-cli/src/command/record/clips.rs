@@ -12,7 +12,6 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime};
 
 use signal_hook::consts::{SIGUSR1, SIGXFSZ};
-use signal_hook::iterator::Signals;
 
 use super::clip::Clip;
 use super::matroska::{Frame, Header, Stream};
@@ -20,6 +19,7 @@ use super::names::Names;
 use crate::Error;
 use crate::cli::Record;
 use crate::format::to_stderr;
+use crate::tool::on_signals;
 
 /// The number of frames that wait for the disk here. More wait in the tool.
 const WAITING: usize = 16;
@@ -45,15 +45,8 @@ pub(super) struct Triggers {
 impl Triggers {
     pub(super) fn new(from_stdin: bool) -> Result<Self, Error> {
         let (sender, events) = sync_channel(WAITING);
-        let mut signals = Signals::new([SIGUSR1])?;
         let on_signal = sender.clone();
-        thread::Builder::new().spawn(move || {
-            for _ in &mut signals {
-                if on_signal.send(Event::Trigger).is_err() {
-                    return;
-                }
-            }
-        })?;
+        on_signals(&[SIGUSR1], move || on_signal.send(Event::Trigger).is_ok())?;
         if from_stdin {
             let on_line = sender.clone();
             thread::Builder::new().spawn(move || {

@@ -7,7 +7,6 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process};
 use xmem_core::PoolStats;
 use xmem_core::discovery::printable;
 
@@ -257,8 +256,7 @@ impl Playing {
 
     fn interrupt(&mut self) {
         self.deadline.get_or_insert(Instant::now() + END_TIMEOUT);
-        // Fails only if the tool has already ended.
-        let _ = kill_process(Pid::from_child(&self.tool), Signal::INT);
+        tool::interrupt(&self.tool);
     }
 }
 

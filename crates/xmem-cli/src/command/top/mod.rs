@@ -13,12 +13,12 @@ use std::time::Duration;
 
 use ratatui::crossterm::event::{self, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
 
 use crate::Error;
 use crate::cli::Format;
 use crate::format::{Table, json};
 use crate::pools::{self, Pool};
+use crate::tool::on_signals;
 use rows::Rows;
 use screen::Screen;
 
@@ -47,7 +47,10 @@ pub(crate) fn run(
         return Err("there is no terminal: use `xmem top --once` or `xmem watch POOL`".into());
     }
     let (sender, events) = channel();
-    quit_on_signals(sender.clone())?;
+    let quit = sender.clone();
+    on_signals(&[SIGHUP, SIGINT, SIGTERM], move || {
+        quit.send(Event::Quit).is_ok()
+    })?;
     ask(interval, sender.clone())?;
     read_keys(sender)?;
     // ratatui also restores the terminal in a panic.
@@ -86,16 +89,6 @@ fn handle_key(screen: &mut Screen, key: KeyEvent) -> bool {
         _ => {}
     }
     true
-}
-
-fn quit_on_signals(events: Sender<Event>) -> Result<(), Error> {
-    let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM])?;
-    thread::Builder::new().spawn(move || {
-        for _ in &mut signals {
-            let _ = events.send(Event::Quit);
-        }
-    })?;
-    Ok(())
 }
 
 /// Queries the pools on a separate thread, because the query of a stopped producer takes a second, and keys must not wait for it.
