@@ -60,35 +60,29 @@ impl Collector for Pools {
             |name, help, series: Vec<(Labels, Value)>| write(&mut encoder, name, help, series);
         let all = || self.0.iter().map(|pool| (pool_labels(&pool.name), pool));
         let live = || all().filter_map(|(labels, pool)| Some((labels, pool.stats.as_ref()?)));
-        let info = |stats: &PoolStats| {
+        let info = |stats: &PoolStats| -> Value {
             let format = caps_summary(stats).unwrap_or_default();
-            vec![
+            Box::new(Info::new(vec![
                 ("format", printable(&format)),
                 ("delivery", stats.delivery.to_string()),
-            ]
+            ]))
         };
+        let is_live = all().map(|(labels, pool)| (labels, gauge(pool.stats.is_some())));
         write(
             "xmem_pool_live",
             "1 if the pool has a producer that answers",
-            all()
-                .map(|(labels, pool)| (labels, Value::gauge(pool.stats.is_some())))
-                .collect(),
+            is_live.collect(),
         )?;
         write(
             "xmem_pool",
             "The format of the frames, and the delivery",
             live()
-                .map(|(labels, stats)| (labels, Value::Info(info(stats))))
+                .map(|(labels, stats)| (labels, info(stats)))
                 .collect(),
         )?;
         for (name, help, value) in POOL {
-            write(
-                name,
-                help,
-                live()
-                    .map(|(labels, stats)| (labels, value(stats)))
-                    .collect(),
-            )?;
+            let pools = live().map(|(labels, stats)| (labels, value(stats)));
+            write(name, help, pools.collect())?;
         }
         for (name, help, value) in CONSUMER {
             let consumers = live().flat_map(|(labels, stats)| {
@@ -114,32 +108,22 @@ fn consumer_labels(pool: &Labels, consumer: &ConsumerStats) -> Labels {
     labels
 }
 
-enum Value {
-    Counter(u64),
-    Gauge(f64),
-    Info(Labels),
+type Value = Box<dyn EncodeMetric>;
+
+fn counter(figure: u64) -> Value {
+    Box::new(ConstCounter::new(figure))
 }
 
-impl Value {
-    fn gauge(figure: impl Into<f64>) -> Self {
-        Self::Gauge(figure.into())
-    }
+fn gauge(figure: impl Into<f64>) -> Value {
+    Box::new(ConstGauge::new(figure.into()))
+}
 
-    fn count(figure: u64) -> Self {
-        Self::Gauge(figure as f64)
-    }
+fn count(figure: u64) -> Value {
+    gauge(figure as f64)
+}
 
-    fn seconds(ns: u64) -> Self {
-        Self::Gauge(ns as f64 / 1e9)
-    }
-
-    fn metric(self) -> Box<dyn EncodeMetric> {
-        match self {
-            Self::Counter(value) => Box::new(ConstCounter::new(value)),
-            Self::Gauge(value) => Box::new(ConstGauge::new(value)),
-            Self::Info(labels) => Box::new(Info::new(labels)),
-        }
-    }
+fn seconds(ns: u64) -> Value {
+    gauge(ns as f64 / 1e9)
 }
 
 type Figure<T> = (&'static str, &'static str, fn(&T) -> Value);
@@ -149,50 +133,46 @@ const POOL: [Figure<PoolStats>; 12] = [
     (
         "xmem_pool_up_seconds",
         "Since the producer made the pool",
-        |it| Value::seconds(it.up_ns),
+        |it| seconds(it.up_ns),
     ),
-    ("xmem_pool_fps", "Frames per second", |it| {
-        Value::gauge(it.fps)
-    }),
+    ("xmem_pool_fps", "Frames per second", |it| gauge(it.fps)),
     ("xmem_pool_published", "Frames published", |it| {
-        Value::Counter(it.published)
+        counter(it.published)
     }),
     (
         "xmem_pool_copied",
         "Frames that the producer copied into a slot",
-        |it| Value::Counter(it.copied),
+        |it| counter(it.copied),
     ),
     (
         "xmem_pool_dropped",
         "Frames that found no free slot",
-        |it| Value::Counter(it.dropped),
+        |it| counter(it.dropped),
     ),
     (
         "xmem_pool_scarce",
         "Frames that were copied or dropped because upstream had few buffers left",
-        |it| Value::Counter(it.scarce),
+        |it| counter(it.scarce),
     ),
-    ("xmem_pool_slots", "Slots that exist", |it| {
-        Value::gauge(it.slots)
-    }),
+    ("xmem_pool_slots", "Slots that exist", |it| gauge(it.slots)),
     ("xmem_pool_slots_held", "Slots that are in use", |it| {
-        Value::gauge(it.slots_held)
+        gauge(it.slots_held)
     }),
     ("xmem_pool_bytes", "Bytes of shared memory", |it| {
-        Value::count(it.bytes)
+        count(it.bytes)
     }),
     ("xmem_pool_consumers", "Consumers", |it| {
-        Value::count(it.consumers.len() as u64)
+        count(it.consumers.len() as u64)
     }),
     (
         "xmem_pool_cut_off",
         "Consumers that were disconnected for a broken lease page",
-        |it| Value::Counter(it.cut_off),
+        |it| counter(it.cut_off),
     ),
     (
         "xmem_pool_timed_out",
         "Consumers that were disconnected for holding up a lossless pool",
-        |it| Value::Counter(it.timed_out),
+        |it| counter(it.timed_out),
     ),
 ];
 
@@ -200,52 +180,52 @@ const CONSUMER: [Figure<ConsumerStats>; 10] = [
     (
         "xmem_consumer_received",
         "Frames that the consumer took",
-        |it| Value::Counter(it.received),
+        |it| counter(it.received),
     ),
     (
         "xmem_consumer_missed",
         "Frames that were gone before the consumer took them",
-        |it| Value::Counter(it.missed),
+        |it| counter(it.missed),
     ),
     (
         "xmem_consumer_skipped",
         "Frames that the consumer left out, because it limits its rate",
-        |it| Value::Counter(it.skipped),
+        |it| counter(it.skipped),
     ),
     (
         "xmem_consumer_copied",
         "Frames that the consumer copied",
-        |it| Value::Counter(it.copied),
+        |it| counter(it.copied),
     ),
     (
         "xmem_consumer_dropped",
         "Frames that the consumer took and dropped",
-        |it| Value::Counter(it.dropped),
+        |it| counter(it.dropped),
     ),
     (
         "xmem_consumer_budget",
         "Slots that the consumer may hold",
-        |it| Value::gauge(it.budget),
+        |it| gauge(it.budget),
     ),
     (
         "xmem_consumer_held",
         "Slots that the consumer holds",
-        |it| Value::gauge(it.held),
+        |it| gauge(it.held),
     ),
     (
         "xmem_consumer_latency_seconds",
         "From publish to receive, smoothed",
-        |it| Value::seconds(it.latency_ns),
+        |it| seconds(it.latency_ns),
     ),
     (
         "xmem_consumer_oldest_held_seconds",
         "Age of the oldest frame that the consumer holds",
-        |it| Value::seconds(it.oldest_held_age_ns),
+        |it| seconds(it.oldest_held_age_ns),
     ),
     (
         "xmem_consumer_waited_for_seconds",
         "How long a lossless producer has waited for the consumer",
-        |it| Value::seconds(it.waited_for_ns),
+        |it| seconds(it.waited_for_ns),
     ),
 ];
 
@@ -256,17 +236,13 @@ fn write(
     help: &str,
     series: Vec<(Labels, Value)>,
 ) -> fmt::Result {
-    let series: Vec<_> = series
-        .into_iter()
-        .map(|(labels, value)| (labels, value.metric()))
-        .collect();
     let Some((_, first)) = series.first() else {
         return Ok(());
     };
     let kind = first.metric_type();
     let mut family = encoder.encode_descriptor(name, help, None, kind)?;
-    for (labels, metric) in &series {
-        metric.encode(family.encode_family(labels)?)?;
+    for (labels, value) in &series {
+        value.encode(family.encode_family(labels)?)?;
     }
     Ok(())
 }
