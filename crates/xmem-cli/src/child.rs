@@ -57,7 +57,7 @@ pub(crate) fn become_tool() -> Option<Result<ExitCode, Error>> {
     Some(match signal {
         // The parent ended before the signal was set.
         Ok(()) if getppid().map(Pid::as_raw_pid) != parent => Err("its parent has ended".into()),
-        Ok(()) if name == NAME => Err(not_started(&Command::new(tool).args(args).exec())),
+        Ok(()) if name == NAME => Err(not_started(Command::new(tool).args(args).exec())),
         Ok(()) => supervise(this_program(NAME, tool).args(args)),
         Err(error) => Err(error.into()),
     })

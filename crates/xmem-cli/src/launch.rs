@@ -145,7 +145,7 @@ pub(crate) fn exit_code(status: ExitStatus) -> ExitCode {
 }
 
 /// The error if the tool cannot be started.
-pub(crate) fn not_started(error: &io::Error) -> Error {
+pub(crate) fn not_started(error: io::Error) -> Error {
     let advice = match error.kind() {
         io::ErrorKind::NotFound if !Path::new("/proc/self").exists() => ". Mount /proc",
         io::ErrorKind::NotFound => ". Install GStreamer's tools (package gstreamer1.0-tools)",

@@ -30,7 +30,7 @@ pub(crate) fn play(
     stop_on_signals(sender.clone())?;
     // A separate process group: Ctrl+C would otherwise end the tool before the last look.
     command.stdout(Stdio::piped()).process_group(0);
-    let mut tool = command.spawn().map_err(|error| not_started(&error))?;
+    let mut tool = command.spawn().map_err(not_started)?;
     // With the tool's descriptors: the reader of a pipe waits until all are closed.
     drop(command);
     let stdout = tool.stdout.take();

@@ -32,7 +32,7 @@ pub(crate) fn supervise(tool: &mut Command) -> Result<ExitCode, Error> {
     mask(libc::SIG_BLOCK, &[SIGHUP, SIGPIPE, SIGTERM])?;
     let mut signals = Signals::new([SIGCHLD, SIGINT])?;
     let parent = getppid();
-    let mut tool = tool.spawn().map_err(|error| not_started(&error))?;
+    let mut tool = tool.spawn().map_err(not_started)?;
     let mut interrupted: Option<Instant> = None;
     loop {
         for signal in signals.wait() {

@@ -44,7 +44,7 @@ pub(crate) fn start(command: &mut Command, events: Sender<Event>) -> Result<Chil
     command.stdout(Stdio::null()).stderr(Stdio::piped());
     // A separate process group: Ctrl+C would otherwise end the tool before this command can.
     command.process_group(0);
-    let mut tool = command.spawn().map_err(|error| not_started(&error))?;
+    let mut tool = command.spawn().map_err(not_started)?;
     let stderr = tool.stderr.take();
     let printed = events.clone();
     read_lines(&mut tool, stderr, events, move |line| {

@@ -189,8 +189,7 @@ fn sink(camera: &Camera) -> Result<String, Error> {
         ));
     }
     let mut inspect = Command::new("gst-inspect-1.0");
-    let ended = child::run(inspect.arg("pipewiresink"), INSPECT_TIMEOUT)
-        .map_err(|error| not_started(&error))?;
+    let ended = child::run(inspect.arg("pipewiresink"), INSPECT_TIMEOUT).map_err(not_started)?;
     let element = ended.filter(|it| it.status.success()).ok_or(
         "GStreamer has no element pipewiresink: install its plugin for PipeWire (package gstreamer1.0-pipewire)",
     )?;

@@ -118,7 +118,7 @@ pub(crate) fn run(
 
 /// Runs the pipeline until it ends.
 fn wait(mut command: Command, timeout: Duration, file: &Path, caps: &Caps) -> Result<(), Error> {
-    let ended = child::run(&mut command, timeout).map_err(|error| not_started(&error))?;
+    let ended = child::run(&mut command, timeout).map_err(not_started)?;
     match ended {
         Some(ended) if ended.status.success() => Ok(()),
         Some(ended) => {

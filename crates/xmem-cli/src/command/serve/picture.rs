@@ -164,7 +164,7 @@ impl Viewer {
         tool.arg("--quiet");
         let mut command = pipeline(tool, pool, &source, &rest);
         command.stdout(Stdio::piped()).stderr(printed.try_clone()?);
-        let mut tool = Tool(command.spawn().map_err(|error| not_started(&error))?);
+        let mut tool = Tool(command.spawn().map_err(not_started)?);
         let stdout = tool.0.stdout.take().ok_or("it has no standard output")?;
         if self.keep_newest(stdout)? {
             Ok(())

@@ -40,8 +40,7 @@ fn play(share: &Share, verbose: bool) -> Result<(), Error> {
     if !share.also.is_empty() && share.format == "any" {
         return Err("--also scales raw frames: name their format in place of --format any".into());
     }
-    child::run(Command::new(TOOL).arg("--version"), END_TIMEOUT)
-        .map_err(|error| not_started(&error))?;
+    child::run(Command::new(TOOL).arg("--version"), END_TIMEOUT).map_err(not_started)?;
     let (sender, events) = channel();
     stop_on_signals(sender.clone())?;
     let plays_once = matches!(source, Source::File(_)) && !share.repeat && !source.is_picture();

@@ -215,7 +215,7 @@ impl Film {
 /// The caps of a file, by its first bytes. Empty if they are unknown.
 fn caps_of_file(path: &Path) -> Result<String, Error> {
     let mut command = child::dependent("gst-typefind-1.0");
-    let ended = child::run(command.arg(path), END_TIMEOUT).map_err(|error| not_started(&error))?;
+    let ended = child::run(command.arg(path), END_TIMEOUT).map_err(not_started)?;
     let text = ended.map_or_else(String::new, |ended| ended.stdout);
     // After the path, such as ` - video/quicktime, variant=(string)iso`.
     let (_, caps) = text.trim_end().rsplit_once(" - ").unwrap_or_default();

@@ -17,8 +17,7 @@ pub(super) const FORMATS: [(&str, &str); 3] = [("I420", "420"), ("Y42B", "422"),
 pub(super) fn has_padding() -> Result<bool, Error> {
     let mut command = child::dependent(TOOL);
     let words = "--quiet videotestsrc pattern=black num-buffers=1 ! video/x-raw,format=I420,width=2,height=2 ! y4menc ! fdsink";
-    let ended = child::run(command.args(words.split(' ')), 2 * END_TIMEOUT);
-    let ended = ended.map_err(|error| not_started(&error))?;
+    let ended = child::run(command.args(words.split(' ')), 2 * END_TIMEOUT).map_err(not_started)?;
     let frame = ended
         .as_ref()
         .and_then(|it| it.stdout.split_once("FRAME\n"));
