@@ -42,39 +42,32 @@ pub(super) fn show(
     ]);
     table.numbers(&[2, 3, 4, 5, 6, 7, 8, 10]);
     for writer in writers {
-        let none = || "-".to_owned();
-        let cells = writer.stats.as_ref().map(|stats| {
-            [
-                process(stats.pid),
-                duration(stats.up_ns),
-                format!("{} of {}", stats.slots, stats.max_slots),
-                stats.slots_held.to_string(),
-                stats.unread.to_string(),
-                stats.set_aside.to_string(),
-                size(stats.bytes + stats.device_bytes),
-                match stats.devices.is_empty() {
-                    true => none(),
-                    false => stats.devices.join(", "),
-                },
-                stats.consumers.len().to_string(),
-            ]
-        });
-        let state = writer.state.words().to_owned();
-        let [
-            pid,
-            up,
-            buffers,
-            used,
-            unread,
-            aside,
-            memory,
-            devices,
-            readers,
-        ] = cells.unwrap_or_else(|| std::array::from_fn(|_| none()));
-        let name = writer.name.clone();
-        table.row([
-            name, state, pid, up, buffers, used, unread, aside, memory, devices, readers,
-        ]);
+        table.row(row(writer));
     }
     table.print(out)
+}
+
+fn row(writer: &Pool) -> [String; 11] {
+    let (name, state) = (writer.name.clone(), writer.state.words().to_owned());
+    let Some(stats) = &writer.stats else {
+        let mut row = std::array::from_fn(|_| "-".to_owned());
+        (row[0], row[1]) = (name, state);
+        return row;
+    };
+    [
+        name,
+        state,
+        process(stats.pid),
+        duration(stats.up_ns),
+        format!("{} of {}", stats.slots, stats.max_slots),
+        stats.slots_held.to_string(),
+        stats.unread.to_string(),
+        stats.set_aside.to_string(),
+        size(stats.bytes + stats.device_bytes),
+        match stats.devices.is_empty() {
+            true => "-".to_owned(),
+            false => stats.devices.join(", "),
+        },
+        stats.consumers.len().to_string(),
+    ]
 }
