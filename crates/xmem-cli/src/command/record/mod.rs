@@ -105,11 +105,10 @@ fn write_all(pool: &OsStr, file: &Path, h264: bool) -> Result<ExitCode, Error> {
         "{QUEUE} ! {encode}matroskamux offset-to-zero=true ! fdsink fd={} --eos-on-shutdown",
         inherited.as_raw_fd()
     );
-    let consumer = Name::default();
-    let command = pipeline(child::supervised(TOOL), pool, &consumer.source(), &rest);
-    let mut gaps = Gaps::new(caps.is_raw());
+    let mut gaps = Gaps::new(pool, caps.is_raw());
+    let command = pipeline(child::supervised(TOOL), pool, &gaps.source(), &rest);
     let code = play(command, None, || {
-        gaps.look(pool, &consumer.0);
+        gaps.look();
         true
     })?;
     gaps.report();
@@ -138,36 +137,20 @@ fn write_clips(record: &Record, before: Duration) -> Result<ExitCode, Error> {
         encoder(&caps, H264)
     );
     let (input, output) = std::io::pipe()?;
-    let consumer = Name::default();
-    let mut command = pipeline(child::supervised(TOOL), pool, &consumer.source(), &rest);
+    let mut gaps = Gaps::new(pool, caps.is_raw());
+    let mut command = pipeline(child::supervised(TOOL), pool, &gaps.source(), &rest);
     // The only descriptor that the command closes here once the tool has it.
     command.stdin(output);
     let is_done = Arc::new(AtomicBool::new(false));
     let clips = clips.spawn(triggers, input, is_done.clone())?;
-    let mut gaps = Gaps::new(caps.is_raw());
     let code = play(command, None, || {
-        gaps.look(pool, &consumer.0);
+        gaps.look();
         !is_done.load(Ordering::Relaxed)
     })?;
     gaps.report();
     match clips.join() {
         Ok(true) => Ok(code),
         _ => Ok(ExitCode::FAILURE),
-    }
-}
-
-/// This consumer's own name, by which its figures are found.
-struct Name(String);
-
-impl Default for Name {
-    fn default() -> Self {
-        Self(format!("xmem record {}", std::process::id()))
-    }
-}
-
-impl Name {
-    fn source(&self) -> [String; 2] {
-        ["max-held=8".to_owned(), format!("client-name={}", self.0)]
     }
 }
 
@@ -191,26 +174,41 @@ fn has_frame(recording: &File) -> bool {
 
 /// The frames that a recording lacks.
 #[derive(Debug)]
-struct Gaps {
+struct Gaps<'a> {
+    pool: &'a OsStr,
+    /// This consumer's own name, by which its figures are found.
+    consumer: String,
     is_raw: bool,
     /// For each producer of the pool and each connection to it.
     missed: HashMap<(u32, u64), u64>,
 }
 
-impl Gaps {
-    fn new(is_raw: bool) -> Self {
-        let missed = HashMap::new();
-        Self { is_raw, missed }
-    }
-
-    fn look(&mut self, pool: &OsStr, consumer: &str) {
-        if let Ok(stats) = xmem_core::discovery::query(pool) {
-            self.note(&stats, consumer);
+impl<'a> Gaps<'a> {
+    fn new(pool: &'a OsStr, is_raw: bool) -> Self {
+        Self {
+            pool,
+            consumer: format!("xmem record {}", std::process::id()),
+            is_raw,
+            missed: HashMap::new(),
         }
     }
 
-    fn note(&mut self, stats: &PoolStats, consumer: &str) {
-        for it in stats.consumers.iter().filter(|it| it.name == consumer) {
+    /// The properties of the consumer.
+    fn source(&self) -> [String; 2] {
+        [
+            "max-held=8".to_owned(),
+            format!("client-name={}", self.consumer),
+        ]
+    }
+
+    fn look(&mut self) {
+        if let Ok(stats) = xmem_core::discovery::query(self.pool) {
+            self.note(&stats);
+        }
+    }
+
+    fn note(&mut self, stats: &PoolStats) {
+        for it in stats.consumers.iter().filter(|it| it.name == self.consumer) {
             // Encoded frames are dropped before the first key frame, and after missed frames.
             let dropped = if self.is_raw { it.dropped } else { 0 };
             self.missed.insert((stats.pid, it.id), it.missed + dropped);
@@ -281,13 +279,13 @@ mod tests {
     #[test]
     fn frames_before_the_first_key_frame_are_no_gap() {
         let text = |is_raw, missed, dropped| {
+            let mut gaps = Gaps::new(OsStr::new("p"), is_raw);
             let mut consumer = ConsumerStats::default();
-            consumer.name = "r".into();
+            consumer.name = gaps.consumer.clone();
             (consumer.missed, consumer.dropped) = (missed, dropped);
             let mut stats = PoolStats::default();
             stats.consumers = vec![consumer];
-            let mut gaps = Gaps::new(is_raw);
-            gaps.note(&stats, "r");
+            gaps.note(&stats);
             gaps.text()
                 .map(|text| text.split(':').next().unwrap().to_owned())
         };
