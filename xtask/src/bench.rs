@@ -4,7 +4,7 @@
 
 use crate::compat::Debian;
 use crate::packages::{self, Purpose};
-use crate::step::{self, Step};
+use crate::step::{self, SEE_ABOVE, Step};
 use crate::{Result, cargo, root, target_dir};
 
 #[derive(Debug, clap::Args)]
@@ -31,10 +31,8 @@ pub(crate) fn run(args: &Args) -> Result {
         std::process::Command::new(program)
     };
     measure.args(&args.rest);
-    let step = |name, command| Step {
-        name,
-        command,
-        advice: "see the error message above",
-    };
-    step::run_all(vec![step("build", build), step("measure", measure)])
+    step::run_all(vec![
+        Step::new("build", build, SEE_ABOVE),
+        Step::new("measure", measure, SEE_ABOVE),
+    ])
 }

@@ -2,7 +2,7 @@
 
 //! `cargo xtask count`: count instructions, cache lines, locks and more for one frame. Nothing is timed.
 
-use crate::step::{self, Step};
+use crate::step::{self, SEE_ABOVE, Step};
 use crate::{Result, cargo, packages, root, target_dir};
 
 #[derive(Debug, clap::Args)]
@@ -15,17 +15,12 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> Result {
     packages::ensure_for_count()?;
-    let step = |name, command| Step {
-        name,
-        command,
-        advice: "see the error message above",
-    };
     // Build each package by itself. Packages that are built together share features, and the plugin would not be the one that is
     // shipped.
     let build = |package| {
         let mut command = cargo();
         command.args(["build", "--release", "--locked", "--package", package]);
-        step("build", command)
+        Step::new("build", command, SEE_ABOVE)
     };
     let release = target_dir().join("release");
     let mut count = std::process::Command::new(release.join("xmem-count"));
@@ -34,5 +29,6 @@ pub(crate) fn run(args: &Args) -> Result {
     count.arg(root().join("tools/xmem-count/ceilings.txt"));
     count.args(&args.rest);
     let builds = ["gstxmem-cdylib", "xmem-capi", "xmem-count"].map(build);
-    step::run_all(builds.into_iter().chain([step("count", count)]).collect())
+    let count = Step::new("count", count, SEE_ABOVE);
+    step::run_all(builds.into_iter().chain([count]).collect())
 }

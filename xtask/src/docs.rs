@@ -13,6 +13,8 @@ use crate::{Result, cargo, pictures, root, target_dir};
 /// mdBook runs if it is on PATH; otherwise this version is installed into the target directory.
 const MDBOOK: &str = "0.5.4";
 
+const ADVICE: &str = "see the output above";
+
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Only write the reference pages anew, from the sources
@@ -43,21 +45,13 @@ pub(crate) fn run(args: &Args) -> Result {
     copy.arg("-r")
         .arg(target_dir().join("doc"))
         .arg(site.join("html/rust"));
-    let advice = "see the output above";
     let steps = install.into_iter().chain([
         ("the manual", build),
         ("the pages of the crates", api),
         ("both in one folder", copy),
     ]);
-    run_all(
-        steps
-            .map(|(name, command)| Step {
-                name,
-                command,
-                advice,
-            })
-            .collect(),
-    )?;
+    let steps = steps.map(|(name, command)| Step::new(name, command, ADVICE));
+    run_all(steps.collect())?;
     let html = site.join("html");
     let mut broken = Vec::new();
     check_links(&html, &mut broken)?;
@@ -75,18 +69,12 @@ fn write() -> Result {
     // Some read what others write.
     tests.arg("--test-threads=1");
     tests.env("XMEM_WRITE_REFERENCE", "1");
-    let advice = "see the output above";
-    let step = |name, command| Step {
-        name,
-        command,
-        advice,
-    };
     let mut python = Command::new("python3");
     python.arg(root().join("crates/xmem-python/tests/test_reference.py"));
     run_all(vec![
-        step("build", build().command),
-        step("the reference", tests),
-        step("the reference of the Python module", python),
+        Step::new("build", build().command, ADVICE),
+        Step::new("the reference", tests, ADVICE),
+        Step::new("the reference of the Python module", python, ADVICE),
     ])
 }
 

@@ -2,7 +2,7 @@
 
 //! `cargo xtask faults`: inject random faults into the processes of a pool, and count the effects on the other processes.
 
-use crate::step::{self, Step};
+use crate::step::{self, SEE_ABOVE, Step};
 use crate::{Result, cargo, packages};
 
 #[derive(Debug, clap::Args)]
@@ -24,11 +24,7 @@ pub(crate) fn run(args: &Args) -> Result {
         let mut command = cargo();
         command.args([verb, "--release", "--locked", "--package", "xmem-faults"]);
         command.args(["--features", "fault-points"]);
-        Step {
-            name,
-            command,
-            advice: "see the error message above",
-        }
+        Step::new(name, command, SEE_ABOVE)
     };
     let mut run = step("faults", "run");
     let command = &mut run.command;

@@ -67,12 +67,7 @@ pub(crate) fn run(args: &Args) -> Result {
         change.add(&path);
     }
     change.programs.extend(args.programs.iter().cloned());
-    let plain = |name, command, advice| Step {
-        name,
-        command,
-        advice,
-    };
-    let mut steps = vec![plain(
+    let mut steps = vec![Step::new(
         "format",
         with(cargo(), &["fmt", "--all", "--check"]),
         "run `cargo fmt --all`",
@@ -85,19 +80,19 @@ pub(crate) fn run(args: &Args) -> Result {
         }
         lints.args(change.crates.iter().flat_map(|name| ["--package", name]));
         lints.args(["--", "-D", "warnings"]);
-        steps.push(plain("lints", lints, "fix clippy's warnings"));
+        steps.push(Step::new("lints", lints, "fix clippy's warnings"));
     }
     let tested = args.programs.is_empty();
     if !change.is_alone() {
         let build = ["build", "--lib", "--bins", "--examples"];
-        steps.push(plain(
+        steps.push(Step::new(
             "build",
             with(with(cargo(), &build), &SELECTED),
             "see the compiler's error message above",
         ));
     }
     if let Some(command) = change.tests(tested) {
-        steps.push(plain("tests", command, "see the failed tests above"));
+        steps.push(Step::new("tests", command, "see the failed tests above"));
     }
     step::run_all(steps)?;
     for (what, command) in &change.left_out {

@@ -3,7 +3,7 @@
 //! `cargo xtask soak`: run four pools with sixteen consumers for a long time, and check that memory, descriptors and mappings do
 //! not grow.
 
-use crate::step::{self, Step};
+use crate::step::{self, SEE_ABOVE, Step};
 use crate::{Result, cargo, packages};
 
 #[derive(Debug, clap::Args)]
@@ -24,13 +24,9 @@ pub(crate) fn run(args: &Args) -> Result {
     let step = |name, verb, advice| {
         let mut command = cargo();
         command.args([verb, "--release", "--locked", "--package", "xmem-faults"]);
-        Step {
-            name,
-            command,
-            advice,
-        }
+        Step::new(name, command, advice)
     };
-    let build = step("build", "build", "see the error message above");
+    let build = step("build", "build", SEE_ABOVE);
     let mut soak = step(
         "soak",
         "run",

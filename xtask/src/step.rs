@@ -20,6 +20,19 @@ pub(crate) struct Step {
     pub(crate) advice: &'static str,
 }
 
+/// The advice for a command whose own message is sufficient.
+pub(crate) const SEE_ABOVE: &str = "see the error message above";
+
+impl Step {
+    pub(crate) fn new(name: &'static str, command: Command, advice: &'static str) -> Self {
+        Self {
+            name,
+            command,
+            advice,
+        }
+    }
+}
+
 /// Runs the steps in order and stops at the first failure.
 pub(crate) fn run_all(steps: Vec<Step>) -> Result {
     let count = steps.len();

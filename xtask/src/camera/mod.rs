@@ -9,7 +9,7 @@ use std::process::Command;
 use crate::check::cargo::strict;
 use crate::compat::Debian;
 use crate::packages::{self, Purpose};
-use crate::step::{self, Step};
+use crate::step::{self, SEE_ABOVE, Step};
 use crate::{Result, built_dir, cargo, root, target_dir};
 
 /// Unpacks Debian's kernel with its modules, of the version for which dkms has built v4l2loopback. The kernel is not installed,
@@ -74,14 +74,9 @@ pub(crate) fn run() -> Result {
         .arg("-o")
         .arg(share.join("dmabuf"))
         .arg(debug.join(LIBXMEM));
-    let step = |name, command| Step {
-        name,
-        command,
-        advice: "see the error message above",
-    };
     step::run_all(vec![
-        step("build", strict(build)),
-        step("build, C", program),
+        Step::new("build", strict(build), SEE_ABOVE),
+        Step::new("build, C", program, SEE_ABOVE),
     ])?;
     let own = root().join("xtask/src/camera");
     for file in [

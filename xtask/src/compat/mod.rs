@@ -236,11 +236,7 @@ fn both_at_once(debian: &Debian) -> Check {
 
 /// Runs an installation command, which can take minutes.
 fn make(command: Command) -> Result {
-    step::run_all(vec![Step {
-        name: INSTALL,
-        command,
-        advice: ADVICE,
-    }])
+    step::run_all(vec![Step::new(INSTALL, command, ADVICE)])
 }
 
 /// The version line that GStreamer prints.

@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::step::{self, Step, output};
+use crate::step::{self, SEE_ABOVE, Step, output};
 use crate::{Result, cargo, packages, root, target_dir};
 
 const LINKED: &str = "xtask/src/package/linked.c";
@@ -37,31 +37,18 @@ pub(crate) fn run() -> Result {
     let cargo_c = Prefix(dir.join("cargo-c"));
     let meson = Prefix(dir.join("meson"));
     let build = dir.join("meson-build");
+    let mut install = Command::new("ninja");
+    install.arg("-C").arg(&build).arg("install");
+    let see_cargo = "see cargo's error message above";
     step::run_all(vec![
-        Step {
-            name: "cargo cbuild",
-            command: cargo_c.cargo("cbuild", &dir),
-            advice: "see cargo's error message above",
-        },
-        Step {
-            name: "cargo cinstall",
-            command: cargo_c.cargo("cinstall", &dir),
-            advice: "see cargo's error message above",
-        },
-        Step {
-            name: "meson setup",
-            command: meson.setup(&build),
-            advice: "see Meson's error message above",
-        },
-        Step {
-            name: "ninja install",
-            command: {
-                let mut command = Command::new("ninja");
-                command.arg("-C").arg(&build).arg("install");
-                command
-            },
-            advice: "see the error message above",
-        },
+        Step::new("cargo cbuild", cargo_c.cargo("cbuild", &dir), see_cargo),
+        Step::new("cargo cinstall", cargo_c.cargo("cinstall", &dir), see_cargo),
+        Step::new(
+            "meson setup",
+            meson.setup(&build),
+            "see Meson's error message above",
+        ),
+        Step::new("ninja install", install, SEE_ABOVE),
     ])?;
     meson.check_command()?;
     for prefix in [cargo_c, meson] {

@@ -32,11 +32,8 @@ impl Comparison {
             Self::Frames => ("comparison, frames", "transports.py"),
             Self::Objects => ("comparison, objects", "channel.py"),
         };
-        Step {
-            name,
-            command: python(&[&format!("crates/xmem-python/bench/{script}")]),
-            advice: "see the traceback above",
-        }
+        let command = python(&[&format!("crates/xmem-python/bench/{script}")]);
+        Step::new(name, command, "see the traceback above")
     }
 }
 
@@ -175,9 +172,5 @@ fn tests(rights: Rights) -> Step {
         // Hundreds of processes import the helpers. They would compile them each, or leave files beside the sources.
         .env_remove("PYTHONDONTWRITEBYTECODE")
         .env("PYTHONPYCACHEPREFIX", dir().join("bytecode"));
-    Step {
-        name: "Python tests",
-        command: strict(command),
-        advice: "",
-    }
+    Step::new("Python tests", strict(command), "")
 }

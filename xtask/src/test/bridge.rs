@@ -30,22 +30,17 @@ fn linted(args: &[&str]) -> Command {
 }
 
 pub(super) fn checks() -> [Check; 3] {
-    let step = |name, command, advice| Step {
-        name,
-        command,
-        advice,
-    };
-    let format = step(
+    let format = Step::new(
         "format of the bridge",
         in_bridge(&["fmt", "--check"]),
         "run `cargo fmt` in bridge",
     );
-    let lints = step(
+    let lints = Step::new(
         "lints of the bridge",
         patient(&linted(&["build", "--all-targets", "--locked"])),
         "fix clippy's warnings; if bridge/Cargo.lock is out of date, run `cargo check` in bridge and commit it",
     );
-    let tests = step(
+    let tests = Step::new(
         "bridge",
         linted(&["test", "--locked"]),
         "the lines that begin with xmem-bridge show what each process did",

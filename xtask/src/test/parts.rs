@@ -86,11 +86,7 @@ impl Part {
                 if has_nextest() {
                     command.args(["--filterset", "package(xmem-bench) | package(xmem-count)"]);
                 }
-                let step = Step {
-                    name: "tests of the tools",
-                    command,
-                    advice: "",
-                };
+                let step = Step::new("tests of the tools", command, "");
                 vec![Ok(of_rust(Rights::Me, step))]
             }
             Self::Protocol => vec![Ok(model()), Ok(loom())],
@@ -125,11 +121,7 @@ impl Part {
 
 /// A step that passes or fails as a whole.
 fn plain(name: &'static str, command: Command, advice: &'static str) -> Planned {
-    Ok(Check::from(Step {
-        name,
-        command,
-        advice,
-    }))
+    Ok(Step::new(name, command, advice).into())
 }
 
 /// The steps that only check code. All have the same target, so that what they need is compiled once.
