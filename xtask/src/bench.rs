@@ -18,7 +18,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result {
-    packages::ensure_for_bench()?;
+    packages::ensure(&[packages::BENCH_NEEDS])?;
     let program = target_dir().join("release/xmem-bench");
     let mut build = cargo();
     build.args(["build", "--release", "--locked", "--package", "xmem-bench"]);

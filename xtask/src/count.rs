@@ -14,7 +14,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result {
-    packages::ensure_for_count()?;
+    packages::ensure(&[packages::VALGRIND_NEEDS])?;
     // Build each package by itself. Packages that are built together share features, and the plugin would not be the one that is
     // shipped.
     let build = |package| {

@@ -19,7 +19,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result {
-    packages::ensure()?;
+    packages::ensure(&[])?;
     let step = |name, verb| {
         let mut command = cargo();
         command.args([verb, "--release", "--locked", "--package", "xmem-faults"]);

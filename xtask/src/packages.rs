@@ -12,7 +12,7 @@ use crate::{Result, target_dir};
 
 /// A dependency of a command.
 #[derive(Debug, Clone, Copy)]
-enum Need {
+pub(crate) enum Need {
     Program(&'static str),
     /// A library of at least this version, found by pkg-config.
     Library(&'static str, &'static str),
@@ -134,7 +134,7 @@ const TEST_NEEDS: Needs = &[
 ];
 
 /// Additional dependencies of the Python module's tests, for pipelines that gst-launch-1.0 cannot create.
-const PYTHON_NEEDS: Needs = &[
+pub(crate) const PYTHON_NEEDS: Needs = &[
     ("python3-gi", &[Need::PythonModule("gi")]),
     (
         "gir1.2-gst-plugins-base-1.0",
@@ -143,20 +143,21 @@ const PYTHON_NEEDS: Needs = &[
 ];
 
 /// Additional dependencies of the benchmark.
-const BENCH_NEEDS: Needs = &[
+pub(crate) const BENCH_NEEDS: Needs = &[
     ("strace", &[Need::Program("strace")]),
     ("gstreamer1.0-plugins-ugly", &[Need::Element("x264enc")]),
     ("gstreamer1.0-libav", &[Need::Element("avdec_h264")]),
 ];
 
 /// Additional dependencies of `cargo xtask test --compat`.
-const COMPAT_NEEDS: Needs = &[
+pub(crate) const COMPAT_NEEDS: Needs = &[
     ("debootstrap", &[Need::Program("debootstrap")]),
     ("util-linux", &[Need::Program("pivot_root")]),
 ];
 
 /// Additional dependencies of `cargo xtask camera`.
-const CAMERA_NEEDS: Needs = &[("qemu-system-x86", &[Need::Program("qemu-system-x86_64")])];
+pub(crate) const CAMERA_NEEDS: Needs =
+    &[("qemu-system-x86", &[Need::Program("qemu-system-x86_64")])];
 
 /// What `cargo xtask camera` needs inside of the virtual machine.
 const GUEST_NEEDS: Needs = &[
@@ -186,14 +187,14 @@ const GUEST_NEEDS: Needs = &[
 ];
 
 /// Additional dependencies of `cargo xtask package`.
-const PACKAGE_NEEDS: Needs = &[
+pub(crate) const PACKAGE_NEEDS: Needs = &[
     ("meson", &[Need::Program("meson")]),
     ("ninja-build", &[Need::Program("ninja")]),
     ("gcc", &[Need::Program("cc")]),
 ];
 
 /// Additional dependencies of `cargo xtask dist`.
-const DIST_NEEDS: Needs = &[
+pub(crate) const DIST_NEEDS: Needs = &[
     ("debhelper", &[Need::Program("dh")]),
     ("dpkg-dev", &[Need::Program("dpkg-buildpackage")]),
     ("lintian", &[Need::Program("lintian")]),
@@ -220,16 +221,16 @@ const USER_NEEDS: Needs = &[
 ];
 
 /// Additional dependencies of `cargo xtask sanitize` and `cargo xtask count`.
-const VALGRIND_NEEDS: Needs = &[("valgrind", &[Need::Program("valgrind")])];
+pub(crate) const VALGRIND_NEEDS: Needs = &[("valgrind", &[Need::Program("valgrind")])];
 
-/// Installs the missing dependencies of building, testing and the demo.
-pub(crate) fn ensure() -> Result {
-    ensure_all(&[NEEDS])
+/// Installs the missing dependencies of building, testing and the demo, and `more`.
+pub(crate) fn ensure(more: &[Needs]) -> Result {
+    ensure_all(&[&[NEEDS][..], more].concat())
 }
 
 /// Also installs the dependencies of the tests.
 pub(crate) fn ensure_for_test() -> Result {
-    ensure_all(&[NEEDS, PYTHON_NEEDS, TEST_NEEDS])?;
+    ensure(&[PYTHON_NEEDS, TEST_NEEDS])?;
     fetch_cuda_headers()
 }
 
@@ -266,41 +267,6 @@ fn fetch_cuda_headers() -> Result {
         println!("{error}\n{CUDA_HEADERS} cannot be downloaded: the test that needs it is skipped");
     }
     Ok(())
-}
-
-/// Also installs the dependencies of the Python module's tests.
-pub(crate) fn ensure_for_python() -> Result {
-    ensure_all(&[NEEDS, PYTHON_NEEDS])
-}
-
-/// Also installs the dependencies of the benchmark.
-pub(crate) fn ensure_for_bench() -> Result {
-    ensure_all(&[NEEDS, BENCH_NEEDS])
-}
-
-/// Also installs Valgrind.
-pub(crate) fn ensure_for_count() -> Result {
-    ensure_all(&[NEEDS, VALGRIND_NEEDS])
-}
-
-/// Also installs the programs that create and enter another Debian release.
-pub(crate) fn ensure_for_compat() -> Result {
-    ensure_all(&[NEEDS, COMPAT_NEEDS])
-}
-
-/// Also installs the programs that boot another Debian release.
-pub(crate) fn ensure_for_camera() -> Result {
-    ensure_all(&[NEEDS, COMPAT_NEEDS, CAMERA_NEEDS])
-}
-
-/// Also installs the programs that install the plugin.
-pub(crate) fn ensure_for_package() -> Result {
-    ensure_all(&[NEEDS, PACKAGE_NEEDS])
-}
-
-/// Also installs the programs that make packages of Debian.
-pub(crate) fn ensure_for_dist() -> Result {
-    ensure_all(&[NEEDS, DIST_NEEDS])
 }
 
 /// The programs that run in another Debian release.
@@ -372,16 +338,11 @@ pub(crate) fn has_gstreamer(version: &'static str) -> bool {
     Need::Library("gstreamer-1.0", version).is_met()
 }
 
-/// Installs only Valgrind.
-pub(crate) fn ensure_for_valgrind() -> Result {
-    ensure_all(&[VALGRIND_NEEDS])
-}
-
 /// Package names, each with the dependencies that the package provides.
-type Needs = &'static [(&'static str, &'static [Need])];
+pub(crate) type Needs = &'static [(&'static str, &'static [Need])];
 
 /// Checks all dependencies before it installs any, so that a user without root gets one complete list.
-fn ensure_all(needs: &[Needs]) -> Result {
+pub(crate) fn ensure_all(needs: &[Needs]) -> Result {
     // The first check can take long: GStreamer may have to scan all its plugins.
     println!("Looking for the required programs and libraries ...");
     let missing = missing(needs);

@@ -52,13 +52,13 @@ const VALGRIND_TESTS: &[&str] = &["buffer_pool::", "late_region::"];
 const NOT_FOR_VALGRIND: &str = "readers_that_come_at_once_all_get_a_buffer";
 
 pub(crate) fn run(args: &Args) -> Result {
-    packages::ensure()?;
+    packages::ensure(&[])?;
     let tools = match args.tool {
         Some(tool) => vec![tool],
         None => vec![Tool::Core, Tool::Plugin, Tool::Valgrind],
     };
     if tools.contains(&Tool::Valgrind) {
-        packages::ensure_for_valgrind()?;
+        packages::ensure_all(&[packages::VALGRIND_NEEDS])?;
     }
     let needs_library = tools.iter().any(|tool| *tool != Tool::Valgrind);
     if needs_library && !is_available() {

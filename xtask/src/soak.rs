@@ -20,7 +20,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result {
-    packages::ensure()?;
+    packages::ensure(&[])?;
     let step = |name, verb, advice| {
         let mut command = cargo();
         command.args([verb, "--release", "--locked", "--package", "xmem-faults"]);

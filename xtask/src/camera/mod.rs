@@ -111,7 +111,7 @@ fn machine() -> Result<Debian> {
     if cfg!(not(target_arch = "x86_64")) {
         return Err("the virtual machine is for x86-64 only".into());
     }
-    packages::ensure_for_camera()?;
+    packages::ensure(&[packages::COMPAT_NEEDS, packages::CAMERA_NEEDS])?;
     let debian = Debian::ensure(Purpose::Camera)?;
     debian.make(&["sh", "-c", KERNEL])?;
     Ok(debian)

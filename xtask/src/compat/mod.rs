@@ -62,7 +62,7 @@ pub(crate) fn few() -> Result<[Check; 2]> {
         return Err(why.into());
     }
     // Here, because other steps of the plan may install packages of this machine, too.
-    packages::ensure_for_compat()?;
+    packages::ensure(&[packages::COMPAT_NEEDS])?;
     let install = Step {
         name: INSTALL,
         command: with(Command::new(std::env::current_exe()?), &["debian"]),
@@ -110,7 +110,7 @@ impl Debian {
         if let Some(why) = obstacle() {
             return Err(why.into());
         }
-        packages::ensure_for_compat()?;
+        packages::ensure(&[packages::COMPAT_NEEDS])?;
         let debian = Self::in_cache(suite);
         if !debian.0.exists() {
             // The folder of an unfinished installation.

@@ -53,7 +53,7 @@ impl Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result {
-    packages::ensure()?;
+    packages::ensure(&[])?;
     run_quietly("Building (takes some minutes the first time)", build())?;
 
     let output = args

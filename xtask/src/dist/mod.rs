@@ -66,7 +66,7 @@ pub(crate) fn run(args: &Args) -> Result {
         }
         return Ok(());
     }
-    packages::ensure_for_dist()?;
+    packages::ensure(&[packages::DIST_NEEDS])?;
     if args.only.is_empty() {
         release.empty("packages")?;
     } else {

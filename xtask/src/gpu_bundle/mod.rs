@@ -34,7 +34,7 @@ const SCRIPTS: [&str; 8] = [
 ];
 
 pub(crate) fn run() -> Result {
-    packages::ensure()?;
+    packages::ensure(&[])?;
     let bundle = target_dir().join("gpu-bundle");
     if bundle.exists() {
         std::fs::remove_dir_all(&bundle)?;

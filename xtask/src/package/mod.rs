@@ -11,7 +11,7 @@ use crate::{Result, cargo, packages, root, target_dir};
 const LINKED: &str = "xtask/src/package/linked.c";
 
 pub(crate) fn run() -> Result {
-    packages::ensure_for_package()?;
+    packages::ensure(&[packages::PACKAGE_NEEDS])?;
     if !cargo()
         .args(["cbuild", "--version"])
         .output()?

@@ -55,7 +55,7 @@ pub(crate) struct Args {
 
 /// `cargo xtask python`: builds and tests only the Python module.
 pub(crate) fn run(args: &Args) -> Result {
-    packages::ensure_for_python()?;
+    packages::ensure(&[packages::PYTHON_NEEDS])?;
     let mut steps = Vec::from(build(args.bench.is_some(), true));
     if let Some(comparisons) = &args.bench {
         if comparisons.len() > 1 && !args.args.is_empty() {
@@ -78,7 +78,7 @@ pub(crate) fn run(args: &Args) -> Result {
 
 /// Builds the release wheel and returns its path.
 pub(crate) fn wheels() -> Result<Vec<PathBuf>> {
-    packages::ensure_for_python()?;
+    packages::ensure(&[packages::PYTHON_NEEDS])?;
     step::run_all(build(true, true).into())?;
     let entries = std::fs::read_dir(dir().join("wheels"))?;
     let wheels = entries.map(|entry| Ok(entry?.path()));
