@@ -4,7 +4,7 @@
 
 use std::process::Command;
 
-use crate::step::{self, Step};
+use crate::step::{self, Step, succeeds};
 use crate::{Result, cargo, root};
 
 /// The fuzz targets in `crates/xmem-core/fuzz/fuzz_targets`, one for each kind of data.
@@ -21,8 +21,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result {
-    let installed = cargo().args(["fuzz", "--version"]).output();
-    if !installed.is_ok_and(|output| output.status.success()) {
+    if !succeeds(cargo().args(["fuzz", "--version"])) {
         return Err("cargo-fuzz is not installed: run `cargo install cargo-fuzz --locked`".into());
     }
     let wanted = |target: &&&str| args.target.as_deref().is_none_or(|only| only == **target);

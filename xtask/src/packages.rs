@@ -4,10 +4,10 @@
 
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use crate::apt::AptGet;
-use crate::step::run_quietly;
+use crate::step::{run_quietly, succeeds};
 use crate::{Result, target_dir};
 
 /// A dependency of a command.
@@ -443,15 +443,6 @@ impl fmt::Display for Need {
             Self::Python(modules) => write!(f, "Python 3.11 or newer with {modules}"),
         }
     }
-}
-
-fn succeeds(command: &mut Command) -> bool {
-    command
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .status()
-        .is_ok_and(|status| status.success())
 }
 
 #[cfg(test)]

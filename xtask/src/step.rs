@@ -193,6 +193,16 @@ pub(crate) fn output(command: &mut Command) -> Result<String> {
     Ok(text(&output.stdout))
 }
 
+/// Whether a command succeeds. Its output is not shown.
+pub(crate) fn succeeds(command: &mut Command) -> bool {
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|status| status.success())
+}
+
 pub(crate) fn cannot_start(command: &Command, error: impl Display) -> String {
     format!("cannot start {}: {error}", command.get_program().display())
 }

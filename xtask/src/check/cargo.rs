@@ -2,10 +2,10 @@
 
 //! Commands of cargo that several checks use.
 
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use super::{Check, Harness, Rights};
-use crate::step::Step;
+use crate::step::{Step, succeeds};
 use crate::{cargo, packages, temp_dir};
 
 pub(crate) const BUILD: &str = "build";
@@ -84,18 +84,10 @@ pub(crate) fn test() -> Command {
 }
 
 pub(crate) fn has_nextest() -> bool {
-    quietly(cargo().args(["nextest", "--version"]))
+    succeeds(cargo().args(["nextest", "--version"]))
 }
 
 pub(crate) fn with(mut command: Command, args: &[&str]) -> Command {
     command.args(args);
     command
-}
-
-pub(crate) fn quietly(command: &mut Command) -> bool {
-    command
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .status()
-        .is_ok_and(|status| status.success())
 }

@@ -14,7 +14,7 @@ use crate::check::cargo::{
 };
 use crate::check::{Check, Report, Rights, runner};
 use crate::packages::{self, Purpose, Tests};
-use crate::step::{self, Step};
+use crate::step::{self, Step, succeeds};
 use crate::{Result, cargo, root, target_dir};
 
 /// Debian 13, with GStreamer 1.26.
@@ -85,8 +85,7 @@ pub(crate) fn obstacle() -> Option<&'static str> {
     if !apt::is_root() {
         return Some("only root can make and enter another Debian");
     }
-    let unshare = Command::new("unshare").args(["--mount", "true"]).output();
-    let can_mount = unshare.is_ok_and(|output| output.status.success());
+    let can_mount = succeeds(Command::new("unshare").args(["--mount", "true"]));
     (!can_mount)
         .then_some("cannot create a mount namespace, which is needed to enter another Debian")
 }

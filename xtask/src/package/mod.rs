@@ -5,19 +5,14 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::step::{self, SEE_ABOVE, Step, output};
+use crate::step::{self, SEE_ABOVE, Step, output, succeeds};
 use crate::{Result, cargo, packages, root, target_dir};
 
 const LINKED: &str = "xtask/src/package/linked.c";
 
 pub(crate) fn run() -> Result {
     packages::ensure(&[packages::PACKAGE_NEEDS])?;
-    if !cargo()
-        .args(["cbuild", "--version"])
-        .output()?
-        .status
-        .success()
-    {
+    if !succeeds(cargo().args(["cbuild", "--version"])) {
         return Err(
             "cargo-c is not installed: run `cargo install cargo-c --version 0.10.21 --locked` (on Debian \
              it needs libssl-dev)"

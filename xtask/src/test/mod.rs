@@ -11,9 +11,9 @@ use std::collections::BTreeSet;
 use std::process::Command;
 use std::time::Duration;
 
-use crate::check::cargo::{BUILD, SELECTED, build, quietly, strict, with};
+use crate::check::cargo::{BUILD, SELECTED, build, strict, with};
 use crate::check::{Check, Harness, Planned, Report, Rights};
-use crate::step::Step;
+use crate::step::{Step, succeeds};
 use crate::{Result, apt, cargo, compat, packages, python, samples, target_dir};
 
 use self::parts::Part;
@@ -241,7 +241,7 @@ fn always(selection: &Selection, parts: &BTreeSet<Part>) -> Vec<Planned> {
 /// Installs rustfmt and clippy if they are missing. The minimal profile of rustup does not have them.
 fn ensure_rust_components() -> Result {
     for (command, component) in [("fmt", "rustfmt"), ("clippy", "clippy")] {
-        if quietly(cargo().args([command, "--version"])) {
+        if succeeds(cargo().args([command, "--version"])) {
             continue;
         }
         println!("$ rustup component add {component}");
