@@ -9,6 +9,7 @@ use std::process::{Command, Stdio};
 
 use crate::compat::Debian;
 use crate::packages::{self, Purpose, Tests};
+use crate::step::output;
 use crate::{Result, cargo, root, target_dir};
 
 /// The largest bundle that can be transferred.
@@ -164,18 +165,11 @@ fn is_program(path: &Path, name: &str) -> bool {
 /// The commit of the bundle, followed by `+` if there are uncommitted changes.
 fn commit() -> String {
     let git = |args: &[&str]| {
-        let output = Command::new("git")
-            .args(args)
-            .current_dir(root())
-            .output()
-            .ok()?;
-        output
-            .status
-            .success()
-            .then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+        let text = output(Command::new("git").args(args).current_dir(root()));
+        text.map(|text| text.trim().to_owned())
     };
-    let clean = git(&["status", "--porcelain"]).is_some_and(|changes| changes.is_empty());
-    let commit = git(&["rev-parse", "--short=12", "HEAD"]).unwrap_or_else(|| "unknown".into());
+    let clean = git(&["status", "--porcelain"]).is_ok_and(|changes| changes.is_empty());
+    let commit = git(&["rev-parse", "--short=12", "HEAD"]).unwrap_or_else(|_| "unknown".into());
     format!("{commit}{}\n", if clean { "" } else { "+" })
 }
 

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use crate::check::cargo::{BUILD, SELECTED, build, strict, with};
 use crate::check::{Check, Harness, Planned, Report, Rights};
-use crate::step::{Step, succeeds};
+use crate::step::{Step, output, succeeds};
 use crate::{Result, apt, cargo, compat, packages, python, samples, target_dir};
 
 use self::parts::Part;
@@ -142,15 +142,12 @@ fn announce(parts: &BTreeSet<Part>) -> Result {
     std::fs::create_dir_all(&target)?;
     let mut df = Command::new("df");
     df.args(["--output=avail", "--block-size=1G"]).arg(&target);
-    let free = df.output().ok().and_then(|output| {
-        let text = String::from_utf8(output.stdout).ok()?;
-        Some(text.lines().last()?.trim().to_owned())
-    });
+    let free = output(&mut df).unwrap_or_default();
     let (minutes, gigabytes) = if parts.is_empty() { (10, 5) } else { (30, 15) };
     println!(
         "This takes up to {minutes} minutes on two idle processors, and up to {gigabytes} GB in {}. {} GB are free there.",
         target.display(),
-        free.as_deref().unwrap_or("?")
+        free.lines().last().map_or("?", str::trim)
     );
     Ok(())
 }
