@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::parts::Part;
-use super::release::{Release, install, names};
+use super::release::{Release, names};
 use crate::step::{output, run_quietly};
 use crate::{Result, root};
 
@@ -29,17 +29,7 @@ pub(super) fn build(release: &Release, tree: &Path, parts: &[Part]) -> Result {
     let second = once(release, tree, parts, "deb-again")?;
     let mut packages = names(&first)?;
     packages.retain(|name| name.ends_with(".deb"));
-    for name in &packages {
-        if fs::read(first.join(name))? != fs::read(second.join(name))? {
-            return Err(format!(
-                "{name} differs when it is made again: compare {} and {}",
-                first.display(),
-                second.display()
-            )
-            .into());
-        }
-        install(&first.join(name), &release.packages().join(name))?;
-    }
+    release.publish(&packages, &first, &second)?;
     println!(
         "{} packages, made twice from the same build: no byte differs",
         packages.len()

@@ -2,11 +2,10 @@
 
 //! The wheel of the Python module, with the plugin and the command in it, and the module's sources for pip.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::release::{Release, install, names};
+use super::release::{Release, names};
 use super::{build, parts};
 use crate::step::run_quietly;
 use crate::{Result, root, target_dir};
@@ -16,16 +15,7 @@ pub(super) fn build(release: &Release) -> Result {
     let first = once(release, "wheel")?;
     let second = once(release, "wheel-again")?;
     let made = names(&first)?;
-    for name in &made {
-        if fs::read(first.join(name))? != fs::read(second.join(name))? {
-            let (first, second) = (first.display(), second.display());
-            return Err(format!(
-                "{name} differs when it is made again: compare {first} and {second}"
-            )
-            .into());
-        }
-        install(&first.join(name), &release.packages().join(name))?;
-    }
+    release.publish(&made, &first, &second)?;
     println!("{}, made twice: no byte differs", made.join(", "));
     Ok(())
 }
