@@ -64,14 +64,8 @@ fn list() -> Result<String> {
 fn rustdoc(package: &str, features: &[&str]) -> Result<PathBuf> {
     let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/api");
     let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.args([
-        "rustdoc",
-        "--quiet",
-        "--locked",
-        "--lib",
-        "--package",
-        package,
-    ]);
+    cargo.args(["rustdoc", "--quiet", "--locked", "--lib"]);
+    cargo.args(["--package", package]);
     cargo.args(features).arg("--target-dir").arg(&target);
     cargo.args(["--", "-Z", "unstable-options", "--output-format", "json"]);
     // The format is not stable, so each version of `public-api` reads that of some versions of Rust.

@@ -52,16 +52,8 @@ pub(crate) fn run() -> Result {
         }
     };
     let mut build = cargo();
-    build.args([
-        "build",
-        "--locked",
-        "--package",
-        "gstxmem-cdylib",
-        "--package",
-        "xmem-cli",
-        "--package",
-        "xmem-capi",
-    ]);
+    let words = "build --locked --package gstxmem-cdylib --package xmem-cli --package xmem-capi";
+    build.args(words.split(' '));
     let share = target_dir().join("camera");
     std::fs::create_dir_all(&share)?;
     let debug = built_dir();

@@ -99,14 +99,7 @@ impl Input {
                 command.args(["splitmuxsrc", &location, "!", CODECS, "!"])
             }
         };
-        command.args([
-            "decodebin",
-            "!",
-            "video/x-raw",
-            "!",
-            "xmemsink",
-            &format!("pool={POOL}"),
-        ]);
+        command.args(format!("decodebin ! video/x-raw ! xmemsink pool={POOL}").split(' '));
         command
     }
 }
@@ -128,24 +121,14 @@ impl Loop {
 fn encode(path: &Path, stage: &Stage) -> Result {
     println!("Encoding a clip of {CLIP_SECONDS} s ...");
     let mut command = stage.command("gst-launch-1.0");
-    command.args([
-        "-q",
-        "videotestsrc",
-        &format!("num-buffers={}", CLIP_SECONDS * 30),
-    ]);
-    command.args([
-        "pattern=ball",
-        "background-color=0xff204060",
-        "foreground-color=0xffffc040",
-        "!",
-    ]);
-    command.args([
-        "video/x-raw,format=I420,width=1280,height=720,framerate=30/1",
-        "!",
-    ]);
-    command.args(["timeoverlay", "font-desc=Sans 24", "!"]);
-    command.args(["x264enc", "speed-preset=ultrafast", "key-int-max=30", "!"]);
-    command.args(["h264parse", "!", "mp4mux", "!", "filesink"]);
+    let frames = CLIP_SECONDS * 30;
+    let source = format!(
+        "-q videotestsrc num-buffers={frames} pattern=ball background-color=0xff204060 foreground-color=0xffffc040 \
+         ! video/x-raw,format=I420,width=1280,height=720,framerate=30/1 ! timeoverlay"
+    );
+    let encoder = "! x264enc speed-preset=ultrafast key-int-max=30 ! h264parse ! mp4mux ! filesink";
+    command.args(source.split(' ')).arg("font-desc=Sans 24");
+    command.args(encoder.split(' '));
     command.arg(format!("location={}", path.display()));
     Process::start(stage, "encoder", command)?.finish(Duration::from_secs(120))
 }

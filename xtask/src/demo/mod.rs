@@ -13,7 +13,6 @@ mod stage;
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::check::cargo::with;
 use crate::step::run_quietly;
 use crate::{Result, cargo, packages, target_dir};
 
@@ -97,15 +96,7 @@ pub(crate) fn run(args: &Args) -> Result {
 /// Builds what the demo starts, and no more. A debug build takes a third of the time. xmem does not read or write the frames' bytes, so
 /// the speed of the demo is about the same.
 fn build() -> Command {
-    with(
-        cargo(),
-        &[
-            "build",
-            "--locked",
-            "--package",
-            "gstxmem-cdylib",
-            "--package",
-            "xmem-demo",
-        ],
-    )
+    let mut command = cargo();
+    command.args("build --locked --package gstxmem-cdylib --package xmem-demo".split(' '));
+    command
 }

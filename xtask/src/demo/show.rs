@@ -36,41 +36,17 @@ pub(super) struct Show<'a> {
 
 /// The three consumers. The demo kills the last one.
 fn consumers(stage: &Stage) -> Vec<(&'static str, Command)> {
-    let launch = |name: &str, rest: &[&str]| {
+    let launch = |name, rest| {
         let mut command = stage.command("gst-launch-1.0");
-        command.args([
-            "-q",
-            "xmemsrc",
-            &format!("pool={POOL}"),
-            &format!("client-name={name}"),
-            "!",
-        ]);
-        command.args(rest);
-        command
+        let words = format!("-q xmemsrc pool={POOL} client-name={name} ! {rest} ! fakesink");
+        command.args(words.split(' '));
+        (name, command)
     };
     let mut rust = stage.command(Stage::built("xmem-consumer"));
     rust.args([POOL, &KEPT.to_string()]);
     vec![
-        (
-            "preview",
-            launch(
-                "preview",
-                &[
-                    "videoconvert",
-                    "!",
-                    "video/x-raw,format=BGRx",
-                    "!",
-                    "fakesink",
-                ],
-            ),
-        ),
-        (
-            "thumbnails",
-            launch(
-                "thumbnails",
-                &["videoscale", "!", "video/x-raw,width=320", "!", "fakesink"],
-            ),
-        ),
+        launch("preview", "videoconvert ! video/x-raw,format=BGRx"),
+        launch("thumbnails", "videoscale ! video/x-raw,width=320"),
         ("xmem-consumer", rust),
     ]
 }
@@ -220,13 +196,8 @@ impl<'a> Show<'a> {
         // Remove the file of an earlier run, which would hide a failure.
         let _ = std::fs::remove_file(self.picture);
         let mut command = self.stage.command("gst-launch-1.0");
-        command.args([
-            "-q",
-            "xmemsrc",
-            &format!("pool={POOL}"),
-            "client-name=picture",
-            "num-buffers=1",
-        ]);
+        let source = format!("-q xmemsrc pool={POOL} client-name=picture num-buffers=1");
+        command.args(source.split(' '));
         command.args(["!", "videoconvert", "!", "pngenc", "!", "filesink"]);
         command.arg(format!("location={}", self.picture.display()));
         Process::start(self.stage, "picture", command)?.finish(PATIENCE)?;

@@ -83,14 +83,7 @@ pub(super) fn all(release: &Release) -> Result<Vec<Part>> {
 fn tree(manifest: &str, name: &str) -> Result<Vec<String>> {
     let mut tree = cargo();
     tree.args(["tree", "--locked", "--manifest-path", manifest, "-p", name]);
-    tree.args([
-        "-e",
-        "normal,no-proc-macro",
-        "--prefix",
-        "none",
-        "-f",
-        "{p}",
-    ]);
+    tree.args("-e normal,no-proc-macro --prefix none -f {p}".split(' '));
     let text = output(&mut tree)?;
     let addresses = text.lines().filter_map(|line| {
         let mut words = line.split(' ');
@@ -105,13 +98,7 @@ fn described(
     users: &BTreeMap<String, BTreeSet<&'static str>>,
 ) -> Result<Vec<Part>> {
     let mut metadata = cargo();
-    metadata.args([
-        "metadata",
-        "--locked",
-        "--format-version",
-        "1",
-        "--manifest-path",
-    ]);
+    metadata.args("metadata --locked --format-version 1 --manifest-path".split(' '));
     let metadata: Value = serde_json::from_str(&output(metadata.arg(manifest))?)?;
     let word = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let packages = metadata["packages"].as_array().into_iter().flatten();

@@ -43,17 +43,9 @@ pub(crate) fn run() -> Result {
     std::fs::create_dir_all(bundle.join("tests"))?;
     std::fs::create_dir_all(bundle.join("bin"))?;
     for (package, name, features) in TESTS {
-        let args = [
-            "test",
-            "--no-run",
-            "--package",
-            package,
-            "--test",
-            name,
-            "--features",
-            features,
-        ];
-        let built = build(&args)?;
+        let built = build(&format!(
+            "test --no-run --package {package} --test {name} --features {features}"
+        ))?;
         let program = built
             .iter()
             .find(|path| is_program(path, name))
@@ -63,17 +55,9 @@ pub(crate) fn run() -> Result {
             bundle.join("tests").join(format!("{package}-{name}")),
         )?;
     }
-    let built = build(&[
-        "build",
-        "--package",
-        "xmem-gpu",
-        "--package",
-        "xmem-cuda-standin",
-        "--package",
-        "xmem-gpu-gst",
-        "--package",
-        "gstxmem-cdylib",
-    ])?;
+    let built = build(
+        "build --package xmem-gpu --package xmem-cuda-standin --package xmem-gpu-gst --package gstxmem-cdylib",
+    )?;
     let find = |name: &str| {
         let own = |path: &&PathBuf| path.file_name().is_some_and(|own| own == name);
         let file = built.iter().find(own);
@@ -118,9 +102,9 @@ pub(crate) fn run() -> Result {
 }
 
 /// Builds with optimisation and without debug information. Returns the files that cargo built.
-fn build(args: &[&str]) -> Result<Vec<PathBuf>> {
+fn build(args: &str) -> Result<Vec<PathBuf>> {
     let mut command = cargo();
-    command.args(args).args([
+    command.args(args.split(' ')).args([
         "--release",
         "--locked",
         "--message-format=json-render-diagnostics",
@@ -130,15 +114,11 @@ fn build(args: &[&str]) -> Result<Vec<PathBuf>> {
     command.env("CARGO_PROFILE_RELEASE_STRIP", "symbols");
     command.env("CARGO_PROFILE_RELEASE_DEBUG", "false");
     command.env("CARGO_PROFILE_RELEASE_LTO", "off");
-    println!("$ cargo {}", args.join(" "));
+    println!("$ cargo {args}");
     let output = command.stderr(Stdio::inherit()).output()?;
     if !output.status.success() {
-        return Err(format!(
-            "cargo {} failed ({}): see its error message above",
-            args.join(" "),
-            output.status
-        )
-        .into());
+        let status = output.status;
+        return Err(format!("cargo {args} failed ({status}): see its error message above").into());
     }
     let mut built = Vec::new();
     for line in String::from_utf8_lossy(&output.stdout).lines() {

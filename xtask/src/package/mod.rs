@@ -72,13 +72,8 @@ impl Prefix {
 
     fn cargo(&self, verb: &str, dir: &Path) -> Command {
         let mut command = cargo();
-        command.args([
-            verb,
-            "--package",
-            "gst-plugin-xmem",
-            "--locked",
-            "--release",
-        ]);
+        command.args([verb, "--package", "gst-plugin-xmem"]);
+        command.args(["--locked", "--release"]);
         command.arg("--target-dir").arg(dir.join("build"));
         command.arg("--prefix").arg(&self.0);
         command.arg("--libdir").arg(self.library_dir());

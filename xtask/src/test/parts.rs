@@ -74,15 +74,11 @@ impl Part {
             Self::Api => vec![Ok(api::step().into())],
             Self::Tools => {
                 // Nearly all packages, so that little is built again.
-                let packages = [
-                    "--workspace",
-                    "--exclude",
-                    "xmem-gpu",
-                    "--exclude",
-                    "xmem-gpu-gst",
-                ];
-                let mut command = with(strict(test()), &packages);
-                command.args(["--locked", "--bins"]);
+                let packages = "--workspace --exclude xmem-gpu --exclude xmem-gpu-gst";
+                let mut command = strict(test());
+                command
+                    .args(packages.split(' '))
+                    .args(["--locked", "--bins"]);
                 if has_nextest() {
                     command.args(["--filterset", "package(xmem-bench) | package(xmem-count)"]);
                 }
@@ -188,18 +184,8 @@ fn model() -> Check {
 }
 
 fn loom() -> Check {
-    let mut command = with(
-        cargo(),
-        &[
-            "test",
-            "--package",
-            "xmem-shm",
-            "--test",
-            "loom",
-            "--release",
-            "--locked",
-        ],
-    );
+    let mut command = cargo();
+    command.args("test --package xmem-shm --test loom --release --locked".split(' '));
     // A separate target directory: other RUSTFLAGS would invalidate everything in the common one.
     command.arg("--target-dir").arg(target_dir().join("loom"));
     command.env("RUSTFLAGS", "--cfg xmem_loom");
