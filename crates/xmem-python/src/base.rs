@@ -146,13 +146,7 @@ impl Base {
         dl_device: Option<(i32, i32)>,
         copy: Option<bool>,
     ) -> PyResult<Py<PyAny>> {
-        let request = dlpack::Request {
-            stream,
-            max_version,
-            dl_device,
-            copy,
-        };
-        dlpack::export(py, self.whole()?, request)
+        dlpack::export(py, self.whole()?, stream, max_version, dl_device, copy)
     }
 
     fn __reduce__(slf: &Bound<'_, Self>) -> PyResult<()> {

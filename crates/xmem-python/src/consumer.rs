@@ -16,12 +16,12 @@ use xmem_core::{
     Canceller, ConnectError, ConsumerBuilder, ReadyFd, ReceiveError, RequestError, StartFrom,
 };
 
-use self::inner::{Failure, Inner, Item, Step, property};
+use self::inner::{Failure, Inner, Item, Step};
 use crate::errors::{
     IntoPyErr, IntoPyResult, Kind, OF_THIS_PROCESS, no_descriptor, not_pickled, warn,
 };
 use crate::number::count_or_none;
-use crate::pools::pool_name;
+use crate::pools::{pool_name, property};
 use crate::signals::{self, Deadline, seconds};
 use crate::timed_mutex::{LockError, TimedMutex};
 

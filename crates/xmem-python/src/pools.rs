@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString, PyType};
 use xmem_core::discovery::remove_stale;
-use xmem_core::{ConsumerStats, PoolStats, RemoveError};
+use xmem_core::{BudgetLimit, ConsumerStats, PoolStats, RemoveError};
 
 use crate::errors::IntoPyResult;
 
@@ -107,6 +107,11 @@ pub(crate) fn query<'py>(
     pool_stats(py, &stats.into_py_result()?)
 }
 
+/// The Python name of the producer's property that limits a budget.
+pub(crate) fn property(limit: BudgetLimit) -> String {
+    limit.to_string().replace('-', "_")
+}
+
 /// Copies fields of a struct into a dictionary.
 macro_rules! set {
     ($dict:ident, $from:ident: $($field:ident),* $(,)?) => {
@@ -120,10 +125,7 @@ pub(crate) fn pool_stats<'py>(py: Python<'py>, stats: &PoolStats) -> PyResult<Bo
     set!(dict, stats: pool, pid);
     dict.set_item("delivery", stats.delivery.to_string())?;
     set!(dict, stats: published, zero_copy, copied, dropped, scarce, slots, slots_held, unread, set_aside, set_aside_bytes, max_slots);
-    dict.set_item(
-        "budget_limit",
-        stats.budget_limit.to_string().replace('-', "_"),
-    )?;
+    dict.set_item("budget_limit", property(stats.budget_limit))?;
     set!(dict, stats: regions, bytes, devices, device_bytes, eos, cut_off, timed_out);
     let sticky = PyDict::new(py);
     for (key, value) in &stats.sticky {

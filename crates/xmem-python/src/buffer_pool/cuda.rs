@@ -36,16 +36,12 @@ pub(super) fn copy_to_device(
     .into_py_result()
 }
 
-fn only_on_device() -> PyErr {
-    PyValueError::new_err(
-        "this buffer is in host memory, which has no streams: leave out the stream",
-    )
-}
-
 /// An error if a stream is given for a buffer in host memory.
 pub(super) fn check_stream(guard: &core::BufferGuard, stream: Option<Stream>) -> PyResult<()> {
     if stream.is_some() && !guard.is_on_device() {
-        return Err(only_on_device());
+        return Err(PyValueError::new_err(
+            "this buffer is in host memory, which has no streams: leave out the stream",
+        ));
     }
     Ok(())
 }

@@ -440,13 +440,8 @@ impl BufferGuard {
         dl_device: Option<(i32, i32)>,
         copy: Option<bool>,
     ) -> PyResult<Py<PyAny>> {
-        let request = dlpack::Request {
-            stream,
-            max_version,
-            dl_device,
-            copy,
-        };
-        dlpack::export(py, &self.array(py)?, request)
+        let array = self.array(py)?;
+        dlpack::export(py, &array, stream, max_version, dl_device, copy)
     }
 
     fn __dlpack_device__(&self) -> (i32, i32) {

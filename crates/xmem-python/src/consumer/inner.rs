@@ -9,13 +9,14 @@ use std::time::Duration;
 use pyo3::prelude::*;
 use xmem_core::cuda::CudaError;
 use xmem_core::follow::{self, FollowError, Follower, Lost, Taken};
-use xmem_core::{BudgetLimit, ConnectError, ReadyFd, ReceiveError, SystemError};
+use xmem_core::{ConnectError, ReadyFd, ReceiveError, SystemError};
 
 use crate::about::MESSAGE;
 use crate::errors::{IntoPyErr, Kind, errors};
 use crate::event::Event;
 use crate::frame::{Frame, Placement, Unusable};
 use crate::lock;
+use crate::pools::property;
 
 /// The result of the search for a producer.
 type Found = Arc<Mutex<Option<Result<xmem_core::Consumer, ConnectError>>>>;
@@ -229,11 +230,6 @@ impl Inner {
         self.ready = Some(ready.clone());
         Ok(())
     }
-}
-
-/// The Python name of the producer's property that limits a budget.
-pub(super) fn property(limit: BudgetLimit) -> String {
-    limit.to_string().replace('-', "_")
 }
 
 fn small_budget(consumer: &xmem_core::Consumer) -> String {

@@ -85,7 +85,6 @@ trait Managed: Sized {
     const NAME: &'static CStr;
     fn new(tensor: DLTensor, context: *mut c_void, flags: u64) -> Self;
     fn context(&self) -> *mut c_void;
-    fn deleter(&self) -> Deleter<Self>;
 }
 
 impl Managed for Legacy {
@@ -101,10 +100,6 @@ impl Managed for Legacy {
 
     fn context(&self) -> *mut c_void {
         self.manager_ctx
-    }
-
-    fn deleter(&self) -> Deleter<Self> {
-        self.deleter
     }
 }
 
@@ -124,10 +119,6 @@ impl Managed for Versioned {
     fn context(&self) -> *mut c_void {
         self.manager_ctx
     }
-
-    fn deleter(&self) -> Deleter<Self> {
-        self.deleter
-    }
 }
 
 /// Called by the owner of the tensor, on any thread, with or without the interpreter.
@@ -146,10 +137,7 @@ unsafe extern "C" fn destroy<T: Managed>(capsule: *mut ffi::PyObject) {
         if ffi::PyCapsule_IsValid(capsule, T::NAME.as_ptr()) == 0 {
             return;
         }
-        let managed = ffi::PyCapsule_GetPointer(capsule, T::NAME.as_ptr()).cast::<T>();
-        if let Some(deleter) = (*managed).deleter() {
-            deleter(managed);
-        }
+        delete(ffi::PyCapsule_GetPointer(capsule, T::NAME.as_ptr()).cast::<T>());
     }
 }
 
@@ -171,15 +159,6 @@ fn capsule<T: Managed>(
         unsafe { delete(managed) };
     }
     Ok(capsule?.unbind())
-}
-
-/// The arguments of `__dlpack__`.
-#[derive(Debug)]
-pub(crate) struct Request<'py> {
-    pub(crate) stream: Option<Bound<'py, PyAny>>,
-    pub(crate) max_version: Option<(u32, u32)>,
-    pub(crate) dl_device: Option<(i32, i32)>,
-    pub(crate) copy: Option<bool>,
 }
 
 /// The DLPack type and the number of the device.
@@ -211,16 +190,23 @@ fn give(py: Python<'_>, array: &Array, stream: Option<&Bound<'_, PyAny>>) -> PyR
     py.detach(|| keeper.give_to(to)).into_py_result()
 }
 
-/// A capsule for `from_dlpack`.
-pub(crate) fn export(py: Python<'_>, array: &Array, request: Request<'_>) -> PyResult<Py<PyAny>> {
+/// A capsule for `from_dlpack`, with the arguments of `__dlpack__`.
+pub(crate) fn export(
+    py: Python<'_>,
+    array: &Array,
+    stream: Option<Bound<'_, PyAny>>,
+    max_version: Option<(u32, u32)>,
+    dl_device: Option<(i32, i32)>,
+    copy: Option<bool>,
+) -> PyResult<Py<PyAny>> {
     let here = device(array);
-    let wanted = request.dl_device.unwrap_or(here);
-    let copied = if wanted == here && request.copy != Some(true) {
+    let wanted = dl_device.unwrap_or(here);
+    let copied = if wanted == here && copy != Some(true) {
         None
     } else if wanted == here {
         array.keeper.settle(py)?;
         Some(py.detach(|| array.to_private()))
-    } else if wanted == (CPU, 0) && request.copy != Some(false) {
+    } else if wanted == (CPU, 0) && copy != Some(false) {
         array.keeper.settle(py)?;
         Some(py.detach(|| array.to_host()))
     } else {
@@ -231,13 +217,13 @@ pub(crate) fn export(py: Python<'_>, array: &Array, request: Request<'_>) -> PyR
         )));
     };
     let copied = copied.transpose()?;
-    let is_versioned = request.max_version.is_some_and(|(major, _)| major >= 1);
+    let is_versioned = max_version.is_some_and(|(major, _)| major >= 1);
     let array = copied.as_ref().unwrap_or(array);
     let device = device(array);
     // Before `give`: from here on the slot is not given back while the view exists.
     let export = Export::new(&array.keeper)?;
     if wanted == here {
-        give(py, array, request.stream.as_ref())?;
+        give(py, array, stream.as_ref())?;
     }
     let itemsize = array.itemsize();
     let context = Box::new(Context {
