@@ -25,6 +25,8 @@ pub(crate) enum Need {
     Python(&'static str),
 }
 
+use Need::{Element, File, Library, Program, Python, PythonModule};
+
 /// Options of gst-inspect-1.0. Elements of other projects have versions of their own.
 const EXISTS: [&str; 2] = ["--exists", "--atleast-version=0.0"];
 
@@ -34,194 +36,178 @@ const PYTHON: &str = "/usr/bin/python3";
 /// The packages of Debian 12, Debian 13 and Ubuntu 24.04 that provide each dependency. Programs come first, because the checks of
 /// the others run them.
 const NEEDS: Needs = &[
-    ("pkg-config", &[Need::Program("pkg-config")]),
+    ("pkg-config", &[Program("pkg-config")]),
     // Tests start processes of other users, and containers.
-    (
-        "util-linux",
-        &[Need::Program("setpriv"), Need::Program("unshare")],
-    ),
-    ("mount", &[Need::Program("mount")]),
-    ("python3-venv", &[Need::Python("venv, ensurepip")]),
+    ("util-linux", &[Program("setpriv"), Program("unshare")]),
+    ("mount", &[Program("mount")]),
+    ("python3-venv", &[Python("venv, ensurepip")]),
     (
         "libgstreamer1.0-dev",
         &[
-            Need::Library("gstreamer-1.0", "1.22"),
-            Need::Library("glib-2.0", "2.74"),
+            Library("gstreamer-1.0", "1.22"),
+            Library("glib-2.0", "2.74"),
         ],
     ),
     (
         "libgstreamer-plugins-base1.0-dev",
         &[
-            Need::Library("gstreamer-audio-1.0", "1.22"),
-            Need::Library("gstreamer-video-1.0", "1.22"),
-            Need::Library("gstreamer-app-1.0", "1.22"),
+            Library("gstreamer-audio-1.0", "1.22"),
+            Library("gstreamer-video-1.0", "1.22"),
+            Library("gstreamer-app-1.0", "1.22"),
         ],
     ),
     (
         "gstreamer1.0-tools",
-        &[
-            Need::Program("gst-launch-1.0"),
-            Need::Program("gst-inspect-1.0"),
-        ],
+        &[Program("gst-launch-1.0"), Program("gst-inspect-1.0")],
     ),
     (
         "gstreamer1.0-plugins-base",
         &[
-            Need::Element("videotestsrc"),
-            Need::Element("videoconvert"),
-            Need::Element("decodebin"),
+            Element("videotestsrc"),
+            Element("videoconvert"),
+            Element("decodebin"),
         ],
     ),
     (
         "gstreamer1.0-plugins-base-apps",
-        &[
-            Need::Program("gst-play-1.0"),
-            Need::Program("gst-device-monitor-1.0"),
-        ],
+        &[Program("gst-play-1.0"), Program("gst-device-monitor-1.0")],
     ),
     // This package has the elements that draw text.
-    ("gstreamer1.0-x", &[Need::Element("timeoverlay")]),
+    ("gstreamer1.0-x", &[Element("timeoverlay")]),
     (
         "gstreamer1.0-plugins-good",
         &[
-            Need::Element("qtdemux"),
-            Need::Element("splitmuxsrc"),
-            Need::Element("videobalance"),
-            Need::Element("pngenc"),
+            Element("qtdemux"),
+            Element("splitmuxsrc"),
+            Element("videobalance"),
+            Element("pngenc"),
         ],
     ),
     (
         "gstreamer1.0-plugins-bad",
         &[
-            Need::Element("h264parse"),
-            Need::Element("openh264dec"),
-            Need::Element("shmsink"),
+            Element("h264parse"),
+            Element("openh264dec"),
+            Element("shmsink"),
         ],
     ),
-    ("gstreamer1.0-plugins-ugly", &[Need::Element("x264enc")]),
-    ("gstreamer1.0-libav", &[Need::Element("avdec_h264")]),
+    ("gstreamer1.0-plugins-ugly", &[Element("x264enc")]),
+    ("gstreamer1.0-libav", &[Element("avdec_h264")]),
 ];
 
 /// Additional dependencies of the tests: programs that read frames of a pool and do not know xmem.
 const TEST_NEEDS: Needs = &[
-    ("ffmpeg", &[Need::Program("ffmpeg")]),
-    ("python3-opencv", &[Need::PythonModule("cv2")]),
+    ("ffmpeg", &[Program("ffmpeg")]),
+    ("python3-opencv", &[PythonModule("cv2")]),
     // Programs in C and C++ that use the pools by libxmem.
-    ("g++", &[Need::Program("g++")]),
+    ("g++", &[Program("g++")]),
     // Other build systems that find libxmem, and the comparison of its binary interface.
-    ("meson", &[Need::Program("meson")]),
-    ("ninja-build", &[Need::Program("ninja")]),
-    ("cmake", &[Need::Program("cmake")]),
-    ("abigail-tools", &[Need::Program("abidiff")]),
+    ("meson", &[Program("meson")]),
+    ("ninja-build", &[Program("ninja")]),
+    ("cmake", &[Program("cmake")]),
+    ("abigail-tools", &[Program("abidiff")]),
     (
         "libopencv-imgproc-dev",
-        &[Need::File("/usr/include/opencv4/opencv2/imgproc.hpp")],
+        &[File("/usr/include/opencv4/opencv2/imgproc.hpp")],
     ),
-    ("libavformat-dev", &[Need::Library("libavformat", "59")]),
-    ("python3-gi", &[Need::PythonModule("gi")]),
+    ("libavformat-dev", &[Library("libavformat", "59")]),
+    ("python3-gi", &[PythonModule("gi")]),
     (
         "gir1.2-gst-rtsp-server-1.0",
-        &[Need::PythonModule("gi.repository.GstRtspServer")],
+        &[PythonModule("gi.repository.GstRtspServer")],
     ),
     // Programs that show a pool as a camera.
-    ("dbus-daemon", &[Need::Program("dbus-daemon")]),
-    (
-        "pipewire-bin",
-        &[Need::Program("pipewire"), Need::Program("pw-dump")],
-    ),
-    ("wireplumber", &[Need::Program("wireplumber")]),
-    ("gstreamer1.0-pipewire", &[Need::Element("pipewiresink")]),
+    ("dbus-daemon", &[Program("dbus-daemon")]),
+    ("pipewire-bin", &[Program("pipewire"), Program("pw-dump")]),
+    ("wireplumber", &[Program("wireplumber")]),
+    ("gstreamer1.0-pipewire", &[Element("pipewiresink")]),
 ];
 
 /// Additional dependencies of the Python module's tests, for pipelines that gst-launch-1.0 cannot create.
 pub(crate) const PYTHON_NEEDS: Needs = &[
-    ("python3-gi", &[Need::PythonModule("gi")]),
+    ("python3-gi", &[PythonModule("gi")]),
     (
         "gir1.2-gst-plugins-base-1.0",
-        &[Need::PythonModule("gi.repository.GstAllocators")],
+        &[PythonModule("gi.repository.GstAllocators")],
     ),
 ];
 
 /// Additional dependencies of the benchmark.
 pub(crate) const BENCH_NEEDS: Needs = &[
-    ("strace", &[Need::Program("strace")]),
-    ("gstreamer1.0-plugins-ugly", &[Need::Element("x264enc")]),
-    ("gstreamer1.0-libav", &[Need::Element("avdec_h264")]),
+    ("strace", &[Program("strace")]),
+    ("gstreamer1.0-plugins-ugly", &[Element("x264enc")]),
+    ("gstreamer1.0-libav", &[Element("avdec_h264")]),
 ];
 
 /// Additional dependencies of `cargo xtask test --compat`.
 pub(crate) const COMPAT_NEEDS: Needs = &[
-    ("debootstrap", &[Need::Program("debootstrap")]),
-    ("util-linux", &[Need::Program("pivot_root")]),
+    ("debootstrap", &[Program("debootstrap")]),
+    ("util-linux", &[Program("pivot_root")]),
 ];
 
 /// Additional dependencies of `cargo xtask camera`.
-pub(crate) const CAMERA_NEEDS: Needs =
-    &[("qemu-system-x86", &[Need::Program("qemu-system-x86_64")])];
+pub(crate) const CAMERA_NEEDS: Needs = &[("qemu-system-x86", &[Program("qemu-system-x86_64")])];
 
 /// What `cargo xtask camera` needs inside of the virtual machine.
 const GUEST_NEEDS: Needs = &[
-    ("kmod", &[Need::Program("modprobe")]),
-    ("python3", &[Need::Program("python3")]),
+    ("kmod", &[Program("modprobe")]),
+    ("python3", &[Program("python3")]),
     (
         "gstreamer1.0-plugins-good",
-        &[Need::Element("v4l2src"), Need::Element("jpegdec")],
+        &[Element("v4l2src"), Element("jpegdec")],
     ),
     // A program that maps DMA buffers by itself.
-    ("python3-gi", &[Need::PythonModule("gi")]),
+    ("python3-gi", &[PythonModule("gi")]),
     (
         "gir1.2-gst-plugins-base-1.0",
-        &[Need::PythonModule("gi.repository.GstAllocators")],
+        &[PythonModule("gi.repository.GstAllocators")],
     ),
     // The picture that `xmem camera` shows without a producer.
-    ("gstreamer1.0-x", &[Need::Element("textoverlay")]),
+    ("gstreamer1.0-x", &[Element("textoverlay")]),
     // Programs that read cameras.
-    ("ffmpeg", &[Need::Program("ffmpeg")]),
-    ("v4l-utils", &[Need::Program("v4l2-ctl")]),
+    ("ffmpeg", &[Program("ffmpeg")]),
+    ("v4l-utils", &[Program("v4l2-ctl")]),
     // The module for cameras that a program feeds, which is built for the kernel of these headers.
     (
         "linux-headers-amd64",
-        &[Need::File("/usr/share/doc/linux-headers-amd64")],
+        &[File("/usr/share/doc/linux-headers-amd64")],
     ),
-    ("v4l2loopback-dkms", &[Need::Program("dkms")]),
+    ("v4l2loopback-dkms", &[Program("dkms")]),
 ];
 
 /// Additional dependencies of `cargo xtask package`.
 pub(crate) const PACKAGE_NEEDS: Needs = &[
-    ("meson", &[Need::Program("meson")]),
-    ("ninja-build", &[Need::Program("ninja")]),
-    ("gcc", &[Need::Program("cc")]),
+    ("meson", &[Program("meson")]),
+    ("ninja-build", &[Program("ninja")]),
+    ("gcc", &[Program("cc")]),
 ];
 
 /// Additional dependencies of `cargo xtask dist`.
 pub(crate) const DIST_NEEDS: Needs = &[
-    ("debhelper", &[Need::Program("dh")]),
-    ("dpkg-dev", &[Need::Program("dpkg-buildpackage")]),
-    ("lintian", &[Need::Program("lintian")]),
+    ("debhelper", &[Program("dh")]),
+    ("dpkg-dev", &[Program("dpkg-buildpackage")]),
+    ("lintian", &[Program("lintian")]),
 ];
 
 /// What `cargo xtask dist --check` needs inside of another Debian to use the packages.
 const USER_NEEDS: Needs = &[
-    ("gstreamer1.0-tools", &[Need::Program("gst-launch-1.0")]),
+    ("gstreamer1.0-tools", &[Program("gst-launch-1.0")]),
     (
         "gstreamer1.0-plugins-base",
-        &[Need::Element("videotestsrc"), Need::Element("videoconvert")],
+        &[Element("videotestsrc"), Element("videoconvert")],
     ),
-    ("gstreamer1.0-plugins-good", &[Need::Element("pngenc")]),
-    ("gcc", &[Need::Program("cc")]),
-    ("libc6-dev", &[Need::File("/usr/include/stdio.h")]),
-    ("pkgconf", &[Need::File("/usr/bin/pkg-config")]),
-    ("python3-venv", &[Need::PythonModule("ensurepip")]),
-    ("python3-numpy", &[Need::PythonModule("numpy")]),
-    (
-        "gir1.2-gstreamer-1.0",
-        &[Need::PythonModule("gi.repository.Gst")],
-    ),
-    ("python3-gi", &[Need::PythonModule("gi")]),
+    ("gstreamer1.0-plugins-good", &[Element("pngenc")]),
+    ("gcc", &[Program("cc")]),
+    ("libc6-dev", &[File("/usr/include/stdio.h")]),
+    ("pkgconf", &[File("/usr/bin/pkg-config")]),
+    ("python3-venv", &[PythonModule("ensurepip")]),
+    ("python3-numpy", &[PythonModule("numpy")]),
+    ("gir1.2-gstreamer-1.0", &[PythonModule("gi.repository.Gst")]),
+    ("python3-gi", &[PythonModule("gi")]),
 ];
 
 /// Additional dependencies of `cargo xtask sanitize` and `cargo xtask count`.
-pub(crate) const VALGRIND_NEEDS: Needs = &[("valgrind", &[Need::Program("valgrind")])];
+pub(crate) const VALGRIND_NEEDS: Needs = &[("valgrind", &[Program("valgrind")])];
 
 /// Installs the missing dependencies of building, testing and the demo, and `more`.
 pub(crate) fn ensure(more: &[Needs]) -> Result {
@@ -253,8 +239,8 @@ pub(crate) fn unpack_cuda_headers(into: &str) -> String {
 
 /// Gets the headers. If this fails, the test that needs them reports that it cannot run.
 fn fetch_cuda_headers() -> Result {
-    let installed = Need::Library("gstreamer-cuda-1.0", "1.22").is_met();
-    if installed || cuda_headers().is_some() || !Need::Program("dpkg-deb").is_met() {
+    let installed = Library("gstreamer-cuda-1.0", "1.22").is_met();
+    if installed || cuda_headers().is_some() || !Program("dpkg-deb").is_met() {
         return Ok(());
     }
     let dir = target_dir().join("gst-cuda-headers");
@@ -335,7 +321,7 @@ impl Purpose {
 
 /// Whether the GStreamer of this machine has at least this version.
 pub(crate) fn has_gstreamer(version: &'static str) -> bool {
-    Need::Library("gstreamer-1.0", version).is_met()
+    Library("gstreamer-1.0", version).is_met()
 }
 
 /// Package names, each with the dependencies that the package provides.
