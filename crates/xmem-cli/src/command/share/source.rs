@@ -143,7 +143,8 @@ impl Source {
             ),
             Self::Camera(camera) => camera.elements(),
             Self::Address(address) => {
-                let mut elements = decoded(address);
+                let mut elements = vec!["uridecodebin".to_owned(), property("uri", address)];
+                elements.extend(ONLY_VIDEO.map(str::to_owned));
                 if self.is_rtsp() {
                     let latency = latency.unwrap_or(RTSP_LATENCY);
                     // uridecodebin gives its source this name.
@@ -229,13 +230,6 @@ fn caps_of_file(path: &Path) -> Result<String, Error> {
 pub(super) const ONLY_NEEDED: &str = "expose-all-streams=false";
 /// Properties of elements that decode: other streams are ignored.
 const ONLY_VIDEO: [&str; 2] = [ONLY_NEEDED, "caps=video/x-raw(ANY)"];
-
-/// Decodes the video of an address.
-fn decoded(address: &str) -> Vec<String> {
-    let mut elements = vec!["uridecodebin".to_owned(), property("uri", address)];
-    elements.extend(ONLY_VIDEO.map(str::to_owned));
-    elements
-}
 
 /// Removes what may be secret from the addresses in a line of the tool, because the output may be logged.
 pub(super) fn without_passwords(text: &str) -> String {
