@@ -212,3 +212,23 @@ fn a_latency_that_upstream_does_not_report_is_measured() {
         assert!(frames > 0);
     }
 }
+
+/// GStreamer warns if upstream has no buffers for the time that a sink takes.
+#[test]
+fn upstream_without_buffers_needs_no_queue() {
+    let pools = Pools::new();
+    let producer = pools.launch(&format!(
+        "appsrc name=app is-live=true do-timestamp=true format=time min-latency=0 max-latency=0 caps={CAPS} \
+         ! xmemsink name=sink pool=POOL"
+    ));
+    let app = producer
+        .by_name("app")
+        .downcast::<gst_app::AppSrc>()
+        .unwrap();
+    producer.play();
+    app.push_buffer(gst::Buffer::from_slice([0; 256])).unwrap();
+    until("it is published", || {
+        producer.stat("sink", "published") == 1
+    });
+    assert_eq!(producer.warnings(), [""; 0]);
+}

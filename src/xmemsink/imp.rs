@@ -140,6 +140,8 @@ impl ObjectImpl for XmemSink {
         self.parent_constructed();
         // The last sample would hold a slot until the next frame.
         self.obj().set_enable_last_sample(false);
+        // Upstream need not buffer for it. With GStreamer's default, a live pipeline without a queue warns that it is invalid.
+        self.obj().set_processing_deadline(gst::ClockTime::ZERO);
     }
 }
 

@@ -353,7 +353,10 @@ const BORROWED: u32 = 3;
 
 /// The longest time for frames with these caps. `None`: not known. Only raw video is so large that the limit matters.
 pub(super) fn longest(caps: &gst::CapsRef, started: &Started) -> Option<gst::ClockTime> {
-    if started.is_lossless() {
+    let name = caps.structure(0)?.name();
+    // VideoInfo logs an error for other caps.
+    let is_picture = name.starts_with("video/") || name.starts_with("image/");
+    if started.is_lossless() || !is_picture {
         return None;
     }
     let info = gst_video::VideoInfo::from_caps(caps).ok()?;

@@ -272,3 +272,20 @@ def test_names(source, name):
 def test_the_password_is_not_in_the_name():
     same = {_camera._pool_of(f"rtsp://{user}host/a") for user in ("", "user:one@", "user:t/w@o@")}
     assert len(same) == 1
+
+
+def test_nothing_that_python_warns_about_is_left(runtime_dir):
+    program = f"""if True:
+        import xmem
+
+        def first():
+            with xmem.Camera({SMALL!r}) as camera:
+                return next(camera).nbytes
+
+        assert first() > 0
+        next(xmem.Camera({SMALL!r}))
+    """
+    ended = subprocess.run(
+        [sys.executable, "-X", "dev", "-W", "error", "-c", program], timeout=HANG, capture_output=True, text=True
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")

@@ -192,3 +192,8 @@ def test_buffers_that_nobody_reads_warn_together(pool):
     assert len(caught) == 1
 
 
+
+
+def test_the_multiprocessing_module_needs_no_import():
+    code = "import sys, xmem; assert 'multiprocessing' not in sys.modules; xmem.multiprocessing.install()"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=HANG)

@@ -44,6 +44,7 @@ from ._xmem import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from . import multiprocessing as multiprocessing
     from ._camera import Camera
     from .channel import Channel, Ref, RefLost, ref
 
@@ -94,8 +95,10 @@ _LATER = {"Camera": "_camera", "Channel": "channel", "Ref": "channel", "RefLost"
 
 
 def __getattr__(name: str) -> object:
-    if name not in _LATER:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
+    if name == "multiprocessing":
+        return import_module(".multiprocessing", __name__)
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f".{_LATER[name]}", __name__), name)

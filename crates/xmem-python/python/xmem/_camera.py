@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import os
 import re
@@ -13,7 +14,7 @@ import threading
 import time
 import warnings
 from os import PathLike
-from typing import IO, Any, Literal, Self
+from typing import Any, Literal, Self
 
 from . import _xmem
 from ._consumer import Consumer
@@ -32,6 +33,14 @@ _SAY_AFTER = 10.0
 
 # The commands that this process has started. Those that have ended must be waited for.
 _started: list[subprocess.Popen[bytes]] = []
+
+
+@atexit.register
+def _leave() -> None:
+    for command in _started:
+        if command.poll() is None:
+            # It outlives this process on purpose. Python warns about commands without a return code.
+            command.returncode = 0
 
 
 class Camera(Consumer):
@@ -164,9 +173,14 @@ class _Share:
             self.source = os.path.abspath(self.source)
         self.pool = _pool_of(self.source)
         self._running: subprocess.Popen[bytes] | None = None
-        self._printed: IO[bytes] | None = None
+        # A descriptor, because a file object that is not closed makes Python warn.
+        self._printed: int | None = None
         self._next_look = 0.0
         self._lock = threading.Lock()
+
+    def __del__(self) -> None:
+        if self._printed is not None:
+            os.close(self._printed)
 
     def waiting(self) -> str:
         return f"waiting for `xmem share` to make the pool {_xmem._whereabouts(self.pool)}"
@@ -198,7 +212,7 @@ class _Share:
         if os.path.isfile(self.source):
             # A film begins with its first consumer.
             command.append("--set=wait-for-connection=true")
-        self._printed = os.fdopen(os.memfd_create("xmem-share"), "r+b")
+        self._printed = os.memfd_create("xmem-share")
         _started[:] = [it for it in _started if it.poll() is None]
         self._running = subprocess.Popen(
             [*command, "--", self.source],
@@ -214,7 +228,8 @@ class _Share:
         """What the command printed, which it does only if it fails."""
         if self._printed is None:
             return ""
-        with self._printed as printed:
+        with os.fdopen(self._printed, "rb") as printed:
+            self._printed = None
             printed.seek(0)
             return printed.read().decode(errors="replace").strip().removeprefix("xmem: ")
 
