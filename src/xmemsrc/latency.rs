@@ -101,9 +101,10 @@ impl Latency {
         left.saturating_add(deadline)
     }
 
-    /// Why frames are missed, and the remedy. `busy`: how long ago the frame before them was published.
+    /// Why frames are missed, and the remedy. `busy`: how long ago the frame before them was published. `is_encoded`: whether frames
+    /// need others.
     #[cold]
-    pub(super) fn why_missed(&self, frames: u64, busy: gst::ClockTime) -> String {
+    pub(super) fn why_missed(&self, frames: u64, busy: gst::ClockTime, is_encoded: bool) -> String {
         let wait = self.wait();
         if busy < ALWAYS_KEPT {
             format!(
@@ -127,9 +128,13 @@ impl Latency {
                 wait.mseconds()
             )
         } else {
+            let newest = match is_encoded {
+                true => "",
+                false => ", or set newest-only=true if only the newest are needed",
+            };
             format!(
-                "Frames are missed: downstream took {} ms over one, longer than the producer keeps the next ones. Set newest-only=true if \
-                 it needs only the newest, or put a queue behind this element if it is slow only at times",
+                "Frames are missed: downstream is {} ms behind, longer than the producer keeps frames. Make it faster, or put a queue behind \
+                 this element if it is slow only at times{newest}",
                 busy.mseconds()
             )
         }

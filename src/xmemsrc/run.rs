@@ -222,7 +222,8 @@ impl Started {
             // A source that is not held up takes a frame when it is published.
             let busy = timing::elapsed(self.published_at, xmem_core::monotonic_ns());
             let missed = info.sequence.saturating_sub(expected);
-            let why = source.latency.why_missed(missed, busy);
+            let is_encoded = !source.stream.has_only_key_frames();
+            let why = source.latency.why_missed(missed, busy, is_encoded);
             gst::warning!(gst::CAT_PERFORMANCE, obj = source.element, "{why}");
             gst::element_warning!(source.element, gst::StreamError::Failed, ("{why}"));
         }
@@ -402,8 +403,8 @@ impl KeyFrameGate {
                 source.element,
                 gst::StreamError::Decode,
                 (
-                    "No key frame comes from pool {:?}, and frames are dropped until one comes. Set wait-for-keyframe=false if each \
-                     frame can be decoded alone, or make the encoder send key frames more often",
+                    "No key frame comes from pool {:?}, and frames are dropped until one comes. Make the encoder send key frames more \
+                     often, start this pipeline before the producer, or set wait-for-keyframe=false if each frame can be decoded alone",
                     source.settings.pool
                 )
             );

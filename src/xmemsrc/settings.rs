@@ -125,7 +125,8 @@ settings! {
     /**
      * GstXmemSrc:start-from:
      *
-     * With `oldest`, the whole stream is delayed by the age of the oldest frame.
+     * With `oldest`, the whole stream is delayed by the age of the oldest frame. With `next`, a source that has waited for its
+     * producer begins with the first frame that the producer keeps.
      */
     start_from: XmemSrcStartFrom = XmemSrcStartFrom::default(),
         "start-from", "Start From",

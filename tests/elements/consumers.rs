@@ -3,6 +3,7 @@
 //! Consumers that join, leave, are slow, or hold frames.
 
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use crate::support::*;
 use gst::prelude::*;
@@ -102,6 +103,30 @@ fn sixty_four_sources_get_every_frame() {
 #[test]
 fn two_hundred_sources_get_every_frame() {
     all_get_everything(200);
+}
+
+/// The source waits, and the producer does not. Raw frames, and a film whose first frame is its only key frame.
+#[test]
+fn a_source_that_waits_gets_the_first_frames() {
+    for (frames, elements) in [
+        (3, "videotestsrc num-buffers=3 ! VIDEO"),
+        (
+            45,
+            "videotestsrc num-buffers=45 ! VIDEO ! videoconvert ! x264enc key-int-max=1000 ! h264parse",
+        ),
+    ] {
+        let pools = Pools::new();
+        let receiver = pools.launch("xmemsrc name=src pool=POOL ! fakesink sync=false async=false");
+        receiver.play();
+        // Its attempts become rarer.
+        std::thread::sleep(Duration::from_millis(300));
+        let elements = elements.replace("VIDEO", VIDEO);
+        let producer = pools.launch(&format!("{elements} ! xmemsink name=sink pool=POOL"));
+        producer.play();
+        receiver.wait_eos();
+        let stats = ["received", "missed", "dropped"].map(|field| receiver.stat("src", field));
+        assert_eq!(stats, [frames, 0, 0], "{elements}");
+    }
 }
 
 #[test]

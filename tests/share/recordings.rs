@@ -208,6 +208,24 @@ fn missed_frames_are_reported() {
     }
 }
 
+/// x265enc without a parser sends its parameter sets once, before the recorder joins.
+#[test]
+fn a_recording_without_frames_is_reported_while_it_runs() {
+    let pools = prepared();
+    let _producer = live(
+        &pools,
+        " ! x265enc tune=zerolatency speed-preset=ultrafast key-int-max=10",
+    );
+    until("frames", || published(&pools) > 20);
+    let file = pools.file("a.mkv").to_str().unwrap().to_owned();
+    let mut record = Launch::start(&pools, "record", &mut xmem(&pools, &["record", "p", &file]));
+    until("a warning", || {
+        record.log().contains("put `h265parse config-interval=-1`")
+    });
+    record.signal(Signal::INT);
+    assert!(!record.wait().success(), "{}", record.log());
+}
+
 /// The size of pictures without padding in all formats: the content of padding is not defined.
 const WITHOUT_PADDING: &str = "width=96,height=64";
 

@@ -100,6 +100,18 @@ pub(crate) fn decoder(is_raw: bool) -> String {
     }
 }
 
+/// What the producer may have to change if none of its encoded frames can be decoded, or nothing.
+pub(crate) fn parameter_sets(caps: &Caps) -> String {
+    let parser = match caps.name() {
+        "video/x-h264" => "h264parse",
+        "video/x-h265" => "h265parse",
+        _ => return String::new(),
+    };
+    format!(
+        ". If the encoder sends its parameter sets only once, put `{parser} config-interval=-1` before xmemsink"
+    )
+}
+
 /// The setting whether a viewer skips frames. Encoded frames depend on one another, so they must not be skipped.
 pub(crate) fn newest_only(is_raw: bool) -> String {
     format!("newest-only={is_raw}")

@@ -523,6 +523,9 @@ impl Follower {
             }
             Err(error) => error,
         };
+        if matches!(error, ConnectError::NotFound { .. }) {
+            self.next = self.next.clone().from_its_start();
+        }
         // At the start a shortage is an error. Later it is waited for, like a restart of the producer.
         let may_pass = error.may_pass() || self.joined && error.is_shortage();
         if !may_pass {

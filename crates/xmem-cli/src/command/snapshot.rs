@@ -15,8 +15,8 @@ use crate::Error;
 use crate::caps::Caps;
 use crate::child;
 use crate::launch::{
-    TO_JPEG, TOOL, check_decodable, connection_timeout, decoder, failure, not_started, pipeline,
-    video_pool,
+    TO_JPEG, TOOL, check_decodable, connection_timeout, decoder, failure, not_started,
+    parameter_sets, pipeline, video_pool,
 };
 
 /// File formats, by their extension.
@@ -128,18 +128,7 @@ fn wait(mut command: Command, timeout: Duration, file: &Path, caps: &Caps) -> Re
                 false => reason,
             })
         }
-        None => {
-            let parser = match caps.name() {
-                "video/x-h264" => "h264parse",
-                "video/x-h265" => "h265parse",
-                _ => return Err(format!("no picture within {timeout:?}").into()),
-            };
-            Err(format!(
-                "no picture within {timeout:?}. If the encoder sends its parameter sets only once, put `{parser} config-interval=-1` before \
-                 xmemsink"
-            )
-            .into())
-        }
+        None => Err(format!("no picture within {timeout:?}{}", parameter_sets(caps)).into()),
     }
 }
 

@@ -49,8 +49,9 @@ const DEFAULT_MAX_HELD: u32 = 8;
 const MAX_STATS_SIZE: usize = 8 << 20;
 /// The time in which a new socket gets its mode and group. A socket exists before that, with a mode that depends on the umask.
 const SETTLE_TIME: Duration = Duration::from_secs(1);
-/// The intervals of attempts to reach a producer that does not exist yet: the first and the longest.
-const LOOK_AGAIN: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(100));
+/// The intervals of attempts to reach a producer that does not exist yet: the first, and the longest, in which a producer of 120
+/// frames a second publishes fewer frames than it keeps.
+const LOOK_AGAIN: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(25));
 
 /// Makes a [`Consumer`].
 #[derive(Debug, Clone)]
@@ -125,6 +126,14 @@ impl ConsumerBuilder {
     pub fn resume(mut self, consumer: &Consumer) -> Self {
         self.start_from = StartFrom::Oldest;
         self.resume = Some(consumer.resume_point());
+        self
+    }
+
+    /// Also receives what the next producer publishes before this consumer has joined, because there is no producer yet.
+    pub(crate) fn from_its_start(mut self) -> Self {
+        if self.start_from == StartFrom::Next {
+            self.start_from = StartFrom::Oldest;
+        }
         self
     }
 
@@ -318,8 +327,8 @@ impl ConsumerBuilder {
         }))
     }
 
-    /// Joins the pool. Waits for its producer if there is none. The timeout does not include the time, up to 5 seconds, to join the
-    /// pools that frames of this pool come from.
+    /// Joins the pool. Waits for its producer if there is none, and then begins with the first frame, if the pool still has it. The
+    /// timeout does not include the time, up to 5 seconds, to join the pools that frames of this pool come from.
     ///
     /// It can be called again for the next producer, with [`resume`](Self::resume). A [follower](Self::follow) does this
     /// automatically.
@@ -337,6 +346,7 @@ impl ConsumerBuilder {
         let sleeper: Weak<dyn Wake> = sleeper;
         let _registration = self.canceller.register(sleeper);
         let mut pause = LOOK_AGAIN.0;
+        let mut builder = self.clone();
         loop {
             let seen = notifier.count();
             if self.canceller.is_cancelled() {
@@ -346,12 +356,15 @@ impl ConsumerBuilder {
             let time = deadline
                 .left_up_to(HANDSHAKE_TIME)
                 .max(LEAST_HANDSHAKE_TIME);
-            let error = match self.connect_within(time) {
+            let error = match builder.connect_within(time) {
                 Err(error) if error.may_pass() => error,
                 result => return result,
             };
             if deadline.is_over() {
                 return Err(error);
+            }
+            if matches!(error, ConnectError::NotFound { .. }) {
+                builder = builder.from_its_start();
             }
             notifier.wait(seen, deadline.left_up_to(pause));
             pause = (pause * 2).min(LOOK_AGAIN.1);

@@ -18,6 +18,7 @@ crate::conformance! {
     every_consumer_sees_every_frame_in_the_same_slot
     more_layouts_than_the_table_has_room_for_arrive
     start_from_selects_the_first_frame
+    a_consumer_that_waits_gets_the_first_frames
     a_slow_live_consumer_gets_the_newest
     the_same_slot_can_be_published_again
     a_slot_is_published_where_it_stays
@@ -214,6 +215,22 @@ fn start_from_selects_the_first_frame(backing: Backing) {
             0,
             "what was before it joined is not missed"
         );
+    }
+}
+
+/// The wait is not observable. If it has not begun, the test covers less.
+fn a_consumer_that_waits_gets_the_first_frames(backing: Backing) {
+    let place = Place::new();
+    let builder = Consumer::builder(place.pool());
+    let waiting = std::thread::spawn(move || builder.connect_wait(Some(HANG)).unwrap());
+    std::thread::sleep(Duration::from_millis(200));
+    let producer = pool(&place, backing).build().unwrap();
+    for seed in 0..3 {
+        publish(&producer, seed, 100);
+    }
+    let mut consumer = waiting.join().unwrap();
+    for seed in 0..3 {
+        assert_frame(&receive(&mut consumer), seed, 100);
     }
 }
 

@@ -71,10 +71,10 @@ fn a_follower_waits_for_a_producer() {
     }
     assert!(follower.consumer().is_none());
     let producer = producer(&place);
-    join(&mut follower, false);
-    has_nothing(&mut follower);
     publish(&producer, 1, SIZE);
+    join(&mut follower, false);
     drop(take(&mut follower, 1));
+    has_nothing(&mut follower);
     assert_eq!(follower.handle().stats().reconnects, 0);
 }
 

@@ -34,7 +34,8 @@ class Consumer(Waiting, _xmem.Consumer):
         PoolWarning names the cause: at once if you set max_held, otherwise when the budget is used up. stats["budget"] is the
         present budget, stats["budget_limit"] the producer's property that limits it.
     name: the name of this consumer in the producer's statistics. Default: the name of the program.
-    start_from: the first frame: the "next" one that is published, the "newest", or the "oldest" that is still kept.
+    start_from: the first frame: the "next" one that is published, the "newest", or the "oldest" that is still kept. A consumer
+    that has waited for its producer begins with the first frame that is kept, in place of the next.
     on_eos: whether to "end" the iteration at the end of the stream, or to "wait" for the next stream.
     on_producer_lost: when the producer has ended, "wait" for the next producer, "end" the iteration, or "raise"
     ProducerLost. After a disconnect by lossless_timeout, "wait" joins again, with a PoolWarning. "end" and "raise" raise

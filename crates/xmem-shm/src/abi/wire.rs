@@ -280,7 +280,7 @@ impl ToProducer {
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum StartFrom {
-    /// The first frame that is published after it joined.
+    /// The first frame that is published after it joined. If it has waited for the producer, the first frame that the producer keeps.
     #[default]
     Next = 0,
     /// The newest existing frame.

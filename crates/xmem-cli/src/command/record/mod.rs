@@ -26,7 +26,7 @@ use crate::caps::Caps;
 use crate::child;
 use crate::cli::Record;
 use crate::format::to_stderr;
-use crate::launch::{CONVERT, TOOL, pipeline, video_pool};
+use crate::launch::{CONVERT, TOOL, parameter_sets, pipeline, video_pool};
 use crate::play::play;
 use clips::{Clips, Triggers};
 use matroska::CLUSTER;
@@ -107,8 +107,16 @@ fn write_all(pool: &OsStr, file: &Path, h264: bool) -> Result<ExitCode, Error> {
     );
     let mut gaps = Gaps::new(pool, caps.is_raw());
     let command = pipeline(child::supervised(TOOL), pool, &gaps.source(), &rest);
+    let mut may_warn = true;
     let code = play(command, None, || {
         gaps.look();
+        if may_warn && gaps.handed_on > MANY {
+            may_warn = false;
+            if !has_frame(&recording) {
+                let advice = parameter_sets(&caps);
+                to_stderr(format_args!("no frame can be recorded until now{advice}"));
+            }
+        }
         true
     })?;
     gaps.report();
@@ -172,13 +180,18 @@ fn has_frame(recording: &File) -> bool {
     is_cut || begin.windows(4).any(|it| it == CLUSTER.to_be_bytes())
 }
 
-/// The frames that a recording lacks.
+/// After as many frames, something is in the file if it can be.
+const MANY: u64 = 100;
+
+/// The frames that a recording has and lacks.
 #[derive(Debug)]
 struct Gaps<'a> {
     pool: &'a OsStr,
     /// This consumer's own name, by which its figures are found.
     consumer: String,
     is_raw: bool,
+    /// The frames that it has passed on, of the present producer.
+    handed_on: u64,
     /// For each producer of the pool and each connection to it.
     missed: HashMap<(u32, u64), u64>,
 }
@@ -189,6 +202,7 @@ impl<'a> Gaps<'a> {
             pool,
             consumer: format!("xmem record {}", std::process::id()),
             is_raw,
+            handed_on: 0,
             missed: HashMap::new(),
         }
     }
@@ -209,6 +223,7 @@ impl<'a> Gaps<'a> {
 
     fn note(&mut self, stats: &PoolStats) {
         for it in stats.consumers.iter().filter(|it| it.name == self.consumer) {
+            self.handed_on = it.received.saturating_sub(it.dropped);
             // Encoded frames are dropped before the first key frame, and after missed frames.
             let dropped = if self.is_raw { it.dropped } else { 0 };
             self.missed.insert((stats.pid, it.id), it.missed + dropped);
