@@ -105,7 +105,6 @@ fn white(pools: &Pools, size: &str) -> Launch {
     Launch::new(
         pools,
         "producer",
-        &[],
         &format!("videotestsrc is-live=true pattern=white ! video/x-raw,{size} ! xmemsink pool=p"),
     )
 }

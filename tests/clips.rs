@@ -21,7 +21,7 @@ const H264: &str = "! x264enc b-adapt=false bframes=2 key-int-max=15 ! h264parse
 
 fn producer(pools: &Pools, rest: &str) -> Launch {
     let pipeline = format!("{LIVE} {rest} ! xmemsink pool=p");
-    Launch::new(pools, "producer", &[], &pipeline)
+    Launch::new(pools, "producer", &pipeline)
 }
 
 fn xmem(pools: &Pools, args: &[&str]) -> Command {
@@ -141,7 +141,7 @@ fn a_clip_begins_with_a_key_frame_before_its_trigger() {
         let pools = prepared();
         // In snow, x264enc sees a new scene in each frame.
         let pipeline = format!("{} {rest} ! xmemsink pool=p", LIVE.replace("snow", "ball"));
-        let _producer = Launch::new(&pools, "producer", &[], &pipeline);
+        let _producer = Launch::new(&pools, "producer", &pipeline);
         let mut command = xmem(&pools, &["clip.mkv", "--before", "2", "--after", "0.2"]);
         // Older frames than the clip's are there.
         let mut recorder = recorder(&pools, &mut command, 130);

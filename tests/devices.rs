@@ -164,7 +164,6 @@ fn gst_device_monitor_follows() {
         Launch::new(
             &pools,
             pool,
-            &[],
             &format!("videotestsrc is-live=true ! {GRAY} ! xmemsink pool={pool}"),
         )
     };

@@ -63,7 +63,6 @@ fn the_consumer_reads_padded_rows_in_place() {
     let mut producer = Launch::new(
         &pools,
         "producer",
-        &[],
         "videotestsrc num-buffers=20 ! video/x-raw,format=I420,width=300,height=200 ! x264enc ! avdec_h264 ! \
          xmemsink pool=p delivery=lossless wait-for-connection=true pace=never",
     );

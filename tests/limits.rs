@@ -31,14 +31,14 @@ fn has_consumer(pools: &Pools) -> bool {
 #[test]
 fn a_source_without_descriptors_reconnects_when_it_has_some() {
     let pools = prepared();
-    let mut first = Launch::new(&pools, "first", &[], PRODUCER);
-    let mut source = Launch::new(&pools, "source", &["-m"], "xmemsrc pool=p ! fakesink");
+    let mut first = Launch::new(&pools, "first", PRODUCER);
+    let mut source = Launch::new(&pools, "source", "-m xmemsrc pool=p ! fakesink");
     until("connected", || has_consumer(&pools));
     // The number that gst-launch-1.0 itself uses. With fewer it could not poll.
     set_descriptors(&source, Some(5));
     first.signal(Signal::KILL);
     first.wait();
-    let _second = Launch::new(&pools, "second", &[], PRODUCER);
+    let _second = Launch::new(&pools, "second", PRODUCER);
     until("there is a producer", || pool_stats(&pools, "p").is_some());
     until("it reports what it lacks", || {
         assert!(!source.has_ended(), "{}", source.log());
@@ -56,10 +56,10 @@ fn a_pool_that_cannot_grow_is_reported_until_it_can() {
     let pools = prepared();
     let live = "videotestsrc is-live=true ! video/x-raw,width=64,height=48,framerate=10/1 ! \
         xmemsink pool=p max-held=32";
-    let producer = Launch::new(&pools, "producer", &[], live);
+    let producer = Launch::new(&pools, "producer", live);
     let keeping = "xmemsrc pool=p max-held=32 over-budget=drop ! \
         queue min-threshold-buffers=1000 max-size-buffers=2000 max-size-bytes=0 max-size-time=0 ! fakesink";
-    let _consumer = Launch::new(&pools, "consumer", &[], keeping);
+    let _consumer = Launch::new(&pools, "consumer", keeping);
     until("connected", || has_consumer(&pools));
     set_descriptors(&producer, Some(5));
     until("it reports what it lacks", || {
@@ -89,7 +89,7 @@ fn a_stream_that_changes_during_a_shortage_goes_on() {
     // GStreamer's own sets of descriptors fail as well, which it calls critical.
     command.args(pipeline.split(' ')).env_remove("G_DEBUG");
     let mut producer = Launch::start(&pools, "producer", &mut command);
-    let _consumer = Launch::new(&pools, "consumer", &[], "xmemsrc pool=p ! fakesink");
+    let _consumer = Launch::new(&pools, "consumer", "xmemsrc pool=p ! fakesink");
     until("connected", || has_consumer(&pools));
     set_descriptors(&producer, Some(5));
     until("it reports what it lacks", || {

@@ -117,7 +117,6 @@ fn the_reason_of_a_disconnect_is_reported() {
         let consumer = Launch::new(
             &pools,
             name,
-            &[],
             &format!("xmemsrc pool=p client-name={name} ! fakesink"),
         );
         until("connected", || {

@@ -172,7 +172,7 @@ fn known(mut streams: Vec<Vec<Record>>) -> Vec<Vec<Record>> {
 fn with_pools(file: &Path, form: Form, right: &[Vec<Record>]) -> Result<(), String> {
     let pools = prepared();
     let mut producer = format!(
-        "filesrc location={} ! {} name=parts",
+        "-q filesrc location={} ! {} name=parts",
         file.display(),
         form.element()
     );
@@ -204,7 +204,7 @@ fn with_pools(file: &Path, form: Form, right: &[Vec<Record>]) -> Result<(), Stri
             (consumer, caught)
         }));
     }
-    let mut producer = Launch::new(&pools, "producer", &["-q"], &producer);
+    let mut producer = Launch::new(&pools, "producer", &producer);
     let status = producer.wait();
     let types = [gst::MessageType::Error, gst::MessageType::Eos];
     let streams = consumers.into_iter().map(|it| {

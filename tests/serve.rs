@@ -112,7 +112,7 @@ impl Site {
 
 fn producer(pools: &Pools, name: &str, pipeline: &str) -> Launch {
     let pipeline = format!("{pipeline} ! xmemsink pool={name}");
-    let launch = Launch::new(pools, name, &[], &pipeline);
+    let launch = Launch::new(pools, name, &pipeline);
     until("frames", || {
         pool_stats(pools, name).is_some_and(|stats| stats.published > 0)
     });

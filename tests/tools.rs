@@ -49,7 +49,7 @@ fn gst_inspect_shows_everything_without_a_warning() {
 fn messages_of_the_core_are_in_the_debug_log() {
     let pools = prepared();
     let file = pools.file("debug.log");
-    let _producer = Launch::new(&pools, "producer", &[], &format!("{LIVE} pool=p"));
+    let _producer = Launch::new(&pools, "producer", &format!("{LIVE} pool=p"));
     let mut consumer = command(&pools, "gst-launch-1.0");
     consumer
         .args("xmemsrc pool=p max-held=5000 ! fakesink".split_ascii_whitespace())

@@ -47,9 +47,8 @@ fn are_read_in_another_process(caps: &str, frame: impl Fn() -> gst::Buffer) -> (
     let mut consumer = Launch::new(
         &pools,
         "consumer",
-        &["-q"],
         &format!(
-            "xmemsrc pool={} ! videoconvert ! video/x-raw,format=RGB ! filesink location={}",
+            "-q xmemsrc pool={} ! videoconvert ! video/x-raw,format=RGB ! filesink location={}",
             pools.pool("p"),
             file.display()
         ),
@@ -220,11 +219,11 @@ fn film(pool: &scarce::Pool, sender: &Sender, frames: u64) {
 fn stopped_consumers(pools: &Pools, pool: &scarce::Pool, sender: &Sender) -> Vec<Launch> {
     let path = pools.pool("p");
     let pipeline = format!(
-        "xmemsrc pool={path} client-name=hoarder ! queue min-threshold-buffers=1000 max-size-buffers=0 max-size-bytes=0 \
+        "-q xmemsrc pool={path} client-name=hoarder ! queue min-threshold-buffers=1000 max-size-buffers=0 max-size-bytes=0 \
          max-size-time=0 ! fakesink"
     );
     let hoarder = |number: usize| {
-        let consumer = Launch::new(pools, &format!("hoarder{number}"), &["-q"], &pipeline);
+        let consumer = Launch::new(pools, &format!("hoarder{number}"), &pipeline);
         let is_full = || {
             let consumers = stats_of(&path).consumers;
             let full = consumers
@@ -369,8 +368,7 @@ fn an_error_is_not_the_end_of_the_stream() {
         let mut consumer = Launch::new(
             &pools,
             "consumer",
-            &["-q"],
-            &format!("xmemsrc pool={} ! fakesink sync=false", pools.pool("p")),
+            &format!("-q xmemsrc pool={} ! fakesink sync=false", pools.pool("p")),
         );
         let receiver = pools.receiver("");
         let first = pools.launch(&format!("{source} ! xmemsink name=sink pool=POOL"));

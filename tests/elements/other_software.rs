@@ -49,7 +49,7 @@ fn producer(pools: &Pools, video: &Video) -> Launch {
         "{} ! xmemsink pool=cam delivery=lossless wait-for-connection=true sync=false",
         frames(video)
     );
-    Launch::new(pools, "producer", &[], &pipeline)
+    Launch::new(pools, "producer", &pipeline)
 }
 
 /// Asserts that these bytes are the frames without padding.

@@ -21,12 +21,7 @@ fn xmem(pools: &Pools, args: &[&str]) -> Output {
 }
 
 fn published(pools: &Pools, pipeline: &str) -> Launch {
-    let launch = Launch::new(
-        pools,
-        "producer",
-        &[],
-        &format!("{pipeline} ! xmemsink pool=p"),
-    );
+    let launch = Launch::new(pools, "producer", &format!("{pipeline} ! xmemsink pool=p"));
     let has_frames = || pool_stats(pools, "p").is_some_and(|stats| stats.published > 0);
     until("a frame is published", has_frames);
     launch

@@ -23,12 +23,12 @@ fn is_the_same_in_a_file(raw: &str, encoder: &str, decoder: &str) {
     let info = gst_video::VideoInfo::from_caps(&caps).unwrap();
     let file = pools.file("frames");
     let consumer = format!(
-        "xmemsrc pool=p on-producer-lost=eos ! filesink location={}",
+        "-q xmemsrc pool=p on-producer-lost=eos ! filesink location={}",
         file.display()
     );
-    let mut consumer = Launch::new(&pools, "consumer", &["-q"], &consumer);
-    let producer = format!("{decoded} ! xmemsink pool=p {LOSSLESS} sync=false");
-    Launch::new(&pools, "producer", &["-q"], &producer).succeeds();
+    let mut consumer = Launch::new(&pools, "consumer", &consumer);
+    let producer = format!("-q {decoded} ! xmemsink pool=p {LOSSLESS} sync=false");
+    Launch::new(&pools, "producer", &producer).succeeds();
     consumer.succeeds();
     let bytes = fs::read(file).unwrap();
     assert_eq!(bytes.len(), right.len() * info.size(), "{raw} ! {decoded}");
@@ -128,10 +128,10 @@ fn files_of_one_frame_and_raw_muxers() {
         ("fd", "fdsink"),
     ] {
         let sink = sink.replace("DIR", pools.path().to_str().unwrap());
-        let consumer = format!("xmemsrc pool={name} on-producer-lost=eos ! {sink}");
-        let mut consumer = Launch::new(&pools, name, &["-q"], &consumer);
-        let producer = format!("{decoded} ! xmemsink pool={name} {LOSSLESS} sync=false");
-        Launch::new(&pools, "producer", &["-q"], &producer).succeeds();
+        let consumer = format!("-q xmemsrc pool={name} on-producer-lost=eos ! {sink}");
+        let mut consumer = Launch::new(&pools, name, &consumer);
+        let producer = format!("-q {decoded} ! xmemsink pool={name} {LOSSLESS} sync=false");
+        Launch::new(&pools, "producer", &producer).succeeds();
         consumer.succeeds();
     }
     let frame = 320 * 240;

@@ -14,7 +14,6 @@ fn live(pools: &Pools, elements: &str) -> Launch {
     Launch::new(
         pools,
         "live",
-        &[],
         &format!("{source}{elements} ! xmemsink pool=p"),
     )
 }
@@ -244,7 +243,7 @@ fn first_frame(pools: &Pools, source: &str, format: &str) -> Vec<u8> {
     let pipeline = format!(
         "{source} ! videoconvert dither=none ! {filter} ! identity eos-after=2 ! filesink location={file}"
     );
-    Launch::new(pools, "first", &[], &pipeline).succeeds();
+    Launch::new(pools, "first", &pipeline).succeeds();
     let mut frames = fs::read(file).unwrap();
     // With GStreamer 1.26 a second frame may pass.
     let format = gst_video::VideoFormat::from_string(format);
@@ -258,7 +257,7 @@ fn first_frame(pools: &Pools, source: &str, format: &str) -> Vec<u8> {
 /// Records a live picture, and returns the name of the file.
 fn recorded(pools: &Pools, picture: &str) -> String {
     let file = pools.file("a.mkv").to_str().unwrap().to_owned();
-    let _producer = Launch::new(pools, "live", &[], &format!("{picture} ! xmemsink pool=p"));
+    let _producer = Launch::new(pools, "live", &format!("{picture} ! xmemsink pool=p"));
     record(pools, &file, &[]);
     file
 }
@@ -402,7 +401,6 @@ fn a_tap_ends_when_the_size_changes() {
     let _producer = Launch::new(
         &pools,
         "larger",
-        &[],
         "videotestsrc is-live=true ! video/x-raw,width=128,height=48,framerate=30/1 ! xmemsink pool=p",
     );
     assert!(!tap.wait().success());

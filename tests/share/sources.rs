@@ -191,7 +191,6 @@ fn is_shown_without_gaps(address: &str, options: &[&str], latency: u64) {
     let consumer = Launch::new(
         &pools,
         "consumer",
-        &[],
         "xmemsrc pool=p ! videoconvert ! fakesink sync=true",
     );
     let mut stats = None;

@@ -59,7 +59,6 @@ fn player(pools: &Pools, film: &str, properties: &str) -> Launch {
     Launch::new(
         pools,
         "player",
-        &[],
         &format!(
             "filesrc location={film} ! matroskademux name=demux \
              demux.video_0 ! queue ! xmemsink pool={} {properties} \

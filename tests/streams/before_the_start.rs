@@ -344,7 +344,6 @@ fn encoding_producer(pools: &Pools, properties: &str) -> Launch {
     let producer = Launch::new(
         pools,
         "producer",
-        &[],
         &format!(
             "videotestsrc is-live=true ! video/x-raw,format=I420,width=160,height=120,framerate=25/1 \
              ! x264enc key-int-max=25 bframes=2 rc-lookahead=10 ! h264parse ! tee name=t \
@@ -398,23 +397,19 @@ fn recordings(properties: &str, kinds: &[&str]) {
             let name = format!("{muxer}-{kind}");
             let path = file(&name);
             let pipeline = if kind == "both" {
-                format!("{muxer} name=m ! filesink location={path} {streams}")
+                format!("-e {muxer} name=m ! filesink location={path} {streams}")
             } else {
-                format!("{streams} {muxer} ! filesink location={path}")
+                format!("-e {streams} {muxer} ! filesink location={path}")
             };
-            recorders.push((
-                name.clone(),
-                path,
-                Launch::new(&pools, &name, &["-e"], &pipeline),
-            ));
+            recorders.push((name.clone(), path, Launch::new(&pools, &name, &pipeline)));
         }
     }
     let path = file("split");
-    let split = format!("{video} splitmuxsink location={path}");
+    let split = format!("-e {video} splitmuxsink location={path}");
     recorders.push((
         "split-video".into(),
         path,
-        Launch::new(&pools, "split", &["-e"], &split),
+        Launch::new(&pools, "split", &split),
     ));
 
     let of = |kind: &str| {

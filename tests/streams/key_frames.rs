@@ -22,7 +22,6 @@ fn encoder(pools: &Pools, sink: &str) -> Launch {
     Launch::new(
         pools,
         "producer",
-        &[],
         &format!(
             "videotestsrc is-live=true pattern=smpte ! {PICTURE},framerate=50/1 \
              ! x264enc key-int-max=1000000 tune=zerolatency speed-preset=ultrafast bitrate=4000 \

@@ -66,10 +66,10 @@ fn passes_whole(elements: &str, decoder: &str, part: Option<(u64, u64)>) {
     for mode in ["clock", "passthrough"] {
         let pictures = pools.file(&format!("{mode}.pictures"));
         let consumer = format!(
-            "xmemsrc pool=p timestamp-mode={mode} on-producer-lost=eos ! {decoder} ! filesink location={}",
+            "-q xmemsrc pool=p timestamp-mode={mode} on-producer-lost=eos ! {decoder} ! filesink location={}",
             pictures.display()
         );
-        let mut consumer = Launch::new(&pools, mode, &["-q"], &consumer);
+        let mut consumer = Launch::new(&pools, mode, &consumer);
         let pool = pool_path(&pools, "p");
         let receiver = format!(
             "xmemsrc name=src pool={pool} timestamp-mode={mode} ! appsink name=app sync=false"

@@ -22,8 +22,8 @@ fn a_stopped_producer_is_shown() {
     let pools = prepared();
     let source =
         "videotestsrc is-live=true ! video/x-raw,format=NV12,width=64,height=48 ! xmemsink pool=";
-    let _runs = Launch::new(&pools, "runs", &[], &format!("{source}runs"));
-    let stops = Launch::new(&pools, "stops", &[], &format!("{source}stops"));
+    let _runs = Launch::new(&pools, "runs", &format!("{source}runs"));
+    let stops = Launch::new(&pools, "stops", &format!("{source}stops"));
     until("frames", || {
         ["runs", "stops"]
             .iter()

@@ -53,13 +53,12 @@ fn decoded_frames_arrive(width: u32, height: u32) {
         avdec(width)
     );
     let (right, into_right) = write_frames(&pools, "right");
-    Launch::new(&pools, "one", &[], &format!("{decode} ! {into_right}")).succeeds();
+    Launch::new(&pools, "one", &format!("{decode} ! {into_right}")).succeeds();
 
     let (received, into_received) = write_frames(&pools, "received");
     let mut producer = Launch::new(
         &pools,
         "producer",
-        &[],
         &format!(
             "{decode} ! xmemsink pool=p delivery=lossless wait-for-connection=true sync=false"
         ),
@@ -67,7 +66,6 @@ fn decoded_frames_arrive(width: u32, height: u32) {
     let mut consumer = Launch::new(
         &pools,
         "consumer",
-        &[],
         &format!("xmemsrc pool=p on-producer-lost=eos ! {into_received}"),
     );
     producer.succeeds();
@@ -97,14 +95,7 @@ const LIVE: &str =
 #[test]
 fn the_consumer_survives_a_killed_producer() {
     let pools = prepared();
-    let producer = || {
-        Launch::new(
-            &pools,
-            "producer",
-            &[],
-            &format!("{LIVE} ! xmemsink pool=p"),
-        )
-    };
+    let producer = || Launch::new(&pools, "producer", &format!("{LIVE} ! xmemsink pool=p"));
     let receiver = {
         let mut first = producer();
         let pool = pool_path(&pools, "p");
@@ -143,14 +134,12 @@ fn slots_of_a_killed_consumer_return_to_the_producer() {
     let _producer = Launch::new(
         &pools,
         "producer",
-        &[],
         &format!("{LIVE} ! xmemsink pool=p history=4"),
     );
     // The queue fills and holds the whole budget.
     let consumer = Launch::new(
         &pools,
         "consumer",
-        &[],
         "xmemsrc pool=p max-held=6 over-budget=drop ! queue max-size-buffers=0 ! identity sleep-time=1000000000 \
          ! fakesink sync=false",
     );
@@ -168,18 +157,8 @@ fn slots_of_a_killed_consumer_return_to_the_producer() {
 #[test]
 fn a_stopped_consumer_delays_no_other_process() {
     let pools = prepared();
-    let _producer = Launch::new(
-        &pools,
-        "producer",
-        &[],
-        &format!("{LIVE} ! xmemsink pool=p"),
-    );
-    let stopped = Launch::new(
-        &pools,
-        "stopped",
-        &[],
-        "xmemsrc pool=p ! fakesink sync=false",
-    );
+    let _producer = Launch::new(&pools, "producer", &format!("{LIVE} ! xmemsink pool=p"));
+    let stopped = Launch::new(&pools, "stopped", "xmemsrc pool=p ! fakesink sync=false");
     until("a consumer", || {
         pool_stats(&pools, "p")
             .is_some_and(|stats| stats.consumers.iter().any(|consumer| consumer.received > 0))
@@ -218,19 +197,13 @@ fn a_film_that_the_pool_cannot_keep_for_so_long_is_delayed_less() {
     let _producer = Launch::new(
         &pools,
         "producer",
-        &[],
         "videotestsrc ! video/x-raw,format=I420,width=64,height=48,framerate=25/1 \
          ! xmemsink pool=p max-slots=12 wait-for-connection=true",
     );
     until("a producer", || pool_stats(&pools, "p").is_some());
     // So late is the first frame.
     thread::sleep(Duration::from_secs(3));
-    let _consumer = Launch::new(
-        &pools,
-        "consumer",
-        &[],
-        "xmemsrc pool=p ! fakesink sync=true",
-    );
+    let _consumer = Launch::new(&pools, "consumer", "xmemsrc pool=p ! fakesink sync=true");
     until_most_are_received(&pools, "p", 150);
 }
 
@@ -241,7 +214,6 @@ fn a_film_with_sound_is_delayed_less_in_both_pools() {
     let _producer = Launch::new(
         &pools,
         "producer",
-        &[],
         "videotestsrc ! video/x-raw,format=I420,width=64,height=48,framerate=25/1 ! queue \
          ! xmemsink pool=v max-slots=12 wait-for-connection=true \
          audiotestsrc samplesperbuffer=1024 ! audio/x-raw,rate=48000 ! queue \
@@ -253,8 +225,7 @@ fn a_film_with_sound_is_delayed_less_in_both_pools() {
     let consumer = Launch::new(
         &pools,
         "consumer",
-        &["-v"],
-        "xmemsrc pool=v ! fakesink sync=true \
+        "-v xmemsrc pool=v ! fakesink sync=true \
          xmemsrc pool=a ! fakesink sync=true silent=false name=sound",
     );
     until_most_are_received(&pools, "v", 200);
@@ -278,7 +249,6 @@ fn a_film_is_shown_to_its_end_after_its_producer_has_ended() {
     let mut producer = Launch::new(
         &pools,
         "producer",
-        &[],
         &format!(
             "videotestsrc num-buffers={FRAMES} ! video/x-raw,format=GRAY8,width=1280,height=720,framerate=25/1 \
              ! xmemsink pool=p wait-for-connection=true"
@@ -290,7 +260,6 @@ fn a_film_is_shown_to_its_end_after_its_producer_has_ended() {
     let mut consumer = Launch::new(
         &pools,
         "consumer",
-        &[],
         &format!(
             "xmemsrc pool=p ! clocksync ! filesink location={}",
             shown.display()
@@ -337,22 +306,12 @@ fn caps_with_flags_are_read_where_no_other_plugin_is_installed() {
 #[test]
 fn a_waiting_source_reports_it() {
     let pools = prepared();
-    let _other = Launch::new(
-        &pools,
-        "other",
-        &[],
-        &format!("{LIVE} ! xmemsink pool=existing"),
-    );
+    let _other = Launch::new(&pools, "other", &format!("{LIVE} ! xmemsink pool=existing"));
     // Existing pools are listed once.
     until("the other pool", || {
         pool_stats(&pools, "existing").is_some()
     });
-    let waiting = Launch::new(
-        &pools,
-        "waiting",
-        &["-m"],
-        "xmemsrc pool=missing ! fakesink",
-    );
+    let waiting = Launch::new(&pools, "waiting", "-m xmemsrc pool=missing ! fakesink");
     until("a warning", || waiting.log().contains("missing.sock"));
     until("the pools there are", || waiting.log().contains("existing"));
 }

@@ -16,7 +16,7 @@ fn early(latency: u32) -> String {
 }
 
 fn producer(pools: &Pools, pipeline: &str) -> Launch {
-    let producer = Launch::new(pools, "producer", &[], pipeline);
+    let producer = Launch::new(pools, "producer", pipeline);
     until("the first frame", || {
         pool_stats(pools, "p").is_some_and(|stats| stats.published > 0)
     });
@@ -41,12 +41,7 @@ fn after(pools: &Pools, pool: &str, frames: u64) -> (u64, u64) {
 fn misses_nothing(producing: &str, consuming: &str, frames: u64) {
     let pools = prepared();
     let _producer = producer(&pools, &format!("{producing} ! xmemsink pool=p"));
-    let consumer = Launch::new(
-        &pools,
-        "consumer",
-        &[],
-        &format!("xmemsrc pool=p ! {consuming}"),
-    );
+    let consumer = Launch::new(&pools, "consumer", &format!("xmemsrc pool=p ! {consuming}"));
     let (received, missed) = after(&pools, "p", frames);
     assert!(
         missed * 2 < received,
@@ -122,7 +117,6 @@ fn sound_that_comes_at_once_beside_video_behind_a_jitter_buffer() {
     let consumer = Launch::new(
         &pools,
         "consumer",
-        &[],
         "xmemsrc pool=p ! videoconvert ! fakesink sync=true xmemsrc pool=sound ! audioconvert ! fakesink sync=true",
     );
     for (pool, frames) in [("p", 75), ("sound", 300)] {
@@ -148,12 +142,7 @@ fn a_pool_that_is_too_small_for_the_wait() {
         ));
         producer.play();
         until("a pool", || pool_stats(&pools, "p").is_some());
-        let consumer = Launch::new(
-            &pools,
-            "consumer",
-            &[],
-            "xmemsrc pool=p ! fakesink sync=true",
-        );
+        let consumer = Launch::new(&pools, "consumer", "xmemsrc pool=p ! fakesink sync=true");
         // A jitter buffer holds its first packets, and publishes them in one burst.
         let (received, missed) = after(&pools, "p", 75);
         let (later, more) = after(&pools, "p", received + 75);
@@ -179,12 +168,7 @@ fn the_memory_is_free_again_after_the_consumer_has_left() {
         &pools,
         &format!("{} ! avdec_h264 ! xmemsink pool=p", early(2_000)),
     );
-    let consumer = Launch::new(
-        &pools,
-        "consumer",
-        &[],
-        "xmemsrc pool=p ! fakesink sync=true",
-    );
+    let consumer = Launch::new(&pools, "consumer", "xmemsrc pool=p ! fakesink sync=true");
     let held = || pool_stats(&pools, "p").map_or(0, |stats| stats.slots_held);
     until("frames wait", || held() > 30);
     drop(consumer);
@@ -199,7 +183,7 @@ fn a_slow_consumer_does_not_lag_by_the_wait_of_another() {
         &pools,
         &format!("{} ! avdec_h264 ! xmemsink pool=p", early(2_000)),
     );
-    let _waits = Launch::new(&pools, "waits", &[], "xmemsrc pool=p ! fakesink sync=true");
+    let _waits = Launch::new(&pools, "waits", "xmemsrc pool=p ! fakesink sync=true");
     let receiver = pools.receiver(&format!("pool={}", pool_path(&pools, "p")));
     // As applications do when a source's latency changes. The answer of a sink that does not wait is zero.
     receiver.next().unwrap();

@@ -134,11 +134,11 @@ pub fn errors(log: &str) -> impl Iterator<Item = &str> {
 pub struct Launch(Child, PathBuf);
 
 impl Launch {
-    /// `gst-launch-1.0` with its output in a file of this name.
+    /// `gst-launch-1.0` with its output in a file of this name. The line may begin with options.
     #[track_caller]
-    pub fn new(pools: &Pools, name: &str, options: &[&str], pipeline: &str) -> Self {
+    pub fn new(pools: &Pools, name: &str, line: &str) -> Self {
         let mut launch = command(pools, "gst-launch-1.0");
-        launch.args(options).args(pipeline.split_ascii_whitespace());
+        launch.args(line.split_ascii_whitespace());
         Self::start(pools, name, &mut launch)
     }
 
