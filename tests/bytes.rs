@@ -105,9 +105,8 @@ fn invalid_bytes_are_refused_with_the_reason() {
         set(&element, "pool", NOT_UTF8);
         let pipeline = pipeline(&element, other);
         assert!(pipeline.0.set_state(gst::State::Paused).is_err());
-        let (error, text) = pipeline.wait_error();
-        assert!(error.matches(gst::ResourceError::Settings), "{text}");
-        assert!(text.contains("UTF-8") && text.contains("path"), "{text}");
+        let text = pipeline.fails_with(gst::ResourceError::Settings, "UTF-8");
+        assert_contains(&text, "path");
     }
 }
 

@@ -132,15 +132,12 @@ fn a_camera_is_shown_over_restarts_of_the_producer() {
     let mut camera = camera(&pools);
     until("the node", || objects(&pools).contains("\"xmem.p\""));
     let nodes = objects(&pools);
-    assert!(nodes.contains("\"Video/Source\""), "{nodes}");
+    assert_contains(&nodes, "\"Video/Source\"");
     let mut second = in_session(&pools, xmem(&pools, &["camera", "p"]));
     let output = second.output().unwrap();
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success(), "{text}");
-    assert!(
-        text.contains("PipeWire has a camera xmem.p already"),
-        "{text}"
-    );
+    assert_contains(&text, "PipeWire has a camera xmem.p already");
     let mut first = viewer(&pools, "first");
     let is_dark = |viewer| brightness(&pools, viewer).is_some_and(|it| it < 60);
     // It keeps the sides of the picture: the second producer's is between black bars.
@@ -175,10 +172,7 @@ fn a_camera_is_shown_over_restarts_of_the_producer() {
         .output()
         .unwrap();
     let text = String::from_utf8_lossy(&doctor.stdout);
-    assert!(
-        text.contains("runs, so `xmem camera` can show pools"),
-        "{text}"
-    );
+    assert_contains(&text, "runs, so `xmem camera` can show pools");
 }
 
 /// The program behind the camera hangs, as GStreamer's sink for PipeWire can.
@@ -206,7 +200,7 @@ fn a_camera_that_hangs_is_started_again() {
     camera.signal(Signal::INT);
     camera.succeeds();
     let log = camera.log();
-    assert!(log.contains("PipeWire takes no picture"), "{log}");
+    assert_contains(&log, "PipeWire takes no picture");
 }
 
 #[test]
@@ -220,7 +214,7 @@ fn errors_give_the_remedy() {
             .unwrap();
         let text = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(code), "{text}");
-        assert!(text.contains(part), "{text}");
+        assert_contains(&text, part);
     };
     fails(&["camera", "p"], 1, "package gstreamer1.0-pipewire");
     let device = ["camera", "p", "--v4l2", "/dev/none"];
@@ -250,10 +244,8 @@ fn until_it_says(pools: &Pools, mut camera: Command, text: &str) {
     let mut camera = Launch::start(pools, "camera", &mut camera);
     until(text, || camera.log().contains(text) || camera.has_ended());
     let log = camera.log();
-    assert!(
-        log.contains(text) && log.contains("starting it again in"),
-        "{log}"
-    );
+    assert_contains(&log, text);
+    assert_contains(&log, "starting it again in");
     camera.signal(Signal::INT);
     camera.succeeds();
 }

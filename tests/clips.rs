@@ -284,9 +284,9 @@ fn a_clip_ends_before_a_full_disk_and_can_be_played() {
     recorder.signal(Signal::USR1);
     assert_eq!(recorder.wait().code(), Some(1));
     let log = recorder.log();
-    assert!(
-        log.contains("clip.mkv ends here, because writing failed: File too large"),
-        "{log}"
+    assert_contains(
+        &log,
+        "clip.mkv ends here, because writing failed: File too large",
     );
     let clip = pools.file("clip.mkv");
     let size = fs::metadata(&clip).unwrap().len();
@@ -321,10 +321,7 @@ fn a_killed_recorder_leaves_a_part_that_can_be_played() {
     assert!(packets(&played)[0].1);
     let again = xmem(&pools, &args).output().unwrap();
     let text = String::from_utf8_lossy(&again.stderr);
-    assert!(
-        text.contains("clip.mkv.part exists: another command is writing it"),
-        "{text}"
-    );
+    assert_contains(&text, "clip.mkv.part exists: another command is writing it");
 }
 
 #[test]

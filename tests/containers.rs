@@ -263,7 +263,7 @@ fn root_of_another_container_is_denied() {
         let mut consumer = scene.launch("consumer", other, "xmemsrc pool=POOL ! fakesink");
         assert!(!consumer.wait().success());
         let output = consumer.log();
-        assert!(output.contains("socket-mode"), "{output}");
+        assert_contains(&output, "socket-mode");
         // The same user in a separate container is admitted.
         let own = scene.launch("own", owner, "xmemsrc pool=POOL ! fakesink");
         until("the same user", || {
@@ -387,10 +387,8 @@ fn the_runtime_directory_may_be_shared() {
     // Also outside of the containers, by name and by path.
     for args in [&["list"][..], &["show", "cam0"], &["show", &pool]] {
         if let Some(output) = xmem(scene.pools.path(), args) {
-            assert!(
-                output.contains("cam0") && output.contains("live"),
-                "{output}"
-            );
+            assert_contains(&output, "cam0");
+            assert_contains(&output, "live");
             assert!(
                 args[0] == "list" || output.contains("gst-launch"),
                 "{output}"

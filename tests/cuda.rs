@@ -122,7 +122,7 @@ fn xmemsrc_names_the_missing_library_for_frames_on_a_device() {
     let pipeline = pools.launch("xmemsrc pool=POOL start-from=oldest download=true ! fakesink");
     let _ = pipeline.0.set_state(gst::State::Playing);
     let (_, text) = pipeline.wait_error();
-    assert!(text.contains("CUDA"), "{text}");
+    assert_contains(&text, "CUDA");
 }
 
 #[test]
@@ -150,7 +150,7 @@ fn with_an_old_libgstcuda_frames_can_be_downloaded() {
     let log = std::fs::read_to_string(log).unwrap();
     let line = log.lines().find(|line| line.contains("memory:CUDAMemory"));
     let line = line.unwrap_or_else(|| panic!("nothing in {log}"));
-    assert!(line.contains("libgstcuda"), "{line}");
+    assert_contains(line, "libgstcuda");
 }
 
 #[test]

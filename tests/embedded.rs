@@ -4,7 +4,7 @@
 
 mod support;
 
-use support::{process::*, until};
+use support::{assert_contains, process::*, until};
 
 fn example(name: &str) -> std::path::PathBuf {
     let program = target_dir().join("examples").join(name);
@@ -42,7 +42,7 @@ fn frames_arrive(installed: bool) {
             .zip(line.rsplit_once("mean ").map(|(_, mean)| mean))
             .unwrap_or_else(|| panic!("{line}"));
         assert_eq!(mean, number.to_string(), "{line}");
-        assert!(line.contains("320x240 GRAY8"), "{line}");
+        assert_contains(line, "320x240 GRAY8");
     }
 }
 

@@ -173,7 +173,7 @@ fn a_sink_with_many_consumers() {
         "max-slots leaves each of them a budget of 6 (2 connected)",
         "Raise max-slots",
     ] {
-        assert!(text.contains(part), "{text}");
+        assert_contains(&text, part);
     }
     assert_eq!((limit().as_str(), one.budget()), ("max-slots", 4));
     assert_eq!(sender.pipeline.warnings().len(), 0);
@@ -235,7 +235,7 @@ fn a_consumer_that_a_lossless_sink_waits_for() {
         &std::process::id().to_string(),
         "lossless-timeout",
     ] {
-        assert!(text.contains(part), "{text}");
+        assert_contains(&text, part);
     }
     let sink = sender.sink();
     let waited_for = || {
@@ -290,7 +290,7 @@ fn a_source_that_misses_frames_reports_the_reason_once() {
         }
         assert!(receiver.stat("missed") > 0);
         let text = warning(&receiver.pipeline);
-        assert!(text.contains("Frames are missed"), "{text}");
+        assert_contains(&text, "Frames are missed");
         assert_eq!(receiver.pipeline.warnings().len(), 0);
     });
     assert_eq!(with(&logged, "missed").len(), 1, "{logged:?}");
@@ -337,7 +337,7 @@ fn a_source_whose_sink_holds_its_whole_budget_reports_it() {
     consumer.play();
     let text = warning(&consumer);
     for part in ["All frames of pool", "holds 1", "Raise max-held"] {
-        assert!(text.contains(part), "{text}");
+        assert_contains(&text, part);
     }
 }
 

@@ -106,7 +106,7 @@ impl Site {
             answer.status == 503 && answer.text().contains(part)
         });
         let reason = self.pool(name).unwrap()["no_picture"].to_string();
-        assert!(reason.contains(part), "{reason}");
+        assert_contains(&reason, part);
     }
 }
 
@@ -234,11 +234,7 @@ fn a_pool_without_a_picture_has_a_reason() {
     let site = Site::new(&pools);
     let answer = site.get("/picture/none");
     assert_eq!(answer.status, 404);
-    assert!(
-        answer.text().contains("no pool none: no pools in "),
-        "{}",
-        answer.text()
-    );
+    assert_contains(&answer.text(), "no pool none: no pools in ");
 
     let _sound = producer(
         &pools,
@@ -247,11 +243,7 @@ fn a_pool_without_a_picture_has_a_reason() {
     );
     site.has_no_picture("sound", "has no video, but S16LE 48000 Hz 2 channels");
     let answer = site.get("/picture/none");
-    assert!(
-        answer.text().contains("no pool none: there are sound"),
-        "{}",
-        answer.text()
-    );
+    assert_contains(&answer.text(), "no pool none: there are sound");
 
     let lossless = Producer::builder(pool_path(&pools, "film")).delivery(Delivery::Lossless);
     let _lossless = lossless.build().unwrap();
@@ -282,11 +274,7 @@ fn a_viewer_that_costs_consumers_slots_leaves() {
     site.has_no_picture("p", "raise its max-slots");
     until("its former budget", || consumer.budget() == 4);
     let answer = site.get("/picture/p");
-    assert!(
-        answer.text().contains("raise its max-slots"),
-        "{}",
-        answer.text()
-    );
+    assert_contains(&answer.text(), "raise its max-slots");
     assert_eq!(limit(), BudgetLimit::Asked);
 }
 
@@ -325,12 +313,7 @@ fn other_requests_are_refused() {
     let site = Site::new(&pools);
     let page = site.get("/");
     assert_eq!(page.status, 200);
-    assert!(
-        page.head
-            .contains("Content-Security-Policy: default-src 'none';"),
-        "{}",
-        page.head
-    );
+    assert_contains(&page.head, "Content-Security-Policy: default-src 'none';");
     // The page loads nothing from other hosts.
     assert!(!page.text().contains("http://") && !page.text().contains("https://"));
     assert_eq!(site.get("/none").status, 404);
@@ -366,10 +349,8 @@ fn other_requests_are_refused() {
         .unwrap();
     let text = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1));
-    assert!(
-        text.contains("Address already in use") && text.contains("Choose another port"),
-        "{text}"
-    );
+    assert_contains(&text, "Address already in use");
+    assert_contains(&text, "Choose another port");
 }
 
 #[test]

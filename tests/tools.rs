@@ -80,7 +80,7 @@ fn leaks_nothing(mut launch: Launch) {
     launch.succeeds();
     let log = launch.log();
     // The tracer is active: this line announces its report.
-    assert!(log.contains("new format string: object-alive"), "{log}");
+    assert_contains(&log, "new format string: object-alive");
     let alive: Vec<_> = log
         .lines()
         .filter(|line| line.contains("object-alive, ") && !line.contains("new format string"))
@@ -111,7 +111,7 @@ fn nothing_leaks() {
     let monitor = traced(&pools, "monitor", "gst-device-monitor-1.0", "Video/Source");
     leaks_nothing(monitor);
     let log = std::fs::read_to_string(pools.file("monitor.log")).unwrap();
-    assert!(log.contains("xmemsrc pool=p"), "{log}");
+    assert_contains(&log, "xmemsrc pool=p");
     // Played by its address, so that elements are added and removed.
     let player = traced(
         &pools,

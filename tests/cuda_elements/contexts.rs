@@ -6,7 +6,7 @@ use gst_video::VideoFormat::Nv12;
 
 use crate::lab::{Lab, consumer};
 use crate::pictures::caps;
-use crate::support::LOSSLESS;
+use crate::support::{LOSSLESS, assert_contains};
 
 #[test]
 fn neighbours_have_the_same_context() {
@@ -83,7 +83,7 @@ fn frames_stay_on_their_device() {
     }
     for (sink, device) in [("sink", 0), ("other", 1)] {
         let stats = producer.ask(&format!("stats {sink}"));
-        assert!(stats.contains(&format!("\"{device}\\ xmem")), "{stats}");
+        assert_contains(&stats, &format!("\"{device}\\ xmem"));
         assert_eq!(producer.stat(sink, "copied"), 0, "{sink}");
         assert_eq!(producer.stat(sink, "zero-copy"), 20, "{sink}");
     }
@@ -97,10 +97,8 @@ fn frames_stay_on_their_device() {
         consumer.takes(20);
     }
     let error = wrong.ask("error");
-    assert!(
-        error.contains("device 1") && error.contains("cuda-device-id is 0"),
-        "{error}"
-    );
+    assert_contains(&error, "device 1");
+    assert_contains(&error, "cuda-device-id is 0");
     lab.assert_allowed();
 }
 
@@ -130,6 +128,6 @@ fn a_device_that_is_not_there_is_an_error() {
     producer.until_stat("sink", "published", 1);
     let mut consumer = lab.consumer("start-from=oldest cuda-device-id=7", "");
     let error = consumer.ask("error");
-    assert!(error.contains("cuda-device-id is 7"), "{error}");
+    assert_contains(&error, "cuda-device-id is 7");
     lab.assert_allowed();
 }

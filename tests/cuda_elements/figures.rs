@@ -6,7 +6,7 @@ use gst_video::VideoFormat::Nv12;
 
 use crate::lab::Lab;
 use crate::pictures::caps;
-use crate::support::{LOSSLESS, until};
+use crate::support::{LOSSLESS, assert_contains, until};
 
 /// The mode in which a consumer opened the memory, as both sides report it after one frame.
 fn modes(lab: &Lab, mode: &str) -> (String, String) {
@@ -50,6 +50,6 @@ fn both_sides_report_how_a_consumer_opened_the_memory() {
         }
         let (of_consumer, devices) = modes(&lab, mode);
         assert_eq!(of_consumer, expected, "{mode} {quirks}");
-        assert!(devices.contains(&format!("({expected})")), "{devices}");
+        assert_contains(&devices, &format!("({expected})"));
     }
 }

@@ -6,6 +6,7 @@ use gst_video::VideoFormat::{I420, Nv12, Rgba};
 
 use crate::lab::Lab;
 use crate::pictures::caps;
+use crate::support::assert_contains;
 
 #[test]
 fn downstream_without_devices_is_an_error_with_advice() {
@@ -64,7 +65,7 @@ fn frames_of_other_programs_get_the_feature() {
             }
         }
         let given = consumers[0].ask(&format!("caps-of {number}"));
-        assert!(given.contains("memory:CUDAMemory"), "{given}");
+        assert_contains(&given, "memory:CUDAMemory");
         assert!(consumers[2].stat("src", "copied") > 0);
         program.run("produce end", "ok");
     }

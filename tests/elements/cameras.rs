@@ -271,10 +271,7 @@ fn stopped_consumers_do_not_stop_a_camera() {
         let mut show = command(&pools, target_dir().join("xmem"));
         let output = show.args(["show", &pools.pool("p")]).output().unwrap();
         let text = String::from_utf8(output.stdout).unwrap();
-        assert!(
-            text.contains(&format!("scarce   {scarce} frames")),
-            "{text}"
-        );
+        assert_contains(&text, &format!("scarce   {scarce} frames"));
         // With the consumers, their buffers come back.
         drop(stopped);
         until("one consumer", || sink.property::<u32>("num-clients") == 1);

@@ -12,10 +12,11 @@ use gst::{glib::translate::*, prelude::*};
 
 const VIDEO: &str = "video/x-raw,format=GRAY8,width=64,height=64,framerate=30/1";
 
-fn fails_to_start(pools: &Pools, description: &str) -> (gst::glib::Error, String) {
+/// A pipeline that does not start.
+fn faulty(pools: &Pools, description: &str) -> Pipeline {
     let pipeline = pools.launch(description);
     let _ = pipeline.0.set_state(gst::State::Playing);
-    pipeline.wait_error()
+    pipeline
 }
 
 #[test]
@@ -23,13 +24,9 @@ fn the_error_of_a_second_sink_names_the_first() {
     let pools = Pools::new();
     let first = pools.sender(&VIDEO.parse().unwrap(), LOSSLESS);
     let receiver = pools.receiver("");
-    let (error, text) = fails_to_start(&pools, "videotestsrc ! xmemsink pool=POOL");
-    assert!(error.matches(gst::ResourceError::Busy), "{text}");
-    assert!(text.contains(&pools.pool("p")), "{text}");
-    assert!(
-        text.contains(&format!("process {}", std::process::id())),
-        "{text}"
-    );
+    let text = faulty(&pools, "videotestsrc ! xmemsink pool=POOL")
+        .fails_with(gst::ResourceError::Busy, &pools.pool("p"));
+    assert_contains(&text, &format!("process {}", std::process::id()));
     // The other processes are not affected.
     first.push(gst::Buffer::from_slice([1; 64 * 64]));
     assert!(receiver.next().is_some());
@@ -86,21 +83,18 @@ fn bad_names_are_refused_by_both_elements() {
 fn a_socket_of_another_program_is_left_unchanged() {
     let pools = Pools::new();
     let _other = UnixListener::bind(pools.pool("p")).unwrap();
-    let (error, text) = fails_to_start(&pools, "xmemsrc pool=POOL ! fakesink");
-    assert!(error.matches(gst::ResourceError::OpenRead), "{text}");
-    assert!(text.contains("p.sock"), "{text}");
+    faulty(&pools, "xmemsrc pool=POOL ! fakesink")
+        .fails_with(gst::ResourceError::OpenRead, "p.sock");
 }
 
 #[test]
 fn a_file_is_not_a_pool() {
     let pools = Pools::new();
     std::fs::write(pools.pool("p"), "something").unwrap();
-    let (error, text) = fails_to_start(&pools, "videotestsrc ! xmemsink pool=POOL");
-    assert!(error.matches(gst::ResourceError::OpenReadWrite), "{text}");
-    assert!(text.contains("not a socket"), "{text}");
-    let (error, text) = fails_to_start(&pools, "xmemsrc pool=POOL ! fakesink");
-    assert!(error.matches(gst::ResourceError::OpenRead), "{text}");
-    assert!(text.contains("not a socket"), "{text}");
+    faulty(&pools, "videotestsrc ! xmemsink pool=POOL")
+        .fails_with(gst::ResourceError::OpenReadWrite, "not a socket");
+    faulty(&pools, "xmemsrc pool=POOL ! fakesink")
+        .fails_with(gst::ResourceError::OpenRead, "not a socket");
     assert_eq!(std::fs::read(pools.pool("p")).unwrap(), b"something");
 }
 
@@ -113,9 +107,7 @@ fn settings_that_contradict_each_other_are_refused() {
         ("history=65535", "at most 65534"),
     ] {
         let sink = format!("videotestsrc ! xmemsink pool=POOL {settings}");
-        let (error, text) = fails_to_start(&pools, &sink);
-        assert!(error.matches(gst::ResourceError::Settings), "{text}");
-        assert!(text.contains(part), "{text}");
+        faulty(&pools, &sink).fails_with(gst::ResourceError::Settings, part);
     }
 }
 
@@ -126,19 +118,14 @@ fn dma_buffers_that_are_not_to_be_had_are_an_error() {
     let sender = pools.sender(&VIDEO.parse().unwrap(), "");
     sender.push(gst::Buffer::with_size(64 * 64).unwrap());
     let source = "xmemsrc pool=POOL dmabuf=true start-from=newest ! fakesink";
-    let (error, text) = fails_to_start(&pools, source);
-    assert!(error.matches(gst::ResourceError::Settings), "{text}");
-    assert!(text.contains("set dmabuf=allow on xmemsink"), "{text}");
+    faulty(&pools, source).fails_with(gst::ResourceError::Settings, "set dmabuf=allow on xmemsink");
     drop(sender);
 
     let sink = "videotestsrc ! xmemsink pool=POOL dmabuf=allow";
-    let (error, text) = fails_to_start(&pools, &format!("{sink} backing=posix-shm"));
-    assert!(error.matches(gst::ResourceError::Settings), "{text}");
-    assert!(text.contains("use backing memfd"), "{text}");
+    faulty(&pools, &format!("{sink} backing=posix-shm"))
+        .fails_with(gst::ResourceError::Settings, "use backing memfd");
     if std::fs::File::open("/dev/udmabuf").is_err() {
-        let (error, text) = fails_to_start(&pools, sink);
-        assert!(error.matches(gst::ResourceError::OpenReadWrite), "{text}");
-        assert!(text.contains("/dev/udmabuf"), "{text}");
+        faulty(&pools, sink).fails_with(gst::ResourceError::OpenReadWrite, "/dev/udmabuf");
     }
 }
 
@@ -163,9 +150,9 @@ fn a_frame_larger_than_the_pool_is_an_error() {
     let pools = Pools::new();
     let sender = pools.sender(&VIDEO.parse().unwrap(), "max-bytes=100000");
     sender.push(gst::Buffer::with_size(1 << 20).unwrap());
-    let (error, text) = sender.pipeline.wait_error();
-    assert!(error.matches(gst::ResourceError::NoSpaceLeft), "{text}");
-    assert!(text.contains("max-bytes"), "{text}");
+    sender
+        .pipeline
+        .fails_with(gst::ResourceError::NoSpaceLeft, "max-bytes");
 }
 
 /// The error is in upstream's data, so no consumer ends.
@@ -200,15 +187,15 @@ fn frames_that_do_not_match_their_caps_are_not_published() {
             };
             assert!(warning.error().matches(gst::StreamError::Format));
             let text = warning.error().message().to_owned();
-            assert!(text.contains("GstVideoMeta"), "{text}");
+            assert_contains(&text, "GstVideoMeta");
             // Counted when the next frame arrives.
             assert_eq!(stat(&sender.sink(), "skipped"), sent - 1);
         }
         // An upstream element that sends only such frames is at fault.
         (0..9).for_each(|_| sender.push(bad.clone()));
-        let (error, text) = sender.pipeline.wait_error();
-        assert!(error.matches(gst::StreamError::Format), "{text}");
-        assert!(text.contains("10 frames in a row"), "{text}");
+        sender
+            .pipeline
+            .fails_with(gst::StreamError::Format, "10 frames in a row");
         assert_eq!(stat(&sender.sink(), "published"), 2);
         drop(sender);
         receiver.pipeline.wait_eos();
@@ -234,9 +221,9 @@ fn caps_that_no_other_process_can_read_are_an_error_of_the_producer() {
         structure.set_value("odd", value);
         sender.app.set_caps(Some(&caps));
         sender.push(gst::Buffer::from_slice([1; 64 * 64]));
-        let (error, text) = sender.pipeline.wait_error();
-        assert!(error.matches(gst::StreamError::Format), "{text}");
-        assert!(text.contains("the field odd"), "{text}");
+        sender
+            .pipeline
+            .fails_with(gst::StreamError::Format, "the field odd");
         drop(sender);
         // The consumer never got the caps.
         receiver.pipeline.wait_eos();
@@ -253,15 +240,13 @@ fn a_forbidden_copy_names_its_cause() {
             "x264enc",
         ),
     ] {
-        let (error, text) = fails_to_start(
+        let text = faulty(
             &pools,
             &format!("{upstream} ! xmemsink pool=POOL copy=forbid"),
-        );
-        assert!(error.matches(gst::ResourceError::Settings), "{text}");
-        assert!(
-            text.contains("copy=forbid") && text.contains("SystemMemory") && text.contains(cause),
-            "{text}"
-        );
+        )
+        .fails_with(gst::ResourceError::Settings, "copy=forbid");
+        assert_contains(&text, "SystemMemory");
+        assert_contains(&text, cause);
     }
     let sender = pools.sender(&VIDEO.parse().unwrap(), "copy=forbid");
     let mut buffer = gst::Buffer::from_slice([1; 32 * 64]);
@@ -270,7 +255,7 @@ fn a_forbidden_copy_names_its_cause() {
         .append_memory(gst::Memory::from_slice([1; 32 * 64]));
     sender.push(buffer);
     let (_, text) = sender.pipeline.wait_error();
-    assert!(text.contains("2 memories"), "{text}");
+    assert_contains(&text, "2 memories");
 }
 
 #[test]
@@ -283,7 +268,7 @@ fn a_forbidden_copy_for_lack_of_slots_is_reported() {
     let mut buffers: Vec<_> = (0..5).map(|_| pool.acquire_buffer(None).unwrap()).collect();
     sender.push(buffers.pop().unwrap());
     let (_, text) = sender.pipeline.wait_error();
-    assert!(text.contains("raise max-slots"), "{text}");
+    assert_contains(&text, "raise max-slots");
 }
 
 #[test]
@@ -321,7 +306,7 @@ fn caps_of_a_dma_buffer_without_the_feature_are_refused() {
     let sender = pools.sender(&caps.parse().unwrap(), "");
     sender.push(gst::Buffer::with_size(64 * 96).unwrap());
     let (_, text) = sender.pipeline.wait_error();
-    assert!(text.contains("without that feature"), "{text}");
+    assert_contains(&text, "without that feature");
 }
 
 #[test]
@@ -334,11 +319,7 @@ fn without_a_producer_the_source_reports_where_it_waits() {
         unreachable!()
     };
     assert!(warning.error().matches(gst::ResourceError::NotFound));
-    assert!(
-        warning.error().to_string().contains(&pools.pool("p")),
-        "{}",
-        warning.error()
-    );
+    assert_contains(&warning.error().to_string(), &pools.pool("p"));
     assert!(
         warning.error().message().contains("pools in"),
         "{}",
@@ -354,12 +335,11 @@ fn without_a_producer_the_source_reports_where_it_waits() {
 #[test]
 fn a_producer_that_does_not_come_in_time_is_an_error() {
     let pools = Pools::new();
-    let (error, text) = fails_to_start(
+    faulty(
         &pools,
         "xmemsrc pool=POOL connection-timeout=50000000 ! fakesink",
-    );
-    assert!(error.matches(gst::ResourceError::NotFound), "{text}");
-    assert!(text.contains(&pools.pool("p")), "{text}");
+    )
+    .fails_with(gst::ResourceError::NotFound, &pools.pool("p"));
 }
 
 #[test]
@@ -397,7 +377,8 @@ fn an_error_about_planes_names_both_versions_of_gstreamer() {
         producer.set_sticky(&sticky).unwrap();
         let frame = producer.acquire(64 * 63).unwrap();
         frame.publish(FrameMeta::new(64 * 63)).unwrap();
-        let (_, text) = fails_to_start(&pools, "xmemsrc pool=POOL start-from=newest ! fakesink");
+        let (_, text) =
+            faulty(&pools, "xmemsrc pool=POOL start-from=newest ! fakesink").wait_error();
         let names = [&own, version].map(|version| text.contains(version));
         assert_eq!(names, [is_named; 2], "{text}");
     }
@@ -435,7 +416,7 @@ fn a_producer_with_invalid_data_is_an_error() {
         producer.set_sticky(&sticky).unwrap();
         producer.acquire(64 * 64).unwrap().publish(meta).unwrap();
         let (error, text) =
-            fails_to_start(&pools, "xmemsrc pool=POOL start-from=newest ! fakesink");
+            faulty(&pools, "xmemsrc pool=POOL start-from=newest ! fakesink").wait_error();
         assert!(
             error.matches(gst::StreamError::Format),
             "change {number}: {text}"

@@ -133,7 +133,7 @@ fn memory_that_could_shrink_or_get_holes_is_copied() {
     let sender = pools.sender(&VIDEO.parse().unwrap(), "copy=forbid");
     sender.push(buffer(SealFlags::SHRINK));
     let (_, text) = sender.pipeline.wait_error();
-    assert!(text.contains("F_SEAL_FUTURE_WRITE"), "{text}");
+    assert_contains(&text, "F_SEAL_FUTURE_WRITE");
 }
 
 #[test]

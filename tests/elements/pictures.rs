@@ -61,10 +61,8 @@ fn a_snapshot_that_cannot_be_written_is_named() {
     fs::create_dir(&folder).unwrap();
     let output = xmem(&pools, &["snapshot", "p", folder.to_str().unwrap()]);
     let text = String::from_utf8_lossy(&output.stderr);
-    assert!(
-        text.contains("cannot write") && text.contains("a.png"),
-        "{text}"
-    );
+    assert_contains(&text, "cannot write");
+    assert_contains(&text, "a.png");
 }
 
 #[test]
@@ -163,8 +161,8 @@ fn a_tap_writes_y4m_until_its_reader_ends() {
     let head = String::from_utf8_lossy(&head);
     // C420jpeg, since GStreamer 1.28.
     assert!(head.starts_with("YUV4MPEG2 C420"), "{head}");
-    assert!(head.contains(" W13 H4 "), "{head}");
-    assert!(head.contains("FRAME"), "{head}");
+    assert_contains(&head, " W13 H4 ");
+    assert_contains(&head, "FRAME");
     drop(pipe);
     tap.wait().unwrap();
 }
@@ -180,7 +178,7 @@ fn a_tap_to_a_full_disk_says_so() {
     let log = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success(), "{log}");
     // "on the resource", since GStreamer 1.28.
-    assert!(log.contains("No space left on "), "{log}");
+    assert_contains(&log, "No space left on ");
 }
 
 /// Y4M has no padding, and neither Y4M nor JPEG states the range and the matrix of its values.
@@ -311,10 +309,7 @@ fn containers_are_not_decoded() {
     ] {
         let output = xmem(&pools, command);
         let text = String::from_utf8_lossy(&output.stderr);
-        assert!(
-            text.contains("video/webm, which is not decoded here"),
-            "{text}"
-        );
+        assert_contains(&text, "video/webm, which is not decoded here");
     }
 }
 
@@ -330,7 +325,7 @@ fn pools_without_video_are_refused() {
         let output = xmem(&pools, args);
         let text = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(1), "{text}");
-        assert!(text.contains(part), "{text}");
+        assert_contains(&text, part);
     };
     let file = file.to_str().unwrap();
     refused(

@@ -28,7 +28,7 @@ fn a_flush_stays_in_its_pipeline() {
     // The pool has the segment of this frame.
     let stats = stats_of(&pools.pool("p"));
     let text = format!("{:?}", stats.sticky);
-    assert!(text.contains("start=(guint64)100000000000"), "{text}");
+    assert_contains(&text, "start=(guint64)100000000000");
 }
 
 #[test]

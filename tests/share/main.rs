@@ -61,7 +61,7 @@ fn fails(pools: &Pools, args: &[&str], part: &str) {
     let output = xmem(pools, args).output().unwrap();
     let text = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{text}");
-    assert!(text.contains(part), "{text}");
+    assert_contains(&text, part);
 }
 
 fn ends_by(mut share: Launch, signal: Signal) {
@@ -97,7 +97,7 @@ fn errors_give_the_remedy() {
     let mut without_tool = xmem(&pools, &["share", "test", "--pool", "p"]);
     let output = without_tool.env("PATH", "/nowhere").output().unwrap();
     let text = String::from_utf8_lossy(&output.stderr);
-    assert!(text.contains("package gstreamer1.0-tools"), "{text}");
+    assert_contains(&text, "package gstreamer1.0-tools");
     let _producer = xmem_core::Producer::builder(pool_path(&pools, "p"))
         .build()
         .unwrap();

@@ -35,14 +35,8 @@ fn a_killed_source_is_started_again() {
     until("frames of the next producer", || published(&pools) > 0);
     assert_ne!(pool_stats(&pools, "p").unwrap().pid, stats.pid);
     let log = share.log();
-    assert!(
-        log.contains("xmem: test: sharing it in the pool p"),
-        "{log}"
-    );
-    assert!(
-        log.contains("signal: 9 (SIGKILL); starting it again in 1s"),
-        "{log}"
-    );
+    assert_contains(&log, "xmem: test: sharing it in the pool p");
+    assert_contains(&log, "signal: 9 (SIGKILL); starting it again in 1s");
     ends_by(share, Signal::TERM);
     assert!(!Path::new(&pool_path(&pools, "p")).exists());
 }
@@ -85,7 +79,7 @@ fn a_program_starts_it_once_and_it_ends_without_a_consumer() {
     assert!(output.status.success() && output.stderr.is_empty());
     let log = Path::new(&pool_path(&pools, "p")).with_extension("log");
     let text = fs::read_to_string(&log).unwrap();
-    assert!(text.contains("test: sharing it in the pool p"), "{text}");
+    assert_contains(&text, "test: sharing it in the pool p");
     drop(receiver);
     first.succeeds();
     assert!(!log.exists());
@@ -93,7 +87,7 @@ fn a_program_starts_it_once_and_it_ends_without_a_consumer() {
     let wrong = ["share", "a ! b", "--pool", "p", "--idle", "2"];
     fails(&pools, &wrong, "p.log)");
     let text = fs::read_to_string(&log).unwrap();
-    assert!(text.contains("no element \"a\""), "{text}");
+    assert_contains(&text, "no element \"a\"");
 }
 
 /// The device is no camera, because the test only checks when it is opened.
@@ -220,7 +214,7 @@ fn a_source_on_demand_is_open_while_there_are_consumers() {
     assert!(output.status.success(), "{output:?}");
     until("an open film", is_open);
     let log = share.log();
-    assert!(log.contains("closed until a consumer comes"), "{log}");
+    assert_contains(&log, "closed until a consumer comes");
     ends_by(share, Signal::TERM);
     assert!(!Path::new(&pool_path(&pools, "p")).exists());
 }

@@ -67,10 +67,7 @@ fn a_stopped_producer_is_shown() {
         .unwrap();
     let mut text = String::new();
     stream.read_to_string(&mut text).unwrap();
-    assert!(
-        text.contains("xmem_pool_live{pool=\"stops\"} 0.0"),
-        "{text}"
-    );
+    assert_contains(&text, "xmem_pool_live{pool=\"stops\"} 0.0");
 
     stops.signal(Signal::CONT);
     until("life", || row(&xmem(&pools, "list").0, "stops") == "live");

@@ -76,7 +76,7 @@ fn decoded_frames_arrive(width: u32, height: u32) {
     for (number, (right, received)) in right.iter().zip(&received).enumerate() {
         assert!(right == received, "frame {number} differs");
     }
-    assert!(consumer.log().contains("Got EOS"), "{}", consumer.log());
+    assert_contains(&consumer.log(), "Got EOS");
 }
 
 #[test]

@@ -289,6 +289,15 @@ impl Pipeline {
         (error, text)
     }
 
+    /// Waits for an error of this kind whose message contains this. Returns the message.
+    #[track_caller]
+    pub fn fails_with(&self, kind: impl gst::glib::error::ErrorDomain, part: &str) -> String {
+        let (error, text) = self.wait_error();
+        assert!(error.matches(kind), "{text}");
+        assert_contains(&text, part);
+        text
+    }
+
     /// The warnings that wait on the bus: the parts that applications show.
     #[track_caller]
     pub fn warnings(&self) -> Vec<String> {
@@ -316,6 +325,12 @@ pub fn stat(element: &gst::Element, field: &str) -> u64 {
         .get::<u64>(field)
         .or_else(|_| stats.get::<u32>(field).map(u64::from))
         .unwrap_or_else(|error| panic!("{field} of {stats}: {error}"))
+}
+
+/// Asserts that a text contains this.
+#[track_caller]
+pub fn assert_contains(text: &str, part: &str) {
+    assert!(text.contains(part), "{part:?} is not in this:\n{text}");
 }
 
 /// Waits until a condition is true.

@@ -296,7 +296,7 @@ fn a_wait_outlasts_the_start_of_a_producer() {
     let mut consumer = scene.start(&stranger(), "wait");
     assert_eq!(consumer.reply(), "denied");
     let end = consumer.reply();
-    assert!(end.contains("socket-mode"), "{end}");
+    assert_contains(&end, "socket-mode");
     assert!(consumer.end() && producer.end());
 }
 
@@ -476,10 +476,7 @@ fn the_number_of_all_unmapped_users_identifies_nobody() {
     };
     for uids in ["1001", "1001,65534"] {
         let error = answer(&format!("produce - - {uids}"));
-        assert!(
-            error.contains("65534 is the number of every user"),
-            "{error}"
-        );
+        assert_contains(&error, "65534 is the number of every user");
     }
     let _producer = Producer::builder(place.pool()).build().unwrap();
     assert_eq!(answer("owner"), "Ok(None)");
@@ -492,10 +489,8 @@ fn a_group_without_the_producer_as_a_member_is_an_error() {
     }
     let scene = Scene::new();
     let reply = scene.reply_of(&User::new(OWNER), &format!("produce 660 {GROUP} -"));
-    assert!(
-        reply.contains("socket-group") && reply.contains("member"),
-        "{reply}"
-    );
+    assert_contains(&reply, "socket-group");
+    assert_contains(&reply, "member");
     assert_eq!(scene.place.files(), [scene.program.as_path()]);
 }
 

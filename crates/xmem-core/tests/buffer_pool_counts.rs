@@ -187,7 +187,7 @@ fn an_unread_buffer_is_emptied_at_its_timeout() {
         matches!(&both.readers[..], [reader] if reader.contains(&name)),
         "{both}"
     );
-    assert!(both.to_string().contains(&name), "{both}");
+    assert_contains(&both.to_string(), &name);
     assert!(is_empty(&pool, index));
 }
 
@@ -327,7 +327,7 @@ fn a_batch_of_sixteen_can_be_held() {
         .collect();
     let next = published(&owner, b"abcd", 1);
     let error = peer.get(next).unwrap_err().to_string();
-    assert!(error.contains("max_held"), "{error}");
+    assert_contains(&error, "max_held");
     drop(batch);
     peer.get(next).unwrap();
 }
@@ -349,7 +349,7 @@ fn a_full_pool_names_its_own_setting() {
     // The name that the user passed, not that of this process's pool.
     let name = format!("pool {:?} are", place.pool());
     for word in [&name, "max_buffers (4)", "discard", "timeout"] {
-        assert!(error.contains(word), "{error}");
+        assert_contains(&error, word);
     }
     assert!(!error.contains("slots"), "{error}");
 }

@@ -116,7 +116,7 @@ impl Common {
             for word in words {
                 assert!(reply.contains(word), "{uid}: no {word:?} in: {reply}");
             }
-            assert!(reply.contains(trap.to_str().unwrap()), "{reply}");
+            assert_contains(&reply, trap.to_str().unwrap());
             let mut child = self.start(uid, "look");
             for _ in 0..3 {
                 assert_ne!(child.reply(), "joined");
@@ -203,10 +203,7 @@ fn a_lock_held_by_another_user_is_an_error() {
     flock(&file, FlockOperation::LockExclusive).unwrap();
     let mut child = common.start(OWNER, "produce");
     let reply = child.reply();
-    assert!(
-        reply.contains("already has a producer, \u{fffd}[2Jme (process 1)"),
-        "{reply}"
-    );
+    assert_contains(&reply, "already has a producer, \u{fffd}[2Jme (process 1)");
     assert!(child.end());
 }
 
@@ -221,7 +218,7 @@ fn a_producer_whose_socket_was_removed_is_named() {
         "(process {}), whose socket file is missing",
         std::process::id()
     );
-    assert!(text.contains(&pid), "{text}");
+    assert_contains(&text, &pid);
 }
 
 #[test]
@@ -268,7 +265,7 @@ impl Common {
         let before = state_of(socket);
         let mut child = self.start(OWNER, "produce");
         let reply = child.reply();
-        assert!(reply.contains(words), "{reply}");
+        assert_contains(&reply, words);
         assert!(child.end());
         assert_eq!(state_of(socket), before);
     }
@@ -412,10 +409,8 @@ fn no_runtime_dir_is_made_in_the_directory_of_another_user() {
         Child::from(command, "produce", "p").reply()
     };
     let error = produce();
-    assert!(
-        error.contains("which belongs to user 4242") && error.contains("set XMEM_RUNTIME_DIR"),
-        "{error}"
-    );
+    assert_contains(&error, "which belongs to user 4242");
+    assert_contains(&error, "set XMEM_RUNTIME_DIR");
     assert_eq!(place.files(), [] as [std::path::PathBuf; 0]);
     std::os::unix::fs::chown(place.path(), Some(0), None).unwrap();
     assert_eq!(produce(), "ready");
@@ -472,9 +467,7 @@ fn a_live_pool_of_another_user_is_reported() {
     let _producer = builder.build().unwrap();
     let mut child = User::new(OWNER).start(&program, "remove", &place.pool());
     let reply = child.reply();
-    assert!(
-        reply.contains("has a producer") && reply.contains("user 0"),
-        "{reply}"
-    );
+    assert_contains(&reply, "has a producer");
+    assert_contains(&reply, "user 0");
     assert!(child.end());
 }

@@ -14,7 +14,7 @@ use std::thread;
 use std::time::Duration;
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
-use support::{HANG, Place, eventually};
+use support::{HANG, Place, assert_contains, eventually};
 use xmem_core::{
     Attachments, Consumer, Delivery, FrameMeta, FrameParts, ImportError, ImportedMemory, MAX_PARTS,
     NotReadable, Parts, Producer, ReadLease, ReceiveError, SlotSpec, Wait, WriteLease,
@@ -322,7 +322,7 @@ fn memory_that_could_disappear_is_refused() {
     // Its owner could punch holes.
     refused(foreign(b"not sealed against writing", SealFlags::SHRINK));
     let error = refused(foreign(b"", SEALED));
-    assert!(error.contains("it is empty"), "{error}");
+    assert_contains(&error, "it is empty");
     refused(File::open("/dev/null").unwrap().into());
     refused(tempfile::tempfile().unwrap().into());
     // The number of parts equals the number of slots.
@@ -375,7 +375,7 @@ fn parts_that_consumers_could_not_find_are_refused() {
             .unwrap();
         lease.set_parts(parts);
         let refused = lease.publish(FrameMeta::default()).unwrap_err().error;
-        assert!(refused.to_string().contains(error), "{refused}");
+        assert_contains(&refused.to_string(), error);
     }
     // All of it.
     let mut whole = Parts::new();

@@ -50,7 +50,7 @@ fn dma_buffers_are_handed_out_only_if_that_is_allowed(backing: Backing) {
         (_, Err(_)) => {
             let error = allowing.unwrap_err();
             assert!(matches!(error, CreateError::Dmabuf(_)), "{error}");
-            assert!(error.to_string().contains("/dev/udmabuf"), "{error}");
+            assert_contains(&error.to_string(), "/dev/udmabuf");
         }
         (_, Ok(_)) => drop(allowing.unwrap()),
     }

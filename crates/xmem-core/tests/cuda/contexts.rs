@@ -3,7 +3,7 @@
 //! Streams and memory of contexts that the program created, as GStreamer does, besides the primary context.
 
 use crate::lab::{Lab, ask, first_round, looks, run};
-use crate::support::eventually;
+use crate::support::{assert_contains, eventually};
 
 #[test]
 fn frames_that_are_written_in_another_context_are_waited_for() {
@@ -72,7 +72,7 @@ fn the_logger_of_a_failed_context_may_use_the_pool() {
     let lab = Lab::new();
     let mut producer = lab.ready("produce vmm");
     let reply = ask(&mut producer, "publish from-logger");
-    assert!(reply.contains("is in error"), "{reply}");
+    assert_contains(&reply, "is in error");
 }
 
 #[test]
@@ -94,7 +94,7 @@ fn leases_in_a_failed_context_are_released() {
     // The failure ends all CUDA work of its process, also in the primary context.
     run(&mut producer, "publish copied all", "published");
     let reply = ask(&mut consumer, "download all");
-    assert!(reply.contains("start the process again"), "{reply}");
+    assert_contains(&reply, "start the process again");
     lab.assert_allowed();
 }
 
@@ -124,7 +124,7 @@ fn a_programs_device_memory_is_copied_in_stream_order() {
         run(&mut producer, "publish copied all", "published");
         run(&mut consumer, "download some", "true");
         let counts = ask(&mut consumer, "counts");
-        assert!(counts.contains("host_syncs: 3, copies: 3"), "{counts}");
+        assert_contains(&counts, "host_syncs: 3, copies: 3");
         lab.assert_allowed();
     }
 }
@@ -137,7 +137,7 @@ fn a_bad_copy_is_refused_before_the_driver_call() {
     run(&mut producer, "publish copied too-much", outside);
     for how in ["host", "pinned"] {
         let reply = ask(&mut producer, &format!("publish copied {how}"));
-        assert!(reply.contains("it is not device memory"), "{reply}");
+        assert_contains(&reply, "it is not device memory");
     }
     for how in ["too-much", "rows-too-far"] {
         run(&mut producer, "publish copied all", "published");

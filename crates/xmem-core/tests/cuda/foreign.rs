@@ -5,7 +5,7 @@
 
 use crate::lab::{Lab, ask, count, looks, run};
 use crate::support::child::Child;
-use crate::support::eventually;
+use crate::support::{assert_contains, eventually};
 
 /// Publishes a frame in upstream's memory, which the consumer takes.
 #[track_caller]
@@ -90,7 +90,7 @@ fn a_producers_own_lease_does_not_take_its_slot_for_the_parts() {
     let mut producer = lab.ready("produce auto");
     run(&mut producer, "borrow", "borrowed");
     let reply = ask(&mut producer, "own-parts");
-    assert!(reply.contains("is in parts"), "{reply}");
+    assert_contains(&reply, "is in parts");
 }
 
 #[test]
@@ -98,7 +98,7 @@ fn memory_without_a_handle_is_refused() {
     let lab = Lab::new().with("QUIRKS", "no-legacy-ipc");
     let mut producer = lab.ready("produce auto");
     let answer = ask(&mut producer, "borrow");
-    assert!(answer.contains("cannot"), "{answer}");
+    assert_contains(&answer, "cannot");
     run(&mut producer, "publish", "published 0");
 }
 
@@ -198,10 +198,8 @@ fn closes_in_vain(producer: &mut Child, consumer: &Child) {
     producer.send("close");
     let reply = producer.reply();
     let who = format!("process {}", consumer.pid());
-    assert!(
-        reply.contains("release-timeout") && reply.contains(&who),
-        "{reply}"
-    );
+    assert_contains(&reply, "release-timeout");
+    assert_contains(&reply, &who);
     assert_eq!(producer.reply(), "closed");
 }
 

@@ -12,6 +12,7 @@ use crate::lab::Lab;
 use crate::support::HANG;
 use crate::support::child::reply;
 use crate::support::raw::{self, Fake, Memory, Raw};
+use crate::support::{HANG, assert_contains};
 
 /// Words of a device header.
 const KIND_AND_FORMAT: usize = 1;
@@ -147,17 +148,14 @@ fn result_in(lab: &Lab, whose: &str, name: &str) -> String {
 fn the_header_of_memory_of_this_process_is_taken_only_as_it_is() {
     assert!(result_of("own", "none").starts_with("lies at"));
     let result = result_of("own", "other-stride");
-    assert!(
-        result.contains("memory of this process, and is not"),
-        "{result}"
-    );
+    assert_contains(&result, "memory of this process, and is not");
 }
 
 #[test]
 fn foreign_memory_is_limited_to_the_drivers_size() {
     assert!(result_of("other", "none").starts_with("lies at"));
     let result = result_of("other", "longer");
-    assert!(result.contains("it is smaller than that"), "{result}");
+    assert_contains(&result, "it is smaller than that");
 }
 
 #[test]
@@ -165,14 +163,11 @@ fn foreign_memory_is_limited_to_the_drivers_address_range() {
     let lab = || Lab::new().with("QUIRKS", "no-imported-range");
     assert!(result_in(&lab(), "other", "none").starts_with("lies at"));
     let result = result_in(&lab(), "other", "longer");
-    assert!(result.contains("it is smaller than that"), "{result}");
+    assert_contains(&result, "it is smaller than that");
 }
 
 #[test]
 fn no_slot_lies_in_a_region_without_slots() {
     let result = result_of("other", "foreign");
-    assert!(
-        result.contains("a slot lies in imported memory"),
-        "{result}"
-    );
+    assert_contains(&result, "a slot lies in imported memory");
 }

@@ -5,7 +5,7 @@
 use xmem_cuda_standin::Machine;
 
 use crate::lab::{Lab, ask, count, first_round, run, until_reply};
-use crate::support::eventually;
+use crate::support::{assert_contains, eventually};
 
 #[test]
 fn legacy_handles_do_not_cross_pid_namespaces_and_both_sides_report_it() {
@@ -20,10 +20,7 @@ fn legacy_handles_do_not_cross_pid_namespaces_and_both_sides_report_it() {
         // Some drivers accept them.
         return eprintln!("DIFFERS: they cross");
     }
-    assert!(
-        reply.contains("for legacy handles share a PID namespace"),
-        "{reply}"
-    );
+    assert_contains(&reply, "for legacy handles share a PID namespace");
     until_reply(
         &mut producer,
         "consumers",

@@ -4,7 +4,7 @@
 
 use crate::lab::{Lab, ask, looks, run, until_reply};
 use crate::support::child::Child;
-use crate::support::{Place, eventually};
+use crate::support::{Place, assert_contains, eventually};
 
 /// Asserts that frames in host memory still arrive.
 #[track_caller]
@@ -25,7 +25,7 @@ fn without_a_driver_all_else_works() {
     command.env("CUDA_VISIBLE_DEVICES", "");
     let mut child = Child::from(command, "without-driver", &place.pool());
     let reply = child.reply();
-    assert!(reply.contains("there is no usable CUDA driver"), "{reply}");
+    assert_contains(&reply, "there is no usable CUDA driver");
     assert!(child.ends());
 }
 
@@ -39,8 +39,8 @@ fn a_consumer_without_a_driver_holds_frames_and_gets_a_read_error() {
     assert_eq!(consumer.reply(), "ready");
     run(&mut producer, "publish", "published 0");
     let reply = consumer.reply();
-    assert!(reply.contains("there is no usable CUDA driver"), "{reply}");
-    assert!(reply.contains("libcuda.so.1"), "{reply}");
+    assert_contains(&reply, "there is no usable CUDA driver");
+    assert_contains(&reply, "libcuda.so.1");
     until_reply(
         &mut producer,
         "consumers",
@@ -137,10 +137,8 @@ fn devices_are_identified_by_uuid() {
     run(&mut other, "take", "took 0");
     run(&mut other, "result", "0");
     let reply = blind.reply();
-    assert!(
-        reply.contains("which this process cannot see") && reply.contains("GPU-"),
-        "{reply}"
-    );
+    assert_contains(&reply, "which this process cannot see");
+    assert_contains(&reply, "GPU-");
     until_reply(
         &mut producer,
         "consumers",
@@ -158,10 +156,7 @@ fn handles_that_cannot_be_opened_are_reported_on_both_sides() {
         let mut consumer = lab.ready_with("consume", "XMEM_STANDIN_QUIRKS", quirk);
         run(&mut producer, "publish", "published 0");
         let reply = ask(&mut consumer, "take");
-        assert!(
-            reply.contains("the frame's device memory cannot be used here"),
-            "{reply}"
-        );
+        assert_contains(&reply, "the frame's device memory cannot be used here");
         let why = "none: the frame's device memory cannot be used here";
         until_reply(&mut producer, "consumers", why);
         until_reply(&mut consumer, "device", why);
@@ -189,7 +184,7 @@ fn out_of_device_memory_is_an_error_and_the_pool_goes_on() {
             break;
         }
     }
-    assert!(last.contains("the device has no room for"), "{last}");
+    assert_contains(&last, "the device has no room for");
     host_frames_go_on_from_newest(&mut producer, &mut consumer);
     // The kept frames are released, so memory is free again.
     run(&mut producer, "forget", "forgot");
@@ -222,10 +217,8 @@ fn a_context_in_error_releases_its_leases() {
     });
     run(&mut producer, "publish", "published 3");
     let reply = ask(&mut consumer, "take");
-    assert!(
-        reply.contains("is in error") && reply.contains("start the process again"),
-        "{reply}"
-    );
+    assert_contains(&reply, "is in error");
+    assert_contains(&reply, "start the process again");
     host_frames_go_on(&mut producer, &mut consumer);
     // It ends without hanging.
     run(&mut consumer, "leave", "left");

@@ -3,7 +3,7 @@
 //! Frames that a kernel releases by storing 0 to a word.
 
 use crate::lab::{Lab, ask, first_round, run};
-use crate::support::eventually;
+use crate::support::{assert_contains, eventually};
 
 #[test]
 fn a_kernel_releases_frames_in_the_order_of_its_stream() {
@@ -59,7 +59,7 @@ fn a_device_that_cannot_register_host_memory_has_no_words() {
     let (mut producer, mut consumer) = lab.pair("auto");
     run(&mut producer, "publish", "published 0");
     let reply = ask(&mut consumer, "word");
-    assert!(reply.contains("register host memory"), "{reply}");
+    assert_contains(&reply, "register host memory");
     run(&mut producer, "publish", "published 1");
     run(&mut consumer, "take", "took 1");
     lab.assert_allowed();

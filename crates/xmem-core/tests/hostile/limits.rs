@@ -157,7 +157,7 @@ pub(crate) fn no_file_size(pool: &str) {
     let named = Producer::builder(&name).backing(Backing::PosixShm);
     let named = named.build().unwrap();
     let error = named.acquire(2 << 20).unwrap_err();
-    assert!(error.to_string().contains("RLIMIT_FSIZE"), "{error}");
+    assert_contains(&error.to_string(), "RLIMIT_FSIZE");
     publish(&named, 1, SIZE);
     // No bytes at all: not even the lock file can be written.
     limit(Resource::Fsize, 1);

@@ -134,9 +134,9 @@ fn paths_need_not_be_utf_8() {
     // A name is not a path, so this is an error there.
     let name = OsStr::from_bytes(b"cam\xff");
     let error = Producer::builder(name).build().unwrap_err();
-    assert!(error.to_string().contains("UTF-8"), "{error}");
+    assert_contains(&error.to_string(), "UTF-8");
     let error = Consumer::builder(name).connect().unwrap_err();
-    assert!(error.to_string().contains("UTF-8"), "{error}");
+    assert_contains(&error.to_string(), "UTF-8");
 }
 
 /// The runtime directory belongs to another user.

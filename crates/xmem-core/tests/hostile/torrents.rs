@@ -337,7 +337,7 @@ fn short_of(pool: &str, make_short: impl FnOnce() -> Box<dyn FnOnce()>) {
     for _ in 0..3 {
         let error = consumer.receive(Some(HANG)).map(drop).unwrap_err();
         assert!(matches!(error, ReceiveError::Region(_)), "{error:?}");
-        assert!(error.to_string().contains("(ulimit -"), "{error}");
+        assert_contains(&error.to_string(), "(ulimit -");
     }
     let error = Consumer::builder(pool).connect().unwrap_err();
     assert!(matches!(error, ConnectError::System { .. }), "{error}");

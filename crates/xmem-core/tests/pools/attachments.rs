@@ -5,7 +5,7 @@
 use std::sync::mpsc;
 use std::time::Duration;
 
-use crate::support::{HANG, Place, eventually};
+use crate::support::{HANG, Place, assert_contains, eventually};
 use rustix::param::page_size;
 use xmem_core::{
     Attachments, Backing, Consumer, Delivery, FrameMeta, MAX_NAMED_ENTRIES, MAX_NAMED_SIZE,
@@ -144,7 +144,7 @@ fn more_attachments_than_a_consumer_takes_are_refused() {
     let frame = consumer.receive(Some(HANG)).unwrap();
     assert_eq!(frame.meta().attachments, most);
     let error = producer.set_sticky(&too_many).unwrap_err();
-    assert!(error.to_string().contains("1025 entries"), "{error}");
+    assert_contains(&error.to_string(), "1025 entries");
     producer.set_sticky(&most).unwrap();
     eventually("the state has come", || {
         consumer.sticky().as_deref() == Some(&most)

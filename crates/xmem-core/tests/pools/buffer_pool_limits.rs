@@ -72,7 +72,7 @@ fn no_more_processes_write_than_there_are_numbers() {
         .collect();
     let pool = BufferPool::new(&place.pool()).unwrap();
     let error = pool.acquire_cpu(4).unwrap_err().to_string();
-    assert!(error.contains("255 processes write"), "{error}");
+    assert_contains(&error, "255 processes write");
     // One of them ends.
     others.swap_remove(100);
     std::fs::remove_file(socket(100)).unwrap();
@@ -107,12 +107,12 @@ fn preallocation_above_max_buffers_is_an_error() {
     let held = [10, 1 << 20].map(|size| owner.acquire_cpu(size).unwrap());
     let before = owner.stats();
     let error = owner.preallocate_cpu(10, 255).unwrap_err();
-    assert!(error.to_string().contains("2 are in use"), "{error}");
+    assert_contains(&error.to_string(), "2 are in use");
     assert_eq!(owner.stats().bytes, before.bytes);
     drop(held);
     // Buffers that are reserved for other sizes stay until they are given up.
     let error = owner.preallocate_cpu(10, 256).unwrap_err();
-    assert!(error.to_string().contains("16 are set aside"), "{error}");
+    assert_contains(&error.to_string(), "16 are set aside");
     assert_eq!(owner.give_up(&large), 8);
     assert_eq!(owner.preallocate_cpu(10, 256).unwrap().len(), 256);
 }

@@ -19,7 +19,7 @@ fn the_error_of_a_second_producer_names_the_first() {
             panic!("{error}");
         };
         assert_eq!(*pool, place.pool());
-        assert!(holder.contains(&first.pid().to_string()), "{holder}");
+        assert_contains(holder, &first.pid().to_string());
         assert!(error.to_string().contains(holder));
     }
     // The first producer is not affected.

@@ -100,6 +100,12 @@ pub fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
+/// Asserts that a text contains this.
+#[track_caller]
+pub fn assert_contains(text: &str, part: &str) {
+    assert!(text.contains(part), "{part:?} is not in this:\n{text}");
+}
+
 /// The statistics of a producer. The query is repeated if the producer of a busy machine does not answer in time.
 #[track_caller]
 pub fn stats_of(pool: &str) -> PoolStats {
