@@ -12,12 +12,12 @@ use std::time::Duration;
 
 use support::child::{self, Child, read_line, reply};
 use support::raw::Raw;
-use support::users::{OWNER, STRANGER, User, can_be_others, program_for_all};
+use support::users::{OWNER, STRANGER, User, can_be_others, program_for_all, set_mode};
 use support::*;
 use xmem_core::discovery::query;
 use xmem_core::{
-    Backing, ConnectError, Consumer, ConsumerSet, CreateError, Delivery, Producer, ReadyFd,
-    StartFrom,
+    Backing, ConnectError, Consumer, ConsumerSet, CreateError, Delivery, Producer, ProducerBuilder,
+    ReadyFd, StartFrom,
 };
 
 const SIZE: usize = 100_000;
@@ -168,8 +168,7 @@ impl Scene {
 
     fn give_to(&self, uid: u32, gid: u32, mode: u32) {
         std::os::unix::fs::chown(self.place.path(), Some(uid), Some(gid)).unwrap();
-        let mode = std::fs::Permissions::from_mode(mode);
-        std::fs::set_permissions(self.place.path(), mode).unwrap();
+        set_mode(self.place.path(), mode);
     }
 
     fn start(&self, user: &User, role: &str) -> Child {
@@ -249,8 +248,7 @@ fn a_umask_does_not_exclude_the_owner() {
         .args(["-c", "umask 0777; exec \"$0\" \"$@\""])
         .arg(std::env::current_exe().unwrap())
         .env("XMEM_RUNTIME_DIR", &dir);
-    let mut producer = Child::from(shell, "produce - - -", "p");
-    assert_eq!(producer.reply(), "ready");
+    let _producer = Child::from(shell, "produce - - -", "p").ready();
     for (path, mode) in [
         (place.path().join("made"), 0o700),
         (dir.clone(), 0o700),
@@ -269,10 +267,7 @@ fn a_wait_outlasts_the_start_of_a_producer() {
     }
     let scene = Scene::new();
     let producer = scene.produce(&User::new(OWNER), "produce 666 - -");
-    let chmod = |mode| {
-        let mode = std::fs::Permissions::from_mode(mode);
-        std::fs::set_permissions(scene.place.pool(), mode).unwrap();
-    };
+    let chmod = |mode| set_mode(scene.place.pool().as_ref(), mode);
     // Before the consumer's first attempt.
     chmod(0o600);
     let mut consumer = scene.start(&stranger(), "wait");
@@ -390,52 +385,25 @@ fn a_directory_that_gives_its_group_counts() {
 fn access_settings_that_contradict_each_other_are_errors() {
     let place = Place::new();
     let builder = || Producer::builder(place.pool());
+    let posix_shm = || builder().backing(Backing::PosixShm);
+    let uids = |builder: ProducerBuilder, uid| builder.allow_uids(vec![uid]);
+    let group = |name: &str| builder().socket_mode(0o660).socket_group(Some(name.into()));
     let own = rustix::process::getegid().as_raw().to_string();
     for (builder, property) in [
         // The mode gives no access to the group.
         (builder().socket_group(Some(own.clone())), "socket-mode"),
         // Users are listed although all users have access.
-        (
-            builder().socket_mode(0o666).allow_uids(vec![1000]),
-            "allow-uids",
-        ),
+        (uids(builder().socket_mode(0o666), 1000), "allow-uids"),
         // This value means "do not change" in system calls.
-        (builder().allow_uids(vec![u32::MAX]), "allow-uids"),
-        (
-            builder()
-                .socket_mode(0o660)
-                .socket_group(Some(u32::MAX.to_string())),
-            "socket-group",
-        ),
-        (
-            builder().socket_mode(0o660).socket_group(Some("+5".into())),
-            "socket-group",
-        ),
-        (
-            builder()
-                .socket_mode(0o660)
-                .socket_group(Some("no such group".into())),
-            "socket-group",
-        ),
-        (
-            builder()
-                .socket_mode(0o660)
-                .socket_group(Some(String::new())),
-            "socket-group",
-        ),
+        (uids(builder(), u32::MAX), "allow-uids"),
+        (group(&u32::MAX.to_string()), "socket-group"),
+        (group("+5"), "socket-group"),
+        (group("no such group"), "socket-group"),
+        (group(""), "socket-group"),
         // Memory that cannot be protected from other processes.
-        (
-            builder().backing(Backing::PosixShm).socket_mode(0o620),
-            "posix-shm",
-        ),
-        (
-            builder().backing(Backing::PosixShm).socket_mode(0o602),
-            "posix-shm",
-        ),
-        (
-            builder().backing(Backing::PosixShm).allow_uids(vec![1000]),
-            "posix-shm",
-        ),
+        (posix_shm().socket_mode(0o620), "posix-shm"),
+        (posix_shm().socket_mode(0o602), "posix-shm"),
+        (uids(posix_shm(), 1000), "posix-shm"),
     ] {
         let error = builder.build().unwrap_err();
         assert!(
@@ -445,12 +413,7 @@ fn access_settings_that_contradict_each_other_are_errors() {
     }
     place.assert_clean();
     // By name or by number.
-    let producer = builder()
-        .socket_mode(0o660)
-        .socket_group(Some(own))
-        .build()
-        .unwrap();
-    drop(producer);
+    drop(group(&own).build().unwrap());
     place.assert_clean();
 }
 
@@ -458,9 +421,7 @@ fn access_settings_that_contradict_each_other_are_errors() {
 #[test]
 fn the_number_of_all_unmapped_users_identifies_nobody() {
     let namespace = ["--user", "--map-user=65534"];
-    let works = Command::new("unshare").args(namespace).arg("true").output();
-    if !works.is_ok_and(|output| output.status.success()) {
-        users::not_run("there is no user namespace to be had");
+    if users::in_namespace("user", &namespace).is_none() {
         return;
     }
     let place = Place::new();
@@ -505,8 +466,9 @@ fn a_consumer_of_another_user_that_waits_for_a_descriptor_is_woken() {
         let builder = Producer::builder(scene.place.pool()).socket_mode(0o666);
         let builder = builder.delivery(Delivery::Lossless);
         let producer = builder.build().unwrap();
-        let mut child = scene.start(&User::new(STRANGER), &format!("take {way}"));
-        assert_eq!(child.reply(), "ready");
+        let mut child = scene
+            .start(&User::new(STRANGER), &format!("take {way}"))
+            .ready();
         for seed in 0..FRAMES {
             drop(publish_wait(&producer, seed, SIZE));
         }

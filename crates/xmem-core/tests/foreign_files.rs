@@ -5,14 +5,16 @@
 mod support;
 
 use std::fs;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, chown, symlink};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, chown, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use rustix::fs::{CWD, FileType, FlockOperation, Mode, flock, mknodat};
 use support::child::{self, Child, reply};
 use support::raw::Fake;
-use support::users::{OWNER, STRANGER, User, can_be_others, program_for_all, with_own_tmp};
+use support::users::{
+    OWNER, STRANGER, User, can_be_others, program_for_all, set_mode, with_own_tmp,
+};
 use support::*;
 use xmem_core::discovery::{other_runtime_dirs_with, pools, query, runtime_dir};
 use xmem_core::{Consumer, Producer};
@@ -68,7 +70,7 @@ fn look(pool: &str) {
 fn fifo(path: &Path) {
     mknodat(CWD, path, FileType::Fifo, Mode::from_raw_mode(0o666), 0).unwrap();
     // The umask removed some of the permissions.
-    fs::set_permissions(path, fs::Permissions::from_mode(0o666)).unwrap();
+    set_mode(path, 0o666);
 }
 
 /// The properties of a file, without opening it.
@@ -93,7 +95,7 @@ impl Common {
     fn new() -> Self {
         let place = Place::new();
         let program = program_for_all(place.path());
-        fs::set_permissions(place.path(), fs::Permissions::from_mode(0o777)).unwrap();
+        set_mode(place.path(), 0o777);
         Self { place, program }
     }
 
@@ -154,9 +156,9 @@ fn a_foreign_lock_file_is_left_unchanged() {
         let elsewhere = Place::new();
         let secret = elsewhere.path().join("secret");
         fs::write(&secret, "").unwrap();
-        fs::set_permissions(elsewhere.path(), fs::Permissions::from_mode(0o777)).unwrap();
-        fs::set_permissions(&secret, fs::Permissions::from_mode(0o666)).unwrap();
-        let mode = |mode| fs::set_permissions(&lock, fs::Permissions::from_mode(mode)).unwrap();
+        set_mode(elsewhere.path(), 0o777);
+        set_mode(&secret, 0o666);
+        let mode = |mode| set_mode(&lock, mode);
         match kind {
             "a FIFO" => fifo(&lock),
             "a link" => symlink(&secret, &lock).unwrap(),
@@ -198,7 +200,7 @@ fn a_lock_held_by_another_user_is_an_error() {
     let lock = common.path("p.lock");
     fs::write(&lock, "\x1b[2Jme (process 1)").unwrap();
     chown(&lock, Some(STRANGER), None).unwrap();
-    fs::set_permissions(&lock, fs::Permissions::from_mode(0o666)).unwrap();
+    set_mode(&lock, 0o666);
     let file = fs::File::open(&lock).unwrap();
     flock(&file, FlockOperation::LockExclusive).unwrap();
     let mut child = common.start(OWNER, "produce");
@@ -246,7 +248,7 @@ fn a_foreign_socket_is_left_unchanged() {
             _ => {
                 living = Some(Fake::at(&socket));
                 chown(&socket, Some(STRANGER), None).unwrap();
-                fs::set_permissions(&socket, fs::Permissions::from_mode(0o666)).unwrap();
+                set_mode(&socket, 0o666);
             }
         }
         if kind == "a living socket" {
@@ -303,7 +305,7 @@ fn runtime_dirs() {
     let make_dir = |path: &Path, uid, mode| {
         fs::create_dir(path).unwrap();
         chown(path, Some(uid), Some(uid)).unwrap();
-        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+        set_mode(path, mode);
     };
     for (kind, words) in [
         ("a directory of another user", "belongs to user 42102"),
@@ -388,9 +390,7 @@ fn a_default_runtime_dir_of_another_user_is_refused() {
     for name in ["XMEM_RUNTIME_DIR", "XDG_RUNTIME_DIR"] {
         command.env_remove(name);
     }
-    let mut child = Child::from(command, "in-own-tmp", "p");
-    assert_eq!(child.reply(), "done");
-    assert!(child.end());
+    Child::from(command, "in-own-tmp", "p").done();
 }
 
 /// `su` keeps the variable.
@@ -400,7 +400,7 @@ fn no_runtime_dir_is_made_in_the_directory_of_another_user() {
         return;
     }
     let place = Place::new();
-    std::os::unix::fs::chown(place.path(), Some(4242), None).unwrap();
+    chown(place.path(), Some(4242), None).unwrap();
     let produce = || {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command
@@ -412,7 +412,7 @@ fn no_runtime_dir_is_made_in_the_directory_of_another_user() {
     assert_contains(&error, "which belongs to user 4242");
     assert_contains(&error, "set XMEM_RUNTIME_DIR");
     assert_eq!(place.files(), [] as [std::path::PathBuf; 0]);
-    std::os::unix::fs::chown(place.path(), Some(0), None).unwrap();
+    chown(place.path(), Some(0), None).unwrap();
     assert_eq!(produce(), "ready");
 }
 
@@ -443,14 +443,14 @@ fn stale_files_of_another_user_are_not_removed() {
     drop(std::os::unix::net::UnixListener::bind(&pool).unwrap());
     let lock = || fs::write(place.path().join("p.lock"), "killed (process 1)").unwrap();
     lock();
-    std::os::unix::fs::chown(&pool, Some(4242), None).unwrap();
+    chown(&pool, Some(4242), None).unwrap();
     let error = xmem_core::discovery::remove_stale(&pool).unwrap_err();
     assert!(
         matches!(error, xmem_core::RemoveError::Foreign { uid: 4242, .. }),
         "{error}"
     );
     assert!(std::path::Path::new(&pool).exists());
-    std::os::unix::fs::chown(&pool, Some(0), None).unwrap();
+    chown(&pool, Some(0), None).unwrap();
     lock();
     assert_eq!(xmem_core::discovery::remove_stale(&pool).unwrap().len(), 2);
     assert!(!std::path::Path::new(&pool).exists());

@@ -65,10 +65,8 @@ fn several(from: &str, to: &str) {
 /// The two processes before it, and a consumer with a smaller budget than the number of parts.
 fn over_budget() -> (Place, Place, Producer, Child, Consumer) {
     let (a, b) = (Place::new(), Place::new());
-    let first = Producer::builder(a.pool()).history(SEVERAL as u32);
-    let first = first.max_held(32).build().unwrap();
-    let mut middle = Child::start("several", &format!("{},{}", a.pool(), b.pool()));
-    assert_eq!(middle.reply(), "ready");
+    let first = a.producer(|it| it.history(SEVERAL as u32).max_held(32));
+    let middle = between("several", &a, &b);
     let last = joining(&b.pool()).max_held(2).parts(true);
     let last = last.connect().unwrap();
     (a, b, first, middle, last)
@@ -241,10 +239,25 @@ fn until_forwarded(
     seed
 }
 
+/// A process with this role between two pools.
+#[track_caller]
+fn between(role: &str, from: &Place, to: &Place) -> Child {
+    Child::start(role, &format!("{},{}", from.pool(), to.pool())).ready()
+}
+
+/// Waits until all consumers have gone, and only the history has a slot.
+#[track_caller]
+fn until_released(first: &Producer) {
+    eventually("slots come back", || {
+        let stats = first.stats();
+        stats.slots_held <= 1 && stats.consumers.is_empty()
+    });
+}
+
 #[test]
 fn a_frame_is_forwarded_in_place() {
     let (a, b) = (Place::new(), Place::new());
-    let first = Producer::builder(a.pool()).history(1).build().unwrap();
+    let first = a.producer(|it| it.history(1));
     let mut middle = Middle::new(&a.pool(), &b.pool());
     let mut last = joining(&b.pool()).connect().unwrap();
     let mut other = joining(&b.pool()).parts(true).connect().unwrap();
@@ -272,18 +285,14 @@ fn a_frame_is_forwarded_in_place() {
     // There is one lease per consumer in the first pool, and all are released.
     drop((middle, last, other));
     publish(&first, 0, SIZE);
-    eventually("slots come back", || {
-        let stats = first.stats();
-        stats.slots_held <= 1 && stats.consumers.is_empty()
-    });
+    until_released(&first);
 }
 
 #[test]
 fn a_killed_middle_tears_no_frame() {
     let (a, b) = (Place::new(), Place::new());
-    let first = Producer::builder(a.pool()).history(1).build().unwrap();
-    let mut middle = Child::start("middle", &format!("{},{}", a.pool(), b.pool()));
-    assert_eq!(middle.reply(), "ready");
+    let first = a.producer(|it| it.history(1));
+    let mut middle = between("middle", &a, &b);
     let mut last = joining(&b.pool()).connect().unwrap();
     let mut pass_on = || {
         middle.send("pass");
@@ -298,11 +307,8 @@ fn a_killed_middle_tears_no_frame() {
     assert_eq!(pass_on(), "forwarded");
     middle.kill();
     eventually("the middle is gone", || {
-        first
-            .stats()
-            .consumers
-            .iter()
-            .all(|consumer| consumer.pid != middle.pid())
+        let consumers = first.stats().consumers;
+        consumers.iter().all(|it| it.pid != middle.pid())
     });
     for seed in 1000..1300 {
         publish(&first, seed, SIZE);
@@ -314,20 +320,15 @@ fn a_killed_middle_tears_no_frame() {
         Err(error) => assert!(matches!(error, ReceiveError::ProducerLost), "{error}"),
     }
     drop((frame, last));
-    eventually("slots come back", || {
-        let stats = first.stats();
-        stats.slots_held <= 1 && stats.consumers.is_empty()
-    });
+    until_released(&first);
 }
 
 #[test]
 fn over_three_hops_each_consumer_holds_the_frame_in_the_first_pool() {
     let (a, b, c) = (Place::new(), Place::new(), Place::new());
-    let first = Producer::builder(a.pool()).history(1).build().unwrap();
-    let mut one = Child::start("middle", &format!("{},{}", a.pool(), b.pool()));
-    assert_eq!(one.reply(), "ready");
-    let mut two = Child::start("middle", &format!("{},{}", b.pool(), c.pool()));
-    assert_eq!(two.reply(), "ready");
+    let first = a.producer(|it| it.history(1));
+    let mut one = between("middle", &a, &b);
+    let mut two = between("middle", &b, &c);
     let mut last = joining(&c.pool()).connect().unwrap();
     let mut pass_on = || {
         one.send("pass");
@@ -351,20 +352,14 @@ fn over_three_hops_each_consumer_holds_the_frame_in_the_first_pool() {
     }
     assert_content(&frame, seed);
     drop((frame, last));
-    eventually("slots come back", || {
-        first.stats().slots_held <= 1 && first.stats().consumers.is_empty()
-    });
+    until_released(&first);
 }
 
 #[test]
 fn a_consumer_that_cannot_reach_the_first_pool_gets_copies_and_misses_nothing() {
     let (a, b) = (Place::new(), Place::new());
     // Space for the middle process and one more.
-    let first = Producer::builder(a.pool())
-        .history(1)
-        .max_consumers(2)
-        .build()
-        .unwrap();
+    let first = a.producer(|it| it.history(1).max_consumers(2));
     let mut middle = Middle::new(&a.pool(), &b.pool());
     let mut near = joining(&b.pool()).connect().unwrap();
     let mut seed = until_forwarded(&first, &mut || middle.pass_on().to_owned(), &mut near, 0);
@@ -428,11 +423,7 @@ fn parts_of_several_frames_are_forwarded_as_one_frame() {
         let passed = next.forward(&frame, FrameParts::Only(&[1, 2]));
         passed.map(|passed| behind = passed).is_ok()
     });
-    let mut lease = next
-        .acquire(SlotSpec::new(1).attachments(behind.room()))
-        .unwrap();
-    lease.set_parts(behind);
-    lease.publish(FrameMeta::default()).unwrap();
+    publish_parts(&next, behind, FrameMeta::default()).unwrap();
     let passed_on = end.receive(Some(HANG)).unwrap();
     drop((frame, last, to));
     let seeds = passed_on.parts().iter().enumerate().map(|(seed, part)| {
@@ -445,7 +436,7 @@ fn parts_of_several_frames_are_forwarded_as_one_frame() {
 #[test]
 fn a_restarted_first_pool_is_joined_again() {
     let (a, b) = (Place::new(), Place::new());
-    let mut first = Producer::builder(a.pool()).history(1).build().unwrap();
+    let mut first = a.producer(|it| it.history(1));
     let mut middle = Middle::new(&a.pool(), &b.pool());
     let mut last = joining(&b.pool()).connect().unwrap();
     let mut pass_on = || middle.pass_on().to_owned();
@@ -456,7 +447,7 @@ fn a_restarted_first_pool_is_joined_again() {
     // More often than the number of origins that are remembered.
     for _ in 0..12 {
         drop(first);
-        first = Producer::builder(a.pool()).history(1).build().unwrap();
+        first = a.producer(|it| it.history(1));
         middle.consumer = joining(&a.pool()).connect().unwrap();
         let mut pass_on = || middle.pass_on().to_owned();
         until_forwarded(&first, &mut pass_on, &mut last, 5000);
@@ -467,10 +458,7 @@ fn a_restarted_first_pool_is_joined_again() {
 #[test]
 fn a_frame_that_cannot_be_forwarded_is_an_error() {
     let (a, b) = (Place::new(), Place::new());
-    let first = Producer::builder(a.pool())
-        .backing(xmem_core::Backing::PosixShm)
-        .build()
-        .unwrap();
+    let first = a.producer(|it| it.backing(xmem_core::Backing::PosixShm));
     let own = publish(&first, 1, SIZE);
     let mut middle = Middle::new(&a.pool(), &b.pool());
     assert!(matches!(
@@ -490,11 +478,7 @@ fn a_frame_that_cannot_be_forwarded_is_an_error() {
 fn a_consumer_that_cannot_reach_the_first_pool_reports_it_and_gets_copies() {
     for delivery in [Delivery::Live, Delivery::Lossless] {
         let (a, b) = (Place::new(), Place::new());
-        let first = Producer::builder(a.pool())
-            .history(1)
-            .max_consumers(1)
-            .build()
-            .unwrap();
+        let first = a.producer(|it| it.history(1).max_consumers(1));
         let mut middle = Middle::with(&a.pool(), &b.pool(), delivery);
         let mut far = joining(&b.pool()).connect().unwrap();
         let mut seed = 0;
@@ -526,11 +510,7 @@ fn a_consumer_that_joins_a_forwarded_stream_causes_no_copy() {
     for delivery in [Delivery::Live, Delivery::Lossless] {
         let (a, b) = (Place::new(), Place::new());
         // The middle process holds the frames that its slowest consumer has not taken.
-        let first = Producer::builder(a.pool())
-            .history(1)
-            .max_held(16)
-            .build()
-            .unwrap();
+        let first = a.producer(|it| it.history(1).max_held(16));
         let mut middle = Middle::with(&a.pool(), &b.pool(), delivery);
         let mut near = joining(&b.pool()).connect().unwrap();
         let stop = std::sync::atomic::AtomicBool::new(false);
@@ -568,10 +548,9 @@ fn a_consumer_that_joins_a_forwarded_stream_causes_no_copy() {
 #[test]
 fn a_stopped_consumer_causes_no_copy() {
     let (a, b) = (Place::new(), Place::new());
-    let first = Producer::builder(a.pool()).history(1).build().unwrap();
+    let first = a.producer(|it| it.history(1));
     let mut middle = Middle::new(&a.pool(), &b.pool());
-    let mut end = Child::start("end", &format!(",{}", b.pool()));
-    assert_eq!(end.reply(), "ready");
+    let mut end = Child::start("end", &format!(",{}", b.pool())).ready();
     end.stop();
     let mut near = joining(&b.pool()).connect().unwrap();
     for seed in 0..30 {
@@ -588,7 +567,7 @@ fn a_stopped_consumer_causes_no_copy() {
 #[test]
 fn a_consumer_that_joins_before_publish_is_detected() {
     let (a, b) = (Place::new(), Place::new());
-    let first = Producer::builder(a.pool()).history(1).build().unwrap();
+    let first = a.producer(|it| it.history(1));
     let mut middle = Middle::new(&a.pool(), &b.pool());
     publish(&first, 1, SIZE);
     let frame = middle.consumer.receive(Some(HANG)).unwrap();

@@ -9,16 +9,12 @@ use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use support::Place;
-use xmem_core::{Consumer, FrameMeta, Producer};
+use xmem_core::{Consumer, FrameMeta};
 
 #[test]
 fn a_stream_goes_on_without_memory_for_a_longer_history() {
     let place = Place::new();
-    let producer = Producer::builder(place.pool())
-        .history(4)
-        .history_time(Duration::from_secs(60))
-        .build()
-        .unwrap();
+    let producer = place.producer(|it| it.history(4).history_time(Duration::from_secs(60)));
     let publish = |frame: i64, size: usize| {
         let meta = FrameMeta::new(size).timestamp(frame);
         producer.acquire(size).unwrap().publish(meta).unwrap();

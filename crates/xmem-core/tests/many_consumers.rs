@@ -114,8 +114,7 @@ fn many_stopped_consumers_delay_no_other() {
 #[test]
 fn many_consumers_of_a_lossless_pool_miss_nothing() {
     let place = Place::new();
-    let producer = Producer::builder(place.pool()).delivery(Delivery::Lossless);
-    let producer = producer.build().unwrap();
+    let producer = place.producer(|it| it.delivery(Delivery::Lossless));
     let consumers = Mutex::new(connect(&place, 64));
     std::thread::scope(|scope| {
         for _ in 0..64 {

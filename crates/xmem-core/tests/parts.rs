@@ -79,11 +79,8 @@ fn descriptors() -> usize {
 #[test]
 fn parts_arrive_unchanged_and_their_memory_is_sent_once() {
     let place = Place::new();
-    let producer = Producer::builder(place.pool()).history(1).build().unwrap();
-    let mut consumer = Consumer::builder(place.pool())
-        .parts(true)
-        .connect()
-        .unwrap();
+    let producer = place.producer(|it| it.history(1));
+    let mut consumer = place.consumer(|it| it.parts(true));
     let one = import(&producer, b"0123456789");
     let two = import(&producer, &[7; 10_000]);
     let released = Arc::new(AtomicU32::new(0));
@@ -128,11 +125,8 @@ fn parts_arrive_unchanged_and_their_memory_is_sent_once() {
 #[test]
 fn a_frame_keeps_its_memory_until_it_is_released() {
     let place = Place::new();
-    let producer = Producer::builder(place.pool()).history(1).build().unwrap();
-    let mut consumer = Consumer::builder(place.pool())
-        .parts(true)
-        .connect()
-        .unwrap();
+    let producer = place.producer(|it| it.history(1));
+    let mut consumer = place.consumer(|it| it.parts(true));
     publish_whole(&producer, b"warm up", || {});
     drop(consumer.receive(Some(HANG)).unwrap());
     publish_whole(&producer, b"warm up", || {});
@@ -161,8 +155,7 @@ fn a_frame_keeps_its_memory_until_it_is_released() {
 fn imported_frames_cannot_be_taken_after_the_end() {
     for delivery in [Delivery::Live, Delivery::Lossless] {
         let place = Place::new();
-        let producer = Producer::builder(place.pool()).delivery(delivery);
-        let producer = producer.build().unwrap();
+        let producer = place.producer(|it| it.delivery(delivery));
         let mut consumer = Consumer::builder(place.pool()).connect().unwrap();
         publish_whole(&producer, b"first", || {});
         let first = consumer.receive(Some(HANG)).unwrap();
@@ -188,8 +181,7 @@ fn a_forwarded_frame_in_imported_memory_can_be_taken_after_the_end() {
         let (a, b) = (Place::new(), Place::new());
         let first = Producer::builder(a.pool()).build().unwrap();
         let mut middle = Consumer::builder(a.pool()).connect().unwrap();
-        let second = Producer::builder(b.pool()).delivery(Delivery::Lossless);
-        let second = second.build().unwrap();
+        let second = b.producer(|it| it.delivery(Delivery::Lossless));
         let mut last = Consumer::builder(b.pool()).connect().unwrap();
         let own = publish_whole(&first, b"bytes", || {});
         let own = is_kept.then_some(own);
@@ -237,7 +229,7 @@ fn an_imported_frame_with_an_own_reference_cannot_be_taken_after_the_end() {
 #[test]
 fn without_the_request_a_single_part_is_a_frame_and_several_are_missed() {
     let place = Place::new();
-    let producer = Producer::builder(place.pool()).history(4).build().unwrap();
+    let producer = place.producer(|it| it.history(4));
     let mut consumer = Consumer::builder(place.pool()).connect().unwrap();
     let memory = import(&producer, b"abcdefgh");
     let mut two = Parts::new();
@@ -255,11 +247,8 @@ fn without_the_request_a_single_part_is_a_frame_and_several_are_missed() {
 #[test]
 fn a_frame_may_lie_in_several_slots() {
     let place = Place::new();
-    let producer = Producer::builder(place.pool()).history(1).build().unwrap();
-    let mut consumer = Consumer::builder(place.pool())
-        .parts(true)
-        .connect()
-        .unwrap();
+    let producer = place.producer(|it| it.history(1));
+    let mut consumer = place.consumer(|it| it.parts(true));
     for n in 0..30u8 {
         let mut slots = [
             producer.acquire(100).unwrap(),
@@ -290,10 +279,7 @@ fn slots_that_are_parts_do_not_keep_their_pool() {
     // The pool holds a reference while it exists.
     let of_pool = Arc::new(());
     let kept = of_pool.clone();
-    let producer = Producer::builder(place.pool())
-        .on_event(move |_| assert_eq!(*kept, ()))
-        .build()
-        .unwrap();
+    let producer = place.producer(|it| it.on_event(move |_| assert_eq!(*kept, ())));
     let mut slot = producer.acquire(100).unwrap();
     slot.as_mut_slice().fill(7);
     let part = slot.into_part();
@@ -309,10 +295,7 @@ fn slots_that_are_parts_do_not_keep_their_pool() {
 #[test]
 fn memory_that_could_disappear_is_refused() {
     let place = Place::new();
-    let producer = Producer::builder(place.pool())
-        .max_slots(8)
-        .build()
-        .unwrap();
+    let producer = place.producer(|it| it.max_slots(8));
     let refused = |fd: OwnedFd| {
         let error = producer.import(fd).unwrap_err();
         assert!(matches!(error, ImportError::Memory(_)), "{error}");
@@ -381,10 +364,7 @@ fn parts_that_consumers_could_not_find_are_refused() {
     let mut whole = Parts::new();
     whole.add_imported(&memory, 0, memory.len() as u64, 0);
     whole.add_slot(&slot, 0, len, 0);
-    let mut consumer = Consumer::builder(place.pool())
-        .parts(true)
-        .connect()
-        .unwrap();
+    let mut consumer = place.consumer(|it| it.parts(true));
     publish(&producer, whole, || {});
     let frame = consumer.receive(Some(HANG)).unwrap();
     assert_eq!(frame.parts()[1].map().unwrap().len() as u64, len);
@@ -397,10 +377,7 @@ fn imported_memory_leaves_room_for_regions_of_the_pool() {
     let place = Place::new();
     let builder = Producer::builder(place.pool()).history(1).max_slots(8);
     let producer = builder.build().unwrap();
-    let mut consumer = Consumer::builder(place.pool())
-        .max_held(2)
-        .connect()
-        .unwrap();
+    let mut consumer = place.consumer(|it| it.max_held(2));
     let publish = |size| {
         producer
             .acquire(size)

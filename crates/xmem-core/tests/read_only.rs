@@ -8,7 +8,7 @@ mod support;
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{FileExt, PermissionsExt, chown};
+use std::os::unix::fs::{FileExt, chown};
 use std::ptr::null_mut;
 
 use rustix::fs::{
@@ -21,7 +21,7 @@ use rustix::pipe::{SpliceFlags, pipe, splice};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 use support::child::{self, read_line, reply};
 use support::raw::{self, Raw};
-use support::users::{OWNER, STRANGER, User, can_be_others, program_for_all};
+use support::users::{OWNER, STRANGER, User, can_be_others, program_for_all, set_mode};
 use support::*;
 use xmem_core::{Backing, Consumer, Producer, Sticky};
 
@@ -223,9 +223,9 @@ fn a_consumer_of_another_user_can_change_no_memory() {
     let place = Place::new();
     let program = program_for_all(place.path());
     stays_whole(&place, 0o666, || {
-        let mut child = User::new(STRANGER).start(&program, "tamper", &place.pool());
-        assert_eq!(child.reply(), "done");
-        assert!(child.end());
+        User::new(STRANGER)
+            .start(&program, "tamper", &place.pool())
+            .done();
     });
 }
 
@@ -330,10 +330,11 @@ fn pried_by(user: &User, backing: &str) -> String {
     let program = program_for_all(outer.path());
     let place = Place::new();
     chown(place.path(), Some(OWNER), Some(OWNER)).unwrap();
-    fs::set_permissions(place.path(), fs::Permissions::from_mode(0o700)).unwrap();
+    set_mode(place.path(), 0o700);
     let role = format!("produce 600 {backing}");
-    let mut producer = User::new(OWNER).start(&program, &role, &place.pool());
-    assert_eq!(producer.reply(), "ready");
+    let producer = User::new(OWNER)
+        .start(&program, &role, &place.pool())
+        .ready();
     let role = format!("pry {} {}", producer.pid(), place.path().display());
     let mut child = user.start(&program, &role, &place.pool());
     let reply = child.reply();

@@ -17,11 +17,7 @@ crate::conformance! {
 
 fn a_consumer_holds_its_budget_and_no_more(backing: Backing) {
     let place = Place::new();
-    let producer = pool(&place, backing)
-        .history(8)
-        .max_held(3)
-        .build()
-        .unwrap();
+    let producer = place.producer(|it| it.backing(backing).history(8).max_held(3));
     let mut consumer = connect_with(&place, 100);
     assert_eq!(consumer.budget(), 3);
     for seed in 0..6 {
@@ -101,12 +97,7 @@ fn clones_of_a_frame_are_one_lease(backing: Backing) {
 
 fn slots_are_divided_among_consumers(backing: Backing) {
     let place = Place::new();
-    let producer = pool(&place, backing)
-        .history(2)
-        .max_slots(12)
-        .max_held(8)
-        .build()
-        .unwrap();
+    let producer = place.producer(|it| it.backing(backing).history(2).max_slots(12).max_held(8));
     producer.set_upstream_need(1).unwrap();
     // 12 slots: 1 for upstream, 2 for the history, 2 for the producer. Of the remaining 7, each consumer has one for copies.
     let first = connect_with(&place, 4);
@@ -154,11 +145,7 @@ fn slots_are_divided_among_consumers(backing: Backing) {
 
 fn a_consumer_that_left_takes_no_more_than_it_holds(backing: Backing) {
     let place = Place::new();
-    let producer = pool(&place, backing)
-        .history(2)
-        .max_slots(12)
-        .build()
-        .unwrap();
+    let producer = place.producer(|it| it.backing(backing).history(2).max_slots(12));
     producer.set_upstream_need(1).unwrap();
     // 12 slots: 1 for upstream, 2 for the history, 2 for the producer. Of the remaining 7, one is for copies.
     let mut consumer = connect_with(&place, 100);

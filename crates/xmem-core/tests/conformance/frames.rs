@@ -2,8 +2,6 @@
 
 //! Frames arrive complete and in order.
 
-use std::time::Duration;
-
 use xmem_core::{
     AcquireError, Backing, Consumer, DType, FrameFlags, FrameInfo, FrameLayout, FrameMeta, OwnSlot,
     PublishError, ReceiveError, StartFrom, VideoLayout,
@@ -159,8 +157,7 @@ fn more_layouts_than_the_table_has_room_for_arrive(backing: Backing) {
         assert_eq!(frame.meta(), &meta);
     }
     // A consumer that joins later gets all of them.
-    let late = Consumer::builder(place.pool()).start_from(StartFrom::Oldest);
-    let mut late = late.connect().unwrap();
+    let mut late = place.consumer(|it| it.start_from(StartFrom::Oldest));
     for seed in 100..200 {
         let frame = receive(&mut late);
         assert_eq!(
@@ -180,18 +177,10 @@ fn more_layouts_than_the_table_has_room_for_arrive(backing: Backing) {
 fn start_from_selects_the_first_frame(backing: Backing) {
     let place = Place::new();
     let producer = pool(&place, backing).history(4).build().unwrap();
-    let join = |start| {
-        Consumer::builder(place.pool())
-            .start_from(start)
-            .connect()
-            .unwrap()
-    };
+    let join = |start| place.consumer(|it| it.start_from(start));
     // The pool is empty: all three wait for the first frame.
     for start in [StartFrom::Next, StartFrom::Newest, StartFrom::Oldest] {
-        assert!(matches!(
-            join(start).receive(Some(Duration::ZERO)),
-            Err(ReceiveError::Timeout)
-        ));
+        assert_no_frame(&mut join(start));
     }
     for seed in 0..10 {
         publish(&producer, seed, 3000);
@@ -199,10 +188,7 @@ fn start_from_selects_the_first_frame(backing: Backing) {
     let mut next = join(StartFrom::Next);
     let mut newest = join(StartFrom::Newest);
     let mut oldest = join(StartFrom::Oldest);
-    assert!(matches!(
-        next.receive(Some(Duration::ZERO)),
-        Err(ReceiveError::Timeout)
-    ));
+    assert_no_frame(&mut next);
     assert_frame(&receive(&mut newest), 9, 3000);
     for seed in 6..10 {
         assert_frame(&receive(&mut oldest), seed, 3000);
@@ -245,10 +231,7 @@ fn a_slow_live_consumer_gets_the_newest(backing: Backing) {
         assert_frame(&receive(&mut consumer), seed, 2000);
     }
     assert_eq!(consumer.stats().missed, 997);
-    assert!(matches!(
-        consumer.receive(Some(Duration::ZERO)),
-        Err(ReceiveError::Timeout)
-    ));
+    assert_no_frame(&mut consumer);
     let stats = producer.stats();
     assert_eq!((stats.published, stats.dropped), (1000, 0));
     assert_eq!(
@@ -404,10 +387,7 @@ fn a_slot_that_cannot_be_published_is_returned(backing: Backing) {
         assert!(matches!(failure.error, PublishError::Metadata { .. }));
         slot = failure.lease;
     }
-    assert!(matches!(
-        consumer.receive(Some(Duration::ZERO)),
-        Err(ReceiveError::Timeout)
-    ));
+    assert_no_frame(&mut consumer);
     slot.publish(seeded(3, 100)).unwrap();
     assert_frame(&receive(&mut consumer), 3, 100);
     // A closed pool refuses new frames. Slots that are being written can be dropped.

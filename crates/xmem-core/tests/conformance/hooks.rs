@@ -29,10 +29,7 @@ fn count(runs: &Arc<AtomicU32>) -> impl FnOnce() + Send + use<> {
 
 fn frames_with_hooks_can_be_taken_after_the_end(backing: Backing) {
     let place = Place::new();
-    let producer = pool(&place, backing)
-        .delivery(Delivery::Lossless)
-        .build()
-        .unwrap();
+    let producer = place.producer(|it| it.backing(backing).delivery(Delivery::Lossless));
     let mut consumer = connect(&place);
     publish(&producer, 0, 64);
     assert_frame(&receive(&mut consumer), 0, 64);

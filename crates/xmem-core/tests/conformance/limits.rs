@@ -3,9 +3,8 @@
 //! Pools grow up to their limits.
 
 use std::collections::HashSet;
-use std::time::Duration;
 
-use xmem_core::{AcquireError, Backing, Consumer, Delivery, ReceiveError, SlotSpec, StartFrom};
+use xmem_core::{AcquireError, Backing, Consumer, Delivery, SlotSpec, StartFrom};
 
 use super::*;
 
@@ -51,11 +50,7 @@ fn pools_grow_and_frames_stay_where_they_are(backing: Backing) {
 
 fn a_dropped_write_lease_gives_its_slot_back(backing: Backing) {
     let place = Place::new();
-    let producer = pool(&place, backing)
-        .history(1)
-        .max_slots(3)
-        .build()
-        .unwrap();
+    let producer = place.producer(|it| it.backing(backing).history(1).max_slots(3));
     // A pool as small as this may have no budget for a consumer.
     let mut consumer = Consumer::builder(place.pool()).max_held(1).connect().ok();
     for round in 0..20 {
@@ -66,10 +61,7 @@ fn a_dropped_write_lease_gives_its_slot_back(backing: Backing) {
     assert_eq!(producer.stats().slots_held, 0);
     assert_eq!(producer.stats().published, 0);
     if let Some(consumer) = &mut consumer {
-        assert!(matches!(
-            consumer.receive(Some(Duration::ZERO)),
-            Err(ReceiveError::Timeout)
-        ));
+        assert_no_frame(consumer);
     }
     // The content of an abandoned slot is not a frame any more.
     publish(&producer, 0, 100);
@@ -79,11 +71,7 @@ fn a_dropped_write_lease_gives_its_slot_back(backing: Backing) {
 
 fn slots_run_out_at_max_slots(backing: Backing) {
     let place = Place::new();
-    let producer = pool(&place, backing)
-        .history(1)
-        .max_slots(5)
-        .build()
-        .unwrap();
+    let producer = place.producer(|it| it.backing(backing).history(1).max_slots(5));
     assert!(matches!(producer.acquire(0), Err(AcquireError::ZeroSize)));
     let mut held: Vec<_> = (0..5).map(|seed| publish(&producer, seed, 4000)).collect();
     let error = producer.acquire(4000).unwrap_err();
@@ -120,11 +108,7 @@ fn slots_run_out_at_max_slots(backing: Backing) {
 
 fn slots_run_out_at_max_bytes(backing: Backing) {
     let place = Place::new();
-    let producer = pool(&place, backing)
-        .history(1)
-        .max_bytes(4 << 20)
-        .build()
-        .unwrap();
+    let producer = place.producer(|it| it.backing(backing).history(1).max_bytes(4 << 20));
     let error = producer.acquire((4 << 20) + 1).unwrap_err();
     assert!(matches!(error, AcquireError::TooLarge { .. }), "{error}");
     let held: Vec<_> = (0..4)
@@ -211,10 +195,7 @@ fn the_history_shrinks_only_for_a_free_slot(backing: Backing) {
         let own = [2, 3].map(|seed| publish(&producer, seed, size));
         let exhausted = producer.acquire(size);
         assert!(matches!(exhausted, Err(AcquireError::Exhausted { .. })));
-        let mut late = Consumer::builder(place.pool())
-            .start_from(StartFrom::Oldest)
-            .connect()
-            .unwrap();
+        let mut late = place.consumer(|it| it.start_from(StartFrom::Oldest));
         for seed in 0..4 {
             assert_frame(&receive(&mut late), seed, size);
         }
@@ -235,11 +216,7 @@ fn the_history_shrinks_only_for_a_free_slot(backing: Backing) {
 fn a_slot_asked_for_ahead_costs_no_frame(backing: Backing) {
     let size = 1 << 20;
     let place = Place::new();
-    let producer = pool(&place, backing)
-        .history(4)
-        .max_bytes(4 * size as u64)
-        .build()
-        .unwrap();
+    let producer = place.producer(|it| it.backing(backing).history(4).max_bytes(4 * size as u64));
     let mut consumer = connect_with(&place, 1);
     let ahead = || producer.acquire(SlotSpec::new(size).ahead());
     let is_exhausted = || matches!(ahead(), Err(AcquireError::Exhausted { .. }));
@@ -278,12 +255,7 @@ fn a_full_pool_can_change_the_size_of_its_frames(backing: Backing) {
 /// A stopped consumer that holds a frame of the old size does not block it either.
 fn a_held_frame_does_not_stop_a_change_of_size(backing: Backing) {
     let place = Place::new();
-    let producer = pool(&place, backing)
-        .history(2)
-        .min_slots(7)
-        .max_slots(7)
-        .build()
-        .unwrap();
+    let producer = place.producer(|it| it.backing(backing).history(2).min_slots(7).max_slots(7));
     let mut consumer = connect_with(&place, 2);
     let hold = |consumer: &mut Consumer, seed, size| {
         publish(&producer, seed, size);

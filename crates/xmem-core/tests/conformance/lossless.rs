@@ -125,10 +125,7 @@ fn lossless_waits_end(backing: Backing) {
 
 fn many_threads_may_publish(backing: Backing) {
     let place = Place::new();
-    let producer = pool(&place, backing)
-        .delivery(Delivery::Lossless)
-        .build()
-        .unwrap();
+    let producer = place.producer(|it| it.backing(backing).delivery(Delivery::Lossless));
     let mut consumer = connect(&place);
     std::thread::scope(|scope| {
         for thread in 0..4u64 {

@@ -36,8 +36,5 @@ fn connect(place: &Place) -> Consumer {
 
 /// A consumer with this budget.
 fn connect_with(place: &Place, max_held: u32) -> Consumer {
-    Consumer::builder(place.pool())
-        .max_held(max_held)
-        .connect()
-        .unwrap()
+    place.consumer(|it| it.max_held(max_held))
 }

@@ -24,10 +24,7 @@ fn dma_buffers_are_handed_out_only_if_that_is_allowed(backing: Backing) {
     let place = Place::new();
     let producer = pool(&place, backing).build().unwrap();
     let mut usual = connect(&place);
-    let mut device = Consumer::builder(place.pool())
-        .dmabuf(true)
-        .connect()
-        .unwrap();
+    let mut device = place.consumer(|it| it.dmabuf(true));
     publish(&producer, 0, 300_000);
     let frame = receive(&mut usual);
     assert_frame(&frame, 0, 300_000);
@@ -117,11 +114,7 @@ fn regions_are_released_after_a_peak(backing: Backing) {
 /// A consumer does not keep regions that it never requested. It also unmaps the others while it sleeps.
 fn retired_regions_do_not_use_up_max_bytes(backing: Backing) {
     let place = Place::new();
-    let producer = pool(&place, backing)
-        .history(1)
-        .max_bytes(2_200_000)
-        .build()
-        .unwrap();
+    let producer = place.producer(|it| it.backing(backing).history(1).max_bytes(2_200_000));
     let mut idle = connect(&place);
     let mut active = connect(&place);
     std::thread::scope(|scope| {

@@ -2,7 +2,7 @@
 
 //! The sticky state of a frame.
 
-use xmem_core::{Backing, Consumer, Delivery, StartFrom, Sticky};
+use xmem_core::{Backing, Delivery, StartFrom, Sticky};
 
 use super::*;
 
@@ -28,10 +28,7 @@ fn frames_belong_to_their_sticky_version(backing: Backing) {
     producer.set_sticky(&sticky(2)).unwrap();
     producer.set_sticky(&sticky(3)).unwrap();
     publish(&producer, 3, 10);
-    let mut late = Consumer::builder(place.pool())
-        .start_from(StartFrom::Oldest)
-        .connect()
-        .unwrap();
+    let mut late = place.consumer(|it| it.start_from(StartFrom::Oldest));
     for consumer in [&mut consumer, &mut late] {
         for (seed, n) in [(0, 0), (1, 1), (2, 1), (3, 3)] {
             let frame = receive(consumer);
@@ -57,10 +54,7 @@ fn frames_belong_to_their_sticky_version(backing: Backing) {
 /// A lossless frame keeps its state through any number of state changes.
 fn lossless_frames_keep_their_sticky_version(backing: Backing) {
     let place = Place::new();
-    let producer = pool(&place, backing)
-        .delivery(Delivery::Lossless)
-        .build()
-        .unwrap();
+    let producer = place.producer(|it| it.backing(backing).delivery(Delivery::Lossless));
     let mut consumer = connect(&place);
     for n in 0..150 {
         producer.set_sticky(&sticky(n)).unwrap();

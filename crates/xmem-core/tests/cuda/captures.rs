@@ -2,7 +2,7 @@
 
 //! Programs that capture streams into graphs.
 
-use crate::lab::{Lab, ask, run};
+use crate::lab::{Lab, ask, run, until_released};
 use crate::support::eventually;
 
 const REFUSED: &str = "this stream is being captured into a graph: publish frames, wait for them, copy and release them \
@@ -26,9 +26,7 @@ fn a_capture_is_not_disturbed_by_frames_on_other_streams() {
             assert_eq!(consumer.reply(), "synced");
             run(&mut producer, "publish", "published 2");
             run(&mut consumer, "word", "has a word");
-            eventually("its leases are over", || {
-                ask(&mut producer, "consumers").starts_with('0')
-            });
+            until_released(&mut producer);
             run(&mut producer, "end-capture", "true");
             run(&mut consumer, "end-capture", "true");
             run(&mut consumer, "result", "0");
@@ -63,8 +61,6 @@ fn a_capture_records_no_work_of_a_frame() {
     });
     run(&mut consumer, "release", "released");
     run(&mut consumer, "result", "0");
-    eventually("its leases are over", || {
-        ask(&mut producer, "consumers").starts_with('0')
-    });
+    until_released(&mut producer);
     lab.assert_allowed();
 }

@@ -2,8 +2,8 @@
 
 //! Streams and memory of contexts that the program created, as GStreamer does, besides the primary context.
 
-use crate::lab::{Lab, ask, first_round, looks, run};
-use crate::support::{assert_contains, eventually};
+use crate::lab::{Lab, ask, first_round, looks, run, until_released};
+use crate::support::assert_contains;
 
 #[test]
 fn frames_that_are_written_in_another_context_are_waited_for() {
@@ -88,9 +88,7 @@ fn leases_in_a_failed_context_are_released() {
     assert!(ask(&mut producer, "consumers").starts_with('1'));
     drop(late);
     // The failed context makes no further calls.
-    eventually("its lease comes back", || {
-        ask(&mut producer, "consumers").starts_with('0')
-    });
+    until_released(&mut producer);
     // The failure ends all CUDA work of its process, also in the primary context.
     run(&mut producer, "publish copied all", "published");
     let reply = ask(&mut consumer, "download all");

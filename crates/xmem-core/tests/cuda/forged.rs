@@ -9,7 +9,6 @@ use xmem_core::cuda::{Device, Mode};
 use xmem_core::{Consumer, FrameMeta, Producer, SlotSpec, StartFrom};
 
 use crate::lab::Lab;
-use crate::support::HANG;
 use crate::support::child::reply;
 use crate::support::raw::{self, Fake, Memory, Raw};
 use crate::support::{HANG, assert_contains};
@@ -94,10 +93,7 @@ pub fn read_forged(pool: &str, whose: &str, name: &str) {
     sent[0] = host;
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            let raw = fake.answer(
-                &raw::welcome(raw::VERSION),
-                &[&control_fd, &page, &raw::wake_socket()],
-            );
+            let raw = fake.welcome(&control_fd, &page);
             while let Some((question, _)) = raw.recv() {
                 let fds: Vec<_> = sent.iter().map(AsFd::as_fd).collect();
                 let _ = match question[0] {

@@ -287,8 +287,9 @@ impl Gpu {
         unsafe { ok(sys::cuMemcpyDtoDAsync_v2(to, from, len, stream)) };
     }
 
-    /// Begins to capture a stream, and forbids potentially unsafe calls meanwhile.
-    pub fn capture(&self, stream: Stream) {
+    /// Begins to capture this stream (`own`) or another one, and forbids potentially unsafe calls meanwhile. Returns what is captured.
+    pub fn capture(&self, which: &str, own: Stream) -> Stream {
+        let stream = if which == "own" { own } else { self.stream() };
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL;
         // SAFETY: a stream of this process.
         unsafe {
@@ -297,6 +298,7 @@ impl Gpu {
                 mode,
             ))
         };
+        stream
     }
 
     /// Ends a capture. Returns whether it succeeded.

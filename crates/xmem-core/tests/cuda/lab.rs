@@ -63,9 +63,7 @@ impl Lab {
 
     #[track_caller]
     pub fn ready_at(&self, role: &str, pool: &str) -> Child {
-        let mut child = self.start_at(role, pool);
-        assert_eq!(child.reply(), "ready");
-        child
+        self.start_at(role, pool).ready()
     }
 
     /// A producer with this argument, and a consumer of its pool.
@@ -98,9 +96,7 @@ impl Lab {
         let mut command = users::in_pid_namespace()?;
         command.arg(std::env::current_exe().unwrap());
         self.machine.prepare(&mut command);
-        let mut child = Child::from(command, role, &self.pool());
-        assert_eq!(child.reply(), "ready");
-        Some(child)
+        Some(Child::from(command, role, &self.pool()).ready())
     }
 
     /// As `ready`, with an environment variable.
@@ -112,9 +108,7 @@ impl Lab {
         let mut command = Command::new(std::env::current_exe().unwrap());
         self.machine.prepare(&mut command);
         command.env(name, value);
-        let mut child = Child::from(command, role, &self.pool());
-        assert_eq!(child.reply(), "ready");
-        child
+        Child::from(command, role, &self.pool()).ready()
     }
 
     /// The number of calls of these driver functions in a process. `None` with a real driver, which does not count them.
@@ -168,6 +162,14 @@ pub fn first_round(producer: &mut Child, consumer: &mut Child) {
 pub fn looks(consumer: &mut Child) {
     run(consumer, "look", "looks");
     run(consumer, "result", "0");
+}
+
+/// Waits until no consumer has a lease.
+#[track_caller]
+pub fn until_released(producer: &mut Child) {
+    eventually("all leases are over", || {
+        ask(producer, "consumers").starts_with('0')
+    });
 }
 
 /// Runs a command in a child and returns its reply.

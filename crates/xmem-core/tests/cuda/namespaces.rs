@@ -4,8 +4,8 @@
 
 use xmem_cuda_standin::Machine;
 
-use crate::lab::{Lab, ask, count, first_round, run, until_reply};
-use crate::support::{assert_contains, eventually};
+use crate::lab::{Lab, ask, count, first_round, run, until_released, until_reply};
+use crate::support::assert_contains;
 
 #[test]
 fn legacy_handles_do_not_cross_pid_namespaces_and_both_sides_report_it() {
@@ -67,9 +67,7 @@ fn frames_by_descriptor_cross_pid_namespaces_also_where_events_do_not() {
         run(&mut producer, "publish", "published 21");
         run(&mut consumer, "take", "took 20");
         run(&mut consumer, "result", "0");
-        eventually("its leases are over", || {
-            ask(&mut producer, "consumers").starts_with('0')
-        });
+        until_released(&mut producer);
         lab.assert_allowed();
     }
 }

@@ -2,7 +2,7 @@
 
 //! Drivers, devices and processes that do not support CUDA: error messages, and the behaviour of the rest of the pool.
 
-use crate::lab::{Lab, ask, looks, run, until_reply};
+use crate::lab::{Lab, ask, looks, run, until_released, until_reply};
 use crate::support::child::Child;
 use crate::support::{Place, assert_contains, eventually};
 
@@ -35,8 +35,7 @@ fn a_consumer_without_a_driver_holds_frames_and_gets_a_read_error() {
     lab.machine.only_here("a machine without a driver");
     let mut producer = lab.ready("produce auto");
     // Without the machine's variables.
-    let mut consumer = Child::start("only-hold", &lab.pool());
-    assert_eq!(consumer.reply(), "ready");
+    let mut consumer = Child::start("only-hold", &lab.pool()).ready();
     run(&mut producer, "publish", "published 0");
     let reply = consumer.reply();
     assert_contains(&reply, "there is no usable CUDA driver");
@@ -47,9 +46,7 @@ fn a_consumer_without_a_driver_holds_frames_and_gets_a_read_error() {
         "1 none: there is no usable CUDA driver",
     );
     run(&mut consumer, "drop", "dropped");
-    eventually("it is released", || {
-        ask(&mut producer, "consumers").starts_with('0')
-    });
+    until_released(&mut producer);
 }
 
 #[test]
@@ -212,9 +209,7 @@ fn a_context_in_error_releases_its_leases() {
     assert!(ask(&mut producer, "consumers").starts_with('2'));
     drop(late);
     // No host function or other work runs in it.
-    eventually("its leases come back", || {
-        ask(&mut producer, "consumers").starts_with('0')
-    });
+    until_released(&mut producer);
     run(&mut producer, "publish", "published 3");
     let reply = ask(&mut consumer, "take");
     assert_contains(&reply, "is in error");
@@ -245,9 +240,7 @@ fn a_context_in_error_ends_no_lease_of_another_context() {
     run(&mut consumer, "drop", "dropped");
     assert!(ask(&mut producer, "consumers").starts_with('1'));
     run(&mut consumer, "go-on", "goes on");
-    eventually("it ends with its own stream", || {
-        ask(&mut producer, "consumers").starts_with('0')
-    });
+    until_released(&mut producer);
     lab.assert_allowed();
 }
 

@@ -2,7 +2,7 @@
 
 //! Frames that a kernel releases by storing 0 to a word.
 
-use crate::lab::{Lab, ask, first_round, run};
+use crate::lab::{Lab, ask, first_round, run, until_released};
 use crate::support::{assert_contains, eventually};
 
 #[test]
@@ -21,9 +21,7 @@ fn a_kernel_releases_frames_in_the_order_of_its_stream() {
     run(&mut producer, "finish", "finished");
     drop(late);
     run(&mut consumer, "result", "0");
-    eventually("the leases are over", || {
-        ask(&mut producer, "consumers").starts_with('0')
-    });
+    until_released(&mut producer);
     eventually("here too", || ask(&mut consumer, "held") == "0");
     // For the first frame only.
     lab.assert_calls(&consumer, &["cuLaunchHostFunc"], 1);

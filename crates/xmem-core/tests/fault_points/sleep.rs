@@ -55,8 +55,7 @@ fn woken_by(
     let mut producer = start("produce", Kind::Live, &place);
     wait_for_reply(&mut producer, "ready");
     let cancel = Canceller::new();
-    let consumer = Consumer::builder(place.pool()).canceller(&cancel);
-    let consumer = consumer.connect().unwrap();
+    let consumer = place.consumer(|it| it.canceller(&cancel));
     arm_child(&mut producer, Point::WakeChanged, 5..6, action);
     let (send, woken) = channel();
     std::thread::spawn(move || send.send(wait(consumer)));

@@ -22,10 +22,7 @@ fn beside_a_producer<T>(control: &OwnedFd, page: &OwnedFd, consume: impl FnOnce(
     let fake = Fake::at(place.pool());
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            let raw = fake.answer(
-                &raw::welcome(raw::VERSION),
-                &[control, page, &raw::wake_socket()],
-            );
+            let raw = fake.welcome(control, page);
             answer_all(&raw, |question| match question[0] {
                 3 => (raw::region(1, 8192, 0, ""), vec![raw::frozen(8192)]),
                 _ => (raw::sticky(1), vec![raw::memory(8, true)]),
@@ -141,10 +138,7 @@ fn a_stream_that_jumps_ahead_ends_no_receive() {
                     }
                 });
                 scope.spawn(|| {
-                    let raw = fake.answer(
-                        &raw::welcome(raw::VERSION),
-                        &[&control_fd, &page, &raw::wake_socket()],
-                    );
+                    let raw = fake.welcome(&control_fd, &page);
                     answer_all(&raw, |_| (raw::sticky(1), vec![]));
                 });
                 assert_eq!(consume(&place).unwrap().len(), 5);

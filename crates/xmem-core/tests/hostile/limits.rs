@@ -3,7 +3,6 @@
 //! Resource limits of the system: descriptors, file sizes, memory.
 
 use std::os::fd::OwnedFd;
-use std::process::Command;
 use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -207,22 +206,13 @@ pub(crate) fn full_dev_shm(pool: &str) {
 #[test]
 fn a_full_dev_shm_is_an_error_and_no_signal() {
     const SCRIPT: &str = "mount -t tmpfs -o size=1m tmpfs /dev/shm && exec \"$0\" \"$@\"";
-    let works = Command::new("unshare")
-        .args(["--mount", "sh", "-c", SCRIPT, "true"])
-        .output()
-        .is_ok_and(|output| output.status.success());
-    if !works {
-        users::not_run("there is no mount namespace to be had");
+    let args = ["--mount", "sh", "-c", SCRIPT];
+    let Some(mut command) = users::in_namespace("mount", &args) else {
         return;
-    }
+    };
     let place = Place::new();
-    let mut command = Command::new("unshare");
-    command
-        .args(["--mount", "sh", "-c", SCRIPT])
-        .arg(std::env::current_exe().unwrap());
-    let mut child = Child::from(command, "full-dev-shm", &place.pool());
-    assert_eq!(child.reply(), "done");
-    assert!(child.end());
+    command.arg(std::env::current_exe().unwrap());
+    Child::from(command, "full-dev-shm", &place.pool()).done();
     place.assert_clean();
 }
 
@@ -301,22 +291,12 @@ pub(crate) fn full_runtime_dir(pool: &str) {
 fn a_full_runtime_dir_is_an_error_and_passes() {
     const SCRIPT: &str = "mount -t tmpfs -o size=4k,nr_inodes=3 tmpfs \"$0\" && exec \"$@\"";
     let place = Place::new();
-    let mut command = Command::new("unshare");
-    command
-        .args(["--mount", "sh", "-c", SCRIPT])
-        .arg(place.path());
-    let works = Command::new(command.get_program())
-        .args(command.get_args())
-        .arg("true")
-        .output()
-        .is_ok_and(|output| output.status.success());
-    if !works {
-        users::not_run("there is no mount namespace to be had");
+    let dir = place.path().to_str().unwrap();
+    let args = ["--mount", "sh", "-c", SCRIPT, dir];
+    let Some(mut command) = users::in_namespace("mount", &args) else {
         return;
-    }
+    };
     command.arg(std::env::current_exe().unwrap());
-    let mut child = Child::from(command, "full-runtime-dir", &place.pool());
-    assert_eq!(child.reply(), "done");
-    assert!(child.end());
+    Child::from(command, "full-runtime-dir", &place.pool()).done();
     place.assert_clean();
 }

@@ -102,7 +102,5 @@ fn child() {
 
 #[track_caller]
 fn run_child(role: &str, place: &Place) {
-    let mut child = Child::start(role, &place.pool());
-    assert_eq!(child.reply(), "done");
-    assert!(child.end());
+    Child::start(role, &place.pool()).done();
 }

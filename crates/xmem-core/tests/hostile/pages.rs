@@ -126,8 +126,7 @@ fn a_consumer_with_a_cursor_ahead_of_the_stream_is_disconnected() {
 #[test]
 fn a_consumer_that_pins_its_budget_delays_no_other() {
     let place = Place::new();
-    let producer = Producer::builder(place.pool()).max_slots(24);
-    let producer = producer.build().unwrap();
+    let producer = place.producer(|it| it.max_slots(24));
     let mut bystander = Bystander::new(&producer);
     let (_raw, control, page) = join(&place, &mut bystander);
     for slot in 0..2 {
@@ -142,11 +141,7 @@ fn a_consumer_that_pins_its_budget_delays_no_other() {
 #[test]
 fn a_consumer_that_asks_for_all_frames_for_ever_delays_no_other() {
     let place = Place::new();
-    let producer = Producer::builder(place.pool())
-        .history_time(Duration::from_nanos(1))
-        .max_slots(24)
-        .build()
-        .unwrap();
+    let producer = place.producer(|it| it.history_time(Duration::from_nanos(1)).max_slots(24));
     let mut bystander = Bystander::new(&producer);
     let (_raw, _control, page) = join(&place, &mut bystander);
     page.set(raw::KEEP_FOR, u64::MAX);
@@ -160,8 +155,7 @@ fn a_consumer_that_asks_for_all_frames_for_ever_delays_no_other() {
 #[test]
 fn a_consumer_that_takes_frames_after_leaving_is_disconnected() {
     let place = Place::new();
-    let producer = Producer::builder(place.pool()).max_slots(24);
-    let producer = producer.build().unwrap();
+    let producer = place.producer(|it| it.max_slots(24));
     let mut bystander = Bystander::new(&producer);
     let (raw, control, page) = join(&place, &mut bystander);
     pin(&control, &page, 0);
@@ -217,10 +211,7 @@ fn a_cursor_that_goes_back_delays_no_lossless_pool() {
 #[test]
 fn a_consumer_that_never_releases_a_region_starves_no_pool() {
     let place = Place::new();
-    let producer = Producer::builder(place.pool())
-        .max_bytes(8 << 20)
-        .build()
-        .unwrap();
+    let producer = place.producer(|it| it.max_bytes(8 << 20));
     publish(&producer, 0, 1 << 20);
     let (raw, joined) = Raw::join(&place.pool(), 1);
     raw.send(&raw::get_region(1), &[]).unwrap();

@@ -232,10 +232,7 @@ fn a_producer_that_writes_random_words_crashes_no_consumer() {
         page.set(raw::CURSOR, head.saturating_sub(random.below(10)));
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                let raw = fake.answer(
-                    &raw::welcome(raw::VERSION),
-                    &[&control_fd, &page_fd, &raw::wake_socket()],
-                );
+                let raw = fake.welcome(&control_fd, &page_fd);
                 answer_all(&raw, |question| match (question[0], random.below(6)) {
                     (3, 0) => (question_to_no(question), vec![]),
                     (3, 1) => (raw::region(1, 8192, 0, ""), vec![raw::frozen(4096)]),

@@ -24,12 +24,7 @@ fn oversized_memory_is_mapped_in_part() {
     let page = raw::memory(16 << 20, true);
     let before = mapped_bytes();
     std::thread::scope(|scope| {
-        let raw = scope.spawn(|| {
-            fake.answer(
-                &raw::welcome(raw::VERSION),
-                &[&control, &page, &raw::wake_socket()],
-            )
-        });
+        let raw = scope.spawn(|| fake.welcome(&control, &page));
         let consumer = Consumer::builder(place.pool()).connect().unwrap();
         // The test's own mapping of the control memory has its full size.
         assert!(mapped_bytes() < before + (1 << 20));
@@ -55,12 +50,7 @@ fn oversized_memory_is_mapped_in_part() {
     let there = raw::memory(1 << 20, true);
     for (control, page) in [(&control, &there), (&good.0, &page)] {
         std::thread::scope(|scope| {
-            scope.spawn(|| {
-                fake.answer(
-                    &raw::welcome(raw::VERSION),
-                    &[control, page, &raw::wake_socket()],
-                )
-            });
+            scope.spawn(|| fake.welcome(control, page));
             let error = Consumer::builder(place.pool()).connect().unwrap_err();
             assert!(
                 matches!(&error, ConnectError::Protocol { reason, .. } if reason.contains("reserved")),
@@ -108,10 +98,7 @@ fn with_region_waiting(
     let page = raw::memory(1 << 16, true);
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            let raw = fake.answer(
-                &raw::welcome(raw::VERSION),
-                &[&control_fd, &page, &raw::wake_socket()],
-            );
+            let raw = fake.welcome(&control_fd, &page);
             while let Some((question, _)) = raw.recv() {
                 match question[0] {
                     3 => drop(raw.send(message, fds)),
@@ -243,10 +230,7 @@ fn with_dmabuf(message: &[u8], fds: &[BorrowedFd<'_>], time: Duration) -> Receiv
     let page = raw::memory(1 << 16, true);
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            let raw = fake.answer(
-                &raw::welcome(raw::VERSION),
-                &[&control_fd, &page, &raw::wake_socket()],
-            );
+            let raw = fake.welcome(&control_fd, &page);
             let region = raw::region(1, 8192, 0, "");
             answer_all(&raw, |question| match question[0] {
                 3 => (region.clone(), vec![raw::frozen(8192)]),
@@ -257,8 +241,7 @@ fn with_dmabuf(message: &[u8], fds: &[BorrowedFd<'_>], time: Duration) -> Receiv
                 }
             });
         });
-        let consumer = Consumer::builder(place.pool()).dmabuf(true);
-        let mut consumer = consumer.connect().unwrap();
+        let mut consumer = place.consumer(|it| it.dmabuf(true));
         consumer.receive(Some(time)).unwrap_err()
     })
 }

@@ -9,8 +9,7 @@ use std::time::Duration;
 use rustix::fs::SealFlags;
 use rustix::process::{Resource, setrlimit};
 use xmem_core::{
-    BufferPool, ConnectError, Consumer, Delivery, FrameMeta, Producer, ReceiveError, Sticky,
-    SystemError,
+    BufferPool, ConnectError, Consumer, Delivery, FrameMeta, ReceiveError, Sticky, SystemError,
 };
 
 use crate::figures::Figures;
@@ -41,10 +40,7 @@ fn flood(pool: &str, enough: u32, message: impl Fn(u32) -> Vec<u8> + Sync, fd: O
     std::thread::scope(|scope| {
         let _done = OnDrop(|| done.store(true, Ordering::Relaxed));
         scope.spawn(|| {
-            let raw = fake.answer(
-                &raw::welcome(raw::VERSION),
-                &[&control_fd, &page, &raw::wake_socket()],
-            );
+            let raw = fake.welcome(&control_fd, &page);
             let fds: Vec<_> = fd.iter().map(|fd| fd.as_fd()).collect();
             while !done.load(Ordering::Relaxed) {
                 let number = sent.fetch_add(1, Ordering::Relaxed);
@@ -172,10 +168,7 @@ fn meanwhile(seed: u64, zoo: &[OwnedFd]) {
     let page = Memory::map(&page_fd, true);
     let done = AtomicBool::new(false);
     let serve = |fake: &Fake, random: &mut Random| {
-        let raw = fake.answer(
-            &raw::welcome(raw::VERSION),
-            &[&control_fd, &page_fd, &raw::wake_socket()],
-        );
+        let raw = fake.welcome(&control_fd, &page_fd);
         while let Some((question, _)) = raw.recv() {
             for _ in 0..=random.below(2) {
                 let (answer, fds) = answer(&question, zoo, random);
@@ -399,12 +392,8 @@ fn a_consumer_short_of_descriptors_or_memory_loses_nothing() {
     let deliveries = [Delivery::Lossless, Delivery::Live];
     for (role, delivery) in roles.map(|role| deliveries.map(|it| (role, it))).concat() {
         let place = Place::new();
-        let producer = Producer::builder(place.pool())
-            .delivery(delivery)
-            .build()
-            .unwrap();
-        let mut child = Child::start(role, &place.pool());
-        assert_eq!(child.reply(), "ready");
+        let producer = place.producer(|it| it.delivery(delivery));
+        let mut child = Child::start(role, &place.pool()).ready();
         publish(&producer, 0, SIZE);
         assert_eq!(child.reply(), "short");
         let mut sticky = Sticky::new();

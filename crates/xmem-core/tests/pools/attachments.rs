@@ -3,9 +3,8 @@
 //! Attachments, events between frames, and requests upstream.
 
 use std::sync::mpsc;
-use std::time::Duration;
 
-use crate::support::{HANG, Place, assert_contains, eventually};
+use crate::support::{HANG, Place, assert_contains, assert_no_frame, eventually};
 use rustix::param::page_size;
 use xmem_core::{
     Attachments, Backing, Consumer, Delivery, FrameMeta, MAX_NAMED_ENTRIES, MAX_NAMED_SIZE,
@@ -46,11 +45,7 @@ fn assert_frame(frame: &ReadLease, fill: u8, size: usize, text: &str) {
 
 fn attachments_come_with_their_frame(backing: Backing) {
     let place = Place::new();
-    let producer = Producer::builder(place.pool())
-        .backing(backing)
-        .history(8)
-        .build()
-        .unwrap();
+    let producer = place.producer(|it| it.backing(backing).history(8));
     let mut consumer = Consumer::builder(place.pool()).connect().unwrap();
     let big = "x".repeat(300_000);
     let frames = [
@@ -155,7 +150,7 @@ fn more_attachments_than_a_consumer_takes_are_refused() {
 #[test]
 fn a_slot_published_again_has_attachments_of_its_own_each_time() {
     let place = Place::new();
-    let producer = Producer::builder(place.pool()).history(9).build().unwrap();
+    let producer = place.producer(|it| it.history(9));
     let mut consumer = Consumer::builder(place.pool()).connect().unwrap();
     let mut lease = producer
         .acquire(SlotSpec::new(1000).attachments(300))
@@ -199,7 +194,7 @@ fn a_slot_published_again_has_attachments_of_its_own_each_time() {
 #[test]
 fn attachments_go_behind_a_payload_that_is_longer_than_was_asked_for() {
     let place = Place::new();
-    let producer = Producer::builder(place.pool()).history(4).build().unwrap();
+    let producer = place.producer(|it| it.history(4));
     let mut consumer = Consumer::builder(place.pool()).connect().unwrap();
     let mut slot = producer.acquire(100).unwrap();
     let size = slot.capacity() - 100;
@@ -222,7 +217,7 @@ fn attachments_go_behind_a_payload_that_is_longer_than_was_asked_for() {
 #[test]
 fn a_repeated_frame_takes_no_more_room_for_the_same_attachments() {
     let place = Place::new();
-    let producer = Producer::builder(place.pool()).history(9).build().unwrap();
+    let producer = place.producer(|it| it.history(9));
     let mut consumer = Consumer::builder(place.pool()).connect().unwrap();
     let own = publish(&producer, 7, 4000, "the same");
     let again = |text: &str| FrameMeta::new(4000).attachments(attachments(text));
@@ -240,12 +235,9 @@ fn a_repeated_frame_takes_no_more_room_for_the_same_attachments() {
 #[test]
 fn events_are_delivered_between_frames_on_request() {
     let place = Place::new();
-    let producer = Producer::builder(place.pool()).history(4).build().unwrap();
+    let producer = place.producer(|it| it.history(4));
     let mut plain = Consumer::builder(place.pool()).connect().unwrap();
-    let mut curious = Consumer::builder(place.pool())
-        .events(true)
-        .connect()
-        .unwrap();
+    let mut curious = place.consumer(|it| it.events(true));
     publish(&producer, 1, 10, "one");
     assert_eq!(producer.publish_event(event("between")).unwrap(), 1);
     publish(&producer, 2, 10, "two");
@@ -261,10 +253,7 @@ fn events_are_delivered_between_frames_on_request() {
 
     assert_frame(&plain.receive(Some(HANG)).unwrap(), 1, 10, "one");
     assert_frame(&plain.receive(Some(HANG)).unwrap(), 2, 10, "two");
-    assert!(matches!(
-        plain.receive(Some(Duration::ZERO)),
-        Err(ReceiveError::Timeout)
-    ));
+    assert_no_frame(&mut plain);
     assert_eq!(plain.stats().missed, 0, "an event is no frame");
     let slot = producer.acquire(10).unwrap();
     let mut by_slot = FrameMeta::default();
@@ -281,7 +270,7 @@ fn events_are_delivered_between_frames_on_request() {
 #[test]
 fn events_displace_no_frame_and_are_no_newest_frame() {
     let place = Place::new();
-    let producer = Producer::builder(place.pool()).history(1).build().unwrap();
+    let producer = place.producer(|it| it.history(1));
     let mut slow = Consumer::builder(place.pool()).connect().unwrap();
     publish(&producer, 7, 10, "frame");
     for n in 0..20 {
@@ -296,11 +285,7 @@ fn events_displace_no_frame_and_are_no_newest_frame() {
     producer.publish_event(event("a")).unwrap();
     producer.publish_event(event("b")).unwrap();
     assert_frame(&slow.receive(Some(HANG)).unwrap(), 8, 10, "next");
-    let mut late = Consumer::builder(place.pool())
-        .start_from(StartFrom::Newest)
-        .events(true)
-        .connect()
-        .unwrap();
+    let mut late = place.consumer(|it| it.start_from(StartFrom::Newest).events(true));
     assert_frame(&late.receive(Some(HANG)).unwrap(), 8, 10, "next");
     assert!(late.receive(Some(HANG)).unwrap().meta().event);
 }
@@ -315,10 +300,7 @@ fn events_take_no_slot_that_a_frame_needs() {
         publish(&producer, n, 10, "frame");
         producer.publish_event(event("after it")).unwrap();
     }
-    let mut late = Consumer::builder(place.pool())
-        .start_from(StartFrom::Oldest)
-        .connect()
-        .unwrap();
+    let mut late = place.consumer(|it| it.start_from(StartFrom::Oldest));
     for n in 16..20 {
         assert_frame(&late.receive(Some(HANG)).unwrap(), n, 10, "frame");
     }
@@ -327,14 +309,8 @@ fn events_take_no_slot_that_a_frame_needs() {
 #[test]
 fn lossless_consumers_get_every_event() {
     let place = Place::new();
-    let producer = Producer::builder(place.pool())
-        .delivery(Delivery::Lossless)
-        .build()
-        .unwrap();
-    let mut curious = Consumer::builder(place.pool())
-        .events(true)
-        .connect()
-        .unwrap();
+    let producer = place.producer(|it| it.delivery(Delivery::Lossless));
+    let mut curious = place.consumer(|it| it.events(true));
     let mut plain = Consumer::builder(place.pool()).connect().unwrap();
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -391,10 +367,7 @@ fn requests_reach_the_producer() {
         })
         .build()
         .unwrap();
-    let consumer = Consumer::builder(place.pool())
-        .name("asker")
-        .connect()
-        .unwrap();
+    let consumer = place.consumer(|it| it.name("asker"));
     let handle = consumer.handle();
     consumer.request("key-frame", b"now").unwrap();
     handle.request("other", &[7; MAX_REQUEST]).unwrap();
@@ -450,10 +423,7 @@ fn pass_eos_waits_for_frames_after_the_end() {
         ));
     }
     consumer.pass_eos();
-    assert!(matches!(
-        consumer.receive(Some(Duration::ZERO)),
-        Err(ReceiveError::Timeout)
-    ));
+    assert_no_frame(&mut consumer);
     publish(&producer, 2, 10, "");
     assert_frame(&consumer.receive(Some(HANG)).unwrap(), 2, 10, "");
     producer.set_eos(true);

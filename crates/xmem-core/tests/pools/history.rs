@@ -4,11 +4,9 @@
 
 use std::time::Duration;
 
-use crate::support::{HANG, Place};
+use crate::support::{HANG, Place, assert_no_frame};
 use rustix::param::page_size;
-use xmem_core::{
-    Attachments, Consumer, Delivery, FrameMeta, Producer, ProducerBuilder, ReceiveError, StartFrom,
-};
+use xmem_core::{Attachments, Consumer, Delivery, FrameMeta, Producer, ProducerBuilder, StartFrom};
 
 /// Longer than any test.
 const LONG: Duration = Duration::from_secs(3_600);
@@ -231,15 +229,14 @@ fn events_between_frames_do_not_push_them_out() {
         let is_event = consumer.receive(Some(HANG)).unwrap().meta().event;
         *if is_event { &mut events } else { &mut frames } += 1;
     }
-    let more = consumer.receive(Some(Duration::ZERO));
-    assert!(matches!(more, Err(ReceiveError::Timeout)));
+    assert_no_frame(&mut consumer);
     assert_eq!((frames, events), (30, 30));
 }
 
 #[test]
 fn many_events_in_a_row_push_no_frame_out() {
     let place = Place::new();
-    let producer = Producer::builder(place.pool()).history(4).build().unwrap();
+    let producer = place.producer(|it| it.history(4));
     publish(&producer, 4);
     for _ in 0..6 {
         producer.publish_event(FrameMeta::default()).unwrap();
@@ -270,10 +267,7 @@ fn extra_frames_are_released_for_any_other_need() {
         let builder = kept_for(&place, LONG).max_slots(30).max_bytes(max_bytes);
         let producer = builder.build().unwrap();
         producer.set_upstream_need(6).unwrap();
-        let consumer = |start_from| {
-            let builder = Consumer::builder(place.pool()).start_from(start_from);
-            builder.max_held(8).connect().unwrap()
-        };
+        let consumer = |start_from| place.consumer(|it| it.start_from(start_from).max_held(8));
         let mut consumers = vec![consumer(StartFrom::Next)];
         publish(&producer, 40);
         consumers.push(consumer(StartFrom::Oldest));

@@ -49,10 +49,7 @@ fn a_region_that_arrives_after_it_was_retired_is_not_kept() {
         let cancel = Canceller::new();
         let builder = Consumer::builder(&pool).canceller(&cancel);
         let consumer = scope.spawn(move || builder.connect().unwrap());
-        let raw = fake.answer(
-            &raw::welcome(raw::VERSION),
-            &[&control_fd, &page_fd, &raw::wake_socket()],
-        );
+        let raw = fake.welcome(&control_fd, &page_fd);
         let mut consumer = consumer.join().unwrap();
         let asking = scope.spawn(move || {
             let result = consumer.receive(Some(HANG));

@@ -23,7 +23,7 @@ fn limited(place: &Place, time: Duration) -> Consumer {
 #[test]
 fn frames_in_between_are_skipped_and_not_missed() {
     let place = Place::new();
-    let producer = Producer::builder(place.pool()).history(2).build().unwrap();
+    let producer = place.producer(|it| it.history(2));
     let time = Duration::from_millis(100);
     let mut consumer = limited(&place, time);
     let end = Instant::now() + 5 * time;
@@ -68,7 +68,7 @@ fn frames_in_between_are_skipped_and_not_missed() {
 #[test]
 fn events_and_the_end_come_through() {
     let place = Place::new();
-    let producer = Producer::builder(place.pool()).history(16).build().unwrap();
+    let producer = place.producer(|it| it.history(16));
     let mut consumer = limited(&place, LONG);
     publish(&producer, 0, SIZE);
     publish(&producer, 1, SIZE);
@@ -111,8 +111,7 @@ fn a_pause_ends_for_everything_but_frames() {
 fn a_descriptor_is_readable_when_a_frame_is_due() {
     let place = Place::new();
     // The program may be late on a busy machine.
-    let producer = Producer::builder(place.pool()).history(100);
-    let producer = producer.build().unwrap();
+    let producer = place.producer(|it| it.history(100));
     let mut consumer = limited(&place, Duration::from_millis(50));
     let ready = ReadyFd::new().unwrap();
     consumer.notify(&ready).unwrap();

@@ -2,33 +2,25 @@
 
 //! A consumer that only wants the newest frame.
 
-use std::time::Duration;
-
-use crate::support::{HANG, Place, assert_frame, publish, publish_wait, receive};
+use crate::support::{HANG, Place, assert_frame, assert_no_frame, publish, publish_wait, receive};
 use xmem_core::{Consumer, Delivery, FrameMeta, Producer, ReceiveError, Wait};
 
 const SIZE: usize = 100;
 
 fn newest_only(place: &Place) -> Consumer {
-    let builder = Consumer::builder(place.pool()).newest_only(true);
-    builder.events(true).connect().unwrap()
-}
-
-fn is_empty(consumer: &mut Consumer) -> bool {
-    let next = consumer.receive(Some(Duration::ZERO));
-    matches!(next, Err(ReceiveError::Timeout))
+    place.consumer(|it| it.newest_only(true).events(true))
 }
 
 #[test]
 fn older_frames_are_skipped_and_counted() {
     let place = Place::new();
-    let producer = Producer::builder(place.pool()).history(8).build().unwrap();
+    let producer = place.producer(|it| it.history(8));
     let mut consumer = newest_only(&place);
     for seed in 0..4 {
         publish(&producer, seed, SIZE);
     }
     assert_frame(&receive(&mut consumer), 3, SIZE);
-    assert!(is_empty(&mut consumer));
+    assert_no_frame(&mut consumer);
     for seed in 4..6 {
         publish(&producer, seed, SIZE);
         assert_frame(&receive(&mut consumer), seed, SIZE);
@@ -46,7 +38,7 @@ fn older_frames_are_skipped_and_counted() {
 #[test]
 fn events_between_skipped_frames_are_delivered() {
     let place = Place::new();
-    let producer = Producer::builder(place.pool()).history(16).build().unwrap();
+    let producer = place.producer(|it| it.history(16));
     let mut consumer = newest_only(&place);
     let event = |number| FrameMeta::default().pts(number);
     for seed in [0, 2, 4] {
@@ -58,7 +50,7 @@ fn events_between_skipped_frames_are_delivered() {
         assert_eq!(next.meta().event, expected % 2 == 1);
         assert_eq!(next.meta().pts, Some(expected));
     }
-    assert!(is_empty(&mut consumer));
+    assert_no_frame(&mut consumer);
     assert_eq!(consumer.stats().missed, 2);
 }
 

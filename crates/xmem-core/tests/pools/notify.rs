@@ -48,7 +48,7 @@ fn is_empty(consumer: &mut Consumer) -> bool {
 #[test]
 fn readable_until_nothing_is_left() {
     let place = Place::new();
-    let producer = Producer::builder(place.pool()).history(4).build().unwrap();
+    let producer = place.producer(|it| it.history(4));
     let mut consumer = Consumer::builder(place.pool()).connect().unwrap();
     let fd = ReadyFd::new().unwrap();
     consumer.notify(&fd).unwrap();
@@ -82,10 +82,7 @@ fn wake_ups_from_elsewhere_and_cancelled_waits_are_harmless() {
     let place = Place::new();
     let _producer = Producer::builder(place.pool()).build().unwrap();
     let canceller = Canceller::new();
-    let mut consumer = Consumer::builder(place.pool())
-        .canceller(&canceller)
-        .connect()
-        .unwrap();
+    let mut consumer = place.consumer(|it| it.canceller(&canceller));
     let fd = ReadyFd::new().unwrap();
     consumer.notify(&fd).unwrap();
     fd.signal();
@@ -109,10 +106,7 @@ fn wake_ups_from_elsewhere_and_cancelled_waits_are_harmless() {
 fn no_wake_up_is_lost() {
     const FRAMES: u64 = 20_000;
     let place = Place::new();
-    let producer = Producer::builder(place.pool())
-        .delivery(Delivery::Lossless)
-        .build()
-        .unwrap();
+    let producer = place.producer(|it| it.delivery(Delivery::Lossless));
     let mut consumer = Consumer::builder(place.pool()).connect().unwrap();
     let fd = ReadyFd::new().unwrap();
     consumer.notify(&fd).unwrap();

@@ -5,25 +5,19 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use crate::support::{HANG, Place, assert_frame, publish, publish_wait, receive};
+use crate::support::{HANG, Place, assert_frame, assert_no_frame, publish, publish_wait, receive};
 use xmem_core::{Consumer, Delivery, FrameMeta, Producer, ReceiveError, Wait};
 
 const SIZE: usize = 100;
 
 fn resume(place: &Place, consumer: &Consumer) -> Consumer {
-    let builder = Consumer::builder(place.pool()).resume(consumer);
-    builder.connect().unwrap()
-}
-
-fn is_empty(consumer: &mut Consumer) -> bool {
-    let next = consumer.receive(Some(Duration::ZERO));
-    matches!(next, Err(ReceiveError::Timeout))
+    place.consumer(|it| it.resume(consumer))
 }
 
 #[test]
 fn received_frames_are_not_delivered_again() {
     let place = Place::new();
-    let producer = Producer::builder(place.pool()).history(8).build().unwrap();
+    let producer = place.producer(|it| it.history(8));
     let mut consumer = Consumer::builder(place.pool()).connect().unwrap();
     for seed in 0..4 {
         publish(&producer, seed, SIZE);
@@ -35,11 +29,11 @@ fn received_frames_are_not_delivered_again() {
     assert!(again.has_resumed());
     assert_eq!(again.pool_id(), consumer.pool_id());
     assert_frame(&receive(&mut again), 3, SIZE);
-    assert!(is_empty(&mut again));
+    assert_no_frame(&mut again);
     assert_eq!(again.stats().missed, 0);
     // Also after all frames were taken.
     let mut again = resume(&place, &again);
-    assert!(is_empty(&mut again));
+    assert_no_frame(&mut again);
     publish(&producer, 4, SIZE);
     assert_frame(&receive(&mut again), 4, SIZE);
 }
@@ -47,7 +41,7 @@ fn received_frames_are_not_delivered_again() {
 #[test]
 fn frames_that_are_gone_count_as_missed() {
     let place = Place::new();
-    let producer = Producer::builder(place.pool()).history(4).build().unwrap();
+    let producer = place.producer(|it| it.history(4));
     let mut consumer = Consumer::builder(place.pool()).connect().unwrap();
     publish(&producer, 0, SIZE);
     assert_frame(&receive(&mut consumer), 0, SIZE);
@@ -58,7 +52,7 @@ fn frames_that_are_gone_count_as_missed() {
     for seed in 17..21 {
         assert_frame(&receive(&mut again), seed, SIZE);
     }
-    assert!(is_empty(&mut again));
+    assert_no_frame(&mut again);
     assert_eq!(again.stats().missed, 16);
 }
 
@@ -66,7 +60,7 @@ fn frames_that_are_gone_count_as_missed() {
 #[test]
 fn missed_events_are_no_missed_frames() {
     let place = Place::new();
-    let producer = Producer::builder(place.pool()).history(4).build().unwrap();
+    let producer = place.producer(|it| it.history(4));
     let mut consumer = Consumer::builder(place.pool()).connect().unwrap();
     let mut away = Consumer::builder(place.pool()).connect().unwrap();
     let publish_all = |seeds: Range<u64>| {
@@ -153,7 +147,7 @@ fn another_producers_stream_begins_with_its_history() {
     drop(first);
     let gone = consumer.receive(Some(HANG));
     assert!(matches!(gone, Err(ReceiveError::ProducerLost)));
-    let second = Producer::builder(place.pool()).history(8).build().unwrap();
+    let second = place.producer(|it| it.history(8));
     for seed in 10..12 {
         publish(&second, seed, SIZE);
     }

@@ -52,11 +52,7 @@ fn a_closing_producer_wakes_sleepers_in_other_processes() {
 fn frames_of_mixed_sizes_keep_their_regions() {
     for (mixed, regions) in [(true, 2), (false, 1)] {
         let place = Place::new();
-        let producer = Producer::builder(place.pool())
-            .history(0)
-            .mixed_sizes(mixed)
-            .build()
-            .unwrap();
+        let producer = place.producer(|it| it.history(0).mixed_sizes(mixed));
         for seed in 0..380 {
             let size = if seed % 100 == 0 { 2_000_000 } else { 300_000 };
             publish(&producer, seed, size);

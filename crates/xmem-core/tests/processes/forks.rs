@@ -203,7 +203,7 @@ pub(crate) fn fork_and_hold(pool: &str) {
 #[test]
 fn a_fork_of_a_consumer_releases_nothing() {
     let place = Place::new();
-    let producer = Producer::builder(place.pool()).history(2).build().unwrap();
+    let producer = place.producer(|it| it.history(2));
     for seed in 0..2 {
         publish(&producer, seed, SIZE);
     }
@@ -227,7 +227,7 @@ fn a_fork_of_a_consumer_releases_nothing() {
 #[test]
 fn handles_replaced_after_a_fork_leave_the_new_threads_running() {
     let place = Place::new();
-    let producer = Producer::builder(place.pool()).history(2).build().unwrap();
+    let producer = place.producer(|it| it.history(2));
     publish(&producer, 0, SIZE);
     let mut consumer = Child::start("fork-and-replace", &place.pool());
     assert_eq!(consumer.reply(), "0", "exit of the forked child");
@@ -239,10 +239,7 @@ fn handles_replaced_after_a_fork_leave_the_new_threads_running() {
 fn a_fork_of_a_producer_touches_nothing() {
     let place = Place::new();
     let mut producer = start("fork-producer", "ready", &place);
-    let mut consumer = Consumer::builder(place.pool())
-        .start_from(StartFrom::Oldest)
-        .connect()
-        .unwrap();
+    let mut consumer = place.consumer(|it| it.start_from(StartFrom::Oldest));
     let first = receive(&mut consumer);
     assert_frame(&first, 0, SIZE);
     producer.send("fork");
@@ -267,7 +264,7 @@ fn a_fork_of_a_producer_touches_nothing() {
 #[test]
 fn a_killed_consumer_is_noticed_though_its_fork_lives() {
     let place = Place::new();
-    let producer = Producer::builder(place.pool()).history(1).build().unwrap();
+    let producer = place.producer(|it| it.history(1));
     publish(&producer, 0, SIZE);
     let mut consumer = Child::start("fork-and-hold", &place.pool());
     let fork: i32 = consumer.reply().parse().unwrap();

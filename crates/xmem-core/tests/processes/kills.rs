@@ -15,11 +15,7 @@ use crate::{SIZE, holding, start};
 fn a_killed_consumers_whole_budget_is_reclaimed() {
     for backing in [Backing::Memfd, Backing::PosixShm] {
         let place = Place::new();
-        let producer = Producer::builder(place.pool())
-            .backing(backing)
-            .history(1)
-            .build()
-            .unwrap();
+        let producer = place.producer(|it| it.backing(backing).history(1));
         let mut consumer = holding(&producer, &place);
         let stats = producer.stats();
         assert_eq!(stats.consumers[0].pid, consumer.pid());
@@ -65,8 +61,7 @@ fn frames_outlive_a_killed_producer_and_a_new_one_goes_on() {
             let pool = pool.clone();
             move || Consumer::builder(&pool).connect_wait(Some(HANG)).unwrap()
         });
-        let mut producer = Child::start(role, &pool);
-        assert_eq!(producer.reply(), "ready");
+        let mut producer = Child::start(role, &pool).ready();
         let mut consumer = waiting.join().unwrap();
         let mut held = Vec::new();
         for round in 0..4 {
@@ -122,7 +117,7 @@ fn frames_outlive_a_killed_producer_and_a_new_one_goes_on() {
 #[test]
 fn consumers_killed_at_any_moment_tear_no_frame() {
     let place = Place::new();
-    let producer = Producer::builder(place.pool()).history(2).build().unwrap();
+    let producer = place.producer(|it| it.history(2));
     let mut checker = Consumer::builder(place.pool()).connect().unwrap();
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {

@@ -13,10 +13,7 @@ use crate::{SIZE, start};
 fn lossless_loses_nothing_between_processes() {
     const FRAMES: u64 = 2000;
     let place = Place::new();
-    let producer = Producer::builder(place.pool())
-        .delivery(Delivery::Lossless)
-        .build()
-        .unwrap();
+    let producer = place.producer(|it| it.delivery(Delivery::Lossless));
     let mut consumers = [(); 2].map(|()| start("slow-lossless", "joined", &place));
     for seed in 0..FRAMES {
         publish_wait(&producer, seed, 5000);

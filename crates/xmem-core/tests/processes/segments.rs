@@ -19,9 +19,7 @@ const ROLE: &str = "produce-posix-shm";
 fn start_in(dir: &Path, pool: &str) -> Child {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.current_dir(dir);
-    let mut child = Child::from(command, ROLE, pool);
-    assert_eq!(child.reply(), "ready");
-    child
+    Child::from(command, ROLE, pool).ready()
 }
 
 /// The segments of a killed producer whose pool is spelled like this. Tests that remove stale segments of all pools also remove
@@ -114,8 +112,7 @@ fn segments_without_a_pool_are_removed_and_those_in_use_are_kept() {
     receive(&mut consumer);
     // This process also has segments.
     let own = Place::new();
-    let producer = Producer::builder(own.pool()).backing(Backing::PosixShm);
-    let producer = producer.build().unwrap();
+    let producer = own.producer(|it| it.backing(Backing::PosixShm));
     publish(&producer, 1, 5000);
     let in_use = [live.segments(), own.segments()];
     let left = left_by(&place, &place.pool());

@@ -75,6 +75,20 @@ impl Child {
         }
     }
 
+    /// Waits until the child reports that it is ready.
+    #[track_caller]
+    pub fn ready(mut self) -> Self {
+        assert_eq!(self.reply(), "ready");
+        self
+    }
+
+    /// Waits until the child reports that it is done, and ends it.
+    #[track_caller]
+    pub fn done(mut self) {
+        assert_eq!(self.reply(), "done");
+        assert!(self.end());
+    }
+
     pub fn pid(&self) -> u32 {
         self.process.id()
     }

@@ -18,8 +18,8 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use xmem_core::discovery::query;
 use xmem_core::{
-    ConnectError, Consumer, FrameMeta, PoolStats, Producer, ReadLease, ReceiveError, Wait,
-    WriteLease,
+    ConnectError, Consumer, ConsumerBuilder, FrameMeta, PoolStats, Producer, ProducerBuilder,
+    ReadLease, ReceiveError, Wait, WriteLease,
 };
 
 /// Not a limit on speed: a test that takes longer hangs.
@@ -44,6 +44,18 @@ impl Place {
     /// The pool "p", by the absolute path of its socket.
     pub fn pool(&self) -> String {
         self.path().join("p.sock").to_str().unwrap().to_owned()
+    }
+
+    /// A producer of the pool "p" with these options.
+    #[track_caller]
+    pub fn producer(&self, options: impl FnOnce(ProducerBuilder) -> ProducerBuilder) -> Producer {
+        options(Producer::builder(self.pool())).build().unwrap()
+    }
+
+    /// A consumer of the pool "p" with these options.
+    #[track_caller]
+    pub fn consumer(&self, options: impl FnOnce(ConsumerBuilder) -> ConsumerBuilder) -> Consumer {
+        options(Consumer::builder(self.pool())).connect().unwrap()
     }
 
     /// The files in the directory.
@@ -221,6 +233,13 @@ pub fn assert_whole(frame: &ReadLease) {
 #[track_caller]
 pub fn receive(consumer: &mut Consumer) -> ReadLease {
     consumer.receive(Some(HANG)).unwrap()
+}
+
+/// Asserts that no frame waits for the consumer.
+#[track_caller]
+pub fn assert_no_frame(consumer: &mut Consumer) {
+    let next = consumer.receive(Some(Duration::ZERO));
+    assert!(matches!(next, Err(ReceiveError::Timeout)), "{next:?}");
 }
 
 /// A line of /proc/self/maps.

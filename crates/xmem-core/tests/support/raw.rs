@@ -305,6 +305,11 @@ impl Fake {
         let _ = raw.send(bytes, &fds);
         raw
     }
+
+    /// As `answer`, as a producer with this control memory and lease page does.
+    pub fn welcome(&self, control: &OwnedFd, page: &OwnedFd) -> Raw {
+        self.answer(&welcome(VERSION), &[control, page, &wake_socket()])
+    }
 }
 
 /// Sparse memory: pages are allocated when they are touched.

@@ -86,6 +86,10 @@ impl User {
     }
 }
 
+pub fn set_mode(path: &Path, mode: u32) {
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+}
+
 /// Copies this program to a path where all users can run it.
 pub fn program_for_all(dir: &Path) -> PathBuf {
     let program = dir.join("program");
@@ -95,25 +99,31 @@ pub fn program_for_all(dir: &Path) -> PathBuf {
     let status = Command::new("cp").arg(this).arg(&program).status();
     assert!(status.unwrap().success());
     for path in [dir, &program] {
-        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        set_mode(path, 0o755);
     }
     program
 }
 
-/// The command prefix that runs a program in new PID and IPC namespaces. Returns `None` and prints a message if namespaces are not
-/// available.
-pub fn in_pid_namespace() -> Option<Command> {
+/// The command prefix that runs a program in namespaces of this kind, by `unshare` with these arguments. Returns `None` and prints a
+/// message if they are not available.
+pub fn in_namespace(kind: &str, args: &[&str]) -> Option<Command> {
     let unshare = || {
         let mut command = Command::new("unshare");
-        command.args(["--pid", "--ipc", "--fork", "--kill-child", "--mount-proc"]);
+        command.args(args);
         command
     };
-    let works = unshare().arg("true").output();
+    let works = unshare().arg("/bin/true").current_dir("/").output();
     if !works.is_ok_and(|output| output.status.success()) {
-        not_run("there is no PID namespace to be had");
+        not_run(&format!("there is no {kind} namespace to be had"));
         return None;
     }
     Some(unshare())
+}
+
+/// As `in_namespace`, with new PID and IPC namespaces.
+pub fn in_pid_namespace() -> Option<Command> {
+    let args = ["--pid", "--ipc", "--fork", "--kill-child", "--mount-proc"];
+    in_namespace("PID", &args)
 }
 
 /// A command that runs this program in a mount namespace with an empty /tmp and /dev/shm. Returns `None` and prints a message if
@@ -122,18 +132,9 @@ pub fn with_own_tmp() -> Option<Command> {
     // The program may be in /tmp.
     const SCRIPT: &str = "exec 9<\"$0\" && mount -t tmpfs -o mode=1777 tmpfs /tmp \
         && mount -t tmpfs -o mode=1777 tmpfs /dev/shm && exec /proc/self/fd/9 \"$@\"";
-    let command = |program: &Path| {
-        let mut command = Command::new("unshare");
-        command
-            .args(["--mount", "sh", "-c", SCRIPT])
-            .arg(program)
-            .current_dir("/");
-        command
-    };
-    let works = command(Path::new("/bin/true")).output();
-    if !works.is_ok_and(|output| output.status.success()) {
-        not_run("there is no mount namespace to be had");
-        return None;
-    }
-    Some(command(&std::env::current_exe().unwrap()))
+    let mut command = in_namespace("mount", &["--mount", "sh", "-c", SCRIPT])?;
+    command
+        .arg(std::env::current_exe().unwrap())
+        .current_dir("/");
+    Some(command)
 }

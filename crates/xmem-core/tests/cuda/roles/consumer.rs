@@ -121,12 +121,7 @@ impl Reader {
             }
             ["fork"] => self.fork(),
             ["capture", which] => {
-                self.captured = if which == "own" {
-                    self.stream
-                } else {
-                    self.gpu.stream()
-                };
-                self.gpu.capture(self.captured);
+                self.captured = self.gpu.capture(which, self.stream);
                 reply("captures");
             }
             ["end-capture"] => reply(self.gpu.end_capture(self.captured)),

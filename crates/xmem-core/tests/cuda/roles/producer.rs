@@ -135,12 +135,7 @@ impl Maker {
             }
             // Captures a stream into a graph: the one on which frames are published, or another one.
             ["capture", which] => {
-                self.captured = if which == "own" {
-                    self.stream
-                } else {
-                    self.gpu.stream()
-                };
-                self.gpu.capture(self.captured);
+                self.captured = self.gpu.capture(which, self.stream);
                 reply("captures");
             }
             ["end-capture"] => reply(self.gpu.end_capture(self.captured)),

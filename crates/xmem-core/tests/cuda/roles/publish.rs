@@ -32,6 +32,15 @@ pub fn next(maker: &mut Maker) -> Result<ReadLease, String> {
         .map_err(|failure| failure.to_string())
 }
 
+fn slot(maker: &Maker, spec: SlotSpec) -> WriteLease {
+    maker.producer().acquire(spec).unwrap()
+}
+
+/// A slot in device memory for a whole frame.
+fn on_device(maker: &Maker) -> WriteLease {
+    slot(maker, SlotSpec::new(SIZE).on(&maker.gpu.device))
+}
+
 /// Many frames at full speed. Waits if there is no slot.
 pub fn many(maker: &mut Maker, count: u64) {
     for _ in 0..count {
@@ -46,10 +55,10 @@ pub fn borrowed(maker: &mut Maker) -> String {
     let borrowed = maker.borrowed.as_ref().unwrap();
     let mut parts = Parts::new();
     parts.add_imported(&borrowed.memory, 0, SIZE as u64, 0);
-    let mut slot = maker
-        .producer()
-        .acquire(SlotSpec::device_event(&maker.gpu.device).attachments(parts.room()))
-        .unwrap();
+    let mut slot = slot(
+        maker,
+        SlotSpec::device_event(&maker.gpu.device).attachments(parts.room()),
+    );
     let number = maker.next_borrowed;
     maker
         .gpu
@@ -81,10 +90,7 @@ static CALLED_BACK: Mutex<Option<String>> = Mutex::new(None);
 /// Publishes on a failing device until the failure is detected, then once more from the logger, in the same region.
 pub fn from_logger(maker: &Maker) -> String {
     let (gpu, stream) = (&maker.gpu, maker.stream);
-    let slot = maker
-        .producer()
-        .acquire(SlotSpec::new(SIZE).on(&gpu.device))
-        .unwrap();
+    let slot = on_device(maker);
     *OF_LOGGER.lock().unwrap() = Some((slot, stream));
     gpu.trap(stream);
     while plain(maker) == "published" {}
@@ -109,10 +115,7 @@ pub fn call_back() {
 pub fn late(maker: &Maker) -> String {
     let gpu = &maker.gpu;
     let stream = gpu.late_stream();
-    let slot = maker
-        .producer()
-        .acquire(SlotSpec::new(SIZE).on(&gpu.device))
-        .unwrap();
+    let slot = on_device(maker);
     gpu.fill(stream, slot.cuda().unwrap().ptr(), SIZE, byte(6000));
     outcome(slot.publish_on(stream, numbered(6000)), "published")
 }
@@ -121,10 +124,7 @@ pub fn late(maker: &Maker) -> String {
 pub fn behind(maker: &mut Maker) -> String {
     let (gpu, stream) = (&maker.gpu, maker.stream);
     let late = gpu.late_stream();
-    let slot = maker
-        .producer()
-        .acquire(SlotSpec::new(SIZE).on(&gpu.device))
-        .unwrap();
+    let slot = on_device(maker);
     gpu.fill(late, slot.cuda().unwrap().ptr(), SIZE, byte(6000));
     stream.wait_for(&gpu.device, late).unwrap();
     let mark = stream.mark(&gpu.device).unwrap();
@@ -136,10 +136,7 @@ pub fn behind(maker: &mut Maker) -> String {
 
 /// Without a stream.
 pub fn done(maker: &Maker) -> String {
-    let slot = maker
-        .producer()
-        .acquire(SlotSpec::new(SIZE).on(&maker.gpu.device))
-        .unwrap();
+    let slot = on_device(maker);
     outcome(slot.publish(numbered(5000)), "published")
 }
 
@@ -147,10 +144,7 @@ pub fn done(maker: &Maker) -> String {
 pub fn copied(maker: &Maker, how: &str) -> String {
     let (gpu, stream) = (&maker.gpu, maker.stream);
     let from = gpu.allocate(SIZE);
-    let slot = maker
-        .producer()
-        .acquire(SlotSpec::new(SIZE).on(&gpu.device))
-        .unwrap();
+    let slot = on_device(maker);
     let on_device = slot.cuda().unwrap();
     gpu.fill(stream, on_device.ptr(), SIZE, 0);
     gpu.write(stream, from, &pattern(SIZE));
@@ -174,13 +168,7 @@ pub fn copied(maker: &Maker, how: &str) -> String {
 /// In another slot than the frame's own, and not the first one of its region.
 pub fn part(maker: &Maker) -> String {
     let (gpu, stream) = (&maker.gpu, maker.stream);
-    let acquire = || {
-        maker
-            .producer()
-            .acquire(SlotSpec::new(SIZE).on(&gpu.device))
-            .unwrap()
-    };
-    let (first, part) = (acquire(), acquire());
+    let (first, part) = (on_device(maker), on_device(maker));
     for (slot, byte) in [(&first, 255), (&part, byte(7))] {
         gpu.fill(stream, slot.cuda().unwrap().ptr(), SIZE, byte);
     }
@@ -188,10 +176,10 @@ pub fn part(maker: &Maker) -> String {
     let part = part.into_part();
     let mut parts = Parts::new();
     parts.add_slot(&part, 0, SIZE as u64, 0);
-    let mut slot = maker
-        .producer()
-        .acquire(SlotSpec::device_event(&gpu.device).attachments(parts.room()))
-        .unwrap();
+    let mut slot = slot(
+        maker,
+        SlotSpec::device_event(&gpu.device).attachments(parts.room()),
+    );
     slot.set_parts(parts);
     slot.set_release_hook(move || drop(part));
     outcome(slot.publish_on(stream, numbered(7)), "published")
@@ -199,10 +187,10 @@ pub fn part(maker: &Maker) -> String {
 
 /// Publishes a frame again with an attachment, which is not behind the payload.
 pub fn twice(maker: &Maker) -> String {
-    let slot = maker
-        .producer()
-        .acquire(SlotSpec::new(SIZE).attachments(1000).on(&maker.gpu.device))
-        .unwrap();
+    let slot = slot(
+        maker,
+        SlotSpec::new(SIZE).attachments(1000).on(&maker.gpu.device),
+    );
     let ptr = slot.cuda().unwrap().ptr();
     maker.gpu.fill(maker.stream, ptr, SIZE, byte(0));
     let mut meta = numbered(0);
@@ -223,14 +211,12 @@ pub fn own_parts(maker: &Maker) -> String {
     let borrowed = maker.borrowed.as_ref().unwrap();
     let mut parts = Parts::new();
     parts.add_imported(&borrowed.memory, 0, SIZE as u64, 0);
-    let mut slot = maker
-        .producer()
-        .acquire(
-            SlotSpec::new(1)
-                .attachments(parts.room())
-                .on(&maker.gpu.device),
-        )
-        .unwrap();
+    let mut slot = slot(
+        maker,
+        SlotSpec::new(1)
+            .attachments(parts.room())
+            .on(&maker.gpu.device),
+    );
     assert!(slot.cuda().unwrap().len() < SIZE);
     slot.set_parts(parts);
     let lease = slot.publish_on(maker.stream, FrameMeta::new(SIZE)).unwrap();
