@@ -54,8 +54,7 @@ fn pools_come_change_and_go() {
 
     let sender = pools.sender(&GRAY.parse().unwrap(), &format!("pool={socket}"));
     push(&sender);
-    let sink = sender.sink();
-    until("a frame", || stat(&sink, "published") == 1);
+    sender.until_published(1);
     // Probed without starting the provider.
     let probed: Vec<_> = provider.devices().into_iter().collect();
     assert_eq!(probed.len(), 1);

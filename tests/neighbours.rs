@@ -216,16 +216,9 @@ fn a_flush_before_the_first_frame_keeps_the_order_of_events() {
 fn a_source_that_came_first_gets_frames_custom_events_and_the_end() {
     let pools = Pools::new();
     let receiver = pools.receiver("");
-    let events = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
     let pad = receiver.app.static_pad("sink").unwrap();
-    pad.add_probe(gst::PadProbeType::EVENT_DOWNSTREAM, {
-        let events = events.clone();
-        move |_, info| {
-            let structure = info.event().and_then(|event| event.structure());
-            let number = structure.and_then(|event| event.get::<u64>("unsigned").ok());
-            events.lock().unwrap().extend(number);
-            gst::PadProbeReturn::Ok
-        }
+    let events = note(&pad, gst::PadProbeType::EVENT_DOWNSTREAM, |info| {
+        info.event()?.structure()?.get::<u64>("unsigned").ok()
     });
     let producer = pools.sender(&VIDEO.parse().unwrap(), LOSSLESS);
     producer.push(gst::Buffer::from_slice([1; 64]));

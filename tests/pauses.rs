@@ -214,22 +214,17 @@ fn a_source_that_an_application_ends_keeps_no_frame() {
     let pools = Pools::new();
     let held = InHand::new(&pools);
     let eos = gst::event::Eos::new();
-    let (seqnum, came) = (eos.seqnum(), mpsc::channel());
-    held.receiver.app.static_pad("sink").unwrap().add_probe(
-        gst::PadProbeType::EVENT_DOWNSTREAM,
-        move |_, info| {
-            let event = info.event().unwrap();
-            if event.type_() == gst::EventType::Eos {
-                came.0.send(event.seqnum()).unwrap();
-            }
-            gst::PadProbeReturn::Ok
-        },
-    );
+    let seqnum = eos.seqnum();
+    let pad = held.receiver.app.static_pad("sink").unwrap();
+    let came = note(&pad, gst::PadProbeType::EVENT_DOWNSTREAM, |info| {
+        let event = info.event()?;
+        (event.type_() == gst::EventType::Eos).then(|| event.seqnum())
+    });
     // Downstream blocks the streaming thread. The application does not wait for it.
     assert!(held.receiver.src().send_event(eos));
     held.go.send(()).unwrap();
     assert!(held.receiver.rest().is_empty());
-    assert_eq!(came.1.recv_timeout(SOON.into()), Ok(seqnum));
+    assert_eq!(*came.lock().unwrap(), [seqnum]);
     held.holds_no_more();
     let sink = held.sender.sink();
     until("it has left", || sink.property::<u32>("num-clients") == 0);

@@ -32,8 +32,7 @@ fn pass(producer: &mut Actor, consumers: &mut [Actor], numbers: std::ops::Range<
     for number in numbers {
         producer.push(number);
         for consumer in &mut *consumers {
-            consumer.takes(number);
-            consumer.drops(number);
+            consumer.passes(number);
         }
     }
 }

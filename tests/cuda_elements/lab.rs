@@ -114,6 +114,16 @@ impl Lab {
         self.launch(&consumer(properties, behind))
     }
 
+    /// A process that reads frames on the device, one that downloads them by another element, and one whose source does.
+    #[track_caller]
+    pub fn consumers(&self) -> [Actor; 3] {
+        [
+            self.consumer("", ""),
+            self.consumer("", "cudadownload ! video/x-raw !"),
+            self.consumer("download=true", ""),
+        ]
+    }
+
     /// The number of calls of these driver functions in a process.
     pub fn calls(&self, actor: &Actor, names: &[&str]) -> u64 {
         let calls = self.machine.calls(actor.0.pid());
@@ -220,6 +230,13 @@ impl Actor {
     pub fn takes(&mut self, number: u8) {
         self.run(&format!("take {number}"), "ok");
         self.has(number);
+    }
+
+    /// As `takes`, and releases the frame.
+    #[track_caller]
+    pub fn passes(&mut self, number: u8) {
+        self.takes(number);
+        self.drops(number);
     }
 
     /// Asserts that a kept frame is unchanged.

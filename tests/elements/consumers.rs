@@ -313,14 +313,7 @@ fn a_slow_consumer_misses_live_frames_and_gets_a_message() {
     let mut expected = 2;
     for sample in &got {
         let gap = first_byte(sample) != expected;
-        assert_eq!(
-            sample
-                .buffer()
-                .unwrap()
-                .flags()
-                .contains(gst::BufferFlags::DISCONT),
-            gap
-        );
+        assert_eq!(is_discont(sample), gap);
         expected = first_byte(sample) + 1;
     }
 }
@@ -337,8 +330,7 @@ fn a_slow_consumer_gets_the_newest_if_set_to() {
         sender.push(frame(number));
     }
     sender.finish();
-    let sink = sender.sink();
-    until("all frames", || stat(&sink, "published") == 19);
+    sender.until_published(19);
     let got: Vec<_> = receiver.rest().iter().map(first_byte).collect();
     assert_eq!(got.last(), Some(&19));
     assert!(got.len() <= 3 && got.is_sorted(), "{got:?}");
@@ -368,15 +360,8 @@ fn a_rate_limit_leaves_frames_out() {
         apart.min() > Some(gst::ClockTime::from_mseconds(100)),
         "{times:?}"
     );
-    let gap = |it: &gst::Sample| {
-        it.buffer()
-            .unwrap()
-            .flags()
-            .contains(gst::BufferFlags::DISCONT)
-    };
-    assert!(!got.iter().skip(1).any(gap));
-    let bus = receiver.pipeline.0.bus().unwrap();
-    assert!(bus.pop_filtered(&[gst::MessageType::Warning]).is_none());
+    assert!(!got.iter().skip(1).any(is_discont));
+    assert_eq!(receiver.pipeline.warnings(), [""; 0]);
 }
 
 #[test]
@@ -401,8 +386,7 @@ fn a_late_joiner_gets_tags() {
     tags.make_mut()
         .add::<gst::tags::Title>(&"a title, with \"quotes\"", gst::TagMergeMode::Replace);
     sender.push(frame(1));
-    let sink = sender.sink();
-    until("the first frame", || stat(&sink, "published") == 1);
+    sender.until_published(1);
     assert!(
         sender
             .sink()
@@ -413,7 +397,7 @@ fn a_late_joiner_gets_tags() {
             .push_event(gst::event::Tag::new(tags))
     );
     sender.push(frame(2));
-    until("the second frame", || stat(&sink, "published") == 2);
+    sender.until_published(2);
     let receiver = pools.receiver("start-from=newest");
     let sample = receiver.next().unwrap();
     assert_eq!(first_byte(&sample), 2);
@@ -438,13 +422,7 @@ fn a_new_producer_takes_over() {
         sender.push(frame(round));
         let sample = receiver.next().unwrap();
         assert_eq!(first_byte(&sample), round);
-        assert!(
-            sample
-                .buffer()
-                .unwrap()
-                .flags()
-                .contains(gst::BufferFlags::DISCONT)
-        );
+        assert!(is_discont(&sample));
         assert_eq!(receiver.stat("reconnects"), u64::from(round) - 1);
     }
     assert_eq!(receiver.stat("received"), 3);
@@ -594,8 +572,7 @@ fn a_sink_that_drains_can_be_stopped() {
         sender.push(frame(number));
     }
     sender.app.end_of_stream().unwrap();
-    let sink = sender.sink();
-    until("four frames", || stat(&sink, "published") == 4);
+    sender.until_published(4);
     // A pause does not lose the remaining frames.
     for state in [gst::State::Playing, gst::State::Paused, gst::State::Playing] {
         sender.pipeline.settle(state);

@@ -284,9 +284,7 @@ fn without_a_free_slot_live_frames_are_dropped_and_counted() {
     for published in 1..=4 {
         let buffer = pool.acquire_buffer(None).unwrap();
         sender.push(buffer.clone());
-        until("a frame published", || {
-            stat(&sink, "published") == published
-        });
+        sender.until_published(published);
         kept.push(buffer);
     }
     for _ in 0..3 {
@@ -296,7 +294,7 @@ fn without_a_free_slot_live_frames_are_dropped_and_counted() {
     assert_eq!(stat(&sink, "published"), 4);
     drop(kept);
     sender.push(pool.acquire_buffer(None).unwrap());
-    until("one more frame published", || stat(&sink, "published") == 5);
+    sender.until_published(5);
 }
 
 #[test]
@@ -362,7 +360,7 @@ fn an_error_about_planes_names_both_versions_of_gstreamer() {
     let own = {
         let sender = pools.sender(&VIDEO.parse().unwrap(), "");
         sender.push(gst::Buffer::with_size(64 * 64).unwrap());
-        until("a frame", || stat(&sender.sink(), "published") == 1);
+        sender.until_published(1);
         let consumer = xmem_core::Consumer::builder(pools.pool("p"));
         let consumer = consumer.connect().unwrap();
         until("the sticky state", || consumer.sticky().is_some());

@@ -62,12 +62,7 @@ fn memory_with_a_descriptor_travels_as_it_is() {
         assert!(file.ends_with(&format!(" {expected}")), "{file}");
         assert_eq!(offset, 0);
         // The memory is read-only: an in-place filter gets a copy.
-        assert!(
-            buffer
-                .peek_memory(0)
-                .flags()
-                .contains(gst::MemoryFlags::READONLY)
-        );
+        assert!(is_read_only(buffer));
         last = Some(sample);
     }
     let sink = sender.pipeline.sink();

@@ -272,12 +272,7 @@ fn a_copy_of_a_frame_that_is_mapped_for_writing_is_the_frame() {
     carrier.make_mut().append_memory(alias);
     assert_eq!(slot_of(&carrier), slot);
     assert_eq!(stat(&sink.0, "memory-copies"), 0);
-    assert!(
-        carrier
-            .peek_memory(0)
-            .flags()
-            .contains(gst::MemoryFlags::READONLY)
-    );
+    assert!(is_read_only(&carrier));
     // Only a copy of the whole memory is an alias; a copy of a part is a real copy.
     let part = memory.copy_range(0..100);
     assert_eq!(part.allocator().unwrap().memory_type(), "SystemMemory");

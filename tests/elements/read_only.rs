@@ -113,12 +113,7 @@ fn a_published_frame_cannot_be_mapped_for_writing() {
     let received = sample.buffer().unwrap();
 
     for buffer in [kept.as_ref(), received] {
-        assert!(
-            buffer
-                .peek_memory(0)
-                .flags()
-                .contains(gst::MemoryFlags::READONLY)
-        );
+        assert!(is_read_only(buffer));
         // Mapping a copy of the buffer for writing copies the memory.
         let mut own = buffer.copy();
         own.make_mut().map_writable().unwrap().fill(9);

@@ -72,12 +72,7 @@ fn a_change_of_a_buffer_is_not_in_a_later_one() {
         assert_ne!(buffer.pts(), Some(gst::ClockTime::SECOND));
         assert_eq!((buffer.dts(), buffer.duration()), (None, None));
         assert_eq!((buffer.offset(), buffer.offset_end()), (u64::MAX, u64::MAX));
-        assert!(
-            buffer
-                .peek_memory(0)
-                .flags()
-                .contains(gst::MemoryFlags::READONLY)
-        );
+        assert!(is_read_only(&buffer));
         assert_eq!(stream.held(), 1);
         change(buffer.make_mut());
     }

@@ -185,24 +185,14 @@ fn asks_for_nearly_every_frame(width: u32, height: u32) {
         "filesrc location={file} ! qtdemux ! h264parse ! {decoder} \
          ! xmemsink name=sink pool=POOL delivery=lossless wait-for-connection=true sync=false"
     ));
-    let queries = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
-    let counted = queries.clone();
-    producer.sink().static_pad("sink").unwrap().add_probe(
-        gst::PadProbeType::QUERY_DOWNSTREAM,
-        move |_, info| {
-            if info
-                .query()
-                .is_some_and(|query| query.type_() == gst::QueryType::Allocation)
-            {
-                counted.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-            }
-            gst::PadProbeReturn::Ok
-        },
-    );
+    let pad = producer.sink().static_pad("sink").unwrap();
+    let queries = note(&pad, gst::PadProbeType::QUERY_DOWNSTREAM, |info| {
+        is_allocation(info).then_some(())
+    });
     let receiver = pools.receiver("");
     producer.play();
     assert_eq!(receiver.rest().len(), 40);
-    let queries = queries.load(std::sync::atomic::Ordering::Relaxed);
+    let queries = queries.lock().unwrap().len();
     eprintln!(
         "{queries} queries, {}",
         producer.sink().property::<gst::Structure>("stats")

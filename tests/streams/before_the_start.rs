@@ -23,10 +23,10 @@ const DELAY: gst::ClockTime = gst::ClockTime::from_mseconds(700);
 const DEADLINE: gst::ClockTime = gst::ClockTime::from_mseconds(20);
 
 /// The times of the buffers at a pad by their offsets, on the clock that all pipelines of a test use.
-type Noted = Arc<Mutex<BTreeMap<u64, i128>>>;
+type Times = Arc<Mutex<BTreeMap<u64, i128>>>;
 
-fn note(pipeline: &Pipeline, element: &str, pad: &str) -> Noted {
-    let noted = Noted::default();
+fn times_at(pipeline: &Pipeline, element: &str, pad: &str) -> Times {
+    let noted = Times::default();
     let times = noted.clone();
     let weak = pipeline.0.downgrade();
     let pad = pipeline.by_name(element).static_pad(pad).unwrap();
@@ -51,8 +51,8 @@ fn held_back() -> String {
 /// Plays video and sound into two pools, each with the elements that delay it.
 struct Producer {
     pipeline: Pipeline,
-    video: Noted,
-    sound: Noted,
+    video: Times,
+    sound: Times,
 }
 
 impl Producer {
@@ -63,7 +63,10 @@ impl Producer {
             pools.pool("v"),
             pools.pool("a")
         ));
-        let (video, sound) = (note(&pipeline, "v", "sink"), note(&pipeline, "a", "sink"));
+        let (video, sound) = (
+            times_at(&pipeline, "v", "sink"),
+            times_at(&pipeline, "a", "sink"),
+        );
         pipeline.play();
         let producer = Self {
             pipeline,
@@ -80,7 +83,7 @@ impl Producer {
 
 /// By how much each frame is later for the consumer than for the producer. Its times rise.
 #[track_caller]
-fn shifts(sent: &Noted, received: &Noted) -> Vec<i128> {
+fn shifts(sent: &Times, received: &Times) -> Vec<i128> {
     let received = received.lock().unwrap().clone();
     let times: Vec<_> = received.values().collect();
     assert!(times.windows(2).all(|pair| pair[0] < pair[1]), "{times:?}");
@@ -90,7 +93,7 @@ fn shifts(sent: &Noted, received: &Noted) -> Vec<i128> {
 }
 
 /// Waits until this many frames were received.
-fn wait_for(received: &Noted, frames: usize) {
+fn wait_for(received: &Times, frames: usize) {
     until("frames", || received.lock().unwrap().len() >= frames);
 }
 
@@ -105,7 +108,10 @@ fn shift_of_both(pools: &Pools, producer: &Producer, sinks: [&str; 2]) -> i128 {
         pools.pool("a"),
         sinks[1]
     ));
-    let (video, sound) = (note(&consumer, "v", "src"), note(&consumer, "a", "src"));
+    let (video, sound) = (
+        times_at(&consumer, "v", "src"),
+        times_at(&consumer, "a", "src"),
+    );
     consumer.play();
     wait_for(&video, 60);
     wait_for(&sound, 60);
@@ -150,14 +156,14 @@ fn the_shift_is_paid_from_the_latency() {
             "videotestsrc is-live=true ! {CAPS} ! {} xmemsink name=sink pool=POOL",
             held_back()
         ));
-        let sent = note(&producer, "sink", "sink");
+        let sent = times_at(&producer, "sink", "sink");
         producer.play();
         until("frames", || stat(&producer.sink(), "published") > 5);
         (producer, sent)
     };
     let (producer, sent) = start();
     let consumer = pools.launch("xmemsrc name=src pool=POOL ! fakesink sync=false");
-    let received = note(&consumer, "src", "src");
+    let received = times_at(&consumer, "src", "src");
     consumer.play();
     wait_for(&received, 20);
     let all = shifts(&sent, &received);
@@ -193,7 +199,7 @@ fn nothing_is_shifted_beside_another_live_source() {
         "xmemsrc name=v pool={} ! fakesink sync=false audiotestsrc is-live=true ! fakesink sync=false",
         pools.pool("v")
     ));
-    let received = note(&consumer, "v", "src");
+    let received = times_at(&consumer, "v", "src");
     consumer.play();
     wait_for(&received, 20);
     let all = shifts(&producer.video, &received);
@@ -212,8 +218,7 @@ fn the_newest_frame_is_never_left_out() {
     buffer.make_mut().set_pts(gst::ClockTime::ZERO);
     buffer.make_mut().set_duration(gst::ClockTime::MSECOND);
     sender.push(buffer);
-    let sink = sender.sink();
-    until("it is published", || stat(&sink, "published") == 1);
+    sender.until_published(1);
     let begun = xmem_core::monotonic_ns();
     until("it is over", || {
         xmem_core::monotonic_ns() > begun + 200_000_000
@@ -241,14 +246,10 @@ fn over_pauses(pools: &Pools, producer: &str, properties: &str) -> Vec<Frame> {
     let consumer = pools.launch(&format!(
         "xmemsrc name=src pool=POOL {properties} ! fakesink sync=false"
     ));
-    let frames = Arc::new(Mutex::new(Vec::<Frame>::new()));
-    let noted = frames.clone();
     let pad = consumer.by_name("src").static_pad("src").unwrap();
-    pad.add_probe(gst::PadProbeType::BUFFER, move |_, info| {
-        let buffer = info.buffer().unwrap();
-        let frame = (buffer.offset(), buffer.pts().unwrap(), buffer.flags());
-        noted.lock().unwrap().push(frame);
-        gst::PadProbeReturn::Ok
+    let frames = note(&pad, gst::PadProbeType::BUFFER, |info| {
+        let buffer = info.buffer()?;
+        Some((buffer.offset(), buffer.pts().unwrap(), buffer.flags()))
     });
     consumer.play();
     for round in 1..=3 {

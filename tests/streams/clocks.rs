@@ -2,8 +2,6 @@
 
 //! Pipelines with different clocks, and without a clock.
 
-use std::sync::{Arc, Mutex};
-
 use crate::support::*;
 use gst::prelude::*;
 use xmem_core::Consumer;
@@ -25,27 +23,18 @@ fn odd_clock(name: &str, kind: gst::ClockType, ppm: u64) -> gst::Clock {
 }
 
 /// The due times, on CLOCK_MONOTONIC, of frames at an element's pad.
-type Due = Arc<Mutex<Vec<i128>>>;
-
-fn due(pipeline: &Pipeline, element: &str, pad: &str, clock: Option<&gst::Clock>) -> Due {
-    let due = Due::default();
-    let (noted, weak, clock) = (due.clone(), pipeline.0.downgrade(), clock.cloned());
-    pipeline
-        .by_name(element)
-        .static_pad(pad)
-        .unwrap()
-        .add_probe(gst::PadProbeType::BUFFER, move |_, info| {
-            let pts = info.buffer().unwrap().pts().unwrap();
-            let time = weak.upgrade().unwrap().base_time().unwrap_or_default() + pts;
-            // Converts the time of this clock to CLOCK_MONOTONIC.
-            let time = match &clock {
-                Some(clock) => i128::from(clock.unadjust_unlocked(time).nseconds()),
-                None => i128::from(time.nseconds()),
-            };
-            noted.lock().unwrap().push(time);
-            gst::PadProbeReturn::Ok
-        });
-    due
+fn due(pipeline: &Pipeline, element: &str, pad: &str, clock: Option<&gst::Clock>) -> Noted<i128> {
+    let (weak, clock) = (pipeline.0.downgrade(), clock.cloned());
+    let pad = pipeline.by_name(element).static_pad(pad).unwrap();
+    note(&pad, gst::PadProbeType::BUFFER, move |info| {
+        let pts = info.buffer()?.pts().unwrap();
+        let time = weak.upgrade().unwrap().base_time().unwrap_or_default() + pts;
+        // Converts the time of this clock to CLOCK_MONOTONIC.
+        Some(match &clock {
+            Some(clock) => i128::from(clock.unadjust_unlocked(time).nseconds()),
+            None => i128::from(time.nseconds()),
+        })
+    })
 }
 
 /// The errors of the due times after the pool, in nanoseconds.

@@ -5,7 +5,7 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        atomic::{AtomicBool, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -32,17 +32,23 @@ fn encoder(pools: &Pools, sink: &str) -> Launch {
 }
 
 /// Records for each buffer of the source whether it is a key frame.
-fn key_frames(receiver: &Receiver) -> Arc<std::sync::Mutex<Vec<bool>>> {
-    let kinds = Arc::new(std::sync::Mutex::new(Vec::new()));
-    let noted = kinds.clone();
+fn key_frames(receiver: &Receiver) -> Noted<bool> {
     let pad = receiver.src().static_pad("src").unwrap();
-    pad.add_probe(gst::PadProbeType::BUFFER, move |_, info| {
-        let flags = info.buffer().unwrap().flags();
-        let is_key = !flags.contains(gst::BufferFlags::DELTA_UNIT);
-        noted.lock().unwrap().push(is_key);
-        gst::PadProbeReturn::Ok
-    });
-    kinds
+    note(&pad, gst::PadProbeType::BUFFER, |info| {
+        Some(!info.buffer()?.flags().contains(DELTA))
+    })
+}
+
+/// Notes what `look` returns for the requests at the pad of a sink.
+fn requests<T: Send + 'static>(
+    sink: &gst::Element,
+    look: impl Fn(UpstreamForceKeyUnitEvent) -> T + Send + Sync + 'static,
+) -> Noted<T> {
+    let pad = sink.static_pad("sink").unwrap();
+    note(&pad, gst::PadProbeType::EVENT_UPSTREAM, move |info| {
+        let wish = UpstreamForceKeyUnitEvent::parse(info.event()?).ok()?;
+        Some(look(wish))
+    })
 }
 
 /// The average difference between the bytes of two pictures.
@@ -119,32 +125,14 @@ fn a_consumer_that_misses_frames_goes_on_with_a_key_frame() {
 /// A sink that the test feeds, and the requests that reach its upstream.
 struct Fed {
     sender: Sender,
-    requests: Arc<AtomicUsize>,
-    wanted: Arc<AtomicBool>,
+    requests: Noted<()>,
 }
 
 impl Fed {
     fn new(pools: &Pools, properties: &str) -> Self {
         let sender = pools.sender(&"video/x-test".parse().unwrap(), properties);
-        let requests = Arc::new(AtomicUsize::new(0));
-        let wanted = Arc::new(AtomicBool::new(false));
-        let (counted, noted) = (requests.clone(), wanted.clone());
-        sender.sink().static_pad("sink").unwrap().add_probe(
-            gst::PadProbeType::EVENT_UPSTREAM,
-            move |_, info| {
-                if let Ok(wish) = UpstreamForceKeyUnitEvent::parse(info.event().unwrap()) {
-                    assert!(wish.all_headers);
-                    counted.fetch_add(1, Ordering::SeqCst);
-                    noted.store(true, Ordering::SeqCst);
-                }
-                gst::PadProbeReturn::Ok
-            },
-        );
-        Self {
-            sender,
-            requests,
-            wanted,
-        }
+        let requests = requests(&sender.sink(), |wish| assert!(wish.all_headers));
+        Self { sender, requests }
     }
 
     fn push(&self, number: u8, flags: gst::BufferFlags) {
@@ -154,7 +142,7 @@ impl Fed {
     }
 
     fn requests(&self) -> usize {
-        self.requests.load(Ordering::SeqCst)
+        self.requests.lock().unwrap().len()
     }
 }
 
@@ -174,19 +162,13 @@ fn delta_frames_wait_for_a_key_frame() {
     for number in 1..=3 {
         fed.push(number, DELTA);
     }
-    until("a request", || fed.wanted.load(Ordering::SeqCst));
+    until("a request", || fed.requests() > 0);
     fed.push(4, KEY);
     fed.push(5, DELTA);
     assert_eq!(number(receivers[2].next()), 1);
     for receiver in &receivers[..2] {
         let first = receiver.next().unwrap();
-        assert!(
-            first
-                .buffer()
-                .unwrap()
-                .flags()
-                .contains(gst::BufferFlags::DISCONT)
-        );
+        assert!(is_discont(&first));
         assert_eq!(number(Some(first)), 4);
         assert_eq!(number(receiver.next()), 5);
         assert_eq!(receiver.stat("undecodable"), 3);
@@ -288,20 +270,12 @@ fn requests_reach_the_encoder() {
     let later = gst::ClockTime::from_seconds(20);
     let asked = Instant::now();
     let at = receiver.src().current_running_time().unwrap() + later;
-    let times = Arc::new(std::sync::Mutex::new(Vec::new()));
-    let noted = times.clone();
     let sink = fed.sender.sink();
     let weak = sink.downgrade();
-    sink.static_pad("sink").unwrap().add_probe(
-        gst::PadProbeType::EVENT_UPSTREAM,
-        move |_, info| {
-            if let Ok(wish) = UpstreamForceKeyUnitEvent::parse(info.event().unwrap()) {
-                let now = weak.upgrade().unwrap().current_running_time();
-                noted.lock().unwrap().push((wish.running_time, now));
-            }
-            gst::PadProbeReturn::Ok
-        },
-    );
+    let times = requests(&sink, move |wish| {
+        let now = weak.upgrade().unwrap().current_running_time();
+        (wish.running_time, now)
+    });
     let request = UpstreamForceKeyUnitEvent::builder()
         .running_time(at)
         .all_headers(true)
@@ -339,17 +313,7 @@ fn assert_a_request_is_converted(starts_at_zero: bool, properties: &str) {
     producer.0.set_base_time(clock.time() - began);
     producer.play();
     let sink = producer.sink();
-    let wishes = Arc::new(std::sync::Mutex::new(Vec::new()));
-    let noted = wishes.clone();
-    sink.static_pad("sink").unwrap().add_probe(
-        gst::PadProbeType::EVENT_UPSTREAM,
-        move |_, info| {
-            if let Ok(wish) = UpstreamForceKeyUnitEvent::parse(info.event().unwrap()) {
-                noted.lock().unwrap().push(wish.running_time);
-            }
-            gst::PadProbeReturn::Ok
-        },
-    );
+    let wishes = requests(&sink, |wish| wish.running_time);
     let mut frame = gst::Buffer::from_slice([1; 100]);
     frame.get_mut().unwrap().set_pts(pts);
     let app = producer.by_name("app").downcast::<gst_app::AppSrc>();
@@ -438,23 +402,15 @@ fn a_force_key_unit_event_has_the_consumers_times() {
     let pools = Pools::new();
     let fed = Fed::new(&pools, "");
     let receiver = pools.receiver("").connected();
-    let seen = Arc::new(std::sync::Mutex::new(None));
-    let noted = seen.clone();
-    receiver.app.static_pad("sink").unwrap().add_probe(
-        gst::PadProbeType::EVENT_DOWNSTREAM,
-        move |_, info| {
-            if let Ok(news) = DownstreamForceKeyUnitEvent::parse(info.event().unwrap()) {
-                *noted.lock().unwrap() = Some(news);
-            }
-            gst::PadProbeReturn::Ok
-        },
-    );
+    let pad = receiver.app.static_pad("sink").unwrap();
+    let seen = note(&pad, gst::PadProbeType::EVENT_DOWNSTREAM, |info| {
+        DownstreamForceKeyUnitEvent::parse(info.event()?).ok()
+    });
     let time = gst::ClockTime::from_seconds(1000);
     let mut frame = gst::Buffer::from_slice([1; 100]);
     frame.get_mut().unwrap().set_pts(gst::ClockTime::ZERO);
     fed.sender.push(frame);
-    let sink = fed.sender.sink();
-    until("a frame", || stat(&sink, "published") == 1);
+    fed.sender.until_published(1);
     let news = DownstreamForceKeyUnitEvent::builder()
         .timestamp(time)
         .stream_time(time)
@@ -463,8 +419,8 @@ fn a_force_key_unit_event_has_the_consumers_times() {
         .count(7)
         .build();
     assert!(fed.sender.app.static_pad("src").unwrap().push_event(news));
-    until("the news", || seen.lock().unwrap().is_some());
-    let news = seen.lock().unwrap().take().unwrap();
+    until("the news", || !seen.lock().unwrap().is_empty());
+    let news = seen.lock().unwrap().pop().unwrap();
     let base_time = |pipeline: &Pipeline| pipeline.0.base_time().unwrap();
     let right = time + base_time(&fed.sender.pipeline) - base_time(&receiver.pipeline);
     assert_eq!(news.timestamp, Some(right));
@@ -473,8 +429,8 @@ fn a_force_key_unit_event_has_the_consumers_times() {
     // The request is for the next possible frame.
     let soon = DownstreamForceKeyUnitEvent::builder().count(8).build();
     assert!(fed.sender.app.static_pad("src").unwrap().push_event(soon));
-    until("news without a time", || seen.lock().unwrap().is_some());
-    let soon = seen.lock().unwrap().take().unwrap();
+    until("news without a time", || !seen.lock().unwrap().is_empty());
+    let soon = seen.lock().unwrap().pop().unwrap();
     assert_eq!(
         (soon.timestamp, soon.running_time, soon.count),
         (None, None, 8)

@@ -64,9 +64,7 @@ fn no_slot_is_free() {
     drop((held, ahead));
     // The frame depends on a missing frame.
     sender.push(frame(5, DELTA));
-    until("it is published", || {
-        sender.pipeline.stat("sink", "published") == 4
-    });
+    sender.until_published(4);
     until("it is passed over", || receiver.stat("undecodable") == 1);
     sender.push(frame(6, KEY));
     assert_eq!(next(&receiver), (6, true));

@@ -31,8 +31,7 @@ fn running(pools: &Pools, caps: &str, properties: &str) -> Sender {
     push(&sender, &[1, 2], HEADER);
     push(&sender, &[3], HEADER);
     push(&sender, &[10], KEY);
-    let sink = sender.sink();
-    until("three frames", || stat(&sink, "published") == 3);
+    sender.until_published(3);
     sender
 }
 
@@ -104,16 +103,11 @@ fn a_header_that_downstream_does_not_take_delays_no_pause_and_no_stop() {
         let pools = Pools::new();
         let sender = running(&pools, CONTAINER, "");
         let receiver = pools.receiver("").connected();
-        let came = Arc::new(AtomicUsize::new(0));
-        let counted = came.clone();
         let pad = receiver.app.static_pad("sink").unwrap();
-        pad.add_probe(gst::PadProbeType::BUFFER, move |_, _| {
-            counted.fetch_add(1, Ordering::SeqCst);
-            gst::PadProbeReturn::Ok
-        });
+        let came = note(&pad, gst::PadProbeType::BUFFER, |_| Some(()));
         push(&sender, &[11], KEY);
         // The appsink has space for the first part only.
-        until("the second part", || came.load(Ordering::SeqCst) == 2);
+        until("the second part", || came.lock().unwrap().len() == 2);
         receiver.pipeline.settle(gst::State::Paused);
         if goes_on {
             receiver.pipeline.settle(gst::State::Playing);
@@ -229,10 +223,7 @@ fn a_source_that_joins_in_the_middle_of_a_header_begins_after_it() {
             }
         };
         push(&muxed[..before]);
-        let sink = sender.sink();
-        until("they are published", || {
-            stat(&sink, "published") == before as u64
-        });
+        sender.until_published(before as u64);
         let receiver = pools.receiver_behind("", &format!("{demuxer} !"));
         let receiver = receiver.connected();
         push(&muxed[before..]);
@@ -273,8 +264,7 @@ fn a_source_that_misses_the_rest_of_a_header_begins_again() {
         sender.app.push_sample(sample).unwrap();
     }
     let before = 1 + middle.len() as u64;
-    let sink = sender.sink();
-    until("the rest", || stat(&sink, "published") == before);
+    sender.until_published(before);
     drop(go_on);
     let all = || receiver.stat("received") + receiver.stat("missed");
     until("the gap", || all() == before);
@@ -424,15 +414,9 @@ fn late_consumers_of_several_streams_begin_at_the_next_key_frame() {
 fn begins_at_the_next_key_frame(muxer: &str, video: &str, sound: &str, heeds_requests: bool) {
     let pools = Pools::new();
     let producer = muxed(&pools, muxer, video, sound);
-    let requests = Arc::new(AtomicUsize::new(0));
-    let counted = requests.clone();
     let encoder = producer.by_name("encoder").static_pad("src").unwrap();
-    encoder.add_probe(gst::PadProbeType::EVENT_UPSTREAM, move |_, info| {
-        let event = info.event().unwrap();
-        if UpstreamForceKeyUnitEvent::parse(event).is_ok() {
-            counted.fetch_add(1, Ordering::SeqCst);
-        }
-        gst::PadProbeReturn::Ok
+    let requests = note(&encoder, gst::PadProbeType::EVENT_UPSTREAM, |info| {
+        UpstreamForceKeyUnitEvent::parse(info.event()?).ok()
     });
     producer.play();
     let published = || producer.stat("sink", "published");
@@ -454,6 +438,6 @@ fn begins_at_the_next_key_frame(muxer: &str, video: &str, sound: &str, heeds_req
         );
     }
     if !heeds_requests {
-        assert_eq!(requests.load(Ordering::SeqCst), 0, "{muxer}");
+        assert_eq!(requests.lock().unwrap().len(), 0, "{muxer}");
     }
 }

@@ -130,15 +130,13 @@ fn passthrough_has_the_segment_on_the_pad_of_the_source() {
     let sender = sender(&pools, LOSSLESS);
     let receiver = pools.receiver("timestamp-mode=passthrough");
     let pad = receiver.src().static_pad("src").unwrap();
-    let received = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
-    let noted = received.clone();
-    receiver.app.static_pad("sink").unwrap().add_probe(
+    let sink_pad = receiver.app.static_pad("sink").unwrap();
+    let received = note(
+        &sink_pad,
         gst::PadProbeType::EVENT_DOWNSTREAM,
-        move |_, info| {
-            if let gst::EventView::Segment(event) = info.event().unwrap().view() {
-                noted.lock().unwrap().push(event.segment().clone());
-            }
-            gst::PadProbeReturn::Ok
+        |info| match info.event()?.view() {
+            gst::EventView::Segment(event) => Some(event.segment().start().value()),
+            _ => None,
         },
     );
     let segments = [1_000, 2_000].map(|start| {
@@ -174,13 +172,8 @@ fn passthrough_has_the_segment_on_the_pad_of_the_source() {
         running_time(sample.segment().unwrap()),
         Some(ms(200 + 400 + 7_000))
     );
-    let received = received.lock().unwrap();
-    let starts: Vec<_> = received
-        .iter()
-        .map(|segment| segment.start().value())
-        .collect();
     let second = ms(1_000).nseconds() as i64;
-    assert_eq!(starts, [second, 2 * second, 2 * second]);
+    assert_eq!(*received.lock().unwrap(), [second, 2 * second, 2 * second]);
 }
 
 /// A late joiner also gets an event that is not an entry of the pool.
@@ -190,8 +183,7 @@ fn passthrough_has_the_segment_before_the_first_frame_of_a_late_joiner() {
     let sender = sender(&pools, "");
     let begin = segment(|segment| segment.set_start(ms(500)));
     push(&sender, &buffer(1, Some(ms(600)), None), &begin);
-    let sink = sender.sink();
-    until("it is published", || stat(&sink, "published") == 1);
+    sender.until_published(1);
     let receiver = pools.receiver("timestamp-mode=passthrough start-from=oldest");
     let sample = receiver.next().unwrap();
     assert_eq!(times(&sample), (Some(ms(600)), None));
@@ -460,8 +452,7 @@ fn a_live_stream_that_lags_catches_up_where_frames_are_missing() {
         };
         if start == "oldest" {
             push();
-            let sink = sender.sink();
-            until("all are there", || stat(&sink, "published") == 7);
+            sender.until_published(7);
         }
         let receiver = pools.receiver(&format!("start-from={start}"));
         if start == "next" {

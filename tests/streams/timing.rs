@@ -2,8 +2,6 @@
 
 //! Timestamps across pipelines, and the time at which the sink publishes a frame.
 
-use std::sync::{Arc, Mutex};
-
 use crate::support::*;
 use gst::prelude::*;
 
@@ -12,24 +10,14 @@ const VIDEO: &str = "video/x-raw,format=GRAY8,width=64,height=64,framerate=100/1
 const LATENCY: gst::ClockTime = gst::ClockTime::from_mseconds(250);
 
 /// The times of the buffers at a pad, on the clock that both pipelines use.
-fn clock_times(pipeline: &Pipeline, element: &str, pad: &str) -> Arc<Mutex<Vec<i128>>> {
-    let times = Arc::new(Mutex::new(Vec::new()));
-    let noted = times.clone();
+fn clock_times(pipeline: &Pipeline, element: &str, pad: &str) -> Noted<i128> {
     let weak = pipeline.0.downgrade();
-    pipeline
-        .by_name(element)
-        .static_pad(pad)
-        .unwrap()
-        .add_probe(gst::PadProbeType::BUFFER, move |_, info| {
-            let pts = info.buffer().unwrap().pts().unwrap();
-            let base_time = weak.upgrade().unwrap().base_time().unwrap_or_default();
-            noted
-                .lock()
-                .unwrap()
-                .push(i128::from(pts.nseconds()) + i128::from(base_time.nseconds()));
-            gst::PadProbeReturn::Ok
-        });
-    times
+    let pad = pipeline.by_name(element).static_pad(pad).unwrap();
+    note(&pad, gst::PadProbeType::BUFFER, move |info| {
+        let pts = info.buffer()?.pts().unwrap();
+        let base_time = weak.upgrade().unwrap().base_time().unwrap_or_default();
+        Some(i128::from(pts.nseconds()) + i128::from(base_time.nseconds()))
+    })
 }
 
 /// The difference of the timestamps after and before the pool, for a live or non-live source.
@@ -209,8 +197,7 @@ fn a_frame_from_before_the_pipeline_has_running_time_zero() {
     let mut buffer = gst::Buffer::from_slice([1; 64 * 64]);
     buffer.make_mut().set_pts(gst::ClockTime::ZERO);
     sender.push(buffer);
-    let sink = sender.sink();
-    until("it is published", || stat(&sink, "published") == 1);
+    sender.until_published(1);
     let receiver = pools.receiver("start-from=oldest");
     assert_eq!(
         receiver.next().unwrap().buffer().unwrap().pts(),

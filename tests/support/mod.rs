@@ -315,6 +315,15 @@ impl Pipeline {
     pub fn stat(&self, element: &str, field: &str) -> u64 {
         stat(&self.by_name(element), field)
     }
+
+    /// Waits until the sink has published this number of frames.
+    #[track_caller]
+    pub fn until_published(&self, count: u64) {
+        let sink = self.sink();
+        until(&format!("{count} frames are published"), || {
+            stat(&sink, "published") == count
+        });
+    }
 }
 
 /// A field of an element's statistics.
@@ -490,6 +499,44 @@ pub fn slot_of(buffer: &gst::BufferRef) -> Option<(u32, u32)> {
     Some((memory.slot()?, memory.generation()?))
 }
 
+/// Whether the buffer's first memory can only be read.
+pub fn is_read_only(buffer: &gst::BufferRef) -> bool {
+    let flags = buffer.peek_memory(0).flags();
+    flags.contains(gst::MemoryFlags::READONLY)
+}
+
+/// Whether the frame is marked as the first one behind a gap.
+#[track_caller]
+pub fn is_discont(sample: &gst::Sample) -> bool {
+    let flags = sample.buffer().unwrap().flags();
+    flags.contains(gst::BufferFlags::DISCONT)
+}
+
+/// What was noted at a pad, in order.
+pub type Noted<T> = Arc<Mutex<Vec<T>>>;
+
+/// Notes what `look` returns for all that passes a pad of this type: buffers, events or queries.
+pub fn note<T: Send + 'static>(
+    pad: &gst::Pad,
+    types: gst::PadProbeType,
+    look: impl Fn(&gst::PadProbeInfo<'_>) -> Option<T> + Send + Sync + 'static,
+) -> Noted<T> {
+    let noted = Noted::default();
+    let to = noted.clone();
+    pad.add_probe(types, move |_, info| {
+        let seen = look(info);
+        to.lock().unwrap().extend(seen);
+        gst::PadProbeReturn::Ok
+    });
+    noted
+}
+
+/// Whether this is an ALLOCATION query.
+pub fn is_allocation(info: &gst::PadProbeInfo<'_>) -> bool {
+    let query = info.query();
+    query.is_some_and(|query| query.type_() == gst::QueryType::Allocation)
+}
+
 /// The memories at a sink's pad: the file and offset by slot and generation.
 pub type Seen = Arc<Mutex<HashMap<(u32, u32), (String, usize)>>>;
 
@@ -581,6 +628,11 @@ impl Sender {
     #[track_caller]
     pub fn push(&self, buffer: gst::Buffer) {
         self.app.push_buffer(buffer).unwrap();
+    }
+
+    #[track_caller]
+    pub fn until_published(&self, count: u64) {
+        self.pipeline.until_published(count);
     }
 
     /// Ends the stream and waits until the sink has seen it.
