@@ -9,21 +9,18 @@ use loom::thread;
 use xmem_shm::protocol::lease::{self, Hold};
 use xmem_shm::protocol::lease::{SlotState, SlotWord};
 
-use crate::check;
 use crate::slot::{Slot, holds, one_turn_each};
+use crate::{check, spawn};
 
 #[test]
 fn hold_and_claim_exclude_each_other() {
     check(None, || {
         let slot = Arc::new(Slot::published());
         let lease = Arc::new(AtomicU32::new(0));
-        let consumer = thread::spawn({
-            let (slot, lease) = (slot.clone(), lease.clone());
-            move || {
-                slot.consume(&lease, 1);
-                // The next frame, if it has been published.
-                slot.consume(&lease, 2);
-            }
+        let consumer = spawn((slot.clone(), lease.clone()), |(slot, lease)| {
+            slot.consume(&lease, 1);
+            // The next frame, if it has been published.
+            slot.consume(&lease, 2);
         });
         for _ in 0..2 {
             slot.produce(|generation| holds(&lease, generation));
@@ -63,17 +60,17 @@ fn a_refused_claim_changes_nothing() {
         // One consumer holds the frame all the time.
         let first = Arc::new(AtomicU32::new(1));
         let second = Arc::new(AtomicU32::new(0));
-        let joining = thread::spawn({
-            let (slot, second) = (slot.clone(), second.clone());
-            move || match lease::hold(&slot.word, &second, 1) {
+        let joining = spawn(
+            (slot.clone(), second.clone()),
+            |(slot, second)| match lease::hold(&slot.word, &second, 1) {
                 Hold::Held => {
                     assert_eq!(slot.read(), 1);
                     lease::release(&slot.word, &second);
                 }
                 Hold::Claimed => {}
                 Hold::Gone => panic!("it was there all the time"),
-            }
-        });
+            },
+        );
         let held = |generation| holds(&first, generation) || holds(&second, generation);
         assert!(!slot.produce(held));
         assert!(!slot.produce(held));
@@ -109,9 +106,8 @@ fn wrong_scan_then_claim() {
     check(None, || {
         let slot = Arc::new(Slot::published());
         let lease = Arc::new(AtomicU32::new(0));
-        let consumer = thread::spawn({
-            let (slot, lease) = (slot.clone(), lease.clone());
-            move || slot.consume(&lease, 1)
+        let consumer = spawn((slot.clone(), lease.clone()), |(slot, lease)| {
+            slot.consume(&lease, 1)
         });
         let held = holds(&lease, 1);
         fence(Ordering::SeqCst);
@@ -142,13 +138,10 @@ fn a_look_without_a_lease(is_there: fn(&AtomicU64) -> bool) {
     check(None, move || {
         let word = Arc::new(AtomicU64::new(SlotWord::new(1, SlotState::Published).0));
         let bytes = Arc::new([AtomicU32::new(1), AtomicU32::new(1)]);
-        let reader = thread::spawn({
-            let (word, bytes) = (word.clone(), bytes.clone());
-            move || {
-                if lease::is_there(&word, 1) {
-                    let read = [0, 1].map(|at| bytes[at].load(Ordering::Relaxed));
-                    assert!(!is_there(&word) || read == [1, 1], "{read:?}");
-                }
+        let reader = spawn((word.clone(), bytes.clone()), move |(word, bytes)| {
+            if lease::is_there(&word, 1) {
+                let read = [0, 1].map(|at| bytes[at].load(Ordering::Relaxed));
+                assert!(!is_there(&word) || read == [1, 1], "{read:?}");
             }
         });
         let next = lease::claim(&word, |_| false).unwrap();

@@ -18,10 +18,16 @@ mod slot;
 mod wake;
 
 use loom::model::Builder;
+use loom::thread::{self, JoinHandle};
 
 /// Explores all interleavings with at most this number of preemptions. `None`: without a limit.
 fn check(preemptions: Option<usize>, model: impl Fn() + Sync + Send + 'static) {
     let mut builder = Builder::new();
     builder.preemption_bound = preemptions;
     builder.check(model);
+}
+
+/// A thread with its own references to what it shares with others.
+fn spawn<S: 'static, T: 'static>(shared: S, work: impl FnOnce(S) -> T + 'static) -> JoinHandle<T> {
+    thread::spawn(move || work(shared))
 }

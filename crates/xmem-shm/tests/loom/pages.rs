@@ -9,8 +9,8 @@ use loom::sync::atomic::AtomicU32;
 use loom::thread;
 use xmem_shm::protocol::lease::{self, Hold};
 
-use crate::check;
 use crate::slot::{Slot, holds};
+use crate::{check, spawn};
 
 type Pages = Mutex<Vec<Arc<AtomicU32>>>;
 
@@ -30,15 +30,12 @@ fn a_consumer_joins_meanwhile() {
     check(Some(3), || {
         let slot = Arc::new(Slot::published());
         let pages = Arc::new(Pages::default());
-        let control = thread::spawn({
-            let (slot, pages) = (slot.clone(), pages.clone());
-            move || {
-                let page = Arc::new(AtomicU32::new(0));
-                pages.lock().unwrap().push(page.clone());
-                thread::spawn(move || slot.consume(&page, 1))
-                    .join()
-                    .unwrap();
-            }
+        let control = spawn((slot.clone(), pages.clone()), |(slot, pages)| {
+            let page = Arc::new(AtomicU32::new(0));
+            pages.lock().unwrap().push(page.clone());
+            thread::spawn(move || slot.consume(&page, 1))
+                .join()
+                .unwrap();
         });
         {
             let pages = pages.lock().unwrap();
@@ -94,12 +91,9 @@ fn a_dead_consumers_slot_is_reclaimed() {
         let page = Arc::new(AtomicU32::new(0));
         let pages = Arc::new(Mutex::new(vec![page.clone()]));
         let dying = dying(&slot, page);
-        let reaper = thread::spawn({
-            let pages = pages.clone();
-            move || {
-                dying.join().unwrap();
-                pages.lock().unwrap().clear();
-            }
+        let reaper = spawn(pages.clone(), move |pages| {
+            dying.join().unwrap();
+            pages.lock().unwrap().clear();
         });
         let produce = || {
             let pages = pages.lock().unwrap();
@@ -121,10 +115,7 @@ fn a_slot_is_reclaimed_from_the_dead_and_kept_for_the_living() {
         let [dead, living] = [0, 1].map(page);
         let pages = Arc::new(Mutex::new(vec![dead.clone(), living.clone()]));
         let dying = dying(&slot, dead);
-        let reading = thread::spawn({
-            let slot = slot.clone();
-            move || slot.consume(&living, 1)
-        });
+        let reading = spawn(slot.clone(), move |slot| slot.consume(&living, 1));
         let produce = |pages: &[Arc<AtomicU32>]| {
             slot.produce(|generation| pages.iter().any(|page| holds(page, generation)))
         };

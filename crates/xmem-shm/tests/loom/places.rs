@@ -5,14 +5,13 @@
 use std::sync::Arc;
 
 use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use loom::thread;
 use xmem_shm::protocol::lease::{self, Hold};
 use xmem_shm::protocol::lease::{SlotState, SlotWord};
 use xmem_shm::protocol::ring;
 
-use crate::check;
 use crate::ring::entry;
 use crate::slot::holds;
+use crate::{check, spawn};
 
 /// A slot with a place of two words, the only entry of the ring, and a consumer's lease word.
 struct Memory {
@@ -85,10 +84,7 @@ impl Memory {
 
 fn one_turn_each(read_first: bool, produce: impl FnOnce(&Memory)) {
     let memory = Memory::new();
-    let consumer = thread::spawn({
-        let memory = memory.clone();
-        move || memory.take(read_first)
-    });
+    let consumer = spawn(memory.clone(), move |memory| memory.take(read_first));
     produce(&memory);
     consumer.join().unwrap();
 }

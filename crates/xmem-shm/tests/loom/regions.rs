@@ -10,8 +10,8 @@ use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use loom::thread;
 use xmem_shm::protocol::{regions, ring};
 
-use crate::check;
 use crate::ring::entry;
+use crate::{check, spawn};
 
 /// A list of regions, and the memory of the first region.
 struct Regions {
@@ -106,16 +106,13 @@ fn a_frame_of_a_new_region_is_found_by_two_consumers() {
 fn wrong_the_list_of_regions_is_read_forwards() {
     check(None, || {
         let pool = Arc::new(Regions::new());
-        let consumer = thread::spawn({
-            let pool = pool.clone();
-            move || {
-                let ids = [0, 1, 2].map(|at| {
-                    let id = pool.words[at].load(Ordering::Relaxed);
-                    fence(Ordering::Acquire);
-                    id
-                });
-                assert!(ids.contains(&2), "region 2 is in use all the time: {ids:?}");
-            }
+        let consumer = spawn(pool.clone(), |pool| {
+            let ids = [0, 1, 2].map(|at| {
+                let id = pool.words[at].load(Ordering::Relaxed);
+                fence(Ordering::Acquire);
+                id
+            });
+            assert!(ids.contains(&2), "region 2 is in use all the time: {ids:?}");
         });
         regions::show(&pool.words, &pool.version, [2].into_iter(), 1);
         consumer.join().unwrap();
@@ -127,11 +124,8 @@ fn wrong_the_list_of_regions_is_read_forwards() {
 fn wrong_the_version_before_the_list() {
     check(Some(3), || {
         let pool = Arc::new(Regions::new());
-        let consumer = thread::spawn({
-            let pool = pool.clone();
-            move || {
-                pool.sweep();
-            }
+        let consumer = spawn(pool.clone(), |pool| {
+            pool.sweep();
         });
         pool.version.store(1, Ordering::Release);
         regions::show(&pool.words, &pool.version, [2].into_iter(), 1);

@@ -5,11 +5,10 @@
 use std::sync::Arc;
 
 use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
-use loom::thread;
 use xmem_shm::protocol::lease::{self, Hold};
 
-use crate::check;
 use crate::slot::{Slot, holds, one_turn_each};
+use crate::{check, spawn};
 
 /// A consumer lets a device end its lease on a frame, and may take the same frame again with `again`.
 fn a_device_ends_a_lease(again: fn(&Slot, &AtomicU32)) {
@@ -18,13 +17,10 @@ fn a_device_ends_a_lease(again: fn(&Slot, &AtomicU32)) {
             if lease::hold(&slot.word, lease, 1) != Hold::Held {
                 return;
             }
-            let device = thread::spawn({
-                let (slot, lease) = (slot.clone(), lease.clone());
-                move || {
-                    assert_eq!(slot.read(), 1);
-                    // A plain store, which does not check the owner of the lease.
-                    lease.store(0, Ordering::Release);
-                }
+            let device = spawn((slot.clone(), lease.clone()), |(slot, lease)| {
+                assert_eq!(slot.read(), 1);
+                // A plain store, which does not check the owner of the lease.
+                lease.store(0, Ordering::Release);
             });
             again(slot, lease);
             device.join().unwrap();
@@ -65,12 +61,9 @@ fn leases_are_counted_as_of_one_moment() {
     check(None, || {
         let slots = Arc::new([Slot::published(), Slot::published()]);
         let leases = Arc::new([AtomicU32::new(0), AtomicU32::new(0)]);
-        let consumer = thread::spawn({
-            let (slots, leases) = (slots.clone(), leases.clone());
-            move || {
-                for (slot, lease) in slots.iter().zip(&*leases) {
-                    assert!(slot.consume(lease, 1));
-                }
+        let consumer = spawn((slots.clone(), leases.clone()), |(slots, leases)| {
+            for (slot, lease) in slots.iter().zip(&*leases) {
+                assert!(slot.consume(lease, 1));
             }
         });
         let seen = leases.iter().filter(|lease| holds(lease, 1));
@@ -86,12 +79,9 @@ fn release_and_ask_to_ring_see_each_other() {
     check(None, || {
         let slot = Arc::new(Slot::published());
         let lease = Arc::new(AtomicU32::new(1));
-        let consumer = thread::spawn({
-            let (slot, lease) = (slot.clone(), lease.clone());
-            move || {
-                assert_eq!(slot.read(), 1);
-                lease::release(&slot.word, &lease)
-            }
+        let consumer = spawn((slot.clone(), lease.clone()), |(slot, lease)| {
+            assert_eq!(slot.read(), 1);
+            lease::release(&slot.word, &lease)
         });
         lease::ask_to_ring(&slot.word);
         let free = !holds(&lease, 1);
@@ -107,13 +97,13 @@ fn release_and_a_waiting_producer_see_each_other() {
         let slot = Arc::new(Slot::published());
         let lease = Arc::new(AtomicU32::new(1));
         let waiting = Arc::new(AtomicU64::new(0));
-        let consumer = thread::spawn({
-            let (slot, lease, waiting) = (slot.clone(), lease.clone(), waiting.clone());
-            move || {
+        let consumer = spawn(
+            (slot.clone(), lease.clone(), waiting.clone()),
+            |(slot, lease, waiting)| {
                 lease::release(&slot.word, &lease);
                 waiting.load(Ordering::Relaxed) != 0
-            }
-        });
+            },
+        );
         waiting.fetch_add(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         let free = !holds(&lease, 1);
@@ -128,12 +118,9 @@ fn wrong_a_flag_without_fences() {
     check(None, || {
         let lease = Arc::new(AtomicU32::new(1));
         let waiting = Arc::new(AtomicU64::new(0));
-        let consumer = thread::spawn({
-            let (lease, waiting) = (lease.clone(), waiting.clone());
-            move || {
-                lease.store(0, Ordering::Release);
-                waiting.load(Ordering::Acquire) != 0
-            }
+        let consumer = spawn((lease.clone(), waiting.clone()), |(lease, waiting)| {
+            lease.store(0, Ordering::Release);
+            waiting.load(Ordering::Acquire) != 0
         });
         waiting.store(1, Ordering::Release);
         let free = lease.load(Ordering::Acquire) == 0;

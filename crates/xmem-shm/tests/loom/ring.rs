@@ -5,10 +5,9 @@
 use std::sync::Arc;
 
 use loom::sync::atomic::{AtomicU64, Ordering, fence};
-use loom::thread;
 use xmem_shm::protocol::ring;
 
-use crate::check;
+use crate::{check, spawn};
 
 /// An entry with two words of payload.
 pub(crate) fn entry() -> [AtomicU64; 3] {
@@ -19,14 +18,11 @@ pub(crate) fn entry() -> [AtomicU64; 3] {
 fn ring_entries_are_never_mixed() {
     check(None, || {
         let entry = Arc::new(entry());
-        let reader = thread::spawn({
-            let entry = entry.clone();
-            move || {
-                let mut words = [0; 2];
-                for sequence in [3, 7] {
-                    if ring::read(&entry[..], sequence, &mut words) {
-                        assert_eq!(words, [sequence * 10, sequence * 10 + 1]);
-                    }
+        let reader = spawn(entry.clone(), |entry| {
+            let mut words = [0; 2];
+            for sequence in [3, 7] {
+                if ring::read(&entry[..], sequence, &mut words) {
+                    assert_eq!(words, [sequence * 10, sequence * 10 + 1]);
                 }
             }
         });
@@ -45,13 +41,10 @@ fn ring_entries_are_never_mixed() {
 fn the_newest_entry_of_a_slot_is_never_mixed() {
     check(None, || {
         let entry = Arc::new(entry());
-        let reader = thread::spawn({
-            let entry = entry.clone();
-            move || {
-                let mut words = [0; 2];
-                if let Some(sequence) = ring::read_any(&entry[..], &mut words) {
-                    assert_eq!(words, [sequence * 10 + 10, sequence * 10 + 11]);
-                }
+        let reader = spawn(entry.clone(), |entry| {
+            let mut words = [0; 2];
+            if let Some(sequence) = ring::read_any(&entry[..], &mut words) {
+                assert_eq!(words, [sequence * 10 + 10, sequence * 10 + 11]);
             }
         });
         ring::write(&entry[..], 0, &[10, 11], None);
@@ -71,16 +64,13 @@ fn an_extension_is_of_its_entry() {
             ring::write(&entry[..], sequence, &[sequence * 10], Some(extension));
         };
         write(0);
-        let reader = thread::spawn({
-            let (entry, more) = (entry.clone(), more.clone());
-            move || {
-                let (mut word, mut extension) = ([0], [0]);
-                let Some(sequence) = ring::read_any(&entry[..], &mut word) else {
-                    return;
-                };
-                if ring::read_extension(&entry[..], &more[..], sequence, &mut extension) {
-                    assert_eq!(word[0] + 1, extension[0]);
-                }
+        let reader = spawn((entry.clone(), more.clone()), |(entry, more)| {
+            let (mut word, mut extension) = ([0], [0]);
+            let Some(sequence) = ring::read_any(&entry[..], &mut word) else {
+                return;
+            };
+            if ring::read_extension(&entry[..], &more[..], sequence, &mut extension) {
+                assert_eq!(word[0] + 1, extension[0]);
             }
         });
         write(1);
@@ -95,15 +85,12 @@ fn the_head_comes_after_its_entry() {
     check(None, || {
         let entry = Arc::new(entry());
         let head = Arc::new(AtomicU64::new(0));
-        let reader = thread::spawn({
-            let (entry, head) = (entry.clone(), head.clone());
-            move || {
-                if head.load(Ordering::Relaxed) == 1 {
-                    fence(Ordering::Acquire);
-                    let mut words = [0; 2];
-                    assert!(ring::read(&entry[..], 0, &mut words));
-                    assert_eq!(words, [10, 11]);
-                }
+        let reader = spawn((entry.clone(), head.clone()), |(entry, head)| {
+            if head.load(Ordering::Relaxed) == 1 {
+                fence(Ordering::Acquire);
+                let mut words = [0; 2];
+                assert!(ring::read(&entry[..], 0, &mut words));
+                assert_eq!(words, [10, 11]);
             }
         });
         ring::write(&entry[..], 0, &[10, 11], None);
@@ -118,13 +105,10 @@ fn wrong_a_reader_that_does_not_look_again() {
     check(None, || {
         let entry = Arc::new(entry());
         ring::write(&entry[..], 0, &[10, 11], None);
-        let reader = thread::spawn({
-            let entry = entry.clone();
-            move || {
-                if entry[0].load(Ordering::Acquire) == 2 {
-                    let words = [1, 2].map(|at| entry[at].load(Ordering::Relaxed));
-                    assert_eq!(words, [10, 11]);
-                }
+        let reader = spawn(entry.clone(), |entry| {
+            if entry[0].load(Ordering::Acquire) == 2 {
+                let words = [1, 2].map(|at| entry[at].load(Ordering::Relaxed));
+                assert_eq!(words, [10, 11]);
             }
         });
         ring::write(&entry[..], 1, &[20, 21], None);

@@ -5,9 +5,9 @@
 
 use std::sync::Arc;
 
+use crate::spawn;
 use loom::cell::UnsafeCell;
 use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use loom::thread;
 use xmem_shm::protocol::lease::{self, Hold};
 use xmem_shm::protocol::lease::{SlotState, SlotWord};
 
@@ -71,9 +71,8 @@ pub(crate) fn holds(lease: &AtomicU32, generation: u32) -> bool {
 pub(crate) fn one_turn_each(consume: impl FnOnce(&Arc<Slot>, &Arc<AtomicU32>) + Send + 'static) {
     let slot = Arc::new(Slot::published());
     let lease = Arc::new(AtomicU32::new(0));
-    let consumer = thread::spawn({
-        let (slot, lease) = (slot.clone(), lease.clone());
-        move || consume(&slot, &lease)
+    let consumer = spawn((slot.clone(), lease.clone()), move |(slot, lease)| {
+        consume(&slot, &lease)
     });
     slot.produce(|generation| holds(&lease, generation));
     consumer.join().unwrap();

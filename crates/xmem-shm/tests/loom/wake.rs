@@ -9,7 +9,7 @@ use loom::sync::{Condvar, Mutex};
 use loom::thread;
 use xmem_shm::protocol::wake::{self, Sleeper};
 
-use crate::check;
+use crate::{check, spawn};
 
 /// A futex with the kernel's semantics: the value is compared and the sleeper queued in one step.
 #[derive(Default)]
@@ -123,16 +123,10 @@ impl Sleep {
     fn with_killed_producer(give: fn(&Self, usize), wait_for: fn(&Self, usize)) {
         check(None, move || {
             let sleep = Self::new();
-            let producer = thread::spawn({
-                let sleep = sleep.clone();
-                move || {
-                    let _ = wake::wake(&sleep.word);
-                }
+            let producer = spawn(sleep.clone(), move |sleep| {
+                let _ = wake::wake(&sleep.word);
             });
-            let own = thread::spawn({
-                let sleep = sleep.clone();
-                move || give(&sleep, 0)
-            });
+            let own = spawn(sleep.clone(), move |sleep| give(&sleep, 0));
             wait_for(&sleep, 0);
             producer.join().unwrap();
             own.join().unwrap();
@@ -144,9 +138,8 @@ impl Sleep {
 fn two_pieces(give: fn(&Sleep, usize), waits: [fn(&Sleep, usize); 2]) {
     check(None, move || {
         let sleep = Sleep::new();
-        let producer = thread::spawn({
-            let sleep = sleep.clone();
-            move || [0, 1].into_iter().for_each(|work| give(&sleep, work))
+        let producer = spawn(sleep.clone(), move |sleep| {
+            [0, 1].into_iter().for_each(|work| give(&sleep, work))
         });
         let [first, second] = waits;
         first(&sleep, 0);
@@ -174,15 +167,12 @@ fn no_wake_up_is_lost_between_two_ways_to_wait() {
 fn the_next_frame_wakes_a_consumer_for_which_there_was_no_memory() {
     check(None, || {
         let sleep = Sleep::new();
-        let producer = thread::spawn({
-            let sleep = sleep.clone();
-            move || {
-                sleep.work[0].store(true, Ordering::Release);
-                if wake::wake(&sleep.word).is_some() {
-                    wake::mark_by_socket(&sleep.word);
-                }
-                sleep.give(1);
+        let producer = spawn(sleep.clone(), |sleep| {
+            sleep.work[0].store(true, Ordering::Release);
+            if wake::wake(&sleep.word).is_some() {
+                wake::mark_by_socket(&sleep.word);
             }
+            sleep.give(1);
         });
         sleep.wait_for_socket(1);
         producer.join().unwrap();
@@ -280,14 +270,11 @@ fn a_consumer_that_is_awake_is_not_woken() {
 fn wrong_wake_without_changing_the_word() {
     check(None, || {
         let sleep = Sleep::new();
-        let producer = thread::spawn({
-            let sleep = sleep.clone();
-            move || {
-                sleep.work[0].store(true, Ordering::Release);
-                fence(Ordering::SeqCst);
-                if sleep.word.load(Ordering::Relaxed) & 1 != 0 {
-                    sleep.kernel.wake();
-                }
+        let producer = spawn(sleep.clone(), |sleep| {
+            sleep.work[0].store(true, Ordering::Release);
+            fence(Ordering::SeqCst);
+            if sleep.word.load(Ordering::Relaxed) & 1 != 0 {
+                sleep.kernel.wake();
             }
         });
         sleep.wait_for(0);
@@ -300,10 +287,7 @@ fn wrong_wake_without_changing_the_word() {
 fn wrong_sleep_on_a_value_read_after_the_look() {
     check(None, || {
         let sleep = Sleep::new();
-        let producer = thread::spawn({
-            let sleep = sleep.clone();
-            move || sleep.give(0)
-        });
+        let producer = spawn(sleep.clone(), |sleep| sleep.give(0));
         while !sleep.is_there(0) {
             wake::prepare(&sleep.word);
             if !sleep.is_there(0) {
