@@ -12,12 +12,6 @@ use support::{process::*, *};
 const WIDTH: usize = 320;
 const HEIGHT: usize = 240;
 
-fn xmem(pools: &Pools, args: &[&str]) -> Command {
-    let mut xmem = command(pools, target_dir().join("xmem"));
-    xmem.args(args);
-    xmem
-}
-
 /// A command in the session of this test.
 fn in_session(pools: &Pools, mut command: Command) -> Command {
     let bus = pools.file("bus");

@@ -24,12 +24,10 @@ fn producer(pools: &Pools, rest: &str) -> Launch {
     Launch::new(pools, "producer", &pipeline)
 }
 
-fn xmem(pools: &Pools, args: &[&str]) -> Command {
-    let mut xmem = command(pools, target_dir().join("xmem"));
-    xmem.args(["record", "p"])
-        .args(args)
-        .current_dir(pools.path());
-    xmem
+fn recording(pools: &Pools, args: &[&str]) -> Command {
+    let mut record = xmem(pools, &["record", "p"]);
+    record.args(args).current_dir(pools.path());
+    record
 }
 
 /// The recorder, after it has received this number of frames from after its start.
@@ -57,6 +55,13 @@ fn received(pools: &Pools) -> u64 {
         .unwrap_or(0)
 }
 
+/// What ffprobe shows of these entries of a file.
+fn probed(file: &Path, entries: &str) -> String {
+    let mut probe = Command::new("ffprobe");
+    probe.args(["-v", "error", "-show_entries", entries, "-of", "csv=p=0"]);
+    String::from_utf8(probe.arg(file).output().unwrap().stdout).unwrap()
+}
+
 /// The packets of a file, as ffprobe sees them: their times, and whether they are key frames. ffmpeg decodes each without an error.
 fn packets(file: &Path) -> Vec<(f64, bool)> {
     let mut decode = Command::new("ffmpeg");
@@ -71,18 +76,7 @@ fn packets(file: &Path) -> Vec<(f64, bool)> {
         "{}: {errors}",
         file.display()
     );
-    let mut probe = Command::new("ffprobe");
-    probe
-        .args([
-            "-v",
-            "error",
-            "-show_entries",
-            "packet=pts_time,flags",
-            "-of",
-            "csv=p=0",
-        ])
-        .arg(file);
-    let text = String::from_utf8(probe.output().unwrap().stdout).unwrap();
+    let text = probed(file, "packet=pts_time,flags");
     let packet = |line: &str| {
         let (time, flags) = line.split_once(',')?;
         Some((time.parse().ok()?, flags.starts_with('K')))
@@ -96,18 +90,7 @@ fn packets(file: &Path) -> Vec<(f64, bool)> {
 
 /// Whether a program finds its end, and a place in it without a search.
 fn is_complete(file: &Path) -> bool {
-    let mut probe = Command::new("ffprobe");
-    probe
-        .args([
-            "-v",
-            "error",
-            "-show_entries",
-            "format=duration",
-            "-of",
-            "csv=p=0",
-        ])
-        .arg(file);
-    let duration = String::from_utf8(probe.output().unwrap().stdout).unwrap();
+    let duration = probed(file, "format=duration");
     let bytes = fs::read(file).unwrap();
     let has_cues = bytes.windows(4).any(|it| it == b"\x1c\x53\xbb\x6b");
     duration.trim().parse::<f64>().is_ok_and(|it| it > 0.0) && has_cues
@@ -142,7 +125,7 @@ fn a_clip_begins_with_a_key_frame_before_its_trigger() {
         // In snow, x264enc sees a new scene in each frame.
         let pipeline = format!("{} {rest} ! xmemsink pool=p", LIVE.replace("snow", "ball"));
         let _producer = Launch::new(&pools, "producer", &pipeline);
-        let mut command = xmem(&pools, &["clip.mkv", "--before", "2", "--after", "0.2"]);
+        let mut command = recording(&pools, &["clip.mkv", "--before", "2", "--after", "0.2"]);
         // Older frames than the clip's are there.
         let mut recorder = recorder(&pools, &mut command, 130);
         recorder.signal(Signal::USR1);
@@ -189,7 +172,7 @@ fn one_run_writes_several_clips_and_keeps_the_newest() {
         "--keep",
         "1",
     ];
-    let mut command = xmem(&pools, &args);
+    let mut command = recording(&pools, &args);
     let (reader, mut lines) = std::io::pipe().unwrap();
     let mut recorder = recorder(&pools, command.stdin(reader), 40);
     drop(command);
@@ -238,7 +221,7 @@ fn the_recipe_of_the_cookbook_is_true() {
     let args = format!("clip-{}", line.replace('\'', ""));
     let args: Vec<_> = args.split(' ').collect();
     let _producer = producer(&pools, H264);
-    let mut recorder = recorder(&pools, &mut xmem(&pools, &args), 40);
+    let mut recorder = recorder(&pools, &mut recording(&pools, &args), 40);
     recorder.signal(Signal::USR1);
     until("a clip", || {
         let entries = fs::read_dir(pools.path()).unwrap();
@@ -254,7 +237,7 @@ fn the_recipe_of_the_cookbook_is_true() {
 fn a_trigger_without_a_producer_writes_what_there_was() {
     let pools = prepared();
     let mut producer = producer(&pools, H264);
-    let mut command = xmem(&pools, &["clip.mkv", "--before", "30", "--after", "0.1"]);
+    let mut command = recording(&pools, &["clip.mkv", "--before", "30", "--after", "0.1"]);
     let mut recorder = recorder(&pools, &mut command, 60);
     producer.signal(Signal::KILL);
     producer.wait();
@@ -302,7 +285,7 @@ fn a_killed_recorder_leaves_a_part_that_can_be_played() {
     let pools = prepared();
     let _producer = producer(&pools, H264);
     let args = ["clip.mkv", "--before", "1", "--after", "30"];
-    let mut recorder = recorder(&pools, &mut xmem(&pools, &args), 40);
+    let mut recorder = recorder(&pools, &mut recording(&pools, &args), 40);
     recorder.signal(Signal::USR1);
     let part = pools.file("clip.mkv.part");
     until("a clip", || {
@@ -319,7 +302,7 @@ fn a_killed_recorder_leaves_a_part_that_can_be_played() {
         .arg(&played);
     assert!(copy.status().unwrap().success());
     assert!(packets(&played)[0].1);
-    let again = xmem(&pools, &args).output().unwrap();
+    let again = recording(&pools, &args).output().unwrap();
     let text = String::from_utf8_lossy(&again.stderr);
     assert_contains(&text, "clip.mkv.part exists: another command is writing it");
 }
@@ -357,7 +340,10 @@ fn errors_give_the_remedy() {
         ),
         (&["clip.mkv", "--trigger"], 2, "--before"),
     ] {
-        let output = xmem(&pools, args).stdin(Stdio::null()).output().unwrap();
+        let output = recording(&pools, args)
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
         let text = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(code), "{args:?}: {text}");
         assert!(text.contains(part), "{args:?}: {text}");
@@ -372,7 +358,7 @@ fn too_little_memory_makes_clips_begin_later() {
     let args = [
         "clip.mkv", "--before", "60", "--after", "0.1", "--memory", "200K",
     ];
-    let mut recorder = recorder(&pools, &mut xmem(&pools, &args), 60);
+    let mut recorder = recorder(&pools, &mut recording(&pools, &args), 60);
     until("a warning", || {
         recorder
             .log()

@@ -119,11 +119,17 @@ impl Scene {
     }
 
     fn launch(&self, name: &str, runner: Runner, pipeline: &str) -> Container {
+        let pipeline = pipeline.replace("POOL", POOL);
+        let mut command = vec!["gst-launch-1.0"];
+        command.extend(pipeline.split_ascii_whitespace());
+        self.start(name, runner, &command)
+    }
+
+    fn start(&self, name: &str, runner: Runner, command: &[&str]) -> Container {
         let log = self.pools.file(&format!("{name}.log"));
         let output = fs::File::create(&log).unwrap();
         let child = contained(self.pools.path(), runner)
-            .arg("gst-launch-1.0")
-            .args(pipeline.replace("POOL", POOL).split_ascii_whitespace())
+            .args(command)
             .env("GST_PLUGIN_PATH_1_0", "/mnt/shared/plugins")
             .env("GST_REGISTRY_1_0", "/tmp/registry.bin")
             .stdin(Stdio::null())
@@ -365,18 +371,7 @@ fn the_runtime_directory_may_be_shared() {
     let start = |name: &str, pipeline: &str| {
         // Environment variables are passed into the container.
         let script = format!("XMEM_RUNTIME_DIR=/mnt/shared exec gst-launch-1.0 {pipeline}");
-        let log = scene.pools.file(&format!("{name}.log"));
-        let output = fs::File::create(&log).unwrap();
-        let child = contained(scene.pools.path(), Runner::Root)
-            .args(["sh", "-c", &script])
-            .env("GST_PLUGIN_PATH_1_0", "/mnt/shared/plugins")
-            .env("GST_REGISTRY_1_0", "/tmp/registry.bin")
-            .stdin(Stdio::null())
-            .stderr(output.try_clone().unwrap())
-            .stdout(output)
-            .spawn()
-            .unwrap();
-        Container { child, log }
+        scene.start(name, Runner::Root, &["sh", "-c", &script])
     };
     let _producer = start("producer", &format!("{LIVE} ! xmemsink pool=cam0"));
     let _consumer = start("consumer", "xmemsrc pool=cam0 ! fakesink");

@@ -365,9 +365,7 @@ fn a_repeated_frame_that_gets_more_metas_names_the_room_it_needs() {
     let caption = vec![5; rustix::param::page_size()];
     VideoCaptionMeta::add(again.make_mut(), VideoCaptionType::Cea708Raw, &caption);
     sender.push(again);
-    sender
-        .pipeline
-        .fails_with(gst::ResourceError::Settings, "meta-room");
+    sender.fails_with(gst::ResourceError::Settings, "meta-room");
 }
 
 #[test]

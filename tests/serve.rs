@@ -38,8 +38,7 @@ impl Answer {
 
 impl Site {
     fn new(pools: &Pools) -> Self {
-        let mut serve = command(pools, target_dir().join("xmem"));
-        serve.args(["serve", "--listen", "127.0.0.1:0"]);
+        let mut serve = xmem(pools, &["serve", "--listen", "127.0.0.1:0"]);
         let launch = Launch::start(pools, "serve", &mut serve);
         until("an address", || launch.log().ends_with("/\n"));
         let log = launch.log();
@@ -342,11 +341,8 @@ fn other_requests_are_refused() {
     let long = format!("GET /{} HTTP/1.1\r\n", "a".repeat(20 << 10));
     assert_eq!(site.send(&long).status, 431);
 
-    let mut second = command(&pools, target_dir().join("xmem"));
-    let output = second
-        .args(["serve", "--listen", &site.address])
-        .output()
-        .unwrap();
+    let mut second = xmem(&pools, &["serve", "--listen", &site.address]);
+    let output = second.output().unwrap();
     let text = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1));
     assert_contains(&text, "Address already in use");

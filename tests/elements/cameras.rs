@@ -268,8 +268,8 @@ fn stopped_consumers_do_not_stop_a_camera() {
             warnings[0].contains(&format!("copied: upstream has {buffers} buffers")),
             "{warnings:?}"
         );
-        let mut show = command(&pools, target_dir().join("xmem"));
-        let output = show.args(["show", &pools.pool("p")]).output().unwrap();
+        let mut show = xmem(&pools, &["show", &pools.pool("p")]);
+        let output = show.output().unwrap();
         let text = String::from_utf8(output.stdout).unwrap();
         assert_contains(&text, &format!("scarce   {scarce} frames"));
         // With the consumers, their buffers come back.

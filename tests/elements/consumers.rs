@@ -373,9 +373,7 @@ fn a_rate_limit_is_refused_for_encoded_streams() {
         .receiver("max-rate=5/1 wait-for-keyframe=false")
         .connected();
     sender.push(gst::Buffer::from_slice([0, 0, 0, 1, 9, 16]));
-    receiver
-        .pipeline
-        .fails_with(gst::StreamError::Format, "set max-rate=0/1");
+    receiver.fails_with(gst::StreamError::Format, "set max-rate=0/1");
 }
 
 #[test]
@@ -469,9 +467,7 @@ fn a_lost_producer_is_an_error_if_set_to() {
     sender.push(frame(1));
     assert_eq!(first_byte(&receiver.next().unwrap()), 1);
     drop(sender);
-    receiver
-        .pipeline
-        .fails_with(gst::ResourceError::Read, &pools.pool("p"));
+    receiver.fails_with(gst::ResourceError::Read, &pools.pool("p"));
 }
 
 #[test]

@@ -166,9 +166,7 @@ fn host_memory_is_not_delivered_as_a_dma_buffer() {
     let slot = producer.acquire(SIZE).unwrap();
     slot.publish(FrameMeta::new(SIZE)).unwrap();
     let receiver = pools.receiver("start-from=newest");
-    receiver
-        .pipeline
-        .fails_with(gst::StreamError::Format, "in no DMA buffer");
+    receiver.fails_with(gst::StreamError::Format, "in no DMA buffer");
 }
 
 #[test]
@@ -187,9 +185,7 @@ fn host_memory_is_not_published_as_a_dma_buffer() {
         let mut buffer = gst::Buffer::new();
         buffer.get_mut().unwrap().append_memory(memory);
         sender.push(buffer);
-        sender
-            .pipeline
-            .fails_with(gst::StreamError::Format, "without that feature");
+        sender.fails_with(gst::StreamError::Format, "without that feature");
         assert_eq!(stat(&sender.sink(), "published"), 0);
     }
 }

@@ -150,9 +150,7 @@ fn a_frame_larger_than_the_pool_is_an_error() {
     let pools = Pools::new();
     let sender = pools.sender(&VIDEO.parse().unwrap(), "max-bytes=100000");
     sender.push(gst::Buffer::with_size(1 << 20).unwrap());
-    sender
-        .pipeline
-        .fails_with(gst::ResourceError::NoSpaceLeft, "max-bytes");
+    sender.fails_with(gst::ResourceError::NoSpaceLeft, "max-bytes");
 }
 
 /// The error is in upstream's data, so no consumer ends.
@@ -193,9 +191,7 @@ fn frames_that_do_not_match_their_caps_are_not_published() {
         }
         // An upstream element that sends only such frames is at fault.
         (0..9).for_each(|_| sender.push(bad.clone()));
-        sender
-            .pipeline
-            .fails_with(gst::StreamError::Format, "10 frames in a row");
+        sender.fails_with(gst::StreamError::Format, "10 frames in a row");
         assert_eq!(stat(&sender.sink(), "published"), 2);
         drop(sender);
         receiver.pipeline.wait_eos();
@@ -221,9 +217,7 @@ fn caps_that_no_other_process_can_read_are_an_error_of_the_producer() {
         structure.set_value("odd", value);
         sender.app.set_caps(Some(&caps));
         sender.push(gst::Buffer::from_slice([1; 64 * 64]));
-        sender
-            .pipeline
-            .fails_with(gst::StreamError::Format, "the field odd");
+        sender.fails_with(gst::StreamError::Format, "the field odd");
         drop(sender);
         // The consumer never got the caps.
         receiver.pipeline.wait_eos();

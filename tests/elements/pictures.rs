@@ -2,7 +2,7 @@
 
 //! `xmem snapshot` and `xmem tap`, which run GStreamer's tools with the plugin.
 
-use std::{fs, path::Path, process::Output, process::Stdio};
+use std::{fs, path::Path, process::Stdio};
 
 use crate::support::{process::*, *};
 use rustix::process::{Pid, Signal};
@@ -15,11 +15,6 @@ const HALVES: &str = "videotestsrc is-live=true pattern=solid-color foreground-c
      ! video/x-raw,format=RGB,width=7,height=4,framerate=30/1 ! queue ! mixed. \
      compositor name=mixed sink_1::xpos=6 ! video/x-raw,format=NV12,width=13,height=4";
 
-fn xmem(pools: &Pools, args: &[&str]) -> Output {
-    let mut xmem = command(pools, target_dir().join("xmem"));
-    xmem.args(args).output().unwrap()
-}
-
 fn published(pools: &Pools, pipeline: &str) -> Launch {
     let launch = Launch::new(pools, "producer", &format!("{pipeline} ! xmemsink pool=p"));
     let has_frames = || pool_stats(pools, "p").is_some_and(|stats| stats.published > 0);
@@ -29,7 +24,9 @@ fn published(pools: &Pools, pipeline: &str) -> Launch {
 
 fn snapshot(pools: &Pools, name: &str) -> Vec<u8> {
     let file = pools.file(name);
-    let output = xmem(pools, &["snapshot", "p", file.to_str().unwrap()]);
+    let output = xmem(pools, &["snapshot", "p", file.to_str().unwrap()])
+        .output()
+        .unwrap();
     assert!(output.status.success(), "{output:?}");
     fs::read(file).unwrap()
 }
@@ -59,7 +56,9 @@ fn a_snapshot_that_cannot_be_written_is_named() {
     let _producer = published(&pools, HALVES);
     let folder = pools.file("a.png");
     fs::create_dir(&folder).unwrap();
-    let output = xmem(&pools, &["snapshot", "p", folder.to_str().unwrap()]);
+    let output = xmem(&pools, &["snapshot", "p", folder.to_str().unwrap()])
+        .output()
+        .unwrap();
     let text = String::from_utf8_lossy(&output.stderr);
     assert_contains(&text, "cannot write");
     assert_contains(&text, "a.png");
@@ -110,7 +109,7 @@ fn a_paused_pool_has_a_newest_picture() {
     for name in ["a.png", "a.jpg", "a.npy", "a.raw"] {
         let file = pools.file(name);
         let args = ["snapshot", "p", file.to_str().unwrap(), "--newest"];
-        let output = xmem(&pools, &args);
+        let output = xmem(&pools, &args).output().unwrap();
         assert!(output.status.success(), "{name}: {output:?}");
     }
 }
@@ -123,8 +122,7 @@ fn an_interrupted_snapshot_leaves_nothing() {
     fs::create_dir(&folder).unwrap();
     let file = folder.join("a.png");
     let args = ["snapshot", "p", file.to_str().unwrap(), "--timeout", "600"];
-    let mut xmem = command(&pools, target_dir().join("xmem"));
-    let mut snapshot = Launch::start(&pools, "snapshot", xmem.args(args));
+    let mut snapshot = Launch::start(&pools, "snapshot", &mut xmem(&pools, &args));
     let consumers = || producer.stats().consumers;
     until("the consumer", || !consumers().is_empty());
     snapshot.signal(Signal::TERM);
@@ -149,12 +147,8 @@ fn an_encoded_pool_has_pictures_too() {
 fn a_tap_writes_y4m_until_its_reader_ends() {
     let pools = prepared();
     let _producer = published(&pools, HALVES);
-    let mut tap = command(&pools, target_dir().join("xmem"));
-    let mut tap = tap
-        .args(["tap", "p"])
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut tap = xmem(&pools, &["tap", "p"]);
+    let mut tap = tap.stdout(Stdio::piped()).spawn().unwrap();
     let mut head = [0; 200];
     let mut pipe = tap.stdout.take().unwrap();
     std::io::Read::read_exact(&mut pipe, &mut head).unwrap();
@@ -173,8 +167,8 @@ fn a_tap_to_a_full_disk_says_so() {
     let pools = prepared();
     let _producer = published(&pools, HALVES);
     let full = std::fs::File::create("/dev/full").unwrap();
-    let mut tap = command(&pools, target_dir().join("xmem"));
-    let output = tap.args(["tap", "p"]).stdout(full).output().unwrap();
+    let mut tap = xmem(&pools, &["tap", "p"]);
+    let output = tap.stdout(full).output().unwrap();
     let log = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success(), "{log}");
     // "on the resource", since GStreamer 1.28.
@@ -236,9 +230,8 @@ fn a_tap_that_is_not_read_ends() {
         &pools,
         "videotestsrc is-live=true ! video/x-raw,format=I420,width=640,height=480,framerate=30/1",
     );
-    let mut tap = command(&pools, target_dir().join("xmem"));
-    let tap = tap.args(["tap", "p"]).stdout(Stdio::piped());
-    let mut tap = tap.spawn().unwrap();
+    let mut tap = xmem(&pools, &["tap", "p"]);
+    let mut tap = tap.stdout(Stdio::piped()).spawn().unwrap();
     until("a full pipe", || {
         let stats = pool_stats(&pools, "p").unwrap();
         let received = stats.consumers.first().map(|it| it.received);
@@ -274,9 +267,7 @@ fn frames_name_no_address_to_open() {
             .unwrap()
             .publish(FrameMeta::new(1))
             .unwrap();
-        let mut xmem = command(&pools, target_dir().join("xmem"));
-        let xmem = xmem.args(args);
-        let mut xmem = xmem
+        let mut xmem = xmem(&pools, args)
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
@@ -307,7 +298,7 @@ fn containers_are_not_decoded() {
         &["snapshot", "p", file.to_str().unwrap()][..],
         &["tap", "p"],
     ] {
-        let output = xmem(&pools, command);
+        let output = xmem(&pools, command).output().unwrap();
         let text = String::from_utf8_lossy(&output.stderr);
         assert_contains(&text, "video/webm, which is not decoded here");
     }
@@ -322,7 +313,7 @@ fn pools_without_video_are_refused() {
     );
     let file = pools.file("a.png");
     let refused = |args: &[&str], part: &str| {
-        let output = xmem(&pools, args);
+        let output = xmem(&pools, args).output().unwrap();
         let text = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(1), "{text}");
         assert_contains(&text, part);

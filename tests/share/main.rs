@@ -8,16 +8,10 @@ mod supervision;
 #[path = "../support/mod.rs"]
 mod support;
 
-use std::{fs, os::unix::fs::PermissionsExt, path::Path, process::Command};
+use std::{fs, os::unix::fs::PermissionsExt, path::Path};
 
 use rustix::process::Signal;
 use support::{process::*, *};
-
-fn xmem(pools: &Pools, args: &[&str]) -> Command {
-    let mut xmem = command(pools, target_dir().join("xmem"));
-    xmem.args(args);
-    xmem
-}
 
 fn share(pools: &Pools, source: &str, options: &[&str]) -> Launch {
     let mut args = vec!["share", source, "--pool", "p"];

@@ -10,9 +10,9 @@ use std::{
 use crate::support::{process::*, *};
 use rustix::process::Signal;
 
-fn xmem(pools: &Pools, args: &str) -> (String, String) {
-    let mut xmem = command(pools, target_dir().join("xmem"));
-    let output = xmem.args(args.split(' ')).output().unwrap();
+fn outputs(pools: &Pools, args: &str) -> (String, String) {
+    let args: Vec<_> = args.split(' ').collect();
+    let output = xmem(pools, &args).output().unwrap();
     let text = |bytes| String::from_utf8(bytes).unwrap();
     (text(output.stdout), text(output.stderr))
 }
@@ -39,21 +39,20 @@ fn a_stopped_producer_is_shown() {
     for command in ["list", "top --once"] {
         // On a busy machine the other producer may not answer in time.
         until("an answer of the other one", || {
-            let (table, _) = xmem(&pools, command);
+            let (table, _) = outputs(&pools, command);
             assert_eq!(row(&table, "stops"), "silent");
             row(&table, "runs") == "live"
         });
     }
     for command in ["show stops", "snapshot stops a.png", "tap stops"] {
-        let (_, error) = xmem(&pools, command);
+        let (_, error) = outputs(&pools, command);
         assert!(
             error.contains("does not answer: it may be stopped"),
             "{command}: {error}"
         );
     }
 
-    let mut metrics = command(&pools, target_dir().join("xmem"));
-    metrics.args(["metrics", "--listen", "127.0.0.1:0"]);
+    let mut metrics = xmem(&pools, &["metrics", "--listen", "127.0.0.1:0"]);
     let metrics = Launch::start(&pools, "metrics", &mut metrics);
     until("an address", || metrics.log().ends_with("/metrics\n"));
     let log = metrics.log();
@@ -70,5 +69,7 @@ fn a_stopped_producer_is_shown() {
     assert_contains(&text, "xmem_pool_live{pool=\"stops\"} 0.0");
 
     stops.signal(Signal::CONT);
-    until("life", || row(&xmem(&pools, "list").0, "stops") == "live");
+    until("life", || {
+        row(&outputs(&pools, "list").0, "stops") == "live"
+    });
 }

@@ -36,18 +36,24 @@ fn after(pools: &Pools, pool: &str, frames: u64) -> (u64, u64) {
     figures
 }
 
-/// Without a history that is long enough, most frames would be missed. A busy machine may not run the consumer for a time.
+/// A busy machine may not run the consumer for a time.
+#[track_caller]
+fn keeps_up(what: &str, received: u64, missed: u64, consumer: &Launch) {
+    let log = consumer.log();
+    assert!(
+        missed * 2 < received,
+        "{what}: {received} received, {missed} missed\n{log}"
+    );
+}
+
+/// Without a history that is long enough, most frames would be missed.
 #[track_caller]
 fn misses_nothing(producing: &str, consuming: &str, frames: u64) {
     let pools = prepared();
     let _producer = producer(&pools, &format!("{producing} ! xmemsink pool=p"));
     let consumer = Launch::new(&pools, "consumer", &format!("xmemsrc pool=p ! {consuming}"));
     let (received, missed) = after(&pools, "p", frames);
-    assert!(
-        missed * 2 < received,
-        "{received} received, {missed} missed\n{}",
-        consumer.log()
-    );
+    keeps_up("", received, missed, &consumer);
 }
 
 #[test]
@@ -121,11 +127,7 @@ fn sound_that_comes_at_once_beside_video_behind_a_jitter_buffer() {
     );
     for (pool, frames) in [("p", 75), ("sound", 300)] {
         let (received, missed) = after(&pools, pool, frames);
-        assert!(
-            missed * 2 < received,
-            "{pool}: {received} received, {missed} missed\n{}",
-            consumer.log()
-        );
+        keeps_up(pool, received, missed, &consumer);
     }
 }
 
@@ -147,11 +149,7 @@ fn a_pool_that_is_too_small_for_the_wait() {
         let (received, missed) = after(&pools, "p", 75);
         let (later, more) = after(&pools, "p", received + 75);
         let (received, missed) = (later - received, more - missed);
-        assert!(
-            missed * 2 < received,
-            "{setting}: {received} received, {missed} missed\n{}",
-            consumer.log()
-        );
+        keeps_up(setting, received, missed, &consumer);
         let posted = producer.warnings();
         let text = posted.join("\n");
         assert_eq!(posted.is_empty(), warnings.is_empty(), "{text}");

@@ -16,6 +16,7 @@ use std::{
     time::Duration,
 };
 
+use gst::glib::error::ErrorDomain;
 use gst::prelude::*;
 use gst_video::prelude::*;
 use gstxmem::XmemMemory;
@@ -291,7 +292,7 @@ impl Pipeline {
 
     /// Waits for an error of this kind whose message contains this. Returns the message.
     #[track_caller]
-    pub fn fails_with(&self, kind: impl gst::glib::error::ErrorDomain, part: &str) -> String {
+    pub fn fails_with(&self, kind: impl ErrorDomain, part: &str) -> String {
         let (error, text) = self.wait_error();
         assert!(error.matches(kind), "{text}");
         assert_contains(&text, part);
@@ -367,6 +368,11 @@ impl Receiver {
     #[track_caller]
     pub fn stat(&self, field: &str) -> u64 {
         self.pipeline.stat("src", field)
+    }
+
+    #[track_caller]
+    pub fn fails_with(&self, kind: impl ErrorDomain, part: &str) -> String {
+        self.pipeline.fails_with(kind, part)
     }
 
     /// Waits until the source is connected to a producer.
@@ -633,6 +639,11 @@ impl Sender {
     #[track_caller]
     pub fn until_published(&self, count: u64) {
         self.pipeline.until_published(count);
+    }
+
+    #[track_caller]
+    pub fn fails_with(&self, kind: impl ErrorDomain, part: &str) -> String {
+        self.pipeline.fails_with(kind, part)
     }
 
     /// Ends the stream and waits until the sink has seen it.

@@ -125,6 +125,14 @@ pub fn command(pools: &Pools, program: impl AsRef<Path>) -> Command {
     command
 }
 
+/// `xmem` with these arguments, as `command`.
+#[track_caller]
+pub fn xmem(pools: &Pools, args: &[&str]) -> Command {
+    let mut xmem = command(pools, target_dir().join("xmem"));
+    xmem.args(args);
+    xmem
+}
+
 /// The errors that a program of GStreamer reports. Lines of the debug log, which users turn on, begin with the time.
 pub fn errors(log: &str) -> impl Iterator<Item = &str> {
     log.lines().filter(|line| line.starts_with("ERROR"))
