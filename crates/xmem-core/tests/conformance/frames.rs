@@ -2,6 +2,8 @@
 
 //! Frames arrive complete and in order.
 
+use std::time::Duration;
+
 use xmem_core::{
     AcquireError, Backing, Consumer, DType, FrameFlags, FrameInfo, FrameLayout, FrameMeta, OwnSlot,
     PublishError, ReceiveError, StartFrom, VideoLayout,
