@@ -165,6 +165,9 @@ class Camera(Consumer):
 class _Share:
     """The command for a source."""
 
+    # A descriptor, because a file object that is not closed makes Python warn.
+    _printed: int | None = None
+
     def __init__(self, source: str | PathLike[str]) -> None:
         self.source = os.fsdecode(source)
         is_path = self.source != "test" and " ! " not in self.source and "://" not in self.source
@@ -173,8 +176,6 @@ class _Share:
             self.source = os.path.abspath(self.source)
         self.pool = _pool_of(self.source)
         self._running: subprocess.Popen[bytes] | None = None
-        # A descriptor, because a file object that is not closed makes Python warn.
-        self._printed: int | None = None
         self._next_look = 0.0
         self._lock = threading.Lock()
 
