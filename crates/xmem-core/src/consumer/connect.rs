@@ -130,7 +130,7 @@ impl ConsumerBuilder {
     }
 
     /// Also receives what the next producer publishes before this consumer has joined, because there is no producer yet.
-    pub(crate) fn from_its_start(mut self) -> Self {
+    pub(crate) fn with_all_of_the_next(mut self) -> Self {
         if self.start_from == StartFrom::Next {
             self.start_from = StartFrom::Oldest;
         }
@@ -364,7 +364,7 @@ impl ConsumerBuilder {
                 return Err(error);
             }
             if matches!(error, ConnectError::NotFound { .. }) {
-                builder = builder.from_its_start();
+                builder = builder.with_all_of_the_next();
             }
             notifier.wait(seen, deadline.left_up_to(pause));
             pause = (pause * 2).min(LOOK_AGAIN.1);
