@@ -523,9 +523,7 @@ impl Follower {
             }
             Err(error) => error,
         };
-        if matches!(error, ConnectError::NotFound { .. }) {
-            self.next = self.next.clone().with_all_of_the_next();
-        }
+        self.next.note_failure(&error);
         // At the start a shortage is an error. Later it is waited for, like a restart of the producer.
         let may_pass = error.may_pass() || self.joined && error.is_shortage();
         if !may_pass {

@@ -129,12 +129,12 @@ impl ConsumerBuilder {
         self
     }
 
-    /// Also receives what the next producer publishes before this consumer has joined, because there is no producer yet.
-    pub(crate) fn with_all_of_the_next(mut self) -> Self {
-        if self.start_from == StartFrom::Next {
+    /// Remembers that an attempt failed. If there was no producer, the next one's first frames may come before this consumer joins,
+    /// and it receives them too.
+    pub(crate) fn note_failure(&mut self, error: &ConnectError) {
+        if matches!(error, ConnectError::NotFound { .. }) && self.start_from == StartFrom::Next {
             self.start_from = StartFrom::Oldest;
         }
-        self
     }
 
     /// Whether to skip frames if a newer one exists, for programs that are slower than the stream and need no old frames. Skipped
@@ -363,9 +363,7 @@ impl ConsumerBuilder {
             if deadline.is_over() {
                 return Err(error);
             }
-            if matches!(error, ConnectError::NotFound { .. }) {
-                builder = builder.with_all_of_the_next();
-            }
+            builder.note_failure(&error);
             notifier.wait(seen, deadline.left_up_to(pause));
             pause = (pause * 2).min(LOOK_AGAIN.1);
         }
