@@ -27,21 +27,10 @@ use crate::{
 /// frame of the previous input can follow the caps of the next one.
 const MOST_MISMATCHES: u32 = 10;
 
-/// Describes a buffer and reports lost metas. The times on CLOCK_MONOTONIC are set later. `None`: it is not published as a whole,
-/// since it does not match its caps, or since samples of it are outside of the segment.
-pub(super) fn describe(
-    ctx: SinkContext<'_>,
-    buffer: &gst::BufferRef,
-    losses: &Losses,
-) -> Result<Option<Described>, gst::FlowError> {
-    match ctx.stream.describe(buffer) {
-        Some(described) => Ok(Some(described)),
-        None => describe_fully(ctx, buffer, losses),
-    }
-}
-
+/// Describes a buffer that differs from the last one, and reports lost metas. The times on CLOCK_MONOTONIC are set later. `None`: it
+/// is not published as a whole, since it does not match its caps, or since samples of it are outside of the segment.
 #[inline(never)]
-fn describe_fully(
+pub(super) fn describe(
     ctx: SinkContext<'_>,
     buffer: &gst::BufferRef,
     losses: &Losses,

@@ -407,13 +407,17 @@ impl BaseSinkImpl for XmemSink {
         let obj = self.obj();
         let ctx = self.context(obj.upcast_ref(), &started);
         self.events.share_deferred(ctx, false)?;
-        let Some(mut described) = frame::describe(ctx, buffer, &self.losses)? else {
+        let mut described = self.stream.describe(buffer);
+        if described.is_none() {
+            described = frame::describe(ctx, buffer, &self.losses)?;
+        }
+        let Some(described) = &mut described else {
             return self.render_part(ctx, buffer);
         };
         if self.gaps.note_rendered() {
             described.meta.flags |= FrameFlags::AFTER_GAP;
         }
-        let outcome = frame::offer(ctx, &self.requests, buffer, &mut described);
+        let outcome = frame::offer(ctx, &self.requests, buffer, described);
         match &outcome {
             Ok(Outcome::InPlace | Outcome::Copied(_)) => {
                 self.stream.note_sticky_delivered();

@@ -176,8 +176,10 @@ impl SinkStream {
     /// The description of the last frame, if it applies to this buffer too.
     pub(super) fn describe(&self, buffer: &gst::BufferRef) -> Option<Described> {
         let state = lock(&self.state);
-        let is_like_last = state.key.as_ref()?.matches(buffer);
-        is_like_last.then(|| Described {
+        if !state.key.as_ref()?.matches(buffer) {
+            return None;
+        }
+        Some(Described {
             meta: frame::describe(buffer, state.layout.clone(), &state.attachments),
             memory: state.format.memory,
         })

@@ -92,6 +92,8 @@ fn list_reports_an_unreadable_or_missing_directory() {
             std::fs::set_permissions(&locked, std::fs::Permissions::from_mode(0o000)).unwrap();
             let text = stderr(&xmem(&locked, &[command])).to_owned();
             assert!(text.contains("Permission denied"), "{text}");
+            // Otherwise an ordinary user cannot remove it.
+            std::fs::set_permissions(&locked, std::fs::Permissions::from_mode(0o700)).unwrap();
         }
     }
     let output = xmem(&missing, &["list"]);
