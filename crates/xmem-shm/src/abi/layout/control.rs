@@ -5,7 +5,9 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
-use super::shape::{EXTENSION_STRIDE, HEADER_WORDS, LAYOUT_STRIDE, PLACE_STRIDE, RECORD_WORDS};
+use super::shape::{
+    EXTENSION_STRIDE, HEADER_WORDS, LAYOUT_STRIDE, Offsets, PLACE_STRIDE, RECORD_WORDS,
+};
 use super::{Constants, OpenError, Shape, VERSION};
 use crate::abi::budget::Share;
 use crate::abi::entry::Entry;
@@ -51,17 +53,24 @@ const W_OLDEST: usize = 24;
 pub struct Control {
     mapping: Mapping,
     constants: Constants,
+    /// Computed once, because each frame needs some of them several times.
+    at: Offsets,
 }
 
 impl Control {
     /// Creates control memory and its sealed descriptor.
     pub fn create(constants: Constants) -> io::Result<(Self, OwnedFd)> {
-        let len = constants.shape.control_len();
+        let at = Offsets::of(constants.shape);
+        let len = at.len();
         let fd = memfd::create("xmem-control", len)?;
         let mapping = Mapping::new(&fd, len, Access::ReadWrite)?;
         memfd::seal(&fd, Seal::SizeAndFutureWrites)?;
         let fd = memfd::for_reading(fd)?;
-        let control = Self { mapping, constants };
+        let control = Self {
+            mapping,
+            constants,
+            at,
+        };
         for (word, value) in [
             (W_VERSION, u64::from(VERSION)),
             (W_MAX_SLOTS, constants.shape.max_slots.into()),
@@ -103,7 +112,11 @@ impl Control {
             ring_len: u32::try_from(read(W_RING_LEN)).unwrap_or(0),
             by_number: read(W_BY_NUMBER) != 0,
         };
-        if !shape.is_valid() || shape.control_len() > len {
+        if !shape.is_valid() {
+            return Err(invalid("it has impossible sizes"));
+        }
+        let at = Offsets::of(shape);
+        if at.len() > len {
             return Err(invalid("it has impossible sizes"));
         }
         let constants = Constants {
@@ -113,8 +126,9 @@ impl Control {
             history: u32::try_from(read(W_HISTORY)).unwrap_or(1).max(1),
         };
         Ok(Self {
-            mapping: map(shape.control_len())?,
+            mapping: map(at.len())?,
             constants,
+            at,
         })
     }
 
@@ -223,10 +237,8 @@ impl Control {
     }
 
     fn region_words(&self) -> &[AtomicU32] {
-        self.mapping.words32(
-            self.constants.shape.regions_at() * 8,
-            self.constants.shape.max_regions(),
-        )
+        let count = self.constants.shape.max_regions();
+        self.mapping.words32(self.at.regions * 8, count)
     }
 
     /// The word of a slot; `None` if the number exceeds the maximum.
@@ -250,11 +262,7 @@ impl Control {
         if slot >= self.constants.shape.max_slots {
             return &[];
         }
-        self.row(
-            self.constants.shape.places_at(),
-            slot as usize,
-            PLACE_STRIDE,
-        )
+        self.row(self.at.places, slot as usize, PLACE_STRIDE)
     }
 
     /// Stores the place of a slot. Only before the slot is first used there, because consumers read it without a lock.
@@ -272,8 +280,7 @@ impl Control {
     }
 
     fn layout_row(&self, id: LayoutId) -> &[AtomicU64] {
-        let shape = self.constants.shape;
-        self.row(shape.layouts_at(), id.index(), LAYOUT_STRIDE)
+        self.row(self.at.layouts, id.index(), LAYOUT_STRIDE)
     }
 
     /// Stores a layout. Once, before the first entry that refers to it.
@@ -296,8 +303,7 @@ impl Control {
     }
 
     fn ring_entry(&self, sequence: u64) -> &[AtomicU64] {
-        let shape = self.constants.shape;
-        self.row(shape.ring_at(), self.ring_index(sequence), ENTRY_WORDS)
+        self.row(self.at.ring, self.ring_index(sequence), ENTRY_WORDS)
     }
 
     /// The next entry is written soon, for the frame in this slot.
@@ -313,8 +319,8 @@ impl Control {
     }
 
     fn extension(&self, sequence: u64) -> &[AtomicU64] {
-        let (shape, index) = (self.constants.shape, self.ring_index(sequence));
-        self.row(shape.extensions_at(), index, EXTENSION_STRIDE)
+        let index = self.ring_index(sequence);
+        self.row(self.at.extensions, index, EXTENSION_STRIDE)
     }
 
     /// The entry and the extension of a slot's record.
@@ -323,7 +329,7 @@ impl Control {
         if !shape.by_number || slot >= shape.max_slots {
             return None;
         }
-        self.row(shape.records_at(), slot as usize, RECORD_WORDS)
+        self.row(self.at.records, slot as usize, RECORD_WORDS)
             .split_at_checked(ENTRY_WORDS)
     }
 

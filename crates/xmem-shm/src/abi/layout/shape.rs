@@ -29,7 +29,7 @@ const _: () = {
     assert!(EXTENSION_WORDS <= EXTENSION_STRIDE);
 };
 
-/// The sizes from which all offsets are computed.
+/// The sizes from which all [`Offsets`] are computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shape {
     /// The largest number of slots: 1 to [`MAX_SLOTS`].
@@ -57,46 +57,51 @@ impl Shape {
         2 * self.slots()
     }
 
-    pub(super) fn ring_entries(self) -> usize {
-        self.ring_len as usize
-    }
-
     pub(super) fn records(self) -> usize {
         if self.by_number { self.slots() } else { 0 }
     }
 
-    // The offsets of the parts of control memory, in words. All parts after the IDs of regions begin at a cache line.
-
-    pub(super) fn regions_at(self) -> usize {
-        HEADER_WORDS + self.slots()
-    }
-
-    pub(super) fn places_at(self) -> usize {
-        (self.regions_at() + self.max_regions() / 2).next_multiple_of(8)
-    }
-
-    pub(super) fn layouts_at(self) -> usize {
-        (self.places_at() + self.slots() * PLACE_STRIDE).next_multiple_of(8)
-    }
-
-    pub(super) fn ring_at(self) -> usize {
-        self.layouts_at() + MAX_LAYOUTS * LAYOUT_STRIDE
-    }
-
-    pub(super) fn extensions_at(self) -> usize {
-        self.ring_at() + self.ring_entries() * ENTRY_WORDS
-    }
-
-    pub(super) fn records_at(self) -> usize {
-        self.extensions_at() + self.ring_entries() * EXTENSION_STRIDE
-    }
-
-    pub(super) fn control_len(self) -> usize {
-        (self.records_at() + self.records() * RECORD_WORDS) * 8
-    }
-
     pub(super) fn page_len(self) -> usize {
         PAGE_HEADER_WORDS * 8 + self.slots() * 2 * 4 + self.records() * 8
+    }
+}
+
+/// The offsets of the parts of control memory, in words. All parts after the IDs of regions begin at a cache line.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Offsets {
+    pub(super) regions: usize,
+    pub(super) places: usize,
+    pub(super) layouts: usize,
+    pub(super) ring: usize,
+    pub(super) extensions: usize,
+    pub(super) records: usize,
+    end: usize,
+}
+
+impl Offsets {
+    pub(super) fn of(shape: Shape) -> Self {
+        let slots = shape.slots();
+        let ring_len = shape.ring_len as usize;
+        let regions = HEADER_WORDS + slots;
+        let places = (regions + shape.max_regions() / 2).next_multiple_of(8);
+        let layouts = (places + slots * PLACE_STRIDE).next_multiple_of(8);
+        let ring = layouts + MAX_LAYOUTS * LAYOUT_STRIDE;
+        let extensions = ring + ring_len * ENTRY_WORDS;
+        let records = extensions + ring_len * EXTENSION_STRIDE;
+        Self {
+            regions,
+            places,
+            layouts,
+            ring,
+            extensions,
+            records,
+            end: records + shape.records() * RECORD_WORDS,
+        }
+    }
+
+    /// The size of control memory in bytes.
+    pub(super) fn len(&self) -> usize {
+        self.end * 8
     }
 }
 
@@ -128,29 +133,19 @@ mod tests {
             };
             assert!(shape.is_valid());
             let slots = shape.slots();
+            let at = Offsets::of(shape);
             let ends = [
-                (HEADER_WORDS + slots, shape.regions_at()),
-                (shape.regions_at() + slots, shape.places_at()),
-                (shape.places_at() + slots * PLACE_STRIDE, shape.layouts_at()),
-                (
-                    shape.layouts_at() + MAX_LAYOUTS * LAYOUT_STRIDE,
-                    shape.ring_at(),
-                ),
-                (shape.ring_at() + 64 * ENTRY_WORDS, shape.extensions_at()),
-                (
-                    shape.extensions_at() + 64 * EXTENSION_STRIDE,
-                    shape.records_at(),
-                ),
+                (HEADER_WORDS + slots, at.regions),
+                (at.regions + slots, at.places),
+                (at.places + slots * PLACE_STRIDE, at.layouts),
+                (at.layouts + MAX_LAYOUTS * LAYOUT_STRIDE, at.ring),
+                (at.ring + 64 * ENTRY_WORDS, at.extensions),
+                (at.extensions + 64 * EXTENSION_STRIDE, at.records),
             ];
             for (end, next) in ends {
                 assert!(end <= next && next < end + 8);
             }
-            for line in [
-                shape.places_at(),
-                shape.layouts_at(),
-                shape.ring_at(),
-                shape.records_at(),
-            ] {
+            for line in [at.places, at.layouts, at.ring, at.records] {
                 assert!(line.is_multiple_of(8));
             }
         }
