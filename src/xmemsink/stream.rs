@@ -345,12 +345,11 @@ impl PendingBuffer {
             (&self.pts, number(buffer.pts())),
             (&self.dts, number(buffer.dts())),
         ];
-        let is_same = it.iter().all(|(word, now)| word.load(Relaxed) == *now);
-        let was_set = self.is_set();
+        let is_other = self.is_set() && it.iter().any(|(word, now)| word.load(Relaxed) != *now);
         for (word, now) in it {
             word.store(now, Relaxed);
         }
-        was_set && !is_same
+        is_other
     }
 
     fn is_set(&self) -> bool {

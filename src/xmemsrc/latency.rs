@@ -13,7 +13,7 @@ use super::{
     stream::{Playback, SourceStream},
 };
 
-/// Streams of packets and of encoded frames may come in bursts. A hole in them costs more than a delay.
+/// Packets, encoded frames and sound may come in bursts and are small, and a hole in them costs more than a delay.
 const BURSTS: gst::ClockTime = gst::ClockTime::SECOND;
 
 /// The time for which xmemsink keeps frames for every consumer by default.
@@ -152,9 +152,11 @@ impl Latency {
         let Some(consumer) = consumer else {
             return;
         };
-        let bursts = match stream.caps() {
-            Some(_) if !stream.has_only_key_frames() => BURSTS,
-            _ => gst::ClockTime::ZERO,
+        let caps = stream.caps();
+        let name = caps.as_ref().and_then(|caps| caps.structure(0));
+        let bursts = match name.map(|structure| structure.name().as_str()) {
+            None | Some("video/x-raw") => gst::ClockTime::ZERO,
+            Some(_) => BURSTS,
         };
         consumer.keep_for_longer(self.wait().max(bursts).into());
     }
