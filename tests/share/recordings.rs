@@ -218,12 +218,15 @@ fn a_recording_without_frames_is_reported_while_it_runs() {
     );
     until("frames", || published(&pools) > 20);
     let file = pools.file("a.mkv").to_str().unwrap().to_owned();
-    let mut record = Launch::start(&pools, "record", &mut xmem(&pools, &["record", "p", &file]));
-    until("a warning", || {
-        record.log().contains("put `h265parse config-interval=-1`")
-    });
-    record.signal(Signal::INT);
-    assert!(!record.wait().success(), "{}", record.log());
+    for options in [&[][..], &["--before", "5"]] {
+        let args = [&["record", "p", &file], options].concat();
+        let mut record = Launch::start(&pools, "record", &mut xmem(&pools, &args));
+        until("a warning", || {
+            record.log().contains("put `h265parse config-interval=-1`")
+        });
+        record.signal(Signal::INT);
+        assert!(!record.wait().success(), "{}", record.log());
+    }
 }
 
 /// The size of pictures without padding in all formats: the content of padding is not defined.

@@ -61,6 +61,25 @@ impl Triggers {
     }
 }
 
+/// What the thread that writes the clips has done.
+#[derive(Debug, Default)]
+pub(super) struct Progress {
+    has_frame: AtomicBool,
+    is_done: AtomicBool,
+}
+
+impl Progress {
+    /// A frame has come.
+    pub(super) fn has_frame(&self) -> bool {
+        self.has_frame.load(Ordering::Relaxed)
+    }
+
+    /// The last clip is written, or has failed.
+    pub(super) fn is_done(&self) -> bool {
+        self.is_done.load(Ordering::Relaxed)
+    }
+}
+
 /// Frames in memory, and the clip that is being written.
 pub(super) struct Clips {
     names: Names,
@@ -156,17 +175,17 @@ impl Clips {
         })
     }
 
-    /// Reads the tool's stream to its end. `is_done` is set after the last clip. Returns whether all clips were written.
+    /// Reads the tool's stream to its end. Returns whether all clips were written.
     pub(super) fn spawn(
         mut self,
         triggers: Triggers,
         input: PipeReader,
-        is_done: Arc<AtomicBool>,
+        progress: Arc<Progress>,
     ) -> io::Result<JoinHandle<bool>> {
         let Triggers { sender, events } = triggers;
         thread::Builder::new().spawn(move || read(input, &sender))?;
         thread::Builder::new().spawn(move || {
-            self.run(&events, &is_done);
+            self.run(&events, &progress);
             if !self.has_written && !self.has_failed {
                 to_stderr("there was no clip to write");
             }
@@ -174,7 +193,7 @@ impl Clips {
         })
     }
 
-    fn run(&mut self, events: &Receiver<Event>, is_done: &AtomicBool) {
+    fn run(&mut self, events: &Receiver<Event>, progress: &Progress) {
         loop {
             let left = self
                 .running
@@ -182,8 +201,11 @@ impl Clips {
                 .map(|it| it.until.saturating_duration_since(Instant::now()));
             match events.recv_timeout(left.unwrap_or(Duration::from_secs(3600))) {
                 Ok(Event::Header(header)) => self.header = Some(header),
-                Ok(Event::Frame(frame)) if !is_done.load(Ordering::Relaxed) => self.take(frame),
-                Ok(Event::Trigger) if !is_done.load(Ordering::Relaxed) => self.trigger(),
+                Ok(Event::Frame(frame)) if !progress.is_done() => {
+                    progress.has_frame.store(true, Ordering::Relaxed);
+                    self.take(frame);
+                }
+                Ok(Event::Trigger) if !progress.is_done() => self.trigger(),
                 Ok(Event::Ended) | Err(RecvTimeoutError::Disconnected) => return self.finish(),
                 Ok(_) | Err(RecvTimeoutError::Timeout) => {}
             }
@@ -198,7 +220,7 @@ impl Clips {
                 && !self.names.are_many()
                 && (self.has_written || self.has_failed)
             {
-                is_done.store(true, Ordering::Relaxed);
+                progress.is_done.store(true, Ordering::Relaxed);
             }
         }
     }
@@ -396,7 +418,7 @@ mod tests {
         };
         let mut clips = Clips::new(&record, Duration::from_secs(9)).unwrap();
         let (sender, events) = sync_channel(WAITING);
-        let written = thread::spawn(move || clips.run(&events, &AtomicBool::new(false)));
+        let written = thread::spawn(move || clips.run(&events, &Progress::default()));
         for part in parts {
             for event in part {
                 sender.send(event).unwrap();

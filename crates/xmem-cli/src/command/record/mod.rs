@@ -16,7 +16,6 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use xmem_core::PoolStats;
@@ -28,7 +27,7 @@ use crate::cli::Record;
 use crate::format::to_stderr;
 use crate::launch::{CONVERT, TOOL, parameter_sets, pipeline, video_pool};
 use crate::play::play;
-use clips::{Clips, Triggers};
+use clips::{Clips, Progress, Triggers};
 use matroska::CLUSTER;
 
 /// Holds copies of frames while the encoder or the disk is slow, so that the pool's budget does not limit them.
@@ -105,18 +104,10 @@ fn write_all(pool: &OsStr, file: &Path, h264: bool) -> Result<ExitCode, Error> {
         "{QUEUE} ! {encode}matroskamux offset-to-zero=true ! fdsink fd={} --eos-on-shutdown",
         inherited.as_raw_fd()
     );
-    let mut gaps = Gaps::new(pool, caps.is_raw());
+    let mut gaps = Gaps::new(pool, &caps);
     let command = pipeline(child::supervised(TOOL), pool, &gaps.source(), &rest);
-    let mut may_warn = true;
     let code = play(command, None, || {
-        gaps.look();
-        if may_warn && gaps.handed_on > MANY {
-            may_warn = false;
-            if !has_frame(&recording) {
-                let advice = parameter_sets(&caps);
-                to_stderr(format_args!("no frame can be recorded until now{advice}"));
-            }
-        }
+        gaps.look(|| has_frame(&recording));
         true
     })?;
     gaps.report();
@@ -145,15 +136,15 @@ fn write_clips(record: &Record, before: Duration) -> Result<ExitCode, Error> {
         encoder(&caps, H264)
     );
     let (input, output) = std::io::pipe()?;
-    let mut gaps = Gaps::new(pool, caps.is_raw());
+    let mut gaps = Gaps::new(pool, &caps);
     let mut command = pipeline(child::supervised(TOOL), pool, &gaps.source(), &rest);
     // The only descriptor that the command closes here once the tool has it.
     command.stdin(output);
-    let is_done = Arc::new(AtomicBool::new(false));
-    let clips = clips.spawn(triggers, input, is_done.clone())?;
+    let progress = Arc::new(Progress::default());
+    let clips = clips.spawn(triggers, input, progress.clone())?;
     let code = play(command, None, || {
-        gaps.look();
-        !is_done.load(Ordering::Relaxed)
+        gaps.look(|| progress.has_frame());
+        !progress.is_done()
     })?;
     gaps.report();
     match clips.join() {
@@ -180,7 +171,7 @@ fn has_frame(recording: &File) -> bool {
     is_cut || begin.windows(4).any(|it| it == CLUSTER.to_be_bytes())
 }
 
-/// After as many frames, something is in the file if it can be.
+/// After as many frames, one is recorded if it can be.
 const MANY: u64 = 100;
 
 /// The frames that a recording has and lacks.
@@ -189,7 +180,9 @@ struct Gaps<'a> {
     pool: &'a OsStr,
     /// This consumer's own name, by which its figures are found.
     consumer: String,
-    is_raw: bool,
+    caps: &'a Caps,
+    /// It was not checked yet whether frames can be recorded.
+    is_new: bool,
     /// The frames that it has passed on, of the present producer.
     handed_on: u64,
     /// For each producer of the pool and each connection to it.
@@ -197,11 +190,12 @@ struct Gaps<'a> {
 }
 
 impl<'a> Gaps<'a> {
-    fn new(pool: &'a OsStr, is_raw: bool) -> Self {
+    fn new(pool: &'a OsStr, caps: &'a Caps) -> Self {
         Self {
             pool,
             consumer: format!("xmem record {}", std::process::id()),
-            is_raw,
+            caps,
+            is_new: true,
             handed_on: 0,
             missed: HashMap::new(),
         }
@@ -215,9 +209,17 @@ impl<'a> Gaps<'a> {
         ]
     }
 
-    fn look(&mut self) {
+    /// `has_frame`: whether a frame was recorded.
+    fn look(&mut self, has_frame: impl FnOnce() -> bool) {
         if let Ok(stats) = xmem_core::discovery::query(self.pool) {
             self.note(&stats);
+        }
+        if self.is_new && self.handed_on > MANY {
+            self.is_new = false;
+            if !has_frame() {
+                let advice = parameter_sets(self.caps);
+                to_stderr(format_args!("no frame can be recorded until now{advice}"));
+            }
         }
     }
 
@@ -225,7 +227,7 @@ impl<'a> Gaps<'a> {
         for it in stats.consumers.iter().filter(|it| it.name == self.consumer) {
             self.handed_on = it.received.saturating_sub(it.dropped);
             // Encoded frames are dropped before the first key frame, and after missed frames.
-            let dropped = if self.is_raw { it.dropped } else { 0 };
+            let dropped = if self.caps.is_raw() { it.dropped } else { 0 };
             self.missed.insert((stats.pid, it.id), it.missed + dropped);
         }
     }
@@ -293,25 +295,29 @@ mod tests {
 
     #[test]
     fn frames_before_the_first_key_frame_are_no_gap() {
-        let text = |is_raw, missed, dropped| {
-            let mut gaps = Gaps::new(OsStr::new("p"), is_raw);
+        let text = |caps: &str, missed, dropped| {
+            let mut stats = PoolStats::default();
+            stats.sticky = vec![("caps".to_owned(), caps.to_owned())];
+            let caps = Caps::of(&stats).unwrap();
+            let mut gaps = Gaps::new(OsStr::new("p"), &caps);
             let mut consumer = ConsumerStats::default();
             consumer.name = gaps.consumer.clone();
             (consumer.missed, consumer.dropped) = (missed, dropped);
-            let mut stats = PoolStats::default();
             stats.consumers = vec![consumer];
             gaps.note(&stats);
             gaps.text()
                 .map(|text| text.split(':').next().unwrap().to_owned())
         };
-        assert_eq!(text(false, 0, 7), None);
-        assert_eq!(text(true, 0, 0), None);
-        for (is_raw, missed, dropped, is) in [
-            (true, 0, 1, "1 frame was missed"),
-            (true, 2, 1, "3 frames were missed"),
-            (false, 2, 7, "2 frames were missed"),
+        const RAW: &str = "video/x-raw";
+        const ENCODED: &str = "video/x-h264";
+        for (caps, missed, dropped, is) in [
+            (ENCODED, 0, 7, None),
+            (RAW, 0, 0, None),
+            (RAW, 0, 1, Some("1 frame was missed")),
+            (RAW, 2, 1, Some("3 frames were missed")),
+            (ENCODED, 2, 7, Some("2 frames were missed")),
         ] {
-            assert_eq!(text(is_raw, missed, dropped).as_deref(), Some(is));
+            assert_eq!(text(caps, missed, dropped).as_deref(), is);
         }
     }
 }
