@@ -18,7 +18,7 @@ use xmem_shm::fault::{self, Point};
 use xmem_shm::lock::lock;
 use xmem_shm::os::clock::{Deadline, monotonic_ns};
 use xmem_shm::os::wake_socket::{self, WAITS_PER_DRAIN};
-use xmem_shm::sync::{AtomicU32, AtomicU64, Ordering};
+use xmem_shm::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
 use super::link::Link;
 use super::lookup::Stickies;
@@ -227,6 +227,17 @@ impl Connection {
         }
     }
 
+    /// The caller gets the end of the stream, at this cursor. A lossless producer waits for that before it goes on.
+    #[cold]
+    pub(super) fn note_end_seen(&self, cursor: u64) {
+        let seen = cursor.saturating_add(1);
+        self.page.end_seen().store(seen, Ordering::Release);
+        // Pairs with the fence of a producer that begins to wait: either this thread sees that it waits, or the producer sees the
+        // word.
+        fence(Ordering::SeqCst);
+        self.notify_release(false);
+    }
+
     /// Notifies the producer of a release, if it `asked` for that or is waiting. The caller has executed a full fence.
     pub(super) fn notify_release(&self, asked: bool) {
         if asked || self.control.waiting().load(Ordering::Relaxed) != 0 {
@@ -280,9 +291,13 @@ impl Connection {
         );
     }
 
-    pub(super) fn count_received(&self, published_at: i64) {
+    pub(super) fn count_received(&self) {
         self.count(LeasePage::received);
         fault::point(Point::ReceivedCounted);
+    }
+
+    /// A frame was taken that was published at this time.
+    pub(super) fn note_latency(&self, published_at: i64) {
         let latency = monotonic_ns()
             .saturating_sub(published_at)
             .max(0)

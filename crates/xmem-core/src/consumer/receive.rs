@@ -35,7 +35,7 @@ impl Consumer {
     /// regard to the timeout. Drop a lease, or take the frame with [`receive_with`](Self::receive_with). The frame is not
     /// lost as long as the producer keeps it. For the other errors see [`ReceiveError`].
     pub fn receive(&mut self, timeout: Option<Duration>) -> Result<ReadLease, ReceiveError> {
-        self.receive_for(Purpose::Keep, Deadline::after(timeout))
+        self.receive_counted(Purpose::Keep, timeout)
     }
 
     /// Like [`receive`](Self::receive), but with a budget of 0 each frame is beyond the budget.
@@ -43,7 +43,23 @@ impl Consumer {
         &mut self,
         timeout: Option<Duration>,
     ) -> Result<ReadLease, ReceiveError> {
-        self.receive_for(Purpose::KeepWithinBudget, Deadline::after(timeout))
+        self.receive_counted(Purpose::KeepWithinBudget, timeout)
+    }
+
+    fn receive_counted(
+        &mut self,
+        purpose: Purpose,
+        timeout: Option<Duration>,
+    ) -> Result<ReadLease, ReceiveError> {
+        let lease = self.receive_for(purpose, Deadline::after(timeout))?;
+        self.count_received(&lease);
+        Ok(lease)
+    }
+
+    fn count_received(&self, lease: &ReadLease) {
+        if !lease.meta().event {
+            self.connection().count_received();
+        }
     }
 
     /// Receives the next frame and calls the function with it, also when the budget is used up. Use it to copy frames.
@@ -66,6 +82,7 @@ impl Consumer {
             let lease = self.receive_for(Purpose::CopyOut, deadline)?;
             let copied = f(&lease);
             if lease.is_intact() {
+                self.count_received(&lease);
                 return Ok(copied);
             }
             self.connection().count_missed(1);
@@ -136,6 +153,7 @@ impl Consumer {
                 // Returned at least once. A caller that waits for another stream gets `ProducerLost`.
                 if over && !(lost && self.eos_reported_at == Some(self.position.cursor())) {
                     self.eos_reported_at = Some(self.position.cursor());
+                    self.connection().note_end_seen(self.position.cursor());
                     return Err(ReceiveError::Eos);
                 }
                 if lost {
@@ -181,7 +199,7 @@ impl Consumer {
                 Ok(Some(lease)) => {
                     self.position.move_after(after);
                     if !is_event {
-                        self.connection().count_received(published_at);
+                        self.connection().note_latency(published_at);
                         if let Some(rate) = &mut self.rate {
                             rate.note_taken(published_at);
                         }
@@ -268,7 +286,8 @@ impl Consumer {
         }
         self.position.move_after(after);
         if !entry.is_event() {
-            self.connection().count_received(entry.published_at());
+            self.connection().note_latency(entry.published_at());
+            self.connection().count_received();
         }
         let info = place.map(|place| entry.info(place.storage, place.device_id));
         info.zip(meta)

@@ -279,7 +279,8 @@ impl Producer {
         self.inner().settings().delivery
     }
 
-    /// Lossless: waits until the slowest consumer is at most a few frames behind. Live: returns at once.
+    /// Lossless: waits until the slowest consumer is at most a few frames behind, and, after the end of a stream, until every consumer
+    /// has got that end. Live: returns at once.
     ///
     /// # Errors
     ///
@@ -289,8 +290,7 @@ impl Producer {
         if !pool.lossless() {
             return Ok(());
         }
-        let max = wait::max_backlog(pool.settings());
-        wait::wait_for_backlog(pool, max, wait)
+        wait::wait_for_room(pool, wait)
     }
 
     /// Lossless: the consumers that the next frame would wait for, as text.
@@ -302,9 +302,12 @@ impl Producer {
         let Some(guard) = pool.lock() else {
             return Vec::new();
         };
-        let (behind, slowest) = guard.consumers.slowest(pool.control().head());
+        let (behind, slowest) = guard.consumers.slowest(pool.control());
         drop(guard);
-        let max = wait::max_backlog(pool.settings());
+        let max = match pool.control().eos_at() {
+            Some(_) => 1,
+            None => wait::max_backlog(pool.settings()),
+        };
         let slowest = slowest.iter().filter(|_| behind >= max);
         slowest
             .map(|consumer| format!("{} (process {})", consumer.name(), consumer.pid()))
@@ -381,7 +384,8 @@ impl Producer {
         guard.map_or_else(Arc::default, |guard| guard.sticky.current())
     }
 
-    /// Sets whether the stream ends after the last published frame.
+    /// Sets whether the stream ends after the last published frame. The next frame begins another stream. In a lossless pool it must
+    /// [wait](Self::wait_for_room) until consumers have got the end.
     pub fn set_eos(&self, eos: bool) {
         self.inner().set_eos(eos);
     }

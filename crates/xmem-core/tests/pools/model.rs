@@ -63,6 +63,8 @@ struct Published {
 struct Reader {
     consumer: Consumer,
     cursor: u64,
+    /// The position after the last end that it got.
+    end_seen: u64,
     missed: u64,
     frames: Vec<ReadLease>,
 }
@@ -230,6 +232,7 @@ impl World {
                 self.readers.push(Reader {
                     consumer,
                     cursor: self.head() - behind,
+                    end_seen: 0,
                     missed: 0,
                     frames: Vec::new(),
                 });
@@ -251,7 +254,10 @@ impl World {
         if reader.cursor >= head {
             let error = reader.consumer.receive(Some(Duration::ZERO)).unwrap_err();
             match error {
-                ReceiveError::Eos => assert!(self.eos),
+                ReceiveError::Eos => {
+                    assert!(self.eos);
+                    reader.end_seen = reader.cursor + 1;
+                }
                 ReceiveError::Timeout => assert!(!self.eos),
                 error => panic!("{error}"),
             }
@@ -322,7 +328,10 @@ impl World {
             }
             Op::SetEos(eos) => {
                 self.producer.set_eos(eos);
-                self.eos = eos;
+                // Lossless consumers get an end also if the stream goes on.
+                let lacks_end = |reader: &Reader| reader.end_seen <= self.head();
+                let stays = self.lossless() && self.eos && self.readers.iter().any(lacks_end);
+                self.eos = eos || stays;
             }
             _ => {}
         }

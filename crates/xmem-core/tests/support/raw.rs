@@ -27,7 +27,7 @@ use rustix::net::{
 
 use super::HANG;
 
-pub const VERSION: u32 = 15;
+pub const VERSION: u32 = 16;
 /// The kernel's limit of descriptors in one message.
 pub const MAX_RIGHTS: usize = 253;
 

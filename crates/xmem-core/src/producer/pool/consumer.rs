@@ -6,6 +6,7 @@ use std::fmt;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use xmem_shm::abi::layout::{
     CURSOR_LEFT, Control, FLAG_CUT_OFF, FLAG_TIMED_OUT, LeasePage, REGIONS_LET_GO, Reads,
@@ -53,6 +54,17 @@ pub(in crate::producer) struct ConsumerRecord {
     was_named: AtomicBool,
     /// The largest cursor read. A cursor that moves back would hold a lossless pool up forever.
     furthest: AtomicU64,
+    awaited: Mutex<Option<Awaited>>,
+}
+
+/// For how long the producer has waited for a consumer without progress of either.
+#[derive(Debug, Clone, Copy)]
+struct Awaited {
+    /// The number of waits that had ended, and the consumer's cursor.
+    at: (u64, u64),
+    waited: Duration,
+    /// When the producer last looked.
+    looked: Instant,
 }
 
 /// The slots that one consumer occupies.
@@ -125,6 +137,7 @@ impl ConsumerRecord {
             wants_marks: AtomicBool::new(false),
             was_named: AtomicBool::new(false),
             furthest: AtomicU64::new(0),
+            awaited: Mutex::default(),
         }
     }
 
@@ -226,6 +239,32 @@ impl ConsumerRecord {
         self.wants_marks.store(true, Ordering::Release);
     }
 
+    /// Records that the producer waits for it. `ended`: the number of waits that have ended. Returns for how long it has waited since
+    /// either had progress. Short waits one after the other count as one, and the time between two looks at most as `turn`, because
+    /// the producer may have done something else meanwhile.
+    pub(super) fn note_awaited(&self, ended: u64, turn: Duration) -> Duration {
+        let (at, now) = ((ended, self.cursor().unwrap_or(0)), Instant::now());
+        let mut awaited = lock(&self.awaited);
+        let waited = awaited.filter(|before| before.at == at).map(|before| {
+            let since = now.duration_since(before.looked);
+            before.waited + since.min(turn)
+        });
+        let waited = waited.unwrap_or_default();
+        *awaited = Some(Awaited {
+            at,
+            waited,
+            looked: now,
+        });
+        waited
+    }
+
+    /// For how long the producer has waited for it at its present position.
+    pub(super) fn awaited(&self, ended: u64) -> Duration {
+        let at = (ended, self.cursor().unwrap_or(0));
+        let awaited = lock(&self.awaited).filter(|awaited| awaited.at == at);
+        awaited.map_or(Duration::ZERO, |awaited| awaited.waited)
+    }
+
     /// Records that it was reported because it holds the producer up. `false`: it already was.
     pub(super) fn note_named(&self) -> bool {
         !self.was_named.swap(true, Ordering::Relaxed)
@@ -312,6 +351,13 @@ impl ConsumerRecord {
         // Pairs with the release store of the cursor: leases stored before it are visible to loads after this.
         fence(Ordering::Acquire);
         Some(cursor)
+    }
+
+    /// How many entries it is behind. The end of the stream counts as one. `None`: it takes none.
+    fn behind(&self, head: u64, end: Option<u64>) -> Option<u64> {
+        let behind = head.saturating_sub(self.cursor()?);
+        let lacks_end = end.is_some_and(|end| self.page.end_seen().load(Ordering::Acquire) <= end);
+        Some(behind.saturating_add(lacks_end.into()))
     }
 
     /// Whether it holds this generation of a slot. Otherwise its reads have ended.
@@ -540,14 +586,15 @@ impl Consumers {
         self.iter().any(|consumer| consumer.wants(sequence, age))
     }
 
-    /// The consumers that are furthest behind, and by how many entries.
-    pub(in crate::producer) fn slowest(&self, head: u64) -> (u64, Vec<Arc<ConsumerRecord>>) {
-        let most = self.backlog(head);
-        let behind = |consumer: &ConsumerRecord| {
-            consumer
-                .cursor()
-                .map_or(0, |cursor| head.saturating_sub(cursor))
-        };
+    /// The consumers that are furthest behind, and by how many entries. The end of the stream counts as one.
+    pub(in crate::producer) fn slowest(
+        &self,
+        control: &Control,
+    ) -> (u64, Vec<Arc<ConsumerRecord>>) {
+        let (head, end) = (control.head(), control.eos_at());
+        let behind = |consumer: &ConsumerRecord| consumer.behind(head, end).unwrap_or(0);
+        let most = self.iter().map(|consumer| behind(consumer)).max();
+        let most = most.unwrap_or(0);
         let is_slowest = |consumer: &&Arc<ConsumerRecord>| most > 0 && behind(consumer) >= most;
         (most, self.iter().filter(is_slowest).cloned().collect())
     }

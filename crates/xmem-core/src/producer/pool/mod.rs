@@ -24,7 +24,6 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
 
 use xmem_shm::abi::layout::{Control, Shape};
 use xmem_shm::abi::named::Sticky;
@@ -67,25 +66,6 @@ pub(super) struct DeviceChecks {
     pub(super) marks: AtomicBool,
 }
 
-/// The position of the slowest consumers and its time, while a thread waits without progress.
-#[derive(Debug, Default)]
-struct Standstill(Mutex<Option<(u64, Instant)>>);
-
-impl Standstill {
-    /// Records the position of the slowest consumers; `None`: the wait is over. Returns for how long it has not changed.
-    pub(super) fn note(&self, taken: Option<u64>) -> Duration {
-        let mut standstill = lock(&self.0);
-        let before = standstill.filter(|(seen, _)| Some(*seen) == taken);
-        *standstill = before.or(taken.map(|taken| (taken, Instant::now())));
-        before.map_or(Duration::ZERO, |(_, since)| since.elapsed())
-    }
-
-    /// The time without progress. `None`: no thread waits without progress.
-    pub(super) fn elapsed(&self) -> Option<Duration> {
-        lock(&self.0).map(|(_, since)| since.elapsed())
-    }
-}
-
 /// A pool in its producer.
 pub(super) struct Pool {
     name: String,
@@ -103,7 +83,8 @@ pub(super) struct Pool {
     counters: Counters,
     /// Set under the lock.
     closed: AtomicBool,
-    standstill: Standstill,
+    /// The number of waits that ended because there was room.
+    waits_ended: AtomicU64,
     device_checks: DeviceChecks,
     state: Mutex<State>,
 }
@@ -165,7 +146,7 @@ impl Pool {
             notifier: Arc::default(),
             counters: Counters::default(),
             closed: AtomicBool::new(false),
-            standstill: Standstill::default(),
+            waits_ended: AtomicU64::new(0),
             device_checks: DeviceChecks::default(),
             state: Mutex::new(state),
         }
@@ -313,11 +294,24 @@ impl Pool {
     }
 
     pub(super) fn set_eos(&self, eos: bool) {
+        // Lossless consumers do not miss an end. The next frame removes it.
+        if !eos && !self.end_is_seen() {
+            return;
+        }
         if let Some(mut guard) = self.lock() {
             self.control.set_eos_at(eos.then(|| self.control.head()));
             fault::point(Point::EosMarked);
             guard.wake_consumers();
         }
+    }
+
+    /// Whether no consumer of a lossless pool still has to get the end of the stream.
+    pub(super) fn end_is_seen(&self) -> bool {
+        if !self.lossless() || self.control.eos_at().is_none() {
+            return true;
+        }
+        self.lock()
+            .is_none_or(|guard| guard.consumers.slowest(&self.control).0 == 0)
     }
 
     /// Closes the pool. Consumers keep the frames that they hold.

@@ -79,25 +79,20 @@ pub(in crate::producer) fn wait<T>(
     }
 }
 
-/// Like `wait`, but stops waiting for the slowest consumers whenever nothing changed for `lossless_timeout`. Consecutive short
-/// waits count as one.
+/// Like `wait`. If the pool is lossless, stops waiting for the slowest consumers whenever nothing changed for `lossless_timeout`.
 pub(in crate::producer) fn wait_lossless<T>(
     pool: &Pool,
     wait: Wait<'_>,
     mut check: impl FnMut() -> Option<T>,
 ) -> Result<T, WaitError> {
-    let patience = pool.settings().lossless_timeout;
     self::wait(pool, wait, || {
         let found = check();
-        let taken = found.is_none().then(|| taken(pool)).flatten();
-        let waited = pool.standstill.note(taken);
-        if waited >= NAMED_AFTER {
-            name_slowest(pool);
-        }
-        if patience.is_some_and(|patience| waited >= patience) {
-            give_up_on_slowest(pool);
-            // The next wait starts its own measurement.
-            pool.standstill.note(None);
+        match found {
+            _ if !pool.lossless() => {}
+            None => note_slowest(pool),
+            Some(_) => {
+                pool.waits_ended.fetch_add(1, Ordering::Relaxed);
+            }
         }
         found
     })
@@ -114,6 +109,15 @@ pub(in crate::producer) fn wait_for_backlog(
     })
 }
 
+/// Waits until there is room for a frame, and every consumer has got the end of the stream, if it had ended.
+pub(in crate::producer) fn wait_for_room(pool: &Pool, wait: Wait<'_>) -> Result<(), WaitError> {
+    let max = max_backlog(pool.settings());
+    wait_lossless(pool, wait, || {
+        let has_room = pool.lock()?.backlog() < max;
+        (has_room && pool.end_is_seen()).then_some(())
+    })
+}
+
 /// How many entries consumers of a lossless pool may be behind before the producer waits.
 pub(in crate::producer) fn max_backlog(settings: &Settings) -> u64 {
     // At most the number of slots, minus those reserved for other uses.
@@ -121,19 +125,27 @@ pub(in crate::producer) fn max_backlog(settings: &Settings) -> u64 {
     u64::from(MAX_BACKLOG.max(settings.history).min(room))
 }
 
-/// The sequence that the slowest consumers have reached.
-fn taken(pool: &Pool) -> Option<u64> {
-    let guard = pool.lock()?;
-    let head = pool.control().head();
-    Some(head - guard.backlog().min(head))
-}
-
-/// Reports, once each, the consumers for which the producer has waited too long.
-fn name_slowest(pool: &Pool) {
-    for consumer in slowest(pool) {
-        if !consumer.note_named() {
-            continue;
+/// Counts the time for which the slowest consumers hold the producer up. Reports those that do so for too long, once each, and with a
+/// `lossless_timeout` waits for them no longer. Their leases stay valid.
+fn note_slowest(pool: &Pool) {
+    let Some(guard) = pool.lock() else {
+        return;
+    };
+    let ended = pool.waits_ended.load(Ordering::Relaxed);
+    let (mut named, mut given_up) = (Vec::new(), Vec::new());
+    for consumer in guard.consumers.slowest(pool.control()).1 {
+        let waited = consumer.note_awaited(ended, CHECK_INTERVAL);
+        let patience = pool.settings().lossless_timeout;
+        if patience.is_some_and(|patience| waited >= patience) {
+            consumer.mark_timed_out();
+            given_up.push(consumer.clone());
         }
+        if waited >= NAMED_AFTER && consumer.note_named() {
+            named.push(consumer);
+        }
+    }
+    drop(guard);
+    for consumer in named {
         log::warn!(
             "pool {:?}: {consumer} has taken no frame for {} s, and the producer waits for it: lossless-timeout bounds that",
             pool.name(),
@@ -141,29 +153,12 @@ fn name_slowest(pool: &Pool) {
         );
         pool.commands().send(Command::HoldsUp(consumer.id()));
     }
-}
-
-fn slowest(pool: &Pool) -> Vec<Arc<ConsumerRecord>> {
-    let Some(guard) = pool.lock() else {
-        return Vec::new();
-    };
-    guard.consumers.slowest(pool.control().head()).1
-}
-
-/// Stops waiting for the slowest consumers. Their leases stay valid.
-fn give_up_on_slowest(pool: &Pool) {
-    let Some(guard) = pool.lock() else {
-        return;
-    };
-    let (_, slowest) = guard.consumers.slowest(pool.control().head());
-    for consumer in &slowest {
-        consumer.mark_timed_out();
+    if !given_up.is_empty() {
+        pool.notifier().notify();
+    }
+    for consumer in given_up {
         pool.counters().timed_out.fetch_add(1, Ordering::Relaxed);
         pool.commands().send(Command::TimedOut(consumer.id()));
-    }
-    drop(guard);
-    pool.notifier().notify();
-    for consumer in slowest {
         log::warn!(
             "pool {:?}: {consumer} held it up for longer than lossless-timeout",
             pool.name()
@@ -173,14 +168,13 @@ fn give_up_on_slowest(pool: &Pool) {
 
 /// For how long the producer has waited for this consumer.
 pub(super) fn waits_for(guard: &Guard<'_>, consumer: &ConsumerRecord) -> Duration {
-    let control = guard.pool().control();
-    let waited = guard.pool().standstill.elapsed();
-    let Some(waited) = waited.filter(|_| control.waiting().load(Ordering::Relaxed) > 0) else {
+    let pool = guard.pool();
+    if !pool.lossless() || pool.control().waiting().load(Ordering::Relaxed) == 0 {
         return Duration::ZERO;
-    };
-    let (_, slowest) = guard.consumers.slowest(control.head());
+    }
+    let (_, slowest) = guard.consumers.slowest(pool.control());
     if slowest.iter().any(|slow| slow.id() == consumer.id()) {
-        waited
+        consumer.awaited(pool.waits_ended.load(Ordering::Relaxed))
     } else {
         Duration::ZERO
     }

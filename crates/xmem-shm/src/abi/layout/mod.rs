@@ -30,7 +30,7 @@ pub use page::{CURSOR_LEFT, FLAG_CUT_OFF, FLAG_TIMED_OUT, LeasePage, REGIONS_LET
 pub use shape::{Constants, Shape};
 
 /// Increased with each change of the shared memory, of the messages, or of the meaning of either.
-pub const VERSION: u32 = 15;
+pub const VERSION: u32 = 16;
 
 /// Memory that a producer sent cannot be used.
 #[derive(Debug)]

@@ -26,6 +26,7 @@ const P_DROPPED: usize = 7;
 const P_WAKE: usize = 8; // in a separate cache line, as a 32-bit word
 const P_KEEP_FOR: usize = 9; // in the line of the wake word, which the producer reads for each frame
 const P_SKIPPED: usize = 10;
+const P_END_SEEN: usize = 11;
 
 /// The cursor of a consumer that takes no more frames.
 pub const CURSOR_LEFT: u64 = u64::MAX;
@@ -155,6 +156,11 @@ impl LeasePage {
     #[inline]
     pub fn keep_for(&self) -> &AtomicU64 {
         self.header(P_KEEP_FOR)
+    }
+
+    /// The sequence after the last end of the stream that the consumer got. 0: none.
+    pub fn end_seen(&self) -> &AtomicU64 {
+        self.header(P_END_SEEN)
     }
 
     #[expect(clippy::indexing_slicing, reason = "as in `header`")]
