@@ -55,59 +55,86 @@ fn make_region(pool: &Pool, plan: Plan) -> Result<Region, AcquireError> {
 impl<'a> Search<'a> {
     /// Claims a slot.
     pub(super) fn run(&self) -> Result<Slot, AcquireError> {
-        let mut guard = self.pool.guard()?;
-        check_open(&guard)?;
+        let mut guard = self.guard()?;
         match self.idle(&mut guard) {
             Some(slot) => Ok(slot),
             None => self.in_new_region(guard),
         }
     }
 
-    /// Continues `run` if no slot is idle. It may allocate a new region.
+    /// Continues `run` if no slot is idle. It may allocate a new region, with fewer slots if memory is short.
     #[cold]
     fn in_new_region(&self, mut guard: Guard<'a>) -> Result<Slot, AcquireError> {
         let pool = self.pool;
-        let plan = loop {
-            let seen = match self.find(&mut guard)? {
+        let mut most = u32::MAX;
+        loop {
+            let plan = match self.find(&mut guard, most)? {
                 Found::Slot(slot) => return Ok(slot),
-                Found::Room(plan) if !guard.has_rare_effects() => break plan,
-                // Hooks run without a plan, because they may acquire a slot, or wait for a thread that does.
-                Found::Room(plan) => {
-                    guard.regions.abandon(plan);
-                    None
+                Found::Room(plan) => plan,
+                Found::Growing => {
+                    // The plan ends under the lock, so its notification comes after this count.
+                    let seen = pool.notifier().count();
+                    drop(guard);
+                    pool.notifier().wait(seen, CHECK_INTERVAL);
+                    guard = self.guard()?;
+                    continue;
                 }
-                // The plan ends under the lock, so its notification comes after this count.
-                Found::Growing => Some(pool.notifier().count()),
             };
-            drop(guard);
-            if let Some(seen) = seen {
-                pool.notifier().wait(seen, CHECK_INTERVAL);
-            }
-            guard = pool.guard()?;
-            check_open(&guard)?;
-        };
-        let shortage = guard.regions.recent_shortage();
-        if let Some(shortage) = shortage.filter(|_| self.has_slots(&guard)) {
-            guard.regions.abandon(plan);
-            return self.without_growing(&mut guard, shortage);
-        }
-        drop(guard);
-        // Allocating memory takes milliseconds, so the lock is not held.
-        let region = (self.make)(plan);
-        fault::point(Point::RegionMade);
-        let mut guard = pool.guard()?;
-        // For threads in `Found::Growing`. They search again when this thread releases the lock.
-        pool.notifier().notify();
-        check_open(&guard)?;
-        let region = match region {
-            Ok(region) => region,
-            Err(error) => {
+            if guard.has_rare_effects() {
+                // Hooks run without a plan, because they may acquire a slot, or wait for a thread that does.
                 guard.regions.abandon(plan);
-                guard.history.set_short(true);
-                guard.trim_history(Span::Promised);
-                return self.idle(&mut guard).ok_or(error);
+                drop(guard);
+                guard = self.guard()?;
+                continue;
             }
-        };
+            let shortage = guard.regions.recent_shortage();
+            if let Some(shortage) = shortage.filter(|_| self.has_slots(&guard)) {
+                guard.regions.abandon(plan);
+                return self.without_growing(&mut guard, shortage);
+            }
+            drop(guard);
+            // Allocating memory takes milliseconds, so the lock is not held.
+            let region = (self.make)(plan);
+            fault::point(Point::RegionMade);
+            guard = pool.guard()?;
+            // For threads in `Found::Growing`. They search again when this thread releases the lock.
+            pool.notifier().notify();
+            check_open(&guard)?;
+            match region {
+                Ok(region) => return self.install(guard, plan, region),
+                Err(error) => {
+                    guard.regions.abandon(plan);
+                    guard.history.set_short(true);
+                    guard.trim_history(Span::Promised);
+                    if let Some(slot) = self.idle(&mut guard) {
+                        return Ok(slot);
+                    }
+                    if plan.slots == 1 {
+                        return Err(error);
+                    }
+                    // Slots of other sizes may take the memory.
+                    if guard.retire(Cold::UnfitFor(self.want)) == 0 {
+                        most = plan.slots / 2;
+                    }
+                }
+            }
+            drop(guard);
+            guard = self.guard()?;
+        }
+    }
+
+    fn guard(&self) -> Result<Guard<'a>, AcquireError> {
+        let guard = self.pool.guard()?;
+        check_open(&guard)?;
+        Ok(guard)
+    }
+
+    fn install(
+        &self,
+        mut guard: Guard<'a>,
+        plan: Plan,
+        region: Region,
+    ) -> Result<Slot, AcquireError> {
         let State {
             regions,
             slots,
@@ -124,15 +151,16 @@ impl<'a> Search<'a> {
         drop(guard);
         log::debug!(
             "pool {:?} has a new region of {} slots of {} bytes",
-            pool.name(),
+            self.pool.name(),
             plan.slots,
             plan.slot_len
         );
         slot
     }
 
-    /// A slot that becomes free by dropping history or regions of other sizes, otherwise room for a new region.
-    fn find(&self, guard: &mut Guard<'_>) -> Result<Found, AcquireError> {
+    /// A slot that becomes free by dropping history or regions of other sizes, otherwise room for a new region of at most so many
+    /// slots.
+    fn find(&self, guard: &mut Guard<'_>, most: u32) -> Result<Found, AcquireError> {
         let want = self.want;
         // Before the pool grows: the last consumer of a frame may have released it without a message, and a consumer may hold slots
         // beyond its budget.
@@ -150,7 +178,8 @@ impl<'a> Search<'a> {
         let first = first.max(settings.min_slots);
         let plan = |guard: &mut Guard<'_>| {
             let State { regions, slots, .. } = &mut **guard;
-            regions.plan(slots, want, first, settings.most_slots(want.slot_size()))
+            let max_slots = settings.most_slots(want.slot_size());
+            regions.plan(slots, want, first, most, max_slots)
         };
         let mut result = plan(guard);
         if matches!(result, Err(Full::Limit)) && guard.regions.is_growing() {
@@ -302,6 +331,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::error::RegionError;
     use crate::producer::pool::retain::Hook;
     use crate::{Consumer, FrameMeta, Producer, WriteLease};
 
@@ -360,6 +390,21 @@ mod tests {
         });
         claimed.unwrap();
         other.recv().unwrap().unwrap();
+    }
+
+    #[test]
+    fn a_region_has_fewer_slots_if_memory_is_short() {
+        let (_dir, producer) = pool_of_one_region();
+        let pool = producer.inner();
+        let make = |plan: Plan| match plan.slots {
+            1..=3 => make_region(pool, plan),
+            _ => Err(AcquireError::Region(RegionError::NoSpace {
+                size: plan.len(),
+                error: rustix::io::Errno::NOSPC.into(),
+            })),
+        };
+        search(pool, &make).run().unwrap();
+        assert_eq!(producer.stats().slots, 3);
     }
 
     #[test]
