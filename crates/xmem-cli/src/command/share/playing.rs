@@ -7,6 +7,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
+use rustix::io::Errno;
 use xmem_core::PoolStats;
 use xmem_core::discovery::printable;
 
@@ -278,15 +279,84 @@ fn smaller(share: &Share, also: &Also) -> Vec<String> {
     elements
 }
 
-/// Whether another run would fail in the same way, because of the pipeline, a missing element or the pool. A lack of descriptors,
-/// threads or memory may pass.
+/// Whether another run would fail in the same way, because of the pipeline, a missing element or the pool.
 fn is_repeated(stderr: &str) -> bool {
-    let has = |parts: &[&str]| parts.iter().any(|part| stderr.contains(part));
     let stays = [
         "erroneous pipeline",
         "missing a plug-in",
         "No URI handler",
         "GstXmemSink",
     ];
-    has(&stays) && !has(&["; raise the limit of", "; free memory"])
+    stays.iter().any(|part| stderr.contains(part)) && !is_shortage(stderr)
+}
+
+/// The errors of system calls that lack memory, space, descriptors or threads, which may pass.
+const SHORTAGES: [Errno; 6] = [
+    Errno::NOMEM,
+    Errno::NOSPC,
+    Errno::MFILE,
+    Errno::NFILE,
+    Errno::AGAIN,
+    Errno::NOBUFS,
+];
+
+/// Recognizes these errors by the number that Rust prints with each, because the text around it differs.
+fn is_shortage(stderr: &str) -> bool {
+    let mut after = stderr.split("(os error ").skip(1);
+    after.any(|text| {
+        let number = text.split(')').next().and_then(|it| it.parse().ok());
+        SHORTAGES.iter().any(|it| number == Some(it.raw_os_error()))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::sync::Arc;
+
+    use xmem_core::{AcquireError, CreateError, RegionError, SystemError};
+
+    use super::*;
+
+    #[test]
+    fn only_a_shortage_may_pass() {
+        let is_repeated = |error: &dyn std::error::Error| {
+            is_repeated(&format!(
+                "ERROR: from element /GstPipeline:pipeline0/GstXmemSink:xmemsink0: Cannot share: {error}"
+            ))
+        };
+        let permanent = [Errno::FBIG, Errno::PERM, Errno::ACCESS];
+        let errors = SHORTAGES.map(|it| (it, false)).into_iter();
+        for (errno, is) in errors.chain(permanent.map(|it| (it, true))) {
+            let error = || io::Error::from(errno);
+            let no_space = || RegionError::NoSpace {
+                size: 1,
+                error: error(),
+            };
+            let exhausted = AcquireError::Exhausted {
+                pool: "p".to_owned(),
+                slots: 1,
+                max_slots: 1,
+                max_bytes: 0,
+                shortage: Some(Arc::new(no_space().into())),
+            };
+            let lock = CreateError::Lock {
+                path: "/p.lock".into(),
+                error: error(),
+            };
+            let system = SystemError::at("share memory")(error());
+            let all: [&dyn std::error::Error; 4] = [&no_space(), &exhausted, &lock, &system];
+            for error in all {
+                assert_eq!(is_repeated(error), is, "{error}");
+            }
+        }
+        let in_use = CreateError::InUse {
+            pool: "p".to_owned(),
+            holder: "xmem".to_owned(),
+        };
+        assert!(is_repeated(&in_use));
+        assert!(!super::is_repeated(
+            "ERROR: from element GstV4l2Src:v: busy"
+        ));
+    }
 }
