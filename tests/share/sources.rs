@@ -138,6 +138,8 @@ fn smaller_frames_are_in_a_pool_of_their_own() {
     assert!(caps(&of_small).contains("width=(int)160") && caps(&of_small).contains("5/1"));
     // The source still writes into the slots of the first pool.
     assert_eq!(of_p.copied, 0, "{of_p:?}");
+    let scaling = &of_p.consumers[0];
+    assert_eq!((scaling.name.as_str(), scaling.copied), ("xmem share", 0));
     drop(small);
     until("a closed source", || {
         share.log().matches("closed until a consumer comes").count() == 2

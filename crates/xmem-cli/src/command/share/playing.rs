@@ -267,8 +267,9 @@ fn smaller(share: &Share, also: &Also) -> Vec<String> {
     let rate = also
         .rate
         .map(|it| format!("videorate ! video/x-raw,framerate={it}/1 ! "));
+    // videorate keeps the previous frame.
     let rest = format!(
-        "newest-only=true max-held=1 ! {}videoconvertscale add-borders=true \
+        "newest-only=true max-held=2 ! {}videoconvertscale add-borders=true \
          ! video/x-raw,format={},width={width},height={height},pixel-aspect-ratio=1/1",
         rate.unwrap_or_default(),
         share.format
