@@ -393,24 +393,45 @@ fn a_playlist_is_no_film() {
 }
 
 #[test]
-fn a_tap_ends_when_the_size_changes() {
+fn taps_and_recordings_end_when_the_size_changes() {
     let pools = prepared();
-    let producer = live(&pools, "");
+    let producer = live(&pools, ",format=NV12");
     until("frames", || published(&pools) > 0);
-    let mut tap = Launch::start(&pools, "tap", &mut xmem(&pools, &["tap", "p"]));
-    until("the tap", || {
-        pool_stats(&pools, "p").is_some_and(|it| it.consumers.len() == 1)
+    let path = |name: &str| pools.file(name).to_str().unwrap().to_owned();
+    let (file, h264, clips) = (path("a.mkv"), path("b.mkv"), path("c-%t.mkv"));
+    let commands = [
+        &["tap", "p"][..],
+        &["record", "p", &file],
+        &["record", "p", &h264, "--h264"],
+        &["record", "p", &clips, "--before", "3"],
+    ];
+    let readers = commands.map(|args| Launch::start(&pools, args[0], &mut xmem(&pools, args)));
+    until("frames for all", || {
+        let consumers = pool_stats(&pools, "p").unwrap().consumers;
+        consumers.iter().filter(|it| it.received > 0).count() == readers.len()
     });
     drop(producer);
     let _producer = Launch::new(
         &pools,
         "larger",
-        "videotestsrc is-live=true ! video/x-raw,width=128,height=48,framerate=30/1 ! xmemsink pool=p",
+        "videotestsrc is-live=true ! video/x-raw,format=NV12,width=128,height=48,framerate=30/1 ! xmemsink pool=p",
     );
-    assert!(!tap.wait().success());
-    let log = tap.log();
-    assert_contains(&log, "does not accept the caps of pool");
-    assert_contains(&log, "width=(int)128");
+    for (mut reader, args) in readers.into_iter().zip(commands) {
+        assert_eq!(reader.wait().code(), Some(1), "{args:?}");
+        let log = reader.log();
+        let what = if args[0] == "tap" {
+            "output"
+        } else {
+            "recording"
+        };
+        assert_contains(
+            &log,
+            &format!(
+                "xmem: the frames changed from NV12 64x48 30/1 to NV12 128x48 30/1, so the {what} ended there: start another one\n"
+            ),
+        );
+        assert!(!log.contains("xmemsrc") && !log.contains("ERROR"), "{log}");
+    }
 }
 
 #[test]

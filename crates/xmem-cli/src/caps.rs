@@ -109,6 +109,16 @@ impl Caps {
         filter
     }
 
+    /// In words, what differs between frames with these caps and others, for a pipeline with a [filter](Self::filter). `None`: nothing.
+    pub(crate) fn difference(&self, other: &Self) -> Option<(String, String)> {
+        let filters = (self.filter(), other.filter());
+        if self.name == other.name && filters.0 == filters.1 {
+            return None;
+        }
+        let words = (self.summary(), other.summary());
+        Some(if words.0 == words.1 { filters } else { words })
+    }
+
     /// Whether the values of YUV frames have the full range.
     pub(crate) fn has_full_range(&self) -> bool {
         // As decoders of JPEG state it, whatever the caps of its frames say.

@@ -39,7 +39,9 @@ fn this_program(name: &str, tool: impl AsRef<OsStr>) -> Command {
         .arg(std::process::id().to_string())
         .arg(tool)
         // The tool's messages are searched for words.
-        .env("LANGUAGE", "en");
+        .env("LANGUAGE", "en")
+        // Control characters are not printed.
+        .env("GST_DEBUG_NO_COLOR", "1");
     plugin::offer(&mut command);
     command
 }

@@ -2,6 +2,9 @@
 
 //! Runs a pipeline for as long as the user wants, and prints its warnings.
 
+use std::cell::Cell;
+use std::ffi::OsStr;
+use std::io::Write;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::mpsc::channel;
@@ -10,44 +13,62 @@ use std::time::{Duration, Instant};
 use xmem_core::discovery::printable;
 
 use crate::Error;
+use crate::caps::Caps;
 use crate::format::to_stderr;
-use crate::launch::{exit_code, not_started};
+use crate::launch::{exit_code, failure, not_started};
 use crate::tool::{Event, interrupt, read_lines, stop_on_signals};
 
 const INTERVAL: Duration = Duration::from_secs(1);
 
 /// Runs a command of [`pipeline`](crate::launch::pipeline) until it ends, and returns its exit code. It gets SIGINT when this process
 /// gets SIGINT or SIGTERM, and is killed if it has not ended after `time`. `look` is called each second, and before the signal is
-/// passed on. When it returns false, the tool gets SIGINT too.
+/// passed on. When it returns false, the tool gets SIGINT too. `explain` is called after an error of the tool, and may return a
+/// better reason.
 ///
-/// The tool prints warnings on its standard output.
+/// The tool prints warnings on its standard output, and errors on its standard error, as reports of several lines. Only the text of
+/// a warning is printed, and the reason of its end.
 pub(crate) fn play(
     mut command: Command,
     time: Option<Duration>,
     mut look: impl FnMut() -> bool,
+    explain: impl FnOnce() -> Option<String>,
 ) -> Result<ExitCode, Error> {
     let (sender, events) = channel();
     stop_on_signals(sender.clone())?;
     // A separate process group: Ctrl+C would otherwise end the tool before the last look.
-    command.stdout(Stdio::piped()).process_group(0);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.process_group(0);
     let mut tool = command.spawn().map_err(not_started)?;
     // With the tool's descriptors: the reader of a pipe waits until all are closed.
     drop(command);
-    let stdout = tool.stdout.take();
-    read_lines(&mut tool, stdout, sender, |line| {
+    let (stdout, stderr) = (tool.stdout.take(), tool.stderr.take());
+    read_lines(&mut tool, stdout, sender.clone(), |line| {
         if let Some(text) = warning(&line) {
             to_stderr(printable(text));
         }
     })?;
+    let (to_report, report) = channel();
+    let has_failed = Cell::new(false);
+    read_lines(&mut tool, stderr, sender, move |line| {
+        has_failed.set(has_failed.get() || begins_report(&line));
+        if has_failed.get() {
+            let _ = to_report.send(line);
+        } else {
+            // Such as what GST_DEBUG asks for.
+            let _ = writeln!(std::io::stderr(), "{}", printable(&line));
+        }
+    })?;
     let mut deadline = None;
     let mut is_wanted = true;
-    loop {
+    let mut open = 2;
+    while open > 0 {
         if deadline.is_some_and(|deadline| Instant::now() > deadline) {
             tool.kill()?;
         }
         let event = events.recv_timeout(INTERVAL);
         if let Ok(Event::Ended) = event {
-            break;
+            open -= 1;
+            continue;
         }
         let was_wanted = is_wanted;
         is_wanted &= look();
@@ -57,7 +78,29 @@ pub(crate) fn play(
         }
     }
     let status = tool.wait()?;
+    let report: Vec<String> = report.try_iter().collect();
+    if !report.is_empty() {
+        match explain() {
+            Some(reason) => to_stderr(reason),
+            None => to_stderr(failure(&report.join("\n"))),
+        }
+    }
     Ok(exit_code(status))
+}
+
+/// Whether this is the first line of the tool's report.
+fn begins_report(line: &str) -> bool {
+    line.starts_with("ERROR: ") || line.starts_with("WARNING: erroneous pipeline")
+}
+
+/// Says that the frames of the pool are others than those for which the pipeline was made, if they are. `what` has ended.
+pub(crate) fn changed(pool: &OsStr, caps: &Caps, what: &str) -> Option<String> {
+    let now = Caps::of(&xmem_core::discovery::query(pool).ok()?)?;
+    let (before, now) = caps.difference(&now)?;
+    let text = format!(
+        "the frames changed from {before} to {now}, so the {what} ended there: start another one"
+    );
+    Some(printable(&text))
 }
 
 /// The text of a warning in a line of the tool's output.

@@ -26,7 +26,7 @@ use crate::child;
 use crate::cli::Record;
 use crate::format::to_stderr;
 use crate::launch::{CONVERT, TOOL, parameter_sets, pipeline, video_pool};
-use crate::play::play;
+use crate::play::{changed, play};
 use clips::{Clips, Progress, Triggers};
 use matroska::CLUSTER;
 
@@ -35,6 +35,9 @@ const QUEUE: &str = "queue max-size-buffers=0 max-size-time=0 max-size-bytes=268
 
 /// A key frame at least once a second, for clips of a camera with 30 frames a second.
 const H264: &str = "videoconvert ! x264enc tune=zerolatency speed-preset=veryfast key-int-max=30";
+
+/// What ends when the frames change.
+const WHAT: &str = "recording";
 
 pub(crate) fn run(record: &Record) -> Result<ExitCode, Error> {
     let Record { pool, file, .. } = record;
@@ -106,10 +109,11 @@ fn write_all(pool: &OsStr, file: &Path, h264: bool) -> Result<ExitCode, Error> {
     );
     let mut gaps = Gaps::new(pool, &caps);
     let command = pipeline(child::supervised(TOOL), pool, &gaps.source(), &rest);
-    let code = play(command, None, || {
+    let look = || {
         gaps.look(|| has_frame(&recording));
         true
-    })?;
+    };
+    let code = play(command, None, look, || changed(pool, &caps, WHAT))?;
     gaps.report();
     if is_empty_there(&recording, file) {
         // It would only prevent the next attempt.
@@ -142,10 +146,11 @@ fn write_clips(record: &Record, before: Duration) -> Result<ExitCode, Error> {
     command.stdin(output);
     let progress = Arc::new(Progress::default());
     let clips = clips.spawn(triggers, input, progress.clone())?;
-    let code = play(command, None, || {
+    let look = || {
         gaps.look(|| progress.has_frame());
         !progress.is_done()
-    })?;
+    };
+    let code = play(command, None, look, || changed(pool, &caps, WHAT))?;
     gaps.report();
     match clips.join() {
         Ok(true) => Ok(code),
