@@ -194,6 +194,16 @@ fn check_caps(source: SourceContext<'_>, caps: &gst::Caps) -> Result<(), gst::Fl
                  cudaconvert, cudadownload or another element that accepts them behind xmemsrc, or set download=true for \
                  frames in host memory")
         );
+    } else if let Some(format) = unknown_format(caps) {
+        gst::element_error!(
+            source.element,
+            gst::CoreError::Negotiation,
+            (
+                "GStreamer {} does not know the format {format} of pool {pool:?}, so no converter accepts it: use a newer one here, \
+                 or convert the frames before xmemsink",
+                sticky::gstreamer()
+            )
+        );
     } else {
         gst::element_error!(
             source.element,
@@ -204,6 +214,14 @@ fn check_caps(source: SourceContext<'_>, caps: &gst::Caps) -> Result<(), gst::Fl
     }
     source.stream.note_refusal(true);
     Err(gst::FlowError::NotNegotiated)
+}
+
+/// The format of raw video, if only another version of GStreamer knows it.
+fn unknown_format(caps: &gst::Caps) -> Option<&str> {
+    let raw = caps.structure(0).filter(|it| it.name() == "video/x-raw")?;
+    let format = raw.get::<&str>("format").ok()?;
+    (gst_video::VideoFormat::from_string(format) == gst_video::VideoFormat::Unknown)
+        .then_some(format)
 }
 
 /// Posts an error about caps that an element further downstream refused, unless an error about the caps was posted.

@@ -64,6 +64,20 @@ fn caps_that_downstream_refuses() {
     assert!(receiver.next().is_none());
 }
 
+/// No converter accepts them either.
+#[test]
+fn a_format_that_only_another_gstreamer_knows() {
+    let pools = Pools::new();
+    let producer = pools.sender(&GRAY.replace("GRAY8", "GRAY9").parse().unwrap(), "");
+    push(&producer, 1);
+    let refusing = pools.launch("xmemsrc pool=POOL start-from=oldest ! videoconvert ! fakesink");
+    refusing.play();
+    refusing.fails_with(
+        gst::CoreError::Negotiation,
+        "does not know the format GRAY9",
+    );
+}
+
 /// Some elements accept any caps first and then refuse the frames.
 #[test]
 fn caps_refused_further_downstream_are_an_error() {
