@@ -317,7 +317,7 @@ fn warn_of_latency(sink: &gst_base::BaseSink, latency: gst::ClockTime, kept: gst
         (
             "Upstream's latency is {} ms, and the pool can keep frames of this size for {} ms. Consumers that wait for the frames' \
              times wait for that time only, and show no frame that comes later. Reduce the latency of upstream, such as \
-             latency=200 of rtspsrc, or set pace=always. Raise history or max-bytes if they are set",
+             latency=200 of rtspsrc, or set pace=always. Raise history, max-slots or max-bytes if they are set",
             latency.mseconds(),
             kept.mseconds()
         )

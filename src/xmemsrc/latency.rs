@@ -109,7 +109,7 @@ impl Latency {
         if busy < ALWAYS_KEPT {
             format!(
                 "Frames are missed: the producer published {frames} within {} ms, more than it keeps. Raise history and max-slots on \
-                 xmemsink, or put more into one buffer, as alignment=7 of mpegtsmux does",
+                 xmemsink, and max-bytes if it is set, or put more into one buffer, as alignment=7 of mpegtsmux does",
                 busy.mseconds()
             )
         } else if wait > ALWAYS_KEPT && busy <= wait.saturating_add(ALWAYS_KEPT) {
@@ -199,4 +199,23 @@ pub(super) fn pipeline_address(src: &gst_base::BaseSrc) -> usize {
 fn outermost_bin(src: &gst_base::BaseSrc) -> Option<gst::Bin> {
     let bins = std::iter::successors(src.parent(), gst::Object::parent);
     bins.filter_map(|parent| parent.downcast().ok()).last()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn advice_names_every_limit_that_may_be_the_reason() {
+        let latency = Latency::default();
+        let names_all = |busy| {
+            let text = latency.why_missed(9, gst::ClockTime::from_mseconds(busy), false);
+            let limits = ["history", "max-slots", "max-bytes"];
+            limits.iter().all(|limit| text.contains(limit))
+        };
+        assert!(names_all(50));
+        assert!(!names_all(300), "downstream is the reason");
+        latency.set_pipeline(gst::ClockTime::from_mseconds(500));
+        assert!(names_all(300));
+    }
 }
