@@ -312,11 +312,10 @@ fn no_space(size: usize, error: &io::Error) -> String {
 }
 
 impl RegionError {
-    /// Whether the system has no memory or no descriptors left, which may pass.
+    /// Whether the system gives no more memory or descriptors.
     fn is_shortage(&self) -> bool {
         match self {
-            // The limit of file sizes does not change.
-            Self::NoSpace { error, .. } => Errno::from_io_error(error) != Some(Errno::FBIG),
+            Self::NoSpace { .. } => true,
             Self::System(error) => error.is_shortage(),
             _ => false,
         }

@@ -167,12 +167,12 @@ fn pick(setting: &Setting, world: &World, steps: &mut Steps, at: u8, grown: bool
             w.left.frames -= 1;
         }
     });
-    // `wait::give_up_on_slowest`
+    // `wait::note_slowest`
     if setting.lossless && world.left.give_ups > 0 {
         for client in 0..CLIENTS {
             let it = world.clients[client];
             if it.listed && !it.left && it.cursor < world.controls[world.life as usize - 1].head {
-                steps.add(APP, "wait::give_up_on_slowest", |w| {
+                steps.add(APP, "wait::note_slowest", |w| {
                     w.left.give_ups -= 1;
                     w.clients[client].left = true;
                     w.clients[client].timed_out = true;
