@@ -89,6 +89,8 @@ fn receive(pool: &str) {
 fn on(machine: &Machine, role: &str, pools: &Pools, variables: &[(&str, &str)]) -> Child {
     let mut command = Command::new(std::env::current_exe().unwrap());
     machine.prepare(&mut command);
+    // What it makes there is removed with the pools, because it ends without a chance to.
+    command.env("TMPDIR", pools.path());
     command.envs(variables.iter().copied());
     Child::from(command, role, &pools.pool("p"))
 }
