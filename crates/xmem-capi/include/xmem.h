@@ -363,7 +363,7 @@ xmem_result xmem_pool_close(xmem_pool pool);
 
 xmem_result xmem_buffer_get(xmem_buffer buffer, xmem_buffer_info *info);
 
-/* Publishes a buffer that was written, and ends the handle. */
+/* Publishes a buffer that was written, and ends the handle. A buffer that is only read gives XMEM_ERROR_ARGUMENT and stays as it is. */
 xmem_result xmem_buffer_publish(xmem_buffer buffer, uint32_t *index);
 
 /* Ends a read. A buffer that was written and not published becomes empty. */

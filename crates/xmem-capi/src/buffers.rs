@@ -112,7 +112,15 @@ unsafe extern "C" fn xmem_buffer_publish(buffer: u64, index: *mut u32) -> c_int 
     call(|| {
         let index = Out::new(index, "index")?;
         let buffer = BUFFERS.get(buffer)?;
-        let guard = lock(&buffer).take();
+        let guard = {
+            let mut held = lock(&buffer);
+            // C has no function that ends the read of a forgotten buffer.
+            if held.as_ref().ok_or_else(published)?.mode() == AccessMode::ReadOnly {
+                let text = "the buffer is only read, and was published before: release it";
+                return Err(Failure::new(Code::Argument, text));
+            }
+            held.take()
+        };
         let number = guard.ok_or_else(published)?.forget()?;
         buffer.end();
         index.set(number);

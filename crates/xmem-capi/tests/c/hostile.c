@@ -510,6 +510,7 @@ int main(int argc, char **argv) {
     OK(xmem_buffer_get(read, &bytes));
     if (bytes.is_writable || strcmp(bytes.data, "hello") != 0)
         return printf("another buffer\n"), 1;
+    BAD(xmem_buffer_publish(read, &index));
     OK(xmem_pool_close(pool));
     OK(xmem_buffer_release(read));
     NONE(xmem_buffer_release(read));
