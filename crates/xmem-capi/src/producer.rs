@@ -5,6 +5,7 @@
 
 use std::ffi::{OsStr, c_char, c_int};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use xmem_core::cuda::Device;
 use xmem_core::{Delivery, FrameLayout, SlotSpec, VideoLayout, Wait};
@@ -186,12 +187,17 @@ impl Producer {
         )
     }
 
-    /// In a lossless pool, waits for consumers that are behind.
-    pub(crate) fn wait_for_room(&self, wait: Wait<'_>) -> Result<(), Failure> {
-        if self.producer.delivery() == Delivery::Lossless {
-            self.producer.wait_for_room(wait)?;
+    /// In a lossless pool, waits for consumers that are behind. Returns the rest of the limit.
+    pub(crate) fn wait_for_room(
+        &self,
+        limit: Option<Duration>,
+    ) -> Result<Option<Duration>, Failure> {
+        if self.producer.delivery() != Delivery::Lossless {
+            return Ok(limit);
         }
-        Ok(())
+        let began = Instant::now();
+        self.producer.wait_for_room(limit.into())?;
+        Ok(limit.map(|limit| limit.saturating_sub(began.elapsed())))
     }
 
     /// Publishes a frame with the caps of its video.
@@ -229,11 +235,10 @@ impl Producer {
             None => spec,
         };
         drop(next);
-        let wait = Wait::from(limit(timeout));
-        producer.wait_for_room(wait)?;
+        let left = producer.wait_for_room(limit(timeout))?;
         let lease = match timeout {
             0 => producer.producer.acquire(spec),
-            _ => producer.producer.acquire_wait(spec, wait),
+            _ => producer.producer.acquire_wait(spec, left.into()),
         }?;
         SLOTS.add(Slot::new(producer, lease, size, video))
     }

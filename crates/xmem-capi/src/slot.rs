@@ -8,7 +8,7 @@ use std::ptr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use xmem_core::{FrameFlags, FrameMeta, Wait, WriteLease, monotonic_ns};
+use xmem_core::{FrameFlags, FrameMeta, WriteLease, monotonic_ns};
 
 use crate::border::{Out, Sized0, call, limit};
 use crate::device::Writing;
@@ -115,7 +115,7 @@ impl Slot {
     }
 
     fn publish(&self, times: &Times, timeout: Option<Duration>) -> Result<u64, Failure> {
-        self.producer.wait_for_room(Wait::from(timeout))?;
+        self.producer.wait_for_room(timeout)?;
         let mut writing = lock(&self.writing);
         let is_on_device = writing.as_ref().ok_or_else(published)?.is_on_device();
         let video = self.video.as_ref();

@@ -12,6 +12,8 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
+use std::thread::sleep;
+use std::time::Duration;
 
 use xmem_core::{
     Attachments, Consumer, Delivery, FrameFlags, FrameMeta, Producer, Sticky, VideoLayout, Wait,
@@ -206,6 +208,35 @@ fn a_consumer_receives_no_more_than_its_rate() {
         lines[1].starts_with("ended 2 received 1 missed 0 skipped 7 "),
         "{lines:?}"
     );
+}
+
+#[test]
+fn a_timeout_covers_both_waits_for_a_slot() {
+    const LIMIT: Duration = Duration::from_millis(400);
+    let is_over_in_time = || {
+        let lab = Lab::new();
+        let acquire = lab.compile("gcc", "tests/c/acquire.c", &[]);
+        let mut command = lab.command(&acquire);
+        command.arg(lab.pool()).arg(LIMIT.as_nanos().to_string());
+        let mut running = Running::new(command);
+        let mut consumer = Consumer::builder(lab.pool())
+            .connect_wait(PATIENCE)
+            .unwrap();
+        assert_eq!(running.line().unwrap(), "acquires");
+        sleep(LIMIT / 2);
+        // Now there is room for a frame, but no free slot.
+        let frame = consumer.receive(PATIENCE).unwrap();
+        sleep(LIMIT * 3 / 4);
+        drop(frame);
+        let (lines, _) = running.end();
+        match lines[0].as_str() {
+            "timeout" => true,
+            "slot" => false,
+            other => panic!("{other}"),
+        }
+    };
+    // A slot is free in time if the program was held up before its call.
+    assert!((0..10).any(|_| is_over_in_time()));
 }
 
 #[test]
