@@ -18,8 +18,8 @@
  * Handles are small structures that you pass by value. {0} is no handle. A handle that was closed or released, or never was one,
  * gives XMEM_ERROR_HANDLE; no use of a handle is undefined.
  *
- * Threads: every function may be called from every thread. xmem_consumer_next is the only one that only one thread at a time may
- * call for the same consumer; another one gets XMEM_ERROR_BUSY.
+ * Threads: every function may be called from every thread. While one thread is in xmem_consumer_next or xmem_consumer_fd, another
+ * one that calls either of them for the same consumer gets XMEM_ERROR_BUSY.
  *
  * Memory: `info.data` and `info.planes[].data` of a frame are valid until the frame's last handle is released. The kernel lets this
  * process only read them. A frame that is not released counts towards the budget of the consumer, 8 frames by default; further
@@ -363,7 +363,7 @@ xmem_result xmem_pool_close(xmem_pool pool);
 
 xmem_result xmem_buffer_get(xmem_buffer buffer, xmem_buffer_info *info);
 
-/* Publishes a buffer that was written, and ends the handle. A buffer that is only read gives XMEM_ERROR_ARGUMENT and stays as it is. */
+/* Publishes a buffer that was written, and ends the handle. A buffer that is only read gives XMEM_ERROR_ARGUMENT. */
 xmem_result xmem_buffer_publish(xmem_buffer buffer, uint32_t *index);
 
 /* Ends a read. A buffer that was written and not published becomes empty. */

@@ -281,8 +281,10 @@ static void *wait_for_ever(void *consumer) {
 /* Ends the wait of another thread, once that thread waits. */
 static void close_while_it_waits(xmem_consumer consumer) {
     xmem_frame none;
+    int fd;
     while (xmem_consumer_next(consumer, 0, &none) != XMEM_ERROR_BUSY)
         ;
+    IS(XMEM_ERROR_BUSY, xmem_consumer_fd(consumer, &fd));
     OK(xmem_consumer_close(consumer));
 }
 
