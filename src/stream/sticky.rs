@@ -8,9 +8,7 @@ use gst::{
 };
 use xmem_core::Sticky;
 
-use crate::stream::{
-    caps::CUDA_MEMORY, drm, meta, start::Description, text, untrusted::is_parseable,
-};
+use crate::stream::{caps::CUDA_MEMORY, meta, start::Description, text, untrusted::is_parseable};
 
 pub(crate) const CAPS: &str = "caps";
 pub(crate) const SEGMENT: &str = "segment";
@@ -34,7 +32,7 @@ const MAX_TAGS_LEN: usize = 1 << 20;
 /// Consumers accept only a limited number of entries.
 const MAX_CUSTOM: usize = 64;
 
-/// Applies an event to the state. `Err`: why that is impossible.
+/// Applies an event to the state, except caps. `Err`: why that is impossible.
 pub(crate) fn update(sticky: &mut Sticky, event: &gst::EventRef) -> Result<(), String> {
     match event.view() {
         gst::EventView::StreamStart(event) => {
@@ -54,10 +52,6 @@ pub(crate) fn update(sticky: &mut Sticky, event: &gst::EventRef) -> Result<(), S
                 new.set(key, value);
             }
             *sticky = new;
-        }
-        gst::EventView::Caps(event) => {
-            let caps = shareable(event.caps_owned());
-            set_caps(sticky, &drm::readable(&caps).unwrap_or(caps))?;
         }
         gst::EventView::Segment(event) => {
             if let Ok(text) = event.segment().to_value().serialize() {
@@ -104,10 +98,12 @@ pub(crate) fn update(sticky: &mut Sticky, event: &gst::EventRef) -> Result<(), S
     Ok(())
 }
 
-/// Replaces the caps. `Err`: why a consumer could not read them.
-pub(crate) fn set_caps(sticky: &mut Sticky, caps: &gst::Caps) -> Result<(), String> {
-    sticky.set(CAPS, caps_to_text(caps)?);
-    Ok(())
+/// Replaces the caps. Returns whether they differ. `Err`: why a consumer could not read them.
+pub(crate) fn set_caps(sticky: &mut Sticky, caps: &gst::Caps) -> Result<bool, String> {
+    let text = caps_to_text(caps)?;
+    let is_new = sticky.text(CAPS) != Some(&text);
+    sticky.set(CAPS, text);
+    Ok(is_new)
 }
 
 /// The version of this process's GStreamer.

@@ -293,7 +293,10 @@ impl BaseSinkImpl for XmemSink {
 
     fn set_caps(&self, caps: &gst::Caps) -> Result<(), gst::LoggableError> {
         gst::debug!(CAT, imp = self, "Caps are {caps}");
-        self.stream.set_caps(caps);
+        if let Err(reason) = self.stream.set_caps(caps) {
+            self.refuse_caps(&reason);
+            return Err(gst::loggable_error!(CAT, "{reason}"));
+        }
         // Decoders need frames outside of the segment, such as those before a seek's target.
         self.obj().set_drop_out_of_segment(caps::is_raw(caps));
         let started = self.started();
@@ -349,10 +352,6 @@ impl BaseSinkImpl for XmemSink {
             _ => {}
         }
         if let Err(reason) = self.stream.note_event(&event) {
-            if kind == gst::EventType::Caps {
-                self.refuse_caps(&reason);
-                return false;
-            }
             self.note_dropped(&event, &reason);
         }
         if let Some(goes_on) = self.share_event(&event) {

@@ -113,15 +113,18 @@ impl SinkStream {
         drop(before);
     }
 
-    /// Sets the caps of the next frames.
-    pub(super) fn set_caps(&self, caps: &gst::Caps) {
+    /// Sets the caps of the next frames, which differ from those before. `Err`: why a consumer could not read them.
+    pub(super) fn set_caps(&self, caps: &gst::Caps) -> Result<(), String> {
         let caps = sticky::shareable(caps.clone());
         let readable = drm::readable(&caps);
-        let mut state = lock(&self.state);
-        state.set_format(readable.as_ref().unwrap_or(&caps));
+        let state = &mut *lock(&self.state);
+        let shared = readable.as_ref().unwrap_or(&caps);
+        state.sticky_is_new |= sticky::set_caps(&mut state.sticky, shared)?;
+        state.set_format(shared);
         state.doubted_caps = readable.map(|_| caps);
         let [copies, drops, _scarcity] = &mut state.reported;
         (*copies, *drops) = (false, false);
+        Ok(())
     }
 
     /// Called with each frame that is described anew. The first one decides whether consumers get caps of DMA buffers.
@@ -194,7 +197,8 @@ impl SinkStream {
         state.attachments = attachments.clone();
     }
 
-    /// Adds a sticky event to the sticky state. Ignores other events. `Err`: why it cannot be added.
+    /// Adds a sticky event to the sticky state. Ignores other events, and caps, because a repeated event with equal caps does not
+    /// undo what [`settle_caps`](Self::settle_caps) has found out. `Err`: why it cannot be added.
     pub(super) fn note_event(&self, event: &gst::EventRef) -> Result<(), String> {
         let mut state = lock(&self.state);
         if event.type_() == gst::EventType::StreamStart {

@@ -111,6 +111,22 @@ fn unknown_planes_are_not_made_up() {
     assert!(sample.buffer().unwrap().meta::<VideoMeta>().is_none());
 }
 
+/// An input-selector and a new link send the caps again.
+#[test]
+fn caps_that_are_repeated_change_nothing() {
+    let pools = Pools::new();
+    let sender = pools.sender(&OPEN.parse().unwrap(), "copy=forbid");
+    let receiver = pools.receiver("").connected();
+    let next = || {
+        sender.push(dma_buffer(1, SIZE));
+        receiver.next().unwrap().caps().unwrap().to_owned()
+    };
+    let caps = next();
+    let pad = sender.sink().static_pad("sink").unwrap();
+    assert!(pad.send_event(gst::event::Caps::new(&OPEN.parse().unwrap())));
+    assert_eq!(next(), caps);
+}
+
 /// Other frames are copied if the budget is used up.
 #[test]
 fn a_dma_buffer_past_the_budget_is_dropped() {
