@@ -4,6 +4,8 @@
 
 mod support;
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use gst::prelude::*;
 use gst_base::prelude::*;
 use support::*;
@@ -165,6 +167,44 @@ fn a_producers_change_of_latency_is_announced() {
             latency(&receiver.src()) == expected
         });
     }
+}
+
+/// The sink may have got the answer of before the change.
+#[test]
+fn a_latency_that_changes_during_the_query_is_queried_again() {
+    let pools = Pools::new();
+    let sender = pools.sender(&CAPS.parse().unwrap(), "");
+    let sink = sender.sink();
+    let push = |count| {
+        sender.push(gst::Buffer::from_slice([0; 256]));
+        sender.until_published(count);
+    };
+    push(1);
+    sender.pipeline.settle(gst::State::Playing);
+    let change = {
+        let sink = sink.downgrade();
+        move || {
+            let sink = sink.upgrade().unwrap();
+            sink.send_event(gst::event::Latency::new(gst::ClockTime::ZERO));
+        }
+    };
+    change();
+    let is_first = AtomicBool::new(true);
+    let pad = sink.static_pad("sink").unwrap();
+    // Not the answers.
+    let asked = gst::PadProbeType::QUERY_UPSTREAM | gst::PadProbeType::PUSH;
+    let queries = note(&pad, asked, move |info| {
+        let is_latency = info.query()?.type_() == gst::QueryType::Latency;
+        is_latency.then(|| {
+            if is_first.swap(false, Ordering::Relaxed) {
+                change();
+            }
+        })
+    });
+    for count in 2..5 {
+        push(count);
+    }
+    assert_eq!(queries.lock().unwrap().len(), 2);
 }
 
 /// A source that reports no latency. Without a measurement all frames would be late.

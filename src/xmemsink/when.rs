@@ -30,7 +30,7 @@ use crate::{
 pub(super) struct ToMonotonic {
     /// An `XmemSinkPace`.
     pace: AtomicU8,
-    /// Upstream's liveness and latency, encoded by [`pack`]; or `UNKNOWN`.
+    /// Upstream's liveness and latency, encoded by [`pack`]; `UNKNOWN`, or `QUERIED`. Only the streaming thread queries it.
     upstream: AtomicU64,
     /// How long the pool can keep the frames, in nanoseconds; or `UNKNOWN`: long enough.
     kept: AtomicU64,
@@ -42,6 +42,8 @@ pub(super) struct ToMonotonic {
 
 /// Upstream was not queried yet, or there is no limit.
 const UNKNOWN: u64 = u64::MAX;
+/// Upstream is being queried.
+const QUERIED: u64 = UNKNOWN - 1;
 
 #[derive(Debug, Default)]
 struct Followed {
@@ -95,7 +97,8 @@ impl ToMonotonic {
 
     /// Makes the next frame query upstream again.
     pub(super) fn forget_upstream(&self) {
-        self.upstream.store(UNKNOWN, Ordering::Relaxed);
+        // Pairs with the swap in `query_upstream`, so that a query after this gets the new latency.
+        self.upstream.store(UNKNOWN, Ordering::Release);
     }
 
     /// The pipeline changes to PLAYING.
@@ -127,13 +130,15 @@ impl ToMonotonic {
     /// Queries upstream for its liveness and latency: once for each segment, and when the latency changes.
     fn upstream(&self, sink: &gst_base::BaseSink) -> (bool, gst::ClockTime) {
         match self.upstream.load(Ordering::Relaxed) {
-            UNKNOWN => self.query_upstream(sink),
+            UNKNOWN | QUERIED => self.query_upstream(sink),
             known => unpack(known),
         }
     }
 
     #[cold]
     fn query_upstream(&self, sink: &gst_base::BaseSink) -> (bool, gst::ClockTime) {
+        // Pairs with the store in `forget_upstream`.
+        self.upstream.swap(QUERIED, Ordering::Acquire);
         let mut query = gst::query::Latency::new();
         let upstream = if sink.sink_pad().peer_query(&mut query) {
             let (live, latency, _) = query.result();
@@ -142,7 +147,13 @@ impl ToMonotonic {
             (false, gst::ClockTime::ZERO)
         };
         gst::debug!(CAT, obj = sink, "Upstream is live, latency: {upstream:?}");
-        self.upstream.store(pack(upstream), Ordering::Relaxed);
+        // Not if the latency may have changed since: the next frame queries again. Relaxed: no other data depends on it.
+        let _ = self.upstream.compare_exchange(
+            QUERIED,
+            pack(upstream),
+            Ordering::Relaxed,
+            Ordering::Relaxed,
+        );
         upstream
     }
 
