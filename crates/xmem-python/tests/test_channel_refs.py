@@ -2,6 +2,7 @@
 
 """References: objects that stay in their process, over several hops, with kills, and their lifetime."""
 
+import contextlib
 import gc
 import os
 import pickle
@@ -13,6 +14,7 @@ import pytest
 from channel_support import HANG, Place, Process, forkserver, wait_until
 
 import xmem
+from xmem.channel import _arrays
 
 
 @pytest.fixture
@@ -466,6 +468,58 @@ def dies(path):
     with xmem.Channel.connect(path, timeout=HANG) as channel:
         channel.send(xmem.ref(Stays("nine")))
         channel.recv(timeout=HANG)
+
+
+def first_message(path, out):
+    """Reports the first message if it is a text, and takes the others."""
+    with xmem.Channel.connect(path, timeout=HANG) as channel:
+        for number, obj in enumerate(channel):
+            if number == 0:
+                out.put(obj if isinstance(obj, str) else "an object")
+            del obj
+
+
+def test_a_process_that_joins_between_the_references_and_their_message(place, monkeypatch):
+    """It gets no part of the message, because it could not hold the references."""
+    path, out = place.path(), forkserver.Queue()
+    copy = _arrays.gather
+    with (
+        contextlib.ExitStack() as processes,
+        xmem.Channel(path) as channel,
+        # Space for this process, and for one holder of forwarded frames.
+        xmem.Producer(place.path("cam"), max_consumers=2) as producer,
+        xmem.Consumer(place.path("cam")) as consumer,
+    ):
+        with producer.acquire((480, 640, 3), "uint8") as frame:
+            frame.publish()
+        image = np.asarray(consumer.recv(timeout=HANG))
+        joined = 0
+
+        def join():
+            nonlocal joined
+            processes.enter_context(Process(first_message, path, out))
+            joined += 1
+            wait_until(lambda: len(channel.senders) == joined)
+
+        def join_and_copy(*place):
+            join()
+            copy(*place)
+
+        def is_forwarded():
+            channel.send(image, timeout=HANG)
+            return channel.stats()["shared_bytes"] > 0
+
+        join()
+        wait_until(is_forwarded)
+        # The first process that joins before the message is published cannot hold the image. So the message is made again, but not
+        # its references.
+        monkeypatch.setattr(_arrays, "gather", join_and_copy)
+        channel.send([xmem.ref(Stays("one")), image, np.zeros((300, 300))[::2, ::2]], timeout=HANG)
+        channel.send("the next message", timeout=HANG)
+        assert joined == 3
+        firsts = [out.get(timeout=HANG) for _ in range(joined)]
+        assert sorted(firsts) == ["an object", "an object", "the next message"]
+        channel.close()
 
 
 def test_the_process_of_the_object_died(place):

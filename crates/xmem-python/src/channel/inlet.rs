@@ -204,9 +204,11 @@ impl Inlet {
                 refs.and_then(|sequence| self.refs.remove(&sequence));
                 device.and_then(|first| self.devices.remove(&first));
             }
-            // Some frames of the message were sent before this process joined.
-            Sorted::Message(_, refs, Some(first)) if first < began => {
-                refs.and_then(|sequence| self.refs.remove(&sequence));
+            // Some frames of the message were sent before this process joined. The first is the one for its references.
+            Sorted::Message(_, refs, device)
+                if refs.or(device).is_some_and(|first| first < began) =>
+            {
+                device.and_then(|first| self.devices.remove(&first));
                 self.inbox.set_blocked(self.sender, None);
             }
             Sorted::Message(message, refs, device) => {
