@@ -33,6 +33,7 @@ pub(super) fn next(
         let time = is_waiting.then_some(WARN_AFTER);
         match follower.step(time, |taken| take(source, started, taken)) {
             Ok(Step::Took(outcome)) => {
+                started.note_taken();
                 let Some(outcome) = outcome? else { continue };
                 let outcome = match started.header() {
                     Header::Sent => outcome,
@@ -45,6 +46,7 @@ pub(super) fn next(
             }
             Ok(Step::Dropped(info, meta)) => {
                 started.follow_sequence(source, &info, &meta);
+                started.note_taken();
                 report_drop(source, started, "over-budget=drop");
                 started.note_gap();
             }

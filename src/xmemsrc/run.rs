@@ -112,6 +112,8 @@ pub(super) struct Started {
     sticky_version: Option<u64>,
     /// Sequence of the entry that follows the last one without a gap.
     next_sequence: Option<u64>,
+    /// As `next_sequence`, after the entry that is being taken. It is lost if its frame vanishes while it is copied.
+    then_next: Option<u64>,
     /// When the last entry was published, on CLOCK_MONOTONIC.
     published_at: i64,
     /// The pipeline's base time at the last gap. A pause changes it.
@@ -135,6 +137,7 @@ impl Started {
         Self {
             sticky_version: None,
             next_sequence: None,
+            then_next: None,
             published_at: 0,
             base_time: None,
             discont: false,
@@ -175,7 +178,7 @@ impl Started {
         self.gate.close();
     }
 
-    /// Moves to the sequence of an entry.
+    /// Compares the sequence of an entry with the last one that was taken.
     pub(super) fn follow_sequence(
         &mut self,
         source: SourceContext<'_>,
@@ -189,8 +192,13 @@ impl Started {
         if meta.flags.contains(FrameFlags::AFTER_GAP) {
             self.note_gap();
         }
-        self.next_sequence = info.sequence.checked_add(1);
+        self.then_next = info.sequence.checked_add(1);
         self.published_at = info.published_at;
+    }
+
+    /// The entry whose sequence was compared last was taken.
+    pub(super) fn note_taken(&mut self) {
+        self.next_sequence = self.then_next;
     }
 
     /// The entry is the producer's first one that was taken, or entries between it and the last one were not taken. Warns once of

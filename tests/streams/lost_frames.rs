@@ -1,10 +1,20 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Encoded frames that the sink drops: consumers do not decode frames that depend on them.
+//! Encoded frames that the sink drops, or that vanish: consumers do not decode frames that depend on them.
+
+use std::{
+    io::stdin,
+    process::{Command, Stdio},
+    sync::{Mutex, mpsc::channel},
+    time::Duration,
+};
 
 use crate::support::*;
 use gst::prelude::*;
 use gst_base::prelude::*;
+use xmem_core::{
+    Consumer, Delivery, FrameFlags, FrameMeta, FrameParts, Parts, Producer, SlotSpec, Sticky, Wait,
+};
 
 /// So large that a slot has exactly this size.
 const SIZE: usize = 300_000;
@@ -185,4 +195,93 @@ fn no_gap_is_reported_between_the_frames_of_lists() {
         was_left_out(&receiver, 0);
         assert_eq!(sender.pipeline.stat("sink", "skipped"), 0);
     }
+}
+
+/// More frames of another pool in one than the consumer may hold.
+const PARTS: u32 = 5;
+const HANG: Duration = Duration::from_secs(20);
+
+fn publish(producer: &Producer, number: u8, flags: FrameFlags) {
+    let mut slot = producer.acquire(SIZE).unwrap();
+    slot.as_mut_slice().fill(number);
+    slot.publish(FrameMeta::new(SIZE).flags(flags)).unwrap();
+}
+
+/// Forwards one frame with parts of another pool, and publishes others of its own. It is killed meanwhile.
+#[test]
+fn forwarder() {
+    let Ok(first) = std::env::var("XMEM_TEST_FIRST") else {
+        return;
+    };
+    let mut consumer = Consumer::builder(first).max_held(PARTS).connect().unwrap();
+    let producer = Producer::builder(std::env::var("XMEM_TEST_POOL").unwrap());
+    let producer = producer.delivery(Delivery::Lossless).build().unwrap();
+    let set_caps = |caps: &str| {
+        let mut sticky = Sticky::new();
+        sticky.set("caps", caps);
+        producer.set_sticky(&sticky).unwrap();
+    };
+    set_caps("video/x-test");
+    producer.wait_for_consumers(1, Wait::up_to(HANG)).unwrap();
+    publish(&producer, 0, FrameFlags::default());
+    set_caps("video/x-test,vanishes=true");
+    let mut parts = Parts::new();
+    for _ in 0..PARTS {
+        let frame = consumer.receive(Some(HANG)).unwrap();
+        let forwarded = producer.forward_wait(&frame, FrameParts::All, Wait::up_to(HANG));
+        parts.append(forwarded.unwrap());
+    }
+    let slot = SlotSpec::new(1).attachments(parts.room());
+    let mut slot = producer.acquire(slot).unwrap();
+    slot.set_parts(parts);
+    slot.publish(FrameMeta::default()).unwrap();
+    publish(&producer, 2, FrameFlags::DELTA_UNIT);
+    publish(&producer, 3, FrameFlags::default());
+    // Until the test ends, if it does not kill this process before.
+    let _ = stdin().read_line(&mut String::new());
+}
+
+#[test]
+fn a_frame_vanishes_while_it_is_copied() {
+    let pools = Pools::new();
+    let first = Producer::builder(pools.pool("first")).history(PARTS);
+    let first = first.max_slots(24).build().unwrap();
+    let mut forwarder = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "lost_frames::forwarder", "--nocapture"])
+        .env("XMEM_TEST_FIRST", pools.pool("first"))
+        .env("XMEM_TEST_POOL", pools.pool("p"))
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let receiver = pools.receiver("max-held=2").connected();
+    let (reached, is_reached) = channel();
+    let (go_on, goes_on) = channel();
+    let goes_on = Mutex::new(goes_on);
+    let pad = receiver.src().static_pad("src").unwrap();
+    // The caps are sent while the frame is being taken.
+    pad.add_probe(gst::PadProbeType::EVENT_DOWNSTREAM, move |_, info| {
+        if let Some(gst::EventView::Caps(caps)) = info.event().map(|event| event.view())
+            && caps.caps().iter().any(|it| it.has_field("vanishes"))
+        {
+            reached.send(()).unwrap();
+            goes_on.lock().unwrap().recv().unwrap();
+        }
+        gst::PadProbeReturn::Ok
+    });
+    for _ in 0..PARTS {
+        publish(&first, 1, FrameFlags::default());
+    }
+    assert_eq!(next(&receiver), (0, true));
+    is_reached.recv().unwrap();
+    forwarder.kill().unwrap();
+    forwarder.wait().unwrap();
+    until("the forwarder's leases have ended", || {
+        first.stats().consumers.len() == 1
+    });
+    for _ in 0..100 {
+        publish(&first, 9, FrameFlags::default());
+    }
+    go_on.send(()).unwrap();
+    assert_eq!(next(&receiver), (3, true));
+    assert_eq!(receiver.stat("undecodable"), 1);
 }
