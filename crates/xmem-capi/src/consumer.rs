@@ -4,6 +4,7 @@
 #![allow(unsafe_code)] // functions and pointers of C
 
 use std::ffi::{c_char, c_int};
+use std::mem;
 use std::os::fd::AsRawFd;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, TryLockError};
 use std::time::{Duration, Instant};
@@ -171,6 +172,23 @@ impl Consumer {
     }
 }
 
+/// The handle of a frame that is being taken. The core takes the next frame if this one vanishes while it is copied.
+struct Added(u64);
+
+impl Added {
+    fn keep(self) -> u64 {
+        let number = self.0;
+        mem::forget(self);
+        number
+    }
+}
+
+impl Drop for Added {
+    fn drop(&mut self) {
+        let _ = FRAMES.remove(self.0);
+    }
+}
+
 impl Receiving {
     /// Takes the next frame, of whatever producer, and returns its handle.
     fn take(&mut self, timeout: Option<Duration>) -> Result<u64, Failure> {
@@ -184,14 +202,15 @@ impl Receiving {
             let add = |taken: Taken<'_>| {
                 let is_copied = matches!(taken, Taken::Lent(_));
                 let frame = Frame::new(taken, common)?;
-                Some((is_copied, FRAMES.add(Handle::First(frame))))
+                let added = FRAMES.add(Handle::First(frame));
+                Some((is_copied, added.map(Added)))
             };
             match follower.step(left(), add) {
-                Ok(Step::Took(Some((is_copied, handle)))) => {
+                Ok(Step::Took(Some((is_copied, added)))) => {
                     if is_copied {
                         follower.note_copied();
                     }
-                    return handle;
+                    return added.map(Added::keep);
                 }
                 Ok(Step::Took(None)) => follower.note_dropped(),
                 Ok(Step::NoProducer { error, .. }) if is_over() => {

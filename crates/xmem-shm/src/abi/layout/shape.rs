@@ -29,7 +29,7 @@ const _: () = {
     assert!(EXTENSION_WORDS <= EXTENSION_STRIDE);
 };
 
-/// The sizes from which all [`Offsets`] are computed.
+/// The sizes from which all `Offsets` are computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shape {
     /// The largest number of slots: 1 to [`MAX_SLOTS`].
