@@ -66,9 +66,9 @@ impl<'a> Search<'a> {
     #[cold]
     fn in_new_region(&self, mut guard: Guard<'a>) -> Result<Slot, AcquireError> {
         let pool = self.pool;
-        let mut most = u32::MAX;
+        let mut limit = u32::MAX;
         loop {
-            let plan = match self.find(&mut guard, most)? {
+            let plan = match self.find(&mut guard, limit)? {
                 Found::Slot(slot) => return Ok(slot),
                 Found::Room(plan) => plan,
                 Found::Growing => {
@@ -113,8 +113,9 @@ impl<'a> Search<'a> {
                         return Err(error);
                     }
                     // Slots of other sizes may take the memory.
-                    if guard.retire(Cold::UnfitFor(self.want)) == 0 {
-                        most = plan.slots / 2;
+                    let want = self.want;
+                    if self.has_slots(&guard) || guard.retire(Cold::UnfitFor(want)) == 0 {
+                        limit = plan.slots / 2;
                     }
                 }
             }
@@ -160,7 +161,7 @@ impl<'a> Search<'a> {
 
     /// A slot that becomes free by dropping history or regions of other sizes, otherwise room for a new region of at most so many
     /// slots.
-    fn find(&self, guard: &mut Guard<'_>, most: u32) -> Result<Found, AcquireError> {
+    fn find(&self, guard: &mut Guard<'_>, limit: u32) -> Result<Found, AcquireError> {
         let want = self.want;
         // Before the pool grows: the last consumer of a frame may have released it without a message, and a consumer may hold slots
         // beyond its budget.
@@ -179,7 +180,7 @@ impl<'a> Search<'a> {
         let plan = |guard: &mut Guard<'_>| {
             let State { regions, slots, .. } = &mut **guard;
             let max_slots = settings.most_slots(want.slot_size());
-            regions.plan(slots, want, first, most, max_slots)
+            regions.plan(slots, want, first, limit, max_slots)
         };
         let mut result = plan(guard);
         if matches!(result, Err(Full::Limit)) && guard.regions.is_growing() {

@@ -215,14 +215,14 @@ impl Regions {
         Some(&entry.region)
     }
 
-    /// Plans a region for such frames. `first` is the number of slots in the first region of this size, `most` the maximum in any. Each
+    /// Plans a region for such frames. `first` is the number of slots in the first region of this size, `limit` the maximum in any. Each
     /// plan ends with `install` or `abandon`.
     pub(in crate::producer) fn plan(
         &mut self,
         slots: &Slots,
         want: Want,
         first: u32,
-        most: u32,
+        limit: u32,
         max_slots: u32,
     ) -> Result<Plan, Full> {
         let one = Plan::of_one_slot(want).ok_or(Full::TooLarge)?;
@@ -238,7 +238,7 @@ impl Regions {
             (fitting / 2).min(8.max(u32::try_from(most).unwrap_or(8)))
         };
         let free_slots = max_slots.saturating_sub(slots.assigned() + self.planned_slots);
-        let mut count = wanted.clamp(1, one.most_slots()).min(most).min(free_slots);
+        let mut count = wanted.clamp(1, one.most_slots()).min(limit).min(free_slots);
         if self.max_bytes > 0 {
             let slot_bytes = one.slot_bytes();
             if slot_bytes > self.max_bytes {
