@@ -304,10 +304,7 @@ impl Producer {
         };
         let (behind, slowest) = guard.consumers.slowest(pool.control());
         drop(guard);
-        let max = match pool.control().eos_at() {
-            Some(_) => 1,
-            None => wait::max_backlog(pool.settings()),
-        };
+        let max = wait::max_behind(pool);
         let slowest = slowest.iter().filter(|_| behind >= max);
         slowest
             .map(|consumer| format!("{} (process {})", consumer.name(), consumer.pid()))

@@ -591,12 +591,18 @@ impl Consumers {
         &self,
         control: &Control,
     ) -> (u64, Vec<Arc<ConsumerRecord>>) {
-        let (head, end) = (control.head(), control.eos_at());
-        let behind = |consumer: &ConsumerRecord| consumer.behind(head, end).unwrap_or(0);
-        let most = self.iter().map(|consumer| behind(consumer)).max();
-        let most = most.unwrap_or(0);
-        let is_slowest = |consumer: &&Arc<ConsumerRecord>| most > 0 && behind(consumer) >= most;
+        let (head, end, most) = (control.head(), control.eos_at(), self.most_behind(control));
+        let is_slowest = |consumer: &&Arc<ConsumerRecord>| {
+            most > 0 && consumer.behind(head, end).is_some_and(|it| it >= most)
+        };
         (most, self.iter().filter(is_slowest).cloned().collect())
+    }
+
+    /// How many entries the slowest consumer is behind. The end of the stream counts as one.
+    pub(super) fn most_behind(&self, control: &Control) -> u64 {
+        let (head, end) = (control.head(), control.eos_at());
+        let behind = self.iter().filter_map(|it| it.behind(head, end));
+        behind.max().unwrap_or(0)
     }
 
     /// The consumers whose pages violate the protocol, with the violation.

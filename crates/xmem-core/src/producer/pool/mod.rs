@@ -311,7 +311,7 @@ impl Pool {
             return true;
         }
         self.lock()
-            .is_none_or(|guard| guard.consumers.slowest(&self.control).0 == 0)
+            .is_none_or(|guard| guard.consumers.most_behind(&self.control) == 0)
     }
 
     /// Closes the pool. Consumers keep the frames that they hold.

@@ -13,7 +13,7 @@ use super::Pool;
 use super::consumer::ConsumerRecord;
 use super::event::Command;
 use super::guard::Guard;
-use super::settings::{MAX_BACKLOG, Settings};
+use super::settings::MAX_BACKLOG;
 use crate::cancel::{Canceller, Notifier, Wait, Wake};
 use crate::error::WaitError;
 
@@ -111,15 +111,18 @@ pub(in crate::producer) fn wait_for_backlog(
 
 /// Waits until there is room for a frame, and every consumer has got the end of the stream, if it had ended.
 pub(in crate::producer) fn wait_for_room(pool: &Pool, wait: Wait<'_>) -> Result<(), WaitError> {
-    let max = max_backlog(pool.settings());
     wait_lossless(pool, wait, || {
-        let has_room = pool.lock()?.backlog() < max;
-        (has_room && pool.end_is_seen()).then_some(())
+        let behind = pool.lock()?.consumers.most_behind(pool.control());
+        (behind < max_behind(pool)).then_some(())
     })
 }
 
 /// How many entries consumers of a lossless pool may be behind before the producer waits.
-pub(in crate::producer) fn max_backlog(settings: &Settings) -> u64 {
+pub(in crate::producer) fn max_behind(pool: &Pool) -> u64 {
+    if pool.control().eos_at().is_some() {
+        return 1;
+    }
+    let settings = pool.settings();
     // At most the number of slots, minus those reserved for other uses.
     let room = settings.max_slots.saturating_sub(2).max(1);
     u64::from(MAX_BACKLOG.max(settings.history).min(room))
