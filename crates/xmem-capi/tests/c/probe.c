@@ -7,12 +7,7 @@
 #include <stdlib.h>
 #include <xmem.h>
 
-#define CHECK(call)                                                                                                                  \
-    do {                                                                                                                             \
-        xmem_result result_ = (call);                                                                                                \
-        if (result_ != XMEM_OK)                                                                                                      \
-            return printf("%s: %d %s\n", #call, result_, xmem_error()), 1;                                                           \
-    } while (0)
+#include "check.h"
 
 int main(int argc, char **argv) {
     xmem_consumer_options options = XMEM_CONSUMER_OPTIONS;
