@@ -93,7 +93,7 @@ fn begins_report(line: &str) -> bool {
     line.starts_with("ERROR: ") || line.starts_with("WARNING: erroneous pipeline")
 }
 
-/// Says that the frames of the pool are others than those for which the pipeline was made, if they are. `what` has ended.
+/// Compares the frames of the pool with those that the pipeline was made for. `None`: they are alike. `what`: what has ended.
 pub(crate) fn changed(pool: &OsStr, caps: &Caps, what: &str) -> Option<String> {
     let now = Caps::of(&xmem_core::discovery::query(pool).ok()?)?;
     let (before, now) = caps.difference(&now)?;
