@@ -532,26 +532,42 @@ struct Window {
     of: Option<Segment>,
 }
 
-/// Where a frame lies.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
-    Inside,
-    /// A decoder removes the samples outside.
-    Partly,
-    Outside,
-}
-
 /// Times of a clock that is measured differ by less, and a sample is longer.
 const INEXACT: gst::ClockTime = gst::ClockTime::from_useconds(5);
 
-fn place(segment: &Segment, pts: gst::ClockTime, duration: Option<gst::ClockTime>) -> Place {
-    let duration = duration.unwrap_or(gst::ClockTime::from_nseconds(1));
-    let end = pts.saturating_add(duration);
-    let Some((Some(first), Some(last))) = segment.clip(pts, end) else {
-        return Place::Outside;
-    };
-    let is_cut = first.saturating_sub(pts).max(end.saturating_sub(last)) > INEXACT;
-    if is_cut { Place::Partly } else { Place::Inside }
+/// The parts of a frame before and after a segment. A decoder removes their samples.
+#[derive(Debug, Default, Clone, Copy)]
+struct Cut {
+    before: gst::ClockTime,
+    after: gst::ClockTime,
+}
+
+impl Cut {
+    /// `None`: the frame is outside.
+    fn of(
+        segment: &Segment,
+        pts: gst::ClockTime,
+        duration: Option<gst::ClockTime>,
+    ) -> Option<Self> {
+        let duration = duration.unwrap_or(gst::ClockTime::from_nseconds(1));
+        let end = pts.saturating_add(duration);
+        let (first, last) = segment.clip(pts, end)?;
+        Some(Self {
+            before: first?.saturating_sub(pts),
+            after: end.saturating_sub(last?),
+        })
+    }
+
+    fn at_speed(self, speed: f64) -> Self {
+        Self {
+            before: at_speed(self.before, speed),
+            after: at_speed(self.after, speed),
+        }
+    }
+
+    fn is_like(self, other: Self) -> bool {
+        self.before.absdiff(other.before) <= INEXACT && self.after.absdiff(other.after) <= INEXACT
+    }
 }
 
 impl Window {
@@ -576,15 +592,25 @@ impl Window {
         let shown = playback.shown();
         let is_new = shown != self.of.as_ref();
         if !is_new {
-            let place = |segment: Option<&Segment>, pts, duration| match segment {
-                None => Place::Inside,
-                Some(segment) => match place(segment, pts, duration) {
-                    Place::Partly if playback.is_video() => Place::Inside,
-                    place => place,
-                },
+            let cut = |segment: Option<&Segment>, pts, duration| match segment {
+                None => Some(Cut::default()),
+                Some(segment) => {
+                    let cut = Cut::of(segment, pts, duration)?;
+                    Some(if playback.is_video() {
+                        Cut::default()
+                    } else {
+                        cut
+                    })
+                }
             };
-            let there = place(shown, producers, meta.duration.and_then(timing::known));
-            if there == place(self.sent.as_ref(), own, times.duration) {
+            let speed = shown.map_or(1.0, |shown| shown.rate());
+            let there = cut(shown, producers, meta.duration.and_then(timing::known))
+                .map(|cut| cut.at_speed(speed));
+            let fits = match (there, cut(self.sent.as_ref(), own, times.duration)) {
+                (Some(there), Some(here)) => there.is_like(here),
+                (there, here) => there.is_none() && here.is_none(),
+            };
+            if fits {
                 return;
             }
         }
