@@ -35,7 +35,7 @@ impl Consumer {
     /// regard to the timeout. Drop a lease, or take the frame with [`receive_with`](Self::receive_with). The frame is not
     /// lost as long as the producer keeps it. For the other errors see [`ReceiveError`].
     pub fn receive(&mut self, timeout: Option<Duration>) -> Result<ReadLease, ReceiveError> {
-        self.receive_counted(Purpose::Keep, timeout)
+        self.receive_for(Purpose::Keep, Deadline::after(timeout))
     }
 
     /// Like [`receive`](Self::receive), but with a budget of 0 each frame is beyond the budget.
@@ -43,23 +43,7 @@ impl Consumer {
         &mut self,
         timeout: Option<Duration>,
     ) -> Result<ReadLease, ReceiveError> {
-        self.receive_counted(Purpose::KeepWithinBudget, timeout)
-    }
-
-    fn receive_counted(
-        &mut self,
-        purpose: Purpose,
-        timeout: Option<Duration>,
-    ) -> Result<ReadLease, ReceiveError> {
-        let lease = self.receive_for(purpose, Deadline::after(timeout))?;
-        self.count_received(&lease);
-        Ok(lease)
-    }
-
-    fn count_received(&self, lease: &ReadLease) {
-        if !lease.meta().event {
-            self.connection().count_received();
-        }
+        self.receive_for(Purpose::KeepWithinBudget, Deadline::after(timeout))
     }
 
     /// Receives the next frame and calls the function with it, also when the budget is used up. Use it to copy frames.
@@ -82,7 +66,9 @@ impl Consumer {
             let lease = self.receive_for(Purpose::CopyOut, deadline)?;
             let copied = f(&lease);
             if lease.is_intact() {
-                self.count_received(&lease);
+                if !lease.meta().event {
+                    self.connection().count_received();
+                }
                 return Ok(copied);
             }
             self.connection().count_missed(1);
@@ -200,6 +186,10 @@ impl Consumer {
                     self.position.move_after(after);
                     if !is_event {
                         self.connection().note_latency(published_at);
+                        // A copy is counted when it is complete.
+                        if purpose != Purpose::CopyOut {
+                            self.connection().count_received();
+                        }
                         if let Some(rate) = &mut self.rate {
                             rate.note_taken(published_at);
                         }

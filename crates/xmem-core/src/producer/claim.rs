@@ -55,7 +55,8 @@ fn make_region(pool: &Pool, plan: Plan) -> Result<Region, AcquireError> {
 impl<'a> Search<'a> {
     /// Claims a slot.
     pub(super) fn run(&self) -> Result<Slot, AcquireError> {
-        let mut guard = self.guard()?;
+        let mut guard = self.pool.guard()?;
+        check_open(&guard)?;
         match self.idle(&mut guard) {
             Some(slot) => Ok(slot),
             None => self.in_new_region(guard),
@@ -124,6 +125,8 @@ impl<'a> Search<'a> {
         }
     }
 
+    /// As `run` begins, in rare code.
+    #[cold]
     fn guard(&self) -> Result<Guard<'a>, AcquireError> {
         let guard = self.pool.guard()?;
         check_open(&guard)?;
